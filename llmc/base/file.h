@@ -1,0 +1,57 @@
+/*
+Files, with errors that name the file. Writing is never in place: a reader sees the old content or the new, whole.
+*/
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// Whole content; an error if the file is missing or cannot be read.
+std::string read_file(const std::string& path);
+
+// Writes PATH.tmp, fsyncs it, renames it over PATH and fsyncs the folder.
+void write_file_atomically(const std::string& path, std::string_view content);
+
+void make_folders(const std::string& path);
+void sync_folder(const std::string& path);
+
+// A file being written front to back. Every failed write (a full disk, say) is an Error that names the path.
+class FileWriter {
+public:
+    explicit FileWriter(const std::string& path);
+    ~FileWriter();  // closes; keeps what was written
+    FileWriter(const FileWriter&) = delete;
+    FileWriter& operator=(const FileWriter&) = delete;
+    void write(const void* data, size_t bytes);
+    void sync_and_close();
+
+private:
+    std::string path_;
+    int fd_;
+};
+
+// A file mapped read-only.
+class MappedFile {
+public:
+    explicit MappedFile(const std::string& path);
+    ~MappedFile();
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&& other) noexcept;
+    const char* data() const { return data_; }
+    size_t size() const { return size_; }
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+    const char* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+// The files a pattern such as data/train_*.bin names, sorted; a plain path names itself.
+std::vector<std::string> files_matching(const std::string& pattern);
+
+// XXH3, 64 bit: `xxhsum -H3 FILE` prints the same.
+uint64_t xxh3(const void* data, size_t bytes);
+std::string hex64(uint64_t value);

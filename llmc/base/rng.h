@@ -1,0 +1,69 @@
+/*
+Random numbers that are the same on every machine, compiler and thread count.
+
+  Rng rng(seed, stream)    splitmix64 (Steele, Lea, Flood, OOPSLA 2014); its whole state is one 64-bit word
+  Permutation p(n, seed)   a random order of 0..n-1 that needs no memory: p(i) is the i-th element
+
+Streams keep uses apart: with one seed the weights, the data order and the sampler do not disturb each other.
+*/
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+inline uint64_t mix64(uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+enum class Stream : uint64_t { weights = 1, data, sampling, corpus, tests };
+
+struct Rng {
+    uint64_t state;
+
+    explicit Rng(uint64_t seed, Stream stream) : state(mix64(seed + 0x9E3779B97F4A7C15ull * uint64_t(stream))) {}
+
+    uint64_t next() { return mix64(state += 0x9E3779B97F4A7C15ull); }
+
+    // in [0, 1), 53 random bits
+    double uniform() { return double(next() >> 11) * 0x1p-53; }
+
+    // in [0, n), without bias (Lemire, 2019, arXiv:1805.10941)
+    uint64_t below(uint64_t n) {
+        for (;;) {
+            const unsigned __int128 product = static_cast<unsigned __int128>(next()) * n;
+            if (uint64_t(product) >= -n % n) return uint64_t(product >> 64);
+        }
+    }
+
+    // standard normal (Box-Muller; one of the pair is used, so the state stays one word)
+    double normal() {
+        const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+        return radius * std::cos(2 * M_PI * uniform());
+    }
+};
+
+// A four-round Feistel network over the next even power of two, walked until it lands inside [0, n)
+// (Black and Rogaway, CT-RSA 2002). Constant memory, so an epoch of 10^9 sequences costs nothing.
+struct Permutation {
+    uint64_t n, seed;
+    int half_bits = 1;
+
+    Permutation(uint64_t n, uint64_t seed) : n(n), seed(seed) {
+        while ((uint64_t(1) << (2 * half_bits)) < n) half_bits++;
+    }
+
+    uint64_t operator()(uint64_t i) const {
+        const uint64_t mask = (uint64_t(1) << half_bits) - 1;
+        do {
+            uint64_t left = i >> half_bits, right = i & mask;
+            for (uint64_t round = 0; round < 4; round++) {
+                const uint64_t next = left ^ (mix64(mix64(seed + round) ^ right) & mask);
+                left = right;
+                right = next;
+            }
+            i = left << half_bits | right;
+        } while (i >= n);
+        return i;
+    }
+};

@@ -1,0 +1,27 @@
+/*
+A tensor as files and tests see it: a name, a type, a shape and where the bytes are. It owns nothing and computes
+nothing; ops take raw pointers and sizes.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/base/dtype.h"  // DType, size_of
+
+using Shape = std::vector<int64_t>;
+
+inline int64_t count(const Shape& shape) {
+    int64_t n = 1;
+    for (int64_t extent : shape) n *= extent;
+    return n;
+}
+
+struct Tensor {
+    std::string name;
+    DType dtype = DType::f32;
+    Shape shape;
+    void* data = nullptr;
+
+    int64_t size() const { return count(shape); }
+    size_t size_bytes() const { return size_t(size()) * size_of(dtype); }
+};

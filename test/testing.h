@@ -1,0 +1,111 @@
+/*
+What every test needs: Catch2 (version 2 or 3), seeded data, guarded buffers, tolerances with a unit, scratch folders,
+and a way to run the programs and look at what they print.
+*/
+#pragma once
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+#else
+#include <catch2/catch.hpp>
+#endif
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+#include "llmc/base/check.h"  // Error
+#include "llmc/base/rng.h"    // Rng
+
+using Floats = std::vector<float>;
+
+inline Floats randn(size_t n, uint64_t seed, float scale = 1) {
+    Rng rng(seed, Stream::tests);
+    Floats x(n);
+    for (float& v : x) v = scale * float(rng.normal());
+    return x;
+}
+
+// An output buffer: starts as NaN, and the guard zones on both sides must survive the op.
+struct Guarded {
+    static constexpr size_t kGuard = 64;  // elements, so that the middle stays aligned
+    static constexpr float kMark = 1234.5f;
+    Floats memory;
+    size_t n;
+
+    explicit Guarded(size_t n, float start = std::numeric_limits<float>::quiet_NaN())
+        : memory(n + 2 * kGuard, kMark), n(n) {
+        std::fill_n(data(), n, start);
+    }
+    explicit Guarded(const Floats& start) : Guarded(start.size()) { std::copy(start.begin(), start.end(), data()); }
+    float* data() { return memory.data() + kGuard; }
+    operator float*() { return data(); }
+    // The content, after checking the guards.
+    Floats get() {
+        for (size_t i = 0; i < kGuard; i++)
+            if (memory[i] != kMark || memory[kGuard + n + i] != kMark) FAIL("the op wrote outside its buffer of " << n);
+        return Floats(data(), data() + n);
+    }
+};
+
+// One unit in the last place at 1, for each type.
+inline constexpr double kEpsF32 = 0x1p-23, kEpsBf16 = 0x1p-7;
+
+// |got - want| <= tolerance * (|want| + rms(want)) for every element; NaN and infinity must match exactly.
+// Write tolerances in epsilons of the output type with a reason: 4 * kEpsF32.
+inline void check_close(const std::string& name, const Floats& got, const Floats& want, double tolerance) {
+    REQUIRE(got.size() == want.size());
+    double squares = 0;
+    for (float w : want) squares += std::isfinite(w) ? double(w) * w : 0;
+    const double rms = std::sqrt(squares / double(std::max<size_t>(1, want.size())));
+    size_t outside = 0, worst = 0;
+    double worst_ratio = 0;
+    for (size_t i = 0; i < want.size(); i++) {
+        const bool same = got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]));
+        const double ratio = same ? 0 : std::fabs(double(got[i]) - want[i]) / (tolerance * (std::fabs(want[i]) + rms));
+        if (!(ratio <= 1)) outside++;
+        if (!(ratio <= worst_ratio)) worst_ratio = ratio, worst = i;
+    }
+    INFO(name << ": " << outside << " of " << want.size() << " outside, worst at " << worst << ": got " << got[worst]
+              << ", want " << want[worst] << ", " << worst_ratio << " times the tolerance");
+    CHECK(outside == 0);
+}
+
+// |got - want| / |want|, in the L2 norm
+inline double relative_l2(const Floats& got, const Floats& want) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < want.size(); i++) {
+        difference += (double(got[i]) - want[i]) * (double(got[i]) - want[i]);
+        norm += double(want[i]) * want[i];
+    }
+    return std::sqrt(difference / norm);
+}
+
+// The message of the Error that f must throw, as "2: message" (exit code first); "" if it throws none.
+template <class F>
+std::string error_of(F f) {
+    try {
+        f();
+    } catch (const Error& error) {
+        return std::to_string(error.exit_code) + ": " + error.what();
+    }
+    return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A fresh folder, removed with all it holds at the end of the test.
+struct ScratchFolder {
+    std::string path;
+    ScratchFolder();
+    ~ScratchFolder();
+    std::string operator/(const std::string& name) const { return path + "/" + name; }
+};
+
+// A finished program: its exit code (128 + signal if a signal ended it) and what it printed.
+struct Finished {
+    int exit_code;
+    std::string out, err;
+};
+
+// Runs a shell command line from the repository's root.
+Finished run(const std::string& command);

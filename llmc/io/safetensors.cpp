@@ -1,0 +1,212 @@
+// See safetensors.h. The header comes from outside: nothing in it is believed before it is checked.
+#include "llmc/io/safetensors.h"
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include "llmc/base/check.h"  // require, ensure
+
+using nlohmann::json;
+static_assert(std::endian::native == std::endian::little, "safetensors are little-endian, and so is all we run on");
+
+static constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
+
+std::string text_of(const Shape& shape) {
+    std::string text = "[";
+    for (size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + std::to_string(shape[i]);
+    return text + "]";
+}
+
+// A name from a file, made safe for one line of an error message.
+static std::string in_quotes(const std::string& name) {
+    const std::string start = name.size() > 100 ? name.substr(0, 100) + "..." : name;
+    return json(start).dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
+namespace {
+struct Entry {
+    Tensor tensor;
+    uint64_t begin, end;  // data_offsets
+};
+}  // namespace
+
+// Errors begin with these words: the file, what is wrong with it, what to do.
+static Error damaged(const std::string& path, const std::string& what) {
+    return Error(kExitUsage, path + ": not a valid safetensors file: " + what + "; use another copy of it");
+}
+
+static json parse_header(const std::string& path, const char* begin, const char* end) {
+    // The library silently keeps the last of two equal keys; two tensors of one name are an error.
+    std::set<std::string> names;
+    std::string repeated;
+    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (event == json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)
+            repeated = parsed.get<std::string>();
+        return true;
+    };
+    json header = json::parse(begin, end, watch, false);
+    if (!header.is_object()) throw damaged(path, "the header is not a JSON object");
+    if (!repeated.empty()) throw damaged(path, "two tensors named " + in_quotes(repeated));
+    return header;
+}
+
+static Entry parse_entry(const std::string& path, const std::string& name, const json& item) {
+    const auto fail = [&](const std::string& what) { return damaged(path, "tensor " + in_quotes(name) + ": " + what); };
+    if (!item.is_object() || !item.contains("dtype") || !item.contains("shape") || !item.contains("data_offsets"))
+        throw fail("expected dtype, shape and data_offsets");
+
+    Entry entry;
+    entry.tensor.name = name;
+    const json &dtype = item["dtype"], &shape = item["shape"], &offsets = item["data_offsets"];
+    if (!dtype.is_string()) throw fail("dtype is not a string");
+    try {
+        entry.tensor.dtype = dtype_named(dtype.get<std::string>());
+    } catch (const Error& error) {
+        throw Error(kExitUsage, path + ": tensor " + in_quotes(name) + ": " + error.what());
+    }
+
+    if (!shape.is_array()) throw fail("shape is not a list");
+    uint64_t bytes = size_of(entry.tensor.dtype);
+    bool empty = false;
+    for (const json& extent : shape) {
+        if (!extent.is_number_unsigned() || extent.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max()))
+            throw fail("the extent " + extent.dump() + " is not a count");
+        const uint64_t n = extent.get<uint64_t>();
+        entry.tensor.shape.push_back(int64_t(n));
+        empty |= n == 0;
+        // A zero further along does not excuse an overflow before it: count() multiplies from the left.
+        if (n != 0 && bytes > uint64_t(std::numeric_limits<int64_t>::max()) / n) throw fail("the shape overflows");
+        bytes *= std::max<uint64_t>(n, 1);
+    }
+    if (empty) bytes = 0;
+
+    if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+        !offsets[1].is_number_unsigned())
+        throw fail("data_offsets are not two counts");
+    entry.begin = offsets[0].get<uint64_t>();
+    entry.end = offsets[1].get<uint64_t>();
+    if (entry.end < entry.begin) throw fail("data_offsets run backwards");
+    if (entry.end - entry.begin != bytes)
+        throw fail(std::string(name_of(entry.tensor.dtype)) + " " + text_of(entry.tensor.shape) + " is " +
+                   std::to_string(bytes) + " bytes, its data_offsets span " + std::to_string(entry.end - entry.begin));
+    return entry;
+}
+
+SafetensorsReader::SafetensorsReader(const std::string& path) : file_(path) {
+    const size_t size = file_.size();
+    uint64_t header_bytes = 0;
+    if (size < 8) throw damaged(path, "it has " + std::to_string(size) + " bytes, the header alone needs more");
+    std::memcpy(&header_bytes, file_.data(), 8);
+    if (header_bytes > kMaxHeaderBytes || header_bytes > size - 8)
+        throw damaged(path, "it says its header has " + std::to_string(header_bytes) + " bytes, the file has " +
+                                std::to_string(size));
+
+    const char* const data = file_.data() + 8 + header_bytes;
+    const uint64_t data_bytes = size - 8 - header_bytes;
+    const json header = parse_header(path, file_.data() + 8, data);
+    std::vector<Entry> entries;
+    for (const auto& [name, item] : header.items()) {
+        if (name != "__metadata__") {
+            entries.push_back(parse_entry(path, name, item));
+            continue;
+        }
+        if (!item.is_object()) throw damaged(path, "__metadata__ is not an object");
+        for (const auto& [key, value] : item.items()) {
+            if (!value.is_string()) throw damaged(path, "__metadata__ " + in_quotes(key) + " is not a string");
+            metadata_[key] = value.get<std::string>();
+        }
+    }
+
+    // Without holes and overlaps each tensor begins where the one before it ends.
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry& a, const Entry& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
+    uint64_t expected = 0;
+    for (Entry& entry : entries) {
+        const std::string tensor = "tensor " + in_quotes(entry.tensor.name);
+        if (entry.end > data_bytes)
+            throw damaged(path, tensor + " ends at byte " + std::to_string(entry.end) + " of the data, which has " +
+                                    std::to_string(data_bytes) + " (cut short?)");
+        if (entry.begin != expected)
+            throw damaged(path, tensor + " begins at byte " + std::to_string(entry.begin) + " of the data, expected " +
+                                    std::to_string(expected) + " (a hole or an overlap)");
+        expected = entry.end;
+        entry.tensor.data = const_cast<char*>(data + entry.begin);
+        index_[entry.tensor.name] = tensors_.size();
+        tensors_.push_back(entry.tensor);
+    }
+    if (expected != data_bytes)
+        throw damaged(path, std::to_string(data_bytes - expected) + " bytes follow the last tensor");
+}
+
+const Tensor* SafetensorsReader::find(const std::string& name) const {
+    const auto found = index_.find(name);
+    return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const Tensor& SafetensorsReader::at(const std::string& name) const {
+    const Tensor* tensor = find(name);
+    require(tensor, "%s: no tensor named %s among its %zu", path().c_str(), in_quotes(name).c_str(), tensors_.size());
+    return *tensor;
+}
+
+void SafetensorsReader::copy(void* to, const std::string& name, DType dtype, const Shape& shape,
+                             const std::string& hint) const {
+    const Tensor& tensor = at(name);
+    require(tensor.dtype == dtype && tensor.shape == shape, "%s: tensor %s is %s %s, expected %s %s%s%s",
+            path().c_str(), in_quotes(name).c_str(), name_of(tensor.dtype), text_of(tensor.shape).c_str(),
+            name_of(dtype), text_of(shape).c_str(), hint.empty() ? "" : "; ", hint.c_str());
+    if (tensor.size_bytes() > 0) std::memcpy(to, tensor.data, tensor.size_bytes());
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<Tensor>& tensors,
+                                     const Metadata& metadata)
+    : file_(path), tensors_(tensors) {
+    nlohmann::ordered_json header = nlohmann::ordered_json::object();
+    if (!metadata.empty()) header["__metadata__"] = metadata;
+    uint64_t offset = 0;
+    for (const Tensor& tensor : tensors) {
+        ensure(!header.contains(tensor.name));
+        const uint64_t end = offset + tensor.size_bytes();
+        header[tensor.name] = {
+            {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+        offset = end;
+    }
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    const uint64_t header_bytes = text.size();
+    put(&header_bytes, sizeof header_bytes);
+    put(text.data(), text.size());
+    close_full_tensors();
+}
+
+void SafetensorsWriter::put(const void* data, size_t bytes) {
+    file_.write(data, bytes);
+    file_hasher_.update(data, bytes);
+    size_bytes_ += bytes;
+}
+
+// Moves on to the next tensor that still needs data; empty ones need none.
+void SafetensorsWriter::close_full_tensors() {
+    while (hashes_.size() < tensors_.size() && tensor_bytes_ == tensors_[hashes_.size()].size_bytes()) {
+        hashes_.push_back({tensors_[hashes_.size()].name, tensor_hasher_.digest()});
+        tensor_hasher_.reset();
+        tensor_bytes_ = 0;
+    }
+}
+
+void SafetensorsWriter::write(const void* data, size_t bytes) {
+    if (bytes == 0) return;
+    ensure(hashes_.size() < tensors_.size());
+    ensure(tensor_bytes_ + bytes <= tensors_[hashes_.size()].size_bytes());
+    put(data, bytes);
+    tensor_hasher_.update(data, bytes);
+    tensor_bytes_ += bytes;
+    close_full_tensors();
+}
+
+void SafetensorsWriter::finish() {
+    ensure(hashes_.size() == tensors_.size());
+    file_.sync_and_close();
+}

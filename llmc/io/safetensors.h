@@ -1,0 +1,89 @@
+/*
+The safetensors format (https://github.com/huggingface/safetensors): named tensors in one file, used for checkpoints
+and for the fixtures of the tests.
+
+  bytes 0..7       N, the length of the header in bytes, unsigned little-endian
+  bytes 8..8+N     JSON: {"wte": {"dtype": "F32", "shape": [128, 64], "data_offsets": [0, 32768]}, ...}, and
+                   optionally "__metadata__": {string: string}; padded with spaces so that the data start at a multiple
+of 8 the rest         the data, little-endian, row-major; data_offsets count from here, [begin, end)
+
+  SafetensorsReader file("model.safetensors");
+  const Tensor& wte = file.at("wte");            points into the mapped file
+
+  SafetensorsWriter out("model.safetensors", {{"wte", DType::f32, {128, 64}}, {"wpe", DType::f32, {32, 64}}});
+  out.write(wte, bytes);                         the data in the order of the list, each tensor whole or in pieces
+  out.write(wpe, bytes);
+  out.finish();                                  on the disk (fsync) when this returns
+*/
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+#include "llmc/base/file.h"    // MappedFile, FileWriter
+#include "llmc/base/tensor.h"  // Tensor
+#include "llmc/io/hash.h"      // Hasher
+
+using Metadata = std::map<std::string, std::string>;
+
+// Maps a file and checks all of its header; whatever does not fit together is an Error that names the file and the
+// tensor. The contents of the tensors are not looked at.
+class SafetensorsReader {
+public:
+    explicit SafetensorsReader(const std::string& path);
+
+    // In the order of the data. The pointers live as long as this reader (also when it is moved), are read-only, and
+    // are aligned to the element only if the writer saw to it (ours does where no odd run of 2-byte elements goes
+    // before 4-byte ones): copy, do not cast.
+    const std::vector<Tensor>& tensors() const { return tensors_; }
+    const Metadata& metadata() const { return metadata_; }
+    const std::string& path() const { return file_.path(); }
+
+    const Tensor* find(const std::string& name) const;  // null if there is none
+    const Tensor& at(const std::string& name) const;    // an Error if there is none
+
+    // Copies a tensor of exactly this type and shape to `to`. `hint` ends the message otherwise: which flags to look
+    // at.
+    void copy(void* to, const std::string& name, DType dtype, const Shape& shape, const std::string& hint = "") const;
+
+private:
+    MappedFile file_;
+    std::vector<Tensor> tensors_;
+    std::map<std::string, size_t> index_;
+    Metadata metadata_;
+};
+
+// The XXH3 of one tensor's data.
+struct TensorHash {
+    std::string name;
+    uint64_t hash;
+};
+
+class SafetensorsWriter {
+public:
+    // The list gives names, types and shapes; its data pointers are not used.
+    SafetensorsWriter(const std::string& path, const std::vector<Tensor>& tensors, const Metadata& metadata = {});
+
+    // The next bytes. A piece never spans two tensors.
+    void write(const void* data, size_t bytes);
+    // Ends the file; every tensor must be complete.
+    void finish();
+
+    // After finish(): what a manifest needs.
+    size_t size_bytes() const { return size_bytes_; }
+    uint64_t hash() const { return file_hasher_.digest(); }
+    const std::vector<TensorHash>& tensor_hashes() const { return hashes_; }
+
+private:
+    void close_full_tensors();
+    void put(const void* data, size_t bytes);
+
+    FileWriter file_;
+    std::vector<Tensor> tensors_;
+    std::vector<TensorHash> hashes_;  // of the tensors that are complete
+    Hasher file_hasher_, tensor_hasher_;
+    size_t size_bytes_ = 0, tensor_bytes_ = 0;  // written so far: to the file, to the tensor being written
+};
+
+// [128, 64]
+std::string text_of(const Shape& shape);

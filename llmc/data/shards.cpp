@@ -1,0 +1,129 @@
+// Reading and writing the format that llmc/data/shards.h describes.
+#include "llmc/data/shards.h"
+#include <fcntl.h>
+#include <unistd.h>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include "llmc/base/check.h"  // require, ensure
+
+namespace {
+static_assert(std::endian::native == std::endian::little, "shards are read and written in place");
+
+struct Kind {
+    int32_t magic, version;
+    int bytes_per_token;
+};
+constexpr Kind kU16{20240520, 1, 2}, kU32{20240801, 7, 4};
+
+constexpr const char* kRemake = "make it again with data/prepare, or copy it again from where it came";
+
+std::string existing(const std::string& path) {
+    require(std::filesystem::exists(path), "%s: no such file; make token shards with data/prepare", path.c_str());
+    return path;
+}
+}  // namespace
+
+TokenShard::TokenShard(const std::string& path) : file_(existing(path)) {
+    const int64_t size = int64_t(file_.size());
+    require(size > 0, "%s is empty: expected a token shard; %s", path.c_str(), kRemake);
+    require(size >= kShardHeaderBytes, "%s has %lld bytes: a token shard starts with a header of %lld bytes; %s",
+            path.c_str(), static_cast<long long>(size), static_cast<long long>(kShardHeaderBytes), kRemake);
+    int32_t header[3];
+    std::memcpy(header, file_.data(), sizeof header);
+    const auto [magic, version, tokens] = header;
+    require(
+        magic == kU16.magic || magic == kU32.magic,
+        "%s is not a token shard: its first number is %d, expected %d (uint16) or %d (uint32); make shards from text "
+        "with data/prepare",
+        path.c_str(), magic, kU16.magic, kU32.magic);
+    const Kind kind = magic == kU16.magic ? kU16 : kU32;
+    require(version == kind.version, "%s has version %d of the shard format: expected %d; %s", path.c_str(), version,
+            kind.version, kRemake);
+    require(tokens > 0, "%s says that it holds %d tokens: expected at least 1; %s", path.c_str(), tokens, kRemake);
+    const int64_t expected = kShardHeaderBytes + int64_t(tokens) * kind.bytes_per_token;
+    require(size == expected, "%s has %lld bytes, but its header promises %d tokens, which are %lld bytes (%s); %s",
+            path.c_str(), static_cast<long long>(size), tokens, static_cast<long long>(expected),
+            size < expected ? "it was cut short" : "there is something behind the last one", kRemake);
+    num_tokens_ = tokens;
+    bytes_per_token_ = kind.bytes_per_token;
+}
+
+void TokenShard::copy(int64_t begin, int64_t n, int32_t* out) const {
+    ensure(begin >= 0 && n >= 0 && begin + n <= num_tokens_);
+    const char* from = file_.data() + kShardHeaderBytes + begin * bytes_per_token_;
+    if (bytes_per_token_ == 4) {
+        std::memcpy(out, from, size_t(n) * 4);
+        return;
+    }
+    const uint16_t* tokens = reinterpret_cast<const uint16_t*>(from);
+    for (int64_t i = 0; i < n; i++) out[i] = tokens[i];
+}
+
+std::vector<TokenShard> open_shards(const std::string& pattern) {
+    std::vector<TokenShard> shards;
+    for (const std::string& path : files_matching(pattern)) {
+        const std::string unfinished = std::filesystem::path(path).parent_path() / kUnfinishedFolder;
+        require(!std::filesystem::exists(unfinished), "%s exists: data/prepare was interrupted there; run it again",
+                unfinished.c_str());
+        shards.emplace_back(path);
+    }
+    require(!shards.empty(),
+            "no file matches '%s': expected token shards; make them with data/prepare or data/tinyshakespeare.sh",
+            pattern.c_str());
+    return shards;
+}
+
+ShardWriter::ShardWriter(const std::string& path, int vocab_size)
+    : path_(path),
+      tmp_path_(path + ".tmp"),
+      vocab_size_(vocab_size),
+      bytes_per_token_(vocab_size <= 65536 ? kU16.bytes_per_token : kU32.bytes_per_token) {
+    file_.emplace(tmp_path_);
+}
+
+ShardWriter::~ShardWriter() {
+    file_.reset();
+    if (!tmp_path_.empty()) std::remove(tmp_path_.c_str());
+}
+
+void ShardWriter::append(const int32_t* ids, int64_t n) {
+    ensure(file_ && n >= 0 && num_tokens_ + n <= kMaxShardTokens);
+    if (n == 0) return;
+    if (num_tokens_ == 0) {  // not in the constructor: if this throws, the destructor has to remove the file
+        const std::vector<char> zeros(kShardHeaderBytes);
+        file_->write(zeros.data(), zeros.size());
+    }
+    packed_.resize(size_t(n) * size_t(bytes_per_token_));
+    for (int64_t i = 0; i < n; i++) {
+        ensure(ids[i] >= 0 && ids[i] < vocab_size_);
+        const uint32_t id = uint32_t(ids[i]);  // little endian: the low bytes come first
+        std::memcpy(packed_.data() + i * bytes_per_token_, &id, size_t(bytes_per_token_));
+    }
+    file_->write(packed_.data(), packed_.size());
+    num_tokens_ += n;
+}
+
+void ShardWriter::finish() {
+    ensure(file_ && num_tokens_ > 0);
+    file_->sync_and_close();
+    file_.reset();
+
+    // The header last, and only once all tokens are on the disk.
+    const Kind kind = bytes_per_token_ == 2 ? kU16 : kU32;
+    const int32_t header[3] = {kind.magic, kind.version, int32_t(num_tokens_)};
+    const int fd = open(tmp_path_.c_str(), O_WRONLY | O_CLOEXEC);
+    require(fd >= 0, "cannot write %s: %s", tmp_path_.c_str(), std::strerror(errno));
+    const bool written = pwrite(fd, header, sizeof header, 0) == ssize_t(sizeof header) && fsync(fd) == 0;
+    const int error = errno;
+    close(fd);
+    require(written, "cannot write %s: %s", tmp_path_.c_str(), std::strerror(error));
+
+    require(std::rename(tmp_path_.c_str(), path_.c_str()) == 0, "cannot rename %s to %s: %s", tmp_path_.c_str(),
+            path_.c_str(), std::strerror(errno));
+    tmp_path_.clear();
+    const std::string folder = std::filesystem::path(path_).parent_path();
+    sync_folder(folder.empty() ? "." : folder);
+}

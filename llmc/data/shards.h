@@ -1,0 +1,71 @@
+/*
+Token shards: the `.bin` files a model is trained on. The format is llm.c's, byte for byte, so that shards made for it
+(or for modded-nanogpt) work here at once, and ours work there. Everything is little endian.
+
+  offset   bytes  what
+       0       4  magic:   20240520 (tokens are uint16)  or  20240801 (tokens are uint32)
+       4       4  version: 1 for uint16                  or  7 for uint32
+       8       4  n, the number of tokens, int32, at least 1
+      12    1012  zero
+    1024  n*2|4   the tokens; the file ends with the last one
+
+A file that breaks any line of this table is refused with what was found and what to do.
+
+  const TokenShard shard("data/x/train_000000.bin");      shard.copy(begin, count, out);
+  ShardWriter writer("data/x/train_000000.bin", V);       writer.append(ids, n);   writer.finish();
+*/
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+#include "llmc/base/file.h"  // MappedFile, FileWriter
+
+inline constexpr int64_t kShardHeaderBytes = 1024;
+inline constexpr int64_t kMaxShardTokens = INT32_MAX;
+
+class TokenShard {
+public:
+    explicit TokenShard(const std::string& path);
+    const std::string& path() const { return file_.path(); }
+    int64_t num_tokens() const { return num_tokens_; }
+    int bytes_per_token() const { return bytes_per_token_; }  // 2 or 4
+    const MappedFile& file() const { return file_; }
+
+    // out[i] = token begin + i, for n tokens. An id of 2^31 or more comes out negative.
+    void copy(int64_t begin, int64_t n, int32_t* out) const;
+
+private:
+    MappedFile file_;
+    int64_t num_tokens_ = 0;
+    int bytes_per_token_ = 0;
+};
+
+// The folder that data/prepare fills before it moves its content into place. One that is still there means that
+// data/prepare was interrupted, and that the shards beside it may be a mixture.
+inline constexpr const char* kUnfinishedFolder = "unfinished";
+
+// All shards that a pattern names, sorted by path. An error if there are none, or if data/prepare was interrupted
+// there.
+std::vector<TokenShard> open_shards(const std::string& pattern);
+
+// Writes PATH.tmp, and renames it to PATH once it is whole and on the disk. The header stays zero until then, so that
+// not even the temporary file passes for a shard. Without finish() the temporary file is removed.
+class ShardWriter {
+public:
+    ShardWriter(const std::string& path, int vocab_size);  // uint16 tokens where the vocabulary allows it
+    ~ShardWriter();
+    ShardWriter(const ShardWriter&) = delete;
+    ShardWriter& operator=(const ShardWriter&) = delete;
+
+    void append(const int32_t* ids, int64_t n);
+    int64_t num_tokens() const { return num_tokens_; }
+    void finish();  // an error if no token was written: no reader would take such a file
+
+private:
+    std::string path_, tmp_path_;
+    int vocab_size_, bytes_per_token_;
+    int64_t num_tokens_ = 0;
+    std::optional<FileWriter> file_;
+    std::vector<char> packed_;
+};

@@ -1,0 +1,170 @@
+// Token shards: what is written is llm.c's format byte for byte, and what is not that format is refused by name.
+#include <cstring>
+#include <filesystem>
+#include "llmc/base/file.h"  // read_file, write_file_atomically
+#include "llmc/data/shards.h"
+#include "test/testing.h"
+
+namespace {
+using Ids = std::vector<int32_t>;
+
+Ids all_of(const TokenShard& shard) {
+    Ids ids(size_t(shard.num_tokens()));
+    shard.copy(0, shard.num_tokens(), ids.data());
+    return ids;
+}
+
+void write_shard(const std::string& path, int vocab_size, const Ids& ids) {
+    ShardWriter writer(path, vocab_size);
+    writer.append(ids.data(), int64_t(ids.size()));
+    writer.finish();
+}
+
+std::string little_endian(uint32_t value, int bytes = 4) {
+    std::string text;
+    for (int i = 0; i < bytes; i++) text += char(value >> (8 * i));
+    return text;
+}
+
+std::string header(uint32_t magic, uint32_t version, uint32_t tokens) {
+    std::string text = little_endian(magic) + little_endian(version) + little_endian(tokens);
+    text.resize(1024);
+    return text;
+}
+
+bool leaves_nothing(const ScratchFolder& scratch) { return std::filesystem::is_empty(scratch.path); }
+
+// The error of opening a file with this content; checks that it names the file.
+std::string refusal(const std::string& content) {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "some_shard.bin";
+    write_file_atomically(path, content);
+    const std::string error = error_of([&] { TokenShard shard(path); });
+    CHECK(contains(error, "2: " + path));
+    return error;
+}
+}  // namespace
+
+TEST_CASE("a shard of a small vocabulary is llm.c's uint16 format, byte for byte", "[shards]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a.bin";
+    write_shard(path, 65536, {1, 258, 65535});
+    CHECK(read_file(path) == header(20240520, 1, 3) + std::string("\x01\x00\x02\x01\xff\xff", 6));
+    const TokenShard shard(path);
+    CHECK(shard.bytes_per_token() == 2);
+    CHECK(all_of(shard) == Ids{1, 258, 65535});
+}
+
+TEST_CASE("a shard of a large vocabulary is the uint32 format, byte for byte", "[shards]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a.bin";
+    write_shard(path, 65537, {1, 65536});
+    CHECK(read_file(path) == header(20240801, 7, 2) + std::string("\x01\x00\x00\x00\x00\x00\x01\x00", 8));
+    const TokenShard shard(path);
+    CHECK(shard.bytes_per_token() == 4);
+    CHECK(all_of(shard) == Ids{1, 65536});
+}
+
+TEST_CASE("any range of a shard can be copied", "[shards]") {
+    const ScratchFolder scratch;
+    for (const int vocab_size : {1000, 100000}) {
+        const std::string path = scratch / "a.bin";
+        Ids ids(997);
+        for (size_t i = 0; i < ids.size(); i++) ids[i] = int32_t(i * 7 % size_t(vocab_size));
+        ShardWriter writer(path, vocab_size);
+        writer.append(ids.data(), 0);  // in pieces, some of them empty
+        writer.append(ids.data(), 10);
+        writer.append(ids.data(), 0);
+        writer.append(ids.data() + 10, 987);
+        CHECK(writer.num_tokens() == 997);
+        writer.finish();
+        const TokenShard shard(path);
+        for (const auto& [begin, n] : {std::pair{0, 997}, {0, 1}, {996, 1}, {13, 101}, {997, 0}}) {
+            Ids got(size_t(n) + 2, -1);
+            shard.copy(begin, n, got.data() + 1);
+            CHECK(got.front() == -1);
+            CHECK(got.back() == -1);
+            CHECK(Ids(got.begin() + 1, got.end() - 1) == Ids(ids.begin() + begin, ids.begin() + begin + n));
+        }
+        CHECK(contains(error_of([&] { shard.copy(996, 2, ids.data()); }), "1: internal"));
+        CHECK(contains(error_of([&] { shard.copy(-1, 1, ids.data()); }), "1: internal"));
+    }
+}
+
+TEST_CASE("what is not a shard is refused with the reason", "[shards]") {
+    const std::string two_tokens("\x01\x00\x02\x00", 4);
+    CHECK(contains(refusal(""), "is empty"));
+    CHECK(contains(refusal(header(20240520, 1, 2).substr(0, 1023)), "has 1023 bytes: a token shard starts with"));
+    CHECK(contains(refusal(header(20240522, 1, 2) + two_tokens), "its first number is 20240522, expected 20240520"));
+    CHECK(contains(refusal(header(20240520, 7, 2) + two_tokens), "has version 7 of the shard format: expected 1"));
+    CHECK(contains(refusal(header(20240801, 1, 1) + two_tokens), "has version 1 of the shard format: expected 7"));
+    CHECK(contains(refusal(header(20240520, 1, 0)), "holds 0 tokens"));
+    CHECK(contains(refusal(header(20240520, 1, 0x80000001u) + two_tokens), "holds -2147483647 tokens"));
+    CHECK(contains(refusal(header(20240520, 1, 2) + two_tokens + "x"), "something behind the last one"));
+    CHECK(contains(refusal(header(20240801, 7, 2) + two_tokens), "it was cut short"));
+}
+
+TEST_CASE("a shard cut short is refused", "[shards]") {
+    const std::string error = refusal(header(20240520, 1, 3) + std::string(5, '\1'));
+    CHECK(contains(error, "has 1029 bytes, but its header promises 3 tokens, which are 1030 bytes (it was cut short)"));
+    CHECK(contains(error, "data/prepare"));
+}
+
+TEST_CASE("a missing shard is an error that says how to make one", "[shards]") {
+    const ScratchFolder scratch;
+    CHECK(contains(error_of([&] { TokenShard shard(scratch / "none.bin"); }), "none.bin: no such file; make token sh"));
+    const std::string error = error_of([&] { open_shards(scratch / "train_*.bin"); });
+    CHECK(contains(error, "2: no file matches '" + scratch / "train_*.bin"));
+    CHECK(contains(error, "data/prepare"));
+    CHECK(contains(error_of([&] { TokenShard shard(scratch.path); }), "not a regular file"));
+}
+
+TEST_CASE("a shard that is not finished leaves nothing behind", "[shards]") {
+    const ScratchFolder scratch;
+    const Ids ids{1, 2, 3};
+    {
+        ShardWriter writer(scratch / "a.bin", 10);
+        writer.append(ids.data(), 3);
+        // What a process killed here would leave: not under the final name, and refused even if renamed by hand.
+        CHECK_FALSE(std::filesystem::exists(scratch / "a.bin"));
+        CHECK(contains(error_of([&] { TokenShard shard(scratch / "a.bin.tmp"); }), "is not a token shard"));
+    }
+    CHECK(leaves_nothing(scratch));
+    {
+        ShardWriter writer(scratch / "a.bin", 10);
+        CHECK(contains(error_of([&] { writer.finish(); }), "1: internal"));  // no tokens
+    }
+    CHECK(leaves_nothing(scratch));
+    {
+        ShardWriter writer(scratch / "a.bin", 3);
+        CHECK(contains(error_of([&] { writer.append(ids.data(), 3); }), "1: internal"));  // 3 is no id of V = 3
+    }
+    CHECK(leaves_nothing(scratch));
+    CHECK(contains(error_of([&] { ShardWriter writer(scratch / "no" + "/a.bin", 3); }),
+                   "2: cannot write " + scratch / "no"));
+}
+
+TEST_CASE("an old shard survives until the new one is whole", "[shards]") {
+    const ScratchFolder scratch;
+    write_shard(scratch / "a.bin", 10, {1, 2, 3});
+    {
+        ShardWriter writer(scratch / "a.bin", 10);
+        const Ids ids{7};
+        writer.append(ids.data(), 1);
+        CHECK(all_of(TokenShard(scratch / "a.bin")) == Ids{1, 2, 3});
+        writer.finish();
+    }
+    CHECK(all_of(TokenShard(scratch / "a.bin")) == Ids{7});
+}
+
+TEST_CASE("the shards of a pattern come sorted; an interrupted data/prepare is noticed", "[shards]") {
+    const ScratchFolder scratch;
+    for (const int i : {2, 0, 1}) write_shard(scratch / "train_00000" + std::to_string(i) + ".bin", 10, {i});
+    const std::vector<TokenShard> shards = open_shards(scratch / "train_*.bin");
+    REQUIRE(shards.size() == 3);
+    for (int i = 0; i < 3; i++) CHECK(all_of(shards[size_t(i)]) == Ids{i});
+    CHECK(open_shards(scratch / "train_000001.bin").size() == 1);
+
+    make_folders(scratch / "unfinished");
+    CHECK(contains(error_of([&] { open_shards(scratch / "train_*.bin"); }), "data/prepare was interrupted there"));
+}

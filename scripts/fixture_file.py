@@ -1,0 +1,134 @@
+"""Reference tensors: how inputs are made from integers, the safetensors files they lie in, and their comparison.
+
+Used by scripts/make_fixtures.py, which says what the fixtures are for.
+"""
+
+import json
+import math
+import struct
+import zlib
+
+import numpy as np
+import torch
+
+TORCH = "2.13.0"
+EPS_F32 = 2.0**-23
+
+
+# ---- inputs -----------------------------------------------------------------------------------------------------
+
+
+def words(seed, n):
+    """n words of splitmix64 from the state `seed` (Steele, Lea, Flood, OOPSLA 2014)."""
+    z = np.uint64(seed) + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def bell(seed, shape, scale=1.0):
+    """float32 of a bell shape in scale * (-4, 4), standard deviation 1.15: the sum of a word's four 16-bit fields."""
+    fields = words(seed, math.prod(shape)).astype("<u8").view("<u2").reshape(-1, 4)
+    centred = fields.sum(axis=1, dtype=np.int64) - 131070
+    return (centred.astype(np.float32) * (np.float32(scale) * np.float32(2.0**-15))).reshape(shape)
+
+
+class Fixture:
+    """One file being made. The seed of an input is a hash of its name, so a new tensor disturbs no other."""
+
+    def __init__(self, name):
+        self.name, self.arrays = name, {}
+
+    def seed(self, name):
+        return zlib.crc32(f"{self.name}/{name}".encode())
+
+    def floats(self, name, *shape, scale=1.0, shift=0.0):
+        return self.given(name, bell(self.seed(name), shape, scale) + np.float32(shift))
+
+    def ints(self, name, *shape, below):
+        values = (words(self.seed(name), math.prod(shape)) % np.uint64(below)).astype(np.int32).reshape(shape)
+        self.arrays[name] = values
+        return torch.from_numpy(values).long()
+
+    def given(self, name, array):
+        """Stores a float32 input; gives it as the float64 leaf that PyTorch differentiates."""
+        assert array.dtype == np.float32 and name not in self.arrays
+        self.arrays[name] = array
+        return torch.from_numpy(array).double().requires_grad_()
+
+    def want(self, name, tensor):
+        """Stores a reference."""
+        assert tensor.dtype == torch.float64 and name not in self.arrays
+        self.arrays[name] = np.ascontiguousarray(tensor.detach().numpy().astype(np.float32))
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+def save(path, arrays):
+    """safetensors: u64 length of the header, a JSON header, the tensors; 64-byte aligned and sorted by name."""
+    header, offset = {"__metadata__": {"made_by": "scripts/make_fixtures.py", "torch": TORCH}}, 0
+    for name, array in sorted(arrays.items()):
+        dtype = {"float32": "F32", "int32": "I32"}[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, array in sorted(arrays.items()):
+            file.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
+
+
+def load(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        dtype = {"F32": "<f4", "I32": "<i4"}[entry["dtype"]]
+        arrays[name] = np.frombuffer(data[begin:end], dtype).reshape(entry["shape"])
+    return arrays
+
+
+def difference(name, committed, remade):
+    """What differs between two versions of a tensor, in words; empty if nothing that matters."""
+    if committed.dtype != remade.dtype or committed.shape != remade.shape:
+        return f"{committed.dtype}{committed.shape} is committed, {remade.dtype}{remade.shape} was made"
+    if np.array_equal(committed, remade, equal_nan=committed.dtype.kind == "f"):
+        return ""
+    if not name.startswith(("grad.", "want.")):
+        return "an input differs, and inputs must be identical"
+    old, new = committed.astype(np.float64), remade.astype(np.float64)
+    allowed = EPS_F32 * (np.abs(old) + np.sqrt(np.mean(old**2)))
+    worst = np.max(np.abs(old - new) / np.maximum(allowed, np.finfo(np.float32).tiny))
+    return "" if worst <= 1 else f"off by {worst:.3g} times the float32 epsilon of |value| + rms"
+
+
+def check(made, folder):
+    """Prints every difference between the made fixtures and the committed ones; gives their number."""
+    count = 0
+
+    def report(text):
+        nonlocal count
+        count += 1
+        print(text)
+
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.stem not in made:
+            report(f"{path.name}: committed, but this script does not make it")
+    for stem, arrays in made.items():
+        path = folder / f"{stem}.safetensors"
+        try:
+            committed = load(path)
+        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+            report(f"{path.name}: cannot be read: {error}")
+            continue
+        for name in sorted(committed.keys() | arrays.keys()):
+            if name not in committed or name not in arrays:
+                report(f"{path.name}: {name}: missing in the {'remade' if name in committed else 'committed'} file")
+            elif text := difference(name, committed[name], arrays[name]):
+                report(f"{path.name}: {name}: {text}")
+    return count

@@ -1,0 +1,280 @@
+"""Makes the reference tensors in test/fixtures/ with PyTorch: what every op and the whole model are checked against.
+
+    pip install torch==2.13.0 numpy          (the CPU build is enough)
+    python scripts/make_fixtures.py          writes test/fixtures/*.safetensors; the same bytes every time
+    python scripts/make_fixtures.py --check  makes them again elsewhere and compares; exit code 1 on a difference
+
+Inputs are float32, made from integers (splitmix64) without any library function, so that every machine and also the
+C++ tests (test/op_testing.h) get the same bits. References are computed by PyTorch in float64 from those float32
+inputs and rounded once to float32: a test's tolerance has to cover our error only. Double results may differ in the
+last bits between machines, so --check allows references one float32 epsilon of |value| + rms; everything else must be
+identical. Tensors that begin with `grad.` or `want.` are references; all others are inputs.
+"""
+
+import argparse
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import reference_gpt2 as gpt2
+from fixture_file import TORCH, Fixture, bell, check, save
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "test" / "fixtures"
+
+
+# ---- the ops ----------------------------------------------------------------------------------------------------
+
+
+def embedding():
+    f = Fixture("embedding")
+    for B, T, C, V in [(1, 1, 1, 3), (1, 1, 16, 5), (2, 5, 7, 11), (3, 4, 33, 2), (2, 9, 48, 301)]:
+        case = f"{B}x{T}x{C}."
+        wte, wpe = f.floats(case + "wte", V, C), f.floats(case + "wpe", T, C)
+        tokens, dout = f.ints(case + "tokens", B, T, below=V), f.floats(case + "dout", B, T, C)
+        out = wte[tokens] + wpe[torch.arange(T)]
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}dwte", wte.grad)
+        f.want(f"want.{case}dwpe", wpe.grad)
+    return f
+
+
+def layernorm():
+    f = Fixture("layernorm")
+    # The third number is what every element is shifted by: 1000 standard deviations away from zero in one case.
+    for N, C, shift in [(1, 8, 0), (3, 7, 0), (3, 33, 0.5), (17, 48, 0), (2, 768, 0), (5, 100, 1000), (40, 16, -3)]:
+        case = f"{N}x{C}."
+        inp1, inp2 = f.floats(case + "inp1", N, C, shift=shift), f.floats(case + "inp2", N, C)
+        weight, bias = f.floats(case + "weight", C, scale=0.5, shift=1), f.floats(case + "bias", C, scale=0.5)
+        dout = f.floats(case + "dout", N, C)
+        out = F.layer_norm(inp1, (C,), weight, bias, eps=1e-5)
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}mean", inp1.mean(1))
+        f.want(f"want.{case}rstd", (inp1.var(1, unbiased=False) + 1e-5).rsqrt())
+        f.want(f"want.{case}dinp", inp1.grad)
+        f.want(f"want.{case}dweight", weight.grad)
+        f.want(f"want.{case}dbias", bias.grad)
+        # The fused op normalises the float32 sum it hands on, so that sum is where its reference starts, too.
+        residual = (inp1.float() + inp2.float()).double()
+        f.want(f"want.{case}residual", residual)
+        f.want(f"want.{case}residual_out", F.layer_norm(residual, (C,), weight, bias, eps=1e-5))
+    return f
+
+
+def matmul():
+    f = Fixture("matmul")
+    # The exact tests in test/matmul_test.cpp cover the product of all interesting sizes; these are true roundings.
+    for N, C, OC in [(1, 1, 1), (3, 7, 33), (5, 1, 3), (12, 255, 32), (13, 257, 33), (4, 600, 17), (257, 5, 9),
+                     (600, 3, 5), (3, 5, 600)]:
+        case = f"{N}x{C}x{OC}."
+        inp, weight = f.floats(case + "inp", N, C), f.floats(case + "weight", OC, C)
+        bias, dout = f.floats(case + "bias", OC), f.floats(case + "dout", N, OC)
+        out = F.linear(inp, weight, bias)
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}dinp", inp.grad)
+        f.want(f"want.{case}dweight", weight.grad)
+        f.want(f"want.{case}dbias", bias.grad)
+    return f
+
+
+def gelu():
+    f = Fixture("gelu")
+    grid = (np.arange(-480, 481).astype(np.float32) / np.float32(16)) * np.float32(1.0009765625)  # beyond +-30
+    powers = np.float32(2) ** np.arange(-126, 7, 4).astype(np.float32)  # the smallest normal number to 64
+    inp = f.given("inp", np.concatenate([grid, powers, -powers, np.array([0.0, -0.0, 1e4, -1e4, 1e18, -1e18], np.float32)]))
+    dout = f.floats("dout", len(inp))
+    out = F.gelu(inp, approximate="tanh")
+    out.backward(dout)
+    f.want("want.out", out)
+    f.want("want.dinp", inp.grad)
+    return f
+
+
+def attention():
+    f = Fixture("attention")
+    # scale 1: scores near +-3. scale 16: scores in the hundreds, a softmax that is nearly one-hot.
+    for B, T, NH, HS, scale in [(1, 1, 1, 4, 1), (2, 2, 3, 16, 1), (1, 31, 2, 16, 1), (1, 33, 1, 64, 1),
+                                (1, 64, 1, 32, 1), (1, 65, 1, 80, 1), (1, 150, 2, 4, 1), (2, 40, 2, 16, 16)]:
+        case = f"{B}x{T}x{NH}x{HS}."
+        qkv, dout = f.floats(case + "qkv", B, T, 3, NH, HS, scale=scale), f.floats(case + "dout", B, T, NH, HS)
+        out, lse = gpt2.causal_attention(qkv)
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}lse", lse)
+        f.want(f"want.{case}dqkv", qkv.grad)
+    return f
+
+
+def cross_entropy():
+    f = Fixture("cross_entropy")
+    for N, V, scale in [(1, 1, 1), (1, 5, 1), (3, 7, 3), (5, 65, 1), (4, 301, 3), (6, 33, 1e4)]:
+        case = f"{N}x{V}."
+        logits, targets = f.floats(case + "logits", N, V, scale=scale), f.ints(case + "targets", N, below=V)
+        targets[0] = V - 1  # the last column that counts; `targets` is a copy, so the stored one follows by hand
+        f.arrays[case + "targets"][0] = V - 1
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        losses.backward(torch.full((N,), 0.25, dtype=torch.float64))  # dloss
+        f.want(f"want.{case}losses", losses)
+        f.want(f"want.{case}dlogits", logits.grad)
+    # GPT-2's vocabulary: the logits are bell(50257, (3, 50257), 2), and every 53rd column of the gradient is kept.
+    logits = torch.from_numpy(bell(50257, (3, 50257), 2)).double().requires_grad_()
+    targets = torch.tensor([50256, 0, 31337])
+    f.arrays["gpt2.targets"] = targets.numpy().astype(np.int32)
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    losses.backward(torch.full((3,), 0.25, dtype=torch.float64))
+    f.want("want.gpt2.losses", losses)
+    f.want("want.gpt2.dlogits_every_53rd", logits.grad[:, ::53])
+    f.want("want.gpt2.dlogits_target", logits.grad[torch.arange(3), targets])
+    return f
+
+
+def global_norm():
+    f = Fixture("global_norm")
+    for n in [1, 7, 1000, 4099]:
+        x = f.floats(f"{n}.x", n, scale=3)
+        f.want(f"want.{n}.norm", torch.linalg.vector_norm(x).reshape(1))
+    return f
+
+
+ADAMW_CASES = {  # test/adamw_test.cpp has the same table: n, learning_rate, beta1, beta2, eps, weight_decay, grad_scale
+    "one": (1, 1e-2, 0.9, 0.999, 1e-8, 0.0, 1.0),
+    "decay": (37, 3e-3, 0.9, 0.95, 1e-8, 0.1, 1.0),
+    "clipped": (1003, 6e-4, 0.8, 0.99, 1e-6, 0.2, 0.125),
+}
+
+
+def adamw():
+    f = Fixture("adamw")
+    for case, (n, lr, beta1, beta2, eps, weight_decay, grad_scale) in ADAMW_CASES.items():
+        param, grads = f.floats(case + ".param", n), f.floats(case + ".grads", 4, n, scale=0.3).detach()
+        adam = torch.optim.AdamW([param], lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
+        for step in range(4):
+            param.grad = grads[step] * grad_scale
+            adam.step()
+            if step in (0, 3):
+                f.want(f"want.{case}.param{step + 1}", param)
+                f.want(f"want.{case}.m{step + 1}", adam.state[param]["exp_avg"])
+                f.want(f"want.{case}.v{step + 1}", adam.state[param]["exp_avg_sq"])
+    return f
+
+
+# ---- the whole model --------------------------------------------------------------------------------------------
+
+
+def weights_of(f, config):
+    """Random everywhere, biases and norms too. Written to the file under Hugging Face's names, matrices (out, in)."""
+    params = {}
+    for name, shape in gpt2.shapes(config).items():
+        if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
+            params[name] = f.floats(name, *shape, scale=0.2, shift=1)
+        elif name == "wte.weight" and config.V == 50257:  # bell(50257, (V, C), 0.25): too large to be stored
+            params[name] = torch.from_numpy(bell(50257, shape, 0.25)).double().requires_grad_()
+        else:
+            params[name] = f.floats(name, *shape, scale=0.25 if name == "wte.weight" else 0.125)
+    return params
+
+
+def model():
+    """Loss, logits and the gradient of every parameter of a small model."""
+    f, config = Fixture("model"), gpt2.SMALL
+    params = weights_of(f, config)
+    tokens, targets = f.ints("tokens", 3, 24, below=config.V), f.ints("targets", 3, 24, below=config.V)
+    logits = gpt2.forward(config, params, tokens)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    f.want("want.loss", loss.reshape(1))
+    f.want("want.logits", logits)
+    for name, param in params.items():
+        f.want("grad." + name, param.grad)
+    return f
+
+
+def model_gpt2_shape():
+    """One thin layer under GPT-2's vocabulary. The gradient of wte: some rows, and each column's sum of squares."""
+    f, config = Fixture("model_gpt2_shape"), gpt2.WIDE
+    params = weights_of(f, config)
+    tokens, targets = f.ints("tokens", 1, 16, below=config.V), f.ints("targets", 1, 16, below=config.V)
+    tokens[0, 7] = targets[0, 6] = config.V - 1  # the last row of wte, as input and as target
+    f.arrays["tokens"][0, 7] = f.arrays["targets"][0, 6] = config.V - 1
+    losses = F.cross_entropy(gpt2.forward(config, params, tokens)[0], targets[0], reduction="none")
+    losses.mean().backward()
+    f.want("want.loss", losses.mean().reshape(1))
+    f.want("want.losses", losses)
+    rows = sorted({*range(0, config.V, 997), *tokens.flatten().tolist(), *targets.flatten().tolist()})
+    f.arrays["wte_rows"] = np.array(rows, np.int32)
+    for name, param in params.items():
+        if name == "wte.weight":
+            f.want("grad.wte.weight.rows", param.grad[rows])
+            f.want("grad.wte.weight.squares", (param.grad**2).sum(0))
+        else:
+            f.want("grad." + name, param.grad)
+    return f
+
+
+def adamw_run(initial):
+    """Twenty optimizer steps of the small model, from the weights in model.safetensors."""
+    f, config, run = Fixture("adamw_run"), gpt2.SMALL, gpt2.RUN
+    sequences = f.ints("tokens_and_target", run.steps, 3, 25, below=config.V)  # (steps, B, T+1): each predicts the next
+    result = gpt2.train(config, run, initial, sequences, torch.float64)
+    for name, values in [("loss", result.losses), ("norm", result.norms), ("lr", result.lrs)]:
+        f.want("want." + name, torch.tensor(values, dtype=torch.float64))
+    for name, param in result.params.items():
+        f.want("want." + name, param)
+    return f, result, gpt2.train(config, run, initial, sequences, torch.float32)
+
+
+def report_drift(exact, rough):
+    """How far a float32 run of PyTorch's own is from its float64 run: what a fair tolerance for ours is."""
+    print("adamw_run: loss", " ".join(f"{x:.4f}" for x in exact.losses))
+    print("adamw_run: norm", " ".join(f"{x:.3f}" for x in exact.norms), f"(clipped at {gpt2.RUN.clip})")
+    drifts = {}
+    for name, param in exact.params.items():
+        param, other = param.detach(), rough.params[name].detach().double()
+        if name.endswith("c_attn.bias"):
+            # A key's bias adds the same number to all scores of a row, which softmax ignores: its gradient is zero, in
+            # floating point it is noise, and Adam divides noise by its own size. It is left out of comparisons.
+            param, other = (torch.cat(t.chunk(3)[::2]) for t in (param, other))
+        drifts[name] = float((other - param).norm() / param.norm())
+    for name, drift in sorted(drifts.items(), key=lambda item: -item[1])[:4]:
+        print(f"adamw_run: in float32 PyTorch drifts by {drift:.2e} (relative L2) in {name}")
+    loss = max(abs(a - b) / b for a, b in zip(rough.losses, exact.losses))
+    norm = max(abs(a - b) / b for a, b in zip(rough.norms, exact.norms))
+    print(f"adamw_run: in float32 PyTorch drifts by {loss:.2e} in a loss, {norm:.2e} in a norm (relative, worst step)")
+
+
+def make_all():
+    fixtures = [embedding(), layernorm(), matmul(), gelu(), attention(), cross_entropy(), global_norm(), adamw()]
+    fixtures += [model(), model_gpt2_shape()]
+    initial = {name: torch.from_numpy(fixtures[-2].arrays[name]) for name in gpt2.shapes(gpt2.SMALL)}
+    run, exact, rough = adamw_run(initial)
+    report_drift(exact, rough)
+    return {f.name: f.arrays for f in fixtures + [run]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare with the committed fixtures, write nothing there")
+    arguments = parser.parse_args()
+    if torch.__version__.split("+")[0] != TORCH:
+        sys.exit(f"error: PyTorch {torch.__version__} found, expected {TORCH}; run: pip install torch=={TORCH}")
+    torch.set_num_threads(1)
+    made = make_all()
+    size = sum(a.nbytes for arrays in made.values() for a in arrays.values())
+    summary = f"{len(made)} fixtures, {size / 1e6:.2f} MB"
+    if not arguments.check:
+        for name, arrays in made.items():
+            save(FOLDER / f"{name}.safetensors", arrays)
+        print(f"{summary}, written to {FOLDER}")
+    elif differences := check(made, FOLDER):
+        sys.exit(f"error: {differences} tensors differ; if that is meant, run this script without --check and commit")
+    else:
+        print(f"{summary}: the committed ones agree")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+// See config.h. Here: one value from text, the command line, the config file. How fields are shown: config_text.cpp.
+#include "llmc/base/config.h"
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/file.h"   // read_file
+
+template <class T>
+static constexpr bool is_bool = std::is_same_v<T, bool>;
+template <class T>
+static constexpr bool is_string = std::is_same_v<T, std::string>;
+
+// "an integer of at least 1"
+static std::string expected(const Field& field) {
+    if (std::holds_alternative<bool*>(field.value)) return "true or false";
+    if (!field.choices.empty()) {
+        std::string text = "one of";
+        for (size_t i = 0; i < field.choices.size(); i++) text += (i ? ", " : " ") + field.choices[i];
+        return text;
+    }
+    if (std::holds_alternative<std::string*>(field.value)) return "text";
+    std::string text = std::holds_alternative<double*>(field.value) ? "a number" : "an integer";
+    const bool is_unsigned = std::holds_alternative<uint64_t*>(field.value);
+    const double min = is_unsigned ? std::max(field.min, 0.0) : field.min;
+    if (std::isfinite(min) && std::isfinite(field.max)) return text + format(" from %.15g to %.15g", min, field.max);
+    if (std::isfinite(min)) return text + format(" of at least %.15g", min);
+    if (std::isfinite(field.max)) return text + format(" of at most %.15g", field.max);
+    return text;
+}
+
+void set_field(const Field& field, const std::string& text, const std::string& where) {
+    const auto check = [&](bool good, const char* why) {
+        require(good, "%s: expected %s%s", where.c_str(), expected(field).c_str(), why);
+    };
+    std::visit(
+        [&](auto* value) {
+            using T = std::remove_pointer_t<decltype(value)>;
+            if constexpr (is_bool<T>) {
+                check(text == "true" || text == "false", "");
+                *value = text == "true";
+            } else if constexpr (is_string<T>) {
+                const auto& choices = field.choices;
+                check(choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end(), "");
+                *value = text;
+            } else {
+                T number{};
+                const char* const end = text.data() + text.size();
+                const auto [stop, error] = std::from_chars(text.data(), end, number);
+                const bool fits = error != std::errc::result_out_of_range;
+                check(fits, std::is_same_v<T, double> ? "; it does not fit a double" : "; it does not fit the type");
+                check(error == std::errc() && stop == end && std::isfinite(double(number)), "");
+                check(double(number) >= field.min && double(number) <= field.max, "");
+                *value = number;
+            }
+        },
+        field.value);
+}
+
+// Levenshtein: how many letters to insert, delete or replace.
+static size_t edit_distance(const std::string& a, const std::string& b) {
+    std::vector<size_t> row(b.size() + 1);
+    for (size_t j = 0; j <= b.size(); j++) row[j] = j;
+    for (size_t i = 0; i < a.size(); i++) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < b.size(); j++) {
+            const size_t replaced = diagonal + (a[i] != b[j]);
+            diagonal = row[j + 1];
+            row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+        }
+    }
+    return row[b.size()];
+}
+
+static std::string nearest(const std::vector<std::string>& names, const std::string& name) {
+    return *std::min_element(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+        return edit_distance(a, name) < edit_distance(b, name);
+    });
+}
+
+const Field& field_named(const std::vector<Field>& fields, const std::string& name, const std::string& where) {
+    std::vector<std::string> names;
+    for (const Field& field : fields) {
+        if (field.name == name) return field;
+        names.push_back(field.name);
+    }
+    ensure(!names.empty());
+    throw Error(kExitUsage, where + ": unknown name '" + name + "', did you mean '" + nearest(names, name) + "'?");
+}
+
+static void check_unique(const std::vector<Field>& fields) {
+    std::set<std::string> names = {"help", "config"};
+    for (const Field& field : fields) ensure(names.insert(field.name).second);
+}
+
+// The value of `name = value`: quoted, or bare up to a comment.
+static std::string config_value(const std::string& text, const std::string& where) {
+    const auto check_rest = [&](size_t from) {
+        const size_t next = text.find_first_not_of(" \t", from);
+        require(next == std::string::npos || text[next] == '#', "%s: unexpected '%s' after the value", where.c_str(),
+                text.substr(next).c_str());
+    };
+    if (text.empty() || (text[0] != '"' && text[0] != '\'')) {
+        const std::string bare = text.substr(0, text.find('#'));
+        return bare.substr(0, bare.find_last_not_of(" \t") + 1);
+    }
+    std::string value;
+    for (size_t i = 1; i < text.size(); i++) {
+        if (text[i] == text[0]) {
+            check_rest(i + 1);
+            return value;
+        }
+        if (text[0] == '"' && text[i] == '\\' && i + 1 < text.size()) {
+            const char letter = text[++i];
+            require(letter == '"' || letter == '\\' || letter == 'n' || letter == 't',
+                    "%s: unknown escape \\%c, expected \\\" \\\\ \\n or \\t", where.c_str(), letter);
+            value += letter == 'n' ? '\n' : letter == 't' ? '\t' : letter;
+        } else {
+            value += text[i];
+        }
+    }
+    throw Error(kExitUsage, where + ": the closing " + text[0] + " is missing");
+}
+
+// Reads --config FILE. CLI11 has a reader, but it cuts values at a # inside quotes and says no line numbers.
+static void read_config_file(const std::vector<Field>& fields, const std::string& path, Flags& flags) {
+    const std::string content = read_file(path);
+    std::map<std::string, int> lines;  // name -> where it was set
+    std::string section;
+    int line_number = 0;
+    for (size_t begin = 0; begin < content.size();) {
+        const size_t end = std::min(content.find('\n', begin), content.size());
+        std::string line = content.substr(begin, end - begin);
+        begin = end + 1;
+        const std::string where = path + ":" + std::to_string(++line_number);
+        line.erase(line.find_last_not_of(" \t\r") + 1);
+        line.erase(0, line.find_first_not_of(" \t"));
+        if (line.empty() || line[0] == '#' || line[0] == ';') continue;
+        if (line[0] == '[') {
+            const size_t close = line.find(']');
+            require(close != std::string::npos, "%s: the closing ] is missing", where.c_str());
+            section = line.substr(1, close - 1);
+            continue;
+        }
+        const size_t equals = line.find('=');
+        require(equals != std::string::npos, "%s: expected name = value, found '%s'", where.c_str(), line.c_str());
+        std::string name = line.substr(0, equals);
+        name.erase(name.find_last_not_of(" \t") + 1);
+        const Field& field = field_named(fields, name, where);
+        require(section.empty() || section == field.section, "%s: '%s' stands under [%s], it belongs to [%s]",
+                where.c_str(), name.c_str(), section.c_str(), field.section);
+        const auto [earlier, is_new] = lines.insert({name, line_number});
+        require(is_new, "%s: '%s' is already set in line %d; remove one", where.c_str(), name.c_str(), earlier->second);
+
+        std::string text = line.substr(equals + 1);
+        text.erase(0, text.find_first_not_of(" \t"));
+        set_field(field, config_value(text, where), where + ": " + name + " = " + text);
+        flags.given.insert(name);
+    }
+}
+
+Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const* argv, const std::string& description) {
+    check_unique(fields);
+    const std::string program = argc > 0 ? argv[0] : "";
+
+    // All values stay text here: conversion, ranges and messages are set_field's.
+    CLI::App app;
+    app.set_help_flag();
+    app.allow_extras();
+    std::vector<std::string> names = {"--help", "--config"};
+    std::vector<CLI::Option*> options;
+    CLI::Option* const help = app.add_flag("-h,--help");
+    CLI::Option* const config = app.add_option("--config")->take_all();
+    for (const Field& field : fields) {
+        const std::string flag = std::string("--") + field.name;
+        names.push_back(flag);
+        if (std::holds_alternative<bool*>(field.value)) {
+            const std::string opposite = std::string("--no-") + field.name;
+            names.push_back(opposite);
+            options.push_back(app.add_flag(flag + ",!" + opposite)->take_all());
+        } else {
+            options.push_back(app.add_option(flag)->take_all());
+        }
+    }
+
+    std::vector<std::string> arguments;  // back to front, as CLI11 wants them
+    for (int i = argc - 1; i > 0; i--) {
+        const std::string argument = argv[i];
+        if (argument.size() > 3 && argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
+            arguments.push_back("");  // CLI11 takes `--name=` for a flag whose value comes next
+            arguments.push_back(argument.substr(0, argument.size() - 1));
+        } else {
+            arguments.push_back(argument);
+        }
+    }
+    try {
+        app.parse(arguments);
+    } catch (const CLI::ArgumentMismatch&) {
+        throw Error(kExitUsage, std::string(argv[argc - 1]) + ": expected a value after it; see --help");
+    } catch (const std::exception& error) {
+        throw Error(kExitUsage, std::string("cannot read the command line: ") + error.what() + "; see --help");
+    }
+
+    Flags flags;
+    if (help->count() > 0) {
+        std::fputs(help_text(fields, program, description).c_str(), stdout);
+        flags.help = true;
+        return flags;
+    }
+    for (const std::string& extra : app.remaining()) {
+        const std::string name = extra.substr(0, extra.find('='));
+        require(!name.starts_with("-"), "unknown flag %s, did you mean %s?", name.c_str(),
+                nearest(names, name).c_str());
+    }
+    require(config->count() <= 1, "--config is given %zu times, expected once", config->count());
+    if (config->count() == 1) read_config_file(fields, config->results()[0], flags);
+    for (size_t i = 0; i < fields.size(); i++) {
+        const std::string flag = std::string("--") + fields[i].name;
+        const std::vector<std::string>& results = options[i]->results();
+        if (results.empty()) continue;
+        require(results.size() == 1, "%s is given %zu times, expected once", flag.c_str(), results.size());
+        set_field(fields[i], results[0], flag + " " + (results[0].empty() ? "''" : results[0]));
+        flags.given.insert(fields[i].name);
+    }
+    // After the values, because `--batch-size --steps 3` is better told about --batch-size than about the 3.
+    require(app.remaining().empty(), "unexpected argument '%s': expected --flag value pairs; see --help",
+            app.remaining()[0].c_str());
+    return flags;
+}

@@ -1,0 +1,188 @@
+// Flags, config files, and the texts made from the same list of fields.
+#include <cfloat>
+#include "llmc/base/config.h"
+#include "llmc/base/file.h"  // write_file_atomically
+#include "test/testing.h"
+
+namespace {
+struct Example {
+    int batch_size = 12;
+    int64_t steps = 2000;
+    uint64_t seed = 1337;
+    double learning_rate = 0.001;
+    std::string schedule = "cosine", prompt = "";
+    bool resume = false, flash = true;
+
+    std::vector<Field> fields() {
+        return {{"batch", "batch-size", &batch_size, "sequences per micro-step (B)", {}, 1, 4096},
+                {"optimizer", "steps", &steps, "optimizer steps", {}, 0},
+                {"optimizer", "learning-rate", &learning_rate, "at its highest", {}, 0},
+                {"optimizer", "schedule", &schedule, "of the learning rate", {"cosine", "linear"}},
+                {"run", "seed", &seed, "of everything random"},
+                {"run", "prompt", &prompt, "samples start with it"},
+                {"run", "resume", &resume, "continue"},
+                {"run", "flash", &flash, "no T x T matrix"}};
+    }
+};
+
+Flags parse(Example& example, std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "train_gpt");
+    return parse_flags(example.fields(), int(arguments.size()), arguments.data(), "Trains.");
+}
+
+std::string parse_error(std::vector<const char*> arguments) {
+    return error_of([&] {
+        Example example;
+        parse(example, arguments);
+    });
+}
+
+std::string file_error(const std::string& content) {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "run.toml";
+    write_file_atomically(path, content);
+    return parse_error({"--config", path.c_str()});
+}
+}  // namespace
+
+TEST_CASE("flags set the fields of every type", "[config]") {
+    Example e;
+    const Flags flags =
+        parse(e, {"--batch-size", "8", "--steps=5000000000", "--seed", "18446744073709551615", "--learning-rate",
+                  "6e-4", "--schedule", "linear", "--prompt=--- a = b, \"c\" # d", "--resume", "--no-flash"});
+    CHECK(e.batch_size == 8);
+    CHECK(e.steps == 5000000000);
+    CHECK(e.seed == 18446744073709551615ull);
+    CHECK(e.learning_rate == 6e-4);
+    CHECK(e.schedule == "linear");
+    CHECK(e.prompt == "--- a = b, \"c\" # d");
+    CHECK(e.resume);
+    CHECK_FALSE(e.flash);
+    CHECK_FALSE(flags.help);
+    CHECK(flags.given.size() == 8);
+
+    Example untouched;
+    CHECK(parse(untouched, {}).given.empty());
+    CHECK(to_json(untouched.fields()) == to_json(Example().fields()));
+    CHECK(parse(untouched, {"--flash=false", "--seed", "7"}).given == std::set<std::string>{"flash", "seed"});
+    CHECK_FALSE(untouched.flash);
+    CHECK(untouched.seed == 7);
+
+    Example empty;
+    empty.prompt = "x";
+    parse(empty, {"--prompt=", "--steps", "3"});
+    CHECK(empty.prompt == "");
+    CHECK(empty.steps == 3);
+    empty.prompt = "x";
+    parse(empty, {"--prompt", ""});
+    CHECK(empty.prompt == "");
+}
+
+TEST_CASE("a wrong flag says what was found and what is expected", "[config]") {
+    CHECK(parse_error({"--learning-rtae", "1"}) == "2: unknown flag --learning-rtae, did you mean --learning-rate?");
+    CHECK(parse_error({"--batchsize=4"}) == "2: unknown flag --batchsize, did you mean --batch-size?");
+    CHECK(parse_error({"--no-resum"}) == "2: unknown flag --no-resum, did you mean --no-resume?");
+    CHECK(contains(parse_error({"-b", "4"}), "2: unknown flag -b, did you mean --"));
+    CHECK(contains(parse_error({"data.bin"}), "2: unexpected argument 'data.bin'"));
+    CHECK(contains(parse_error({"--resume", "false"}), "2: unexpected argument 'false'"));
+    CHECK(parse_error({"--resume=maybe"}) == "2: --resume maybe: expected true or false");
+    CHECK(contains(parse_error({"--no-resume=maybe"}), "2: "));
+    for (const char* value :
+         {"12abc", "", " 8", "8 ", "+8", "8.5", "1e3", "0x10", "0", "-3", "4097", "nan", "99999999999"})
+        CHECK(contains(parse_error({"--batch-size", value}), "expected an integer from 1 to 4096"));
+    CHECK(contains(parse_error({"--batch-size="}), "2: --batch-size '': expected an integer"));
+    CHECK(parse_error({"--steps", "-1"}) == "2: --steps -1: expected an integer of at least 0");
+    CHECK(contains(parse_error({"--seed", "-1"}), "expected an integer of at least 0"));
+    CHECK(contains(parse_error({"--seed", "18446744073709551616"}), "does not fit"));
+    for (const char* value : {"nan", "inf", "-inf", "1e999", "-0.1", "1e-3x", "", "1,5", "0x1p3"})
+        CHECK(contains(parse_error({"--learning-rate", value}), "expected a number of at least 0"));
+    CHECK(parse_error({"--schedule", "cosin"}) == "2: --schedule cosin: expected one of cosine, linear");
+    CHECK(parse_error({"--steps", "1", "--seed", "2", "--steps", "1"}) == "2: --steps is given 2 times, expected once");
+    CHECK(parse_error({"--resume", "--no-resume"}) == "2: --resume is given 2 times, expected once");
+    CHECK(contains(parse_error({"--steps"}), "2: --steps: expected a value"));
+    CHECK(contains(parse_error({"--batch-size", "--steps", "3"}), "--batch-size --steps: expected an integer"));
+    CHECK(contains(parse_error({"--config", "/nowhere/run.toml"}), "2: cannot read /nowhere/run.toml"));
+}
+
+TEST_CASE("a config file sets the same names, and the command line wins", "[config]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "run.toml";
+    write_file_atomically(path,
+                          "# a run\r\n\r\nbatch-size = 4   # small\n[optimizer]\nsteps=7\n  schedule = 'linear'\n"
+                          "[run]\nprompt = \"a # b \\\"c\\\" \\\\ \\n\" # end\nresume = true\nseed = 1");
+    Example e;
+    const Flags flags = parse(e, {"--steps", "9", "--config", path.c_str(), "--no-resume"});
+    CHECK(e.batch_size == 4);
+    CHECK(e.steps == 9);
+    CHECK(e.schedule == "linear");
+    CHECK(e.prompt == "a # b \"c\" \\ \n");
+    CHECK_FALSE(e.resume);
+    CHECK(e.seed == 1);
+    CHECK(flags.given.size() == 6);
+
+    CHECK(contains(file_error("\nbatch_size = 4\n"),
+                   "run.toml:2: unknown name 'batch_size', did you mean 'batch-size'?"));
+    CHECK(contains(file_error("batch-size = x"), "run.toml:1: batch-size = x: expected an integer from 1 to 4096"));
+    CHECK(contains(file_error("steps = 1\nseed = 2\nsteps = 3"), "run.toml:3: 'steps' is already set in line 1"));
+    CHECK(contains(file_error("[batch]\nsteps = 1"), "belongs to [optimizer]"));
+    CHECK(contains(file_error("[batch\nbatch-size = 1"), "] is missing"));
+    CHECK(contains(file_error("resume"), "expected name = value, found 'resume'"));
+    CHECK(contains(file_error("prompt = \"abc"), "closing \" is missing"));
+    CHECK(contains(file_error("prompt = \"abc\" d"), "unexpected 'd'"));
+    CHECK(contains(file_error("prompt = \"a\\q\""), "unknown escape \\q"));
+    CHECK(contains(file_error("steps ="), "expected an integer"));
+    CHECK(contains(file_error("config = x"), "unknown name 'config'"));
+}
+
+TEST_CASE("help, tables and JSON come from the same list", "[config]") {
+    Example e;
+    const std::string help = help_text(e.fields(), "train_gpt", "Trains.");
+    CHECK(contains(help, "--batch-size N"));
+    CHECK(contains(help, "sequences per micro-step (B) [12]"));
+    CHECK(contains(help, "--schedule cosine|linear"));
+    CHECK(contains(help, "--[no-]flash"));
+    CHECK(contains(help, "no T x T matrix [true]"));
+    CHECK(contains(help, "--config"));
+    e.prompt = "a|b";
+    CHECK(contains(markdown_table(e.fields()),
+                   "### batch\n\n| flag | default | meaning |\n|---|---|---|\n"
+                   "| `--batch-size N` | `12` | sequences per micro-step (B) |\n"));
+    CHECK(contains(markdown_table(e.fields()), "`a\\|b`"));
+    CHECK(config_table(e.fields()) ==
+          "batch      batch-size 12\n"
+          "optimizer  steps 2000   learning-rate 0.001   schedule cosine\n"
+          "run        seed 1337   prompt a|b   resume false   flash true\n");
+}
+
+TEST_CASE("JSON reads back exactly", "[config]") {
+    Example e;
+    e.seed = 18446744073709551615ull;
+    e.steps = INT64_MAX;
+    e.learning_rate = 0.1 + 0.2;
+    e.prompt = "\"quoted\"\n\t\\ \xC3\xA9";
+    e.resume = true;
+    const std::string text = to_json(e.fields(), 2);
+    Example back;
+    from_json(back.fields(), text, "state.json");
+    CHECK(back.seed == e.seed);
+    CHECK(back.steps == e.steps);
+    CHECK(back.learning_rate == e.learning_rate);
+    CHECK(back.prompt == e.prompt);
+    CHECK(back.resume);
+    for (double extreme : {DBL_MAX, DBL_TRUE_MIN, 1 / 3.0, 5e-324, 123456789012345678.0}) {
+        e.learning_rate = extreme;
+        from_json(back.fields(), to_json(e.fields()), "state.json");
+        CHECK(back.learning_rate == extreme);
+    }
+
+    const auto error = [&](const std::string& json) {
+        return error_of([&] { from_json(Example().fields(), json, "state.json"); });
+    };
+    CHECK(contains(error("{\"batch-size\": 1"), "2: state.json: not a JSON object"));
+    CHECK(contains(error("[1]"), "not a JSON object"));
+    CHECK(error("{}") == "2: state.json: \"batch-size\" is missing");
+    CHECK(error("{\"batch-size\": 0}") == "2: state.json: \"batch-size\": 0: expected an integer from 1 to 4096");
+    CHECK(contains(error("{\"batch-size\": \"1\"}"), "expected a number"));
+    CHECK(contains(error("{\"batch-size\": 1.5}"), "expected an integer"));
+    CHECK(contains(error("{\"batch-size\": 1, \"steps\": 1, \"learning-rate\": null}"), "expected a number"));
+}

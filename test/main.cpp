@@ -2,6 +2,7 @@
 // The last line is `N passed, N failed` (test cases), which any log reader understands.
 #define CATCH_CONFIG_RUNNER
 #include <sys/wait.h>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file
@@ -18,6 +19,11 @@ ScratchFolder::~ScratchFolder() {
     std::filesystem::remove_all(path, ignored);
 }
 
+std::string program(const std::string& name) {
+    const char* folder = std::getenv("ANVIL_PROGRAMS");
+    return (folder ? folder : "./") + name;
+}
+
 Finished run(const std::string& command) {
     const ScratchFolder scratch;
     const std::string redirected =
@@ -28,12 +34,23 @@ Finished run(const std::string& command) {
 }
 
 namespace {
-size_t passed, failed;
-struct Counter : Catch::TestEventListenerBase {
-    using TestEventListenerBase::TestEventListenerBase;
+// Catch2 prints its summary after testRunEnded, so main() prints ours.
+struct Outcome {
+    bool complete = false;
+    size_t passed = 0, failed = 0;
+} outcome;
+
+#if CATCH_VERSION_MAJOR >= 3
+using Listener = Catch::EventListenerBase;
+#else
+using Listener = Catch::TestEventListenerBase;
+#endif
+
+struct Counter : Listener {
+    using Listener::Listener;
     void testRunEnded(const Catch::TestRunStats& stats) override {
-        passed = stats.totals.testCases.passed;
-        failed = stats.totals.testCases.failed + stats.totals.testCases.failedButOk;
+        const Catch::Counts& cases = stats.totals.testCases;
+        outcome = {true, size_t(cases.passed), size_t(cases.failed + cases.failedButOk)};
     }
 };
 }  // namespace
@@ -41,6 +58,7 @@ CATCH_REGISTER_LISTENER(Counter)
 
 int main(int argc, char** argv) {
     const int result = Catch::Session().run(argc, argv);
-    std::printf("%zu passed, %zu failed\n", passed, failed);
-    return passed + failed == 0 ? 2 : result;
+    if (!outcome.complete) return result;  // --help, --list-tests, or a mistake on the command line
+    std::printf("%zu passed, %zu failed\n", outcome.passed, outcome.failed);
+    return outcome.passed + outcome.failed == 0 ? 2 : result;
 }

@@ -5,9 +5,11 @@ and a way to run the programs and look at what they print.
 #pragma once
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
+using Catch::Approx;
 #else
 #include <catch2/catch.hpp>
 #endif
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -106,6 +108,10 @@ struct Finished {
     int exit_code;
     std::string out, err;
 };
+
+// The path of a program of ours as built with these tests: program("train_gpt"), program("data/prepare"). Under
+// `make sanitize` that is the sanitised one, so never write ./train_gpt in a test.
+std::string program(const std::string& name);
 
 // Runs a shell command line from the repository's root.
 Finished run(const std::string& command);

@@ -1,0 +1,221 @@
+# Anvil's build. `make help` lists the targets, `make info` says what was found and why something was not.
+#
+#   make                        ./train_gpt and ./data/prepare, for what this machine can do
+#   make test                   the whole test suite; `make test OP=layernorm` runs one topic
+#   make USE_OMP=0 CXX=clang++  any variable can be set on the command line, in the environment or in config.mk
+#
+# Objects lie in build/VARIANT/, beside a copy of the flags they were made with: changed flags rebuild everything.
+
+-include config.mk
+
+USE_CUDA  ?= auto
+USE_CUDNN ?= auto
+USE_NCCL  ?= auto
+USE_MPI   ?= auto
+USE_OMP   ?= auto
+VARIANT   ?= cpu
+# Headers and libraries carried along where nothing can be installed: DEPS_DIR/include, DEPS_DIR/lib.
+DEPS_DIR  ?= .deps
+# The default is fastest here; a program that must run on other machines wants x86-64-v3, say.
+CPU_ARCH  ?= native
+OPT       ?= -O3
+# How many files to compile at once in `make test`, `make lint` and `make sanitize` when no -j is given.
+JOBS      ?= 1
+# make's own default (g++ on Linux); `CXX ?=` would not see it.
+ifeq ($(origin CXX),default)
+  CXX := g++
+endif
+ifeq ($(origin CCACHE),undefined)
+  CCACHE := $(shell command -v ccache 2>/dev/null)
+endif
+
+# ---- what this machine has -------------------------------------------------------------------------------------
+# $(call dir_with,FILE PATTERN,FOLDERS): the first of FOLDERS that holds FILE
+dir_with = $(firstword $(foreach d,$(2),$(if $(wildcard $(d)/$(1)),$(d))))
+
+INCLUDE_DIRS := $(wildcard $(DEPS_DIR)/include) \
+  $(shell $(CXX) -E -v -x c++ /dev/null 2>&1 >/dev/null | sed -n '/^.include </,/^End/s/^ //p')
+CLI11_DIR   := $(call dir_with,CLI/CLI.hpp,$(INCLUDE_DIRS))
+JSON_DIR    := $(call dir_with,nlohmann/json.hpp,$(INCLUDE_DIRS))
+XXHASH_DIR  := $(call dir_with,xxhash.h,$(INCLUDE_DIRS))
+CATCH2_DIR  := $(call dir_with,catch2/catch*.hpp,$(INCLUDE_DIRS))
+# Version 2 is one header; version 3 (catch_all.hpp) comes with a library.
+CATCH2_LIBS := $(if $(wildcard $(CATCH2_DIR)/catch2/catch_all.hpp),-lCatch2)
+MISSING     := $(if $(CLI11_DIR),,CLI11) $(if $(JSON_DIR),,nlohmann-json) $(if $(XXHASH_DIR),,xxHash)
+
+CXX_VERSION := $(shell $(CXX) --version 2>/dev/null | head -n 1)
+ifneq ($(USE_OMP),0)
+  HAVE_OMP := $(shell echo 'int main() {}' | $(CXX) -fopenmp -x c++ - -o /dev/null 2>/dev/null && echo 1)
+endif
+
+# CUDA, cuDNN, NCCL and MPI are looked for, so that `make info` can tell, but nothing uses them yet.
+# A folder counts as CUDA only with both the compiler and its headers: /usr/local/bin/nvcc may be a wrapper script.
+NVCC_PATH := $(shell command -v nvcc 2>/dev/null)
+CUDA_DIRS := $(CUDA_HOME) $(CUDA_PATH) $(NVCC_PATH:%/bin/nvcc=%) /usr/local/cuda \
+  $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda
+CUDA_DIR  := $(foreach d,$(CUDA_DIRS),$(if $(wildcard $(d)/bin/nvcc),$(call dir_with,include/cuda_runtime.h,$(d))))
+CUDA_DIR  := $(firstword $(CUDA_DIR))
+CUDNN_DIR := $(call dir_with,cudnn.h,$(CUDNN_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(INCLUDE_DIRS))
+NCCL_DIR  := $(call dir_with,nccl.h,$(NCCL_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(INCLUDE_DIRS))
+MPI_DIR   := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(wildcard /usr/lib/*/openmpi/include) $(INCLUDE_DIRS))
+
+# $(call check,NAME,VALUE,FOUND,WHAT TO INSTALL): USE_NAME must be auto, 0 or 1; 1 needs FOUND
+check = $(if $(filter auto 0 1,$(2)),,$(error USE_$(1)=$(2): expected auto, 0 or 1))$(strip \
+  )$(if $(filter 1,$(2)),$(if $(3),,$(error USE_$(1)=1 but $(1) was not found. $(4))))
+# $(call unused,NAME): for what is found but has no source yet
+unused = $(if $(filter 1,$(USE_$(1))),$(error USE_$(1)=1: this version of Anvil trains on the CPU$(,) \
+  in one process; it has no $(1) code yet. Use USE_$(1)=auto or 0))
+, := ,
+ifneq ($(filter-out help info clean format,$(or $(MAKECMDGOALS),all)),)
+  $(call check,OMP,$(USE_OMP),$(HAVE_OMP),Install libgomp1 or use g++.)
+  $(call check,CUDA,$(USE_CUDA),$(CUDA_DIR),Install the CUDA toolkit or set CUDA_HOME.)$(call unused,CUDA)
+  $(call check,CUDNN,$(USE_CUDNN),$(CUDNN_DIR),Install libcudnn9-dev-cuda-13 or set CUDNN_HOME.)$(call unused,CUDNN)
+  $(call check,NCCL,$(USE_NCCL),$(NCCL_DIR),Install libnccl-dev or set NCCL_HOME.)$(call unused,NCCL)
+  $(call check,MPI,$(USE_MPI),$(MPI_DIR),Install libopenmpi-dev or set MPI_HOME.)$(call unused,MPI)
+endif
+
+# ---- flags -----------------------------------------------------------------------------------------------------
+# -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise the compiler decides, function
+# by function, and the same training run would give other bits under another compiler or at another -O.
+# -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651).
+# -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorised.
+CXXFLAGS = -std=c++20 $(OPT) -g -Wall -Wextra -ffp-contract=off -march=$(CPU_ARCH) -pthread \
+  $(if $(findstring clang,$(CXX_VERSION)),,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
+CPPFLAGS = -I. $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
+LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
+COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS)
+
+BUILD_ID := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+# `native` means another thing on another processor: its resolved form is part of the stamp.
+CPU_SUM  := $(shell $(CXX) -march=$(CPU_ARCH) -Q --help=target 2>/dev/null | cksum)
+
+# ---- files -----------------------------------------------------------------------------------------------------
+O   := build/$(VARIANT)
+# The everyday programs lie where people look for them; those of other variants stay in their build folder.
+BIN := $(if $(filter cpu,$(VARIANT)),,$(O)/)
+ENGINE  := $(patsubst %,$(O)/%.o,$(sort $(wildcard llmc/*/*.cpp)))
+TESTS   := $(patsubst %,$(O)/%.o,$(sort $(wildcard test/*_test.cpp)))
+BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
+PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/prepare.cpp)))
+OBJECTS := $(ENGINE) $(TESTS) $(O)/test/main.cpp.o \
+  $(patsubst %,$(O)/%.o,$(wildcard train_gpt.cu data/prepare.cpp dev/bench/*.cu))
+
+# V=1 shows whole commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: all objects test run-tests sanitize bench lint format info help clean headers FORCE
+
+all: $(PROGRAMS) ## build what this machine can (the default)
+
+$(BIN)train_gpt: $(O)/train_gpt.cu.o $(ENGINE)
+$(BIN)data/prepare: $(O)/data/prepare.cpp.o $(ENGINE)
+$(PROGRAMS):
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+
+$(O)/%.cpp.o: %.cpp $(O)/flags | headers
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CCACHE) $(COMPILE) -MMD -MP -c $< -o $@
+
+# Until there are CUDA kernels, a .cu file is C++.
+$(O)/%.cu.o: %.cu $(O)/flags | headers
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CCACHE) $(COMPILE) -MMD -MP -x c++ -c $< -o $@
+
+# Catch2's own code: 16 s to compile with optimisation, and nothing of it matters for speed.
+$(O)/test/main.cpp.o: override OPT := -O0
+
+$(O)/llmc/base/build_id.cpp.o: CXXFLAGS += -DANVIL_BUILD_ID='"$(BUILD_ID)"'
+$(O)/llmc/base/build_id.cpp.o: $(O)/build_id
+
+# Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
+$(O)/flags: STAMP = $(COMPILE) $(CPU_SUM)
+$(O)/build_id: STAMP = $(BUILD_ID)
+$(O)/flags $(O)/build_id: FORCE
+	@mkdir -p $(@D)
+	@echo '$(STAMP)' | cmp -s - $@ || echo '$(STAMP)' > $@
+
+headers:
+	$(if $(strip $(MISSING)),$(error headers not found: $(strip $(MISSING)). Run scripts/setup.sh to install them$(,) \
+	  or put them in $(DEPS_DIR)/include))@:
+
+# ---- tests and benchmarks --------------------------------------------------------------------------------------
+# A make of its own, because what setup.sh installs changes what is found above.
+SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+
+test: ## build and run the tests; OP=layernorm runs one topic
+	@USE_MPI=$(USE_MPI) DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests
+	@+$(SUBMAKE) run-tests
+
+run-tests: $(O)/tests $(PROGRAMS)
+	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/tests $(if $(OP),'[$(OP)]') $(TEST_ARGS)
+
+# main.cpp.o last: of an inline function in two objects the linker keeps the first, and that one is not optimised.
+$(O)/tests: $(TESTS) $(ENGINE) $(O)/test/main.cpp.o
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+sanitize: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@+ASAN_OPTIONS=$(ASAN_OPTIONS):abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test \
+	  VARIANT=sanitize OPT=-O1 CXXFLAGS_EXTRA='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+
+$(BENCHES): $(O)/bench/%: $(O)/dev/bench/%.cu.o $(ENGINE)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+
+BENCH := $(if $(OP),$(filter %/$(OP),$(BENCHES)),$(BENCHES))
+bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
+	$(if $(BENCH),,$(error no benchmark$(if $(OP), dev/bench/$(OP).cu; there are: $(notdir $(BENCHES)), in dev/bench)))
+	@set -e; for bench in $(BENCH); do $$bench; done
+
+# ---- house-keeping ---------------------------------------------------------------------------------------------
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
+# Formatters differ by version: this one and no other.
+CLANG_FORMAT = $(or $(wildcard $(DEPS_DIR)/lint/bin/clang-format),clang-format)
+
+lint: ## layers, mirrored files, format, warnings, scripts, generated pages
+	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests --lint
+	@+CLANG_FORMAT=$(CLANG_FORMAT) SUBMAKE='$(SUBMAKE)' scripts/lint.sh
+
+objects: $(OBJECTS)
+
+format: ## rewrite all sources with clang-format
+	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --lint
+	@$(CLANG_FORMAT) -i $(SOURCES)
+
+# $(call row,NAME,FOUND,WHY NOT)
+row = @printf '%-14s %s\n' '$(1)' '$(or $(2),no: $(3))'
+# $(call later,NAME,WHERE,SET WITH): what is only looked for
+later = $(call row,$(1),$(if $(2),$(2) (found; not used by this version)),not found; $(3))
+info: ## what was found, where, and why something was not
+	$(call row,compiler,$(CXX_VERSION),$(CXX) does not run)
+	$(call row,processor,-march=$(CPU_ARCH) on $(shell nproc) cores ($(shell uname -m)))
+	$(call row,OpenMP,$(if $(HAVE_OMP),yes),$(if $(filter 0,$(USE_OMP)),USE_OMP=0,$(CXX) -fopenmp does not link))
+	$(call row,CLI11,$(CLI11_DIR),not found; run scripts/setup.sh)
+	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)
+	$(call row,xxHash,$(XXHASH_DIR),not found; run scripts/setup.sh)
+	$(call row,Catch2,$(CATCH2_DIR)$(if $(CATCH2_DIR), (version $(if $(CATCH2_LIBS),3,2))),not found; `make test` installs it)
+	$(call later,CUDA,$(CUDA_DIR),set CUDA_HOME)
+	$(call later,cuDNN,$(CUDNN_DIR),set CUDNN_HOME)
+	$(call later,NCCL,$(NCCL_DIR),set NCCL_HOME)
+	$(call later,MPI,$(MPI_DIR),`make test` installs Open MPI)
+	$(call row,ccache,$(CCACHE),not found; without it a clean build recompiles everything)
+	$(call row,build folder,$(O))
+	$(call row,build id,$(BUILD_ID))
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT CXXFLAGS_EXTRA CCACHE DEPS_DIR JOBS V=1'
+
+clean: ## remove what was built
+	rm -rf build train_gpt data/prepare
+
+-include $(OBJECTS:.o=.d)

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Installs what is missing, with apt as root or through a sudo that asks nothing; else prints the one line to run.
+#
+#   scripts/setup.sh           what `make` needs: a C++20 compiler, CLI11, nlohmann-json, xxHash; curl for the data
+#   scripts/setup.sh --tests   also what `make test` needs: Catch2, and Open MPI unless USE_MPI=0
+#   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
+#
+# Exit code 2 when something needed is still missing. Where all is there it does nothing, says nothing and needs no
+# network. Headers may also lie in $DEPS_DIR/include (default .deps).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+clang_format_version=18.1.8
+deps=${DEPS_DIR:-.deps}
+cxx=${CXX:-g++}
+tests= lint=
+for arg; do
+    case $arg in
+    --tests) tests=1 ;;
+    --lint) lint=1 ;;
+    *) echo "error: $arg: expected --tests or --lint" >&2 && exit 2 ;;
+    esac
+done
+
+needed=() optional=()
+have() { command -v "$1" >/dev/null; }
+have_header() { [ -f "$deps/include/$1" ] || echo "#include <$1>" | "$cxx" -M -x c++ - >/dev/null 2>&1; }
+
+if have "$cxx"; then
+    if ! printf '#include <concepts>\n' | "$cxx" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; then
+        echo "error: $cxx ($("$cxx" -dumpversion)) does not compile C++20: use g++ 10 or newer (CXX=g++-12, say)" >&2
+        exit 2
+    fi
+    have_header CLI/CLI.hpp || needed+=(libcli11-dev)
+    have_header nlohmann/json.hpp || needed+=(nlohmann-json3-dev)
+    have_header xxhash.h || needed+=(libxxhash-dev)
+    [ -z "$tests" ] || have_header catch2/catch_all.hpp || have_header catch2/catch.hpp || needed+=(catch2)
+else
+    needed+=(g++ libcli11-dev nlohmann-json3-dev libxxhash-dev)
+    [ -z "$tests" ] || needed+=(catch2)
+fi
+have make || needed+=(make)
+have git || needed+=(git)
+have python3 || needed+=(python3)
+have curl || optional+=(curl)
+[ -f /etc/ssl/certs/ca-certificates.crt ] || optional+=(ca-certificates)
+if [ -n "$tests" ] && [ "${USE_MPI:-auto}" != 0 ]; then
+    have mpirun || optional+=(openmpi-bin)
+    have mpicxx || optional+=(libopenmpi-dev)
+fi
+formatter=
+if [ -n "$lint" ]; then
+    for found in "$deps/lint/bin/clang-format" clang-format; do
+        if [[ $("$found" --version 2>/dev/null) == *" $clang_format_version"* ]]; then
+            formatter=$found
+            break
+        fi
+    done
+    # Debian and Ubuntu cut the part of Python that makes virtual environments into a package of its own.
+    [ -n "$formatter" ] || python3 -c 'import ensurepip, venv' 2>/dev/null || needed+=(python3-venv)
+fi
+
+packages=("${needed[@]}" "${optional[@]}")
+if [ ${#packages[@]} -gt 0 ]; then
+    install="apt-get install -y --no-install-recommends ${packages[*]}"
+    as_root=(env DEBIAN_FRONTEND=noninteractive)
+    if [ "$(id -u)" != 0 ]; then
+        if have sudo && sudo -n true 2>/dev/null; then as_root=(sudo -n "${as_root[@]}"); else as_root=(); fi
+    fi
+    # Only what nothing can do without may stop us here: a download can fail later, with a message of its own.
+    give_up() {
+        if [ ${#needed[@]} -gt 0 ]; then
+            echo "error: missing: ${needed[*]}. $1" >&2
+            exit 2
+        fi
+        echo "note: missing: ${optional[*]} (not needed by everything). $1" >&2
+    }
+    if ! have apt-get; then
+        give_up "This is not Debian or Ubuntu: install what these packages hold with your package manager"
+    elif [ ${#as_root[@]} = 0 ]; then
+        give_up "Run: sudo sh -c 'apt-get update && $install'"
+    else
+        echo "installing ${packages[*]}"
+        apt=("${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=300)
+        if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${packages[@]}"; } >/dev/null; then
+            give_up "apt-get failed (its own words are above): is there a network? To try by hand: $install"
+        fi
+    fi
+fi
+
+if [ -n "$lint" ] && [ -z "$formatter" ]; then
+    echo "installing clang-format $clang_format_version into $deps/lint"
+    rm -rf "$deps/lint"
+    if ! { python3 -m venv "$deps/lint" &&
+        "$deps/lint/bin/pip" install -q --disable-pip-version-check "clang-format==$clang_format_version"; }; then
+        rm -rf "$deps/lint"
+        echo "error: cannot install clang-format $clang_format_version with pip: is there a network?" >&2
+        exit 2
+    fi
+fi

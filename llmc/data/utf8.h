@@ -1,0 +1,40 @@
+/*
+UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF (RFC 3629).
+
+  for (size_t at = 0; at < text.size();) { const CodePoint c = code_point_at(text, at); ...; at += c.bytes; }
+*/
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+inline constexpr char32_t kCodePoints = 0x110000;
+
+struct CodePoint {
+    char32_t value;
+    size_t bytes;  // 1 to 4; 0 where the text is not UTF-8
+};
+
+inline CodePoint code_point_at(std::string_view text, size_t at) {
+    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
+    const unsigned char lead = byte(0);
+    if (lead < 0x80) return {lead, 1};
+    const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    if (lead < 0xC2 || lead > 0xF4 || at + bytes > text.size()) return {0, 0};
+    char32_t value = lead & (0xFF >> (bytes + 1));
+    for (size_t i = 1; i < bytes; i++) {
+        if ((byte(i) & 0xC0) != 0x80) return {0, 0};
+        value = value << 6 | (byte(i) & 0x3F);
+    }
+    const bool overlong = (bytes == 3 && value < 0x800) || (bytes == 4 && value < 0x10000);
+    const bool surrogate = value >= 0xD800 && value < 0xE000;
+    if (overlong || surrogate || value >= kCodePoints) return {0, 0};
+    return {value, bytes};
+}
+
+inline std::string utf8(char32_t c) {
+    if (c < 0x80) return {char(c)};
+    if (c < 0x800) return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};
+    if (c < 0x10000) return {char(0xE0 | c >> 12), char(0x80 | (c >> 6 & 0x3F)), char(0x80 | (c & 0x3F))};
+    return {char(0xF0 | c >> 18), char(0x80 | (c >> 12 & 0x3F)), char(0x80 | (c >> 6 & 0x3F)), char(0x80 | (c & 0x3F))};
+}

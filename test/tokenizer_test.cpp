@@ -1,0 +1,168 @@
+// Tokenizers: exact ids, exact way back, the file that Hugging Face's `tokenizers` reads, and what is refused.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include "llmc/base/file.h"  // read_file, write_file_atomically
+#include "llmc/data/tokenizer.h"
+#include "llmc/data/utf8.h"  // code_point_at, utf8
+#include "test/testing.h"
+
+namespace {
+using Ids = std::vector<int32_t>;
+
+Tokenizer char_tokenizer_of(const std::string& text) {
+    Symbols symbols;
+    symbols.add(text, "test");
+    return char_tokenizer(symbols);
+}
+
+std::string all_bytes() {
+    std::string text;
+    for (int byte = 0; byte < 256; byte++) text += char(byte);
+    return text;
+}
+
+// What loading says of a tokenizer.json changed by `edit`.
+template <class F>
+std::string refusal(const Tokenizer& tokenizer, F edit) {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "tokenizer.json";
+    save_tokenizer(tokenizer, path);
+    auto json = nlohmann::ordered_json::parse(read_file(path));
+    edit(json);
+    write_file_atomically(path, json.dump());
+    const std::string error = error_of([&] { load_tokenizer(path); });
+    if (!error.empty()) CHECK(contains(error, "2: " + path));
+    return error;
+}
+}  // namespace
+
+TEST_CASE("every code point survives UTF-8, and nothing else passes", "[tokenizer]") {
+    size_t wrong = 0;
+    for (char32_t c = 0; c < kCodePoints; c++) {
+        const std::string text = utf8(c);
+        const CodePoint back = code_point_at(text, 0);
+        const bool surrogate = c >= 0xD800 && c < 0xE000;
+        if (surrogate ? back.bytes != 0 : back.value != c || back.bytes != text.size()) wrong++;
+    }
+    CHECK(wrong == 0);
+    CHECK(utf8(U'é') == "\xc3\xa9");
+    CHECK(utf8(U'€') == "\xe2\x82\xac");
+    CHECK(utf8(U'😀') == "\xf0\x9f\x98\x80");
+    for (const char* bad :
+         {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc3", "\xc3(", "\xe0\x80\x80", "\xe2\x82", "\xe2(\xac",
+          "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xf0\x9f\x98", "\xff"})
+        CHECK(code_point_at(bad, 0).bytes == 0);
+}
+
+TEST_CASE("the char tokenizer numbers the symbols of its text in order", "[tokenizer]") {
+    const Tokenizer t = char_tokenizer_of("bad €é\n");
+    CHECK(t.symbols == std::vector<std::string>{"\n", " ", "a", "b", "d", "é", "€"});
+    CHECK(t.vocab_size() == 7);
+    CHECK(t.separator() == -1);
+    CHECK(std::string(t.name()) == "char");
+    CHECK(t.encode("déb€\n") == Ids{4, 5, 3, 6, 0});
+    CHECK(t.decode({4, 5, 3, 6, 0}) == "déb€\n");
+    CHECK(t.encode("").empty());
+    Symbols symbols;
+    CHECK(symbols.add("déb€", "test") == 4);
+}
+
+TEST_CASE("symbols of several texts add up", "[tokenizer]") {
+    Symbols symbols;
+    symbols.add("cb", "one");
+    symbols.add("ab", "two");
+    CHECK(char_tokenizer(symbols).symbols == std::vector<std::string>{"a", "b", "c"});
+}
+
+TEST_CASE("the byte tokenizer takes any bytes", "[tokenizer]") {
+    const Tokenizer t = byte_tokenizer();
+    CHECK(t.vocab_size() == 256);
+    CHECK(t.separator() == 0);
+    CHECK(std::string(t.name()) == "byte");
+    const Ids ids = t.encode(all_bytes());
+    REQUIRE(ids.size() == 256);
+    for (int byte = 0; byte < 256; byte++) CHECK(ids[size_t(byte)] == byte);
+    CHECK(t.decode(ids) == all_bytes());
+}
+
+TEST_CASE("a symbol outside the vocabulary is named with its place", "[tokenizer]") {
+    const Tokenizer t = char_tokenizer_of("abcé");
+    std::string error = error_of([&] { t.encode("aéü", "--prompt"); });
+    CHECK(contains(error, "2: --prompt: 'ü' (U+00FC) at byte 3 is not among the 4 symbols"));
+    CHECK(contains(error, "--tokenizer byte"));
+    CHECK(contains(error_of([&] { t.encode("a😀"); }), "the text: '😀' (U+1F600) at byte 1"));  // above all ids
+    CHECK(contains(error_of([&] { t.encode("a\n"); }), "'?' (U+000A) at byte 1"));  // the message stays on one line
+    CHECK(contains(error_of([&] { t.decode({0, 4}); }), "2: token id 4 is outside the vocabulary of 4"));
+    CHECK(contains(error_of([&] { t.decode({-1}); }), "2: token id -1 is outside"));
+}
+
+TEST_CASE("text that is not UTF-8 is refused with file, offset and remedy", "[tokenizer]") {
+    const std::string latin1 = "caf\xe9 au lait";
+    Symbols symbols;
+    const std::string error = error_of([&] { symbols.add(latin1, "menu.txt"); });
+    CHECK(contains(error, "2: menu.txt is not UTF-8: the byte at offset 3 is 0xe9"));
+    CHECK(contains(error, "--tokenizer byte"));
+    CHECK(contains(error_of([&] { char_tokenizer_of("caf").encode(latin1, "menu.txt"); }), "menu.txt is not UTF-8"));
+    CHECK(byte_tokenizer().decode(byte_tokenizer().encode(latin1)) == latin1);
+}
+
+TEST_CASE("tokenizer.json round trip", "[tokenizer]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "tokenizer.json";
+    std::string ascii;
+    for (char c = 0; c >= 0 && c < 127; c++) ascii += c;  // control characters and quotes, too
+    for (const Tokenizer& t : {char_tokenizer_of(ascii + "é€😀"), byte_tokenizer()}) {
+        save_tokenizer(t, path);
+        const Tokenizer back = load_tokenizer(path);
+        CHECK(back.kind == t.kind);
+        CHECK(back.symbols == t.symbols);
+        CHECK(back.id_of_code_point == t.id_of_code_point);
+        CHECK(back.encode("x\"y\\") == t.encode("x\"y\\"));
+    }
+    CHECK_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+TEST_CASE("the byte vocabulary has GPT-2's spelling", "[tokenizer]") {
+    const ScratchFolder scratch;
+    save_tokenizer(byte_tokenizer(), scratch / "tokenizer.json");
+    const auto vocab = nlohmann::json::parse(read_file(scratch / "tokenizer.json"))["model"]["vocab"];
+    CHECK(vocab.size() == 256);
+    // From GPT-2's encoder.json: a space is G with a dot, a newline C with a dot.
+    CHECK(vocab["Ġ"] == 32);
+    CHECK(vocab["Ċ"] == 10);
+    CHECK(vocab["Ā"] == 0);
+    CHECK(vocab["ġ"] == 127);
+    CHECK(vocab["Ń"] == 0xAD);
+    CHECK(vocab["A"] == 65);
+    CHECK(vocab["ÿ"] == 255);
+}
+
+TEST_CASE("a tokenizer.json that is not ours is refused", "[tokenizer]") {
+    const Tokenizer chars = char_tokenizer_of("abc"), bytes = byte_tokenizer();
+    using Json = nlohmann::ordered_json;
+    CHECK(refusal(chars, [](Json&) {}) == "");
+    CHECK(refusal(bytes, [](Json&) {}) == "");
+    CHECK(contains(refusal(chars, [](Json& j) { j["model"]["type"] = "WordPiece"; }), "of type 'WordPiece'"));
+    CHECK(contains(refusal(chars, [](Json& j) { j.erase("model"); }), "of type ''"));
+    CHECK(
+        contains(refusal(bytes, [](Json& j) { j["model"]["merges"] = {"a b"}; }), "1 merges, and BPE merges are not"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }), "has a normalizer"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["decoder"] = nullptr; }), "neither kind of ours"));
+    CHECK(contains(refusal(bytes, [](Json& j) { j["pre_tokenizer"] = nullptr; }), "neither kind of ours"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["model"].erase("vocab"); }), "has no vocabulary"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"] = Json::object(); }), "has no vocabulary"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"]["c"] = 3; }),
+                   "the id of 'c' is 3: expected each of 0 to 2"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"]["c"] = 1; }), "the id of 'c' is 1"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"]["c"] = "2"; }), "the id of 'c' is \"2\""));
+    CHECK(
+        contains(refusal(chars, [](Json& j) { j["model"]["vocab"]["de"] = 3; }), "symbol 3 is 'de': expected one ch"));
+    CHECK(contains(refusal(bytes, [](Json& j) { std::swap(j["model"]["vocab"]["a"], j["model"]["vocab"]["b"]); }),
+                   "not the 256 bytes in order"));
+
+    const ScratchFolder scratch;
+    write_file_atomically(scratch / "t.json", "{\"model\": ");
+    CHECK(contains(error_of([&] { load_tokenizer(scratch / "t.json"); }),
+                   "t.json is not JSON: expected a tokenizer.json"));
+    CHECK(contains(error_of([&] { load_tokenizer(scratch / "none.json"); }), "none.json: No such file"));
+}

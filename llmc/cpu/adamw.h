@@ -1,0 +1,41 @@
+/*
+AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as torch.optim.AdamW does it:
+
+  g = grad * grad_scale,   m += (1 - beta1) (g - m),   v = beta2 v + (1 - beta2) g^2
+  param = param (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+
+  param, m, v, grad (n); one pass: 28 bytes moved an element
+*/
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/cpu/simd.h"
+
+struct AdamWStep {
+    double learning_rate, beta1, beta2, eps, weight_decay;  // double: 1 - 0.999f is off by 3e-5 of itself
+    double grad_scale;                                      // what clipping multiplies the gradient by
+    int64_t step;                                           // from 1
+};
+
+inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float* grad, int64_t n, const AdamWStep& s) {
+    const auto rounded = [](double x) { return broadcast(float(x)); };
+    const F32x16 keep = rounded(1 - s.learning_rate * s.weight_decay);
+    const F32x16 minus_rate = rounded(-s.learning_rate / (1 - std::pow(s.beta1, double(s.step))));
+    const F32x16 v_scale = rounded(1 / std::sqrt(1 - std::pow(s.beta2, double(s.step))));
+    const F32x16 one_minus_beta1 = rounded(1 - s.beta1), one_minus_beta2 = rounded(1 - s.beta2);
+    const F32x16 beta2 = rounded(s.beta2), eps = rounded(s.eps), grad_scale = rounded(s.grad_scale);
+    parallel_chunks(cpu, n, 16384, [=](int64_t begin, int64_t end) {
+        for_lanes(end - begin, [=](int64_t offset, auto width) {
+            const int64_t i = begin + offset;
+            const F32x16 g = load(grad + i, width) * grad_scale;
+            const F32x16 old_m = load(m + i, width);
+            const F32x16 new_m = fma(one_minus_beta1, g - old_m, old_m);
+            const F32x16 new_v = fma(one_minus_beta2 * g, g, beta2 * load(v + i, width));
+            const F32x16 update = new_m / fma(sqrt(new_v), v_scale, eps);
+            store(m + i, new_m, width);
+            store(v + i, new_v, width);
+            store(param + i, fma(minus_rate, update, load(param + i, width) * keep), width);
+        });
+    });
+}

@@ -1,0 +1,95 @@
+/*
+The device `Cpu`: its threads, its memory, and two loops that every op is written with.
+
+Bit-identical results at any number of threads come from one rule: threads divide outputs, never sums. A sum over rows
+is cut into chunks whose size does not depend on the thread count, and the chunks are added in order (reduce.h).
+*/
+#pragma once
+#include <sys/mman.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include "llmc/base/check.h"   // require
+#include "llmc/base/memory.h"  // aligned
+
+struct Cpu {
+    int num_threads;
+
+    // 0 threads: as many as OMP_NUM_THREADS says, else one per core.
+    explicit Cpu(int threads = 0) : num_threads(threads) {
+#ifdef _OPENMP
+        if (num_threads == 0) num_threads = omp_get_max_threads();
+#else
+        num_threads = 1;
+#endif
+        scratch_.resize(size_t(num_threads) + 1);
+    }
+    Cpu(const Cpu&) = delete;
+    Cpu& operator=(const Cpu&) = delete;
+    ~Cpu() {
+        for (const Block& block : scratch_)
+            if (block.data) release(block.data, block.bytes);
+    }
+
+    // Memory in huge pages where the system grants them, filled with NaN.
+    void* allocate(size_t bytes) {
+        void* data = mmap(nullptr, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        require(data != MAP_FAILED, "cannot allocate %.1f MiB of memory: %s. Lower --batch-size or --seq-len",
+                double(bytes) / (1 << 20), std::strerror(errno));
+        madvise(data, pages(bytes), MADV_HUGEPAGE);
+        std::memset(data, 0xFF, bytes);
+        return data;
+    }
+    void release(void* data, size_t bytes) { munmap(data, pages(bytes)); }
+
+    // Working memory for one op, kept for the next one. `shared` belongs to the calling op as a whole; `own` to the
+    // calling thread inside a parallel loop. Content is undefined.
+    float* shared(int64_t n) { return grown(scratch_.back(), n); }
+    float* own(int64_t n) { return grown(scratch_[size_t(thread())], n); }
+
+    static int thread() {
+#ifdef _OPENMP
+        return omp_get_thread_num();
+#else
+        return 0;
+#endif
+    }
+
+private:
+    struct Block {
+        void* data = nullptr;
+        size_t bytes = 0;
+    };
+    std::vector<Block> scratch_;  // one a thread, then the shared one
+
+    static size_t pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096; }
+
+    float* grown(Block& block, int64_t n) {
+        const size_t bytes = size_t(n) * sizeof(float);
+        if (block.bytes < bytes) {
+            if (block.data) release(block.data, block.bytes);
+            block = {};
+            block = {allocate(bytes), bytes};
+        }
+        return static_cast<float*>(block.data);
+    }
+};
+
+// body(i) for i in [0, n), the indices dealt to the threads in contiguous runs.
+template <class Body>
+void parallel_for(Cpu& cpu, int64_t n, Body&& body) {
+#pragma omp parallel for schedule(static) num_threads(cpu.num_threads) if (n > 1)
+    for (int64_t i = 0; i < n; i++) body(i);
+}
+
+// body(begin, end) over [0, n) in chunks of `chunk`: for loops whose body is too small to be called once an element.
+template <class Body>
+void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
+    parallel_for(cpu, (n + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(n, (i + 1) * chunk)); });
+}

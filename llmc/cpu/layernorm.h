@@ -1,0 +1,88 @@
+/*
+LayerNorm (Ba et al., 2016, arXiv:1607.06450):   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
+
+  inp, out (N, C)     weight, bias (C)     mean, rstd (N): saved for backward
+Forward takes the mean first and then the centred variance, so a large offset cancels nothing. The fused form adds the
+two branches of a residual stream on the way:   residual = inp1 + inp2,   out = layernorm(residual). Backward adds to
+all three of dinp, dweight and dbias.
+*/
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/cpu/reduce.h"  // add_partials
+#include "llmc/cpu/simd.h"
+
+inline void layernorm_row(float* out, float* mean, float* rstd, const float* inp, const float* weight,
+                          const float* bias, int64_t C, float eps) {
+    F32x16 sum = zeros(), squares = zeros();
+    for_lanes(C, [&](int64_t c, auto width) { sum += load(inp + c, width); });
+    const float m = sum_lanes(sum) / float(C);
+    for_lanes(C, [&](int64_t c, auto width) {
+        const F32x16 centred = load(inp + c, width, m) - m;
+        squares = fma(centred, centred, squares);
+    });
+    const float s = 1 / std::sqrt(sum_lanes(squares) / float(C) + eps);
+    for_lanes(C, [&](int64_t c, auto width) {
+        const F32x16 normed = (load(inp + c, width) - m) * s;
+        store(out + c, fma(normed, load(weight + c, width), load(bias + c, width)), width);
+    });
+    *mean = m;
+    *rstd = s;
+}
+
+inline void layernorm_forward(Cpu& cpu, float* out, float* mean, float* rstd, const float* inp, const float* weight,
+                              const float* bias, int64_t N, int64_t C, float eps) {
+    parallel_for(cpu, N,
+                 [=](int64_t n) { layernorm_row(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps); });
+}
+
+inline void residual_layernorm_forward(Cpu& cpu, float* residual, float* out, float* mean, float* rstd,
+                                       const float* inp1, const float* inp2, const float* weight, const float* bias,
+                                       int64_t N, int64_t C, float eps) {
+    parallel_for(cpu, N, [=](int64_t n) {
+        for_lanes(C, [=](int64_t c, auto width) {
+            const int64_t i = n * C + c;
+            store(residual + i, load(inp1 + i, width) + load(inp2 + i, width), width);
+        });
+        layernorm_row(out + n * C, mean + n, rstd + n, residual + n * C, weight, bias, C, eps);
+    });
+}
+
+// With x = (inp - mean) * rstd and g = dout * weight:
+//   dinp += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
+inline void layernorm_backward(Cpu& cpu, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
+                               const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
+    const int64_t chunks = num_row_chunks(N);
+    float* partials = cpu.shared(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
+    parallel_for(cpu, chunks, [=](int64_t chunk) {
+        float* dw = partials + chunk * 2 * C;
+        float* db = dw + C;
+        std::memset(dw, 0, size_t(2 * C) * sizeof(float));
+        const int64_t end = std::min(N, (chunk + 1) * kRowsPerChunk);
+        for (int64_t n = chunk * kRowsPerChunk; n < end; n++) {
+            const float m = mean[n], s = rstd[n];
+            const float* x_row = inp + n * C;
+            const float* grad = dout + n * C;
+            F32x16 sum_g = zeros(), sum_gx = zeros();
+            for_lanes(C, [&](int64_t c, auto width) {
+                const F32x16 x = (load(x_row + c, width) - m) * s;
+                const F32x16 d = load(grad + c, width);
+                const F32x16 g = d * load(weight + c, width);
+                sum_g += g;
+                sum_gx = fma(g, x, sum_gx);
+                store(dw + c, fma(d, x, load(dw + c, width)), width);
+                store(db + c, load(db + c, width) + d, width);
+            });
+            const float mean_g = sum_lanes(sum_g) / float(C), mean_gx = sum_lanes(sum_gx) / float(C);
+            float* dx = dinp + n * C;
+            for_lanes(C, [&](int64_t c, auto width) {
+                const F32x16 x = (load(x_row + c, width) - m) * s;
+                const F32x16 g = load(grad + c, width) * load(weight + c, width);
+                store(dx + c, fma(g - mean_g - x * mean_gx, broadcast(s), load(dx + c, width)), width);
+            });
+        }
+    });
+    add_partials(cpu, dweight, partials, chunks, C, 2 * C);
+    add_partials(cpu, dbias, partials + C, chunks, C, 2 * C);
+}

@@ -1,0 +1,41 @@
+/*
+Sums over rows with one order on every machine: chunks of kRowsPerChunk rows are summed one by one, row after row, and
+then the chunks in order.
+
+  float* partials = cpu.shared(num_row_chunks(N) * C);       // fill partials[chunk * C + c], then
+  add_partials(cpu, out, partials, num_row_chunks(N), C);    // out[c] += the sum over chunks
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/cpu/simd.h"
+
+inline constexpr int64_t kRowsPerChunk = 32;
+
+inline int64_t num_row_chunks(int64_t N) { return (N + kRowsPerChunk - 1) / kRowsPerChunk; }
+
+// out (C) += sum over the first axis of partials (num_chunks, C), whose chunks lie `stride` floats apart
+inline void add_partials(Cpu& cpu, float* out, const float* partials, int64_t num_chunks, int64_t C, int64_t stride) {
+    parallel_chunks(cpu, C, 256, [=](int64_t begin, int64_t end) {
+        for_lanes(end - begin, [=](int64_t i, auto width) {
+            F32x16 sum = load(partials + begin + i, width);
+            for (int64_t chunk = 1; chunk < num_chunks; chunk++)
+                sum += load(partials + chunk * stride + begin + i, width);
+            store(out + begin + i, load(out + begin + i, width) + sum, width);
+        });
+    });
+}
+
+// out (C) += column sums of inp (N, C)
+inline void add_column_sums(Cpu& cpu, float* out, const float* inp, int64_t N, int64_t C) {
+    float* partials = cpu.shared(num_row_chunks(N) * C);
+    parallel_for(cpu, num_row_chunks(N), [=](int64_t chunk) {
+        const int64_t begin = chunk * kRowsPerChunk, end = std::min(N, begin + kRowsPerChunk);
+        for_lanes(C, [=](int64_t c, auto width) {
+            F32x16 sum = load(inp + begin * C + c, width);
+            for (int64_t n = begin + 1; n < end; n++) sum += load(inp + n * C + c, width);
+            store(partials + chunk * C + c, sum, width);
+        });
+    });
+    add_partials(cpu, out, partials, num_row_chunks(N), C, C);
+}

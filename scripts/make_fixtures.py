@@ -84,9 +84,9 @@ def matmul():
 
 def gelu():
     f = Fixture("gelu")
-    grid = (np.arange(-480, 481).astype(np.float32) / np.float32(16)) * np.float32(1.0009765625)  # beyond +-30
+    grid = (np.arange(-480, 481).astype(np.float32) / np.float32(16)) * np.float32(1.0009765625)  # just beyond +-30
     powers = np.float32(2) ** np.arange(-126, 7, 4).astype(np.float32)  # the smallest normal number to 64
-    inp = f.given("inp", np.concatenate([grid, powers, -powers, np.array([0.0, -0.0, 1e4, -1e4, 1e18, -1e18], np.float32)]))
+    inp = f.given("inp", np.concatenate([grid, powers, -powers, np.array([0.0, -0.0], np.float32)]))
     dout = f.floats("dout", len(inp))
     out = F.gelu(inp, approximate="tanh")
     out.backward(dout)

@@ -1,0 +1,91 @@
+// AdamW against torch.optim.AdamW: bias correction, decoupled decay, and a scaled gradient.
+#include "llmc/cpu/adamw.h"
+#include "test/fixture.h"     // Fixture
+#include "test/op_testing.h"  // on_any_threads
+#include "test/testing.h"
+
+struct Case {
+    const char* name;
+    AdamWStep hyper;
+};
+
+// As in scripts/make_fixtures.py
+static Case test_case(int i) {
+    return std::vector<Case>{
+        {"one",
+         {.learning_rate = 1e-2,
+          .beta1 = 0.9,
+          .beta2 = 0.999,
+          .eps = 1e-8,
+          .weight_decay = 0,
+          .grad_scale = 1,
+          .step = 1}},
+        {"decay",
+         {.learning_rate = 3e-3,
+          .beta1 = 0.9,
+          .beta2 = 0.95,
+          .eps = 1e-8,
+          .weight_decay = 0.1,
+          .grad_scale = 1,
+          .step = 1}},
+        {"clipped",
+         {.learning_rate = 6e-4,
+          .beta1 = 0.8,
+          .beta2 = 0.99,
+          .eps = 1e-6,
+          .weight_decay = 0.2,
+          .grad_scale = 0.125,
+          .step = 1}},
+    }[size_t(i)];
+}
+
+// {param, m, v} after so many steps over grads (steps, n), from m = v = 0
+static std::vector<Floats> after(int steps, const Floats& start, const Floats& grads, AdamWStep hyper) {
+    return on_any_threads([&](Cpu& cpu) {
+        Guarded param(start), m(start.size(), 0), v(start.size(), 0);
+        for (hyper.step = 1; hyper.step <= steps; hyper.step++)
+            adamw_update(cpu, param, m, v, &grads[size_t(hyper.step - 1) * start.size()], int64_t(start.size()), hyper);
+        return std::vector{param.get(), m.get(), v.get()};
+    });
+}
+
+TEST_CASE("adamw agrees with PyTorch", "[adamw]") {
+    const Fixture f("adamw");
+    const auto [name, hyper] = test_case(GENERATE(0, 1, 2));
+    const int steps = GENERATE(1, 4);
+    INFO(name << ", " << steps << " steps");
+    const auto got = after(steps, f.floats(format("%s.param", name)), f.floats(format("%s.grads", name)), hyper);
+    const auto want = [&](const char* what) { return f.floats(format("want.%s.%s%d", name, what, steps)); };
+    // A step rounds a parameter twice (its decay, its sum); the update, at most a hundredth of it, adds a few
+    // hundredths.
+    check_close("param", got[0], want("param"), (1 + steps) * kEpsF32);
+    // The constant, the difference and the sum: about a unit and a half a step, of terms as large as the gradient.
+    check_close("m", got[1], want("m"), (1 + steps) * kEpsF32);
+    // Only positive terms, so nothing cancels: every element keeps its relative accuracy.
+    check_relative("v", got[2], want("v"), (2 + 2 * steps) * kEpsF32);
+}
+
+TEST_CASE("adamw: the first step moves by the learning rate against the gradient", "[adamw]") {
+    const Floats start = randn(100, 1), grads = randn(100, 2);
+    AdamWStep hyper = test_case(0).hyper;
+    const auto got = after(1, start, grads, hyper);
+    std::vector<double> bounds;
+    Floats want;
+    for (size_t i = 0; i < start.size(); i++) {
+        want.push_back(float(start[i] - (grads[i] > 0 ? hyper.learning_rate : -hyper.learning_rate)));
+        // eps = 1e-8 takes its part of the smallest gradients
+        bounds.push_back(2 * kEpsF32 * (std::fabs(start[i]) + 0.01) +
+                         hyper.learning_rate * hyper.eps / std::fabs(grads[i]));
+    }
+    check_within("param", got[0], want, bounds);
+}
+
+TEST_CASE("adamw: the same bits wherever an element stands", "[adamw]") {
+    const Floats start = randn(50001, 1), grads = randn(50001, 2);  // several chunks of work, and an odd rest
+    const AdamWStep hyper = test_case(1).hyper;
+    const auto all = after(1, start, grads, hyper);
+    for (const size_t i : {size_t(0), size_t(20000), size_t(50000)}) {
+        const auto one = after(1, {start[i]}, {grads[i]}, hyper);
+        for (size_t k = 0; k < 3; k++) CHECK(one[k][0] == all[k][i]);
+    }
+}

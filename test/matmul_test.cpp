@@ -1,0 +1,117 @@
+// The linear layer: exact on whole numbers at every size where the blocking changes its path, and close to PyTorch.
+#include "llmc/cpu/matmul.h"
+#include "test/fixture.h"     // Fixture
+#include "test/op_testing.h"  // on_any_threads, plus, whole_numbers
+#include "test/testing.h"
+
+// A chain of K additions of random signs, each off by up to half a unit of a partial sum that grows as sqrt(k): sqrt(K)
+// half units of the result's rms in one standard deviation. Doubled for the worst of thousands; 2 for product and bias.
+static double tolerance(int64_t K) { return (2 + std::sqrt(double(K))) * kEpsF32; }
+
+TEST_CASE("matmul agrees with PyTorch", "[matmul]") {
+    const Fixture f("matmul");
+    const auto [N, C, OC] = GENERATE(table<int, int, int>({{1, 1, 1},
+                                                           {3, 7, 33},
+                                                           {5, 1, 3},
+                                                           {12, 255, 32},
+                                                           {13, 257, 33},
+                                                           {4, 600, 17},
+                                                           {257, 5, 9},
+                                                           {600, 3, 5},
+                                                           {3, 5, 600}}));
+    const std::string name = format("%dx%dx%d.", N, C, OC), want = "want." + name;
+    INFO(name);
+    const Floats inp = f.floats(name + "inp"), weight = f.floats(name + "weight"), bias = f.floats(name + "bias");
+    const Floats dout = f.floats(name + "dout"), dweight_start = randn(weight.size(), 1),
+                 dbias_start = randn(bias.size(), 2);
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        Guarded out(dout.size()), dinp(inp.size()), dweight(dweight_start), dbias(dbias_start);
+        matmul_forward(cpu, out, inp.data(), weight.data(), bias.data(), N, C, OC);
+        matmul_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC);
+        return std::vector{out.get(), dinp.get(), dweight.get(), dbias.get()};
+    });
+    check_close("out", got[0], f.floats(want + "out"), tolerance(C));
+    check_close("dinp", got[1], f.floats(want + "dinp"), tolerance(OC));
+    check_close("dweight", got[2], plus(dweight_start, f.floats(want + "dweight")), tolerance(N));
+    check_close("dbias", got[3], plus(dbias_start, f.floats(want + "dbias")), tolerance(N));
+}
+
+// c (M,N) += a (M,K) b (K,N), the strides in elements
+static void multiply(Floats& c, const Floats& a, int64_t a_row, int64_t a_col, const Floats& b, int64_t b_row,
+                     int64_t b_col, int64_t M, int64_t N, int64_t K) {
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t k = 0; k < K; k++)
+            for (int64_t j = 0; j < N; j++)
+                c[size_t(i * N + j)] += a[size_t(i * a_row + k * a_col)] * b[size_t(k * b_row + j * b_col)];
+}
+
+static void check_exact(int64_t N, int64_t C, int64_t OC) {
+    INFO("N=" << N << " C=" << C << " OC=" << OC);
+    const Floats inp = whole_numbers(N * C, 1, 4), weight = whole_numbers(OC * C, 2, 4),
+                 bias = whole_numbers(OC, 3, 100);
+    const Floats dout = whole_numbers(N * OC, 4, 4);
+    const Floats dweight_start = whole_numbers(OC * C, 5, 100), dbias_start = whole_numbers(OC, 6, 100);
+    Floats plain(size_t(N * OC)), out, dinp(size_t(N * C)), dweight = dweight_start, dbias = dbias_start;
+    multiply(plain, inp, C, 1, weight, 1, C, N, OC, C);
+    multiply(dinp, dout, OC, 1, weight, C, 1, N, C, OC);
+    multiply(dweight, dout, 1, OC, inp, C, 1, OC, C, N);
+    out = plain;
+    for (int64_t i = 0; i < N * OC; i++) out[size_t(i)] += bias[size_t(i % OC)];
+    for (int64_t i = 0; i < N * OC; i++) dbias[size_t(i % OC)] += dout[size_t(i)];
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        Guarded y(out.size()), y_plain(out.size()), dx(dinp.size()), dw(dweight_start), db(dbias_start);
+        matmul_forward(cpu, y, inp.data(), weight.data(), bias.data(), N, C, OC);
+        matmul_forward(cpu, y_plain, inp.data(), weight.data(), nullptr, N, C, OC);
+        matmul_backward(cpu, dx, dw, db, dout.data(), inp.data(), weight.data(), N, C, OC);
+        return std::vector{y.get(), y_plain.get(), dx.get(), dw.get(), db.get()};
+    });
+    CHECK(got[0] == out);
+    CHECK(got[1] == plain);
+    CHECK(got[2] == dinp);
+    CHECK(got[3] == dweight);
+    CHECK(got[4] == dbias);
+}
+
+// One below, at and above the tiles' 12 rows and 32 columns and the K blocks of 256; each size takes every role, since
+// backward multiplies along OC and along N.
+TEST_CASE("matmul is exact on whole numbers", "[matmul]") {
+    for (const int64_t N : {1, 11, 12, 13, 25})
+        for (const int64_t C : {1, 255, 256, 257, 600})
+            for (const int64_t OC : {1, 31, 32, 33, 65}) check_exact(N, C, OC);
+    check_exact(257, 12, 33);
+    check_exact(600, 33, 13);
+    check_exact(13, 33, 257);
+    check_exact(3, 17, 600);
+}
+
+// More rows than one thread's share and more columns than one packed block.
+TEST_CASE("matmul is exact beyond one block", "[matmul]") {
+    check_exact(400, 7, 65);
+    check_exact(5, 3, 2100);
+    check_exact(5, 2100, 3);
+    check_exact(200, 300, 70);
+}
+
+TEST_CASE("matmul_backward leaves out what is not wanted", "[matmul]") {
+    const int64_t N = 7, C = 19, OC = 35;
+    const Floats inp = randn(size_t(N * C), 1), weight = randn(size_t(OC * C), 2), dout = randn(size_t(N * OC), 3);
+    Cpu cpu(2);
+    Guarded dinp(size_t(N * C)), dweight(size_t(OC * C), 1), dbias(size_t(OC), 1);
+    matmul_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC);
+    Guarded dweight_only(size_t(OC * C), 1);
+    matmul_backward(cpu, nullptr, dweight_only, nullptr, dout.data(), inp.data(), weight.data(), N, C, OC);
+    CHECK(same_bits(dweight_only.get(), dweight.get()));
+}
+
+TEST_CASE("matmul: a NaN in the input spoils its row of the output and no other", "[matmul]") {
+    const int64_t N = 14, C = 300, OC = 40;
+    Floats inp = randn(size_t(N * C), 1);
+    const Floats weight = randn(size_t(OC * C), 2), bias = randn(size_t(OC), 3);
+    inp[size_t(5 * C + 299)] = std::nanf("");
+    Cpu cpu(2);
+    Guarded out(size_t(N * OC));
+    matmul_forward(cpu, out, inp.data(), weight.data(), bias.data(), N, C, OC);
+    const Floats got = out.get();
+    CHECK(all_nan(Floats(got.begin() + 5 * OC, got.begin() + 6 * OC)));
+    CHECK(count_not_finite(got) == OC);
+}

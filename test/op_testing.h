@@ -1,0 +1,108 @@
+/*
+What the op tests share. A reference is right to half a unit of float32, so tolerances speak of our own roundings only.
+
+  const auto out = on_any_threads([&](Cpu& cpu) {          the same bits from 1, 2 and 3 threads, or the test fails
+      Guarded out(N * C);
+      gelu_forward(cpu, out, inp.data(), N * C);
+      return std::vector{out.get()};
+  });
+  check_within("out", out[0], want, bounds);               a bound for each element, where |want| + rms is too coarse
+*/
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+#include "llmc/base/rng.h"    // mix64, Rng
+#include "llmc/cpu/device.h"  // Cpu
+#include "test/testing.h"     // Floats, Guarded
+
+using Ints = std::vector<int32_t>;
+
+// bell() of scripts/fixture_file.py, the same bits: tensors too large for a fixture are made on both sides.
+inline Floats bell(uint64_t seed, int64_t n, float scale = 1) {
+    Floats x(static_cast<size_t>(n));
+    for (float& value : x) {
+        const uint64_t word = mix64(seed += 0x9E3779B97F4A7C15ull);
+        int64_t sum = -131070;
+        for (int shift = 0; shift < 64; shift += 16) sum += int64_t(word >> shift & 0xFFFF);
+        value = float(sum) * (scale * 0x1p-15f);
+    }
+    return x;
+}
+
+// Whole numbers in [-limit, limit]: products and sums of them are exact in float32 while they stay below 2^24.
+inline Floats whole_numbers(int64_t n, uint64_t seed, int limit) {
+    Rng rng(seed, Stream::tests);
+    Floats x(static_cast<size_t>(n));
+    for (float& value : x) value = float(int(rng.below(uint64_t(2 * limit + 1))) - limit);
+    return x;
+}
+
+// What an accumulating op must leave in a buffer that held `start`.
+inline Floats plus(const Floats& start, const Floats& added) {
+    REQUIRE(start.size() == added.size());
+    Floats sum(start.size());
+    for (size_t i = 0; i < sum.size(); i++) sum[i] = float(double(start[i]) + added[i]);
+    return sum;
+}
+
+inline double rms(const float* x, int64_t n) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += double(x[i]) * x[i];
+    return std::sqrt(squares / double(n));
+}
+
+inline bool same_bits(const Floats& a, const Floats& b) {
+    return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+// Runs op(cpu), which gives a vector of outputs, on 1, 2 and 3 threads; gives what they agree on.
+template <class Op>
+std::vector<Floats> on_any_threads(Op op) {
+    Cpu one(1);
+    const std::vector<Floats> outputs = op(one);
+    for (const int threads : {2, 3}) {
+        Cpu cpu(threads);
+        const std::vector<Floats> again = op(cpu);
+        REQUIRE(again.size() == outputs.size());
+        for (size_t i = 0; i < outputs.size(); i++) {
+            INFO("output " << i << " on " << threads << " threads against one");
+            CHECK(same_bits(again[i], outputs[i]));
+        }
+    }
+    return outputs;
+}
+
+// |got - want| <= bounds, element by element
+inline void check_within(const std::string& name, const Floats& got, const Floats& want,
+                         const std::vector<double>& bounds) {
+    REQUIRE(got.size() == want.size());
+    REQUIRE(bounds.size() == want.size());
+    size_t outside = 0, first = 0;
+    for (size_t i = want.size(); i-- > 0;)
+        if (!(std::fabs(double(got[i]) - want[i]) <= bounds[i])) outside++, first = i;
+    INFO(name << ": " << outside << " of " << want.size() << " outside, first at " << first << ": got " << got[first]
+              << ", want " << want[first] << " within " << bounds[first]);
+    CHECK(outside == 0);
+}
+
+// The same with bounds of tolerance * |want|
+inline void check_relative(const std::string& name, const Floats& got, const Floats& want, double tolerance) {
+    std::vector<double> bounds;
+    for (const float w : want) bounds.push_back(tolerance * std::fabs(w));
+    check_within(name, got, want, bounds);
+}
+
+inline bool all_nan(const Floats& x) {
+    for (const float value : x)
+        if (!std::isnan(value)) return false;
+    return !x.empty();
+}
+
+// how many are not finite
+inline int64_t count_not_finite(const Floats& x) {
+    int64_t n = 0;
+    for (const float value : x) n += !std::isfinite(value);
+    return n;
+}

@@ -189,8 +189,9 @@ void SafetensorsWriter::put(const void* data, size_t bytes) {
 
 // Moves on to the next tensor that still needs data; empty ones need none.
 void SafetensorsWriter::close_full_tensors() {
-    while (hashes_.size() < tensors_.size() && tensor_bytes_ == tensors_[hashes_.size()].size_bytes()) {
-        hashes_.push_back({tensors_[hashes_.size()].name, tensor_hasher_.digest()});
+    while (records_.size() < tensors_.size() && tensor_bytes_ == tensors_[records_.size()].size_bytes()) {
+        records_.push_back(
+            {tensors_[records_.size()].name, size_bytes_ - tensor_bytes_, size_bytes_, tensor_hasher_.digest()});
         tensor_hasher_.reset();
         tensor_bytes_ = 0;
     }
@@ -198,8 +199,8 @@ void SafetensorsWriter::close_full_tensors() {
 
 void SafetensorsWriter::write(const void* data, size_t bytes) {
     if (bytes == 0) return;
-    ensure(hashes_.size() < tensors_.size());
-    ensure(tensor_bytes_ + bytes <= tensors_[hashes_.size()].size_bytes());
+    ensure(records_.size() < tensors_.size());
+    ensure(tensor_bytes_ + bytes <= tensors_[records_.size()].size_bytes());
     put(data, bytes);
     tensor_hasher_.update(data, bytes);
     tensor_bytes_ += bytes;
@@ -207,6 +208,6 @@ void SafetensorsWriter::write(const void* data, size_t bytes) {
 }
 
 void SafetensorsWriter::finish() {
-    ensure(hashes_.size() == tensors_.size());
+    ensure(records_.size() == tensors_.size());
     file_.sync_and_close();
 }

@@ -53,9 +53,10 @@ private:
     Metadata metadata_;
 };
 
-// The XXH3 of one tensor's data.
-struct TensorHash {
+// Where one tensor's data lie in the file, and their XXH3.
+struct TensorRecord {
     std::string name;
+    uint64_t begin_bytes, end_bytes;  // from the start of the file
     uint64_t hash;
 };
 
@@ -72,7 +73,7 @@ public:
     // After finish(): what a manifest needs.
     size_t size_bytes() const { return size_bytes_; }
     uint64_t hash() const { return file_hasher_.digest(); }
-    const std::vector<TensorHash>& tensor_hashes() const { return hashes_; }
+    const std::vector<TensorRecord>& records() const { return records_; }
 
 private:
     void close_full_tensors();
@@ -80,7 +81,7 @@ private:
 
     FileWriter file_;
     std::vector<Tensor> tensors_;
-    std::vector<TensorHash> hashes_;  // of the tensors that are complete
+    std::vector<TensorRecord> records_;  // of the tensors that are complete
     Hasher file_hasher_, tensor_hasher_;
     size_t size_bytes_ = 0, tensor_bytes_ = 0;  // written so far: to the file, to the tensor being written
 };

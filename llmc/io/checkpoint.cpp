@@ -1,0 +1,187 @@
+// See checkpoint.h.
+#include "llmc/io/checkpoint.h"
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/file.h"   // FileWriter, make_folders, sync_folder
+
+namespace fs = std::filesystem;
+
+static constexpr const char *kBeingWritten = ".tmp", *kReplaced = ".old";
+
+std::string checkpoint_path(const std::string& out_dir, int64_t step) {
+    return out_dir + format("/step_%08lld", static_cast<long long>(step));
+}
+
+namespace {
+struct Folder {
+    int64_t step;
+    std::string suffix;  // "", .tmp or .old
+    std::string path;
+};
+}  // namespace
+
+// step_00001000, step_00001000.tmp; nothing else is ours.
+static bool parse_name(const std::string& name, int64_t& step, std::string& suffix) {
+    if (!name.starts_with("step_")) return false;
+    const char *const begin = name.data() + 5, *const end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(begin, end, step);
+    suffix = std::string(stop, end);
+    return error == std::errc() && *begin != '-' && stop - begin >= 8 &&
+           (suffix.empty() || suffix == kBeingWritten || suffix == kReplaced);
+}
+
+// Newest first; of one step the whole folder before the replaced one.
+static std::vector<Folder> folders_in(const std::string& out_dir) {
+    std::vector<Folder> folders;
+    std::error_code error;
+    if (!fs::is_directory(out_dir, error)) return folders;
+    for (fs::directory_iterator entry(out_dir, error), end; !error && entry != end; entry.increment(error)) {
+        Folder folder;
+        std::error_code ignored;
+        if (parse_name(entry->path().filename(), folder.step, folder.suffix) && entry->is_directory(ignored)) {
+            folder.path = out_dir + "/" + entry->path().filename().string();
+            folders.push_back(folder);
+        }
+    }
+    require(!error, "cannot read the folder %s: %s", out_dir.c_str(), error.message().c_str());
+    std::sort(folders.begin(), folders.end(), [](const Folder& a, const Folder& b) {
+        return a.step != b.step ? a.step > b.step : a.suffix < b.suffix;
+    });
+    return folders;
+}
+
+static bool exists(const std::string& path) {
+    std::error_code error;
+    return fs::exists(path, error);
+}
+
+static void rename_folder(const std::string& from, const std::string& to) {
+    std::error_code error;
+    fs::rename(from, to, error);
+    require(!error, "cannot rename %s to %s: %s", from.c_str(), to.c_str(), error.message().c_str());
+}
+
+static void remove_folder(const std::string& path) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    require(!error, "cannot remove %s: %s", path.c_str(), error.message().c_str());
+}
+
+void remove_leftovers(const std::string& out_dir) {
+    for (const Folder& folder : folders_in(out_dir)) {
+        const std::string final_path = checkpoint_path(out_dir, folder.step);
+        if (folder.suffix == kReplaced && !exists(final_path))
+            rename_folder(folder.path, final_path);
+        else if (!folder.suffix.empty())
+            remove_folder(folder.path);
+    }
+}
+
+CheckpointWriter::CheckpointWriter(const std::string& out_dir, int64_t step)
+    : out_dir_(out_dir), final_(checkpoint_path(out_dir, step)), tmp_(final_ + kBeingWritten) {
+    ensure(step >= 0);
+    manifest_.step = step;
+    make_folders(out_dir);
+    remove_leftovers(out_dir);
+    make_folders(tmp_);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+    if (committed_) return;
+    std::error_code ignored;
+    fs::remove_all(tmp_, ignored);
+    if (!exists(final_)) fs::rename(final_ + kReplaced, final_, ignored);
+}
+
+void CheckpointWriter::add_text(const std::string& name, const std::string& content) {
+    FileWriter file(tmp_ + "/" + name);
+    file.write(content.data(), content.size());
+    file.sync_and_close();
+    manifest_.files.push_back({name, content.size(), xxh3(content.data(), content.size())});
+}
+
+void CheckpointWriter::add_tensors(const std::string& name, const std::vector<Tensor>& tensors,
+                                   const Metadata& metadata, const std::function<const void*(const Tensor&)>& data) {
+    SafetensorsWriter file(tmp_ + "/" + name, tensors, metadata);
+    for (const Tensor& tensor : tensors) file.write(data ? data(tensor) : tensor.data, tensor.size_bytes());
+    file.finish();
+    manifest_.files.push_back({name, file.size_bytes(), file.hash(), file.records()});
+}
+
+std::string CheckpointWriter::commit() {
+    ensure(!committed_);
+    FileWriter file(tmp_ + "/manifest.json");
+    const std::string text = to_json(manifest_);
+    file.write(text.data(), text.size());
+    file.sync_and_close();
+    sync_folder(tmp_);
+
+    const std::string replaced = final_ + kReplaced;
+    if (exists(final_)) rename_folder(final_, replaced);
+    rename_folder(tmp_, final_);
+    committed_ = true;
+    sync_folder(out_dir_);
+    remove_folder(replaced);
+    return final_;
+}
+
+static void check_step(Verified& verified, int64_t step) {
+    if (verified.why.empty() && verified.step != step)
+        verified.why = format("its manifest is of step %lld", static_cast<long long>(verified.step));
+}
+
+FoundCheckpoint find_checkpoint(const std::string& where) {
+    std::string path = where;
+    while (path.size() > 1 && path.ends_with("/")) path.pop_back();
+    const std::string name = fs::path(path).filename();
+    int64_t named_step = -1;
+    std::string suffix;
+    const bool is_named = parse_name(name, named_step, suffix);
+    std::error_code ignored;
+    if (is_named || exists(path + "/manifest.json")) {
+        require(fs::is_directory(path, ignored), "%s: no such checkpoint folder", path.c_str());
+        Verified verified = verify(path);
+        if (is_named) check_step(verified, named_step);
+        require(verified.why.empty(), "%s: %s; use another checkpoint", path.c_str(), verified.why.c_str());
+        return {path, verified.step, {}};
+    }
+
+    FoundCheckpoint found;
+    for (const Folder& folder : folders_in(path)) {
+        if (folder.suffix == kBeingWritten) continue;
+        Verified verified = verify(folder.path);
+        check_step(verified, folder.step);
+        if (verified.why.empty()) {
+            found.path = folder.path;
+            found.step = folder.step;
+            break;
+        }
+        found.passed_over.push_back({folder.path, verified.why});
+    }
+    return found;
+}
+
+std::vector<int64_t> checkpoint_steps(const std::string& out_dir) {
+    std::vector<int64_t> steps;
+    for (const Folder& folder : folders_in(out_dir))
+        if (folder.suffix != kBeingWritten && (steps.empty() || steps.back() != folder.step))
+            steps.push_back(folder.step);
+    std::reverse(steps.begin(), steps.end());
+    return steps;
+}
+
+void prune(const std::string& out_dir, int keep) {
+    ensure(keep >= 1);
+    const std::vector<int64_t> steps = checkpoint_steps(out_dir);
+    if (steps.size() <= size_t(keep)) return;
+    const FoundCheckpoint newest = find_checkpoint(out_dir);
+    for (size_t i = 0; i + size_t(keep) < steps.size(); i++) {
+        const std::string path = checkpoint_path(out_dir, steps[i]);
+        if (steps[i] == newest.step || !exists(path)) continue;
+        // Under another name first: a kill halfway through must not leave a checkpoint with files missing.
+        rename_folder(path, path + kBeingWritten);
+        remove_folder(path + kBeingWritten);
+    }
+}

@@ -1,0 +1,86 @@
+/*
+Checkpoints: one folder per saved step, whole or not there at all.
+
+  OUT/step_00001000/   model.safetensors  config.json  tokenizer.json  optimizer_00000_of_00001.safetensors  state.json
+                       manifest.json      sizes and checksums of all of them (manifest.h)
+
+Saving: everything goes to OUT/step_00001000.tmp/, each file is fsynced, the manifest comes last, and then the folder is
+renamed. A program killed at any moment leaves a .tmp folder that nobody reads and the next save removes.
+
+  CheckpointWriter checkpoint(out_dir, step);
+  checkpoint.add_text("state.json", to_json(state.fields()));
+  checkpoint.add_tensors("model.safetensors", tensors, {{"format", "pt"}}, [&](const Tensor& tensor) {
+      return to_host(scratch, tensor);       only where the data are not simply at tensor.data
+  });
+  checkpoint.commit();                       any Error before this leaves nothing behind
+  prune(out_dir, keep);
+
+Loading:
+
+  const FoundCheckpoint found = find_checkpoint(out_dir);
+  for (const PassedOver& folder : found.passed_over) warn(folder.path + ": " + folder.why);
+  SafetensorsReader file(found.path + "/model.safetensors");
+  file.copy(params.wte, "wte", DType::f32, {Vp, C}, "look at --model, --channels");
+
+A step saved again (after a resume from an earlier one) replaces its folder: the old one is renamed to .old, the new one
+takes its place, the old one is removed. A kill in between leaves .old, which find_checkpoint also reads and the next
+save renames back. Only one program may save to an OUT folder at a time (the run's log is locked to see to that).
+*/
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+#include "llmc/base/tensor.h"     // Tensor
+#include "llmc/io/manifest.h"     // Manifest
+#include "llmc/io/safetensors.h"  // Metadata
+
+// OUT/step_00001000
+std::string checkpoint_path(const std::string& out_dir, int64_t step);
+
+class CheckpointWriter {
+public:
+    // Creates OUT and the .tmp folder, after remove_leftovers(OUT).
+    CheckpointWriter(const std::string& out_dir, int64_t step);
+    ~CheckpointWriter();  // without commit(): removes what was written
+    CheckpointWriter(const CheckpointWriter&) = delete;
+    CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+    void add_text(const std::string& name, const std::string& content);
+
+    // One safetensors file, tensor by tensor in this order. `data` gives a tensor's size_bytes() bytes, valid until it
+    // is called again; without it they are at tensor.data.
+    void add_tensors(const std::string& name, const std::vector<Tensor>& tensors, const Metadata& metadata = {},
+                     const std::function<const void*(const Tensor&)>& data = {});
+
+    // Makes the checkpoint visible, on the disk when this returns. The path of its folder.
+    std::string commit();
+
+private:
+    std::string out_dir_, final_, tmp_;
+    Manifest manifest_;
+    bool committed_ = false;
+};
+
+struct PassedOver {
+    std::string path, why;
+};
+
+struct FoundCheckpoint {
+    std::string path;  // empty: there is none
+    int64_t step = -1;
+    std::vector<PassedOver> passed_over;  // newer ones that did not verify, newest first
+};
+
+// The newest checkpoint in an OUT folder that verifies, reading all of its files. `where` may also be a single
+// checkpoint folder; then it is an Error if that does not verify. An OUT folder that is not there holds no checkpoints.
+FoundCheckpoint find_checkpoint(const std::string& where);
+
+// The steps that have a folder, whole or not, in ascending order.
+std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
+
+// Removes all but the newest `keep` checkpoints (keep >= 1), but never the newest one that verifies.
+void prune(const std::string& out_dir, int keep);
+
+// Cleans up after a killed program: removes .tmp folders, renames .old ones back or removes them.
+void remove_leftovers(const std::string& out_dir);

@@ -1,0 +1,89 @@
+// See manifest.h.
+#include "llmc/io/manifest.h"
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include "llmc/base/check.h"  // format
+#include "llmc/base/file.h"   // MappedFile, read_file, xxh3, hex64
+
+using nlohmann::json;
+
+static std::string hash_of(const json& body) {
+    const std::string text = body.dump(-1, ' ', false, json::error_handler_t::replace);
+    return hex64(xxh3(text.data(), text.size()));
+}
+
+std::string to_json(const Manifest& manifest) {
+    json files = json::object();
+    for (const FileRecord& file : manifest.files) {
+        json& record = files[file.name] = {{"bytes", file.size_bytes}, {"xxh3", hex64(file.hash)}};
+        for (const TensorRecord& tensor : file.tensors)
+            record["tensors"][tensor.name] = {
+                {"begin", tensor.begin_bytes}, {"end", tensor.end_bytes}, {"xxh3", hex64(tensor.hash)}};
+    }
+    json body = {{"format_version", kCheckpointVersion}, {"step", manifest.step}, {"files", files}};
+    body["manifest_xxh3"] = hash_of(body);
+    return body.dump(1) + "\n";
+}
+
+// Is `object` an object with all of `keys`, the counts unsigned and the rest text or objects?
+static bool has_counts(const json& object, const std::vector<std::string>& keys) {
+    if (!object.is_object()) return false;
+    for (const std::string& key : keys)
+        if (!object.contains(key) || !object[key].is_number_unsigned()) return false;
+    return true;
+}
+
+static bool has_text(const json& object, const std::string& key) {
+    return object.is_object() && object.contains(key) && object[key].is_string();
+}
+
+// Which part of a file that differs from its checksum is damaged.
+static std::string damaged_part(const std::string& name, const MappedFile& file, const json& tensors) {
+    if (!tensors.is_object()) return name + " is damaged (its checksum differs)";
+    for (const auto& [tensor, record] : tensors.items()) {
+        if (!has_counts(record, {"begin", "end"}) || !has_text(record, "xxh3")) return "manifest.json is malformed";
+        const uint64_t begin = record["begin"], end = record["end"];
+        if (begin > end || end > file.size()) return "manifest.json is malformed";
+        if (hex64(xxh3(file.data() + begin, end - begin)) != record["xxh3"])
+            return name + ": tensor " + tensor + " is damaged (its checksum differs)";
+    }
+    return name + ": its header is damaged (its checksum differs)";
+}
+
+static std::string why_file_differs(const std::string& folder, const std::string& name, const json& record) {
+    if (!has_counts(record, {"bytes"}) || !has_text(record, "xxh3") || name.empty() ||
+        name.find('/') != std::string::npos)
+        return "manifest.json is malformed";
+    const std::string path = folder + "/" + name;
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) return name + " is missing";
+    const MappedFile file(path);
+    const uint64_t bytes = record["bytes"];
+    if (file.size() != bytes)
+        return format("%s has %zu bytes, expected %llu%s", name.c_str(), file.size(),
+                      static_cast<unsigned long long>(bytes), file.size() < bytes ? " (cut short)" : "");
+    if (hex64(xxh3(file.data(), file.size())) == record["xxh3"]) return "";
+    return damaged_part(name, file, record.value("tensors", json()));
+}
+
+Verified verify(const std::string& folder) {
+    const std::string path = folder + "/manifest.json";
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) return {-1, "manifest.json is missing"};
+    json manifest = json::parse(read_file(path), nullptr, false);
+    if (!has_counts(manifest, {"format_version"})) return {-1, "manifest.json is damaged or cut short"};
+    // Before the checksum: a newer format may compute that in another way.
+    const uint64_t version = manifest["format_version"];
+    if (version != kCheckpointVersion)
+        return {-1, format("it has format version %llu, this program reads version %d%s",
+                           static_cast<unsigned long long>(version), kCheckpointVersion,
+                           version > kCheckpointVersion ? "; use a newer program" : "")};
+    const json expected = manifest.value("manifest_xxh3", json());
+    manifest.erase("manifest_xxh3");
+    if (expected != hash_of(manifest)) return {-1, "manifest.json is damaged (its checksum differs)"};
+    if (!has_counts(manifest, {"step"}) || !manifest.value("files", json()).is_object())
+        return {-1, "manifest.json is malformed"};
+    for (const auto& [name, record] : manifest["files"].items())
+        if (const std::string why = why_file_differs(folder, name, record); !why.empty()) return {-1, why};
+    return {manifest["step"].get<int64_t>(), ""};
+}

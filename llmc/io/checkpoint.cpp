@@ -119,7 +119,12 @@ std::string CheckpointWriter::commit() {
     sync_folder(tmp_);
 
     const std::string replaced = final_ + kReplaced;
-    if (exists(final_)) rename_folder(final_, replaced);
+    if (exists(final_)) {
+        std::error_code ignored;
+        require(fs::is_directory(final_, ignored), "%s is in the way: expected a checkpoint's folder there; move it",
+                final_.c_str());
+        rename_folder(final_, replaced);
+    }
     rename_folder(tmp_, final_);
     committed_ = true;
     sync_folder(out_dir_);

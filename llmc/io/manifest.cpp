@@ -12,6 +12,10 @@ static std::string hash_of(const json& body) {
     return hex64(xxh3(text.data(), text.size()));
 }
 
+static std::string text_of(const json& manifest) {
+    return manifest.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
 std::string to_json(const Manifest& manifest) {
     json files = json::object();
     for (const FileRecord& file : manifest.files) {
@@ -22,10 +26,10 @@ std::string to_json(const Manifest& manifest) {
     }
     json body = {{"format_version", kCheckpointVersion}, {"step", manifest.step}, {"files", files}};
     body["manifest_xxh3"] = hash_of(body);
-    return body.dump(1) + "\n";
+    return text_of(body);
 }
 
-// Is `object` an object with all of `keys`, the counts unsigned and the rest text or objects?
+// Is `object` an object with a count under each of `keys`?
 static bool has_counts(const json& object, const std::vector<std::string>& keys) {
     if (!object.is_object()) return false;
     for (const std::string& key : keys)
@@ -70,7 +74,8 @@ Verified verify(const std::string& folder) {
     const std::string path = folder + "/manifest.json";
     std::error_code error;
     if (!std::filesystem::is_regular_file(path, error)) return {-1, "manifest.json is missing"};
-    json manifest = json::parse(read_file(path), nullptr, false);
+    const std::string text = read_file(path);
+    json manifest = json::parse(text, nullptr, false);
     if (!has_counts(manifest, {"format_version"})) return {-1, "manifest.json is damaged or cut short"};
     // Before the checksum: a newer format may compute that in another way.
     const uint64_t version = manifest["format_version"];
@@ -78,9 +83,10 @@ Verified verify(const std::string& folder) {
         return {-1, format("it has format version %llu, this program reads version %d%s",
                            static_cast<unsigned long long>(version), kCheckpointVersion,
                            version > kCheckpointVersion ? "; use a newer program" : "")};
+    const bool is_as_written = text == text_of(manifest);  // to the last space
     const json expected = manifest.value("manifest_xxh3", json());
     manifest.erase("manifest_xxh3");
-    if (expected != hash_of(manifest)) return {-1, "manifest.json is damaged (its checksum differs)"};
+    if (!is_as_written || expected != hash_of(manifest)) return {-1, "manifest.json is damaged or cut short"};
     if (!has_counts(manifest, {"step"}) || !manifest.value("files", json()).is_object())
         return {-1, "manifest.json is malformed"};
     for (const auto& [name, record] : manifest["files"].items())

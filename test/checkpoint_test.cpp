@@ -1,0 +1,336 @@
+// Checkpoints: whole or not there, whatever happens to the program, the disk or the files.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include "llmc/base/file.h"
+#include "llmc/io/checkpoint.h"
+#include "test/testing.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+// A checkpoint whose content follows from its step, so that a mixture of two is noticed.
+struct Example {
+    Floats wte, moments;
+    explicit Example(int64_t step, size_t n = 300) : wte(n, float(step)), moments(2 * n, float(-step)) {}
+    std::vector<Tensor> weights() { return {{"wte", DType::f32, {int64_t(wte.size()) / 3, 3}, wte.data()}}; }
+};
+
+std::string save(const std::string& out, int64_t step, size_t n = 300) {
+    Example example(step, n);
+    CheckpointWriter checkpoint(out, step);
+    checkpoint.add_tensors("model.safetensors", example.weights(), {{"format", "pt"}});
+    checkpoint.add_text("config.json", "{}\n");
+    checkpoint.add_text("state.json", "{\"step\": " + std::to_string(step) + "}\n");
+    const std::vector<Tensor> state = {{"wte.m", DType::f32, {int64_t(n)}}, {"wte.v", DType::f32, {int64_t(n)}}};
+    checkpoint.add_tensors("optimizer_00000_of_00001.safetensors", state, {}, [&](const Tensor& tensor) {
+        return example.moments.data() + (tensor.name == "wte.v" ? n : 0);
+    });
+    return checkpoint.commit();
+}
+
+const std::vector<std::string> kFiles = {"model.safetensors", "config.json", "state.json", "manifest.json",
+                                         "optimizer_00000_of_00001.safetensors"};
+
+bool is_content_of(const std::string& path, int64_t step, size_t n = 300) {
+    Example want(step, n), got(0, n);
+    const SafetensorsReader model(path + "/model.safetensors"),
+        optimizer(path + "/optimizer_00000_of_00001.safetensors");
+    model.copy(got.wte.data(), "wte", DType::f32, {int64_t(n) / 3, 3});
+    optimizer.copy(got.moments.data(), "wte.m", DType::f32, {int64_t(n)});
+    optimizer.copy(got.moments.data() + n, "wte.v", DType::f32, {int64_t(n)});
+    return got.wte == want.wte && got.moments == want.moments &&
+           read_file(path + "/state.json") == "{\"step\": " + std::to_string(step) + "}\n";
+}
+
+void put_file(const std::string& path, const std::string& content) {
+    FileWriter(path).write(content.data(), content.size());
+}
+
+// In place: a file written anew for each flipped bit costs a second of disk time per thousand.
+void put_byte(const std::string& path, size_t at, char byte) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(std::streamoff(at));
+    file.put(byte);
+}
+
+// Why the newest of two checkpoints is passed over after `damage` was done to its folder; the older must be taken.
+template <class F>
+std::string passed_over(const std::string& out, F damage) {
+    fs::remove_all(out);
+    save(out, 10);
+    const std::string newest = save(out, 20);
+    damage(newest);
+    const FoundCheckpoint found = find_checkpoint(out);
+    CHECK(found.path == checkpoint_path(out, 10));
+    CHECK(found.step == 10);
+    if (found.passed_over.size() != 1 || found.passed_over[0].path != newest) return "";
+    // Named alone, it is an error that says the same.
+    CHECK(error_of([&] { find_checkpoint(newest); }) ==
+          "2: " + newest + ": " + found.passed_over[0].why + "; use another checkpoint");
+    return found.passed_over[0].why;
+}
+
+std::vector<std::string> entries(const std::string& folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+}  // namespace
+
+TEST_CASE("a checkpoint is found again with all it holds", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "deep/run";
+    CHECK(find_checkpoint(out).path == "");
+    const std::string path = save(out, 1000);
+    CHECK(path == out + "/step_00001000");
+    CHECK(entries(out) == std::vector<std::string>{"step_00001000"});
+    std::vector<std::string> files = kFiles;
+    std::sort(files.begin(), files.end());
+    CHECK(entries(path) == files);
+    CHECK(is_content_of(path, 1000));
+
+    save(out, 123456789012);
+    save(out, 0);
+    put_file(out + "/step_00009999", "a file, not a folder");
+    make_folders(out + "/step_x");
+    const FoundCheckpoint found = find_checkpoint(out + "/");
+    CHECK(found.path == out + "/step_123456789012");
+    CHECK(found.step == 123456789012);
+    CHECK(found.passed_over.empty());
+    CHECK(checkpoint_steps(out) == std::vector<int64_t>{0, 1000, 123456789012});
+
+    CHECK(find_checkpoint(path).step == 1000);
+    CHECK(find_checkpoint(path + "/").path == path);
+    fs::copy(path, scratch / "mine", fs::copy_options::recursive);
+    CHECK(find_checkpoint(scratch / "mine").step == 1000);
+    CHECK(contains(error_of([&] { find_checkpoint(out + "/step_00000077"); }), "no such checkpoint folder"));
+    fs::copy(path, out + "/step_00000500", fs::copy_options::recursive);
+    CHECK(contains(error_of([&] { find_checkpoint(out + "/step_00000500"); }), "its manifest is of step 1000"));
+}
+
+TEST_CASE("each damage is noticed and named", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run";
+    for (const std::string& name : kFiles) {
+        CHECK(passed_over(out, [&](const std::string& path) { fs::remove(path + "/" + name); }) ==
+              name + " is missing");
+        const std::string content = read_file(checkpoint_path(out, 10) + "/" + name);
+        for (const size_t size : {size_t(0), size_t(1), content.size() / 2, content.size() - 1}) {
+            const std::string why =
+                passed_over(out, [&](const std::string& path) { fs::resize_file(path + "/" + name, size); });
+            INFO(name << " cut to " << size << ": " << why);
+            CHECK(contains(why, name));
+            CHECK(contains(why, "cut short"));
+        }
+    }
+    CHECK(passed_over(out, [&](const std::string& path) { put_file(path + "/state.json", std::string(500, ' ')); }) ==
+          "state.json has 500 bytes, expected 13");
+    CHECK(passed_over(out, [&](const std::string& path) { fs::remove_all(path), fs::create_directory(path); }) ==
+          "manifest.json is missing");
+    CHECK(passed_over(out, [&](const std::string& path) {
+              fs::remove_all(path), fs::copy(checkpoint_path(out, 10), path);
+          }) == "its manifest is of step 10");
+}
+
+TEST_CASE("each flipped bit is noticed, and the tensor named", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string path = save(scratch / "run", 7, 30);
+    REQUIRE(verify(path).why == "");
+    const std::string model = read_file(path + "/model.safetensors");
+    const size_t weights_begin = model.size() - 30 * sizeof(float);
+    for (const std::string& name : kFiles) {
+        const std::string good = read_file(path + "/" + name);
+        for (size_t bit = 0; bit < 8 * good.size(); bit++) {
+            const char bad = char(good[bit / 8] ^ (1 << bit % 8));
+            put_byte(path + "/" + name, bit / 8, bad);
+            const std::string why = verify(path).why;
+            const std::string part = name == "manifest.json"       ? ""
+                                     : name != "model.safetensors" ? name
+                                     : bit / 8 >= weights_begin    ? "model.safetensors: tensor wte is damaged"
+                                                                   : "model.safetensors: its header is damaged";
+            if (why.empty() || !contains(why, part)) FAIL(name << ", bit " << bit << ": " << why);
+            put_byte(path + "/" + name, bit / 8, good[bit / 8]);
+        }
+    }
+    CHECK(verify(path).why == "");
+}
+
+TEST_CASE("a newer format is told apart from damage", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const auto with_version = [&](const std::string& version) {
+        return passed_over(scratch / "run", [&](const std::string& path) {
+            std::string text = read_file(path + "/manifest.json");
+            const std::string before = "\"format_version\": 1";
+            REQUIRE(contains(text, before));
+            put_file(path + "/manifest.json",
+                     text.replace(text.find(before), before.size(), "\"format_version\": " + version));
+        });
+    };
+    CHECK(with_version("2") == "it has format version 2, this program reads version 1; use a newer program");
+    CHECK(with_version("0") == "it has format version 0, this program reads version 1");
+    CHECK(contains(with_version("\"1\""), "damaged"));
+}
+
+TEST_CASE("why each newer checkpoint was passed over, newest first", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run";
+    for (const int step : {10, 20, 30, 40}) save(out, step);
+    fs::remove(checkpoint_path(out, 40) + "/config.json");
+    fs::resize_file(checkpoint_path(out, 30) + "/model.safetensors", 5);
+    const FoundCheckpoint found = find_checkpoint(out);
+    CHECK(found.step == 20);
+    REQUIRE(found.passed_over.size() == 2);
+    CHECK(found.passed_over[0].path == checkpoint_path(out, 40));
+    CHECK(found.passed_over[1].path == checkpoint_path(out, 30));
+    fs::remove_all(checkpoint_path(out, 20));
+    fs::remove_all(checkpoint_path(out, 10));
+    CHECK(find_checkpoint(out).path == "");
+    CHECK(find_checkpoint(out).passed_over.size() == 2);
+}
+
+TEST_CASE("leftovers of a killed save are cleaned up", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run";
+    const auto at = [&](int step, const std::string& suffix) { return checkpoint_path(out, step) + suffix; };
+    // Killed while writing step 30: nothing visible, removed by the next save.
+    save(out, 10);
+    fs::rename(save(out, 30), at(30, ".tmp"));
+    CHECK(find_checkpoint(out).step == 10);
+    save(out, 20);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020"});
+
+    // Killed while step 20 was being replaced: first with both names there, then between the two renames.
+    fs::copy(at(20, ""), at(20, ".old"), fs::copy_options::recursive);
+    CHECK(find_checkpoint(out).path == at(20, ""));
+    remove_leftovers(out);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020"});
+    fs::rename(at(20, ""), at(20, ".old"));
+    CHECK(find_checkpoint(out).path == at(20, ".old"));
+    CHECK(checkpoint_steps(out) == std::vector<int64_t>{10, 20});
+    remove_leftovers(out);
+    CHECK(find_checkpoint(out).path == at(20, ""));
+    CHECK(is_content_of(at(20, ""), 20));
+
+    // Saving a step again replaces it, also when the one that is there is damaged.
+    fs::remove(at(20, "") + "/config.json");
+    save(out, 20);
+    CHECK(find_checkpoint(out).step == 20);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000010", "step_00000020"});
+}
+
+TEST_CASE("prune keeps the newest, and the newest that verifies", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run";
+    for (const int step : {10, 20, 30, 40}) save(out, step);
+    prune(out, 4);
+    CHECK(checkpoint_steps(out).size() == 4);
+    prune(out, 3);
+    CHECK(checkpoint_steps(out) == std::vector<int64_t>{20, 30, 40});
+    fs::remove(checkpoint_path(out, 40) + "/state.json");
+    fs::remove(checkpoint_path(out, 30) + "/state.json");
+    prune(out, 1);
+    CHECK(checkpoint_steps(out) == std::vector<int64_t>{20, 40});
+    CHECK(find_checkpoint(out).step == 20);
+    save(out, 50);
+    prune(out, 1);
+    CHECK(entries(out) == std::vector<std::string>{"step_00000050"});
+}
+
+TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run";
+    constexpr size_t n = 30000;
+    // What the child has been told is safely on the disk, in memory that outlives it.
+    auto* const committed = static_cast<int64_t*>(
+        mmap(nullptr, sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(committed != MAP_FAILED);
+    *committed = -1;
+    // The moments are spread over three saves, however fast the disk is.
+    const auto start_time = std::chrono::steady_clock::now();
+    for (int i = 0; i < 3; i++) save(scratch / "timing", i, n);
+    const std::chrono::duration<double, std::micro> three_saves_us = std::chrono::steady_clock::now() - start_time;
+    Rng rng(1, Stream::tests);
+    int interrupted = 0;
+    for (int kill_count = 0; kill_count < 50; kill_count++) {
+        const pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            const int64_t start = find_checkpoint(out).step;
+            for (int64_t step = std::max<int64_t>(start, 0);; step++) {  // the first replaces what is there
+                save(out, step, n);
+                *committed = step;
+                prune(out, 2);
+            }
+        }
+        usleep(useconds_t(rng.uniform() * std::min(three_saves_us.count(), 9e5)));
+        REQUIRE(kill(child, SIGKILL) == 0);
+        int status = 0;
+        REQUIRE(waitpid(child, &status, 0) == child);
+        REQUIRE(WIFSIGNALED(status));  // it did not end by an error of its own
+        const std::vector<std::string> names = fs::exists(out) ? entries(out) : std::vector<std::string>{};
+        interrupted += std::any_of(names.begin(), names.end(), [](const std::string& s) { return contains(s, "."); });
+        const FoundCheckpoint found = find_checkpoint(out);
+        INFO("kill " << kill_count << ": " << (found.passed_over.empty() ? "" : found.passed_over[0].why));
+        CHECK(found.passed_over.empty());
+        CHECK(found.step >= *committed);
+        if (found.step >= 0) CHECK(is_content_of(found.path, found.step, n));
+    }
+    CHECK(interrupted > 0);  // some hit a save in the middle
+    CHECK(*committed > 0);   // and some came later
+    munmap(committed, sizeof(int64_t));
+}
+
+TEST_CASE("a full disk leaves nothing behind but the older checkpoint", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run", says = scratch / "says";
+    save(out, 10);
+    const auto check = [&](const std::string& error, const std::string& reason) {
+        CHECK(contains(error, "2: cannot write " + out + "/step_00000020.tmp/model.safetensors: " + reason));
+        CHECK(entries(out) == std::vector<std::string>{"step_00000010"});
+        CHECK(find_checkpoint(out).step == 10);
+    };
+
+    // Files of at most 64 KiB, in a child because such a limit cannot be lifted again.
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit = {1 << 16, 1 << 16};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        put_file(says, error_of([&] { save(out, 20, 30000); }));
+        _exit(0);
+    }
+    int status = 1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    check(read_file(says), "File too large");
+
+    // A small disk of its own, where the tests may mount one.
+    if (mount("tmpfs", out.c_str(), "tmpfs", 0, "size=64k") != 0) return;
+    save(out, 10);
+    check(error_of([&] { save(out, 20, 30000); }), "No space left on device");
+    umount2(out.c_str(), MNT_DETACH);
+}
+
+TEST_CASE("an output folder that cannot be written to is named", "[checkpoint]") {
+    const ScratchFolder scratch;
+    put_file(scratch / "file", "");
+    CHECK(error_of([&] { save(scratch / "file/run", 1); }) ==
+          "2: cannot create the folder " + scratch / "file/run" + ": Not a directory");
+    CHECK(find_checkpoint(scratch / "file/run").path == "");
+    // A name that is taken by something else is an error, and that stays as it is.
+    make_folders(scratch / "run");
+    put_file(scratch / "run/step_00000001", "mine");
+    CHECK(contains(error_of([&] { save(scratch / "run", 1); }), "run/step_00000001 is in the way"));
+    CHECK(read_file(scratch / "run/step_00000001") == "mine");
+    CHECK(entries(scratch / "run") == std::vector<std::string>{"step_00000001"});
+}

@@ -1,7 +1,7 @@
 // Embedding against PyTorch. Forward is one addition and a reference rounded once, so it must match exactly.
 #include "llmc/cpu/embedding.h"
 #include "test/fixture.h"     // Fixture
-#include "test/op_testing.h"  // on_any_threads, plus, whole_numbers
+#include "test/op_testing.h"  // on_any_threads, check_equal, plus, whole_numbers
 #include "test/testing.h"
 
 TEST_CASE("embedding agrees with PyTorch", "[embedding]") {
@@ -18,7 +18,7 @@ TEST_CASE("embedding agrees with PyTorch", "[embedding]") {
         embedding_backward(cpu, dwte, dwpe, dout.data(), tokens.data(), B, T, C);
         return std::vector{out.get(), dwte.get(), dwpe.get()};
     });
-    CHECK(got[0] == f.floats("want." + name + "out"));
+    check_equal("out", got[0], f.floats("want." + name + "out"));
     // A token's row gets at most B*T <= 18 additions of random signs: sqrt(18) half units, doubled for the sums'
     // growth.
     check_close("dwte", got[1], plus(dwte_start, f.floats("want." + name + "dwte")), 4 * kEpsF32);
@@ -43,6 +43,6 @@ TEST_CASE("embedding_backward adds whole numbers exactly", "[embedding]") {
         embedding_backward(cpu, dwte, dwpe, dout.data(), tokens.data(), B, T, C);
         return std::vector{dwte.get(), dwpe.get()};
     });
-    CHECK(got[0] == dwte_want);
-    CHECK(got[1] == dwpe_want);
+    check_equal("dwte", got[0], dwte_want);
+    check_equal("dwpe", got[1], dwpe_want);
 }

@@ -1,7 +1,7 @@
 // LayerNorm, its fusion with the residual addition, and its backward against PyTorch.
 #include "llmc/cpu/layernorm.h"
 #include "test/fixture.h"     // Fixture
-#include "test/op_testing.h"  // on_any_threads, plus, check_within
+#include "test/op_testing.h"  // on_any_threads, check_equal, plus, check_within
 #include "test/testing.h"
 
 constexpr float kEps = 1e-5f;
@@ -60,15 +60,15 @@ TEST_CASE("residual_layernorm_forward agrees with PyTorch", "[layernorm]") {
                                    N, C, kEps);
         return std::vector{residual.get(), out.get(), mean.get(), rstd.get()};
     });
-    CHECK(got[0] == f.floats(want + "residual"));
+    check_equal("residual", got[0], f.floats(want + "residual"));
     check_close("out", got[1], f.floats(want + "residual_out"), tolerance(got[2], got[3]));
     // The fused op is the two ops one after the other, bit for bit: backward and checkpoints must not tell them apart.
     Cpu cpu(1);
     Guarded out(inp1.size()), mean{size_t(N)}, rstd{size_t(N)};
     layernorm_forward(cpu, out, mean, rstd, got[0].data(), weight.data(), bias.data(), N, C, kEps);
-    CHECK(got[1] == out.get());
-    CHECK(got[2] == mean.get());
-    CHECK(got[3] == rstd.get());
+    check_equal("out", got[1], out.get());
+    check_equal("mean", got[2], mean.get());
+    check_equal("rstd", got[3], rstd.get());
 }
 
 TEST_CASE("layernorm_backward: bias sums of whole numbers are exact", "[layernorm]") {
@@ -83,7 +83,7 @@ TEST_CASE("layernorm_backward: bias sums of whole numbers are exact", "[layernor
                            N, C);
         return std::vector{dbias.get(), dweight.get(), dinp.get()};
     });
-    CHECK(got[0] == want);
+    check_equal("dbias", got[0], want);
 }
 
 TEST_CASE("layernorm: a NaN spoils its row and no other", "[layernorm]") {

@@ -1,7 +1,7 @@
 // The linear layer: exact on whole numbers at every size where the blocking changes its path, and close to PyTorch.
 #include "llmc/cpu/matmul.h"
 #include "test/fixture.h"     // Fixture
-#include "test/op_testing.h"  // on_any_threads, plus, whole_numbers
+#include "test/op_testing.h"  // on_any_threads, check_equal, plus, whole_numbers
 #include "test/testing.h"
 
 // A chain of K additions of random signs, each off by up to half a unit of a partial sum that grows as sqrt(k): sqrt(K)
@@ -65,11 +65,11 @@ static void check_exact(int64_t N, int64_t C, int64_t OC) {
         matmul_backward(cpu, dx, dw, db, dout.data(), inp.data(), weight.data(), N, C, OC);
         return std::vector{y.get(), y_plain.get(), dx.get(), dw.get(), db.get()};
     });
-    CHECK(got[0] == out);
-    CHECK(got[1] == plain);
-    CHECK(got[2] == dinp);
-    CHECK(got[3] == dweight);
-    CHECK(got[4] == dbias);
+    check_equal("out", got[0], out);
+    check_equal("out without bias", got[1], plain);
+    check_equal("dinp", got[2], dinp);
+    check_equal("dweight", got[3], dweight);
+    check_equal("dbias", got[4], dbias);
 }
 
 // One below, at and above the tiles' 12 rows and 32 columns and the K blocks of 256; each size takes every role, since

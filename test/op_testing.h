@@ -9,6 +9,7 @@ What the op tests share. A reference is right to half a unit of float32, so tole
   check_within("out", out[0], want, bounds);               a bound for each element, where |want| + rms is too coarse
 */
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -55,6 +56,15 @@ inline double rms(const float* x, int64_t n) {
 
 inline bool same_bits(const Floats& a, const Floats& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+// got == want, element by element. Catch2's own comparison prints both vectors whole.
+inline void check_equal(const std::string& name, const Floats& got, const Floats& want) {
+    REQUIRE(got.size() == want.size());
+    const size_t first = size_t(std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
+    INFO(name << ": " << got.size() << " elements, got " << (first < got.size() ? got[first] : 0) << ", want "
+              << (first < got.size() ? want[first] : 0) << " at " << first);
+    CHECK(first == got.size());
 }
 
 // Runs op(cpu), which gives a vector of outputs, on 1, 2 and 3 threads; gives what they agree on.

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Checks that includes point down: base <- cpu, cuda, comm, io, data <- model <- optim, eval <- train_gpt.cu.
+
+    python3 scripts/check_layers.py        prints FILE:LINE: the rule broken, for every one; exit code 1 if any
+
+Folders of one layer do not include each other. The programs, tests and benchmarks stand on top and may include
+anything of llmc/; nothing in llmc/ includes them.
+"""
+
+import pathlib
+import re
+import sys
+
+LAYERS = [
+    ["llmc/base"],
+    ["llmc/cpu", "llmc/cuda", "llmc/comm", "llmc/io", "llmc/data"],
+    ["llmc/model"],
+    ["llmc/optim", "llmc/eval"],
+]
+LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
+INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
+
+
+def broken_rule(folder, included):
+    """What is wrong with a file of `folder` that includes `included`, or None."""
+    target = str(pathlib.PurePosixPath(included).parent)
+    if not included.startswith("llmc/"):
+        return f'"{included}" is not of llmc/: the engine includes nothing above it, and by full path'
+    if target not in LEVEL:
+        return f"{target} is in no layer: add it to LAYERS in scripts/check_layers.py"
+    if target == folder or LEVEL[target] < LEVEL[folder]:
+        return None
+    if LEVEL[target] == LEVEL[folder]:
+        return f"{folder} must not include {target}: they are siblings"
+    return f"{folder} must not include {target}: arrows point down"
+
+
+def findings(root):
+    for path in sorted((root / "llmc").rglob("*")):
+        if path.suffix not in {".h", ".cuh", ".cpp", ".cu"}:
+            continue
+        name = path.relative_to(root).as_posix()
+        folder = path.parent.relative_to(root).as_posix()
+        if folder not in LEVEL:
+            yield f"{name}:1: {folder} is in no layer: add it to LAYERS in scripts/check_layers.py"
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            match = INCLUDE.match(line)
+            rule = match and broken_rule(folder, match[1])
+            if rule:
+                yield f"{name}:{number}: {rule}"
+
+
+def main():
+    found = list(findings(pathlib.Path(__file__).resolve().parent.parent))
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

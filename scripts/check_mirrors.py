@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Checks that what belongs together is there: every op in its mirrored places, every name once, every wall standing.
+
+    python3 scripts/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
+
+- An op llmc/cpu/X.h has a test test/X_test.cpp, a benchmark dev/bench/X.cu and, once llmc/cuda/ exists, llmc/cuda/X.cuh.
+- A file name tells which file is meant: it occurs in one folder only. A mirror differs in ending or in `_test`.
+- Headers of other projects are included by .cpp files only: they are slow to compile, and nvcc rejects some of them.
+"""
+
+import collections
+import pathlib
+import re
+import sys
+
+# Files of llmc/cpu/ that are tools of the ops, not ops.
+TOOLS = {"device", "gemm", "parallel", "reduce", "simd"}
+SOURCE = {".h", ".cuh", ".cpp", ".cu"}
+FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|catch2/[^>]+)>")
+# Catch2 reaches the tests through this header.
+MAY_INCLUDE_CATCH2 = "test/testing.h"
+
+
+def missing_mirrors(root):
+    for op in sorted((root / "llmc/cpu").glob("*.h")):
+        if op.stem in TOOLS:
+            continue
+        places = [f"test/{op.stem}_test.cpp", f"dev/bench/{op.stem}.cu"]
+        if (root / "llmc/cuda").is_dir():
+            places.append(f"llmc/cuda/{op.stem}.cuh")
+        for place in places:
+            if not (root / place).is_file():
+                yield f"llmc/cpu/{op.name}: the op has no {place}"
+
+
+def sources(root):
+    for folder in ("llmc", "dev", "test", "data"):
+        yield from sorted(path for path in (root / folder).rglob("*") if path.suffix in SOURCE)
+    yield from sorted(root.glob("*.cu"))
+
+
+def repeated_names(root):
+    places = collections.defaultdict(list)
+    for path in sources(root):
+        places[path.name].append(path.relative_to(root).as_posix())
+    for name, paths in sorted(places.items()):
+        if len(paths) > 1:
+            yield f"{paths[0]}: the name {name} occurs again: {', '.join(paths[1:])}"
+
+
+def foreign_headers(root):
+    for path in sources(root):
+        name = path.relative_to(root).as_posix()
+        if path.suffix == ".cpp":
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            match = FOREIGN.match(line)
+            if match and not (match[1].startswith("catch2/") and name == MAY_INCLUDE_CATCH2):
+                yield f"{name}:{number}: <{match[1]}> is another project's header: include it in a .cpp file only"
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    found = [*missing_mirrors(root), *repeated_names(root), *foreign_headers(root)]
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

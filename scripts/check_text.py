@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Checks every text file of the project: what an editor leaves behind, and what only its author's machine has.
+
+    python3 scripts/check_text.py          prints FILE:LINE: the rule broken, for every one; exit code 1 if any
+
+No tabs (but in the Makefile), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
+scripts begin with a comment that says what they are. Python compiles; scripts with a #! line are executable.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+COMMENT = {
+    ".h": r"/\*|//", ".cuh": r"/\*|//", ".cpp": r"/\*|//", ".cu": r"/\*|//",
+    ".py": r'(#!.*\n)?("""|#)', ".sh": r"#!.*\n#",
+}  # fmt: skip
+SOMEBODYS_PATH = re.compile(r"(?<![\w.}])/(home|root|work|Users)/\w[\w./-]*")
+
+
+def files(root):
+    """Tracked files, and new ones that git does not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
+    return sorted(root / name for name in listed if name and (root / name).is_file())
+
+
+def findings_in(path, name, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        if "\t" in (line.lstrip("\t") if path.name == "Makefile" else line):
+            yield f"{name}:{number}: a tab"
+        if line != line.rstrip():
+            yield f"{name}:{number}: trailing blanks"
+        match = SOMEBODYS_PATH.search(line)
+        if match:
+            yield f"{name}:{number}: {match[0]} is a path of one machine"
+    if text and (not text.endswith("\n") or text.endswith("\n\n")):
+        yield f"{name}: does not end with exactly one newline"
+    if path.suffix in COMMENT and not re.match(COMMENT[path.suffix], text):
+        yield f"{name}:1: does not begin with a comment that says what the file is"
+    if text.startswith("#!") and not os.access(path, os.X_OK):
+        yield f"{name}: has a #! line but is not executable (chmod +x)"
+    if path.suffix == ".py":
+        try:
+            compile(text, name, "exec")
+        except SyntaxError as error:
+            yield f"{name}:{error.lineno}: {error.msg}"
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    found = []
+    for path in files(root):
+        try:
+            text = path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            continue  # a binary fixture
+        if "\0" not in text:
+            found += findings_in(path, path.relative_to(root).as_posix(), text)
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

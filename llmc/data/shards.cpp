@@ -21,7 +21,9 @@ constexpr Kind kU16{20240520, 1, 2}, kU32{20240801, 7, 4};
 constexpr const char* kRemake = "make it again with data/prepare, or copy it again from where it came";
 
 std::string existing(const std::string& path) {
-    require(std::filesystem::exists(path), "%s: no such file; make token shards with data/prepare", path.c_str());
+    std::error_code ignored;  // what else may be wrong with it, opening it tells
+    require(std::filesystem::exists(path, ignored) || ignored, "%s: no such file; make token shards with data/prepare",
+            path.c_str());
     return path;
 }
 }  // namespace
@@ -66,8 +68,9 @@ std::vector<TokenShard> open_shards(const std::string& pattern) {
     std::vector<TokenShard> shards;
     for (const std::string& path : files_matching(pattern)) {
         const std::string unfinished = std::filesystem::path(path).parent_path() / kUnfinishedFolder;
-        require(!std::filesystem::exists(unfinished), "%s exists: data/prepare was interrupted there; run it again",
-                unfinished.c_str());
+        std::error_code ignored;
+        require(!std::filesystem::exists(unfinished, ignored),
+                "%s exists: data/prepare was interrupted there; run it again", unfinished.c_str());
         shards.emplace_back(path);
     }
     require(!shards.empty(),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that includes point down: base <- cpu, cuda, comm, io, data <- model <- optim, eval <- train_gpt.cu.
+"""Checks that includes point down: base <- cpu, cuda, comm, io, data <- model <- optim, eval <- train <- train_gpt.cu.
 
     python3 scripts/check_layers.py        prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
@@ -16,6 +16,7 @@ LAYERS = [
     ["llmc/cpu", "llmc/cuda", "llmc/comm", "llmc/io", "llmc/data"],
     ["llmc/model"],
     ["llmc/optim", "llmc/eval"],
+    ["llmc/train"],
 ]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')

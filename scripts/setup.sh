@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh           what `make` needs: a C++20 compiler, CLI11, nlohmann-json, xxHash; curl for the data
 #   scripts/setup.sh --tests   also what `make test` needs: Catch2, and Open MPI unless USE_MPI=0
+#   scripts/setup.sh --venv    also Python's virtual environments
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
 #
 # Exit code 2 when something needed is still missing. Where all is there it does nothing, says nothing and needs no
@@ -13,12 +14,13 @@ cd "$(dirname "$0")/.."
 clang_format_version=18.1.8
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
-tests= lint=
+tests= lint= venv=
 for arg; do
     case $arg in
     --tests) tests=1 ;;
+    --venv) venv=1 ;;
     --lint) lint=1 ;;
-    *) echo "error: $arg: expected --tests or --lint" >&2 && exit 2 ;;
+    *) echo "error: $arg: expected --tests, --venv or --lint" >&2 && exit 2 ;;
     esac
 done
 
@@ -56,9 +58,10 @@ if [ -n "$lint" ]; then
             break
         fi
     done
-    # Debian and Ubuntu cut the part of Python that makes virtual environments into a package of its own.
-    [ -n "$formatter" ] || python3 -c 'import ensurepip, venv' 2>/dev/null || needed+=(python3-venv)
+    [ -n "$formatter" ] || venv=1
 fi
+# Debian and Ubuntu cut the part of Python that makes virtual environments into a package of its own.
+[ -z "$venv" ] || python3 -c 'import ensurepip, venv' 2>/dev/null || needed+=(python3-venv)
 
 packages=("${needed[@]}" "${optional[@]}")
 if [ ${#packages[@]} -gt 0 ]; then

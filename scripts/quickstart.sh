@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# From a fresh clone to samples of a GPT you trained: sets up, builds, gets data, trains for a few minutes, reports.
+#
+#   scripts/quickstart.sh [--minutes M] [--threads N]        4 minutes on all cores by default
+#
+# Trains the small model of nanoGPT's CPU example (0.8M parameters) on tiny Shakespeare; without a network, on built-in
+# stories. Run it again to go on where it stopped. Exit codes are those of the step that failed; 2: something is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+minutes=4 threads=0
+while [ $# -gt 0 ]; do
+    case $1 in
+        --minutes) minutes=${2-} && shift ;;
+        --threads) threads=${2-} && shift ;;
+        -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
+        *) echo "error: $1: expected --minutes M or --threads N" >&2 && exit 2 ;;
+    esac
+    shift || break
+done
+if ! [[ $minutes =~ ^[0-9]*\.?[0-9]+$ && $threads =~ ^[0-9]+$ ]]; then
+    echo "error: --minutes '$minutes' --threads '$threads': expected a number of minutes and a whole number" >&2
+    exit 2
+fi
+seconds=$(awk "BEGIN {print $minutes * 60}")
+
+scripts/setup.sh
+
+echo "== building"
+make -j"$(nproc)"
+
+echo "== data"
+if data/tinyshakespeare.sh; then
+    data=tinyshakespeare run=run/quickstart
+else
+    echo "tiny Shakespeare cannot be had (see above): training on the built-in stories instead"
+    data=stories run=run/quickstart-stories
+    data/prepare --stories 2000000 --tokenizer char --out data/stories
+fi
+
+echo "== training, at most $minutes minutes"
+./train_gpt \
+    --train-data "data/$data/train_*.bin" --val-data "data/$data/val_*.bin" \
+    --num-layers 4 --num-heads 4 --channels 128 --seq-len 64 --batch-size 12 --steps 2000 \
+    --learning-rate 1e-3 --warmup-steps 100 --lr-schedule cosine --final-lr-fraction 0.1 --beta2 0.99 --weight-decay 0.1 \
+    --val-every 250 --checkpoint-every 500 --keep 2 --sample-tokens 500 \
+    --time-budget "$seconds" --threads "$threads" --out-dir "$run" --resume auto
+
+echo "== what there is now"
+python3 scripts/report.py "$run"
+cat <<TEXT
+checkpoint   $(ls -d "$run"/step_* | tail -n 1)   (model.safetensors, config.json, tokenizer.json, ...)
+log          $run/log.jsonl   (one JSON object per line)
+
+Next: ./train_gpt --help, and README.md for training on a text of your own.
+TEXT

@@ -230,3 +230,55 @@ TEST_CASE("the ETA comes from the wall clock and stops at the time budget", "[lo
     CHECK((contains(eta, ":") || std::stod(eta) >= 19.9));
     CHECK(std::stod(last_line(5)) <= 5);
 }
+
+TEST_CASE("the report draws what counts, the later run after a resume", "[log]") {
+    const ScratchFolder out;
+    const auto step = [](RunLog& log, int step, double loss) {
+        log.step({.step = step, .loss = loss, .norm = 1, .lr = 1e-3, .ms = 1000, .tokens = 500});
+    };
+    printed([&] {
+        RunLog log(out.path, kFresh, {.steps = 4});
+        log.start("{\"prompt\":\"<b>\"}", 1, "ff");
+        for (int i = 1; i <= 3; i++) step(log, i, 9);
+        log.validation(3, 0.125);  // void: the run below goes on from step 2
+    });
+    FileWriter(out / "cut").write("{\"type\":\"st", 11);
+    REQUIRE(run("cat " + out / "cut" + " >>" + out / "log.jsonl").exit_code == 0);
+    printed([&] {
+        RunLog log(out.path, kResume, {.steps = 4});
+        log.resume("{\"prompt\":\"<i>\"}", 1, "ff", 2, "step_00000002", {});
+        for (int i = 3; i <= 4; i++) step(log, i, 9 - i);
+        log.validation(4, 2.5);
+        log.sample(4, "<RO>", "MEO & \xFF");
+    });
+    REQUIRE(run("cat " + out / "cut" + " >>" + out / "log.jsonl").exit_code == 0);
+
+    const Finished report = run("python3 -B scripts/report.py " + out.path);
+    INFO(report.err);
+    REQUIRE(report.exit_code == 0);
+    CHECK(report.err == "");
+    CHECK(report.out == out / "report.html" + "\n");
+    const std::string page = read_file(out / "report.html");
+    CHECK(contains(page, "<td>steps</td><td>4</td>"));
+    CHECK(contains(page, "5.0000 nats per token"));  // the loss of step 4
+    CHECK(contains(page, "2.5000 nats per token at step 4"));
+    CHECK_FALSE(contains(page, "0.125"));
+    CHECK(contains(page, "<td>median speed</td><td>500 tokens/s</td>"));
+    CHECK(contains(page, "<td>time in training steps</td><td>0:04</td>"));
+    CHECK(contains(page, "&lt;RO&gt;</b>MEO &amp; "));
+    CHECK(contains(page, "<td>prompt</td><td>&lt;i&gt;</td>"));
+    // One point per step.
+    const size_t line = page.find("class=\"line train\" points=\"");
+    REQUIRE(line != std::string::npos);
+    const std::string points = page.substr(line + 27, page.find('"', line + 27) - line - 27);
+    CHECK(std::count(points.begin(), points.end(), ',') == 4);
+    for (const char* heading : {"Loss", "Gradient norm", "Learning rate", "Speed", "Samples at step 4", "Config"})
+        CHECK(contains(page, std::string("<h2>") + heading + "</h2>"));
+
+    const Finished missing = run("python3 -B scripts/report.py " + out / "none");
+    CHECK(missing.exit_code == 2);
+    CHECK(contains(missing.err, "error: cannot read " + out / "none/log.jsonl"));
+    write_file_atomically(out / "log.jsonl", "");
+    CHECK(contains(run("python3 -B scripts/report.py " + out.path).err, "holds no records"));
+    CHECK(contains(run("python3 -B scripts/report.py " + out.path + " --out /dev/null/x").err, "error: "));
+}

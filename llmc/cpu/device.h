@@ -93,3 +93,21 @@ template <class Body>
 void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
     parallel_for(cpu, (n + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(n, (i + 1) * chunk)); });
 }
+
+// What host code needs of any device: clearing, copies in and out, and a mean (in double, in order).
+inline void fill_zero(Cpu& cpu, float* data, int64_t n) {
+    parallel_chunks(cpu, n, 1 << 16, [=](int64_t begin, int64_t end) {
+        std::memset(data + begin, 0, size_t(end - begin) * sizeof(float));
+    });
+}
+inline void copy_to_device(Cpu&, float* to, const float* from, int64_t n) {
+    std::memcpy(to, from, size_t(n) * sizeof(float));
+}
+inline void copy_to_host(Cpu&, float* to, const float* from, int64_t n) {
+    std::memcpy(to, from, size_t(n) * sizeof(float));
+}
+inline double mean(Cpu&, const float* data, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += double(data[i]);
+    return sum / double(n);
+}

@@ -54,7 +54,7 @@ ANVIL_INLINE FloatRegister fused(FloatRegister a, FloatRegister b, FloatRegister
 
 ANVIL_INLINE FloatRegister root(FloatRegister a) {
 #if defined(__AVX512F__)
-    return _mm512_sqrt_ps(a);
+    return _mm512_maskz_sqrt_ps(0xFFFF, a);  // the plain form warns in g++ 12
 #elif defined(__AVX__)
     return _mm256_sqrt_ps(a);
 #else

@@ -1,0 +1,170 @@
+/*
+GPT-2 (Radford et al., 2019): forward and backward, op by op, on any device. One micro-batch goes
+
+  model.forward(tokens, B, T);
+  loss = model.loss(targets);                        to look:   mean over the B*T tokens, in nats
+  loss = model.loss_and_gradient(targets, scale);    to learn:  the same; also starts the backward pass,
+  model.backward(tokens);                            which ends here
+
+Gradients: those of parameters accumulate (+=), so that micro-batches add up; zero_gradients() begins a step. Those of
+activations overwrite (=), except d_residual, to which every branch adds. They are of sum(losses) * scale; a step over n
+tokens in all its micro-batches has scale = 1/n.
+
+Shapes at the right margin: N = B*T, C channels, NH heads, HS = C/NH, V vocabulary, Vp padded.
+*/
+#pragma once
+#include <cstdint>
+#include <vector>
+#include "llmc/model/activations.h"  // Activations
+#include "llmc/model/config.h"       // GptShape
+#include "llmc/model/parameters.h"   // ParameterList, Buffer
+
+template <class Device, class T = float>
+struct Gpt {
+    Device& device;
+    const ParameterList parameters;
+    const GptShape& shape;
+    Buffer<Device, T> weights;
+    Buffer<Device, float> gradients;
+    Arena<Device> arena;
+    Activations<T> acts;
+    int64_t B = 0, seq_len = 0;  // of the last forward
+
+    Gpt(Device& device, const GptShape& model, int64_t max_B, int64_t max_T)
+        : device(device),
+          parameters(model),
+          shape(parameters.model),
+          weights(device, "weights", parameters),
+          gradients(device, "gradients", parameters),
+          max_tokens_(max_B * max_T) {
+        size_t bytes = 0;
+        const auto size_of_array = [](auto* pointer, int64_t n) { return aligned(size_t(n) * sizeof *pointer); };
+        acts.each(model, max_B, max_T, [&](auto*& pointer, int64_t n) { bytes += size_of_array(pointer, n); });
+        arena = Arena<Device>(device, "activations", bytes);
+        acts.each(model, max_B, max_T, [&](auto*& pointer, int64_t n) {
+            pointer = arena.template take<std::remove_reference_t<decltype(*pointer)>>(n);
+        });
+    }
+
+    void initialize_weights(uint64_t seed) {
+        std::vector<float> host;
+        for (const Parameter& p : parameters) {
+            host.resize(size_t(p.size()));
+            initialize(parameters, p, host.data(), seed);
+            copy_to_device(device, weights.at(p), host.data(), p.size());
+        }
+    }
+
+    void zero_gradients() { fill_zero(device, gradients.data, gradients.size); }
+
+    void forward(const int32_t* tokens, int64_t batch, int64_t length) {
+        require(batch * length <= max_tokens_ && length <= shape.max_seq_len,
+                "a batch of %lld x %lld tokens: the model holds %lld at most, of sequences up to %lld",
+                static_cast<long long>(batch), static_cast<long long>(length), static_cast<long long>(max_tokens_),
+                static_cast<long long>(shape.max_seq_len));
+        B = batch, seq_len = length;
+        const int64_t N = B * seq_len, C = shape.channels, NH = shape.num_heads, HS = shape.head_size();
+        const GptPointers<T>& w = weights.pointers;
+
+        embedding_forward(device, acts.blocks[0].residual_in, tokens, w.wte, w.wpe, B, seq_len, C);  // (N, C)
+        layernorm_forward(device, acts.blocks[0].ln_1, acts.blocks[0].ln_1_mean, acts.blocks[0].ln_1_rstd,
+                          acts.blocks[0].residual_in, w.blocks[0].ln_1_weight, w.blocks[0].ln_1_bias, N, C,
+                          kLayernormEps);  // (N, C)
+        for (size_t l = 0; l < w.blocks.size(); l++) {
+            const auto& p = w.blocks[l];
+            auto& a = acts.blocks[l];
+            matmul_forward(device, a.qkv, a.ln_1, p.c_attn_weight, p.c_attn_bias, N, C, 3 * C);         // (N, 3C)
+            attention_forward(device, a.attention, a.lse, a.qkv, B, seq_len, NH, HS);                   // (N, C)
+            matmul_forward(device, acts.branch, a.attention, p.c_proj_weight, p.c_proj_bias, N, C, C);  // (N, C)
+            residual_layernorm_forward(device, a.residual_mid, a.ln_2, a.ln_2_mean, a.ln_2_rstd, a.residual_in,
+                                       acts.branch, p.ln_2_weight, p.ln_2_bias, N, C, kLayernormEps);  // (N, C)
+            matmul_forward(device, a.hidden, a.ln_2, p.c_fc_weight, p.c_fc_bias, N, C, 4 * C);         // (N, 4C)
+            gelu_forward(device, a.gelu, a.hidden, N * 4 * C);                                         // (N, 4C)
+            matmul_forward(device, acts.branch, a.gelu, p.mlp_c_proj_weight, p.mlp_c_proj_bias, N, 4 * C, C);  // (N, C)
+            const bool last = l + 1 == w.blocks.size();  // the block's output and the next norm, in one pass
+            auto* next = last ? nullptr : &acts.blocks[l + 1];
+            residual_layernorm_forward(device, last ? acts.residual_out : next->residual_in,
+                                       last ? acts.ln_f : next->ln_1, last ? acts.ln_f_mean : next->ln_1_mean,
+                                       last ? acts.ln_f_rstd : next->ln_1_rstd, a.residual_mid, acts.branch,
+                                       last ? w.ln_f_weight : w.blocks[l + 1].ln_1_weight,
+                                       last ? w.ln_f_bias : w.blocks[l + 1].ln_1_bias, N, C, kLayernormEps);  // (N, C)
+        }
+    }
+
+    double loss(const int32_t* targets) { return head(targets, nullptr); }
+
+    double loss_and_gradient(const int32_t* targets, float scale) { return head(targets, &scale); }
+
+    void backward(const int32_t* tokens) {
+        const int64_t N = B * seq_len, C = shape.channels, NH = shape.num_heads, HS = shape.head_size();
+        const GptPointers<T>& w = weights.pointers;
+        const GptPointers<float>& g = gradients.pointers;
+
+        fill_zero(device, acts.d_residual, N * C);
+        layernorm_backward(device, acts.d_residual, g.ln_f_weight, g.ln_f_bias, acts.d_norm, acts.residual_out,
+                           w.ln_f_weight, acts.ln_f_mean, acts.ln_f_rstd, N, C);
+        for (size_t l = w.blocks.size(); l-- > 0;) {
+            const auto& p = w.blocks[l];
+            const auto& d = g.blocks[l];
+            auto& a = acts.blocks[l];
+            matmul_backward(device, acts.d_hidden, d.mlp_c_proj_weight, d.mlp_c_proj_bias, acts.d_residual, a.gelu,
+                            p.mlp_c_proj_weight, N, 4 * C, C);                         // (N, 4C)
+            gelu_backward(device, acts.d_hidden, acts.d_hidden, a.hidden, N * 4 * C);  // (N, 4C)
+            matmul_backward(device, acts.d_norm, d.c_fc_weight, d.c_fc_bias, acts.d_hidden, a.ln_2, p.c_fc_weight, N, C,
+                            4 * C);
+            layernorm_backward(device, acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, a.residual_mid,
+                               p.ln_2_weight, a.ln_2_mean, a.ln_2_rstd, N, C);  // (N, C)
+            matmul_backward(device, acts.d_norm, d.c_proj_weight, d.c_proj_bias, acts.d_residual, a.attention,
+                            p.c_proj_weight, N, C, C);
+            attention_backward(device, acts.d_qkv, acts.d_norm, a.attention, a.lse, a.qkv, B, seq_len, NH,
+                               HS);  // (N, 3C)
+            matmul_backward(device, acts.d_norm, d.c_attn_weight, d.c_attn_bias, acts.d_qkv, a.ln_1, p.c_attn_weight, N,
+                            C, 3 * C);
+            layernorm_backward(device, acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, a.residual_in,
+                               p.ln_1_weight, a.ln_1_mean, a.ln_1_rstd, N, C);  // (N, C)
+        }
+        embedding_backward(device, g.wte, g.wpe, acts.d_residual, tokens, B, seq_len, C);
+    }
+
+    // Logits of `rows` rows of the last forward, from row `first` on: (rows, Vp), of which V columns count.
+    const T* logits(int64_t first, int64_t rows) {
+        require(rows <= acts.head_rows, "logits of %lld rows at once: at most %lld", static_cast<long long>(rows),
+                static_cast<long long>(acts.head_rows));
+        matmul_forward(device, acts.logits, acts.ln_f + first * shape.channels, weights.pointers.wte, nullptr, rows,
+                       shape.channels, shape.padded_vocab_size());
+        return acts.logits;
+    }
+
+    // Multiply-adds count as two. 6 a weight of a matrix and token (2 forward, 4 backward), the tied head once; and for
+    // causal attention 12 C T / 2 a layer (PaLM, Chowdhery et al., 2022, appendix B, halved for the mask).
+    double flops_per_token(int64_t T_) const {
+        double matrix_weights = 0;
+        for (const Parameter& p : parameters)
+            if (p.shape.size() == 2 && p.name != "wpe.weight")
+                matrix_weights += double(p.exported_rows) * double(p.size() / p.shape[0]);
+        return 6 * matrix_weights + 6 * double(shape.num_layers) * double(shape.channels) * double(T_);
+    }
+
+private:
+    int64_t max_tokens_;
+
+    // Final norm -> logits -> losses, a chunk of rows at a time, and with `scale` back to d_norm and the head's
+    // gradient while the chunk is at hand. The mean of the losses.
+    double head(const int32_t* targets, const float* scale) {
+        const int64_t N = B * seq_len, C = shape.channels, V = shape.vocab_size, Vp = shape.padded_vocab_size();
+        for (int64_t first = 0; first < N; first += acts.head_rows) {
+            const int64_t rows = std::min(acts.head_rows, N - first);
+            logits(first, rows);  // (rows, Vp)
+            if (!scale) {
+                cross_entropy_forward(device, acts.losses + first, acts.logits, targets + first, rows, V,
+                                      Vp);  // (rows)
+                continue;
+            }
+            cross_entropy_forward_backward(device, acts.losses + first, acts.logits, targets + first, *scale, rows, V,
+                                           Vp);
+            matmul_backward(device, acts.d_norm + first * C, gradients.pointers.wte, nullptr, acts.logits,
+                            acts.ln_f + first * C, weights.pointers.wte, rows, C, Vp);  // (rows, C)
+        }
+        return mean(device, acts.losses, N);
+    }
+};

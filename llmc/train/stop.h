@@ -1,0 +1,24 @@
+/*
+Asking a run to end early: SIGTERM (a scheduler), Ctrl-C (a person). The current step is finished and a checkpoint
+saved. A second signal ends the program at once.
+*/
+#pragma once
+#include <csignal>
+
+namespace stop_detail {
+inline volatile std::sig_atomic_t received = 0;
+}
+
+inline void catch_stop_signals() {
+    struct sigaction action = {};
+    action.sa_handler = [](int number) { stop_detail::received = number; };
+    action.sa_flags = int(SA_RESETHAND);
+    sigaction(SIGTERM, &action, nullptr);
+    sigaction(SIGINT, &action, nullptr);
+}
+
+// "SIGTERM", "SIGINT", or null while nobody has asked.
+inline const char* stop_signal() {
+    const int number = stop_detail::received;
+    return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : nullptr;
+}

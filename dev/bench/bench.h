@@ -60,13 +60,13 @@ struct Timing {
     double median, fastest, p90;  // seconds
 };
 
-// Runs f for about a quarter of a second, five times at least, after a warm-up.
+// Runs f for about a fifth of a second, five times at least, after a warm-up.
 template <class F>
 Timing time_of(F f) {
     using Clock = std::chrono::steady_clock;
     f();
     std::vector<double> seconds;
-    for (double total = 0; seconds.size() < 5 || (total < 0.25 && seconds.size() < 10000);) {
+    for (double total = 0; seconds.size() < 5 || (total < 0.2 && seconds.size() < 10000);) {
         const Clock::time_point start = Clock::now();
         f();
         seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());

@@ -23,6 +23,13 @@ struct Rng {
 
     explicit Rng(uint64_t seed, Stream stream) : state(mix64(seed + 0x9E3779B97F4A7C15ull * uint64_t(stream))) {}
 
+    // Continues from a saved `state`.
+    static Rng at(uint64_t state) {
+        Rng rng(0, Stream::tests);
+        rng.state = state;
+        return rng;
+    }
+
     uint64_t next() { return mix64(state += 0x9E3779B97F4A7C15ull); }
 
     // in [0, 1), 53 random bits

@@ -1,11 +1,11 @@
 // From text to a folder of shards, in two passes: look (sizes, symbols, hashes), then encode. One document is mapped at
 // a time, and encoded in pieces, so the text may be larger than the memory.
 #include "llmc/data/dataset.h"
+#include <fnmatch.h>
 #include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include "llmc/base/check.h"      // require, ensure
 #include "llmc/base/file.h"       // MappedFile, xxh3, write_file_atomically
 #include "llmc/data/shards.h"     // ShardWriter, kUnfinishedFolder
@@ -122,13 +122,18 @@ public:
 
 private:
     // Shards and tokenizer, by their names; whatever else a user keeps there is not touched.
+    static bool is_ours(const std::string& name) {
+        for (const char* pattern :
+             {"train_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "val_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "tokenizer.json"})
+            if (fnmatch(pattern, name.c_str(), 0) == 0) return true;
+        return false;
+    }
     static std::vector<fs::path> ours_in(const fs::path& folder) {
-        static const std::regex ours("(train|val)_[0-9]{6,}\\.bin|tokenizer\\.json");
         std::vector<fs::path> paths;
         std::error_code error;
         for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
             const std::string name = at->path().filename();
-            if (std::regex_match(name, ours)) paths.push_back(at->path());
+            if (is_ours(name)) paths.push_back(at->path());
         }
         require(!error, "cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
         return paths;

@@ -77,18 +77,17 @@ struct ModelConfig {
         require(shape.vocab_size > 0,
                 "the data has no tokenizer.json beside it that gives the vocabulary's size: give --vocab-size");
         require(tokenizer_vocab_size <= shape.vocab_size,
-                "the data's tokenizer has %lld symbols, but the model a vocabulary of %lld: raise --vocab-size",
-                static_cast<long long>(tokenizer_vocab_size), static_cast<long long>(shape.vocab_size));
+                "the data's tokenizer has %ld symbols, but the model a vocabulary of %ld: raise --vocab-size",
+                tokenizer_vocab_size, shape.vocab_size);
         require(shape.channels % shape.num_heads == 0,
-                "--channels %lld is not a multiple of --num-heads %lld: the nearest are %lld and %lld",
-                static_cast<long long>(shape.channels), static_cast<long long>(shape.num_heads),
-                static_cast<long long>(shape.channels / shape.num_heads * shape.num_heads),
-                static_cast<long long>((shape.channels / shape.num_heads + 1) * shape.num_heads));
+                "--channels %ld is not a multiple of --num-heads %ld: the nearest are %ld and %ld", shape.channels,
+                shape.num_heads, shape.channels / shape.num_heads * shape.num_heads,
+                (shape.channels / shape.num_heads + 1) * shape.num_heads);
         require(shape.head_size() <= kMaxHeadSize,
-                "heads of %lld channels: attention takes at most %lld, so raise --num-heads or lower --channels",
-                static_cast<long long>(shape.head_size()), static_cast<long long>(kMaxHeadSize));
-        require(seq_len <= shape.max_seq_len, "--seq-len %d is above the %lld positions of --model %s", seq_len,
-                static_cast<long long>(shape.max_seq_len), model.c_str());
+                "heads of %ld channels: attention takes at most %ld, so raise --num-heads or lower --channels",
+                shape.head_size(), kMaxHeadSize);
+        require(seq_len <= shape.max_seq_len, "--seq-len %d is above the %ld positions of --model %s", seq_len,
+                shape.max_seq_len, model.c_str());
         return shape;
     }
 };

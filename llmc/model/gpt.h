@@ -59,9 +59,8 @@ struct Gpt {
 
     void forward(const int32_t* tokens, int64_t batch, int64_t length) {
         require(batch * length <= max_tokens_ && length <= shape.max_seq_len,
-                "a batch of %lld x %lld tokens: the model holds %lld at most, of sequences up to %lld",
-                static_cast<long long>(batch), static_cast<long long>(length), static_cast<long long>(max_tokens_),
-                static_cast<long long>(shape.max_seq_len));
+                "a batch of %ld x %ld tokens: the model holds %ld at most, of sequences up to %ld", batch, length,
+                max_tokens_, shape.max_seq_len);
         B = batch, seq_len = length;
         const int64_t N = B * seq_len, C = shape.channels, NH = shape.num_heads, HS = shape.head_size();
         const GptPointers<T>& w = weights.pointers;
@@ -128,8 +127,7 @@ struct Gpt {
 
     // Logits of `rows` rows of the last forward, from row `first` on: (rows, Vp), of which V columns count.
     const T* logits(int64_t first, int64_t rows) {
-        require(rows <= acts.head_rows, "logits of %lld rows at once: at most %lld", static_cast<long long>(rows),
-                static_cast<long long>(acts.head_rows));
+        require(rows <= acts.head_rows, "logits of %ld rows at once: at most %ld", rows, acts.head_rows);
         matmul_forward(device, acts.logits, acts.ln_f + first * shape.channels, weights.pointers.wte, nullptr, rows,
                        shape.channels, shape.padded_vocab_size());
         return acts.logits;

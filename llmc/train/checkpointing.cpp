@@ -5,11 +5,11 @@ std::string hugging_face_config(const GptShape& s) {
         "{\n"
         "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
         "  \"model_type\": \"gpt2\",\n"
-        "  \"vocab_size\": %lld,\n"
-        "  \"n_positions\": %lld,\n"
-        "  \"n_embd\": %lld,\n"
-        "  \"n_layer\": %lld,\n"
-        "  \"n_head\": %lld,\n"
+        "  \"vocab_size\": %ld,\n"
+        "  \"n_positions\": %ld,\n"
+        "  \"n_embd\": %ld,\n"
+        "  \"n_layer\": %ld,\n"
+        "  \"n_head\": %ld,\n"
         "  \"activation_function\": \"gelu_new\",\n"
         "  \"layer_norm_epsilon\": %g,\n"
         "  \"attn_pdrop\": 0.0,\n"
@@ -20,8 +20,7 @@ std::string hugging_face_config(const GptShape& s) {
         "  \"eos_token_id\": null,\n"
         "  \"torch_dtype\": \"float32\"\n"
         "}\n",
-        static_cast<long long>(s.vocab_size), static_cast<long long>(s.max_seq_len), static_cast<long long>(s.channels),
-        static_cast<long long>(s.num_layers), static_cast<long long>(s.num_heads), double(kLayernormEps));
+        s.vocab_size, s.max_seq_len, s.channels, s.num_layers, s.num_heads, double(kLayernormEps));
 }
 
 GptShape checkpoint_shape(const std::string& folder) {

@@ -77,6 +77,7 @@ std::vector<Tensor> moment_tensors(const ParameterList& parameters, const AdamW<
 }
 
 inline constexpr const char* kOptimizerFile = "optimizer_00000_of_00001.safetensors";
+inline constexpr const char* kTrainConfigFile = "train_config.json";
 
 template <class Device>
 std::string save_run(const std::string& out_dir, TrainConfig config, RunState state, const std::string& tokenizer_json,
@@ -102,7 +103,7 @@ std::string save_run(const std::string& out_dir, TrainConfig config, RunState st
     checkpoint.add_text("config.json", hugging_face_config(model.shape));
     if (!tokenizer_json.empty()) checkpoint.add_text("tokenizer.json", tokenizer_json);
     checkpoint.add_text("state.json", to_json(state.fields(), 2) + "\n");
-    checkpoint.add_text("train_config.json", to_json(config.fields(), 2) + "\n");
+    checkpoint.add_text(kTrainConfigFile, to_json(config.fields(), 2) + "\n");
     return checkpoint.commit();
 }
 

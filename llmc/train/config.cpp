@@ -69,8 +69,9 @@ void TrainConfig::validate() const {
     require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
     require(learning_rate > 0 || steps == 0, "--learning-rate 0 learns nothing: give a positive one");
     require(warmup_steps <= steps || steps == 0,
-            "--warmup-steps %lld is more than --steps %lld: lower one or raise the other",
-            static_cast<long long>(warmup_steps), static_cast<long long>(steps));
+            "--warmup-steps %ld is more than --steps %ld: lower one or raise the other", warmup_steps, steps);
+    require(!prompt.empty() || sample_tokens == 0,
+            "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
     require(lr_schedule != "wsd" || decay_fraction > 0,
             "--lr-schedule wsd needs a --decay-fraction above 0, such as 0.2");
 }
@@ -80,13 +81,11 @@ int64_t TrainConfig::grad_accumulation(int64_t seq_len) const {
     if (total_batch_size == 0) return 1;
     const int64_t below = total_batch_size / micro_batch * micro_batch;
     const std::string nearest =
-        below > 0 ? format("%lld and %lld", static_cast<long long>(below), static_cast<long long>(below + micro_batch))
-                  : std::to_string(micro_batch);
-    require(
-        total_batch_size == below,
-        "--total-batch-size %lld is not a multiple of --batch-size %d x --seq-len %lld = %lld tokens: the nearest %s",
-        static_cast<long long>(total_batch_size), batch_size, static_cast<long long>(seq_len),
-        static_cast<long long>(micro_batch), (below > 0 ? "are " + nearest : "is " + nearest).c_str());
+        below > 0 ? format("%ld and %ld", below, below + micro_batch) : std::to_string(micro_batch);
+    require(total_batch_size == below,
+            "--total-batch-size %ld is not a multiple of --batch-size %d x --seq-len %ld = %ld tokens: the nearest %s",
+            total_batch_size, batch_size, seq_len, micro_batch,
+            (below > 0 ? "are " + nearest : "is " + nearest).c_str());
     return total_batch_size / micro_batch;
 }
 
@@ -97,6 +96,10 @@ Schedule TrainConfig::schedule() const {
             .warmup_steps = warmup_steps,
             .steps = steps,
             .decay_fraction = decay_fraction};
+}
+
+SampleConfig TrainConfig::sample() const {
+    return {.num_tokens = sample_tokens, .temperature = temperature, .top_k = top_k};
 }
 
 std::string TrainConfig::tokenizer_path() const {

@@ -6,6 +6,7 @@ Everything that train_gpt can be asked, each flag listed once, and what follows 
 #include <string>
 #include <vector>
 #include "llmc/base/config.h"     // Field
+#include "llmc/eval/sample.h"     // SampleConfig
 #include "llmc/model/config.h"    // ModelConfig
 #include "llmc/optim/adamw.h"     // AdamWConfig
 #include "llmc/optim/schedule.h"  // Schedule
@@ -46,6 +47,7 @@ struct TrainConfig {
     // Micro-batches per step; an error names the nearest total batch sizes that work.
     int64_t grad_accumulation(int64_t seq_len) const;
     Schedule schedule() const;
+    SampleConfig sample() const;
     std::string tokenizer_path() const;  // --tokenizer, or tokenizer.json beside the training data
 };
 

@@ -24,6 +24,9 @@ if ! [[ $minutes =~ ^[0-9]*\.?[0-9]+$ && $threads =~ ^[0-9]+$ ]]; then
 fi
 seconds=$(awk "BEGIN {print $minutes * 60}")
 
+# Threads that wait sleep instead of spinning: many times faster where the machine does anything else.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
 scripts/setup.sh
 
 echo "== building"
@@ -47,8 +50,9 @@ echo "== training, at most $minutes minutes"
     --time-budget "$seconds" --threads "$threads" --out-dir "$run" --resume auto
 
 echo "== what there is now"
-python3 scripts/report.py "$run"
+report=$(python3 scripts/report.py "$run")
 cat <<TEXT
+loss curve   $report   (open it in a browser)
 checkpoint   $(ls -d "$run"/step_* | tail -n 1)   (model.safetensors, config.json, tokenizer.json, ...)
 log          $run/log.jsonl   (one JSON object per line)
 

@@ -6,6 +6,7 @@
 #include "llmc/optim/clip.h"      // gradient_norm, clip_scale
 #include "llmc/optim/schedule.h"  // learning_rate
 #include "test/fixture.h"
+#include "test/op_testing.h"  // bell
 #include "test/testing.h"
 
 namespace {
@@ -26,9 +27,20 @@ Floats without_padding(const Parameter& p, const float* data) {
     return Floats(data, data + p.exported_rows * p.size() / p.shape[0]);
 }
 
-// What the issue of "equal to PyTorch" means for a whole model in fp32: 84 times 2^-23. Sums of up to a few hundred
-// terms through a dozen ops reach about a tenth of it; a wrong term is far outside.
+// Relative L2, 84 times 2^-23: sums of up to a few hundred terms through a dozen ops reach about a tenth of it
+// (PyTorch's own float32 drifts by 5e-7 over the twenty steps), and a wrong term is far outside.
 constexpr double kModelTolerance = 1e-5;
+
+// A key's bias adds one number to all scores of a row, which the softmax ignores. Its gradient is zero, in floating
+// point it is noise, and Adam divides noise by its own size: where it ends up means nothing, and PyTorch's float32 run
+// differs from its float64 run by 2e-3 there. So it is left out after an optimizer step, and only there.
+Floats without_key_bias(const std::string& name, Floats values) {
+    if (name.ends_with("c_attn.bias")) {
+        const auto third = ptrdiff_t(values.size() / 3);
+        values.erase(values.begin() + third, values.begin() + 2 * third);
+    }
+    return values;
+}
 
 }  // namespace
 
@@ -70,9 +82,47 @@ TEST_CASE("loss, logits and every gradient agree with PyTorch", "[model]") {
     }
 }
 
-TEST_CASE("GPT-2's vocabulary: 50257 in 50304", "[model]") {
+TEST_CASE("loss and gradients agree with PyTorch under GPT-2's vocabulary, 50257 in 50304", "[model]") {
     const Fixture fixture("model_gpt2_shape");
-    (void)fixture;
+    const GptShape shape{1, 2, 32, 16, 50257};
+    constexpr int64_t kLength = 16;
+    Cpu cpu;
+    Gpt<Cpu> model(cpu, shape, 1, kLength);
+    for (const Parameter& p : model.parameters) {
+        const bool embedding = p.name == "wte.weight";  // too large to be stored: made by formula on both sides
+        const Floats from = embedding ? bell(50257, 50257 * 32, 0.25f) : fixture.floats(p.name);
+        std::copy(from.begin(), from.end(), model.weights.at(p));
+    }
+    const std::vector<int32_t> tokens = fixture.ints("tokens"), targets = fixture.ints("targets");
+    const double want_loss = double(fixture.floats("want.loss")[0]);
+
+    model.zero_gradients();
+    model.forward(tokens.data(), 1, kLength);
+    CHECK(std::fabs(model.loss_and_gradient(targets.data(), 1.f / kLength) - want_loss) <= 4 * kEpsF32 * want_loss);
+    check_close("losses", Floats(model.acts.losses, model.acts.losses + kLength), fixture.floats("want.losses"),
+                8 * kEpsF32);
+    model.backward(tokens.data());
+
+    for (const Parameter& p : model.parameters) {
+        INFO(p.name);
+        const float* gradient = model.gradients.at(p);
+        if (p.name != "wte.weight") {
+            CHECK(relative_l2(without_padding(p, gradient), fixture.floats("grad." + p.name)) <= kModelTolerance);
+            continue;
+        }
+        Floats rows, squares(32);
+        for (const int32_t row : fixture.ints("wte_rows"))
+            rows.insert(rows.end(), gradient + row * 32, gradient + (row + 1) * 32);
+        CHECK(relative_l2(rows, fixture.floats("grad.wte.weight.rows")) <= kModelTolerance);
+        for (int64_t c = 0; c < 32; c++) {
+            double sum = 0;
+            for (int64_t v = 0; v < shape.padded_vocab_size(); v++)
+                sum += double(gradient[v * 32 + c]) * gradient[v * 32 + c];
+            squares[size_t(c)] = float(sum);
+        }
+        CHECK(relative_l2(squares, fixture.floats("grad.wte.weight.squares")) <=
+              2 * kModelTolerance);  // a square doubles it
+    }
 }
 
 TEST_CASE("twenty AdamW steps with warm-up, decay and clipping agree with PyTorch", "[model]") {
@@ -81,6 +131,7 @@ TEST_CASE("twenty AdamW steps with warm-up, decay and clipping agree with PyTorc
     Gpt<Cpu> model(cpu, kFixtureShape, kB, kT);
     load_weights(model, start);
     AdamW<Cpu> adamw(cpu, model.parameters, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+    int clipped = 0;
     const Schedule schedule{.kind = "cosine", .max = 3e-3, .min = 3e-4, .warmup_steps = 5, .steps = 20};
     constexpr double kClip = 2;  // as in scripts/reference_gpt2.py: active in most steps, but not in all
     const std::vector<int32_t> batches = run.ints("tokens_and_target");  // (20, B, T + 1)
@@ -104,10 +155,13 @@ TEST_CASE("twenty AdamW steps with warm-up, decay and clipping agree with PyTorc
         CHECK(std::fabs(loss - want_loss[size_t(step)]) <= kModelTolerance * want_loss[size_t(step)]);
         CHECK(std::fabs(norm - want_norm[size_t(step)]) <= kModelTolerance * want_norm[size_t(step)]);
         CHECK(float(rate) == want_lr[size_t(step)]);
+        clipped += norm > kClip;
         adamw.step(model.weights, model.gradients, rate, clip_scale(norm, kClip), step + 1);
     }
+    CHECK((clipped > 0 && clipped < 20));
     for (const Parameter& p : model.parameters) {
         INFO(p.name);
-        CHECK(relative_l2(without_padding(p, model.weights.at(p)), run.floats("want." + p.name)) <= kModelTolerance);
+        const Floats got = without_key_bias(p.name, without_padding(p, model.weights.at(p)));
+        CHECK(relative_l2(got, without_key_bias(p.name, run.floats("want." + p.name))) <= kModelTolerance);
     }
 }

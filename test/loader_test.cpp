@@ -288,6 +288,9 @@ TEST_CASE("too few tokens for one batch: how many there are, how many it takes, 
     CHECK(contains(error, "61 tokens in 2 shards, and one batch needs 73 (3 ranks * 4 sequences * 6 tokens + 1)"));
     CHECK(contains(error, "--batch-size or --seq-len"));
 
+    DataLoader all_of_it(shards.config(60, 1, false));
+    CHECK(contains(error_of([&] { DataLoader loader(shards.config(61, 1, false)); }), "one batch needs 62"));
+
     const std::string short_shards = error_of([&] { DataLoader loader(shards.config(1, 40, false)); });
     CHECK(contains(short_shards, "none of the 2 shards holds the 41 tokens of one sequence"));
     CHECK(contains(error_of([&] { DataLoader loader(shards.config(0, 5, false)); }), "2: --batch-size 0: expected"));
@@ -299,7 +302,9 @@ TEST_CASE("too few tokens for one batch: how many there are, how many it takes, 
 TEST_CASE("one window is enough for any number of epochs, whatever their offset", "[loader]") {
     const Shards shards({6});
     const LoaderConfig c = shards.config(1, 5, true);
-    CHECK(first_windows(c, 50) == Ids(50, 0));
+    DataLoader loader(c);
+    CHECK(next_windows(loader, c, 50) == Ids(50, 0));
+    CHECK(loader.state() == LoaderState{50, 0});
     const Shards more({6, 6});  // and a batch may be longer than an epoch
     CHECK(sorted(first_windows(more.config(2, 5, true), 3)) == Ids{0, 0, 0, 1000, 1000, 1000});
 }

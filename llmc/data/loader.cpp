@@ -72,9 +72,8 @@ uint64_t DataLoader::data_hash() const {
         const std::string name = std::filesystem::path(shard.path()).filename();
         const int64_t size = int64_t(file.size());
         digest += name + ":" + std::to_string(size) + ":";
-        add(file.data(), size_t(kShardHeaderBytes));
         const int64_t bytes = std::min(kSampleBytes, size), last = size - bytes;
-        for (int64_t i = 0; i < kSamples; i++)  // evenly spaced, the end included
+        for (int64_t i = 0; i < kSamples; i++)  // evenly spaced, from the header to the end
             add(file.data() + last / (kSamples - 1) * i + last % (kSamples - 1) * i / (kSamples - 1), size_t(bytes));
     }
     return xxh3(digest.data(), digest.size());

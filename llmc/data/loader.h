@@ -56,8 +56,8 @@ public:
     int64_t num_tokens() const { return num_tokens_; }  // in all shards
     int64_t num_windows(uint64_t epoch = 0) const;      // in one epoch
     size_t num_shards() const { return shards_.size(); }
-    // A hash of the shards' names, sizes, headers and 64 samples of the content of each, to tell one data set from
-    // another.
+    // A hash of the shards' names and sizes, and of 64 samples of the content of each (the header included): tells one
+    // data set from another.
     uint64_t data_hash() const;
 
 private:

@@ -195,11 +195,10 @@ DatasetSummary prepare_dataset(const DatasetConfig& config) {
     for_each_document(paths, stories, [&](const std::string& name, std::string_view text) {
         num_tokens += chars ? symbols.add(text, name) : int64_t(text.size()) + separated;
         const size_t zero = separated ? text.find('\0') : std::string_view::npos;
-        require(zero == std::string_view::npos,
-                "%s has a zero byte at offset %zu, which is what separates documents; is it UTF-16? convert it to "
-                "UTF-8, or "
-                "prepare each file on its own",
-                name.c_str(), zero);
+        require(
+            zero == std::string_view::npos,
+            "%s has a zero byte at offset %zu, which is what separates documents; is it UTF-16? convert it to UTF-8",
+            name.c_str(), zero);
         if (!paths.empty())
             sources.push_back(
                 {{"path", name}, {"bytes", text.size()}, {"xxh3", hex64(xxh3(text.data(), text.size()))}});

@@ -30,7 +30,7 @@ have_header() { [ -f "$deps/include/$1" ] || echo "#include <$1>" | "$cxx" -M -x
 
 if have "$cxx"; then
     if ! printf '#include <concepts>\n' | "$cxx" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; then
-        echo "error: $cxx ($("$cxx" -dumpversion)) does not compile C++20: use g++ 10 or newer (CXX=g++-12, say)" >&2
+        echo "error: $cxx ($("$cxx" -dumpversion)) does not compile C++20: use g++ 11 or newer (CXX=g++-12, say)" >&2
         exit 2
     fi
     have_header CLI/CLI.hpp || needed+=(libcli11-dev)

@@ -283,6 +283,9 @@ TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoi
         CHECK(found.passed_over.empty());
         CHECK(found.step >= *committed);
         if (found.step >= 0) CHECK(is_content_of(found.path, found.step, n));
+        // Nor is an older one left half removed by prune().
+        for (const std::string& name : names)
+            if (!contains(name, ".")) CHECK(verify(out + "/" + name).why == "");
     }
     CHECK(interrupted > 0);  // some hit a save in the middle
     CHECK(*committed > 0);   // and some came later

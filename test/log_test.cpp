@@ -16,7 +16,7 @@ namespace {
 // Every line must be a JSON object.
 std::vector<json> records_of(const std::string& out) {
     const std::string content = read_file(out + "/log.jsonl");
-    CHECK((content.empty() || content.back() == '\n'));
+    REQUIRE((content.empty() || content.back() == '\n'));
     std::vector<json> records;
     for (size_t begin = 0; begin < content.size(); begin = content.find('\n', begin) + 1) {
         records.push_back(json::parse(content.substr(begin, content.find('\n', begin) - begin), nullptr, false));

@@ -12,6 +12,7 @@ The map of the house is doc/design.md; what can be asked is in llmc/train/config
 #include <filesystem>
 #include <optional>
 #include "llmc/base/build_id.h"        // build_id
+#include "llmc/base/hash.h"            // hex64
 #include "llmc/base/log.h"             // RunLog
 #include "llmc/cpu/ops.h"              // the device Cpu
 #include "llmc/data/loader.h"          // DataLoader
@@ -19,7 +20,7 @@ The map of the house is doc/design.md; what can be asked is in llmc/train/config
 #include "llmc/eval/loss.h"            // evaluate
 #include "llmc/eval/sample.h"          // sample
 #include "llmc/model/gpt.h"            // Gpt
-#include "llmc/optim/adamw.h"          // AdamW
+#include "llmc/optim/optimizer.h"      // AdamW
 #include "llmc/optim/schedule.h"       // learning_rate
 #include "llmc/train/checkpointing.h"  // save_run, load_run
 #include "llmc/train/config.h"         // TrainConfig
@@ -81,10 +82,17 @@ void train(Device& device, const Start& start) {
     Gpt<Device> model(device, shape, B, T);
     AdamW<Device> adamw(device, model.parameters, config.adamw);
     const Schedule schedule = config.schedule();
+    const uint64_t key = data_key(config, train_data.data_hash(), T);
     RunState state;
     if (start.resumed()) {
         state = load_run(start.from.path, model, adamw);
-        train_data.restore({state.epoch, state.position});
+        if (state.data_key == key)
+            train_data.restore({state.epoch, state.position});
+        else
+            std::fprintf(stderr,
+                         "warning: not the data, --seq-len, --shuffle or --seed that %s was trained with: reading the "
+                         "data from their start\n",
+                         start.from.path.c_str());
     } else {
         model.initialize_weights(config.seed);
         state.sampling_rng = Rng(config.seed, Stream::sampling).state;
@@ -109,6 +117,7 @@ void train(Device& device, const Start& start) {
     };
     const auto save = [&] {
         const double begin = now_s();
+        state.data_key = key;
         state.epoch = train_data.state().epoch;
         state.position = train_data.state().position;
         const std::string path = save_run(config.out_dir, config, state, tokenizer_json, model, adamw);

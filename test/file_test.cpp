@@ -1,7 +1,7 @@
 // Files: whole or untouched, and errors that name them.
 #include <filesystem>
 #include "llmc/base/file.h"
-#include "llmc/io/hash.h"  // Hasher
+#include "llmc/base/hash.h"  // Hasher
 #include "test/testing.h"
 
 namespace fs = std::filesystem;

@@ -2,7 +2,7 @@
 #include <cstring>
 #include "llmc/cpu/ops.h"
 #include "llmc/model/gpt.h"
-#include "llmc/optim/adamw.h"     // AdamW
+#include "llmc/optim/optimizer.h"     // AdamW
 #include "llmc/optim/clip.h"      // gradient_norm, clip_scale
 #include "llmc/optim/schedule.h"  // learning_rate
 #include "test/fixture.h"

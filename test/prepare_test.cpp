@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include "llmc/base/hash.h"  // xxh3, hex64
 #include "llmc/base/file.h"  // read_file, write_file_atomically, make_folders
 #include "llmc/data/shards.h"
 #include "llmc/data/stories.h"

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include "llmc/base/hash.h"  // xxh3, hex64
 #include "llmc/base/file.h"
 #include "llmc/io/safetensors.h"
 #include "test/testing.h"

@@ -1,7 +1,7 @@
 // The built-in corpus: the same bytes for ever, one reading per story, and the entropy that the closed form promises.
 #include <cmath>
 #include <map>
-#include "llmc/base/file.h"  // xxh3, hex64
+#include "llmc/base/hash.h"  // xxh3, hex64
 #include "llmc/data/stories.h"
 #include "test/testing.h"
 

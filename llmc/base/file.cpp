@@ -1,3 +1,4 @@
+// See file.h. POSIX calls, each of them checked.
 #include "llmc/base/file.h"
 #include <fcntl.h>
 #include <glob.h>
@@ -8,8 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 #include "llmc/base/check.h"  // require
 
 std::string read_file(const std::string& path) {
@@ -19,11 +18,16 @@ std::string read_file(const std::string& path) {
 
 void write_file_atomically(const std::string& path, std::string_view content) {
     const std::string tmp = path + ".tmp";
-    FileWriter file(tmp);
-    file.write(content.data(), content.size());
-    file.sync_and_close();
-    require(std::rename(tmp.c_str(), path.c_str()) == 0, "cannot rename %s to %s: %s", tmp.c_str(), path.c_str(),
-            std::strerror(errno));
+    try {
+        FileWriter file(tmp);
+        file.write(content.data(), content.size());
+        file.sync_and_close();
+        require(std::rename(tmp.c_str(), path.c_str()) == 0, "cannot rename %s to %s: %s", tmp.c_str(), path.c_str(),
+                std::strerror(errno));
+    } catch (...) {
+        std::remove(tmp.c_str());
+        throw;
+    }
     const std::string folder = std::filesystem::path(path).parent_path();
     sync_folder(folder.empty() ? "." : folder);
 }
@@ -103,7 +107,3 @@ std::vector<std::string> files_matching(const std::string& pattern) {
     globfree(&found);
     return paths;
 }
-
-uint64_t xxh3(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
-
-std::string hex64(uint64_t value) { return format("%016llx", static_cast<unsigned long long>(value)); }

@@ -51,7 +51,3 @@ private:
 
 // The files a pattern such as data/train_*.bin names, sorted; a plain path names itself.
 std::vector<std::string> files_matching(const std::string& pattern);
-
-// XXH3, 64 bit: `xxhsum -H3 FILE` prints the same.
-uint64_t xxh3(const void* data, size_t bytes);
-std::string hex64(uint64_t value);

@@ -65,7 +65,7 @@ struct Permutation {
         do {
             uint64_t left = i >> half_bits, right = i & mask;
             for (uint64_t round = 0; round < 4; round++) {
-                const uint64_t next = left ^ (mix64(mix64(seed + round) ^ right) & mask);
+                const uint64_t next = left ^ (mix64(mix64(mix64(seed) + round) ^ right) & mask);
                 left = right;
                 right = next;
             }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include "llmc/base/check.h"      // require, ensure
+#include "llmc/base/hash.h"       // xxh3, hex64
 #include "llmc/base/file.h"       // MappedFile, xxh3, write_file_atomically
 #include "llmc/data/shards.h"     // ShardWriter, kUnfinishedFolder
 #include "llmc/data/stories.h"    // tell_stories

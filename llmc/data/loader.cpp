@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include "llmc/base/check.h"  // require, ensure
-#include "llmc/base/file.h"   // xxh3
+#include "llmc/base/hash.h"   // xxh3, hex64
 
 namespace {
 // A constructor's first look at the numbers, before anything is computed from them.

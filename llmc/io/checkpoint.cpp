@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/hash.h"   // xxh3, hex64
 #include "llmc/base/file.h"   // FileWriter, make_folders, sync_folder
 
 namespace fs = std::filesystem;

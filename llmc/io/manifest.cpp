@@ -3,7 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/check.h"  // format
-#include "llmc/base/file.h"   // MappedFile, read_file, xxh3, hex64
+#include "llmc/base/hash.h"   // xxh3, hex64
+#include "llmc/base/file.h"   // MappedFile, read_file
 
 using nlohmann::json;
 

@@ -22,7 +22,7 @@ of 8 the rest         the data, little-endian, row-major; data_offsets count fro
 #include <vector>
 #include "llmc/base/file.h"    // MappedFile, FileWriter
 #include "llmc/base/tensor.h"  // Tensor
-#include "llmc/io/hash.h"      // Hasher
+#include "llmc/base/hash.h"    // Hasher
 
 using Metadata = std::map<std::string, std::string>;
 

@@ -9,8 +9,8 @@ before and after GELU: 17 C + small floats a token. The logits are never stored 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
-#include "llmc/base/memory.h"   // Arena
-#include "llmc/model/config.h"  // GptShape
+#include "llmc/base/memory.h"  // Arena
+#include "llmc/model/shape.h"  // GptShape
 
 template <class T>
 struct Activations {

@@ -16,7 +16,7 @@ Shapes at the right margin: N = B*T, C channels, NH heads, HS = C/NH, V vocabula
 #include <cstdint>
 #include <vector>
 #include "llmc/model/activations.h"  // Activations
-#include "llmc/model/config.h"       // GptShape
+#include "llmc/model/shape.h"        // GptShape
 #include "llmc/model/parameters.h"   // ParameterList, Buffer
 
 template <class Device, class T = float>

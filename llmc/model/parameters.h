@@ -14,10 +14,10 @@ Matrices are (out, in), row-major, as torch.nn.Linear keeps them.
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/memory.h"   // Arena
-#include "llmc/base/rng.h"      // Rng
-#include "llmc/base/tensor.h"   // Shape
-#include "llmc/model/config.h"  // GptShape
+#include "llmc/base/memory.h"  // Arena
+#include "llmc/base/rng.h"     // Rng
+#include "llmc/base/tensor.h"  // Shape
+#include "llmc/model/shape.h"  // GptShape
 
 enum class Init {
     normal,    // N(0, 0.02), as GPT-2

@@ -1,3 +1,4 @@
+// See checkpointing.h.
 #include "llmc/train/checkpointing.h"
 
 std::string hugging_face_config(const GptShape& s) {

@@ -13,13 +13,13 @@ How it gets to the disk, whole or not at all: llmc/io/checkpoint.h.
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/config.h"     // Field, to_json, from_json
-#include "llmc/base/file.h"       // read_file
-#include "llmc/io/checkpoint.h"   // CheckpointWriter
-#include "llmc/io/safetensors.h"  // SafetensorsReader
-#include "llmc/model/gpt.h"       // Gpt
-#include "llmc/optim/adamw.h"     // AdamW
-#include "llmc/train/config.h"    // TrainConfig
+#include "llmc/base/flags.h"       // Field, to_json, from_json
+#include "llmc/base/file.h"        // read_file
+#include "llmc/io/checkpoint.h"    // CheckpointWriter
+#include "llmc/io/safetensors.h"   // SafetensorsReader
+#include "llmc/model/gpt.h"        // Gpt
+#include "llmc/optim/optimizer.h"  // AdamW
+#include "llmc/train/config.h"     // TrainConfig
 
 // All of a run's state that is not a tensor.
 struct RunState {
@@ -28,6 +28,7 @@ struct RunState {
     int64_t skipped_in_a_row = 0;
     int64_t tokens = 0;                // learned from
     uint64_t epoch = 0, position = 0;  // of the data loader
+    uint64_t data_key = 0;             // of what `position` counts in: data_key()
     uint64_t sampling_rng = 0;
     double training_s = 0;  // time spent in steps
     double best_val_loss = 1e30;
@@ -39,11 +40,17 @@ struct RunState {
                 {"", "tokens", &tokens, ""},
                 {"", "epoch", &epoch, ""},
                 {"", "position", &position, ""},
+                {"", "data_key", &data_key, ""},
                 {"", "sampling_rng", &sampling_rng, ""},
                 {"", "training_s", &training_s, ""},
                 {"", "best_val_loss", &best_val_loss, ""}};
     }
 };
+
+// Positions in the data mean the same only while the data, the cut into windows and the order are the same.
+inline uint64_t data_key(const TrainConfig& config, uint64_t data_hash, int64_t T) {
+    return mix64(mix64(mix64(data_hash) + uint64_t(T)) + (config.shuffle ? config.seed + 1 : 0));
+}
 
 std::string hugging_face_config(const GptShape& shape);
 // The shape of the model in a checkpoint's folder.

@@ -1,3 +1,4 @@
+// See config.h.
 #include "llmc/train/config.h"
 #include <algorithm>
 #include <filesystem>

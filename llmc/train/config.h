@@ -5,11 +5,11 @@ Everything that train_gpt can be asked, each flag listed once, and what follows 
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/config.h"     // Field
-#include "llmc/eval/sample.h"     // SampleConfig
-#include "llmc/model/config.h"    // ModelConfig
-#include "llmc/optim/adamw.h"     // AdamWConfig
-#include "llmc/optim/schedule.h"  // Schedule
+#include "llmc/base/flags.h"       // Field
+#include "llmc/eval/sample.h"      // SampleConfig
+#include "llmc/model/shape.h"      // ModelConfig
+#include "llmc/optim/optimizer.h"  // AdamWConfig
+#include "llmc/optim/schedule.h"   // Schedule
 
 struct TrainConfig {
     std::string train_data = "data/tinyshakespeare/train_*.bin", val_data = "data/tinyshakespeare/val_*.bin", tokenizer;

@@ -1,3 +1,4 @@
+// See start.h.
 #include "llmc/train/start.h"
 #include <cstdio>
 #include <filesystem>
@@ -16,16 +17,49 @@ std::string text_of(const GptShape& s) {
                   s.vocab_size);
 }
 
+std::string parent_folder(const std::string& path) {
+    const std::string parent = std::filesystem::path(path).parent_path();
+    return parent.empty() ? "." : parent;
+}
+
 // What --resume names. An empty path: `auto`, and nothing there yet.
 FoundCheckpoint find_asked(const TrainConfig& config) {
     const bool automatic = config.resume == "auto";
-    FoundCheckpoint found = find_checkpoint(automatic ? config.out_dir : config.resume);
+    const std::string& where = automatic ? config.out_dir : config.resume;
+    FoundCheckpoint found = find_checkpoint(where);
+    if (found.path.empty()) {
+        std::string whys;
+        for (const PassedOver& other : found.passed_over)
+            whys += (whys.empty() ? "" : "; ") + other.path + ": " + other.why;
+        require(whys.empty(), "--resume %s: no checkpoint in %s verifies (%s); to start anew, give another --out-dir",
+                config.resume.c_str(), where.c_str(), whys.c_str());
+        require(automatic, "--resume %s: there is no checkpoint; give a run's folder, one of its checkpoints, or auto",
+                config.resume.c_str());
+    }
     for (const PassedOver& other : found.passed_over)
         std::fprintf(stderr, "warning: passed over %s: %s\n", other.path.c_str(), other.why.c_str());
-    require(!found.path.empty() || (automatic && found.passed_over.empty()),
-            "--resume %s: there is no checkpoint that verifies in %s; to start anew, give another --out-dir",
-            config.resume.c_str(), automatic ? config.out_dir.c_str() : config.resume.c_str());
     return found;
+}
+
+// The folder may hold this run's past, but not its future nor another run: pruning and the next --resume could not tell
+// them apart.
+void check_out_dir(const Start& start) {
+    const std::string& out_dir = start.config.out_dir;
+    const std::vector<int64_t> steps = checkpoint_steps(out_dir);
+    if (steps.empty()) return;
+    require(start.resumed(),
+            "%s holds the checkpoints of a run: continue it with --resume auto, or give another --out-dir",
+            out_dir.c_str());
+    std::error_code ignored;
+    const std::string home = parent_folder(start.from.path);
+    require(std::filesystem::equivalent(out_dir, home, ignored),
+            "--out-dir %s holds the checkpoints of another run than %s: give another --out-dir", out_dir.c_str(),
+            start.from.path.c_str());
+    // Newer ones that were passed over are damaged, and will be replaced.
+    require(steps.back() <= start.from.step || !start.from.passed_over.empty(),
+            "%s holds newer checkpoints than step %ld, up to step %ld: to go another way from there, give another "
+            "--out-dir",
+            out_dir.c_str(), start.from.step, steps.back());
 }
 
 }  // namespace
@@ -36,21 +70,16 @@ Start find_start(int argc, char** argv) {
     const Flags flags = parse_flags(config.fields(), argc, argv, kDescription);
     start.help = flags.help;
     if (start.help) return start;
-    if (config.resume.empty()) {
-        require(checkpoint_steps(config.out_dir).empty(),
-                "%s holds the checkpoints of a run: continue it with --resume auto, or give another --out-dir",
-                config.out_dir.c_str());
-    } else {
-        start.from = find_asked(config);
-    }
+    if (!config.resume.empty()) start.from = find_asked(config);
     if (start.resumed()) {
         const std::string stored = start.from.path + "/" + kTrainConfigFile;
         config = TrainConfig();
         from_json(config.fields(), read_file(stored), stored);
         config.resume.clear();
         parse_flags(config.fields(), argc, argv, kDescription);
-        if (!flags.has("out-dir")) config.out_dir = std::filesystem::path(start.from.path).parent_path();
+        if (!flags.has("out-dir")) config.out_dir = parent_folder(start.from.path);
     }
+    check_out_dir(start);
     config.validate();
     return start;
 }

@@ -4,7 +4,7 @@ Where a run starts: from nothing, or from a checkpoint, whose flags it takes ove
 #pragma once
 #include <cstdint>
 #include "llmc/io/checkpoint.h"  // FoundCheckpoint
-#include "llmc/model/config.h"   // GptShape
+#include "llmc/model/shape.h"    // GptShape
 #include "llmc/train/config.h"   // TrainConfig
 
 struct Start {

@@ -4,10 +4,10 @@ One optimizer step: micro-batches, norm, clipping, update.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/data/loader.h"  // DataLoader
-#include "llmc/model/gpt.h"    // Gpt
-#include "llmc/optim/adamw.h"  // AdamW
-#include "llmc/optim/clip.h"   // gradient_norm, clip_scale
+#include "llmc/data/loader.h"      // DataLoader
+#include "llmc/model/gpt.h"        // Gpt
+#include "llmc/optim/optimizer.h"  // AdamW
+#include "llmc/optim/clip.h"       // gradient_norm, clip_scale
 
 struct StepConfig {
     int64_t B, T, accumulation;  // sequences, tokens each, micro-batches

@@ -2,8 +2,8 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include "llmc/base/check.h"   // require, ensure
-#include "llmc/base/config.h"  // Field
+#include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/flags.h"  // Field
 
 using nlohmann::ordered_json;
 

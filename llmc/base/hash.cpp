@@ -1,5 +1,5 @@
 // See hash.h.
-#include "llmc/io/hash.h"
+#include "llmc/base/hash.h"
 
 // GCC 12 warns about its own AVX-512 intrinsics where they are inlined (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -8,7 +8,7 @@
 #endif
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-#include "llmc/base/check.h"  // ensure
+#include "llmc/base/check.h"  // ensure, format
 
 static XXH3_state_t* state_of(void* state) { return static_cast<XXH3_state_t*>(state); }
 
@@ -26,3 +26,7 @@ void Hasher::update(const void* data, size_t bytes) {
 }
 
 uint64_t Hasher::digest() const { return XXH3_64bits_digest(state_of(state_)); }
+
+uint64_t xxh3(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
+
+std::string hex64(uint64_t value) { return format("%016lx", value); }

@@ -1,5 +1,7 @@
 /*
-XXH3 (64 bit) of content that arrives in pieces: what checkpoints carry for every file and tensor.
+XXH3 (64 bit): what checkpoints carry for every file and tensor, and how data sets are told apart.
+
+  hex64(xxh3(data, bytes))      "78af5f94892f3950", as `xxhsum -H3 FILE` prints it
 
   Hasher hasher;
   hasher.update(data, bytes);   as often as needed
@@ -8,6 +10,10 @@ XXH3 (64 bit) of content that arrives in pieces: what checkpoints carry for ever
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
+
+uint64_t xxh3(const void* data, size_t bytes);
+std::string hex64(uint64_t value);  // sixteen digits
 
 class Hasher {
 public:

@@ -8,8 +8,8 @@ What a model is: its shape. GPT-2's sizes are presets of it, and any other shape
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"   // require
-#include "llmc/base/config.h"  // Field
+#include "llmc/base/check.h"  // require
+#include "llmc/base/flags.h"  // Field
 
 // The vocabulary is padded to a multiple of this, so that the head's product has even rows; see cross_entropy.h.
 inline constexpr int64_t kVocabularyMultiple = 128;

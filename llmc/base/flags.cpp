@@ -1,5 +1,5 @@
-// See config.h. Here: one value from text, the command line, the config file. How fields are shown: config_text.cpp.
-#include "llmc/base/config.h"
+// See flags.h. Here: one value from text, the command line, the config file. How fields are shown: flags_text.cpp.
+#include "llmc/base/flags.h"
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 // Flags, config files, and the texts made from the same list of fields.
 #include <cfloat>
-#include "llmc/base/config.h"
+#include "llmc/base/flags.h"
 #include "llmc/base/file.h"  // write_file_atomically
 #include "test/testing.h"
 
@@ -45,7 +45,7 @@ std::string file_error(const std::string& content) {
 }
 }  // namespace
 
-TEST_CASE("flags set the fields of every type", "[config]") {
+TEST_CASE("flags set the fields of every type", "[flags]") {
     Example e;
     const Flags flags =
         parse(e, {"--batch-size", "8", "--steps=5000000000", "--seed", "18446744073709551615", "--learning-rate",
@@ -78,7 +78,7 @@ TEST_CASE("flags set the fields of every type", "[config]") {
     CHECK(empty.prompt == "");
 }
 
-TEST_CASE("a wrong flag says what was found and what is expected", "[config]") {
+TEST_CASE("a wrong flag says what was found and what is expected", "[flags]") {
     CHECK(parse_error({"--learning-rtae", "1"}) == "2: unknown flag --learning-rtae, did you mean --learning-rate?");
     CHECK(parse_error({"--batchsize=4"}) == "2: unknown flag --batchsize, did you mean --batch-size?");
     CHECK(parse_error({"--no-resum"}) == "2: unknown flag --no-resum, did you mean --no-resume?");
@@ -104,7 +104,7 @@ TEST_CASE("a wrong flag says what was found and what is expected", "[config]") {
     CHECK(contains(parse_error({"--config", "/nowhere/run.toml"}), "2: cannot read /nowhere/run.toml"));
 }
 
-TEST_CASE("a config file sets the same names, and the command line wins", "[config]") {
+TEST_CASE("a config file sets the same names, and the command line wins", "[flags]") {
     const ScratchFolder scratch;
     const std::string path = scratch / "run.toml";
     write_file_atomically(path,
@@ -134,7 +134,7 @@ TEST_CASE("a config file sets the same names, and the command line wins", "[conf
     CHECK(contains(file_error("config = x"), "unknown name 'config'"));
 }
 
-TEST_CASE("help, tables and JSON come from the same list", "[config]") {
+TEST_CASE("help, tables and JSON come from the same list", "[flags]") {
     Example e;
     const std::string help = help_text(e.fields(), "train_gpt", "Trains.");
     CHECK(contains(help, "--batch-size N"));
@@ -154,7 +154,7 @@ TEST_CASE("help, tables and JSON come from the same list", "[config]") {
           "run        seed 1337   prompt a|b   resume false   flash true\n");
 }
 
-TEST_CASE("JSON reads back exactly", "[config]") {
+TEST_CASE("JSON reads back exactly", "[flags]") {
     Example e;
     e.seed = 18446744073709551615ull;
     e.steps = INT64_MAX;

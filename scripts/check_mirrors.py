@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-# Files of llmc/cpu/ that are tools of the ops, not ops.
+# Files of llmc/cpu/ that are tools or lists of the ops, not ops.
 TOOLS = {"device", "gemm", "ops", "reduce", "simd"}
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}
 FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|catch2/[^>]+)>")

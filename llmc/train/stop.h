@@ -15,6 +15,9 @@ inline void catch_stop_signals() {
     action.sa_flags = int(SA_RESETHAND);
     sigaction(SIGTERM, &action, nullptr);
     sigaction(SIGINT, &action, nullptr);
+    // A file above the shell's limit (ulimit -f) is no reason to die without a word: the write fails and names the
+    // file.
+    std::signal(SIGXFSZ, SIG_IGN);
 }
 
 // "SIGTERM", "SIGINT", or null while nobody has asked.

@@ -55,7 +55,8 @@ template <class Device>
 void train(Device& device, const Start& start) {
     const TrainConfig& config = start.config;
 
-    // What we learn from
+    // What we learn from. That it is there comes first: without it there is no tokenizer beside it either.
+    open_shards(config.train_data);
     std::optional<Tokenizer> tokenizer;
     std::string tokenizer_json;
     if (!config.tokenizer.empty() || std::filesystem::exists(config.tokenizer_path())) {
@@ -95,7 +96,6 @@ void train(Device& device, const Start& start) {
                          start.from.path.c_str());
     } else {
         model.initialize_weights(config.seed);
-        state.sampling_rng = Rng(config.seed, Stream::sampling).state;
     }
     const int64_t first_step = state.step;
     RunLog log = open_log(start, state, device.num_threads, train_data.data_hash());
@@ -110,9 +110,8 @@ void train(Device& device, const Start& start) {
         log.validation(state.step, loss);
     };
     const auto show_sample = [&] {
-        Rng rng = Rng::at(state.sampling_rng);
+        Rng rng(mix64(config.seed) + uint64_t(state.step), Stream::sampling);  // the same after any interruption
         const std::vector<int32_t> tokens = sample(model, prompt, T, config.sample(), rng);
-        state.sampling_rng = rng.state;
         log.sample(state.step, config.prompt, tokenizer->decode(tokens));
     };
     const auto save = [&] {
@@ -125,16 +124,20 @@ void train(Device& device, const Start& start) {
         log.checkpoint(state.step, path, (now_s() - begin) * 1e3);
     };
 
-    // The loop. Looking at the model comes before the step, so that the last state is seen as well.
+    // The loop. Looking at the model comes before the step, so that the last state is seen as well. After a resume it
+    // is looked at again, because a run that was told to stop did not wait for that.
     for (;; state.step++) {
         const char* signal = stop_signal();
         const bool out_of_time = config.time_budget_s > 0 && state.training_s >= config.time_budget_s;
         const bool last = state.step >= config.steps || out_of_time;
-        const bool resumed_here = start.resumed() && state.step == first_step;  // the run before has looked and saved
-        const auto now = [&](int64_t every) { return last || (due(state.step, every) && !resumed_here); };
+        const auto now = [&](int64_t every) { return last || due(state.step, every); };
         if (val_data && !signal && now(config.val_every)) validate();
         if (!prompt.empty() && !signal && now(config.sample_every)) show_sample();
-        if ((signal || now(config.checkpoint_every)) && !resumed_here) save();
+        // While steps are skipped, the weights may be ruined: the checkpoints from before must not be pruned for them.
+        const bool good = state.skipped_in_a_row == 0;
+        const bool saved =
+            state.step == first_step && std::filesystem::exists(checkpoint_path(config.out_dir, state.step));
+        if (!saved && (signal || last || (good && due(state.step, config.checkpoint_every)))) save();
         if (last || signal) {
             log.end(state.step, signal ? signal : out_of_time ? "time budget" : "finished");
             return;
@@ -156,8 +159,8 @@ void train(Device& device, const Start& start) {
         if (!step.applied) log.skip(state.step + 1, step.loss, step.norm, "not finite");
         if (state.skipped_in_a_row >= kMostSkippedInARow)
             throw Error(kExitDiverged,
-                        format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: lower "
-                               "--learning-rate or --grad-clip and resume from an earlier checkpoint",
+                        format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: resume "
+                               "from an earlier checkpoint with a lower --learning-rate or a --grad-clip",
                                kMostSkippedInARow, state.step + 1));
     }
 }
@@ -184,6 +187,7 @@ int main(int argc, char** argv) {
         std::fflush(stdout);
         std::fprintf(stderr, "error: %s\n", error.what());
         const Error* ours = dynamic_cast<const Error*>(&error);
-        return ours ? ours->exit_code : kExitInternal;
+        const bool of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error);  // a folder not readable
+        return ours ? ours->exit_code : of_files ? kExitUsage : kExitInternal;
     }
 }

@@ -5,7 +5,7 @@ What a checkpoint of a training run holds, so that resuming is bit-exact:
   config.json            its shape, as transformers writes it
   tokenizer.json         of the data
   optimizer_*.safetensors   both moments of every parameter, in our layout
-  state.json             RunState: step, position in the data, random numbers, counters
+  state.json             RunState: step, position in the data, counters (random numbers follow from seed and step)
   train_config.json      the flags
 How it gets to the disk, whole or not at all: llmc/io/checkpoint.h.
 */
@@ -29,8 +29,7 @@ struct RunState {
     int64_t tokens = 0;                // learned from
     uint64_t epoch = 0, position = 0;  // of the data loader
     uint64_t data_key = 0;             // of what `position` counts in: data_key()
-    uint64_t sampling_rng = 0;
-    double training_s = 0;  // time spent in steps
+    double training_s = 0;             // time spent in steps
     double best_val_loss = 1e30;
 
     std::vector<Field> fields() {
@@ -41,7 +40,6 @@ struct RunState {
                 {"", "epoch", &epoch, ""},
                 {"", "position", &position, ""},
                 {"", "data_key", &data_key, ""},
-                {"", "sampling_rng", &sampling_rng, ""},
                 {"", "training_s", &training_s, ""},
                 {"", "best_val_loss", &best_val_loss, ""}};
     }

@@ -1,0 +1,134 @@
+/*
+train_gpt as its users meet it: tiny runs in a scratch folder, and what they leave behind.
+
+  const TinyRuns runs;                                             stories as token shards, made by data/prepare
+  REQUIRE(runs.train("a", {{"steps", "12"}}).exit_code == 0);      a new run in the folder a, kTiny's flags but these
+  REQUIRE(runs.resume("a", {{"threads", "2"}}).exit_code == 0);    --resume auto and these flags alone
+  steps_in(runs.path("a"))                                         {step, loss, norm, lr} as in log.jsonl, exactly
+  difference(runs.path("a/step_00000012"), other)                  "" if two checkpoints hold the same, bit for bit
+*/
+#pragma once
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+#include "llmc/base/file.h"            // read_file, FileWriter
+#include "llmc/base/flags.h"           // from_json
+#include "llmc/base/log.h"             // StepRecord
+#include "llmc/cpu/ops.h"              // Cpu, for checkpointing.h
+#include "llmc/train/checkpointing.h"  // RunState
+#include "test/testing.h"              // run, ScratchFolder
+
+// name -> value; a map, because train_gpt refuses a flag that is given twice
+using FlagMap = std::map<std::string, std::string>;
+
+// Three micro-batches of 2 x 16 tokens a step.
+inline const FlagMap kTiny = {{"num-layers", "2"},       {"num-heads", "2"},    {"channels", "32"},
+                              {"seq-len", "16"},         {"batch-size", "2"},   {"total-batch-size", "96"},
+                              {"steps", "20"},           {"warmup-steps", "5"}, {"grad-clip", "1.5"},
+                              {"checkpoint-every", "0"}, {"val-tokens", "320"}, {"sample-tokens", "0"},
+                              {"temperature", "1"},      {"threads", "1"},      {"seed", "7"}};
+
+inline std::string command_of(const FlagMap& flags) {
+    std::string command = program("train_gpt");
+    for (const auto& [name, value] : flags) command += " --" + name + "='" + value + "'";
+    return command;
+}
+
+inline void put_file(const std::string& path, const std::string& content) {
+    FileWriter(path).write(content.data(), content.size());
+}
+
+// OUT/step_00000012, and the state in it
+inline std::string step_folder(const std::string& out_dir, int64_t step) { return checkpoint_path(out_dir, step); }
+inline RunState state_in(const std::string& checkpoint) {
+    RunState state;
+    from_json(state.fields(), read_file(checkpoint + "/state.json"), checkpoint);
+    return state;
+}
+
+struct TinyRuns {
+    ScratchFolder scratch;
+
+    // 2000 bytes of stories are 112 windows of 16 tokens: an epoch ends in the 19th step.
+    explicit TinyRuns(int stories_bytes = 2000) {
+        const Finished prepared = run(program("data/prepare") + " --stories " + std::to_string(stories_bytes) +
+                                      " --tokenizer char --out " + path("data"));
+        INFO(prepared.err);
+        REQUIRE(prepared.exit_code == 0);
+    }
+
+    std::string path(const std::string& name) const { return scratch / name; }
+
+    FlagMap flags(const std::string& out, const FlagMap& changes = {}) const {
+        FlagMap all = changes;
+        all.insert({{"train-data", path("data/train_*.bin")}, {"val-data", path("data/val_*.bin")}});
+        all.insert({"out-dir", path(out)});
+        all.insert(kTiny.begin(), kTiny.end());
+        return all;
+    }
+    FlagMap resume_flags(const std::string& out, const FlagMap& changes = {}) const {
+        FlagMap all = changes;
+        all.insert({{"out-dir", path(out)}, {"resume", "auto"}});
+        return all;
+    }
+
+    Finished train(const std::string& out, const FlagMap& changes = {}) const {
+        return run(command_of(flags(out, changes)));
+    }
+    Finished resume(const std::string& out, const FlagMap& changes = {}) const {
+        return run(command_of(resume_flags(out, changes)));
+    }
+};
+
+// The lines of one type in a run's log, in the order of the file.
+inline std::vector<std::string> records_in(const std::string& out_dir, const std::string& type) {
+    std::vector<std::string> lines;
+    const std::string log = read_file(out_dir + "/log.jsonl");
+    for (size_t begin = 0, end; (end = log.find('\n', begin)) != std::string::npos; begin = end + 1)
+        if (log.compare(begin, type.size() + 10, "{\"type\":\"" + type + "\"") == 0)
+            lines.push_back(log.substr(begin, end - begin));
+    return lines;
+}
+
+// The records of one type by their step. Where a resumed run made a step again, the later record counts.
+inline std::map<int64_t, std::string> records_by_step(const std::string& out_dir, const std::string& type) {
+    std::map<int64_t, std::string> records;
+    for (const std::string& line : records_in(out_dir, type)) {
+        int64_t step = -1;
+        from_json({{"", "step", &step, ""}}, line, out_dir);
+        records[step] = line;
+    }
+    return records;
+}
+
+inline std::vector<StepRecord> steps_in(const std::string& out_dir) {
+    std::vector<StepRecord> steps;
+    for (const auto& [step, line] : records_by_step(out_dir, "step")) {
+        StepRecord record{.step = step};
+        from_json({{"", "loss", &record.loss, ""}, {"", "norm", &record.norm, ""}, {"", "lr", &record.lr, ""}}, line,
+                  out_dir);
+        steps.push_back(record);
+    }
+    return steps;
+}
+
+// The first thing in which two checkpoints of one run differ, "" if none: every byte of every file but the time spent,
+// and the flags (where a run may be told otherwise when it is resumed).
+inline std::string difference(const std::string& a, const std::string& b) {
+    const auto names = [](const std::string& folder) {
+        std::vector<std::string> all;
+        for (const auto& entry : std::filesystem::directory_iterator(folder)) all.push_back(entry.path().filename());
+        std::sort(all.begin(), all.end());
+        return all;
+    };
+    if (names(a) != names(b)) return "the names of the files";
+    for (const std::string& name : names(a)) {
+        if (name == "state.json" || name == kTrainConfigFile || name == "manifest.json") continue;  // speak of the time
+        if (read_file(a + "/" + name) != read_file(b + "/" + name)) return name;
+    }
+    RunState left = state_in(a), right = state_in(b);
+    left.training_s = right.training_s = 0;
+    const std::string says = to_json(left.fields()), other = to_json(right.fields());
+    return says == other ? "" : "state.json: " + says + " against " + other;
+}

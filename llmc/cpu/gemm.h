@@ -69,15 +69,14 @@ ANVIL_INLINE void transpose_8x8(float* to, int64_t to_row, const float* from, in
 }
 
 // to (K, width), contiguous  <-  from (K, cols), zeros beyond cols; one of from's strides is 1
-inline void pack_panel(float* to, int64_t width, Strided from, int64_t K, int64_t cols) {
-    if (from.col == 1) {
-        for (int64_t k = 0; k < K; k++) {
-            std::memcpy(to + k * width, from.data + k * from.row, size_t(cols) * sizeof(float));
-            std::memset(to + k * width + cols, 0, size_t(width - cols) * sizeof(float));
-        }
+template <int width>
+void pack_panel(float* to, Strided from, int64_t K, int64_t cols) {
+    if (from.col == 1 && cols == width) {  // copies of constant size are two or three instructions
+        for (int64_t k = 0; k < K; k++) std::memcpy(to + k * width, from.data + k * from.row, width * sizeof(float));
         return;
     }
-    const int64_t whole_cols = cols / 8 * 8, whole_k = K / 8 * 8;
+    const bool turned = from.col != 1;
+    const int64_t whole_cols = turned ? cols / 8 * 8 : 0, whole_k = turned ? K / 8 * 8 : 0;
     for (int64_t j = 0; j < whole_cols; j += 8)
         for (int64_t k = 0; k < whole_k; k += 8)
             transpose_8x8(to + k * width + j, width, from.data + k + j * from.col, from.col);
@@ -89,7 +88,7 @@ inline void pack_panel(float* to, int64_t width, Strided from, int64_t K, int64_
 // to (panels, K, kTileCols)  <-  from (K, N)
 inline void pack_panels(float* to, Strided from, int64_t K, int64_t N) {
     for (int64_t j = 0; j < N; j += kTileCols)
-        pack_panel(to + j * K, kTileCols, from.at(0, j), K, std::min<int64_t>(kTileCols, N - j));
+        pack_panel<kTileCols>(to + j * K, from.at(0, j), K, std::min<int64_t>(kTileCols, N - j));
 }
 
 // One tile: c (rows, cols) (=, +=) a (rows, K) panel (K, kTileCols) [+ bias]. `rows` is a constant so that the sums
@@ -176,12 +175,12 @@ inline void gemm(Cpu& cpu, float* c, int64_t c_row, int64_t M, int64_t N, int64_
             parallel_for(cpu, panels + (pack_a ? strips : 0), [=](int64_t item) {
                 if (item < panels) {
                     const int64_t j = item * kTileCols;
-                    pack_panel(packed_b + j * depth, kTileCols, b.at(k0, j0 + j), depth,
-                               std::min<int64_t>(kTileCols, cols - j));
+                    pack_panel<kTileCols>(packed_b + j * depth, b.at(k0, j0 + j), depth,
+                                          std::min<int64_t>(kTileCols, cols - j));
                 } else {  // strip (depth, kTileRows): A's rows are the columns of a panel
                     const int64_t i = (item - panels) * kTileRows;
                     const Strided turned{a.data + i * a.row + k0 * a.col, a.col, a.row};
-                    pack_panel(packed_a + i * depth, kTileRows, turned, depth, std::min<int64_t>(kTileRows, M - i));
+                    pack_panel<kTileRows>(packed_a + i * depth, turned, depth, std::min<int64_t>(kTileRows, M - i));
                 }
             });
             const int64_t chunks = (M + kChunkRows - 1) / kChunkRows;

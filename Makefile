@@ -20,7 +20,7 @@ DEPS_DIR  ?= .deps
 CPU_ARCH  ?= native
 OPT       ?= -O3
 # How many files to compile at once in `make test`, `make lint` and `make sanitize` when no -j is given.
-JOBS      ?= 1
+JOBS      ?= $(shell nproc 2>/dev/null || echo 1)
 # make's own default (g++ on Linux); `CXX ?=` would not see it.
 ifeq ($(origin CXX),default)
   CXX := g++

@@ -2,8 +2,8 @@
 train_gpt as its users meet it: tiny runs in a scratch folder, and what they leave behind.
 
   const TinyRuns runs;                                             stories as token shards, made by data/prepare
-  REQUIRE(runs.train("a", {{"steps", "12"}}).exit_code == 0);      a new run in the folder a, kTiny's flags but these
-  REQUIRE(runs.resume("a", {{"threads", "2"}}).exit_code == 0);    --resume auto and these flags alone
+  must_succeed(runs.train("a", {{"steps", "12"}}));                 a new run in the folder a, kTiny's flags but these
+  must_succeed(runs.resume("a", {{"threads", "2"}}));               --resume auto and these flags alone
   steps_in(runs.path("a"))                                         {step, loss, norm, lr} as in log.jsonl, exactly
   difference(runs.path("a/step_00000012"), other)                  "" if two checkpoints hold the same, bit for bit
 */
@@ -47,15 +47,19 @@ inline RunState state_in(const std::string& checkpoint) {
     return state;
 }
 
+// The end of every run but those that are meant to fail.
+inline void must_succeed(const Finished& finished) {
+    INFO(finished.err);
+    REQUIRE(finished.exit_code == 0);
+}
+
 struct TinyRuns {
     ScratchFolder scratch;
 
     // 2000 bytes of stories are 112 windows of 16 tokens: an epoch ends in the 19th step.
     explicit TinyRuns(int stories_bytes = 2000) {
-        const Finished prepared = run(program("data/prepare") + " --stories " + std::to_string(stories_bytes) +
-                                      " --tokenizer char --out " + path("data"));
-        INFO(prepared.err);
-        REQUIRE(prepared.exit_code == 0);
+        must_succeed(run(program("data/prepare") + " --stories " + std::to_string(stories_bytes) +
+                         " --tokenizer char --out " + path("data")));
     }
 
     std::string path(const std::string& name) const { return scratch / name; }

@@ -1,0 +1,108 @@
+// Steps whose loss or gradient is not finite: left out, without a trace in weights and moments, and not for ever.
+#include <cstring>
+#include "llmc/train/step.h"  // train_step
+#include "test/program.h"
+
+namespace {
+
+// A model in memory, and the data of a TinyRuns folder.
+struct InMemory {
+    static constexpr int64_t B = 2, T = 16;
+    Cpu cpu{1};
+    Gpt<Cpu> model;
+    AdamW<Cpu> adamw;
+    DataLoader data;
+    int64_t updates = 0;
+
+    InMemory(const TinyRuns& runs)
+        : model(cpu, {2, 2, 32, T, 60}, B, T),
+          adamw(cpu, model.parameters, {}),
+          data({.pattern = runs.path("data/train_*.bin"), .batch_size = B, .seq_len = T, .vocab_size = 60}) {
+        model.initialize_weights(1);
+    }
+
+    StepResult step() {
+        const StepResult result = train_step(model, adamw, data, {B, T, 2, 1.0}, 1e-3, updates + 1);
+        updates += result.applied;
+        return result;
+    }
+    float* weight(const std::string& name) {
+        for (const Parameter& p : model.parameters)
+            if (p.name == name) return model.weights.at(p);
+        FAIL("no parameter " << name);
+        return nullptr;
+    }
+    // Weights and both moments, as bits: NaN equals itself.
+    std::string bits() const {
+        std::string all;
+        for (const float* from : {model.weights.data, adamw.m.data, adamw.v.data})
+            all.append(reinterpret_cast<const char*>(from), size_t(model.weights.size) * sizeof(float));
+        return all;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a loss that is not finite leaves weights and moments as they are", "[skip]") {
+    const TinyRuns runs;
+    for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        InMemory at(runs);
+        REQUIRE(at.step().applied);
+        float* const weight = at.weight("h.1.mlp.c_fc.bias");
+        const float sane = weight[3];
+        weight[3] = poison;
+        const std::string before = at.bits();
+        const StepResult skipped = at.step();
+        CHECK_FALSE(skipped.applied);
+        CHECK_FALSE(std::isfinite(skipped.loss));
+        CHECK((at.bits() == before));
+        // Nothing of it is left in gradients or activations.
+        weight[3] = sane;
+        const StepResult next = at.step();
+        CHECK(next.applied);
+        CHECK(std::isfinite(next.norm));
+        CHECK((at.bits() != before));
+    }
+}
+
+TEST_CASE("a gradient that overflows under a finite loss leaves weights and moments as they are", "[skip]") {
+    const TinyRuns runs;
+    InMemory at(runs);
+    REQUIRE(at.step().applied);
+    // The gradient of c_fc is a sum of (gradient behind it) x (its input). The input is made 1e38 times as large, and
+    // c_fc as small, which leaves the loss as it was; ln_f makes logits and gradients 1e8 times as large.
+    const int64_t C = at.model.shape.channels;
+    for (int64_t i = 0; i < C; i++) at.weight("h.1.ln_2.weight")[i] *= 1e37f, at.weight("ln_f.weight")[i] *= 1e8f;
+    for (int64_t i = 0; i < 4 * C * C; i++) at.weight("h.1.mlp.c_fc.weight")[i] *= 1e-37f;
+    const std::string before = at.bits();
+    const StepResult skipped = at.step();
+    CHECK(std::isfinite(skipped.loss));
+    CHECK_FALSE(std::isfinite(skipped.norm));
+    CHECK_FALSE(skipped.applied);
+    CHECK((at.bits() == before));
+}
+
+TEST_CASE("ten skipped steps in a row end the run, and the checkpoint from before is still there", "[skip]") {
+    const TinyRuns runs;
+    // Checkpoints of 3 and 6, then one step that ruins the weights.
+    must_succeed(runs.train("a", {{"steps", "6"}, {"checkpoint-every", "3"}}));
+    must_succeed(runs.train("again", {{"steps", "6"}, {"checkpoint-every", "3"}}));
+    const std::string out = runs.path("a");
+    const Finished finished =
+        runs.resume("a", {{"steps", "40"}, {"learning-rate", "1e30"}, {"grad-clip", "0"}, {"lr-schedule", "constant"}});
+    CHECK(finished.exit_code == 4);
+    std::string want;
+    for (int step = 8; step <= 17; step++)
+        want += format("warning: step %d skipped, parameters unchanged: not finite\n", step);
+    want +=
+        "error: the loss or the gradient was not finite in 10 steps in a row, up to step 17: resume from an earlier "
+        "checkpoint with a lower --learning-rate or a --grad-clip\n";
+    CHECK(finished.err == want);
+    CHECK(records_in(out, "skip").size() == 10);
+    // Those due at 9, 12 and 15 would have pushed the good ones out (--keep is 2).
+    CHECK(checkpoint_steps(out) == std::vector<int64_t>{3, 6});
+    CHECK(difference(step_folder(out, 6), step_folder(runs.path("again"), 6)) == "");
+    // What the message advises works.
+    must_succeed(runs.resume("a", {{"steps", "12"}}));
+    CHECK(state_in(step_folder(out, 12)).updates == 12);
+}

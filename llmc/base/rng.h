@@ -19,9 +19,10 @@ inline uint64_t mix64(uint64_t z) {
 enum class Stream : uint64_t { weights = 1, data, sampling, corpus, tests };
 
 struct Rng {
+    static constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;
     uint64_t state;
 
-    explicit Rng(uint64_t seed, Stream stream) : state(mix64(seed + 0x9E3779B97F4A7C15ull * uint64_t(stream))) {}
+    explicit Rng(uint64_t seed, Stream stream) : state(mix64(seed + kStep * uint64_t(stream))) {}
 
     // Continues from a saved `state`.
     static Rng at(uint64_t state) {
@@ -30,7 +31,9 @@ struct Rng {
         return rng;
     }
 
-    uint64_t next() { return mix64(state += 0x9E3779B97F4A7C15ull); }
+    uint64_t next() { return mix64(state += kStep); }
+    // As if n numbers had been drawn (a normal() draws two), so that threads can share a sequence out.
+    void skip(uint64_t n) { state += n * kStep; }
 
     // in [0, 1), 53 random bits
     double uniform() { return double(next() >> 11) * 0x1p-53; }

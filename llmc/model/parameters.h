@@ -10,6 +10,7 @@ the export to Hugging Face's layout all walk this list; no code knows a paramete
 Matrices are (out, in), row-major, as torch.nn.Linear keeps them.
 */
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -127,18 +128,14 @@ inline void initialize(const ParameterList& list, const Parameter& p, float* to,
     uint64_t stream = seed;  // of its own for each name, so that a model with another layer keeps the rest
     for (const char letter : p.name) stream = mix64(stream ^ uint64_t(letter));
     Rng rng(stream, Stream::weights);
-    const int64_t row = p.size() / p.shape[0];
-    for (int64_t i = 0; i < p.size(); i++) {
-        const bool padding = i >= p.exported_rows * row;
-        switch (p.init) {
-            case Init::zeros:
-                to[i] = 0;
-                break;
-            case Init::ones:
-                to[i] = 1;
-                break;
-            default:
-                to[i] = padding ? 0 : float(std_dev * rng.normal());
-        }
+    const int64_t used = p.exported_rows * (p.size() / p.shape[0]);  // the rest is the vocabulary's padding: zero
+    std::fill(to, to + p.size(), p.init == Init::ones ? 1.f : 0.f);
+    if (p.init == Init::zeros || p.init == Init::ones) return;
+    constexpr int64_t kChunk = 1 << 14;
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < used; begin += kChunk) {
+        Rng own = rng;
+        own.skip(uint64_t(2 * begin));
+        for (int64_t i = begin; i < std::min(used, begin + kChunk); i++) to[i] = float(std_dev * own.normal());
     }
 }

@@ -8,6 +8,9 @@ train_gpt as its users meet it: tiny runs in a scratch folder, and what they lea
   difference(runs.path("a/step_00000012"), other)                  "" if two checkpoints hold the same, bit for bit
 */
 #pragma once
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -82,6 +85,30 @@ struct TinyRuns {
     }
     Finished resume(const std::string& out, const FlagMap& changes = {}) const {
         return run(command_of(resume_flags(out, changes)));
+    }
+};
+
+// A program started now and waited for later; what it prints goes to the files PREFIX.out and PREFIX.err.
+struct Started {
+    std::string prefix;
+    pid_t pid = -1;
+
+    Started(const std::string& command, const std::string& prefix) : prefix(prefix) {
+        for (const char* end : {".out", ".err"}) put_file(prefix + end, "");  // a kill may come before the shell's turn
+        pid = fork();
+        REQUIRE(pid >= 0);
+        if (pid > 0) return;
+        const std::string all = "exec " + command + " >'" + prefix + ".out' 2>'" + prefix + ".err' </dev/null";
+        execl("/bin/sh", "sh", "-c", all.c_str(), nullptr);
+        _exit(127);
+    }
+    // Sends a signal; 0 sends none.
+    Finished finish(int signal = 0) const {
+        if (signal) kill(pid, signal);
+        int status = 0;
+        REQUIRE(waitpid(pid, &status, 0) == pid);
+        const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        return {code, read_file(prefix + ".out"), read_file(prefix + ".err")};
     }
 };
 

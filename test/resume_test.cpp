@@ -1,7 +1,4 @@
 // A run that was interrupted and resumed is the run that was not: bit for bit, in all that it leaves behind.
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include "test/program.h"
 
 namespace fs = std::filesystem;
@@ -89,23 +86,11 @@ TEST_CASE("a run that was stopped, at any step, goes on as if it had not been", 
         const std::string name = how.substr(0, 4), out = runs.path(name);
         FlagMap flags = runs.flags(name, endless);
         if (how == "time budget") flags["time-budget"] = "0.02";
-        const pid_t child = fork();
-        REQUIRE(child >= 0);
-        if (child == 0) {
-            const std::string command = "exec " + command_of(flags) + " >" + out + ".out 2>" + out + ".err";
-            execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-            _exit(127);
-        }
-        if (how != "time budget") {
+        const Started started(command_of(flags), out);
+        if (how != "time budget")
             for (int i = 0; i < 3000; i++, usleep(10000))
                 if (fs::exists(out + "/log.jsonl") && records_in(out, "step").size() >= 4) break;
-            REQUIRE(kill(child, how == "SIGTERM" ? SIGTERM : SIGINT) == 0);
-        }
-        int status = -1;
-        REQUIRE(waitpid(child, &status, 0) == child);
-        INFO(how << ": " << read_file(out + ".err"));
-        REQUIRE(WIFEXITED(status));
-        REQUIRE(WEXITSTATUS(status) == 0);
+        must_succeed(started.finish(how == "SIGTERM" ? SIGTERM : how == "SIGINT" ? SIGINT : 0));
 
         const std::vector<std::string> ends = records_in(out, "end");
         REQUIRE(ends.size() == 1);

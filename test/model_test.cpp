@@ -2,9 +2,9 @@
 #include <cstring>
 #include "llmc/cpu/ops.h"
 #include "llmc/model/gpt.h"
-#include "llmc/optim/optimizer.h"     // AdamW
-#include "llmc/optim/clip.h"      // gradient_norm, clip_scale
-#include "llmc/optim/schedule.h"  // learning_rate
+#include "llmc/optim/optimizer.h"  // AdamW
+#include "llmc/optim/clip.h"       // gradient_norm, clip_scale
+#include "llmc/optim/schedule.h"   // learning_rate
 #include "test/fixture.h"
 #include "test/op_testing.h"  // bell
 #include "test/testing.h"

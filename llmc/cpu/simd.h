@@ -30,6 +30,7 @@ inline constexpr int kRegisters = kLanes / kRegisterLanes;  // registers that on
 
 typedef float FloatRegister __attribute__((vector_size(4 * kRegisterLanes)));
 typedef int32_t IntRegister __attribute__((vector_size(4 * kRegisterLanes)));
+typedef uint32_t UintRegister __attribute__((vector_size(4 * kRegisterLanes)));
 
 struct F32x16 {
     FloatRegister part[kRegisters];
@@ -158,12 +159,13 @@ ANVIL_INLINE F32x16 exp(F32x16 x) {
         e = fused(e, r, zero + 0.5f);
         e = fused(e, r, zero + 1.f);
         e = fused(e, r, zero + 1.f);
-        // times 2^n in two steps, since n = 128 alone has no float
-        IntRegister exponent;
+        // times 2^n in two steps, since n = 128 alone has no float; unsigned, because inputs that are far out or NaN,
+        // whose result is replaced below, overflow here
+        UintRegister exponent;
         std::memcpy(&exponent, &shifted, sizeof shifted);
-        exponent -= 0x4B400000;
-        const IntRegister half = exponent >> 1;
-        const IntRegister first_bits = (half + 127) << 23, second_bits = (exponent - half + 127) << 23;
+        exponent -= 0x4B400000u;
+        const UintRegister half = UintRegister(IntRegister(exponent) >> 1);
+        const UintRegister first_bits = (half + 127u) << 23, second_bits = (exponent - half + 127u) << 23;
         FloatRegister first, second;
         std::memcpy(&first, &first_bits, sizeof first);
         std::memcpy(&second, &second_bits, sizeof second);

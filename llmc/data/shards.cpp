@@ -64,13 +64,19 @@ void TokenShard::copy(int64_t begin, int64_t n, int32_t* out) const {
     for (int64_t i = 0; i < n; i++) out[i] = tokens[i];
 }
 
+// data/prepare was killed while it replaced the shards of this folder: they may be of two data sets, or none.
+static void check_finished(const std::string& path) {
+    const std::string unfinished = std::filesystem::path(path).parent_path() / kUnfinishedFolder;
+    std::error_code ignored;
+    require(!std::filesystem::exists(unfinished, ignored),
+            "%s exists: data/prepare was interrupted there; run it again", unfinished.c_str());
+}
+
 std::vector<TokenShard> open_shards(const std::string& pattern) {
+    check_finished(pattern);  // also where no shard is left
     std::vector<TokenShard> shards;
     for (const std::string& path : files_matching(pattern)) {
-        const std::string unfinished = std::filesystem::path(path).parent_path() / kUnfinishedFolder;
-        std::error_code ignored;
-        require(!std::filesystem::exists(unfinished, ignored),
-                "%s exists: data/prepare was interrupted there; run it again", unfinished.c_str());
+        check_finished(path);  // where the pattern's folder is a pattern itself
         shards.emplace_back(path);
     }
     require(!shards.empty(),

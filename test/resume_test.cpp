@@ -79,6 +79,7 @@ TEST_CASE("a run that was stopped, at any step, goes on as if it had not been", 
     // A sample and a validation are due at each step, so at the one where the run is stopped, too.
     const FlagMap endless = with(kWatched, {{"steps", "100000"},
                                             {"lr-schedule", "constant"},
+                                            {"warmup-steps", "0"},
                                             {"checkpoint-every", "0"},
                                             {"val-every", "1"},
                                             {"sample-every", "1"}});

@@ -106,3 +106,20 @@ TEST_CASE("ten skipped steps in a row end the run, and the checkpoint from befor
     must_succeed(runs.resume("a", {{"steps", "12"}}));
     CHECK(state_in(step_folder(out, 12)).updates == 12);
 }
+
+TEST_CASE("skipped steps are counted across a resume, and are no updates", "[skip]") {
+    const TinyRuns runs;
+    const std::string out = runs.path("a");
+    // The first step ruins the weights; the last one saves, whatever it saves.
+    const FlagMap ruinous = {{"steps", "5"},        {"learning-rate", "1e30"},   {"grad-clip", "0"},
+                             {"warmup-steps", "0"}, {"lr-schedule", "constant"}, {"val-data", ""}};
+    must_succeed(runs.train("a", ruinous));
+    const RunState state = state_in(step_folder(out, 5));
+    CHECK(state.step == 5);
+    CHECK(state.updates == 1);
+    CHECK(state.skipped_in_a_row == 4);
+    CHECK(state.tokens == 5 * 96);
+    const Finished finished = runs.resume("a", {{"steps", "40"}});
+    CHECK(finished.exit_code == 4);
+    CHECK(contains(finished.err, "in 10 steps in a row, up to step 11"));
+}

@@ -146,9 +146,9 @@ headers:
 	$(if $(strip $(MISSING)),$(error headers not found: $(strip $(MISSING)). Run scripts/setup.sh to install them$(,) \
 	  or put them in $(DEPS_DIR)/include))@:
 
-# Threads that wait for each other sleep. libgomp's default is to spin, which on a machine that does anything else costs
-# several times the work itself: 115 against 600 to 2000 ms per step of the quickstart, 2 threads on 2 busy cores.
-export OMP_WAIT_POLICY ?= passive
+# Threads that wait for each other spin a little, then sleep. libgomp's default, to spin for long, is no faster on a
+# quiet machine and many times slower on one that does anything else (dev/LOG.md, 2026-11-21).
+export GOMP_SPINCOUNT ?= 1000
 
 # ---- tests and benchmarks --------------------------------------------------------------------------------------
 # A make of its own, because what setup.sh installs changes what is found above.

@@ -15,6 +15,7 @@ The map of the house is doc/design.md; what can be asked is in llmc/train/config
 #include "llmc/base/hash.h"            // hex64
 #include "llmc/base/log.h"             // RunLog
 #include "llmc/cpu/ops.h"              // the device Cpu
+#include "llmc/cpu/waiting.h"          // wait_briefly
 #include "llmc/data/loader.h"          // DataLoader
 #include "llmc/data/tokenizer.h"       // Tokenizer
 #include "llmc/eval/loss.h"            // evaluate
@@ -168,6 +169,7 @@ void train(Device& device, const Start& start) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    wait_briefly(argv);
     try {
         if (argc == 2 && !std::strcmp(argv[1], "--help-markdown")) {
             std::printf("%s", flags_document().c_str());

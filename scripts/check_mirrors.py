@@ -14,7 +14,7 @@ import re
 import sys
 
 # Files of llmc/cpu/ that are tools or lists of the ops, not ops.
-TOOLS = {"device", "gemm", "ops", "reduce", "simd"}
+TOOLS = {"device", "gemm", "ops", "reduce", "simd", "waiting"}
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}
 FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|catch2/[^>]+)>")
 # Catch2 reaches the tests through this header.

@@ -24,9 +24,6 @@ if ! [[ $minutes =~ ^[0-9]*\.?[0-9]+$ && $threads =~ ^[0-9]+$ ]]; then
 fi
 seconds=$(awk "BEGIN {print $minutes * 60}")
 
-# Threads that wait for each other spin a little, then sleep: see the Makefile, which says the same for the tests.
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
-
 scripts/setup.sh
 
 echo "== building"

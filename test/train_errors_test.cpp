@@ -59,6 +59,9 @@ TEST_CASE("shards that are missing or damaged", "[train_errors]") {
         put_file(shard, good);
     }
     must_succeed(runs.train("a"));
+    // A folder that is not there has no tokenizer either, but that is not what the user must hear of.
+    check_refused(runs.train("b", {{"train-data", runs.path("nowhere/train_*.bin")}}),
+                  {"no file matches '" + runs.path("nowhere/train_*.bin") + "'"});
 }
 
 TEST_CASE("a shard with fewer tokens than one batch needs", "[train_errors]") {
@@ -156,7 +159,8 @@ TEST_CASE("a full disk costs the checkpoint that does not fit, and no other", "[
         CHECK_FALSE(fs::exists(step_folder(out, 12) + ".tmp"));
     };
     must_succeed(runs.train("a", {{"steps", "6"}}));
-    check(runs.path("a"), "ulimit -f 100; ", "File too large");  // 50 or 100 KiB, as the shell counts; the model has 110
+    check(runs.path("a"), "ulimit -f 100; ",
+          "File too large");  // 50 or 100 KiB, as the shell counts; the model has 110
     must_succeed(runs.resume("a", {{"steps", "12"}}));
 
     // A small disk of its own, where the tests may mount one: room for one checkpoint, which has 370 KiB.

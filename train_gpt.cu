@@ -100,10 +100,11 @@ void train(Device& device, const Start& start) {
     }
     const int64_t first_step = state.step;
     RunLog log = open_log(start, state, device.num_threads, train_data.data_hash());
-    std::printf(
-        "model: %.2fM parameters; batch: %ld x %ld tokens x %ld micro-batches = %ld; data: %s tokens; threads: %d\n",
-        double(model.parameters.num_parameters) * 1e-6, B, T, how.accumulation, how.num_tokens(),
-        count_text(double(train_data.num_tokens())).c_str(), device.num_threads);
+    std::printf("model: %.2fM parameters, %.1f MFLOP a token; batch: %ld x %ld tokens x %ld micro-batches = %ld\n",
+                double(model.parameters.num_parameters) * 1e-6, model.flops_per_token(T) * 1e-6, B, T, how.accumulation,
+                how.num_tokens());
+    std::printf("data: %s tokens; threads: %d\n", count_text(double(train_data.num_tokens())).c_str(),
+                device.num_threads);
 
     const auto validate = [&] {
         const double loss = evaluate(model, *val_data, B, T, config.val_tokens);

@@ -65,9 +65,9 @@ struct Gpt {
         const int64_t N = B * seq_len, C = shape.channels, NH = shape.num_heads, HS = shape.head_size();
         const GptPointers<T>& w = weights.pointers;
 
-        embedding_forward(device, acts.blocks[0].residual_in, tokens, w.wte, w.wpe, B, seq_len, C);  // (N, C)
-        layernorm_forward(device, acts.blocks[0].ln_1, acts.blocks[0].ln_1_mean, acts.blocks[0].ln_1_rstd,
-                          acts.blocks[0].residual_in, w.blocks[0].ln_1_weight, w.blocks[0].ln_1_bias, N, C,
+        const Norm first = norm_before(0);
+        embedding_forward(device, first.residual, tokens, w.wte, w.wpe, B, seq_len, C);  // (N, C)
+        layernorm_forward(device, first.out, first.mean, first.rstd, first.residual, first.weight, first.bias, N, C,
                           kLayernormEps);  // (N, C)
         for (size_t l = 0; l < w.blocks.size(); l++) {
             const auto& p = w.blocks[l];
@@ -80,13 +80,9 @@ struct Gpt {
             matmul_forward(device, a.hidden, a.ln_2, p.c_fc_weight, p.c_fc_bias, N, C, 4 * C);         // (N, 4C)
             gelu_forward(device, a.gelu, a.hidden, N * 4 * C);                                         // (N, 4C)
             matmul_forward(device, acts.branch, a.gelu, p.mlp_c_proj_weight, p.mlp_c_proj_bias, N, 4 * C, C);  // (N, C)
-            const bool last = l + 1 == w.blocks.size();  // the block's output and the next norm, in one pass
-            auto* next = last ? nullptr : &acts.blocks[l + 1];
-            residual_layernorm_forward(device, last ? acts.residual_out : next->residual_in,
-                                       last ? acts.ln_f : next->ln_1, last ? acts.ln_f_mean : next->ln_1_mean,
-                                       last ? acts.ln_f_rstd : next->ln_1_rstd, a.residual_mid, acts.branch,
-                                       last ? w.ln_f_weight : w.blocks[l + 1].ln_1_weight,
-                                       last ? w.ln_f_bias : w.blocks[l + 1].ln_1_bias, N, C, kLayernormEps);  // (N, C)
+            const Norm next = norm_before(l + 1);  // the block's output and the norm behind it, in one pass
+            residual_layernorm_forward(device, next.residual, next.out, next.mean, next.rstd, a.residual_mid,
+                                       acts.branch, next.weight, next.bias, N, C, kLayernormEps);  // (N, C)
         }
     }
 
@@ -145,6 +141,20 @@ struct Gpt {
 
 private:
     int64_t max_tokens_;
+
+    // The norm that the residual stream goes through before block l, or, behind the last block, before the head.
+    struct Norm {
+        T *residual, *out;
+        float *mean, *rstd;
+        const T *weight, *bias;
+    };
+    Norm norm_before(size_t l) const {
+        const GptPointers<T>& w = weights.pointers;
+        if (l == w.blocks.size())
+            return {acts.residual_out, acts.ln_f, acts.ln_f_mean, acts.ln_f_rstd, w.ln_f_weight, w.ln_f_bias};
+        const auto& a = acts.blocks[l];
+        return {a.residual_in, a.ln_1, a.ln_1_mean, a.ln_1_rstd, w.blocks[l].ln_1_weight, w.blocks[l].ln_1_bias};
+    }
 
     // Final norm -> logits -> losses, a chunk of rows at a time, and with `scale` back to d_norm and the head's
     // gradient while the chunk is at hand. The mean of the losses.

@@ -249,10 +249,11 @@ TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoi
     const ScratchFolder scratch;
     const std::string out = scratch / "run";
     constexpr size_t n = 30000;
-    // What the child has been told is safely on the disk, in memory that outlives it.
-    auto* const committed = static_cast<int64_t*>(
-        mmap(nullptr, sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    // What the child has been told is safely on the disk, in memory that outlives it, and how many saves that were.
+    auto* const committed = static_cast<volatile int64_t*>(
+        mmap(nullptr, 2 * sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     REQUIRE(committed != MAP_FAILED);
+    volatile int64_t* const num_saves = committed + 1;
     *committed = -1;
     // The moments are spread over three saves, however fast the disk is.
     const auto start_time = std::chrono::steady_clock::now();
@@ -268,9 +269,12 @@ TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoi
             for (int64_t step = std::max<int64_t>(start, 0);; step++) {  // the first replaces what is there
                 save(out, step, n);
                 *committed = step;
+                *num_saves = *num_saves + 1;
                 prune(out, 2);
             }
         }
+        // Every other time counted from the child's first save, which on a busy machine may come late.
+        for (const int64_t before = *num_saves; kill_count % 2 && *num_saves == before;) usleep(100);
         usleep(useconds_t(rng.uniform() * std::min(three_saves_us.count(), 9e5)));
         REQUIRE(kill(child, SIGKILL) == 0);
         int status = 0;
@@ -289,7 +293,7 @@ TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoi
     }
     CHECK(interrupted > 0);  // some hit a save in the middle
     CHECK(*committed > 0);   // and some came later
-    munmap(committed, sizeof(int64_t));
+    munmap(const_cast<int64_t*>(committed), 2 * sizeof(int64_t));
 }
 
 TEST_CASE("a full disk leaves nothing behind but the older checkpoint", "[checkpoint]") {

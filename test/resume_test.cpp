@@ -5,9 +5,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A sample and a validation behind every third step, a checkpoint behind every sixth.
-const FlagMap kWatched = {{"steps", "30"},       {"checkpoint-every", "6"}, {"keep", "9"},     {"val-every", "3"},
-                          {"sample-every", "3"}, {"sample-tokens", "8"},    {"prompt", "The "}};
+// A sample and a validation (on half of the data, always the same) behind every third step, a checkpoint behind every
+// sixth.
+const FlagMap kWatched = {{"steps", "30"},      {"checkpoint-every", "6"}, {"keep", "9"},          {"val-every", "3"},
+                          {"val-tokens", "96"}, {"sample-every", "3"},     {"sample-tokens", "8"}, {"prompt", "The "}};
 
 FlagMap with(FlagMap flags, const FlagMap& more) {
     for (const auto& [name, value] : more) flags[name] = value;

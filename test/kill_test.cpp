@@ -66,6 +66,7 @@ TEST_CASE("a run that is killed again and again ends as if it had not been", "[k
         const FoundCheckpoint found = find_checkpoint(out);
         REQUIRE(found.passed_over.empty());
         REQUIRE(found.step >= newest);  // what was saved stays saved
+        for (const int64_t step : checkpoint_steps(out)) REQUIRE(verify(step_folder(out, step)).why == "");
         if (found.step == newest) longest_s *= 1.1;
         newest = found.step;
     }

@@ -53,7 +53,7 @@ struct Dataset {
 };
 
 void prepare(const std::string& arguments) {
-    const Finished finished = run("data/prepare " + arguments);
+    const Finished finished = run(program("data/prepare") + " " + arguments);
     INFO(arguments << ": " << finished.err);
     REQUIRE(finished.exit_code == 0);
     CHECK(finished.err == "");
@@ -61,7 +61,7 @@ void prepare(const std::string& arguments) {
 
 // What data/prepare says when it refuses: one line on stderr, exit code 2.
 std::string refusal(const std::string& arguments) {
-    const Finished finished = run("data/prepare " + arguments);
+    const Finished finished = run(program("data/prepare") + " " + arguments);
     CHECK(finished.exit_code == 2);
     CHECK(finished.out == "");
     CHECK(finished.err.rfind("error: ", 0) == 0);
@@ -75,7 +75,8 @@ const char* kListing = "dataset.json tokenizer.json train_000000.bin val_000000.
 TEST_CASE("a text file becomes characters, the last tenth for validation", "[prepare]") {
     const ScratchFolder scratch;
     write_file_atomically(scratch / "in.txt", "déjà vu: eleven");  // 15 characters: 13 + 2
-    const Finished finished = run("data/prepare " + scratch / "in.txt" + " --tokenizer char --out " + scratch / "out");
+    const Finished finished =
+        run(program("data/prepare") + " " + scratch / "in.txt" + " --tokenizer char --out " + scratch / "out");
     CHECK(finished.exit_code == 0);
     CHECK(contains(finished.out,
                    "13 training tokens in 1 files, 2 validation tokens in 1 files, vocabulary of 11 (char)"));
@@ -202,8 +203,8 @@ TEST_CASE("what data/prepare refuses, and that it leaves nothing behind", "[prep
     CHECK(contains(refusal(in), "--out is missing"));
     CHECK(contains(refusal(in + "--bogus 1" + out), "--bogus"));
     CHECK_FALSE(fs::exists(scratch / "out"));
-    CHECK(run("data/prepare --help").exit_code == 0);
-    CHECK(contains(run("data/prepare --help").out, "--val-fraction"));
+    CHECK(run(program("data/prepare") + " --help").exit_code == 0);
+    CHECK(contains(run(program("data/prepare") + " --help").out, "--val-fraction"));
 }
 
 TEST_CASE("a disk that is full: the old dataset stays as it was", "[prepare]") {
@@ -211,7 +212,8 @@ TEST_CASE("a disk that is full: the old dataset stays as it was", "[prepare]") {
     prepare("--stories 20000 --seed 1 --out " + scratch / "out");
     const std::string before = Dataset(scratch / "out").train;
     // A limit on the size of files does what a full disk does; its signal is ignored so that the write fails instead.
-    const Finished finished = run("trap '' XFSZ; ulimit -f 20; data/prepare --stories 200000 --out " + scratch / "out");
+    const Finished finished =
+        run("trap '' XFSZ; ulimit -f 20; " + program("data/prepare") + " --stories 200000 --out " + scratch / "out");
     CHECK(finished.exit_code == 2);
     CHECK(contains(finished.err,
                    "error: cannot write " + scratch / "out/unfinished/train_000000.bin.tmp: File too large"));
@@ -235,7 +237,8 @@ TEST_CASE("an interrupted run leaves nothing that looks complete", "[prepare]") 
     int refused = 0, killed = 0;
     for (int i = 0; i < 30; i++) {
         const std::string after = format("%.4f", 0.001 + whole_s * i / 30);
-        killed += run("timeout -s KILL " + after + " data/prepare " + arguments(i % 2)).exit_code != 0;
+        killed +=
+            run("timeout -s KILL " + after + " " + program("data/prepare") + " " + arguments(i % 2)).exit_code != 0;
         if (fs::exists(folder + "/unfinished")) {
             CHECK(contains(error_of([&] { open_shards(folder + "/train_*.bin"); }), "data/prepare was interrupted"));
             refused++;
@@ -250,7 +253,7 @@ TEST_CASE("an interrupted run leaves nothing that looks complete", "[prepare]") 
 
     // An error in the next run does not make a mixture look whole; a run to the end does.
     make_folders(folder + "/unfinished");
-    CHECK(run("trap '' XFSZ; ulimit -f 1; data/prepare " + arguments(0)).exit_code == 2);
+    CHECK(run("trap '' XFSZ; ulimit -f 1; " + program("data/prepare") + " " + arguments(0)).exit_code == 2);
     CHECK(fs::exists(folder + "/unfinished"));
     CHECK(listing(folder + "/unfinished") == "");
     prepare(arguments(0));
@@ -266,7 +269,7 @@ struct ScriptTree {
     ScriptTree() {
         make_folders(scratch / "data");
         fs::copy("data/tinyshakespeare.sh", script);
-        fs::create_symlink(fs::absolute("data/prepare"), scratch / "data/prepare");
+        fs::create_symlink(fs::absolute(program("data/prepare")), scratch / "data/prepare");
     }
 };
 

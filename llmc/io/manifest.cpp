@@ -49,7 +49,7 @@ static std::string damaged_part(const std::string& name, const MappedFile& file,
         if (!has_counts(record, {"begin", "end"}) || !has_text(record, "xxh3")) return "manifest.json is malformed";
         const uint64_t begin = record["begin"], end = record["end"];
         if (begin > end || end > file.size()) return "manifest.json is malformed";
-        if (hex64(xxh3(file.data() + begin, end - begin)) != record["xxh3"])
+        if (hex64(xxh3(file.data() + begin, end - begin)) != record["xxh3"].get<std::string>())
             return name + ": tensor " + tensor + " is damaged (its checksum differs)";
     }
     return name + ": its header is damaged (its checksum differs)";
@@ -67,7 +67,7 @@ static std::string why_file_differs(const std::string& folder, const std::string
     if (file.size() != bytes)
         return format("%s has %zu bytes, expected %llu%s", name.c_str(), file.size(),
                       static_cast<unsigned long long>(bytes), file.size() < bytes ? " (cut short)" : "");
-    if (hex64(xxh3(file.data(), file.size())) == record["xxh3"]) return "";
+    if (hex64(xxh3(file.data(), file.size())) == record["xxh3"].get<std::string>()) return "";
     return damaged_part(name, file, record.value("tensors", json()));
 }
 

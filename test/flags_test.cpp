@@ -186,3 +186,12 @@ TEST_CASE("JSON reads back exactly", "[flags]") {
     CHECK(contains(error("{\"batch-size\": 1.5}"), "expected an integer"));
     CHECK(contains(error("{\"batch-size\": 1, \"steps\": 1, \"learning-rate\": null}"), "expected a number"));
 }
+
+TEST_CASE("the table shows text as a config file takes it, on one line", "[flags]") {
+    std::string prompt = "a \"b\"\n\\", plain = "run/x", empty;
+    const std::vector<Field> fields = {
+        {"s", "prompt", &prompt, ""}, {"s", "plain", &plain, ""}, {"s", "empty", &empty, ""}};
+    const std::string table = config_table(fields);
+    CHECK(contains(table, "prompt \"a \\\"b\\\"\\n\\\\\"   plain run/x   empty \"\""));
+    CHECK(std::count(table.begin(), table.end(), '\n') == 1);
+}

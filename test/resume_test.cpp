@@ -84,7 +84,7 @@ TEST_CASE("a run that was stopped, at any step, goes on as if it had not been", 
                                             {"checkpoint-every", "0"},
                                             {"val-every", "1"},
                                             {"sample-every", "1"}});
-    for (const std::string how : {"SIGTERM", "SIGINT", "time budget"}) {
+    for (const std::string how : {"SIGTERM", "SIGINT", "SIGHUP", "time budget"}) {
         const std::string name = how.substr(0, 4), out = runs.path(name);
         FlagMap flags = runs.flags(name, endless);
         if (how == "time budget") flags["time-budget"] = "0.02";
@@ -92,7 +92,10 @@ TEST_CASE("a run that was stopped, at any step, goes on as if it had not been", 
         if (how != "time budget")
             for (int i = 0; i < 3000; i++, usleep(10000))
                 if (fs::exists(out + "/log.jsonl") && records_in(out, "step").size() >= 4) break;
-        must_succeed(started.finish(how == "SIGTERM" ? SIGTERM : how == "SIGINT" ? SIGINT : 0));
+        must_succeed(started.finish(how == "SIGTERM"  ? SIGTERM
+                                    : how == "SIGINT" ? SIGINT
+                                    : how == "SIGHUP" ? SIGHUP
+                                                      : 0));
 
         const std::vector<std::string> ends = records_in(out, "end");
         REQUIRE(ends.size() == 1);

@@ -187,6 +187,7 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"learning-rate", "nan"}}, {"--learning-rate nan: expected a number"});
     refused({{"lr-schedule", "step"}}, {"--lr-schedule step: expected one of cosine, linear, constant, wsd"});
     refused({{"keep", "0"}}, {"--keep 0: expected an integer of at least 1"});
+    refused({{"lr-schedule", "wsd"}, {"warmup-steps", "17"}}, {"--warmup-steps 17 and the last --decay-fraction 0.2"});
     refused({{"warmup-steps", "21"}}, {"--warmup-steps 21 is more than --steps 20", "lower one or raise the other"});
     refused({{"num-heads", "3"}}, {"--channels 32 is not a multiple of --num-heads 3: the nearest are 30 and 33"});
     refused({{"total-batch-size", "100"}},

@@ -59,14 +59,24 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
     return text;
 }
 
+// As --config takes it: bare if it can be, else quoted, on one line.
+static std::string quoted(const Field& field) {
+    const std::string text = text_of(field);
+    if (!std::holds_alternative<std::string*>(field.value)) return text;
+    if (!text.empty() && text.find_first_of(" \t\n\"\\#'") == std::string::npos) return text;
+    std::string safe = "\"";
+    for (const char c : text)
+        safe += c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '"' ? "\\\"" : c == '\\' ? "\\\\" : std::string(1, c);
+    return safe + "\"";
+}
+
 std::string config_table(const std::vector<Field>& fields) {
     constexpr size_t kWidth = 110;
     size_t indent = 0;
     for (const Field& field : fields) indent = std::max(indent, std::string(field.section).size() + 2);
     std::string text, line, section;
     for (const Field& field : fields) {
-        const bool quotes = std::holds_alternative<std::string*>(field.value) && text_of(field).empty();
-        const std::string item = std::string(field.name) + " " + (quotes ? "''" : text_of(field));
+        const std::string item = std::string(field.name) + " " + quoted(field);
         const bool new_section = field.section != section;
         if (new_section || line.size() + 3 + item.size() > kWidth) {
             if (!line.empty()) text += line + "\n";

@@ -75,6 +75,11 @@ void TrainConfig::validate() const {
             "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
     require(lr_schedule != "wsd" || decay_fraction > 0,
             "--lr-schedule wsd needs a --decay-fraction above 0, such as 0.2");
+    require(lr_schedule != "wsd" || steps == 0 ||
+                double(warmup_steps) + decay_fraction * double(steps) <= double(steps) + 0.5,
+            "--lr-schedule wsd: --warmup-steps %ld and the last --decay-fraction %g of --steps %ld overlap: lower one "
+            "of them",
+            warmup_steps, decay_fraction, steps);
 }
 
 int64_t TrainConfig::grad_accumulation(int64_t seq_len) const {
@@ -120,7 +125,7 @@ std::string flags_document() {
            "\n## Exit codes\n\n"
            "| code | meaning |\n"
            "|---|---|\n"
-           "| 0 | finished, or stopped by `--time-budget`, SIGTERM or Ctrl-C after saving a checkpoint |\n"
+           "| 0 | finished, or stopped by `--time-budget`, SIGTERM, SIGHUP or Ctrl-C after saving a checkpoint |\n"
            "| 1 | a bug of Anvil's: please report it |\n"
            "| 2 | a bad flag or input file, no space, a missing device or library |\n"
            "| 3 | another rank died or did not answer in time (for runs of many ranks, which this version does not "

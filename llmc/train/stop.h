@@ -1,6 +1,6 @@
 /*
-Asking a run to end early: SIGTERM (a scheduler), Ctrl-C (a person). The current step is finished and a checkpoint
-saved. A second signal ends the program at once.
+Asking a run to end early: SIGTERM (a scheduler), Ctrl-C (a person), SIGHUP (a terminal that goes away, but not under
+nohup). The current step is finished and a checkpoint saved. A second signal ends the program at once.
 */
 #pragma once
 #include <csignal>
@@ -15,13 +15,15 @@ inline void catch_stop_signals() {
     action.sa_flags = int(SA_RESETHAND);
     sigaction(SIGTERM, &action, nullptr);
     sigaction(SIGINT, &action, nullptr);
+    struct sigaction before = {};
+    if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
     // A file above the shell's limit (ulimit -f) is no reason to die without a word: the write fails and names the
     // file.
     std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// "SIGTERM", "SIGINT", or null while nobody has asked.
+// "SIGTERM", "SIGINT", "SIGHUP", or null while nobody has asked.
 inline const char* stop_signal() {
     const int number = stop_detail::received;
-    return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : nullptr;
+    return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : nullptr;
 }

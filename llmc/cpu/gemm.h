@@ -161,9 +161,12 @@ inline void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64
 inline void gemm(Cpu& cpu, float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided a, Strided b,
                  const float* bias, Write write) {
     constexpr int64_t kPackedCols = 2048;  // a block of B: kBlockK x kPackedCols floats, 2 MiB, shared by all threads
-    constexpr int64_t kChunkRows = 16 * kTileRows;  // rows of A that stay in a core's L2 while its panels pass by
+    constexpr int64_t kMostChunkRows = 16 * kTileRows;  // rows of A that stay in a core's L2 while its panels pass by
     const bool pack_a = a.col != 1;  // a transposed A is copied into strips of kTileRows, contiguous in k
     const int64_t block_k = std::min(K, kBlockK), strips = (M + kTileRows - 1) / kTileRows;
+    // Chunks of equal size, to a tile, so that each thread gets as much as the next.
+    const int64_t chunks = (M + kMostChunkRows - 1) / kMostChunkRows;
+    const int64_t chunk_rows = (strips + chunks - 1) / chunks * kTileRows;
     float* packed_b =
         cpu.shared(packed_size(block_k, std::min(N, kPackedCols)) + (pack_a ? strips * kTileRows * block_k : 0));
     float* packed_a = packed_b + packed_size(block_k, std::min(N, kPackedCols));
@@ -183,12 +186,11 @@ inline void gemm(Cpu& cpu, float* c, int64_t c_row, int64_t M, int64_t N, int64_
                     pack_panel<kTileRows>(packed_a + i * depth, turned, depth, std::min<int64_t>(kTileRows, M - i));
                 }
             });
-            const int64_t chunks = (M + kChunkRows - 1) / kChunkRows;
             const float* block_bias = bias && k0 == 0 ? bias + j0 : nullptr;
             const Write block_write = k0 == 0 ? write : Write::add;
             parallel_for(cpu, chunks * panels, [=](int64_t item) {
                 const int64_t j = item % panels * kTileCols;
-                const int64_t begin = item / panels * kChunkRows, end = std::min(M, begin + kChunkRows);
+                const int64_t begin = item / panels * chunk_rows, end = std::min(M, begin + chunk_rows);
                 for (int64_t i = begin; i < end; i += kTileRows)
                     multiply_panels(c + i * c_row + j0 + j, c_row, std::min<int64_t>(kTileRows, end - i),
                                     std::min<int64_t>(kTileCols, cols - j), depth,

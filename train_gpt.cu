@@ -106,11 +106,7 @@ void train(Device& device, const Start& start) {
     std::printf("data: %s tokens; threads: %d\n", count_text(double(train_data.num_tokens())).c_str(),
                 device.num_threads);
 
-    const auto validate = [&] {
-        const double loss = evaluate(model, *val_data, B, T, config.val_tokens);
-        state.best_val_loss = std::min(state.best_val_loss, loss);
-        log.validation(state.step, loss);
-    };
+    const auto validate = [&] { log.validation(state.step, evaluate(model, *val_data, B, T, config.val_tokens)); };
     const auto show_sample = [&] {
         Rng rng(mix64(config.seed) + uint64_t(state.step), Stream::sampling);  // the same after any interruption
         const std::vector<int32_t> tokens = sample(model, prompt, T, config.sample(), rng);

@@ -24,13 +24,6 @@ struct Rng {
 
     explicit Rng(uint64_t seed, Stream stream) : state(mix64(seed + kStep * uint64_t(stream))) {}
 
-    // Continues from a saved `state`.
-    static Rng at(uint64_t state) {
-        Rng rng(0, Stream::tests);
-        rng.state = state;
-        return rng;
-    }
-
     uint64_t next() { return mix64(state += kStep); }
     // As if n numbers had been drawn (a normal() draws two), so that threads can share a sequence out.
     void skip(uint64_t n) { state += n * kStep; }

@@ -42,7 +42,7 @@ enum class Write { set, add };
 inline int64_t num_panels(int64_t N) { return (N + kTileCols - 1) / kTileCols; }
 inline int64_t packed_size(int64_t K, int64_t N) { return num_panels(N) * kTileCols * K; }  // floats
 
-// Transposes 8 x 8: to[i + 8 or so rows apart] from rows of 8 consecutive floats.
+// to (8, 8)  <-  the transpose of from (8, 8); rows lie to_row and from_row floats apart
 ANVIL_INLINE void transpose_8x8(float* to, int64_t to_row, const float* from, int64_t from_row) {
     typedef float V8 __attribute__((vector_size(32)));
     V8 r[8], t[8];

@@ -2,8 +2,9 @@
 What the forward pass leaves for the backward pass, and the scratch of both, for up to B x T tokens. Everything is taken
 from one arena at the start.
 
-Saved, per block:  3 residual-sized inputs and outputs of norms, q k v, attention's output, the MLP's hidden layer
-before and after GELU: 17 C + small floats a token. The logits are never stored whole: see Gpt::head.
+Saved, per block and token: the input and output of both norms (4 C floats), q k v (3 C), attention's output (C), the
+MLP's hidden layer before and after GELU (8 C): 16 C, and a few for statistics. The logits are never stored whole: see
+Gpt::head.
 */
 #pragma once
 #include <algorithm>

@@ -2,7 +2,7 @@
 What a model is: its shape. GPT-2's sizes are presets of it, and any other shape can be asked for.
 
   ModelConfig config;  ... parse_flags(config.fields(), ...)
-  const GptShape shape = config.shape();       presets filled in, contradictions found
+  const GptShape shape = config.shape(V of the tokenizer);       presets filled in, contradictions found
 */
 #pragma once
 #include <cstdint>

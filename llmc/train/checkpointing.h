@@ -30,7 +30,6 @@ struct RunState {
     uint64_t epoch = 0, position = 0;  // of the data loader
     uint64_t data_key = 0;             // of what `position` counts in: data_key()
     double training_s = 0;             // time spent in steps
-    double best_val_loss = 1e30;
 
     std::vector<Field> fields() {
         return {{"", "step", &step, ""},
@@ -40,8 +39,7 @@ struct RunState {
                 {"", "epoch", &epoch, ""},
                 {"", "position", &position, ""},
                 {"", "data_key", &data_key, ""},
-                {"", "training_s", &training_s, ""},
-                {"", "best_val_loss", &best_val_loss, ""}};
+                {"", "training_s", &training_s, ""}};
     }
 };
 

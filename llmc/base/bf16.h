@@ -1,0 +1,37 @@
+/*
+bfloat16: the upper half of a float. One type for the CPU, for CUDA kernels and for files; it only stores. Arithmetic is
+done in float:
+
+  float x = to_float(weight[i]);        exact
+  weight[i] = to_bf16(x);               rounded to nearest, ties to even; NaN stays NaN
+
+Kernels convert with from_float<T>() of llmc/cuda/device.cuh, which is one instruction there.
+*/
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define ANVIL_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define ANVIL_HOST_DEVICE inline
+#endif
+
+struct bf16 {
+    uint16_t bits;
+};
+
+ANVIL_HOST_DEVICE float to_float(float x) { return x; }
+ANVIL_HOST_DEVICE float to_float(bf16 x) {
+    const uint32_t bits = uint32_t(x.bits) << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+ANVIL_HOST_DEVICE bf16 to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return bf16{uint16_t(bits >> 16 | 0x40)};
+    return bf16{uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}

@@ -93,11 +93,19 @@ CPU_SUM  := $(shell $(CXX) -march=$(CPU_ARCH) -Q --help=target 2>/dev/null | cks
 O   := build/$(VARIANT)
 # The everyday programs lie where people look for them; those of other variants stay in their build folder.
 BIN := $(if $(filter cpu,$(VARIANT)),,$(O)/)
-ENGINE  := $(patsubst %,$(O)/%.o,$(sort $(wildcard llmc/*/*.cpp)))
-TESTS   := $(patsubst %,$(O)/%.o,$(sort $(wildcard test/*_test.cpp)))
+ENGINE  := $(patsubst %,$(O)/%.o,$(sort $(filter-out llmc/cuda/%,$(wildcard llmc/*/*.cpp))))
+# With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
+OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
+TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
+TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cpp,$(TEST_FILES)))
+TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
+# The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
+EMULATED       := $(patsubst %,$(O)/emulated/%.o,llmc/cuda/cuda_device.cpp \
+  $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
+EMULATED_TESTS := $(patsubst %,$(O)/emulated/%.o,$(filter %.cu,$(TEST_FILES)))
 BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
 PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/prepare.cpp)))
-OBJECTS := $(ENGINE) $(TESTS) $(O)/test/main.cpp.o \
+OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o \
   $(patsubst %,$(O)/%.o,$(wildcard train_gpt.cu data/prepare.cpp dev/bench/*.cu))
 
 # V=1 shows whole commands.
@@ -107,7 +115,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests sanitize bench lint format info help clean headers FORCE
+.PHONY: all objects test run-tests run-emulated race sanitize bench lint format info help clean headers FORCE
 
 all: $(PROGRAMS) ## build what this machine can (the default)
 
@@ -128,6 +136,19 @@ $(O)/%.cu.o: %.cu $(O)/flags | headers
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)
 	$(Q)$(CCACHE) $(COMPILE) -MMD -MP -x c++ -c $< -o $@
+
+# -fno-strict-aliasing: kernels read sixteen bytes of any type at once. `#pragma unroll` is nvcc's.
+EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE) -fno-strict-aliasing -Wno-unknown-pragmas
+$(O)/emulated/%.cpp.o: %.cpp $(O)/flags | headers
+	@mkdir -p $(@D)
+	$(call say,CXX,"$< (emulated)")
+	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) -MMD -MP -c $< -o $@
+
+# Kernels are where races are looked for: see dev/emulator/race.h.
+$(O)/emulated/%.cu.o: %.cu $(O)/flags | headers
+	@mkdir -p $(@D)
+	$(call say,CXX,"$< (emulated)")
+	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread) -MMD -MP -x c++ -c $< -o $@
 
 # Catch2's own code: 16 s to compile with optimisation, and nothing of it matters for speed.
 $(O)/test/main.cpp.o: override OPT := -O0
@@ -157,14 +178,32 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS
 test: ## build and run the tests; OP=layernorm runs one topic
 	@USE_MPI=$(USE_MPI) DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests
 	@+$(SUBMAKE) run-tests
+	@+$(SUBMAKE) run-emulated
 
-run-tests: $(O)/tests $(PROGRAMS)
-	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/tests $(if $(OP),'[$(OP)]') $(TEST_ARGS)
+# A topic may have tests of one kind only, and may do without the programs.
+NEEDED_PROGRAMS = $(if $(shell grep -l 'program."' $(TEST_FILES)),$(PROGRAMS))
+TOPIC = $(if $(OP),'[$(OP)]') $(TEST_ARGS)
+run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
+	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/$(TEST_NAME) $(TOPIC))
+
+# In every order of threads that the emulator has: a result that depends on it is wrong.
+SCHEDULES ?= in_order reverse random
+run-emulated: $(if $(EMULATED_TESTS),$(O)/emulated-$(TEST_NAME))
+	@set -e; for schedule in $(if $(EMULATED_TESTS),$(SCHEDULES)); do \
+	  echo "emulated GPU, threads $$schedule:"; \
+	  ANVIL_EMULATOR_SCHEDULE=$$schedule ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/emulated-$(TEST_NAME) $(TOPIC); done
 
 # main.cpp.o last: of an inline function in two objects the linker keeps the first, and that one is not optimised.
-$(O)/tests: $(TESTS) $(ENGINE) $(O)/test/main.cpp.o
+$(O)/$(TEST_NAME): $(TESTS) $(ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+$(O)/emulated-$(TEST_NAME): $(EMULATED_TESTS) $(EMULATED) $(ENGINE) $(O)/test/main.cpp.o
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+race: ## the kernels' tests under the race checker
+	@+$(SUBMAKE) run-emulated VARIANT=race RACE=1 OPT=-O1 SCHEDULES=in_order
 
 sanitize: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@+ASAN_OPTIONS=$(ASAN_OPTIONS):abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test \

@@ -1,0 +1,242 @@
+// See race.h. This file is compiled without -fsanitize=thread, and nothing links libtsan.
+#include "dev/emulator/race.h"
+#include <unistd.h>
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+#include "dev/emulator/emulator.h"
+#include "llmc/base/check.h"  // format
+
+extern "C" char __executable_start;
+
+namespace emulator {
+
+RaceClock race_clock;
+bool is_shared_memory(uintptr_t address);  // emulator.cpp
+
+namespace {
+
+enum Readers : uint8_t { one_thread, one_warp, several_warps };
+
+// An access as it is remembered: who, when by the block's own clock, and where in the code.
+struct Stamp {
+    uint32_t block = 0, code = 0, barriers = 0, syncwarps = 0;
+    uint16_t thread = 0;
+    bool atomic = false;
+    Readers readers = one_thread;
+};
+struct Cell {
+    Stamp write, read;
+};
+constexpr uintptr_t kCellBytes = 2, kPageBytes = 4096;  // a bf16 a cell
+std::unordered_map<uintptr_t, std::vector<Cell>> pages;
+
+// What a thread had seen when it released, after a fence, through an atomic; and who acquired it when.
+struct Release {
+    uint32_t block, barriers;
+    uint16_t thread;
+};
+struct Acquired {
+    Release release;
+    uint32_t barriers;
+    uint16_t thread;
+};
+std::unordered_map<const void*, std::vector<Release>> releases;
+std::vector<Acquired> acquired;  // by the running block
+
+std::vector<Site> sites;  // of accesses that a wrapper reported; code = kSite + index
+constexpr uint32_t kSite = 0x80000000;
+std::set<std::pair<uint32_t, uint32_t>> reported;
+std::string findings;
+
+uint32_t number_of(Site site) {
+    const auto found = std::find(sites.begin(), sites.end(), site);
+    if (found == sites.end()) sites.push_back(site);
+    return kSite + uint32_t((found == sites.end() ? sites.end() - 1 : found) - sites.begin());
+}
+
+std::string place(uint32_t code) {
+    if (code & kSite) return format("%s:%d", sites[code - kSite].file, sites[code - kSite].line);
+    const std::string command = format("addr2line -e /proc/%d/exe 0x%x", getpid(), code - 1);
+    char line[1024] = "?";
+    if (FILE* output = popen(command.c_str(), "r")) {
+        if (std::fgets(line, sizeof line, output)) line[std::strcspn(line, "\n")] = 0;
+        pclose(output);
+    }
+    return line;
+}
+
+bool ordered(const Stamp& before, bool atomic, bool shared) {
+    const RaceClock& now = race_clock;
+    const Thread& thread = *current.thread;
+    if (before.block < now.first_block) return true;  // of an earlier launch, or none
+    if (before.atomic && atomic) return true;
+    if (before.block != now.block) {
+        if (shared) return true;  // another block's, whose place this block's arrays have taken
+        for (const Acquired& a : acquired)
+            if (a.release.block == before.block &&
+                (before.barriers < a.release.barriers || before.thread == a.release.thread) &&
+                (a.barriers < now.barriers || a.thread == thread.number))
+                return true;
+        return false;
+    }
+    if (before.readers == one_thread && before.thread == thread.number) return true;
+    if (before.barriers < now.barriers) return true;
+    return before.readers != several_warps && before.thread / 32 == thread.warp &&
+           before.syncwarps < now.syncwarps[thread.warp];
+}
+
+void report(const char* kind, const Stamp& before, uint32_t code, bool shared) {
+    if (!reported.insert({before.code, code}).second) return;
+    findings += format("\n  %s on %s memory: thread %u of block %u at %s, then thread %u of block %u at %s", kind,
+                       shared ? "shared" : "global", before.thread, before.block - race_clock.first_block,
+                       place(before.code).c_str(), current.thread->number, race_clock.block - race_clock.first_block,
+                       place(code).c_str());
+}
+
+void remember_read(Stamp& last, Stamp read) {
+    if (last.block == read.block && last.barriers == read.barriers) {
+        if (last.thread == read.thread)
+            read.readers = last.readers;
+        else
+            read.readers = last.thread / 32 == read.thread / 32 ? std::max(last.readers, one_warp) : several_warps;
+        if (last.readers == several_warps) read.readers = several_warps;
+    }
+    last = read;
+}
+
+void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t code) {
+    const Thread* thread = current.thread;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (!thread || address - race_clock.stacks < race_clock.stacks_bytes) return;  // the host, or a thread's own stack
+    const bool shared = is_shared_memory(address);
+    Stamp stamp;
+    stamp.block = race_clock.block, stamp.code = code, stamp.barriers = race_clock.barriers;
+    stamp.syncwarps = race_clock.syncwarps[thread->warp], stamp.thread = uint16_t(thread->number);
+    stamp.atomic = atomic;
+    for (uintptr_t at = address / kCellBytes * kCellBytes; at < address + bytes; at += kCellBytes) {
+        std::vector<Cell>& page = pages[at / kPageBytes];
+        if (page.empty()) page.resize(kPageBytes / kCellBytes);
+        Cell& cell = page[at % kPageBytes / kCellBytes];
+        if (!ordered(cell.write, atomic, shared))
+            report(write ? "write after write" : "read after write", cell.write, code, shared);
+        if (write && !ordered(cell.read, false, shared)) report("write after read", cell.read, code, shared);
+        if (write) cell.write = stamp;
+        if (!write) remember_read(cell.read, stamp);
+    }
+}
+
+// Called before every atomic. With a fence behind it, the thread releases what it did and acquires what others
+// released.
+void atomic_access(const void* pointer, size_t bytes, uint32_t code) {
+    access(pointer, bytes, true, true, code);
+    if (!current.thread || !current.thread->fenced) return;
+    const auto thread = uint16_t(current.thread->number);
+    std::vector<Release>& through = releases[pointer];
+    for (const Release& release : through) acquired.push_back({release, race_clock.barriers, thread});
+    through.push_back({race_clock.block, race_clock.barriers, thread});
+}
+
+uint32_t code_of(const void* address) {
+    return uint32_t(reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(&__executable_start));
+}
+
+}  // namespace
+
+void race_begin_launch(uint32_t num_blocks) {
+    static uint32_t next_block = 1;
+    race_clock.first_block = next_block;
+    race_clock.block = next_block - 1;
+    next_block += num_blocks;
+    releases.clear();
+    findings.clear();
+}
+
+void race_begin_block() {
+    race_clock.block++;
+    race_clock.barriers = 0;
+    std::fill(std::begin(race_clock.syncwarps), std::end(race_clock.syncwarps), 0);
+    acquired.clear();
+}
+
+std::string race_end_launch() {
+    reported.clear();
+    return findings;
+}
+
+void note_access(const void* pointer, size_t bytes, bool write, Site site) {
+    access(pointer, bytes, write, false, number_of(site));
+}
+
+}  // namespace emulator
+
+// ---- what the compiler calls -------------------------------------------------------------------------------------
+#define CODE emulator::code_of(__builtin_return_address(0))
+#define ACCESSES(n)                                                                        \
+    void __tsan_read##n(void* p) { emulator::access(p, n, false, false, CODE); }           \
+    void __tsan_write##n(void* p) { emulator::access(p, n, true, false, CODE); }           \
+    void __tsan_unaligned_read##n(void* p) { emulator::access(p, n, false, false, CODE); } \
+    void __tsan_unaligned_write##n(void* p) { emulator::access(p, n, true, false, CODE); } \
+    void __tsan_volatile_read##n(void* p) { emulator::access(p, n, false, false, CODE); }  \
+    void __tsan_volatile_write##n(void* p) { emulator::access(p, n, true, false, CODE); }
+#define ATOMICS(bits, T)                                                                                    \
+    T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); } \
+    void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                         \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
+        __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                                       \
+    }                                                                                                       \
+    T __tsan_atomic##bits##_fetch_add(volatile T* p, T value, int) {                                        \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
+        return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);                                              \
+    }                                                                                                       \
+    T __tsan_atomic##bits##_fetch_sub(volatile T* p, T value, int) {                                        \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
+        return __atomic_fetch_sub(p, value, __ATOMIC_SEQ_CST);                                              \
+    }                                                                                                       \
+    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                         \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
+        return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);                                             \
+    }                                                                                                       \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {      \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
+        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+    }
+
+extern "C" {
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+ATOMICS(8, uint8_t)
+ATOMICS(16, uint16_t)
+ATOMICS(32, uint32_t)
+ATOMICS(64, uint64_t)
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void __tsan_read_range(void* p, size_t n) { emulator::access(p, n, false, false, CODE); }
+void __tsan_write_range(void* p, size_t n) { emulator::access(p, n, true, false, CODE); }
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void* __tsan_memcpy(void* to, const void* from, size_t n) {
+    emulator::access(from, n, false, false, CODE);
+    emulator::access(to, n, true, false, CODE);
+    return std::memcpy(to, from, n);
+}
+void* __tsan_memset(void* to, int value, size_t n) {
+    emulator::access(to, n, true, false, CODE);
+    return std::memset(to, value, n);
+}
+void* __tsan_memmove(void* to, const void* from, size_t n) {
+    emulator::access(from, n, false, false, CODE);
+    emulator::access(to, n, true, false, CODE);
+    return std::memmove(to, from, n);
+}
+}

@@ -1,0 +1,200 @@
+/*
+The CUDA runtime's functions on the host. A stream is a queue; by default its work is done at once. With lazy streams
+nothing is done before somebody waits for it: host code that reads a result too early, or changes a buffer that a copy
+has yet to read, is found out that way.
+*/
+#include <cuda_runtime_api.h>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <set>
+#include "dev/emulator/emulator.h"
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+#define ANVIL_MSAN
+#include <sanitizer/msan_interface.h>
+#endif
+#endif
+
+namespace emulator {
+
+size_t memory_bytes();
+void submit(cudaStream_t stream, std::function<void()> work);
+
+struct Stream {
+    std::deque<std::function<void()>> queue;
+};
+
+struct Event {
+    Stream* stream = nullptr;
+    bool done = true;
+    int records = 0;  // the last one counts
+    std::chrono::steady_clock::time_point when{};
+};
+
+static std::set<Stream*> streams;
+
+static void drain(Stream* stream) {
+    while (!stream->queue.empty()) {
+        const std::function<void()> work = std::move(stream->queue.front());
+        stream->queue.pop_front();
+        work();  // may throw: what is behind it stays
+    }
+}
+
+static void drain_until(Event* event) {
+    while (!event->done && !event->stream->queue.empty()) {
+        const std::function<void()> work = std::move(event->stream->queue.front());
+        event->stream->queue.pop_front();
+        work();
+    }
+}
+
+void submit(cudaStream_t stream, std::function<void()> work) {
+    if (stream && options().lazy_streams)
+        stream->queue.push_back(std::move(work));
+    else
+        work();
+}
+
+}  // namespace emulator
+
+using emulator::Event;
+using emulator::options;
+using emulator::Stream;
+using emulator::submit;
+
+const char* cudaGetErrorString(cudaError_t status) {
+    switch (status) {
+        case cudaSuccess:
+            return "no error";
+        case cudaErrorMemoryAllocation:
+            return "out of memory";
+        case cudaErrorInvalidDevice:
+            return "invalid device ordinal";
+        case cudaErrorNotReady:
+            return "device not ready";
+        default:
+            return "an error of the emulated runtime";
+    }
+}
+const char* cudaGetErrorName(cudaError_t status) {
+    return status == cudaSuccess ? "cudaSuccess" : "emulated cudaError";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    *properties = {};
+    std::strcpy(properties->name, "emulated GPU");
+    properties->totalGlobalMem = emulator::memory_bytes();
+    properties->major = 9;
+    properties->multiProcessorCount = 4;  // few, so that small shapes have more blocks than that
+    properties->l2CacheSize = 1 << 20;
+    return cudaSuccess;
+}
+
+// ---- memory: what is in use is counted, so that a plan can be held against it ------------------------------------
+namespace emulator {
+static size_t used_bytes = 0;
+size_t memory_bytes() {
+    static const char* text = std::getenv("ANVIL_EMULATOR_MEMORY_MIB");
+    static const size_t bytes = (text ? std::strtoull(text, nullptr, 10) : 4096) << 20;
+    return bytes;
+}
+struct Allocation {
+    void* data;
+    size_t bytes;
+    bool operator<(const Allocation& other) const { return data < other.data; }
+};
+static std::set<Allocation> allocations;
+}  // namespace emulator
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+    *total = emulator::memory_bytes();
+    *free = *total - emulator::used_bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+    if (bytes > emulator::memory_bytes() - emulator::used_bytes) return cudaErrorMemoryAllocation;
+    if (posix_memalign(data, 256, bytes)) return cudaErrorMemoryAllocation;
+    emulator::allocations.insert({*data, bytes});
+    emulator::used_bytes += bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+    const auto found = emulator::allocations.find({data, 0});
+    if (!data) return cudaSuccess;
+    if (found == emulator::allocations.end()) return cudaErrorInvalidValue;
+    emulator::used_bytes -= found->bytes;
+    emulator::allocations.erase(found);
+    std::free(data);
+    return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** data, size_t bytes) {
+    return posix_memalign(data, 256, bytes) ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+    submit(stream, [=] { std::memcpy(to, from, bytes); });
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+    submit(stream, [=] {
+        std::memset(data, value, bytes);
+#ifdef ANVIL_MSAN
+        if (value == 0xFF) __msan_allocated_memory(data, bytes);  // Anvil's sign for "not written yet"
+#endif
+    });
+    return cudaSuccess;
+}
+
+// ---- streams and events ------------------------------------------------------------------------------------------
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    *stream = new Stream;
+    emulator::streams.insert(*stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    emulator::streams.erase(stream);
+    delete stream;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return emulator::drain(stream), cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+    for (Stream* stream : emulator::streams) emulator::drain(stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    submit(stream, [=] { emulator::drain_until(event); });
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new Event, cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    event->stream = stream;
+    event->done = false;
+    const int record = ++event->records;
+    submit(stream, [=] {
+        event->done = record == event->records;
+        event->when = std::chrono::steady_clock::now();
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return event->done ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return emulator::drain_until(event), cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+    if (!begin->done || !end->done) return cudaErrorNotReady;
+    *ms = std::chrono::duration<float, std::milli>(end->when - begin->when).count();
+    return cudaSuccess;
+}

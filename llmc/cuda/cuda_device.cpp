@@ -1,0 +1,110 @@
+// See cuda_device.h.
+#include "llmc/cuda/cuda_device.h"
+
+namespace {
+
+std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
+
+}  // namespace
+
+void throw_cuda_error(cudaError_t status, const std::string& what) {
+    cudaGetLastError();  // errors of a call stay set: the next check would find this one again
+    const bool mendable = status == cudaErrorMemoryAllocation || status == cudaErrorNoDevice ||
+                          status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice;
+    throw Error(mendable ? kExitUsage : kExitInternal,
+                format("%s: %s (%s)", what.c_str(), cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+std::string why_no_gpu(int ordinal) {
+    int count = 0, driver = 0, runtime = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    cudaGetLastError();
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (status == cudaErrorInsufficientDriver && driver == 0) return "no NVIDIA driver is loaded";
+    if (status == cudaErrorInsufficientDriver)
+        return format("the NVIDIA driver is for CUDA %s and this build is of CUDA %s: update the driver",
+                      version_text(driver).c_str(), version_text(runtime).c_str());
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
+        return "no GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)";
+    if (status != cudaSuccess) return format("the CUDA runtime says: %s", cudaGetErrorString(status));
+    if (ordinal >= count) return format("GPU %d was asked for, and there are %d", ordinal, count);
+    int major = 0, minor = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "asking GPU %d", ordinal);
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "asking GPU %d", ordinal);
+    if (major * 10 + minor < kOldestComputeCapability)
+        return format("GPU %d has compute capability %d.%d: Anvil's kernels need %d.%d (Ampere) or newer", ordinal,
+                      major, minor, kOldestComputeCapability / 10, kOldestComputeCapability % 10);
+    return "";
+}
+
+Cuda::Cuda(int ordinal) : ordinal(ordinal) {
+    const std::string why = why_no_gpu(ordinal);
+    require(why.empty(), "--device cuda: %s", why.c_str());
+    cuda_check(cudaSetDevice(ordinal), "choosing GPU %d", ordinal);
+    cudaDeviceProp properties;
+    cuda_check(cudaGetDeviceProperties(&properties, ordinal), "asking GPU %d for its properties", ordinal);
+    name = properties.name;
+    compute_capability = properties.major * 10 + properties.minor;
+    num_sms = properties.multiProcessorCount;
+    memory_bytes = properties.totalGlobalMem;
+    l2_bytes = size_t(properties.l2CacheSize);
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream on GPU %d", ordinal);
+}
+
+Cuda::~Cuda() {
+    // Nothing is thrown here: after a failed kernel every call fails, and the first error is the one to report.
+    cudaStreamSynchronize(stream);
+    if (workspace_) cudaFree(workspace_);
+    cudaStreamDestroy(stream);
+}
+
+void* Cuda::allocate(size_t bytes) {
+    void* data = nullptr;
+    const size_t size = bytes > 0 ? bytes : 1;
+    const cudaError_t status = cudaMalloc(&data, size);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        throw Error(kExitUsage, format("out of GPU memory: %.1f MiB asked for, %.1f of %.1f MiB are free. Lower "
+                                       "--batch-size or --seq-len",
+                                       double(size) / (1 << 20), double(free_bytes()) / (1 << 20),
+                                       double(memory_bytes) / (1 << 20)));
+    }
+    cuda_check(status, "allocating %.1f MiB on GPU %d", double(size) / (1 << 20), ordinal);
+    cuda_check(cudaMemsetAsync(data, 0xFF, size, stream), "filling %zu bytes with NaN", size);
+    return data;
+}
+
+void Cuda::release(void* data, size_t) {
+    cudaStreamSynchronize(stream);
+    cudaFree(data);
+}
+
+void* Cuda::allocate_pinned(size_t bytes) {
+    void* data = nullptr;
+    cuda_check(cudaMallocHost(&data, bytes > 0 ? bytes : 1), "pinning %zu bytes of host memory", bytes);
+    return data;
+}
+
+void Cuda::release_pinned(void* data) {
+    cudaStreamSynchronize(stream);
+    cudaFreeHost(data);
+}
+
+size_t Cuda::free_bytes() const {
+    size_t free = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "asking GPU %d for its free memory", ordinal);
+    return free;
+}
+
+void* Cuda::workspace(size_t bytes) {
+    if (bytes > workspace_bytes_) {
+        if (workspace_) release(workspace_, workspace_bytes_);
+        workspace_ = nullptr, workspace_bytes_ = 0;
+        workspace_ = allocate(bytes);
+        workspace_bytes_ = bytes;
+    }
+    return workspace_;
+}
+
+void Cuda::synchronize() { cuda_check(cudaStreamSynchronize(stream), "waiting for GPU %d", ordinal); }

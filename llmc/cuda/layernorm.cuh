@@ -1,0 +1,188 @@
+/*
+LayerNorm:   out = (inp - mean) * rstd * weight + bias,   one row of C at a time; fused with the residual stream's add
+
+  inp, out, dinp, dout (N, C) T     weight, bias (C) T     mean, rstd (N) f32: saved for backward
+  dweight, dbias (C) f32            dinp += , dweight += , dbias +=     (llmc/cpu/layernorm.h has the formulas)
+
+Math      f32; the mean first, then the centred variance, as on the CPU
+Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
+          thread kPacks packs of columns, for which it sums dweight and dbias in registers; then add_partials
+Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T)
+Accuracy  f32: within roundings of the CPU's; bf16: 1 eps of |out| + rms(out) (test/layernorm_cuda_test.cu)
+Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
+*/
+#pragma once
+#include "llmc/base/check.h"     // require
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
+#include "llmc/cuda/reduce.cuh"  // add_partials
+
+inline constexpr int kNormRowsPerBlock = 4;  // forward
+inline constexpr int kNormMaxThreads = 512;  // backward: leaves each thread 128 registers
+
+template <class T, bool kResidual>
+__global__ void __launch_bounds__(kWarp* kNormRowsPerBlock)
+    layernorm_forward_kernel(T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
+                             const T* weight, const T* bias, int64_t N, int C, float eps) {
+    constexpr int P = Pack<T>::size;
+    SMEM_DYNAMIC(T, rows);  // (kNormRowsPerBlock, C); a lane reads only what it wrote itself
+    T* row = rows + threadIdx.y * C;
+    const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (n >= N) return;  // whole warps leave together
+    const int first = threadIdx.x * P, step = kWarp * P;
+    inp1 += n * C, out += n * C;
+    float sum = 0;
+    for (int c = first; c < C; c += step) {
+        Pack<T> x = load16_streaming(inp1 + c);
+        if constexpr (kResidual) {
+            const Pack<T> y = load16_streaming(inp2 + n * C + c);
+            for (int k = 0; k < P; k++) x[k] = from_float<T>(to_float(x[k]) + to_float(y[k]));
+            store16(residual + n * C + c, x);
+        }
+        store16(row + c, x);
+        for (int k = 0; k < P; k++) sum += to_float(x[k]);
+    }
+    const float m = warp_sum(sum) / float(C);
+    float squares = 0;
+    for (int c = first; c < C; c += step) {
+        const Pack<T> x = load16(row + c);
+        for (int k = 0; k < P; k++) {
+            const float centred = to_float(x[k]) - m;
+            squares = fmaf(centred, centred, squares);
+        }
+    }
+    const float s = 1 / sqrtf(warp_sum(squares) / float(C) + eps);
+    for (int c = first; c < C; c += step) {
+        const Pack<T> x = load16(row + c), w = load16(weight + c), b = load16(bias + c);
+        Pack<T> y;
+        for (int k = 0; k < P; k++)
+            y[k] = from_float<T>(fmaf((to_float(x[k]) - m) * s, to_float(w[k]), to_float(b[k])));
+        store16(out + c, y);
+    }
+    if (threadIdx.x == 0) mean[n] = m, rstd[n] = s;
+}
+
+template <class T, bool kResidual>
+void launch_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
+                              const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
+    require(C % Pack<T>::size == 0, "layernorm of %ld channels: they must be a multiple of %d, 16 bytes", C,
+            Pack<T>::size);
+    launch(cuda, "layernorm_forward", layernorm_forward_kernel<T, kResidual>, unsigned(ceil_div(N, kNormRowsPerBlock)),
+           dim3(kWarp, kNormRowsPerBlock), size_t(kNormRowsPerBlock) * size_t(C) * sizeof(T), residual, out, mean, rstd,
+           inp1, inp2, weight, bias, N, int(C), eps);
+}
+
+template <class T>
+void layernorm_forward(Cuda& cuda, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
+                       int64_t N, int64_t C, float eps) {
+    launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps);
+}
+
+template <class T>
+void residual_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
+                                const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
+    launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps);
+}
+
+// With x = (inp - mean) * rstd and g = dout * weight:
+//   dinp += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
+// partials (gridDim.x, 2, C)
+template <class T, int kPacks, int kRows>
+__global__ void __launch_bounds__(kNormMaxThreads)
+    layernorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* mean,
+                              const float* rstd, int64_t N, int C) {
+    constexpr int P = Pack<T>::size;
+    SMEM_STATIC(float, sums, [2][kWarp][2 * kRows]);  // two of them by turns: one barrier a round is enough
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
+    const auto column = [&](int i) { return int(threadIdx.x + i * blockDim.x) * P; };
+    float dw[kPacks][P] = {}, db[kPacks][P] = {};
+    const int64_t num_rounds = ceil_div(N, int64_t(kRows));
+    int turn = 0;
+    for (int64_t round = blockIdx.x; round < num_rounds; round += gridDim.x, turn ^= 1) {
+        const int64_t first = round * kRows;
+        Pack<T> x_pack[kRows][kPacks], d_pack[kRows][kPacks];
+        float m[kRows], s[kRows], sum[2 * kRows] = {};
+#pragma unroll
+        for (int r = 0; r < kRows; r++) {
+            const int64_t n = first + r < N ? first + r : N - 1;  // the last one again rather than a branch
+            m[r] = mean[n], s[r] = rstd[n];
+#pragma unroll
+            for (int i = 0; i < kPacks; i++) {
+                if (column(i) >= C) continue;
+                x_pack[r][i] = load16(inp + n * C + column(i));
+                d_pack[r][i] = load16(dout + n * C + column(i));
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kPacks; i++) {
+            if (column(i) >= C) continue;
+            const Pack<T> w = load16(weight + column(i));
+#pragma unroll
+            for (int r = 0; r < kRows; r++)
+#pragma unroll
+                for (int k = 0; k < P; k++) {
+                    const float x = (to_float(x_pack[r][i][k]) - m[r]) * s[r], d = to_float(d_pack[r][i][k]);
+                    const float g = d * to_float(w[k]);
+                    sum[2 * r] += g;
+                    sum[2 * r + 1] = fmaf(g, x, sum[2 * r + 1]);
+                    if (first + r < N) dw[i][k] = fmaf(d, x, dw[i][k]), db[i][k] += d;
+                }
+        }
+#pragma unroll
+        for (int j = 0; j < 2 * kRows; j++) {
+            sum[j] = warp_sum(sum[j]);
+            if (lane == 0) sums[turn][warp][j] = sum[j];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < 2 * kRows; j++) {
+            sum[j] = 0;
+            for (int w = 0; w < num_warps; w++) sum[j] += sums[turn][w][j];
+            sum[j] /= float(C);
+        }
+#pragma unroll
+        for (int i = 0; i < kPacks; i++) {
+            if (column(i) >= C) continue;
+            const Pack<T> w = load16(weight + column(i));
+#pragma unroll
+            for (int r = 0; r < kRows; r++) {
+                if (first + r >= N) continue;
+                T* to = dinp + (first + r) * C + column(i);
+                Pack<T> dx = load16(to);
+#pragma unroll
+                for (int k = 0; k < P; k++) {
+                    const float x = (to_float(x_pack[r][i][k]) - m[r]) * s[r];
+                    const float g = to_float(d_pack[r][i][k]) * to_float(w[k]);
+                    dx[k] = from_float<T>(fmaf(g - sum[2 * r] - x * sum[2 * r + 1], s[r], to_float(dx[k])));
+                }
+                store16(to, dx);
+            }
+        }
+    }
+    float* to = partials + int64_t(blockIdx.x) * 2 * C;
+    for (int i = 0; i < kPacks; i++)
+        if (column(i) < C)
+            for (int k = 0; k < P; k++) to[column(i) + k] = dw[i][k], to[C + column(i) + k] = db[i][k];
+}
+
+template <class T>
+void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
+                        const float* mean, const float* rstd, int64_t N, int64_t C) {
+    constexpr int64_t P = Pack<T>::size, kMost = 2 * kNormMaxThreads * P;
+    require(C % P == 0 && C <= kMost, "layernorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
+            kMost);
+    // Two packs a thread where one is not enough, and so many rows that the registers suffice.
+    const auto start = [&](auto packs, auto rows) {
+        constexpr int kPacks = packs, kRows = rows;
+        const int64_t threads = ceil_div(ceil_div(C / P, int64_t(kPacks)), kWarp) * kWarp;
+        const int64_t per_sm = std::max<int64_t>(1, 1024 / threads);
+        const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
+        float* partials = cuda.workspace_of<float>(blocks * 2 * C);
+        launch(cuda, "layernorm_backward", layernorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks),
+               unsigned(threads), 0, dinp, partials, dout, inp, weight, mean, rstd, N, int(C));
+        add_partials(cuda, dweight, partials, blocks, 2 * C, C);
+        add_partials(cuda, dbias, partials + C, blocks, 2 * C, C);
+    };
+    using std::integral_constant;
+    if (C <= kNormMaxThreads * P) return start(integral_constant<int, 1>(), integral_constant<int, 4>());
+    start(integral_constant<int, 2>(), integral_constant<int, 1>());
+}

@@ -1,0 +1,77 @@
+/*
+Sums over rows in a fixed order, in two stages: blocks leave partial sums in the workspace, then one kernel adds them
+up.
+
+  add_partials       out[c] += sum over i < num of partials[i * stride + c]                    for c in [0, n)
+  add_column_sums    out[c] += sum over r < N of inp[r, c]     inp (N, C) T, out (C) f32: a bias's gradient
+
+Work      add_partials: 32 columns a block, its warps share out the partials; column sums: a block adds kColumnRows rows
+Bytes     N*C*sizeof(T) for the column sums; the partials are N / kColumnRows of that in f32
+Accuracy  the order of additions depends on the shape alone: the same bits each time; 2 f32 eps of the sum of absolute
+          values (test/reduce_cuda_test.cu)
+Requires  column sums: C % Pack<T>::size == 0
+*/
+#pragma once
+#include "llmc/base/check.h"     // require
+#include "llmc/cuda/device.cuh"  // Pack, load16, launch
+
+inline constexpr int kAddWarps = 16;
+
+template <class T = float>
+__global__ void __launch_bounds__(kWarp* kAddWarps)
+    add_partials_kernel(T* out, const float* partials, int64_t num, int64_t stride, int64_t n) {
+    SMEM_STATIC(float, sums, [kAddWarps][kWarp]);
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int64_t c = int64_t(blockIdx.x) * kWarp + lane;
+    float sum = 0;
+    if (c < n)
+        for (int64_t i = warp; i < num; i += kAddWarps) sum += partials[i * stride + c];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || c >= n) return;
+    for (int w = 1; w < kAddWarps; w++) sum += sums[w][lane];
+    out[c] += sum;
+}
+
+inline void add_partials(Cuda& cuda, float* out, const float* partials, int64_t num, int64_t stride, int64_t n) {
+    launch(cuda, "add_partials", add_partials_kernel<float>, unsigned(ceil_div(n, kWarp)), kWarp * kAddWarps, 0, out,
+           partials, num, stride, n);
+}
+
+inline constexpr int kColumnWarps = 8, kColumnRows = 128;  // rows a block: 16 a warp
+
+// partials (gridDim.y, C)
+template <class T>
+__global__ void __launch_bounds__(kWarp* kColumnWarps)
+    column_sums_kernel(float* partials, const T* inp, int64_t N, int64_t C) {
+    SMEM_STATIC(float, sums, [kColumnWarps][kWarp * Pack<T>::size]);
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int64_t c = (int64_t(blockIdx.x) * kWarp + lane) * Pack<T>::size;
+    const int64_t first = int64_t(blockIdx.y) * kColumnRows, end = min(N, first + kColumnRows);
+    float sum[Pack<T>::size] = {};
+    if (c < C)
+#pragma unroll 4
+        for (int64_t row = first + warp; row < end; row += kColumnWarps) {
+            const Pack<T> x = load16(inp + row * C + c);
+            for (int k = 0; k < x.size; k++) sum[k] += to_float(x[k]);
+        }
+    for (int k = 0; k < Pack<T>::size; k++) sums[warp][k * kWarp + lane] = sum[k];  // a bank for each lane
+    __syncthreads();
+    if (warp > 0 || c >= C) return;
+    float* to = partials + blockIdx.y * C + c;
+    for (int k = 0; k < Pack<T>::size; k++) {
+        for (int w = 1; w < kColumnWarps; w++) sum[k] += sums[w][k * kWarp + lane];
+        to[k] = sum[k];
+    }
+}
+
+template <class T>
+void add_column_sums(Cuda& cuda, float* out, const T* inp, int64_t N, int64_t C) {
+    require(C % Pack<T>::size == 0, "column sums of (%ld, %ld): the columns must be a multiple of %d", N, C,
+            Pack<T>::size);
+    const int64_t chunks = ceil_div(N, kColumnRows);
+    float* partials = cuda.workspace_of<float>(chunks * C);
+    const dim3 grid(unsigned(ceil_div(C, kWarp * Pack<T>::size)), unsigned(chunks));
+    launch(cuda, "column_sums", column_sums_kernel<T>, grid, kWarp * kColumnWarps, 0, partials, inp, N, C);
+    add_partials(cuda, out, partials, chunks, C, C);
+}

@@ -107,6 +107,21 @@ def attention():
         f.want(f"want.{case}out", out)
         f.want(f"want.{case}lse", lse)
         f.want(f"want.{case}dqkv", qkv.grad)
+    # Windows and shared keys. Tiles of the CPU are 32 x 64: windows within one, at its border, and over several.
+    for B, T, NH, NKV, HS, window, scale in [(2, 5, 4, 2, 4, 0, 0), (1, 20, 6, 2, 4, 3, 0.75), (2, 40, 3, 1, 4, -1, 0),
+                                             (1, 70, 2, 2, 8, 31, 0), (1, 150, 4, 2, 4, 64, 1.25)]:
+        case = f"{B}x{T}x{NH}x{NKV}x{HS}w{window}."
+        qkv, dout = f.floats(case + "qkv", B, T, NH + 2 * NKV, HS), f.floats(case + "dout", B, T, NH, HS)
+        q, k, v = (x.transpose(1, 2) for x in qkv.split([NH, NKV, NKV], 2))  # (B, heads, T, HS)
+        k, v = (x.repeat_interleave(NH // NKV, 1) for x in (k, v))
+        seen = torch.tensor([[s <= t and (window < 0 or t - window <= s) for s in range(T)] for t in range(T)])
+        scores = q @ k.transpose(2, 3) * (scale or HS**-0.5)
+        scores = scores.masked_fill(~seen, -np.inf)
+        out = (scores.softmax(3) @ v).transpose(1, 2)
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}lse", scores.logsumexp(3))
+        f.want(f"want.{case}dqkv", qkv.grad)
     return f
 
 

@@ -5,12 +5,14 @@
 #include "test/op_testing.h"  // on_any_threads, bell
 #include "test/testing.h"
 
-struct Sizes {
-    int64_t B, T, NH, HS;
+struct Sizes : AttentionShape {
     size_t out() const { return size_t(B * T * NH * HS); }
     size_t lse() const { return size_t(B * NH * T); }
-    size_t qkv(int64_t b, int64_t t, int64_t which, int64_t h) const {  // offset of q, k or v (which = 0, 1, 2)
-        return size_t((((b * T + t) * 3 + which) * NH + h) * HS);
+    size_t qkv() const { return size_t(B * T * row()); }
+    // Offset of what query head h works with: q, k or v (which = 0, 1, 2).
+    size_t at(int64_t b, int64_t t, int64_t which, int64_t h) const {
+        const int64_t heads[] = {h, NH + h / (NH / NKV), NH + NKV + h / (NH / NKV)};
+        return size_t(((b * T + t) * (NH + 2 * NKV) + heads[which]) * HS);
     }
 };
 
@@ -29,8 +31,8 @@ struct Plain {
 };
 
 // The formulas, row by row in double; and beside each sum the sum of its terms' magnitudes, times the float32 units
-// that a term may be off by. A sum's own rounding is near one unit of its magnitudes for a score, sqrt(T) / 2 for a sum
-// over T. A score's error becomes p's relative error, in lse again, and once more when backward takes p from a new
+// that a term may be off by. A sum's own rounding is near one unit of its magnitudes for a score, sqrt(n) / 2 for a sum
+// of n. A score's error becomes p's relative error, in lse again, and once more when backward takes p from a new
 // score and the lse.
 static Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& dout) {
     constexpr double kSmallest = 0x1p-126;  // smaller numbers may be zero instead
@@ -42,15 +44,18 @@ static Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
                 std::vector<double>(s.out()),
                 std::vector<double>(s.lse()),
                 std::vector<double>(qkv.size(), kSmallest)};
-    const double scale = 1 / std::sqrt(double(s.HS)), sum_units = 2 + std::sqrt(double(s.T)) / 2;
+    const double scale = s.scale != 0 ? double(s.scale) : 1 / std::sqrt(double(s.HS));
+    // a query sums over T keys at most, a key over T queries of each head of its group
+    const double sum_units = 2 + std::sqrt(double(s.T * (s.NH / s.NKV))) / 2;
     for (int64_t b = 0; b < s.B; b++)
         for (int64_t h = 0; h < s.NH; h++)
             for (int64_t t = 0; t < s.T; t++) {
-                const size_t row = size_t(((b * s.T + t) * s.NH + h) * s.HS), q = s.qkv(b, t, 0, h);
+                const size_t row = size_t(((b * s.T + t) * s.NH + h) * s.HS), q = s.at(b, t, 0, h);
+                const int64_t first = s.window < 0 ? 0 : std::max<int64_t>(0, t - s.window);
                 std::vector<double> p;
                 double score_units = 0;
-                for (int64_t j = 0; j <= t; j++) {
-                    const Dot score(&qkv[q], &qkv[s.qkv(b, j, 1, h)], s.HS);
+                for (int64_t j = first; j <= t; j++) {
+                    const Dot score(&qkv[q], &qkv[s.at(b, j, 1, h)], s.HS);
                     p.push_back(scale * score.sum);
                     score_units = std::max(score_units, scale * score.magnitude);
                 }
@@ -64,8 +69,8 @@ static Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
 
                 std::vector<double> o(HS), o_magnitude(HS);
                 for (size_t c = 0; c < HS; c++) {
-                    for (int64_t j = 0; j <= t; j++) {
-                        const double term = p[size_t(j)] * qkv[s.qkv(b, j, 2, h) + c];
+                    for (int64_t j = first; j <= t; j++) {
+                        const double term = p[size_t(j - first)] * qkv[s.at(b, j, 2, h) + c];
                         o[c] += term, o_magnitude[c] += std::fabs(term);
                     }
                     plain.out[row + c] = float(o[c]);
@@ -74,16 +79,17 @@ static Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
                 const double dout_out = Dot(&dout[row], o.data(), s.HS).sum;
                 const double dout_out_magnitude = Dot(&dout[row], o_magnitude.data(), s.HS).magnitude;
                 const double units = (4 + sum_units + 5 * score_units) * kEpsF32;
-                for (int64_t j = 0; j <= t; j++) {
-                    const size_t k = s.qkv(b, j, 1, h), v = s.qkv(b, j, 2, h);
+                for (int64_t j = first; j <= t; j++) {
+                    const double weight = p[size_t(j - first)];
+                    const size_t k = s.at(b, j, 1, h), v = s.at(b, j, 2, h);
                     const Dot dp(&dout[row], &qkv[v], s.HS);
-                    const double p_bound = p[size_t(j)] * units + kSmallest;
-                    const double dscore = p[size_t(j)] * scale * (dp.sum - dout_out);
+                    const double p_bound = weight * units + kSmallest;
+                    const double dscore = weight * scale * (dp.sum - dout_out);
                     const double dscore_bound = p_bound * scale * (dp.magnitude + dout_out_magnitude);
                     for (size_t c = 0; c < HS; c++) {
                         dqkv[q + c] += dscore * qkv[k + c];
                         dqkv[k + c] += dscore * qkv[q + c];
-                        dqkv[v + c] += p[size_t(j)] * dout[row + c];
+                        dqkv[v + c] += weight * dout[row + c];
                         plain.dqkv_bounds[q + c] += dscore_bound * std::fabs(qkv[k + c]);
                         plain.dqkv_bounds[k + c] += dscore_bound * std::fabs(qkv[q + c]);
                         plain.dqkv_bounds[v + c] += p_bound * std::fabs(dout[row + c]);
@@ -97,25 +103,15 @@ static Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
 static std::vector<Floats> attention(const Sizes& s, const Floats& qkv, const Floats& dout) {
     return on_any_threads([&](Cpu& cpu) {
         Guarded out(s.out()), lse(s.lse()), dqkv(qkv.size());
-        attention_forward(cpu, out, lse, qkv.data(), s.B, s.T, s.NH, s.HS);
-        attention_backward(cpu, dqkv, dout.data(), out, lse, qkv.data(), s.B, s.T, s.NH, s.HS);
+        attention_forward(cpu, out, lse, qkv.data(), s);
+        attention_backward(cpu, dqkv, dout.data(), out, lse, qkv.data(), s);
         return std::vector{out.get(), lse.get(), dqkv.get()};
     });
 }
 
-TEST_CASE("attention agrees with PyTorch", "[attention]") {
+static void check_against_pytorch(const std::string& name, const Sizes& sizes) {
     const Fixture f("attention");
-    const auto [B, T, NH, HS] = GENERATE(table<int, int, int, int>({{1, 1, 1, 4},
-                                                                    {2, 2, 3, 16},
-                                                                    {1, 31, 2, 16},
-                                                                    {1, 33, 1, 64},
-                                                                    {1, 64, 1, 32},
-                                                                    {1, 65, 1, 80},
-                                                                    {1, 150, 2, 4},
-                                                                    {2, 40, 2, 16}}));  // the last: scores beyond 1000
-    const std::string name = format("%dx%dx%dx%d.", B, T, NH, HS);
     INFO(name);
-    const Sizes sizes{B, T, NH, HS};
     const Floats qkv = f.floats(name + "qkv"), dout = f.floats(name + "dout");
     const Floats out = f.floats("want." + name + "out"), lse = f.floats("want." + name + "lse");
     const Floats dqkv = f.floats("want." + name + "dqkv");
@@ -129,11 +125,34 @@ TEST_CASE("attention agrees with PyTorch", "[attention]") {
     check_within("dqkv", got[2], dqkv, plain.dqkv_bounds);
 }
 
-TEST_CASE("attention is right at every mix of sizes", "[attention]") {
-    const int64_t T = GENERATE(1, 2, 31, 32, 33, 64, 65, 150), HS = GENERATE(1, 4, 16, 20, 32, 64, 80, 128);
-    const Sizes sizes{2, T, 2, HS};
-    INFO("T=" << T << " HS=" << HS);
-    const Floats qkv = bell(uint64_t(T), 3 * int64_t(sizes.out())), dout = bell(uint64_t(HS), int64_t(sizes.out()));
+TEST_CASE("attention agrees with PyTorch", "[attention]") {
+    const auto [B, T, NH, HS] = GENERATE(table<int, int, int, int>({{1, 1, 1, 4},
+                                                                    {2, 2, 3, 16},
+                                                                    {1, 31, 2, 16},
+                                                                    {1, 33, 1, 64},
+                                                                    {1, 64, 1, 32},
+                                                                    {1, 65, 1, 80},
+                                                                    {1, 150, 2, 4},
+                                                                    {2, 40, 2, 16}}));  // the last: scores beyond 1000
+    check_against_pytorch(format("%dx%dx%dx%d.", B, T, NH, HS), {{B, T, NH, NH, HS}});
+}
+
+TEST_CASE("attention with windows and shared keys agrees with PyTorch", "[attention]") {
+    const auto [B, T, NH, NKV, HS, window, scale] =
+        GENERATE(table<int, int, int, int, int, int, float>({{2, 5, 4, 2, 4, 0, 0.f},
+                                                             {1, 20, 6, 2, 4, 3, 0.75f},
+                                                             {2, 40, 3, 1, 4, -1, 0.f},
+                                                             {1, 70, 2, 2, 8, 31, 0.f},
+                                                             {1, 150, 4, 2, 4, 64, 1.25f}}));
+    check_against_pytorch(format("%dx%dx%dx%dx%dw%d.", B, T, NH, NKV, HS, window),
+                          {{B, T, NH, NKV, HS, window, scale}});
+}
+
+static void check_against_plain(const Sizes& sizes) {
+    INFO("T=" << sizes.T << " NH=" << sizes.NH << " NKV=" << sizes.NKV << " HS=" << sizes.HS
+              << " window=" << sizes.window);
+    const Floats qkv = bell(uint64_t(sizes.T), int64_t(sizes.qkv()));
+    const Floats dout = bell(uint64_t(sizes.HS), int64_t(sizes.out()));
     const Plain want = plain_attention(sizes, qkv, dout);
     const auto got = attention(sizes, qkv, dout);
     check_within("out", got[0], want.out, want.out_bounds);
@@ -141,45 +160,103 @@ TEST_CASE("attention is right at every mix of sizes", "[attention]") {
     check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
 }
 
+TEST_CASE("attention is right at every mix of sizes", "[attention]") {
+    const int64_t T = GENERATE(1, 2, 31, 32, 33, 64, 65, 150), HS = GENERATE(1, 4, 16, 20, 32, 64, 80, 128);
+    check_against_plain({{2, T, 2, 2, HS}});
+}
+
+TEST_CASE("attention is right for every window", "[attention]") {
+    const int64_t T = GENERATE(1, 31, 64, 65, 200), window = GENERATE(0, 1, 5, 31, 32, 33, 63, 64, 65, 127, 300);
+    check_against_plain({{1, T, 2, 2, 20, window}});
+}
+
+TEST_CASE("attention is right for every group of heads", "[attention]") {
+    const auto [NH, NKV] = GENERATE(table<int, int>({{1, 1}, {2, 1}, {4, 2}, {6, 2}, {5, 1}}));
+    const int64_t window = GENERATE(-1, 33);
+    check_against_plain({{2, 70, NH, NKV, 16, window}});
+}
 TEST_CASE("attention: equal scores give the mean of the values", "[attention]") {
-    const Sizes sizes{1, 64, 1, 16};
-    Floats qkv(3 * sizes.out(), 0), want(sizes.out());
-    for (int64_t t = 0; t < sizes.T; t++)
-        for (int64_t c = 0; c < sizes.HS; c++) qkv[sizes.qkv(0, t, 2, 0) + size_t(c)] = float(t);
-    Floats lse_want;
+    const int64_t window = GENERATE(-1, 0, 7, 40);
+    const Sizes sizes{{1, 64, 1, 1, 16, window}};
+    Floats qkv(sizes.qkv(), 0), want(sizes.out()), lse_want;
     for (int64_t t = 0; t < sizes.T; t++) {
-        for (int64_t c = 0; c < sizes.HS; c++) want[size_t(t * sizes.HS + c)] = float(t) / 2;
-        lse_want.push_back(float(std::log(double(t + 1))));
+        const int64_t first = window < 0 || t < window ? 0 : t - window;
+        for (int64_t c = 0; c < sizes.HS; c++) {
+            qkv[sizes.at(0, t, 2, 0) + size_t(c)] = float(t);
+            want[size_t(t * sizes.HS + c)] = float(first + t) / 2;
+        }
+        lse_want.push_back(float(std::log(double(t - first + 1))));
     }
     const auto got = attention(sizes, qkv, Floats(sizes.out(), 1));
     check_relative("out", got[0], want, (2 + 4) * kEpsF32);  // p, and a sum of 64 terms
     check_close("lse", got[1], lse_want, 2 * kEpsF32);
 }
 
+// With keys copied to each head of a group the arithmetic is the same, but for the sums over the group.
+TEST_CASE("attention with shared keys is attention with copies of them", "[attention]") {
+    const int64_t window = GENERATE(-1, 20);
+    const Sizes shared{{2, 70, 4, 2, 16, window}}, copied{{2, 70, 4, 4, 16, window}};
+    const Floats qkv = randn(shared.qkv(), 1), dout = randn(shared.out(), 2);
+    Floats copies(copied.qkv()), dq, dq_want;
+    const auto each = [&](auto visit) {
+        for (int64_t b = 0; b < shared.B; b++)
+            for (int64_t t = 0; t < shared.T; t++)
+                for (int64_t h = 0; h < shared.NH; h++) visit(b, t, h);
+    };
+    each([&](int64_t b, int64_t t, int64_t h) {
+        for (int which = 0; which < 3; which++)
+            std::copy_n(&qkv[shared.at(b, t, which, h)], shared.HS, &copies[copied.at(b, t, which, h)]);
+    });
+    const auto got = attention(shared, qkv, dout), want = attention(copied, copies, dout);
+    check_equal("out", got[0], want[0]);
+    check_equal("lse", got[1], want[1]);
+    each([&](int64_t b, int64_t t, int64_t h) {
+        const auto row = got[2].begin() + int64_t(shared.at(b, t, 0, h));
+        const auto row_want = want[2].begin() + int64_t(copied.at(b, t, 0, h));
+        dq.insert(dq.end(), row, row + shared.HS), dq_want.insert(dq_want.end(), row_want, row_want + shared.HS);
+    });
+    check_equal("dq", dq, dq_want);
+}
+
 TEST_CASE("attention does not look ahead", "[attention]") {
-    const Sizes sizes{1, 70, 2, 16};
+    const Sizes sizes{{1, 70, 2, 2, 16}};
     const int64_t changed = GENERATE(1, 15, 32, 63, 69);  // this position and all after it
-    Floats qkv = randn(3 * sizes.out(), 1);
+    Floats qkv = randn(sizes.qkv(), 1);
     const Floats dout = randn(sizes.out(), 2);
     const auto before = attention(sizes, qkv, dout);
-    for (size_t i = sizes.qkv(0, changed, 0, 0); i < qkv.size(); i++) qkv[i] = 100 - qkv[i];
+    for (size_t i = sizes.at(0, changed, 0, 0); i < qkv.size(); i++) qkv[i] = 100 - qkv[i];
     const auto after = attention(sizes, qkv, dout);
     const auto first = [&](const Floats& x) { return Floats(x.begin(), x.begin() + changed * sizes.NH * sizes.HS); };
     CHECK(same_bits(first(before[0]), first(after[0])));
     CHECK(!same_bits(before[0], after[0]));
 }
 
+TEST_CASE("attention does not look back beyond its window", "[attention]") {
+    const int64_t window = GENERATE(0, 5, 31, 32, 63, 64, 65);
+    const Sizes sizes{{1, 150, 2, 2, 16, window}};
+    const int64_t t = GENERATE(97, 128);  // it and all after it do not see what changes
+    Floats qkv = randn(sizes.qkv(), 1);
+    const Floats dout = randn(sizes.out(), 2);
+    const auto before = attention(sizes, qkv, dout);
+    // Finite, because a masked weight of zero is multiplied; but the scores overflow.
+    std::fill_n(qkv.begin(), sizes.at(0, t - window, 0, 0), 1e30f);
+    const auto after = attention(sizes, qkv, dout);
+    const auto rest = [&](const Floats& x) { return Floats(x.begin() + t * sizes.NH * sizes.HS, x.end()); };
+    check_equal("out", rest(after[0]), rest(before[0]));
+    CHECK(!same_bits(before[0], after[0]));
+}
+
 TEST_CASE("attention hands a NaN on", "[attention]") {
-    const Sizes sizes{2, 40, 1, 16};
+    const Sizes sizes{{2, 40, 1, 1, 16}};
     const int64_t which = GENERATE(0, 1, 2), t = GENERATE(0, 17, 39);
     INFO("a NaN in " << "qkv"[which] << " at " << t);
-    Floats qkv = randn(3 * sizes.out(), 1);
+    Floats qkv = randn(sizes.qkv(), 1);
     const Floats dout = randn(sizes.out(), 2);
-    qkv[sizes.qkv(1, t, which, 0) + 3] = std::nanf("");
+    qkv[sizes.at(1, t, which, 0) + 3] = std::nanf("");
     const auto got = attention(sizes, qkv, dout);
     const auto row = [&](int64_t b, int64_t t) { return got[0].begin() + (b * sizes.T + t) * sizes.HS; };
     CHECK(count_not_finite(Floats(row(1, t), row(1, t) + sizes.HS)) >= (which == 2 ? 1 : sizes.HS));
     CHECK(count_not_finite(Floats(row(1, 39), row(1, 39) + sizes.HS)) >= (which == 0 && t != 39 ? 0 : 1));
-    CHECK(count_not_finite(Floats(got[2].begin() + int64_t(sizes.qkv(1, 0, 0, 0)), got[2].end())) > 0);
+    CHECK(count_not_finite(Floats(got[2].begin() + int64_t(sizes.at(1, 0, 0, 0)), got[2].end())) > 0);
     CHECK(count_not_finite(Floats(row(0, 0), row(1, 0))) == 0);  // the other sequence
 }

@@ -15,6 +15,7 @@ Shapes at the right margin: N = B*T, C channels, NH heads, HS = C/NH, V vocabula
 #pragma once
 #include <cstdint>
 #include <vector>
+#include "llmc/base/op_types.h"      // AttentionShape
 #include "llmc/model/activations.h"  // Activations
 #include "llmc/model/shape.h"        // GptShape
 #include "llmc/model/parameters.h"   // ParameterList, Buffer
@@ -62,7 +63,7 @@ struct Gpt {
                 "a batch of %ld x %ld tokens: the model holds %ld at most, of sequences up to %ld", batch, length,
                 max_tokens_, shape.max_seq_len);
         B = batch, seq_len = length;
-        const int64_t N = B * seq_len, C = shape.channels, NH = shape.num_heads, HS = shape.head_size();
+        const int64_t N = B * seq_len, C = shape.channels;
         const GptPointers<T>& w = weights.pointers;
 
         const Norm first = norm_before(0);
@@ -73,7 +74,7 @@ struct Gpt {
             const auto& p = w.blocks[l];
             auto& a = acts.blocks[l];
             matmul_forward(device, a.qkv, a.ln_1, p.c_attn_weight, p.c_attn_bias, N, C, 3 * C);         // (N, 3C)
-            attention_forward(device, a.attention, a.lse, a.qkv, B, seq_len, NH, HS);                   // (N, C)
+            attention_forward(device, a.attention, a.lse, a.qkv, attention_shape());                    // (N, C)
             matmul_forward(device, acts.branch, a.attention, p.c_proj_weight, p.c_proj_bias, N, C, C);  // (N, C)
             residual_layernorm_forward(device, a.residual_mid, a.ln_2, a.ln_2_mean, a.ln_2_rstd, a.residual_in,
                                        acts.branch, p.ln_2_weight, p.ln_2_bias, N, C, kLayernormEps);  // (N, C)
@@ -91,7 +92,7 @@ struct Gpt {
     double loss_and_gradient(const int32_t* targets, float scale) { return head(targets, &scale); }
 
     void backward(const int32_t* tokens) {
-        const int64_t N = B * seq_len, C = shape.channels, NH = shape.num_heads, HS = shape.head_size();
+        const int64_t N = B * seq_len, C = shape.channels;
         const GptPointers<T>& w = weights.pointers;
         const GptPointers<float>& g = gradients.pointers;
 
@@ -111,8 +112,8 @@ struct Gpt {
                                p.ln_2_weight, a.ln_2_mean, a.ln_2_rstd, N, C);  // (N, C)
             matmul_backward(device, acts.d_norm, d.c_proj_weight, d.c_proj_bias, acts.d_residual, a.attention,
                             p.c_proj_weight, N, C, C);
-            attention_backward(device, acts.d_qkv, acts.d_norm, a.attention, a.lse, a.qkv, B, seq_len, NH,
-                               HS);  // (N, 3C)
+            attention_backward(device, acts.d_qkv, acts.d_norm, a.attention, a.lse, a.qkv,
+                               attention_shape());  // (N, 3C)
             matmul_backward(device, acts.d_norm, d.c_attn_weight, d.c_attn_bias, acts.d_qkv, a.ln_1, p.c_attn_weight, N,
                             C, 3 * C);
             layernorm_backward(device, acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, a.residual_in,
@@ -155,6 +156,8 @@ private:
         const auto& a = acts.blocks[l];
         return {a.residual_in, a.ln_1, a.ln_1_mean, a.ln_1_rstd, w.blocks[l].ln_1_weight, w.blocks[l].ln_1_bias};
     }
+
+    AttentionShape attention_shape() const { return {B, seq_len, shape.num_heads, shape.num_heads, shape.head_size()}; }
 
     // Final norm -> logits -> losses, a chunk of rows at a time, and with `scale` back to d_norm and the head's
     // gradient while the chunk is at hand. The mean of the losses.

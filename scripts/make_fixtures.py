@@ -178,6 +178,98 @@ def adamw():
     return f
 
 
+def rmsnorm():
+    f = Fixture("rmsnorm")
+    # The third number is the inputs' scale: in one case eps outweighs their mean square.
+    for N, C, scale in [(1, 8, 1), (3, 7, 1), (3, 33, 100), (17, 48, 1), (1, 1536, 1), (5, 100, 2**-10), (40, 16, 1)]:
+        case = f"{N}x{C}."
+        inp1, inp2 = f.floats(case + "inp1", N, C, scale=scale), f.floats(case + "inp2", N, C, scale=scale)
+        weight, dout = f.floats(case + "weight", C, scale=0.5, shift=1), f.floats(case + "dout", N, C)
+        out = F.rms_norm(inp1, (C,), weight, eps=1e-5)
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}rstd", (inp1.square().mean(1) + 1e-5).rsqrt())
+        f.want(f"want.{case}dinp", inp1.grad)
+        f.want(f"want.{case}dweight", weight.grad)
+        inp1.grad = None
+        out = F.rms_norm(inp1, (C,), eps=1e-5)
+        out.backward(dout)
+        f.want(f"want.{case}out_no_gain", out)
+        f.want(f"want.{case}dinp_no_gain", inp1.grad)
+        # The fused op normalises the float32 sum it hands on, so that sum is where its reference starts, too.
+        residual = (inp1.float() + inp2.float()).double()
+        f.want(f"want.{case}residual", residual)
+        f.want(f"want.{case}residual_out", F.rms_norm(residual, (C,), weight, eps=1e-5))
+    return f
+
+
+def relu_squared():
+    f = Fixture("relu_squared")
+    special = np.array([0.0, -0.0, 2.0**-40, -(2.0**-40), 3e4, -3e4], np.float32)
+    inp = f.given("inp", np.concatenate([special, bell(f.seed("inp"), (327,), 8)]))
+    dout = f.floats("dout", 333)
+    out = F.relu(inp).square()
+    out.backward(dout)
+    f.want("want.out", out)
+    f.want("want.dinp", inp.grad)
+    return f
+
+
+def swiglu():
+    f = Fixture("swiglu")
+    for N, C, scale in [(1, 1, 1), (3, 7, 1), (2, 16, 4), (5, 33, 1), (4, 150, 8)]:
+        case = f"{N}x{C}."
+        inp, dout = f.floats(case + "inp", N, 2 * C, scale=scale), f.floats(case + "dout", N, C)
+        gate, up = inp.chunk(2, dim=1)
+        out = F.silu(gate) * up
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}dinp", inp.grad)
+    return f
+
+
+# test/rotary_test.cpp has the same table: B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale.
+ROTARY_CASES = {
+    "one": (1, 1, 1, 1, 2, 1e4, False, False, False, 1.0),
+    "llama": (2, 5, 4, 2, 16, 5e5, False, False, False, 1.0),
+    "odd": (3, 7, 3, 1, 14, 100.0, False, False, True, 0.75),
+    "nanochat": (1, 6, 2, 1, 128, 1e5, False, True, True, 1.2),
+    "modded": (2, 5, 2, 2, 64, 1024.0, True, True, True, 1.0),
+    "scaled": (1, 3, 1, 1, 34, 1e4, False, True, False, 1.5),
+}
+
+
+ROTARY_ROWS = [0, 1, 2, 3, 100, 1023, 2047]  # the positions whose row of the table is kept
+
+
+def rotary():
+    f = Fixture("rotary")
+    for case, (B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale) in ROTARY_CASES.items():
+        size = 2**-10 if case == "odd" else 1  # small enough that the norm's eps matters
+        qkv = f.floats(case + ".qkv", B, T, NH + 2 * NKV, HS, scale=size)
+        dout = f.floats(case + ".dout", B, T, NH + 2 * NKV, HS)
+        scale = float(np.float32(scale))
+        if half_truncated:
+            turning = torch.tensor(base, dtype=torch.float64) ** -torch.linspace(0, 1, HS // 4, dtype=torch.float64)
+            frequencies = torch.cat([turning, torch.zeros(HS // 4, dtype=torch.float64)])
+        else:
+            frequencies = base ** -(torch.arange(0, HS, 2, dtype=torch.float64) / HS)
+        # One complex number for the two that turn together.
+        angles = torch.outer(torch.arange(2048, dtype=torch.float64), -frequencies if clockwise else frequencies)
+        turn = torch.polar(torch.ones_like(angles), angles)
+        f.want(f"want.{case}.table", torch.cat([turn.real, turn.imag], 1)[ROTARY_ROWS])
+        qk, v = qkv[:, :, : NH + NKV], qkv[:, :, NH + NKV :]
+        turned = torch.complex(*qk.chunk(2, dim=-1)) * turn[:T, None]
+        out = torch.cat([turned.real, turned.imag], -1)
+        if qk_norm:
+            out = F.rms_norm(out, (HS,), eps=2.0**-23)
+            f.want(f"want.{case}.rstd", (qk.square().mean(-1) + 2.0**-23).rsqrt())
+        out = torch.cat([out * scale, v], 2)
+        out.backward(dout)
+        f.want(f"want.{case}.out", out)
+        f.want(f"want.{case}.dqkv", qkv.grad)
+    return f
+
 # ---- the whole model --------------------------------------------------------------------------------------------
 
 
@@ -264,6 +356,7 @@ def report_drift(exact, rough):
 
 def make_all():
     fixtures = [embedding(), layernorm(), matmul(), gelu(), attention(), cross_entropy(), global_norm(), adamw()]
+    fixtures += [rmsnorm(), relu_squared(), swiglu(), rotary()]
     fixtures += [model(), model_gpt2_shape()]
     initial = {name: torch.from_numpy(fixtures[-2].arrays[name]) for name in gpt2.shapes(gpt2.SMALL)}
     run, exact, rough = adamw_run(initial)

@@ -1,0 +1,39 @@
+/*
+SwiGLU, the MLP's activation of Llama (Shazeer, 2020, arXiv:2002.05202):
+
+  out = silu(gate) * up,   silu(x) = x sigmoid(x)
+  dgate = dout * up * s (1 + gate (1 - s)),   dup = dout * silu(gate)          with s = sigmoid(gate)
+
+  inp, dinp (N, 2C): each row the C gates, then the C ups     out, dout (N, C)
+One product with both matrices makes inp. Nothing else is saved: backward computes the sigmoid again, and overwrites
+dinp, which may be inp itself.
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/cpu/simd.h"
+
+inline void swiglu_forward(Cpu& cpu, float* out, const float* inp, int64_t N, int64_t C) {
+    parallel_for(cpu, N, [=](int64_t n) {
+        const float* row = inp + n * 2 * C;
+        for_lanes(C, [=](int64_t c, auto width) {
+            const F32x16 gate = load(row + c, width), up = load(row + C + c, width);
+            const F32x16 silu = gate / (exp(zeros() - gate) + 1);
+            store(out + n * C + c, silu * up, width);
+        });
+    });
+}
+
+inline void swiglu_backward(Cpu& cpu, float* dinp, const float* dout, const float* inp, int64_t N, int64_t C) {
+    parallel_for(cpu, N, [=](int64_t n) {
+        const float* row = inp + n * 2 * C;
+        float* drow = dinp + n * 2 * C;
+        for_lanes(C, [=](int64_t c, auto width) {
+            const F32x16 gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
+            const F32x16 s = broadcast(1) / (exp(zeros() - gate) + 1);
+            const F32x16 slope = fma(gate * s, broadcast(1) - s, s);
+            store(drow + c, d * up * slope, width);
+            store(drow + C + c, d * (gate * s), width);
+        });
+    });
+}

@@ -93,7 +93,9 @@ CPU_SUM  := $(shell $(CXX) -march=$(CPU_ARCH) -Q --help=target 2>/dev/null | cks
 O   := build/$(VARIANT)
 # The everyday programs lie where people look for them; those of other variants stay in their build folder.
 BIN := $(if $(filter cpu,$(VARIANT)),,$(O)/)
-ENGINE  := $(patsubst %,$(O)/%.o,$(sort $(filter-out llmc/cuda/%,$(wildcard llmc/*/*.cpp))))
+# Files that need NVIDIA's headers are not part of the CPU build.
+NVIDIA  := llmc/cuda/cuda_device.cpp llmc/cuda/cublaslt.cpp llmc/cuda/cudnn_attention.cpp
+ENGINE  := $(patsubst %,$(O)/%.o,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))

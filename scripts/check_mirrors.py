@@ -16,7 +16,7 @@ import sys
 # Files of llmc/cpu/ that are tools or lists of the ops, not ops.
 TOOLS = {"device", "gemm", "ops", "reduce", "simd", "waiting"}
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}
-FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|catch2/[^>]+)>")
+FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|nccl\.h|cudnn\w*\.h|cublas\w*\.h|catch2/[^>]+)>")
 # Catch2 reaches the tests through this header.
 MAY_INCLUDE_CATCH2 = "test/testing.h"
 

@@ -1,0 +1,51 @@
+/*
+Matrix products by cuBLASLt: what the matmul door calls on a GPU (docs.nvidia.com/cuda/cublas, "Using the cuBLASLt
+API").
+
+  CublasLt cublaslt(cuda, tune_path);         one a device; "" takes ANVIL_MATMUL_CACHE, if that is set
+  cublaslt.run(cuda, {.m = N, .n = OC, .k = C, .transpose_b = true}, out, inp, weight);       out = inp weight^T
+
+Sums are fp32 whatever the types, and of fp32 operands true fp32, not TF32. The error of an element is that of a sum of
+k products in some order: k * 2^-24 times the sum of their magnitudes at most, then one rounding to the type of out.
+
+Which algorithm: the first of the library's own ranking, or with tuning the fastest of up to kCandidates, timed once for
+each product and kept in a file (matmul_cache.h). Every algorithm allowed gives the same bits each time: dot products
+are either whole or cut into parts that are added in fp32 in a step of their own. Two algorithms differ in the last
+bits, so two runs agree in every bit if both are untuned, or both use the same finished file.
+
+Descriptors and algorithm are kept for each distinct call, so a call costs a look-up and a launch. The first call of
+each kind asks the library, and times if tuning; a CUDA graph may be captured from the second on.
+
+Pointers are multiples of 16 bytes. aux leading dimensions are multiples of 8 elements. Bytes moved: every matrix once
+is the least; FLOPs: 2 m n k.
+*/
+#pragma once
+#include <memory>
+#include <string>
+#include "llmc/cuda/matmul_call.h"  // MatmulCall
+
+struct Cuda;
+
+class CublasLt {
+public:
+    explicit CublasLt(Cuda& cuda, const std::string& tune_path = "");
+    ~CublasLt();
+    CublasLt(const CublasLt&) = delete;
+    CublasLt& operator=(const CublasLt&) = delete;
+
+    // bias (n) has the type of out; aux is written by gelu_aux and gelu_aux_bias and read by dgelu. addend, shaped as
+    // out, is what `accumulate` adds to; null: out itself.
+    void run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias = nullptr,
+             void* aux = nullptr, const void* addend = nullptr);
+
+    // Whether the library has an algorithm for it: not every epilogue exists for every type.
+    bool supports(Cuda& cuda, const MatmulCall& call);
+
+    static constexpr int kCandidates = 32;
+    // What algorithms may use of the device's workspace: the size that NVIDIA advises for sm_90.
+    static constexpr size_t kWorkspaceBytes = size_t(32) << 20;
+
+private:
+    struct Library;  // cuBLASLt's types stay in cublaslt.cpp
+    std::unique_ptr<Library> library_;
+};

@@ -1,0 +1,101 @@
+// See matmul_cache.h.
+#include "llmc/cuda/matmul_cache.h"
+#include <unistd.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include "llmc/base/check.h"  // require, format
+#include "llmc/base/file.h"   // read_file, write_file_atomically
+#include "llmc/base/hash.h"   // xxh3, hex64
+
+namespace {
+
+constexpr const char* kSeparator = " | ";
+constexpr const char* kTitle =
+    "# Matrix products: the fastest algorithms found by --tune-matmul. Delete to time again.";
+
+std::vector<std::string> split(const std::string& text, const std::string& separator) {
+    std::vector<std::string> parts;
+    size_t begin = 0;
+    for (size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + separator.size())
+        parts.push_back(text.substr(begin, end - begin));
+    parts.push_back(text.substr(begin));
+    return parts;
+}
+
+std::string checksum_of(const std::string& text) { return hex64(xxh3(text.data(), text.size())); }
+
+}  // namespace
+
+std::string matmul_cache_line(const std::string& machine, const std::string& call, const MatmulAlgorithm& algorithm) {
+    for (const std::string* field : {&machine, &call})
+        ensure(!field->empty() && field->find_first_of("|\n") == std::string::npos);
+    std::string words;
+    for (const uint64_t word : algorithm.words) words += (words.empty() ? "" : " ") + hex64(word);
+    const std::string line =
+        machine + kSeparator + call + kSeparator + words + kSeparator + format("%.2f us", algorithm.us);
+    return line + kSeparator + checksum_of(line);
+}
+
+bool parse_matmul_cache_line(const std::string& line, std::string& machine, std::string& call,
+                             MatmulAlgorithm& algorithm) {
+    const std::vector<std::string> fields = split(line, kSeparator);
+    if (fields.size() != 5) return false;
+    const size_t before_checksum = line.size() - fields[4].size() - std::strlen(kSeparator);
+    if (fields[4] != checksum_of(line.substr(0, before_checksum))) return false;
+    // With the checksum right the rest is what matmul_cache_line wrote.
+    const std::vector<std::string> words = split(fields[2], " ");
+    if (words.size() != algorithm.words.size()) return false;
+    for (size_t i = 0; i < words.size(); i++) algorithm.words[i] = std::strtoull(words[i].c_str(), nullptr, 16);
+    algorithm.us = std::strtod(fields[3].c_str(), nullptr);
+    machine = fields[0];
+    call = fields[1];
+    return true;
+}
+
+MatmulCache::MatmulCache(std::string path, std::string machine) : path_(std::move(path)), machine_(std::move(machine)) {
+    read();
+}
+
+const MatmulAlgorithm* MatmulCache::find(const std::string& call) const {
+    const auto found = entries_.find({machine_, call});
+    return found == entries_.end() ? nullptr : &found->second;
+}
+
+void MatmulCache::add(const std::string& call, const MatmulAlgorithm& algorithm) {
+    if (!path_.empty()) read();
+    entries_[{machine_, call}] = algorithm;
+    if (path_.empty()) return;
+    std::string text = std::string(kTitle) + "\n";
+    for (const auto& [key, value] : entries_) text += matmul_cache_line(key.first, key.second, value) + "\n";
+    // A name of this process: ranks may write at the same time.
+    const std::string own = path_ + format(".%d", int(getpid()));
+    write_file_atomically(own, text);
+    require(std::rename(own.c_str(), path_.c_str()) == 0, "cannot rename %s to %s: %s", own.c_str(), path_.c_str(),
+            std::strerror(errno));
+}
+
+// Adds the file's lines to what is known.
+void MatmulCache::read() {
+    warnings_.clear();
+    if (access(path_.c_str(), F_OK) != 0) return;
+    std::istringstream text(read_file(path_));
+    int number = 0, foreign = 0;
+    for (std::string line; std::getline(text, line);) {
+        number++;
+        if (line.empty() || line[0] == '#') continue;
+        std::string machine, call;
+        MatmulAlgorithm algorithm;
+        if (!parse_matmul_cache_line(line, machine, call, algorithm)) {
+            warnings_.push_back(format("%s:%d: damaged, ignored", path_.c_str(), number));
+            continue;
+        }
+        foreign += machine != machine_;
+        entries_[{machine, call}] = algorithm;
+    }
+    if (foreign > 0)
+        warnings_.push_back(format("%s: %d %s of another GPU, driver or version of cuBLASLt, not used", path_.c_str(),
+                                   foreign, foreign == 1 ? "line" : "lines"));
+}

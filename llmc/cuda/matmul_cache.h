@@ -1,0 +1,54 @@
+/*
+The algorithms that tuning found fastest, in a text file, so that a later run does not time them again and computes the
+same bits. A line each, fields between ` | `:
+
+  NVIDIA H200, driver 13000, cuBLASLt 131000 | BF16 (16384, 768) ld 768 x ... | 8 words in hex | 41.20 us | checksum
+
+The first field says what the algorithm holds for: the library promises nothing for another version. The checksum is the
+XXH3 of what stands before its separator: a damaged algorithm must never reach the library. Of two lines for one product
+the later counts. Lines of other machines are kept and not used; damaged ones are dropped at the next write; warnings()
+tells of both. The file is replaced whole and read again just before, so that programs that share it only ever lose
+what the other is adding at that moment, and time it again next time.
+*/
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+struct MatmulAlgorithm {
+    std::array<uint64_t, 8> words;  // opaque, the library's
+    double us;                      // as timed
+
+    bool operator==(const MatmulAlgorithm&) const = default;
+};
+
+class MatmulCache {
+public:
+    MatmulCache() = default;  // an empty one without a file
+    // Reads PATH; a file that is not there yet is an empty one. `machine`: "NVIDIA H200, driver 13000, cuBLASLt 131000"
+    MatmulCache(std::string path, std::string machine);
+
+    // `call` is text_of() a MatmulCall (matmul_call.h).
+    const MatmulAlgorithm* find(const std::string& call) const;
+    // Writes the file as well, if there is one; an Error if it cannot be written.
+    void add(const std::string& call, const MatmulAlgorithm& algorithm);
+
+    const std::string& path() const { return path_; }
+    // Of the last reading: what was passed over, a line each.
+    const std::vector<std::string>& warnings() const { return warnings_; }
+
+private:
+    void read();
+
+    std::string path_, machine_;
+    std::map<std::pair<std::string, std::string>, MatmulAlgorithm> entries_;  // by machine and call
+    std::vector<std::string> warnings_;
+};
+
+// One line of the file without its end, and back; false if it is damaged.
+std::string matmul_cache_line(const std::string& machine, const std::string& call, const MatmulAlgorithm& algorithm);
+bool parse_matmul_cache_line(const std::string& line, std::string& machine, std::string& call,
+                             MatmulAlgorithm& algorithm);

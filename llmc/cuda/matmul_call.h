@@ -1,0 +1,122 @@
+/*
+One matrix product as its caller sees it, in row-major memory, and the same as a column-major library sees it. No CUDA
+in here: the translation is tested without a GPU (test/matmul_call_test.cpp).
+
+  out (m, n) = op(a) op(b)        op(a) (m, k), op(b) (k, n); with transpose_a, a is stored as (k, m), and so on
+
+A row-major (rows, cols) matrix is a column-major (cols, rows) one in the same bytes, so the library is asked for
+out^T = op(b)^T op(a)^T: the operands change places, and each keeps its `transpose`. A bias runs along the library's
+rows, which are out's columns: one value a column, as a linear layer wants it.
+
+A linear layer, inp (N, C), weight (OC, C), out (N, OC):
+  out = inp weight^T         {.m = N, .n = OC, .k = C, .transpose_b = true}
+  dinp = dout weight         {.m = N, .n = C, .k = OC}
+  dweight += dout^T inp      {.m = OC, .n = C, .k = N, .transpose_a = true, .out = DType::f32, .accumulate = true}
+*/
+#pragma once
+#include <compare>
+#include <cstdint>
+#include <string>
+#include "llmc/base/check.h"  // ensure, format
+#include "llmc/base/dtype.h"  // DType
+
+// What is done to the product before it is stored. gelu is the tanh form; aux (m, n) has the type of out. There is none
+// with a gradient of the bias: cuBLASLt's (BGRADA, BGRADB, DGELU_BGRAD) overwrite it, and gradients of parameters
+// accumulate here.
+enum class Epilogue {
+    none,
+    bias,           // + bias (n)
+    gelu_aux,       // aux = product, out = gelu(aux)
+    gelu_aux_bias,  // aux = product + bias, out = gelu(aux)
+    dgelu,          // out = product * gelu'(aux)
+};
+
+inline bool has_bias(Epilogue epilogue) { return epilogue == Epilogue::bias || epilogue == Epilogue::gelu_aux_bias; }
+inline bool has_aux(Epilogue epilogue) { return epilogue != Epilogue::none && epilogue != Epilogue::bias; }
+
+struct MatmulCall {
+    int64_t m, n, k;
+    bool transpose_a = false, transpose_b = false;
+    DType a = DType::bf16, b = DType::bf16, out = DType::bf16;  // f32 or bf16; a and b alike
+    bool accumulate = false;                                    // out = alpha * product + beta * addend
+    Epilogue epilogue = Epilogue::none;                         // not with accumulate
+    // Elements from one stored row to the next; 0: they touch.
+    int64_t lda = 0, ldb = 0, ldo = 0, ld_aux = 0;
+    // Products of one shape, one after the other in memory; strides in elements, 0: they touch.
+    int64_t batch = 1, stride_a = 0, stride_b = 0, stride_out = 0;
+    float alpha = 1, beta = 1;
+
+    auto operator<=>(const MatmulCall&) const = default;
+};
+
+// A matrix as a column-major library is told of it.
+struct ColumnMajorMatrix {
+    DType dtype;
+    int64_t rows, cols, ld, stride;  // stride: from one of a batch to the next
+    bool transpose;
+};
+
+// d (rows, cols) = op(first) op(second), all column-major, the dot products k long: `first` is the caller's b, `second`
+// its a, d its out.
+struct ColumnMajorCall {
+    ColumnMajorMatrix first, second, d;
+    int64_t k, ld_aux;
+};
+
+inline ColumnMajorCall column_major(const MatmulCall& call) {
+    const auto matrix = [](DType dtype, int64_t rows, int64_t cols, int64_t ld, int64_t stride, bool transpose) {
+        ld = ld == 0 ? cols : ld;
+        return ColumnMajorMatrix{dtype, cols, rows, ld, stride == 0 ? rows * ld : stride, transpose};
+    };
+    ColumnMajorCall result{
+        .first = matrix(call.b, call.transpose_b ? call.n : call.k, call.transpose_b ? call.k : call.n, call.ldb,
+                        call.stride_b, call.transpose_b),
+        .second = matrix(call.a, call.transpose_a ? call.k : call.m, call.transpose_a ? call.m : call.k, call.lda,
+                         call.stride_a, call.transpose_a),
+        .d = matrix(call.out, call.m, call.n, call.ldo, call.stride_out, false),
+        .k = call.k,
+        .ld_aux = call.ld_aux == 0 ? call.n : call.ld_aux,
+    };
+    const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
+    ensure(call.m > 0 && call.n > 0 && call.k > 0 && call.batch > 0);
+    ensure(is_float(call.a) && call.a == call.b && is_float(call.out));
+    ensure(result.first.ld >= result.first.rows && result.second.ld >= result.second.rows);
+    ensure(result.d.ld >= result.d.rows && result.ld_aux >= result.d.rows);
+    ensure(!(call.accumulate && call.epilogue != Epilogue::none));
+    return result;
+}
+
+inline const char* name_of(Epilogue epilogue) {
+    switch (epilogue) {
+        case Epilogue::none:
+            return "none";
+        case Epilogue::bias:
+            return "bias";
+        case Epilogue::gelu_aux:
+            return "gelu_aux";
+        case Epilogue::gelu_aux_bias:
+            return "gelu_aux_bias";
+        case Epilogue::dgelu:
+            return "dgelu";
+    }
+    return "?";
+}
+
+// All of a call in one line without a '|': for messages, and to find it again in a file. "BF16 (16384, 768) ld 768 x
+// BF16 (2304, 768)^T ld 768 -> BF16 (16384, 2304) ld 2304, bias"
+inline std::string text_of(const MatmulCall& call) {
+    const ColumnMajorCall c = column_major(call);
+    const auto matrix = [](const ColumnMajorMatrix& m) {
+        return format("%s (%lld, %lld)%s ld %lld", name_of(m.dtype), (long long)m.cols, (long long)m.rows,
+                      m.transpose ? "^T" : "", (long long)m.ld);
+    };
+    std::string text = matrix(c.second) + " x " + matrix(c.first) + " -> " + matrix(c.d);
+    if (call.epilogue != Epilogue::none) text += format(", %s", name_of(call.epilogue));
+    if (has_aux(call.epilogue)) text += format(" ld %lld", (long long)c.ld_aux);
+    if (call.alpha != 1) text += format(", alpha %.9g", double(call.alpha));
+    if (call.accumulate) text += format(", beta %.9g", double(call.beta));
+    if (call.batch > 1)
+        text += format(", batch %lld strides %lld %lld %lld", (long long)call.batch, (long long)c.second.stride,
+                       (long long)c.first.stride, (long long)c.d.stride);
+    return text;
+}

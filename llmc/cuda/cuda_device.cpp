@@ -1,5 +1,6 @@
 // See cuda_device.h.
 #include "llmc/cuda/cuda_device.h"
+#include "llmc/cuda/cublaslt.h"  // CublasLt
 
 namespace {
 
@@ -38,7 +39,7 @@ std::string why_no_gpu(int ordinal) {
     return "";
 }
 
-Cuda::Cuda(int ordinal) : ordinal(ordinal) {
+Cuda::Cuda(int ordinal, const std::string& tune_path) : ordinal(ordinal) {
     const std::string why = why_no_gpu(ordinal);
     require(why.empty(), "--device cuda: %s", why.c_str());
     cuda_check(cudaSetDevice(ordinal), "choosing GPU %d", ordinal);
@@ -50,6 +51,7 @@ Cuda::Cuda(int ordinal) : ordinal(ordinal) {
     memory_bytes = properties.totalGlobalMem;
     l2_bytes = size_t(properties.l2CacheSize);
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream on GPU %d", ordinal);
+    cublaslt_ = std::make_unique<CublasLt>(*this, tune_path);
 }
 
 Cuda::~Cuda() {

@@ -12,6 +12,7 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 #include <cuda_runtime_api.h>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include "llmc/base/check.h"  // Error
 
@@ -31,6 +32,8 @@ inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor core
 // Why device `ordinal` cannot be used: no driver, one too old for this build, no GPU, or one before sm_80.
 std::string why_no_gpu(int ordinal = 0);
 
+class CublasLt;
+
 struct Cuda {
     int ordinal;
     cudaStream_t stream = nullptr;
@@ -40,7 +43,8 @@ struct Cuda {
     size_t memory_bytes = 0;  // the card's, all of it
     size_t l2_bytes = 0;
 
-    explicit Cuda(int ordinal = 0);
+    // tune_path: a file of timed matrix products, see cublaslt.h; "" for none.
+    explicit Cuda(int ordinal = 0, const std::string& tune_path = "");
     Cuda(const Cuda&) = delete;
     Cuda& operator=(const Cuda&) = delete;
     ~Cuda();
@@ -65,7 +69,10 @@ struct Cuda {
 
     void synchronize();
 
+    CublasLt& cublaslt() { return *cublaslt_; }
+
 private:
+    std::unique_ptr<CublasLt> cublaslt_;
     void* workspace_ = nullptr;
     size_t workspace_bytes_ = 0;
 };

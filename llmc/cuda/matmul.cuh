@@ -1,0 +1,107 @@
+/*
+A linear layer:   out = inp weight^T + bias,   by cuBLASLt. The only door to matrix products outside attention.
+
+  inp, dinp (N, C) T     weight (OC, C) T     bias (OC) T, may be null     out, dout (N, OC) T
+  dinp = dout weight (overwritten; may be null)     dweight (OC, C) f32 += dout^T inp     dbias (OC) f32 += , may be
+null matmul_gelu_forward: hidden = inp weight^T + bias, out = gelu(hidden), both stored matmul_gelu_backward, where inp
+= gelu(hidden): dhidden (N, C) = (dout weight) * gelu'(hidden) instead of dinp
+
+Math      sums in f32; f32 operands in true f32, not TF32
+Work      one product each; GELU and its derivative in the product's epilogue where the library has that, else in a
+          pass of their own; the bias gradient is column sums
+Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/matmul_cuda_test.cu)
+Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
+*/
+#pragma once
+#include <type_traits>
+#include "llmc/base/check.h"     // require
+#include "llmc/cuda/cublaslt.h"  // CublasLt, MatmulCall
+#include "llmc/cuda/device.cuh"  // Cuda, Pack
+#include "llmc/cuda/gelu.cuh"    // gelu_forward, gelu_backward
+#include "llmc/cuda/reduce.cuh"  // add_column_sums
+
+template <class T>
+inline constexpr DType kDType = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
+
+// Rows of 16 bytes, which the tensor cores' fast paths want.
+template <class T>
+void check_linear_layer(const char* op, int64_t N, int64_t C, int64_t OC) {
+    constexpr int P = Pack<T>::size;
+    require(C % P == 0 && OC % P == 0, "%s of (%ld, %ld) by (%ld, %ld): the channels must be multiples of %d, 16 bytes",
+            op, N, C, OC, C, P);
+}
+
+template <class T>
+MatmulCall linear_forward(int64_t N, int64_t C, int64_t OC, Epilogue epilogue) {
+    return {.m = N,
+            .n = OC,
+            .k = C,
+            .transpose_b = true,
+            .a = kDType<T>,
+            .b = kDType<T>,
+            .out = kDType<T>,
+            .epilogue = epilogue};
+}
+
+template <class T>
+MatmulCall linear_backward(int64_t N, int64_t C, int64_t OC) {
+    return {.m = N, .n = C, .k = OC, .a = kDType<T>, .b = kDType<T>, .out = kDType<T>};
+}
+
+template <class T>
+void matmul_forward(Cuda& cuda, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C,
+                    int64_t OC) {
+    check_linear_layer<T>("matmul_forward", N, C, OC);
+    cuda.cublaslt().run(cuda, linear_forward<T>(N, C, OC, bias ? Epilogue::bias : Epilogue::none), out, inp, weight,
+                        bias);
+}
+
+template <class T>
+void matmul_gelu_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
+                         int64_t C, int64_t OC) {
+    check_linear_layer<T>("matmul_gelu_forward", N, C, OC);
+    const MatmulCall fused = linear_forward<T>(N, C, OC, Epilogue::gelu_aux_bias);
+    if (cuda.cublaslt().supports(cuda, fused)) return cuda.cublaslt().run(cuda, fused, out, inp, weight, bias, hidden);
+    matmul_forward(cuda, hidden, inp, weight, bias, N, C, OC);
+    gelu_forward(cuda, out, hidden, N * OC);
+}
+
+// The gradients of weight and bias.
+template <class T>
+void add_weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N, int64_t C,
+                         int64_t OC) {
+    cuda.cublaslt().run(cuda,
+                        {.m = OC,
+                         .n = C,
+                         .k = N,
+                         .transpose_a = true,
+                         .a = kDType<T>,
+                         .b = kDType<T>,
+                         .out = DType::f32,
+                         .accumulate = true},
+                        dweight, dout, inp);
+    if (dbias) add_column_sums(cuda, dbias, dout, N, OC);
+}
+
+template <class T>
+void matmul_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
+                     int64_t N, int64_t C, int64_t OC) {
+    check_linear_layer<T>("matmul_backward", N, C, OC);
+    if (dinp) cuda.cublaslt().run(cuda, linear_backward<T>(N, C, OC), dinp, dout, weight);
+    add_weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC);
+}
+
+template <class T>
+void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
+                          const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
+    check_linear_layer<T>("matmul_gelu_backward", N, C, OC);
+    MatmulCall fused = linear_backward<T>(N, C, OC);
+    fused.epilogue = Epilogue::dgelu;
+    if (cuda.cublaslt().supports(cuda, fused)) {
+        cuda.cublaslt().run(cuda, fused, dhidden, dout, weight, nullptr, const_cast<T*>(hidden));
+    } else {
+        cuda.cublaslt().run(cuda, linear_backward<T>(N, C, OC), dhidden, dout, weight);
+        gelu_backward(cuda, dhidden, dhidden, hidden, N * C);
+    }
+    add_weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC);
+}

@@ -1,0 +1,82 @@
+// The linear layer's door on a GPU: exact on whole numbers, and its epilogues against the CPU's functions.
+#include "llmc/cuda/matmul.cuh"
+#include "llmc/cpu/matmul.h"
+#include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
+
+// Small whole numbers: every product and sum is exact in f32, so the order of additions does not matter and only the
+// last rounding, to T, is left, which is the same everywhere.
+TEMPLATE_TEST_CASE("matmul on a GPU is exact on whole numbers", "[matmul]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const auto [N, C, OC] = GENERATE(table<int, int, int>({{1, 8, 8}, {3, 16, 40}, {64, 64, 192}, {77, 128, 8}}));
+    const bool with_bias = GENERATE(true, false);
+    INFO(N << " x " << C << " x " << OC << (with_bias ? " with bias" : ""));
+    const Floats inp = whole_numbers(N * C, 1, 4), weight = whole_numbers(OC * C, 2, 4);
+    const Floats bias = whole_numbers(OC, 3, 100), dout = whole_numbers(N * OC, 4, 4);
+    const Floats dweight = whole_numbers(OC * C, 5, 100), dbias = whole_numbers(OC, 6, 100);
+
+    Cpu cpu;
+    Floats out(dout.size()), dinp(inp.size()), want_dweight = dweight, want_dbias = dbias;
+    matmul_forward(cpu, out.data(), inp.data(), weight.data(), with_bias ? bias.data() : nullptr, N, C, OC);
+    matmul_backward(cpu, dinp.data(), want_dweight.data(), with_bias ? want_dbias.data() : nullptr, dout.data(),
+                    inp.data(), weight.data(), N, C, OC);
+
+    Cuda cuda;
+    const OnDevice<T> d_inp(cuda, inp), d_weight(cuda, weight), d_bias(cuda, bias), d_dout(cuda, dout);
+    const auto got = twice_the_same([&] {
+        OnDevice<T> d_out(cuda, out.size()), d_dinp(cuda, inp.size());
+        OnDevice<float> d_dweight(cuda, dweight), d_dbias(cuda, dbias);
+        matmul_forward(cuda, d_out.data, d_inp.data, d_weight.data, with_bias ? d_bias.data : nullptr, N, C, OC);
+        matmul_backward(cuda, d_dinp.data, d_dweight.data, with_bias ? d_dbias.data : nullptr, d_dout.data, d_inp.data,
+                        d_weight.data, N, C, OC);
+        // Gradients of parameters alone, as in the first layer
+        matmul_backward<T>(cuda, nullptr, d_dweight.data, nullptr, d_dout.data, d_inp.data, d_weight.data, N, C, OC);
+        return std::vector{d_out.get(), d_dinp.get(), d_dweight.get(), d_dbias.get()};
+    });
+    check_equal("out", got[0], rounded<T>(out));
+    check_equal("dinp", got[1], rounded<T>(dinp));
+    for (size_t i = 0; i < dweight.size(); i++) want_dweight[i] += want_dweight[i] - dweight[i];
+    check_equal("dweight", got[2], want_dweight);
+    check_equal("dbias", got[3], want_dbias);
+}
+
+TEMPLATE_TEST_CASE("a linear layer fused with GELU agrees with the two ops", "[matmul]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const int64_t N = 40, C = 64, OC = 96;
+    const Floats inp = rounded<T>(randn(N * C, 1)), weight = rounded<T>(randn(OC * C, 2, 0.125f));
+    const Floats bias = rounded<T>(randn(OC, 3)), dout = rounded<T>(randn(N * OC, 4));
+    const Floats back = rounded<T>(randn(C * OC, 5, 0.125f)), zeros(size_t(C * OC), 0);
+
+    Cuda cuda;
+    const OnDevice<T> d_inp(cuda, inp), d_weight(cuda, weight), d_bias(cuda, bias), d_dout(cuda, dout),
+        d_back(cuda, back);
+    const auto got = twice_the_same([&] {
+        OnDevice<T> d_out(cuda, size_t(N * OC)), d_hidden(cuda, size_t(N * OC)), d_dhidden(cuda, size_t(N * C));
+        OnDevice<float> d_dweight(cuda, zeros), d_dbias(cuda, Floats(size_t(OC), 0));
+        matmul_gelu_forward(cuda, d_out.data, d_hidden.data, d_inp.data, d_weight.data, d_bias.data, N, C, OC);
+        // A second layer (N, C) -> (N, OC) whose input is gelu of some hidden values: inp plays both parts.
+        matmul_gelu_backward(cuda, d_dhidden.data, d_dweight.data, d_dbias.data, d_dout.data, d_inp.data, d_inp.data,
+                             d_back.data, N, C, OC);
+        return std::vector{d_out.get(), d_hidden.get(), d_dhidden.get(), d_dweight.get(), d_dbias.get()};
+    });
+    Cpu cpu;
+    Floats out(size_t(N * OC)), hidden(size_t(N * OC)), dhidden(size_t(N * C)), dweight = zeros, dbias(size_t(OC), 0);
+    matmul_gelu_forward(cpu, out.data(), hidden.data(), inp.data(), weight.data(), bias.data(), N, C, OC);
+    matmul_gelu_backward(cpu, dhidden.data(), dweight.data(), dbias.data(), dout.data(), inp.data(), inp.data(),
+                         back.data(), N, C, OC);
+    // Products of C (or OC) terms in other orders on both sides, and one rounding to T; unfused, gelu sees the rounded
+    // hidden value, whose half unit it passes on with a slope of up to 1.13.
+    const double products = (2 + std::sqrt(double(OC))) * kEpsF32;
+    const double stored = std::is_same_v<T, bf16> ? kEpsBf16 : 0;
+    check_close("hidden", got[1], hidden, products + stored);
+    check_close("out", got[0], out, products + 1.5 * stored + 4 * kEpsF32);
+    check_close("dhidden", got[2], dhidden, products + 1.5 * stored + 16 * kEpsF32);
+    check_close("dweight", got[3], dweight, products);
+    check_close("dbias", got[4], dbias, products);
+}
+
+TEST_CASE("matmul on a GPU refuses rows that are not a multiple of 16 bytes", "[matmul]" ON_DEVICE) {
+    Cuda cuda;
+    OnDevice<bf16> x(cuda, 96);
+    CHECK(error_of([&] { matmul_forward<bf16>(cuda, x.data, x.data, x.data, nullptr, 1, 12, 8); }) ==
+          "2: matmul_forward of (1, 12) by (8, 12): the channels must be multiples of 8, 16 bytes");
+}

@@ -1,0 +1,77 @@
+/*
+Causal self-attention with a sliding window and grouped heads; the equations and shapes are those of
+llmc/cpu/attention.h. Two ways, by the type of the tensors:
+
+  bf16   tensor cores, HS 64 or 128 (flash_attention_forward.cuh, flash_attention_backward.cuh)
+  fp32   multiply-adds, HS any multiple of 4 up to 256 (attention_fp32.cuh)
+
+Scores, softmax and sums are fp32; weights and dS are rounded to bf16 to be multiplied. The same bits each time: no
+atomics, and no sum is shared by blocks. The tensors begin at multiples of 16 bytes.
+
+Compute-bound. A query sees (T + 1) / 2 keys on average, at most window + 1; per score forward takes 4 HS FLOPs, and
+backward 14 HS: 10 HS if scores and dP were made once. Bytes, of elements of size e: forward reads and writes
+e B T (NH + 2 NKV) HS + e B T NH HS + 4 B NH T; backward e B T (2 (NH + 2 NKV) + 2 NH) HS + 4 B NH T, and dout, q, k and
+v twice, from L2 where they fit.
+*/
+#pragma once
+#include <type_traits>
+#include "llmc/base/check.h"  // require
+#include "llmc/cuda/attention_fp32.cuh"
+#include "llmc/cuda/flash_attention_backward.cuh"
+#include "llmc/cuda/flash_attention_forward.cuh"
+
+template <class T>
+void check_attention(const AttentionShape& s, std::initializer_list<const void*> tensors) {
+    require(s.NKV > 0 && s.NH % s.NKV == 0, "attention: %ld query heads over %ld key heads: expected a multiple", s.NH,
+            s.NKV);
+    if constexpr (std::is_same_v<T, bf16>)
+        require(s.HS == 64 || s.HS == 128,
+                "attention: heads of %ld in bf16: the kernels take 64 or 128; choose the number of heads so, or "
+                "--dtype fp32",
+                s.HS);
+    else
+        require(s.HS % 4 == 0 && s.HS <= 256, "attention: heads of %ld: the kernels take multiples of 4 up to 256",
+                s.HS);
+    require(s.T < 1 << 30 && s.B * s.NH * s.T < int64_t(1) << 34,
+            "attention: %ld x %ld heads of %ld tokens at once: "
+            "lower --batch-size or --seq-len",
+            s.B, s.NH, s.T);
+    ensure(s.score_scale() > 0);
+    for (const void* tensor : tensors) ensure(reinterpret_cast<uintptr_t>(tensor) % 16 == 0);
+}
+
+// run(std::integral_constant) with the number of columns a lane has
+template <class Run>
+void with_columns_per_lane(int64_t HS, Run run) {
+    if (HS <= 64)
+        run(std::integral_constant<int, 2>());
+    else if (HS <= 128)
+        run(std::integral_constant<int, 4>());
+    else
+        run(std::integral_constant<int, 8>());
+}
+
+template <class T>
+void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const AttentionShape& shape) {
+    check_attention<T>(shape, {out, qkv});
+    if constexpr (std::is_same_v<T, float>)
+        with_columns_per_lane(shape.HS, [&](auto J) { attention_fp32_forward<J>(cuda, out, lse, qkv, shape); });
+    else if (shape.HS == 64)
+        flash_attention_forward<64>(cuda, out, lse, qkv, shape);
+    else
+        flash_attention_forward<128>(cuda, out, lse, qkv, shape);
+}
+
+// Overwrites dqkv.
+template <class T>
+void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const float* lse, const T* qkv,
+                        const AttentionShape& shape) {
+    check_attention<T>(shape, {dqkv, dout, out, qkv});
+    if constexpr (std::is_same_v<T, float>)
+        with_columns_per_lane(shape.HS,
+                              [&](auto J) { attention_fp32_backward<J>(cuda, dqkv, dout, out, lse, qkv, shape); });
+    else if (shape.HS == 64)
+        flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
+    else
+        flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
+}

@@ -1,0 +1,256 @@
+/*
+Attention in fp32 without tensor cores, for --dtype fp32: forward, and backward in the two kernels that
+flash_attention_backward.cuh describes. The equations are in attention.cuh.
+
+A warp has kRows rows of one side, in shared memory, and walks over tiles of 32 rows of the other side: each lane makes
+the scores of one of them, whole, and for the sums over the tile each lane has every 32nd column. No sum is shared by
+warps, so the result has the same bits each time. HS is any multiple of 4 up to 256; shared rows are 4 floats longer, so
+that 16-byte reads of eight rows are in 32 different banks.
+
+Compute-bound: a 16-byte read feeds 4 kRows multiply-adds.
+*/
+#pragma once
+#include "llmc/cuda/attention_stats.cuh"
+
+inline constexpr int kFp32Warps = 4, kFp32Threads = kFp32Warps * kWarp, kFp32Rows = 4, kFp32Tile = kWarp;
+inline constexpr int kFp32BlockRows = kFp32Warps * kFp32Rows;
+
+// Two tensors of the block's own rows, two of the tile's, and each warp's scores, twice.
+inline size_t attention_fp32_shared_bytes(int64_t HS) {
+    return size_t((2 * kFp32BlockRows + 2 * kFp32Tile) * (HS + 4) + 2 * kFp32BlockRows * kFp32Tile) * sizeof(float);
+}
+
+// to (rows, HS + 4)  <-  rows [first, first + rows) of a tensor, zeros from row `end` on; by the whole block
+DEVICE void load_rows(float* to, const float* from, int64_t stride, int first, int rows, int end, int HS) {
+    for (int i = threadIdx.x; i < rows * (HS / 4); i += kFp32Threads) {
+        const int row = i / (HS / 4), c = i % (HS / 4) * 4;
+        Pack<float> x{};
+        if (first + row < end) x = load16(from + (first + row) * stride + c);
+        store16(to + row * (HS + 4) + c, x);
+    }
+}
+
+// The lane's dot products: dots[r] = own row r times this lane's row of the tile.
+DEVICE void dot_rows(float (&dots)[kFp32Rows], const float* own, const float* other, int HS) {
+#pragma unroll
+    for (int r = 0; r < kFp32Rows; r++) dots[r] = 0;
+    for (int c = 0; c < HS; c += 4) {
+        const Pack<float> y = load16(other + threadIdx.x % kWarp * (HS + 4) + c);
+#pragma unroll
+        for (int r = 0; r < kFp32Rows; r++) {
+            const Pack<float> x = load16(own + r * (HS + 4) + c);
+#pragma unroll
+            for (int i = 0; i < 4; i++) dots[r] = fmaf(x[i], y[i], dots[r]);
+        }
+    }
+}
+
+// sums[r][j] += sum over the tile's rows i of weights[r][i] times its column lane + 32 j
+template <int J>
+DEVICE void add_rows(float (&sums)[kFp32Rows][J], const float* weights, const float* tile, int HS) {
+    for (int i = 0; i < kFp32Tile; i += 4) {
+        Pack<float> w[kFp32Rows];
+#pragma unroll
+        for (int r = 0; r < kFp32Rows; r++) w[r] = load16(weights + r * kFp32Tile + i);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int j = 0; j < J; j++) {
+                const int c = threadIdx.x % kWarp + kWarp * j;
+                const float x = c < HS ? tile[(i + k) * (HS + 4) + c] : 0;
+#pragma unroll
+                for (int r = 0; r < kFp32Rows; r++) sums[r][j] = fmaf(w[r][k], x, sums[r][j]);
+            }
+    }
+}
+
+// Rows [first, end) of a tensor  <-  the warp's sums times factor[r]
+template <int J>
+DEVICE void write_rows(float* to, int64_t stride, int first, int end, int HS, const float (&sums)[kFp32Rows][J],
+                       const float (&factor)[kFp32Rows]) {
+#pragma unroll
+    for (int r = 0; r < kFp32Rows; r++)
+#pragma unroll
+        for (int j = 0; j < J; j++) {
+            const int c = threadIdx.x % kWarp + kWarp * j;
+            if (c < HS && first + r < end) to[(first + r) * stride + c] = sums[r][j] * factor[r];
+        }
+}
+
+// Shared memory of a block: where its parts begin.
+struct Fp32Shared {
+    float *own, *own_second, *tile, *tile_second, *weights, *weights_second;  // the last two: the warp's
+
+    DEVICE Fp32Shared(float* shared, int HS) {
+        own = shared;
+        own_second = own + kFp32BlockRows * (HS + 4);
+        tile = own_second + kFp32BlockRows * (HS + 4);
+        tile_second = tile + kFp32Tile * (HS + 4);
+        weights = tile_second + kFp32Tile * (HS + 4) + threadIdx.x / kWarp * kFp32Rows * kFp32Tile;
+        weights_second = weights + kFp32BlockRows * kFp32Tile;
+    }
+};
+
+template <int J>
+__global__ void __launch_bounds__(kFp32Threads)
+    attention_fp32_forward_kernel(float* out, float* lse, const float* qkv, int HS, FlashShape s) {
+    SMEM_DYNAMIC(float, memory);
+    const Fp32Shared shared(memory, HS);
+    const int num_blocks = ceil_div(s.T, kFp32BlockRows), lane = threadIdx.x % kWarp;
+    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
+    const int t0 = int(blockIdx.x % num_blocks) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
+    const FlashHead<const float> head(qkv, s, b, h, HS);
+    load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
+
+    float sums[kFp32Rows][J] = {}, largest[kFp32Rows], denominator[kFp32Rows] = {};
+#pragma unroll
+    for (int r = 0; r < kFp32Rows; r++) largest[r] = -INFINITY;
+    const int last = min(t0 + kFp32BlockRows, s.T) - 1;
+    for (int s0 = max(0, t0 - s.window) / kFp32Tile * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
+        __syncthreads();  // nobody reads the tile before this one any more
+        load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
+        load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
+        __syncthreads();
+        float scores[kFp32Rows];
+        dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
+#pragma unroll
+        for (int r = 0; r < kFp32Rows; r++) {
+            const float score = s.sees(t + r, s0 + lane) ? scores[r] : -INFINITY;
+            const float now = fmaxf(largest[r], warp_max(score));  // of scores before scaling
+            const float shift = now == -INFINITY ? 0 : now * s.scale_log2;
+            const float weight = exp2f(fmaf(score, s.scale_log2, -shift));
+            const float shrink = exp2f(fmaf(largest[r], s.scale_log2, -shift));
+            largest[r] = now;
+            denominator[r] = fmaf(denominator[r], shrink, warp_sum(weight));
+#pragma unroll
+            for (int j = 0; j < J; j++) sums[r][j] *= shrink;
+            shared.weights[r * kFp32Tile + lane] = weight;
+        }
+        __syncwarp();
+        add_rows(sums, shared.weights, shared.tile_second, HS);
+        __syncwarp();
+    }
+#pragma unroll
+    for (int r = 0; r < kFp32Rows; r++) {
+        if (lane == 0 && t + r < s.T)
+            lse[(int64_t(b) * s.NH + h) * s.T + t + r] = largest[r] * s.scale + logf(denominator[r]);
+        denominator[r] = 1 / denominator[r];
+    }
+    const int64_t C = int64_t(s.NH) * HS;
+    write_rows(out + int64_t(b) * s.T * C + int64_t(h) * HS, C, t, s.T, HS, sums, denominator);
+}
+
+// Own rows: queries and dout; tiles: keys and values.
+template <int J>
+__global__ void __launch_bounds__(kFp32Threads)
+    attention_fp32_queries_kernel(float* dqkv, const float* dout, const float* stats, const float* qkv, int HS,
+                                  FlashShape s) {
+    SMEM_DYNAMIC(float, memory);
+    const Fp32Shared shared(memory, HS);
+    const int num_blocks = ceil_div(s.T, kFp32BlockRows), lane = threadIdx.x % kWarp;
+    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
+    const int t0 = int(blockIdx.x % num_blocks) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
+    const FlashHead<const float> head(qkv, s, b, h, HS);
+    const int64_t C = int64_t(s.NH) * HS;
+    load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
+    load_rows(shared.own_second, dout + int64_t(b) * s.T * C + int64_t(h) * HS, C, t0, kFp32BlockRows, s.T, HS);
+    const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
+
+    float sums[kFp32Rows][J] = {}, log2_sum[kFp32Rows], D[kFp32Rows], factor[kFp32Rows];
+#pragma unroll
+    for (int r = 0; r < kFp32Rows; r++) {
+        const float* from = row_stats + (t + r) / kFlashTile * kStatsBlock + (t + r) % kFlashTile;
+        log2_sum[r] = from[0], D[r] = from[kFlashTile], factor[r] = s.scale;
+    }
+    const int last = min(t0 + kFp32BlockRows, s.T) - 1;
+    for (int s0 = max(0, t0 - s.window) / kFp32Tile * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
+        __syncthreads();  // nobody reads the tile before this one any more
+        load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
+        load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
+        __syncthreads();
+        float scores[kFp32Rows], dp[kFp32Rows];
+        dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
+        dot_rows(dp, shared.own_second + row * (HS + 4), shared.tile_second, HS);
+#pragma unroll
+        for (int r = 0; r < kFp32Rows; r++) {
+            const float weight = exp2f(fmaf(scores[r], s.scale_log2, -log2_sum[r]));
+            shared.weights[r * kFp32Tile + lane] = s.sees(t + r, s0 + lane) ? weight * (dp[r] - D[r]) : 0;
+        }
+        __syncwarp();
+        add_rows(sums, shared.weights, shared.tile, HS);
+        __syncwarp();
+    }
+    write_rows(FlashHead<float>(dqkv, s, b, h, HS).q, s.row, t, s.T, HS, sums, factor);
+}
+
+// Own rows: keys and values; tiles: queries and dout, of each head of the group.
+template <int J>
+__global__ void __launch_bounds__(kFp32Threads)
+    attention_fp32_keys_kernel(float* dqkv, const float* dout, const float* stats, const float* qkv, int HS,
+                               FlashShape s) {
+    SMEM_DYNAMIC(float, memory);
+    const Fp32Shared shared(memory, HS);
+    const int num_kv = s.num_kv(), num_blocks = ceil_div(s.T, kFp32BlockRows), lane = threadIdx.x % kWarp;
+    const int b = blockIdx.x / num_blocks / num_kv, kv = blockIdx.x / num_blocks % num_kv;
+    const int s0 = int(blockIdx.x % num_blocks) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, key = s0 + row;
+    const int64_t C = int64_t(s.NH) * HS;
+    float dk[kFp32Rows][J] = {}, dv[kFp32Rows][J] = {};
+    for (int h = kv * s.group; h < (kv + 1) * s.group; h++) {
+        const FlashHead<const float> head(qkv, s, b, h, HS);
+        if (h == kv * s.group) {
+            load_rows(shared.own, head.k, s.row, s0, kFp32BlockRows, s.T, HS);
+            load_rows(shared.own_second, head.v, s.row, s0, kFp32BlockRows, s.T, HS);
+        }
+        const float* head_dout = dout + int64_t(b) * s.T * C + int64_t(h) * HS;
+        const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
+        const int last = min(s.T - 1, s0 + kFp32BlockRows - 1 + s.window);
+        for (int t0 = s0 / kFp32Tile * kFp32Tile; t0 <= last; t0 += kFp32Tile) {
+            __syncthreads();  // nobody reads the tile before this one any more
+            load_rows(shared.tile, head.q, s.row, t0, kFp32Tile, s.T, HS);
+            load_rows(shared.tile_second, head_dout, C, t0, kFp32Tile, s.T, HS);
+            __syncthreads();
+            const float* from = row_stats + (t0 + lane) / kFlashTile * kStatsBlock + (t0 + lane) % kFlashTile;
+            const float log2_sum = from[0], D = from[kFlashTile];
+            float scores[kFp32Rows], dp[kFp32Rows];
+            dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
+            dot_rows(dp, shared.own_second + row * (HS + 4), shared.tile_second, HS);
+#pragma unroll
+            for (int r = 0; r < kFp32Rows; r++) {
+                const bool seen = s.sees(t0 + lane, key + r);
+                const float weight = seen ? exp2f(fmaf(scores[r], s.scale_log2, -log2_sum)) : 0;
+                shared.weights[r * kFp32Tile + lane] = weight;
+                shared.weights_second[r * kFp32Tile + lane] = seen ? weight * (dp[r] - D) : 0;
+            }
+            __syncwarp();
+            add_rows(dv, shared.weights, shared.tile_second, HS);
+            add_rows(dk, shared.weights_second, shared.tile, HS);
+            __syncwarp();
+        }
+    }
+    float one[kFp32Rows], scale[kFp32Rows];
+#pragma unroll
+    for (int r = 0; r < kFp32Rows; r++) one[r] = 1, scale[r] = s.scale;
+    const FlashHead<float> grad(dqkv, s, b, kv * s.group, HS);
+    write_rows(grad.k, s.row, key, s.T, HS, dk, scale);
+    write_rows(grad.v, s.row, key, s.T, HS, dv, one);
+}
+
+template <int J>
+void attention_fp32_forward(Cuda& cuda, float* out, float* lse, const float* qkv, const AttentionShape& shape) {
+    const int64_t blocks = shape.B * shape.NH * ceil_div(shape.T, kFp32BlockRows);
+    launch(cuda, "attention_forward", attention_fp32_forward_kernel<J>, unsigned(blocks), kFp32Threads,
+           attention_fp32_shared_bytes(shape.HS), out, lse, qkv, int(shape.HS), FlashShape(shape));
+}
+
+template <int J>
+void attention_fp32_backward(Cuda& cuda, float* dqkv, const float* dout, const float* out, const float* lse,
+                             const float* qkv, const AttentionShape& shape) {
+    float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
+    attention_stats<kWarp>(cuda, stats, dout, out, lse, shape);
+    const int64_t blocks = ceil_div(shape.T, kFp32BlockRows);
+    const size_t shared_bytes = attention_fp32_shared_bytes(shape.HS);
+    launch(cuda, "attention_backward: keys", attention_fp32_keys_kernel<J>, unsigned(shape.B * shape.NKV * blocks),
+           kFp32Threads, shared_bytes, dqkv, dout, stats, qkv, int(shape.HS), FlashShape(shape));
+    launch(cuda, "attention_backward: queries", attention_fp32_queries_kernel<J>, unsigned(shape.B * shape.NH * blocks),
+           kFp32Threads, shared_bytes, dqkv, dout, stats, qkv, int(shape.HS), FlashShape(shape));
+}

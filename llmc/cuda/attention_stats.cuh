@@ -1,0 +1,53 @@
+/*
+What the backward of attention needs of every row of scores:   D[t] = sum over HS of dout[t] out[t]   and the softmax's
+denominator, as the logarithm to base 2.
+
+  dout, out (B, T, NH, HS)     lse (B, NH, T)     stats (B, NH, tiles, 2, 64): log2, D; tiles = ceil(T / 64)
+Rows from T on get a denominator of infinity, so that their weights are zero without a mask. Each block of 128 floats is
+what a step of the kernel for keys fetches, aligned for cp.async.
+
+Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes a row. D is summed over the lanes of a row in a fixed order.
+*/
+#pragma once
+#include "llmc/cuda/flash_tile.cuh"
+
+inline constexpr int kStatsBlock = 2 * kFlashTile;
+
+inline int64_t attention_stats_size(const AttentionShape& s) {
+    return s.B * s.NH * ceil_div(s.T, kFlashTile) * kStatsBlock;
+}
+
+// `lanes` lanes a row. One thread group for each of B x (T rounded up) x NH rows, heads next to each other as in
+// memory.
+template <class T, int lanes>
+__global__ void __launch_bounds__(256) attention_stats_kernel(float* stats, const T* dout, const T* out,
+                                                              const float* lse, int64_t rows, int HS, FlashShape s) {
+    const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes;
+    const int lane = threadIdx.x % lanes, padded_T = ceil_div(s.T, kFlashTile) * kFlashTile;
+    const int h = int(row % s.NH), t = int(row / s.NH % padded_T);
+    const int64_t b = row / s.NH / padded_T;
+    const bool valid = row < rows && t < s.T;
+    float D = 0;
+    for (int c = lane * Pack<T>::size; valid && c < HS; c += lanes * Pack<T>::size) {
+        const int64_t at = ((b * s.T + t) * s.NH + h) * HS + c;
+        const Pack<T> x = load16_streaming(dout + at), y = load16_streaming(out + at);
+#pragma unroll
+        for (int i = 0; i < x.size; i++) D = fmaf(to_float(x[i]), to_float(y[i]), D);
+    }
+#pragma unroll
+    for (int offset = lanes / 2; offset > 0; offset /= 2) D += __shfl_xor_sync(kAllLanes, D, offset);
+    if (row >= rows || lane != 0) return;
+    const int64_t head = b * s.NH + h;
+    float* block = stats + (head * (padded_T / kFlashTile) + t / kFlashTile) * kStatsBlock + t % kFlashTile;
+    block[0] = valid ? lse[head * s.T + t] * kLog2E : INFINITY;
+    block[kFlashTile] = D;
+}
+
+template <int lanes, class T>
+void attention_stats(Cuda& cuda, float* stats, const T* dout, const T* out, const float* lse,
+                     const AttentionShape& shape) {
+    const int64_t rows = shape.B * shape.NH * ceil_div(shape.T, kFlashTile) * kFlashTile;
+    launch(cuda, "attention_backward: row sums", attention_stats_kernel<T, lanes>,
+           unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows, int(shape.HS),
+           FlashShape(shape));
+}

@@ -1,0 +1,194 @@
+/*
+Flash attention backward in bf16 on tensor cores; the equations and figures are in attention.cuh. No sum is shared by
+blocks, so the result has the same bits each time, and nothing is added atomically. The price is that scores and dP are
+made twice:
+
+  keys      a block has keys of one key head, and walks over the queries that see them, head by head of its group:
+            S^T = k q^T,   dP^T = v dout^T,   dv += P^T dout,   dk += dS^T q          four products
+  queries   a block has queries, and walks over the keys that they see:
+            S = q k^T,   dP = dout v^T,   dq += dS k                                  three
+
+In both a warp's accumulators of S and dP become left operands without leaving the registers. P = 2^(S - log2 of the
+denominator) and dS = P (dP - D) are exact zeros where the mask says so, whatever lies there.
+*/
+#pragma once
+#include "llmc/cuda/attention_stats.cuh"
+#include "llmc/cuda/flash_tile.cuh"
+
+// How many rows a warp has, and how many of the other side it takes at a time: what fits into 255 registers.
+template <int HS>
+struct FlashBackward {
+    static constexpr int M = HS == 64 ? 2 : 1, N = HS == 64 ? 4 : 8, kRows = kFlashWarps * 16 * M;
+    static constexpr size_t kQueriesSharedBytes = (2 * kRows + 4 * kFlashTile) * HS * sizeof(bf16);
+    static constexpr size_t kKeysSharedBytes = kQueriesSharedBytes + 2 * kStatsBlock * sizeof(float);
+};
+
+// From scores and dP: weights and dS, rounded to bf16. stats(row, col) gives {log2 of the denominator, D}.
+template <bool masked, int M, int N, class Seen, class Stats>
+DEVICE void weights_and_gradients(uint32_t (&weights)[M][N][2], uint32_t (&ds)[M][N][2], const float (&scores)[M][N][4],
+                                  const float (&dp)[M][N][4], float scale_log2, Seen seen, Stats stats) {
+    float p[2], g[2];
+    for_elements<M, N>([&](int row, int col, int m, int n, int i) {
+        const float2 of_row = stats(row, col, m, n, i);
+        p[i % 2] = fast_exp2(fmaf(scores[m][n][i], scale_log2, -of_row.x));
+        g[i % 2] = p[i % 2] * (dp[m][n][i] - of_row.y);
+        if (masked && !seen(row, col)) p[i % 2] = g[i % 2] = 0;
+        if (i % 2 == 0) return;
+        weights[m][n][i / 2] = bf16x2(p[0], p[1]);
+        ds[m][n][i / 2] = bf16x2(g[0], g[1]);
+    });
+}
+
+template <int M, int N>
+DEVICE void scale_all(float (&c)[M][N][4], float factor) {
+    for_elements<M, N>([&](int, int, int m, int n, int i) { c[m][n][i] *= factor; });
+}
+
+template <int HS>
+__global__ void __launch_bounds__(kFlashThreads, 2)
+    flash_backward_keys_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
+    using Config = FlashBackward<HS>;
+    constexpr int M = Config::M, N = Config::N, kKeys = Config::kRows;
+    SMEM_DYNAMIC(bf16,
+                 shared);  // keys, values (kKeys, HS), then twice queries, dout (kFlashTile, HS), then twice stats
+    const FlashTile<HS> keys{shared}, values = keys.below(kKeys);
+    const auto queries = [&](int step) { return values.below(kKeys + step % 2 * 2 * kFlashTile); };
+    float* const shared_stats = reinterpret_cast<float*>(values.below(kKeys + 4 * kFlashTile).data);
+
+    // All heads of the first keys, which the most queries see, start before those of the next.
+    const int num_kv = s.num_kv(), num_blocks = ceil_div(s.T, kKeys);
+    const int b = blockIdx.x / num_blocks / num_kv, kv = blockIdx.x / num_blocks % num_kv;
+    const int s0 = int(blockIdx.x % num_blocks) * kKeys, row = warp_id() * 16 * M, own = s0 + row;
+    const FlashHead<const bf16> first_head(qkv, s, b, kv * s.group, HS);
+    const int64_t C = int64_t(s.NH) * HS;
+    const int num_tiles = ceil_div(s.T, kFlashTile), first = s0 / kFlashTile;
+    const int last = min(num_tiles - 1, (s0 + kKeys - 1 + s.window) / kFlashTile);
+    const int tiles = last - first + 1, steps = tiles * s.group;
+    const auto fetch = [&](int step) {
+        const int h = kv * s.group + step / tiles, tile = first + step % tiles;
+        const bf16* q = qkv + int64_t(b) * s.T * s.row + int64_t(h) * HS;
+        queries(step).template fetch<kFlashTile>(q, s.row, tile * kFlashTile, s.T);
+        queries(step)
+            .below(kFlashTile)
+            .template fetch<kFlashTile>(dout + int64_t(b) * s.T * C + int64_t(h) * HS, C, tile * kFlashTile, s.T);
+        const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock;
+        if (threadIdx.x < kStatsBlock / 4)
+            cp_async16(shared_stats + step % 2 * kStatsBlock + threadIdx.x * 4, from + threadIdx.x * 4, true);
+    };
+    keys.template fetch<kKeys>(first_head.k, s.row, s0, s.T);
+    values.template fetch<kKeys>(first_head.v, s.row, s0, s.T);
+    fetch(0);
+    cp_async_commit();
+
+    float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
+    for (int step = 0; step < steps; step++) {
+        cp_async_wait<0>();
+        __syncthreads();  // this step's queries are there, and nobody reads the other buffer any more
+        if (step + 1 < steps) fetch(step + 1);
+        cp_async_commit();
+        const FlashTile<HS> q = queries(step), d_out = q.below(kFlashTile);
+        for (int col = 0; col < kFlashTile; col += 8 * N) {
+            const int t = (first + step % tiles) * kFlashTile + col;
+            if (!s.any_sees(t, 8 * N, own, 16 * M)) continue;
+            float scores[M][N][4] = {}, dp[M][N][4] = {};
+            multiply_by_rows(scores, FlashOwnRows<HS, M>{keys, row}, q, col);
+            multiply_by_rows(dp, FlashOwnRows<HS, M>{values, row}, d_out, col);
+            uint32_t weights[M][N][2], ds[M][N][2];
+            const float* log2_sums = shared_stats + step % 2 * kStatsBlock + col;
+            const auto stats_of = [&](int, int c, int, int, int) {
+                return make_float2(log2_sums[c], log2_sums[kFlashTile + c]);
+            };
+            const auto seen = [&](int r, int c) { return s.sees(t + c, own + r); };
+            if (s.all_see(t, 8 * N, own, 16 * M))
+                weights_and_gradients<false>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
+            else
+                weights_and_gradients<true>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
+            multiply(dv, weights, d_out, col);
+            multiply(dk, ds, q, col);
+        }
+    }
+    scale_all(dk, s.scale);
+    const FlashHead<bf16> grad(dqkv, s, b, kv * s.group, HS);
+    keys.store(grad.k, s.row, own, s.T, row, dk);
+    values.store(grad.v, s.row, own, s.T, row, dv);
+}
+
+template <int HS>
+__global__ void __launch_bounds__(kFlashThreads, 2)
+    flash_backward_queries_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
+    using Config = FlashBackward<HS>;
+    constexpr int M = Config::M, N = Config::N, kQueries = Config::kRows;
+    SMEM_DYNAMIC(bf16, shared);  // queries, dout (kQueries, HS), then twice keys, values (kFlashTile, HS)
+    const FlashTile<HS> queries{shared}, d_out = queries.below(kQueries);
+    const auto keys = [&](int tile) { return d_out.below(kQueries + tile % 2 * 2 * kFlashTile); };
+
+    const int num_blocks = ceil_div(s.T, kQueries);
+    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
+    const int t0 = (num_blocks - 1 - int(blockIdx.x % num_blocks)) * kQueries;  // the longest first
+    const int row = warp_id() * 16 * M, t = t0 + row;
+    const FlashHead<const bf16> head(qkv, s, b, h, HS);
+    const int64_t C = int64_t(s.NH) * HS;
+    const int first = max(0, t0 - s.window) / kFlashTile, last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
+    const auto fetch = [&](int tile) {
+        keys(tile).template fetch<kFlashTile>(head.k, s.row, tile * kFlashTile, s.T);
+        keys(tile).below(kFlashTile).template fetch<kFlashTile>(head.v, s.row, tile * kFlashTile, s.T);
+    };
+    queries.template fetch<kQueries>(head.q, s.row, t0, s.T);
+    d_out.template fetch<kQueries>(dout + int64_t(b) * s.T * C + int64_t(h) * HS, C, t0, s.T);
+    fetch(first);
+    cp_async_commit();
+
+    float2 row_stats[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int own = t + 16 * m + 8 * half + lane_id() / 4, tile = own / kFlashTile;
+            const int num_tiles = ceil_div(s.T, kFlashTile);
+            row_stats[m][half] = {INFINITY, 0};
+            if (own >= s.T) continue;
+            const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock + own % kFlashTile;
+            row_stats[m][half] = {from[0], from[kFlashTile]};
+        }
+    FlashKeptRows<HS, M> kept_q, kept_dout;
+    float dq[M][HS / 8][4] = {};
+    for (int tile = first; tile <= last; tile++) {
+        cp_async_wait<0>();
+        __syncthreads();  // this tile is there, and nobody reads the other buffer any more
+        if (tile < last) fetch(tile + 1);
+        cp_async_commit();
+        if (tile == first) kept_q.keep(queries, row), kept_dout.keep(d_out, row);
+        const FlashTile<HS> k = keys(tile), v = k.below(kFlashTile);
+        for (int col = 0; col < kFlashTile; col += 8 * N) {
+            const int s0 = tile * kFlashTile + col;
+            if (!s.any_sees(t, 16 * M, s0, 8 * N)) continue;
+            float scores[M][N][4] = {}, dp[M][N][4] = {};
+            multiply_by_rows(scores, kept_q, k, col);
+            multiply_by_rows(dp, kept_dout, v, col);
+            uint32_t weights[M][N][2], ds[M][N][2];
+            const auto stats_of = [&](int, int, int m, int, int i) { return row_stats[m][i / 2]; };
+            const auto seen = [&](int r, int c) { return s.sees(t + r, s0 + c); };
+            if (s.all_see(t, 16 * M, s0, 8 * N))
+                weights_and_gradients<false>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
+            else
+                weights_and_gradients<true>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
+            multiply(dq, ds, k, col);
+        }
+    }
+    scale_all(dq, s.scale);
+    queries.store(FlashHead<bf16>(dqkv, s, b, h, HS).q, s.row, t, s.T, row, dq);
+}
+
+template <int HS>
+void flash_attention_backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf16* out, const float* lse,
+                              const bf16* qkv, const AttentionShape& shape) {
+    using Config = FlashBackward<HS>;
+    float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
+    attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape);
+    const int64_t blocks = ceil_div(shape.T, Config::kRows);
+    launch(cuda, "attention_backward: keys", flash_backward_keys_kernel<HS>, unsigned(shape.B * shape.NKV * blocks),
+           kFlashThreads, Config::kKeysSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+    launch(cuda, "attention_backward: queries", flash_backward_queries_kernel<HS>,
+           unsigned(shape.B * shape.NH * blocks), kFlashThreads, Config::kQueriesSharedBytes, dqkv, dout, stats, qkv,
+           FlashShape(shape));
+}

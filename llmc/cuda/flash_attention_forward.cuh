@@ -1,0 +1,119 @@
+/*
+Flash attention forward in bf16 on tensor cores (Dao, 2023, arXiv:2307.08691): the equation, the shapes and the figures
+are in attention.cuh.
+
+A block has 128 queries of a head, 32 a warp, and walks over their keys 64 at a time; the next 64 are on their way while
+these are worked on, one barrier a step. Blocks with the most keys start first. Scores are scaled and turned to base 2
+by one multiply-add, and only tiles on the border of the mask are compared with it; a warp leaves out tiles that none of
+its queries sees.
+*/
+#pragma once
+#include "llmc/cuda/flash_tile.cuh"
+
+template <int HS>
+struct FlashForward {
+    static constexpr int M = 2, kQueries = kFlashWarps * 16 * M;
+    static constexpr bool kQueriesInRegisters = HS == 64;  // at 128 the sums alone take 128 registers
+    static constexpr size_t kSharedBytes = (kQueries + 4 * kFlashTile) * HS * sizeof(bf16);
+};
+
+template <int HS>
+__global__ void __launch_bounds__(kFlashThreads, 2)
+    flash_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape s) {
+    using Config = FlashForward<HS>;
+    constexpr int M = Config::M, N = kFlashTile / 8, kQueries = Config::kQueries;
+    SMEM_DYNAMIC(bf16, shared);  // queries (kQueries, HS), then twice keys and values (kFlashTile, HS)
+    const FlashTile<HS> queries{shared};
+    const auto keys = [&](int tile) { return queries.below(kQueries + tile % 2 * 2 * kFlashTile); };
+
+    const int num_blocks = ceil_div(s.T, kQueries);
+    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
+    const int t0 = (num_blocks - 1 - int(blockIdx.x % num_blocks)) * kQueries;
+    const int row = warp_id() * 16 * M, t = t0 + row;  // the warp's first query
+    const FlashHead<const bf16> head(qkv, s, b, h, HS);
+    const int first = max(0, t0 - s.window) / kFlashTile, last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
+    const auto fetch = [&](int tile) {
+        keys(tile).template fetch<kFlashTile>(head.k, s.row, tile * kFlashTile, s.T);
+        keys(tile).below(kFlashTile).template fetch<kFlashTile>(head.v, s.row, tile * kFlashTile, s.T);
+    };
+    queries.template fetch<kQueries>(head.q, s.row, t0, s.T);
+    fetch(first);
+    cp_async_commit();
+
+    using Left = std::conditional_t<Config::kQueriesInRegisters, FlashKeptRows<HS, M>, FlashOwnRows<HS, M>>;
+    Left left;
+    if constexpr (!Config::kQueriesInRegisters) left = {queries, row};
+    float sum[M][HS / 8][4] = {};
+    float largest[M][2], denominator[M][2];  // of scores before scaling; of the lane's columns
+#pragma unroll
+    for (int m = 0; m < M; m++) largest[m][0] = largest[m][1] = -INFINITY, denominator[m][0] = denominator[m][1] = 0;
+
+    for (int tile = first; tile <= last; tile++) {
+        cp_async_wait<0>();
+        __syncthreads();  // this tile is there, and nobody reads the other buffer any more
+        if (tile < last) fetch(tile + 1);
+        cp_async_commit();
+        if constexpr (Config::kQueriesInRegisters)
+            if (tile == first) left.keep(queries, row);
+        const int s0 = tile * kFlashTile;
+        if (!s.any_sees(t, 16 * M, s0, kFlashTile)) continue;
+
+        float p[M][N][4] = {};
+        multiply_by_rows(p, left, keys(tile), 0);
+        if (!s.all_see(t, 16 * M, s0, kFlashTile))
+            for_elements<M, N>([&](int r, int c, int m, int n, int i) {
+                if (!s.sees(t + r, s0 + c)) p[m][n][i] = -INFINITY;
+            });
+        float shift[M][2];  // what scores are lowered by, scaled; a row that has seen no key yet has 0
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float now = largest[m][half];
+#pragma unroll
+                for (int n = 0; n < N; n++) now = fmaxf(now, fmaxf(p[m][n][2 * half], p[m][n][2 * half + 1]));
+                now = row_max(now);
+                shift[m][half] = now == -INFINITY ? 0 : now * s.scale_log2;
+                const float shrink = fast_exp2(fmaf(largest[m][half], s.scale_log2, -shift[m][half]));
+                largest[m][half] = now;
+                denominator[m][half] *= shrink;
+#pragma unroll
+                for (int n = 0; n < HS / 8; n++) sum[m][n][2 * half] *= shrink, sum[m][n][2 * half + 1] *= shrink;
+            }
+        uint32_t weights[M][N][2];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float* pair = &p[m][n][2 * half];
+                    pair[0] = fast_exp2(fmaf(pair[0], s.scale_log2, -shift[m][half]));
+                    pair[1] = fast_exp2(fmaf(pair[1], s.scale_log2, -shift[m][half]));
+                    denominator[m][half] += pair[0] + pair[1];
+                    weights[m][n][half] = bf16x2(pair[0], pair[1]);
+                }
+        multiply(sum, weights, keys(tile).below(kFlashTile), 0);
+    }
+
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float total = row_sum(denominator[m][half]);
+            const int own = t + 16 * m + 8 * half + lane_id() / 4;
+            if (own < s.T && lane_id() % 4 == 0)
+                lse[(int64_t(b) * s.NH + h) * s.T + own] = largest[m][half] * s.scale + logf(total);
+#pragma unroll
+            for (int n = 0; n < HS / 8; n++) sum[m][n][2 * half] *= 1 / total, sum[m][n][2 * half + 1] *= 1 / total;
+        }
+    const int64_t C = int64_t(s.NH) * HS;
+    queries.store(out + int64_t(b) * s.T * C + int64_t(h) * HS, C, t, s.T, row, sum);
+}
+
+template <int HS>
+void flash_attention_forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape) {
+    const int64_t blocks = shape.B * shape.NH * ceil_div(shape.T, FlashForward<HS>::kQueries);
+    launch(cuda, "attention_forward", flash_forward_kernel<HS>, unsigned(blocks), kFlashThreads,
+           FlashForward<HS>::kSharedBytes, out, lse, qkv, FlashShape(shape));
+}

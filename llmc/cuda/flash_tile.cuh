@@ -1,0 +1,192 @@
+/*
+What the flash attention kernels are made of: tiles of a head in shared memory, and products of them on tensor cores.
+
+A warp works on `M` times 16 rows of one side (queries, or keys in the backward of keys) and walks over the other side.
+Its accumulators have the layout of mma_m16n8k16: lane l, with g = l / 4 and c = 2 (l % 4), holds of each 16 x 8 block
+the elements (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). Rounded to bf16 in pairs, two neighbouring blocks are the
+left operand of a next product: scores become weights and are multiplied without leaving their registers.
+*/
+#pragma once
+#include "llmc/base/op_types.h"  // AttentionShape
+#include "llmc/cuda/device.cuh"
+
+inline constexpr int kFlashWarps = 4, kFlashThreads = kFlashWarps * kWarp;
+inline constexpr int kFlashTile = 64;  // rows of the side that is walked over, a step of cp.async
+inline constexpr float kLog2E = 1.44269504f;
+
+DEVICE int lane_id() { return threadIdx.x % kWarp; }
+DEVICE int warp_id() { return threadIdx.x / kWarp; }
+
+// AttentionShape as kernels use it.
+struct FlashShape {
+    int T, NH, group, window;  // query heads a key head; the window is at most T, also for "all keys"
+    int64_t row;               // from one token of qkv to the next
+    float scale, scale_log2;   // of the scores, for e^x and for 2^x
+
+    explicit FlashShape(const AttentionShape& s)
+        : T(int(s.T)),
+          NH(int(s.NH)),
+          group(int(s.NH / s.NKV)),
+          window(int(s.window < 0 || s.window > s.T ? s.T : s.window)),
+          row(s.row()),
+          scale(s.score_scale()),
+          scale_log2(s.score_scale() * kLog2E) {}
+
+    DEVICE int num_kv() const { return NH / group; }
+    // t - window <= s <= t
+    DEVICE bool sees(int t, int s) const { return unsigned(t - s) <= unsigned(window); }
+    // Does any of the queries [t, t + nt) see any of the keys [s, s + ns)? And does each see all?
+    DEVICE bool any_sees(int t, int nt, int s, int ns) const { return s < t + nt && t - window < s + ns; }
+    DEVICE bool all_see(int t, int nt, int s, int ns) const { return s + ns - 1 <= t && t + nt - 1 - window <= s; }
+};
+
+// Where head h of sequence b lies in qkv-shaped memory.
+template <class T>
+struct FlashHead {
+    T *q, *k, *v;
+
+    DEVICE FlashHead(T* qkv, const FlashShape& s, int b, int h, int HS) {
+        T* first = qkv + int64_t(b) * s.T * s.row;
+        q = first + int64_t(h) * HS;
+        k = first + int64_t(s.NH + h / s.group) * HS;
+        v = k + int64_t(s.num_kv()) * HS;
+    }
+};
+
+// Rows of HS numbers in shared memory. Chunk c of 16 bytes of row r lies at c ^ (r % 8), so that eight rows at the same
+// chunk, which an ldmatrix reads and an accumulator is stored to, are in 32 different banks.
+template <int HS>
+struct FlashTile {
+    bf16* data;
+
+    DEVICE bf16* at(int row, int chunk) const { return data + row * HS + ((chunk ^ (row & 7)) << 3); }
+    DEVICE FlashTile below(int rows) const { return {data + rows * HS}; }
+
+    // Rows [first, first + rows) of a tensor whose rows are `stride` apart; zeros from row `end` on. Needs a commit and
+    // a wait.
+    template <int rows>
+    DEVICE void fetch(const bf16* from, int64_t stride, int first, int end) const {
+        constexpr int kChunks = HS / 8;
+        static_assert(rows * kChunks % kFlashThreads == 0);
+#pragma unroll
+        for (int i = threadIdx.x; i < rows * kChunks; i += kFlashThreads) {
+            const int row = i / kChunks, chunk = i % kChunks;
+            const bool valid = first + row < end;
+            cp_async16(at(row, chunk), from + (valid ? (first + row) * stride : 0) + chunk * 8, valid);
+        }
+    }
+
+    // The 16 x 16 block at (row, 16 k), as left operand.
+    DEVICE void left(uint32_t (&a)[4], int row, int k) const {
+        ldmatrix_x4(a, at(row + lane_id() % 16, 2 * k + lane_id() / 16));
+    }
+
+    // The warp's accumulators to rows [first, end) of a tensor, through rows [row, row + 16 M) of this tile, which must
+    // be the warp's own.
+    template <int M>
+    DEVICE void store(bf16* to, int64_t stride, int first, int end, int row, const float (&c)[M][HS / 8][4]) const {
+        __syncwarp();
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < HS / 8; n++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    bf16* pair = at(row + 16 * m + 8 * half + lane_id() / 4, n) + lane_id() % 4 * 2;
+                    *reinterpret_cast<uint32_t*>(pair) = bf16x2(c[m][n][2 * half], c[m][n][2 * half + 1]);
+                }
+        __syncwarp();
+#pragma unroll
+        for (int i = lane_id(); i < 16 * M * (HS / 8); i += kWarp) {
+            const int r = i / (HS / 8), chunk = i % (HS / 8);
+            if (first + r < end) store16(to + (first + r) * stride + chunk * 8, load16(at(row + r, chunk)));
+        }
+    }
+};
+
+// The warp's own rows as left operand, 16 columns at a time: read from their tile each time, or kept in registers.
+template <int HS, int M>
+struct FlashOwnRows {
+    FlashTile<HS> tile;
+    int row;
+
+    DEVICE void get(uint32_t (&a)[M][4], int k) const {
+#pragma unroll
+        for (int m = 0; m < M; m++) tile.left(a[m], row + 16 * m, k);
+    }
+};
+template <int HS, int M>
+struct FlashKeptRows {
+    uint32_t kept[HS / 16][M][4];
+
+    DEVICE void keep(const FlashTile<HS>& tile, int row) {
+#pragma unroll
+        for (int k = 0; k < HS / 16; k++) FlashOwnRows<HS, M>{tile, row}.get(kept[k], k);
+    }
+    DEVICE void get(uint32_t (&a)[M][4], int k) const {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[m][i] = kept[k][m][i];
+    }
+};
+
+// c (16 M, 8 N)  +=  a (16 M, HS) times rows [row, row + 8 N) of b, transposed
+template <int HS, int M, int N, class Left>
+DEVICE void multiply_by_rows(float (&c)[M][N][4], const Left& left, const FlashTile<HS>& b, int row) {
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        uint32_t a[M][4];
+        left.get(a, k);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            uint32_t r[4];
+            ldmatrix_x4(r, b.at(row + 8 * n + lane_id() % 8 + lane_id() / 16 * 8, 2 * k + lane_id() / 8 % 2));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16(c[m][n], a[m], {r[0], r[1]});
+                mma_m16n8k16(c[m][n + 1], a[m], {r[2], r[3]});
+            }
+        }
+    }
+}
+
+// c (16 M, HS)  +=  a (16 M, 8 N) times rows [row, row + 8 N) of b. a: accumulators rounded to bf16.
+template <int HS, int M, int N>
+DEVICE void multiply(float (&c)[M][HS / 8][4], const uint32_t (&a)[M][N][2], const FlashTile<HS>& b, int row) {
+#pragma unroll
+    for (int k = 0; k < N / 2; k++)
+#pragma unroll
+        for (int n = 0; n < HS / 8; n += 2) {
+            uint32_t r[4];
+            ldmatrix_x4_transposed(r, b.at(row + 16 * k + lane_id() % 16, n + lane_id() / 16));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                const uint32_t left[4] = {a[m][2 * k][0], a[m][2 * k][1], a[m][2 * k + 1][0], a[m][2 * k + 1][1]};
+                mma_m16n8k16(c[m][n], left, {r[0], r[1]});
+                mma_m16n8k16(c[m][n + 1], left, {r[2], r[3]});
+            }
+        }
+}
+
+// body(row, col, element index m, n, i) for what this lane holds of a (16 M, 8 N) accumulator
+template <int M, int N, class Body>
+DEVICE void for_elements(Body body) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                body(16 * m + 8 * (i / 2) + lane_id() / 4, 8 * n + lane_id() % 4 * 2 + i % 2, m, n, i);
+}
+
+// Over the four lanes that hold a row.
+DEVICE float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+    return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+DEVICE float row_sum(float x) {
+    x += __shfl_xor_sync(kAllLanes, x, 1);
+    return x + __shfl_xor_sync(kAllLanes, x, 2);
+}

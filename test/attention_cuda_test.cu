@@ -1,0 +1,139 @@
+// Attention's kernels against the plain version in double that test/attention_test.cpp holds against PyTorch.
+#include "llmc/cuda/attention.cuh"
+#include "test/attention_reference.h"  // Sizes, plain_attention
+#include "test/cuda_testing.h"         // OnDevice, rounded, twice_the_same
+
+template <class T>
+constexpr double kStored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
+
+// out, lse, dqkv
+template <class T>
+static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, const Floats& dout) {
+    Cuda cuda;
+    const OnDevice<T> d_qkv(cuda, qkv), d_dout(cuda, dout);
+    return twice_the_same([&] {
+        OnDevice<T> d_out(cuda, sizes.out()), d_dqkv(cuda, sizes.qkv());
+        OnDevice<float> d_lse(cuda, sizes.lse());
+        attention_forward(cuda, d_out.data, d_lse.data, d_qkv.data, sizes);
+        attention_backward(cuda, d_dqkv.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, sizes);
+        return std::vector{d_out.get(), d_lse.get(), d_dqkv.get()};
+    });
+}
+
+template <class T>
+static void check_attention_on_device(const Sizes& s) {
+    INFO("B=" << s.B << " T=" << s.T << " NH=" << s.NH << " NKV=" << s.NKV << " HS=" << s.HS << " window=" << s.window);
+    const Floats qkv = rounded<T>(bell(uint64_t(s.T), int64_t(s.qkv())));
+    const Floats dout = rounded<T>(bell(uint64_t(s.HS), int64_t(s.out())));
+    const Plain want = plain_attention(s, qkv, dout, kStored<T>);
+    const auto got = attention<T>(s, qkv, dout);
+    check_within("out", got[0], want.out, want.out_bounds);
+    check_within("lse", got[1], want.lse, want.lse_bounds);
+    check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
+}
+
+TEMPLATE_TEST_CASE("attention's kernels are right for every window", "[attention]" ON_DEVICE, bf16, float) {
+    const int64_t T = GENERATE(1, 7, 64, 65, 200), window = GENERATE(-1, 0, 1, 5, 63, 64, 65, 127);
+    if (window >= T) return;  // all keys again
+    check_attention_on_device<TestType>({{1, T, 1, 1, 64, window}});
+}
+
+TEMPLATE_TEST_CASE("attention's kernels are right for every group of heads", "[attention]" ON_DEVICE, bf16, float) {
+    const auto [NH, NKV] = GENERATE(table<int, int>({{2, 1}, {2, 2}, {4, 1}, {4, 2}}));
+    const int64_t window = GENERATE(-1, 20);
+    check_attention_on_device<TestType>({{2, 70, NH, NKV, 64, window, 0.25f}});
+}
+
+TEST_CASE("attention's kernels are right for heads of 128 in bf16", "[attention]" ON_DEVICE) {
+    const int64_t T = GENERATE(7, 65, 200), window = GENERATE(-1, 1, 64, 127);
+    if (window >= T) return;
+    check_attention_on_device<bf16>({{1, T, 2, 1, 128, window}});
+}
+
+TEST_CASE("attention's kernels are right for heads of any multiple of 4 in fp32", "[attention]" ON_DEVICE) {
+    const int64_t HS = GENERATE(4, 20, 32, 96, 128, 132, 256), window = GENERATE(-1, 30);
+    check_attention_on_device<float>({{1, 70, 2, 1, HS, window}});
+}
+
+// In blocks of 128 queries and tiles of 64 keys, and with tiles that only other warps of a block see.
+TEST_CASE("attention's kernels are right over many tiles", "[attention]" ON_DEVICE) {
+    const int64_t window = GENERATE(-1, 100, 300);
+    check_attention_on_device<bf16>({{1, 500, 1, 1, 64, window}});
+}
+
+// Scores in the thousands: weights that are nearly one-hot, and sums that overflow unless they are shifted.
+TEMPLATE_TEST_CASE("attention's kernels take large scores", "[attention]" ON_DEVICE, bf16, float) {
+    const Sizes s{{1, 70, 1, 1, 64, -1, 4.f}};
+    const Floats qkv = rounded<TestType>(bell(1, int64_t(s.qkv()), 4)),
+                 dout = rounded<TestType>(bell(2, int64_t(s.out())));
+    const Plain want = plain_attention(s, qkv, dout, kStored<TestType>);
+    const auto got = attention<TestType>(s, qkv, dout);
+    check_within("out", got[0], want.out, want.out_bounds);
+    check_within("lse", got[1], want.lse, want.lse_bounds);
+    check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
+}
+
+// What a query does not see has no influence on one bit, however large: scores and dP overflow there.
+TEMPLATE_TEST_CASE("attention's kernels see the window and no more", "[attention]" ON_DEVICE, bf16, float) {
+    const int64_t window = GENERATE(0, 5, 63, 64, 65), t = GENERATE(97, 128, 149);
+    const Sizes s{{1, 150, 1, 1, 64, window}};
+    const Floats qkv = rounded<TestType>(randn(s.qkv(), 1)), dout = rounded<TestType>(randn(s.out(), 2));
+    const auto before = attention<TestType>(s, qkv, dout);
+    const auto compare = [&](const Floats& changed, int64_t first, int64_t end) {
+        const auto after = attention<TestType>(s, changed, dout);
+        const auto part = [&](const Floats& x, int64_t row) {
+            return Floats(x.begin() + first * row, x.begin() + end * row);
+        };
+        check_equal("out", part(after[0], s.NH * s.HS), part(before[0], s.NH * s.HS));
+        check_equal("lse", part(after[1], 1), part(before[1], 1));
+        CHECK(!same_bits(before[0], after[0]));
+        return after[2];
+    };
+    const Floats huge = rounded<TestType>(Floats(1, 1e30f));
+    INFO("window=" << window << " t=" << t);
+    {  // nothing before the window of t is seen by t or what follows, so no gradient there changes either
+        Floats changed = qkv;
+        std::fill_n(changed.begin(), s.at(0, t - window, 0, 0), huge[0]);
+        const Floats dqkv = compare(changed, t, s.T);
+        check_equal("dqkv", Floats(dqkv.begin() + int64_t(s.at(0, t, 0, 0)), dqkv.end()),
+                    Floats(before[2].begin() + int64_t(s.at(0, t, 0, 0)), before[2].end()));
+    }
+    {  // nothing from t on is seen by what comes before, and what those see is theirs alone
+        Floats changed = qkv;
+        std::fill(changed.begin() + int64_t(s.at(0, t, 0, 0)), changed.end(), huge[0]);
+        const Floats dqkv = compare(changed, 0, t);
+        const auto own = [&](const Floats& x) {
+            return Floats(x.begin(), x.begin() + int64_t(s.at(0, t - window, 0, 0)));
+        };
+        check_equal("dqkv", own(dqkv), own(before[2]));
+    }
+}
+
+TEMPLATE_TEST_CASE("attention's kernels hand a NaN on", "[attention]" ON_DEVICE, bf16, float) {
+    const Sizes s{{2, 40, 1, 1, 64}};
+    const int64_t which = GENERATE(0, 1, 2), t = GENERATE(0, 39);
+    INFO("a NaN in " << "qkv"[which] << " at " << t);
+    Floats qkv = rounded<TestType>(randn(s.qkv(), 1));
+    const Floats dout = rounded<TestType>(randn(s.out(), 2));
+    qkv[s.at(1, t, which, 0) + 3] = std::nanf("");
+    const auto got = attention<TestType>(s, qkv, dout);
+    const auto row = [&](int64_t b, int64_t t) { return got[0].begin() + (b * s.T + t) * s.HS; };
+    CHECK(count_not_finite(Floats(row(1, t), row(1, t) + s.HS)) >= (which == 2 ? 1 : s.HS));
+    CHECK(count_not_finite(Floats(got[2].begin() + int64_t(s.at(1, 0, 0, 0)), got[2].end())) > 0);
+    CHECK(count_not_finite(Floats(row(0, 0), row(1, 0))) == 0);  // the other sequence
+    CHECK(count_not_finite(Floats(got[2].begin(), got[2].begin() + int64_t(s.at(1, 0, 0, 0)))) == 0);
+}
+
+TEST_CASE("attention's kernels refuse shapes that they are not made for", "[attention]" ON_DEVICE) {
+    Cuda cuda;
+    OnDevice<bf16> x(cuda, 64);
+    OnDevice<float> y(cuda, 64);
+    CHECK(error_of([&] { attention_forward(cuda, x.data, y.data, x.data, {1, 1, 1, 1, 32}); }) ==
+          "2: attention: heads of 32 in bf16: the kernels take 64 or 128; choose the number of heads so, or --dtype "
+          "fp32");
+    CHECK(error_of([&] { attention_backward(cuda, y.data, y.data, y.data, y.data, y.data, {1, 1, 1, 1, 6}); }) ==
+          "2: attention: heads of 6: the kernels take multiples of 4 up to 256");
+    CHECK(error_of([&] { attention_forward(cuda, y.data, y.data, y.data, {1, 1, 3, 2, 8}); }) ==
+          "2: attention: 3 query heads over 2 key heads: expected a multiple");
+    CHECK(contains(error_of([&] { attention_forward(cuda, y.data + 1, y.data, y.data, {1, 1, 1, 1, 8}); }), "% 16"));
+}

@@ -1,0 +1,185 @@
+/*
+RMSNorm:   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps),   fused with the residual stream's add
+
+  inp, out, dinp, dout (N, C) T     weight (C) T, or null for a norm without gain     rstd (N) f32: saved for backward
+  dweight (C) f32, or null          dinp += , dweight +=                     (llmc/cpu/rmsnorm.h has the formulas)
+
+Math      f32
+Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
+          thread kPacks packs of columns, for which it sums dweight in registers; then add_partials
+Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T)
+Accuracy  half a unit of T for what is stored, and roundings of f32 (test/rmsnorm_cuda_test.cu)
+Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
+*/
+#pragma once
+#include <algorithm>
+#include "llmc/base/check.h"     // require, ensure
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
+#include "llmc/cuda/reduce.cuh"  // add_partials
+
+inline constexpr int kRmsRowsPerBlock = 4;  // forward
+inline constexpr int kRmsMaxThreads = 512;  // backward: leaves each thread 128 registers
+
+// The gains of a pack of columns: ones if there are none, and a product with one is exact.
+template <class T>
+DEVICE Pack<T> gains(const T* weight, int c) {
+    if (weight) return load16(weight + c);
+    Pack<T> ones;
+    for (int k = 0; k < ones.size; k++) ones[k] = from_float<T>(1);
+    return ones;
+}
+
+template <class T, bool kResidual>
+__global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
+    rmsnorm_forward_kernel(T* residual, T* out, float* rstd, const T* inp1, const T* inp2, const T* weight, int64_t N,
+                           int C, float eps) {
+    constexpr int P = Pack<T>::size;
+    SMEM_DYNAMIC(T, rows);  // (kRmsRowsPerBlock, C); a lane reads only what it wrote itself
+    T* row = rows + threadIdx.y * C;
+    const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (n >= N) return;  // whole warps leave together
+    const int first = threadIdx.x * P, step = kWarp * P;
+    float squares = 0;
+    for (int c = first; c < C; c += step) {
+        Pack<T> x = load16_streaming(inp1 + n * C + c);
+        if constexpr (kResidual) {
+            const Pack<T> y = load16_streaming(inp2 + n * C + c);
+            for (int k = 0; k < P; k++) x[k] = from_float<T>(to_float(x[k]) + to_float(y[k]));
+            store16(residual + n * C + c, x);
+        }
+        store16(row + c, x);
+        for (int k = 0; k < P; k++) squares = fmaf(to_float(x[k]), to_float(x[k]), squares);
+    }
+    const float s = 1 / sqrtf(warp_sum(squares) / float(C) + eps);
+    for (int c = first; c < C; c += step) {
+        const Pack<T> x = load16(row + c), w = gains(weight, c);
+        Pack<T> y;
+        for (int k = 0; k < P; k++) y[k] = from_float<T>(to_float(x[k]) * s * to_float(w[k]));
+        store16(out + n * C + c, y);
+    }
+    if (threadIdx.x == 0) rstd[n] = s;
+}
+
+template <class T, bool kResidual>
+void launch_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const T* inp1, const T* inp2, const T* weight,
+                            int64_t N, int64_t C, float eps) {
+    require(C % Pack<T>::size == 0, "rmsnorm of %ld channels: they must be a multiple of %d, 16 bytes", C,
+            Pack<T>::size);
+    launch(cuda, "rmsnorm_forward", rmsnorm_forward_kernel<T, kResidual>, unsigned(ceil_div(N, kRmsRowsPerBlock)),
+           dim3(kWarp, kRmsRowsPerBlock), size_t(kRmsRowsPerBlock) * size_t(C) * sizeof(T), residual, out, rstd, inp1,
+           inp2, weight, N, int(C), eps);
+}
+
+template <class T>
+void rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t N,
+                     int64_t C, float eps) {
+    launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps);
+}
+
+template <class T>
+void residual_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
+                              std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
+    launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps);
+}
+
+// With x = inp * rstd and g = dout * weight:   dinp += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x
+// partials (gridDim.x, C), or null without dweight
+template <class T, int kPacks, int kRows>
+__global__ void __launch_bounds__(kRmsMaxThreads)
+    rmsnorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* rstd,
+                            int64_t N, int C) {
+    constexpr int P = Pack<T>::size;
+    SMEM_STATIC(float, sums, [2][kWarp][kRows]);  // two of them by turns: one barrier a round is enough
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
+    const auto column = [&](int i) { return int(threadIdx.x + i * blockDim.x) * P; };
+    float dw[kPacks][P] = {};
+    const int64_t num_rounds = ceil_div(N, int64_t(kRows));
+    int turn = 0;
+    for (int64_t round = blockIdx.x; round < num_rounds; round += gridDim.x, turn ^= 1) {
+        const int64_t first = round * kRows;
+        Pack<T> x_pack[kRows][kPacks], d_pack[kRows][kPacks];
+        float s[kRows], sum[kRows] = {};
+#pragma unroll
+        for (int r = 0; r < kRows; r++) {
+            const int64_t n = first + r < N ? first + r : N - 1;  // the last one again rather than a branch
+            s[r] = rstd[n];
+#pragma unroll
+            for (int i = 0; i < kPacks; i++) {
+                if (column(i) >= C) continue;
+                x_pack[r][i] = load16(inp + n * C + column(i));
+                d_pack[r][i] = load16(dout + n * C + column(i));
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kPacks; i++) {
+            if (column(i) >= C) continue;
+            const Pack<T> w = gains(weight, column(i));
+#pragma unroll
+            for (int r = 0; r < kRows; r++)
+#pragma unroll
+                for (int k = 0; k < P; k++) {
+                    const float x = to_float(x_pack[r][i][k]) * s[r], d = to_float(d_pack[r][i][k]);
+                    sum[r] = fmaf(d * to_float(w[k]), x, sum[r]);
+                    if (first + r < N) dw[i][k] = fmaf(d, x, dw[i][k]);
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; r++) {
+            sum[r] = warp_sum(sum[r]);
+            if (lane == 0) sums[turn][warp][r] = sum[r];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < kRows; r++) {
+            sum[r] = 0;
+            for (int w = 0; w < num_warps; w++) sum[r] += sums[turn][w][r];
+            sum[r] /= float(C);
+        }
+#pragma unroll
+        for (int i = 0; i < kPacks; i++) {
+            if (column(i) >= C) continue;
+            const Pack<T> w = gains(weight, column(i));
+#pragma unroll
+            for (int r = 0; r < kRows; r++) {
+                if (first + r >= N) continue;
+                T* to = dinp + (first + r) * C + column(i);
+                Pack<T> dx = load16(to);
+#pragma unroll
+                for (int k = 0; k < P; k++) {
+                    const float x = to_float(x_pack[r][i][k]) * s[r];
+                    const float g = to_float(d_pack[r][i][k]) * to_float(w[k]);
+                    dx[k] = from_float<T>(fmaf(g - x * sum[r], s[r], to_float(dx[k])));
+                }
+                store16(to, dx);
+            }
+        }
+    }
+    if (!partials) return;
+    float* to = partials + int64_t(blockIdx.x) * C;
+    for (int i = 0; i < kPacks; i++)
+        if (column(i) < C)
+            for (int k = 0; k < P; k++) to[column(i) + k] = dw[i][k];
+}
+
+template <class T>
+void rmsnorm_backward(Cuda& cuda, T* dinp, float* dweight, const T* dout, const T* inp,
+                      std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C) {
+    constexpr int64_t P = Pack<T>::size, kMost = 2 * kRmsMaxThreads * P;
+    require(C % P == 0 && C <= kMost, "rmsnorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
+            kMost);
+    ensure(weight || !dweight);
+    // Two packs a thread where one is not enough, and so many rows that the registers suffice.
+    const auto start = [&](auto packs, auto rows) {
+        constexpr int kPacks = packs, kRows = rows;
+        const int64_t threads = ceil_div(ceil_div(C / P, int64_t(kPacks)), kWarp) * kWarp;
+        const int64_t per_sm = std::max<int64_t>(1, 1024 / threads);
+        const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
+        float* partials = dweight ? cuda.workspace_of<float>(blocks * C) : nullptr;
+        launch(cuda, "rmsnorm_backward", rmsnorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks), unsigned(threads),
+               0, dinp, partials, dout, inp, weight, rstd, N, int(C));
+        if (dweight) add_partials(cuda, dweight, partials, blocks, C, C);
+    };
+    using std::integral_constant;
+    if (C <= kRmsMaxThreads * P) return start(integral_constant<int, 1>(), integral_constant<int, 4>());
+    start(integral_constant<int, 2>(), integral_constant<int, 1>());
+}

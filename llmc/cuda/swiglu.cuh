@@ -1,0 +1,71 @@
+/*
+SwiGLU:   out = silu(gate) * up,   silu(x) = x sigmoid(x)
+
+  inp, dinp (N, 2C) T: each row the C gates, then the C ups     out, dout (N, C) T
+  dinp = , and may be inp itself                                (llmc/cpu/swiglu.h has the derivatives)
+
+Math      f32; the sigmoid is computed again in backward, nothing is saved
+Work      a thread a pack of gates and the ups that belong to them; blocks (row, columns)
+Bytes     forward 3, backward 5 times N*C*sizeof(T)
+Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/swiglu_cuda_test.cu)
+Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
+*/
+#pragma once
+#include "llmc/base/check.h"     // require
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+
+inline constexpr int kSwigluMaxThreads = 256;
+
+template <class T>
+__global__ void __launch_bounds__(kSwigluMaxThreads) swiglu_forward_kernel(T* out, const T* inp, int C) {
+    const int64_t n = blockIdx.x;
+    const int c = int(blockIdx.y * blockDim.x + threadIdx.x) * Pack<T>::size;
+    if (c >= C) return;
+    const T* row = inp + n * 2 * C;
+    const Pack<T> gates = load16_streaming(row + c), ups = load16_streaming(row + C + c);
+    Pack<T> y;
+    for (int k = 0; k < y.size; k++) {
+        const float gate = to_float(gates[k]);
+        y[k] = from_float<T>(gate / (1 + expf(-gate)) * to_float(ups[k]));
+    }
+    store16(out + n * C + c, y);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kSwigluMaxThreads)
+    swiglu_backward_kernel(T* dinp, const T* dout, const T* inp, int C) {
+    const int64_t n = blockIdx.x;
+    const int c = int(blockIdx.y * blockDim.x + threadIdx.x) * Pack<T>::size;
+    if (c >= C) return;
+    const T* row = inp + n * 2 * C;
+    const Pack<T> gates = load16_streaming(row + c), ups = load16_streaming(row + C + c);
+    const Pack<T> douts = load16_streaming(dout + n * C + c);
+    Pack<T> dgates, dups;
+    for (int k = 0; k < gates.size; k++) {
+        const float gate = to_float(gates[k]), d = to_float(douts[k]), s = 1 / (1 + expf(-gate));
+        dgates[k] = from_float<T>(d * to_float(ups[k]) * fmaf(gate * s, 1 - s, s));
+        dups[k] = from_float<T>(d * (gate * s));
+    }
+    store16(dinp + n * 2 * C + c, dgates);
+    store16(dinp + n * 2 * C + C + c, dups);
+}
+
+// Columns in as few blocks as 256 threads allow, of equal size.
+template <class T, class... P>
+void launch_swiglu(Cuda& cuda, const char* op, void (*kernel)(P...), int64_t N, int64_t C,
+                   std::type_identity_t<P>... args) {
+    require(C % Pack<T>::size == 0, "%s of %ld columns: they must be a multiple of %d, 16 bytes", op, C, Pack<T>::size);
+    const int64_t packs = C / Pack<T>::size, blocks = ceil_div(packs, kSwigluMaxThreads);
+    const int64_t threads = ceil_div(ceil_div(packs, blocks), kWarp) * kWarp;
+    launch(cuda, op, kernel, dim3(unsigned(N), unsigned(blocks)), unsigned(threads), 0, args...);
+}
+
+template <class T>
+void swiglu_forward(Cuda& cuda, T* out, const T* inp, int64_t N, int64_t C) {
+    launch_swiglu<T>(cuda, "swiglu_forward", swiglu_forward_kernel<T>, N, C, out, inp, int(C));
+}
+
+template <class T>
+void swiglu_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
+    launch_swiglu<T>(cuda, "swiglu_backward", swiglu_backward_kernel<T>, N, C, dinp, dout, inp, int(C));
+}

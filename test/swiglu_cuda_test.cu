@@ -1,0 +1,66 @@
+// SwiGLU's kernels against the CPU's functions.
+#include "llmc/cuda/swiglu.cuh"
+#include "llmc/cpu/swiglu.h"
+#include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
+
+TEMPLATE_TEST_CASE("swiglu's kernels agree with the CPU", "[swiglu]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const int P = Pack<T>::size;
+    // one pack, a rest of a warp, and two blocks of columns that do not fill up
+    const auto [N, C] = GENERATE_COPY(table<int, int>({{1, P}, {3, 40 * P}, {5, 260 * P}}));
+    INFO(N << " x " << C);
+    const auto n = size_t(N * C);
+    const Floats inp = rounded<T>(randn(2 * n, 1, 3)), dout = rounded<T>(randn(n, 2));
+    Cpu cpu;
+    Floats out(n), dinp(2 * n);
+    swiglu_forward(cpu, out.data(), inp.data(), N, C);
+    swiglu_backward(cpu, dinp.data(), dout.data(), inp.data(), N, C);
+
+    Cuda cuda;
+    const OnDevice<T> d_inp(cuda, inp), d_dout(cuda, dout);
+    const auto got = twice_the_same([&] {
+        OnDevice<T> d_out(cuda, n), d_dinp(cuda, 2 * n), d_in_place(cuda, inp);
+        swiglu_forward(cuda, d_out.data, d_inp.data, N, C);
+        swiglu_backward(cuda, d_dinp.data, d_dout.data, d_inp.data, N, C);
+        swiglu_backward(cuda, d_in_place.data, d_dout.data, d_in_place.data, N, C);
+        return std::vector{d_out.get(), d_dinp.get(), d_in_place.get()};
+    });
+    // The bounds of swiglu_test.cpp for both sides, and half a unit for what is stored in bf16.
+    const double stored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
+    std::vector<double> bounds;
+    for (int64_t i = 0; i < 2 * N * C; i++) {
+        const int64_t row = i / (2 * C), c = i % (2 * C);
+        const double d = dout[size_t(row * C + c % C)], up = inp[size_t(row * 2 * C + C + c % C)];
+        const double roundings = c < C ? (17 + 5) * std::fabs(d * up) : 4 * std::fabs(dinp[size_t(i)]);
+        bounds.push_back(2 * kEpsF32 * roundings + stored * std::fabs(dinp[size_t(i)]));
+    }
+    check_relative("out", got[0], out, 8 * kEpsF32 + stored);
+    check_within("dinp", got[1], dinp, bounds);
+    check_equal("dinp in place of inp", got[2], got[1]);
+}
+
+TEMPLATE_TEST_CASE("swiglu's kernels: huge gates, and a NaN in its own column", "[swiglu]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    Floats inp(16, 2), dout(8, 3);
+    inp[0] = 1e4f, inp[1] = -1e4f, inp[2] = 0x1p100f, inp[3] = -0x1p100f, inp[4] = std::nanf("");
+    inp[8 + 5] = std::nanf("");
+    Cuda cuda;
+    const OnDevice<T> d_inp(cuda, rounded<T>(inp)), d_dout(cuda, dout);
+    OnDevice<T> d_out(cuda, 8), d_dinp(cuda, 16);
+    swiglu_forward(cuda, d_out.data, d_inp.data, 1, 8);
+    swiglu_backward(cuda, d_dinp.data, d_dout.data, d_inp.data, 1, 8);
+    const Floats out = d_out.get(), dinp = d_dinp.get();
+    CHECK(Floats(out.begin(), out.begin() + 4) == Floats{2 * rounded<T>({1e4f})[0], 0, 0x1p101f, 0});
+    CHECK(Floats(dinp.begin(), dinp.begin() + 4) == Floats{6, 0, 6, 0});
+    CHECK((std::isnan(out[4]) && std::isnan(out[5]) && count_not_finite(out) == 2));
+    CHECK((std::isnan(dinp[4]) && std::isnan(dinp[5]) && std::isnan(dinp[8 + 4]) && count_not_finite(dinp) == 3));
+}
+
+TEST_CASE("swiglu's kernels refuse columns that are not a multiple of 16 bytes", "[swiglu]" ON_DEVICE) {
+    Cuda cuda;
+    OnDevice<bf16> x(cuda, 24);
+    CHECK(error_of([&] { swiglu_forward(cuda, x.data, x.data, 1, 12); }) ==
+          "2: swiglu_forward of 12 columns: they must be a multiple of 8, 16 bytes");
+    CHECK(error_of([&] { swiglu_backward(cuda, x.data, x.data, x.data, 1, 12); }) ==
+          "2: swiglu_backward of 12 columns: they must be a multiple of 8, 16 bytes");
+}

@@ -1,0 +1,154 @@
+/*
+Rotary positions with QK-norm, in place on the queries and keys:   x -> scale * rstd * rotated(x)
+
+  qkv, dqkv (B, T, NH + 2 NKV, HS) T     rstd (B, T, NH + NKV) f32, null without QK-norm     table (T, 2, HS/2) f32
+                                         (llmc/cpu/rotary.h has the formulas, and why backward takes the output)
+
+Math      f32; cosines and sines come from the table, rounded from double
+Work      a block a token; a group of kGroup lanes a head, each with one pack of either half. The groups go through the
+          heads, so a lane's cosines and sines stay in its registers
+Bytes     forward 2, backward 3 (without QK-norm 2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once a token
+Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/rotary_cuda_test.cu)
+Requires  HS/2 % Pack<T>::size == 0, HS <= 64 Pack<T>::size, pointers 16-byte aligned
+*/
+#pragma once
+#include <algorithm>
+#include "llmc/base/check.h"     // require, ensure
+#include "llmc/base/op_types.h"  // AttentionShape, RotaryOptions
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+
+inline constexpr int kRotaryMaxThreads = 256;
+
+template <int kGroup>
+DEVICE float group_sum(float x) {
+#pragma unroll
+    for (int offset = kGroup / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+    return x;
+}
+
+// As many cosines or sines as a pack has elements.
+template <int P>
+DEVICE void load_turns(float (&to)[P], const float* from) {
+    for (int k = 0; k < P; k += Pack<float>::size) {
+        const Pack<float> four = load16(from + k);
+        for (int i = 0; i < four.size; i++) to[k + i] = four[i];
+    }
+}
+
+template <class T, int kGroup>
+__global__ void __launch_bounds__(kRotaryMaxThreads)
+    rotary_forward_kernel(T* qkv, float* rstd, const float* table, AttentionShape shape, float eps, float scale) {
+    constexpr int P = Pack<T>::size;
+    const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), half = HS / 2, at = threadIdx.x % kGroup * P;
+    const bool in_head = at < half;  // HS/2 may need fewer lanes than a group has
+    const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;
+    float cos[P], sin[P];
+    const float* turns = table + n % shape.T * HS + (in_head ? at : 0);
+    load_turns(cos, turns), load_turns(sin, turns + half);
+    for (int begin = 0; begin < heads; begin += blockDim.x / kGroup) {
+        const int head = begin + threadIdx.x / kGroup;
+        const bool active = in_head && head < heads;  // whole warps reach the sum
+        T* x = qkv + token + head * HS + at;
+        Pack<T> first, second;
+        float squares = 0;
+        if (active) {
+            first = load16(x), second = load16(x + half);
+            for (int k = 0; k < P; k++) {
+                squares = fmaf(to_float(first[k]), to_float(first[k]), squares);
+                squares = fmaf(to_float(second[k]), to_float(second[k]), squares);
+            }
+        }
+        float factor = scale;
+        if (rstd) {
+            const float s = 1 / sqrtf(group_sum<kGroup>(squares) / float(HS) + eps);
+            if (active && at == 0) rstd[n * heads + head] = s;
+            factor *= s;
+        }
+        if (!active) continue;
+        for (int k = 0; k < P; k++) {
+            const float a = to_float(first[k]), b = to_float(second[k]);
+            first[k] = from_float<T>((a * cos[k] - b * sin[k]) * factor);
+            second[k] = from_float<T>(fmaf(a, sin[k], b * cos[k]) * factor);
+        }
+        store16(x, first), store16(x + half, second);
+    }
+}
+
+// With g = dout, y = out / scale and R^T the rotation's transpose:   dinp = scale rstd R^T (g - y mean(g y))
+template <class T, int kGroup>
+__global__ void __launch_bounds__(kRotaryMaxThreads)
+    rotary_backward_kernel(T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
+                           float scale) {
+    constexpr int P = Pack<T>::size;
+    const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), half = HS / 2, at = threadIdx.x % kGroup * P;
+    const bool in_head = at < half;
+    const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;
+    float cos[P], sin[P];
+    const float* turns = table + n % shape.T * HS + (in_head ? at : 0);
+    load_turns(cos, turns), load_turns(sin, turns + half);
+    for (int begin = 0; begin < heads; begin += blockDim.x / kGroup) {
+        const int head = begin + threadIdx.x / kGroup;
+        const bool active = in_head && head < heads;  // whole warps reach the sum
+        const int64_t offset = token + head * HS + at;
+        Pack<T> first, second, out_first, out_second;
+        if (active) first = load16(dqkv + offset), second = load16(dqkv + offset + half);
+        float factor = scale, along = 0;  // along: what is taken from g for each unit of out
+        if (rstd) {
+            float sum = 0;
+            if (active) {
+                out_first = load16(qkv + offset), out_second = load16(qkv + offset + half);
+                for (int k = 0; k < P; k++) {
+                    sum = fmaf(to_float(first[k]), to_float(out_first[k]), sum);
+                    sum = fmaf(to_float(second[k]), to_float(out_second[k]), sum);
+                }
+                factor *= rstd[n * heads + head];
+            }
+            along = group_sum<kGroup>(sum) / (float(HS) * scale * scale);
+        }
+        if (!active) continue;
+        for (int k = 0; k < P; k++) {
+            float a = to_float(first[k]), b = to_float(second[k]);
+            if (rstd) a -= to_float(out_first[k]) * along, b -= to_float(out_second[k]) * along;
+            first[k] = from_float<T>(fmaf(a, cos[k], b * sin[k]) * factor);
+            second[k] = from_float<T>((b * cos[k] - a * sin[k]) * factor);
+        }
+        store16(dqkv + offset, first), store16(dqkv + offset + half, second);
+    }
+}
+
+// start(group, threads) with the smallest power of two of lanes that has a pack for each part of HS/2, and as many
+// threads as all heads of a token need, up to a block of 256.
+template <class T, class Start>
+void with_rotary_groups(const AttentionShape& shape, const float* rstd, const RotaryOptions& options, Start start) {
+    constexpr int64_t P = Pack<T>::size;
+    require(shape.HS % (2 * P) == 0 && shape.HS <= 64 * P,
+            "rotary positions of heads of %ld: they must be a multiple of %ld and at most %ld", shape.HS, 2 * P,
+            64 * P);
+    ensure(bool(rstd) == options.qk_norm);
+    const auto try_group = [&](auto group) {
+        if (shape.HS / 2 > group * P || (group > 1 && shape.HS / 2 <= group / 2 * P)) return;
+        const int64_t all = ceil_div((shape.NH + shape.NKV) * group, kWarp) * kWarp;
+        start(group, unsigned(std::min<int64_t>(all, kRotaryMaxThreads)));
+    };
+    using std::integral_constant;
+    try_group(integral_constant<int, 1>()), try_group(integral_constant<int, 2>());
+    try_group(integral_constant<int, 4>()), try_group(integral_constant<int, 8>());
+    try_group(integral_constant<int, 16>()), try_group(integral_constant<int, 32>());
+}
+
+template <class T>
+void rotary_forward(Cuda& cuda, T* qkv, float* rstd, const float* table, AttentionShape shape, RotaryOptions options) {
+    with_rotary_groups<T>(shape, rstd, options, [&](auto group, unsigned threads) {
+        launch(cuda, "rotary_forward", rotary_forward_kernel<T, group>, unsigned(shape.B * shape.T), threads, 0, qkv,
+               rstd, table, shape, options.eps, options.scale);
+    });
+}
+
+template <class T>
+void rotary_backward(Cuda& cuda, T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
+                     RotaryOptions options) {
+    with_rotary_groups<T>(shape, rstd, options, [&](auto group, unsigned threads) {
+        launch(cuda, "rotary_backward", rotary_backward_kernel<T, group>, unsigned(shape.B * shape.T), threads, 0, dqkv,
+               qkv, rstd, table, shape, options.scale);
+    });
+}

@@ -14,7 +14,6 @@ The map of the house is doc/design.md; what can be asked is in llmc/train/config
 #include "llmc/base/build_id.h"        // build_id
 #include "llmc/base/hash.h"            // hex64
 #include "llmc/base/log.h"             // RunLog
-#include "llmc/cpu/ops.h"              // the device Cpu
 #include "llmc/cpu/waiting.h"          // wait_briefly
 #include "llmc/data/loader.h"          // DataLoader
 #include "llmc/data/tokenizer.h"       // Tokenizer
@@ -25,8 +24,10 @@ The map of the house is doc/design.md; what can be asked is in llmc/train/config
 #include "llmc/optim/schedule.h"       // learning_rate
 #include "llmc/train/checkpointing.h"  // save_run, load_run
 #include "llmc/train/config.h"         // TrainConfig
+#include "llmc/train/devices.h"        // on_device
+#include "llmc/train/memory_plan.h"    // memory_plan, check_fits
 #include "llmc/train/start.h"          // find_start, find_shape
-#include "llmc/train/step.h"           // train_step
+#include "llmc/train/step.h"           // Stepper
 #include "llmc/train/stop.h"           // stop_signal
 
 namespace {
@@ -37,7 +38,7 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 
 bool due(int64_t step, int64_t every) { return every > 0 && step > 0 && step % every == 0; }
 
-RunLog open_log(const Start& start, const RunState& state, int threads, uint64_t data_hash) {
+RunLog open_log(const Start& start, const RunState& state, const std::string& device, uint64_t data_hash) {
     TrainConfig config = start.config;
     RunLog::Options options{.steps = config.steps, .print_every = config.print_every};
     if (config.time_budget_s > 0) options.time_budget_s = std::max(0.0, config.time_budget_s - state.training_s);
@@ -46,13 +47,13 @@ RunLog open_log(const Start& start, const RunState& state, int threads, uint64_t
     std::vector<std::string> passed_over;
     for (const PassedOver& other : start.from.passed_over) passed_over.push_back(other.path + ": " + other.why);
     if (start.resumed())
-        log.resume(to_json(config.fields()), threads, hex64(data_hash), state.step, start.from.path, passed_over);
+        log.resume(to_json(config.fields()), device, hex64(data_hash), state.step, start.from.path, passed_over);
     else
-        log.start(to_json(config.fields()), threads, hex64(data_hash));
+        log.start(to_json(config.fields()), device, hex64(data_hash));
     return log;
 }
 
-template <class Device>
+template <class T, class Device>
 void train(Device& device, const Start& start) {
     const TrainConfig& config = start.config;
 
@@ -65,11 +66,20 @@ void train(Device& device, const Start& start) {
         tokenizer_json = read_file(config.tokenizer_path());
     }
     const GptShape shape = find_shape(start, tokenizer ? tokenizer->vocab_size() : 0);
-    const int64_t B = config.batch_size, T = config.seq_len(shape);
-    const StepConfig how{B, T, config.grad_accumulation(T), config.grad_clip};
+    const int64_t B = config.batch_size, seq_len = config.seq_len(shape);
+    const StepConfig how{B, seq_len, config.grad_accumulation(seq_len), config.grad_clip};
+    const auto plan = [&](int64_t batch_size, Recompute recompute) {
+        return memory_plan<T>(shape, batch_size, seq_len, recompute,
+                              workspace_bytes(device, shape, batch_size, seq_len));
+    };
+    if (config.dry_run) {
+        std::printf("%s\n", plan(B, config.recompute_mode()).table(free_memory(device)).c_str());
+        return;
+    }
+    check_fits(B, config.recompute_mode(), free_memory(device), plan);
     LoaderConfig loader{.pattern = config.train_data,
                         .batch_size = int(B),
-                        .seq_len = int(T),
+                        .seq_len = int(seq_len),
                         .shuffle = config.shuffle,
                         .seed = config.seed,
                         .vocab_size = int(shape.vocab_size)};
@@ -81,10 +91,11 @@ void train(Device& device, const Start& start) {
     if (tokenizer && config.sample_tokens > 0) prompt = tokenizer->encode(config.prompt, "--prompt");
 
     // What we learn, and where we start
-    Gpt<Device> model(device, shape, B, T);
-    AdamW<Device> adamw(device, model.parameters, config.adamw);
+    device.reserve_workspace(workspace_bytes(device, shape, B, seq_len));
+    Gpt<Device, T> model(device, shape, B, seq_len, config.recompute_mode());
+    AdamW<Device, T> adamw(device, model.parameters, config.adamw);
     const Schedule schedule = config.schedule();
-    const uint64_t key = data_key(config, train_data.data_hash(), T);
+    const uint64_t key = data_key(config, train_data.data_hash(), seq_len);
     RunState state;
     if (start.resumed()) {
         state = load_run(start.from.path, model, adamw);
@@ -96,20 +107,24 @@ void train(Device& device, const Start& start) {
                          "data from their start\n",
                          start.from.path.c_str());
     } else {
-        model.initialize_weights(config.seed);
+        model.initialize_weights(config.seed,
+                                 [&](const Parameter& p, const float* values) { adamw.set_master(p, values); });
     }
+    Stepper<Device, T> stepper(model, adamw, how, state.updates);
     const int64_t first_step = state.step;
-    RunLog log = open_log(start, state, device.num_threads, train_data.data_hash());
+    RunLog log = open_log(start, state, describe(device), train_data.data_hash());
     std::printf("model: %.2fM parameters, %.1f MFLOP a token; batch: %ld x %ld tokens x %ld micro-batches = %ld\n",
-                double(model.parameters.num_parameters) * 1e-6, model.flops_per_token(T) * 1e-6, B, T, how.accumulation,
-                how.num_tokens());
-    std::printf("data: %s tokens; threads: %d\n", count_text(double(train_data.num_tokens())).c_str(),
-                device.num_threads);
+                double(model.parameters.num_parameters) * 1e-6, model.flops_per_token(seq_len) * 1e-6, B, seq_len,
+                how.accumulation, how.num_tokens());
+    std::printf("data: %s tokens; device: %s\n", count_text(double(train_data.num_tokens())).c_str(),
+                describe(device).c_str());
 
-    const auto validate = [&] { log.validation(state.step, evaluate(model, *val_data, B, T, config.val_tokens)); };
+    const auto validate = [&] {
+        log.validation(state.step, evaluate(model, *val_data, B, seq_len, config.val_tokens));
+    };
     const auto show_sample = [&] {
         Rng rng(mix64(config.seed) + uint64_t(state.step), Stream::sampling);  // the same after any interruption
-        const std::vector<int32_t> tokens = sample(model, prompt, T, config.sample(), rng);
+        const std::vector<int32_t> tokens = sample(model, prompt, seq_len, config.sample(), rng);
         log.sample(state.step, config.prompt, tokenizer->decode(tokens));
     };
     const auto save = [&] {
@@ -122,44 +137,61 @@ void train(Device& device, const Start& start) {
         log.checkpoint(state.step, path, (now_s() - begin) * 1e3);
     };
 
+    // A finished step's result, which comes back while the next one is under way.
+    double last_s = now_s();
+    const auto finish_step = [&] {
+        const StepResult step = stepper.finish();
+        const double finished_s = now_s(), step_s = finished_s - last_s;
+        last_s = finished_s;
+        state.training_s += step_s;
+        state.tokens += how.num_tokens();
+        log.step({.step = state.step + 1,
+                  .loss = step.loss,
+                  .norm = step.norm,
+                  .lr = learning_rate(schedule, state.step),
+                  .ms = step_s * 1e3,
+                  .tokens = how.num_tokens()});
+        state.updates = step.updates;
+        state.skipped_in_a_row = step.applied ? 0 : state.skipped_in_a_row + 1;
+        state.step++;
+        if (!step.applied) log.skip(state.step, step.loss, step.norm, "not finite");
+        if (state.skipped_in_a_row >= kMostSkippedInARow)
+            throw Error(kExitDiverged,
+                        format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: resume "
+                               "from an earlier checkpoint with a lower --learning-rate or a --grad-clip",
+                               kMostSkippedInARow, state.step));
+    };
+
     // The loop. Looking at the model comes before the step, so that the last state is seen as well. After a resume it
     // is looked at again, because a run that was told to stop did not wait for that.
-    for (;; state.step++) {
+    for (;;) {
+        const int64_t next = state.step + stepper.under_way();  // the step to start
         const char* signal = stop_signal();
-        const bool out_of_time = config.time_budget_s > 0 && state.training_s >= config.time_budget_s;
-        const bool last = state.step >= config.steps || out_of_time;
-        const auto now = [&](int64_t every) { return last || due(state.step, every); };
+        const auto out_of_time = [&] { return config.time_budget_s > 0 && state.training_s >= config.time_budget_s; };
+        const auto is_due = [&](int64_t every) { return next >= config.steps || due(next, every); };
+        const bool look = (val_data && is_due(config.val_every)) || (!prompt.empty() && is_due(config.sample_every)) ||
+                          is_due(config.checkpoint_every);
+        // Whoever looks at the state sees that of a step which is over, and so does the clock.
+        if (look || signal || out_of_time())
+            while (stepper.under_way() > 0) finish_step();
+        const bool idle = stepper.under_way() == 0;
+        const bool last = idle && (state.step >= config.steps || out_of_time());
+        const auto now = [&](int64_t every) { return idle && (last || due(state.step, every)); };
         if (val_data && !signal && now(config.val_every)) validate();
         if (!prompt.empty() && !signal && now(config.sample_every)) show_sample();
         // While steps are skipped, the weights may be ruined: the checkpoints from before must not be pruned for them.
         const bool good = state.skipped_in_a_row == 0;
         const bool saved =
             state.step == first_step && std::filesystem::exists(checkpoint_path(config.out_dir, state.step));
-        if (!saved && (signal || last || (good && due(state.step, config.checkpoint_every)))) save();
+        if (!saved && idle && (signal || last || (good && now(config.checkpoint_every)))) save();
         if (last || signal) {
-            log.end(state.step, signal ? signal : out_of_time ? "time budget" : "finished");
+            log.end(state.step, signal ? signal : out_of_time() ? "time budget" : "finished");
             return;
         }
 
-        const double begin = now_s(), rate = learning_rate(schedule, state.step);
-        const StepResult step = train_step(model, adamw, train_data, how, rate, state.updates + 1);
-        const double step_s = now_s() - begin;
-        state.training_s += step_s;
-        state.tokens += how.num_tokens();
-        log.step({.step = state.step + 1,
-                  .loss = step.loss,
-                  .norm = step.norm,
-                  .lr = rate,
-                  .ms = step_s * 1e3,
-                  .tokens = how.num_tokens()});
-        state.updates += step.applied;
-        state.skipped_in_a_row = step.applied ? 0 : state.skipped_in_a_row + 1;
-        if (!step.applied) log.skip(state.step + 1, step.loss, step.norm, "not finite");
-        if (state.skipped_in_a_row >= kMostSkippedInARow)
-            throw Error(kExitDiverged,
-                        format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: resume "
-                               "from an earlier checkpoint with a lower --learning-rate or a --grad-clip",
-                               kMostSkippedInARow, state.step + 1));
+        if (idle) last_s = now_s();
+        stepper.start(train_data, learning_rate(schedule, next));
+        if (stepper.under_way() == stepper.kMostUnderWay) finish_step();
     }
 }
 
@@ -179,8 +211,7 @@ int main(int argc, char** argv) {
         const Start start = find_start(argc, argv);
         if (start.help) return kExitOk;
         catch_stop_signals();
-        Cpu cpu(start.config.threads);
-        train(cpu, start);
+        on_device(start.config, [&](auto& device, auto element) { train<decltype(element)>(device, start); });
         return kExitOk;
     } catch (const std::exception& error) {
         std::fflush(stdout);

@@ -47,7 +47,7 @@ TEST_CASE("a run's records read back exactly", "[log]") {
     const double values[] = {0.1 + 0.2, 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 4.1743872165679932};
     const std::string shown = printed([&] {
         RunLog log(out.path, kFresh, {.steps = 5});
-        log.start("{\"batch-size\":12}", 3, "00ff");
+        log.start("{\"batch-size\":12}", "cpu, 3 threads", "00ff");
         log.validation(0, values[4]);
         for (int i = 0; i < 5; i++)
             log.step({.step = i + 1, .loss = values[i], .norm = values[i], .lr = 6e-4, .ms = 250, .tokens = 1000});
@@ -61,7 +61,7 @@ TEST_CASE("a run's records read back exactly", "[log]") {
     CHECK(records[0]["type"] == "start");
     CHECK(records[0]["config"]["batch-size"] == 12);
     CHECK(records[0]["data_hash"] == "00ff");
-    CHECK(records[0]["machine"]["threads"] == 3);
+    CHECK(records[0]["machine"]["device"] == "cpu, 3 threads");
     CHECK(records[0]["machine"]["cores"] >= 1);
     CHECK(records[0]["machine"]["cpu"].get<std::string>().size() > 3);
     CHECK(records[0]["build"]["id"].is_string());
@@ -109,7 +109,8 @@ TEST_CASE("a resumed run adds to the log, below a line that was cut", "[log]") {
     write_file_atomically(path, "{\"type\":\"step\",\"step\":1}\n{\"type\":\"st");
     printed([&] {
         RunLog log(out.path, kResume, {.steps = 9});
-        log.resume("{\"a\":1}", 1, "ff", 4, "run/step_00000004", {"run/step_00000008: model.safetensors is missing"});
+        log.resume("{\"a\":1}", "cpu", "ff", 4, "run/step_00000004",
+                   {"run/step_00000008: model.safetensors is missing"});
         log.validation(4, 2);
     });
     const std::string content = read_file(path);
@@ -180,7 +181,7 @@ TEST_CASE("a log line is whole or taken back", "[log]") {
 TEST_CASE("only a log that was opened writes", "[log]") {
     CHECK(printed([] {
               RunLog log;
-              log.start("not even JSON", 1, "");
+              log.start("not even JSON", "", "");
               log.step({.step = 1, .loss = 1, .norm = 1, .lr = 1, .ms = 1, .tokens = 1});
               log.validation(1, 1);
               log.sample(1, "a", "b");
@@ -238,7 +239,7 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[log]")
     };
     printed([&] {
         RunLog log(out.path, kFresh, {.steps = 4});
-        log.start("{\"prompt\":\"<b>\"}", 1, "ff");
+        log.start("{\"prompt\":\"<b>\"}", "cpu", "ff");
         for (int i = 1; i <= 3; i++) step(log, i, 9);
         log.validation(3, 0.125);  // void: the run below goes on from step 2
     });
@@ -246,7 +247,7 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[log]")
     REQUIRE(run("cat " + out / "cut" + " >>" + out / "log.jsonl").exit_code == 0);
     printed([&] {
         RunLog log(out.path, kResume, {.steps = 4});
-        log.resume("{\"prompt\":\"<i>\"}", 1, "ff", 2, "step_00000002", {});
+        log.resume("{\"prompt\":\"<i>\"}", "cpu", "ff", 2, "step_00000002", {});
         for (int i = 3; i <= 4; i++) step(log, i, 9 - i);
         log.validation(4, 2.5);
         log.sample(4, "<RO>", "MEO & \xFF");

@@ -1,6 +1,6 @@
 // Steps whose loss or gradient is not finite: left out, without a trace in weights and moments, and not for ever.
 #include <cstring>
-#include "llmc/train/step.h"  // train_step
+#include "llmc/train/step.h"  // Stepper
 #include "test/program.h"
 
 namespace {
@@ -12,19 +12,19 @@ struct InMemory {
     Gpt<Cpu> model;
     AdamW<Cpu> adamw;
     DataLoader data;
-    int64_t updates = 0;
+    Stepper<Cpu> stepper;
 
     InMemory(const TinyRuns& runs)
         : model(cpu, {2, 2, 32, T, 60}, B, T),
           adamw(cpu, model.parameters, {}),
-          data({.pattern = runs.path("data/train_*.bin"), .batch_size = B, .seq_len = T, .vocab_size = 60}) {
+          data({.pattern = runs.path("data/train_*.bin"), .batch_size = B, .seq_len = T, .vocab_size = 60}),
+          stepper(model, adamw, {B, T, 2, 1.0}, 0) {
         model.initialize_weights(1);
     }
 
     StepResult step() {
-        const StepResult result = train_step(model, adamw, data, {B, T, 2, 1.0}, 1e-3, updates + 1);
-        updates += result.applied;
-        return result;
+        stepper.start(data, 1e-3);
+        return stepper.finish();
     }
     float* weight(const std::string& name) {
         for (const Parameter& p : model.parameters)

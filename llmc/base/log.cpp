@@ -119,26 +119,27 @@ static std::string cpu_model() {
     return "unknown";
 }
 
-static json header(const char* type, const std::string& config_json, int threads, const std::string& data_hash) {
+static json header(const char* type, const std::string& config_json, const std::string& device,
+                   const std::string& data_hash) {
     const json config = json::parse(config_json, nullptr, false);
     ensure(config.is_object());
     return {{"type", type},
             {"time", int64_t(std::time(nullptr))},  // seconds since 1970, UTC
             {"config", config},
             {"build", {{"id", build_id()}, {"compiler", __VERSION__}}},
-            {"machine", {{"cpu", cpu_model()}, {"cores", std::thread::hardware_concurrency()}, {"threads", threads}}},
+            {"machine", {{"cpu", cpu_model()}, {"cores", std::thread::hardware_concurrency()}, {"device", device}}},
             {"data_hash", data_hash}};
 }
 
-void RunLog::start(const std::string& config_json, int threads, const std::string& data_hash) {
+void RunLog::start(const std::string& config_json, const std::string& device, const std::string& data_hash) {
     if (silent()) return;
-    write_line(line_of(header("start", config_json, threads, data_hash)));
+    write_line(line_of(header("start", config_json, device, data_hash)));
 }
 
-void RunLog::resume(const std::string& config_json, int threads, const std::string& data_hash, int64_t step,
-                    const std::string& from, const std::vector<std::string>& passed_over) {
+void RunLog::resume(const std::string& config_json, const std::string& device, const std::string& data_hash,
+                    int64_t step, const std::string& from, const std::vector<std::string>& passed_over) {
     if (silent()) return;
-    json record = header("resume", config_json, threads, data_hash);
+    json record = header("resume", config_json, device, data_hash);
     record["step"] = step;
     record["from"] = from;
     record["passed_over"] = passed_over;

@@ -12,7 +12,7 @@ records beyond S from before it are void: a reader lets the later record of a st
 read back exactly; those that are not finite are the strings "nan", "inf", "-inf", so that the file stays JSON.
 
   RunLog log(out_dir, RunLog::Mode::fresh, {.steps = 2000});     rank 0; the other ranks keep a RunLog(), which is
-silent log.start(to_json(config.fields()), threads, data_hash); log.step({.step = 1, .loss = 4.17, .norm = 2.5, .lr =
+silent log.start(to_json(config.fields()), device, data_hash); log.step({.step = 1, .loss = 4.17, .norm = 2.5, .lr =
 1e-5, .ms = 81, .tokens = 768});
 
 Every failed write is an Error that names the file. A line is written whole or, if the disk is full, taken back; one cut
@@ -51,8 +51,8 @@ public:
     RunLog& operator=(RunLog&& other) noexcept;
 
     // Once, first of all: start() in a fresh file, resume() after a checkpoint of `step` was loaded.
-    void start(const std::string& config_json, int threads, const std::string& data_hash);
-    void resume(const std::string& config_json, int threads, const std::string& data_hash, int64_t step,
+    void start(const std::string& config_json, const std::string& device, const std::string& data_hash);
+    void resume(const std::string& config_json, const std::string& device, const std::string& data_hash, int64_t step,
                 const std::string& from, const std::vector<std::string>& passed_over);
 
     void step(const StepRecord& record);

@@ -52,3 +52,17 @@ inline std::vector<float> rotary_table(int64_t T, int64_t HS, const RotaryOption
     }
     return table;
 }
+
+// What one optimizer step finds out and decides. It lies in the device's memory, so that the host need not wait.
+struct StepScalars {
+    double loss = 0;          // mean over the step's tokens
+    double norm_squared = 0;  // of the gradient, before clipping
+    double norm = 0;
+    double grad_scale = 1;  // what clipping multiplies the gradient by
+    int64_t updates = 0;    // that changed the weights, this one included
+    int32_t applied = 0;    // 0: something was not finite, and nothing may change
+};
+
+struct AdamWHyper {
+    double learning_rate, beta1, beta2, eps, weight_decay;
+};

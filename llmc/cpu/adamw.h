@@ -9,7 +9,8 @@ AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as tor
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/base/op_types.h"  // AdamWHyper, StepScalars
+#include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 
 struct AdamWStep {
@@ -38,4 +39,13 @@ inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float
             store(param + i, fma(minus_rate, update, load(param + i, width) * keep), width);
         });
     });
+}
+
+// The same as one step of training does it; `master` is for other devices, whose weights need not be float.
+inline void adamw_update(Cpu& cpu, float* param, [[maybe_unused]] float* master, float* m, float* v, const float* grad,
+                         int64_t n, const AdamWHyper& hyper, const StepScalars* s) {
+    if (!s->applied) return;
+    adamw_update(cpu, param, m, v, grad, n,
+                 AdamWStep{hyper.learning_rate, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay, s->grad_scale,
+                           s->updates});
 }

@@ -11,6 +11,7 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <vector>
 #ifdef _OPENMP
 #include <omp.h>
@@ -19,6 +20,7 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #include "llmc/base/memory.h"  // aligned
 
 struct Cpu {
+    static constexpr bool kAsynchronous = false;  // an op is done when it returns
     int num_threads;
 
     // 0 threads: as many as OMP_NUM_THREADS says, else one per core.
@@ -52,6 +54,26 @@ struct Cpu {
     // calling thread inside a parallel loop. Content is undefined.
     float* shared(int64_t n) { return grown(scratch_.back(), n); }
     float* own(int64_t n) { return grown(scratch_[size_t(thread())], n); }
+
+    void reserve_workspace(size_t) {}  // it grows as needed
+
+    // What a device needs to take data to its memory and bring results back while it works. Here both are at home.
+    template <class T>
+    struct ToDevice {
+        ToDevice(Cpu&, int64_t) {}
+        const T* send(const T* host, int64_t) { return host; }
+    };
+    template <class T>
+    struct ToHost {
+        std::deque<T> values;
+        explicit ToHost(Cpu&) {}
+        void send(const T* from) { values.push_back(*from); }
+        T receive() {
+            const T value = values.front();
+            values.pop_front();
+            return value;
+        }
+    };
 
     static int thread() {
 #ifdef _OPENMP
@@ -95,16 +117,18 @@ void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
 }
 
 // What host code needs of any device: clearing, copies in and out, and a mean (in double, in order).
-inline void fill_zero(Cpu& cpu, float* data, int64_t n) {
-    parallel_chunks(cpu, n, 1 << 16, [=](int64_t begin, int64_t end) {
-        std::memset(data + begin, 0, size_t(end - begin) * sizeof(float));
-    });
+template <class T>
+void fill_zero(Cpu& cpu, T* data, int64_t n) {
+    parallel_chunks(cpu, n, 1 << 16,
+                    [=](int64_t begin, int64_t end) { std::memset(data + begin, 0, size_t(end - begin) * sizeof(T)); });
 }
-inline void copy_to_device(Cpu&, float* to, const float* from, int64_t n) {
-    std::memcpy(to, from, size_t(n) * sizeof(float));
+template <class T>
+void copy_to_device(Cpu&, T* to, const T* from, int64_t n) {
+    std::memcpy(to, from, size_t(n) * sizeof(T));
 }
-inline void copy_to_host(Cpu&, float* to, const float* from, int64_t n) {
-    std::memcpy(to, from, size_t(n) * sizeof(float));
+template <class T>
+void copy_to_host(Cpu&, T* to, const T* from, int64_t n) {
+    std::memcpy(to, from, size_t(n) * sizeof(T));
 }
 inline double mean(Cpu&, const float* data, int64_t n) {
     double sum = 0;

@@ -12,3 +12,4 @@
 #include "llmc/cpu/rmsnorm.h"
 #include "llmc/cpu/rotary.h"
 #include "llmc/cpu/swiglu.h"
+#include "llmc/cpu/step_scalars.h"

@@ -110,3 +110,21 @@ void* Cuda::workspace(size_t bytes) {
 }
 
 void Cuda::synchronize() { cuda_check(cudaStreamSynchronize(stream), "waiting for GPU %d", ordinal); }
+
+PinnedPair::PinnedPair(Cuda& cuda, size_t bytes) : cuda_(cuda) {
+    for (int turn : {0, 1}) {
+        buffers_[turn] = cuda.allocate_pinned(bytes);
+        cuda_check(cudaEventCreateWithFlags(&events_[turn], cudaEventDisableTiming), "creating an event");
+    }
+}
+
+PinnedPair::~PinnedPair() {
+    for (int turn : {0, 1}) {
+        cuda_.release_pinned(buffers_[turn]);
+        cudaEventDestroy(events_[turn]);
+    }
+}
+
+void PinnedPair::record(int turn) { cuda_check(cudaEventRecord(events_[turn], cuda_.stream), "recording an event"); }
+
+void PinnedPair::wait(int turn) { cuda_check(cudaEventSynchronize(events_[turn]), "waiting for the GPU"); }

@@ -12,6 +12,7 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 #include <cuda_runtime_api.h>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include "llmc/base/check.h"  // Error
@@ -35,6 +36,7 @@ std::string why_no_gpu(int ordinal = 0);
 class CublasLt;
 
 struct Cuda {
+    static constexpr bool kAsynchronous = true;  // an op is enqueued when it returns
     int ordinal;
     cudaStream_t stream = nullptr;
     std::string name;
@@ -71,8 +73,97 @@ struct Cuda {
 
     CublasLt& cublaslt() { return *cublaslt_; }
 
+    template <class T>
+    struct ToDevice;
+    template <class T>
+    struct ToHost;
+
 private:
     std::unique_ptr<CublasLt> cublaslt_;
     void* workspace_ = nullptr;
     size_t workspace_bytes_ = 0;
 };
+
+// Two buffers that host and device use by turns, each with the moment from which on it is free again (or filled).
+class PinnedPair {
+public:
+    PinnedPair(Cuda& cuda, size_t bytes);
+    ~PinnedPair();
+    PinnedPair(const PinnedPair&) = delete;
+    void* buffer(int turn) { return buffers_[turn]; }
+    void record(int turn);  // now, in the stream
+    void wait(int turn);    // for what was recorded last, on the host
+
+private:
+    Cuda& cuda_;
+    void* buffers_[2];
+    cudaEvent_t events_[2];
+};
+
+// Arrays of up to n elements on their way to the GPU. send() takes its bytes at once and returns where they will be
+// when the stream's next work reads them, until the following send().
+template <class T>
+struct Cuda::ToDevice {
+    Cuda& cuda;
+    int64_t capacity;
+    T* data;
+    PinnedPair pinned;
+    int turn = 0;
+
+    ToDevice(Cuda& cuda, int64_t n)
+        : cuda(cuda),
+          capacity(n),
+          data(static_cast<T*>(cuda.allocate(size_t(n) * sizeof(T)))),
+          pinned(cuda, size_t(n) * sizeof(T)) {}
+    ~ToDevice() { cuda.release(data, size_t(capacity) * sizeof(T)); }
+    const T* send(const T* host, int64_t n) {
+        ensure(n <= capacity);
+        pinned.wait(turn);
+        std::memcpy(pinned.buffer(turn), host, size_t(n) * sizeof(T));
+        cuda_check(
+            cudaMemcpyAsync(data, pinned.buffer(turn), size_t(n) * sizeof(T), cudaMemcpyHostToDevice, cuda.stream),
+            "copying %ld elements to the GPU", long(n));
+        pinned.record(turn);
+        turn ^= 1;
+        return data;
+    }
+};
+
+// Values on their way to the host, in order; two may be under way.
+template <class T>
+struct Cuda::ToHost {
+    Cuda& cuda;
+    PinnedPair pinned;
+    int sent = 0, received = 0;
+
+    explicit ToHost(Cuda& cuda) : cuda(cuda), pinned(cuda, sizeof(T)) {}
+    void send(const T* from) {
+        ensure(sent - received < 2);
+        cuda_check(cudaMemcpyAsync(pinned.buffer(sent % 2), from, sizeof(T), cudaMemcpyDeviceToHost, cuda.stream),
+                   "copying %zu bytes to the host", sizeof(T));
+        pinned.record(sent++ % 2);
+    }
+    T receive() {
+        ensure(received < sent);
+        pinned.wait(received % 2);
+        return *static_cast<const T*>(pinned.buffer(received++ % 2));
+    }
+};
+
+// What host code needs of any device: clearing, and copies in and out, for which the host waits.
+template <class T>
+void fill_zero(Cuda& cuda, T* data, int64_t n) {
+    cuda_check(cudaMemsetAsync(data, 0, size_t(n) * sizeof(T), cuda.stream), "clearing %ld elements", long(n));
+}
+template <class T>
+void copy_to_device(Cuda& cuda, T* to, const T* from, int64_t n) {
+    cuda_check(cudaMemcpyAsync(to, from, size_t(n) * sizeof(T), cudaMemcpyHostToDevice, cuda.stream),
+               "copying %ld elements to the GPU", long(n));
+    cuda.synchronize();
+}
+template <class T>
+void copy_to_host(Cuda& cuda, T* to, const T* from, int64_t n) {
+    cuda_check(cudaMemcpyAsync(to, from, size_t(n) * sizeof(T), cudaMemcpyDeviceToHost, cuda.stream),
+               "copying %ld elements to the host", long(n));
+    cuda.synchronize();
+}

@@ -9,6 +9,7 @@ run.
 #include <cstdint>
 #include <numeric>
 #include <vector>
+#include "llmc/base/bf16.h"  // to_float
 #include "llmc/base/rng.h"   // Rng
 #include "llmc/model/gpt.h"  // Gpt
 
@@ -42,15 +43,18 @@ inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config
 }
 
 // Continues `tokens`, which must not be empty, by config.num_tokens; returns the new ones.
-template <class Device>
-std::vector<int32_t> sample(Gpt<Device>& model, std::vector<int32_t> tokens, int64_t T, const SampleConfig& config,
-                            Rng& rng) {
+template <class Device, class Type>
+std::vector<int32_t> sample(Gpt<Device, Type>& model, std::vector<int32_t> tokens, int64_t T,
+                            const SampleConfig& config, Rng& rng) {
     const size_t prompt_size = tokens.size();
-    std::vector<float> logits(size_t(model.shape.vocab_size));
+    std::vector<Type> stored(size_t(model.shape.vocab_size));
+    std::vector<float> logits(stored.size());
+    typename Device::template ToDevice<int32_t> to_device(model.device, T);
     for (int i = 0; i < config.num_tokens; i++) {
         const int64_t context = std::min<int64_t>(int64_t(tokens.size()), T);
-        model.forward(tokens.data() + tokens.size() - context, 1, context);
-        copy_to_host(model.device, logits.data(), model.logits(context - 1, 1), model.shape.vocab_size);
+        model.forward(to_device.send(tokens.data() + tokens.size() - context, context), 1, context);
+        copy_to_host(model.device, stored.data(), model.logits(context - 1, 1), model.shape.vocab_size);
+        for (size_t v = 0; v < logits.size(); v++) logits[v] = to_float(stored[v]);
         tokens.push_back(draw(logits, config, rng));
     }
     return {tokens.begin() + ptrdiff_t(prompt_size), tokens.end()};

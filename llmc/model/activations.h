@@ -2,16 +2,23 @@
 What the forward pass leaves for the backward pass, and the scratch of both, for up to B x T tokens. Everything is taken
 from one arena at the start.
 
-Saved, per block and token: the input and output of both norms (4 C floats), q k v (3 C), attention's output (C), the
-MLP's hidden layer before and after GELU (8 C): 16 C, and a few for statistics. The logits are never stored whole: see
-Gpt::head.
+Per block and token, 16 C values of T are saved, and a few floats of statistics: the input and output of both norms (4
+C), q k v (3 C), attention's output (C), the MLP's hidden layer before and after GELU (8 C). Saving less takes time:
+
+  Recompute::norms    the norms' outputs and GELU's are made again: 10 C a block, one pass over them a block more
+  Recompute::block    the whole block is: C a block, a forward pass more, and one block's 15 C besides
+
+The logits are never stored whole: see Gpt::head.
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <vector>
-#include "llmc/base/memory.h"  // Arena
-#include "llmc/model/shape.h"  // GptShape
+#include "llmc/base/memory.h"    // Arena, aligned
+#include "llmc/base/op_types.h"  // StepScalars
+#include "llmc/model/shape.h"    // GptShape
+
+enum class Recompute { none, norms, block };
 
 template <class T>
 struct Activations {
@@ -22,6 +29,7 @@ struct Activations {
         float* lse;                                            // (B, NH, T)
     };
     std::vector<Block> blocks;
+    Recompute recompute = Recompute::none;
     T *residual_out, *ln_f;        // (N, C)
     float *ln_f_mean, *ln_f_rstd;  // (N)
     float* losses;                 // (N)
@@ -29,23 +37,43 @@ struct Activations {
     T* logits;                     // (head_rows, Vp)
     T *d_residual, *d_norm;        // (N, C)
     T *d_hidden, *d_qkv;           // (N, 4C), (N, 3C)
+    StepScalars* scalars;          // of a look at the loss
     int64_t head_rows;             // rows of logits that exist at one time
 
-    // Walks all of them: visit(pointer, number of elements). Called once to count and once to take.
+    // Walks all of them: visit(pointer, number of elements). Called once to count and once to take. What is recomputed
+    // exists once, for all blocks.
     template <class Visit>
-    void each(const GptShape& s, int64_t B, int64_t T_, Visit&& visit) {
+    void each(const GptShape& s, int64_t B, int64_t T_, Recompute how, Visit&& visit) {
         const int64_t N = B * T_, C = s.channels;
-        // About 64 MiB of logits: long enough for full speed, short enough to stay a small part of the memory.
+        recompute = how;
+        // About 64 MiB of fp32 logits: long enough for full speed, short enough to stay a small part of the memory.
         head_rows = std::min(N, std::max<int64_t>(64, (int64_t(16) << 20) / s.padded_vocab_size() / 64 * 64));
         blocks.resize(size_t(s.num_layers));
         for (Block& b : blocks) {
-            visit(b.residual_in, N * C), visit(b.ln_1, N * C), visit(b.ln_1_mean, N), visit(b.ln_1_rstd, N);
-            visit(b.qkv, N * 3 * C), visit(b.attention, N * C), visit(b.lse, N * s.num_heads);
-            visit(b.residual_mid, N * C), visit(b.ln_2, N * C), visit(b.ln_2_mean, N), visit(b.ln_2_rstd, N);
-            visit(b.hidden, N * 4 * C), visit(b.gelu, N * 4 * C);
+            const auto saved = [&](auto Block::*member, int64_t n, Recompute shared_from) {
+                if (how < shared_from || &b == &blocks[0])
+                    visit(b.*member, n);
+                else
+                    b.*member = blocks[0].*member;
+            };
+            visit(b.residual_in, N * C);
+            saved(&Block::ln_1, N * C, Recompute::norms);
+            saved(&Block::ln_1_mean, N, Recompute::block), saved(&Block::ln_1_rstd, N, Recompute::block);
+            saved(&Block::qkv, N * 3 * C, Recompute::block), saved(&Block::attention, N * C, Recompute::block);
+            saved(&Block::lse, N * s.num_heads, Recompute::block);
+            saved(&Block::residual_mid, N * C, Recompute::block), saved(&Block::ln_2, N * C, Recompute::norms);
+            saved(&Block::ln_2_mean, N, Recompute::block), saved(&Block::ln_2_rstd, N, Recompute::block);
+            saved(&Block::hidden, N * 4 * C, Recompute::block), saved(&Block::gelu, N * 4 * C, Recompute::norms);
         }
         visit(residual_out, N * C), visit(ln_f, N * C), visit(ln_f_mean, N), visit(ln_f_rstd, N), visit(losses, N);
         visit(branch, N * C), visit(logits, head_rows * s.padded_vocab_size());
         visit(d_residual, N * C), visit(d_norm, N * C), visit(d_hidden, N * 4 * C), visit(d_qkv, N * 3 * C);
+        visit(scalars, 1);
+    }
+
+    size_t bytes(const GptShape& s, int64_t B, int64_t T_, Recompute how) {
+        size_t sum = 0;
+        each(s, B, T_, how, [&](auto* pointer, int64_t n) { sum += aligned(size_t(n) * sizeof *pointer); });
+        return sum;
     }
 };

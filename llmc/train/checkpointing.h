@@ -71,8 +71,8 @@ inline void turn(float* to, const float* from, int64_t rows, int64_t cols) {
 }
 
 // "m.h.0.ln_1.weight": the moments as they are in memory
-template <class Device>
-std::vector<Tensor> moment_tensors(const ParameterList& parameters, const AdamW<Device>& adamw) {
+template <class Device, class T>
+std::vector<Tensor> moment_tensors(const ParameterList& parameters, const AdamW<Device, T>& adamw) {
     std::vector<Tensor> tensors;
     for (const Parameter& p : parameters) tensors.push_back({"m." + p.name, DType::f32, p.shape, adamw.m.at(p)});
     for (const Parameter& p : parameters) tensors.push_back({"v." + p.name, DType::f32, p.shape, adamw.v.at(p)});
@@ -82,9 +82,9 @@ std::vector<Tensor> moment_tensors(const ParameterList& parameters, const AdamW<
 inline constexpr const char* kOptimizerFile = "optimizer_00000_of_00001.safetensors";
 inline constexpr const char* kTrainConfigFile = "train_config.json";
 
-template <class Device>
+template <class Device, class T>
 std::string save_run(const std::string& out_dir, TrainConfig config, RunState state, const std::string& tokenizer_json,
-                     Gpt<Device>& model, const AdamW<Device>& adamw) {
+                     Gpt<Device, T>& model, const AdamW<Device, T>& adamw) {
     CheckpointWriter checkpoint(out_dir, state.step);
     std::vector<float> host, turned;
     size_t next = 0;
@@ -92,7 +92,7 @@ std::string save_run(const std::string& out_dir, TrainConfig config, RunState st
                            [&](const Tensor&) {
                                const Parameter& p = model.parameters.parameters[next++];
                                host.resize(size_t(p.size()));
-                               copy_to_host(model.device, host.data(), model.weights.at(p), p.size());
+                               copy_to_host(model.device, host.data(), adamw.master(model.weights, p), p.size());
                                if (!p.exported_turned) return static_cast<const void*>(host.data());
                                turned.resize(host.size());
                                turn(turned.data(), host.data(), p.shape[0], p.shape[1]);
@@ -110,8 +110,8 @@ std::string save_run(const std::string& out_dir, TrainConfig config, RunState st
     return checkpoint.commit();
 }
 
-template <class Device>
-RunState load_run(const std::string& folder, Gpt<Device>& model, AdamW<Device>& adamw) {
+template <class Device, class T>
+RunState load_run(const std::string& folder, Gpt<Device, T>& model, AdamW<Device, T>& adamw) {
     const char* hint = "the checkpoint is of another model";
     const SafetensorsReader weights(folder + "/model.safetensors"), moments(folder + "/" + kOptimizerFile);
     const std::vector<Tensor> stored = stored_tensors(model.parameters);
@@ -125,7 +125,8 @@ RunState load_run(const std::string& folder, Gpt<Device>& model, AdamW<Device>& 
             turn(host.data(), file.data(), p.shape[1], p.shape[0]);
         else
             std::copy(file.begin(), file.end(), host.begin());
-        copy_to_device(model.device, model.weights.at(p), host.data(), p.size());
+        model.set_weight(p, host.data());
+        adamw.set_master(p, host.data());
     }
     for (const Tensor& tensor : moment_tensors(model.parameters, adamw)) {
         host.resize(size_t(tensor.size()));

@@ -56,8 +56,20 @@ std::vector<Field> TrainConfig::fields() {
         {"sampling", "sample-tokens", &sample_tokens, "length of a sample (0: no samples)", {}, 0},
         {"sampling", "temperature", &temperature, "of the softmax; 0 takes the likeliest token", {}, 0},
         {"sampling", "top-k", &top_k, "choose among the k likeliest tokens (0: all)", {}, 0},
-        {"machine", "device", &device, "auto takes the fastest there is", {"auto", "cpu"}},
-        {"machine", "dtype", &dtype, "of weights and activations", {"auto", "fp32"}},
+        {"machine", "device", &device, "auto takes the fastest there is", {"auto", "cuda", "cpu"}},
+        {"machine",
+         "dtype",
+         &dtype,
+         "of weights and activations; auto: bf16 on a GPU, fp32 on the CPU",
+         {"auto", "fp32", "bf16"}},
+        {"machine",
+         "recompute",
+         &recompute,
+         "in the backward pass instead of keeping it: the outputs of norms and GELU, or whole blocks",
+         {"none", "norms", "block"}},
+        {"machine", "tune-matmul", &tune_matmul,
+         "a file of matrix products timed on this GPU, made and added to as needed (empty: cuBLASLt's own choice)"},
+        {"machine", "dry-run", &dry_run, "print the memory plan and end"},
         {"machine", "threads", &threads, "0: OMP_NUM_THREADS, else one per core", {}, 0, 4096},
         {"machine", "seed", &seed, "of weights, data order and samples"},
     };
@@ -102,6 +114,10 @@ Schedule TrainConfig::schedule() const {
             .warmup_steps = warmup_steps,
             .steps = steps,
             .decay_fraction = decay_fraction};
+}
+
+Recompute TrainConfig::recompute_mode() const {
+    return recompute == "block" ? Recompute::block : recompute == "norms" ? Recompute::norms : Recompute::none;
 }
 
 SampleConfig TrainConfig::sample() const {

@@ -5,11 +5,12 @@ Everything that train_gpt can be asked, each flag listed once, and what follows 
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/flags.h"       // Field
-#include "llmc/eval/sample.h"      // SampleConfig
-#include "llmc/model/shape.h"      // ModelConfig
-#include "llmc/optim/optimizer.h"  // AdamWConfig
-#include "llmc/optim/schedule.h"   // Schedule
+#include "llmc/base/flags.h"         // Field
+#include "llmc/eval/sample.h"        // SampleConfig
+#include "llmc/model/activations.h"  // Recompute
+#include "llmc/model/shape.h"        // ModelConfig
+#include "llmc/optim/optimizer.h"    // AdamWConfig
+#include "llmc/optim/schedule.h"     // Schedule
 
 struct TrainConfig {
     std::string train_data = "data/tinyshakespeare/train_*.bin", val_data = "data/tinyshakespeare/val_*.bin", tokenizer;
@@ -34,7 +35,8 @@ struct TrainConfig {
     int sample_tokens = 256, top_k = 0;
     double temperature = 0.8;
 
-    std::string out_dir = "run/default", resume, device = "auto", dtype = "auto";
+    std::string out_dir = "run/default", resume, device = "auto", dtype = "auto", recompute = "none", tune_matmul;
+    bool dry_run = false;
     int threads = 0;
     uint64_t seed = 1337;
 
@@ -47,6 +49,7 @@ struct TrainConfig {
     // Micro-batches per step; an error names the nearest total batch sizes that work.
     int64_t grad_accumulation(int64_t seq_len) const;
     Schedule schedule() const;
+    Recompute recompute_mode() const;
     SampleConfig sample() const;
     std::string tokenizer_path() const;  // --tokenizer, or tokenizer.json beside the training data
 };

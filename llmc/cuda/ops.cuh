@@ -1,0 +1,19 @@
+// Every op on the GPU, for code that is written for any device: include this one and instantiate with Cuda.
+#pragma once
+#include <algorithm>
+#include "llmc/base/op_types.h"
+#include "llmc/cuda/adamw.cuh"
+#include "llmc/cuda/attention.cuh"
+#include "llmc/cuda/cast.cuh"
+#include "llmc/cuda/cross_entropy.cuh"
+#include "llmc/cuda/embedding.cuh"
+#include "llmc/cuda/gelu.cuh"
+#include "llmc/cuda/global_norm.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/matmul.cuh"
+#include "llmc/cuda/relu_squared.cuh"
+#include "llmc/cuda/rmsnorm.cuh"
+#include "llmc/cuda/rotary.cuh"
+#include "llmc/cuda/step_scalars.cuh"
+#include "llmc/cuda/swiglu.cuh"
+#include "llmc/cuda/transpose.cuh"

@@ -1,0 +1,77 @@
+/*
+The memory of a training run, added up before any of it is taken: what --dry-run prints, and what is held against the
+card before the start.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/model/activations.h"  // Activations, Recompute
+#include "llmc/model/parameters.h"   // ParameterList
+#include "llmc/model/shape.h"        // GptShape
+
+struct MemoryPlan {
+    struct Line {
+        std::string name, note;
+        size_t bytes;
+    };
+    std::vector<Line> lines;
+
+    size_t total_bytes() const {
+        size_t sum = 0;
+        for (const Line& line : lines) sum += line.bytes;
+        return sum;
+    }
+    // A line each and the total, against `available_bytes` if that is known (not 0).
+    std::string table(size_t available_bytes) const;
+};
+
+// What a run of T = float or bf16 takes. `workspace_bytes` is what the ops of the device work with.
+template <class T>
+MemoryPlan memory_plan(const GptShape& shape, int64_t B, int64_t T_, Recompute recompute, size_t workspace_bytes) {
+    const ParameterList list(shape);
+    const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
+    const size_t activations = Activations<T>().bytes(shape, B, T_, recompute);
+    GptShape deeper = shape;
+    deeper.num_layers++;
+    const size_t layer = Activations<T>().bytes(deeper, B, T_, recompute) - activations;
+    MemoryPlan plan;
+    plan.lines.push_back({"weights", sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))});
+    plan.lines.push_back({"gradients", "fp32", values(sizeof(float))});
+    plan.lines.push_back({"optimizer", sizeof(T) == 2 ? "two moments and master weights, fp32" : "two moments, fp32",
+                          values((sizeof(T) == 2 ? 3 : 2) * sizeof(float))});
+    const size_t layers = layer * size_t(shape.num_layers);
+    plan.lines.push_back({"activations", "", layers});
+    plan.lines.back().note = std::to_string(shape.num_layers) + " layers";
+    plan.lines.push_back({"other", "ends of the model, scratch of both passes", activations - layers});
+    plan.lines.push_back({"workspace", "of the ops", workspace_bytes});
+    return plan;
+}
+
+// The error of a plan that does not fit: the largest batch that would, and the --recompute that saves most at this one.
+// `plan_of(B, recompute)` makes a plan.
+template <class PlanOf>
+void check_fits(int64_t B, Recompute recompute, size_t available_bytes, PlanOf&& plan_of) {
+    const MemoryPlan plan = plan_of(B, recompute);
+    if (available_bytes == 0 || plan.total_bytes() <= available_bytes) return;
+    const auto fits = [&](int64_t b, Recompute how) { return plan_of(b, how).total_bytes() <= available_bytes; };
+    const auto largest = [&](Recompute how) {  // memory grows with B
+        int64_t low = 0, high = B;
+        while (high - low > 1) (fits((low + high) / 2, how) ? low : high) = (low + high) / 2;
+        return low;
+    };
+    std::string advice;
+    if (const int64_t b = largest(recompute); b > 0) advice = format("--batch-size %ld fits", b);
+    const auto mib = [](size_t bytes) { return double(bytes) / (1 << 20); };
+    if (recompute != Recompute::block) {
+        const size_t saved = plan.total_bytes() - plan_of(B, Recompute::block).total_bytes();
+        const int64_t b = fits(B, Recompute::block) ? B : largest(Recompute::block);
+        if (b > 0)
+            advice += format("%s--recompute block saves %.0f MiB and fits --batch-size %ld", advice.empty() ? "" : "; ",
+                             mib(saved), b);
+    }
+    if (advice.empty()) advice = "no batch size fits: the model is too large for this device";
+    throw Error(kExitUsage, format("%s\nout of memory: --batch-size %ld needs %.0f MiB and there are %.0f. %s",
+                                   plan.table(available_bytes).c_str(), B, mib(plan.total_bytes()),
+                                   mib(available_bytes), advice.c_str()));
+}

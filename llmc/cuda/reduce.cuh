@@ -4,6 +4,7 @@ up.
 
   add_partials       out[c] += sum over i < num of partials[i * stride + c]                    for c in [0, n)
   add_column_sums    out[c] += sum over r < N of inp[r, c]     inp (N, C) T, out (C) f32: a bias's gradient
+  sum_in_double      the sum of n numbers, by one block: what is left at the end of a sum over everything
 
 Work      add_partials: 32 columns a block, its warps share out the partials; column sums: a block adds kColumnRows rows
 Bytes     N*C*sizeof(T) for the column sums; the partials are N / kColumnRows of that in f32
@@ -74,4 +75,22 @@ void add_column_sums(Cuda& cuda, float* out, const T* inp, int64_t N, int64_t C)
     const dim3 grid(unsigned(ceil_div(C, kWarp * Pack<T>::size)), unsigned(chunks));
     launch(cuda, "column_sums", column_sums_kernel<T>, grid, kWarp * kColumnWarps, 0, partials, inp, N, C);
     add_partials(cuda, out, partials, chunks, C, C);
+}
+
+inline constexpr int kSumThreads = 1024;
+
+// By a block of kSumThreads; thread 0 gets the sum. `shared` holds kWarp doubles.
+template <class T>
+DEVICE double sum_in_double(const T* values, int64_t n, double* shared) {
+    const auto warp_sum_in_double = [](double x) {
+        for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+        return x;
+    };
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += kSumThreads) sum += double(values[i]);
+    sum = warp_sum_in_double(sum);
+    if (lane == 0) shared[warp] = sum;
+    __syncthreads();
+    return warp_sum_in_double(shared[lane]);
 }

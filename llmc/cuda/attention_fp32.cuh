@@ -96,9 +96,8 @@ __global__ void __launch_bounds__(kFp32Threads)
     attention_fp32_forward_kernel(float* out, float* lse, const float* qkv, int HS, FlashShape s) {
     SMEM_DYNAMIC(float, memory);
     const Fp32Shared shared(memory, HS);
-    const int num_blocks = ceil_div(s.T, kFp32BlockRows), lane = threadIdx.x % kWarp;
-    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
-    const int t0 = int(blockIdx.x % num_blocks) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
+    const int lane = threadIdx.x % kWarp, b = blockIdx.z, h = blockIdx.y;
+    const int t0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
     const FlashHead<const float> head(qkv, s, b, h, HS);
     load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
 
@@ -147,9 +146,8 @@ __global__ void __launch_bounds__(kFp32Threads)
                                   FlashShape s) {
     SMEM_DYNAMIC(float, memory);
     const Fp32Shared shared(memory, HS);
-    const int num_blocks = ceil_div(s.T, kFp32BlockRows), lane = threadIdx.x % kWarp;
-    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
-    const int t0 = int(blockIdx.x % num_blocks) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
+    const int lane = threadIdx.x % kWarp, b = blockIdx.z, h = blockIdx.y;
+    const int t0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
     const FlashHead<const float> head(qkv, s, b, h, HS);
     const int64_t C = int64_t(s.NH) * HS;
     load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
@@ -190,9 +188,8 @@ __global__ void __launch_bounds__(kFp32Threads)
                                FlashShape s) {
     SMEM_DYNAMIC(float, memory);
     const Fp32Shared shared(memory, HS);
-    const int num_kv = s.num_kv(), num_blocks = ceil_div(s.T, kFp32BlockRows), lane = threadIdx.x % kWarp;
-    const int b = blockIdx.x / num_blocks / num_kv, kv = blockIdx.x / num_blocks % num_kv;
-    const int s0 = int(blockIdx.x % num_blocks) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, key = s0 + row;
+    const int lane = threadIdx.x % kWarp, b = blockIdx.z, kv = blockIdx.y;
+    const int s0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, key = s0 + row;
     const int64_t C = int64_t(s.NH) * HS;
     float dk[kFp32Rows][J] = {}, dv[kFp32Rows][J] = {};
     for (int h = kv * s.group; h < (kv + 1) * s.group; h++) {
@@ -237,8 +234,8 @@ __global__ void __launch_bounds__(kFp32Threads)
 
 template <int J>
 void attention_fp32_forward(Cuda& cuda, float* out, float* lse, const float* qkv, const AttentionShape& shape) {
-    const int64_t blocks = shape.B * shape.NH * ceil_div(shape.T, kFp32BlockRows);
-    launch(cuda, "attention_forward", attention_fp32_forward_kernel<J>, unsigned(blocks), kFp32Threads,
+    const dim3 grid(unsigned(ceil_div(shape.T, kFp32BlockRows)), unsigned(shape.NH), unsigned(shape.B));
+    launch(cuda, "attention_forward", attention_fp32_forward_kernel<J>, grid, kFp32Threads,
            attention_fp32_shared_bytes(shape.HS), out, lse, qkv, int(shape.HS), FlashShape(shape));
 }
 
@@ -247,10 +244,11 @@ void attention_fp32_backward(Cuda& cuda, float* dqkv, const float* dout, const f
                              const float* qkv, const AttentionShape& shape) {
     float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
     attention_stats<kWarp>(cuda, stats, dout, out, lse, shape);
-    const int64_t blocks = ceil_div(shape.T, kFp32BlockRows);
     const size_t shared_bytes = attention_fp32_shared_bytes(shape.HS);
-    launch(cuda, "attention_backward: keys", attention_fp32_keys_kernel<J>, unsigned(shape.B * shape.NKV * blocks),
-           kFp32Threads, shared_bytes, dqkv, dout, stats, qkv, int(shape.HS), FlashShape(shape));
-    launch(cuda, "attention_backward: queries", attention_fp32_queries_kernel<J>, unsigned(shape.B * shape.NH * blocks),
-           kFp32Threads, shared_bytes, dqkv, dout, stats, qkv, int(shape.HS), FlashShape(shape));
+    dim3 grid(unsigned(ceil_div(shape.T, kFp32BlockRows)), unsigned(shape.NKV), unsigned(shape.B));
+    launch(cuda, "attention_backward: keys", attention_fp32_keys_kernel<J>, grid, kFp32Threads, shared_bytes, dqkv,
+           dout, stats, qkv, int(shape.HS), FlashShape(shape));
+    grid.y = unsigned(shape.NH);
+    launch(cuda, "attention_backward: queries", attention_fp32_queries_kernel<J>, grid, kFp32Threads, shared_bytes,
+           dqkv, dout, stats, qkv, int(shape.HS), FlashShape(shape));
 }

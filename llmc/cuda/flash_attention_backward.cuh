@@ -51,50 +51,48 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     constexpr int M = Config::M, N = Config::N, kKeys = Config::kRows;
     SMEM_DYNAMIC(bf16,
                  shared);  // keys, values (kKeys, HS), then twice queries, dout (kFlashTile, HS), then twice stats
-    const FlashTile<HS> keys{shared}, values = keys.below(kKeys);
-    const auto queries = [&](int step) { return values.below(kKeys + step % 2 * 2 * kFlashTile); };
-    float* const shared_stats = reinterpret_cast<float*>(values.below(kKeys + 4 * kFlashTile).data);
+    const FlashTile<HS> keys{shared, 0}, values = keys.below(kKeys);
+    const auto queries = [&](int stage) { return values.below(kKeys + stage * 2 * kFlashTile); };
+    float* const shared_stats = reinterpret_cast<float*>(values.below(kKeys + 4 * kFlashTile).at(0, 0));
 
-    // All heads of the first keys, which the most queries see, start before those of the next.
-    const int num_kv = s.num_kv(), num_blocks = ceil_div(s.T, kKeys);
-    const int b = blockIdx.x / num_blocks / num_kv, kv = blockIdx.x / num_blocks % num_kv;
-    const int s0 = int(blockIdx.x % num_blocks) * kKeys, row = warp_id() * 16 * M, own = s0 + row;
+    const int b = blockIdx.z, kv = blockIdx.y, s0 = int(blockIdx.x) * kKeys, row = warp_id() * 16 * M, own = s0 + row;
     const FlashHead<const bf16> first_head(qkv, s, b, kv * s.group, HS);
     const int64_t C = int64_t(s.NH) * HS;
     const int num_tiles = ceil_div(s.T, kFlashTile), first = s0 / kFlashTile;
     const int last = min(num_tiles - 1, (s0 + kKeys - 1 + s.window) / kFlashTile);
-    const int tiles = last - first + 1, steps = tiles * s.group;
-    const auto fetch = [&](int step) {
-        const int h = kv * s.group + step / tiles, tile = first + step % tiles;
-        const bf16* q = qkv + int64_t(b) * s.T * s.row + int64_t(h) * HS;
-        queries(step).template fetch<kFlashTile>(q, s.row, tile * kFlashTile, s.T);
-        queries(step)
-            .below(kFlashTile)
-            .template fetch<kFlashTile>(dout + int64_t(b) * s.T * C + int64_t(h) * HS, C, tile * kFlashTile, s.T);
+    const auto fetch = [&](int h, int tile, int stage) {
+        const FlashTile<HS> to = queries(stage);
+        to.template fetch<kFlashTile>(qkv + int64_t(b) * s.T * s.row + int64_t(h) * HS, s.row, tile * kFlashTile, s.T);
+        to.below(kFlashTile)
+            .template fetch<kFlashTile>(dout + int64_t(b) * s.T * C + int64_t(h) * HS, int(C), tile * kFlashTile, s.T);
         const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock;
         if (threadIdx.x < kStatsBlock / 4)
-            cp_async16(shared_stats + step % 2 * kStatsBlock + threadIdx.x * 4, from + threadIdx.x * 4, true);
+            cp_async16(shared_stats + stage * kStatsBlock + threadIdx.x * 4, from + threadIdx.x * 4, true);
     };
     keys.template fetch<kKeys>(first_head.k, s.row, s0, s.T);
     values.template fetch<kKeys>(first_head.v, s.row, s0, s.T);
-    fetch(0);
+    fetch(kv * s.group, first, 0);
     cp_async_commit();
 
     float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
-    for (int step = 0; step < steps; step++) {
+    int stage = 0;
+    for (int h = kv * s.group, tile = first; h < (kv + 1) * s.group; stage ^= 1) {
+        const int begin = tile * kFlashTile;
+        if (tile++ == last) tile = first, h++;  // the next
         cp_async_wait<0>();
         __syncthreads();  // this step's queries are there, and nobody reads the other buffer any more
-        if (step + 1 < steps) fetch(step + 1);
+        if (h < (kv + 1) * s.group) fetch(h, tile, stage ^ 1);
         cp_async_commit();
-        const FlashTile<HS> q = queries(step), d_out = q.below(kFlashTile);
+        const FlashTile<HS> q = queries(stage), d_out = q.below(kFlashTile);
+#pragma unroll 1
         for (int col = 0; col < kFlashTile; col += 8 * N) {
-            const int t = (first + step % tiles) * kFlashTile + col;
+            const int t = begin + col;
             if (!s.any_sees(t, 8 * N, own, 16 * M)) continue;
             float scores[M][N][4] = {}, dp[M][N][4] = {};
-            multiply_by_rows(scores, FlashOwnRows<HS, M>{keys, row}, q, col);
-            multiply_by_rows(dp, FlashOwnRows<HS, M>{values, row}, d_out, col);
+            multiply_by_rows(scores, FlashReadRows<HS, M>{keys, row}, q, col);
+            multiply_by_rows(dp, FlashReadRows<HS, M>{values, row}, d_out, col);
             uint32_t weights[M][N][2], ds[M][N][2];
-            const float* log2_sums = shared_stats + step % 2 * kStatsBlock + col;
+            const float* log2_sums = shared_stats + stage * kStatsBlock + col;
             const auto stats_of = [&](int, int c, int, int, int) {
                 return make_float2(log2_sums[c], log2_sums[kFlashTile + c]);
             };
@@ -119,12 +117,10 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     using Config = FlashBackward<HS>;
     constexpr int M = Config::M, N = Config::N, kQueries = Config::kRows;
     SMEM_DYNAMIC(bf16, shared);  // queries, dout (kQueries, HS), then twice keys, values (kFlashTile, HS)
-    const FlashTile<HS> queries{shared}, d_out = queries.below(kQueries);
+    const FlashTile<HS> queries{shared, 0}, d_out = queries.below(kQueries);
     const auto keys = [&](int tile) { return d_out.below(kQueries + tile % 2 * 2 * kFlashTile); };
 
-    const int num_blocks = ceil_div(s.T, kQueries);
-    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
-    const int t0 = (num_blocks - 1 - int(blockIdx.x % num_blocks)) * kQueries;  // the longest first
+    const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;
     const FlashHead<const bf16> head(qkv, s, b, h, HS);
     const int64_t C = int64_t(s.NH) * HS;
@@ -150,21 +146,22 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
             const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock + own % kFlashTile;
             row_stats[m][half] = {from[0], from[kFlashTile]};
         }
-    FlashKeptRows<HS, M> kept_q, kept_dout;
+    FlashKeptRows<HS, M> own_q(queries, row), own_dout(d_out, row);
     float dq[M][HS / 8][4] = {};
     for (int tile = first; tile <= last; tile++) {
         cp_async_wait<0>();
         __syncthreads();  // this tile is there, and nobody reads the other buffer any more
         if (tile < last) fetch(tile + 1);
         cp_async_commit();
-        if (tile == first) kept_q.keep(queries, row), kept_dout.keep(d_out, row);
+        if (tile == first) own_q.load(), own_dout.load();
         const FlashTile<HS> k = keys(tile), v = k.below(kFlashTile);
+#pragma unroll 1
         for (int col = 0; col < kFlashTile; col += 8 * N) {
             const int s0 = tile * kFlashTile + col;
             if (!s.any_sees(t, 16 * M, s0, 8 * N)) continue;
             float scores[M][N][4] = {}, dp[M][N][4] = {};
-            multiply_by_rows(scores, kept_q, k, col);
-            multiply_by_rows(dp, kept_dout, v, col);
+            multiply_by_rows(scores, own_q, k, col);
+            multiply_by_rows(dp, own_dout, v, col);
             uint32_t weights[M][N][2], ds[M][N][2];
             const auto stats_of = [&](int, int, int m, int, int i) { return row_stats[m][i / 2]; };
             const auto seen = [&](int r, int c) { return s.sees(t + r, s0 + c); };
@@ -185,10 +182,10 @@ void flash_attention_backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf
     using Config = FlashBackward<HS>;
     float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
     attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape);
-    const int64_t blocks = ceil_div(shape.T, Config::kRows);
-    launch(cuda, "attention_backward: keys", flash_backward_keys_kernel<HS>, unsigned(shape.B * shape.NKV * blocks),
-           kFlashThreads, Config::kKeysSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
-    launch(cuda, "attention_backward: queries", flash_backward_queries_kernel<HS>,
-           unsigned(shape.B * shape.NH * blocks), kFlashThreads, Config::kQueriesSharedBytes, dqkv, dout, stats, qkv,
-           FlashShape(shape));
+    dim3 grid(unsigned(ceil_div(shape.T, Config::kRows)), unsigned(shape.NKV), unsigned(shape.B));
+    launch(cuda, "attention_backward: keys", flash_backward_keys_kernel<HS>, grid, kFlashThreads,
+           Config::kKeysSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+    grid.y = unsigned(shape.NH);
+    launch(cuda, "attention_backward: queries", flash_backward_queries_kernel<HS>, grid, kFlashThreads,
+           Config::kQueriesSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
 }

@@ -12,7 +12,7 @@ its queries sees.
 
 template <int HS>
 struct FlashForward {
-    static constexpr int M = 2, kQueries = kFlashWarps * 16 * M;
+    static constexpr int M = 2, N = HS == 64 ? 8 : 4, kQueries = kFlashWarps * 16 * M;
     static constexpr bool kQueriesInRegisters = HS == 64;  // at 128 the sums alone take 128 registers
     static constexpr size_t kSharedBytes = (kQueries + 4 * kFlashTile) * HS * sizeof(bf16);
 };
@@ -21,14 +21,12 @@ template <int HS>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape s) {
     using Config = FlashForward<HS>;
-    constexpr int M = Config::M, N = kFlashTile / 8, kQueries = Config::kQueries;
+    constexpr int M = Config::M, N = Config::N, kQueries = Config::kQueries;
     SMEM_DYNAMIC(bf16, shared);  // queries (kQueries, HS), then twice keys and values (kFlashTile, HS)
-    const FlashTile<HS> queries{shared};
+    const FlashTile<HS> queries{shared, 0};
     const auto keys = [&](int tile) { return queries.below(kQueries + tile % 2 * 2 * kFlashTile); };
 
-    const int num_blocks = ceil_div(s.T, kQueries);
-    const int b = blockIdx.x / num_blocks / s.NH, h = blockIdx.x / num_blocks % s.NH;
-    const int t0 = (num_blocks - 1 - int(blockIdx.x % num_blocks)) * kQueries;
+    const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;  // the warp's first query
     const FlashHead<const bf16> head(qkv, s, b, h, HS);
     const int first = max(0, t0 - s.window) / kFlashTile, last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
@@ -40,9 +38,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     fetch(first);
     cp_async_commit();
 
-    using Left = std::conditional_t<Config::kQueriesInRegisters, FlashKeptRows<HS, M>, FlashOwnRows<HS, M>>;
-    Left left;
-    if constexpr (!Config::kQueriesInRegisters) left = {queries, row};
+    std::conditional_t<Config::kQueriesInRegisters, FlashKeptRows<HS, M>, FlashReadRows<HS, M>> left{queries, row};
     float sum[M][HS / 8][4] = {};
     float largest[M][2], denominator[M][2];  // of scores before scaling; of the lane's columns
 #pragma unroll
@@ -53,47 +49,52 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         __syncthreads();  // this tile is there, and nobody reads the other buffer any more
         if (tile < last) fetch(tile + 1);
         cp_async_commit();
-        if constexpr (Config::kQueriesInRegisters)
-            if (tile == first) left.keep(queries, row);
-        const int s0 = tile * kFlashTile;
-        if (!s.any_sees(t, 16 * M, s0, kFlashTile)) continue;
-
-        float p[M][N][4] = {};
-        multiply_by_rows(p, left, keys(tile), 0);
-        if (!s.all_see(t, 16 * M, s0, kFlashTile))
-            for_elements<M, N>([&](int r, int c, int m, int n, int i) {
-                if (!s.sees(t + r, s0 + c)) p[m][n][i] = -INFINITY;
-            });
-        float shift[M][2];  // what scores are lowered by, scaled; a row that has seen no key yet has 0
+        if (tile == first) left.load();
+#pragma unroll 1
+        for (int col = 0; col < kFlashTile; col += 8 * N) {
+            const int s0 = tile * kFlashTile + col;
+            if (!s.any_sees(t, 16 * M, s0, 8 * N)) continue;
+            float p[M][N][4] = {};
+            multiply_by_rows(p, left, keys(tile), col);
+            if (!s.all_see(t, 16 * M, s0, 8 * N))
+                for_elements<M, N>([&](int r, int c, int m, int n, int i) {
+                    if (!s.sees(t + r, s0 + c)) p[m][n][i] = -INFINITY;
+                });
+            float shift[M][2],
+                shrink[M][2];  // what scores are lowered by, scaled; 0 for a row that has seen no key yet
+            bool higher = false;
 #pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float now = largest[m][half];
-#pragma unroll
-                for (int n = 0; n < N; n++) now = fmaxf(now, fmaxf(p[m][n][2 * half], p[m][n][2 * half + 1]));
-                now = row_max(now);
-                shift[m][half] = now == -INFINITY ? 0 : now * s.scale_log2;
-                const float shrink = fast_exp2(fmaf(largest[m][half], s.scale_log2, -shift[m][half]));
-                largest[m][half] = now;
-                denominator[m][half] *= shrink;
-#pragma unroll
-                for (int n = 0; n < HS / 8; n++) sum[m][n][2 * half] *= shrink, sum[m][n][2 * half + 1] *= shrink;
-            }
-        uint32_t weights[M][N][2];
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int n = 0; n < N; n++)
+            for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    float* pair = &p[m][n][2 * half];
-                    pair[0] = fast_exp2(fmaf(pair[0], s.scale_log2, -shift[m][half]));
-                    pair[1] = fast_exp2(fmaf(pair[1], s.scale_log2, -shift[m][half]));
-                    denominator[m][half] += pair[0] + pair[1];
-                    weights[m][n][half] = bf16x2(pair[0], pair[1]);
+                    float now = largest[m][half];
+#pragma unroll
+                    for (int n = 0; n < N; n++) now = fmaxf(now, fmaxf(p[m][n][2 * half], p[m][n][2 * half + 1]));
+                    now = row_max(now);
+                    higher |= now != largest[m][half];
+                    shift[m][half] = now == -INFINITY ? 0 : now * s.scale_log2;
+                    shrink[m][half] = fast_exp2(fmaf(largest[m][half], s.scale_log2, -shift[m][half]));
+                    largest[m][half] = now;
                 }
-        multiply(sum, weights, keys(tile).below(kFlashTile), 0);
+            if (__any_sync(kAllLanes, higher))  // else all are multiplied by 1
+                for_elements<M, HS / 8>([&](int, int, int m, int n, int i) { sum[m][n][i] *= shrink[m][i / 2]; });
+            uint32_t weights[M][N][2];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    denominator[m][half] *= shrink[m][half];
+#pragma unroll
+                    for (int n = 0; n < N; n++) {
+                        float* pair = &p[m][n][2 * half];
+                        pair[0] = fast_exp2(fmaf(pair[0], s.scale_log2, -shift[m][half]));
+                        pair[1] = fast_exp2(fmaf(pair[1], s.scale_log2, -shift[m][half]));
+                        denominator[m][half] += pair[0] + pair[1];
+                        weights[m][n][half] = bf16x2(pair[0], pair[1]);
+                    }
+                }
+            multiply(sum, weights, keys(tile).below(kFlashTile), col);
+        }
     }
 
 #pragma unroll
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 
 template <int HS>
 void flash_attention_forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape) {
-    const int64_t blocks = shape.B * shape.NH * ceil_div(shape.T, FlashForward<HS>::kQueries);
-    launch(cuda, "attention_forward", flash_forward_kernel<HS>, unsigned(blocks), kFlashThreads,
-           FlashForward<HS>::kSharedBytes, out, lse, qkv, FlashShape(shape));
+    const dim3 grid(unsigned(ceil_div(shape.T, FlashForward<HS>::kQueries)), unsigned(shape.NH), unsigned(shape.B));
+    launch(cuda, "attention_forward", flash_forward_kernel<HS>, grid, kFlashThreads, FlashForward<HS>::kSharedBytes,
+           out, lse, qkv, FlashShape(shape));
 }

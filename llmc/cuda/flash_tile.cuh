@@ -20,7 +20,7 @@ DEVICE int warp_id() { return threadIdx.x / kWarp; }
 // AttentionShape as kernels use it.
 struct FlashShape {
     int T, NH, group, window;  // query heads a key head; the window is at most T, also for "all keys"
-    int64_t row;               // from one token of qkv to the next
+    int row;                   // from one token of qkv to the next
     float scale, scale_log2;   // of the scores, for e^x and for 2^x
 
     explicit FlashShape(const AttentionShape& s)
@@ -28,7 +28,7 @@ struct FlashShape {
           NH(int(s.NH)),
           group(int(s.NH / s.NKV)),
           window(int(s.window < 0 || s.window > s.T ? s.T : s.window)),
-          row(s.row()),
+          row(int(s.row())),
           scale(s.score_scale()),
           scale_log2(s.score_scale() * kLog2E) {}
 
@@ -53,32 +53,30 @@ struct FlashHead {
     }
 };
 
-// Rows of HS numbers in shared memory. Chunk c of 16 bytes of row r lies at c ^ (r % 8), so that eight rows at the same
-// chunk, which an ldmatrix reads and an accumulator is stored to, are in 32 different banks.
+// Rows of HS numbers in shared memory, from element `first` on, a multiple of 16 rows. Chunk c of 16 bytes of row r
+// lies at c ^ (r % 8), so that eight rows at the same chunk, which an ldmatrix reads and an accumulator is stored to,
+// are in 32 different banks. From a place at chunk c, that at c ^ d is found by the exclusive or with 8 d.
 template <int HS>
 struct FlashTile {
-    bf16* data;
+    bf16* shared;
+    int first;
 
-    DEVICE bf16* at(int row, int chunk) const { return data + row * HS + ((chunk ^ (row & 7)) << 3); }
-    DEVICE FlashTile below(int rows) const { return {data + rows * HS}; }
+    DEVICE int place(int row, int chunk) const { return first + row * HS + ((chunk ^ (row % 8)) << 3); }
+    DEVICE bf16* at(int row, int chunk) const { return shared + place(row, chunk); }
+    DEVICE FlashTile below(int rows) const { return {shared, first + rows * HS}; }
 
-    // Rows [first, first + rows) of a tensor whose rows are `stride` apart; zeros from row `end` on. Needs a commit and
+    // Rows [begin, begin + rows) of a tensor whose rows are `stride` apart; zeros from row `end` on. Needs a commit and
     // a wait.
     template <int rows>
-    DEVICE void fetch(const bf16* from, int64_t stride, int first, int end) const {
-        constexpr int kChunks = HS / 8;
-        static_assert(rows * kChunks % kFlashThreads == 0);
+    DEVICE void fetch(const bf16* from, int stride, int begin, int end) const {
+        constexpr int kChunks = HS / 8, kStep = kFlashThreads / kChunks;
+        static_assert(rows % kStep == 0 && kStep % 8 == 0);
+        const int row = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
+        bf16* to = at(row, chunk);
+        from += int64_t(begin + row) * stride + chunk * 8;
 #pragma unroll
-        for (int i = threadIdx.x; i < rows * kChunks; i += kFlashThreads) {
-            const int row = i / kChunks, chunk = i % kChunks;
-            const bool valid = first + row < end;
-            cp_async16(at(row, chunk), from + (valid ? (first + row) * stride : 0) + chunk * 8, valid);
-        }
-    }
-
-    // The 16 x 16 block at (row, 16 k), as left operand.
-    DEVICE void left(uint32_t (&a)[4], int row, int k) const {
-        ldmatrix_x4(a, at(row + lane_id() % 16, 2 * k + lane_id() / 16));
+        for (int i = 0; i < rows; i += kStep, from += kStep * stride)
+            cp_async16(to + i * HS, from, begin + row + i < end);
     }
 
     // The warp's accumulators to rows [first, end) of a tensor, through rows [row, row + 16 M) of this tile, which must
@@ -96,32 +94,37 @@ struct FlashTile {
                     *reinterpret_cast<uint32_t*>(pair) = bf16x2(c[m][n][2 * half], c[m][n][2 * half + 1]);
                 }
         __syncwarp();
-#pragma unroll
-        for (int i = lane_id(); i < 16 * M * (HS / 8); i += kWarp) {
-            const int r = i / (HS / 8), chunk = i % (HS / 8);
-            if (first + r < end) store16(to + (first + r) * stride + chunk * 8, load16(at(row + r, chunk)));
-        }
+        constexpr int kChunks = HS / 8, kStep = kWarp / kChunks;
+        const int r0 = lane_id() / kChunks, chunk = lane_id() % kChunks;
+        to += int64_t(first + r0) * stride + chunk * 8;
+        for (int r = r0; r < 16 * M && first + r < end; r += kStep, to += int64_t(kStep) * stride)
+            store16(to, load16(at(row + r, chunk)));
     }
 };
 
-// The warp's own rows as left operand, 16 columns at a time: read from their tile each time, or kept in registers.
+// The warp's own rows of a tile as left operand, 16 columns at a time: read each time, or kept in registers from load()
+// on.
 template <int HS, int M>
-struct FlashOwnRows {
+struct FlashReadRows {
     FlashTile<HS> tile;
     int row;
 
+    DEVICE void load() {}
     DEVICE void get(uint32_t (&a)[M][4], int k) const {
+        const int place = tile.place(row + lane_id() % 16, lane_id() / 16) ^ (16 * k);
 #pragma unroll
-        for (int m = 0; m < M; m++) tile.left(a[m], row + 16 * m, k);
+        for (int m = 0; m < M; m++) ldmatrix_x4(a[m], tile.shared + place + 16 * m * HS);
     }
 };
 template <int HS, int M>
 struct FlashKeptRows {
+    FlashReadRows<HS, M> rows;
     uint32_t kept[HS / 16][M][4];
 
-    DEVICE void keep(const FlashTile<HS>& tile, int row) {
+    DEVICE FlashKeptRows(const FlashTile<HS>& tile, int row) : rows{tile, row} {}
+    DEVICE void load() {
 #pragma unroll
-        for (int k = 0; k < HS / 16; k++) FlashOwnRows<HS, M>{tile, row}.get(kept[k], k);
+        for (int k = 0; k < HS / 16; k++) rows.get(kept[k], k);
     }
     DEVICE void get(uint32_t (&a)[M][4], int k) const {
 #pragma unroll
@@ -134,6 +137,7 @@ struct FlashKeptRows {
 // c (16 M, 8 N)  +=  a (16 M, HS) times rows [row, row + 8 N) of b, transposed
 template <int HS, int M, int N, class Left>
 DEVICE void multiply_by_rows(float (&c)[M][N][4], const Left& left, const FlashTile<HS>& b, int row) {
+    const int place = b.place(row + lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2);
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) {
         uint32_t a[M][4];
@@ -141,7 +145,7 @@ DEVICE void multiply_by_rows(float (&c)[M][N][4], const Left& left, const FlashT
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
             uint32_t r[4];
-            ldmatrix_x4(r, b.at(row + 8 * n + lane_id() % 8 + lane_id() / 16 * 8, 2 * k + lane_id() / 8 % 2));
+            ldmatrix_x4(r, b.shared + (place ^ (16 * k)) + 8 * n * HS);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 mma_m16n8k16(c[m][n], a[m], {r[0], r[1]});
@@ -154,12 +158,13 @@ DEVICE void multiply_by_rows(float (&c)[M][N][4], const Left& left, const FlashT
 // c (16 M, HS)  +=  a (16 M, 8 N) times rows [row, row + 8 N) of b. a: accumulators rounded to bf16.
 template <int HS, int M, int N>
 DEVICE void multiply(float (&c)[M][HS / 8][4], const uint32_t (&a)[M][N][2], const FlashTile<HS>& b, int row) {
+    const int place = b.place(row + lane_id() % 16, lane_id() / 16);
 #pragma unroll
     for (int k = 0; k < N / 2; k++)
 #pragma unroll
         for (int n = 0; n < HS / 8; n += 2) {
             uint32_t r[4];
-            ldmatrix_x4_transposed(r, b.at(row + 16 * k + lane_id() % 16, n + lane_id() / 16));
+            ldmatrix_x4_transposed(r, b.shared + (place ^ (8 * n)) + 16 * k * HS);
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 const uint32_t left[4] = {a[m][2 * k][0], a[m][2 * k][1], a[m][2 * k + 1][0], a[m][2 * k + 1][1]};
@@ -173,9 +178,9 @@ DEVICE void multiply(float (&c)[M][HS / 8][4], const uint32_t (&a)[M][N][2], con
 template <int M, int N, class Body>
 DEVICE void for_elements(Body body) {
 #pragma unroll
-    for (int m = 0; m < M; m++)
+    for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int n = 0; n < N; n++)
+        for (int m = 0; m < M; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 body(16 * m + 8 * (i / 2) + lane_id() / 4, 8 * n + lane_id() % 4 * 2 + i % 2, m, n, i);

@@ -270,6 +270,46 @@ def rotary():
         f.want(f"want.{case}.dqkv", qkv.grad)
     return f
 
+# test/muon_test.cpp has the same table: R, K, momentum, beta2, weight_decay, learning_rate, equal_rows, fixed_norm.
+MUON_CASES = {
+    "square": (12, 12, 0.95, 0.9, 0.1, 0.02, True, True),
+    "tall": (40, 17, 0.9, 0.95, 0.2, 0.02, True, True),
+    "wide": (35, 70, 0.85, 0.9, 0.05, 0.02, True, True),
+    "row": (1, 9, 0.95, 0.9, 0.0, 0.01, True, True),
+    "plain": (20, 6, 0.95, 0.95, 0.1, 0.01, False, False),
+}
+
+
+def muon():
+    f = Fixture("muon")
+    for case, (R, K, mu, beta2, wd, lr, equal_rows, fixed_norm) in MUON_CASES.items():
+        grad, momentum = f.floats(case + ".grad", R, K).detach() * 0.5, f.floats(case + ".momentum", R, K).detach()
+        momentum = momentum.lerp(grad, 1 - mu)
+        x = grad.lerp(momentum, mu)
+        f.want(f"want.{case}.momentum", momentum)
+        f.want(f"want.{case}.look_ahead", x)
+        if equal_rows:
+            x = x * (x.norm() / R**0.5) / x.norm(dim=1, keepdim=True).clamp_min(1e-6)
+        f.want(f"want.{case}.normalised", x / (x.norm() * 1.01 + 1e-6))
+        # What the products in the middle would give is another input here.
+        g, weight = f.floats(case + ".orthogonal", R, K).detach(), f.floats(case + ".weight", R, K).detach()
+        second = f.given(case + ".second", np.abs(bell(f.seed(case + ".second"), (max(R, K),)))).detach()
+        dim = 1 if R >= K else 0
+        f.want(f"want.{case}.squares", g.square().sum(dim))
+        if fixed_norm:
+            g = g * min(R, K) ** 0.5 / g.norm().clamp_min(1e-6)
+        rate = lr * max(1, R / K) ** 0.5
+        f.want(f"want.{case}.weight_no_second", weight - rate * (g + wd * weight * (g * weight >= 0)))
+        v = g.square().mean(dim)
+        second = second.lerp(v, 1 - beta2)
+        scale = second.clamp_min(1e-10).rsqrt().unsqueeze(dim)
+        scaled = g * scale
+        scaled *= g.norm() / scaled.norm().clamp_min(1e-10)
+        f.want(f"want.{case}.second", second)
+        f.want(f"want.{case}.weight", weight - rate * (scaled + wd * weight * (scaled * weight >= 0)))
+    return f
+
+
 # ---- the whole model --------------------------------------------------------------------------------------------
 
 
@@ -356,7 +396,7 @@ def report_drift(exact, rough):
 
 def make_all():
     fixtures = [embedding(), layernorm(), matmul(), gelu(), attention(), cross_entropy(), global_norm(), adamw()]
-    fixtures += [rmsnorm(), relu_squared(), swiglu(), rotary()]
+    fixtures += [rmsnorm(), relu_squared(), swiglu(), rotary(), muon()]
     fixtures += [model(), model_gpt2_shape()]
     initial = {name: torch.from_numpy(fixtures[-2].arrays[name]) for name in gpt2.shapes(gpt2.SMALL)}
     run, exact, rough = adamw_run(initial)

@@ -65,4 +65,15 @@ struct StepScalars {
 
 struct AdamWHyper {
     double learning_rate, beta1, beta2, eps, weight_decay;
+
+// One step of Muon for one matrix (R, K), as nanochat has it (llmc/cpu/muon.h).
+struct MuonStep {
+    double learning_rate, momentum, beta2, weight_decay;
+    double grad_scale = 1;   // what clipping multiplies the gradient by
+    bool equal_rows = true;  // MuonEq: all rows have the same norm before the matrix is made orthogonal
+    bool fixed_norm = true;  // Muon+: the orthogonal matrix has the norm of an exact one
+    double margin = 1.01;    // how far below one the largest singular value stays
+
+    // A tall matrix maps onto more outputs than it has inputs, and moves faster.
+    double rate(int64_t R, int64_t K) const { return learning_rate * std::sqrt(std::max(1.0, double(R) / double(K))); }
 };

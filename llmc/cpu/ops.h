@@ -8,6 +8,7 @@
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/matmul.h"
+#include "llmc/cpu/muon.h"
 #include "llmc/cpu/relu_squared.h"
 #include "llmc/cpu/rmsnorm.h"
 #include "llmc/cpu/rotary.h"

@@ -1,0 +1,122 @@
+/*
+Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in nanochat's variant, for one matrix (R, K): everything
+but the products in the middle, which make it orthogonal.
+
+  muon_momentum    momentum += (1 - mu) (grad - momentum),   X = (1 - mu) grad + mu momentum (Nesterov's look ahead)
+  muon_normalise   X_r *= |X|_F / sqrt(R) / max(|X_r|, 1e-6) for each row if equal_rows;   X /= margin |X|_F + 1e-6
+      ... Newton-Schulz iterations turn X into U V^T of its singular value decomposition, roughly ...
+  muon_squares     squares = the sums of squares of its rows if R >= K, else of its columns
+  muon_scales      v = mean of g^2 along these rows or columns, where g = X sqrt(min(R, K)) / max(|X|_F, 1e-6) if
+                   fixed_norm, else X;   V += (1 - beta2) (v - V);   s = 1 / sqrt(max(V, 1e-10));   scale such that
+                   s g has the norm of g again (NorMuon: Li et al., 2025, arXiv:2510.05491)
+  muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale, and rate() of MuonStep
+
+  grad, momentum, X, weight (R, K)     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
+The norms come from the sums of squares that the pass before left behind: X is read and written once in each. Sums of R
+or K squares are taken in double, in order.
+*/
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include "llmc/base/op_types.h"  // MuonStep
+#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/cpu/reduce.h"     // add_partials
+#include "llmc/cpu/simd.h"
+
+ANVIL_INLINE float sum_of_squares(const float* row, int64_t n) {
+    F32x16 sum = zeros();
+    for_lanes(n, [&](int64_t i, auto width) {
+        const F32x16 x = load(row + i, width);
+        sum = fma(x, x, sum);
+    });
+    return sum_lanes(sum);
+}
+
+inline void muon_momentum(Cpu& cpu, float* X, float* row_squares, float* momentum, const float* grad, int64_t R,
+                          int64_t K, const MuonStep& step) {
+    const float rest = float(1 - step.momentum), grad_scale = float(step.grad_scale);
+    parallel_for(cpu, R, [=](int64_t r) {
+        for_lanes(K, [=](int64_t k, auto width) {
+            const int64_t i = r * K + k;
+            const F32x16 g = load(grad + i, width) * grad_scale, old = load(momentum + i, width);
+            const F32x16 m = fma(broadcast(rest), g - old, old);
+            store(momentum + i, m, width);
+            store(X + i, fma(broadcast(rest), g - m, m), width);
+        });
+        row_squares[r] = sum_of_squares(X + r * K, K);
+    });
+}
+
+inline void muon_normalise(Cpu& cpu, float* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
+    double squares = 0, equal_squares = 0;
+    for (int64_t r = 0; r < R; r++) squares += double(row_squares[r]);
+    const double row_norm = std::sqrt(squares / double(R));  // of every row, once they are equal
+    const auto row_factor = [=](int64_t r) {
+        return step.equal_rows ? row_norm / std::max(std::sqrt(double(row_squares[r])), 1e-6) : 1;
+    };
+    for (int64_t r = 0; r < R; r++) equal_squares += row_factor(r) * row_factor(r) * double(row_squares[r]);
+    const double factor = 1 / (step.margin * std::sqrt(equal_squares) + 1e-6);
+    parallel_for(cpu, R, [=](int64_t r) {
+        const float scale = float(row_factor(r) * factor);
+        for_lanes(K, [=](int64_t k, auto width) { store(X + r * K + k, load(X + r * K + k, width) * scale, width); });
+    });
+}
+
+inline void muon_squares(Cpu& cpu, float* squares, const float* X, int64_t R, int64_t K) {
+    if (R >= K) return parallel_for(cpu, R, [=](int64_t r) { squares[r] = sum_of_squares(X + r * K, K); });
+    float* partials = cpu.shared(num_row_chunks(R) * K);
+    parallel_for(cpu, num_row_chunks(R), [=](int64_t chunk) {
+        const int64_t begin = chunk * kRowsPerChunk, end = std::min(R, begin + kRowsPerChunk);
+        for_lanes(K, [=](int64_t k, auto width) {
+            F32x16 sum = zeros();
+            for (int64_t r = begin; r < end; r++) {
+                const F32x16 x = load(X + r * K + k, width);
+                sum = fma(x, x, sum);
+            }
+            store(partials + chunk * K + k, sum, width);
+        });
+    });
+    fill_zero(cpu, squares, K);
+    add_partials(cpu, squares, partials, num_row_chunks(R), K, K);
+}
+
+inline void muon_scales(Cpu&, float* scales, float* V, const float* squares, int64_t R, int64_t K,
+                        const MuonStep& step) {
+    const int64_t n = std::max(R, K), reduced = std::min(R, K);
+    double all = 0;
+    for (int64_t i = 0; i < n; i++) all += double(squares[i]);
+    const double g_scale = step.fixed_norm ? std::sqrt(double(reduced)) / std::max(std::sqrt(all), 1e-6) : 1;
+    if (!V) return std::fill_n(scales, n, float(g_scale)), void();
+    double before = 0, after = 0;  // sums of v and of v s^2: squared norms over `reduced`
+    for (int64_t i = 0; i < n; i++) {
+        const double v = g_scale * g_scale * double(squares[i]) / double(reduced);
+        V[i] = float(double(V[i]) + (1 - step.beta2) * (v - double(V[i])));
+        const double s = 1 / std::sqrt(std::max(double(V[i]), 1e-10));
+        before += v;
+        after += v * s * s;
+        scales[i] = float(g_scale * s);
+    }
+    const double norm = std::sqrt(before * double(reduced)) / std::max(std::sqrt(after * double(reduced)), 1e-10);
+    for (int64_t i = 0; i < n; i++) scales[i] = float(double(scales[i]) * norm);
+}
+
+// x where `sign` is not negative, else 0
+ANVIL_INLINE F32x16 where_not_negative(F32x16 sign, F32x16 x) {
+    for (int i = 0; i < kRegisters; i++) x.part[i] = sign.part[i] >= 0 ? x.part[i] : FloatRegister{};
+    return x;
+}
+
+inline void muon_update(Cpu& cpu, float* weight, const float* X, const float* scales, int64_t R, int64_t K,
+                        const MuonStep& step) {
+    const float minus_rate = float(-step.rate(R, K)), decay = float(step.weight_decay);
+    parallel_for(cpu, R, [=](int64_t r) {
+        for_lanes(K, [=](int64_t k, auto width) {
+            const int64_t i = r * K + k;
+            const F32x16 scale = R >= K ? broadcast(scales[r]) : load(scales + k, width);
+            const F32x16 g = load(X + i, width) * scale, w = load(weight + i, width);
+            const F32x16 change = fma(broadcast(decay), where_not_negative(g * w, w), g);
+            store(weight + i, fma(broadcast(minus_rate), change, w), width);
+        });
+    });
+}

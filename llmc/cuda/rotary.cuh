@@ -13,9 +13,10 @@ Requires  HS/2 % Pack<T>::size == 0, HS <= 64 Pack<T>::size, pointers 16-byte al
 */
 #pragma once
 #include <algorithm>
-#include "llmc/base/check.h"     // require, ensure
-#include "llmc/base/op_types.h"  // AttentionShape, RotaryOptions
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/base/check.h"         // require, ensure
+#include "llmc/base/op_types.h"      // AttentionShape, RotaryOptions
+#include "llmc/cuda/device.cuh"      // Pack, load16, store16, launch
+#include "llmc/cuda/float_pack.cuh"  // load_floats
 
 inline constexpr int kRotaryMaxThreads = 256;
 
@@ -24,15 +25,6 @@ DEVICE float group_sum(float x) {
 #pragma unroll
     for (int offset = kGroup / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
     return x;
-}
-
-// As many cosines or sines as a pack has elements.
-template <int P>
-DEVICE void load_turns(float (&to)[P], const float* from) {
-    for (int k = 0; k < P; k += Pack<float>::size) {
-        const Pack<float> four = load16(from + k);
-        for (int i = 0; i < four.size; i++) to[k + i] = four[i];
-    }
 }
 
 template <class T, int kGroup>
@@ -44,7 +36,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
     const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;
     float cos[P], sin[P];
     const float* turns = table + n % shape.T * HS + (in_head ? at : 0);
-    load_turns(cos, turns), load_turns(sin, turns + half);
+    load_floats(cos, turns), load_floats(sin, turns + half);
     for (int begin = 0; begin < heads; begin += blockDim.x / kGroup) {
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum
@@ -85,7 +77,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
     const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;
     float cos[P], sin[P];
     const float* turns = table + n % shape.T * HS + (in_head ? at : 0);
-    load_turns(cos, turns), load_turns(sin, turns + half);
+    load_floats(cos, turns), load_floats(sin, turns + half);
     for (int begin = 0; begin < heads; begin += blockDim.x / kGroup) {
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum

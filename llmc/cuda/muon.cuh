@@ -1,0 +1,191 @@
+/*
+Muon's element-wise steps for one matrix (R, K), around the products that make X orthogonal.
+
+  momentum, grad, weight (R, K) f32     X (R, K) T     row_squares (R) f32     squares, scales, V (max(R, K)) f32
+  (llmc/cpu/muon.h has the formulas and what comes after what)
+
+Math      f32; sums of squares of X as rounded to T
+Work      momentum, update, squares of rows: a block a row. squares of columns: blocks of kMuonRows rows, then
+          add_partials. normalise: each block adds up all R squares by itself and then takes rows. scales: one block
+Bytes     a matrix element: momentum 12 + s, normalise 2 s, squares s, update 8 + s, with s = sizeof(T)
+Accuracy  half a unit of T for X, and roundings of f32 (test/muon_cuda_test.cu); the same bits each time
+Requires  K % Pack<T>::size == 0, pointers 16-byte aligned
+*/
+#pragma once
+#include <algorithm>
+#include "llmc/base/check.h"         // require
+#include "llmc/base/op_types.h"      // MuonStep
+#include "llmc/cuda/device.cuh"      // Pack, load16, store16, block_sum, launch
+#include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
+#include "llmc/cuda/reduce.cuh"      // add_partials
+
+inline constexpr int kMuonThreads = 256;
+inline constexpr int kMuonRows = 64;  // a block of muon_column_squares_kernel
+
+template <class T>
+__global__ void __launch_bounds__(kMuonThreads)
+    muon_momentum_kernel(T* X, float* row_squares, float* momentum, const float* grad, int K, float rest,
+                         float grad_scale) {
+    constexpr int P = Pack<T>::size;
+    SMEM_STATIC(float, shared, [kWarp]);
+    const int64_t row = int64_t(blockIdx.x) * K;
+    float squares = 0;
+    for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
+        float g[P], m[P];
+        load_floats(g, grad + row + k), load_floats(m, momentum + row + k);
+        Pack<T> x;
+        for (int i = 0; i < P; i++) {
+            g[i] *= grad_scale;
+            m[i] = fmaf(rest, g[i] - m[i], m[i]);
+            x[i] = from_float<T>(fmaf(rest, g[i] - m[i], m[i]));
+            squares = fmaf(to_float(x[i]), to_float(x[i]), squares);
+        }
+        store_floats(momentum + row + k, m), store16(X + row + k, x);
+    }
+    squares = block_sum(squares, shared);
+    if (threadIdx.x == 0) row_squares[blockIdx.x] = squares;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kMuonThreads)
+    muon_normalise_kernel(T* X, const float* row_squares, int R, int K, bool equal_rows, float margin) {
+    SMEM_STATIC(float, shared, [kWarp]);
+    float squares = 0, equal_squares = 0;
+    for (int r = threadIdx.x; r < R; r += blockDim.x) squares += row_squares[r];
+    const float row_norm = sqrtf(block_sum(squares, shared) / float(R));  // of every row, once they are equal
+    const auto row_factor = [=](int r) { return equal_rows ? row_norm / fmaxf(sqrtf(row_squares[r]), 1e-6f) : 1; };
+    for (int r = threadIdx.x; r < R; r += blockDim.x)
+        equal_squares = fmaf(row_factor(r) * row_factor(r), row_squares[r], equal_squares);
+    const float factor = 1 / (margin * sqrtf(block_sum(equal_squares, shared)) + 1e-6f);
+    for (int r = blockIdx.x; r < R; r += gridDim.x) {
+        const float scale = row_factor(r) * factor;
+        for (int k = threadIdx.x * Pack<T>::size; k < K; k += blockDim.x * Pack<T>::size) {
+            Pack<T> x = load16(X + int64_t(r) * K + k);
+            for (int i = 0; i < x.size; i++) x[i] = from_float<T>(to_float(x[i]) * scale);
+            store16(X + int64_t(r) * K + k, x);
+        }
+    }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kMuonThreads) muon_row_squares_kernel(float* squares, const T* X, int K) {
+    SMEM_STATIC(float, shared, [kWarp]);
+    float sum = 0;
+    for (int k = threadIdx.x * Pack<T>::size; k < K; k += blockDim.x * Pack<T>::size) {
+        const Pack<T> x = load16(X + int64_t(blockIdx.x) * K + k);
+        for (int i = 0; i < x.size; i++) sum = fmaf(to_float(x[i]), to_float(x[i]), sum);
+    }
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+}
+
+// partials (gridDim.y, K)
+template <class T>
+__global__ void __launch_bounds__(kMuonThreads) muon_column_squares_kernel(float* partials, const T* X, int R, int K) {
+    constexpr int P = Pack<T>::size;
+    const int k = int(blockIdx.x * blockDim.x + threadIdx.x) * P;
+    if (k >= K) return;
+    const int begin = int(blockIdx.y) * kMuonRows, end = min(R, begin + kMuonRows);
+    float sum[P] = {};
+#pragma unroll 4
+    for (int r = begin; r < end; r++) {
+        const Pack<T> x = load16(X + int64_t(r) * K + k);
+        for (int i = 0; i < P; i++) sum[i] = fmaf(to_float(x[i]), to_float(x[i]), sum[i]);
+    }
+    store_floats(partials + int64_t(blockIdx.y) * K + k, sum);
+}
+
+// One block; T is float. n, reduced: the larger and the smaller of R and K.
+template <class T = float>
+__global__ void __launch_bounds__(1024) muon_scales_kernel(T* scales, float* V, const float* squares, int n,
+                                                           int reduced, float one_minus_beta2, bool fixed_norm) {
+    SMEM_STATIC(float, shared, [kWarp]);
+    float sum = 0, before = 0, after = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += squares[i];
+    const float norm = sqrtf(block_sum(sum, shared));
+    const float g_scale = fixed_norm ? sqrtf(float(reduced)) / fmaxf(norm, 1e-6f) : 1;
+    if (!V) {
+        for (int i = threadIdx.x; i < n; i += blockDim.x) scales[i] = g_scale;
+        return;
+    }
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const float v = g_scale * g_scale * squares[i] / float(reduced);
+        V[i] = fmaf(one_minus_beta2, v - V[i], V[i]);
+        const float s = 1 / sqrtf(fmaxf(V[i], 1e-10f));
+        before += v;
+        after = fmaf(v * s, s, after);
+        scales[i] = g_scale * s;
+    }
+    before = sqrtf(block_sum(before, shared) * float(reduced));
+    after = sqrtf(block_sum(after, shared) * float(reduced));
+    for (int i = threadIdx.x; i < n; i += blockDim.x) scales[i] *= before / fmaxf(after, 1e-10f);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kMuonThreads)
+    muon_update_kernel(float* weight, const T* X, const float* scales, bool scales_of_rows, int K, float rate,
+                       float weight_decay) {
+    constexpr int P = Pack<T>::size;
+    const int64_t row = int64_t(blockIdx.x) * K;
+    float scale[P];
+    for (int i = 0; scales_of_rows && i < P; i++) scale[i] = scales[blockIdx.x];
+    for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
+        if (!scales_of_rows) load_floats(scale, scales + k);
+        const Pack<T> x = load16_streaming(X + row + k);
+        float w[P];
+        load_floats(w, weight + row + k);
+        for (int i = 0; i < P; i++) {
+            const float g = to_float(x[i]) * scale[i], decayed = g * w[i] >= 0 ? w[i] : 0;
+            w[i] = fmaf(-rate, fmaf(weight_decay, decayed, g), w[i]);
+        }
+        store_floats(weight + row + k, w);
+    }
+}
+
+// As many threads as a row has packs, up to a block of 256.
+template <class T>
+unsigned muon_threads(const char* op, int64_t R, int64_t K) {
+    require(K % Pack<T>::size == 0, "%s of a (%ld, %ld) matrix: its rows must be a multiple of %d, 16 bytes", op, R, K,
+            Pack<T>::size);
+    return unsigned(std::min<int64_t>(kMuonThreads, ceil_div(K / Pack<T>::size, kWarp) * kWarp));
+}
+
+template <class T>
+void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
+                   const MuonStep& step) {
+    launch(cuda, "muon_momentum", muon_momentum_kernel<T>, unsigned(R), muon_threads<T>("muon_momentum", R, K), 0, X,
+           row_squares, momentum, grad, int(K), float(1 - step.momentum), float(step.grad_scale));
+}
+
+template <class T>
+void muon_normalise(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
+    const unsigned threads = muon_threads<T>("muon_normalise", R, K);
+    launch(cuda, "muon_normalise", muon_normalise_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)), threads,
+           0, X, row_squares, int(R), int(K), step.equal_rows, float(step.margin));
+}
+
+template <class T>
+void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) {
+    const unsigned threads = muon_threads<T>("muon_squares", R, K);
+    if (R >= K)
+        return launch(cuda, "muon_squares", muon_row_squares_kernel<T>, unsigned(R), threads, 0, squares, X, int(K));
+    const int64_t chunks = ceil_div(R, kMuonRows);
+    float* partials = cuda.workspace_of<float>(chunks * K);
+    const dim3 grid(unsigned(ceil_div(K / Pack<T>::size, threads)), unsigned(chunks));
+    launch(cuda, "muon_squares", muon_column_squares_kernel<T>, grid, threads, 0, partials, X, int(R), int(K));
+    cuda_check(cudaMemsetAsync(squares, 0, size_t(K) * sizeof(float), cuda.stream), "muon_squares of %ld columns", K);
+    add_partials(cuda, squares, partials, chunks, K, K);
+}
+
+inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* squares, int64_t R, int64_t K,
+                        const MuonStep& step) {
+    launch(cuda, "muon_scales", muon_scales_kernel<float>, 1, 1024, 0, scales, V, squares, int(std::max(R, K)),
+           int(std::min(R, K)), float(1 - step.beta2), step.fixed_norm);
+}
+
+template <class T>
+void muon_update(Cuda& cuda, float* weight, const T* X, const float* scales, int64_t R, int64_t K,
+                 const MuonStep& step) {
+    launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>("muon_update", R, K), 0, weight, X,
+           scales, R >= K, int(K), float(step.rate(R, K)), float(step.weight_decay));
+}

@@ -276,6 +276,7 @@ MUON_CASES = {
     "tall": (40, 17, 0.9, 0.95, 0.2, 0.02, True, True),
     "wide": (35, 70, 0.85, 0.9, 0.05, 0.02, True, True),
     "row": (1, 9, 0.95, 0.9, 0.0, 0.01, True, True),
+    "tiny": (12, 16, 0.95, 0.9, 0.1, 0.02, True, True),
     "plain": (20, 6, 0.95, 0.95, 0.1, 0.01, False, False),
 }
 
@@ -283,7 +284,9 @@ MUON_CASES = {
 def muon():
     f = Fixture("muon")
     for case, (R, K, mu, beta2, wd, lr, equal_rows, fixed_norm) in MUON_CASES.items():
-        grad, momentum = f.floats(case + ".grad", R, K).detach() * 0.5, f.floats(case + ".momentum", R, K).detach()
+        size = 2**-18 if case == "tiny" else 1  # small enough that the 1e-6 in the norms matter
+        grad = f.floats(case + ".grad", R, K, scale=size).detach() * 0.5
+        momentum = f.floats(case + ".momentum", R, K, scale=size).detach()
         momentum = momentum.lerp(grad, 1 - mu)
         x = grad.lerp(momentum, mu)
         f.want(f"want.{case}.momentum", momentum)

@@ -16,6 +16,7 @@ static const std::vector<MuonCase> kCases = {
     {"tall", 40, 17, {.learning_rate = 0.02, .momentum = 0.9, .beta2 = 0.95, .weight_decay = 0.2}},
     {"wide", 35, 70, {.learning_rate = 0.02, .momentum = 0.85, .beta2 = 0.9, .weight_decay = 0.05}},
     {"row", 1, 9, {.learning_rate = 0.01, .momentum = 0.95, .beta2 = 0.9, .weight_decay = 0}},
+    {"tiny", 12, 16, {.learning_rate = 0.02, .momentum = 0.95, .beta2 = 0.9, .weight_decay = 0.1}},
     {"plain",
      20,
      6,

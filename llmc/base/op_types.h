@@ -65,6 +65,7 @@ struct StepScalars {
 
 struct AdamWHyper {
     double learning_rate, beta1, beta2, eps, weight_decay;
+};
 
 // One step of Muon for one matrix (R, K), as nanochat has it (llmc/cpu/muon.h).
 struct MuonStep {

@@ -1,7 +1,8 @@
 # Anvil's build. `make help` lists the targets, `make info` says what was found and why something was not.
 #
 #   make                        ./train_gpt and ./data/prepare, for what this machine can do
-#   make test                   the whole test suite; `make test OP=layernorm` runs one topic
+#   make test                   the whole test suite, without a GPU; `make test OP=layernorm` runs one topic
+#   make test-gpu               the kernels' tests on this machine's GPU
 #   make USE_OMP=0 CXX=clang++  any variable can be set on the command line, in the environment or in config.mk
 #
 # Objects lie in build/VARIANT/, beside a copy of the flags they were made with: changed flags rebuild everything.
@@ -13,7 +14,6 @@ USE_CUDNN ?= auto
 USE_NCCL  ?= auto
 USE_MPI   ?= auto
 USE_OMP   ?= auto
-VARIANT   ?= cpu
 # Headers and libraries carried along where nothing can be installed: DEPS_DIR/include, DEPS_DIR/lib.
 DEPS_DIR  ?= .deps
 # The default is fastest here; a program that must run on other machines wants x86-64-v3, say.
@@ -28,6 +28,9 @@ endif
 ifeq ($(origin CCACHE),undefined)
   CCACHE := $(shell command -v ccache 2>/dev/null)
 endif
+
+# For a comma inside the arguments of a function.
+, := ,
 
 # ---- what this machine has -------------------------------------------------------------------------------------
 # $(call dir_with,FILE PATTERN,FOLDERS): the first of FOLDERS that holds FILE
@@ -48,14 +51,29 @@ ifneq ($(USE_OMP),0)
   HAVE_OMP := $(shell echo 'int main() {}' | $(CXX) -fopenmp -x c++ - -o /dev/null 2>/dev/null && echo 1)
 endif
 
-# CUDA, cuDNN, NCCL and MPI are looked for, so that `make info` can tell, but nothing uses them yet.
 # A folder counts as CUDA only with both the compiler and its headers: /usr/local/bin/nvcc may be a wrapper script.
 NVCC_PATH := $(shell command -v nvcc 2>/dev/null)
 CUDA_DIRS := $(CUDA_HOME) $(CUDA_PATH) $(NVCC_PATH:%/bin/nvcc=%) /usr/local/cuda \
   $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda
 CUDA_DIR  := $(foreach d,$(CUDA_DIRS),$(if $(wildcard $(d)/bin/nvcc),$(call dir_with,include/cuda_runtime.h,$(d))))
 CUDA_DIR  := $(firstword $(CUDA_DIR))
-CUDNN_DIR := $(call dir_with,cudnn.h,$(CUDNN_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(INCLUDE_DIRS))
+# NVIDIA's libraries are part of the toolkit, of the system, or wheels of `pip install nvidia-cublas nvidia-cudnn-cu13`.
+NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/nvidia)
+# $(call library_in,NAME,FOLDERS): the first libNAME.so, or with a version behind it, as a path
+library_in = $(firstword $(foreach d,$(2),$(firstword $(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*)))))
+SYSTEM_LIBS  := $(wildcard /usr/lib/$(shell uname -m)-linux-gnu /usr/lib64 /usr/lib)
+CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/cu13/include) $(INCLUDE_DIRS))
+CUBLASLT_LIB := $(call library_in,cublasLt,$(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cu13/lib) $(SYSTEM_LIBS))
+CUDNN_DIR := $(call dir_with,cudnn.h,$(CUDNN_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/cudnn/include) $(INCLUDE_DIRS))
+CUDNN_LIB := $(call library_in,cudnn,$(CUDNN_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cudnn/lib) $(SYSTEM_LIBS))
+# What a GPU needs at least, and what is missing of it.
+CUDA_MISSING := $(if $(CUDA_DIR),,nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)) \
+  $(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install nvidia-cublas`))
+HAVE_CUDA    := $(if $(strip $(CUDA_MISSING)),,$(CUDA_DIR))
+HAVE_CUDNN   := $(if $(and $(HAVE_CUDA),$(CUDNN_DIR),$(CUDNN_LIB)),$(CUDNN_DIR))
+VARIANT      ?= $(DEFAULT_VARIANT)
+DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),cpu)
+# NCCL and MPI are looked for, so that `make info` can tell, but nothing uses them yet.
 NCCL_DIR  := $(call dir_with,nccl.h,$(NCCL_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(INCLUDE_DIRS))
 MPI_DIR   := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(wildcard /usr/lib/*/openmpi/include) $(INCLUDE_DIRS))
 
@@ -63,13 +81,12 @@ MPI_DIR   := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(wildcard /usr/lib/*
 check = $(if $(filter auto 0 1,$(2)),,$(error USE_$(1)=$(2): expected auto, 0 or 1))$(strip \
   )$(if $(filter 1,$(2)),$(if $(3),,$(error USE_$(1)=1 but $(1) was not found: $(4))))
 # $(call unused,NAME): for what is found but has no source yet
-unused = $(if $(filter 1,$(USE_$(1))),$(error USE_$(1)=1: this version of Anvil trains on the CPU$(,) \
-  in one process; it has no $(1) code yet. Use USE_$(1)=auto or 0))
-, := ,
+unused = $(if $(filter 1,$(USE_$(1))),$(error USE_$(1)=1: this version of Anvil trains on the CPU \
+  or one GPU$(,) in one process; it has no $(1) code yet. Use USE_$(1)=auto or 0))
 ifneq ($(filter-out help info clean format,$(or $(MAKECMDGOALS),all)),)
   $(call check,OMP,$(USE_OMP),$(HAVE_OMP),install libgomp1 or use g++)
-  $(call check,CUDA,$(USE_CUDA),$(CUDA_DIR),install the CUDA toolkit or set CUDA_HOME)$(call unused,CUDA)
-  $(call check,CUDNN,$(USE_CUDNN),$(CUDNN_DIR),install libcudnn9-dev-cuda-13 or set CUDNN_HOME)$(call unused,CUDNN)
+  $(call check,CUDA,$(USE_CUDA),$(HAVE_CUDA),missing $(strip $(CUDA_MISSING)))
+  $(call check,CUDNN,$(USE_CUDNN),$(HAVE_CUDNN),install libcudnn9-dev-cuda-13 or nvidia-cudnn-cu13 or set CUDNN_HOME)
   $(call check,NCCL,$(USE_NCCL),$(NCCL_DIR),install libnccl-dev or set NCCL_HOME)$(call unused,NCCL)
   $(call check,MPI,$(USE_MPI),$(MPI_DIR),install libopenmpi-dev or set MPI_HOME)$(call unused,MPI)
 endif
@@ -81,9 +98,25 @@ endif
 # -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorised.
 CXXFLAGS = -std=c++20 $(OPT) -g -Wall -Wextra -ffp-contract=off -march=$(CPU_ARCH) -pthread \
   $(if $(findstring clang,$(CXX_VERSION)),,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
-CPPFLAGS = -I. $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
+CPPFLAGS = -I. $(if $(IS_CUDA),$(addprefix -isystem ,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)))) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
 COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS)
+
+# The CUDA build: .cu files by nvcc, for the GPU at hand or, where there is none, for all that Anvil supports.
+IS_CUDA  := $(filter cuda,$(VARIANT))
+IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
+ifneq ($(IS_CUDA),)
+  # 90 and 100 mean 90a and 100a: all of the chip, and no other.
+  GPU_ARCHS ?= $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
+  CHIPS      = $(patsubst 100,100a,$(patsubst 90,90a,$(GPU_ARCHS)))
+  NVCC       = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) \
+    $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip)) --diag-suppress=1675 --expt-relaxed-constexpr \
+    -Xptxas=--warn-on-spills $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
+  # $(call link,LIBRARY): by its path, found again at run time
+  link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
+  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB)))
+  CPPFLAGS += $(if $(IS_CUDNN),-DANVIL_CUDNN)
+endif
 
 BUILD_ID := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
 # `native` means another thing on another processor: its resolved form is part of the stamp.
@@ -92,10 +125,13 @@ CPU_SUM  := $(shell $(CXX) -march=$(CPU_ARCH) -Q --help=target 2>/dev/null | cks
 # ---- files -----------------------------------------------------------------------------------------------------
 O   := build/$(VARIANT)
 # The everyday programs lie where people look for them; those of other variants stay in their build folder.
-BIN := $(if $(filter cpu,$(VARIANT)),,$(O)/)
+BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
 NVIDIA  := llmc/cuda/cuda_device.cpp llmc/cuda/cublaslt.cpp llmc/cuda/cudnn_attention.cpp
 ENGINE  := $(patsubst %,$(O)/%.o,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))))
+ifneq ($(IS_CUDA),)
+  ENGINE += $(patsubst %,$(O)/%.o,$(filter-out $(if $(IS_CUDNN),,llmc/cuda/cudnn_attention.cpp),$(wildcard $(NVIDIA))))
+endif
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
@@ -105,6 +141,7 @@ TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 EMULATED       := $(patsubst %,$(O)/emulated/%.o,llmc/cuda/cuda_device.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 EMULATED_TESTS := $(patsubst %,$(O)/emulated/%.o,$(filter %.cu,$(TEST_FILES)))
+GPU_TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cu,$(TEST_FILES)))
 BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
 PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/prepare.cpp)))
 OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o \
@@ -117,7 +154,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated race sanitize bench lint format info help clean headers FORCE
+.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize bench lint format info help clean headers FORCE
 
 all: $(PROGRAMS) ## build what this machine can (the default)
 
@@ -133,11 +170,11 @@ $(O)/%.cpp.o: %.cpp $(O)/flags | headers
 	$(call say,CXX,$<)
 	$(Q)$(CCACHE) $(COMPILE) -MMD -MP -c $< -o $@
 
-# Until there are CUDA kernels, a .cu file is C++.
+# Without CUDA, a .cu file is C++.
 $(O)/%.cu.o: %.cu $(O)/flags | headers
 	@mkdir -p $(@D)
-	$(call say,CXX,$<)
-	$(Q)$(CCACHE) $(COMPILE) -MMD -MP -x c++ -c $< -o $@
+	$(call say,$(if $(IS_CUDA),NVCC,CXX),$<)
+	$(Q)$(if $(IS_CUDA),$(NVCC),$(CCACHE) $(COMPILE) -x c++) -MMD -MP -c $< -o $@
 
 # -fno-strict-aliasing: kernels read sixteen bytes of any type at once. `#pragma unroll` is nvcc's.
 EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE) -fno-strict-aliasing -Wno-unknown-pragmas
@@ -159,7 +196,7 @@ $(O)/llmc/base/build_id.cpp.o: CXXFLAGS += -DANVIL_BUILD_ID='"$(BUILD_ID)"'
 $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 
 # Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
-$(O)/flags: STAMP = $(COMPILE) $(CPU_SUM)
+$(O)/flags: STAMP = $(COMPILE) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
 $(O)/build_id: STAMP = $(BUILD_ID)
 $(O)/flags $(O)/build_id: FORCE
 	@mkdir -p $(@D)
@@ -179,8 +216,8 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS
 
 test: ## build and run the tests; OP=layernorm runs one topic
 	@USE_MPI=$(USE_MPI) DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests
-	@+$(SUBMAKE) run-tests
-	@+$(SUBMAKE) run-emulated
+	@+$(SUBMAKE) run-tests VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
+	@+$(SUBMAKE) run-emulated VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
 
 # A topic may have tests of one kind only, and may do without the programs.
 NEEDED_PROGRAMS = $(if $(shell grep -l 'program."' $(TEST_FILES)),$(PROGRAMS))
@@ -203,6 +240,17 @@ $(O)/$(TEST_NAME): $(TESTS) $(ENGINE) $(O)/test/main.cpp.o
 $(O)/emulated-$(TEST_NAME): $(EMULATED_TESTS) $(EMULATED) $(ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+$(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(ENGINE) $(O)/test/main.cpp.o
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+test-gpu: ## the kernels' tests on a GPU; OP=layernorm runs one topic
+	@$(if $(HAVE_CUDA),,echo 'make test-gpu: missing $(strip $(CUDA_MISSING))' >&2; exit 2)
+	@+$(SUBMAKE) run-gpu VARIANT=cuda
+
+run-gpu: $(O)/gpu-$(TEST_NAME)
+	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/gpu-$(TEST_NAME) $(TOPIC)
 
 race: ## the kernels' tests under the race checker
 	@+$(SUBMAKE) run-emulated VARIANT=race RACE=1 OPT=-O1 SCHEDULES=in_order
@@ -248,8 +296,9 @@ info: ## what was found, where, and why something was not
 	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)
 	$(call row,xxHash,$(XXHASH_DIR),not found; run scripts/setup.sh)
 	$(call row,Catch2,$(CATCH2_DIR)$(if $(CATCH2_DIR), (version $(if $(CATCH2_LIBS),3,2))),not found; `make test` installs it)
-	$(call later,CUDA,$(CUDA_DIR),set CUDA_HOME)
-	$(call later,cuDNN,$(CUDNN_DIR),set CUDNN_HOME)
+	$(call row,CUDA,$(if $(filter-out 0,$(USE_CUDA)),$(HAVE_CUDA)$(if $(HAVE_CUDA), for sm $(CHIPS))),$(if $(filter 0,$(USE_CUDA)),USE_CUDA=0,missing $(strip $(CUDA_MISSING))))
+	$(call row,cuBLASLt,$(CUBLASLT_LIB),not found)
+	$(call row,cuDNN,$(if $(IS_CUDNN),$(CUDNN_LIB)),$(if $(CUDNN_LIB),$(CUDNN_LIB) is not used,not found; set CUDNN_HOME))
 	$(call later,NCCL,$(NCCL_DIR),set NCCL_HOME)
 	$(call later,MPI,$(MPI_DIR),`make test` installs Open MPI)
 	$(call row,ccache,$(CCACHE),not found; without it a clean build recompiles everything)

@@ -1,0 +1,83 @@
+/*
+Causal self-attention by cuDNN's fused kernels, bf16: the same numbers in the same places as llmc/cuda/attention.cuh, so
+that either can run forward and either backward (equation and shapes: llmc/cpu/attention.h and AttentionShape).
+
+  CudnnAttention attention(cuda);
+  if (attention.supports(shape, &why)) cuda.reserve_workspace(attention.workspace_bytes(shape));     builds the plans
+  attention.forward(cuda, out, lse, qkv, shape);
+  attention.backward(cuda, dqkv, dout, out, lse, qkv, shape);
+
+The kernels are asked for with graphs of small operations (docs.nvidia.com/deeplearning/cudnn, "Graph API": scaled dot
+product attention), attention_graph.h, in which the mask is ours. One plan for each shape and direction, built at its
+first use in about a second; later steps build none.
+
+lse is the natural logarithm of the softmax's denominator, fp32; scores and sums are fp32; the softmax's weights and the
+scores' gradients are rounded to bf16 before they are multiplied, and so are dK and dV of each query head before those
+of a group are added. With `deterministic` (the default) backward gives the same bits each time; before Blackwell it
+then keeps the gradients of all scores, 2 B NH T^2 bytes of workspace. Without it, blocks add to sums of dQ in fp32 in
+any order, 4 B NH T HS bytes.
+
+Pointers are multiples of 16 bytes. What is supported: why_not_cudnn() below, then whatever cuDNN has a plan for.
+*/
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include "llmc/base/bf16.h"      // bf16
+#include "llmc/base/check.h"     // format
+#include "llmc/base/op_types.h"  // AttentionShape
+
+struct Cuda;
+
+inline bool is_blackwell(int compute_capability) { return compute_capability / 10 == 10; }
+
+// Why a GPU of this compute capability (90 for Hopper) and a cuDNN of this version (91900 is 9.19.0) cannot do it by
+// what NVIDIA's frontend checks (github.com/NVIDIA/cudnn-frontend); "" if they can.
+inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capability, size_t version,
+                                 bool deterministic) {
+    // Before 9.10 masks wanted another number than -infinity, and 9.10.0 and 9.10.1 have wrong gradients.
+    if (version < 91002) return format("cuDNN %zu is older than 9.10.2", version);
+    if (deterministic && is_blackwell(compute_capability) && version < 91800)
+        return "cuDNN before 9.18 has no deterministic backward for Blackwell";
+    if (shape.NH % shape.NKV != 0)
+        return format("%lld heads cannot share %lld", (long long)shape.NH, (long long)shape.NKV);
+    const int64_t largest = compute_capability / 10 == 9 ? 256 : 128;
+    if (shape.HS % 8 != 0 || shape.HS > largest)
+        return format("head size %lld: cuDNN has multiples of 8 up to %lld here", (long long)shape.HS,
+                      (long long)largest);
+    if (shape.T < 2) return "sequences of one token";
+    if (shape.T >= int64_t(1) << 24) return "sequences of 2^24 tokens or more";
+    // Up to 9.15 backward reads beyond the last key.
+    if (version < 91600 && shape.T % 128 != 0)
+        return format("sequences of %lld: cuDNN before 9.16 wants multiples of 128", (long long)shape.T);
+    return "";
+}
+
+class CudnnAttention {
+public:
+    explicit CudnnAttention(Cuda& cuda, bool deterministic = true);
+    ~CudnnAttention();
+    CudnnAttention(const CudnnAttention&) = delete;
+    CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+    // Whether forward and backward work, with the reason if not.
+    bool supports(const AttentionShape& shape, std::string* why = nullptr);
+    // What forward and backward take of the device's workspace.
+    size_t workspace_bytes(const AttentionShape& shape);
+
+    void forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape);
+    // Overwrites dqkv, shaped as qkv.
+    void backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
+                  const AttentionShape& shape);
+
+private:
+    struct Library;  // cuDNN's types stay in cudnn_attention.cpp
+    std::unique_ptr<Library> library_;
+};
+
+// For tests: plans the op for a GPU that is only described, in cuDNN's own JSON, with no GPU and no handle, and gives
+// the workspace it would take; an Error if there is no plan.
+size_t cudnn_workspace_on(const std::string& device_json, int compute_capability, bool deterministic,
+                          const AttentionShape& shape, bool is_backward);
+size_t cudnn_version();

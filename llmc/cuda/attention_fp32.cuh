@@ -21,11 +21,11 @@ inline size_t attention_fp32_shared_bytes(int64_t HS) {
 }
 
 // to (rows, HS + 4)  <-  rows [first, first + rows) of a tensor, zeros from row `end` on; by the whole block
-DEVICE void load_rows(float* to, const float* from, int64_t stride, int first, int rows, int end, int HS) {
+DEVICE void load_rows(float* to, const float* from, int stride, int first, int rows, int end, int HS) {
     for (int i = threadIdx.x; i < rows * (HS / 4); i += kFp32Threads) {
         const int row = i / (HS / 4), c = i % (HS / 4) * 4;
         Pack<float> x{};
-        if (first + row < end) x = load16(from + (first + row) * stride + c);
+        if (first + row < end) x = load16(from + int64_t(first + row) * stride + c);
         store16(to + row * (HS + 4) + c, x);
     }
 }
@@ -66,14 +66,14 @@ DEVICE void add_rows(float (&sums)[kFp32Rows][J], const float* weights, const fl
 
 // Rows [first, end) of a tensor  <-  the warp's sums times factor[r]
 template <int J>
-DEVICE void write_rows(float* to, int64_t stride, int first, int end, int HS, const float (&sums)[kFp32Rows][J],
+DEVICE void write_rows(float* to, int stride, int first, int end, int HS, const float (&sums)[kFp32Rows][J],
                        const float (&factor)[kFp32Rows]) {
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++)
 #pragma unroll
         for (int j = 0; j < J; j++) {
             const int c = threadIdx.x % kWarp + kWarp * j;
-            if (c < HS && first + r < end) to[(first + r) * stride + c] = sums[r][j] * factor[r];
+            if (c < HS && first + r < end) to[int64_t(first + r) * stride + c] = sums[r][j] * factor[r];
         }
 }
 
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kFp32Threads)
     const Fp32Shared shared(memory, HS);
     const int lane = threadIdx.x % kWarp, b = blockIdx.z, h = blockIdx.y;
     const int t0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
-    const FlashHead<const float> head(qkv, s, b, h, HS);
+    const FlashHead<const float> head(qkv, s, b, 0, h, HS);
     load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
 
     float sums[kFp32Rows][J] = {}, largest[kFp32Rows], denominator[kFp32Rows] = {};
@@ -135,8 +135,7 @@ __global__ void __launch_bounds__(kFp32Threads)
             lse[(int64_t(b) * s.NH + h) * s.T + t + r] = largest[r] * s.scale + logf(denominator[r]);
         denominator[r] = 1 / denominator[r];
     }
-    const int64_t C = int64_t(s.NH) * HS;
-    write_rows(out + int64_t(b) * s.T * C + int64_t(h) * HS, C, t, s.T, HS, sums, denominator);
+    write_rows(head_of_out(out, s, b, 0, h, HS), s.out_row, t, s.T, HS, sums, denominator);
 }
 
 // Own rows: queries and dout; tiles: keys and values.
@@ -148,10 +147,9 @@ __global__ void __launch_bounds__(kFp32Threads)
     const Fp32Shared shared(memory, HS);
     const int lane = threadIdx.x % kWarp, b = blockIdx.z, h = blockIdx.y;
     const int t0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
-    const FlashHead<const float> head(qkv, s, b, h, HS);
-    const int64_t C = int64_t(s.NH) * HS;
+    const FlashHead<const float> head(qkv, s, b, 0, h, HS);
     load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
-    load_rows(shared.own_second, dout + int64_t(b) * s.T * C + int64_t(h) * HS, C, t0, kFp32BlockRows, s.T, HS);
+    load_rows(shared.own_second, head_of_out(dout, s, b, 0, h, HS), s.out_row, t0, kFp32BlockRows, s.T, HS);
     const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
 
     float sums[kFp32Rows][J] = {}, log2_sum[kFp32Rows], D[kFp32Rows], factor[kFp32Rows];
@@ -178,7 +176,7 @@ __global__ void __launch_bounds__(kFp32Threads)
         add_rows(sums, shared.weights, shared.tile, HS);
         __syncwarp();
     }
-    write_rows(FlashHead<float>(dqkv, s, b, h, HS).q, s.row, t, s.T, HS, sums, factor);
+    write_rows(FlashHead<float>(dqkv, s, b, 0, h, HS).q, s.row, t, s.T, HS, sums, factor);
 }
 
 // Own rows: keys and values; tiles: queries and dout, of each head of the group.
@@ -190,21 +188,20 @@ __global__ void __launch_bounds__(kFp32Threads)
     const Fp32Shared shared(memory, HS);
     const int lane = threadIdx.x % kWarp, b = blockIdx.z, kv = blockIdx.y;
     const int s0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, key = s0 + row;
-    const int64_t C = int64_t(s.NH) * HS;
     float dk[kFp32Rows][J] = {}, dv[kFp32Rows][J] = {};
     for (int h = kv * s.group; h < (kv + 1) * s.group; h++) {
-        const FlashHead<const float> head(qkv, s, b, h, HS);
+        const FlashHead<const float> head(qkv, s, b, 0, h, HS);
         if (h == kv * s.group) {
             load_rows(shared.own, head.k, s.row, s0, kFp32BlockRows, s.T, HS);
             load_rows(shared.own_second, head.v, s.row, s0, kFp32BlockRows, s.T, HS);
         }
-        const float* head_dout = dout + int64_t(b) * s.T * C + int64_t(h) * HS;
+        const float* head_dout = head_of_out(dout, s, b, 0, h, HS);
         const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
         const int last = min(s.T - 1, s0 + kFp32BlockRows - 1 + s.window);
         for (int t0 = s0 / kFp32Tile * kFp32Tile; t0 <= last; t0 += kFp32Tile) {
             __syncthreads();  // nobody reads the tile before this one any more
             load_rows(shared.tile, head.q, s.row, t0, kFp32Tile, s.T, HS);
-            load_rows(shared.tile_second, head_dout, C, t0, kFp32Tile, s.T, HS);
+            load_rows(shared.tile_second, head_dout, s.out_row, t0, kFp32Tile, s.T, HS);
             __syncthreads();
             const float* from = row_stats + (t0 + lane) / kFlashTile * kStatsBlock + (t0 + lane) % kFlashTile;
             const float log2_sum = from[0], D = from[kFlashTile];
@@ -227,7 +224,7 @@ __global__ void __launch_bounds__(kFp32Threads)
     float one[kFp32Rows], scale[kFp32Rows];
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++) one[r] = 1, scale[r] = s.scale;
-    const FlashHead<float> grad(dqkv, s, b, kv * s.group, HS);
+    const FlashHead<float> grad(dqkv, s, b, 0, kv * s.group, HS);
     write_rows(grad.k, s.row, key, s.T, HS, dk, scale);
     write_rows(grad.v, s.row, key, s.T, HS, dv, one);
 }

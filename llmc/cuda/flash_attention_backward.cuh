@@ -56,21 +56,20 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     float* const shared_stats = reinterpret_cast<float*>(values.below(kKeys + 4 * kFlashTile).at(0, 0));
 
     const int b = blockIdx.z, kv = blockIdx.y, s0 = int(blockIdx.x) * kKeys, row = warp_id() * 16 * M, own = s0 + row;
-    const FlashHead<const bf16> first_head(qkv, s, b, kv * s.group, HS);
-    const int64_t C = int64_t(s.NH) * HS;
     const int num_tiles = ceil_div(s.T, kFlashTile), first = s0 / kFlashTile;
     const int last = min(num_tiles - 1, (s0 + kKeys - 1 + s.window) / kFlashTile);
     const auto fetch = [&](int h, int tile, int stage) {
         const FlashTile<HS> to = queries(stage);
-        to.template fetch<kFlashTile>(qkv + int64_t(b) * s.T * s.row + int64_t(h) * HS, s.row, tile * kFlashTile, s.T);
-        to.below(kFlashTile)
-            .template fetch<kFlashTile>(dout + int64_t(b) * s.T * C + int64_t(h) * HS, int(C), tile * kFlashTile, s.T);
+        const int t = tile * kFlashTile;
+        to.template fetch<kFlashTile>(FlashHead<const bf16>(qkv, s, b, t, h, HS).q, s.row, s.T - t);
+        to.below(kFlashTile).template fetch<kFlashTile>(head_of_out(dout, s, b, t, h, HS), s.out_row, s.T - t);
         const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock;
         if (threadIdx.x < kStatsBlock / 4)
             cp_async16(shared_stats + stage * kStatsBlock + threadIdx.x * 4, from + threadIdx.x * 4, true);
     };
-    keys.template fetch<kKeys>(first_head.k, s.row, s0, s.T);
-    values.template fetch<kKeys>(first_head.v, s.row, s0, s.T);
+    const FlashHead<const bf16> from(qkv, s, b, s0, kv * s.group, HS);
+    keys.template fetch<kKeys>(from.k, s.row, s.T - s0);
+    values.template fetch<kKeys>(from.v, s.row, s.T - s0);
     fetch(kv * s.group, first, 0);
     cp_async_commit();
 
@@ -106,9 +105,9 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         }
     }
     scale_all(dk, s.scale);
-    const FlashHead<bf16> grad(dqkv, s, b, kv * s.group, HS);
-    keys.store(grad.k, s.row, own, s.T, row, dk);
-    values.store(grad.v, s.row, own, s.T, row, dv);
+    const FlashHead<bf16> grad(dqkv, s, b, own, kv * s.group, HS);
+    keys.store(grad.k, s.row, s.T - own, row, dk);
+    values.store(grad.v, s.row, s.T - own, row, dv);
 }
 
 template <int HS>
@@ -122,15 +121,15 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 
     const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;
-    const FlashHead<const bf16> head(qkv, s, b, h, HS);
-    const int64_t C = int64_t(s.NH) * HS;
     const int first = max(0, t0 - s.window) / kFlashTile, last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
     const auto fetch = [&](int tile) {
-        keys(tile).template fetch<kFlashTile>(head.k, s.row, tile * kFlashTile, s.T);
-        keys(tile).below(kFlashTile).template fetch<kFlashTile>(head.v, s.row, tile * kFlashTile, s.T);
+        const int s0 = tile * kFlashTile;
+        const FlashHead<const bf16> from(qkv, s, b, s0, h, HS);
+        keys(tile).template fetch<kFlashTile>(from.k, s.row, s.T - s0);
+        keys(tile).below(kFlashTile).template fetch<kFlashTile>(from.v, s.row, s.T - s0);
     };
-    queries.template fetch<kQueries>(head.q, s.row, t0, s.T);
-    d_out.template fetch<kQueries>(dout + int64_t(b) * s.T * C + int64_t(h) * HS, C, t0, s.T);
+    queries.template fetch<kQueries>(FlashHead<const bf16>(qkv, s, b, t0, h, HS).q, s.row, s.T - t0);
+    d_out.template fetch<kQueries>(head_of_out(dout, s, b, t0, h, HS), s.out_row, s.T - t0);
     fetch(first);
     cp_async_commit();
 
@@ -173,7 +172,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         }
     }
     scale_all(dq, s.scale);
-    queries.store(FlashHead<bf16>(dqkv, s, b, h, HS).q, s.row, t, s.T, row, dq);
+    queries.store(FlashHead<bf16>(dqkv, s, b, t, h, HS).q, s.row, s.T - t, row, dq);
 }
 
 template <int HS>

@@ -28,13 +28,14 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 
     const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;  // the warp's first query
-    const FlashHead<const bf16> head(qkv, s, b, h, HS);
     const int first = max(0, t0 - s.window) / kFlashTile, last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
     const auto fetch = [&](int tile) {
-        keys(tile).template fetch<kFlashTile>(head.k, s.row, tile * kFlashTile, s.T);
-        keys(tile).below(kFlashTile).template fetch<kFlashTile>(head.v, s.row, tile * kFlashTile, s.T);
+        const int s0 = tile * kFlashTile;
+        const FlashHead<const bf16> from(qkv, s, b, s0, h, HS);
+        keys(tile).template fetch<kFlashTile>(from.k, s.row, s.T - s0);
+        keys(tile).below(kFlashTile).template fetch<kFlashTile>(from.v, s.row, s.T - s0);
     };
-    queries.template fetch<kQueries>(head.q, s.row, t0, s.T);
+    queries.template fetch<kQueries>(FlashHead<const bf16>(qkv, s, b, t0, h, HS).q, s.row, s.T - t0);
     fetch(first);
     cp_async_commit();
 
@@ -43,6 +44,9 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     float largest[M][2], denominator[M][2];  // of scores before scaling; of the lane's columns
 #pragma unroll
     for (int m = 0; m < M; m++) largest[m][0] = largest[m][1] = -INFINITY, denominator[m][0] = denominator[m][1] = 0;
+
+    // What a row's scores are lowered by, scaled, before 2^x is taken; 0 while it has seen no key.
+    const auto shift_of = [&](float most) { return most == -INFINITY ? 0 : most * s.scale_log2; };
 
     for (int tile = first; tile <= last; tile++) {
         cp_async_wait<0>();
@@ -60,8 +64,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
                 for_elements<M, N>([&](int r, int c, int m, int n, int i) {
                     if (!s.sees(t + r, s0 + c)) p[m][n][i] = -INFINITY;
                 });
-            float shift[M][2],
-                shrink[M][2];  // what scores are lowered by, scaled; 0 for a row that has seen no key yet
+            float shrink[M][2];
             bool higher = false;
 #pragma unroll
             for (int m = 0; m < M; m++)
@@ -72,8 +75,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
                     for (int n = 0; n < N; n++) now = fmaxf(now, fmaxf(p[m][n][2 * half], p[m][n][2 * half + 1]));
                     now = row_max(now);
                     higher |= now != largest[m][half];
-                    shift[m][half] = now == -INFINITY ? 0 : now * s.scale_log2;
-                    shrink[m][half] = fast_exp2(fmaf(largest[m][half], s.scale_log2, -shift[m][half]));
+                    shrink[m][half] = fast_exp2(fmaf(largest[m][half], s.scale_log2, -shift_of(now)));
                     largest[m][half] = now;
                 }
             if (__any_sync(kAllLanes, higher))  // else all are multiplied by 1
@@ -83,14 +85,14 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
             for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
+                    const float shift = shift_of(largest[m][half]);
                     denominator[m][half] *= shrink[m][half];
 #pragma unroll
                     for (int n = 0; n < N; n++) {
-                        float* pair = &p[m][n][2 * half];
-                        pair[0] = fast_exp2(fmaf(pair[0], s.scale_log2, -shift[m][half]));
-                        pair[1] = fast_exp2(fmaf(pair[1], s.scale_log2, -shift[m][half]));
-                        denominator[m][half] += pair[0] + pair[1];
-                        weights[m][n][half] = bf16x2(pair[0], pair[1]);
+                        const float x = fast_exp2(fmaf(p[m][n][2 * half], s.scale_log2, -shift));
+                        const float y = fast_exp2(fmaf(p[m][n][2 * half + 1], s.scale_log2, -shift));
+                        denominator[m][half] += x + y;
+                        weights[m][n][half] = bf16x2(x, y);
                     }
                 }
             multiply(sum, weights, keys(tile).below(kFlashTile), col);
@@ -104,12 +106,11 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
             const float total = row_sum(denominator[m][half]);
             const int own = t + 16 * m + 8 * half + lane_id() / 4;
             if (own < s.T && lane_id() % 4 == 0)
-                lse[(int64_t(b) * s.NH + h) * s.T + own] = largest[m][half] * s.scale + logf(total);
+                lse[b * (int64_t(s.NH) * s.T) + int64_t(h) * s.T + own] = largest[m][half] * s.scale + logf(total);
 #pragma unroll
             for (int n = 0; n < HS / 8; n++) sum[m][n][2 * half] *= 1 / total, sum[m][n][2 * half + 1] *= 1 / total;
         }
-    const int64_t C = int64_t(s.NH) * HS;
-    queries.store(out + int64_t(b) * s.T * C + int64_t(h) * HS, C, t, s.T, row, sum);
+    queries.store(head_of_out(out, s, b, t, h, HS), s.out_row, s.T - t, row, sum);
 }
 
 template <int HS>

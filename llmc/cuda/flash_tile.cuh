@@ -20,7 +20,7 @@ DEVICE int warp_id() { return threadIdx.x / kWarp; }
 // AttentionShape as kernels use it.
 struct FlashShape {
     int T, NH, group, window;  // query heads a key head; the window is at most T, also for "all keys"
-    int row;                   // from one token of qkv to the next
+    int row, out_row;          // from one token of qkv to the next, and of out
     float scale, scale_log2;   // of the scores, for e^x and for 2^x
 
     explicit FlashShape(const AttentionShape& s)
@@ -29,6 +29,7 @@ struct FlashShape {
           group(int(s.NH / s.NKV)),
           window(int(s.window < 0 || s.window > s.T ? s.T : s.window)),
           row(int(s.row())),
+          out_row(int(s.NH * s.HS)),
           scale(s.score_scale()),
           scale_log2(s.score_scale() * kLog2E) {}
 
@@ -40,18 +41,22 @@ struct FlashShape {
     DEVICE bool all_see(int t, int nt, int s, int ns) const { return s + ns - 1 <= t && t + nt - 1 - window <= s; }
 };
 
-// Where head h of sequence b lies in qkv-shaped memory.
+// Where head h of token t of sequence b lies in qkv-shaped memory, and in out-shaped memory.
 template <class T>
 struct FlashHead {
     T *q, *k, *v;
 
-    DEVICE FlashHead(T* qkv, const FlashShape& s, int b, int h, int HS) {
-        T* first = qkv + int64_t(b) * s.T * s.row;
-        q = first + int64_t(h) * HS;
-        k = first + int64_t(s.NH + h / s.group) * HS;
-        v = k + int64_t(s.num_kv()) * HS;
+    DEVICE FlashHead(T* qkv, const FlashShape& s, int b, int t, int h, int HS) {
+        T* token = qkv + (int64_t(b) * s.T + t) * s.row;
+        q = token + h * HS;
+        k = token + (s.NH + h / s.group) * HS;
+        v = k + s.num_kv() * HS;
     }
 };
+template <class T>
+DEVICE T* head_of_out(T* out, const FlashShape& s, int b, int t, int h, int HS) {
+    return out + (int64_t(b) * s.T + t) * s.out_row + h * HS;
+}
 
 // Rows of HS numbers in shared memory, from element `first` on, a multiple of 16 rows. Chunk c of 16 bytes of row r
 // lies at c ^ (r % 8), so that eight rows at the same chunk, which an ldmatrix reads and an accumulator is stored to,
@@ -65,24 +70,22 @@ struct FlashTile {
     DEVICE bf16* at(int row, int chunk) const { return shared + place(row, chunk); }
     DEVICE FlashTile below(int rows) const { return {shared, first + rows * HS}; }
 
-    // Rows [begin, begin + rows) of a tensor whose rows are `stride` apart; zeros from row `end` on. Needs a commit and
-    // a wait.
+    // `rows` rows of a tensor, `stride` apart, zeros from row `end` on. Needs a commit and a wait.
     template <int rows>
-    DEVICE void fetch(const bf16* from, int stride, int begin, int end) const {
+    DEVICE void fetch(const bf16* from, int stride, int end) const {
         constexpr int kChunks = HS / 8, kStep = kFlashThreads / kChunks;
         static_assert(rows % kStep == 0 && kStep % 8 == 0);
         const int row = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
         bf16* to = at(row, chunk);
-        from += int64_t(begin + row) * stride + chunk * 8;
+        from += int64_t(row) * stride + chunk * 8;
 #pragma unroll
-        for (int i = 0; i < rows; i += kStep, from += kStep * stride)
-            cp_async16(to + i * HS, from, begin + row + i < end);
+        for (int i = 0; i < rows; i += kStep, from += kStep * stride) cp_async16(to + i * HS, from, row + i < end);
     }
 
-    // The warp's accumulators to rows [first, end) of a tensor, through rows [row, row + 16 M) of this tile, which must
-    // be the warp's own.
+    // The warp's accumulators to the first 16 M rows of a tensor, below `end`, through rows [row, row + 16 M) of this
+    // tile, which must be the warp's own.
     template <int M>
-    DEVICE void store(bf16* to, int64_t stride, int first, int end, int row, const float (&c)[M][HS / 8][4]) const {
+    DEVICE void store(bf16* to, int stride, int end, int row, const float (&c)[M][HS / 8][4]) const {
         __syncwarp();
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -96,8 +99,8 @@ struct FlashTile {
         __syncwarp();
         constexpr int kChunks = HS / 8, kStep = kWarp / kChunks;
         const int r0 = lane_id() / kChunks, chunk = lane_id() % kChunks;
-        to += int64_t(first + r0) * stride + chunk * 8;
-        for (int r = r0; r < 16 * M && first + r < end; r += kStep, to += int64_t(kStep) * stride)
+        to += int64_t(r0) * stride + chunk * 8;
+        for (int r = r0; r < 16 * M && r < end; r += kStep, to += int64_t(kStep) * stride)
             store16(to, load16(at(row + r, chunk)));
     }
 };

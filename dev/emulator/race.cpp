@@ -100,11 +100,14 @@ void report(const char* kind, const Stamp& before, uint32_t code, bool shared) {
 }
 
 void remember_read(Stamp& last, Stamp read) {
-    if (last.block == read.block && last.barriers == read.barriers) {
+    const bool same_warp = last.thread / 32 == read.thread / 32;
+    // A __syncwarp since then puts the earlier reads of this warp before everything its threads do from now on.
+    const bool settled = last.readers != several_warps && same_warp && last.syncwarps < read.syncwarps;
+    if (last.block == read.block && last.barriers == read.barriers && !settled) {
         if (last.thread == read.thread)
             read.readers = last.readers;
         else
-            read.readers = last.thread / 32 == read.thread / 32 ? std::max(last.readers, one_warp) : several_warps;
+            read.readers = same_warp ? std::max(last.readers, one_warp) : several_warps;
         if (last.readers == several_warps) read.readers = several_warps;
     }
     last = read;

@@ -92,7 +92,7 @@ struct Fp32Shared {
 };
 
 template <int J>
-__global__ void __launch_bounds__(kFp32Threads)
+__global__ void __launch_bounds__(kFp32Threads, 2)
     attention_fp32_forward_kernel(float* out, float* lse, const float* qkv, int HS, FlashShape s) {
     SMEM_DYNAMIC(float, memory);
     const Fp32Shared shared(memory, HS);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kFp32Threads)
 
 // Own rows: queries and dout; tiles: keys and values.
 template <int J>
-__global__ void __launch_bounds__(kFp32Threads)
+__global__ void __launch_bounds__(kFp32Threads, 2)
     attention_fp32_queries_kernel(float* dqkv, const float* dout, const float* stats, const float* qkv, int HS,
                                   FlashShape s) {
     SMEM_DYNAMIC(float, memory);
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kFp32Threads)
 
 // Own rows: keys and values; tiles: queries and dout, of each head of the group.
 template <int J>
-__global__ void __launch_bounds__(kFp32Threads)
+__global__ void __launch_bounds__(kFp32Threads, 2)
     attention_fp32_keys_kernel(float* dqkv, const float* dout, const float* stats, const float* qkv, int HS,
                                FlashShape s) {
     SMEM_DYNAMIC(float, memory);

@@ -34,7 +34,7 @@ namespace {
 
 // What a Hopper GPU allows.
 constexpr unsigned kMaxThreads = 1024, kMaxBlocksYZ = 65535;
-constexpr size_t kMaxSharedBytes = 227 << 10;
+constexpr size_t kMaxSharedBytes = 227 << 10, kMaxStaticBytes = 48 << 10;
 
 #if defined(ANVIL_ASAN) || defined(ANVIL_MSAN) || defined(ANVIL_RACE)
 constexpr size_t kStackBytes = 256 << 10;
@@ -61,11 +61,12 @@ struct Block {
     Site barrier_site{};
     const char* barrier_op = "";
     std::vector<SharedArray> shared;
-    size_t shared_bytes = 0, dynamic_bytes = 0;
+    size_t static_bytes = 0, dynamic_bytes = 0;
     const std::function<void()>* body = nullptr;
-    std::string error;
+    std::string error, waiting;
     std::minstd_rand random;
     char* stacks = nullptr;
+    bool stacks_abandoned = false;
     void* host_stack_pointer = nullptr;
     void* host_sanitizer_stack = nullptr;
     const void* host_stack = nullptr;
@@ -133,12 +134,12 @@ unsigned choose_bit(uint32_t bits, Schedule schedule, std::minstd_rand& random) 
 Thread* Block::next_ready() {
     if (!ready_warps) {
         if (num_live == 0) return nullptr;
-        fail("no thread can go on:%s", who_waits().c_str());
+        waiting = who_waits();  // a member, because nothing on this fiber's stack is destroyed any more
+        fail("no thread can go on:%s", waiting.c_str());
     }
     const Schedule schedule = options().schedule;
-    const unsigned own = current.thread ? current.thread->warp : 0;
-    const bool stay = schedule != Schedule::random && (ready_warps >> own & 1);
-    const unsigned warp = stay ? own : choose_bit(ready_warps, schedule, random);
+    const bool stay = current.thread && schedule != Schedule::random && (ready_warps >> current.thread->warp & 1);
+    const unsigned warp = stay ? current.thread->warp : choose_bit(ready_warps, schedule, random);
     const unsigned lane = choose_bit(ready[warp], schedule, random);
     ready[warp] &= ~(1u << lane);
     if (!ready[warp]) ready_warps &= ~(1u << warp);
@@ -207,9 +208,11 @@ void Block::run() {
         t.op = "", t.site = {}, t.mask = 0, t.fenced = false;
         t.num_copies = t.copy_group = 0;
         t.sanitizer_stack = nullptr;
-        char* top = t.stack + kStackBytes;
+        char* const top = t.stack + kStackBytes;
 #ifdef ANVIL_ASAN
-        __asan_unpoison_memory_region(t.stack, kStackBytes);
+        // What the last fiber here left behind: its outermost frames, or all of them if an error ended it.
+        const size_t left = stacks_abandoned ? kStackBytes : kPage;
+        __asan_unpoison_memory_region(top - left, left);
 #endif
 #ifdef ANVIL_MSAN
         __msan_unpoison(top - 256, 256);
@@ -222,15 +225,19 @@ void Block::run() {
     current.thread = nullptr;
     switch_to(next_ready());
     current.thread = nullptr;
+    stacks_abandoned = !error.empty();
     for (const SharedArray& array : shared) std::free(array.data);
     shared.clear();
-    shared_bytes = 0;
+    static_bytes = 0;
 }
 
 char* new_shared(const void* key, size_t bytes, size_t alignment) {
-    block.shared_bytes += bytes;
-    if (block.shared_bytes > kMaxSharedBytes)
-        fail("%zu bytes of shared memory a block; a GPU has at most %zu", block.shared_bytes, kMaxSharedBytes);
+    if (key) block.static_bytes += bytes;
+    if (block.static_bytes > kMaxStaticBytes)
+        fail("%zu bytes in SMEM_STATIC arrays; nvcc allows %zu", block.static_bytes, kMaxStaticBytes);
+    if (block.static_bytes + block.dynamic_bytes > kMaxSharedBytes)
+        fail("%zu bytes of shared memory a block, %zu of them dynamic; a GPU has at most %zu",
+             block.static_bytes + block.dynamic_bytes, block.dynamic_bytes, kMaxSharedBytes);
     void* data = nullptr;
     if (posix_memalign(&data, std::max<size_t>(alignment, 16), bytes)) fail("no memory for shared arrays");
 #ifndef ANVIL_MSAN
@@ -246,6 +253,12 @@ Options options_from_environment() {
         const char* text = std::getenv(name);
         return std::string(text ? text : "");
     };
+    const auto number = [&](const char* name, size_t fallback) {
+        const std::string text = value(name);
+        require(text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos,
+                "%s=%s: expected a number", name, text.c_str());
+        return text.empty() ? fallback : size_t(std::stoul(text));
+    };
     const std::string schedule = value("ANVIL_EMULATOR_SCHEDULE"), streams = value("ANVIL_EMULATOR_STREAMS");
     require(schedule.empty() || schedule == "in_order" || schedule == "reverse" || schedule == "random",
             "ANVIL_EMULATOR_SCHEDULE=%s: expected in_order, reverse or random", schedule.c_str());
@@ -253,8 +266,9 @@ Options options_from_environment() {
             "ANVIL_EMULATOR_STREAMS=%s: expected eager or lazy", streams.c_str());
     if (schedule == "reverse") options.schedule = Schedule::reverse;
     if (schedule == "random") options.schedule = Schedule::random;
-    if (const std::string seed = value("ANVIL_EMULATOR_SEED"); !seed.empty()) options.seed = unsigned(std::stoul(seed));
+    options.seed = unsigned(number("ANVIL_EMULATOR_SEED", options.seed));
     options.lazy_streams = streams == "lazy";
+    options.memory_bytes = number("ANVIL_EMULATOR_MEMORY_MIB", options.memory_bytes >> 20) << 20;
     return options;
 }
 
@@ -266,18 +280,18 @@ Options& options() {
 }
 
 void fail(const char* fmt, ...) {
-    va_list args, again;
-    va_start(args, fmt);
-    va_copy(again, args);
-    std::string text(size_t(std::vsnprintf(nullptr, 0, fmt, args)), '\0');
-    std::vsnprintf(text.data(), text.size() + 1, fmt, again);
-    va_end(again);
-    va_end(args);
-    std::string where = format("kernel %s", current.kernel);
-    if (const Thread* t = current.thread)
-        where += format(", block (%u,%u,%u), thread (%u,%u,%u)", current.block_index.x, current.block_index.y,
-                        current.block_index.z, t->index.x, t->index.y, t->index.z);
-    block.error = where + ": " + text;
+    {  // these strings must be gone before the fiber is left
+        char text[4096];
+        va_list args;
+        va_start(args, fmt);
+        std::vsnprintf(text, sizeof text, fmt, args);
+        va_end(args);
+        block.error = format("kernel %s", current.kernel);
+        if (const Thread* t = current.thread)
+            block.error += format(", block (%u,%u,%u), thread (%u,%u,%u)", current.block_index.x, current.block_index.y,
+                                  current.block_index.z, t->index.x, t->index.y, t->index.z);
+        block.error.append(": ").append(text);
+    }
     if (!current.thread) throw Error(kExitInternal, block.error);
     current.thread->state = Thread::done;
     block.switch_to(nullptr);  // for good: run() throws there
@@ -401,7 +415,7 @@ void copy_async(void* to, const void* from, bool valid, Site site) {
         t.copies = static_cast<AsyncCopy*>(std::realloc(t.copies, t.max_copies * sizeof *t.copies));
     }
     AsyncCopy& copy = t.copies[t.num_copies++];
-    copy.to = to, copy.group = t.copy_group;
+    copy.to = to, copy.group = t.copy_group, copy.site = site;
     std::memset(copy.bytes, 0, sizeof copy.bytes);
     if (valid) {
         note_access(from, sizeof copy.bytes, false, site);
@@ -409,6 +423,9 @@ void copy_async(void* to, const void* from, bool valid, Site site) {
     }
     note_access(to, sizeof copy.bytes, true, site);
     std::memset(to, 0xFF, sizeof copy.bytes);
+#ifdef ANVIL_MSAN
+    __msan_poison(to, sizeof copy.bytes);
+#endif
 }
 
 void copy_commit() { current.thread->copy_group++; }
@@ -418,10 +435,12 @@ void copy_wait(unsigned groups_left) {
     unsigned kept = 0;
     for (unsigned i = 0; i < t.num_copies; i++) {
         const AsyncCopy copy = t.copies[i];
-        if (copy.group + groups_left >= t.copy_group)
+        if (copy.group + groups_left >= t.copy_group) {
             t.copies[kept++] = copy;
-        else
-            std::memcpy(copy.to, copy.bytes, sizeof copy.bytes);
+            continue;
+        }
+        note_access(copy.to, sizeof copy.bytes, true, copy.site);  // at any time from there to here
+        std::memcpy(copy.to, copy.bytes, sizeof copy.bytes);
     }
     t.num_copies = kept;
 }

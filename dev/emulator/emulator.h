@@ -34,6 +34,7 @@ struct AsyncCopy {
     void* to;
     unsigned char bytes[16];
     unsigned group;
+    Site site;
 };
 
 struct Thread {
@@ -69,6 +70,7 @@ struct Options {
     Schedule schedule = Schedule::in_order;  // ANVIL_EMULATOR_SCHEDULE
     unsigned seed = 1;                       // ANVIL_EMULATOR_SEED
     bool lazy_streams = false;               // ANVIL_EMULATOR_STREAMS=lazy: see runtime.cpp
+    size_t memory_bytes = size_t(4) << 30;   // ANVIL_EMULATOR_MEMORY_MIB: what cudaMalloc can give
 };
 Options& options();
 

@@ -31,7 +31,7 @@ struct Stamp {
     Readers readers = one_thread;
 };
 struct Cell {
-    Stamp write, read;
+    Stamp write, read, read_elsewhere;  // the last read, and the last one by a block before that one's
 };
 constexpr uintptr_t kCellBytes = 2, kPageBytes = 4096;  // a bf16 a cell
 std::unordered_map<uintptr_t, std::vector<Cell>> pages;
@@ -99,7 +99,9 @@ void report(const char* kind, const Stamp& before, uint32_t code, bool shared) {
                        place(code).c_str());
 }
 
-void remember_read(Stamp& last, Stamp read) {
+void remember_read(Cell& cell, Stamp read) {
+    Stamp& last = cell.read;
+    if (last.block != read.block) cell.read_elsewhere = last;
     const bool same_warp = last.thread / 32 == read.thread / 32;
     // A __syncwarp since then puts the earlier reads of this warp before everything its threads do from now on.
     const bool settled = last.readers != several_warps && same_warp && last.syncwarps < read.syncwarps;
@@ -128,9 +130,10 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
         Cell& cell = page[at % kPageBytes / kCellBytes];
         if (!ordered(cell.write, atomic, shared))
             report(write ? "write after write" : "read after write", cell.write, code, shared);
-        if (write && !ordered(cell.read, false, shared)) report("write after read", cell.read, code, shared);
+        for (const Stamp* read : {&cell.read, &cell.read_elsewhere})
+            if (write && !ordered(*read, false, shared)) report("write after read", *read, code, shared);
         if (write) cell.write = stamp;
-        if (!write) remember_read(cell.read, stamp);
+        if (!write) remember_read(cell, stamp);
     }
 }
 

@@ -1,16 +1,21 @@
 /*
 The CUDA runtime's functions on the host. A stream is a queue; by default its work is done at once. With lazy streams
 nothing is done before somebody waits for it: host code that reads a result too early, or changes a buffer that a copy
-has yet to read, is found out that way.
+has yet to read, is found out that way. An error of a kernel is thrown by the launch; with lazy streams whoever waits
+gets it as a status, with its text in cudaGetErrorString(), and what was queued behind the kernel is dropped.
 */
 #include <cuda_runtime_api.h>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <set>
+#include <string>
+#include <utility>
 #include "dev/emulator/emulator.h"
+#include "llmc/base/check.h"  // Error
 #if defined(__has_feature)
 #if __has_feature(memory_sanitizer)
 #define ANVIL_MSAN
@@ -20,7 +25,6 @@ has yet to read, is found out that way.
 
 namespace emulator {
 
-size_t memory_bytes();
 void submit(cudaStream_t stream, std::function<void()> work);
 
 struct Stream {
@@ -29,27 +33,34 @@ struct Stream {
 
 struct Event {
     Stream* stream = nullptr;
-    bool done = true;
-    int records = 0;  // the last one counts
+    int recorded = 0, reached = 0;  // records in all, and the last of them that the stream has come to
     std::chrono::steady_clock::time_point when{};
 };
 
 static std::set<Stream*> streams;
+static std::string kernel_error;
 
-static void drain(Stream* stream) {
-    while (!stream->queue.empty()) {
+// Carries out what is queued, as long as `more`.
+template <class More>
+static cudaError_t drain(Stream* stream, More more) {
+    while (stream && !stream->queue.empty() && more()) {
         const std::function<void()> work = std::move(stream->queue.front());
         stream->queue.pop_front();
-        work();  // may throw: what is behind it stays
+        try {
+            work();
+        } catch (const Error& error) {
+            kernel_error = error.what();
+            stream->queue.clear();
+            return cudaErrorLaunchFailure;
+        }
     }
+    return cudaSuccess;
 }
-
-static void drain_until(Event* event) {
-    while (!event->done && !event->stream->queue.empty()) {
-        const std::function<void()> work = std::move(event->stream->queue.front());
-        event->stream->queue.pop_front();
-        work();
-    }
+static cudaError_t drain(Stream* stream) {
+    return drain(stream, [] { return true; });
+}
+static cudaError_t drain_until(Event* event, int record) {
+    return drain(event->stream, [=] { return event->reached < record; });
 }
 
 void submit(cudaStream_t stream, std::function<void()> work) {
@@ -76,6 +87,8 @@ const char* cudaGetErrorString(cudaError_t status) {
             return "invalid device ordinal";
         case cudaErrorNotReady:
             return "device not ready";
+        case cudaErrorLaunchFailure:
+            return emulator::kernel_error.c_str();
         default:
             return "an error of the emulated runtime";
     }
@@ -96,7 +109,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device != 0) return cudaErrorInvalidDevice;
     *properties = {};
     std::strcpy(properties->name, "emulated GPU");
-    properties->totalGlobalMem = emulator::memory_bytes();
+    properties->totalGlobalMem = options().memory_bytes;
     properties->major = 9;
     properties->multiProcessorCount = 4;  // few, so that small shapes have more blocks than that
     properties->l2CacheSize = 1 << 20;
@@ -106,11 +119,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 // ---- memory: what is in use is counted, so that a plan can be held against it ------------------------------------
 namespace emulator {
 static size_t used_bytes = 0;
-size_t memory_bytes() {
-    static const char* text = std::getenv("ANVIL_EMULATOR_MEMORY_MIB");
-    static const size_t bytes = (text ? std::strtoull(text, nullptr, 10) : 4096) << 20;
-    return bytes;
-}
 struct Allocation {
     void* data;
     size_t bytes;
@@ -120,12 +128,14 @@ static std::set<Allocation> allocations;
 }  // namespace emulator
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-    *total = emulator::memory_bytes();
-    *free = *total - emulator::used_bytes;
+    *total = options().memory_bytes;
+    *free = *total - std::min(*total, emulator::used_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
-    if (bytes > emulator::memory_bytes() - emulator::used_bytes) return cudaErrorMemoryAllocation;
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    if (bytes > free) return cudaErrorMemoryAllocation;
     if (posix_memalign(data, 256, bytes)) return cudaErrorMemoryAllocation;
     emulator::allocations.insert({*data, bytes});
     emulator::used_bytes += bytes;
@@ -144,8 +154,15 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
     return posix_memalign(data, 256, bytes) ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-    submit(stream, [=] { std::memcpy(to, from, bytes); });
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, [[maybe_unused]] cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    submit(stream, [=] {
+        std::memcpy(to, from, bytes);
+#ifdef ANVIL_MSAN
+        // The host is not watched: what it sends counts as written, and it may look at everything, guard zones too.
+        if (kind != cudaMemcpyDeviceToDevice) __msan_unpoison(to, bytes);
+#endif
+    });
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
@@ -169,13 +186,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     delete stream;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return emulator::drain(stream), cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return emulator::drain(stream); }
 cudaError_t cudaDeviceSynchronize() {
-    for (Stream* stream : emulator::streams) emulator::drain(stream);
-    return cudaSuccess;
+    cudaError_t status = cudaSuccess;
+    for (Stream* stream : emulator::streams)
+        if (const cudaError_t own = emulator::drain(stream); own != cudaSuccess) status = own;
+    return status;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    submit(stream, [=] { emulator::drain_until(event); });
+    submit(stream, [=, record = event->recorded] {
+        if (emulator::drain_until(event, record) != cudaSuccess) throw Error(kExitInternal, emulator::kernel_error);
+    });
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new Event, cudaSuccess; }
@@ -183,18 +204,22 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cuda
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->stream = stream;
-    event->done = false;
-    const int record = ++event->records;
-    submit(stream, [=] {
-        event->done = record == event->records;
+    submit(stream, [=, record = ++event->recorded] {
+        event->reached = record;
         event->when = std::chrono::steady_clock::now();
     });
     return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return event->done ? cudaSuccess : cudaErrorNotReady; }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return emulator::drain_until(event), cudaSuccess; }
+// Each question lets the stream do one thing more, or a loop of questions would have no end.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (event->reached == event->recorded) return cudaSuccess;
+    bool first = true;
+    const cudaError_t status = emulator::drain(event->stream, [&] { return std::exchange(first, false); });
+    return status == cudaSuccess ? cudaErrorNotReady : status;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return emulator::drain_until(event, event->recorded); }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
-    if (!begin->done || !end->done) return cudaErrorNotReady;
+    if (begin->reached < begin->recorded || end->reached < end->recorded) return cudaErrorNotReady;
     *ms = std::chrono::duration<float, std::milli>(end->when - begin->when).count();
     return cudaSuccess;
 }

@@ -1,0 +1,43 @@
+/*
+What one optimizer step finds out and decides, in device memory, so that the host never waits for it:
+
+  add_mean_loss   s.loss += weight * (sum of losses) / n        losses (n) f32, one micro-batch's
+  decide_step     s.norm = sqrt(s.norm_squared),   s.applied = loss and norm are finite,   s.grad_scale = what clipping
+                  makes of the norm, and s.updates counts the steps that are applied     (llmc/cpu/step_scalars.h)
+
+Math      double; the mean's order of additions depends on n alone
+Work      one block; one thread
+Bytes     4 n
+Accuracy  the mean within n / 1024 + 10 double roundings; the decision is the CPU's, bit for bit
+Requires  nothing
+*/
+#pragma once
+#include "llmc/base/op_types.h"  // StepScalars
+#include "llmc/cuda/device.cuh"  // launch
+#include "llmc/cuda/reduce.cuh"  // sum_in_double
+
+template <class T>
+__global__ void __launch_bounds__(kSumThreads)
+    add_mean_loss_kernel(StepScalars* s, const T* losses, int64_t n, double weight) {
+    SMEM_STATIC(double, shared, [kWarp]);
+    const double sum = sum_in_double(losses, n, shared);
+    if (threadIdx.x == 0) s->loss += weight * (sum / double(n));
+}
+
+inline void add_mean_loss(Cuda& cuda, StepScalars* s, const float* losses, int64_t n, double weight) {
+    launch(cuda, "add_mean_loss", add_mean_loss_kernel<float>, 1, kSumThreads, 0, s, losses, n, weight);
+}
+
+template <class S>
+__global__ void decide_step_kernel(S* s, double grad_clip) {
+    const double norm = sqrt(s->norm_squared);
+    const bool applied = fabs(s->loss) < INFINITY && fabs(norm) < INFINITY;
+    s->norm = norm;
+    s->grad_scale = grad_clip > 0 && norm > grad_clip ? grad_clip / (norm + 1e-6) : 1;
+    s->applied = applied;
+    s->updates += applied;
+}
+
+inline void decide_step(Cuda& cuda, StepScalars* s, double grad_clip) {
+    launch(cuda, "decide_step", decide_step_kernel<StepScalars>, 1, 1, 0, s, grad_clip);
+}

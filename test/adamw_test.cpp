@@ -89,3 +89,30 @@ TEST_CASE("adamw: the same bits wherever an element stands", "[adamw]") {
         for (size_t k = 0; k < 3; k++) CHECK(one[k][0] == all[k][i]);
     }
 }
+
+TEST_CASE("adamw as the device decided: the same bits, or nothing at all", "[adamw]") {
+    const size_t n = 1003;
+    const Floats start = randn(n, 1), grad = randn(n, 2), start_m = randn(n, 3), start_v(n, 0.25f);
+    const AdamWStep step{.learning_rate = 6e-4,
+                         .beta1 = 0.8,
+                         .beta2 = 0.99,
+                         .eps = 1e-6,
+                         .weight_decay = 0.2,
+                         .grad_scale = 0.125,
+                         .step = 17};
+    const AdamWHyper hyper{step.learning_rate, step.beta1, step.beta2, step.eps, step.weight_decay};
+    Cpu cpu(1);
+    const auto decided = [&](int32_t applied) {
+        const StepScalars s{.grad_scale = step.grad_scale, .updates = step.step, .applied = applied};
+        Guarded param(start), m(start_m), v(start_v);
+        adamw_update(cpu, param, nullptr, m, v, grad.data(), int64_t(n), hyper, &s);
+        return std::vector{param.get(), m.get(), v.get()};
+    };
+    Guarded param(start), m(start_m), v(start_v);
+    adamw_update(cpu, param, m, v, grad.data(), int64_t(n), step);
+    const auto applied = decided(1), skipped = decided(0);
+    check_equal("param", applied[0], param.get());
+    check_equal("m", applied[1], m.get());
+    check_equal("v", applied[2], v.get());
+    CHECK((same_bits(skipped[0], start) && same_bits(skipped[1], start_m) && same_bits(skipped[2], start_v)));
+}

@@ -148,6 +148,7 @@ inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1 / x; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }

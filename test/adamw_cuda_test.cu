@@ -1,0 +1,69 @@
+// AdamW's kernel against the CPU's function: the same bits, with and without bf16 weights; and a step that is skipped.
+#include "llmc/cuda/adamw.cuh"
+#include "llmc/cpu/adamw.h"
+#include "test/cuda_testing.h"  // OnDevice, rounded_value
+
+constexpr AdamWHyper kHyper{.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+
+// Fewer than a pack, a pack and a rest, and more than all blocks of a GPU take at once.
+static size_t some_size(const Cuda& cuda) {
+    const size_t i = GENERATE(size_t(0), size_t(1), size_t(2), size_t(3));
+    return std::vector{size_t(3), size_t(8), size_t(1029),
+                       size_t(kAdamWBlocksPerSm * cuda.num_sms * kAdamWThreads * 8 + 2055)}[i];
+}
+
+TEMPLATE_TEST_CASE("adamw_update on the device has the CPU's bits", "[adamw]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    Cuda cuda;
+    const size_t n = some_size(cuda);
+    INFO(n << " elements");
+    const Floats start = randn(n, 1);
+    Cpu cpu;
+    Floats want = start, want_m(n, 0), want_v(n, 0);
+    OnDevice<float> master(cuda, start), m(cuda, Floats(n, 0)), v(cuda, Floats(n, 0));
+    OnDevice<bf16> param(cuda, n);
+    for (const int64_t step : {1, 2, 1000}) {
+        const StepScalars s{.grad_scale = step == 2 ? 0.37 : 1, .updates = step, .applied = 1};
+        const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+        const Floats grad = randn(n, uint64_t(step), 0.3f);
+        const OnDevice<float> d_grad(cuda, grad);
+        adamw_update(cpu, want.data(), nullptr, want_m.data(), want_v.data(), grad.data(), int64_t(n), kHyper, &s);
+        if constexpr (std::is_same_v<T, float>)
+            adamw_update<T>(cuda, master.data, nullptr, m.data, v.data, d_grad.data, int64_t(n), kHyper, d_s.data);
+        else
+            adamw_update<T>(cuda, param.data, master.data, m.data, v.data, d_grad.data, int64_t(n), kHyper, d_s.data);
+    }
+    check_equal("master", master.get(), want);
+    check_equal("m", m.get(), want_m);
+    check_equal("v", v.get(), want_v);
+    if constexpr (std::is_same_v<T, bf16>) check_equal("param", param.get(), rounded<bf16>(want));
+}
+
+TEST_CASE("adamw_update on the device leaves everything as it is when the step is skipped", "[adamw]" ON_DEVICE) {
+    const size_t n = 1029;
+    Cuda cuda;
+    const OnDevice<StepScalars> s(cuda, std::vector{StepScalars{.loss = NAN, .updates = 3, .applied = 0}});
+    const Floats param = rounded<bf16>(randn(n, 5));
+    const Floats start = randn(n, 1), start_m = randn(n, 2), start_v(n, 0.5f);
+    const OnDevice<float> grad(cuda, Floats(n, NAN));
+    OnDevice<float> master(cuda, start), m(cuda, start_m), v(cuda, start_v);
+    OnDevice<bf16> d_param(cuda, param);
+    adamw_update(cuda, d_param.data, master.data, m.data, v.data, grad.data, int64_t(n), kHyper, s.data);
+    adamw_update<float>(cuda, master.data, nullptr, m.data, v.data, grad.data, int64_t(n), kHyper, s.data);
+    CHECK(same_bits(d_param.get(), param));
+    CHECK(same_bits(master.get(), start));
+    CHECK(same_bits(m.get(), start_m));
+    CHECK(same_bits(v.get(), start_v));
+}
+
+TEST_CASE("adamw_update on the device wants a master exactly for rounded weights", "[adamw]" ON_DEVICE) {
+    Cuda cuda;
+    OnDevice<float> x(cuda, 8);
+    OnDevice<bf16> param(cuda, 8);
+    const OnDevice<StepScalars> s(cuda, 1);
+    CHECK(
+        contains(error_of([&] { adamw_update(cuda, param.data, nullptr, x.data, x.data, x.data, 8, kHyper, s.data); }),
+                 "master"));
+    CHECK(contains(error_of([&] { adamw_update(cuda, x.data, x.data, x.data, x.data, x.data, 8, kHyper, s.data); }),
+                   "master"));
+}

@@ -115,7 +115,6 @@ ifneq ($(IS_CUDA),)
   # $(call link,LIBRARY): by its path, found again at run time
   link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
   LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB)))
-  CPPFLAGS += $(if $(IS_CUDNN),-DANVIL_CUDNN)
 endif
 
 BUILD_ID := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
@@ -130,10 +129,10 @@ O   := build/$(VARIANT)
 # The everyday programs lie where people look for them; those of other variants stay in their build folder.
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
-NVIDIA  := llmc/cuda/cuda_device.cpp llmc/cuda/cublaslt.cpp llmc/cuda/cudnn_attention.cpp
+NVIDIA  := llmc/cuda/cuda_device.cpp llmc/cuda/cublaslt.cpp llmc/cuda/cudnn_attention.cpp llmc/cuda/cudnn_absent.cpp
 ENGINE  := $(patsubst %,$(O)/%.o,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))))
 ifneq ($(IS_CUDA),)
-  ENGINE += $(patsubst %,$(O)/%.o,$(filter-out $(if $(IS_CUDNN),,llmc/cuda/cudnn_attention.cpp),$(wildcard $(NVIDIA))))
+  ENGINE += $(patsubst %,$(O)/%.o,$(filter-out llmc/cuda/cudnn_$(if $(IS_CUDNN),absent,attention).cpp,$(NVIDIA)))
 endif
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
@@ -142,13 +141,14 @@ TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cpp,$(TEST_FILES)))
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
-EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp \
+EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cudnn_absent.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
+EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/prepare
 EMULATED_TESTS := $(patsubst %,$(E)/%.o,$(filter %.cu,$(TEST_FILES)))
 GPU_TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cu,$(TEST_FILES)))
 BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
 PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/prepare.cpp)))
-OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o \
+OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o $(E)/train_gpt.cu.o \
   $(patsubst %,$(O)/%.o,$(wildcard train_gpt.cu data/prepare.cpp dev/bench/*.cu))
 
 # V=1 shows whole commands.
@@ -165,6 +165,13 @@ all: $(PROGRAMS) ## build what this machine can (the default)
 $(BIN)train_gpt: $(O)/train_gpt.cu.o $(ENGINE)
 $(BIN)data/prepare: $(O)/data/prepare.cpp.o $(ENGINE)
 $(PROGRAMS):
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+
+$(E)/train_gpt: $(E)/train_gpt.cu.o $(EMULATED) $(ENGINE)
+$(E)/data/prepare: $(O)/data/prepare.cpp.o $(ENGINE)
+$(EMULATED_PROGRAMS):
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
@@ -224,17 +231,17 @@ test: ## build and run the tests; OP=layernorm runs one topic
 	@+$(SUBMAKE) run-emulated VARIANT=$(HOST_VARIANT)
 
 # A topic may have tests of one kind only, and may do without the programs.
-NEEDED_PROGRAMS = $(if $(shell grep -l 'program."' $(TEST_FILES)),$(PROGRAMS))
+NEEDED_PROGRAMS = $(if $(shell grep -lE 'program."|TinyRuns' $(TEST_FILES)),$(PROGRAMS))
 TOPIC = $(if $(OP),'[$(OP)]') $(TEST_ARGS)
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
 	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/$(TEST_NAME) $(TOPIC))
 
 # In every order of threads that the emulator has: a result that depends on it is wrong.
 SCHEDULES ?= in_order reverse random
-run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME))
+run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
 	@set -e; for schedule in $(if $(EMULATED_TESTS),$(SCHEDULES)); do \
 	  echo "emulated GPU, threads $$schedule:"; \
-	  ANVIL_EMULATOR_SCHEDULE=$$schedule ANVIL_PROGRAMS=$(or $(BIN),./) $(E)/$(TEST_NAME) $(TOPIC); done
+	  ANVIL_EMULATOR_SCHEDULE=$$schedule ANVIL_PROGRAMS=$(E)/ $(E)/$(TEST_NAME) $(TOPIC); done
 
 # main.cpp.o last: of an inline function in two objects the linker keeps the first, and that one is not optimised.
 $(O)/$(TEST_NAME): $(TESTS) $(ENGINE) $(O)/test/main.cpp.o

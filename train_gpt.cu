@@ -70,7 +70,7 @@ void train(Device& device, const Start& start) {
     const StepConfig how{B, seq_len, config.grad_accumulation(seq_len), config.grad_clip};
     const auto plan = [&](int64_t batch_size, Recompute recompute) {
         return memory_plan<T>(shape, batch_size, seq_len, recompute,
-                              workspace_bytes(device, shape, batch_size, seq_len));
+                              workspace_bytes<T>(device, shape, batch_size, seq_len));
     };
     if (config.dry_run) {
         std::printf("%s\n", plan(B, config.recompute_mode()).table(free_memory(device)).c_str());
@@ -91,7 +91,7 @@ void train(Device& device, const Start& start) {
     if (tokenizer && config.sample_tokens > 0) prompt = tokenizer->encode(config.prompt, "--prompt");
 
     // What we learn, and where we start
-    device.reserve_workspace(workspace_bytes(device, shape, B, seq_len));
+    device.reserve_workspace(workspace_bytes<T>(device, shape, B, seq_len));
     Gpt<Device, T> model(device, shape, B, seq_len, config.recompute_mode());
     AdamW<Device, T> adamw(device, model.parameters, config.adamw);
     const Schedule schedule = config.schedule();

@@ -5,43 +5,9 @@
 #include "llmc/optim/optimizer.h"  // AdamW
 #include "llmc/optim/schedule.h"   // learning_rate
 #include "test/fixture.h"
-#include "test/op_testing.h"  // bell
+#include "test/model_testing.h"  // load_weights, kFixtureShape, kModelTolerance
+#include "test/op_testing.h"     // bell
 #include "test/testing.h"
-
-namespace {
-
-const GptShape kFixtureShape{3, 4, 48, 32, 301};
-constexpr int64_t kB = 3, kT = 24, kN = kB * kT;
-
-// The fixtures have V rows of wte; the padding below them stays zero, as after initialisation.
-void load_weights(Gpt<Cpu>& model, const Fixture& fixture) {
-    for (const Parameter& p : model.parameters) {
-        const Floats from = fixture.floats(p.name);
-        REQUIRE(int64_t(from.size()) == p.exported_rows * p.size() / p.shape[0]);
-        std::copy(from.begin(), from.end(), model.weights.at(p));
-    }
-}
-
-Floats without_padding(const Parameter& p, const float* data) {
-    return Floats(data, data + p.exported_rows * p.size() / p.shape[0]);
-}
-
-// Relative L2, 84 times 2^-23: sums of up to a few hundred terms through a dozen ops reach about a tenth of it
-// (PyTorch's own float32 drifts by 5e-7 over the twenty steps), and a wrong term is far outside.
-constexpr double kModelTolerance = 1e-5;
-
-// A key's bias adds one number to all scores of a row, which the softmax ignores. Its gradient is zero, in floating
-// point it is noise, and Adam divides noise by its own size: where it ends up means nothing, and PyTorch's float32 run
-// differs from its float64 run by 2e-3 there. So it is left out after an optimizer step, and only there.
-Floats without_key_bias(const std::string& name, Floats values) {
-    if (name.ends_with("c_attn.bias")) {
-        const auto third = ptrdiff_t(values.size() / 3);
-        values.erase(values.begin() + third, values.begin() + 2 * third);
-    }
-    return values;
-}
-
-}  // namespace
 
 TEST_CASE("loss, logits and every gradient agree with PyTorch", "[model]") {
     const Fixture fixture("model");

@@ -2,7 +2,8 @@
 Causal self-attention with a sliding window and grouped heads; the equations and shapes are those of
 llmc/cpu/attention.h. Two ways, by the type of the tensors:
 
-  bf16   tensor cores, HS 64 or 128 (flash_attention_forward.cuh, flash_attention_backward.cuh)
+  bf16   cuDNN's kernels where it has any and Cuda::attention lets it (cudnn_attention.h); else our own on tensor
+         cores, HS 64 or 128 (flash_attention_forward.cuh, flash_attention_backward.cuh)
   fp32   multiply-adds, HS any multiple of 4 up to 256 (attention_fp32.cuh)
 
 Scores, softmax and sums are fp32; weights and dS are rounded to bf16 to be multiplied. The same bits each time: no
@@ -17,6 +18,7 @@ v twice, from L2 where they fit.
 #include <type_traits>
 #include "llmc/base/check.h"  // require
 #include "llmc/cuda/attention_fp32.cuh"
+#include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/flash_attention_backward.cuh"
 #include "llmc/cuda/flash_attention_forward.cuh"
 
@@ -51,8 +53,27 @@ void with_columns_per_lane(int64_t HS, Run run) {
         run(std::integral_constant<int, 8>());
 }
 
+// Whether cuDNN's kernels run. The same answer in forward and backward, though lse would fit either.
+template <class T>
+bool takes_cudnn(Cuda& cuda, const AttentionShape& shape) {
+    if (std::is_same_v<T, float> || cuda.attention == AttentionKernels::own) return false;
+    std::string why;
+    if (cuda.cudnn_attention().supports(shape, &why)) return true;
+    require(cuda.attention != AttentionKernels::cudnn, "--attention cudnn: %s", why.c_str());
+    return false;
+}
+
+// Of forward and backward, whichever kernels run.
+template <class T>
+size_t attention_workspace(Cuda& cuda, const AttentionShape& shape) {
+    if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().workspace_bytes(shape);
+    return size_t(attention_stats_size(shape)) * sizeof(float);
+}
+
 template <class T>
 void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const AttentionShape& shape) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().forward(cuda, out, lse, qkv, shape);
     check_attention<T>(shape, {out, qkv});
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS, [&](auto J) { attention_fp32_forward<J>(cuda, out, lse, qkv, shape); });
@@ -66,6 +87,8 @@ void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const Atten
 template <class T>
 void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const float* lse, const T* qkv,
                         const AttentionShape& shape) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().backward(cuda, dqkv, dout, out, lse, qkv, shape);
     check_attention<T>(shape, {dqkv, dout, out, qkv});
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS,

@@ -1,6 +1,7 @@
 // See cuda_device.h.
 #include "llmc/cuda/cuda_device.h"
-#include "llmc/cuda/cublaslt.h"  // CublasLt
+#include "llmc/cuda/cublaslt.h"         // CublasLt
+#include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 
 namespace {
 
@@ -39,7 +40,7 @@ std::string why_no_gpu(int ordinal) {
     return "";
 }
 
-Cuda::Cuda(int ordinal, const std::string& tune_path) : ordinal(ordinal) {
+Cuda::Cuda(int ordinal, const CudaOptions& options) : ordinal(ordinal), attention(options.attention) {
     const std::string why = why_no_gpu(ordinal);
     require(why.empty(), "--device cuda: %s", why.c_str());
     cuda_check(cudaSetDevice(ordinal), "choosing GPU %d", ordinal);
@@ -51,7 +52,8 @@ Cuda::Cuda(int ordinal, const std::string& tune_path) : ordinal(ordinal) {
     memory_bytes = properties.totalGlobalMem;
     l2_bytes = size_t(properties.l2CacheSize);
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream on GPU %d", ordinal);
-    cublaslt_ = std::make_unique<CublasLt>(*this, tune_path);
+    cublaslt_ = std::make_unique<CublasLt>(*this, options.tune_path);
+    cudnn_attention_ = std::make_unique<CudnnAttention>(*this);
 }
 
 Cuda::~Cuda() {

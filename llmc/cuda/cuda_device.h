@@ -34,6 +34,15 @@ inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor core
 std::string why_no_gpu(int ordinal = 0);
 
 class CublasLt;
+class CudnnAttention;
+
+// Whose attention kernels run in bf16: `automatic` takes cuDNN's where it has any.
+enum class AttentionKernels { automatic, own, cudnn };
+
+struct CudaOptions {
+    std::string tune_path;  // a file of timed matrix products, see cublaslt.h; "" for none
+    AttentionKernels attention = AttentionKernels::automatic;
+};
 
 struct Cuda {
     static constexpr bool kAsynchronous = true;  // an op is enqueued when it returns
@@ -44,9 +53,9 @@ struct Cuda {
     int num_sms = 0;
     size_t memory_bytes = 0;  // the card's, all of it
     size_t l2_bytes = 0;
+    AttentionKernels attention;
 
-    // tune_path: a file of timed matrix products, see cublaslt.h; "" for none.
-    explicit Cuda(int ordinal = 0, const std::string& tune_path = "");
+    explicit Cuda(int ordinal = 0, const CudaOptions& options = {});
     Cuda(const Cuda&) = delete;
     Cuda& operator=(const Cuda&) = delete;
     ~Cuda();
@@ -72,6 +81,7 @@ struct Cuda {
     void synchronize();
 
     CublasLt& cublaslt() { return *cublaslt_; }
+    CudnnAttention& cudnn_attention() { return *cudnn_attention_; }
 
     template <class T>
     struct ToDevice;
@@ -80,6 +90,7 @@ struct Cuda {
 
 private:
     std::unique_ptr<CublasLt> cublaslt_;
+    std::unique_ptr<CudnnAttention> cudnn_attention_;
     void* workspace_ = nullptr;
     size_t workspace_bytes_ = 0;
 };

@@ -68,8 +68,7 @@ __global__ void __launch_bounds__(kRunThreads)
     for (int64_t i = first; i < end; i += kAhead) {
         Pack<T> x[kAhead];
 #pragma unroll
-        for (int j = 0; j < kAhead; j++)
-            if (i + j < end) x[j] = load16(dout + int64_t(rows[i + j]) * C + c);
+        for (int j = 0; j < kAhead; j++) x[j] = load16(dout + int64_t(rows[min(i + j, end - 1)]) * C + c);
 #pragma unroll
         for (int j = 0; j < kAhead; j++) {
             const int64_t at = i + j;

@@ -35,7 +35,8 @@ struct TrainConfig {
     int sample_tokens = 256, top_k = 0;
     double temperature = 0.8;
 
-    std::string out_dir = "run/default", resume, device = "auto", dtype = "auto", recompute = "none", tune_matmul;
+    std::string out_dir = "run/default", resume, device = "auto", dtype = "auto", recompute = "none",
+                attention = "auto", tune_matmul;
     bool dry_run = false;
     int threads = 0;
     uint64_t seed = 1337;

@@ -23,7 +23,10 @@ Where a run takes place: the one header that knows which devices this build has.
 // For the start of a run: "2 threads", "NVIDIA H200".
 inline std::string describe(const Cpu& cpu) { return format("cpu, %d threads", cpu.num_threads); }
 inline size_t free_memory(const Cpu&) { return 0; }  // not known: the system gives what is used
-inline size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t) { return 0; }
+template <class T>
+size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t) {
+    return 0;  // it grows as needed
+}
 
 #if ANVIL_HAS_CUDA
 inline std::string describe(const Cuda& cuda) {
@@ -31,7 +34,17 @@ inline std::string describe(const Cuda& cuda) {
                   cuda.compute_capability / 10, cuda.compute_capability % 10, cuda.num_sms,
                   double(cuda.memory_bytes) / (1 << 30));
 }
+inline AttentionKernels attention_kernels(const TrainConfig& config) {
+    return config.attention == "own"     ? AttentionKernels::own
+           : config.attention == "cudnn" ? AttentionKernels::cudnn
+                                         : AttentionKernels::automatic;
+}
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
+template <class T>
+size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len) {
+    return training_workspace<T>(cuda, B * seq_len, s.channels, 4 * s.channels,
+                                 {B, seq_len, s.num_heads, s.num_heads, s.head_size()});
+}
 #endif
 
 template <class Run>
@@ -40,7 +53,7 @@ void on_device(const TrainConfig& config, Run&& run) {
 #if ANVIL_HAS_CUDA
     why = config.device == "cpu" ? "" : why_no_gpu();
     if (config.device != "cpu" && why.empty()) {
-        Cuda cuda(0, config.tune_matmul);
+        Cuda cuda(0, {config.tune_matmul, attention_kernels(config)});
         if (config.dtype == "fp32") return run(cuda, float());
         return run(cuda, bf16());
     }

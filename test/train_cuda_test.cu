@@ -1,0 +1,115 @@
+// train_gpt on a GPU, as its users meet it: it learns what the CPU learns, resumes bit for bit, and says what does not
+// fit.
+#include <cmath>
+#include "llmc/cuda/ops.cuh"
+#include "llmc/train/devices.h"      // workspace_bytes
+#include "llmc/train/memory_plan.h"  // memory_plan
+#include "test/cuda_testing.h"       // ON_DEVICE
+#include "test/program.h"            // TinyRuns
+
+namespace {
+
+const FlagMap kCuda = {{"device", "cuda"}, {"num-heads", "1"}, {"channels", "64"}};  // heads of 64: bf16 kernels
+
+FlagMap with(FlagMap flags, const FlagMap& more) {
+    for (const auto& [name, value] : more) flags[name] = value;
+    return flags;
+}
+
+}  // namespace
+
+TEST_CASE("a run on a GPU in fp32 follows the CPU's", "[train]" ON_DEVICE) {
+    const TinyRuns runs;
+    must_succeed(runs.train("cpu", {{"device", "cpu"}}));
+    must_succeed(runs.train("cuda", {{"device", "cuda"}, {"dtype", "fp32"}}));
+    const auto cpu = steps_in(runs.path("cpu")), cuda = steps_in(runs.path("cuda"));
+    REQUIRE(cpu.size() == cuda.size());
+    // Roundings of 2^-24 that 20 steps of Adam may double a few times.
+    for (size_t i = 0; i < cpu.size(); i++) CHECK(std::fabs(cpu[i].loss - cuda[i].loss) <= 1e-5 * cpu[i].loss);
+}
+
+TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[train]" ON_DEVICE) {
+    const TinyRuns runs;
+    const std::string recompute = GENERATE("none", "block");
+    const FlagMap flags = with(kCuda, {{"recompute", recompute}, {"steps", "8"}});
+    must_succeed(runs.train("whole", flags));
+    must_succeed(runs.train("parts", with(flags, {{"steps", "8"}, {"checkpoint-every", "3"}, {"keep", "9"}})));
+    CHECK(difference(step_folder(runs.path("whole"), 8), step_folder(runs.path("parts"), 8)) == "");
+    for (const int step : {6, 8}) std::filesystem::remove_all(step_folder(runs.path("parts"), step));
+    must_succeed(runs.resume("parts"));
+    CHECK(difference(step_folder(runs.path("whole"), 8), step_folder(runs.path("parts"), 8)) == "");
+    // The masters are what is stored: most are not bf16 numbers.
+    const SafetensorsReader stored(step_folder(runs.path("whole"), 8) + "/model.safetensors");
+    const Tensor& weights = stored.at("transformer.h.0.mlp.c_fc.weight");
+    std::vector<float> values(size_t(weights.size()));
+    stored.copy(values.data(), weights.name, DType::f32, weights.shape, "");
+    size_t between = 0;
+    for (const float x : values) between += to_float(to_bf16(x)) != x;
+    CHECK(between > values.size() / 2);
+}
+
+TEST_CASE("the memory plan is what a run takes", "[train]" ON_DEVICE) {
+    const GptShape shape{3, 2, 128, 64, 300};
+    const int64_t B = 4, seq_len = 64;
+    for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
+        Cuda cuda;
+        const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
+        const MemoryPlan plan = memory_plan<bf16>(shape, B, seq_len, recompute, workspace);
+        const size_t before = cuda.free_bytes();
+        cuda.reserve_workspace(workspace);
+        Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, recompute);
+        AdamW<Cuda, bf16> adamw(cuda, model.parameters, {});
+        const size_t taken = before - cuda.free_bytes();
+        // The driver takes memory in pieces of 2 MiB.
+        const size_t pieces = 7 * (size_t(2) << 20);
+        CHECK(taken + pieces >= plan.total_bytes());
+        CHECK(taken <= plan.total_bytes() + pieces);
+#ifdef ANVIL_EMULATED
+        CHECK(taken == plan.total_bytes());
+        // And no op of a step needs more workspace than was planned.
+        const std::vector<int32_t> tokens(size_t(B * seq_len), 1);
+        Cuda::ToDevice<int32_t> to_device(cuda, B * seq_len);
+        model.initialize_weights(1);
+        model.forward(to_device.send(tokens.data(), B * seq_len), B, seq_len);
+        model.loss_and_gradient(to_device.send(tokens.data(), B * seq_len), 1);
+        model.backward(to_device.send(tokens.data(), B * seq_len));
+        CHECK(cuda.workspace_bytes() == workspace);
+#endif
+    }
+}
+
+TEST_CASE("what does not fit a GPU is said before the start, with what would", "[train]" ON_DEVICE) {
+    const TinyRuns runs;
+    const Finished plan = run(command_of(runs.flags("dry", with(kCuda, {{"dry-run", "true"}}))));
+    must_succeed(plan);
+    CHECK(contains(plan.out, "  weights "));
+    CHECK(contains(plan.out, "  total "));
+    CHECK_FALSE(std::filesystem::exists(runs.path("dry")));
+#ifdef ANVIL_EMULATED
+    const std::string small = "ANVIL_EMULATOR_MEMORY_MIB=64 ";
+    const Finished full =
+        run(small + command_of(runs.flags("full", with(kCuda, {{"batch-size", "3000"}, {"total-batch-size", "0"}}))));
+    CHECK(full.exit_code == 2);
+    CHECK(contains(full.err, "out of memory: --batch-size 3000 needs "));
+    CHECK(contains(full.err, "; --recompute block saves "));
+    const size_t at = full.err.find("MiB and there are");
+    REQUIRE(at != std::string::npos);
+    const size_t fits = full.err.find("--batch-size ", at);
+    REQUIRE(fits != std::string::npos);
+    const int largest = std::stoi(full.err.substr(fits + 13));
+    CHECK(largest > 1);
+    const FlagMap one_step = {{"steps", "1"}, {"total-batch-size", "0"}, {"warmup-steps", "0"}, {"dry-run", "true"}};
+    const auto dry = [&](int B) {
+        return run(small +
+                   command_of(runs.flags("fits", with(with(kCuda, one_step), {{"batch-size", std::to_string(B)}}))));
+    };
+    CHECK(contains(dry(largest).out, "  total "));
+#endif
+}
+
+TEST_CASE("a GPU's bf16 kernels refuse heads of another size than 64 and 128", "[train]" ON_DEVICE) {
+    const TinyRuns runs;
+    const Finished finished = runs.train("a", with(kCuda, {{"num-heads", "2"}, {"attention", "own"}}));
+    CHECK(finished.exit_code == 2);
+    CHECK(contains(finished.err, "attention: heads of 32 in bf16: the kernels take 64 or 128"));
+}

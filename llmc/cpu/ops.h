@@ -2,6 +2,7 @@
 #pragma once
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention.h"
+#include "llmc/cpu/cast.h"
 #include "llmc/cpu/cross_entropy.h"
 #include "llmc/cpu/embedding.h"
 #include "llmc/cpu/gelu.h"
@@ -14,3 +15,4 @@
 #include "llmc/cpu/rotary.h"
 #include "llmc/cpu/swiglu.h"
 #include "llmc/cpu/step_scalars.h"
+#include "llmc/cpu/transpose.h"

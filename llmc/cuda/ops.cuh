@@ -4,6 +4,7 @@
 #include "llmc/base/op_types.h"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"
+#include "llmc/cuda/cast.cuh"
 #include "llmc/cuda/cross_entropy.cuh"
 #include "llmc/cuda/embedding.cuh"
 #include "llmc/cuda/gelu.cuh"
@@ -16,6 +17,7 @@
 #include "llmc/cuda/rotary.cuh"
 #include "llmc/cuda/step_scalars.cuh"
 #include "llmc/cuda/swiglu.cuh"
+#include "llmc/cuda/transpose.cuh"
 
 // Workspace of a training step of N = B*T tokens in C channels, with layers up to `widest` wide: the largest of any
 // op's.

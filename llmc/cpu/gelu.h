@@ -7,6 +7,7 @@ Element by element over n; `backward` overwrites dinp, which may be dout itself.
 */
 #pragma once
 #include <cstdint>
+#include <limits>
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 
@@ -14,28 +15,31 @@ inline constexpr float kGeluMinus2Scale = -1.5957691216f;  // -2 sqrt(2/pi)
 inline constexpr float kGeluCube = 0.044715f;
 inline constexpr int64_t kGeluChunk = 4096;  // elements: large enough to hide the loop, small enough to stay in L1
 
-// sigmoid(2u)
-ANVIL_INLINE F32x16 gelu_sigmoid(F32x16 x) {
-    const F32x16 minus_2u = x * fma(x * x, broadcast(kGeluCube), broadcast(1)) * kGeluMinus2Scale;
-    return broadcast(1) / (exp(minus_2u) + 1);
+// e^-2u: sigmoid(2u) = 1 / (1 + e^-2u)
+ANVIL_INLINE F32x16 gelu_exp(F32x16 x) {
+    return exp(x * fma(x * x, broadcast(kGeluCube), broadcast(1)) * kGeluMinus2Scale);
 }
 
 inline void gelu_forward(Cpu& cpu, float* out, const float* inp, int64_t n) {
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
             const F32x16 x = load(inp + begin + i, width);
-            store(out + begin + i, x * gelu_sigmoid(x), width);
+            store(out + begin + i, x * (broadcast(1) / (gelu_exp(x) + 1)), width);
         });
     });
 }
 
 // d out / dx = s + x s (1 - s) d(2u)/dx  with  s = sigmoid(2u),  d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+// 1 - s is e^-2u s: the difference would keep no digit where s is near 1. An infinite e^-2u means that s is 0, and
+// takes part as the largest float: their product is to be 0, not NaN.
 inline void gelu_backward(Cpu& cpu, float* dinp, const float* dout, const float* inp, int64_t n) {
+    constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
-            const F32x16 x = load(inp + begin + i, width), s = gelu_sigmoid(x);
+            const F32x16 x = load(inp + begin + i, width), e = gelu_exp(x), s = broadcast(1) / (e + 1);
+            const F32x16 rest = (zeros() - max(zeros() - e, broadcast(-kLargest))) * s;
             const F32x16 slope = fma(x * x, broadcast(3 * kGeluCube), broadcast(1)) * -kGeluMinus2Scale;
-            const F32x16 derivative = fma(x * (s * (broadcast(1) - s)), slope, s);
+            const F32x16 derivative = fma(x * (s * rest), slope, s);
             store(dinp + begin + i, load(dout + begin + i, width) * derivative, width);
         });
     });

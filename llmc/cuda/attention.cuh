@@ -1,20 +1,26 @@
 /*
-Causal self-attention with a sliding window and grouped heads; the equations and shapes are those of
-llmc/cpu/attention.h. Two ways, by the type of the tensors:
+Causal self-attention with a sliding window and grouped heads (llmc/cpu/attention.h has the equations):
 
-  bf16   cuDNN's kernels where it has any and Cuda::attention lets it (cudnn_attention.h); else our own on tensor
-         cores, HS 64 or 128 (flash_attention_forward.cuh, flash_attention_backward.cuh)
-  fp32   multiply-adds, HS any multiple of 4 up to 256 (attention_fp32.cuh)
+  out[t] = sum over t - window <= s <= t of softmax_s(scale q[t] . k[s]) v[s]
 
-Scores, softmax and sums are fp32; weights and dS are rounded to bf16 to be multiplied. The same bits each time: no
-atomics, and no sum is shared by blocks. The tensors begin at multiples of 16 bytes.
+  qkv, dqkv (B, T, NH + 2 NKV, HS) T     out, dout (B, T, NH, HS) T     lse (B, NH, T) f32: saved for backward
+  dqkv =     (the natural logarithm in lse is the CPU's, so that any forward goes with any backward)
 
-Compute-bound. A query sees (T + 1) / 2 keys on average, at most window + 1; per score forward takes 4 HS FLOPs, and
-backward 14 HS: 10 HS if scores and dP were made once. Bytes, of elements of size e: forward reads and writes
-e B T (NH + 2 NKV) HS + e B T NH HS + 4 B NH T; backward e B T (2 (NH + 2 NKV) + 2 NH) HS + 4 B NH T, and dout, q, k and
-v twice, from L2 where they fit.
+Math      products of bf16 on tensor cores, of fp32 by multiply-adds; scores, softmax, sums f32. For bf16 weights and
+          dS are rounded to be multiplied
+Work      bf16: cuDNN's kernels where it has any and Cuda::attention lets it (cudnn_attention.h), else our own:
+          flash_attention_forward.cuh, flash_attention_backward.cuh; fp32: attention_fp32.cuh. In ours no atomics, and
+          no sum is shared by blocks: the same bits each time
+FLOPs     a score, seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A
+          query sees (T + 1) / 2 keys on average, with a window at most window + 1
+Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) +
+          4 B NH T at least, and dout, q, k, v once more, from L2 where they fit
+Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/attention_reference.h)
+Requires  NH % NKV == 0; HS 64 or 128 in bf16, any multiple of 4 up to 256 in fp32; tensors 16-byte aligned;
+          workspace: 8 bytes a row of scores in backward (attention_stats.cuh)
 */
 #pragma once
+#include <initializer_list>
 #include <type_traits>
 #include "llmc/base/check.h"  // require
 #include "llmc/cuda/attention_fp32.cuh"
@@ -34,10 +40,8 @@ void check_attention(const AttentionShape& s, std::initializer_list<const void*>
     else
         require(s.HS % 4 == 0 && s.HS <= 256, "attention: heads of %ld: the kernels take multiples of 4 up to 256",
                 s.HS);
-    require(s.T < 1 << 30 && s.B * s.NH * s.T < int64_t(1) << 34,
-            "attention: %ld x %ld heads of %ld tokens at once: "
-            "lower --batch-size or --seq-len",
-            s.B, s.NH, s.T);
+    require(s.T < 1 << 29 && s.B < 1 << 16 && s.NH < 1 << 16,
+            "attention: %ld sequences of %ld tokens with %ld heads: lower --batch-size or --seq-len", s.B, s.T, s.NH);
     ensure(s.score_scale() > 0);
     for (const void* tensor : tensors) ensure(reinterpret_cast<uintptr_t>(tensor) % 16 == 0);
 }

@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Collects what a bare machine lacks into .deps/, which git ignores and the Makefile looks into. Take that folder along.
+#
+#   scripts/carry_deps.sh                the headers of Catch2, CLI11, nlohmann-json and xxHash, as installed here
+#   scripts/carry_deps.sh --mpi          also Open MPI, as installed here by apt: `. .deps/mpi/env.sh` to use it there
+#   scripts/carry_deps.sh --wheels [DIR] also the headers of cuBLAS, cuDNN and NCCL out of NVIDIA's wheels, for a machine
+#                                        that has the libraries and not these. DIR: a folder with .whl files, or
+#                                        site-packages/nvidia; without it Python's own, else pip downloads them (1 GB)
+#
+# Into $DEPS_DIR if that is set. It says what it took and from where. Exit code 2 if something is not there, or if all of
+# it together is larger than 60 MB, which is no longer carried lightly.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+deps=${DEPS_DIR:-.deps}
+cxx=${CXX:-g++}
+max_mb=60
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+took() { printf '%-14s %s\n' "$1" "$2"; }
+
+mpi= wheels= wheels_from=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --mpi) mpi=1 ;;
+    --wheels)
+        wheels=1
+        if [ $# -gt 1 ] && [[ $2 != --* ]]; then
+            wheels_from=$2
+            shift
+        fi
+        ;;
+    *) fail "$1: expected --mpi or --wheels [DIR]" ;;
+    esac
+    shift
+done
+
+# ---- headers -------------------------------------------------------------------------------------------------------
+# The folder on the compiler's path that holds a header; what was carried before does not count.
+folder_with() {
+    local header=$1 folder
+    while read -r folder; do
+        if [ -f "$folder/$header" ]; then
+            (cd "$folder" && pwd -P)
+            return
+        fi
+    done < <("$cxx" -E -v -x c++ /dev/null 2>&1 >/dev/null | sed -n '/^#include </,/^End/s/^ //p')
+}
+
+# carry_header NAME PACKAGE WHAT HEADER...: WHAT, a file or folder beside the first HEADER that is found
+carry_header() {
+    local name=$1 package=$2 what=$3 header folder
+    shift 3
+    for header; do
+        folder=$(folder_with "$header")
+        [ -n "$folder" ] || continue
+        rm -rf "$deps/include/$what"
+        cp -RL "$folder/$what" "$deps/include/$what"
+        took "$name" "$folder/$what"
+        return
+    done
+    fail "$name is not installed here: run scripts/setup.sh --tests, or apt-get install $package"
+}
+
+command -v "$cxx" >/dev/null || fail "$cxx is not installed here: run scripts/setup.sh"
+mkdir -p "$deps/include" "$deps/lib"
+carry_header Catch2 catch2 catch2 catch2/catch_all.hpp catch2/catch.hpp
+carry_header CLI11 libcli11-dev CLI CLI/CLI.hpp
+carry_header nlohmann-json nlohmann-json3-dev nlohmann nlohmann/json.hpp
+carry_header xxHash libxxhash-dev xxhash.h xxhash.h
+# Version 3 of Catch2 has a library.
+if [ -f "$deps/include/catch2/catch_all.hpp" ]; then
+    library=$("$cxx" -print-file-name=libCatch2.a)
+    [ -f "$library" ] || fail "Catch2 is version 3 and its libCatch2.a was not found"
+    cp -L "$library" "$deps/lib/"
+    took 'its library' "$library"
+fi
+
+# ---- Open MPI ------------------------------------------------------------------------------------------------------
+# Its packages and those that it cannot start without. Its modules for InfiniBand and the like stay unused.
+carry_mpi() {
+    command -v dpkg-query >/dev/null || fail "--mpi: this is not Debian or Ubuntu: no packages to take Open MPI from"
+    local pattern found packages=() triplet into=$deps/mpi
+    for pattern in openmpi-bin openmpi-common 'libopenmpi[0-9]*' libopenmpi-dev 'libhwloc[0-9]*' 'libevent-core-*' \
+        'libevent-pthreads-*' 'libpmix[0-9]*' 'libmunge[0-9]*'; do
+        found=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$pattern" 2>/dev/null | sed -n 's/^installed //p')
+        [ -n "$found" ] || fail "--mpi: no package $pattern is installed here: apt-get install openmpi-bin libopenmpi-dev"
+        while read -r package; do packages+=("$package"); done <<<"$found"
+    done
+    triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || "$cxx" -print-multiarch)
+    rm -rf "$into"
+    mkdir -p "$into"
+    # Not its manuals, nor what only Fortran, Java and OpenSHMEM use. Links in /usr/lib stay links.
+    dpkg -L "${packages[@]}" | sort -u | grep -E '^/(usr/)?(bin|lib|share/(openmpi|pmix))' |
+        grep -vE '/(fortran|lib(oshmem|mpi_java|mpi_mpifh|mpi_use)[^/]*|(open|p)?shmem[^/]*)(/|$)' |
+        while read -r file; do
+            if [ -f "$file" ] || [ -L "$file" ]; then printf '%s\0' ".$file"; fi
+        done | tar -C / --no-recursion --null -cf - -T - | tar -C "$into" -xf -
+    # /lib may be a link to /usr/lib: one place for all. Links that lead out of what was taken are no use there.
+    for folder in bin lib; do
+        if [ -d "$into/$folder" ]; then
+            cp -a "$into/$folder/." "$into/usr/$folder/"
+            rm -rf "${into:?}/$folder"
+        fi
+    done
+    find "$into" -xtype l -delete
+    # `mpirun` and the like are links through /etc/alternatives, which is not taken along.
+    ln -sf orterun "$into/usr/bin/mpirun"
+    ln -sf opal_wrapper "$into/usr/bin/mpicxx"
+    cp "$into/usr/share/openmpi/mpic++-wrapper-data.txt" "$into/usr/share/openmpi/mpicxx-wrapper-data.txt"
+    ln -sf ../../libmpi.so.40 "$into/usr/lib/$triplet/openmpi/lib/libmpi.so"
+    cat >"$into/env.sh" <<END
+# Source this: Open MPI out of this folder, wherever it lies.
+mpi_root=\$(cd "\$(dirname "\${BASH_SOURCE[0]}")" && pwd)/usr
+mpi_lib=\$mpi_root/lib/$triplet
+export OPAL_PREFIX=\$mpi_root PMIX_PREFIX=\$mpi_root MPI_HOME=\$mpi_lib/openmpi PATH=\$mpi_root/bin:\$PATH
+export LD_LIBRARY_PATH=\$mpi_lib:\$mpi_lib/openmpi/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+# Modules for networks that are not there say so otherwise.
+export OMPI_MCA_mca_base_component_show_load_errors=0 PMIX_MCA_pcompress_base_silence_warning=1
+END
+    # shellcheck disable=SC1091
+    (. "$into/env.sh" && mpirun -np 2 true) || fail "--mpi: the copy in $into does not start"
+    took 'Open MPI' "packages ${packages[*]}"
+    local outside
+    # shellcheck disable=SC1091
+    outside=$(. "$into/env.sh" && ldd "$into/usr/bin/orterun" "$into/usr/lib/$triplet"/libmpi.so.* |
+        awk '/=> \// { print $3 }' | grep -v "^$(cd "$into" && pwd)" | sort -u | xargs -n1 basename | tr '\n' ' ')
+    took '  it expects' "${outside% }"
+}
+[ -z "$mpi" ] || carry_mpi
+
+# ---- NVIDIA's headers ----------------------------------------------------------------------------------------------
+# carry_wheel NAME PACKAGE FOLDER HEADER: a library's headers, out of site-packages/nvidia/FOLDER or its wheel: HEADER and
+# those that begin like it
+carry_wheel() {
+    local name=$1 package=$2 folder=$3 header=$4 wheel= from stem=${4%.h}
+    if [ -f "$wheels_from/$folder/include/$header" ]; then
+        from=$wheels_from/$folder/include
+    else
+        wheel=$(find "$wheels_from" -maxdepth 1 -name "${package//-/_}-*.whl" | sort -V | tail -n 1)
+        [ -n "$wheel" ] || fail "--wheels: neither $folder/include/$header nor a wheel of $package is in $wheels_from"
+        from=$scratch/$folder
+        python3 - "$wheel" "nvidia/$folder/include/" "$from" <<'END' || fail "--wheels: cannot unpack $wheel"
+import pathlib, sys, zipfile
+wheel, prefix, into = sys.argv[1:]
+with zipfile.ZipFile(wheel) as files:
+    for name in files.namelist():
+        if name.startswith(prefix) and not name.endswith("/"):
+            path = pathlib.Path(into, name[len(prefix):])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(files.read(name))
+END
+        [ -f "$from/$header" ] || fail "--wheels: no $header in $wheel"
+    fi
+    cp -L "$from/${stem%Lt}"*.h "$deps/include/"
+    took "$name" "${wheel:-$from}"
+}
+
+if [ -n "$wheels" ]; then
+    command -v python3 >/dev/null || fail "--wheels: python3 is not installed here"
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    if [ -z "$wheels_from" ]; then
+        wheels_from=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia
+        if [ ! -f "$wheels_from/cudnn/include/cudnn.h" ]; then
+            echo "downloading wheels of cuBLAS, cuDNN and NCCL (about 1 GB) for their headers"
+            wheels_from=$scratch
+            python3 -m pip download -q --disable-pip-version-check --no-deps -d "$scratch" \
+                nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13 ||
+                fail "--wheels: pip could not download them: give a folder that holds them, --wheels DIR"
+        fi
+    fi
+    [ -d "$wheels_from" ] || fail "--wheels $wheels_from: no such folder"
+    carry_wheel cuBLAS nvidia-cublas cu13 cublasLt.h
+    carry_wheel cuDNN nvidia-cudnn-cu13 cudnn cudnn.h
+    carry_wheel NCCL nvidia-nccl-cu13 nccl nccl.h
+fi
+
+# ---- the size ------------------------------------------------------------------------------------------------------
+# Tools of `make lint` may lie there too, and need not travel.
+bytes=$(du -sb --exclude=lint "$deps" | cut -f 1)
+took total "$(awk "BEGIN { printf \"%.1f MB\", $bytes / 1e6 }") in $deps"
+[ "$bytes" -le $((max_mb * 1000000)) ] || fail "$deps is larger than $max_mb MB: remove what need not travel"

@@ -282,6 +282,38 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 	$(if $(BENCH),,$(error no benchmark$(if $(OP), dev/bench/$(OP).cu; there are: $(notdir $(BENCHES)), in dev/bench)))
 	@set -e; for bench in $(BENCH); do $$bench; done
 
+# ---- NVIDIA's libraries, on a machine without a GPU ------------------------------------------------------------
+.PHONY: cudnn-plans run-cudnn-plans cublaslt-calls run-cublaslt-calls
+cublaslt-calls: ## are products described to cuBLASLt as they are meant? against one made here
+	@$(if $(HAVE_CUDA),,echo 'cublaslt-calls: skipped: it needs $(strip $(CUDA_MISSING))')
+	$(if $(HAVE_CUDA),@+$(SUBMAKE) run-cublaslt-calls VARIANT=cuda)
+
+cudnn-plans: ## has cuDNN a plan for every shape? three minutes
+	@$(if $(HAVE_CUDNN),,echo 'cudnn-plans: skipped: it needs $(or $(strip $(CUDA_MISSING)),cuDNN with its headers (set CUDNN_HOME or NVIDIA_WHEELS))')
+	$(if $(HAVE_CUDNN),@+$(SUBMAKE) run-cudnn-plans VARIANT=cuda USE_CUDNN=1)
+
+run-cublaslt-calls: $(O)/cublaslt-calls
+	@$< $(TEST_ARGS)
+
+run-cudnn-plans: $(O)/cudnn-plans $(O)/no_driver/libcuda.so.1
+	@LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} $< $(TEST_ARGS)
+
+# It is its own cuBLASLt and CUDA runtime: none of NVIDIA's are linked.
+$(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib)) $(CATCH2_LIBS)
+
+$(O)/cudnn-plans: $(O)/test/cudnn_plans.cpp.o $(ENGINE) $(O)/test/main.cpp.o
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+$(O)/no_driver/libcuda.so.1: test/no_driver.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) -Wall -Wextra -shared -fPIC $< -o $@
+
+-include $(wildcard $(O)/test/cudnn_plans.cpp.d $(O)/test/cublaslt_calls.cpp.d)
+
 # ---- house-keeping ---------------------------------------------------------------------------------------------
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
 # Formatters differ by version: this one and no other.
@@ -319,7 +351,7 @@ info: ## what was found, where, and why something was not
 	$(call row,build id,$(BUILD_ID))
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT CXXFLAGS_EXTRA CCACHE DEPS_DIR JOBS V=1'
 
 clean: ## remove what was built

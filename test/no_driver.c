@@ -2,7 +2,7 @@
 A CUDA driver that is there and does nothing: test/cudnn_plans.cpp is run with it as libcuda.so.1, so that cuDNN loads
 and plans kernels on a machine without a GPU. Nothing can be computed with it: cuInit says that there is no device.
 */
-int cuInit(unsigned flags) { return flags ? 34 : 34; /* CUDA_ERROR_STUB_LIBRARY */ }
+int cuInit(void) { return 34; /* CUDA_ERROR_STUB_LIBRARY */ }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cuDeviceGetCount(int* count) { return *count = 0; }
 int cuGetErrorString(int error, const char** text) { return *text = error ? "no driver" : "", 0; }

@@ -3,7 +3,14 @@
 #include "llmc/cpu/muon.h"
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
 
-constexpr MuonStep kStep{.learning_rate = 0.05, .momentum = 0.9, .beta2 = 0.75, .weight_decay = 0.5, .grad_scale = 0.5};
+constexpr MuonStep kStep{.learning_rate = 0.05, .momentum = 0.9, .beta2 = 0.75, .weight_decay = 0.5};
+
+// grad_scale, and whether anything may change
+static std::vector<StepScalars> scalars(double grad_scale, int applied) {
+    StepScalars s;
+    s.grad_scale = grad_scale, s.applied = applied;
+    return {s};
+}
 
 // One pack; more rows than blocks, and several chunks of them; more columns than threads; several rounds of a row.
 template <class T>
@@ -31,7 +38,8 @@ TEMPLATE_TEST_CASE("muon_momentum and muon_normalise agree with the CPU", "[muon
     const Floats grad = randn(n, 1), momentum = randn(n, 2);
     Cpu cpu;
     Floats want_momentum = momentum, x(n), row_squares(rows);
-    muon_momentum(cpu, x.data(), row_squares.data(), want_momentum.data(), grad.data(), R, K, step);
+    muon_momentum(cpu, x.data(), row_squares.data(), want_momentum.data(), grad.data(), R, K, step,
+                  scalars(0.5, 1).data());
     // What both sides normalise: rows of different sizes, one of zeros.
     Floats uneven = rounded<T>(x), uneven_squares(rows);
     for (int64_t r = 0; r < R; r++)
@@ -42,11 +50,12 @@ TEMPLATE_TEST_CASE("muon_momentum and muon_normalise agree with the CPU", "[muon
 
     Cuda cuda;
     uneven = rounded<T>(uneven);
+    const OnDevice<StepScalars> d_scalars(cuda, scalars(0.5, 1));
     const OnDevice<float> d_grad(cuda, grad), d_uneven_squares(cuda, uneven_squares);
     const auto got = twice_the_same([&] {
         OnDevice<float> d_momentum(cuda, momentum), d_row_squares(cuda, rows);
         OnDevice<T> d_x(cuda, n), d_uneven(cuda, uneven);
-        muon_momentum(cuda, d_x.data, d_row_squares.data, d_momentum.data, d_grad.data, R, K, step);
+        muon_momentum(cuda, d_x.data, d_row_squares.data, d_momentum.data, d_grad.data, R, K, step, d_scalars.data);
         muon_normalise(cuda, d_uneven.data, d_uneven_squares.data, R, K, step);
         return std::vector{d_momentum.get(), d_x.get(), d_row_squares.get(), d_uneven.get()};
     });
@@ -61,6 +70,7 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
     using T = TestType;
     const auto [R, K] = muon_shape<T>();
     MuonStep step = kStep;
+    constexpr bool kMaster = !std::is_same_v<T, float>;
     step.fixed_norm = GENERATE(true, false);
     const bool has_second = GENERATE(true, false);
     INFO(R << " x " << K << (step.fixed_norm ? ", fixed norm" : "") << (has_second ? ", second moments" : ""));
@@ -71,17 +81,22 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
     want_second = second;
     Cpu cpu;
     muon_squares(cpu, squares.data(), x.data(), R, K);
-    muon_scales(cpu, scales.data(), has_second ? want_second.data() : nullptr, squares.data(), R, K, step);
-    muon_update(cpu, want_weight.data(), x.data(), scales.data(), R, K, step);
+    muon_scales(cpu, scales.data(), has_second ? want_second.data() : nullptr, squares.data(), R, K, step,
+                scalars(1, 1).data());
+    muon_update(cpu, want_weight.data(), nullptr, x.data(), scales.data(), R, K, step, scalars(1, 1).data());
 
     Cuda cuda;
+    const OnDevice<StepScalars> d_scalars(cuda, scalars(1, 1));
     const OnDevice<T> d_x(cuda, x);
     const auto got = twice_the_same([&] {
-        OnDevice<float> d_squares(cuda, larger), d_scales(cuda, larger), d_second(cuda, second), d_weight(cuda, weight);
+        OnDevice<float> d_squares(cuda, larger), d_scales(cuda, larger), d_second(cuda, second), d_master(cuda, weight);
+        OnDevice<T> d_weight(cuda, rounded<T>(weight));
         muon_squares(cuda, d_squares.data, d_x.data, R, K);
-        muon_scales(cuda, d_scales.data, has_second ? d_second.data : nullptr, d_squares.data, R, K, step);
-        muon_update(cuda, d_weight.data, d_x.data, d_scales.data, R, K, step);
-        return std::vector{d_squares.get(), d_second.get(), d_scales.get(), d_weight.get()};
+        muon_scales(cuda, d_scales.data, has_second ? d_second.data : nullptr, d_squares.data, R, K, step,
+                    d_scalars.data);
+        muon_update(cuda, d_weight.data, kMaster ? d_master.data : nullptr, d_x.data, d_scales.data, R, K, step,
+                    d_scalars.data);
+        return std::vector{d_squares.get(), d_second.get(), d_scales.get(), d_master.get(), d_weight.get()};
     });
     const double units = tolerance<float>(std::min(R, K)) + tolerance<float>(std::max(R, K));
     check_relative("squares", got[0], squares, tolerance<float>(std::min(R, K)));
@@ -94,24 +109,31 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
         bounds.push_back(kEpsF32 * std::fabs(want_weight[i]) +
                          2 * units * (std::fabs(double(want_weight[i]) - weight[i]) + decay));
     }
-    check_within("weight", got[3], want_weight, bounds);
+    check_within("master", got[kMaster ? 3 : 4], want_weight, bounds);
+    if (kMaster) check_equal("weight", got[4], rounded<T>(got[3]));
 }
 
-TEST_CASE("muon's kernels: zeros stay zeros", "[muon]" ON_DEVICE) {
+TEST_CASE("muon's kernels: zeros stay zeros; a step that is not applied changes nothing", "[muon]" ON_DEVICE) {
     const int64_t R = 4, K = 8;
+    const int applied = GENERATE(0, 1);
     Cuda cuda;
-    const OnDevice<float> grad(cuda, Floats(32, 0));
+    const OnDevice<StepScalars> s(cuda, scalars(1, applied));
+    const OnDevice<float> grad(cuda, Floats(32, applied ? 0 : std::nanf("")));
     OnDevice<float> momentum(cuda, Floats(32, 0)), row_squares(cuda, 4), squares(cuda, 8), scales(cuda, 8);
-    OnDevice<float> second(cuda, Floats(8, 0)), weight(cuda, Floats(32, 2));
-    OnDevice<bf16> x(cuda, 32);
-    muon_momentum(cuda, x.data, row_squares.data, momentum.data, grad.data, R, K, kStep);
+    OnDevice<float> second(cuda, Floats(8, 0)), master(cuda, Floats(32, 2));
+    OnDevice<bf16> x(cuda, 32), weight(cuda, Floats(32, 2));
+    muon_momentum(cuda, x.data, row_squares.data, momentum.data, grad.data, R, K, kStep, s.data);
     muon_normalise(cuda, x.data, row_squares.data, R, K, kStep);
     muon_squares(cuda, squares.data, x.data, R, K);
-    muon_scales(cuda, scales.data, second.data, squares.data, R, K, kStep);
-    muon_update(cuda, weight.data, x.data, scales.data, R, K, kStep);
-    check_equal("X", x.get(), Floats(32, 0));
-    // No gradient is no reason against the decay.
-    check_close("weight", weight.get(), Floats(32, 2 - 0.05f * 0.5f * 2), kEpsF32);
+    muon_scales(cuda, scales.data, second.data, squares.data, R, K, kStep, s.data);
+    muon_update(cuda, weight.data, master.data, x.data, scales.data, R, K, kStep, s.data);
+    if (applied) check_equal("X", x.get(), Floats(32, 0));
+    check_equal("momentum", momentum.get(), Floats(32, 0));
+    check_equal("second moments", second.get(), Floats(8, 0));
+    // No gradient is no reason against the decay. 2 - 0.05 * 0.5 * 2.
+    const Floats want(32, applied ? 2 - 0.05f : 2);
+    check_close("master", master.get(), want, kEpsF32);
+    check_equal("weight", weight.get(), rounded<bf16>(want));
 }
 
 TEST_CASE("muon's kernels refuse rows that are not a multiple of 16 bytes", "[muon]" ON_DEVICE) {
@@ -119,9 +141,12 @@ TEST_CASE("muon's kernels refuse rows that are not a multiple of 16 bytes", "[mu
     OnDevice<bf16> x(cuda, 12);
     OnDevice<float> y(cuda, 12);
     const std::string rest = " of a (1, 12) matrix: its rows must be a multiple of 8, 16 bytes";
-    CHECK(error_of([&] { muon_momentum(cuda, x.data, y.data, y.data, y.data, 1, 12, kStep); }) ==
+    CHECK(error_of([&] { muon_momentum(cuda, x.data, y.data, y.data, y.data, 1, 12, kStep, nullptr); }) ==
           "2: muon_momentum" + rest);
     CHECK(error_of([&] { muon_normalise(cuda, x.data, y.data, 1, 12, kStep); }) == "2: muon_normalise" + rest);
     CHECK(error_of([&] { muon_squares(cuda, y.data, x.data, 1, 12); }) == "2: muon_squares" + rest);
-    CHECK(error_of([&] { muon_update(cuda, y.data, x.data, y.data, 1, 12, kStep); }) == "2: muon_update" + rest);
+    CHECK(error_of([&] { muon_update(cuda, x.data, y.data, x.data, y.data, 1, 12, kStep, nullptr); }) ==
+          "2: muon_update" + rest);
+    CHECK(contains(error_of([&] { muon_update<bf16>(cuda, x.data, nullptr, x.data, y.data, 1, 8, kStep, nullptr); }),
+                   "internal"));
 }

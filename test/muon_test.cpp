@@ -28,23 +28,23 @@ static const std::vector<MuonCase> kCases = {
       .fixed_norm = false}},
 };
 
+static const StepScalars kApplied{.applied = 1};
+
 // A sum of n squares: half a unit each in 16 lanes and their tree, or in rows of 32 and the chunks.
 static double sum_units(int64_t n) { return (double(n) / 16 + 5) / 2; }
 
 TEST_CASE("muon_momentum and muon_normalise agree with PyTorch", "[muon]") {
     const Fixture f("muon");
-    MuonCase test = GENERATE(from_range(kCases));
-    const auto [name, R, K, step] = test;
+    const auto [name, R, K, step] = GENERATE(from_range(kCases));
     INFO(name);
     const std::string prefix = name, want = "want." + prefix;
-    Floats grad = f.floats(prefix + ".grad");
-    test.step.grad_scale = 0.5;  // as in the reference
-    const Floats momentum = f.floats(prefix + ".momentum");
-    const auto got = on_any_threads([&](Cpu& cpu) {
+    const Floats grad = f.floats(prefix + ".grad"), momentum = f.floats(prefix + ".momentum");
+    const StepScalars scalars{.grad_scale = 0.5, .applied = 1};  // as in the reference
+    const auto got = on_any_threads([&, R = R, K = K, &step = step](Cpu& cpu) {
         Guarded m(momentum), x(grad.size()), row_squares{size_t(R)};
-        muon_momentum(cpu, x, row_squares, m, grad.data(), R, K, test.step);
+        muon_momentum(cpu, x, row_squares, m, grad.data(), R, K, step, &scalars);
         const Floats look_ahead = x.get();
-        muon_normalise(cpu, x, row_squares, R, K, test.step);
+        muon_normalise(cpu, x, row_squares, R, K, step);
         return std::vector{m.get(), look_ahead, row_squares.get(), x.get()};
     });
     // the difference, the constant and the sum, of terms as large as the rms; twice for what looks ahead
@@ -72,8 +72,8 @@ TEST_CASE("muon_squares, muon_scales and muon_update agree with PyTorch", "[muon
     const auto got = on_any_threads([&, R = R, K = K, &step = step](Cpu& cpu) {
         Guarded squares(second.size()), scales(second.size()), v(second), weight(start);
         muon_squares(cpu, squares, x.data(), R, K);
-        muon_scales(cpu, scales, has_second ? v.data() : nullptr, squares, R, K, step);
-        muon_update(cpu, weight, x.data(), scales, R, K, step);
+        muon_scales(cpu, scales, has_second ? v.data() : nullptr, squares, R, K, step, &kApplied);
+        muon_update(cpu, weight, nullptr, x.data(), scales, R, K, step, &kApplied);
         return std::vector{squares.get(), v.get(), weight.get()};
     });
     const double units = sum_units(std::min(R, K) + 16);
@@ -100,14 +100,14 @@ TEST_CASE("muon: zeros stay zeros, and a row of them does no harm", "[muon]") {
     Cpu cpu(1);
     Guarded x(grad.size()), row_squares{size_t(R)}, m(grad.size(), 0), squares{size_t(K)}, scales{size_t(K)},
         second(size_t(K), 0), weight(grad.size(), 2);
-    muon_momentum(cpu, x, row_squares, m, grad.data(), R, K, step);
+    muon_momentum(cpu, x, row_squares, m, grad.data(), R, K, step, &kApplied);
     muon_normalise(cpu, x, row_squares, R, K, step);
     CHECK(count_not_finite(x.get()) == 0);
     CHECK(Floats(x.data(), x + K) == Floats(size_t(K), 0));
     CHECK(std::fabs(rms(x, R * K) * std::sqrt(double(R * K)) - (whole ? 0 : 1 / 1.01)) < 1e-5);
     muon_squares(cpu, squares, x, R, K);
-    muon_scales(cpu, scales, second, squares, R, K, step);
-    muon_update(cpu, weight, x, scales, R, K, step);
+    muon_scales(cpu, scales, second, squares, R, K, step, &kApplied);
+    muon_update(cpu, weight, nullptr, x, scales, R, K, step, &kApplied);
     CHECK(count_not_finite(weight.get()) == 0);
     // No gradient is no reason against the decay: 2 - 0.5 * 0.25 * 2.
     CHECK(Floats(weight.data(), weight + K) == Floats(size_t(K), 1.75f));
@@ -118,8 +118,24 @@ TEST_CASE("muon_update: a weight decays unless the update makes it larger", "[mu
     const Floats x = {1, -1, 1, -1}, scales(4, 2);
     Cpu cpu(1);
     Guarded weight(Floats{4, 4, -4, -4});
-    muon_update(cpu, weight, x.data(), scales.data(), 1, 4, step);
+    muon_update(cpu, weight, nullptr, x.data(), scales.data(), 1, 4, step, &kApplied);
     CHECK(weight.get() == Floats{4 - 1 - 0.5f, 5, -5, -4 + 1 + 0.5f});
     CHECK(step.rate(4, 1) == 1);
     CHECK(step.rate(1, 4) == 0.5);
+}
+
+TEST_CASE("muon: a step that is not applied changes nothing", "[muon]") {
+    const int64_t R = 5, K = 9;
+    const MuonStep step{.learning_rate = 0.5, .momentum = 0.5, .beta2 = 0.5, .weight_decay = 0.25};
+    const StepScalars scalars{.applied = 0};
+    const Floats grad(size_t(R * K), std::nanf("")), x(grad.size(), 1), scales(size_t(K), 1);
+    const Floats start = randn(grad.size(), 1), second_start = randn(size_t(K), 2);
+    Cpu cpu(1);
+    Guarded ignored(grad.size()), row_squares{size_t(R)}, momentum(start), second(second_start), weight(start);
+    muon_momentum(cpu, ignored, row_squares, momentum, grad.data(), R, K, step, &scalars);
+    muon_scales(cpu, ignored, second, scales.data(), R, K, step, &scalars);
+    muon_update(cpu, weight, nullptr, x.data(), scales.data(), R, K, step, &scalars);
+    check_equal("momentum", momentum.get(), start);
+    check_equal("second moments", second.get(), second_start);
+    check_equal("weight", weight.get(), start);
 }

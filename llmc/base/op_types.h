@@ -70,7 +70,6 @@ struct AdamWHyper {
 // One step of Muon for one matrix (R, K), as nanochat has it (llmc/cpu/muon.h).
 struct MuonStep {
     double learning_rate, momentum, beta2, weight_decay;
-    double grad_scale = 1;   // what clipping multiplies the gradient by
     bool equal_rows = true;  // MuonEq: all rows have the same norm before the matrix is made orthogonal
     bool fixed_norm = true;  // Muon+: the orthogonal matrix has the norm of an exact one
     double margin = 1.01;    // how far below one the largest singular value stays

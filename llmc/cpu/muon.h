@@ -12,6 +12,8 @@ but the products in the middle, which make it orthogonal.
   muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale, and rate() of MuonStep
 
   grad, momentum, X, weight (R, K)     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
+grad is multiplied by the StepScalars' grad_scale on the way; momentum, V and weight keep their bits if the step is not
+applied. `master` is for other devices, whose weights need not be float.
 The norms come from the sums of squares that the pass before left behind: X is read and written once in each. Sums of R
 or K squares are taken in double, in order.
 */
@@ -19,7 +21,7 @@ or K squares are taken in double, in order.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // MuonStep
+#include "llmc/base/op_types.h"  // MuonStep, StepScalars
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/reduce.h"     // add_partials
 #include "llmc/cpu/simd.h"
@@ -34,8 +36,9 @@ ANVIL_INLINE float sum_of_squares(const float* row, int64_t n) {
 }
 
 inline void muon_momentum(Cpu& cpu, float* X, float* row_squares, float* momentum, const float* grad, int64_t R,
-                          int64_t K, const MuonStep& step) {
-    const float rest = float(1 - step.momentum), grad_scale = float(step.grad_scale);
+                          int64_t K, const MuonStep& step, const StepScalars* s) {
+    if (!s->applied) return;
+    const float rest = float(1 - step.momentum), grad_scale = float(s->grad_scale);
     parallel_for(cpu, R, [=](int64_t r) {
         for_lanes(K, [=](int64_t k, auto width) {
             const int64_t i = r * K + k;
@@ -81,8 +84,9 @@ inline void muon_squares(Cpu& cpu, float* squares, const float* X, int64_t R, in
     add_partials(cpu, squares, partials, num_row_chunks(R), K, K);
 }
 
-inline void muon_scales(Cpu&, float* scales, float* V, const float* squares, int64_t R, int64_t K,
-                        const MuonStep& step) {
+inline void muon_scales(Cpu&, float* scales, float* V, const float* squares, int64_t R, int64_t K, const MuonStep& step,
+                        const StepScalars* s) {
+    if (!s->applied) return;
     const int64_t n = std::max(R, K), reduced = std::min(R, K);
     double all = 0;
     for (int64_t i = 0; i < n; i++) all += double(squares[i]);
@@ -92,10 +96,10 @@ inline void muon_scales(Cpu&, float* scales, float* V, const float* squares, int
     for (int64_t i = 0; i < n; i++) {
         const double v = g_scale * g_scale * double(squares[i]) / double(reduced);
         V[i] = float(double(V[i]) + (1 - step.beta2) * (v - double(V[i])));
-        const double s = 1 / std::sqrt(std::max(double(V[i]), 1e-10));
+        const double s_i = 1 / std::sqrt(std::max(double(V[i]), 1e-10));
         before += v;
-        after += v * s * s;
-        scales[i] = float(g_scale * s);
+        after += v * s_i * s_i;
+        scales[i] = float(g_scale * s_i);
     }
     const double norm = std::sqrt(before * double(reduced)) / std::max(std::sqrt(after * double(reduced)), 1e-10);
     for (int64_t i = 0; i < n; i++) scales[i] = float(double(scales[i]) * norm);
@@ -107,8 +111,9 @@ ANVIL_INLINE F32x16 where_not_negative(F32x16 sign, F32x16 x) {
     return x;
 }
 
-inline void muon_update(Cpu& cpu, float* weight, const float* X, const float* scales, int64_t R, int64_t K,
-                        const MuonStep& step) {
+inline void muon_update(Cpu& cpu, float* weight, [[maybe_unused]] float* master, const float* X, const float* scales,
+                        int64_t R, int64_t K, const MuonStep& step, const StepScalars* s) {
+    if (!s->applied) return;
     const float minus_rate = float(-step.rate(R, K)), decay = float(step.weight_decay);
     parallel_for(cpu, R, [=](int64_t r) {
         for_lanes(K, [=](int64_t k, auto width) {

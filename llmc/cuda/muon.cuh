@@ -1,20 +1,21 @@
 /*
 Muon's element-wise steps for one matrix (R, K), around the products that make X orthogonal.
 
-  momentum, grad, weight (R, K) f32     X (R, K) T     row_squares (R) f32     squares, scales, V (max(R, K)) f32
-  (llmc/cpu/muon.h has the formulas and what comes after what)
+  weight, X (R, K) T     master, null if T is float: the weight (R, K) in f32, which it is rounded from
+  momentum, grad (R, K) f32     row_squares (R) f32     squares, scales, V (max(R, K)) f32
+  StepScalars in device memory  (llmc/cpu/muon.h has the formulas and what comes after what)
 
 Math      f32; sums of squares of X as rounded to T
 Work      momentum, update, squares of rows: a block a row. squares of columns: blocks of kMuonRows rows, then
           add_partials. normalise: each block adds up all R squares by itself and then takes rows. scales: one block
-Bytes     a matrix element: momentum 12 + s, normalise 2 s, squares s, update 8 + s, with s = sizeof(T)
-Accuracy  half a unit of T for X, and roundings of f32 (test/muon_cuda_test.cu); the same bits each time
-Requires  K % Pack<T>::size == 0, pointers 16-byte aligned
+Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalise 2 s, squares s, update 3 s, with a master 8 +
+2 s Accuracy  half a unit of T for X, and roundings of f32 (test/muon_cuda_test.cu); the same bits each time Requires  K
+% Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include <algorithm>
-#include "llmc/base/check.h"         // require
-#include "llmc/base/op_types.h"      // MuonStep
+#include "llmc/base/check.h"         // require, ensure
+#include "llmc/base/op_types.h"      // MuonStep, StepScalars
 #include "llmc/cuda/device.cuh"      // Pack, load16, store16, block_sum, launch
 #include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
 #include "llmc/cuda/reduce.cuh"      // add_partials
@@ -25,9 +26,11 @@ inline constexpr int kMuonRows = 64;  // a block of muon_column_squares_kernel
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
     muon_momentum_kernel(T* X, float* row_squares, float* momentum, const float* grad, int K, float rest,
-                         float grad_scale) {
+                         const StepScalars* s) {
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, shared, [kWarp]);
+    if (!s->applied) return;
+    const float grad_scale = float(s->grad_scale);
     const int64_t row = int64_t(blockIdx.x) * K;
     float squares = 0;
     for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
@@ -97,9 +100,11 @@ __global__ void __launch_bounds__(kMuonThreads) muon_column_squares_kernel(float
 
 // One block; T is float. n, reduced: the larger and the smaller of R and K.
 template <class T = float>
-__global__ void __launch_bounds__(1024) muon_scales_kernel(T* scales, float* V, const float* squares, int n,
-                                                           int reduced, float one_minus_beta2, bool fixed_norm) {
+__global__ void __launch_bounds__(1024)
+    muon_scales_kernel(T* scales, float* V, const float* squares, int n, int reduced, float one_minus_beta2,
+                       bool fixed_norm, const StepScalars* s) {
     SMEM_STATIC(float, shared, [kWarp]);
+    if (!s->applied) return;
     float sum = 0, before = 0, after = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += squares[i];
     const float norm = sqrtf(block_sum(sum, shared));
@@ -111,10 +116,10 @@ __global__ void __launch_bounds__(1024) muon_scales_kernel(T* scales, float* V, 
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         const float v = g_scale * g_scale * squares[i] / float(reduced);
         V[i] = fmaf(one_minus_beta2, v - V[i], V[i]);
-        const float s = 1 / sqrtf(fmaxf(V[i], 1e-10f));
+        const float factor = 1 / sqrtf(fmaxf(V[i], 1e-10f));
         before += v;
-        after = fmaf(v * s, s, after);
-        scales[i] = g_scale * s;
+        after = fmaf(v * factor, factor, after);
+        scales[i] = g_scale * factor;
     }
     before = sqrtf(block_sum(before, shared) * float(reduced));
     after = sqrtf(block_sum(after, shared) * float(reduced));
@@ -123,9 +128,10 @@ __global__ void __launch_bounds__(1024) muon_scales_kernel(T* scales, float* V, 
 
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
-    muon_update_kernel(float* weight, const T* X, const float* scales, bool scales_of_rows, int K, float rate,
-                       float weight_decay) {
+    muon_update_kernel(T* weight, float* master, const T* X, const float* scales, bool scales_of_rows, int K,
+                       float rate, float weight_decay, const StepScalars* s) {
     constexpr int P = Pack<T>::size;
+    if (!s->applied) return;
     const int64_t row = int64_t(blockIdx.x) * K;
     float scale[P];
     for (int i = 0; scales_of_rows && i < P; i++) scale[i] = scales[blockIdx.x];
@@ -133,12 +139,18 @@ __global__ void __launch_bounds__(kMuonThreads)
         if (!scales_of_rows) load_floats(scale, scales + k);
         const Pack<T> x = load16_streaming(X + row + k);
         float w[P];
-        load_floats(w, weight + row + k);
+        if constexpr (std::is_same_v<T, float>)
+            load_floats(w, weight + row + k);
+        else
+            load_floats(w, master + row + k);
+        Pack<T> stored;
         for (int i = 0; i < P; i++) {
             const float g = to_float(x[i]) * scale[i], decayed = g * w[i] >= 0 ? w[i] : 0;
             w[i] = fmaf(-rate, fmaf(weight_decay, decayed, g), w[i]);
+            stored[i] = from_float<T>(w[i]);
         }
-        store_floats(weight + row + k, w);
+        if constexpr (!std::is_same_v<T, float>) store_floats(master + row + k, w);
+        store16(weight + row + k, stored);
     }
 }
 
@@ -152,9 +164,9 @@ unsigned muon_threads(const char* op, int64_t R, int64_t K) {
 
 template <class T>
 void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
-                   const MuonStep& step) {
+                   const MuonStep& step, const StepScalars* s) {
     launch(cuda, "muon_momentum", muon_momentum_kernel<T>, unsigned(R), muon_threads<T>("muon_momentum", R, K), 0, X,
-           row_squares, momentum, grad, int(K), float(1 - step.momentum), float(step.grad_scale));
+           row_squares, momentum, grad, int(K), float(1 - step.momentum), s);
 }
 
 template <class T>
@@ -178,14 +190,16 @@ void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) 
 }
 
 inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* squares, int64_t R, int64_t K,
-                        const MuonStep& step) {
+                        const MuonStep& step, const StepScalars* s) {
     launch(cuda, "muon_scales", muon_scales_kernel<float>, 1, 1024, 0, scales, V, squares, int(std::max(R, K)),
-           int(std::min(R, K)), float(1 - step.beta2), step.fixed_norm);
+           int(std::min(R, K)), float(1 - step.beta2), step.fixed_norm, s);
 }
 
 template <class T>
-void muon_update(Cuda& cuda, float* weight, const T* X, const float* scales, int64_t R, int64_t K,
-                 const MuonStep& step) {
-    launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>("muon_update", R, K), 0, weight, X,
-           scales, R >= K, int(K), float(step.rate(R, K)), float(step.weight_decay));
+void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* scales, int64_t R, int64_t K,
+                 const MuonStep& step, const StepScalars* s) {
+    constexpr bool kHasMaster = !std::is_same_v<T, float>;
+    ensure(bool(master) == kHasMaster);
+    launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>("muon_update", R, K), 0, weight,
+           master, X, scales, R >= K, int(K), float(step.rate(R, K)), float(step.weight_decay), s);
 }

@@ -727,7 +727,7 @@ TEST_CASE("AddressSanitizer and UndefinedBehaviorSanitizer watch the kernels", "
         CHECK(contains(result.err, kernel));
         CHECK(contains(result.err, "emulator_cuda_test.cu:"));
     };
-    stopped("bug: static shared memory", "heap-buffer-overflow", "fill_static");
+    stopped("bug: static shared memory", "index 127 out of bounds", "fill_static");
     stopped("bug: dynamic shared memory", "heap-buffer-overflow", "fill_dynamic");
     stopped("bug: global memory", "heap-buffer-overflow", "fill_global");
     stopped("bug: int overflow", "signed integer overflow: 50000 * 50304", "index_in_int");

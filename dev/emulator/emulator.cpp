@@ -116,7 +116,7 @@ void fiber_entry() {
     finish_switch(nullptr);
     (*block.body)();
     Thread& thread = *current.thread;
-    if (thread.num_copies) fail("%u cp.async copies were never waited for", thread.num_copies);
+    if (!thread.copies.empty()) fail("%zu cp.async copies were never waited for", thread.copies.size());
     thread.state = Thread::done;
     block.num_live--;
     block.switch_to(block.next_ready());
@@ -206,7 +206,8 @@ void Block::run() {
         t.number = i, t.lane = i % 32, t.warp = i / 32;
         t.state = Thread::ready;
         t.op = "", t.site = {}, t.mask = 0, t.fenced = false;
-        t.num_copies = t.copy_group = 0;
+        t.copies.clear();
+        t.copy_group = 0;
         t.sanitizer_stack = nullptr;
         char* const top = t.stack + kStackBytes;
 #ifdef ANVIL_ASAN
@@ -410,13 +411,7 @@ void* shared_dynamic() {
 // The bytes are taken now, but land only when waited for: what is read earlier is NaN.
 void copy_async(void* to, const void* from, bool valid, Site site) {
     Thread& t = *current.thread;
-    if (t.num_copies == t.max_copies) {
-        t.max_copies = std::max(64u, 2 * t.max_copies);
-        t.copies = static_cast<AsyncCopy*>(std::realloc(t.copies, t.max_copies * sizeof *t.copies));
-    }
-    AsyncCopy& copy = t.copies[t.num_copies++];
-    copy.to = to, copy.group = t.copy_group, copy.site = site;
-    std::memset(copy.bytes, 0, sizeof copy.bytes);
+    AsyncCopy& copy = t.copies.emplace_back(AsyncCopy{to, {}, t.copy_group, site});
     if (valid) {
         note_access(from, sizeof copy.bytes, false, site);
         std::memcpy(copy.bytes, from, sizeof copy.bytes);
@@ -432,17 +427,12 @@ void copy_commit() { current.thread->copy_group++; }
 
 void copy_wait(unsigned groups_left) {
     Thread& t = *current.thread;
-    unsigned kept = 0;
-    for (unsigned i = 0; i < t.num_copies; i++) {
-        const AsyncCopy copy = t.copies[i];
-        if (copy.group + groups_left >= t.copy_group) {
-            t.copies[kept++] = copy;
-            continue;
-        }
+    std::erase_if(t.copies, [&](const AsyncCopy& copy) {
+        if (copy.group + groups_left >= t.copy_group) return false;
         note_access(copy.to, sizeof copy.bytes, true, copy.site);  // at any time from there to here
         std::memcpy(copy.to, copy.bytes, sizeof copy.bytes);
-    }
-    t.num_copies = kept;
+        return true;
+    });
 }
 
 #ifdef ANVIL_RACE

@@ -19,6 +19,7 @@ Kernels see none of this: they include <cuda_runtime.h>, which is the one in inc
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 #include "dev/emulator/include/vector_types.h"  // dim3, uint3
 
 namespace emulator {
@@ -48,8 +49,8 @@ struct Thread {
     void* operands = nullptr;  // of its pending warp operation
     int predicate = 0;         // of its pending __syncthreads_or, _and or _count
     bool fenced = false;       // __threadfence() was called: its atomics order memory from now on
-    AsyncCopy* copies = nullptr;
-    unsigned num_copies = 0, max_copies = 0, copy_group = 0;
+    std::vector<AsyncCopy> copies{};
+    unsigned copy_group = 0;
     void* stack_pointer = nullptr;
     char* stack = nullptr;
     void* sanitizer_stack = nullptr;

@@ -158,7 +158,8 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize bench lint format info help clean headers FORCE
+.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize bench bench-smoke run-bench-smoke lint \
+  format info help clean headers FORCE
 
 all: $(PROGRAMS) ## build what this machine can (the default)
 
@@ -313,6 +314,23 @@ $(O)/no_driver/libcuda.so.1: test/no_driver.c
 	$(Q)$(CC) -Wall -Wextra -shared -fPIC $< -o $@
 
 -include $(wildcard $(O)/test/cudnn_plans.cpp.d $(O)/test/cublaslt_calls.cpp.d)
+
+# On the emulator only those whose op has kernels yet.
+EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
+$(E)/bench/%: $(E)/dev/bench/%.cu.o $(EMULATED) $(ENGINE)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+-include $(EMULATED_BENCH:$(E)/bench/%=$(E)/dev/bench/%.cu.d)
+
+bench-smoke: ## run every benchmark on tiny shapes, on the CPU and the emulated GPU
+	@+$(SUBMAKE) run-bench-smoke VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
+
+run-bench-smoke: $(BENCH) $(EMULATED_BENCH)
+	@set -e; rm -f $(O)/bench-smoke.jsonl; for bench in $(BENCH) $(EMULATED_BENCH); do \
+	  $$bench --smoke --json $(O)/bench-smoke.jsonl; done; \
+	for bench in $(EMULATED_BENCH); do $$bench --smoke --fp32 --json $(O)/bench-smoke.jsonl; done; \
+	python3 scripts/perf_table.py --validate $(O)/bench-smoke.jsonl
 
 # ---- house-keeping ---------------------------------------------------------------------------------------------
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')

@@ -1,21 +1,27 @@
-// Speed of AdamW: param, m and v in and out, the gradient in.
-#include "dev/bench/bench.h"  // Bench, kShapes
+// Speed of AdamW: weights, m and v in and out, the gradient in; beside weights in bf16 their masters in float.
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/adamw.cuh"
+#else
 #include "llmc/cpu/adamw.h"
+#endif
 
-int main() {
-    Bench bench("adamw", Bound::memory);
-    const AdamWStep step{.learning_rate = 1e-4,
-                         .beta1 = 0.9,
-                         .beta2 = 0.95,
-                         .eps = 1e-8,
-                         .weight_decay = 0.1,
-                         .grad_scale = 0.5,
-                         .step = 100};
-    for (const BenchShape& s : kShapes) {
-        const int64_t n = s.num_params;
-        const Floats grad = random_floats(n);
-        Floats param = grad, m(size_t(n), 0), v(size_t(n), 0);
-        bench.run("adamw_update", s, 4. * 7 * double(n), 14. * double(n),
-                  [&] { adamw_update(bench.cpu, param.data(), m.data(), v.data(), grad.data(), n, step); });
-    }
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    constexpr bool kMaster = sizeof(T) < sizeof(float);
+    const AdamWHyper hyper{.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const auto scalars =
+        values_of(bench.device, std::vector{StepScalars{.grad_scale = 0.5, .updates = 100, .applied = 1}});
+    const int64_t n = s.num_params;
+    const auto grad = bench.random<float>(n);
+    auto param = bench.random<T>(n);
+    auto m = bench.random<float>(n), v = bench.random<float>(n), master = bench.random<float>(kMaster ? n : 1);
+    fill_zero(bench.device, v.data(), n);  // a sum of squares
+    const double bytes = kMaster ? 4 * 7 + sizeof(T) : 4 * 7;
+    bench.run("adamw_update", s, bytes * double(n), 14 * double(n), [&] {
+        adamw_update(bench.device, param.data(), kMaster ? master.data() : nullptr, m.data(), v.data(), grad.data(), n,
+                     hyper, scalars.data());
+    });
 }
+
+BENCHMARK("adamw", Bound::memory, measure)

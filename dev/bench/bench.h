@@ -1,132 +1,209 @@
 /*
-How an op is timed: `make bench OP=gelu` runs dev/bench/gelu.cu, which includes the op itself, never a copy.
+How an op is timed. dev/bench/gelu.cu includes the op itself, never a copy, and two compilers read it: g++ times the
+CPU's function (`make bench OP=gelu`), nvcc the GPU's (`make bench VARIANT=cuda OP=gelu`).
 
-  Bench bench("gelu", Bound::memory);
-  for (const BenchShape& s : kShapes) bench.run("gelu_forward", s, bytes, flops, [&] { gelu_forward(...); });
+  template <class T>
+  void measure(Bench& bench, const BenchShape& s) {
+      const auto inp = bench.random<T>(n);
+      auto out = bench.random<T>(n);
+      bench.run("gelu_forward", s, bytes, flops, [&] { gelu_forward(bench.device, out.data(), inp.data(), n); });
+  }
+  BENCHMARK("gelu", Bound::memory, measure)
 
 One line an op and shape: the median of the runs with the fastest and the 90th percentile, GB/s and GFLOP/s from the
 formulas given, and the percentage of what this machine does when it does nothing else, measured in the same run: a
-large copy, or fused multiply-adds in registers. `bytes` counts every tensor once, read or written. Above 100 % of a
-copy means that the tensors stayed in a cache.
+large copy, or arithmetic alone. `bytes` counts every tensor once, read or written. How a device is timed, and its
+shapes: bench_cpu.h, bench_cuda.cuh.
+
+  --json FILE    adds a line of JSON for each row to FILE; scripts/perf_table.py makes a table of them
+  --shape NAME   one shape instead of all
+  --fp32         float instead of bf16 (a GPU; the CPU has float only)
+  --smoke        tiny shapes, two runs: shows that the benchmark works and measures nothing
 */
 #pragma once
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <vector>
+#include "llmc/base/check.h"  // Error, require
 #include "llmc/base/rng.h"    // Rng
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/simd.h"    // F32x16, fma
 
 struct BenchShape {
     const char* name;
-    int64_t B, T, C, NH, V, Vp;
-    int64_t num_params;  // for what runs over all parameters; of GPT-2 124M, one layer's
+    int64_t B, T, C, NH, V, Vp, L;
+    int64_t num_params;  // for what runs over all parameters
     int64_t N() const { return B * T; }
     int64_t HS() const { return C / NH; }
+    // The logits exist for a chunk of rows at a time; on a GPU a chunk is long enough to fill it.
+    int64_t head_rows() const { return std::min<int64_t>(N(), 8192); }
 };
 
-inline constexpr BenchShape kShapes[] = {
-    {"small", 12, 64, 128, 4, 65, 128, 809856},
-    {"124M", 4, 64, 768, 12, 50257, 50304, 7087872},
-};
+// GPT-2 without its last norm's few numbers: what AdamW and the gradients' norm run over.
+constexpr int64_t gpt2_params(int64_t L, int64_t C, int64_t Vp, int64_t T) {
+    return (Vp + T) * C + L * (12 * C * C + 13 * C);
+}
+
+inline constexpr BenchShape kSmokeShape = {"smoke", 2, 32, 128, 2, 65, 128, 1, 4096};
 
 enum class Bound { memory, compute };
 
-// What an exponential counts for in the FLOPs: its range reduction, polynomial and scaling (llmc/cpu/simd.h).
-inline constexpr double kExpFlops = 20;
+struct Timing {
+    double median, fastest, p90;  // seconds
+    int runs;
+};
 
-using Floats = std::vector<float>;
-
-// n floats in [-scale, scale)
-inline Floats random_floats(int64_t n, float scale = 1) {
-    Rng rng(uint64_t(n), Stream::tests);
-    Floats x(static_cast<size_t>(n));
-    for (float& value : x) value = scale * (float(rng.next() >> 40) * 0x1p-23f - 1);
-    return x;
+inline Timing timing_of(std::vector<double> seconds) {
+    std::sort(seconds.begin(), seconds.end());
+    const size_t n = seconds.size();
+    return {seconds[n / 2], seconds[0], seconds[n * 9 / 10], int(n)};
 }
 
-inline std::vector<int32_t> random_tokens(int64_t n, int64_t V) {
+// Token k with a probability of about 1/(k + 1), as words in a text: a few tokens in many rows.
+inline std::vector<int32_t> text_like_tokens(int64_t n, int64_t V) {
     Rng rng(uint64_t(n), Stream::tests);
     std::vector<int32_t> tokens(static_cast<size_t>(n));
-    for (int32_t& token : tokens) token = int32_t(rng.below(uint64_t(V)));
+    for (int32_t& token : tokens) token = int32_t(std::pow(double(V), rng.uniform())) - 1;
     return tokens;
 }
 
-struct Timing {
-    double median, fastest, p90;  // seconds
-};
+#if defined(__CUDACC__) || defined(ANVIL_EMULATED)
+#define BENCH_CUDA 1
+#include "dev/bench/bench_cuda.cuh"
+#else
+#define BENCH_CUDA 0
+#include "dev/bench/bench_cpu.h"
+#endif
 
-// Runs f for about a fifth of a second, five times at least, after a warm-up.
-template <class F>
-Timing time_of(F f) {
-    using Clock = std::chrono::steady_clock;
-    f();
-    std::vector<double> seconds;
-    for (double total = 0; seconds.size() < 5 || (total < 0.2 && seconds.size() < 10000);) {
-        const Clock::time_point start = Clock::now();
-        f();
-        seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-        total += seconds.back();
+struct BenchFlags {
+    std::string json, shape;
+    bool fp32 = !BENCH_CUDA, smoke = false;
+
+    BenchFlags(int argc, char** argv) {
+        for (int i = 1; i < argc; i++) {
+            const std::string flag = argv[i];
+            const bool has_value = i + 1 < argc;
+            if (flag == "--json" && has_value)
+                json = argv[++i];
+            else if (flag == "--shape" && has_value)
+                shape = argv[++i];
+            else if (flag == "--fp32")
+                fp32 = true;
+            else if (flag == "--smoke")
+                smoke = true;
+            else
+                require(false, "%s: expected --json FILE, --shape NAME, --fp32 or --smoke", flag.c_str());
+        }
+        std::string names;
+        for (const BenchShape& s : kShapes) names += std::string(" ") + s.name;
+        require(shape.empty() || (names + " ").find(" " + shape + " ") != std::string::npos,
+                "--shape %s: expected one of%s", shape.c_str(), names.c_str());
     }
-    std::sort(seconds.begin(), seconds.end());
-    return {seconds[seconds.size() / 2], seconds[0], seconds[seconds.size() * 9 / 10]};
-}
-
-// bytes/s, read and written, of copying 128 MiB
-inline double copy_peak(Cpu& cpu) {
-    constexpr int64_t kBytes = 128 << 20, kChunk = 1 << 20;
-    std::vector<char> from(kBytes, 1), to(kBytes, 2);
-    const Timing timing = time_of([&] {
-        parallel_chunks(cpu, kBytes, kChunk, [&](int64_t begin, int64_t end) {
-            std::memcpy(&to[size_t(begin)], &from[size_t(begin)], size_t(end - begin));
-        });
-    });
-    return 2 * double(kBytes) / timing.fastest;
-}
-
-// FLOP/s of multiply-adds that never leave the registers: enough independent chains to hide the latency
-inline double fma_peak(Cpu& cpu) {
-    constexpr int kChains = 12 / kRegisters > 0 ? 12 / kRegisters : 1;
-    constexpr int64_t kRounds = 1 << 20;
-    Floats sink(size_t(cpu.num_threads) * kLanes);
-    const Timing timing = time_of([&] {
-        parallel_for(cpu, cpu.num_threads, [&](int64_t thread) {
-            const F32x16 factor = load(sink.data()) + 0.5f;
-            F32x16 sums[kChains];
-            for (F32x16& sum : sums) sum = factor;
-            for (int64_t round = 0; round < kRounds; round++)
-#pragma GCC unroll 12
-                for (int i = 0; i < kChains; i++) sums[i] = fma(sums[i], factor, factor);
-            for (int i = 1; i < kChains; i++) sums[0] += sums[i];
-            store(&sink[size_t(thread) * kLanes], sums[0] * 0);
-        });
-    });
-    return 2. * kLanes * kChains * kRounds * cpu.num_threads / timing.fastest;
-}
+};
 
 struct Bench {
-    Cpu cpu;
+    BenchFlags flags;
+    const char* op;
     Bound bound;
-    double peak;
+    Device device;
+    Stopwatch stopwatch;
+    double peak;  // bytes or FLOPs a second
 
     // Measures the machine's peak and prints it.
-    Bench(const char* op, Bound bound) : bound(bound) {
-        peak = bound == Bound::memory ? copy_peak(cpu) : fma_peak(cpu);
-        std::printf("# %s on the CPU, %d threads; 100 %% is %.1f %s\n", op, cpu.num_threads, peak / 1e9,
-                    bound == Bound::memory ? "GB/s: a copy of 128 MiB" : "GFLOP/s: multiply-adds in registers");
+    Bench(const BenchFlags& flags, const char* op, Bound bound)
+        : flags(flags), op(op), bound(bound), stopwatch(device, flags.smoke) {
+        peak = bound == Bound::memory ? copy_peak(device, stopwatch) : compute_peak(device, stopwatch, flags.fp32);
+        std::printf("# %s, %s, %s; ", op, device_text(device).c_str(), dtype());
+        if (flags.smoke)
+            std::printf("a smoke test: the numbers mean nothing\n");
+        else
+            std::printf("100 %% is %.1f %s\n", peak / 1e9,
+                        bound == Bound::memory ? "GB/s: " kCopyText : "GFLOP/s: " kComputeText);
     }
 
-    template <class F>
-    void run(const char* what, const BenchShape& shape, double bytes, double flops, F f) {
-        const Timing timing = time_of(f);
-        const double used = (bound == Bound::memory ? bytes : flops) / timing.median;
-        std::printf("%-30s %-5s  %9.4f ms  (min %9.4f, p90 %9.4f)  %7.2f GB/s  %8.2f GFLOP/s  %4.0f %%\n", what,
+    const char* dtype() const { return flags.fp32 ? "fp32" : "bf16"; }
+
+    template <class T>
+    Values<T> random(int64_t n, float scale = 1) {
+        return random_values<T>(device, n, scale);
+    }
+    Values<int32_t> tokens(int64_t n, int64_t V) { return values_of(device, text_like_tokens(n, V)); }
+
+    // measure(*this, shape) for each shape; one that is too large for this machine is passed over.
+    template <class Measure>
+    void each_shape(Measure measure) {
+        if (flags.smoke) return measure(*this, kSmokeShape);
+        for (const BenchShape& shape : kShapes) {
+            if (!flags.shape.empty() && flags.shape != shape.name) continue;
+            try {
+                measure(*this, shape);
+            } catch (const Error& error) {
+                if (error.exit_code != kExitUsage) throw;
+                std::printf("%-34s %-5s  not run: %s\n", op, shape.name, error.what());
+            }
+        }
+    }
+
+    // `rival`: what else does this work; a memory-bound op on a GPU is held against a copy of as many bytes.
+    template <class F, class Rival = std::nullptr_t>
+    Timing run(const char* what, const BenchShape& shape, double bytes, double flops, F f,
+               const char* rival_name = nullptr, Rival rival = {}) {
+        const Timing timing = stopwatch.time(f);
+        Timing other{};
+        if constexpr (!std::is_same_v<Rival, std::nullptr_t>)
+            other = stopwatch.time(rival);
+        else if (kHasCopyRival && bound == Bound::memory)
+            rival_name = "copy", other = stopwatch.time(CopyOf(device, bytes));
+        print(what, shape, bytes, flops, timing, rival_name, other);
+        return timing;
+    }
+
+    void print(const char* what, const BenchShape& shape, double bytes, double flops, const Timing& timing,
+               const char* rival_name = nullptr, const Timing& rival = {}) {
+        const double percent = 100 * (bound == Bound::memory ? bytes : flops) / timing.median / peak;
+        std::printf("%-34s %-5s  %9.4f ms  (min %9.4f, p90 %9.4f)  %7.2f GB/s  %9.2f GFLOP/s  %4.0f %%", what,
                     shape.name, timing.median * 1e3, timing.fastest * 1e3, timing.p90 * 1e3,
-                    bytes / timing.median / 1e9, flops / timing.median / 1e9, 100 * used / peak);
+                    bytes / timing.median / 1e9, flops / timing.median / 1e9, percent);
+        if (rival_name) std::printf("  %s %9.4f ms", rival_name, rival.median * 1e3);
+        std::printf("\n");
         std::fflush(stdout);
+        if (flags.json.empty()) return;
+        std::FILE* file = std::fopen(flags.json.c_str(), "a");
+        require(file, "--json %s: cannot be written: %s", flags.json.c_str(), std::strerror(errno));
+        std::fprintf(file,
+                     "{\"type\": \"bench\", \"op\": \"%s\", \"what\": \"%s\", \"shape\": \"%s\", \"device\": \"%s\", "
+                     "\"dtype\": \"%s\", \"bound\": \"%s\", \"runs\": %d, \"median_ms\": %.6g, \"min_ms\": %.6g, "
+                     "\"p90_ms\": %.6g, \"bytes\": %.0f, \"flops\": %.0f, \"peak\": %.6g, \"percent\": %.2f, ",
+                     op, what, shape.name, device_text(device).c_str(), dtype(),
+                     bound == Bound::memory ? "memory" : "compute", timing.runs, timing.median * 1e3,
+                     timing.fastest * 1e3, timing.p90 * 1e3, bytes, flops, peak, percent);
+        if (rival_name) std::fprintf(file, "\"rival\": \"%s\", \"rival_ms\": %.6g, ", rival_name, rival.median * 1e3);
+        std::fprintf(file, "\"smoke\": %s}\n", flags.smoke ? "true" : "false");
+        require(std::fclose(file) == 0, "--json %s: cannot be written: %s", flags.json.c_str(), std::strerror(errno));
     }
 };
+
+template <class Measure>
+int bench_main(int argc, char** argv, const char* op, Bound bound, Measure measure) try {
+    const BenchFlags flags(argc, argv);
+    Bench bench(flags, op, bound);
+    bench.each_shape(measure);
+    return 0;
+} catch (const Error& error) {
+    std::fprintf(stderr, "error: %s: %s\n", op, error.what());
+    return error.exit_code;
+}
+
+#if BENCH_CUDA
+#define BENCHMARK(op, bound, measure)                                                        \
+    int main(int argc, char** argv) {                                                        \
+        return bench_main(argc, argv, op, bound, [](Bench& bench, const BenchShape& shape) { \
+            bench.flags.fp32 ? measure<float>(bench, shape) : measure<bf16>(bench, shape);   \
+        });                                                                                  \
+    }
+#else
+#define BENCHMARK(op, bound, measure) \
+    int main(int argc, char** argv) { return bench_main(argc, argv, op, bound, measure<float>); }
+#endif

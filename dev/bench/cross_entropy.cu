@@ -1,21 +1,25 @@
-// Speed of softmax cross-entropy. The fused form works in place, so from the second run on it reads its own gradients:
-// other numbers, the same work.
-#include "dev/bench/bench.h"  // Bench, kShapes
+// Speed of softmax cross-entropy, a chunk of rows as the head makes them. The fused form works in place, so from the
+// second run on it reads its own gradients: other numbers, the same work.
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/cross_entropy.cuh"
+#else
 #include "llmc/cpu/cross_entropy.h"
+#endif
 
-int main() {
-    Bench bench("cross_entropy", Bound::memory);
-    for (const BenchShape& s : kShapes) {
-        const int64_t N = s.N();
-        const auto targets = random_tokens(N, s.V);
-        Floats logits = random_floats(N * s.Vp, 4), losses(static_cast<size_t>(N));
-        const double read = 4. * double(N * s.V), n = double(N * s.V);
-        bench.run("cross_entropy_forward", s, read, (kExpFlops + 3) * n, [&] {
-            cross_entropy_forward(bench.cpu, losses.data(), logits.data(), targets.data(), N, s.V, s.Vp);
-        });
-        bench.run("cross_entropy_forward_backward", s, read + 4. * double(N * s.Vp), (kExpFlops + 4) * n, [&] {
-            cross_entropy_forward_backward(bench.cpu, losses.data(), logits.data(), targets.data(), 1.f / float(N), N,
-                                           s.V, s.Vp);
-        });
-    }
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    const int64_t N = s.head_rows();
+    const auto targets = bench.tokens(N, s.V);
+    auto logits = bench.random<T>(N * s.Vp, 4);
+    auto losses = bench.random<float>(N);
+    const double n = double(N * s.V), read = sizeof(T) * n, written = sizeof(T) * double(N * s.Vp);
+    bench.run("cross_entropy_forward", s, read, (kExpFlops + 3) * n,
+              [&] { cross_entropy_forward(bench.device, losses.data(), logits.data(), targets.data(), N, s.V, s.Vp); });
+    bench.run("cross_entropy_forward_backward", s, read + written, (kExpFlops + 4) * n, [&] {
+        cross_entropy_forward_backward(bench.device, losses.data(), logits.data(), targets.data(), 1.f / float(N), N,
+                                       s.V, s.Vp);
+    });
 }
+
+BENCHMARK("cross_entropy", Bound::memory, measure)

@@ -1,21 +1,26 @@
-// Speed of the embedding: one row of wte and one of wpe in, one row out.
-#include "dev/bench/bench.h"  // Bench, kShapes
+// Speed of the embedding: one row of wte and one of wpe in, one row out. Tokens are as frequent as in text.
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/embedding.cuh"
+#else
 #include "llmc/cpu/embedding.h"
+#endif
 
-int main() {
-    Bench bench("embedding", Bound::memory);
-    for (const BenchShape& s : kShapes) {
-        const int64_t N = s.N();
-        const auto tokens = random_tokens(N, s.V);
-        const Floats wte = random_floats(s.V * s.C), wpe = random_floats(s.T * s.C), dout = random_floats(N * s.C);
-        Floats out = dout, dwte = wte, dwpe = wpe;
-        const double row_bytes = 4. * double(N * s.C);  // wpe is as good as free: T rows for all sequences
-        bench.run("embedding_forward", s, 2 * row_bytes, double(N * s.C), [&] {
-            embedding_forward(bench.cpu, out.data(), tokens.data(), wte.data(), wpe.data(), s.B, s.T, s.C);
-        });
-        // dout in, a row of dwte in and out
-        bench.run("embedding_backward", s, 3 * row_bytes, 2 * double(N * s.C), [&] {
-            embedding_backward(bench.cpu, dwte.data(), dwpe.data(), dout.data(), tokens.data(), s.B, s.T, s.C);
-        });
-    }
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    const int64_t N = s.N(), C = s.C;
+    const auto tokens = bench.tokens(N, s.V);
+    const auto wte = bench.random<T>(s.V * C), wpe = bench.random<T>(s.T * C), dout = bench.random<T>(N * C);
+    auto out = bench.random<T>(N * C);
+    auto dwte = bench.random<float>(s.V * C), dwpe = bench.random<float>(s.T * C);
+    // wpe is as good as free: T rows for all sequences
+    const double n = double(N * C), bytes = sizeof(T) * n;
+    bench.run("embedding_forward", s, 2 * bytes, n,
+              [&] { embedding_forward(bench.device, out.data(), tokens.data(), wte.data(), wpe.data(), s.B, s.T, C); });
+    // dout in, a row of dwte in and out
+    bench.run("embedding_backward", s, bytes + 4 * 2 * n, 2 * n, [&] {
+        embedding_backward(bench.device, dwte.data(), dwpe.data(), dout.data(), tokens.data(), s.B, s.T, C);
+    });
 }
+
+BENCHMARK("embedding", Bound::memory, measure)

@@ -1,16 +1,21 @@
 // Speed of GELU between the two matrices of the MLP: 4 C columns.
-#include "dev/bench/bench.h"  // Bench, kShapes
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/gelu.cuh"
+#else
 #include "llmc/cpu/gelu.h"
+#endif
 
-int main() {
-    Bench bench("gelu", Bound::memory);
-    for (const BenchShape& s : kShapes) {
-        const int64_t n = s.N() * 4 * s.C;
-        const Floats inp = random_floats(n, 3), dout = random_floats(n);
-        Floats out = inp, dinp = inp;
-        bench.run("gelu_forward", s, 4. * 2 * double(n), (kExpFlops + 7) * double(n),
-                  [&] { gelu_forward(bench.cpu, out.data(), inp.data(), n); });
-        bench.run("gelu_backward", s, 4. * 3 * double(n), (kExpFlops + 15) * double(n),
-                  [&] { gelu_backward(bench.cpu, dinp.data(), dout.data(), inp.data(), n); });
-    }
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    const int64_t elements = s.N() * 4 * s.C;
+    const auto inp = bench.random<T>(elements, 3), dout = bench.random<T>(elements);
+    auto out = bench.random<T>(elements), dinp = bench.random<T>(elements);
+    const double n = double(elements), bytes = sizeof(T) * n;
+    bench.run("gelu_forward", s, 2 * bytes, (kExpFlops + 7) * n,
+              [&] { gelu_forward(bench.device, out.data(), inp.data(), elements); });
+    bench.run("gelu_backward", s, 3 * bytes, (kExpFlops + 15) * n,
+              [&] { gelu_backward(bench.device, dinp.data(), dout.data(), inp.data(), elements); });
 }
+
+BENCHMARK("gelu", Bound::memory, measure)

@@ -1,13 +1,17 @@
 // Speed of the gradients' sum of squares: one read.
-#include "dev/bench/bench.h"  // Bench, kShapes
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/global_norm.cuh"
+#else
 #include "llmc/cpu/global_norm.h"
+#endif
 
-int main() {
-    Bench bench("global_norm", Bound::memory);
-    for (const BenchShape& s : kShapes) {
-        const Floats x = random_floats(s.num_params);
-        double sum = 0;
-        bench.run("global_norm_squared", s, 4. * double(s.num_params), 2. * double(s.num_params),
-                  [&] { global_norm_squared(bench.cpu, &sum, x.data(), s.num_params); });
-    }
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    const auto x = bench.random<float>(s.num_params);  // gradients are float whatever the weights are
+    auto sum = values_of(bench.device, std::vector<double>(1));
+    bench.run("global_norm_squared", s, 4. * double(s.num_params), 2. * double(s.num_params),
+              [&] { global_norm_squared(bench.device, sum.data(), x.data(), s.num_params); });
 }
+
+BENCHMARK("global_norm", Bound::memory, measure)

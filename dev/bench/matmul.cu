@@ -1,36 +1,86 @@
-// Speed of the matrix products of one layer and of the head. Backward makes two products: twice the FLOPs.
-#include "dev/bench/bench.h"  // Bench, kShapes
+// Speed of the matrix products of GPT-2 with what is fused into them, beside the products alone: of each layer, of the
+// head, and the sum over a model. Backward makes two products: twice the FLOPs.
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/matmul.cuh"
+#else
 #include "llmc/cpu/matmul.h"
+#endif
 
-int main() {
-    Bench bench("matmul", Bound::compute);
-    for (const BenchShape& s : kShapes) {
-        const struct {
-            const char *forward, *backward;
-            int64_t C, OC;
-            bool has_bias;
-        } layers[] = {
-            {"matmul_forward  attn.c_attn", "matmul_backward attn.c_attn", s.C, 3 * s.C, true},
-            {"matmul_forward  attn.c_proj", "matmul_backward attn.c_proj", s.C, s.C, true},
-            {"matmul_forward  mlp.c_fc", "matmul_backward mlp.c_fc", s.C, 4 * s.C, true},
-            {"matmul_forward  mlp.c_proj", "matmul_backward mlp.c_proj", 4 * s.C, s.C, true},
-            {"matmul_forward  head", "matmul_backward head", s.C, s.Vp, false},
-        };
-        for (const auto& [forward, backward, C, OC, has_bias] : layers) {
-            const int64_t N = s.N(), in = C, columns = OC;
-            const Floats inp = random_floats(N * C), weight = random_floats(OC * C), bias = random_floats(OC);
-            const Floats dout = random_floats(N * OC);
-            Floats out = dout, dinp = inp, dweight = weight, dbias = bias;
-            const float* added = has_bias ? bias.data() : nullptr;
-            float* dadded = has_bias ? dbias.data() : nullptr;
-            const double flops = 2. * double(N * C) * double(OC), bytes = 4. * double(N * C + OC * C + N * OC);
-            bench.run(forward, s, bytes, flops,
-                      [&] { matmul_forward(bench.cpu, out.data(), inp.data(), weight.data(), added, N, in, columns); });
-            const double backward_bytes = bytes + 4. * double(N * C + 2 * OC * C);  // dinp out; dweight in and out
-            bench.run(backward, s, backward_bytes, 2 * flops, [&] {
-                matmul_backward(bench.cpu, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(), weight.data(),
-                                N, in, columns);
-            });
-        }
-    }
+struct Layer {
+    const char* name;
+    int64_t N, C, OC;
+    double times;  // a step
+    enum Kind { with_bias, gelu_behind, gelu_before, alone } kind;
+};
+
+struct Sums {
+    double seconds = 0, alone_seconds = 0, flops = 0, bytes = 0;
+};
+
+template <class T>
+void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& forward, Sums& backward) {
+    const int64_t N = layer.N, C = layer.C, OC = layer.OC;
+    const auto inp = bench.random<T>(N * C), weight = bench.random<T>(OC * C), dout = bench.random<T>(N * OC);
+    const auto bias = bench.random<T>(OC), hidden_before = bench.random<T>(N * C);
+    auto out = bench.random<T>(N * OC), hidden = bench.random<T>(N * OC), dinp = bench.random<T>(N * C);
+    auto dweight = bench.random<float>(OC * C), dbias = bench.random<float>(OC);
+    const T* no_bias = nullptr;
+    float* no_dbias = nullptr;
+    Device& device = bench.device;
+
+    const auto measure_pass = [&](const char* pass, Sums& sums, double bytes, double flops, auto fused, auto alone) {
+        const std::string what = format("matmul_%s %s", pass, layer.name);
+        const Timing fused_time = bench.stopwatch.time(fused), alone_time = bench.stopwatch.time(alone);
+        bench.print(what.c_str(), s, bytes, flops, fused_time, "product alone", alone_time);
+        sums.seconds += layer.times * fused_time.median, sums.alone_seconds += layer.times * alone_time.median;
+        sums.flops += layer.times * flops, sums.bytes += layer.times * bytes;
+    };
+    const double n_in = double(N * C), n_out = double(N * OC), n_weight = double(OC * C), flops = 2 * n_in * double(OC);
+    const bool behind = layer.kind == Layer::gelu_behind, before = layer.kind == Layer::gelu_before;
+    const T* added = layer.kind == Layer::alone ? no_bias : bias.data();
+    float* dadded = layer.kind == Layer::alone ? no_dbias : dbias.data();
+    measure_pass(
+        "forward", forward, sizeof(T) * (n_in + n_weight + (behind ? 2 : 1) * n_out), flops,
+        [&] {
+            if (behind)
+                matmul_gelu_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C, OC);
+            else
+                matmul_forward(device, out.data(), inp.data(), weight.data(), added, N, C, OC);
+        },
+        [&] { matmul_forward(device, out.data(), inp.data(), weight.data(), no_bias, N, C, OC); });
+    // inp, weight and dout in, dinp out, dweight in and out
+    measure_pass(
+        "backward", backward, sizeof(T) * ((before ? 3 : 2) * n_in + n_weight + n_out) + 4 * 2 * n_weight, 2 * flops,
+        [&] {
+            if (before)
+                matmul_gelu_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),
+                                     hidden_before.data(), weight.data(), N, C, OC);
+            else
+                matmul_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(), weight.data(), N,
+                                C, OC);
+        },
+        [&] {
+            matmul_backward(device, dinp.data(), dweight.data(), no_dbias, dout.data(), inp.data(), weight.data(), N, C,
+                            OC);
+        });
 }
+
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    const int64_t N = s.N(), rows = s.head_rows();
+    const double L = double(s.L);
+    Sums forward, backward;
+    for (const Layer& layer : {Layer{"attn.c_attn", N, s.C, 3 * s.C, L, Layer::with_bias},
+                               Layer{"attn.c_proj", N, s.C, s.C, L, Layer::with_bias},
+                               Layer{"mlp.c_fc", N, s.C, 4 * s.C, L, Layer::gelu_behind},
+                               Layer{"mlp.c_proj", N, 4 * s.C, s.C, L, Layer::gelu_before},
+                               Layer{"head", rows, s.C, s.Vp, double(N) / double(rows), Layer::alone}})
+        measure_layer<T>(bench, s, layer, forward, backward);
+    for (const auto& [what, sums] :
+         {std::pair{"matmul_forward, a model", forward}, {"matmul_backward, a model", backward}})
+        bench.print(what, s, sums.bytes, sums.flops, {sums.seconds, sums.seconds, sums.seconds, 1}, "product alone",
+                    {sums.alone_seconds, sums.alone_seconds, sums.alone_seconds, 1});
+}
+
+BENCHMARK("matmul", Bound::compute, measure)

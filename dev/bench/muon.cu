@@ -1,26 +1,38 @@
 // Speed of Muon's element-wise steps on one matrix of the MLP, (4 C, C).
-#include "dev/bench/bench.h"  // Bench, kShapes
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/muon.cuh"
+#else
 #include "llmc/cpu/muon.h"
+#endif
 
-int main() {
-    Bench bench("muon", Bound::memory);
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
     const MuonStep step{.learning_rate = 0.02, .momentum = 0.95, .beta2 = 0.9, .weight_decay = 0.1};
-    const StepScalars scalars{.applied = 1};
-    for (const BenchShape& s : kShapes) {
-        const int64_t R = 4 * s.C, K = s.C;
-        const Floats grad = random_floats(R * K);
-        Floats X = grad, momentum = grad, weight = grad, squares(size_t(R), 1), scales = squares, second = squares;
-        const double n = double(R * K);
-        bench.run("muon_momentum", s, 4 * 4 * n, 8 * n, [&] {
-            muon_momentum(bench.cpu, X.data(), squares.data(), momentum.data(), grad.data(), R, K, step, &scalars);
-        });
-        bench.run("muon_normalise", s, 4 * 2 * n, n,
-                  [&] { muon_normalise(bench.cpu, X.data(), squares.data(), R, K, step); });
-        bench.run("muon_squares", s, 4 * n, 2 * n, [&] { muon_squares(bench.cpu, squares.data(), X.data(), R, K); });
-        bench.run("muon_scales", s, 4 * 4 * double(R), 16 * double(R),
-                  [&] { muon_scales(bench.cpu, scales.data(), second.data(), squares.data(), R, K, step, &scalars); });
-        bench.run("muon_update", s, 4 * 3 * n, 7 * n, [&] {
-            muon_update(bench.cpu, weight.data(), nullptr, X.data(), scales.data(), R, K, step, &scalars);
-        });
-    }
+    constexpr bool kMaster = sizeof(T) < sizeof(float);
+    const auto scalars = values_of(bench.device, std::vector{StepScalars{.updates = 100, .applied = 1}});
+    const int64_t R = 4 * s.C, K = s.C;
+    const auto grad = bench.random<float>(R * K);
+    auto X = bench.random<T>(R * K);
+    auto weight = bench.random<T>(R * K);
+    auto momentum = bench.random<float>(R * K), master = bench.random<float>(kMaster ? R * K : 1);
+    const std::vector<float> ones(size_t(R), 1);
+    auto squares = values_of(bench.device, ones), scales = values_of(bench.device, ones);
+    auto second = values_of(bench.device, ones);
+    const double n = double(R * K), e = sizeof(T);
+    bench.run("muon_momentum", s, (4 * 3 + e) * n, 8 * n, [&] {
+        muon_momentum(bench.device, X.data(), squares.data(), momentum.data(), grad.data(), R, K, step, scalars.data());
+    });
+    bench.run("muon_normalise", s, 2 * e * n, n,
+              [&] { muon_normalise(bench.device, X.data(), squares.data(), R, K, step); });
+    bench.run("muon_squares", s, e * n, 2 * n, [&] { muon_squares(bench.device, squares.data(), X.data(), R, K); });
+    bench.run("muon_scales", s, 4 * 4 * double(R), 16 * double(R), [&] {
+        muon_scales(bench.device, scales.data(), second.data(), squares.data(), R, K, step, scalars.data());
+    });
+    bench.run("muon_update", s, (kMaster ? 4 * 2 + 2 * e : 3 * e) * n, 7 * n, [&] {
+        muon_update(bench.device, weight.data(), kMaster ? master.data() : nullptr, X.data(), scales.data(), R, K, step,
+                    scalars.data());
+    });
 }
+
+BENCHMARK("muon", Bound::memory, measure)

@@ -1,14 +1,18 @@
-// Speed of what a step decides: the mean of a micro-batch's losses. The decision itself is one square root.
-#include "dev/bench/bench.h"  // Bench, kShapes
+// Speed of what a step sums up and decides: the mean of the losses of a micro-batch, and one thread's decision.
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/step_scalars.cuh"
+#else
 #include "llmc/cpu/step_scalars.h"
+#endif
 
-int main() {
-    Bench bench("step_scalars", Bound::memory);
-    for (const BenchShape& s : kShapes) {
-        const Floats losses = random_floats(s.N());
-        StepScalars scalars;
-        bench.run("add_mean_loss", s, 4. * double(s.N()), double(s.N()),
-                  [&] { add_mean_loss(bench.cpu, &scalars, losses.data(), s.N(), 0.5); });
-        bench.run("decide_step", s, sizeof scalars, 3, [&] { decide_step(bench.cpu, &scalars, 1); });
-    }
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    const auto losses = bench.random<float>(s.N());
+    auto scalars = values_of(bench.device, std::vector<StepScalars>(1));
+    bench.run("add_mean_loss", s, 4 * double(s.N()), double(s.N()),
+              [&] { add_mean_loss(bench.device, scalars.data(), losses.data(), s.N(), 0.5); });
+    bench.run("decide_step", s, 2 * sizeof(StepScalars), 4, [&] { decide_step(bench.device, scalars.data(), 1); });
 }
+
+BENCHMARK("step_scalars", Bound::memory, measure)

@@ -1,17 +1,21 @@
 // Speed of SwiGLU with 8/3 C gates a row, Llama's ratio, rounded down to a multiple of 32.
-#include "dev/bench/bench.h"  // Bench, kShapes
+#include "dev/bench/bench.h"  // Bench, BENCHMARK
+#if BENCH_CUDA
+#include "llmc/cuda/swiglu.cuh"
+#else
 #include "llmc/cpu/swiglu.h"
+#endif
 
-int main() {
-    Bench bench("swiglu", Bound::memory);
-    for (const BenchShape& s : kShapes) {
-        const int64_t N = s.N(), C = 8 * s.C / 3 / 32 * 32;
-        const Floats inp = random_floats(N * 2 * C, 3), dout = random_floats(N * C);
-        Floats out = dout, dinp = inp;
-        const double n = double(N * C);
-        bench.run("swiglu_forward", s, 4 * 3 * n, (kExpFlops + 4) * n,
-                  [&] { swiglu_forward(bench.cpu, out.data(), inp.data(), N, C); });
-        bench.run("swiglu_backward", s, 4 * 5 * n, (kExpFlops + 10) * n,
-                  [&] { swiglu_backward(bench.cpu, dinp.data(), dout.data(), inp.data(), N, C); });
-    }
+template <class T>
+void measure(Bench& bench, const BenchShape& s) {
+    const int64_t N = s.N(), C = 8 * s.C / 3 / 32 * 32;
+    const auto inp = bench.random<T>(N * 2 * C, 3), dout = bench.random<T>(N * C);
+    auto out = bench.random<T>(N * C), dinp = bench.random<T>(N * 2 * C);
+    const double n = double(N * C), bytes = sizeof(T) * n;
+    bench.run("swiglu_forward", s, 3 * bytes, (kExpFlops + 4) * n,
+              [&] { swiglu_forward(bench.device, out.data(), inp.data(), N, C); });
+    bench.run("swiglu_backward", s, 5 * bytes, (kExpFlops + 10) * n,
+              [&] { swiglu_backward(bench.device, dinp.data(), dout.data(), inp.data(), N, C); });
 }
+
+BENCHMARK("swiglu", Bound::memory, measure)

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Writes what a GPU run measured into doc/performance.md, between its markers.
+
+    scripts/perf_table.py RESULTS            a folder that scripts/gpu_check.sh wrote, doc/results/GPU-DATE
+    scripts/perf_table.py                    the newest folder under doc/results/; none: "not measured yet"
+    scripts/perf_table.py --check            exit code 1 if the page is not what it would write
+    scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a row that it can read
+
+RESULTS holds machine.json (where and with what it was measured), bench.jsonl (rows of dev/bench, see bench.h) and
+train.jsonl (training runs). Rows in which another library wins stay in the table. Needs Python 3 and nothing else.
+"""
+import argparse
+import json
+import math
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "doc/performance.md"
+NOT_MEASURED = "not measured yet\n"
+
+TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
+NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
+
+# doc/performance.md says where these come from: (kind, pattern of `what`, goal), the first that matches counts.
+# fraction: percent of the peak; rival: at most so many times the rival's time.
+GOALS = [
+    ("fraction", r"layernorm_backward|rmsnorm_backward", 75),
+    ("rival", r"attention_", 1.5),
+    ("fraction", r"matmul_", 88),
+    ("fraction", r"", 85),
+]
+
+
+class UserError(Exception):
+    pass
+
+
+def read_rows(path):
+    """The rows of a file of JSON lines; the last one of a kind counts, as when a benchmark is run again."""
+    rows = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not a line of JSON: {error}") from None
+        if not isinstance(row, dict) or row.get("type") not in ("bench", "train"):
+            raise UserError(f'{path}:{number}: expected an object of type "bench" or "train"')
+        if row["type"] == "bench":
+            check_bench_row(f"{path}:{number}", row)
+        rows[tuple(row.get(key) for key in ("type", "device", "what", "shape", "dtype", "attention"))] = row
+    return list(rows.values())
+
+
+def check_bench_row(where, row):
+    for key in TEXTS:
+        if not isinstance(row.get(key), str) or not row[key]:
+            raise UserError(f"{where}: {key}: expected text, found {row.get(key)!r}")
+    for key in NUMBERS:
+        value = row.get(key)
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+            raise UserError(f"{where}: {key}: expected a number above zero, found {value!r}")
+    if not row["min_ms"] <= row["median_ms"] <= row["p90_ms"]:
+        raise UserError(f"{where}: expected min_ms <= median_ms <= p90_ms")
+    if row["bound"] not in ("memory", "compute"):
+        raise UserError(f"{where}: bound: expected memory or compute, found {row['bound']}")
+    if ("rival" in row) != ("rival_ms" in row):
+        raise UserError(f"{where}: expected both or none of rival and rival_ms")
+
+
+def goal_of(row):
+    """The goal as text and whether the row reaches it; empty where it has no say: a rival that was not measured."""
+    for kind, pattern, goal in GOALS:
+        if re.match(pattern, row["what"]):
+            break
+    if kind == "fraction":
+        return f"{goal} %", row["percent"] >= goal
+    if row.get("rival") is None:
+        return "", None
+    return f"{goal} x {row['rival']}", row["median_ms"] <= goal * row["rival_ms"]
+
+
+def table(header, rows):
+    lines = [header, ["---"] + ["--:"] * (len(header) - 1)] + rows
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def bench_table(rows):
+    lines = []
+    for row in rows:
+        seconds = row["median_ms"] * 1e-3
+        rate = f"{row['bytes'] / seconds / 1e9:.0f} GB/s"
+        if row["bound"] == "compute":
+            rate = f"{row['flops'] / seconds / 1e12:.1f} TFLOP/s"
+        rival = ""
+        if "rival" in row:
+            times = row["median_ms"] / row["rival_ms"]
+            rival = f"{row['rival']} {row['rival_ms'] * 1e3:.1f} us ({times:.2f} x)"
+        goal, met = goal_of(row)
+        verdict = "" if met is None else f"{goal}: {'met' if met else '**missed**'}"
+        lines.append([f"{row['what']}, {row['shape']}, {row['dtype']}", f"{row['median_ms'] * 1e3:.1f}",
+                      f"{row['min_ms'] * 1e3:.1f} to {row['p90_ms'] * 1e3:.1f}", rate, f"{row['percent']:.0f} %", rival,
+                      verdict])  # fmt: skip
+    return table(["op, shape, type", "median us", "min to p90", "rate", "of peak", "beside it", "goal"], lines)
+
+
+def train_table(rows):
+    lines = [[row["what"], row["attention"], f"{row['tokens_per_second']:.0f}", f"{row['step_ms']:.2f}",
+              "" if row.get("mfu_percent") is None else f"{row['mfu_percent']:.1f} %"] for row in rows]  # fmt: skip
+    return table(["run", "attention", "tok/s", "step ms", "MFU"], lines)
+
+
+def page_text(folder):
+    """What stands between the markers for one folder of results."""
+    if folder is None:
+        return NOT_MEASURED
+    try:
+        machine = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}/machine.json: {error}") from None
+    text = table(["measured on", ""], [[key, str(value)] for key, value in machine.items()])
+    rows = [row for name in ("bench.jsonl", "train.jsonl") if (folder / name).is_file() for row in read_rows(folder / name)]
+    if any(row.get("smoke") for row in rows):
+        raise UserError(f"{folder}: rows of a --smoke run are no measurements")
+    bench = [row for row in rows if row["type"] == "bench"]
+    if bench:
+        peaks = sorted({(row["dtype"], row["bound"], row["peak"]) for row in bench})
+        text += "\nPeaks measured in the same runs: " + ", ".join(
+            f"{peak / 1e9:.0f} GB/s copied" if bound == "memory" else f"{peak / 1e12:.0f} TFLOP/s in {dtype}"
+            for dtype, bound, peak in widest(peaks)) + ".\n"  # fmt: skip
+        text += "\n" + bench_table(bench)
+    train = [row for row in rows if row["type"] == "train"]
+    return text + ("\n" + train_table(train) if train else "")
+
+
+def widest(peaks):
+    """Of each kind the largest: every benchmark measures its own, and they differ by little."""
+    largest = {}
+    for dtype, bound, peak in peaks:
+        key = (dtype if bound == "compute" else "", bound)
+        largest[key] = max(largest.get(key, (dtype, bound, 0)), (dtype, bound, peak), key=lambda entry: entry[2])
+    return [largest[key] for key in sorted(largest)]
+
+
+def with_results(page, text):
+    begin, end = "<!-- results: scripts/perf_table.py -->\n", "<!-- end of results -->\n"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise UserError(f"{PAGE}: expected the lines {begin.strip()} and {end.strip()}, once each, in this order")
+    return page[: page.index(begin) + len(begin)] + "\n" + text + "\n" + page[page.index(end) :]
+
+
+def newest_results():
+    folders = [path.parent for path in (ROOT / "doc/results").glob("*/machine.json")]
+    return max(folders, key=lambda path: (path.name.rsplit("-", 3)[1:], path.name)) if folders else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="?", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--validate", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--page", type=pathlib.Path, default=PAGE, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    try:
+        if args.validate:
+            print(f"{args.validate}: {len(read_rows(args.validate))} rows")
+            return 0
+        page = args.page.read_text(encoding="utf-8")
+        wanted = with_results(page, page_text(args.results or newest_results()))
+        if args.check:
+            if page != wanted:
+                raise UserError(f"{args.page} is not up to date: run scripts/perf_table.py")
+        else:
+            args.page.write_text(wanted, encoding="utf-8")
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -206,3 +206,11 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     fs::remove(runs.path("data/tokenizer.json"));
     refused({}, {"no tokenizer.json", "give --vocab-size"});
 }
+
+TEST_CASE("a device or type that is not there", "[train_errors]") {
+    const TinyRuns runs;
+    check_refused(runs.train("a", {{"device", "cuda"}}),
+                  {"--device cuda: this build of Anvil has no CUDA", "make info"});
+    check_refused(runs.train("a", {{"dtype", "bf16"}}), {"--dtype bf16 is for GPUs"});
+    CHECK_FALSE(fs::exists(runs.path("a")));
+}

@@ -136,6 +136,14 @@ def cross_entropy():
         losses.backward(torch.full((N,), 0.25, dtype=torch.float64))  # dloss
         f.want(f"want.{case}losses", losses)
         f.want(f"want.{case}dlogits", logits.grad)
+    # Logits far below the cap, about as large, and far beyond it.
+    for N, V, scale, softcap in [(1, 5, 1, 15), (5, 65, 8, 15), (4, 301, 3, 30), (3, 33, 100, 8)]:
+        case = f"{N}x{V}.softcap."
+        logits, targets = f.floats(case + "logits", N, V, scale=scale), f.ints(case + "targets", N, below=V)
+        losses = F.cross_entropy(softcap * torch.tanh(logits / softcap), targets, reduction="none")
+        losses.backward(torch.full((N,), 0.25, dtype=torch.float64))  # dloss
+        f.want(f"want.{case}losses", losses)
+        f.want(f"want.{case}dlogits", logits.grad)
     # GPT-2's vocabulary: the logits are bell(50257, (3, 50257), 2), and every 53rd column of the gradient is kept.
     logits = torch.from_numpy(bell(50257, (3, 50257), 2)).double().requires_grad_()
     targets = torch.tensor([50256, 0, 31337])

@@ -26,12 +26,13 @@ static Floats without_padding(const Floats& rows, int64_t N, int64_t V, int64_t 
 }
 
 // {losses of forward, losses of forward_backward, dlogits (N,V)}
-static std::vector<Floats> run_both(const Floats& logits, const Ints& targets, int64_t N, int64_t V, int64_t Vp) {
+static std::vector<Floats> run_both(const Floats& logits, const Ints& targets, int64_t N, int64_t V, int64_t Vp,
+                                    float softcap = 0) {
     const Floats rows = padded(logits, N, V, Vp);
     auto got = on_any_threads([&](Cpu& cpu) {
         Guarded losses{size_t(N)}, fused_losses{size_t(N)}, dlogits(rows);
-        cross_entropy_forward(cpu, losses, rows.data(), targets.data(), N, V, Vp);
-        cross_entropy_forward_backward(cpu, fused_losses, dlogits, targets.data(), kLoss, N, V, Vp);
+        cross_entropy_forward(cpu, losses, rows.data(), targets.data(), N, V, Vp, softcap);
+        cross_entropy_forward_backward(cpu, fused_losses, dlogits, targets.data(), kLoss, N, V, Vp, softcap);
         return std::vector{losses.get(), fused_losses.get(), dlogits.get()};
     });
     got[2] = without_padding(got[2], N, V, Vp);
@@ -49,6 +50,38 @@ TEST_CASE("cross_entropy agrees with PyTorch", "[cross_entropy]") {
     check_close("losses", got[0], f.floats(want + "losses"), 4 * kEpsF32);
     check_close("losses of the fused op", got[1], f.floats(want + "losses"), 4 * kEpsF32);
     check_close("dlogits", got[2], f.floats(want + "dlogits"), 8 * kEpsF32);
+}
+
+TEST_CASE("cross_entropy of capped logits agrees with PyTorch", "[cross_entropy]") {
+    const Fixture f("cross_entropy");
+    const auto [N, V, Vp, softcap] = GENERATE(
+        table<int, int, int, float>({{1, 5, 5, 15.f}, {5, 65, 128, 15.f}, {4, 301, 384, 30.f}, {3, 33, 64, 8.f}}));
+    const std::string name = format("%dx%d.softcap.", N, V), want = "want." + name;
+    INFO(name << " padded to " << Vp);
+    const auto got = run_both(f.floats(name + "logits"), f.ints(name + "targets"), N, V, Vp, softcap);
+    // A capped logit c - 2c / (e + 1) is rounded as a number below 2c twice, which with e's error makes 2c units. A
+    // loss is the difference of two such errors, and so is the exponent of a probability.
+    const Floats losses = f.floats(want + "losses");
+    std::vector<double> bounds;
+    for (const float loss : losses) bounds.push_back(4 * kEpsF32 * (std::fabs(loss) + softcap));
+    check_within("losses", got[0], losses, bounds);
+    check_within("losses of the fused op", got[1], losses, bounds);
+    check_close("dlogits", got[2], f.floats(want + "dlogits"), (8 + 4 * softcap) * kEpsF32);
+}
+
+TEST_CASE("cross_entropy: a cap far above all logits changes nothing, one far below makes them equal",
+          "[cross_entropy]") {
+    const int64_t N = 3, V = 40;
+    const Floats logits = randn(size_t(N * V), 1);
+    const Ints targets = {1, 2, 39};
+    const auto plain = run_both(logits, targets, N, V, 48), capped = run_both(logits, targets, N, V, 48, 1e4f);
+    // c - 2c / (e + 1) is as coarse as c: 2c units, as above, and tanh(y) is y up to y^3 / 3 < 1e-7 of |logits| < 5
+    for (size_t i = 0; i < size_t(N); i++) CHECK(std::fabs(capped[0][i] - plain[0][i]) <= 4e4 * kEpsF32 + 2e-6);
+    Floats huge = logits;
+    for (float& x : huge) x = std::fabs(x) < 0.01f ? 1e30f : x * 1e30f;
+    const auto flat = run_both(huge, targets, N, V, 48, 1e-3f);  // every one of them is +-c, and the slope is 0
+    for (const float d : flat[2]) CHECK(d == 0);
+    for (const float loss : flat[1]) CHECK(std::fabs(loss - std::log(40.f)) <= 2e-3f + 4 * kEpsF32 * 4);
 }
 
 TEST_CASE("cross_entropy over GPT-2's padded vocabulary agrees with PyTorch", "[cross_entropy]") {
@@ -84,7 +117,7 @@ TEST_CASE("cross_entropy hands a NaN on", "[cross_entropy]") {
     const int64_t at = GENERATE(0, 20, 39);
     Floats logits = randn(size_t(N * V), 1);
     logits[size_t(V + at)] = std::nanf("");
-    const auto got = run_both(logits, {1, 2, 3}, N, V, 128);
+    const auto got = run_both(logits, {1, 2, 3}, N, V, 128, GENERATE(0.f, 15.f));
     for (const Floats& losses : {got[0], got[1]}) {
         CHECK(std::isnan(losses[1]));
         CHECK(count_not_finite(losses) == 1);

@@ -3,7 +3,8 @@
 
     python3 scripts/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
 
-- An op llmc/cpu/X.h has a test test/X_test.cpp, a benchmark dev/bench/X.cu and, once llmc/cuda/ exists, llmc/cuda/X.cuh.
+- An op llmc/cpu/X.h has a test test/X_test.cpp, a benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test
+  test/X_cuda_test.cu. What else is in llmc/cuda/*.cuh is a known part of several ops or of one that is large.
 - A file name tells which file is meant: it occurs in one folder only. A mirror differs in ending or in `_test`.
 - Headers of other projects are included by .cpp files only: they are slow to compile, and nvcc rejects some of them.
 """
@@ -13,8 +14,12 @@ import pathlib
 import re
 import sys
 
-# Files of llmc/cpu/ that are tools or lists of the ops, not ops.
+# Files that are tools, parts or lists of the ops, not ops.
 TOOLS = {"device", "gemm", "ops", "reduce", "simd", "waiting"}
+CUDA_PARTS = {
+    *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
+    *("flash_tile", "float_pack", "ops", "reduce", "sort_tokens"),
+}
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}
 FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|nccl\.h|cudnn\w*\.h|cublas\w*\.h|catch2/[^>]+)>")
 # Catch2 reaches the tests through this header.
@@ -25,12 +30,12 @@ def missing_mirrors(root):
     for op in sorted((root / "llmc/cpu").glob("*.h")):
         if op.stem in TOOLS:
             continue
-        places = [f"test/{op.stem}_test.cpp", f"dev/bench/{op.stem}.cu"]
-        if (root / "llmc/cuda").is_dir():
-            places.append(f"llmc/cuda/{op.stem}.cuh")
-        for place in places:
-            if not (root / place).is_file():
-                yield f"llmc/cpu/{op.name}: the op has no {place}"
+        for place in ("test/X_test.cpp", "dev/bench/X.cu", "llmc/cuda/X.cuh", "test/X_cuda_test.cu"):
+            if not (root / place.replace("X", op.stem)).is_file():
+                yield f"llmc/cpu/{op.name}: the op has no {place.replace('X', op.stem)}"
+    for kernels in sorted((root / "llmc/cuda").glob("*.cuh")):
+        if kernels.stem not in CUDA_PARTS and not (root / f"llmc/cpu/{kernels.stem}.h").is_file():
+            yield f"llmc/cuda/{kernels.name}: neither an op, llmc/cpu/{kernels.stem}.h, nor in CUDA_PARTS here"
 
 
 def sources(root):

@@ -264,6 +264,7 @@ TEST_CASE("cudnn_attention: shapes and versions that are refused, with the reaso
     CHECK(why({4, 1024, 12, 4, 64}) == "");
     CHECK(why({4, 1000, 12, 4, 128, 255}) == "");
     CHECK(why({4, 1024, 12, 5, 64}) == "12 heads cannot share 5");
+    CHECK(why({4, 1024, 12, 0, 64}) == "12 heads cannot share 0");
     CHECK(why({4, 1024, 12, 4, 60}) == "head size 60: cuDNN has multiples of 8 up to 256 here");
     CHECK(why({4, 1024, 12, 4, 256}) == "");
     CHECK(contains(why({4, 1024, 12, 4, 264}), "head size"));

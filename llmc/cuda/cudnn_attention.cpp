@@ -403,44 +403,69 @@ private:
 
 struct CudnnAttention::Library {
     using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+    // A plan, or why there is none: what was refused once is not tried again.
+    struct Entry {
+        Plan plan;
+        std::string why_not;
+    };
 
     Target target;
-    std::map<Key, Plan> plans;
+    cudaStream_t stream;
+    std::map<Key, Entry> entries;
 
     ~Library() {
-        plans.clear();
+        entries.clear();
         if (target.handle) cudnnDestroy(target.handle);
     }
 
-    const Plan& plan_for(const AttentionShape& s, bool is_backward) {
+    const Entry& entry_for(const AttentionShape& s, bool is_backward) {
         const int64_t window = mask_steps(s).size() > 1 ? s.window : -1;  // the same plan for all that hide nothing
-        const Key key = {s.B, s.T, s.NH, s.NKV, s.HS, window, is_backward};
-        const auto found = plans.find(key);
-        if (found != plans.end()) return found->second;
-        const std::string why = why_not_cudnn(s, target.compute_capability, cudnnGetVersion(), target.deterministic);
-        require(why.empty(), "%s: %s", text_of(s, is_backward).c_str(), why.c_str());
-        return plans.emplace(key, Planner(target, s, is_backward).take()).first->second;
+        const auto [found, is_new] = entries.try_emplace({s.B, s.T, s.NH, s.NKV, s.HS, window, is_backward});
+        Entry& entry = found->second;
+        if (!is_new) return entry;
+        entry.why_not = why_not_cudnn(s, target.compute_capability, cudnnGetVersion(), target.deterministic);
+        if (!entry.why_not.empty()) return entry;
+        // A refusal of cuDNN's, of whatever kind, must not end a run that has kernels of its own.
+        try {
+            start();
+            entry.plan = Planner(target, s, is_backward).take();
+        } catch (const Error& error) {
+            entry.why_not = error.what();
+        }
+        return entry;
+    }
+
+    const Plan& plan_for(const AttentionShape& s, bool is_backward) {
+        const Entry& entry = entry_for(s, is_backward);
+        require(entry.why_not.empty(), "%s by cuDNN: %s", text_of(s, is_backward).c_str(), entry.why_not.c_str());
+        return entry.plan;
+    }
+
+    // Not before it is needed: a run with other kernels does without cuDNN, even with one that does not start.
+    void start() {
+        if (target.handle) return;
+        cudnnHandle_t handle = nullptr;
+        check(cudnnCreate(&handle), "starting", "attention");
+        const cudnnStatus_t status = cudnnSetStream(handle, stream);
+        if (status != CUDNN_STATUS_SUCCESS) cudnnDestroy(handle);
+        check(status, "choosing a stream", "attention");
+        target.handle = handle;
     }
 };
 
 CudnnAttention::CudnnAttention(Cuda& cuda, bool deterministic)
-    : library_(new Library{.target = {cuda.compute_capability, deterministic}, .plans = {}}) {
-    check(cudnnCreate(&library_->target.handle), "starting", cuda.name);
-    check(cudnnSetStream(library_->target.handle, cuda.stream), "choosing a stream", cuda.name);
-}
+    : library_(new Library{.target = {cuda.compute_capability, deterministic}, .stream = cuda.stream, .entries = {}}) {}
 
 CudnnAttention::~CudnnAttention() = default;
 
 bool CudnnAttention::supports(const AttentionShape& shape, std::string* why) {
-    try {
-        library_->plan_for(shape, false);
-        library_->plan_for(shape, true);
-        return true;
-    } catch (const Error& error) {
-        if (error.exit_code != kExitUsage) throw;
-        if (why) *why = error.what();
+    for (const bool is_backward : {false, true}) {
+        const std::string& why_not = library_->entry_for(shape, is_backward).why_not;
+        if (why_not.empty()) continue;
+        if (why) *why = why_not;
         return false;
     }
+    return true;
 }
 
 size_t CudnnAttention::workspace_bytes(const AttentionShape& shape) {

@@ -40,7 +40,7 @@ inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capabi
     if (version < 91002) return format("cuDNN %zu is older than 9.10.2", version);
     if (deterministic && is_blackwell(compute_capability) && version < 91800)
         return "cuDNN before 9.18 has no deterministic backward for Blackwell";
-    if (shape.NH % shape.NKV != 0)
+    if (shape.NKV < 1 || shape.NH % shape.NKV != 0)
         return format("%lld heads cannot share %lld", (long long)shape.NH, (long long)shape.NKV);
     const int64_t largest = compute_capability / 10 == 9 ? 256 : 128;
     if (shape.HS % 8 != 0 || shape.HS > largest)
@@ -61,7 +61,7 @@ public:
     CudnnAttention(const CudnnAttention&) = delete;
     CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-    // Whether forward and backward work, with the reason if not.
+    // Whether forward and backward work, with the reason if not. Asked again for the same shape, it only looks it up.
     bool supports(const AttentionShape& shape, std::string* why = nullptr);
     // What forward and backward take of the device's workspace.
     size_t workspace_bytes(const AttentionShape& shape);

@@ -300,7 +300,7 @@ run-cudnn-plans: $(O)/cudnn-plans $(O)/no_driver/libcuda.so.1
 	@LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} $< $(TEST_ARGS)
 
 # It is its own cuBLASLt and CUDA runtime: none of NVIDIA's are linked.
-$(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
+$(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/cudnn_absent llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib)) $(CATCH2_LIBS)
 

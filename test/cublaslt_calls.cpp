@@ -11,7 +11,8 @@
 #include "llmc/base/file.h"  // read_file
 #include "llmc/cuda/cublaslt.h"
 #include "llmc/cuda/cuda_device.h"
-#include "test/op_testing.h"  // whole_numbers, check_equal
+#include "llmc/cuda/cudnn_attention.h"  // Cuda has one
+#include "test/op_testing.h"            // whole_numbers, check_equal
 #include "test/testing.h"
 
 // ---- the library and the runtime -----------------------------------------------------------------------------------
@@ -253,10 +254,10 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSu
 }
 
 void throw_cuda_error(cudaError_t, const std::string& what) { throw Error(kExitInternal, what); }
-Cuda::Cuda(int ordinal, const std::string& tune_path) : ordinal(ordinal) {
+Cuda::Cuda(int ordinal, const CudaOptions& options) : ordinal(ordinal), attention(options.attention) {
     name = "Fake | GPU";
     l2_bytes = 4096;
-    cublaslt_ = std::make_unique<CublasLt>(*this, tune_path);
+    cublaslt_ = std::make_unique<CublasLt>(*this, options.tune_path);
 }
 Cuda::~Cuda() { std::free(workspace_); }
 void* Cuda::workspace(size_t bytes) {
@@ -424,7 +425,7 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
     const MatmulCall call = {.m = 8, .n = 16, .k = 24, .transpose_b = true};
     OnDevice x(DType::bf16, Floats(1024, 1)), bias(DType::bf16, Floats(16, 1));
     const auto chosen = [&](const std::string& tune_path, const MatmulCall& c) {
-        Cuda cuda(0, tune_path);
+        Cuda cuda(0, {.tune_path = tune_path});
         cuda.cublaslt().run(cuda, c, x.data(), x.data(), x.data(), has_bias(c.epilogue) ? bias.data() : nullptr,
                             has_aux(c.epilogue) ? x.data() : nullptr);
         return fake.last_algorithm;

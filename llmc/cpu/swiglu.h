@@ -10,6 +10,7 @@ dinp, which may be inp itself.
 */
 #pragma once
 #include <cstdint>
+#include <limits>
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
 
@@ -24,14 +25,18 @@ inline void swiglu_forward(Cpu& cpu, float* out, const float* inp, int64_t N, in
     });
 }
 
+// 1 - s is e^-gate s: the difference would keep no digit where s is near 1. An infinite e^-gate means that s is 0, and
+// takes part as the largest float: their product is to be 0, not NaN.
 inline void swiglu_backward(Cpu& cpu, float* dinp, const float* dout, const float* inp, int64_t N, int64_t C) {
+    constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_for(cpu, N, [=](int64_t n) {
         const float* row = inp + n * 2 * C;
         float* drow = dinp + n * 2 * C;
         for_lanes(C, [=](int64_t c, auto width) {
             const F32x16 gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
-            const F32x16 s = broadcast(1) / (exp(zeros() - gate) + 1);
-            const F32x16 slope = fma(gate * s, broadcast(1) - s, s);
+            const F32x16 e = exp(zeros() - gate), s = broadcast(1) / (e + 1);
+            const F32x16 rest = (zeros() - max(zeros() - e, broadcast(-kLargest))) * s;
+            const F32x16 slope = fma(gate * s, rest, s);
             store(drow + c, d * up * slope, width);
             store(drow + C + c, d * (gate * s), width);
         });

@@ -40,10 +40,12 @@ __global__ void __launch_bounds__(kSwigluMaxThreads)
     const T* row = inp + n * 2 * C;
     const Pack<T> gates = load16_streaming(row + c), ups = load16_streaming(row + C + c);
     const Pack<T> douts = load16_streaming(dout + n * C + c);
+    constexpr float kLargest = 3.402823466e38f;
     Pack<T> dgates, dups;
     for (int k = 0; k < gates.size; k++) {
-        const float gate = to_float(gates[k]), d = to_float(douts[k]), s = 1 / (1 + expf(-gate));
-        dgates[k] = from_float<T>(d * to_float(ups[k]) * fmaf(gate * s, 1 - s, s));
+        const float gate = to_float(gates[k]), d = to_float(douts[k]), e = expf(-gate), s = 1 / (1 + e);
+        const float rest = fminf(e, kLargest) * s;  // 1 - s; 0, not NaN, where e is infinite
+        dgates[k] = from_float<T>(d * to_float(ups[k]) * fmaf(gate * s, rest, s));
         dups[k] = from_float<T>(d * (gate * s));
     }
     store16(dinp + n * 2 * C + c, dgates);

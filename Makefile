@@ -137,6 +137,11 @@ endif
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
+# KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine.
+ifneq ($(KERNELS_ONLY),)
+  TEST_FILES := $(filter-out $(shell grep -lE 'program."|TinyRuns' $(TEST_FILES)),$(TEST_FILES))
+  ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
+endif
 TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cpp,$(TEST_FILES)))
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
@@ -158,8 +163,8 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize bench bench-smoke run-bench-smoke lint \
-  format info help clean headers FORCE
+.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize msan cuda-check bench bench-smoke run-bench-smoke \
+  lint format info help clean headers FORCE
 
 all: $(PROGRAMS) ## build what this machine can (the default)
 
@@ -267,11 +272,26 @@ run-gpu: $(O)/gpu-$(TEST_NAME)
 # g++ alone: dev/emulator/race.cpp answers the calls that it makes.
 race: ## the kernels' tests on the emulator under its race checker
 	$(if $(findstring clang,$(CXX_VERSION)),@echo 'race: skipped: $(CXX) is clang$(,) and the checker answers what g++ calls',\
-	  @+$(SUBMAKE) run-emulated RACE=1 SCHEDULES=in_order VARIANT=$(HOST_VARIANT))
+	  @+$(SUBMAKE) run-emulated RACE=1 KERNELS_ONLY=1 SCHEDULES=in_order VARIANT=$(HOST_VARIANT))
 
 sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehaviorSanitizer
 	@+SCHEDULES=in_order ASAN_OPTIONS=$(ASAN_OPTIONS):abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test \
 	  VARIANT=sanitize OPT=-O1 CXXFLAGS_EXTRA='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+
+# clang++ alone has this sanitizer, and every part of a program should be compiled with it: the standard library is not.
+# So only the memory that kernels share is watched, which dev/emulator marks as undefined, and neither the heap nor the
+# stack of the host. Without OpenMP, whose library is not compiled so either.
+MSAN_CXX ?= $(firstword $(foreach c,clang++-14 clang++,$(shell command -v $(c))))
+MSAN_WORKS = $(if $(MSAN_CXX),$(shell echo 'int main() {}' | $(MSAN_CXX) -fsanitize=memory -x c++ - -o /dev/null 2>/dev/null && echo 1))
+msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
+	$(if $(MSAN_WORKS),@+MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(SUBMAKE) run-emulated VARIANT=msan CXX=$(MSAN_CXX) \
+	  USE_OMP=0 OPT=-O1 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
+	  -msan-poison-stack=0 -Wno-unused-command-line-argument -fno-omit-frame-pointer',\
+	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (apt install clang-14 libclang-rt-14-dev)')
+
+cuda-check: ## every kernel compiled by nvcc: no spills, registers as in doc/results/registers.txt (RENEW=1 writes it)
+	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc -j$(JOBS) $(if $(RENEW),--renew),\
+	  @echo 'cuda-check: skipped: no nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)')
 
 $(BENCHES): $(O)/bench/%: $(O)/dev/bench/%.cu.o $(ENGINE)
 	@mkdir -p $(@D)

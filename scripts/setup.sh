@@ -5,6 +5,7 @@
 #   scripts/setup.sh --tests   also what `make test` needs: Catch2, and Open MPI unless USE_MPI=0
 #   scripts/setup.sh --venv    also Python's virtual environments
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
+#   scripts/setup.sh --msan    also clang, with which `make msan` works
 #
 # Exit code 2 when something needed is still missing. Where all is there it does nothing, says nothing and needs no
 # network. Headers may also lie in $DEPS_DIR/include (default .deps).
@@ -14,13 +15,14 @@ cd "$(dirname "$0")/.."
 clang_format_version=18.1.8
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
-tests= lint= venv=
+tests= lint= venv= msan=
 for arg; do
     case $arg in
     --tests) tests=1 ;;
     --venv) venv=1 ;;
     --lint) lint=1 ;;
-    *) echo "error: $arg: expected --tests, --venv or --lint" >&2 && exit 2 ;;
+    --msan) msan=1 ;;
+    *) echo "error: $arg: expected --tests, --venv, --lint or --msan" >&2 && exit 2 ;;
     esac
 done
 
@@ -50,6 +52,7 @@ if [ -n "$tests" ] && [ "${USE_MPI:-auto}" != 0 ]; then
     have mpirun || optional+=(openmpi-bin)
     have mpicxx || optional+=(libopenmpi-dev)
 fi
+[ -z "$msan" ] || have clang++-14 || have clang++ || optional+=(clang-14 libclang-rt-14-dev)
 formatter=
 if [ -n "$lint" ]; then
     for found in "$deps/lint/bin/clang-format" clang-format; do

@@ -173,7 +173,6 @@ struct Sqrt {
 struct DivideRounded {
     DEVICE float operator()(float x) const { return __fdiv_rn(3, x); }
 };
-// A product and a sum in one rounding only where the source says fmaf: nvcc needs -fmad=false for the first.
 struct Fma {
     DEVICE float operator()(float x) const { return fmaf(x, x, -1); }
 };

@@ -17,9 +17,10 @@
 #define ANVIL_ASAN
 #endif
 
-namespace {
+// Named: what one build or another leaves unused is no mistake.
+namespace emulator_test {
 
-constexpr int kThreads = 128;
+inline constexpr int kThreads = 128;
 
 // "this file:line", as messages give it.
 std::string at(int line) { return format("emulator_cuda_test.cu:%d", line); }
@@ -48,7 +49,7 @@ struct Trial {
 };
 
 // ---- what the emulator says itself --------------------------------------------------------------------------------
-constexpr int kTwoBarriers = __LINE__ + 3;
+inline constexpr int kTwoBarriers = __LINE__ + 3;
 __global__ void two_barriers(float* out, const float* inp) {
     if (threadIdx.x < 40)
         __syncthreads();
@@ -56,20 +57,20 @@ __global__ void two_barriers(float* out, const float* inp) {
         __syncthreads();
     out[threadIdx.x] = inp[threadIdx.x];
 }
-constexpr int kEarlyReturn = __LINE__ + 3;
+inline constexpr int kEarlyReturn = __LINE__ + 3;
 __global__ void early_return(float* out, const float* inp) {
     if (threadIdx.x >= 100) return;
     __syncthreads();
     out[threadIdx.x] = inp[threadIdx.x];
 }
-constexpr int kPartialShuffle = __LINE__ + 4;
+inline constexpr int kPartialShuffle = __LINE__ + 4;
 __global__ void shuffle_by_part_of_a_warp(float* out, const float* inp) {
     float x = inp[threadIdx.x];
     // the last round has only threads 32 to 35
     for (int i = int(threadIdx.x); i < 100; i += 64) x += __shfl_xor_sync(kAllLanes, x, 1);
     out[threadIdx.x] = x;
 }
-constexpr int kTwoShuffles = __LINE__ + 4;
+inline constexpr int kTwoShuffles = __LINE__ + 4;
 __global__ void two_shuffles(float* out, const float* inp) {
     float x = inp[threadIdx.x];
     if (threadIdx.x % 2)
@@ -87,14 +88,14 @@ __global__ void reads_beyond_its_mask(float* out, const float* inp) {
 __global__ void shuffle_by_half_a_warp(float* out, const float* inp) {
     if (threadIdx.x < 16) out[threadIdx.x] = __shfl_xor_sync(0x0000FFFF, inp[threadIdx.x], 8);
 }
-constexpr int kHalfMma = __LINE__ + 4;
+inline constexpr int kHalfMma = __LINE__ + 4;
 __global__ void mma_by_half_a_warp(float* out, const float*) {
     float d[4] = {};
     const uint32_t a[4] = {}, b[2] = {};
     if (threadIdx.x < 16) mma_m16n8k16(d, a, b);
     out[threadIdx.x] = d[0];
 }
-constexpr int kHalfLdmatrix = __LINE__ + 4;
+inline constexpr int kHalfLdmatrix = __LINE__ + 4;
 __global__ void ldmatrix_by_half_a_warp(float* out, const float* inp) {
     SMEM_STATIC(float, tile, [32][4]);
     uint32_t r[4] = {};
@@ -235,7 +236,7 @@ TEST_CASE("a launch that a GPU would refuse is refused", "[emulator]" ON_DEVICE)
 struct Lines {
     int first, second;
 };
-constexpr Lines kReadAfterWrite = {__LINE__ + 4, __LINE__ + 6};
+inline constexpr Lines kReadAfterWrite = {__LINE__ + 4, __LINE__ + 6};
 template <bool kBarrier>
 __global__ void read_after_write(float* out, const float* inp) {
     SMEM_STATIC(float, s, [kThreads]);
@@ -243,7 +244,7 @@ __global__ void read_after_write(float* out, const float* inp) {
     if constexpr (kBarrier) __syncthreads();
     out[threadIdx.x] = s[kThreads - 1 - threadIdx.x];
 }
-constexpr Lines kWithinAWarp = {__LINE__ + 4, __LINE__ + 6};
+inline constexpr Lines kWithinAWarp = {__LINE__ + 4, __LINE__ + 6};
 template <bool kBarrier>
 __global__ void within_a_warp(float* out, const float* inp) {
     SMEM_STATIC(float, s, [32]);
@@ -252,7 +253,7 @@ __global__ void within_a_warp(float* out, const float* inp) {
     out[threadIdx.x] = s[31 - threadIdx.x];
 }
 // Waiting makes one's own copies visible to oneself only.
-constexpr Lines kCopyWaitedFor = {__LINE__ + 4, __LINE__ + 9};
+inline constexpr Lines kCopyWaitedFor = {__LINE__ + 4, __LINE__ + 9};
 template <bool kBarrierBefore, bool kBarrier>
 __global__ void copy_waited_for(float* out, const float* inp) {
     SMEM_STATIC(float, s, [kThreads]);
@@ -308,7 +309,7 @@ TEST_CASE("what was not written yet is NaN", "[emulator]" ON_DEVICE) {
 #endif
 
 // ---- races: found with -DANVIL_RACE, `make race` ------------------------------------------------------------------
-constexpr Lines kLoop = {__LINE__ + 8, __LINE__ + 6};
+inline constexpr Lines kLoop = {__LINE__ + 8, __LINE__ + 6};
 template <bool kBarrier>
 __global__ void loop(float* out, const float* inp) {
     SMEM_STATIC(float, s, [kThreads]);
@@ -333,7 +334,7 @@ __global__ void loop_by_turns(float* out, const float* inp) {
     out[threadIdx.x] = sum;
 }
 // __syncwarp keeps no more than one warp together.
-constexpr Lines kWarpsApart = {__LINE__ + 4, __LINE__ + 6};
+inline constexpr Lines kWarpsApart = {__LINE__ + 4, __LINE__ + 6};
 template <int kPartner>
 __global__ void warps_apart(float* out, const float* inp) {
     SMEM_STATIC(float, s, [kThreads]);
@@ -342,7 +343,7 @@ __global__ void warps_apart(float* out, const float* inp) {
     out[threadIdx.x] = s[threadIdx.x ^ kPartner];
 }
 // Nor does a shuffle order memory.
-constexpr Lines kShuffleOnly = {__LINE__ + 4, __LINE__ + 7};
+inline constexpr Lines kShuffleOnly = {__LINE__ + 4, __LINE__ + 7};
 template <bool kBarrier>
 __global__ void shuffle_only(float* out, const float* inp) {
     SMEM_STATIC(float, s, [32]);
@@ -351,7 +352,7 @@ __global__ void shuffle_only(float* out, const float* inp) {
     if constexpr (kBarrier) __syncwarp();
     out[threadIdx.x] = s[threadIdx.x ^ 1] + x;
 }
-constexpr Lines kLdmatrix = {__LINE__ + 4, __LINE__ + 7};
+inline constexpr Lines kLdmatrix = {__LINE__ + 4, __LINE__ + 7};
 template <bool kBarrier>
 __global__ void ldmatrix_after_write(float* out, const float* inp) {
     SMEM_STATIC(float, s, [32][4]);
@@ -370,12 +371,12 @@ __global__ void sum_over_blocks(float* out, const float* inp) {
     else
         out[0] = out[0] + sum;
 }
-constexpr int kSumOverBlocks = __LINE__ - 2;
+inline constexpr int kSumOverBlocks = __LINE__ - 2;
 template <bool kApart>
 __global__ void blocks_write(float* out, const float* inp) {
     out[(kApart ? blockIdx.x * blockDim.x : 0) + threadIdx.x] = inp[threadIdx.x];
 }
-constexpr int kBlocksWrite = __LINE__ - 2;
+inline constexpr int kBlocksWrite = __LINE__ - 2;
 // Each block reads a cell of the next one's, which writes it in place: out is inp.
 template <bool kHalo>
 __global__ void in_place(float* out, const float*) {
@@ -383,7 +384,7 @@ __global__ void in_place(float* out, const float*) {
     const float right = out[kHalo ? i + 1 : i];
     out[i] = out[i] + right;
 }
-constexpr Lines kInPlace = {__LINE__ - 3, __LINE__ - 2};
+inline constexpr Lines kInPlace = {__LINE__ - 3, __LINE__ - 2};
 // The block that comes last adds up what all have left, which needs fences on both sides of the counter.
 template <bool kFence>
 __global__ void last_block(float* out, const float* inp, float* partials, uint32_t* counter) {
@@ -399,7 +400,7 @@ __global__ void last_block(float* out, const float* inp, float* partials, uint32
     for (unsigned i = threadIdx.x; i < gridDim.x * blockDim.x; i += blockDim.x) sum += partials[i];
     out[threadIdx.x] = sum;
 }
-constexpr Lines kLastBlock = {__LINE__ - 11, __LINE__ - 3};
+inline constexpr Lines kLastBlock = {__LINE__ - 11, __LINE__ - 3};
 
 std::string error_of_last_block(void (*kernel)(float*, const float*, float*, uint32_t*)) {
     Trial trial;
@@ -809,5 +810,5 @@ TEST_CASE("MemorySanitizer watches the kernels", "[emulator]" ON_DEVICE) {
 }
 #endif
 
-}  // namespace
+}  // namespace emulator_test
 #endif

@@ -227,7 +227,12 @@ void Block::run() {
     switch_to(next_ready());
     current.thread = nullptr;
     stacks_abandoned = !error.empty();
-    for (const SharedArray& array : shared) std::free(array.data);
+    for (const SharedArray& array : shared) {
+#ifdef ANVIL_MSAN
+        __msan_unpoison(array.data, array.bytes);  // the host's heap is not watched
+#endif
+        std::free(array.data);
+    }
     shared.clear();
     static_bytes = 0;
 }
@@ -241,8 +246,9 @@ char* new_shared(const void* key, size_t bytes, size_t alignment) {
              block.static_bytes + block.dynamic_bytes, block.dynamic_bytes, kMaxSharedBytes);
     void* data = nullptr;
     if (posix_memalign(&data, std::max<size_t>(alignment, 16), bytes)) fail("no memory for shared arrays");
-#ifndef ANVIL_MSAN
     std::memset(data, 0xFF, bytes);  // NaN, whichever type is read
+#ifdef ANVIL_MSAN
+    __msan_poison(data, bytes);
 #endif
     block.shared.push_back({key, static_cast<char*>(data), bytes});
     return static_cast<char*>(data);

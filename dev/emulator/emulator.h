@@ -95,7 +95,7 @@ void copy_commit();
 void copy_wait(unsigned groups_left);
 
 // Ends the launch with an error.
-__attribute__((format(printf, 1, 2))) [[noreturn]] void fail(const char* fmt, ...);
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* fmt, ...);
 
 // For operations that one lane carries out for others: the race checker hears of the access where it was asked for.
 void note_access(const void* pointer, size_t bytes, bool write, Site site);

@@ -146,6 +146,9 @@ cudaError_t cudaFree(void* data) {
     if (!data) return cudaSuccess;
     if (found == emulator::allocations.end()) return cudaErrorInvalidValue;
     emulator::used_bytes -= found->bytes;
+#ifdef ANVIL_MSAN
+    __msan_unpoison(data, found->bytes);  // the host's heap is not watched
+#endif
     emulator::allocations.erase(found);
     std::free(data);
     return cudaSuccess;
@@ -169,7 +172,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
     submit(stream, [=] {
         std::memset(data, value, bytes);
 #ifdef ANVIL_MSAN
-        if (value == 0xFF) __msan_allocated_memory(data, bytes);  // Anvil's sign for "not written yet"
+        if (value == 0xFF) __msan_poison(data, bytes);  // Anvil's sign for "not written yet"
 #endif
     });
     return cudaSuccess;

@@ -116,9 +116,9 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         for (int r = 0; r < kFp32Rows; r++) {
             const float score = s.sees(t + r, s0 + lane) ? scores[r] : -INFINITY;
             const float now = fmaxf(largest[r], warp_max(score));  // of scores before scaling
-            const float shift = now == -INFINITY ? 0 : now * s.scale_log2;
+            const float shift = now == -INFINITY ? 0 : __fmul_rn(now, s.scale_log2);
             const float weight = exp2f(fmaf(score, s.scale_log2, -shift));
-            const float shrink = exp2f(fmaf(largest[r], s.scale_log2, -shift));
+            const float shrink = exp2f(__fmul_rn(largest[r], s.scale_log2) - shift);
             largest[r] = now;
             denominator[r] = fmaf(denominator[r], shrink, warp_sum(weight));
 #pragma unroll

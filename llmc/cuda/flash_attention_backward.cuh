@@ -49,8 +49,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_backward_keys_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
     using Config = FlashBackward<HS>;
     constexpr int M = Config::M, N = Config::N, kKeys = Config::kRows;
-    SMEM_DYNAMIC(bf16,
-                 shared);  // keys, values (kKeys, HS), then twice queries, dout (kFlashTile, HS), then twice stats
+    SMEM_DYNAMIC(bf16, shared);  // keys, values (kKeys, HS); twice queries, dout (kFlashTile, HS); twice stats
     const FlashTile<HS> keys{shared, 0}, values = keys.below(kKeys);
     const auto queries = [&](int stage) { return values.below(kKeys + stage * 2 * kFlashTile); };
     float* const shared_stats = reinterpret_cast<float*>(values.below(kKeys + 4 * kFlashTile).at(0, 0));

@@ -45,8 +45,10 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 #pragma unroll
     for (int m = 0; m < M; m++) largest[m][0] = largest[m][1] = -INFINITY, denominator[m][0] = denominator[m][1] = 0;
 
-    // What a row's scores are lowered by, scaled, before 2^x is taken; 0 while it has seen no key.
-    const auto shift_of = [&](float most) { return most == -INFINITY ? 0 : most * s.scale_log2; };
+    // What a row's scores are lowered by, scaled, before 2^x is taken; 0 while it has seen no key. The same rounded
+    // number each time, so that a row whose largest score stays is multiplied by 1 and nothing else.
+    const auto scaled = [&](float score) { return __fmul_rn(score, s.scale_log2); };
+    const auto shift_of = [&](float most) { return most == -INFINITY ? 0 : scaled(most); };
 
     for (int tile = first; tile <= last; tile++) {
         cp_async_wait<0>();
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
                     for (int n = 0; n < N; n++) now = fmaxf(now, fmaxf(p[m][n][2 * half], p[m][n][2 * half + 1]));
                     now = row_max(now);
                     higher |= now != largest[m][half];
-                    shrink[m][half] = fast_exp2(fmaf(largest[m][half], s.scale_log2, -shift_of(now)));
+                    shrink[m][half] = fast_exp2(scaled(largest[m][half]) - shift_of(now));
                     largest[m][half] = now;
                 }
             if (__any_sync(kAllLanes, higher))  // else all are multiplied by 1

@@ -36,7 +36,7 @@ struct FlashShape {
     DEVICE int num_kv() const { return NH / group; }
     // t - window <= s <= t
     DEVICE bool sees(int t, int s) const { return unsigned(t - s) <= unsigned(window); }
-    // Does any of the queries [t, t + nt) see any of the keys [s, s + ns)? And does each see all?
+    // Does any of the queries [t, t + nt) see any of the keys [s, s + ns)? Does each see all? The same for whole warps.
     DEVICE bool any_sees(int t, int nt, int s, int ns) const { return s < t + nt && t - window < s + ns; }
     DEVICE bool all_see(int t, int nt, int s, int ns) const { return s + ns - 1 <= t && t + nt - 1 - window <= s; }
 };
@@ -177,7 +177,7 @@ DEVICE void multiply(float (&c)[M][HS / 8][4], const uint32_t (&a)[M][N][2], con
         }
 }
 
-// body(row, col, element index m, n, i) for what this lane holds of a (16 M, 8 N) accumulator
+// body(row, col, m, n, i) for what this lane holds of a (16 M, 8 N) accumulator: element [m][n][i] of it
 template <int M, int N, class Body>
 DEVICE void for_elements(Body body) {
 #pragma unroll

@@ -233,8 +233,10 @@ SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS
 
 test: ## build and run the tests; OP=layernorm runs one topic
 	@USE_MPI=$(USE_MPI) DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests
-	@+$(SUBMAKE) run-tests VARIANT=$(HOST_VARIANT)
-	@+$(SUBMAKE) run-emulated VARIANT=$(HOST_VARIANT)
+	@+rm -f build/counts; mkdir -p build; export ANVIL_COUNTS=build/counts; status=0; \
+	  for part in run-tests run-emulated; do $(SUBMAKE) $$part VARIANT=$(HOST_VARIANT) || status=1; done; \
+	  awk '{passed += $$1; failed += $$2} END {printf "\n%d passed, %d failed\n", passed, failed; exit passed + failed == 0}' \
+	    build/counts || status=1; exit $$status
 
 # A topic may have tests of one kind only, and may do without the programs.
 NEEDED_PROGRAMS = $(if $(shell grep -lE 'program."|TinyRuns' $(TEST_FILES)),$(PROGRAMS))

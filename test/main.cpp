@@ -57,8 +57,18 @@ struct Counter : Listener {
 CATCH_REGISTER_LISTENER(Counter)
 
 int main(int argc, char** argv) {
+    // `make test` runs several programs and adds up what they say; not what programs say that the tests run.
+    const char* given = std::getenv("ANVIL_COUNTS");
+    const std::string counts = given ? given : "";
+    unsetenv("ANVIL_COUNTS");
     const int result = Catch::Session().run(argc, argv);
     if (!outcome.complete) return result;  // --help, --list-tests, or a mistake on the command line
     std::printf("%zu passed, %zu failed\n", outcome.passed, outcome.failed);
-    return outcome.passed + outcome.failed == 0 ? 2 : result;
+    const bool none = outcome.passed + outcome.failed == 0;
+    if (counts.empty()) return none ? 2 : result;
+    if (FILE* file = std::fopen(counts.c_str(), "a")) {
+        std::fprintf(file, "%zu %zu\n", outcome.passed, outcome.failed);
+        std::fclose(file);
+    }
+    return none ? 0 : result;
 }

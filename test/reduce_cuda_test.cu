@@ -36,7 +36,7 @@ TEST_CASE("sums over rows give the same bits each time, within a rounding a term
           "[reduce]" ON_DEVICE) {
     const int64_t N = 777, C = 136;
     const Floats inp = randn(size_t(N * C), 1), zeros(size_t(C), 0);
-    Floats want(size_t(C));
+    Floats want(static_cast<size_t>(C));
     std::vector<double> bounds;
     for (int64_t c = 0; c < C; c++) {
         double sum = 0, sum_of_sizes = 0;

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Compiles every kernel of llmc/cuda/ for each GPU that Anvil supports, and holds what it costs against a table.
+
+    python3 scripts/check_kernels.py NVCC [-j N] [--renew]      `make cuda-check`, `make cuda-check RENEW=1`
+
+- No kernel spills registers or keeps anything in local memory, and nvcc has no warning.
+- Every __global__ function is compiled: what launches it is a function of (Cuda&, ...), which is compiled for both types
+  if it is a template of one, and for each as the other if of two.
+- Registers and static shared memory of each kernel are those of doc/results/registers.txt. Another nvcc allocates
+  otherwise, so the table is compared only with the one that it names.
+
+Exit code 1, with a line for every difference, if any of this does not hold.
+"""
+
+import argparse
+import concurrent.futures
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TABLE = ROOT / "doc/results/registers.txt"
+CHIPS = ["80", "90a", "100a"]
+FLAGS = [
+    *"-std=c++20 -O3 -fatbin -x cu -I. --expt-relaxed-constexpr".split(),
+    # 1675: pragmas of OpenMP, which are for g++
+    *"--diag-suppress=1675 -Xptxas=-v,--warn-on-spills,--warn-on-local-memory-usage".split(),
+    *[f"-gencode=arch=compute_{chip},code=sm_{chip}" for chip in CHIPS],
+]
+
+# With parameters other than T a template is a part of an op that has none.
+OP = re.compile(r"^(?:template <(.*)>\n)?(?:inline )?[\w:<>]+\*? (\w+)\(Cuda& ", re.MULTILINE)
+KERNEL = re.compile(r"^__global__\s+void\s+(?:__launch_bounds__\(.*\)\s+)?(\w+)\(", re.MULTILINE)
+COMPILED = re.compile(
+    r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<chip>\w+)'.*?"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.DOTALL,
+)
+
+
+def unit(header):
+    """A source that needs every op of a header, or None if it has none."""
+    ops = OP.findall(header.read_text(encoding="utf-8"))
+    typed = [f"{name}<T>" for parameters, name in ops if parameters == "class T"]
+    typed += [f"{name}<T, Other>" for parameters, name in ops if re.fullmatch(r"class \w+, class \w+", parameters)]
+    plain = ", ".join(name for parameters, name in ops if not parameters)
+    if not typed and not plain:
+        return None
+    return (
+        f'#include "{header.relative_to(ROOT).as_posix()}"\n'
+        "template <class... F> void need(F...) {}\n"
+        f"template <class T, class Other> void need_typed() {{ need({', '.join(typed)}); }}\n"
+        "template void need_typed<float, bf16>();\ntemplate void need_typed<bf16, float>();\n"
+        f"void need_plain() {{ need({plain}); }}\n"
+    )
+
+
+def compile_unit(nvcc, folder, header):
+    source = folder / f"{header.stem}.cu"
+    source.write_text(unit(header), encoding="utf-8")
+    command = [nvcc, *FLAGS, "-o", str(source.with_suffix(".fatbin")), str(source)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def demangled(names):
+    filtered = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+    return [re.sub(r"^void ", "", re.sub(r"\(.*", "", line.replace("(int)", ""))) for line in filtered.stdout.splitlines()]
+
+
+def read_costs(log):
+    """{(kernel, chip): (registers, static shared bytes)}, and a line for every kernel that uses local memory."""
+    found = [match.groupdict() for match in COMPILED.finditer(log)]
+    costs, spills = {}, []
+    for kernel, row in zip(demangled([row["name"] for row in found]), found):
+        shared = re.search(r"(\d+) bytes smem", row["rest"])
+        costs[kernel, row["chip"]] = int(row["registers"]), int(shared[1]) if shared else 0
+        if row["stack"] != "0" or row["stores"] != "0" or row["loads"] != "0":
+            spills.append(
+                f"{kernel}, sm_{row['chip']}: {row['stack']} bytes of stack, {row['stores']} stored and "
+                f"{row['loads']} loaded to spill registers"
+            )
+    return costs, spills
+
+
+def table_of(version, costs):
+    kernels = sorted({kernel for kernel, _ in costs})
+    width = max(map(len, kernels), default=0)
+    lines = [
+        "Registers a thread and bytes of static shared memory a block, by `make cuda-check RENEW=1`. No kernel spills.",
+        f"nvcc {version}",
+        "",
+        "kernel".ljust(width) + "".join(f"{'sm_' + chip:>14}" for chip in CHIPS),
+    ]
+    for kernel in kernels:
+        cells = (costs.get((kernel, chip)) for chip in CHIPS)
+        lines.append(kernel.ljust(width) + "".join(f"{c[0]:7}{c[1]:7}" if c else f"{'-':>14}" for c in cells))
+    return lines
+
+
+def differences(version, lines):
+    if not TABLE.is_file():
+        return [f"there is no {TABLE.relative_to(ROOT)}: make cuda-check RENEW=1 writes it"]
+    committed = TABLE.read_text(encoding="utf-8").splitlines()
+    if committed[1] != f"nvcc {version}":
+        print(f"cuda-check: {TABLE.relative_to(ROOT)} is of {committed[1]}, this is {version}: not compared")
+        return []
+    # The widths of columns depend on the longest name: compare what is in them.
+    old, new = ({line.rsplit(None, 6)[0]: line.split()[-6:] for line in table[4:]} for table in (committed, lines))
+    return [
+        f"{kernel}: {' '.join(new.get(kernel, ['gone']))}; {TABLE.relative_to(ROOT)} has "
+        f"{' '.join(old.get(kernel, ['nothing']))}. If that is meant: make cuda-check RENEW=1"
+        for kernel in sorted(old.keys() | new.keys())
+        if old.get(kernel) != new.get(kernel)
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nvcc")
+    parser.add_argument("-j", type=int, default=1, metavar="N", help="compile N headers at once")
+    parser.add_argument("--renew", action="store_true", help="write the table anew")
+    options = parser.parse_args()
+    said = subprocess.run([options.nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"V([\d.]+)", said)[1]
+
+    headers = sorted((ROOT / "llmc/cuda").glob("*.cuh"))
+    declared = {name for header in headers for name in KERNEL.findall(header.read_text(encoding="utf-8"))}
+    problems, costs = [], {}
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.j) as pool:
+        units = [header for header in headers if unit(header)]
+        results = pool.map(lambda header: compile_unit(options.nvcc, pathlib.Path(folder), header), units)
+        for header, result in zip(units, results):
+            log = result.stdout + result.stderr
+            warnings = [line for line in log.splitlines() if "warning" in line.lower() or "error" in line.lower()]
+            problems += [f"{header.relative_to(ROOT)}: {line.strip()}" for line in warnings]
+            if result.returncode != 0 and not warnings:
+                problems.append(f"{header.relative_to(ROOT)}: nvcc ends with {result.returncode}: {log}")
+            own, spills = read_costs(log)
+            costs.update(own)
+            problems += spills
+    compiled = {re.sub(r"<.*", "", kernel) for kernel, _ in costs}
+    problems += [f"{kernel} was not compiled: no op launches it" for kernel in sorted(declared - compiled)]
+
+    lines = table_of(version, costs)
+    if options.renew:
+        TABLE.parent.mkdir(parents=True, exist_ok=True)
+        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        problems += differences(version, lines)
+    print("\n".join(problems), end="\n" if problems else "")
+    print(f"cuda-check: {len(compiled)} kernels, {len(costs)} times compiled, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

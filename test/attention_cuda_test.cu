@@ -8,8 +8,10 @@ constexpr double kStored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
 
 // out, lse, dqkv
 template <class T>
-static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, const Floats& dout) {
+static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, const Floats& dout,
+                                     AttentionKernels kernels = AttentionKernels::own) {
     Cuda cuda;
+    cuda.attention = kernels;
     const OnDevice<T> d_qkv(cuda, qkv), d_dout(cuda, dout);
     return twice_the_same([&] {
         OnDevice<T> d_out(cuda, sizes.out()), d_dqkv(cuda, sizes.qkv());
@@ -21,12 +23,12 @@ static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, cons
 }
 
 template <class T>
-static void check_attention_on_device(const Sizes& s) {
+static void check_attention_on_device(const Sizes& s, AttentionKernels kernels = AttentionKernels::own) {
     INFO("B=" << s.B << " T=" << s.T << " NH=" << s.NH << " NKV=" << s.NKV << " HS=" << s.HS << " window=" << s.window);
     const Floats qkv = rounded<T>(bell(uint64_t(s.T), int64_t(s.qkv())));
     const Floats dout = rounded<T>(bell(uint64_t(s.HS), int64_t(s.out())));
     const Plain want = plain_attention(s, qkv, dout, kStored<T>);
-    const auto got = attention<T>(s, qkv, dout);
+    const auto got = attention<T>(s, qkv, dout, kernels);
     check_within("out", got[0], want.out, want.out_bounds);
     check_within("lse", got[1], want.lse, want.lse_bounds);
     check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
@@ -55,6 +57,19 @@ TEST_CASE("attention's kernels are right for heads of any multiple of 4 in fp32"
     check_attention_on_device<float>({{1, 70, 2, 1, HS, window}});
 }
 
+// Same formulas, same roundings: what holds for our kernels holds for cuDNN's.
+TEST_CASE("cuDNN's attention is right where it has kernels", "[attention]" ON_DEVICE) {
+    const auto [T, NH, NKV, HS, window] = GENERATE(table<int, int, int, int, int>(
+        {{64, 2, 2, 64, -1}, {200, 2, 2, 64, -1}, {200, 4, 2, 128, -1}, {256, 2, 1, 64, 63}, {256, 2, 2, 128, 64}}));
+    const Sizes s{{2, T, NH, NKV, HS, window}};
+    Cuda cuda;
+    std::string why;
+    if (cuda.cudnn_attention().supports(s, &why))
+        check_attention_on_device<bf16>(s, AttentionKernels::cudnn);
+    else
+        CHECK(!why.empty());
+}
+
 // In blocks of 128 queries and tiles of 64 keys, and with tiles that only other warps of a block see.
 TEST_CASE("attention's kernels are right over many tiles", "[attention]" ON_DEVICE) {
     const int64_t window = GENERATE(-1, 100, 300);
@@ -81,6 +96,7 @@ TEMPLATE_TEST_CASE("attention's kernels: equal values stay what they are", "[att
     Floats qkv(s.qkv(), x);  // scores of 64 x^2
     for (int64_t t = 0; t < s.T; t++) std::fill_n(qkv.begin() + int64_t(s.at(0, t, 2, 0)), s.HS, 1.f);
     Cuda cuda;
+    cuda.attention = AttentionKernels::own;
     const OnDevice<T> d_qkv(cuda, qkv);
     OnDevice<T> out(cuda, s.out());
     OnDevice<float> lse(cuda, s.lse());
@@ -142,6 +158,7 @@ TEMPLATE_TEST_CASE("attention's kernels hand a NaN on", "[attention]" ON_DEVICE,
 
 TEST_CASE("attention's kernels refuse shapes that they are not made for", "[attention]" ON_DEVICE) {
     Cuda cuda;
+    cuda.attention = AttentionKernels::own;
     OnDevice<bf16> x(cuda, 64);
     OnDevice<float> y(cuda, 64);
     CHECK(error_of([&] { attention_forward(cuda, x.data, y.data, x.data, {1, 1, 1, 1, 32}); }) ==

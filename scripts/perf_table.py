@@ -24,8 +24,9 @@ TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
 NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
 
 # doc/performance.md says where these come from: (kind, pattern of `what`, goal), the first that matches counts.
-# fraction: percent of the peak; rival: at most so many times the rival's time.
+# fraction: percent of the peak; rival: at most so many times the rival's time; none: other people's kernels.
 GOALS = [
+    ("none", r"cudnn_", 0),
     ("fraction", r"layernorm_backward|rmsnorm_backward", 75),
     ("rival", r"attention_", 1.5),
     ("fraction", r"matmul_", 88),
@@ -80,7 +81,7 @@ def goal_of(row):
             break
     if kind == "fraction":
         return f"{goal} %", row["percent"] >= goal
-    if row.get("rival") is None:
+    if kind == "none" or row.get("rival") is None:
         return "", None
     return f"{goal} x {row['rival']}", row["median_ms"] <= goal * row["rival_ms"]
 

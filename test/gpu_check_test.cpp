@@ -14,7 +14,8 @@ struct FakeMachine {
             std::filesystem::create_directories(folder / name);
         for (const char* name : {"scripts/gpu_check.sh", "scripts/perf_table.py"})
             std::filesystem::copy(name, folder / name);
-        for (const char* name : {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "test/gelu_cuda_test.cu"})
+        for (const char* name :
+             {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "test/gelu_cuda_test.cu", "test/emulator_cuda_test.cu"})
             write_file_atomically(folder / name, "");
         write_file_atomically(folder / "Makefile",
                               "%: FORCE\n\t@test -z '$(findstring $(BROKEN),$@)'\nMakefile FORCE: ;\n");
@@ -28,6 +29,7 @@ struct FakeMachine {
         script("bin/nvcc", "echo 'release 13.0, V13'");
         script("bin/compute-sanitizer", "echo \"$2\" >>sanitized; [ $3 $4 = --error-exitcode9 ]; shift 4; \"$@\"");
         script("build/cuda/gpu-tests",
+               "if [ $1 = --list-tests ]; then [ \"$2\" = '[gelu][gpu]' ] || echo '0 matching test cases'; exit 0; fi\n"
                "echo \"$*\" >>tested; echo \"3 passed, ${FAILURES:-0} failed\"; exit ${FAILURES:-0}");
         for (const std::string op : {"gelu", "matmul"})
             script("build/cuda/bench/" + op,

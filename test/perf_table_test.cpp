@@ -45,6 +45,7 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
         bench_row("matmul_forward, a model", "compute", 1, R"(, "percent": 88)") +
         bench_row("attention_forward", "compute", 2, R"(, "percent": 50, "rival": "cuDNN", "rival_ms": 1.25)") +
         bench_row("attention_backward", "compute", 2, R"(, "percent": 50, "rival": "cuDNN", "rival_ms": 1.5)") +
+        bench_row("cudnn_attention_backward", "compute", 2, R"(, "percent": 50, "rival": "other", "rival_ms": 1)") +
         bench_row("attention_forward (window)", "compute", 2, R"(, "percent": 50)"));
     write_file_atomically(
         results.folder / "train.jsonl",
@@ -65,6 +66,7 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     CHECK(contains(results.line("matmul_forward"), "| 800.0 TFLOP/s | 88 % |  | 88 %: met |"));
     CHECK(contains(results.line("attention_forward,"), "(1.60 x) | 1.5 x cuDNN: **missed** |"));
     CHECK(contains(results.line("attention_backward,"), "(1.33 x) | 1.5 x cuDNN: met |"));
+    CHECK(contains(results.line("cudnn_attention_backward,"), "| other 1000.0 us (2.00 x) |  |"));
     CHECK(contains(results.line("attention_forward (window)"), "| 50 % |  |  |"));
     CHECK(results.line("GPT-2 124M |") == "| GPT-2 124M | own | 561234 | 934.10 | 60.2 % |");
     CHECK(contains(read_file(results.page), "4000 GB/s copied, 800 TFLOP/s in bf16"));

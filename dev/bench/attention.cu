@@ -3,9 +3,7 @@
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/attention.cuh"
-#ifdef ANVIL_CUDNN
 #include "llmc/cuda/cudnn_attention.h"
-#endif
 #else
 #include "llmc/cpu/attention.h"
 #endif
@@ -20,31 +18,37 @@ void measure_window(Bench& bench, const BenchShape& s, int64_t window) {
     double scores = 0;
     for (int64_t t = 0; t < s.T; t++) scores += double(s.B * s.NH * (t - shape.first_key(t) + 1));
     const double bytes = sizeof(T) * double(n), HS = double(shape.HS);
-    const Timing forward =
-        bench.stopwatch.time([&] { attention_forward(bench.device, out.data(), lse.data(), qkv.data(), shape); });
-    const Timing backward = bench.stopwatch.time(
-        [&] { attention_backward(bench.device, dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), shape); });
+    const auto time_forward = [&](auto attention) {
+        return bench.stopwatch.time([&] { attention(bench.device, out.data(), lse.data(), qkv.data(), shape); });
+    };
+    const auto time_backward = [&](auto attention) {
+        return bench.stopwatch.time(
+            [&] { attention(bench.device, dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), shape); });
+    };
+    // Two products forward; backward makes the scores again and then four: dP, dv, dq, dk.
+    const double forward_flops = scores * (2 * 2 * HS + kExpFlops), backward_flops = scores * (5 * 2 * HS + kExpFlops);
+    const std::string suffix = window < 0 ? "" : " (window)";
     const char* rival = nullptr;
     Timing rival_forward{}, rival_backward{};
-#ifdef ANVIL_CUDNN
-    if constexpr (sizeof(T) == 2) {
-        CudnnAttention cudnn(bench.device, false);  // at its fastest: dQ summed in any order
-        if (cudnn.supports(shape)) {
+#if BENCH_CUDA
+    bench.device.attention = AttentionKernels::own;
+    if constexpr (std::is_same_v<T, bf16>) {
+        // At its fastest, which sums dQ in any order; and as training takes it, with the same bits each time.
+        CudnnAttention fastest(bench.device, false), deterministic(bench.device);
+        if (fastest.supports(shape) && deterministic.supports(shape)) {
             rival = "cuDNN";
-            rival_forward =
-                bench.stopwatch.time([&] { cudnn.forward(bench.device, out.data(), lse.data(), qkv.data(), shape); });
-            rival_backward = bench.stopwatch.time([&] {
-                cudnn.backward(bench.device, dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), shape);
-            });
+            rival_forward = time_forward([&](auto&&... args) { fastest.forward(args...); });
+            rival_backward = time_backward([&](auto&&... args) { fastest.backward(args...); });
+            bench.print(("cudnn_attention_backward" + suffix).c_str(), s, 8 * bytes, backward_flops,
+                        time_backward([&](auto&&... args) { deterministic.backward(args...); }), "not deterministic",
+                        rival_backward);
         }
     }
 #endif
-    // Two products forward; backward makes the scores again and then four: dP, dv, dq, dk.
-    const std::string suffix = window < 0 ? "" : " (window)";
-    bench.print(("attention_forward" + suffix).c_str(), s, 4 * bytes, scores * (2 * 2 * HS + kExpFlops), forward, rival,
-                rival_forward);
-    bench.print(("attention_backward" + suffix).c_str(), s, 8 * bytes, scores * (5 * 2 * HS + kExpFlops), backward,
-                rival, rival_backward);
+    const Timing forward = time_forward([](auto&&... args) { attention_forward(args...); });
+    const Timing backward = time_backward([](auto&&... args) { attention_backward(args...); });
+    bench.print(("attention_forward" + suffix).c_str(), s, 4 * bytes, forward_flops, forward, rival, rival_forward);
+    bench.print(("attention_backward" + suffix).c_str(), s, 8 * bytes, backward_flops, backward, rival, rival_backward);
 }
 
 template <class T>

@@ -146,18 +146,14 @@ struct Bench {
         }
     }
 
-    // `rival`: what else does this work; a memory-bound op on a GPU is held against a copy of as many bytes.
-    template <class F, class Rival = std::nullptr_t>
-    Timing run(const char* what, const BenchShape& shape, double bytes, double flops, F f,
-               const char* rival_name = nullptr, Rival rival = {}) {
+    // On a GPU a memory-bound op is held against a copy of as many bytes. For another rival: stopwatch and print().
+    template <class F>
+    void run(const char* what, const BenchShape& shape, double bytes, double flops, F f) {
         const Timing timing = stopwatch.time(f);
-        Timing other{};
-        if constexpr (!std::is_same_v<Rival, std::nullptr_t>)
-            other = stopwatch.time(rival);
-        else if (kHasCopyRival && bound == Bound::memory)
-            rival_name = "copy", other = stopwatch.time(CopyOf(device, bytes));
-        print(what, shape, bytes, flops, timing, rival_name, other);
-        return timing;
+        if (kHasCopyRival && bound == Bound::memory)
+            print(what, shape, bytes, flops, timing, "copy", copy_time(device, stopwatch, bytes));
+        else
+            print(what, shape, bytes, flops, timing);
     }
 
     void print(const char* what, const BenchShape& shape, double bytes, double flops, const Timing& timing,
@@ -175,7 +171,7 @@ struct Bench {
         std::fprintf(file,
                      "{\"type\": \"bench\", \"op\": \"%s\", \"what\": \"%s\", \"shape\": \"%s\", \"device\": \"%s\", "
                      "\"dtype\": \"%s\", \"bound\": \"%s\", \"runs\": %d, \"median_ms\": %.6g, \"min_ms\": %.6g, "
-                     "\"p90_ms\": %.6g, \"bytes\": %.0f, \"flops\": %.0f, \"peak\": %.6g, \"percent\": %.2f, ",
+                     "\"p90_ms\": %.6g, \"bytes\": %.0f, \"flops\": %.0f, \"peak\": %.6g, \"percent\": %.6g, ",
                      op, what, shape.name, device_text(device).c_str(), dtype(),
                      bound == Bound::memory ? "memory" : "compute", timing.runs, timing.median * 1e3,
                      timing.fastest * 1e3, timing.p90 * 1e3, bytes, flops, peak, percent);

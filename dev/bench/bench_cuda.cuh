@@ -139,7 +139,6 @@ private:
 };
 
 // A copy that reads and writes `bytes` in all.
-inline constexpr bool kHasCopyRival = true;
 struct CopyOf {
     Values<float> from, to;
 
@@ -150,6 +149,14 @@ struct CopyOf {
                    "copying %ld floats on the GPU", long(from.n));
     }
 };
+
+// What a memory-bound op is held against: as many bytes copied, those beyond 4 GiB at the same rate as the first.
+inline constexpr bool kHasCopyRival = true;
+inline Timing copy_time(Cuda& cuda, Stopwatch& stopwatch, double bytes) {
+    const double copied = std::min(bytes, 4. * (1 << 30)), more = bytes / copied;
+    const Timing timing = stopwatch.time(CopyOf(cuda, copied));
+    return {more * timing.median, more * timing.fastest, more * timing.p90, timing.runs};
+}
 
 // bytes/s, read and written, of a large copy
 #define kCopyText "a copy of 1 GiB"

@@ -127,6 +127,17 @@ TEST_CASE("cross_entropy on the device: logits of minus infinity are never predi
     check_close("dlogits", kept, want[2], 4 * kEpsF32);
 }
 
+TEST_CASE("cross_entropy on the device: a cap far below all logits makes them equal", "[cross_entropy]" ON_DEVICE) {
+    const int64_t V = 40;
+    Floats logits = randn(size_t(V), 1);
+    for (float& x : logits) x = x < 0 ? -1e30f : 1e30f;  // each becomes -c or c, where the slope is 0
+    const float softcap = 1e-3f;
+    const auto got = on_device<float>(logits, {7}, 1, V, 64, softcap);
+    for (const float d : got[2]) CHECK(d == 0);
+    for (const Floats& losses : {got[0], got[1]})
+        CHECK(std::fabs(losses[0] - std::log(40.)) <= 2 * softcap + 4 * kEpsF32 * std::log(40.));
+}
+
 TEST_CASE("cross_entropy on the device of equal logits is log V, and its gradients sum to zero",
           "[cross_entropy]" ON_DEVICE) {
     const int64_t V = 1024;

@@ -4,7 +4,8 @@
 
 TEMPLATE_TEST_CASE("transpose on a GPU puts every element in its place", "[transpose]" ON_DEVICE, float, bf16) {
     using T = TestType;
-    const auto [R, C] = GENERATE(table<int, int>({{1, 1}, {1, 9}, {7, 1}, {64, 64}, {65, 130}, {3, 200}}));
+    const auto [R, C] = GENERATE(table<int, int>(
+        {{1, 1}, {1, 9}, {7, 1}, {64, 64}, {65, 130}, {3, 200}, {8, 8}, {136, 72}, {16, 200}, {200, 12}}));
     INFO(R << " x " << C);
     const Floats inp = rounded<T>(randn(size_t(R * C), 1));
     Floats want(inp.size());

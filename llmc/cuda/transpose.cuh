@@ -1,30 +1,60 @@
 /*
-out (C, R) = transpose of inp (R, C), not in place
+out (C, R) = transpose of inp (R, C), not in place; T f32 or bf16
 
-Work      a block a tile of 64 x 64, through shared memory: rows of inp are read and rows of out written, whole. A row
-of the tile is one bank longer than it need be, so that a column lies in as many banks as it has rows Bytes
-2*R*C*sizeof(T) Accuracy  exact (test/transpose_cuda_test.cu) Requires  R up to 4 million (the grid); any C
+Work      a block a tile of 64 x 64, through shared memory: packs of inp's rows are read and packs of out's rows
+          written; single elements where either's rows are not a multiple of 16 bytes
+Banks     a row of the tile is one longer than it need be. With P elements a pack, a warp brings 8 packs of 4 rows and
+          takes 32 / P packs of P columns: each time the k-th elements of its lanes are in banks of their own
+Bytes     2*R*C*sizeof(T)
+Accuracy  exact (test/transpose_cuda_test.cu)
+Requires  pointers 16-byte aligned, R up to 4 million (the grid); any C
 */
 #pragma once
-#include "llmc/cuda/device.cuh"  // launch, ceil_div
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
 
-inline constexpr int kTransposeTile = 64, kTransposeRows = 4;
+inline constexpr int kTransposeTile = 64, kTransposeThreads = 256;
 
-template <class T>
-__global__ void __launch_bounds__(kTransposeTile* kTransposeRows)
-    transpose_kernel(T* out, const T* inp, int64_t R, int64_t C) {
+template <class T, int P>
+__global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(T* out, const T* inp, int64_t R, int64_t C) {
+    constexpr int kAlong = P == 1 ? kWarp : 8;  // packs of a row that a warp loads
+    constexpr int kPacks = kTransposeTile * kTransposeTile / P;
     SMEM_STATIC(T, tile, [kTransposeTile][kTransposeTile + 4 / sizeof(T)]);
     const int64_t row = int64_t(blockIdx.y) * kTransposeTile, col = int64_t(blockIdx.x) * kTransposeTile;
-    for (int i = threadIdx.y; i < kTransposeTile; i += kTransposeRows)
-        if (row + i < R && col + threadIdx.x < C) tile[i][threadIdx.x] = inp[(row + i) * C + col + threadIdx.x];
+#pragma unroll
+    for (int i = threadIdx.x; i < kPacks; i += kTransposeThreads) {
+        const int lane = i % kWarp, unit = i / kWarp, units = kTransposeTile / P / kAlong;
+        const int r = unit / units * (kWarp / kAlong) + lane / kAlong, c = (unit % units * kAlong + lane % kAlong) * P;
+        if (row + r >= R || col + c >= C) continue;
+        const T* from = inp + (row + r) * C + col + c;
+        if constexpr (P == 1) {
+            tile[r][c] = *from;
+        } else {
+            const Pack<T> x = load16_streaming(from);
+            for (int k = 0; k < P; k++) tile[r][c + k] = x[k];
+        }
+    }
     __syncthreads();
-    for (int i = threadIdx.y; i < kTransposeTile; i += kTransposeRows)
-        if (col + i < C && row + threadIdx.x < R) out[(col + i) * R + row + threadIdx.x] = tile[threadIdx.x][i];
+#pragma unroll
+    for (int i = threadIdx.x; i < kPacks; i += kTransposeThreads) {
+        const int lane = i % kWarp, unit = i / kWarp;  // two units make P whole columns
+        const int c = unit / 2 * P + lane % P, r = (unit % 2 * (kWarp / P) + lane / P) * P;
+        if (row + r >= R || col + c >= C) continue;
+        T* to = out + (col + c) * R + row + r;
+        if constexpr (P == 1) {
+            *to = tile[r][c];
+        } else {
+            Pack<T> x;
+            for (int k = 0; k < P; k++) x[k] = tile[r + k][c];
+            store16(to, x);
+        }
+    }
 }
 
 template <class T>
 void transpose(Cuda& cuda, T* out, const T* inp, int64_t R, int64_t C) {
-    launch(cuda, "transpose", transpose_kernel<T>,
+    constexpr int P = Pack<T>::size;
+    const auto kernel = R % P == 0 && C % P == 0 ? transpose_kernel<T, P> : transpose_kernel<T, 1>;
+    launch(cuda, "transpose", kernel,
            dim3(unsigned(ceil_div(C, int64_t(kTransposeTile))), unsigned(ceil_div(R, int64_t(kTransposeTile)))),
-           dim3(kTransposeTile, kTransposeRows), 0, out, inp, R, C);
+           kTransposeThreads, 0, out, inp, R, C);
 }

@@ -96,7 +96,7 @@ def table_of(version, costs):
     ]
     for kernel in kernels:
         cells = (costs.get((kernel, chip)) for chip in CHIPS)
-        lines.append(kernel.ljust(width) + "".join(f"{c[0]:7}{c[1]:7}" if c else f"{'-':>14}" for c in cells))
+        lines.append(kernel.ljust(width) + "".join(f"{c[0]:7}{c[1]:7}" if c else f"{'-':>7}{'-':>7}" for c in cells))
     return lines
 
 

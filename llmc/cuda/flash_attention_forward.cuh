@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
             const float total = row_sum(denominator[m][half]);
             const int own = t + 16 * m + 8 * half + lane_id() / 4;
             if (own < s.T && lane_id() % 4 == 0)
-                lse[b * (int64_t(s.NH) * s.T) + int64_t(h) * s.T + own] = largest[m][half] * s.scale + logf(total);
+                lse[(int64_t(b) * s.NH + h) * s.T + own] = largest[m][half] * s.scale + logf(total);
 #pragma unroll
             for (int n = 0; n < HS / 8; n++) sum[m][n][2 * half] *= 1 / total, sum[m][n][2 * half + 1] *= 1 / total;
         }

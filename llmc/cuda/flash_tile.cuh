@@ -55,7 +55,7 @@ struct FlashHead {
 };
 template <class T>
 DEVICE T* head_of_out(T* out, const FlashShape& s, int b, int t, int h, int HS) {
-    return out + (int64_t(b) * s.T + t) * s.out_row + h * HS;
+    return out + ((int64_t(b) * s.T + t) * s.NH + h) * HS;
 }
 
 // Rows of HS numbers in shared memory, from element `first` on, a multiple of 16 rows. Chunk c of 16 bytes of row r

@@ -63,8 +63,9 @@ __global__ void early_return(float* out, const float* inp) {
     __syncthreads();
     out[threadIdx.x] = inp[threadIdx.x];
 }
-inline constexpr int kPartialShuffle = __LINE__ + 4;
+inline constexpr int kPartialShuffle = __LINE__ + 5;
 __global__ void shuffle_by_part_of_a_warp(float* out, const float* inp) {
+    if (threadIdx.x >= 64) return;
     float x = inp[threadIdx.x];
     // the last round has only threads 32 to 35
     for (int i = int(threadIdx.x); i < 100; i += 64) x += __shfl_xor_sync(kAllLanes, x, 1);
@@ -117,10 +118,10 @@ TEST_CASE("threads that miss a barrier, a shuffle or a matrix instruction end th
     CHECK(contains(trial.error, "\n  100 threads (0..99) wait in __syncthreads at test/" + at(kEarlyReturn)));
     CHECK(contains(trial.error, "\n  28 threads (100..127) have exited"));
 
-    trial.run(shuffle_by_part_of_a_warp, 1, 64);
+    trial.run(shuffle_by_part_of_a_warp, 1, 96);
     CHECK(contains(trial.error, "\n  4 threads (32..35) wait in __shfl_xor_sync at test/" + at(kPartialShuffle) +
                                     " (mask ffffffff)"));
-    CHECK(contains(trial.error, "\n  60 threads (0..63) have exited"));
+    CHECK(contains(trial.error, "\n  92 threads (0..95) have exited"));
 
     trial.run(two_shuffles, 1, 32);
     CHECK(contains(trial.error, "one warp in two operations: lane"));
@@ -273,6 +274,19 @@ __global__ void copy_read(float* out, const float* inp) {
     for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + i] = s[threadIdx.x * 4 + i];
     cp_async_wait<0>();
 }
+__global__ void second_group_read_early(float* out, const float* inp) {
+    SMEM_STATIC(float, s, [2][32][4]);
+    for (int group = 0; group < 2; group++) {
+        cp_async16(s[group][threadIdx.x], inp + threadIdx.x * 4, true);
+        cp_async_commit();
+    }
+    cp_async_wait<1>();
+    for (int i = 0; i < 4; i++) {
+        out[threadIdx.x * 4 + i] = s[0][threadIdx.x][i];
+        out[128 + threadIdx.x * 4 + i] = s[1][threadIdx.x][i];
+    }
+    cp_async_wait<0>();
+}
 __global__ void copy_never_waited_for(float* out, const float* inp) {
     SMEM_STATIC(float, s, [4]);
     cp_async16(s, inp, true);
@@ -299,6 +313,9 @@ TEST_CASE("what was not written yet is NaN", "[emulator]" ON_DEVICE) {
     CHECK(trial.run(reads_fresh_memory, 1, kThreads).error == "");
     CHECK(trial.num_nan(kThreads) == 28);
     CHECK(Trial().run(copy_read<false>, 1, 32).num_nan(128) == 128);
+    trial.run(second_group_read_early, 1, 32);
+    CHECK(trial.num_nan(128) == 0);
+    CHECK(trial.num_nan(256) == 128);
     // When the race checker ends the launch, there is no result to look at.
 #ifndef ANVIL_RACE
     CHECK(Trial().run(read_after_write<false>, 1, kThreads).num_nan(kThreads) > 0);

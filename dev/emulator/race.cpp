@@ -110,7 +110,6 @@ void remember_read(Cell& cell, Stamp read) {
             read.readers = last.readers;
         else
             read.readers = same_warp ? std::max(last.readers, one_warp) : several_warps;
-        if (last.readers == several_warps) read.readers = several_warps;
     }
     last = read;
 }

@@ -290,7 +290,7 @@ MSAN_WORKS = $(if $(MSAN_CXX),$(shell echo 'int main() {}' | $(MSAN_CXX) -fsanit
 msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	$(if $(MSAN_WORKS),@+MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(SUBMAKE) run-emulated VARIANT=msan CXX=$(MSAN_CXX) \
 	  USE_OMP=0 OPT=-O1 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
-	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -Wno-unused-command-line-argument -fno-omit-frame-pointer',\
+	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -w -fno-omit-frame-pointer',\
 	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (apt install clang-19 libclang-rt-19-dev)')
 
 cuda-check: ## every kernel compiled by nvcc: no spills, registers as in doc/results/registers.txt (RENEW=1 writes it)

@@ -173,7 +173,7 @@ $(BIN)data/prepare: $(O)/data/prepare.cpp.o $(ENGINE)
 $(PROGRAMS):
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+	$(Q)$(COMPILE) $(filter %.o,$^) -o $@ $(LDFLAGS)
 
 $(E)/train_gpt: $(E)/train_gpt.cu.o $(EMULATED) $(ENGINE)
 $(E)/data/prepare: $(O)/data/prepare.cpp.o $(ENGINE)
@@ -215,7 +215,10 @@ $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 # Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
 $(O)/flags: STAMP = $(COMPILE) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
 $(O)/build_id: STAMP = $(BUILD_ID)
-$(O)/flags $(O)/build_id: FORCE
+# The programs at the top are of one variant, of which this names the one.
+build/variant: STAMP = $(VARIANT)
+$(if $(BIN),,$(PROGRAMS): build/variant)
+$(O)/flags $(O)/build_id build/variant: FORCE
 	@mkdir -p $(@D)
 	@echo '$(STAMP)' | cmp -s - $@ || echo '$(STAMP)' > $@
 

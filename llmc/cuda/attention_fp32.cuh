@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     for (int r = 0; r < kFp32Rows; r++) largest[r] = -INFINITY;
     const int last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = max(0, t0 - s.window) / kFp32Tile * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
-        __syncthreads();  // nobody reads the tile before this one any more
+        __syncthreads();  // nobody reads the tile before this one, or its weights, any more
         load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
         load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
         __syncthreads();
@@ -127,7 +127,6 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         }
         __syncwarp();
         add_rows(sums, shared.weights, shared.tile_second, HS);
-        __syncwarp();
     }
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++) {
@@ -160,7 +159,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     }
     const int last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = max(0, t0 - s.window) / kFp32Tile * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
-        __syncthreads();  // nobody reads the tile before this one any more
+        __syncthreads();  // nobody reads the tile before this one, or its weights, any more
         load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
         load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
         __syncthreads();
@@ -174,7 +173,6 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         }
         __syncwarp();
         add_rows(sums, shared.weights, shared.tile, HS);
-        __syncwarp();
     }
     write_rows(FlashHead<float>(dqkv, s, b, 0, h, HS).q, s.row, t, s.T, HS, sums, factor);
 }
@@ -199,7 +197,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
         const int last = min(s.T - 1, s0 + kFp32BlockRows - 1 + s.window);
         for (int t0 = s0 / kFp32Tile * kFp32Tile; t0 <= last; t0 += kFp32Tile) {
-            __syncthreads();  // nobody reads the tile before this one any more
+            __syncthreads();  // nobody reads the tile before this one, or its weights, any more
             load_rows(shared.tile, head.q, s.row, t0, kFp32Tile, s.T, HS);
             load_rows(shared.tile_second, head_dout, s.out_row, t0, kFp32Tile, s.T, HS);
             __syncthreads();
@@ -218,7 +216,6 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
             __syncwarp();
             add_rows(dv, shared.weights, shared.tile_second, HS);
             add_rows(dk, shared.weights_second, shared.tile, HS);
-            __syncwarp();
         }
     }
     float one[kFp32Rows], scale[kFp32Rows];

@@ -27,7 +27,9 @@ struct FakeMachine {
             esac)"
                                          : "exit 9");
         script("bin/nvcc", "echo 'release 13.0, V13'");
-        script("bin/compute-sanitizer", "echo \"$2\" >>sanitized; [ $3 $4 = --error-exitcode9 ]; shift 4; \"$@\"");
+        script("bin/compute-sanitizer",
+               "echo \"$2\" >>sanitized; [ $3$4 = --error-exitcode9 ] || exit; \n"
+               "[ $2 = racecheck ] || shift 2; shift 6; \"$@\"");
         script("build/cuda/gpu-tests",
                "if [ $1 = --list-tests ]; then [ \"$2\" = '[gelu][gpu]' ] || echo '0 matching test cases'; exit 0; fi\n"
                "echo \"$*\" >>tested; echo \"3 passed, ${FAILURES:-0} failed\"; exit ${FAILURES:-0}");

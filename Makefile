@@ -291,10 +291,11 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 MSAN_CXX ?= $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) clang++,$(shell command -v $(c))))
 MSAN_WORKS = $(if $(MSAN_CXX),$(shell echo 'int main() {}' | $(MSAN_CXX) -fsanitize=memory -x c++ - -o /dev/null 2>/dev/null && echo 1))
 msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
-	$(if $(MSAN_WORKS),@+MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(SUBMAKE) run-emulated VARIANT=msan CXX=$(MSAN_CXX) \
+	$(if $(MSAN_WORKS),@+MSAN_SYMBOLIZER_PATH=$(dir $(realpath $(MSAN_CXX)))llvm-symbolizer \
+	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(SUBMAKE) run-emulated VARIANT=msan CXX=$(MSAN_CXX) \
 	  USE_OMP=0 OPT=-O1 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
 	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -w -fno-omit-frame-pointer',\
-	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (apt install clang-19 libclang-rt-19-dev)')
+	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (apt install clang-19 libclang-rt-19-dev llvm-19)')
 
 cuda-check: ## every kernel compiled by nvcc: no spills, registers as in doc/results/registers.txt (RENEW=1 writes it)
 	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc -j$(JOBS) $(if $(RENEW),--renew),\

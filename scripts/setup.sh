@@ -52,7 +52,7 @@ if [ -n "$tests" ] && [ "${USE_MPI:-auto}" != 0 ]; then
     have mpirun || optional+=(openmpi-bin)
     have mpicxx || optional+=(libopenmpi-dev)
 fi
-[ -z "$msan" ] || have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev)
+[ -z "$msan" ] || have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev llvm-19)
 formatter=
 if [ -n "$lint" ]; then
     for found in "$deps/lint/bin/clang-format" clang-format; do

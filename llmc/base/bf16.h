@@ -32,6 +32,7 @@ ANVIL_HOST_DEVICE float to_float(bf16 x) {
 ANVIL_HOST_DEVICE bf16 to_bf16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7FFFFFFF) > 0x7F800000) return bf16{uint16_t(bits >> 16 | 0x40)};
-    return bf16{uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+    // Without a branch: like the GPU's instruction, it decides nothing, and MemorySanitizer reports decisions only.
+    const uint32_t nan = 0u - uint32_t((bits & 0x7FFFFFFF) > 0x7F800000), rounded = bits + 0x7FFF + (bits >> 16 & 1);
+    return bf16{uint16_t((rounded >> 16 & ~nan) | ((bits >> 16 | 0x40) & nan))};
 }

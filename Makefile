@@ -139,7 +139,7 @@ OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu)
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
 # KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine.
 ifneq ($(KERNELS_ONLY),)
-  TEST_FILES := $(filter-out $(shell grep -lE 'program."|TinyRuns' $(TEST_FILES)),$(TEST_FILES))
+  TEST_FILES := $(filter-out $(shell grep -lE 'program."|TinyRuns|golden' $(TEST_FILES)),$(TEST_FILES))
   ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
 endif
 TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cpp,$(TEST_FILES)))
@@ -242,7 +242,7 @@ test: ## build and run the tests; OP=layernorm runs one topic
 	    build/counts || status=1; exit $$status
 
 # A topic may have tests of one kind only, and may do without the programs.
-NEEDED_PROGRAMS = $(if $(shell grep -lE 'program."|TinyRuns' $(TEST_FILES)),$(PROGRAMS))
+NEEDED_PROGRAMS = $(if $(shell grep -lE 'program."|TinyRuns|golden' $(TEST_FILES)),$(PROGRAMS))
 TOPIC = $(if $(OP),'[$(OP)]') $(TEST_ARGS)
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
 	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/$(TEST_NAME) $(TOPIC))
@@ -272,7 +272,7 @@ test-gpu: ## the kernels' tests on a GPU; OP=layernorm runs one topic
 	@$(if $(HAVE_CUDA),,echo 'make test-gpu: missing $(strip $(CUDA_MISSING))' >&2; exit 2)
 	@+$(SUBMAKE) run-gpu VARIANT=cuda
 
-run-gpu: $(O)/gpu-$(TEST_NAME)
+run-gpu: $(O)/gpu-$(TEST_NAME) $(NEEDED_PROGRAMS)
 	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/gpu-$(TEST_NAME) $(TOPIC)
 
 # g++ alone: dev/emulator/race.cpp answers the calls that it makes.

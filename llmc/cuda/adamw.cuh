@@ -7,10 +7,13 @@ AdamW, in one pass, as the step was decided:
   param (n) T     master, m, v, grad (n) f32     s in device memory; if !s.applied nothing changes, bit for bit.
   A null master: param is float and its own master. Else param is master rounded to nearest. step = s.updates.
 
-Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adamw.h); coefficients in double once a
-block Work      a thread Pack<T>::size elements of every tensor at a time, blocks stride over all of them Bytes     28
-n; with a bf16 param 30 n Accuracy  the CPU's bits; where the two double pow() differ, roundings of the coefficients
-(test/adamw_cuda_test.cu) Requires  pointers 16-byte aligned
+Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adamw.h)
+          coefficients in double, once a block
+Work      a thread Pack<T>::size elements of every tensor at a time, blocks stride over all of them
+Bytes     28*n; with a bf16 param 30*n
+Accuracy  the CPU's bits; where the two double pow() differ, roundings of the coefficients
+          (test/adamw_cuda_test.cu)
+Requires  pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"         // ensure

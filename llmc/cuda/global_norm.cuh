@@ -7,8 +7,9 @@ The squared L2 norm of a buffer:   out = sum of x[i]^2
 Math      f32 within a block's kNormChunk elements, a chain of 64 fused multiply-adds a thread, then double
 Work      a block a chunk, 16 packs a thread, 4 of them under way at a time; then one block adds up the chunks' sums
 Bytes     4 n; the partial sums are 4 bytes a chunk
-Accuracy  2 f32 eps of the norm, and the same bits on any GPU: the order depends on n alone
-(test/global_norm_cuda_test.cu) Requires  x 16-byte aligned
+Accuracy  2 f32 eps of the norm (test/global_norm_cuda_test.cu)
+          the same bits on any GPU: the order depends on n alone
+Requires  x 16-byte aligned
 */
 #pragma once
 #include "llmc/cuda/device.cuh"  // Pack, load16, block_sum, launch

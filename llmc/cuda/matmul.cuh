@@ -2,9 +2,10 @@
 A linear layer:   out = inp weight^T + bias,   by cuBLASLt. The only door to matrix products outside attention.
 
   inp, dinp (N, C) T     weight (OC, C) T     bias (OC) T, may be null     out, dout (N, OC) T
-  dinp = dout weight (overwritten; may be null)     dweight (OC, C) f32 += dout^T inp     dbias (OC) f32 += , may be
-null matmul_gelu_forward: hidden = inp weight^T + bias, out = gelu(hidden), both stored matmul_gelu_backward, where inp
-= gelu(hidden): dhidden (N, C) = (dout weight) * gelu'(hidden) instead of dinp
+  dinp =, may be null     dweight (OC, C) f32 +=     dbias (OC) f32 +=, may be null
+
+matmul_gelu_forward stores hidden = inp weight^T + bias and out = gelu(hidden). matmul_gelu_backward is for a layer
+whose inp = gelu(hidden): instead of dinp it gives dhidden (N, C) = (dout weight) * gelu'(hidden).
 
 Math      sums in f32; f32 operands in true f32, not TF32
 Work      one product each; GELU and its derivative in the product's epilogue where the library has that, else in a

@@ -8,9 +8,11 @@ Muon's element-wise steps for one matrix (R, K), around the products that make X
 Math      f32; sums of squares of X as rounded to T
 Work      momentum, update, squares of rows: a block a row. squares of columns: blocks of kMuonRows rows, then
           add_partials. normalise: each block adds up all R squares by itself and then takes rows. scales: one block
-Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalise 2 s, squares s, update 3 s, with a master 8 +
-2 s Accuracy  half a unit of T for X, and roundings of f32 (test/muon_cuda_test.cu); the same bits each time Requires  K
-% Pack<T>::size == 0, pointers 16-byte aligned
+Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalise 2 s, squares s, update 3 s,
+          with a master 8 + 2 s
+Accuracy  half a unit of T for X, and roundings of f32 (test/muon_cuda_test.cu)
+          the same bits each time
+Requires  K a multiple of Pack<T>::size, pointers 16-byte aligned
 */
 #pragma once
 #include <algorithm>

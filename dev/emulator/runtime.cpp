@@ -160,7 +160,7 @@ cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, [[maybe_unused]] cudaMemcpyKind kind,
                             cudaStream_t stream) {
     submit(stream, [=] {
-        std::memcpy(to, from, bytes);
+        if (bytes > 0) std::memcpy(to, from, bytes);  // of nothing, both may be null
 #ifdef ANVIL_MSAN
         // The host is not watched: what it sends counts as written, and it may look at everything, guard zones too.
         if (kind != cudaMemcpyDeviceToDevice) __msan_unpoison(to, bytes);

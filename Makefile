@@ -206,6 +206,11 @@ $(E)/%.cu.o: %.cu $(O)/flags | headers
 	$(call say,CXX,"$< (emulated)")
 	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread) -MMD -MP -x c++ -c $< -o $@
 
+# In `make lint` the kernels' tests are half of all the work, and other builds optimise them too.
+ifeq ($(VARIANT),lint)
+  $(EMULATED_TESTS): override OPT := -O0
+endif
+
 # Catch2's own code: 16 s to compile with optimisation, and nothing of it matters for speed.
 $(O)/test/main.cpp.o: override OPT := -O0
 

@@ -4,18 +4,7 @@
 #ifdef ANVIL_EMULATED
 #include <filesystem>
 #include "dev/emulator/emulator.h"
-
-#if defined(__has_feature)
-#if __has_feature(memory_sanitizer)
-#define ANVIL_MSAN
-#endif
-#if __has_feature(address_sanitizer)
-#define ANVIL_ASAN
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define ANVIL_ASAN
-#endif
+#include "dev/emulator/sanitizers.h"  // ANVIL_MSAN, ANVIL_ASAN
 
 // Named: what one build or another leaves unused is no mistake.
 namespace emulator_test {

@@ -10,19 +10,11 @@
 #include <vector>
 #include "dev/emulator/fiber.h"
 #include "dev/emulator/race.h"
-#include "llmc/base/check.h"  // Error, format
+#include "dev/emulator/sanitizers.h"  // ANVIL_MSAN, ANVIL_ASAN
+#include "llmc/base/check.h"          // Error, format
 
-#if defined(__has_feature)
-#if __has_feature(memory_sanitizer)
-#define ANVIL_MSAN
+#ifdef ANVIL_MSAN
 #include <sanitizer/msan_interface.h>
-#endif
-#if __has_feature(address_sanitizer)
-#define ANVIL_ASAN
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define ANVIL_ASAN
 #endif
 #ifdef ANVIL_ASAN
 #include <sanitizer/asan_interface.h>

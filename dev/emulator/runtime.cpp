@@ -15,12 +15,10 @@ gets it as a status, with its text in cudaGetErrorString(), and what was queued 
 #include <string>
 #include <utility>
 #include "dev/emulator/emulator.h"
-#include "llmc/base/check.h"  // Error
-#if defined(__has_feature)
-#if __has_feature(memory_sanitizer)
-#define ANVIL_MSAN
+#include "llmc/base/check.h"          // Error
+#include "dev/emulator/sanitizers.h"  // ANVIL_MSAN
+#ifdef ANVIL_MSAN
 #include <sanitizer/msan_interface.h>
-#endif
 #endif
 
 namespace emulator {

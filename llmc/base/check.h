@@ -20,6 +20,7 @@ enum ExitCode {
     kExitUsage = 2,     // bad flags, bad input files, no space, a missing device or library
     kExitRank = 3,      // another rank died or did not answer in time
     kExitDiverged = 4,  // the loss or the gradients stopped being finite
+    kExitReplicas = 5,  // the ranks' weights are no longer the same
 };
 
 struct Error : std::runtime_error {

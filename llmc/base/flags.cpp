@@ -16,13 +16,15 @@ static constexpr bool is_string = std::is_same_v<T, std::string>;
 // "an integer of at least 1"
 static std::string expected(const Field& field) {
     if (std::holds_alternative<bool*>(field.value)) return "true or false";
-    if (!field.choices.empty()) {
+    const bool is_text = std::holds_alternative<std::string*>(field.value);
+    if (is_text && !field.choices.empty()) {
         std::string text = "one of";
         for (size_t i = 0; i < field.choices.size(); i++) text += (i ? ", " : " ") + field.choices[i];
         return text;
     }
-    if (std::holds_alternative<std::string*>(field.value)) return "text";
-    std::string text = std::holds_alternative<double*>(field.value) ? "a number" : "an integer";
+    if (is_text) return "text";
+    std::string text = field.choices.empty() ? "" : field.choices[0] + " or ";
+    text += std::holds_alternative<double*>(field.value) ? "a number" : "an integer";
     const bool is_unsigned = std::holds_alternative<uint64_t*>(field.value);
     const double min = is_unsigned ? std::max(field.min, 0.0) : field.min;
     if (std::isfinite(min) && std::isfinite(field.max)) return text + format(" from %.15g to %.15g", min, field.max);
@@ -47,6 +49,10 @@ void set_field(const Field& field, const std::string& text, const std::string& w
                 *value = text;
             } else {
                 T number{};
+                if (!field.choices.empty() && text == field.choices[0]) {
+                    *value = number;
+                    return;
+                }
                 const char* const end = text.data() + text.size();
                 const auto [stop, error] = std::from_chars(text.data(), end, number);
                 const bool fits = error != std::errc::result_out_of_range;

@@ -39,7 +39,7 @@ struct Field {
     const char* name;     // "batch-size": the flag without its dashes, and the key in files
     std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::string*> value;  // holds the default at first
     const char* help;                                                             // one line, units included
-    std::vector<std::string> choices = {};                                        // of a string; empty: any
+    std::vector<std::string> choices = {};  // of a string; empty: any. Of a number: the word that means 0
     double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
 };
 
@@ -65,6 +65,8 @@ std::string to_json(const std::vector<Field>& fields, int indent = 0);
 // The reverse. Every field must be there with its type and range; other keys are ignored. `where` names the text in
 // errors: the file's path.
 void from_json(const std::vector<Field>& fields, const std::string& text, const std::string& where);
+// The same of what an older program may have written: a field that it did not know yet keeps its default.
+void from_older_json(const std::vector<Field>& fields, const std::string& text, const std::string& where);
 
 // Sets one field from text, as a flag does. `where` begins the message: "--batch-size 12abc".
 void set_field(const Field& field, const std::string& text, const std::string& where);

@@ -121,10 +121,12 @@ std::string to_json(const std::vector<Field>& fields, int indent) {
     return object.dump(indent > 0 ? indent : -1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-void from_json(const std::vector<Field>& fields, const std::string& text, const std::string& where) {
+static void read_fields(const std::vector<Field>& fields, const std::string& text, const std::string& where,
+                        bool may_lack) {
     const ordered_json object = ordered_json::parse(text, nullptr, false);
     require(object.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
     for (const Field& field : fields) {
+        if (may_lack && !object.contains(field.name)) continue;
         require(object.contains(field.name), "%s: \"%s\" is missing", where.c_str(), field.name);
         const ordered_json& value = object[field.name];
         const bool wants_string = std::holds_alternative<std::string*>(field.value);
@@ -135,4 +137,12 @@ void from_json(const std::vector<Field>& fields, const std::string& text, const 
         // Through text, so that types and ranges are checked in one place; the digits lose nothing on the way.
         set_field(field, wants_string ? value.get<std::string>() : found, message);
     }
+}
+
+void from_json(const std::vector<Field>& fields, const std::string& text, const std::string& where) {
+    read_fields(fields, text, where, false);
+}
+
+void from_older_json(const std::vector<Field>& fields, const std::string& text, const std::string& where) {
+    read_fields(fields, text, where, true);
 }

@@ -3,18 +3,22 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <utility>
 #include "llmc/base/build_id.h"  // build_id
 #include "llmc/base/check.h"     // require, format
 #include "llmc/base/file.h"      // make_folders
+#include "llmc/base/hash.h"      // hex64
 
 using json = nlohmann::ordered_json;
 
@@ -23,8 +27,20 @@ static json number(double value) {
     return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+// The reverse.
+static std::optional<double> number_in(const json& value) {
+    if (value.is_number()) return value.get<double>();
+    for (const double other : {double(NAN), double(INFINITY), -double(INFINITY)})
+        if (value == number(other)) return other;
+    return {};
+}
+
 // Samples of a byte tokenizer need not be UTF-8; JSON must be.
 static std::string line_of(const json& record) { return record.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+struct RunLog::Record {
+    json fields;
+};
 
 std::string duration_text(double seconds) {
     if (!(seconds >= 0) || seconds > 1e9) return "?";
@@ -48,14 +64,26 @@ std::string count_text(double count) {
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s) {
     const int width = int(std::to_string(steps).size());
     const double tokens_per_s = double(record.tokens) / (record.ms / 1000);
-    return format("step %*lld/%lld | loss %7.4f | norm %7.3f | lr %.2e | %8.*f ms | %5s tok/s | ETA %s", width,
+    const std::string mfu = record.mfu > 0 ? format(" | MFU %4.1f%%", 100 * record.mfu) : "";
+    const std::string cropped = std::isnan(record.cropped) ? "" : format(" | cropped %4.1f%%", 100 * record.cropped);
+    return format("step %*lld/%lld | loss %7.4f | norm %7.3f | lr %.2e | %8.*f ms | %5s tok/s%s%s | ETA %s", width,
                   static_cast<long long>(record.step), static_cast<long long>(steps), record.loss, record.norm,
-                  record.lr, record.ms < 99.95 ? 1 : 0, record.ms, count_text(tokens_per_s).c_str(),
-                  duration_text(eta_s).c_str());
+                  record.lr, record.ms < 99.95 ? 1 : 0, record.ms, count_text(tokens_per_s).c_str(), mfu.c_str(),
+                  cropped.c_str(), duration_text(eta_s).c_str());
+}
+
+std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms) {
+    std::string text;
+    for (const TaskRecord& task : tasks)
+        text +=
+            format("task %-32s | accuracy %.4f | centered %7.4f | %lld of %lld\n", task.name.c_str(), task.accuracy(),
+                   task.centered, static_cast<long long>(task.right), static_cast<long long>(task.examples));
+    if (tasks.size() > 1) text += format("mean centered of %zu tasks of %s: %.4f\n", tasks.size(), file.c_str(), score);
+    return text + format("scored in %s\n", duration_text(ms / 1e3).c_str());
 }
 
 RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
-    : path_(out_dir + "/log.jsonl"), options_(options), opened_(Clock::now()) {
+    : out_dir_(out_dir), path_(out_dir + "/log.jsonl"), speaks_(true), options_(options), opened_(Clock::now()) {
     make_folders(out_dir);
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     require(fd_ >= 0, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
@@ -79,6 +107,13 @@ RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
     }
 }
 
+RunLog RunLog::on_console(const Options& options) {
+    RunLog log;
+    log.speaks_ = true;
+    log.options_ = options;
+    return log;
+}
+
 RunLog::~RunLog() {
     if (fd_ >= 0) close(fd_);
 }
@@ -86,9 +121,14 @@ RunLog::~RunLog() {
 RunLog::RunLog(RunLog&& other) noexcept { *this = std::move(other); }
 
 RunLog& RunLog::operator=(RunLog&& other) noexcept {
+    std::swap(out_dir_, other.out_dir_);
     std::swap(path_, other.path_);
     std::swap(fd_, other.fd_);
+    std::swap(speaks_, other.speaks_);
     std::swap(options_, other.options_);
+    std::swap(events_, other.events_);
+    std::swap(resumed_step_, other.resumed_step_);
+    std::swap(told_, other.told_);
     std::swap(opened_, other.opened_);
     std::swap(first_step_end_, other.first_step_end_);
     std::swap(first_step_, other.first_step_);
@@ -96,6 +136,7 @@ RunLog& RunLog::operator=(RunLog&& other) noexcept {
 }
 
 void RunLog::write_line(const std::string& json) {
+    if (fd_ < 0) return;
     const std::string line = json + "\n";
     const off_t before = lseek(fd_, 0, SEEK_END);
     size_t done = 0;
@@ -112,34 +153,90 @@ void RunLog::write_line(const std::string& json) {
     }
 }
 
-static std::string cpu_model() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);)
-        if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+void RunLog::write_record(const Record& record) {
+    write_line(line_of(record.fields));
+    const std::string type = record.fields["type"];
+    if (type == "skip" || type == "sample") return;  // drawn already, or nothing to draw
+    Scalars values;
+    for (const auto& [name, value] : record.fields.items())
+        if (const std::optional<double> number = number_in(value); number && name != "step")
+            values.push_back({(type == "step" ? "train" : type) + "/" + name, *number});
+    write_event(type, record.fields["step"], values);
+}
+
+void RunLog::write_event(const std::string& type, int64_t step, const Scalars& values) {
+    if (!events_ || values.empty() || (step == resumed_step_ && told_.count(type))) return;
+    events_->scalars(step, values);
+}
+
+// What stands behind the first `name` and its separator in a file of such lines; "unknown" if none does.
+static std::string value_in(const char* path, const std::string& name, char separator) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        if (!line.starts_with(name)) continue;
+        std::string value = line.substr(std::min(line.size(), line.find(separator) + 1));
+        const char* around = " \t\"";
+        value.erase(0, value.find_first_not_of(around));
+        return value.substr(0, value.find_last_not_of(around) + 1);
+    }
     return "unknown";
 }
 
-static json header(const char* type, const std::string& config_json, const std::string& device,
-                   const std::string& data_hash) {
-    const json config = json::parse(config_json, nullptr, false);
+static std::string operating_system() {
+    utsname kernel = {};
+    uname(&kernel);
+    return value_in("/etc/os-release", "PRETTY_NAME", '=') + ", " + kernel.sysname + " " + kernel.release;
+}
+
+// The types of the records of `step` in a log.
+static std::set<std::string> types_at(int64_t step, const std::string& log) {
+    const std::string begin = "{\"type\":\"", middle = "\",\"step\":" + std::to_string(step) + ",";
+    std::set<std::string> types;
+    for (size_t at = 0; (at = log.find(begin, at)) != std::string::npos;) {
+        at += begin.size();
+        const size_t end = log.find('"', at);
+        if (end != std::string::npos && log.compare(end, middle.size(), middle) == 0)
+            types.insert(log.substr(at, end - at));
+    }
+    return types;
+}
+
+static json header(const char* type, const RunFacts& facts) {
+    const json config = json::parse(facts.config_json, nullptr, false);
     ensure(config.is_object());
+    json data = {{"train", facts.data_hash}};
+    if (!facts.val_hash.empty()) data["val"] = facts.val_hash;
+    if (!facts.tokenizer_hash.empty()) data["tokenizer"] = facts.tokenizer_hash;
     return {{"type", type},
             {"time", int64_t(std::time(nullptr))},  // seconds since 1970, UTC
             {"config", config},
             {"build", {{"id", build_id()}, {"compiler", __VERSION__}}},
-            {"machine", {{"cpu", cpu_model()}, {"cores", std::thread::hardware_concurrency()}, {"device", device}}},
-            {"data_hash", data_hash}};
+            {"machine",
+             {{"cpu", value_in("/proc/cpuinfo", "model name", ':')},
+              {"cores", std::thread::hardware_concurrency()},
+              {"memory_bytes", int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)},
+              {"os", operating_system()},
+              {"device", facts.device},
+              {"ranks", facts.ranks}}},
+            {"data", data}};
 }
 
-void RunLog::start(const std::string& config_json, const std::string& device, const std::string& data_hash) {
+void RunLog::start(const RunFacts& facts) {
     if (silent()) return;
-    write_line(line_of(header("start", config_json, device, data_hash)));
+    write_line(line_of(header("start", facts)));
+    EventFile::remove_all(out_dir_);
+    if (options_.tensorboard) events_ = std::make_unique<EventFile>(out_dir_, 0);
 }
 
-void RunLog::resume(const std::string& config_json, const std::string& device, const std::string& data_hash,
-                    int64_t step, const std::string& from, const std::vector<std::string>& passed_over) {
+void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from,
+                    const std::vector<std::string>& passed_over) {
     if (silent()) return;
-    json record = header("resume", config_json, device, data_hash);
+    if (options_.tensorboard) {
+        told_ = types_at(step, read_file(path_));
+        resumed_step_ = step;
+        events_ = std::make_unique<EventFile>(out_dir_, step + 1);
+    }
+    json record = header("resume", facts);
     record["step"] = step;
     record["from"] = from;
     record["passed_over"] = passed_over;
@@ -163,13 +260,22 @@ double RunLog::eta_s(int64_t step) {
 
 void RunLog::step(const StepRecord& r) {
     if (silent()) return;
-    write_line(line_of({{"type", "step"},
-                        {"step", r.step},
-                        {"loss", number(r.loss)},
-                        {"norm", number(r.norm)},
-                        {"lr", number(r.lr)},
-                        {"ms", number(r.ms)},
-                        {"tokens_per_s", number(double(r.tokens) / (r.ms / 1000))}}));
+    json line = {{"type", "step"},
+                 {"step", r.step},
+                 {"loss", number(r.loss)},
+                 {"norm", number(r.norm)},
+                 {"lr", number(r.lr)},
+                 {"ms", number(r.ms)},
+                 {"tokens_per_s", number(double(r.tokens) / (r.ms / 1000))}};
+    if (r.has_comm) {
+        line["comm_ms"] = number(r.comm_ms);
+        line["comm_exposed_ms"] = number(r.comm_exposed_ms);
+        line["comm_predicted_ms"] = number(r.comm_predicted_ms);
+    }
+    if (r.noise_scale != 0) line["noise_scale"] = number(r.noise_scale);
+    if (r.mfu > 0) line["mfu"] = number(r.mfu);
+    if (!std::isnan(r.cropped)) line["cropped"] = number(r.cropped);
+    write_record({line});
     const bool is_first = first_step_ < 0;
     const double eta = eta_s(r.step);
     if (is_first || r.step == options_.steps || r.step % options_.print_every == 0) {
@@ -178,25 +284,65 @@ void RunLog::step(const StepRecord& r) {
     }
 }
 
-void RunLog::validation(int64_t step, double loss) {
+void RunLog::validation(int64_t step, double loss, double bits_per_byte) {
     if (silent()) return;
-    write_line(line_of({{"type", "val"}, {"step", step}, {"loss", number(loss)}}));
-    std::printf("val  %*lld/%lld | loss %7.4f\n", int(std::to_string(options_.steps).size()),
-                static_cast<long long>(step), static_cast<long long>(options_.steps), loss);
+    json line = {{"type", "val"}, {"step", step}, {"loss", number(loss)}};
+    if (!std::isnan(bits_per_byte)) line["bpb"] = number(bits_per_byte);
+    write_record({line});
+    const std::string bpb = std::isnan(bits_per_byte) ? "" : format(" | bpb %.4f", bits_per_byte);
+    std::printf("val  %*lld/%lld | loss %7.4f%s\n", int(std::to_string(options_.steps).size()),
+                static_cast<long long>(step), static_cast<long long>(options_.steps), loss, bpb.c_str());
+    std::fflush(stdout);
+}
+
+void RunLog::tasks(int64_t step, const std::string& file, const std::vector<TaskRecord>& tasks, double score,
+                   double ms) {
+    if (silent()) return;
+    json scores = json::object();
+    for (const TaskRecord& task : tasks)
+        scores[task.name] = {{"accuracy", number(task.accuracy())},
+                             {"centered", number(task.centered)},
+                             {"right", task.right},
+                             {"examples", task.examples}};
+    write_line(line_of({{"type", "tasks"},
+                        {"step", step},
+                        {"file", file},
+                        {"score", number(score)},
+                        {"tasks", scores},
+                        {"ms", number(ms)}}));
+    const std::string tag = "tasks/" + std::filesystem::path(file).stem().string() + "/";
+    Scalars values = {{tag + "score", score}};
+    for (const TaskRecord& task : tasks) {
+        values.push_back({tag + task.name + "/accuracy", task.accuracy()});
+        values.push_back({tag + task.name + "/centered", task.centered});
+    }
+    write_event("tasks", step, values);
+    std::printf("tasks at step %lld:\n%s", static_cast<long long>(step), task_lines(file, tasks, score, ms).c_str());
     std::fflush(stdout);
 }
 
 void RunLog::skip(int64_t step, double loss, double norm, const std::string& reason) {
     if (silent()) return;
-    write_line(line_of(
-        {{"type", "skip"}, {"step", step}, {"loss", number(loss)}, {"norm", number(norm)}, {"reason", reason}}));
+    write_record(
+        {{{"type", "skip"}, {"step", step}, {"loss", number(loss)}, {"norm", number(norm)}, {"reason", reason}}});
     std::fprintf(stderr, "warning: step %lld skipped, parameters unchanged: %s\n", static_cast<long long>(step),
                  reason.c_str());
 }
 
+void RunLog::ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest) {
+    if (silent()) return;
+    write_record({{{"type", "ranks"},
+                   {"step", step},
+                   {"weight_hash", hex64(weight_hash)},
+                   {"min_ms", number(min_ms)},
+                   {"median_ms", number(median_ms)},
+                   {"max_ms", number(max_ms)},
+                   {"slowest", slowest}}});
+}
+
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& text) {
     if (silent()) return;
-    write_line(line_of({{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}));
+    write_record({{{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}});
     // A byte tokenizer's samples may hold anything, and a terminal obeys control characters.
     std::string shown = prompt + text;
     for (char& c : shown)
@@ -207,10 +353,10 @@ void RunLog::sample(int64_t step, const std::string& prompt, const std::string& 
 
 void RunLog::checkpoint(int64_t step, const std::string& path, double ms) {
     if (silent()) return;
-    write_line(line_of({{"type", "checkpoint"}, {"step", step}, {"path", path}, {"ms", number(ms)}}));
+    write_record({{{"type", "checkpoint"}, {"step", step}, {"path", path}, {"ms", number(ms)}}});
 }
 
 void RunLog::end(int64_t step, const std::string& reason) {
     if (silent()) return;
-    write_line(line_of({{"type", "end"}, {"step", step}, {"reason", reason}}));
+    write_record({{{"type", "end"}, {"step", step}, {"reason", reason}}});
 }

@@ -1,29 +1,43 @@
 /*
 What happens in a run: one line per step on stdout, and everything in OUT/log.jsonl, one JSON object per line.
 
-  {"type":"start","time":...,"config":{...},"build":{...},"machine":{...},"data_hash":"..."}     first in the file
+  {"type":"start","time":...,"config":{...},"build":{...},"machine":{...},"data":{...}}         first in the file
   {"type":"resume", the same as start, and "step","from","passed_over":[...]}                    at each resume
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
+      of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms", and "noise_scale" if asked for
+      of a GPU whose peak is known also "mfu"                           and "bpb", bits per byte, if it is known
+      of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
+  {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest"}
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
+  {"type":"tasks","step","file","score","tasks":{NAME:{"accuracy","centered","right","examples"}},"ms"}
 
 A step is numbered from 1; what belongs to the state before the first is of step 0. After a resume from step S the
 records beyond S from before it are void: a reader lets the later record of a step win (scripts/report.py does). Doubles
 read back exactly; those that are not finite are the strings "nan", "inf", "-inf", so that the file stays JSON.
 
-  RunLog log(out_dir, RunLog::Mode::fresh, {.steps = 2000});     rank 0; the other ranks keep a RunLog(), which is
-silent log.start(to_json(config.fields()), device, data_hash); log.step({.step = 1, .loss = 4.17, .norm = 2.5, .lr =
-1e-5, .ms = 81, .tokens = 768});
+  RunLog log(out_dir, RunLog::Mode::fresh, {.steps = 2000});      rank 0; the others keep a RunLog(), which is silent
+  log.start({.config_json = to_json(config.fields()), .device = "cpu, 2 threads", .data_hash = "00ff"});
+  log.step({.step = 1, .loss = 4.17, .norm = 2.5, .lr = 1e-5, .ms = 81, .tokens = 768});
+
+With Options::tensorboard the numbers of these records, but for those of `skip`, are scalars TYPE/NAME as well, beside
+log.jsonl in TensorBoard's format (event_file.h): "val/loss", "ranks/max_ms", of `step` "train/loss", of `tasks`
+"tasks/FILE/score" and "tasks/FILE/NAME/accuracy". No step is there twice after a resume, whose first look at its step S
+only repeats what was seen before.
 
 Every failed write is an Error that names the file. A line is written whole or, if the disk is full, taken back; one cut
 short by a kill stays, and what follows begins on a line of its own.
 */
 #pragma once
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
+#include "llmc/base/event_file.h"  // EventFile
 
 struct StepRecord {
     int64_t step = 0;  // 1 is the first
@@ -32,6 +46,28 @@ struct StepRecord {
     double lr = 0;
     double ms = 0;  // wall time of the step
     int64_t tokens = 0;
+    // Of several ranks: what their exchange took, how much of it they waited for, and what it should take.
+    bool has_comm = false;
+    double comm_ms = 0, comm_exposed_ms = 0, comm_predicted_ms = 0;
+    double noise_scale = 0;  // the gradient's, in tokens; 0: not asked for
+    double mfu = 0;          // model FLOP/s over the devices' peak; 0: that is not known
+    double cropped = NAN;    // by packing so far, of all documents' tokens; NaN: there is none
+};
+
+// Of one task (llmc/eval/tasks.h).
+struct TaskRecord {
+    std::string name;
+    int64_t examples = 0, right = 0;
+    double centered = 0;  // 0: as good as guessing, 1: all right
+    double accuracy() const { return double(right) / double(examples); }
+};
+
+// What a run is made of, for the first record of its log.
+struct RunFacts {
+    std::string config_json = "{}";  // an object of all flags
+    std::string device = "";         // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
+    int ranks = 1;
+    std::string data_hash = "", val_hash = "", tokenizer_hash = "";  // "": there is none
 };
 
 class RunLog {
@@ -41,24 +77,31 @@ public:
         int64_t steps = 0;    // at the end of the run: for "120/2000" and the ETA
         int print_every = 1;  // steps per line on stdout; the file has them all
         double time_budget_s = std::numeric_limits<double>::infinity();  // the run ends after this: for the ETA
+        bool tensorboard = false;                                        // write events, too
     };
 
     RunLog() = default;
     // Creates OUT and locks the file; an Error if another program has it open.
     RunLog(const std::string& out_dir, Mode mode, const Options& options);
+    // Writes no file.
+    static RunLog on_console(const Options& options);
     ~RunLog();
     RunLog(RunLog&& other) noexcept;
     RunLog& operator=(RunLog&& other) noexcept;
 
     // Once, first of all: start() in a fresh file, resume() after a checkpoint of `step` was loaded.
-    void start(const std::string& config_json, const std::string& device, const std::string& data_hash);
-    void resume(const std::string& config_json, const std::string& device, const std::string& data_hash, int64_t step,
-                const std::string& from, const std::vector<std::string>& passed_over);
+    void start(const RunFacts& facts);
+    void resume(const RunFacts& facts, int64_t step, const std::string& from,
+                const std::vector<std::string>& passed_over);
 
     void step(const StepRecord& record);
-    void validation(int64_t step, double loss);
+    void validation(int64_t step, double loss, double bits_per_byte = NAN);  // NaN: not known
+    // The model has answered the tasks of a file.
+    void tasks(int64_t step, const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);
     // The update of this step was left out; the parameters are as before.
     void skip(int64_t step, double loss, double norm, const std::string& reason);
+    // Ranks have compared their weights, and how long each computes in a step.
+    void ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest);
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
     // "finished", "time budget", "SIGTERM"
@@ -68,13 +111,20 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    bool silent() const { return fd_ < 0; }
+    struct Record;  // of JSON
+    bool silent() const { return !speaks_; }
     void write_line(const std::string& json);
+    void write_record(const Record& record);  // a line, and its numbers as an event
+    void write_event(const std::string& type, int64_t step, const Scalars& values);
     double eta_s(int64_t step);
 
-    std::string path_;
-    int fd_ = -1;
+    std::string out_dir_, path_;
+    int fd_ = -1;  // -1: no file
+    bool speaks_ = false;
     Options options_;
+    std::unique_ptr<EventFile> events_;
+    int64_t resumed_step_ = -1;
+    std::set<std::string> told_;  // types of records of that step which earlier event files have
     Clock::time_point opened_;
     Clock::time_point first_step_end_;  // the first one warms up: the ETA is made of those after it
     int64_t first_step_ = -1;
@@ -86,3 +136,5 @@ std::string duration_text(double seconds);
 std::string count_text(double count);
 // The line for stdout, without its end: "step   120/2000 | loss 3.2841 | norm 0.41 | lr 6.00e-04 | ..."
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s);
+// A line for each task, and if there are several one for their score.
+std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);

@@ -2,14 +2,16 @@
 An arena: one block of memory for one purpose ("weights", "gradients", "activations"), taken once at the start and
 handed out front to back. It is filled with NaN bytes when taken, so that whatever is read before it is written shows.
 
-  Arena<Cpu> arena(device, "weights", bytes);
-  float* wte = arena.take<float>(Vp * C);        64-byte aligned
+  Arena arena(device, "weights", bytes);
+  float* wte = arena.take<float>(Vp * C);        128-byte aligned
 
-A Device supplies allocate(bytes) and release(pointer, bytes).
+Its memory is a device's, or, for what ranks exchange, a Comm's: whatever has allocate(bytes) and release(pointer,
+bytes).
 */
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include "llmc/base/check.h"  // ensure
@@ -18,32 +20,31 @@ inline constexpr size_t kAlignment = 128;  // bytes: a cache-line pair, and what
 
 inline size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-template <class Device>
 struct Arena {
     std::string name;
-    Device* device = nullptr;
     char* base = nullptr;
     size_t capacity_bytes = 0, used_bytes = 0;
 
     Arena() = default;
-    Arena(Device& device, std::string name, size_t bytes)
+    template <class Source>
+    Arena(Source& source, std::string name, size_t bytes)
         : name(std::move(name)),
-          device(&device),
-          base(static_cast<char*>(device.allocate(bytes))),
-          capacity_bytes(bytes) {}
+          base(static_cast<char*>(source.allocate(bytes))),
+          capacity_bytes(bytes),
+          release_([&source](void* data, size_t size) { source.release(data, size); }) {}
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
     Arena(Arena&& other) noexcept { *this = std::move(other); }
     Arena& operator=(Arena&& other) noexcept {
         std::swap(name, other.name);
-        std::swap(device, other.device);
         std::swap(base, other.base);
         std::swap(capacity_bytes, other.capacity_bytes);
         std::swap(used_bytes, other.used_bytes);
+        std::swap(release_, other.release_);
         return *this;
     }
     ~Arena() {
-        if (base) device->release(base, capacity_bytes);
+        if (base) release_(base, capacity_bytes);
     }
 
     template <class T>
@@ -53,4 +54,7 @@ struct Arena {
         ensure(used_bytes <= capacity_bytes);
         return pointer;
     }
+
+private:
+    std::function<void(void*, size_t)> release_;
 };

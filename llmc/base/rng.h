@@ -10,7 +10,7 @@ Streams keep uses apart: with one seed the weights, the data order and the sampl
 #include <cmath>
 #include <cstdint>
 
-inline uint64_t mix64(uint64_t z) {
+constexpr uint64_t mix64(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
     return z ^ (z >> 31);

@@ -1,0 +1,48 @@
+/*
+What TensorBoard draws: scalars in a file that it reads while it grows, OUT/events.out.tfevents.TIME.anvil.
+
+  EventFile events(out_dir, 4001);                  a file of its own for each start of a run; 4001: the next step
+  events.scalars(4001, {{"train/loss", 3.28}, {"train/lr", 6e-4}});
+
+The format is TensorFlow's (its record writer, event.proto and summary.proto), without its libraries:
+
+  record    length (uint64), its masked CRC, `length` bytes, their masked CRC; all little endian
+  CRC       CRC-32C (Castagnoli), masked as ((crc >> 15) | (crc << 17)) + 0xa282ead8
+  the bytes a protocol buffer, Event: 1 wall_time (double), 2 step (varint), and one of
+              3 file_version = "brain.Event:2"                first in each file
+              5 summary { 1 value { 1 tag, 2 simple_value (float) } ... }
+              7 session_log { 1 status = START }              second: all that was said of this step and later is void
+
+Resumes: the files of a folder are one run, read in the order of their names. A new one has a later time in its name
+than all that are there, and TensorBoard drops what earlier ones tell of its first step and beyond, as it does for
+TensorFlow's own writers. A record cut short by a kill ends the reading of its file, not that of the next.
+
+Each record goes to the file at once, with one write. An Error if that fails.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+#include "llmc/base/file.h"  // FileWriter
+
+using Scalars = std::vector<std::pair<std::string, double>>;  // with their tags
+
+class EventFile {
+public:
+    // `first_step`: the first that this process will make; earlier files' events of it and of later ones are void.
+    EventFile(const std::string& out_dir, int64_t first_step);
+
+    // Values of one moment. TensorBoard shows those that are not finite as such.
+    void scalars(int64_t step, const Scalars& values);
+
+    // All of this folder: a fresh run begins with none.
+    static void remove_all(const std::string& out_dir);
+
+private:
+    FileWriter file_;
+    void record(const std::string& event);
+};
+
+// Of "123456789": e3069283.
+uint32_t crc32c(const void* data, size_t bytes);

@@ -1,0 +1,114 @@
+/*
+Eight-bit floats ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433), operands of matrix
+products only:
+
+  e4m3   4 bits of exponent, 3 of mantissa: up to 448, no infinity; for weights and activations
+  e5m2   5 and 2, the upper half of a half-precision float: up to 57344; for gradients
+
+  float y = to_float(x);            exact
+  e4m3 x = to_fp8<e4m3>(y);         to nearest, ties to even; beyond the largest number: that number; NaN stays NaN
+
+Infinity becomes the largest number too, as in the GPU's instruction (PTX ISA, cvt.rn.satfinite). PyTorch 2.13 does the
+same for e4m3, but has infinity in e5m2 from 61440 on. A tensor is scaled into range before it is converted, so nothing
+is ever that large.
+
+A tensor is stored with one scale: x ~ code * inverse_scale (llmc/cpu/quantise.h).
+*/
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include "llmc/base/bf16.h"   // ANVIL_HOST_DEVICE, to_float
+#include "llmc/base/check.h"  // require
+
+struct e4m3 {
+    uint8_t bits;
+    static constexpr int kMantissaBits = 3, kBias = 7;
+    static constexpr float kMax = 448;
+    static constexpr uint32_t kFirstSpecial = 0x7F, kNan = 0x7F;  // codes from kFirstSpecial on are no numbers
+};
+
+struct e5m2 {
+    uint8_t bits;
+    static constexpr int kMantissaBits = 2, kBias = 15;
+    static constexpr float kMax = 57344;
+    static constexpr uint32_t kFirstSpecial = 0x7C, kNan = 0x7F;  // 0x7C is infinity
+};
+
+namespace fp8 {
+ANVIL_HOST_DEVICE uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+ANVIL_HOST_DEVICE float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+template <class Fp8>
+ANVIL_HOST_DEVICE float widen(Fp8 x) {
+    constexpr int kShift = 23 - Fp8::kMantissaBits;
+    const uint32_t code = x.bits & 0x7F, sign = uint32_t(x.bits & 0x80) << 24;
+    // In a float's fields the code means 2^(127 - bias) times less than it should, denormals included.
+    constexpr uint32_t kRebias = uint32_t(127 + 127 - Fp8::kBias) << 23;
+    const float number = float_of(code << kShift) * float_of(kRebias);
+    const bool is_infinity = code == Fp8::kFirstSpecial && Fp8::kFirstSpecial != Fp8::kNan;
+    const uint32_t special = is_infinity ? 0x7F800000 : 0x7FC00000;
+    return float_of((code < Fp8::kFirstSpecial ? bits_of(number) : special) | sign);
+}
+}  // namespace fp8
+
+ANVIL_HOST_DEVICE float to_float(e4m3 x) { return fp8::widen(x); }
+ANVIL_HOST_DEVICE float to_float(e5m2 x) { return fp8::widen(x); }
+
+template <class Fp8>
+ANVIL_HOST_DEVICE Fp8 to_fp8(float x) {
+    using fp8::bits_of, fp8::float_of;
+    constexpr int kShift = 23 - Fp8::kMantissaBits;
+    const uint32_t sign = bits_of(x) >> 24 & 0x80, magnitude = bits_of(x) & 0x7FFFFFFF;
+    const uint32_t inside = magnitude < bits_of(Fp8::kMax) ? magnitude : bits_of(Fp8::kMax);
+    // A number: half a unit is added, a little less where the last bit kept is 0, and a carry may run into the
+    // exponent.
+    const uint32_t rounded = inside + ((1u << (kShift - 1)) - 1 + (inside >> kShift & 1));
+    const uint32_t normal = (rounded >> kShift) - (uint32_t(127 - Fp8::kBias) << Fp8::kMantissaBits);
+    // A denormal: a float whose unit is that of denormals rounds the sum to a whole number of them.
+    constexpr uint32_t kAnchor = uint32_t(127 + 1 - Fp8::kBias - Fp8::kMantissaBits + 23) << 23;
+    const uint32_t denormal = bits_of(float_of(inside) + float_of(kAnchor)) - kAnchor;
+    constexpr uint32_t kSmallestNormal = uint32_t(127 + 1 - Fp8::kBias) << 23;
+    const uint32_t code = inside < kSmallestNormal ? denormal : normal;
+    return Fp8{uint8_t(magnitude > 0x7F800000 ? Fp8::kNan : code | sign)};
+}
+
+// What a tensor whose largest magnitude is `amax` is multiplied with, so that it just fits; at most MAX / 1e-12, so
+// that a tensor of zeros has a finite scale. In float: a quotient of floats taken in double and rounded is the same. Of
+// NaN, NaN: then all codes are NaN. Of infinity, 0, whose inverse is infinite: the tensor comes back as not finite.
+template <class Fp8>
+ANVIL_HOST_DEVICE float fp8_scale(float amax) {
+    constexpr float kSmallest = 1e-12f;
+    return Fp8::kMax / (amax < kSmallest ? kSmallest : amax);
+}
+
+// A tensor in eight bits, as the ops that multiply take it: the products run along rows, so each operand is there with
+// its rows and, for backward, with its columns as rows.
+template <class Fp8>
+struct Quantised {
+    const Fp8* data;             // (rows, cols)
+    const Fp8* transposed;       // (cols, rows); may be null where only forward is computed
+    const float* inverse_scale;  // one float, where the data is
+    int64_t rows, cols;
+};
+
+// Products in eight bits read rows of whole 16 bytes, of each operand and of each transposed one.
+inline constexpr int64_t kFp8Multiple = 16;
+
+inline void check_fp8_layer(const char* op, int64_t N, int64_t C, int64_t OC) {
+    require(N % kFp8Multiple == 0 && C % kFp8Multiple == 0 && OC % kFp8Multiple == 0,
+            "%s of (%ld, %ld) by (%ld, %ld): in fp8 tokens and channels must be multiples of %ld", op, N, C, OC, C,
+            kFp8Multiple);
+}
+
+// Whether a linear layer gains by eight bits at all (nanochat's rule): smaller ones take longer to convert than is won.
+inline bool suits_fp8(int64_t C, int64_t OC) {
+    return C % kFp8Multiple == 0 && OC % kFp8Multiple == 0 && C >= 128 && OC >= 128;
+}

@@ -1,0 +1,15 @@
+// Whole numbers near others: what sizes are rounded to, and what messages propose.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+inline int64_t up_to_multiple(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// "4 and 6", or the one that there is: the divisors of n > 0 next to what was asked for.
+inline std::string nearest_divisors(int64_t n, int64_t asked) {
+    int64_t below = std::clamp<int64_t>(asked, 1, n), above = below;
+    while (n % below != 0) below--;
+    while (n % above != 0) above++;
+    return below == above ? std::to_string(below) : std::to_string(below) + " and " + std::to_string(above);
+}

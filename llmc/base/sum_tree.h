@@ -1,0 +1,39 @@
+/*
+Sums in an order that does not depend on who adds up what: pairwise, the terms being the leaves of a binary tree.
+
+  sum_tree(6, value)              ((v0 + v1) + (v2 + v3)) + (v4 + v5): the largest power of two to the left
+  sum_tree<0, 6>(value)           the same, unrolled by the compiler: for kernels
+
+A rank that sums 2^j micro-batches in this way by itself holds a node of the tree over all micro-batches, so that any
+number of ranks comes to the same bits (--sum-order tree, llmc/train/step.h).
+*/
+#pragma once
+#include "llmc/base/bf16.h"  // ANVIL_HOST_DEVICE
+
+template <class Value>
+auto sum_tree(int n, Value&& value) {
+    const auto sum = [&](auto&& self, int begin, int end) {
+        if (end - begin == 1) return value(begin);
+        int half = 1;
+        while (2 * half < end - begin) half *= 2;
+        const auto left = self(self, begin, begin + half);
+        return left + self(self, begin + half, end);
+    };
+    return sum(sum, 0, n);
+}
+
+constexpr int largest_power_below(int n) {
+    int power = 1;
+    while (2 * power < n) power *= 2;
+    return power;
+}
+template <int begin, int end, class Value>
+ANVIL_HOST_DEVICE auto sum_tree(const Value& value) {
+    if constexpr (end - begin == 1) {
+        return value(begin);
+    } else {
+        constexpr int middle = begin + largest_power_below(end - begin);
+        const auto left = sum_tree<begin, middle>(value);
+        return left + sum_tree<middle, end>(value);
+    }
+}

@@ -1,0 +1,125 @@
+/*
+How fast collectives are, on any backend:
+
+  const auto timings = time_collectives(comm, device, ranks);   all-reduce, reduce-scatter, all-gather; 1 KB to 256 MB
+  comm_table(timings)                                           as Markdown
+  comm_csv(timings)                                             one line each
+  measure_bandwidth(comm, device, ranks)                        bytes/s, in a fraction of a second
+
+As NCCL's tests define it, `bytes` is the whole buffer (of a reduce-scatter before it, of an all-gather after it), the
+algorithm's bandwidth is bytes / time, and the bus bandwidth is what every rank sends in a ring, and receives: that
+times 2 (W - 1) / W for an all-reduce and (W - 1) / W for the others. It does not depend on the number of ranks W where
+links do not, and is what measure_bandwidth gives: a collective should take its ring's bytes divided by it. A time is
+the slowest rank's mean over several calls, which is a training step's point of view.
+*/
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+#include "llmc/base/check.h"   // format
+#include "llmc/base/memory.h"  // aligned
+#include "llmc/comm/comm.h"    // Comm
+#include "llmc/comm/ranks.h"   // Ranks
+
+struct CommTiming {
+    const char* what;
+    size_t bytes;
+    int calls;  // that the time is a mean of
+    double seconds;
+    double ring_share;  // of `bytes`: what a rank sends in a ring
+
+    double bandwidth() const { return seconds > 0 ? double(bytes) / seconds : 0; }
+    double bus_bandwidth() const { return bandwidth() * ring_share; }
+};
+
+// Seconds for one call of `call`: it is made until `least_s` have passed, and three times at least.
+template <class Device, class Call>
+CommTiming time_calls(Device& device, Ranks& ranks, const char* what, size_t bytes, float* data, double ring_share,
+                      double least_s, Call&& call) {
+    using Clock = std::chrono::steady_clock;
+    const auto run = [&](int calls) {
+        ranks.barrier();
+        const Clock::time_point start = Clock::now();
+        for (int i = 0; i < calls; i++) call();
+        float last;
+        copy_to_host(device, &last, data, 1);  // waits for the device
+        return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    // The slowest rank's, and so the same on all: they must make the same calls.
+    const auto slowest = [&](double seconds) {
+        double most = 0;
+        for (const std::string& record :
+             ranks.all_gather(std::string(reinterpret_cast<const char*>(&seconds), sizeof seconds))) {
+            double other;
+            std::memcpy(&other, record.data(), sizeof other);
+            most = std::max(most, other);
+        }
+        return most;
+    };
+    run(1);
+    const double first = slowest(run(1));
+    const int calls = int(std::clamp(least_s / std::max(first, 1e-7), 3., 1e4));
+    return {what, bytes, calls, slowest(run(calls)) / calls, ring_share};
+}
+
+// Sizes from 1 KB in steps of four up to the largest that is no more than most_bytes.
+template <class Device>
+std::vector<CommTiming> time_collectives(Comm<Device>& comm, Device& device, Ranks& ranks,
+                                         size_t most_bytes = size_t(256) << 20, double least_s = 0.1) {
+    std::vector<CommTiming> timings;
+    const size_t all = size_t(comm.world_size);
+    const double share = double(all - 1) / double(all);
+    const size_t capacity = aligned(most_bytes) + all * sizeof(float);
+    float* const data = static_cast<float*>(comm.allocate(capacity));
+    for (size_t wanted = 1 << 10; wanted <= most_bytes; wanted *= 4) {
+        const size_t shard = wanted / sizeof(float) / all, bytes = shard * all * sizeof(float);
+        const auto time = [&](const char* what, double ring_share, auto&& call) {
+            timings.push_back(time_calls(device, ranks, what, bytes, data, ring_share, least_s, call));
+        };
+        time("all-reduce", 2 * share, [&] { comm.wait(comm.all_reduce(data, int64_t(shard * all))); });
+        time("reduce-scatter", share, [&] { comm.wait(comm.reduce_scatter(data, int64_t(shard))); });
+        time("all-gather", share, [&] { comm.wait(comm.all_gather(data, shard * sizeof(float))); });
+    }
+    comm.release(data, capacity);
+    return timings;
+}
+
+inline std::string comm_table(const std::vector<CommTiming>& timings) {
+    std::string text = "| collective | KB | us | algorithm GB/s | bus GB/s |\n|---|---:|---:|---:|---:|\n";
+    for (const CommTiming& t : timings)
+        text += format("| %s | %.0f | %.1f | %.3f | %.3f |\n", t.what, double(t.bytes) / 1024, t.seconds * 1e6,
+                       t.bandwidth() / 1e9, t.bus_bandwidth() / 1e9);
+    return text;
+}
+
+inline std::string comm_csv(const std::vector<CommTiming>& timings) {
+    std::string text = "collective,bytes,calls,us,algorithm_bytes_per_s,bus_bytes_per_s\n";
+    for (const CommTiming& t : timings)
+        text += format("%s,%zu,%d,%.3f,%.6g,%.6g\n", t.what, t.bytes, t.calls, t.seconds * 1e6, t.bandwidth(),
+                       t.bus_bandwidth());
+    return text;
+}
+
+// What `--bench-comm` prints.
+template <class Device>
+std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t most_bytes) {
+    return comm.describe() + "\n\n" + comm_table(time_collectives(comm, device, ranks, most_bytes));
+}
+
+// Bytes that a rank can send a second, while all do: of an all-reduce that grows until it takes 30 ms or has 16 MB. 0
+// for one rank.
+template <class Device>
+double measure_bandwidth(Comm<Device>& comm, Device& device, Ranks& ranks) {
+    if (comm.world_size == 1) return 0;
+    const size_t most = size_t(16) << 20;
+    float* const data = static_cast<float*>(comm.allocate(most));
+    CommTiming timing = {};
+    for (size_t bytes = 1 << 20; bytes <= most && timing.seconds * timing.calls < 0.03; bytes *= 4)
+        timing = time_calls(device, ranks, "all-reduce", bytes, data, 2. * (comm.world_size - 1) / comm.world_size, 0,
+                            [&] { comm.wait(comm.all_reduce(data, int64_t(bytes / sizeof(float)))); });
+    comm.release(data, most);
+    return timing.bus_bandwidth();
+}

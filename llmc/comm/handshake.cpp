@@ -1,0 +1,67 @@
+// See handshake.h.
+#include "llmc/comm/handshake.h"
+#include <algorithm>
+#include <map>
+#include "llmc/base/check.h"  // ensure, format
+
+void check_connected(Ranks& ranks) {
+    const std::vector<std::string> numbers = ranks.all_gather(std::to_string(ranks.rank));
+    ensure(int(numbers.size()) == ranks.world_size);
+    for (int r = 0; r < ranks.world_size; r++) ensure(numbers[size_t(r)] == std::to_string(r));
+}
+
+namespace {
+
+// Name and value, each closed by a zero byte: readable by any other build, whatever it asks for.
+std::string pack(const std::vector<std::pair<std::string, std::string>>& values) {
+    std::string record;
+    for (const auto& [name, value] : values) record += name + '\0' + value + '\0';
+    return record;
+}
+
+std::vector<std::pair<std::string, std::string>> unpack(const std::string& record) {
+    std::vector<std::string> words;
+    for (size_t begin = 0, end; (end = record.find('\0', begin)) != std::string::npos; begin = end + 1)
+        words.push_back(record.substr(begin, end - begin));
+    std::vector<std::pair<std::string, std::string>> values;
+    for (size_t i = 0; i + 1 < words.size(); i += 2) values.emplace_back(words[i], words[i + 1]);
+    return values;
+}
+
+}  // namespace
+
+void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& values) {
+    std::vector<std::string> names;  // of any rank, in the order in which they are first seen
+    std::vector<std::map<std::string, std::string>> of_rank;
+    for (const std::string& record : ranks.all_gather(pack(values))) {
+        of_rank.emplace_back();
+        for (const auto& [name, value] : unpack(record)) {
+            of_rank.back()[name] = value;
+            if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        }
+    }
+    const auto value = [&](int r, const std::string& name) {
+        const auto found = of_rank[size_t(r)].find(name);
+        return found == of_rank[size_t(r)].end() ? std::string("unknown") : found->second;
+    };
+    // The lowest rank with the most frequent value of each name
+    std::map<std::string, int> model;
+    for (const std::string& name : names) {
+        std::map<std::string, int> count;
+        for (int r = 0; r < ranks.world_size; r++) count[value(r, name)]++;
+        int best = 0;
+        for (int r = 1; r < ranks.world_size; r++)
+            if (count[value(r, name)] > count[value(best, name)]) best = r;
+        model[name] = best;
+    }
+    for (int r = 0; r < ranks.world_size; r++)
+        for (const std::string& name : names) {
+            const int other = model[name];
+            if (value(r, name) == value(other, name)) continue;
+            throw SharedError(
+                kExitUsage,
+                format("the ranks differ in %s: it is %s on rank %d, and %s on rank %d; start all ranks with the same "
+                       "program, flags and data",
+                       name.c_str(), value(r, name).c_str(), r, value(other, name).c_str(), other));
+        }
+}

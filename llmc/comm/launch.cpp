@@ -1,0 +1,301 @@
+// See launch.h.
+#include "llmc/comm/launch.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include "llmc/base/check.h"      // require, format
+#include "llmc/comm/host.h"       // host_identity
+#include "llmc/comm/tcp_ranks.h"  // TcpRanks
+
+namespace {
+
+struct Numbers {
+    int rank, world_size, local_rank;
+};
+
+class Detector {
+public:
+    Detector(const LaunchFlags& flags, const Environment& environment, bool has_mpi)
+        : flags_(flags), environment_(environment), has_mpi_(has_mpi) {}
+
+    Launch launch() const {
+        require(launcher_is("auto") || launcher_is("none") || launcher_is("mpi") || launcher_is("slurm") ||
+                    launcher_is("torchrun"),
+                "--launcher %s: expected auto, none, mpi, slurm or torchrun", flags_.launcher.c_str());
+        if (flags_.rank >= 0 || flags_.world_size > 0) return by_flags();
+        Launch launch;
+        if (launcher_is("none")) {
+            launch.local_rank = flags_.local_rank;
+            launch.source = "--launcher none";
+        } else if (launcher_is("auto")) {
+            launch = by_environment();
+        } else {
+            launch = launcher_is("mpi") ? by_mpi() : launcher_is("slurm") ? by_slurm() : by_torchrun();
+        }
+        require(flags_.master.empty() || launch.world_size != 1 || !launch.source.empty(),
+                "--master %s is given, but nothing says which rank this is: give --rank and --world-size as well",
+                flags_.master.c_str());
+        return launch;
+    }
+
+private:
+    const LaunchFlags& flags_;
+    const Environment& environment_;
+    const bool has_mpi_;
+
+    bool launcher_is(const char* name) const { return flags_.launcher == name; }
+
+    std::string text(const char* name) const {
+        const char* value = environment_(name);
+        return value ? value : "";
+    }
+    bool has(const char* name) const { return !text(name).empty(); }
+
+    int number(const char* name, int64_t least) const {
+        const std::string value = text(name);
+        char* end = nullptr;
+        errno = 0;
+        const long long found = std::strtoll(value.c_str(), &end, 10);
+        require(end != value.c_str() && !*end && !errno && found >= least && found < (1 << 30),
+                "%s=%s in the environment: expected a whole number of at least %ld; give --launcher none to run as one "
+                "rank whatever the environment says",
+                name, value.c_str(), long(least));
+        return int(found);
+    }
+
+    // Rank, size and local rank from three variables, of which only the last may be missing.
+    Numbers numbers(const char* rank_name, const char* size_name, const char* local_name) const {
+        for (const auto& [name, other] : {std::pair(rank_name, size_name), std::pair(size_name, rank_name)})
+            require(has(name),
+                    "%s is set in the environment and %s is not: set it too, or give --launcher none to run as one "
+                    "rank",
+                    has(other) ? other : local_name, name);
+        const Numbers n{number(rank_name, 0), number(size_name, 1),
+                        flags_.local_rank >= 0 ? flags_.local_rank
+                        : has(local_name)      ? number(local_name, 0)
+                                               : -1};
+        require(n.rank < n.world_size,
+                "%s=%d is not below %s=%d in the environment: ranks are numbered from 0; give --launcher none to run "
+                "as one rank",
+                rank_name, n.rank, size_name, n.world_size);
+        return n;
+    }
+
+    static Launch make(const Numbers& n, const char* source) {
+        Launch launch;
+        launch.rank = n.rank, launch.world_size = n.world_size, launch.local_rank = n.local_rank;
+        launch.source = source;
+        return launch;
+    }
+
+    // A launch whose ranks meet at an address; at "" if there is nobody to meet.
+    Launch meet_at(Launch launch, const std::string& master) const {
+        if (launch.world_size == 1) return launch;
+        const Address address = parse_address(master);
+        launch.meet = Launch::Meet::at_address;
+        launch.master = (address.host.find(':') == std::string::npos ? address.host : "[" + address.host + "]") + ":" +
+                        std::to_string(address.port);
+        return launch;
+    }
+
+    // --master, else MASTER_ADDR with MASTER_PORT, else "".
+    std::string given_master() const {
+        if (!flags_.master.empty() || !has("MASTER_ADDR")) return flags_.master;
+        int port = has("MASTER_PORT") ? number("MASTER_PORT", 1) : kDefaultPort;
+        // Where torchrun's agent keeps a store of its own at that port, rank 0 cannot listen there: at its neighbour.
+        if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") port += port < 65535 ? 1 : -1;
+        const std::string host = text("MASTER_ADDR");
+        return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+    }
+
+    Launch by_flags() const {
+        require(launcher_is("auto"), "--launcher %s contradicts --rank and --world-size: give the one or the other",
+                flags_.launcher.c_str());
+        require(flags_.world_size > 0, "--rank %d is given without --world-size: say how many ranks there are",
+                flags_.rank);
+        require(flags_.rank >= 0,
+                "--world-size %d is given without --rank: say which rank this is, from 0 to %d; every rank is started "
+                "by its own command",
+                flags_.world_size, flags_.world_size - 1);
+        require(flags_.rank < flags_.world_size, "--rank %d is not below --world-size %d: ranks are numbered from 0",
+                flags_.rank, flags_.world_size);
+        require(flags_.world_size == 1 || !flags_.master.empty(),
+                "--world-size %d needs --master HOST:PORT, where rank 0 runs (localhost:%d if all run here)",
+                flags_.world_size, kDefaultPort);
+        return meet_at(make({flags_.rank, flags_.world_size, flags_.local_rank}, "--rank and --world-size"),
+                       flags_.master);
+    }
+
+    Launch by_environment() const {
+        if (has("TORCHELASTIC_RUN_ID")) return by_torchrun();
+        if (has_ompi()) return by_mpi();
+        if (has_pmi()) {
+            // srun can set PMI's variables as well. Where MPI is not built in, srun's own do as well, if they are of
+            // this process and not of a helper of mpirun's that srun started.
+            const bool same = is_srun_task() && text("PMI_RANK") == text("SLURM_PROCID") &&
+                              text("PMI_SIZE") == std::to_string(slurm_numbers().world_size);
+            return same && !has_mpi_ ? by_slurm() : by_mpi();
+        }
+        const bool has_torchrun = has("RANK") || has("LOCAL_RANK") || has("WORLD_SIZE");
+        if (is_srun_task() && slurm_numbers().world_size > 1) {
+            const Numbers slurm = slurm_numbers();
+            require(!has("RANK") || (text("RANK") == std::to_string(slurm.rank) &&
+                                     (!has("WORLD_SIZE") || text("WORLD_SIZE") == std::to_string(slurm.world_size))),
+                    "srun says that this is rank %d of %d, and RANK=%s WORLD_SIZE=%s in the environment say otherwise: "
+                    "choose by --launcher slurm or --launcher torchrun",
+                    slurm.rank, slurm.world_size, text("RANK").c_str(), text("WORLD_SIZE").c_str());
+            return by_slurm();
+        }
+        if (has_torchrun) return by_torchrun();
+        Launch alone;
+        alone.local_rank = flags_.local_rank;
+        return alone;
+    }
+
+    bool has_ompi() const { return has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE"); }
+    bool has_pmi() const { return has("PMI_RANK") || has("PMI_SIZE"); }
+
+    Launch by_mpi() const {
+        Launch launch;
+        if (has_ompi())
+            launch = make(numbers("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+                          "Open MPI's mpirun");
+        else if (has_pmi())
+            launch = make(numbers("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"), "an MPI launcher (PMI)");
+        else  // a launcher that tells only its MPI library
+            launch = make({0, 0, flags_.local_rank}, "MPI (--launcher mpi)");
+        if (launch.world_size == 1) return launch;
+        if (launch.world_size > 0 && (!flags_.master.empty() || (!has_mpi_ && !given_master().empty())))
+            return meet_at(launch, given_master());
+        require(has_mpi_,
+                "%s started %s, and this build of Anvil has no MPI to connect them: build where Open MPI is installed "
+                "with its headers (`make info` tells what was found), or give --master HOST:PORT, where rank 0 runs",
+                launch.source.c_str(),
+                launch.world_size ? format("%d ranks", launch.world_size).c_str() : "this process");
+        launch.meet = Launch::Meet::by_mpi;
+        return launch;
+    }
+
+    // The steps that Slurm itself makes of a batch script, of an interactive shell and the like have numbers from the
+    // upper end: whatever runs in them was not started by srun, however many tasks the job may have.
+    bool is_srun_task() const {
+        if (!has("SLURM_STEP_ID") || !has("SLURM_PROCID")) return false;
+        const std::string step = text("SLURM_STEP_ID");
+        char* end = nullptr;
+        return std::strtoll(step.c_str(), &end, 10) < 0xfffffff0 && !*end;
+    }
+    Numbers slurm_numbers() const {
+        return numbers("SLURM_PROCID", has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS",
+                       "SLURM_LOCALID");
+    }
+
+    Launch by_slurm() const {
+        require(is_srun_task(),
+                "--launcher slurm: srun did not start this process (SLURM_STEP_ID and SLURM_PROCID are "
+                "not those of a task): start it with srun");
+        Launch launch = make(slurm_numbers(), "Slurm's srun");
+        launch.run_key = "slurm " + text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID");
+        if (launch.world_size == 1) return launch;
+        std::string master = given_master();
+        if (master.empty()) {
+            std::string nodes;
+            for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
+                if (nodes.empty()) nodes = text(name);
+            require(!nodes.empty(),
+                    "srun started %d ranks, and neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST says where rank 0 "
+                    "runs: give --master HOST:PORT",
+                    launch.world_size);
+            // Every job and step of a host has another port, below those that the system gives away by itself.
+            const long long job = std::strtoll(text("SLURM_JOB_ID").c_str(), nullptr, 10);
+            const long long step = std::strtoll(text("SLURM_STEP_ID").c_str(), nullptr, 10);
+            const int port = has("MASTER_PORT") ? number("MASTER_PORT", 1) : int(12000 + (job * 97 + step) % 20000);
+            master = first_slurm_host(nodes) + ":" + std::to_string(port);
+        }
+        return meet_at(launch, master);
+    }
+
+    Launch by_torchrun() const {
+        Launch launch = make(numbers("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+                             has("TORCHELASTIC_RUN_ID") ? "torchrun" : "RANK and WORLD_SIZE");
+        if (has("TORCHELASTIC_RUN_ID"))
+            launch.run_key = "torchrun " + text("TORCHELASTIC_RUN_ID") + "." + text("TORCHELASTIC_RESTART_COUNT");
+        if (launch.world_size == 1) return launch;
+        require(!given_master().empty(),
+                "WORLD_SIZE=%d is set in the environment and MASTER_ADDR is not: set it to the host of rank 0, or give "
+                "--master HOST:PORT",
+                launch.world_size);
+        return meet_at(launch, given_master());
+    }
+};
+
+}  // namespace
+
+std::string Launch::describe() const {
+    if (source.empty()) return "1 rank";
+    return (world_size == 0 ? "ranks" : world_size == 1 ? "1 rank" : format("%d ranks", world_size)) + ", by " + source;
+}
+
+Launch detect_launch(const LaunchFlags& flags, const Environment& environment, bool has_mpi) {
+    return Detector(flags, environment, has_mpi).launch();
+}
+
+std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s) {
+    std::unique_ptr<Ranks> ranks;
+    switch (launch.meet) {
+        case Launch::Meet::nobody:
+            ranks = std::make_unique<OneRank>();
+            break;
+        case Launch::Meet::by_mpi:
+            ranks = join_mpi(launch.world_size, timeout_s);
+            break;
+        case Launch::Meet::at_address:
+            ranks = std::make_unique<TcpRanks>(launch.rank, launch.world_size, parse_address(launch.master),
+                                               launch.run_key, timeout_s);
+            break;
+    }
+    if (ranks->world_size > 1) ranks->set_hosts(ranks->all_gather(host_identity()));
+    if (launch.local_rank >= 0) ranks->device = launch.local_rank;
+    return ranks;
+}
+
+Address parse_address(const std::string& text) {
+    Address address{text, kDefaultPort};
+    size_t colon = text.find(':');
+    if (text.starts_with("[")) {
+        const size_t close = std::min(text.find(']'), text.size());
+        colon = close + 1;
+        address.host = text.substr(1, close - 1);
+    } else if (colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
+        address.host = text.substr(0, colon);
+    } else {
+        colon = text.size();  // a name alone, or an IPv6 number alone
+    }
+    require(!address.host.empty() && colon <= text.size() && (colon == text.size() || text[colon] == ':'),
+            "--master %s: expected HOST or HOST:PORT, localhost:29500 or [::1]:29500, say", text.c_str());
+    if (colon == text.size()) return address;
+    const std::string port = text.substr(colon + 1);
+    char* end = nullptr;
+    const long value = std::strtol(port.c_str(), &end, 10);
+    require(!port.empty() && !*end && value >= 1 && value <= 65535,
+            "--master %s: expected a port from 1 to 65535 behind the colon, found \"%s\"", text.c_str(), port.c_str());
+    address.port = int(value);
+    return address;
+}
+
+std::string first_slurm_host(const std::string& list) {
+    std::string host;
+    for (size_t i = 0; i < list.size() && list[i] != ','; i++) {
+        if (list[i] != '[') {
+            host += list[i];
+            continue;
+        }
+        const size_t close = list.find(']', i);
+        require(close != std::string::npos, "Slurm's list of nodes %s has a [ without a ]: give --master HOST:PORT",
+                list.c_str());
+        const std::string inside = list.substr(i + 1, close - i - 1);
+        host += inside.substr(0, inside.find_first_of(",-"));
+        i = close;
+    }
+    return host;
+}

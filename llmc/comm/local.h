@@ -1,0 +1,164 @@
+/*
+Virtual ranks: threads of one process, each with a device, a model and an optimizer of its own, that exchange through
+each other's memory. How sharding is tested, bit for bit, at any number of ranks on one machine (--virtual-ranks).
+
+  LocalGroup group(4);
+  group.run([&](int rank) {
+      Cpu cpu(1);
+      LocalRanks ranks(group, rank);
+      LocalComm<Cpu> comm(group, rank, cpu);
+      ...
+  });                                          throws what the first rank that failed threw
+
+One rank runs at a time; it hands over where it waits for the others. So nothing that ranks share in a process needs a
+lock, and a run is the same every time.
+*/
+#pragma once
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+#include "llmc/base/check.h"  // Error, ensure
+#include "llmc/comm/comm.h"   // Comm
+#include "llmc/comm/ranks.h"  // Ranks
+#include "llmc/cpu/device.h"  // Cpu
+#include "llmc/cpu/sum_ranks.h"
+
+class LocalGroup {
+public:
+    const int world_size;
+    explicit LocalGroup(int world_size) : world_size(world_size), slots_(size_t(world_size)) {}
+
+    template <class Body>
+    void run(Body&& body) {
+        std::exception_ptr first;
+        std::vector<std::thread> threads;
+        for (int rank = 0; rank < world_size; rank++)
+            threads.emplace_back([&, rank] {
+                std::unique_lock lock(running_);
+                running_rank_ = &lock;
+                try {
+                    body(rank);
+                } catch (...) {
+                    if (!first) first = std::current_exception();
+                    failed_ = true;
+                    arrived_all_.notify_all();
+                }
+            });
+        for (std::thread& thread : threads) thread.join();
+        if (first) std::rethrow_exception(first);
+    }
+
+    // Waits for all ranks, and gives everyone what each of them brought. What that points to is the giver's again after
+    // the next meeting.
+    std::vector<const void*> meet(int rank, const void* mine) {
+        std::unique_lock<std::mutex>& lock = *running_rank_;
+        const int64_t this_time = meetings_;
+        slots_[size_t(rank)] = mine;
+        if (++arrived_ == world_size) {
+            arrived_ = 0;
+            brought_ = slots_;
+            meetings_++;
+            arrived_all_.notify_all();
+        }
+        arrived_all_.wait(lock, [&] { return meetings_ != this_time || failed_; });
+        if (failed_) throw Error(kExitRank, format("rank %d: another rank has failed", rank));
+        return brought_;
+    }
+
+private:
+    std::mutex running_;  // held by the rank that runs
+    inline static thread_local std::unique_lock<std::mutex>* running_rank_ = nullptr;
+    std::condition_variable arrived_all_;
+    std::vector<const void*> slots_, brought_;
+    int arrived_ = 0;
+    int64_t meetings_ = 0;
+    bool failed_ = false;
+};
+
+class LocalRanks : public Ranks {
+public:
+    LocalRanks(LocalGroup& group, int rank) : group_(group) {
+        this->rank = rank;
+        world_size = group.world_size;
+        set_hosts(std::vector<std::string>(size_t(world_size), "here"));
+    }
+    std::vector<std::string> all_gather(const std::string& record) override {
+        std::vector<std::string> records;
+        for (const void* other : group_.meet(rank, &record)) records.push_back(*static_cast<const std::string*>(other));
+        group_.meet(rank, nullptr);
+        return records;
+    }
+
+private:
+    LocalGroup& group_;
+};
+
+template <class Device>
+class LocalComm;
+
+template <>
+class LocalComm<Cpu> : public Comm<Cpu> {
+public:
+    LocalComm(LocalGroup& group, int rank, Cpu& cpu) : group_(group), cpu_(cpu) {
+        this->rank = rank;
+        world_size = group.world_size;
+    }
+    std::string describe() const override { return format("%d virtual ranks", world_size); }
+
+    Ticket broadcast(void* data, size_t bytes, int root) override {
+        const std::vector<const void*> all = group_.meet(rank, data);
+        if (rank != root) std::memcpy(data, all[size_t(root)], bytes);
+        return over();
+    }
+    Ticket reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Ticket all_gather(void* data, size_t shard_bytes) override {
+        const std::vector<const void*> all = group_.meet(rank, data);
+        for (size_t r = 0; r < all.size(); r++)
+            if (int(r) != rank)
+                std::memcpy(static_cast<char*>(data) + r * shard_bytes,
+                            static_cast<const char*>(all[r]) + r * shard_bytes, shard_bytes);
+        return over();
+    }
+    Ticket all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
+    Ticket all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n); }
+    void wait(Ticket) override {}
+
+    void* allocate(size_t bytes) override { return cpu_.allocate(bytes); }
+    void release(void* data, size_t bytes) override { cpu_.release(data, bytes); }
+    CommTimes take_times() override { return {}; }
+
+private:
+    LocalGroup& group_;
+    Cpu& cpu_;
+
+    Ticket over() {
+        group_.meet(rank, nullptr);  // until all have read, nobody may write
+        return {};
+    }
+
+    // to (n) = the sum over all ranks of their elements from `begin` on. `to` may be this rank's own.
+    template <class T>
+    void add_up(T* to, T* data, int64_t begin, int64_t n) {
+        std::vector<const T*> all;
+        for (const void* of_rank : group_.meet(rank, data)) all.push_back(static_cast<const T*>(of_rank) + begin);
+        sum_ranks(cpu_, to, all.data(), world_size, n);
+    }
+    template <class T>
+    Ticket reduce_scatter_of(T* data, int64_t shard) {
+        add_up(data + rank * shard, data, rank * shard, shard);
+        return over();
+    }
+    template <class T>
+    Ticket all_reduce_of(T* data, int64_t n) {
+        std::vector<T> sum(static_cast<size_t>(n));
+        add_up(sum.data(), data, 0, n);
+        group_.meet(rank, nullptr);
+        std::copy(sum.begin(), sum.end(), data);
+        return over();
+    }
+};

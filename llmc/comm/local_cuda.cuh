@@ -1,0 +1,114 @@
+/*
+Virtual ranks on one GPU: see local.h. Each has a device with streams of its own, and reads the others' buffers.
+
+A collective is work between two meetings. At a meeting every rank records an event and makes its stream wait for all
+the others': from then on it is behind what every rank's stream had been given before, and nobody waits on the host. So
+at the first one all inputs are there, and after the second one all have been read and may be overwritten. Nothing is
+allocated: a rank writes the shard that is its own, which no other reads meanwhile.
+*/
+#pragma once
+#include <algorithm>
+#include <string>
+#include <vector>
+#include "llmc/comm/cuda_comm.h"    // CudaComm, OnStream
+#include "llmc/comm/local.h"        // LocalComm, LocalGroup
+#include "llmc/cuda/sum_ranks.cuh"  // sum_ranks
+
+template <>
+class LocalComm<Cuda> : public CudaComm {
+public:
+    LocalComm(LocalGroup& group, int rank, Cuda& cuda, Order order = Order::overlapped)
+        : CudaComm(cuda, order), group_(group), here_(new_event()) {
+        this->rank = rank;
+        world_size = group.world_size;
+    }
+    ~LocalComm() override {
+        cudaStreamSynchronize(stream_);
+        cudaEventDestroy(here_);
+    }
+    std::string describe() const override { return format("%d virtual ranks on one GPU", world_size); }
+
+    Ticket broadcast(void* data, size_t bytes, int root) override {
+        return start("broadcast", 1, double(bytes), [&] {
+            const std::vector<void*> all = meet(data);
+            if (rank != root) copy(data, all[size_t(root)], bytes);
+            meet(nullptr);
+        });
+    }
+    Ticket reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Ticket all_gather(void* data, size_t shard_bytes) override {
+        return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
+            const std::vector<void*> all = meet(data);
+            for (size_t r = 0; r < all.size(); r++)
+                if (int(r) != rank) copy(part(data, r * shard_bytes), part(all[r], r * shard_bytes), shard_bytes);
+            meet(nullptr);
+        });
+    }
+    Ticket all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
+    Ticket all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n); }
+
+    void* allocate(size_t bytes) override { return cuda_.allocate(bytes); }
+    void release(void* data, size_t bytes) override {
+        cuda_check(cudaStreamSynchronize(stream_), "waiting for collectives");  // others may still read
+        cuda_.release(data, bytes);
+    }
+
+private:
+    struct Offer {
+        void* data;
+        cudaEvent_t here;
+    };
+    LocalGroup& group_;
+    cudaEvent_t here_;
+
+    // What each rank brought.
+    std::vector<void*> meet(void* data) {
+        record(here_, stream_);
+        const Offer mine{data, here_};
+        std::vector<void*> all;
+        for (const void* theirs : group_.meet(rank, &mine)) {
+            const Offer& offer = *static_cast<const Offer*>(theirs);
+            if (offer.here != here_) wait_for(offer.here, stream_);
+            all.push_back(offer.data);
+        }
+        group_.meet(rank, nullptr);  // before all streams wait for it, nobody may record an event again or destroy it
+        return all;
+    }
+
+    static void* part(void* data, size_t offset) { return static_cast<char*>(data) + offset; }
+    void copy(void* to, const void* from, size_t bytes) {
+        cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_),
+                   "copying %zu bytes between ranks", bytes);
+    }
+    // This rank's elements from `begin` on become the sum over all ranks.
+    template <class T>
+    void add_up(const std::vector<void*>& all, int64_t begin, int64_t n) {
+        std::vector<T*> from;
+        for (void* data : all) from.push_back(static_cast<T*>(data) + begin);
+        const OnStream on(cuda_, stream_);
+        sum_ranks<T>(cuda_, from[size_t(rank)], from.data(), world_size, n);
+    }
+    template <class T>
+    Ticket reduce_scatter_of(T* data, int64_t shard) {
+        return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
+            add_up<T>(meet(data), rank * shard, shard);
+            meet(nullptr);
+        });
+    }
+    template <class T>
+    Ticket all_reduce_of(T* data, int64_t n) {
+        return start("all_reduce", 2, double(n) * sizeof(T), [&] {
+            const int64_t shard = ceil_div(n, int64_t(world_size));
+            const auto begin = [=](int64_t r) { return std::min(n, r * shard); };
+            const std::vector<void*> all = meet(data);
+            add_up<T>(all, begin(rank), begin(rank + 1) - begin(rank));
+            meet(nullptr);
+            for (int r = 0; r < world_size; r++)
+                if (r != rank)
+                    copy(data + begin(r), static_cast<T*>(all[size_t(r)]) + begin(r),
+                         size_t(begin(r + 1) - begin(r)) * sizeof(T));
+            meet(nullptr);
+        });
+    }
+};

@@ -1,0 +1,137 @@
+// See watchdog.h.
+#include "llmc/comm/watchdog.h"
+#include <unistd.h>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include "llmc/base/check.h"  // ensure, format, kExitRank
+
+namespace {
+constexpr int64_t kClaimed = -1;  // a slot that is being filled
+std::atomic<bool> ending{false};
+}  // namespace
+
+Watchdog::Watchdog(int rank, double timeout_s) : timeout_s(timeout_s), rank_(rank) {
+    ensure(timeout_s > 0);
+    thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+    {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+}
+
+void Watchdog::run() {
+    using std::chrono::milliseconds;
+    using Clock = std::chrono::steady_clock;
+    const int64_t timeout_ms = std::max<int64_t>(1, int64_t(timeout_s * 1e3));
+    const milliseconds interval(std::clamp<int64_t>(timeout_ms / 10, 1, 100));
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+        const Clock::time_point before = Clock::now();
+        wake_.wait_for(lock, interval, [this] { return stop_; });
+        // A longer sleep than a second was not ours: the process had been stopped.
+        const auto slept =
+            std::min(std::chrono::duration_cast<milliseconds>(Clock::now() - before), milliseconds(1000));
+        now_ms_ += std::max<int64_t>(1, slept.count());
+        for (const Slot& slot : slots_) {
+            const int64_t since_ms = slot.since_ms;
+            if (since_ms <= 0 || now_ms_ - since_ms < timeout_ms) continue;
+            std::string message = format("the %s was not over after %g s", what_of(slot).c_str(), timeout_s);
+            if (const Missing* missing = slot.missing) message += "; not there yet: " + (*missing)();
+            if (slot.since_ms != since_ms) continue;  // over after all
+            lock.unlock();
+            end(message);
+        }
+    }
+}
+
+std::string Watchdog::what_of(const Slot& slot) const {
+    std::string text = slot.what.load();
+    if (slot.number >= 0) text += format(" %ld", long(slot.number));
+    if (step_ >= 0) text += format(" in step %ld", long(step_));
+    return text;
+}
+
+int Watchdog::add_hook(Hook hook) {
+    const std::lock_guard lock(mutex_);
+    hooks_[next_hook_] = std::move(hook);
+    return next_hook_++;
+}
+
+void Watchdog::remove_hook(int id) {
+    const std::lock_guard lock(mutex_);
+    hooks_.erase(id);
+}
+
+void Watchdog::give_up(const std::string& why) {
+    const Slot* oldest = nullptr;
+    for (const Slot& slot : slots_)
+        if (slot.since_ms > 0 && (!oldest || slot.since_ms < oldest->since_ms)) oldest = &slot;
+    const std::string where = oldest       ? " (during the " + what_of(*oldest) + ")"
+                              : step_ >= 0 ? format(" (in step %ld)", long(step_))
+                                           : "";
+    end(why + where);
+}
+
+void Watchdog::end(const std::string& message) {
+    if (ending.exchange(true))
+        for (;;) pause();
+    const std::string said = format("rank %d: %s", rank_.load(), message.c_str()), line = "error: " + said + "\n";
+    [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());  // at once: ranks share the terminal
+    // Hooks call into libraries that may hang as well, so they have a second, and what hangs is left behind.
+    std::promise<void> done;
+    std::thread([&] {
+        if (ftrylockfile(stdout) == 0) {  // whoever waits may hold it
+            std::fflush(stdout);
+            funlockfile(stdout);
+        }
+        std::map<int, Hook> hooks;
+        {
+            const std::lock_guard lock(mutex_);
+            hooks = hooks_;
+        }
+        for (const auto& [id, hook] : hooks) hook(said);
+        done.set_value();
+    }).detach();
+    done.get_future().wait_for(std::chrono::milliseconds(800));
+    _exit(kExitRank);
+}
+
+Watchdog::Watch::Watch(Watchdog* watchdog, const char* what, int64_t number, const Missing* missing)
+    : watchdog_(watchdog) {
+    if (!watchdog) return;
+    for (int i = 0; i < int(watchdog->slots_.size()) && slot_ < 0; i++) {
+        int64_t unused = 0;
+        if (watchdog->slots_[size_t(i)].since_ms.compare_exchange_strong(unused, kClaimed)) slot_ = i;
+    }
+    ensure(slot_ >= 0);  // sixteen at once are more than Anvil has threads that wait
+    Slot& slot = watchdog->slots_[size_t(slot_)];
+    slot.what = what, slot.number = number, slot.missing = missing;
+    slot.since_ms = watchdog->now_ms_.load();
+}
+
+Watchdog::Watch::~Watch() {
+    if (!watchdog_) return;
+    Slot& slot = watchdog_->slots_[size_t(slot_)];
+    if (slot.missing.load()) {  // the watchdog may be asking it this moment
+        const std::lock_guard lock(watchdog_->mutex_);
+        slot.missing = nullptr;
+    }
+    slot.since_ms = 0;
+}
+
+std::string rank_list(std::vector<int> ranks) {
+    std::sort(ranks.begin(), ranks.end());
+    constexpr size_t kMost = 8;
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (size_t i = 0; i < std::min(ranks.size(), kMost); i++)
+        text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
+    if (ranks.size() > kMost) text += format(" and %zu more", ranks.size() - kMost);
+    return text;
+}

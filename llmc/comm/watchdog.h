@@ -1,0 +1,93 @@
+/*
+Ends a run that waits for a rank which does not come. One watchdog per rank:
+
+  Watchdog watchdog(rank, 600);
+  watchdog.set_step(17);
+  {
+      Watchdog::Watch watch(&watchdog, "all-gather of bucket", 3);   around whatever waits for other ranks
+      ...
+  }
+
+A watch that is not over in time prints
+
+  error: rank 1: the all-gather of bucket 3 in step 17 was not over after 600 s; not there yet: rank 0
+
+to stderr and ends the process with exit code 3. It does not throw: the thread that waits may be inside a library. No
+destructor runs, so what is on disk must be good at any moment (doc/design.md), and is.
+
+To watch costs a few stores and no system call. Watches nest, and several threads may watch. Time is what this process
+has seen pass: a run that is stopped and continued (Ctrl-Z and fg) has not been waiting meanwhile.
+*/
+#pragma once
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+class Watchdog {
+public:
+    // Who is not there yet, as far as is known: "rank 0". Called by the watchdog's thread while the owner waits.
+    using Missing = std::function<std::string()>;
+
+    Watchdog(int rank, double timeout_s);
+    ~Watchdog();
+    Watchdog(const Watchdog&) = delete;
+    Watchdog& operator=(const Watchdog&) = delete;
+
+    const double timeout_s;
+    void set_rank(int rank) { rank_ = rank; }  // for who learns it later
+    void set_step(int64_t step) { step_ = step; }
+
+    // What to do before the end: abort NCCL, say. All of it together has a second. Remove what is no longer there.
+    // It is given what is printed: "rank 1: WHY".
+    using Hook = std::function<void(const std::string& why)>;
+    int add_hook(Hook hook);
+    void remove_hook(int id);
+
+    // "error: rank 1: WHY (in step 17, in the all-gather of bucket 3)", and the end. Of several threads, the first.
+    [[noreturn]] void give_up(const std::string& why);
+
+    class Watch {
+    public:
+        // Both pointers must outlive the watch. A null watchdog watches nothing; a number below 0 is not printed.
+        Watch(Watchdog* watchdog, const char* what, int64_t number = -1, const Missing* missing = nullptr);
+        ~Watch();
+        Watch(const Watch&) = delete;
+        Watch& operator=(const Watch&) = delete;
+
+    private:
+        Watchdog* watchdog_;
+        int slot_ = -1;
+    };
+
+private:
+    struct Slot {
+        std::atomic<int64_t> since_ms{0};  // 0: free
+        std::atomic<const char*> what{nullptr};
+        std::atomic<int64_t> number{-1};
+        std::atomic<const Missing*> missing{nullptr};
+    };
+    std::array<Slot, 16> slots_;
+    std::atomic<int64_t> now_ms_{1};  // moved by the thread
+    std::atomic<int> rank_;
+    std::atomic<int64_t> step_{-1};
+    std::mutex mutex_;  // of hooks_ and stop_, and between who asks for the missing and who ends that watch
+    std::condition_variable wake_;
+    std::map<int, Hook> hooks_;
+    int next_hook_ = 0;
+    bool stop_ = false;
+    std::thread thread_;
+
+    void run();
+    std::string what_of(const Slot& slot) const;
+    [[noreturn]] void end(const std::string& message);
+};
+
+// "rank 3", "ranks 1, 2 and 5", in order; of many the first few
+std::string rank_list(std::vector<int> ranks);

@@ -2,16 +2,23 @@
 AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as torch.optim.AdamW does it:
 
   g = grad * grad_scale,   m += (1 - beta1) (g - m),   v = beta2 v + (1 - beta2) g^2
-  param = param (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+  master = master (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps),   param = master
 
-  param, m, v, grad (n); one pass: 28 bytes moved an element
+  param (n) float or bf16     master, m, v, grad (n) float
+A float param is its own master, and `master` null; else param is the master rounded to nearest, and not read. One pass:
+28 bytes moved an element, with a bf16 param 30. Memory is the limit, and plain stores reach it: what is stored was just
+read (dev/LOG.md).
 */
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
+#include "llmc/base/check.h"     // ensure
 #include "llmc/base/op_types.h"  // AdamWHyper, StepScalars
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
+
+inline namespace ANVIL_CPU_LEVEL {
 
 struct AdamWStep {
     double learning_rate, beta1, beta2, eps, weight_decay;  // double: 1 - 0.999f is off by 3e-5 of itself
@@ -19,7 +26,9 @@ struct AdamWStep {
     int64_t step;                                           // from 1
 };
 
-inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float* grad, int64_t n, const AdamWStep& s) {
+template <class T>
+void adamw_pass(Cpu& cpu, T* param, float* weight, float* m, float* v, const float* grad, int64_t n,
+                const AdamWStep& s) {
     const auto rounded = [](double x) { return broadcast(float(x)); };
     const F32x16 keep = rounded(1 - s.learning_rate * s.weight_decay);
     const F32x16 minus_rate = rounded(-s.learning_rate / (1 - std::pow(s.beta1, double(s.step))));
@@ -34,18 +43,30 @@ inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float
             const F32x16 new_m = fma(one_minus_beta1, g - old_m, old_m);
             const F32x16 new_v = fma(one_minus_beta2 * g, g, beta2 * load(v + i, width));
             const F32x16 update = new_m / fma(sqrt(new_v), v_scale, eps);
+            const F32x16 new_weight = fma(minus_rate, update, load(weight + i, width) * keep);
             store(m + i, new_m, width);
             store(v + i, new_v, width);
-            store(param + i, fma(minus_rate, update, load(param + i, width) * keep), width);
+            store(weight + i, new_weight, width);
+            if constexpr (!std::is_same_v<T, float>) store(param + i, new_weight, width);
         });
     });
 }
 
-// The same as one step of training does it; `master` is for other devices, whose weights need not be float.
-inline void adamw_update(Cpu& cpu, float* param, [[maybe_unused]] float* master, float* m, float* v, const float* grad,
-                         int64_t n, const AdamWHyper& hyper, const StepScalars* s) {
-    if (!s->applied) return;
-    adamw_update(cpu, param, m, v, grad, n,
-                 AdamWStep{hyper.learning_rate, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay, s->grad_scale,
-                           s->updates});
+inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float* grad, int64_t n, const AdamWStep& s) {
+    adamw_pass(cpu, param, param, m, v, grad, n, s);
 }
+
+// The same as one step of training does it.
+template <class T>
+void adamw_update(Cpu& cpu, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
+                  const AdamWHyper& hyper, const StepScalars* s) {
+    ensure((master == nullptr) == (std::is_same_v<T, float>));
+    if (!s->applied) return;
+    float* weight = master;
+    if constexpr (std::is_same_v<T, float>) weight = param;
+    adamw_pass(cpu, param, weight, m, v, grad, n,
+               AdamWStep{hyper.learning_rate, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay, s->grad_scale,
+                         s->updates});
+}
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -3,17 +3,17 @@ From one element type to another:   out[i] = inp[i]   over n elements; to bf16 r
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/bf16.h"   // bf16, to_bf16, to_float
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/cpu/simd.h"
 
-inline void cast(Cpu& cpu, bf16* out, const float* inp, int64_t n) {
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class To, class From>
+void cast(Cpu& cpu, To* out, const From* inp, int64_t n) {
     parallel_chunks(cpu, n, 16384, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) out[i] = to_bf16(inp[i]);
+        for_lanes(end - begin,
+                  [=](int64_t i, auto width) { store(out + begin + i, load(inp + begin + i, width), width); });
     });
 }
 
-inline void cast(Cpu& cpu, float* out, const bf16* inp, int64_t n) {
-    parallel_chunks(cpu, n, 16384, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) out[i] = to_float(inp[i]);
-    });
-}
+}  // namespace ANVIL_CPU_LEVEL

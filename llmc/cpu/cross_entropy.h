@@ -1,20 +1,26 @@
 /*
 Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(logits[n,v])) - logits[n, targets[n]]
 
-  logits  (N, Vp), of which the first V columns count; the rest is padding and is never predicted
-  targets (N) int32 in [0, V)     losses (N), in nats
+  logits  (N, Vp) T, of which the first V columns count; the rest is padding and is never predicted
+  targets (N) int32 in [0, V)     losses (N) float, in nats
 The fused form turns logits into their gradients in place, dlogits = (softmax - onehot) * dloss, the padding into zeros:
-a second buffer of V columns never exists.
+a second buffer of V columns never exists, or in bf16 one row of float a thread, so that nothing is rounded on the way.
 
-With a softcap c > 0 (Gemma 2, 2024, arXiv:2408.00118) the logits are replaced by c tanh(logits / c) first, and dlogits
-gets the factor 1 - tanh^2. With e = exp(2 logits / c) that is c - 2c / (e + 1) and 4e / (e + 1)^2.
+With a softcap (llmc/base/op_types.h) of limit c the logits are replaced by l(logits) first, and dlogits gets the factor
+dl/dlogits:
+  tanh   l = c - 2c / (e + 1),  slope 4e / (e + 1)^2,  with e = exp(2 logits / c)
+  isru   l = logits r,          slope r^3,             with r = 1 / sqrt((logits / c)^2 + 1)
+Logits of any size have finite ones of both.
 */
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/base/op_types.h"  // Softcap
+#include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
+
+inline namespace ANVIL_CPU_LEVEL {
 
 // Sums of `term(v, width)` over v < V: blocks of 1024 in float lanes, the blocks in double.
 template <class Term>
@@ -29,7 +35,8 @@ ANVIL_INLINE double sum_in_blocks(int64_t V, Term&& term) {
     return sum;
 }
 
-inline float row_max(const float* row, int64_t V) {
+template <class T>
+float row_max(const T* row, int64_t V) {
     constexpr float kLowest = -std::numeric_limits<float>::infinity();
     F32x16 largest = broadcast(kLowest);
     for_lanes(V, [&](int64_t v, auto width) { largest = max(largest, load(row + v, width, kLowest)); });
@@ -37,64 +44,92 @@ inline float row_max(const float* row, int64_t V) {
 }
 
 // Lanes beyond the row read as -infinity, whose exponential is 0.
-template <class Width>
-ANVIL_INLINE F32x16 exp_shifted(const float* logits, Width width, float shift) {
+template <class T, class Width>
+ANVIL_INLINE F32x16 exp_shifted(const T* logits, Width width, float shift) {
     return exp(load(logits, width, -std::numeric_limits<float>::infinity()) - shift);
 }
 
-// capped = softcap * tanh(logits / softcap), in place too, and the slope of it
-inline void cap_row(float* capped, float* slope, const float* logits, int64_t V, float softcap) {
+// The smaller one; a NaN in either comes out.
+ANVIL_INLINE F32x16 at_most(F32x16 x, float limit) { return zeros() - max(zeros() - x, broadcast(-limit)); }
+
+// The capped logits, in place too, and their slope unless it is null
+template <class T>
+void cap_row(float* capped, float* slope, const T* logits, int64_t V, Softcap cap) {
     constexpr float kLargest = std::numeric_limits<float>::max();
-    for_lanes(V, [=](int64_t v, auto width) {
-        const F32x16 e = exp(load(logits + v, width) * (2 / softcap)), rest = broadcast(1) / (e + 1);
-        // e / (e + 1), where an infinite e is to give 0 in the slope, not NaN
-        const F32x16 part = (zeros() - max(zeros() - e, broadcast(-kLargest))) * rest;
-        store(capped + v, fma(rest, broadcast(-2 * softcap), broadcast(softcap)), width);
-        store(slope + v, part * rest * 4, width);
-    });
-}
-
-inline void cross_entropy_forward(Cpu& cpu, float* losses, const float* logits, const int32_t* targets, int64_t N,
-                                  int64_t V, int64_t Vp, float softcap = 0) {
-    parallel_for(cpu, N, [=, &cpu](int64_t n) {
-        const float* row = logits + n * Vp;
-        if (softcap > 0) {
-            float* capped = cpu.own(2 * V);
-            cap_row(capped, capped + V, row, V, softcap);
-            row = capped;
-        }
-        const float largest = row_max(row, V);
-        const double sum =
-            sum_in_blocks(V, [&](int64_t v, auto width) { return exp_shifted(row + v, width, largest); });
-        losses[n] = float(std::log(sum) + (double(largest) - double(row[targets[n]])));
-    });
-}
-
-inline void cross_entropy_forward_backward(Cpu& cpu, float* losses, float* logits, const int32_t* targets, float dloss,
-                                           int64_t N, int64_t V, int64_t Vp, float softcap = 0) {
-    parallel_for(cpu, N, [=, &cpu](int64_t n) {
-        float* row = logits + n * Vp;
-        float* slope = nullptr;
-        if (softcap > 0) {
-            slope = cpu.own(V);
-            cap_row(row, slope, row, V, softcap);
-        }
-        const float largest = row_max(row, V), target_logit = row[targets[n]];
-        const double sum = sum_in_blocks(V, [&](int64_t v, auto width) {
-            const F32x16 e = exp_shifted(row + v, width, largest);
-            store(row + v, e, width);
-            return e;
+    const float c = cap.limit, far = c * kSoftcapFar;
+    if (cap.kind == Softcap::Kind::tanh)
+        for_lanes(V, [=](int64_t v, auto width) {
+            const F32x16 e = exp(load(logits + v, width) * (2 / c)), rest = broadcast(1) / (e + 1);
+            store(capped + v, fma(rest, broadcast(-2 * c), broadcast(c)), width);
+            if (slope) store(slope + v, at_most(e, kLargest) * rest * rest * 4, width);  // an infinite e: 0, not NaN
         });
-        losses[n] = float(std::log(sum) + (double(largest) - double(target_logit)));
-        const float scale = float(double(dloss) / sum);
-        // softmax - 1 is taken before scaling: where the model is sure of the target it would otherwise cancel twice
-        const double target_grad = (double(row[targets[n]]) - sum) / sum * double(dloss);
-        for_lanes(V, [&](int64_t v, auto width) { store(row + v, load(row + v, width) * scale, width); });
-        row[targets[n]] = float(target_grad);
-        if (slope)
-            for_lanes(V, [&](int64_t v, auto width) {
-                store(row + v, load(row + v, width) * load(slope + v, width), width);
-            });
-        for (int64_t v = V; v < Vp; v++) row[v] = 0;
+    else
+        for_lanes(V, [=](int64_t v, auto width) {
+            const F32x16 x = at_most(max(load(logits + v, width), broadcast(-far)), far), y = x * (1 / c);
+            const F32x16 r = broadcast(1) / sqrt(fma(y, y, broadcast(1)));
+            store(capped + v, x * r, width);
+            if (slope) store(slope + v, r * r * r, width);
+        });
+}
+
+// -log softmax(row)[target]. The exponentials e^(row - maximum) are left in `powers` unless it is null, which may be
+// `row` itself, their sum in `sum`.
+template <class T>
+float row_loss(double* sum, float* powers, const T* row, int64_t V, int32_t target) {
+    const float largest = row_max(row, V), target_logit = to_float(row[target]);
+    *sum = sum_in_blocks(V, [&](int64_t v, auto width) {
+        const F32x16 e = exp_shifted(row + v, width, largest);
+        if (powers) store(powers + v, e, width);
+        return e;
+    });
+    return float(std::log(*sum) + (double(largest) - double(target_logit)));
+}
+
+template <class T>
+void cross_entropy_forward(Cpu& cpu, float* losses, const T* logits, const int32_t* targets, int64_t N, int64_t V,
+                           int64_t Vp, Softcap softcap = {}) {
+    check_softcap(softcap);
+    parallel_for(cpu, N, [=, &cpu](int64_t n) {
+        const T* row = logits + n * Vp;
+        double sum;
+        if (softcap.kind == Softcap::Kind::none) {
+            losses[n] = row_loss(&sum, nullptr, row, V, targets[n]);
+        } else {
+            float* capped = cpu.own(V);
+            cap_row(capped, nullptr, row, V, softcap);
+            losses[n] = row_loss<float>(&sum, nullptr, capped, V, targets[n]);
+        }
     });
 }
+
+template <class T>
+void cross_entropy_forward_backward(Cpu& cpu, float* losses, T* logits, const int32_t* targets, float dloss, int64_t N,
+                                    int64_t V, int64_t Vp, Softcap softcap = {}) {
+    check_softcap(softcap);
+    parallel_for(cpu, N, [=, &cpu](int64_t n) {
+        T* row = logits + n * Vp;
+        const int32_t target = targets[n];
+        float* slope = cpu.own(2 * V);
+        float* powers = slope + V;
+        if constexpr (std::is_same_v<T, float>) powers = row;
+        double sum;
+        if (softcap.kind == Softcap::Kind::none) {
+            slope = nullptr;
+            losses[n] = row_loss(&sum, powers, row, V, target);
+        } else {
+            cap_row(powers, slope, row, V, softcap);
+            losses[n] = row_loss<float>(&sum, powers, powers, V, target);
+        }
+        // softmax - 1 is taken before scaling: where the model is sure of the target it would otherwise cancel twice
+        const auto target_grad = float((double(powers[target]) - sum) / sum * double(dloss));
+        const float scale = float(double(dloss) / sum), target_slope = slope ? slope[target] : 1;
+        for_lanes(V, [&](int64_t v, auto width) {
+            const F32x16 grad = load(powers + v, width) * scale;
+            store(row + v, slope ? grad * load(slope + v, width) : grad, width);
+        });
+        store(row + target, broadcast(target_grad * target_slope), 1);
+        std::memset(static_cast<void*>(row + V), 0, size_t(Vp - V) * sizeof(T));
+    });
+}
+
+}  // namespace ANVIL_CPU_LEVEL

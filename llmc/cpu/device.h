@@ -12,12 +12,16 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <type_traits>
 #include <vector>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 #include "llmc/base/check.h"   // require
+#include "llmc/base/level.h"   // ANVIL_CPU_LEVEL
 #include "llmc/base/memory.h"  // aligned
+
+inline namespace ANVIL_CPU_LEVEL {
 
 struct Cpu {
     static constexpr bool kAsynchronous = false;  // an op is done when it returns
@@ -30,7 +34,7 @@ struct Cpu {
 #else
         num_threads = 1;
 #endif
-        scratch_.resize(size_t(num_threads) + 1);
+        scratch_.resize(size_t(num_threads) + 2);
     }
     Cpu(const Cpu&) = delete;
     Cpu& operator=(const Cpu&) = delete;
@@ -51,8 +55,10 @@ struct Cpu {
     void release(void* data, size_t bytes) { munmap(data, pages(bytes)); }
 
     // Working memory for one op, kept for the next one. `shared` belongs to the calling op as a whole; `own` to the
-    // calling thread inside a parallel loop. Content is undefined.
-    float* shared(int64_t n) { return grown(scratch_.back(), n); }
+    // calling thread inside a parallel loop; `outer` to an op made of other ops, which take `shared` for themselves.
+    // Content is undefined.
+    float* shared(int64_t n) { return grown(scratch_[size_t(num_threads)], n); }
+    float* outer(int64_t n) { return grown(scratch_.back(), n); }
     float* own(int64_t n) { return grown(scratch_[size_t(thread())], n); }
 
     void reserve_workspace(size_t) {}  // it grows as needed
@@ -88,7 +94,7 @@ private:
         void* data = nullptr;
         size_t bytes = 0;
     };
-    std::vector<Block> scratch_;  // one a thread, then the shared one
+    std::vector<Block> scratch_;  // one a thread, then the shared one and the outer one
 
     static size_t pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
@@ -119,8 +125,10 @@ void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
 // What host code needs of any device: clearing, copies in and out, and a mean (in double, in order).
 template <class T>
 void fill_zero(Cpu& cpu, T* data, int64_t n) {
-    parallel_chunks(cpu, n, 1 << 16,
-                    [=](int64_t begin, int64_t end) { std::memset(data + begin, 0, size_t(end - begin) * sizeof(T)); });
+    static_assert(std::is_trivially_copyable_v<T>);
+    parallel_chunks(cpu, n, 1 << 16, [=](int64_t begin, int64_t end) {
+        std::memset(static_cast<void*>(data + begin), 0, size_t(end - begin) * sizeof(T));
+    });
 }
 template <class T>
 void copy_to_device(Cpu&, T* to, const T* from, int64_t n) {
@@ -130,8 +138,16 @@ template <class T>
 void copy_to_host(Cpu&, T* to, const T* from, int64_t n) {
     std::memcpy(to, from, size_t(n) * sizeof(T));
 }
+template <class T>
+void copy_on_device(Cpu& cpu, T* to, const T* from, int64_t n) {
+    parallel_chunks(cpu, n, 1 << 16, [=](int64_t begin, int64_t end) {
+        std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(T));
+    });
+}
 inline double mean(Cpu&, const float* data, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += double(data[i]);
     return sum / double(n);
 }
+
+}  // namespace ANVIL_CPU_LEVEL

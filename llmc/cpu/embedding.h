@@ -1,37 +1,45 @@
 /*
-Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t]
+Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t],   or without learned positions, wpe null, out[b,t] = wte[tokens[b,t]]
 
   tokens (B, T) int32, each in [0, rows of wte)
-  wte    (V, C)     wpe (max T, C)     out (B, T, C)
-Backward adds to dwte and dwpe. Threads share out the channels, so that each sum runs over the tokens in order.
+  wte    (V, C) T     wpe (max T, C) T     out (B, T, C) T
+Backward adds to dwte and to dwpe, float both, of which dwpe may be null. Threads share out the channels, so that each
+sum runs over the tokens in order.
 */
 #pragma once
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
 
-inline void embedding_forward(Cpu& cpu, float* out, const int32_t* tokens, const float* wte, const float* wpe,
-                              int64_t B, int64_t T, int64_t C) {
-    parallel_for(cpu, B * T, [=](int64_t row) {
-        const float* token = wte + int64_t(tokens[row]) * C;
-        const float* position = wpe + row % T * C;
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class T>
+void embedding_forward(Cpu& cpu, T* out, const int32_t* tokens, const T* wte, std::type_identity_t<const T*> wpe,
+                       int64_t B, int64_t T_, int64_t C) {
+    parallel_for(cpu, B * T_, [=](int64_t row) {
+        const T* token = wte + int64_t(tokens[row]) * C;
+        const T* position = wpe ? wpe + row % T_ * C : nullptr;
         for_lanes(C, [=](int64_t c, auto width) {
-            store(out + row * C + c, load(token + c, width) + load(position + c, width), width);
+            const F32x16 x = load(token + c, width);
+            store(out + row * C + c, position ? x + load(position + c, width) : x, width);
         });
     });
 }
 
-inline void embedding_backward(Cpu& cpu, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B,
-                               int64_t T, int64_t C) {
+template <class T>
+void embedding_backward(Cpu& cpu, float* dwte, float* dwpe, const T* dout, const int32_t* tokens, int64_t B, int64_t T_,
+                        int64_t C) {
     parallel_chunks(cpu, C, 64, [=](int64_t begin, int64_t end) {
-        for (int64_t row = 0; row < B * T; row++) {
+        for (int64_t row = 0; row < B * T_; row++) {
             float* dtoken = dwte + int64_t(tokens[row]) * C + begin;
-            float* dposition = dwpe + row % T * C + begin;
-            const float* grad = dout + row * C + begin;
+            float* dposition = dwpe ? dwpe + row % T_ * C + begin : nullptr;
+            const T* grad = dout + row * C + begin;
             for_lanes(end - begin, [=](int64_t c, auto width) {
                 store(dtoken + c, load(dtoken + c, width) + load(grad + c, width), width);
-                store(dposition + c, load(dposition + c, width) + load(grad + c, width), width);
+                if (dposition) store(dposition + c, load(dposition + c, width) + load(grad + c, width), width);
             });
         }
     });
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -3,13 +3,15 @@ GELU in its tanh form, GPT-2's (Hendrycks and Gimpel, 2016, arXiv:1606.08415):
 
   out = x/2 * (1 + tanh(u)),  u = sqrt(2/pi) * (x + 0.044715 x^3)       = x * sigmoid(2u), which is how it is computed:
 one exponential, and no cancellation where tanh(u) is near -1.
-Element by element over n; `backward` overwrites dinp, which may be dout itself.
+Element by element over n values of T; `backward` overwrites dinp, which may be dout itself.
 */
 #pragma once
 #include <cstdint>
 #include <limits>
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
+
+inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr float kGeluMinus2Scale = -1.5957691216f;  // -2 sqrt(2/pi)
 inline constexpr float kGeluCube = 0.044715f;
@@ -20,7 +22,8 @@ ANVIL_INLINE F32x16 gelu_exp(F32x16 x) {
     return exp(x * fma(x * x, broadcast(kGeluCube), broadcast(1)) * kGeluMinus2Scale);
 }
 
-inline void gelu_forward(Cpu& cpu, float* out, const float* inp, int64_t n) {
+template <class T>
+void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
             const F32x16 x = load(inp + begin + i, width);
@@ -32,7 +35,8 @@ inline void gelu_forward(Cpu& cpu, float* out, const float* inp, int64_t n) {
 // d out / dx = s + x s (1 - s) d(2u)/dx  with  s = sigmoid(2u),  d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 // 1 - s is e^-2u s: the difference would keep no digit where s is near 1. An infinite e^-2u means that s is 0, and
 // takes part as the largest float: their product is to be 0, not NaN.
-inline void gelu_backward(Cpu& cpu, float* dinp, const float* dout, const float* inp, int64_t n) {
+template <class T>
+void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
@@ -44,3 +48,5 @@ inline void gelu_backward(Cpu& cpu, float* dinp, const float* dout, const float*
         });
     });
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -9,105 +9,79 @@ Each element of C is one chain of fused multiply-adds over a block of kBlockK, a
 Neither the tile's shape, which follows the machine's registers, nor the number of threads has any say in that: same
 bits everywhere.
 
-  pack_panels(...)       one block of B into panels
+A and B are float or bf16, sums always float. Operands in bf16 are taken two at a time, neighbours in k, of which the
+second is added first: what AVX-512's vdpbf16ps does in one instruction, at twice the rate of fp32 where it is worth
+having, and others in two (test/gemm_test.cpp: the same bits, but for numbers below 1.2e-38, which that one takes for
+zero). So whoever packs bf16 packs pairs, and a row of an A that is read in place has its pairs side by side.
+
+Where the processor has tiles for bf16, they multiply, with an order of sums of their own: tile_product.h.
+
+  pack_panels(...)       one block of B into panels (panels.h)
   multiply_panels(...)   one thread: C (=, +=) A times packed panels; what attention is made of
   gemm(...)              all threads, any size; what matmul is made of
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
+#include "llmc/base/bf16.h"   // bf16
+#include "llmc/base/check.h"  // ensure
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/cpu/panels.h"  // pack_panel, Strided
 #include "llmc/cpu/simd.h"
+#include "llmc/cpu/tile_product.h"  // tile_product
 
-#if defined(__AVX512F__)
-inline constexpr int kTileRows = 12, kTileRegisters = 2;  // 24 of 32 registers hold sums
-#elif defined(__ARM_NEON)
-inline constexpr int kTileRows = 6, kTileRegisters = 4;  // 24 of 32
+inline namespace ANVIL_CPU_LEVEL {
+
+// What every lane is multiplied by: one element, or a pair of them. As integers, because 0 + x is an addition of
+// floats.
+template <class T>
+ANVIL_INLINE FloatRegister spread(const T* a) {
+    uint32_t bits;
+    std::memcpy(&bits, a, sizeof bits);
+    return FloatRegister(UintRegister{} + bits);
+}
+
+template <class T>
+ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatRegister sum) {
+    if constexpr (std::is_same_v<T, float>) {
+        return fused(a, b, sum);
+    } else {
+#if defined(__AVX512BF16__)
+        return _mm512_dpbf16_ps(sum, __m512bh(a), __m512bh(b));
 #else
-inline constexpr int kTileRows = 6, kTileRegisters = 2;  // 12 of AVX2's 16
+        const auto second = [](FloatRegister pairs) { return FloatRegister(UintRegister(pairs) & 0xFFFF0000u); };
+        const auto first = [](FloatRegister pairs) { return FloatRegister(UintRegister(pairs) << 16); };
+        return fused(first(a), first(b), fused(second(a), second(b), sum));
 #endif
-inline constexpr int kTileCols = kTileRegisters * kRegisterLanes;
-inline constexpr int64_t kBlockK = 256;  // part of the definition of the result: see above
-
-// A matrix in memory: element (i, j) is data[i * row + j * col].
-struct Strided {
-    const float* data;
-    int64_t row, col;
-
-    Strided at(int64_t i, int64_t j) const { return {data + i * row + j * col, row, col}; }
-};
-
-enum class Write { set, add };
-
-inline int64_t num_panels(int64_t N) { return (N + kTileCols - 1) / kTileCols; }
-inline int64_t packed_size(int64_t K, int64_t N) { return num_panels(N) * kTileCols * K; }  // floats
-
-// to (8, 8)  <-  the transpose of from (8, 8); rows lie to_row and from_row floats apart
-ANVIL_INLINE void transpose_8x8(float* to, int64_t to_row, const float* from, int64_t from_row) {
-    typedef float V8 __attribute__((vector_size(32)));
-    V8 r[8], t[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) std::memcpy(&r[i], from + i * from_row, sizeof(V8));
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i++) {
-        if (i & 2) continue;
-        r[i] = __builtin_shufflevector(t[i], t[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-        r[i + 2] = __builtin_shufflevector(t[i], t[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        t[i] = __builtin_shufflevector(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        t[i + 4] = __builtin_shufflevector(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) std::memcpy(to + i * to_row, &t[i], sizeof(V8));
-}
-
-// to (K, width), contiguous  <-  from (K, cols), zeros beyond cols; one of from's strides is 1
-template <int width>
-void pack_panel(float* to, Strided from, int64_t K, int64_t cols) {
-    if (from.col == 1 && cols == width) {  // copies of constant size are two or three instructions
-        for (int64_t k = 0; k < K; k++) std::memcpy(to + k * width, from.data + k * from.row, width * sizeof(float));
-        return;
-    }
-    const bool turned = from.col != 1;
-    const int64_t whole_cols = turned ? cols / 8 * 8 : 0, whole_k = turned ? K / 8 * 8 : 0;
-    for (int64_t j = 0; j < whole_cols; j += 8)
-        for (int64_t k = 0; k < whole_k; k += 8)
-            transpose_8x8(to + k * width + j, width, from.data + k + j * from.col, from.col);
-    for (int64_t k = 0; k < K; k++)
-        for (int64_t j = k < whole_k ? whole_cols : 0; j < width; j++)
-            to[k * width + j] = j < cols ? from.data[k * from.row + j * from.col] : 0;
-}
-
-// to (panels, K, kTileCols)  <-  from (K, N)
-inline void pack_panels(float* to, Strided from, int64_t K, int64_t N) {
-    for (int64_t j = 0; j < N; j += kTileCols)
-        pack_panel<kTileCols>(to + j * K, from.at(0, j), K, std::min<int64_t>(kTileCols, N - j));
 }
 
 // One tile: c (rows, cols) (=, +=) a (rows, K) panel (K, kTileCols) [+ bias]. `rows` is a constant so that the sums
 // stay in registers.
-template <int rows>
-void multiply_tile(float* c, int64_t c_row, int64_t cols, Strided a, const float* panel, int64_t K, const float* bias,
-                   Write write) {
+template <int rows, class T>
+void multiply_tile(float* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K,
+                   const float* bias, Write write) {
     FloatRegister sum[rows][kTileRegisters] = {};
-    const float* a_k = a.data;
-    for (int64_t k = 0; k < K; k++, a_k += a.col, panel += kTileCols) {
+    // Three rows to a pointer: what the processor adds to an address by itself, else they would not fit in its
+    // registers.
+    constexpr int groups = (rows + 2) / 3;
+    const T* a_k[groups];
+#pragma GCC unroll 4
+    for (int g = 0; g < groups; g++) a_k[g] = a.data + 3 * g * a.row;
+    const int64_t step = kPair<T> * a.col;
+    for (int64_t k = 0; k < K; k += kPair<T>, panel += kTileCols) {
         FloatRegister b[kTileRegisters];
 #pragma GCC unroll 4
         for (int r = 0; r < kTileRegisters; r++) std::memcpy(&b[r], panel + r * kRegisterLanes, sizeof b[r]);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            const FloatRegister a_ik = FloatRegister{} + a_k[i * a.row];
+            const FloatRegister a_ik = spread(a_k[i / 3] + i % 3 * a.row);
 #pragma GCC unroll 4
-            for (int r = 0; r < kTileRegisters; r++) sum[i][r] = fused(a_ik, b[r], sum[i][r]);
+            for (int r = 0; r < kTileRegisters; r++) sum[i][r] = multiply_add<T>(a_ik, b[r], sum[i][r]);
         }
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++) a_k[g] += step;
     }
     // A tile at the right edge is finished in a copy of full width.
     float edge[rows][kTileCols], edge_bias[kTileCols] = {};
@@ -136,8 +110,8 @@ void multiply_tile(float* c, int64_t c_row, int64_t cols, Strided a, const float
         for (int i = 0; i < rows; i++) std::memcpy(c + i * c_row, edge[i], size_t(cols) * sizeof(float));
 }
 
-template <int rows>
-ANVIL_INLINE void multiply_rows(int64_t M, float* c, int64_t c_row, int64_t cols, Strided a, const float* panel,
+template <int rows, class T>
+ANVIL_INLINE void multiply_rows(int64_t M, float* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel,
                                 int64_t K, const float* bias, Write write) {
     if constexpr (rows > 0) {
         if (M == rows)
@@ -147,56 +121,158 @@ ANVIL_INLINE void multiply_rows(int64_t M, float* c, int64_t c_row, int64_t cols
     }
 }
 
-// c (M, N) (=, +=) a (M, K) times packed panels, by the calling thread; K <= kBlockK
-inline void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided a, const float* panels,
-                            const float* bias, Write write) {
-    for (int64_t j = 0; j < N; j += kTileCols)
+// c (M, N) (=, +=) a (M, K) times packed panels, by the calling thread; K <= kBlockK, and no bias in tiles
+template <class T>
+void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, const float* panels,
+                     const float* bias, Write write, TileProduct in_tiles = tile_product_of<T>()) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (in_tiles) return in_tiles(c, c_row, M, N, K, a, panels, write);
+    const int64_t panel = packed_size<T>(K, 1);
+    for (int64_t j = 0; j < N; j += kTileCols, panels += panel)
         for (int64_t i = 0; i < M; i += kTileRows)
             multiply_rows<kTileRows>(std::min<int64_t>(kTileRows, M - i), c + i * c_row + j, c_row,
-                                     std::min<int64_t>(kTileCols, N - j), a.at(i, 0), panels + j * K, K,
+                                     std::min<int64_t>(kTileCols, N - j), a.at(i, 0), panels, K,
                                      bias ? bias + j : nullptr, write);
 }
 
-// c (M, N), rows c_row apart  (=, +=)  a (M, K) b (K, N) + bias (N, may be null)
-inline void gemm(Cpu& cpu, float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided a, Strided b,
-                 const float* bias, Write write) {
-    constexpr int64_t kPackedCols = 2048;  // a block of B: kBlockK x kPackedCols floats, 2 MiB, shared by all threads
-    constexpr int64_t kMostChunkRows = 16 * kTileRows;  // rows of A that stay in a core's L2 while its panels pass by
-    const bool pack_a = a.col != 1;  // a transposed A is copied into strips of kTileRows, contiguous in k
-    const int64_t block_k = std::min(K, kBlockK), strips = (M + kTileRows - 1) / kTileRows;
-    // Chunks of equal size, to a tile, so that each thread gets as much as the next.
-    const int64_t chunks = (M + kMostChunkRows - 1) / kMostChunkRows;
-    const int64_t chunk_rows = (strips + chunks - 1) / chunks * kTileRows;
-    float* packed_b =
-        cpu.shared(packed_size(block_k, std::min(N, kPackedCols)) + (pack_a ? strips * kTileRows * block_k : 0));
-    float* packed_a = packed_b + packed_size(block_k, std::min(N, kPackedCols));
+// Rows of one panel's width:   c (rows, cols)  =  sums (rows, cols) + bias, each rounded once
+inline void round_tile(bf16* c, int64_t c_row, const float* sums, int64_t sums_row, int64_t rows, int64_t cols,
+                       const bf16* bias) {
+    for_lanes(cols, [&](int64_t j, auto width) {
+        const F32x16 offset = bias ? load(bias + j, width) : zeros();
+        for (int64_t i = 0; i < rows; i++)
+            store(c + i * c_row + j, load(sums + i * sums_row + j, width) + offset, width);
+    });
+}
 
-    for (int64_t j0 = 0; j0 < N; j0 += kPackedCols) {
-        const int64_t cols = std::min(kPackedCols, N - j0), panels = num_panels(cols);
-        for (int64_t k0 = 0; k0 < K; k0 += kBlockK) {
-            const int64_t depth = std::min(kBlockK, K - k0);
+// c (M, N), rows c_row apart  (=, +=)  a (M, K) b (K, N) + bias (N, may be null). Of sums in float; a c of bf16 is
+// written when they are complete, and never added to.
+template <class Out, class T>
+void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, Strided<T> b,
+          const std::type_identity_t<T>* bias, Write write) {
+    const TileProduct tiles = tile_product_of<T>();
+    // So much of K is packed at once: most_deep x some columns of B, 4 MiB for all threads. And rows of A that stay in
+    // a core's L2 while panels pass by, and their sums of a panel's width with them. Tiles are done with 192 rows of a
+    // panel before the next one has come from L3, at some 30 GB/s a core: more rows, in half of the 2 MiB of L2 that
+    // those processors have. A deep K leaves room for few rows; one that is cut often takes the sums along as often. In
+    // the middle lies what moves least.
+    constexpr int64_t kPackedBytes = 4 << 20, kMostRowsInTiles = 512, kMostRowsInRegisters = 16 * kTileRows;
+    const int64_t most_deep = (tiles ? 8 : 16) * kBlockK, chunk_bytes = (tiles ? 1024 : 512) << 10;
+    const int64_t most_chunk_rows = tiles ? kMostRowsInTiles : kMostRowsInRegisters;
+    constexpr int64_t kSums = std::max(kMostRowsInTiles, kMostRowsInRegisters) * kTileCols;
+    const int64_t strip_rows = tiles ? kStripRows : kTileRows, strip_depth = tiles ? kTmmDepth : kPair<T>;
+    constexpr bool rounds = !std::is_same_v<Out, float>;
+    constexpr int64_t bytes = sizeof(T);
+    ensure(rounds ? write == Write::set : sizeof(T) == sizeof(float) || !bias);
+    // A transposed A is copied into strips, contiguous in k or, for registers, in rows; so is one whose rows do not end
+    // with a whole step.
+    const bool pack_a = a.col != 1 || K % strip_depth != 0;
+    const auto packed_depth = [=](int64_t depth) {
+        return (depth + strip_depth - 1) / strip_depth * strip_depth / kPair<T>;
+    };
+    const auto offset = [=]([[maybe_unused]] int64_t j) {
+        const float* none = nullptr;
+        if constexpr (std::is_same_v<T, float>)
+            return bias ? bias + j : none;
+        else
+            return none;
+    };
+
+    // Of few rows the product is soon made, and packing is much of the work. A thread uses a panel as soon as it has
+    // packed a block of it, which is then still in L1, while A comes from L2 or L3 each time.
+    constexpr int64_t kFewRows = 64 * kTileRows, kFewBytes = 4 << 20;
+    const bool few = !tiles && M <= kFewRows && M * K * bytes <= kFewBytes && num_panels(N) >= 8 * cpu.num_threads;
+    if ((few || M <= kTileRows) && a.col == 1 && (tiles || !pack_a)) {
+        parallel_for(cpu, num_panels(N), [=, &cpu](int64_t item) {
+            const int64_t j = item * kTileCols, cols = std::min<int64_t>(kTileCols, N - j);
+            float *panel = cpu.own(packed_size<T>(kBlockK, 1) + M * kTileCols),
+                  *sums = panel + packed_size<T>(kBlockK, 1);
+            for (int64_t k0 = 0; k0 < K; k0 += kBlockK) {
+                const int64_t depth = std::min(kBlockK, K - k0);
+                const Write block_write = k0 == 0 ? write : Write::add;
+                pack_panel<kTileCols>(panel, b.at(k0, j), depth, cols);
+                if constexpr (rounds)
+                    multiply_panels(sums, kTileCols, M, cols, depth, a.at(0, k0), panel, nullptr, block_write, tiles);
+                else
+                    multiply_panels(c + j, c_row, M, cols, depth, a.at(0, k0), panel, k0 == 0 ? offset(j) : nullptr,
+                                    block_write, tiles);
+            }
+            if constexpr (rounds) round_tile(c + j, c_row, sums, kTileCols, M, cols, bias ? bias + j : nullptr);
+        });
+        return;
+    }
+    const int64_t deepest = std::min(K, most_deep), strips = (M + strip_rows - 1) / strip_rows;
+    const int64_t most_cols =
+        std::max<int64_t>(kPackedBytes / (deepest * bytes) / kTileCols, cpu.num_threads) * kTileCols;
+    const int64_t packed_cols = std::min(N, most_cols);
+    // Chunks of equal size, to a strip, so that each thread gets as much as the next.
+    const int64_t most_rows =
+        std::clamp<int64_t>(chunk_bytes / (deepest * bytes) / strip_rows * strip_rows, strip_rows, most_chunk_rows);
+    const int64_t chunks = (M + most_rows - 1) / most_rows;
+    const int64_t chunk_rows = (strips + chunks - 1) / chunks * strip_rows;
+    const int64_t b_size = num_panels(packed_cols) * kTileCols * packed_depth(deepest);
+    const int64_t a_rows = strips * strip_rows;
+    // Tiles have A in blocks of kBlockK: rows that lie farther apart would share few places in the L1 cache.
+    const int64_t a_depth = tiles ? (deepest + kBlockK - 1) / kBlockK * packed_depth(kBlockK) : packed_depth(deepest);
+    const int64_t a_size = pack_a ? a_rows * a_depth : 0;
+    const bool kept = rounds && K > most_deep;  // sums wait for the next part of K
+    float* packed_b = cpu.shared(b_size + a_size + (kept ? M * packed_cols : 0));
+    float *packed_a = packed_b + b_size, *kept_sums = packed_a + a_size;
+    // Where row i of A begins that is packed (rows, kBlockK) for tiles: value k0, a multiple of kBlockK
+    const auto tile_row = [=](int64_t i, int64_t k0) {
+        return reinterpret_cast<T*>(packed_a) + k0 * a_rows + i * kBlockK;
+    };
+
+    for (int64_t j0 = 0; j0 < N; j0 += packed_cols) {
+        const int64_t all_cols = std::min(packed_cols, N - j0), panels = num_panels(all_cols);
+        for (int64_t deep0 = 0; deep0 < K; deep0 += most_deep) {
+            const int64_t deep = std::min(most_deep, K - deep0), packed = packed_depth(deep);
+            const bool first = deep0 == 0, last = deep0 + deep == K;
             parallel_for(cpu, panels + (pack_a ? strips : 0), [=](int64_t item) {
+                const int64_t i = (item - panels) * strip_rows, rows = std::min(strip_rows, M - i);
                 if (item < panels) {
                     const int64_t j = item * kTileCols;
-                    pack_panel<kTileCols>(packed_b + j * depth, b.at(k0, j0 + j), depth,
-                                          std::min<int64_t>(kTileCols, cols - j));
-                } else {  // strip (depth, kTileRows): A's rows are the columns of a panel
-                    const int64_t i = (item - panels) * kTileRows;
-                    const Strided turned{a.data + i * a.row + k0 * a.col, a.col, a.row};
-                    pack_panel<kTileRows>(packed_a + i * depth, turned, depth, std::min<int64_t>(kTileRows, M - i));
+                    float* to = packed_b + j * packed;
+                    pack_panel<kTileCols>(to, b.at(deep0, j0 + j), deep, std::min<int64_t>(kTileCols, all_cols - j));
+                    std::fill(to + packed_size<T>(deep, 1), to + kTileCols * packed, 0.f);
+                } else if (!tiles) {  // strip (deep, kTileRows): A's rows are the columns of a panel
+                    pack_panel<kTileRows>(packed_a + i * packed, a.at(i, deep0).transposed(), deep, rows);
+                } else if constexpr (std::is_same_v<T, bf16>) {
+                    for (int64_t k0 = 0; k0 < deep; k0 += kBlockK)
+                        pack_tile_rows(tile_row(i, k0), a.at(i, deep0 + k0), rows, std::min(kBlockK, deep - k0));
                 }
             });
-            const float* block_bias = bias && k0 == 0 ? bias + j0 : nullptr;
-            const Write block_write = k0 == 0 ? write : Write::add;
             parallel_for(cpu, chunks * panels, [=](int64_t item) {
-                const int64_t j = item % panels * kTileCols;
+                const int64_t j = item % panels * kTileCols, cols = std::min<int64_t>(kTileCols, all_cols - j);
                 const int64_t begin = item / panels * chunk_rows, end = std::min(M, begin + chunk_rows);
-                for (int64_t i = begin; i < end; i += kTileRows)
-                    multiply_panels(c + i * c_row + j0 + j, c_row, std::min<int64_t>(kTileRows, end - i),
-                                    std::min<int64_t>(kTileCols, cols - j), depth,
-                                    pack_a ? Strided{packed_a + i * depth, 1, kTileRows} : a.at(i, k0),
-                                    packed_b + j * depth, block_bias ? block_bias + j : nullptr, block_write);
+                alignas(64) float chunk_sums[kSums];
+                float* sums = chunk_sums;  // of row `begin` and the first column
+                int64_t sums_row = kTileCols;
+                if constexpr (!rounds)
+                    sums = c + begin * c_row + j0 + j, sums_row = c_row;
+                else if (kept)
+                    sums = kept_sums + begin * packed_cols + j, sums_row = packed_cols;
+                for (int64_t k0 = 0; k0 < deep; k0 += kBlockK) {
+                    const int64_t depth = std::min(kBlockK, packed * kPair<T> - k0);
+                    const bool fresh = first && k0 == 0;
+                    const int64_t at_once = tiles ? kStripRows : kTileRows;
+                    for (int64_t i = begin; i < end; i += at_once) {
+                        const T* strip = reinterpret_cast<const T*>(packed_a + i * packed) + k0 * kTileRows;
+                        const Strided<T> rows = !pack_a ? a.at(i, deep0 + k0)
+                                                : tiles ? Strided<T>{tile_row(i, k0), kBlockK, 1}
+                                                        : Strided<T>{strip, kPair<T>, kTileRows};
+                        multiply_panels(sums + (i - begin) * sums_row, sums_row, std::min(at_once, end - i), cols,
+                                        depth, rows, packed_b + j * packed + k0 / kPair<T> * kTileCols,
+                                        fresh ? offset(j0 + j) : nullptr, fresh ? write : Write::add, tiles);
+                    }
+                }
+                if constexpr (rounds)
+                    if (last)
+                        round_tile(c + begin * c_row + j0 + j, c_row, sums, sums_row, end - begin, cols,
+                                   bias ? bias + j0 + j : nullptr);
             });
         }
     }
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -1,7 +1,7 @@
 /*
 LayerNorm (Ba et al., 2016, arXiv:1607.06450):   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
 
-  inp, out (N, C)     weight, bias (C)     mean, rstd (N): saved for backward
+  inp, out (N, C) T     weight, bias (C) T     mean, rstd (N) float: saved for backward     dweight, dbias (C) float
 Forward takes the mean first and then the centred variance, so a large offset cancels nothing. The fused form adds the
 two branches of a residual stream on the way:   residual = inp1 + inp2,   out = layernorm(residual). Backward adds to
 all three of dinp, dweight and dbias.
@@ -13,8 +13,11 @@ all three of dinp, dweight and dbias.
 #include "llmc/cpu/reduce.h"  // add_partials
 #include "llmc/cpu/simd.h"
 
-inline void layernorm_row(float* out, float* mean, float* rstd, const float* inp, const float* weight,
-                          const float* bias, int64_t C, float eps) {
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class T>
+void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias, int64_t C,
+                   float eps) {
     F32x16 sum = zeros(), squares = zeros();
     for_lanes(C, [&](int64_t c, auto width) { sum += load(inp + c, width); });
     const float m = sum_lanes(sum) / float(C);
@@ -31,15 +34,16 @@ inline void layernorm_row(float* out, float* mean, float* rstd, const float* inp
     *rstd = s;
 }
 
-inline void layernorm_forward(Cpu& cpu, float* out, float* mean, float* rstd, const float* inp, const float* weight,
-                              const float* bias, int64_t N, int64_t C, float eps) {
+template <class T>
+void layernorm_forward(Cpu& cpu, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
+                       int64_t N, int64_t C, float eps) {
     parallel_for(cpu, N,
                  [=](int64_t n) { layernorm_row(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps); });
 }
 
-inline void residual_layernorm_forward(Cpu& cpu, float* residual, float* out, float* mean, float* rstd,
-                                       const float* inp1, const float* inp2, const float* weight, const float* bias,
-                                       int64_t N, int64_t C, float eps) {
+template <class T>
+void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
+                                const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
@@ -51,8 +55,9 @@ inline void residual_layernorm_forward(Cpu& cpu, float* residual, float* out, fl
 
 // With x = (inp - mean) * rstd and g = dout * weight:
 //   dinp += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
-inline void layernorm_backward(Cpu& cpu, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
-                               const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
+template <class T>
+void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
+                        const float* mean, const float* rstd, int64_t N, int64_t C) {
     const int64_t chunks = num_row_chunks(N);
     float* partials = cpu.shared(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
     parallel_for(cpu, chunks, [=](int64_t chunk) {
@@ -62,8 +67,8 @@ inline void layernorm_backward(Cpu& cpu, float* dinp, float* dweight, float* dbi
         const int64_t end = std::min(N, (chunk + 1) * kRowsPerChunk);
         for (int64_t n = chunk * kRowsPerChunk; n < end; n++) {
             const float m = mean[n], s = rstd[n];
-            const float* x_row = inp + n * C;
-            const float* grad = dout + n * C;
+            const T* x_row = inp + n * C;
+            const T* grad = dout + n * C;
             F32x16 sum_g = zeros(), sum_gx = zeros();
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = (load(x_row + c, width) - m) * s;
@@ -75,7 +80,7 @@ inline void layernorm_backward(Cpu& cpu, float* dinp, float* dweight, float* dbi
                 store(db + c, load(db + c, width) + d, width);
             });
             const float mean_g = sum_lanes(sum_g) / float(C), mean_gx = sum_lanes(sum_gx) / float(C);
-            float* dx = dinp + n * C;
+            T* dx = dinp + n * C;
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = (load(x_row + c, width) - m) * s;
                 const F32x16 g = load(grad + c, width) * load(weight + c, width);
@@ -86,3 +91,5 @@ inline void layernorm_backward(Cpu& cpu, float* dinp, float* dweight, float* dbi
     add_partials(cpu, dweight, partials, chunks, C, 2 * C);
     add_partials(cpu, dbias, partials + C, chunks, C, 2 * C);
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -1,41 +1,67 @@
 /*
 A linear layer:   out = inp weight^T + bias
 
-  inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC)
+  inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC), of float or bf16; sums and the gradients of
+  parameters are float
 Backward:  dinp = dout weight (overwritten; may be null),  dweight += dout^T inp,  dbias += column sums of dout (may be
-null). matmul_gelu_forward and _backward are the same with a GELU behind the layer and before it: a device may fuse
-them. The only door to matrix products outside attention.
+null). The only door to matrix products outside attention.
+
+matmul_gelu_forward and _backward are the same with a GELU behind the layer and before it, matmul_relu_squared_forward
+and _backward with squared ReLU: a device may fuse them. Here a pass of its own is the faster way (dev/LOG.md).
 */
 #pragma once
 #include <cstdint>
-#include "llmc/cpu/device.h"  // Cpu
-#include "llmc/cpu/gelu.h"    // gelu_forward, gelu_backward
-#include "llmc/cpu/gemm.h"    // gemm, Strided
-#include "llmc/cpu/reduce.h"  // add_column_sums
+#include "llmc/cpu/device.h"        // Cpu
+#include "llmc/cpu/gelu.h"          // gelu_forward, gelu_backward
+#include "llmc/cpu/gemm.h"          // gemm, Strided
+#include "llmc/cpu/reduce.h"        // add_column_sums
+#include "llmc/cpu/relu_squared.h"  // relu_squared_forward, relu_squared_backward
 
-inline void matmul_forward(Cpu& cpu, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
-                           int64_t C, int64_t OC) {
-    gemm(cpu, out, OC, N, OC, C, {inp, C, 1}, {weight, 1, C}, bias, Write::set);
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class T>
+void matmul_forward(Cpu& cpu, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C, int64_t OC) {
+    gemm(cpu, out, OC, N, OC, C, Strided{inp, C, 1}, Strided{weight, 1, C}, bias, Write::set);
 }
 
-inline void matmul_backward(Cpu& cpu, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
-                            const float* weight, int64_t N, int64_t C, int64_t OC) {
-    if (dinp) gemm(cpu, dinp, C, N, C, OC, {dout, OC, 1}, {weight, C, 1}, nullptr, Write::set);
-    gemm(cpu, dweight, C, OC, C, N, {dout, 1, OC}, {inp, C, 1}, nullptr, Write::add);
+template <class T>
+void matmul_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
+                     int64_t N, int64_t C, int64_t OC) {
+    if (dinp) gemm(cpu, dinp, C, N, C, OC, Strided{dout, OC, 1}, Strided{weight, C, 1}, nullptr, Write::set);
+    gemm(cpu, dweight, C, OC, C, N, Strided{dout, 1, OC}, Strided{inp, C, 1}, nullptr, Write::add);
     if (dbias) add_column_sums(cpu, dbias, dout, N, OC);
 }
 
 // hidden = inp weight^T + bias,   out = gelu(hidden)
-inline void matmul_gelu_forward(Cpu& cpu, float* out, float* hidden, const float* inp, const float* weight,
-                                const float* bias, int64_t N, int64_t C, int64_t OC) {
+template <class T>
+void matmul_gelu_forward(Cpu& cpu, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
+                         int64_t C, int64_t OC) {
     matmul_forward(cpu, hidden, inp, weight, bias, N, C, OC);
     gelu_forward(cpu, out, hidden, N * OC);
 }
 
 // Where inp = gelu(hidden):   dhidden (N, C) = (dout weight) * gelu'(hidden),   overwritten
-inline void matmul_gelu_backward(Cpu& cpu, float* dhidden, float* dweight, float* dbias, const float* dout,
-                                 const float* inp, const float* hidden, const float* weight, int64_t N, int64_t C,
-                                 int64_t OC) {
+template <class T>
+void matmul_gelu_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
+                          const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
     matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC);
     gelu_backward(cpu, dhidden, dhidden, hidden, N * C);
 }
+
+// hidden = inp weight^T + bias,   out = max(hidden, 0)^2
+template <class T>
+void matmul_relu_squared_forward(Cpu& cpu, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
+                                 int64_t C, int64_t OC) {
+    matmul_forward(cpu, hidden, inp, weight, bias, N, C, OC);
+    relu_squared_forward(cpu, out, hidden, N * OC);
+}
+
+// Where inp = max(hidden, 0)^2:   dhidden (N, C) = (dout weight) * 2 max(hidden, 0),   overwritten
+template <class T>
+void matmul_relu_squared_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
+                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
+    matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC);
+    relu_squared_backward(cpu, dhidden, dhidden, hidden, N * C);
+}
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -4,16 +4,18 @@ but the products in the middle, which make it orthogonal.
 
   muon_momentum    momentum += (1 - mu) (grad - momentum),   X = (1 - mu) grad + mu momentum (Nesterov's look ahead)
   muon_normalise   X_r *= |X|_F / sqrt(R) / max(|X_r|, 1e-6) for each row if equal_rows;   X /= margin |X|_F + 1e-6
-      ... Newton-Schulz iterations turn X into U V^T of its singular value decomposition, roughly ...
+  newton_schulz    turns X into U V^T of its singular value decomposition, roughly (newton_schulz.h)
   muon_squares     squares = the sums of squares of its rows if R >= K, else of its columns
   muon_scales      v = mean of g^2 along these rows or columns, where g = X sqrt(min(R, K)) / max(|X|_F, 1e-6) if
                    fixed_norm, else X;   V += (1 - beta2) (v - V);   s = 1 / sqrt(max(V, 1e-10));   scale such that
                    s g has the norm of g again (NorMuon: Li et al., 2025, arXiv:2510.05491)
-  muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale, and rate() of MuonStep
+  muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale, and rate() of MuonStep;
+                   the whole W decays unless cautious
 
-  grad, momentum, X, weight (R, K)     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
+  weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
+  grad, momentum (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
 grad is multiplied by the StepScalars' grad_scale on the way; momentum, V and weight keep their bits if the step is not
-applied. `master` is for other devices, whose weights need not be float.
+applied. Sums of squares are of X as rounded.
 The norms come from the sums of squares that the pass before left behind: X is read and written once in each. Sums of R
 or K squares are taken in double, in order.
 */
@@ -21,12 +23,17 @@ or K squares are taken in double, in order.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
+#include "llmc/base/check.h"     // ensure
 #include "llmc/base/op_types.h"  // MuonStep, StepScalars
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/reduce.h"     // add_partials
 #include "llmc/cpu/simd.h"
 
-ANVIL_INLINE float sum_of_squares(const float* row, int64_t n) {
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class T>
+ANVIL_INLINE float sum_of_squares(const T* row, int64_t n) {
     F32x16 sum = zeros();
     for_lanes(n, [&](int64_t i, auto width) {
         const F32x16 x = load(row + i, width);
@@ -35,8 +42,9 @@ ANVIL_INLINE float sum_of_squares(const float* row, int64_t n) {
     return sum_lanes(sum);
 }
 
-inline void muon_momentum(Cpu& cpu, float* X, float* row_squares, float* momentum, const float* grad, int64_t R,
-                          int64_t K, const MuonStep& step, const StepScalars* s) {
+template <class T>
+void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
+                   const MuonStep& step, const StepScalars* s) {
     if (!s->applied) return;
     const float rest = float(1 - step.momentum), grad_scale = float(s->grad_scale);
     parallel_for(cpu, R, [=](int64_t r) {
@@ -51,7 +59,8 @@ inline void muon_momentum(Cpu& cpu, float* X, float* row_squares, float* momentu
     });
 }
 
-inline void muon_normalise(Cpu& cpu, float* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
+template <class T>
+void muon_normalise(Cpu& cpu, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
     double squares = 0, equal_squares = 0;
     for (int64_t r = 0; r < R; r++) squares += double(row_squares[r]);
     const double row_norm = std::sqrt(squares / double(R));  // of every row, once they are equal
@@ -66,7 +75,8 @@ inline void muon_normalise(Cpu& cpu, float* X, const float* row_squares, int64_t
     });
 }
 
-inline void muon_squares(Cpu& cpu, float* squares, const float* X, int64_t R, int64_t K) {
+template <class T>
+void muon_squares(Cpu& cpu, float* squares, const T* X, int64_t R, int64_t K) {
     if (R >= K) return parallel_for(cpu, R, [=](int64_t r) { squares[r] = sum_of_squares(X + r * K, K); });
     float* partials = cpu.shared(num_row_chunks(R) * K);
     parallel_for(cpu, num_row_chunks(R), [=](int64_t chunk) {
@@ -111,17 +121,26 @@ ANVIL_INLINE F32x16 where_not_negative(F32x16 sign, F32x16 x) {
     return x;
 }
 
-inline void muon_update(Cpu& cpu, float* weight, [[maybe_unused]] float* master, const float* X, const float* scales,
-                        int64_t R, int64_t K, const MuonStep& step, const StepScalars* s) {
+template <class T>
+void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<T>* X, const float* scales, int64_t R,
+                 int64_t K, const MuonStep& step, const StepScalars* s) {
+    constexpr bool kHasMaster = !std::is_same_v<T, float>;
+    ensure(bool(master) == kHasMaster);
     if (!s->applied) return;
+    if constexpr (!kHasMaster) master = weight;
     const float minus_rate = float(-step.rate(R, K)), decay = float(step.weight_decay);
+    const bool cautious = step.cautious;
     parallel_for(cpu, R, [=](int64_t r) {
         for_lanes(K, [=](int64_t k, auto width) {
             const int64_t i = r * K + k;
             const F32x16 scale = R >= K ? broadcast(scales[r]) : load(scales + k, width);
-            const F32x16 g = load(X + i, width) * scale, w = load(weight + i, width);
-            const F32x16 change = fma(broadcast(decay), where_not_negative(g * w, w), g);
-            store(weight + i, fma(broadcast(minus_rate), change, w), width);
+            const F32x16 g = load(X + i, width) * scale, w = load(master + i, width);
+            const F32x16 decayed = cautious ? where_not_negative(g * w, w) : w;
+            const F32x16 change = fma(broadcast(decay), decayed, g), new_weight = fma(broadcast(minus_rate), change, w);
+            store(master + i, new_weight, width);
+            if constexpr (kHasMaster) store(weight + i, new_weight, width);
         });
     });
 }
+
+}  // namespace ANVIL_CPU_LEVEL

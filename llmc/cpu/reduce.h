@@ -10,6 +10,8 @@ then the chunks in order.
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 
+inline namespace ANVIL_CPU_LEVEL {
+
 inline constexpr int64_t kRowsPerChunk = 32;
 
 inline int64_t num_row_chunks(int64_t N) { return (N + kRowsPerChunk - 1) / kRowsPerChunk; }
@@ -26,8 +28,9 @@ inline void add_partials(Cpu& cpu, float* out, const float* partials, int64_t nu
     });
 }
 
-// out (C) += column sums of inp (N, C)
-inline void add_column_sums(Cpu& cpu, float* out, const float* inp, int64_t N, int64_t C) {
+// out (C) += column sums of inp (N, C) T
+template <class T>
+void add_column_sums(Cpu& cpu, float* out, const T* inp, int64_t N, int64_t C) {
     float* partials = cpu.shared(num_row_chunks(N) * C);
     parallel_for(cpu, num_row_chunks(N), [=](int64_t chunk) {
         const int64_t begin = chunk * kRowsPerChunk, end = std::min(N, begin + kRowsPerChunk);
@@ -39,3 +42,5 @@ inline void add_column_sums(Cpu& cpu, float* out, const float* inp, int64_t N, i
     });
     add_partials(cpu, out, partials, num_row_chunks(N), C, C);
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -1,7 +1,8 @@
 /*
 RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467):   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps)
 
-  inp, out (N, C)     weight (C), or null for a norm without gain     rstd (N): saved for backward
+  inp, out (N, C) T     weight (C) T, or null for a norm without gain     rstd (N) float: saved for backward
+  dweight (C) float
 One row of C at a time. The fused form adds the two branches of a residual stream on the way:   residual = inp1 + inp2,
 out = rmsnorm(residual). Backward adds to dinp, so the gradient that already flows along the residual stream is fused
 in; it adds to dweight as well, which may be null.
@@ -14,7 +15,10 @@ in; it adds to dweight as well, which may be null.
 #include "llmc/cpu/reduce.h"  // add_partials
 #include "llmc/cpu/simd.h"
 
-inline void rmsnorm_row(float* out, float* rstd, const float* inp, const float* weight, int64_t C, float eps) {
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class T>
+void rmsnorm_row(T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t C, float eps) {
     F32x16 squares = zeros();
     for_lanes(C, [&](int64_t c, auto width) {
         const F32x16 x = load(inp + c, width);
@@ -28,13 +32,15 @@ inline void rmsnorm_row(float* out, float* rstd, const float* inp, const float* 
     *rstd = s;
 }
 
-inline void rmsnorm_forward(Cpu& cpu, float* out, float* rstd, const float* inp, const float* weight, int64_t N,
-                            int64_t C, float eps) {
+template <class T>
+void rmsnorm_forward(Cpu& cpu, T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t N,
+                     int64_t C, float eps) {
     parallel_for(cpu, N, [=](int64_t n) { rmsnorm_row(out + n * C, rstd + n, inp + n * C, weight, C, eps); });
 }
 
-inline void residual_rmsnorm_forward(Cpu& cpu, float* residual, float* out, float* rstd, const float* inp1,
-                                     const float* inp2, const float* weight, int64_t N, int64_t C, float eps) {
+template <class T>
+void residual_rmsnorm_forward(Cpu& cpu, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
+                              std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
@@ -45,8 +51,9 @@ inline void residual_rmsnorm_forward(Cpu& cpu, float* residual, float* out, floa
 }
 
 // With x = inp * rstd and g = dout * weight:   dinp += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x
-inline void rmsnorm_backward(Cpu& cpu, float* dinp, float* dweight, const float* dout, const float* inp,
-                             const float* weight, const float* rstd, int64_t N, int64_t C) {
+template <class T>
+void rmsnorm_backward(Cpu& cpu, T* dinp, float* dweight, const T* dout, const T* inp,
+                      std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C) {
     ensure(weight || !dweight);
     const int64_t chunks = num_row_chunks(N);
     float* partials = dweight ? cpu.shared(chunks * C) : nullptr;
@@ -56,8 +63,8 @@ inline void rmsnorm_backward(Cpu& cpu, float* dinp, float* dweight, const float*
         const int64_t end = std::min(N, (chunk + 1) * kRowsPerChunk);
         for (int64_t n = chunk * kRowsPerChunk; n < end; n++) {
             const float s = rstd[n];
-            const float* x_row = inp + n * C;
-            const float* grad = dout + n * C;
+            const T* x_row = inp + n * C;
+            const T* grad = dout + n * C;
             F32x16 sum_gx = zeros();
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = load(x_row + c, width) * s, d = load(grad + c, width);
@@ -65,7 +72,7 @@ inline void rmsnorm_backward(Cpu& cpu, float* dinp, float* dweight, const float*
                 if (dw) store(dw + c, fma(d, x, load(dw + c, width)), width);
             });
             const float mean_gx = sum_lanes(sum_gx) / float(C);
-            float* dx = dinp + n * C;
+            T* dx = dinp + n * C;
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = load(x_row + c, width) * s, d = load(grad + c, width);
                 const F32x16 g = weight ? d * load(weight + c, width) : d;
@@ -75,3 +82,5 @@ inline void rmsnorm_backward(Cpu& cpu, float* dinp, float* dweight, const float*
     });
     if (dweight) add_partials(cpu, dweight, partials, chunks, C, C);
 }
+
+}  // namespace ANVIL_CPU_LEVEL

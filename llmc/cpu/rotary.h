@@ -6,7 +6,7 @@ the queries and keys of one attention; the values stay as they are. For each hea
   rotated_(j+HS/2) =  x_j sin + x_(j + HS/2) cos
   out = scale * rstd * rotated,   rstd = 1 / sqrt(mean(x^2) + eps)          (rstd = 1 without QK-norm)
 
-  qkv, dqkv (B, T, NH + 2 NKV, HS)     rstd (B, T, NH + NKV), null without QK-norm     table (T, 2, HS/2):
+  qkv, dqkv (B, T, NH + 2 NKV, HS) T     rstd (B, T, NH + NKV) float, null without QK-norm     table (T, 2, HS/2):
 rotary_table() A rotation keeps the norm, so it does not matter which of the two comes first: nanochat's order and
 modded-nanogpt's are the same op. Sampling from a cache starts at a later position: pass the table from that row on.
 
@@ -22,15 +22,17 @@ rotation is undone by its transpose. The inputs need no memory of their own, rst
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
 
-inline void rotary_forward(Cpu& cpu, float* qkv, float* rstd, const float* table, AttentionShape shape,
-                           RotaryOptions options) {
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class T>
+void rotary_forward(Cpu& cpu, T* qkv, float* rstd, const float* table, AttentionShape shape, RotaryOptions options) {
     ensure(shape.HS % 2 == 0 && bool(rstd) == options.qk_norm);
     const int64_t heads = shape.NH + shape.NKV, half = shape.HS / 2;
     parallel_for(cpu, shape.B * shape.T, [=](int64_t n) {
         const float* cos = table + n % shape.T * 2 * half;
         const float* sin = cos + half;
         for (int64_t head = 0; head < heads; head++) {
-            float* x = qkv + n * shape.row() + head * shape.HS;
+            T* x = qkv + n * shape.row() + head * shape.HS;
             float factor = options.scale;
             if (rstd) {
                 F32x16 squares = zeros();
@@ -53,8 +55,9 @@ inline void rotary_forward(Cpu& cpu, float* qkv, float* rstd, const float* table
 }
 
 // With g = dout, y = out / scale and R^T the rotation's transpose:   dinp = scale rstd R^T (g - y mean(g y))
-inline void rotary_backward(Cpu& cpu, float* dqkv, const float* qkv, const float* rstd, const float* table,
-                            AttentionShape shape, RotaryOptions options) {
+template <class T>
+void rotary_backward(Cpu& cpu, T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
+                     RotaryOptions options) {
     ensure(shape.HS % 2 == 0 && bool(rstd) == options.qk_norm);
     const int64_t heads = shape.NH + shape.NKV, half = shape.HS / 2;
     parallel_for(cpu, shape.B * shape.T, [=](int64_t n) {
@@ -62,8 +65,8 @@ inline void rotary_backward(Cpu& cpu, float* dqkv, const float* qkv, const float
         const float* sin = cos + half;
         for (int64_t head = 0; head < heads; head++) {
             const int64_t at = n * shape.row() + head * shape.HS;
-            float* g = dqkv + at;
-            const float* out = qkv + at;
+            T* g = dqkv + at;
+            const T* out = qkv + at;
             float factor = options.scale, along = 0;  // along: what is taken from g for each unit of out
             if (rstd) {
                 F32x16 sum = zeros();
@@ -85,3 +88,5 @@ inline void rotary_backward(Cpu& cpu, float* dqkv, const float* qkv, const float
         }
     });
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -3,6 +3,8 @@ Sixteen floats at a time, on every machine: one AVX-512 register, two AVX ones, 
 
 A sum along a row always has sixteen partial sums, combined in one fixed tree, and multiply-adds are always fused, so an
 op gives the same bits on all of them. Loads and stores take a width, 16 (`kFull`) or what is left at the end of a row.
+
+bf16 is a type of memory only: loading widens it, which is exact, and storing rounds as to_bf16 does.
 */
 #pragma once
 #include <cmath>
@@ -14,6 +16,10 @@ op gives the same bits on all of them. Loads and stores take a width, 16 (`kFull
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
+#include "llmc/base/bf16.h"   // bf16, to_float
+#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
+
+inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr int kLanes = 16;
 using Full = std::integral_constant<int, kLanes>;
@@ -31,6 +37,7 @@ inline constexpr int kRegisters = kLanes / kRegisterLanes;  // registers that on
 typedef float FloatRegister __attribute__((vector_size(4 * kRegisterLanes)));
 typedef int32_t IntRegister __attribute__((vector_size(4 * kRegisterLanes)));
 typedef uint32_t UintRegister __attribute__((vector_size(4 * kRegisterLanes)));
+typedef uint16_t HalfRegister __attribute__((vector_size(2 * kRegisterLanes)));
 
 struct F32x16 {
     FloatRegister part[kRegisters];
@@ -72,20 +79,112 @@ ANVIL_INLINE F32x16 broadcast(float x) {
 }
 ANVIL_INLINE F32x16 zeros() { return F32x16{}; }
 
+// The processor's masks of the first n lanes: a copy of n floats would be a call.
+#if defined(__AVX512F__)
+ANVIL_INLINE __mmask16 first_lanes(int n) { return __mmask16((1u << n) - 1); }
+#elif defined(__AVX2__)
+ANVIL_INLINE __m256i first_lanes(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+#endif
+
 ANVIL_INLINE F32x16 load(const float* p, Full = kFull) {
     F32x16 out;
     std::memcpy(&out, p, sizeof out);
     return out;
 }
-// The first n lanes from memory, the others `rest`.
+// The first n lanes from memory, the others `rest`. What lies behind them is not touched.
 ANVIL_INLINE F32x16 load(const float* p, int n, float rest = 0) {
     F32x16 out = broadcast(rest);
+#if defined(__AVX512F__)
+    out.part[0] = _mm512_mask_loadu_ps(out.part[0], first_lanes(n), p);
+#elif defined(__AVX2__)
+    ANVIL_EACH_PART {
+        const __m256i mask = first_lanes(n - 8 * i);
+        out.part[i] = _mm256_blendv_ps(out.part[i], _mm256_maskload_ps(p + 8 * i, mask), _mm256_castsi256_ps(mask));
+    }
+#else
     std::memcpy(&out, p, size_t(n) * sizeof(float));
+#endif
     return out;
 }
 ANVIL_INLINE F32x16 load(const float* p, Full, float) { return load(p); }
 ANVIL_INLINE void store(float* p, F32x16 x, Full = kFull) { std::memcpy(p, &x, sizeof x); }
-ANVIL_INLINE void store(float* p, F32x16 x, int n) { std::memcpy(p, &x, size_t(n) * sizeof(float)); }
+ANVIL_INLINE void store(float* p, F32x16 x, int n) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, first_lanes(n), x.part[0]);
+#elif defined(__AVX2__)
+    ANVIL_EACH_PART _mm256_maskstore_ps(p + 8 * i, first_lanes(n - 8 * i), x.part[i]);
+#else
+    std::memcpy(p, &x, size_t(n) * sizeof(float));
+#endif
+}
+
+ANVIL_INLINE FloatRegister widened(HalfRegister halves) {
+#if defined(__AVX512F__)  // g++ 12 makes five instructions of the other form
+    const __m512i bits = _mm512_maskz_cvtepu16_epi32(0xFFFF, __m256i(halves));
+    return FloatRegister(_mm512_maskz_slli_epi32(0xFFFF, bits, 16));
+#else
+    return FloatRegister(__builtin_convertvector(halves, UintRegister) << 16);
+#endif
+}
+ANVIL_INLINE HalfRegister narrowed(FloatRegister x) {
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    // The processor's own instruction takes subnormal numbers for zero, but these are rare.
+    constexpr int kSubnormal = 0x20;
+    if (__builtin_expect(_mm512_fpclass_ps_mask(x, kSubnormal) == 0, 1)) return HalfRegister(_mm512_cvtneps_pbh(x));
+#endif
+    const UintRegister bits = UintRegister(x);
+    const UintRegister nearest = bits + 0x7FFFu + (bits >> 16 & 1u), quiet = bits | 0x400000u;
+    return __builtin_convertvector((x != x ? quiet : nearest) >> 16, HalfRegister);
+}
+
+ANVIL_INLINE F32x16 load(const bf16* p, Full = kFull) {
+    F32x16 out;
+    ANVIL_EACH_PART {
+        HalfRegister halves;
+        std::memcpy(&halves, p + i * kRegisterLanes, sizeof halves);
+        out.part[i] = widened(halves);
+    }
+    return out;
+}
+ANVIL_INLINE F32x16 load(const bf16* p, int n, float rest = 0) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    const HalfRegister halves = HalfRegister(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+    return {_mm512_mask_mov_ps(broadcast(rest).part[0], first_lanes(n), widened(halves))};
+#else
+    float lanes[kLanes];
+    for (int i = 0; i < kLanes; i++) lanes[i] = i < n ? to_float(p[i]) : rest;
+    return load(lanes);
+#endif
+}
+ANVIL_INLINE F32x16 load(const bf16* p, Full, float) { return load(p); }
+ANVIL_INLINE void store(bf16* p, F32x16 x, Full = kFull) {
+    ANVIL_EACH_PART {
+        const HalfRegister halves = narrowed(x.part[i]);
+        std::memcpy(p + i * kRegisterLanes, &halves, sizeof halves);
+    }
+}
+ANVIL_INLINE void store(bf16* p, F32x16 x, int n) {
+    bf16 lanes[kLanes];
+    store(lanes, x);
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    __m256i halves;
+    std::memcpy(&halves, lanes, sizeof halves);
+    _mm256_mask_storeu_epi16(p, first_lanes(n), halves);
+#else
+    std::memcpy(p, lanes, size_t(n) * sizeof(bf16));
+#endif
+}
+
+// Lane by lane, the first beside the second: a pair of rows as a product of bf16 takes them (gemm.h).
+ANVIL_INLINE void store_pairs(bf16* p, F32x16 first, F32x16 second) {
+    ANVIL_EACH_PART {
+        const UintRegister pairs =
+            UintRegister(widened(narrowed(first.part[i]))) >> 16 | UintRegister(widened(narrowed(second.part[i])));
+        std::memcpy(p + 2 * i * kRegisterLanes, &pairs, sizeof pairs);
+    }
+}
 
 #define ANVIL_BINARY(op)                                    \
     ANVIL_INLINE F32x16 operator op(F32x16 a, F32x16 b) {   \
@@ -115,6 +214,20 @@ ANVIL_INLINE F32x16 max(F32x16 a, F32x16 b) {
     return a;
 }
 
+// The lanes of x whose bits are set, the others `rest`.
+ANVIL_INLINE F32x16 select_lanes(F32x16 x, uint16_t lanes, float rest) {
+#if defined(__AVX512F__)
+    return {_mm512_mask_mov_ps(broadcast(rest).part[0], lanes, x.part[0])};
+#else
+    ANVIL_EACH_PART {
+        UintRegister bit;
+        for (int j = 0; j < kRegisterLanes; j++) bit[j] = 1u << (i * kRegisterLanes + j);
+        x.part[i] = (bit & lanes) != 0 ? x.part[i] : FloatRegister{} + rest;
+    }
+    return x;
+#endif
+}
+
 // Lane 0 with 8, 1 with 9, ...; then 4 apart, 2 apart, 1 apart.
 template <class Combine>
 ANVIL_INLINE float reduce_lanes(F32x16 x, Combine combine) {
@@ -129,6 +242,44 @@ ANVIL_INLINE float sum_lanes(F32x16 x) {
 }
 ANVIL_INLINE float max_lanes(F32x16 x) {
     return reduce_lanes(x, [](float a, float b) { return a > b || a != a ? a : b; });
+}
+
+// Lane r is reduce_lanes of rows[r], in the same tree, of sixteen rows at once.
+template <class Combine>
+ANVIL_INLINE F32x16 reduce_rows(const F32x16 (&rows)[kLanes], Combine combine) {
+    typedef float Row __attribute__((vector_size(4 * kLanes)));
+    Row r[kLanes];
+    std::memcpy(r, rows, sizeof r);
+    const auto merge = [&](Row& to, const Row& a, const Row& b) {
+        F32x16 x, y;
+        std::memcpy(&x, &a, sizeof x);
+        std::memcpy(&y, &b, sizeof y);
+        x = combine(x, y);
+        std::memcpy(&to, &x, sizeof to);
+    };
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        merge(r[i], __builtin_shufflevector(r[i], r[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+              __builtin_shufflevector(r[i], r[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        merge(r[i], __builtin_shufflevector(r[i], r[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+              __builtin_shufflevector(r[i], r[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        merge(r[i], __builtin_shufflevector(r[i], r[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+              __builtin_shufflevector(r[i], r[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31));
+    merge(r[0], __builtin_shufflevector(r[0], r[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+          __builtin_shufflevector(r[0], r[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31));
+    F32x16 out;
+    std::memcpy(&out, r, sizeof out);
+    return out;
+}
+ANVIL_INLINE F32x16 sum_rows(const F32x16 (&rows)[kLanes]) {
+    return reduce_rows(rows, [](F32x16 a, F32x16 b) { return a + b; });
+}
+ANVIL_INLINE F32x16 max_rows(const F32x16 (&rows)[kLanes]) {
+    return reduce_rows(rows, [](F32x16 a, F32x16 b) { return max(a, b); });
 }
 
 // body(i, width) along a row of n: i = 0, 16, 32, ... with width kFull, then the rest with an int width.
@@ -159,6 +310,9 @@ ANVIL_INLINE F32x16 exp(F32x16 x) {
         e = fused(e, r, zero + 0.5f);
         e = fused(e, r, zero + 1.f);
         e = fused(e, r, zero + 1.f);
+#if defined(__AVX512F__)
+        e = _mm512_maskz_scalef_ps(0xFFFF, e, n);  // the same bits: what is not exact is replaced below
+#else
         // times 2^n in two steps, since n = 128 alone has no float; unsigned, because inputs that are far out or NaN,
         // whose result is replaced below, overflow here
         UintRegister exponent;
@@ -170,6 +324,7 @@ ANVIL_INLINE F32x16 exp(F32x16 x) {
         std::memcpy(&first, &first_bits, sizeof first);
         std::memcpy(&second, &second_bits, sizeof second);
         e = e * first * second;
+#endif
         e = in < kSmallest ? zero : e;
         e = in > kLargest ? zero + __builtin_inff() : e;
         x.part[i] = in != in ? in : e;
@@ -177,3 +332,5 @@ ANVIL_INLINE F32x16 exp(F32x16 x) {
     return x;
 }
 #undef ANVIL_EACH_PART
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -7,16 +7,22 @@ What a training step adds up and decides where the data is (StepScalars in llmc/
 #include "llmc/base/op_types.h"  // StepScalars
 #include "llmc/cpu/device.h"     // Cpu, mean
 
-// s->loss += weight * mean of losses (n)
+inline namespace ANVIL_CPU_LEVEL {
+
+// s->sums.loss += weight * mean of losses (n), which is rounded; the sum of such means is exact
 inline void add_mean_loss(Cpu& cpu, StepScalars* s, const float* losses, int64_t n, double weight) {
-    s->loss += weight * mean(cpu, losses, n);
+    s->sums.loss.add(weight * mean(cpu, losses, n));
 }
 
+// What the sums come to: loss, norm, whether both are finite, and what clipping makes of the norm.
 // Clipping by the global norm (Pascanu et al., 2013, arXiv:1211.5063), as torch.nn.utils.clip_grad_norm_ does it; a
 // limit of 0 means none.
 inline void decide_step(Cpu&, StepScalars* s, double grad_clip) {
-    s->norm = std::sqrt(s->norm_squared);
+    s->loss = s->sums.loss.value();
+    s->norm = std::sqrt(s->sums.squares.value());
     s->applied = std::isfinite(s->loss) && std::isfinite(s->norm);
     s->grad_scale = grad_clip > 0 && s->norm > grad_clip ? grad_clip / (s->norm + 1e-6) : 1;
     s->updates += s->applied;
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -4,7 +4,7 @@ SwiGLU, the MLP's activation of Llama (Shazeer, 2020, arXiv:2002.05202):
   out = silu(gate) * up,   silu(x) = x sigmoid(x)
   dgate = dout * up * s (1 + gate (1 - s)),   dup = dout * silu(gate)          with s = sigmoid(gate)
 
-  inp, dinp (N, 2C): each row the C gates, then the C ups     out, dout (N, C)
+  inp, dinp (N, 2C) T: each row the C gates, then the C ups     out, dout (N, C) T
 One product with both matrices makes inp. Nothing else is saved: backward computes the sigmoid again, and overwrites
 dinp, which may be inp itself.
 */
@@ -14,9 +14,12 @@ dinp, which may be inp itself.
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
 
-inline void swiglu_forward(Cpu& cpu, float* out, const float* inp, int64_t N, int64_t C) {
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class T>
+void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {
     parallel_for(cpu, N, [=](int64_t n) {
-        const float* row = inp + n * 2 * C;
+        const T* row = inp + n * 2 * C;
         for_lanes(C, [=](int64_t c, auto width) {
             const F32x16 gate = load(row + c, width), up = load(row + C + c, width);
             const F32x16 silu = gate / (exp(zeros() - gate) + 1);
@@ -27,11 +30,12 @@ inline void swiglu_forward(Cpu& cpu, float* out, const float* inp, int64_t N, in
 
 // 1 - s is e^-gate s: the difference would keep no digit where s is near 1. An infinite e^-gate means that s is 0, and
 // takes part as the largest float: their product is to be 0, not NaN.
-inline void swiglu_backward(Cpu& cpu, float* dinp, const float* dout, const float* inp, int64_t N, int64_t C) {
+template <class T>
+void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_for(cpu, N, [=](int64_t n) {
-        const float* row = inp + n * 2 * C;
-        float* drow = dinp + n * 2 * C;
+        const T* row = inp + n * 2 * C;
+        T* drow = dinp + n * 2 * C;
         for_lanes(C, [=](int64_t c, auto width) {
             const F32x16 gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
             const F32x16 e = exp(zeros() - gate), s = broadcast(1) / (e + 1);
@@ -42,3 +46,5 @@ inline void swiglu_backward(Cpu& cpu, float* dinp, const float* dout, const floa
         });
     });
 }
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -1,0 +1,84 @@
+/*
+Attention of tokens that come one by one, as a text is continued: the newest token of each row against the keys and
+values of those before it, which are kept (Shazeer, 2019, arXiv:1911.02150, has the sums). With t = positions[b]:
+
+  attention_remember   keys[b], values[b] at t, t+1, ..., t+tokens-1  =  k, v in qkv[b]
+  attention_decode     out[b] = sum over first <= s <= t of softmax_s(scale q[b] . keys[b,s]) values[b,s]
+                       for each of NH heads;   first = max(t - window, starts[b], 0)
+
+  qkv (B, tokens, NH + 2 NKV, HS) T, in attention_decode one token: the row's at t     out (B, NH, HS) T
+  positions (B) int32, null for zeros     starts (B) int32, null for zeros: where the row's document begins
+  keys, values T: rings of slots, see KeyValueShape. What a slot held `capacity` positions ago is forgotten.
+Remember a token before its own query: it sees itself. HS <= 256.
+
+The sums are those of attention_forward, tile by tile in the same order, so that a token's row has the bits that it has
+in a pass over the whole text. In bf16 the weights are not rounded here, as they are there for the sake of products.
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include "llmc/base/check.h"     // ensure
+#include "llmc/base/op_types.h"  // KeyValueShape
+#include "llmc/cpu/attention.h"  // kKeys, softmax_tile
+#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/cpu/simd.h"
+
+inline namespace ANVIL_CPU_LEVEL {
+
+static_assert(kCacheTile == kKeys && kCacheTile % kLanes == 0);  // tiles make the order of sums
+
+template <class T>
+void attention_remember(Cpu& cpu, T* keys, T* values, const T* qkv, const int32_t* positions, int64_t tokens,
+                        const KeyValueShape& shape) {
+    const int64_t NH = shape.NH, NKV = shape.NKV, HS = shape.HS, capacity = shape.capacity();
+    parallel_for(cpu, shape.B * NKV, [=](int64_t head) {
+        const int64_t b = head / NKV, kv = head % NKV, first = positions ? positions[b] : 0;
+        for (int64_t t = std::max<int64_t>(0, tokens - capacity); t < tokens; t++) {
+            const int64_t slot = (first + t) % capacity;
+            const T* k = qkv + (b * tokens + t) * shape.qkv_row() + (NH + kv) * HS;
+            T* turned = keys + (head * capacity + slot / kCacheTile * kCacheTile) * HS + slot % kCacheTile;
+            for (int64_t i = 0; i < HS; i++) turned[i * kCacheTile] = k[i];
+            std::copy_n(k + NKV * HS, HS, values + (head * capacity + slot) * HS);
+        }
+    });
+}
+
+template <class T>
+void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* values, const int32_t* positions,
+                      const int32_t* starts, const KeyValueShape& shape) {
+    ensure(shape.NH % shape.NKV == 0 && shape.HS <= kBlockK && shape.window >= 0);
+    const int64_t NH = shape.NH, NKV = shape.NKV, HS = shape.HS, capacity = shape.capacity();
+    const float scale = shape.score_scale();
+    parallel_for(cpu, shape.B * NH, [=](int64_t head) {
+        const int64_t b = head / NH, h = head % NH, t = positions ? positions[b] : 0;
+        const int64_t first = std::max<int64_t>({t - shape.window, starts ? starts[b] : 0, 0});
+        const int64_t ring = (b * NKV + h / (NH / NKV)) * capacity;
+        const T* q = qkv + b * shape.qkv_row() + h * HS;
+        float p[kCacheTile], sum[kBlockK] = {};
+        float largest[kLanes] = {-std::numeric_limits<float>::infinity()}, denominator[kLanes] = {}, shrink[kLanes];
+        for (int64_t s0 = first / kCacheTile * kCacheTile; s0 <= t; s0 += kCacheTile) {
+            const T* tile = keys + (ring + s0 % capacity) * HS;
+            const T* v = values + (ring + s0 % capacity) * HS;
+            const int64_t begin = std::max<int64_t>(0, first - s0), end = std::min(kCacheTile, t - s0 + 1);
+            F32x16 scores[kCacheTile / kLanes] = {};
+            for (int64_t i = 0; i < HS; i++)
+                for (int64_t j = 0; j < kCacheTile / kLanes; j++)
+                    scores[j] = fma(broadcast(to_float(q[i])), load(tile + i * kCacheTile + j * kLanes), scores[j]);
+            for (int64_t j = 0; j < kCacheTile / kLanes; j++) store(p + j * kLanes, scores[j]);
+            const auto columns = [=](int64_t) { return columns_between(begin, end); };
+            softmax_tile(p, p, 1, scale, columns, largest, denominator, shrink);
+            for_lanes(HS, [&](int64_t i, auto width) {
+                F32x16 of_tile = zeros();
+                for (int64_t s = begin; s < end; s++)
+                    of_tile = fma(broadcast(p[s]), load(v + s * HS + i, width), of_tile);
+                store(sum + i, of_tile + load(sum + i, width) * shrink[0], width);
+            });
+        }
+        for_lanes(HS, [&](int64_t i, auto width) {
+            store(out + head * HS + i, load(sum + i, width) / denominator[0], width);
+        });
+    });
+}
+
+}  // namespace ANVIL_CPU_LEVEL

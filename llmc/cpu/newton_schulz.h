@@ -1,0 +1,91 @@
+/*
+Newton-Schulz iterations, the middle of a Muon step (Jordan et al., 2024, kellerjordan.github.io/posts/muon; Amsel et
+al., 2025, arXiv:2505.16932): with the singular value decomposition X = U S V^T, X becomes U p(S) V^T, where the
+polynomials of the options take all but the smallest singular values near 1.
+
+  A = X X^T,   X = a X + (b A + c A^2) X   for R <= K;   else  A = X^T X,   X = a X + X (b A + c A^2)
+
+  X (batch, R, K) float or bf16, in place; no singular value may be much larger than 1, which muon_normalise sees to
+
+Sums are float; of a bf16 X, A, b A + c A^2 and every next X are rounded once.
+
+With n = min(R, K), m = max(R, K), an iteration is 4 n^2 m + 2 n^3 FLOPs, of which the two symmetric products (n^2 m +
+n^3) are computed for one triangle. A matrix has the same bits whatever else is in its batch. Accuracy: rounding errors
+of the first iterations grow with the singular values that they disturb, by up to the product of the later a's
+(test/newton_schulz_test.cpp). Zeros stay zeros.
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include "llmc/base/bf16.h"      // bf16
+#include "llmc/base/op_types.h"  // NewtonSchulzOptions
+#include "llmc/cpu/device.h"     // Cpu, parallel_chunks
+#include "llmc/cpu/gemm.h"       // gemm
+#include "llmc/cpu/simd.h"
+#include "llmc/cpu/symmetric_matmul.h"  // symmetric_matmul
+
+inline namespace ANVIL_CPU_LEVEL {
+
+// Bytes: A, b A + c A^2 and the next X of one matrix, of which beside a bf16 X the last is float. One matrix at a time
+// is enough for all threads of a CPU.
+template <class T>
+size_t newton_schulz_workspace(Cpu&, int64_t, int64_t R, int64_t K) {
+    const int64_t n = std::min(R, K);
+    return size_t(2 * n * n) * sizeof(T) + size_t(R * K) * sizeof(float);
+}
+
+inline void newton_schulz(Cpu& cpu, float* X, int64_t batch, int64_t R, int64_t K, const NewtonSchulzOptions& options) {
+    const int64_t n = std::min(R, K), size = R * K;
+    float* A = cpu.outer(int64_t(newton_schulz_workspace<float>(cpu, batch, R, K) / sizeof(float)));
+    float* B = A + n * n;
+    for (int64_t i = 0; i < batch; i++, X += size) {
+        float *from = X, *to = B + n * n;
+        for (int iteration = 0; iteration < options.iterations; iteration++) {
+            const auto& [a, b, c] = options.of_iteration(iteration);
+            symmetric_matmul(cpu, A, from, nullptr, 1, R, K, R <= K ? Gram::rows : Gram::columns, 1, 0);
+            symmetric_matmul(cpu, B, A, A, 1, n, n, Gram::rows, float(c), float(b));
+            parallel_chunks(cpu, size, 1 << 14, [=, scale = float(a)](int64_t begin, int64_t end) {
+                for_lanes(end - begin, [=](int64_t j, auto width) {
+                    store(to + begin + j, load(from + begin + j, width) * scale, width);
+                });
+            });
+            if (R <= K)
+                gemm(cpu, to, K, R, K, R, Strided<float>{B, R, 1}, Strided<float>{from, K, 1}, nullptr, Write::add);
+            else
+                gemm(cpu, to, K, R, K, K, Strided<float>{from, K, 1}, Strided<float>{B, K, 1}, nullptr, Write::add);
+            std::swap(from, to);
+        }
+        if (from != X) std::memcpy(X, from, size_t(size) * sizeof(float));
+    }
+}
+
+inline void newton_schulz(Cpu& cpu, bf16* X, int64_t batch, int64_t R, int64_t K, const NewtonSchulzOptions& options) {
+    const int64_t n = std::min(R, K), size = R * K;
+    float* sums = cpu.outer(int64_t(newton_schulz_workspace<bf16>(cpu, batch, R, K) / sizeof(float)));
+    bf16 *A = reinterpret_cast<bf16*>(sums + size), *B = A + n * n;
+    // to[j] = from[j] * scale, rounded to what `to` holds
+    const auto convert = [&cpu](auto* to, const auto* from, int64_t elements, float scale = 1) {
+        parallel_chunks(cpu, elements, 1 << 14, [=](int64_t begin, int64_t end) {
+            for_lanes(end - begin, [=](int64_t j, auto width) {
+                store(to + begin + j, load(from + begin + j, width) * scale, width);
+            });
+        });
+    };
+    for (int64_t i = 0; i < batch; i++, X += size)
+        for (int iteration = 0; iteration < options.iterations; iteration++) {
+            const auto& [a, b, c] = options.of_iteration(iteration);
+            symmetric_matmul(cpu, A, X, nullptr, 1, R, K, R <= K ? Gram::rows : Gram::columns, 1, 0);
+            symmetric_matmul(cpu, sums, A, A, 1, n, n, Gram::rows, float(c), float(b));
+            convert(B, sums, n * n);
+            convert(sums, X, size, float(a));
+            if (R <= K)
+                gemm(cpu, sums, K, R, K, R, Strided<bf16>{B, R, 1}, Strided<bf16>{X, K, 1}, nullptr, Write::add);
+            else
+                gemm(cpu, sums, K, R, K, K, Strided<bf16>{X, K, 1}, Strided<bf16>{B, K, 1}, nullptr, Write::add);
+            convert(X, sums, size);
+        }
+}
+
+}  // namespace ANVIL_CPU_LEVEL

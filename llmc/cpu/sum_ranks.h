@@ -1,0 +1,71 @@
+/*
+The sum over ranks, each of which has a buffer:   out[o][i] = sum over r of inp[r][i], in the order of sum_tree
+
+  inp (num_ranks) pointers to n elements each: float, bf16 (summed in float, rounded once) or uint64_t
+  out (num_outs)  pointers to n elements each, which may be among the inputs: the sum goes to all of them
+
+Reads num_ranks n elements and writes num_outs n.
+*/
+#pragma once
+#include <array>
+#include <cstdint>
+#include <type_traits>
+#include "llmc/base/bf16.h"      // bf16
+#include "llmc/base/sum_tree.h"  // sum_tree
+#include "llmc/cpu/device.h"     // Cpu, parallel_chunks
+#include "llmc/cpu/simd.h"       // F32x16, for_lanes
+
+inline namespace ANVIL_CPU_LEVEL {
+
+// With numbers known to the compiler, and pointers copied to where no store can reach them, all of these stay in
+// registers.
+template <int num_ranks, int num_outs, class T>
+void sum_ranks_fixed(T* const* out, const T* const* inp, int64_t begin, int64_t end) {
+    std::array<const T*, num_ranks> from;
+    std::array<T*, num_outs> to;
+    for (size_t r = 0; r < num_ranks; r++) from[r] = inp[r] + begin;
+    for (size_t o = 0; o < num_outs; o++) to[o] = out[o] + begin;
+    for_lanes(end - begin, [&](int64_t i, auto width) {
+        const F32x16 sum = sum_tree<0, num_ranks>([&](int r) { return load(from[size_t(r)] + i, width); });
+        for (T* const p : to) store(p + i, sum, width);
+    });
+}
+
+template <class T>
+void sum_ranks(Cpu& cpu, T* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n) {
+    if (num_ranks == 1 && num_outs == 1 && out[0] == inp[0]) return;
+    // One output and as many as there are ranks are what reduce-scatter and all-reduce want, of hosts with few ranks.
+    using Fixed = void (*)(T* const*, const T* const*, int64_t, int64_t);
+    Fixed fixed = nullptr;
+    if constexpr (!std::is_same_v<T, uint64_t>) {
+        const auto choose = [&](auto ranks) {
+            if (num_ranks == ranks && num_outs == 1) fixed = sum_ranks_fixed<ranks, 1, T>;
+            if (num_ranks == ranks && num_outs == ranks) fixed = sum_ranks_fixed<ranks, ranks, T>;
+        };
+        choose(std::integral_constant<int, 2>());
+        choose(std::integral_constant<int, 3>());
+        choose(std::integral_constant<int, 4>());
+        choose(std::integral_constant<int, 8>());
+    }
+    parallel_chunks(cpu, n, 1 << 14, [=](int64_t begin, int64_t end) {
+        if (fixed) return fixed(out, inp, begin, end);
+        if constexpr (std::is_same_v<T, uint64_t>) {
+            for (int64_t i = begin; i < end; i++) {
+                const uint64_t sum = sum_tree(num_ranks, [=](int r) { return inp[r][i]; });
+                for (int o = 0; o < num_outs; o++) out[o][i] = sum;
+            }
+        } else {
+            for_lanes(end - begin, [=](int64_t i, auto width) {
+                const F32x16 sum = sum_tree(num_ranks, [=](int r) { return load(inp[r] + begin + i, width); });
+                for (int o = 0; o < num_outs; o++) store(out[o] + begin + i, sum, width);
+            });
+        }
+    });
+}
+
+template <class T>
+void sum_ranks(Cpu& cpu, T* out, const T* const* inp, int num_ranks, int64_t n) {
+    sum_ranks(cpu, &out, inp, 1, num_ranks, n);
+}
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -1,0 +1,64 @@
+/*
+A product that is its own transpose (BLAS calls it syrk):   out = alpha X X^T + beta addend   or   alpha X^T X + ...
+
+  X (batch, R, K) T     out, addend (batch, n, n), symmetric; addend may be null     n = R for Gram::rows, else K
+
+T and addend are float or bf16, and out is that or float. Sums are float; an out of bf16 is rounded once, and once more
+where it is scaled or added to.
+A^2 of a symmetric A is Gram::rows of it. Both triangles of out are written, with the same bits; only the lower one is
+computed: strips of rows up to the diagonal, by gemm, then scaled and mirrored. Without a strip's width beyond the
+diagonal that is n^2 terms FLOPs, half of the whole; one strip is a whole product, which is symmetric to the bit by
+itself. out overlaps neither X nor addend.
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include "llmc/base/op_types.h"  // Gram
+#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/cpu/gemm.h"       // gemm, Strided
+#include "llmc/cpu/simd.h"
+
+inline namespace ANVIL_CPU_LEVEL {
+
+template <class Out, class T>
+void symmetric_matmul(Cpu& cpu, Out* out, const T* X, const std::type_identity_t<T>* addend, int64_t batch, int64_t R,
+                      int64_t K, Gram gram, float alpha, float beta) {
+    constexpr int64_t kStripRows = 192;
+    const int64_t n = gram == Gram::rows ? R : K, terms = gram == Gram::rows ? K : R;
+    for (int64_t i = 0; i < batch; i++, out += n * n, X += R * K) {
+        const Strided<T> left = gram == Gram::rows ? Strided{X, K, 1} : Strided{X, 1, K}, right = left.transposed();
+        for (int64_t row = 0; row < n; row += kStripRows) {
+            const int64_t end = std::min(n, row + kStripRows);
+            gemm(cpu, out + row * n, n, end - row, end, terms, left.at(row, 0), right, nullptr, Write::set);
+        }
+        const bool scaled = alpha != 1 || addend;
+        if (scaled || n > kStripRows) {
+            // A tile and its mirror image stay in the first cache. Tiles in rows i and tiles - 1 - i are the same work
+            // for each i, so that threads get equal parts of the triangle.
+            constexpr int64_t kTile = 64;
+            const int64_t tiles = (n + kTile - 1) / kTile;
+            const auto finish = [=](int64_t tile, int64_t col0) {
+                const int64_t end = std::min(n, (tile + 1) * kTile), cols_end = std::min(n, col0 + kTile);
+                for (int64_t row = tile * kTile; row < end; row++)
+                    for_lanes(std::min(row + 1, cols_end) - col0, [=](int64_t col, auto width) {
+                        const int64_t at = row * n + col0 + col;
+                        F32x16 x = load(out + at, width) * alpha;
+                        if (addend) x = fma(broadcast(beta), load(addend + at, width), x);
+                        store(out + at, x, width);
+                    });
+                for (int64_t col = col0; col < cols_end; col++)
+                    for (int64_t row = std::max(tile * kTile, col + 1); row < end; row++)
+                        out[col * n + row] = out[row * n + col];
+            };
+            parallel_for(cpu, (tiles + 1) / 2, [=](int64_t i) {
+                for (int64_t col0 = 0; col0 <= i * kTile; col0 += kTile) finish(i, col0);
+                const int64_t partner = tiles - 1 - i;
+                for (int64_t col0 = 0; partner != i && col0 <= partner * kTile; col0 += kTile) finish(partner, col0);
+            });
+        }
+        if (addend) addend += n * n;
+    }
+}
+
+}  // namespace ANVIL_CPU_LEVEL

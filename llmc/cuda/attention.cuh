@@ -1,7 +1,8 @@
 /*
-Causal self-attention with a sliding window and grouped heads (llmc/cpu/attention.h has the equations):
+Causal self-attention with a sliding window, documents and grouped heads (llmc/cpu/attention.h has the equations):
 
-  out[t] = sum over t - window <= s <= t of softmax_s(scale q[t] . k[s]) v[s]
+  out[t] = sum over first[t] <= s <= t of softmax_s(scale q[t] . k[s]) v[s]    with first[t] = max(t - window,
+starts[t])
 
   qkv, dqkv (B, T, NH + 2 NKV, HS) T     out, dout (B, T, NH, HS) T     lse (B, NH, T) f32: saved for backward
   dqkv =     (the natural logarithm in lse is the CPU's, so that any forward goes with any backward)
@@ -10,14 +11,15 @@ Math      products of bf16 on tensor cores, of fp32 by multiply-adds; scores, so
           dS are rounded to be multiplied
 Work      bf16: cuDNN's kernels where it has any and Cuda::attention lets it (cudnn_attention.h), else our own:
           flash_attention_forward.cuh, flash_attention_backward.cuh; fp32: attention_fp32.cuh. In ours no atomics, and
-          no sum is shared by blocks: the same bits each time
+          no sum is shared by blocks: the same bits each time. Documents are for ours alone; what lies before the first
+          document of a tile of queries, or behind the last of a tile of keys, costs nothing
 FLOPs     a score, seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A
           query sees (T + 1) / 2 keys on average, with a window at most window + 1
 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) +
           4 B NH T at least, and dout, q, k, v once more, from L2 where they fit
 Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/attention_reference.h)
 Requires  NH % NKV == 0; HS 64 or 128 in bf16, any multiple of 4 up to 256 in fp32; tensors 16-byte aligned;
-          workspace: 8 bytes a row of scores in backward (attention_stats.cuh)
+          workspace: 12 bytes a row of scores in backward (attention_stats.cuh)
 */
 #pragma once
 #include <initializer_list>

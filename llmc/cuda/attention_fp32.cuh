@@ -102,10 +102,14 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
 
     float sums[kFp32Rows][J] = {}, largest[kFp32Rows], denominator[kFp32Rows] = {};
+    int reach[kFp32Rows];
 #pragma unroll
-    for (int r = 0; r < kFp32Rows; r++) largest[r] = -INFINITY;
-    const int last = min(t0 + kFp32BlockRows, s.T) - 1;
-    for (int s0 = max(0, t0 - s.window) / kFp32Tile * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
+    for (int r = 0; r < kFp32Rows; r++) {
+        largest[r] = -INFINITY;
+        reach[r] = s.reach(b, t + r);
+    }
+    const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
+    for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
         __syncthreads();  // nobody reads the tile before this one, or its weights, any more
         load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
         load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
@@ -114,7 +118,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
 #pragma unroll
         for (int r = 0; r < kFp32Rows; r++) {
-            const float score = s.sees(t + r, s0 + lane) ? scores[r] : -INFINITY;
+            const float score = in_reach(t + r, s0 + lane, reach[r]) ? scores[r] : -INFINITY;
             const float now = fmaxf(largest[r], warp_max(score));  // of scores before scaling
             const float shift = now == -INFINITY ? 0 : __fmul_rn(now, s.scale_log2);
             const float weight = exp2f(fmaf(score, s.scale_log2, -shift));
@@ -152,13 +156,15 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
 
     float sums[kFp32Rows][J] = {}, log2_sum[kFp32Rows], D[kFp32Rows], factor[kFp32Rows];
+    int reach[kFp32Rows];
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++) {
         const float* from = row_stats + (t + r) / kFlashTile * kStatsBlock + (t + r) % kFlashTile;
         log2_sum[r] = from[0], D[r] = from[kFlashTile], factor[r] = s.scale;
+        reach[r] = s.reach(b, t + r);
     }
-    const int last = min(t0 + kFp32BlockRows, s.T) - 1;
-    for (int s0 = max(0, t0 - s.window) / kFp32Tile * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
+    const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
+    for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
         __syncthreads();  // nobody reads the tile before this one, or its weights, any more
         load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
         load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
@@ -169,7 +175,8 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
 #pragma unroll
         for (int r = 0; r < kFp32Rows; r++) {
             const float weight = exp2f(fmaf(scores[r], s.scale_log2, -log2_sum[r]));
-            shared.weights[r * kFp32Tile + lane] = s.sees(t + r, s0 + lane) ? weight * (dp[r] - D[r]) : 0;
+            const bool seen = in_reach(t + r, s0 + lane, reach[r]);
+            shared.weights[r * kFp32Tile + lane] = seen ? weight * (dp[r] - D[r]) : 0;
         }
         __syncwarp();
         add_rows(sums, shared.weights, shared.tile, HS);
@@ -187,6 +194,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     const int lane = threadIdx.x % kWarp, b = blockIdx.z, kv = blockIdx.y;
     const int s0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, key = s0 + row;
     float dk[kFp32Rows][J] = {}, dv[kFp32Rows][J] = {};
+    const int first = s0 / kFp32Tile, last = s.last_tile(b, s0, kFp32BlockRows, kFp32Tile);
     for (int h = kv * s.group; h < (kv + 1) * s.group; h++) {
         const FlashHead<const float> head(qkv, s, b, 0, h, HS);
         if (h == kv * s.group) {
@@ -195,20 +203,20 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         }
         const float* head_dout = head_of_out(dout, s, b, 0, h, HS);
         const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
-        const int last = min(s.T - 1, s0 + kFp32BlockRows - 1 + s.window);
-        for (int t0 = s0 / kFp32Tile * kFp32Tile; t0 <= last; t0 += kFp32Tile) {
+        for (int t0 = first * kFp32Tile; t0 <= last * kFp32Tile; t0 += kFp32Tile) {
             __syncthreads();  // nobody reads the tile before this one, or its weights, any more
             load_rows(shared.tile, head.q, s.row, t0, kFp32Tile, s.T, HS);
             load_rows(shared.tile_second, head_dout, s.out_row, t0, kFp32Tile, s.T, HS);
             __syncthreads();
             const float* from = row_stats + (t0 + lane) / kFlashTile * kStatsBlock + (t0 + lane) % kFlashTile;
             const float log2_sum = from[0], D = from[kFlashTile];
+            const int reach = s.reach(b, t0 + lane);
             float scores[kFp32Rows], dp[kFp32Rows];
             dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
             dot_rows(dp, shared.own_second + row * (HS + 4), shared.tile_second, HS);
 #pragma unroll
             for (int r = 0; r < kFp32Rows; r++) {
-                const bool seen = s.sees(t0 + lane, key + r);
+                const bool seen = in_reach(t0 + lane, key + r, reach);
                 const float weight = seen ? exp2f(fmaf(scores[r], s.scale_log2, -log2_sum)) : 0;
                 shared.weights[r * kFp32Tile + lane] = weight;
                 shared.weights_second[r * kFp32Tile + lane] = seen ? weight * (dp[r] - D) : 0;

@@ -20,6 +20,7 @@ last, and return its result.
 #include <limits>
 #include <utility>
 #include <vector>
+#include "llmc/base/check.h"     // ensure
 #include "llmc/base/op_types.h"  // AttentionShape
 
 enum class GraphType { f32, bf16, i32, boolean };
@@ -65,8 +66,9 @@ struct MaskStep {
     Index right;
 };
 
-// The mask of a shape: query >= key, and with a window also key + (window + 1) > query.
+// The mask of a shape: query >= key, and with a window also key + (window + 1) > query. Documents are not part of it.
 inline std::vector<MaskStep> mask_steps(const AttentionShape& shape) {
+    ensure(!shape.starts);
     using Index = MaskStep::Index;
     std::vector<MaskStep> steps = {{Index::query, 0, true, Index::key}};
     // A window that reaches the first key from the last query hides nothing.

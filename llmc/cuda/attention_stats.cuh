@@ -1,17 +1,19 @@
 /*
 What the backward of attention needs of every row of scores:   D[t] = sum over HS of dout[t] out[t]   and the softmax's
-denominator, as the logarithm to base 2.
+denominator, as the logarithm to base 2; and with documents how far back it sees.
 
-  dout, out (B, T, NH, HS)     lse (B, NH, T)     stats (B, NH, tiles, 2, 64): log2, D; tiles = ceil(T / 64)
-Rows from T on get a denominator of infinity, so that their weights are zero without a mask. Each block of 128 floats is
+  dout, out (B, T, NH, HS)     lse (B, NH, T)     tiles = ceil(T / 64)
+  stats (B, NH, tiles, 3, 64): log2, D, and the reach as int32, which without documents is not written
+Rows from T on get a denominator of infinity, so that their weights are zero without a mask. Each block of 192 floats is
 what a step of the kernel for keys fetches, aligned for cp.async.
 
-Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes a row. D is summed over the lanes of a row in a fixed order.
+Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes a row, with documents 12. D is summed over the lanes of a row in
+a fixed order.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"
 
-inline constexpr int kStatsBlock = 2 * kFlashTile;
+inline constexpr int kStatsBlock = 3 * kFlashTile;
 
 inline int64_t attention_stats_size(const AttentionShape& s) {
     return s.B * s.NH * ceil_div(s.T, kFlashTile) * kStatsBlock;
@@ -41,6 +43,7 @@ __global__ void __launch_bounds__(256) attention_stats_kernel(float* stats, cons
     float* block = stats + (head * (padded_T / kFlashTile) + t / kFlashTile) * kStatsBlock + t % kFlashTile;
     block[0] = valid ? lse[head * s.T + t] * kLog2E : INFINITY;
     block[kFlashTile] = D;
+    if (s.starts) reinterpret_cast<int*>(block)[2 * kFlashTile] = s.reach(int(b), t);
 }
 
 template <int lanes, class T>

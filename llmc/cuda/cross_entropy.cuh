@@ -1,38 +1,42 @@
 /*
-Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(l[n,v])) - l[n, targets[n]],   l = logits, or with a
-softcap c > 0 l = c tanh(logits / c);   dlogits = (softmax(l) - onehot) * dloss * dl/dlogits, in place, columns V to Vp
-zero
+Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(l[n,v])) - l[n, targets[n]],   l = logits, or what a
+softcap makes of them;   dlogits = (softmax(l) - onehot) * dloss * dl/dlogits, in place, columns V to Vp zero
 
   logits (N, Vp) T     targets (N) int32 in [0, V)     losses (N) f32, in nats     (llmc/cpu/cross_entropy.h)
 
 Math      f32; maximum and sum in one pass, the sum rescaled when a larger logit comes; powers of 2 by fast_exp2
 Work      a block a row; a thread every kEntropyThreads-th pack, 4 of them under way at a time
 Bytes     1, with gradients 2 times N*Vp*sizeof(T): the second read finds the row in L2
-Accuracy  f32: losses 4 eps, dlogits 1.5 |l - max| + 6 eps of each, the cap's 2c eps twice in both; bf16: half an eps
-          more for what is stored (test/cross_entropy_cuda_test.cu)
+Accuracy  f32: losses 4 eps, dlogits 1.5 |l - max| + 6 eps of each, a cap's error twice in both: 2c eps of tanh, 3c of
+          isru; bf16: half an eps more for what is stored (test/cross_entropy_cuda_test.cu)
 Requires  Vp % Pack<T>::size == 0, pointers 16-byte aligned, V < 2^30
 */
 #pragma once
 #include "llmc/base/check.h"     // require
+#include "llmc/base/op_types.h"  // Softcap
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, fast_exp2, block_max, block_sum, launch
 
 inline constexpr int kEntropyThreads = 512;
 
-template <class T, bool kLearn, bool kCapped>
+template <class T, bool kLearn, Softcap::Kind kCap>
 __global__ void __launch_bounds__(kEntropyThreads, 2)
     cross_entropy_kernel(float* losses, std::conditional_t<kLearn, T, const T>* logits, const int32_t* targets,
-                         float dloss, int V, int Vp, float softcap) {
+                         float dloss, int V, int Vp, float limit) {
     constexpr int P = Pack<T>::size, kStep = kEntropyThreads * P;
     constexpr float kLog2E = 1.4426950409f, kLargest = 3.402823466e38f;
     SMEM_STATIC(float, shared, [kWarp]);
     auto* row = logits + int64_t(blockIdx.x) * Vp;
-    // c tanh(x / c) = c - 2c / (e + 1), its slope 4e / (e + 1)^2, with e = exp(2x / c)
-    const float to_power = 2 * kLog2E / softcap;
-    const auto capped = [=](float x, float& slope) {
-        if constexpr (kCapped) {
+    const float to_power = 2 * kLog2E / limit, to_limits = 1 / limit, far = limit * kSoftcapFar;
+    const auto capped = [=](float x, float& slope) {  // as in llmc/cpu/cross_entropy.h
+        if constexpr (kCap == Softcap::Kind::tanh) {
             const float e = fast_exp2(x * to_power), rest = __fdividef(1, e + 1);
             slope = 4 * (fminf(e, kLargest) * rest) * rest;  // an infinite e has slope 0, not NaN
-            return fmaf(rest, -2 * softcap, softcap);
+            return fmaf(rest, -2 * limit, limit);
+        } else if constexpr (kCap == Softcap::Kind::isru) {
+            x = x > far ? far : x < -far ? -far : x;  // not fminf(), which takes a NaN away
+            const float y = x * to_limits, r = rsqrtf(fmaf(y, y, 1));
+            slope = r * r * r;
+            return x * r;
         } else {
             slope = 1;
             return x;
@@ -100,22 +104,26 @@ __global__ void __launch_bounds__(kEntropyThreads, 2)
 
 template <bool kLearn, class T, class Logits>
 void launch_cross_entropy(Cuda& cuda, float* losses, Logits* logits, const int32_t* targets, float dloss, int64_t N,
-                          int64_t V, int64_t Vp, float softcap) {
+                          int64_t V, int64_t Vp, Softcap softcap) {
+    check_softcap(softcap);
     require(Vp % Pack<T>::size == 0, "cross_entropy of rows of %ld: they must be a multiple of %d, 16 bytes", Vp,
             Pack<T>::size);
-    const auto kernel = softcap > 0 ? cross_entropy_kernel<T, kLearn, true> : cross_entropy_kernel<T, kLearn, false>;
+    using enum Softcap::Kind;
+    const auto kernel = softcap.kind == none   ? cross_entropy_kernel<T, kLearn, none>
+                        : softcap.kind == tanh ? cross_entropy_kernel<T, kLearn, tanh>
+                                               : cross_entropy_kernel<T, kLearn, isru>;
     launch(cuda, "cross_entropy", kernel, unsigned(N), kEntropyThreads, 0, losses, logits, targets, dloss, int(V),
-           int(Vp), softcap);
+           int(Vp), softcap.limit);
 }
 
 template <class T>
 void cross_entropy_forward(Cuda& cuda, float* losses, const T* logits, const int32_t* targets, int64_t N, int64_t V,
-                           int64_t Vp, float softcap = 0) {
+                           int64_t Vp, Softcap softcap = {}) {
     launch_cross_entropy<false, T>(cuda, losses, logits, targets, 0, N, V, Vp, softcap);
 }
 
 template <class T>
 void cross_entropy_forward_backward(Cuda& cuda, float* losses, T* logits, const int32_t* targets, float dloss,
-                                    int64_t N, int64_t V, int64_t Vp, float softcap = 0) {
+                                    int64_t N, int64_t V, int64_t Vp, Softcap softcap = {}) {
     launch_cross_entropy<true, T>(cuda, losses, logits, targets, dloss, N, V, Vp, softcap);
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 #include "llmc/base/bf16.h"          // to_bf16
+#include "llmc/base/fp8.h"           // to_fp8
 #include "llmc/base/rng.h"           // mix64
 #include "llmc/cuda/cuda_device.h"   // Cuda, cuda_check
 #include "llmc/cuda/matmul_cache.h"  // MatmulCache
@@ -29,7 +30,11 @@ void check(cublasStatus_t status, const char* action, const std::string& subject
                        cublasLtGetStatusString(status)));
 }
 
-cudaDataType_t type_of(DType dtype) { return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t type_of(DType dtype) {
+    if (dtype == DType::e4m3) return CUDA_R_8F_E4M3;
+    if (dtype == DType::e5m2) return CUDA_R_8F_E5M2;
+    return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
 
 cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
     switch (epilogue) {
@@ -95,9 +100,14 @@ Layout layout_of(const ColumnMajorMatrix& m, int64_t batch, const std::string& t
 }
 
 // The pointers that belong to the operation and not to the call of the library.
-void set_pointers(const Plan& plan, Epilogue epilogue, const void* bias, const void* aux) {
-    if (has_bias(epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (has_aux(epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+void set_pointers(const Plan& plan, const MatmulCall& call, const void* bias, const void* aux, const void* scale_a,
+                  const void* scale_b) {
+    if (has_bias(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (has_aux(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+    if (!is_fp8(call.a)) return;
+    // The library's A is our b.
+    set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale_b);
+    set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale_a);
 }
 
 Plan describe(const MatmulCall& call) {
@@ -111,6 +121,7 @@ Plan describe(const MatmulCall& call) {
     set(plan, CUBLASLT_MATMUL_DESC_TRANSA, transpose(c.first));
     set(plan, CUBLASLT_MATMUL_DESC_TRANSB, transpose(c.second));
     set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(call.epilogue));
+    if (call.fast_accumulate) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(1));
     // bias and aux have the type of out unless another is set.
     if (has_aux(call.epilogue)) {
         ensure(c.ld_aux % 8 == 0 && call.batch == 1);
@@ -118,7 +129,7 @@ Plan describe(const MatmulCall& call) {
     }
     // The ranking reads the alignment of these pointers off their values, and nothing else.
     void* const aligned = reinterpret_cast<void*>(uintptr_t(kAlignment));
-    set_pointers(plan, call.epilogue, aligned, aligned);
+    set_pointers(plan, call, aligned, aligned, aligned, aligned);
     plan.first = layout_of(c.first, call.batch, plan.text);
     plan.second = layout_of(c.second, call.batch, plan.text);
     plan.d = layout_of(c.d, call.batch, plan.text);
@@ -176,10 +187,12 @@ std::vector<T> noise() {
     for (T& value : values) {
         word = mix64(word + 0x9E3779B97F4A7C15ull);
         const float x = float(int32_t(word >> 32)) * 0x1p-31f;
-        if constexpr (sizeof(T) == sizeof(float))
+        if constexpr (std::is_same_v<T, float>)
             value = x;
-        else
+        else if constexpr (std::is_same_v<T, bf16>)
             value = to_bf16(x);
+        else
+            value = to_fp8<T>(x);
     }
     return values;
 }
@@ -187,7 +200,12 @@ std::vector<T> noise() {
 void fill_with_noise(Cuda& cuda, void* to, size_t bytes, DType dtype) {
     static const std::vector<float> floats = noise<float>();
     static const std::vector<bf16> halves = noise<bf16>();
-    const void* from = dtype == DType::f32 ? static_cast<const void*>(floats.data()) : halves.data();
+    static const std::vector<e4m3> e4m3s = noise<e4m3>();
+    static const std::vector<e5m2> e5m2s = noise<e5m2>();
+    const void* from = dtype == DType::f32    ? static_cast<const void*>(floats.data())
+                       : dtype == DType::bf16 ? static_cast<const void*>(halves.data())
+                       : dtype == DType::e4m3 ? static_cast<const void*>(e4m3s.data())
+                                              : e5m2s.data();
     const size_t piece = floats.size() * size_of(dtype);
     for (size_t done = 0; done < bytes; done += piece)
         cuda_check(cudaMemcpyAsync(static_cast<char*>(to) + done, from, std::min(piece, bytes - done),
@@ -273,14 +291,12 @@ struct CublasLt::Library {
         };
         const size_t bias_bytes = has_bias(call.epilogue) ? size_t(call.n) * size_of(call.out) : 0;
         const size_t aux_bytes = has_aux(call.epilogue) ? size_t(c.ld_aux * call.m) * size_of(call.out) : 0;
+        const size_t scale_bytes = is_fp8(call.a) ? sizeof(float) : 0;
         const struct {
             size_t bytes;
             DType dtype;
-        } needs[] = {{bytes_of(c.first), call.b},
-                     {bytes_of(c.second), call.a},
-                     {bytes_of(c.d), call.out},
-                     {bias_bytes, call.out},
-                     {aux_bytes, call.out}};
+        } needs[] = {{bytes_of(c.first), call.b}, {bytes_of(c.second), call.a}, {bytes_of(c.d), call.out},
+                     {bias_bytes, call.out},      {aux_bytes, call.out},        {scale_bytes, DType::f32}};
         size_t total = 0;
         for (const auto& need : needs) total += (need.bytes + 255) / 256 * 256;
         // Writing twice the second-level cache before each measurement leaves nothing of the operands in it.
@@ -291,14 +307,14 @@ struct CublasLt::Library {
                          double(total + flush_bytes) / (1 << 20));
             return;
         }
-        void* at[5];
+        void* at[std::size(needs)];
         size_t used = 0;
-        for (int i = 0; i < 5; i++) {
+        for (size_t i = 0; i < std::size(needs); i++) {
             at[i] = static_cast<char*>(memory.data) + used;
             used += (needs[i].bytes + 255) / 256 * 256;
             fill_with_noise(cuda, at[i], needs[i].bytes, needs[i].dtype);
         }
-        set_pointers(plan, call.epilogue, at[3], at[4]);
+        set_pointers(plan, call, at[3], at[4], at[5], at[5]);
 
         constexpr int kWarmUps = 2, kMeasurements = 7;
         std::array<Event, 2 * kMeasurements> events;
@@ -343,17 +359,18 @@ CublasLt::CublasLt(Cuda& cuda, const std::string& tune_path) : library_(std::mak
 CublasLt::~CublasLt() = default;
 
 void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias,
-                   void* aux, const void* addend) {
+                   void* aux, const void* addend, const OperandScales& scales) {
     ensure(is_aligned(out) && is_aligned(a) && is_aligned(b) && is_aligned(bias) && is_aligned(aux) &&
            is_aligned(addend));
     ensure(has_bias(call.epilogue) == (bias != nullptr) && has_aux(call.epilogue) == (aux != nullptr));
     ensure(call.accumulate || addend == nullptr);
+    ensure(is_fp8(call.a) == (scales.a != nullptr) && is_fp8(call.a) == (scales.b != nullptr));
     const Plan& plan = library_->plan_for(cuda, call);
     require(
         plan.exists,
         "cuBLASLt %zu has no algorithm for %s on %s: use a model whose sizes are multiples of 8, or another version",
         cublasLtGetVersion(), plan.text.c_str(), cuda.name.c_str());
-    set_pointers(plan, call.epilogue, bias, aux);
+    set_pointers(plan, call, bias, aux, scales.a, scales.b);
     check(library_->launch(cuda, plan, call, plan.algorithm, out, a, b, addend ? addend : out), "computing", plan.text);
 }
 

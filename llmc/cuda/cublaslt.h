@@ -5,7 +5,8 @@ API").
   CublasLt cublaslt(cuda, tune_path);         one a device; "" takes ANVIL_MATMUL_CACHE, if that is set
   cublaslt.run(cuda, {.m = N, .n = OC, .k = C, .transpose_b = true}, out, inp, weight);       out = inp weight^T
 
-Sums are fp32 whatever the types, and of fp32 operands true fp32, not TF32. The error of an element is that of a sum of
+Sums are fp32 whatever the types, and of fp32 operands true fp32, not TF32 (of eight-bit operands with fast_accumulate
+somewhat less). The error of an element is that of a sum of
 k products in some order: k * 2^-24 times the sum of their magnitudes at most, then one rounding to the type of out.
 
 Which algorithm: the first of the library's own ranking, or with tuning the fastest of up to kCandidates, timed once for
@@ -15,6 +16,8 @@ bits, so two runs agree in every bit if both are untuned, or both use the same f
 
 Descriptors and algorithm are kept for each distinct call, so a call costs a look-up and a launch. The first call of
 each kind asks the library, and times if tuning; a CUDA graph may be captured from the second on.
+
+Operands of eight bits (e4m3, e5m2: sm_89 and up) come with a scale each, a float in device memory.
 
 Pointers are multiples of 16 bytes. aux leading dimensions are multiples of 8 elements. Bytes moved: every matrix once
 is the least; FLOPs: 2 m n k.
@@ -26,6 +29,11 @@ is the least; FLOPs: 2 m n k.
 
 struct Cuda;
 
+// What operands of eight bits are multiplied with: one float each, in device memory.
+struct OperandScales {
+    const float *a = nullptr, *b = nullptr;
+};
+
 class CublasLt {
 public:
     explicit CublasLt(Cuda& cuda, const std::string& tune_path = "");
@@ -36,7 +44,7 @@ public:
     // bias (n) has the type of out; aux is written by gelu_aux and gelu_aux_bias and read by dgelu. addend, shaped as
     // out, is what `accumulate` adds to; null: out itself.
     void run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias = nullptr,
-             void* aux = nullptr, const void* addend = nullptr);
+             void* aux = nullptr, const void* addend = nullptr, const OperandScales& scales = {});
 
     // Whether the library has an algorithm for it: not every epilogue exists for every type.
     bool supports(Cuda& cuda, const MatmulCall& call);

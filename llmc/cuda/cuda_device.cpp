@@ -1,5 +1,6 @@
 // See cuda_device.h.
 #include "llmc/cuda/cuda_device.h"
+#include <algorithm>
 #include "llmc/cuda/cublaslt.h"         // CublasLt
 #include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 
@@ -15,6 +16,13 @@ void throw_cuda_error(cudaError_t status, const std::string& what) {
                           status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice;
     throw Error(mendable ? kExitUsage : kExitInternal,
                 format("%s: %s (%s)", what.c_str(), cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+std::string driver_text() {
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    return format("driver for CUDA %s, runtime %s", version_text(driver).c_str(), version_text(runtime).c_str());
 }
 
 std::string why_no_gpu(int ordinal) {
@@ -76,10 +84,13 @@ void* Cuda::allocate(size_t bytes) {
     }
     cuda_check(status, "allocating %.1f MiB on GPU %d", double(size) / (1 << 20), ordinal);
     cuda_check(cudaMemsetAsync(data, 0xFF, size, stream), "filling %zu bytes with NaN", size);
+    used_bytes += bytes;
+    peak_bytes = std::max(peak_bytes, used_bytes);
     return data;
 }
 
-void Cuda::release(void* data, size_t) {
+void Cuda::release(void* data, size_t bytes) {
+    used_bytes -= bytes;
     cudaStreamSynchronize(stream);
     cudaFree(data);
 }

@@ -32,6 +32,8 @@ inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor core
 
 // Why device `ordinal` cannot be used: no driver, one too old for this build, no GPU, or one before sm_80.
 std::string why_no_gpu(int ordinal = 0);
+// "driver for CUDA 13.0, runtime 13.0"
+std::string driver_text();
 
 class CublasLt;
 class CudnnAttention;
@@ -51,7 +53,8 @@ struct Cuda {
     std::string name;
     int compute_capability = 0;  // 90 for Hopper
     int num_sms = 0;
-    size_t memory_bytes = 0;  // the card's, all of it
+    size_t memory_bytes = 0;                // the card's, all of it
+    size_t used_bytes = 0, peak_bytes = 0;  // of allocate(), now and at most
     size_t l2_bytes = 0;
     AttentionKernels attention;
 
@@ -177,4 +180,10 @@ void copy_to_host(Cuda& cuda, T* to, const T* from, int64_t n) {
     cuda_check(cudaMemcpyAsync(to, from, size_t(n) * sizeof(T), cudaMemcpyDeviceToHost, cuda.stream),
                "copying %ld elements to the host", long(n));
     cuda.synchronize();
+}
+// In the stream's order; the host does not wait.
+template <class T>
+void copy_on_device(Cuda& cuda, T* to, const T* from, int64_t n) {
+    cuda_check(cudaMemcpyAsync(to, from, size_t(n) * sizeof(T), cudaMemcpyDeviceToDevice, cuda.stream),
+               "copying %ld elements", long(n));
 }

@@ -402,7 +402,7 @@ private:
 }  // namespace
 
 struct CudnnAttention::Library {
-    using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+    using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool>;
     // A plan, or why there is none: what was refused once is not tried again.
     struct Entry {
         Plan plan;
@@ -419,8 +419,10 @@ struct CudnnAttention::Library {
     }
 
     const Entry& entry_for(const AttentionShape& s, bool is_backward) {
-        const int64_t window = mask_steps(s).size() > 1 ? s.window : -1;  // the same plan for all that hide nothing
-        const auto [found, is_new] = entries.try_emplace({s.B, s.T, s.NH, s.NKV, s.HS, window, is_backward});
+        // The same plan for all windows that hide nothing; no plan for documents.
+        const int64_t window = !s.starts && mask_steps(s).size() > 1 ? s.window : -1;
+        const auto [found, is_new] =
+            entries.try_emplace({s.B, s.T, s.NH, s.NKV, s.HS, window, s.starts != nullptr, is_backward});
         Entry& entry = found->second;
         if (!is_new) return entry;
         entry.why_not = why_not_cudnn(s, target.compute_capability, cudnnGetVersion(), target.deterministic);

@@ -36,6 +36,7 @@ inline bool is_blackwell(int compute_capability) { return compute_capability / 1
 // what NVIDIA's frontend checks (github.com/NVIDIA/cudnn-frontend); "" if they can.
 inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capability, size_t version,
                                  bool deterministic) {
+    if (shape.starts) return "the graph has no mask for several documents in a row";
     // Before 9.10 masks wanted another number than -infinity, and 9.10.0 and 9.10.1 have wrong gradients.
     if (version < 91002) return format("cuDNN %zu is older than 9.10.2", version);
     if (deterministic && is_blackwell(compute_capability) && version < 91800)

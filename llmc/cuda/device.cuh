@@ -21,6 +21,7 @@ nor cooperative groups. Whole warps reach every barrier, shuffle and matrix inst
 #include <cstdint>
 #include <type_traits>
 #include "llmc/base/bf16.h"         // bf16, to_float
+#include "llmc/base/fp8.h"          // e4m3, e5m2, to_fp8
 #include "llmc/cuda/cuda_device.h"  // Cuda, cuda_check
 
 #define DEVICE __device__ __forceinline__
@@ -93,6 +94,21 @@ DEVICE T from_float(float x) {
     if constexpr (std::is_same_v<T, bf16>) return bf16{uint16_t(bf16x2(x, 0.f))};
 }
 
+// Two floats rounded to eight-bit ones and kept in range, `low` in the lower byte. One instruction from sm_89 on.
+template <class Fp8>
+DEVICE uint16_t fp8x2(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t bits;
+    if constexpr (std::is_same_v<Fp8, e4m3>)
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+    return bits;
+#else
+    return uint16_t(to_fp8<Fp8>(low).bits | to_fp8<Fp8>(high).bits << 8);
+#endif
+}
+
 // 2^x to 2 units in the last place; results below 2^-126 are 0
 DEVICE float fast_exp2(float x) {
     float y;
@@ -152,6 +168,20 @@ void launch(Cuda& cuda, const char* op, void (*kernel)(P...), dim3 grid, dim3 bl
 #else
 #include <emulated_device.h>
 #endif
+
+// Sixteen bytes of an array of n elements from element i on: those from n on are zeros.
+template <class T>
+DEVICE Pack<T> load16_below(const T* x, int64_t i, int64_t n) {
+    if (i + Pack<T>::size <= n) return load16(x + i);
+    Pack<T> pack;
+    for (int k = 0; k < pack.size; k++) pack[k] = i + k < n ? x[i + k] : T{};
+    return pack;
+}
+
+// Of integers only: these sums are the same in any order.
+DEVICE void atomic_add(uint64_t* to, uint64_t value) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+}
 
 // Sums and maxima over a warp; every lane gets the result. The order is fixed: the same bits each time.
 DEVICE float warp_sum(float x) {

@@ -19,8 +19,9 @@ denominator) and dS = P (dP - D) are exact zeros where the mask says so, whateve
 template <int HS>
 struct FlashBackward {
     static constexpr int M = HS == 64 ? 2 : 1, N = HS == 64 ? 4 : 8, kRows = kFlashWarps * 16 * M;
-    static constexpr size_t kQueriesSharedBytes = (2 * kRows + 4 * kFlashTile) * HS * sizeof(bf16);
-    static constexpr size_t kKeysSharedBytes = kQueriesSharedBytes + 2 * kStatsBlock * sizeof(float);
+    static constexpr size_t kTilesBytes = (2 * kRows + 4 * kFlashTile) * HS * sizeof(bf16);
+    static constexpr size_t kQueriesSharedBytes = kTilesBytes + kRows * sizeof(int);
+    static constexpr size_t kKeysSharedBytes = kTilesBytes + 2 * kStatsBlock * sizeof(float);
 };
 
 // From scores and dP: weights and dS, rounded to bf16. stats(row, col) gives {log2 of the denominator, D}.
@@ -44,7 +45,7 @@ DEVICE void scale_all(float (&c)[M][N][4], float factor) {
     for_elements<M, N>([&](int, int, int m, int n, int i) { c[m][n][i] *= factor; });
 }
 
-template <int HS>
+template <int HS, bool documents>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_backward_keys_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
     using Config = FlashBackward<HS>;
@@ -56,14 +57,14 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 
     const int b = blockIdx.z, kv = blockIdx.y, s0 = int(blockIdx.x) * kKeys, row = warp_id() * 16 * M, own = s0 + row;
     const int num_tiles = ceil_div(s.T, kFlashTile), first = s0 / kFlashTile;
-    const int last = min(num_tiles - 1, (s0 + kKeys - 1 + s.window) / kFlashTile);
+    const int last = s.last_tile(b, s0, kKeys, kFlashTile);
     const auto fetch = [&](int h, int tile, int stage) {
         const FlashTile<HS> to = queries(stage);
         const int t = tile * kFlashTile;
         to.template fetch<kFlashTile>(FlashHead<const bf16>(qkv, s, b, t, h, HS).q, s.row, s.T - t);
         to.below(kFlashTile).template fetch<kFlashTile>(head_of_out(dout, s, b, t, h, HS), s.out_row, s.T - t);
         const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock;
-        if (threadIdx.x < kStatsBlock / 4)
+        if (threadIdx.x < (documents ? 3 : 2) * kFlashTile / 4)
             cp_async16(shared_stats + stage * kStatsBlock + threadIdx.x * 4, from + threadIdx.x * 4, true);
     };
     const FlashHead<const bf16> from(qkv, s, b, s0, kv * s.group, HS);
@@ -82,20 +83,22 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         if (h < (kv + 1) * s.group) fetch(h, tile, stage ^ 1);
         cp_async_commit();
         const FlashTile<HS> q = queries(stage), d_out = q.below(kFlashTile);
+        const float* const tile_stats = shared_stats + stage * kStatsBlock;
+        const FlashMask<documents> mask{s, reinterpret_cast<const int*>(tile_stats + 2 * kFlashTile), begin};
 #pragma unroll 1
         for (int col = 0; col < kFlashTile; col += 8 * N) {
             const int t = begin + col;
-            if (!s.any_sees(t, 8 * N, own, 16 * M)) continue;
+            if (!mask.any_sees(t, 8 * N, own, 16 * M)) continue;
             float scores[M][N][4] = {}, dp[M][N][4] = {};
             multiply_by_rows(scores, FlashReadRows<HS, M>{keys, row}, q, col);
             multiply_by_rows(dp, FlashReadRows<HS, M>{values, row}, d_out, col);
             uint32_t weights[M][N][2], ds[M][N][2];
-            const float* log2_sums = shared_stats + stage * kStatsBlock + col;
+            const float* log2_sums = tile_stats + col;
             const auto stats_of = [&](int, int c, int, int, int) {
                 return make_float2(log2_sums[c], log2_sums[kFlashTile + c]);
             };
-            const auto seen = [&](int r, int c) { return s.sees(t + c, own + r); };
-            if (s.all_see(t, 8 * N, own, 16 * M))
+            const auto seen = [&](int r, int c) { return mask.sees(t + c, own + r); };
+            if (mask.all_see(t, 8 * N, own, 16 * M))
                 weights_and_gradients<false>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
             else
                 weights_and_gradients<true>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
@@ -109,18 +112,20 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     values.store(grad.v, s.row, s.T - own, row, dv);
 }
 
-template <int HS>
+template <int HS, bool documents>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_backward_queries_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
     using Config = FlashBackward<HS>;
     constexpr int M = Config::M, N = Config::N, kQueries = Config::kRows;
-    SMEM_DYNAMIC(bf16, shared);  // queries, dout (kQueries, HS), then twice keys, values (kFlashTile, HS)
+    SMEM_DYNAMIC(bf16, shared);  // queries, dout (kQueries, HS); twice keys, values (kFlashTile, HS); reaches
     const FlashTile<HS> queries{shared, 0}, d_out = queries.below(kQueries);
     const auto keys = [&](int tile) { return d_out.below(kQueries + tile % 2 * 2 * kFlashTile); };
 
     const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;
-    const int first = max(0, t0 - s.window) / kFlashTile, last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
+    int* const reaches = reinterpret_cast<int*>(d_out.below(kQueries + 4 * kFlashTile).at(0, 0));
+    const auto mask = mask_of_queries<documents, kQueries>(reaches, s, b, t0);
+    const int first = s.first_tile(b, t0, kFlashTile), last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
     const auto fetch = [&](int tile) {
         const int s0 = tile * kFlashTile;
         const FlashHead<const bf16> from(qkv, s, b, s0, h, HS);
@@ -156,14 +161,14 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 #pragma unroll 1
         for (int col = 0; col < kFlashTile; col += 8 * N) {
             const int s0 = tile * kFlashTile + col;
-            if (!s.any_sees(t, 16 * M, s0, 8 * N)) continue;
+            if (!mask.any_sees(t, 16 * M, s0, 8 * N)) continue;
             float scores[M][N][4] = {}, dp[M][N][4] = {};
             multiply_by_rows(scores, own_q, k, col);
             multiply_by_rows(dp, own_dout, v, col);
             uint32_t weights[M][N][2], ds[M][N][2];
             const auto stats_of = [&](int, int, int m, int, int i) { return row_stats[m][i / 2]; };
-            const auto seen = [&](int r, int c) { return s.sees(t + r, s0 + c); };
-            if (s.all_see(t, 16 * M, s0, 8 * N))
+            const auto seen = [&](int r, int c) { return mask.sees(t + r, s0 + c); };
+            if (mask.all_see(t, 16 * M, s0, 8 * N))
                 weights_and_gradients<false>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
             else
                 weights_and_gradients<true>(weights, ds, scores, dp, s.scale_log2, seen, stats_of);
@@ -180,10 +185,14 @@ void flash_attention_backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf
     using Config = FlashBackward<HS>;
     float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
     attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape);
+    const bool documents = shape.starts;
     dim3 grid(unsigned(ceil_div(shape.T, Config::kRows)), unsigned(shape.NKV), unsigned(shape.B));
-    launch(cuda, "attention_backward: keys", flash_backward_keys_kernel<HS>, grid, kFlashThreads,
-           Config::kKeysSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+    const auto keys_kernel = documents ? flash_backward_keys_kernel<HS, true> : flash_backward_keys_kernel<HS, false>;
+    launch(cuda, "attention_backward: keys", keys_kernel, grid, kFlashThreads, Config::kKeysSharedBytes, dqkv, dout,
+           stats, qkv, FlashShape(shape));
     grid.y = unsigned(shape.NH);
-    launch(cuda, "attention_backward: queries", flash_backward_queries_kernel<HS>, grid, kFlashThreads,
-           Config::kQueriesSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+    const auto queries_kernel =
+        documents ? flash_backward_queries_kernel<HS, true> : flash_backward_queries_kernel<HS, false>;
+    launch(cuda, "attention_backward: queries", queries_kernel, grid, kFlashThreads, Config::kQueriesSharedBytes, dqkv,
+           dout, stats, qkv, FlashShape(shape));
 }

@@ -14,21 +14,23 @@ template <int HS>
 struct FlashForward {
     static constexpr int M = 2, N = HS == 64 ? 8 : 4, kQueries = kFlashWarps * 16 * M;
     static constexpr bool kQueriesInRegisters = HS == 64;  // at 128 the sums alone take 128 registers
-    static constexpr size_t kSharedBytes = (kQueries + 4 * kFlashTile) * HS * sizeof(bf16);
+    static constexpr size_t kSharedBytes = (kQueries + 4 * kFlashTile) * HS * sizeof(bf16) + kQueries * sizeof(int);
 };
 
-template <int HS>
+template <int HS, bool documents>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape s) {
     using Config = FlashForward<HS>;
     constexpr int M = Config::M, N = Config::N, kQueries = Config::kQueries;
-    SMEM_DYNAMIC(bf16, shared);  // queries (kQueries, HS), then twice keys and values (kFlashTile, HS)
+    SMEM_DYNAMIC(bf16, shared);  // queries (kQueries, HS), twice keys and values (kFlashTile, HS), reaches (kQueries)
     const FlashTile<HS> queries{shared, 0};
     const auto keys = [&](int tile) { return queries.below(kQueries + tile % 2 * 2 * kFlashTile); };
 
     const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;  // the warp's first query
-    const int first = max(0, t0 - s.window) / kFlashTile, last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
+    int* const reaches = reinterpret_cast<int*>(queries.below(kQueries + 4 * kFlashTile).at(0, 0));
+    const auto mask = mask_of_queries<documents, kQueries>(reaches, s, b, t0);
+    const int first = s.first_tile(b, t0, kFlashTile), last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
     const auto fetch = [&](int tile) {
         const int s0 = tile * kFlashTile;
         const FlashHead<const bf16> from(qkv, s, b, s0, h, HS);
@@ -53,18 +55,18 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     for (int tile = first; tile <= last; tile++) {
         cp_async_wait<0>();
         __syncthreads();  // this tile is there, and nobody reads the other buffer any more
-        if (tile < last) fetch(tile + 1);
+        if ((tile + 1) * kFlashTile < min(t0 + kQueries, s.T)) fetch(tile + 1);  // `last` would cost a register
         cp_async_commit();
         if (tile == first) left.load();
 #pragma unroll 1
         for (int col = 0; col < kFlashTile; col += 8 * N) {
             const int s0 = tile * kFlashTile + col;
-            if (!s.any_sees(t, 16 * M, s0, 8 * N)) continue;
+            if (!mask.any_sees(t, 16 * M, s0, 8 * N)) continue;
             float p[M][N][4] = {};
             multiply_by_rows(p, left, keys(tile), col);
-            if (!s.all_see(t, 16 * M, s0, 8 * N))
+            if (!mask.all_see(t, 16 * M, s0, 8 * N))
                 for_elements<M, N>([&](int r, int c, int m, int n, int i) {
-                    if (!s.sees(t + r, s0 + c)) p[m][n][i] = -INFINITY;
+                    if (!mask.sees(t + r, s0 + c)) p[m][n][i] = -INFINITY;
                 });
             float shrink[M][2];
             bool higher = false;
@@ -118,6 +120,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 template <int HS>
 void flash_attention_forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape) {
     const dim3 grid(unsigned(ceil_div(shape.T, FlashForward<HS>::kQueries)), unsigned(shape.NH), unsigned(shape.B));
-    launch(cuda, "attention_forward", flash_forward_kernel<HS>, grid, kFlashThreads, FlashForward<HS>::kSharedBytes,
-           out, lse, qkv, FlashShape(shape));
+    const auto kernel = shape.starts ? flash_forward_kernel<HS, true> : flash_forward_kernel<HS, false>;
+    launch(cuda, "attention_forward", kernel, grid, kFlashThreads, FlashForward<HS>::kSharedBytes, out, lse, qkv,
+           FlashShape(shape));
 }

@@ -22,6 +22,7 @@ struct FlashShape {
     int T, NH, group, window;  // query heads a key head; the window is at most T, also for "all keys"
     int row, out_row;          // from one token of qkv to the next, and of out
     float scale, scale_log2;   // of the scores, for e^x and for 2^x
+    const int32_t* starts;     // (B, T), or null
 
     explicit FlashShape(const AttentionShape& s)
         : T(int(s.T)),
@@ -31,15 +32,64 @@ struct FlashShape {
           row(int(s.row())),
           out_row(int(s.NH * s.HS)),
           scale(s.score_scale()),
-          scale_log2(s.score_scale() * kLog2E) {}
+          scale_log2(s.score_scale() * kLog2E),
+          starts(s.starts) {}
 
     DEVICE int num_kv() const { return NH / group; }
-    // t - window <= s <= t
-    DEVICE bool sees(int t, int s) const { return unsigned(t - s) <= unsigned(window); }
-    // Does any of the queries [t, t + nt) see any of the keys [s, s + ns)? Does each see all? The same for whole warps.
-    DEVICE bool any_sees(int t, int nt, int s, int ns) const { return s < t + nt && t - window < s + ns; }
-    DEVICE bool all_see(int t, int nt, int s, int ns) const { return s + ns - 1 <= t && t + nt - 1 - window <= s; }
+    // Query t sees the keys [t - reach, t]. Queries from T on count to the last one's document.
+    DEVICE int reach(int b, int t) const {
+        return starts ? min(window, t - starts[int64_t(b) * T + min(t, T - 1)]) : window;
+    }
+    // The tile of keys that the queries from t on begin with.
+    DEVICE int first_tile(int b, int t, int tile) const { return max(0, t - reach(b, t)) / tile; }
+    // The last tile of queries that sees any of the keys [s, s + ns). Documents are in order, so a warp finds it by
+    // asking the first queries of 32 tiles at a time.
+    DEVICE int last_tile(int b, int s, int ns, int tile) const {
+        const int most = min(T - 1, s + ns - 1 + window) / tile;
+        if (!starts) return most;
+        int last = s / tile;  // where query s is, which sees key s
+        for (int first = last + 1; first <= most; first += kWarp) {
+            const int mine = first + int(threadIdx.x) % kWarp;
+            const bool sees_any = mine <= most && starts[int64_t(b) * T + mine * tile] < s + ns;
+            const uint32_t seeing = __ballot_sync(kAllLanes, sees_any);
+            last += __popc(seeing);
+            if (seeing != kAllLanes) break;
+        }
+        return last;
+    }
 };
+
+// t - reach <= s <= t
+DEVICE bool in_reach(int t, int s, int reach) { return unsigned(t - s) <= unsigned(reach); }
+
+// The mask of a tile. With `documents` the reach of its queries lies in shared memory, for registers are short.
+template <bool documents>
+struct FlashMask {
+    const FlashShape& shape;  // a copy of the window in it would be one register more
+    const int* reaches;       // of query `first` and those that follow
+    int first;
+
+    DEVICE int reach(int t) const {
+        if constexpr (documents)
+            return reaches[t - first];
+        else
+            return shape.window;
+    }
+    DEVICE bool sees(int t, int s) const { return in_reach(t, s, reach(t)); }
+    // Does any of the queries [t, t + nt) see any of the keys [s, s + ns)? Does each see all? The same for whole warps.
+    DEVICE bool any_sees(int t, int nt, int s, int ns) const { return s < t + nt && t - reach(t) < s + ns; }
+    DEVICE bool all_see(int t, int nt, int s, int ns) const {
+        return s + ns - 1 <= t && t + nt - 1 - reach(t + nt - 1) <= s;
+    }
+};
+
+// The mask of a block's own queries [t, t + n), into `memory`. Needs a barrier.
+template <bool documents, int n>
+DEVICE FlashMask<documents> mask_of_queries(int* memory, const FlashShape& s, int b, int t) {
+    if constexpr (documents)
+        for (int i = threadIdx.x; i < n; i += kFlashThreads) memory[i] = s.reach(b, t + i);
+    return {s, memory, t};
+}
 
 // Where head h of token t of sequence b lies in qkv-shaped memory, and in out-shaped memory.
 template <class T>

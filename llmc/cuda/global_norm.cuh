@@ -1,54 +1,99 @@
 /*
-The squared L2 norm of a buffer:   out = sum of x[i]^2
+The squared L2 norm of the gradient:   sum += x[0]^2 + x[1]^2 + ...   over units of 32 elements (llmc/cpu/global_norm.h)
 
-  x (n) f32     out: one double in device memory, overwritten; not finite if any element is not, or if a square
-  overflows (|x| > 1e19), as on the CPU (llmc/cpu/global_norm.h)
+  x (n) f32     sum: one ExactSum in device memory, accumulated; NaN, infinity and elements above 1.8e19 count as not
+  finite
 
-Math      f32 within a block's kNormChunk elements, a chain of 64 fused multiply-adds a thread, then double
-Work      a block a chunk, 16 packs a thread, 4 of them under way at a time; then one block adds up the chunks' sums
-Bytes     4 n; the partial sums are 4 bytes a chunk
-Accuracy  2 f32 eps of the norm (test/global_norm_cuda_test.cu)
-          the same bits on any GPU: the order depends on n alone
-Requires  x 16-byte aligned
+Math      a unit in f32, in the CPU's order; units are added exactly, as integers (llmc/base/exact_sum.h)
+Work      four lanes a unit, 32 units a warp and round; the units' bits in the same word of the sum are added up across
+          the warp, and lane w keeps word w until the end, when blocks add theirs to the sum
+Bytes     4 n
+Accuracy  the CPU's words, bit for bit (test/global_norm_cuda_test.cu); atomics are on integers, whose order is no
+matter Requires  x 16-byte aligned
 */
 #pragma once
-#include "llmc/cuda/device.cuh"  // Pack, load16, block_sum, launch
-#include "llmc/cuda/reduce.cuh"  // sum_in_double
+#include <algorithm>
+#include "llmc/base/exact_sum.h"  // ExactSum, exact_part
+#include "llmc/cuda/device.cuh"   // Pack, load16_below, atomic_add, launch
 
-inline constexpr int kNormThreads = 256, kNormPacks = 16;
-inline constexpr int64_t kNormChunk = int64_t(kNormThreads) * kNormPacks * Pack<float>::size;
+inline constexpr int kNormThreads = 256, kNormWarps = kNormThreads / kWarp, kNormBlocksPerSm = 4;
+inline constexpr int kNormUnitElements = 32, kNormRoundElements = kWarp * kNormUnitElements;
+inline constexpr int kSumWords = ExactSum::kWords + 1;  // the last one counts what is not finite
 
-template <class T = float>
-__global__ void __launch_bounds__(kNormThreads) squares_kernel(float* partials, const T* x, int64_t n) {
-    constexpr int P = Pack<T>::size;
-    SMEM_STATIC(float, shared, [kWarp]);
-    const int64_t chunk = blockIdx.x * kNormChunk;
-    float sum = 0;
-    const auto add = [&](float value) { sum = fmaf(value, value, sum); };
-    if (chunk + kNormChunk <= n) {
-        const T* from = x + chunk + threadIdx.x * P;
-#pragma unroll 4
-        for (int i = 0; i < kNormPacks; i++) {
-            const Pack<T> pack = load16(from + i * kNormThreads * P);
-            for (int k = 0; k < P; k++) add(pack[k]);
-        }
-    } else {
-        for (int64_t i = chunk + threadIdx.x; i < n; i += kNormThreads) add(x[i]);
+// Four lanes a unit: a are its elements 4j to 4j + 3, b those 16 further on. All four get its sum.
+DEVICE float unit_squares(const Pack<float>& a, const Pack<float>& b) {
+    float s[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        s[k] = fmaf(b[k], b[k], a[k] * a[k]);
+        s[k] += __shfl_xor_sync(kAllLanes, s[k], 2);
+        s[k] += __shfl_xor_sync(kAllLanes, s[k], 1);
     }
-    sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+// A number >= 0 of each lane, added to the warp's ExactSum, of which lane w has word w.
+DEVICE void warp_add_exactly(uint64_t& word, float x) {
+    const int lane = threadIdx.x % kWarp;
+    const bool finite = is_finite(x);
+    const uint32_t strange = __ballot_sync(kAllLanes, !finite);
+    if (lane == ExactSum::kWords) word += uint64_t(__popc(strange));
+    const ExactPart part = exact_part(finite ? x : 0);
+    uint32_t left = __ballot_sync(kAllLanes, part.bits != 0);
+    while (left) {  // mostly once: units are of like size
+        const int at = __shfl_sync(kAllLanes, part.word, __ffs(int(left)) - 1);
+        const uint64_t bits = part.word == at ? part.bits : 0;
+        // 16 bits of each lane at a time, and then 23: so many that 32 lanes' sum is below 2^32.
+        const uint64_t low = __reduce_add_sync(kAllLanes, uint32_t(bits) & 0xFFFF);
+        const uint64_t middle = __reduce_add_sync(kAllLanes, uint32_t(bits) >> 16);
+        const uint64_t high = __reduce_add_sync(kAllLanes, uint32_t(bits >> 32));
+        if (lane == at) word += low + (middle << 16);
+        if (lane == at + 1) word += high;
+        left &= ~__ballot_sync(kAllLanes, part.word == at);
+    }
 }
 
 template <class T = float>
-__global__ void __launch_bounds__(kSumThreads) add_squares_kernel(double* out, const T* partials, int64_t num) {
-    SMEM_STATIC(double, shared, [kWarp]);
-    const double sum = sum_in_double(partials, num, shared);
-    if (threadIdx.x == 0) *out = sum;
+__global__ void __launch_bounds__(kNormThreads) squares_kernel(uint64_t* sum, const T* x, int64_t n) {
+    SMEM_STATIC(uint64_t, shared, [kNormWarps][kSumWords]);
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int in_unit = lane % 4, lane_first = lane / 4 * kNormUnitElements + in_unit * Pack<T>::size;
+    uint64_t word = 0;
+    const int64_t step = int64_t(gridDim.x) * kNormWarps * kNormRoundElements;
+    for (int64_t first = (int64_t(blockIdx.x) * kNormWarps + warp) * kNormRoundElements; first < n; first += step) {
+        // Eight units at a time; lane l keeps that of lanes 4 (l / 4) to 4 (l / 4) + 3 when its turn l % 4 comes.
+        float unit = 0;
+        const auto add_units = [&](auto load) {
+            Pack<T> a[4], b[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int64_t at = first + lane_first + i * 8 * kNormUnitElements;
+                a[i] = load(at);
+                b[i] = load(at + kNormUnitElements / 2);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float squares = unit_squares(a[i], b[i]);
+                if (in_unit == i) unit = squares;
+            }
+        };
+        if (first + kNormRoundElements <= n)
+            add_units([&](int64_t i) { return load16_streaming(x + i); });
+        else
+            add_units([&](int64_t i) { return load16_below(x, i, n); });
+        warp_add_exactly(word, unit);
+    }
+    if (lane < kSumWords) shared[warp][lane] = word;
+    __syncthreads();
+    if (threadIdx.x >= kSumWords) return;
+    for (int w = 1; w < kNormWarps; w++) word += shared[w][lane];
+    if (word) atomic_add(sum + lane, word);
 }
 
-inline void global_norm_squared(Cuda& cuda, double* out, const float* x, int64_t n) {
-    const int64_t chunks = ceil_div(n, kNormChunk);
-    float* partials = cuda.workspace_of<float>(chunks);
-    if (chunks > 0) launch(cuda, "squares", squares_kernel<float>, unsigned(chunks), kNormThreads, 0, partials, x, n);
-    launch(cuda, "add_squares", add_squares_kernel<float>, 1, kSumThreads, 0, out, partials, chunks);
+inline void add_squares(Cuda& cuda, ExactSum* sum, const float* x, int64_t n) {
+    const int64_t blocks =
+        std::min<int64_t>(ceil_div(n, kNormWarps * kNormRoundElements), kNormBlocksPerSm * cuda.num_sms);
+    if (blocks > 0)
+        launch(cuda, "squares", squares_kernel<float>, unsigned(blocks), kNormThreads, 0,
+               reinterpret_cast<uint64_t*>(sum), x, n);
 }

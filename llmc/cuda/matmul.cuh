@@ -6,20 +6,23 @@ A linear layer:   out = inp weight^T + bias,   by cuBLASLt. The only door to mat
 
 matmul_gelu_forward stores hidden = inp weight^T + bias and out = gelu(hidden). matmul_gelu_backward is for a layer
 whose inp = gelu(hidden): instead of dinp it gives dhidden (N, C) = (dout weight) * gelu'(hidden).
+matmul_relu_squared_forward and _backward: the same with squared ReLU.
 
 Math      sums in f32; f32 operands in true f32, not TF32
 Work      one product each; GELU and its derivative in the product's epilogue where the library has that, else in a
-          pass of their own; the bias gradient is column sums
+          pass of their own. Squared ReLU always has a pass: no epilogue of the library squares, and that of ReLU keeps
+          bits of the signs where backward wants the values. The bias gradient is column sums
 Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/matmul_cuda_test.cu)
 Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 */
 #pragma once
 #include <type_traits>
-#include "llmc/base/check.h"     // require
-#include "llmc/cuda/cublaslt.h"  // CublasLt, MatmulCall
-#include "llmc/cuda/device.cuh"  // Cuda, Pack
-#include "llmc/cuda/gelu.cuh"    // gelu_forward, gelu_backward
-#include "llmc/cuda/reduce.cuh"  // add_column_sums
+#include "llmc/base/check.h"           // require
+#include "llmc/cuda/cublaslt.h"        // CublasLt, MatmulCall
+#include "llmc/cuda/device.cuh"        // Cuda, Pack
+#include "llmc/cuda/gelu.cuh"          // gelu_forward, gelu_backward
+#include "llmc/cuda/reduce.cuh"        // add_column_sums
+#include "llmc/cuda/relu_squared.cuh"  // relu_squared_forward, relu_squared_backward
 
 template <class T>
 inline constexpr DType kDType = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
@@ -67,6 +70,13 @@ void matmul_gelu_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* w
     gelu_forward(cuda, out, hidden, N * OC);
 }
 
+template <class T>
+void matmul_relu_squared_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
+                                 int64_t C, int64_t OC) {
+    matmul_forward(cuda, hidden, inp, weight, bias, N, C, OC);
+    relu_squared_forward(cuda, out, hidden, N * OC);
+}
+
 // The gradients of weight and bias.
 template <class T>
 void add_weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N, int64_t C,
@@ -105,4 +115,11 @@ void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, 
         gelu_backward(cuda, dhidden, dhidden, hidden, N * C);
     }
     add_weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC);
+}
+
+template <class T>
+void matmul_relu_squared_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
+                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
+    matmul_backward(cuda, dhidden, dweight, dbias, dout, inp, weight, N, C, OC);
+    relu_squared_backward(cuda, dhidden, dhidden, hidden, N * C);
 }

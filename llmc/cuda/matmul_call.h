@@ -12,6 +12,9 @@ A linear layer, inp (N, C), weight (OC, C), out (N, OC):
   out = inp weight^T         {.m = N, .n = OC, .k = C, .transpose_b = true}
   dinp = dout weight         {.m = N, .n = C, .k = OC}
   dweight += dout^T inp      {.m = OC, .n = C, .k = N, .transpose_a = true, .out = DType::f32, .accumulate = true}
+
+Operands of eight bits have both their rows along k (transpose_b and not transpose_a), as tensor cores before Blackwell
+want them, and a scale each, which the product is multiplied with before a bias is added.
 */
 #pragma once
 #include <compare>
@@ -37,14 +40,16 @@ inline bool has_aux(Epilogue epilogue) { return epilogue != Epilogue::none && ep
 struct MatmulCall {
     int64_t m, n, k;
     bool transpose_a = false, transpose_b = false;
-    DType a = DType::bf16, b = DType::bf16, out = DType::bf16;  // f32 or bf16; a and b alike
-    bool accumulate = false;                                    // out = alpha * product + beta * addend
-    Epilogue epilogue = Epilogue::none;                         // not with accumulate
+    // f32 or bf16, a and b alike; or e4m3 and e5m2, not both e5m2
+    DType a = DType::bf16, b = DType::bf16, out = DType::bf16;
+    bool accumulate = false;             // out = alpha * product + beta * addend
+    Epilogue epilogue = Epilogue::none;  // not with accumulate
     // Elements from one stored row to the next; 0: they touch.
     int64_t lda = 0, ldb = 0, ldo = 0, ld_aux = 0;
     // Products of one shape, one after the other in memory; strides in elements, 0: they touch.
     int64_t batch = 1, stride_a = 0, stride_b = 0, stride_out = 0;
     float alpha = 1, beta = 1;
+    bool fast_accumulate = false;  // of eight bits: sums inside the tensor cores, with fewer bits than f32 has
 
     auto operator<=>(const MatmulCall&) const = default;
 };
@@ -79,7 +84,16 @@ inline ColumnMajorCall column_major(const MatmulCall& call) {
     };
     const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
     ensure(call.m > 0 && call.n > 0 && call.k > 0 && call.batch > 0);
-    ensure(is_float(call.a) && call.a == call.b && is_float(call.out));
+    ensure(is_float(call.out));
+    if (is_fp8(call.a)) {
+        ensure(is_fp8(call.b) && !(call.a == DType::e5m2 && call.b == DType::e5m2));
+        ensure(call.transpose_b && !call.transpose_a && call.batch == 1);
+        ensure(call.epilogue == Epilogue::none || call.epilogue == Epilogue::bias);
+        for (const int64_t size : {call.m, call.n, call.k, result.first.ld, result.second.ld, result.d.ld})
+            ensure(size % 16 == 0);
+    } else {
+        ensure(is_float(call.a) && call.a == call.b && !call.fast_accumulate);
+    }
     ensure(result.first.ld >= result.first.rows && result.second.ld >= result.second.rows);
     ensure(result.d.ld >= result.d.rows && result.ld_aux >= result.d.rows);
     ensure(!(call.accumulate && call.epilogue != Epilogue::none));
@@ -115,6 +129,7 @@ inline std::string text_of(const MatmulCall& call) {
     if (has_aux(call.epilogue)) text += format(" ld %lld", (long long)c.ld_aux);
     if (call.alpha != 1) text += format(", alpha %.9g", double(call.alpha));
     if (call.accumulate) text += format(", beta %.9g", double(call.beta));
+    if (call.fast_accumulate) text += ", fast accumulation";
     if (call.batch > 1)
         text += format(", batch %lld strides %lld %lld %lld", (long long)call.batch, (long long)c.second.stride,
                        (long long)c.first.stride, (long long)c.d.stride);

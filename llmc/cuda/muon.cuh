@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(1024)
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
     muon_update_kernel(T* weight, float* master, const T* X, const float* scales, bool scales_of_rows, int K,
-                       float rate, float weight_decay, const StepScalars* s) {
+                       float rate, float weight_decay, bool cautious, const StepScalars* s) {
     constexpr int P = Pack<T>::size;
     if (!s->applied) return;
     const int64_t row = int64_t(blockIdx.x) * K;
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kMuonThreads)
             load_floats(w, master + row + k);
         Pack<T> stored;
         for (int i = 0; i < P; i++) {
-            const float g = to_float(x[i]) * scale[i], decayed = g * w[i] >= 0 ? w[i] : 0;
+            const float g = to_float(x[i]) * scale[i], decayed = !cautious || g * w[i] >= 0 ? w[i] : 0;
             w[i] = fmaf(-rate, fmaf(weight_decay, decayed, g), w[i]);
             stored[i] = from_float<T>(w[i]);
         }
@@ -203,5 +203,5 @@ void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* 
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
     ensure(bool(master) == kHasMaster);
     launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>("muon_update", R, K), 0, weight,
-           master, X, scales, R >= K, int(K), float(step.rate(R, K)), float(step.weight_decay), s);
+           master, X, scales, R >= K, int(K), float(step.rate(R, K)), float(step.weight_decay), step.cautious, s);
 }

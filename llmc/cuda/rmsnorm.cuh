@@ -29,24 +29,15 @@ DEVICE Pack<T> gains(const T* weight, int c) {
     return ones;
 }
 
-template <class T, bool kResidual>
-__global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
-    rmsnorm_forward_kernel(T* residual, T* out, float* rstd, const T* inp1, const T* inp2, const T* weight, int64_t N,
-                           int C, float eps) {
+// Row n by a warp. load(i) gives the pack of elements from i on, and may store it elsewhere; each pack is taken once,
+// and kept in `row` (C), shared memory of which a lane reads only what it wrote itself.
+template <class T, class Load>
+DEVICE void rmsnorm_row(T* out, float* rstd, T* row, const T* weight, int64_t n, int C, float eps, Load load) {
     constexpr int P = Pack<T>::size;
-    SMEM_DYNAMIC(T, rows);  // (kRmsRowsPerBlock, C); a lane reads only what it wrote itself
-    T* row = rows + threadIdx.y * C;
-    const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // whole warps leave together
     const int first = threadIdx.x * P, step = kWarp * P;
     float squares = 0;
     for (int c = first; c < C; c += step) {
-        Pack<T> x = load16_streaming(inp1 + n * C + c);
-        if constexpr (kResidual) {
-            const Pack<T> y = load16_streaming(inp2 + n * C + c);
-            for (int k = 0; k < P; k++) x[k] = from_float<T>(to_float(x[k]) + to_float(y[k]));
-            store16(residual + n * C + c, x);
-        }
+        const Pack<T> x = load(n * C + c);
         store16(row + c, x);
         for (int k = 0; k < P; k++) squares = fmaf(to_float(x[k]), to_float(x[k]), squares);
     }
@@ -58,6 +49,24 @@ __global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
         store16(out + n * C + c, y);
     }
     if (threadIdx.x == 0) rstd[n] = s;
+}
+
+template <class T, bool kResidual>
+__global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
+    rmsnorm_forward_kernel(T* residual, T* out, float* rstd, const T* inp1, const T* inp2, const T* weight, int64_t N,
+                           int C, float eps) {
+    SMEM_DYNAMIC(T, rows);  // (kRmsRowsPerBlock, C)
+    const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (n >= N) return;  // whole warps leave together
+    rmsnorm_row(out, rstd, rows + threadIdx.y * C, weight, n, C, eps, [=](int64_t i) {
+        Pack<T> x = load16_streaming(inp1 + i);
+        if constexpr (kResidual) {
+            const Pack<T> y = load16_streaming(inp2 + i);
+            for (int k = 0; k < x.size; k++) x[k] = from_float<T>(to_float(x[k]) + to_float(y[k]));
+            store16(residual + i, x);
+        }
+        return x;
+    });
 }
 
 template <class T, bool kResidual>

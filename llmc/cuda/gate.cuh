@@ -1,0 +1,29 @@
+/*
+A learned gate that sees the first G channels of a row:   sigmoid(weight . inp[0:G])
+
+  const GateOpening gate = gate_of(lane < G ? to_float(inp[n * C + lane]) : 0, lane < G ? to_float(weight[lane]) : 0);
+
+A warp takes one together, each lane a channel: G <= kWarp.
+*/
+#pragma once
+#include "llmc/base/check.h"     // require
+#include "llmc/base/op_types.h"  // GateOpening
+#include "llmc/cuda/device.cuh"  // warp_sum
+
+// With e^-|x| neither overflows, and the slope keeps its digits where the sigmoid is near one.
+DEVICE GateOpening gate_of(float inp, float weight) {
+    const float x = warp_sum(inp * weight), e = expf(-fabsf(x)), s = 1 / (1 + e);
+    return {x < 0 ? e * s : s, e * s * s};
+}
+
+// This lane's channel of the gate's `G` in a row; 0 beyond them.
+template <class T>
+DEVICE float gate_channel(const T* row, int G) {
+    const int lane = threadIdx.x % kWarp;
+    return lane < G ? to_float(row[lane]) : 0;
+}
+
+inline void check_gate(const char* op, int64_t G, int64_t C) {
+    require(G >= 1 && G <= kWarp && G <= C, "%s: a gate of %ld channels: expected at most %d and at most the row's %ld",
+            op, G, kWarp, C);
+}

@@ -1,0 +1,65 @@
+/*
+A linear layer in eight bits:   out = inp weight^T + bias,   by cuBLASLt (scales: llmc/base/fp8.h, quantise.cuh)
+
+  inp (N, C), weight (OC, C) e4m3     dout (N, OC) e5m2     out (N, OC), dinp (N, C) T =; dinp may be null
+  dweight (OC, C) f32 +=     bias (OC) T, may be null; its gradient is matmul.cuh's
+
+Math      products of a tile are added inside the tensor cores. Forward leaves them there (fast accumulation); backward,
+          whose sums go into the weights, has them brought to f32 every so often
+Work      one product each, along rows of both operands: backward takes the transposed copies
+Bytes     of N*C + OC*C + N*OC*sizeof(T) forward at least
+Accuracy  of the same codes: a sum of C products in any order, then 1 rounding to T; with fast accumulation the sum has
+          about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2) (test/matmul_fp8_cuda_test.cu)
+Requires  N, C, OC multiples of 16, pointers 16-byte aligned, sm_89; a bias: bf16, the library adds no f32 to products
+in eight bits. Neither speed nor accuracy measured on a GPU yet
+*/
+#pragma once
+#include "llmc/base/check.h"     // require
+#include "llmc/base/fp8.h"       // Quantised, check_fp8_layer
+#include "llmc/cuda/cublaslt.h"  // CublasLt, MatmulCall
+#include "llmc/cuda/device.cuh"  // Cuda
+#include "llmc/cuda/matmul.cuh"  // kDType
+
+inline constexpr int kOldestFp8 = 89;  // Ada
+
+inline void check_fp8_device(const Cuda& cuda, const char* op) {
+    require(cuda.compute_capability >= kOldestFp8,
+            "%s: %s has no products in fp8, which begin with Ada (sm_89), and this is sm_%d: train in bf16", op,
+            cuda.name.c_str(), cuda.compute_capability);
+}
+
+template <class T>
+void matmul_fp8_forward(Cuda& cuda, T* out, const Quantised<e4m3>& inp, const Quantised<e4m3>& weight, const T* bias) {
+    const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
+    check_fp8_layer("matmul_fp8_forward", N, C, OC);
+    check_fp8_device(cuda, "matmul_fp8_forward");
+    ensure(weight.cols == C);
+    cuda.cublaslt().run(cuda,
+                        {.m = N,
+                         .n = OC,
+                         .k = C,
+                         .transpose_b = true,
+                         .a = DType::e4m3,
+                         .b = DType::e4m3,
+                         .out = kDType<T>,
+                         .epilogue = bias ? Epilogue::bias : Epilogue::none,
+                         .fast_accumulate = true},
+                        out, inp.data, weight.data, bias, nullptr, nullptr, {inp.inverse_scale, weight.inverse_scale});
+}
+
+template <class T>
+void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantised<e5m2>& dout, const Quantised<e4m3>& inp,
+                         const Quantised<e4m3>& weight) {
+    const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
+    check_fp8_layer("matmul_fp8_backward", N, C, OC);
+    check_fp8_device(cuda, "matmul_fp8_backward");
+    ensure(weight.cols == C && dout.rows == N && dout.cols == OC);
+    MatmulCall call = {
+        .m = N, .n = C, .k = OC, .transpose_b = true, .a = DType::e5m2, .b = DType::e4m3, .out = kDType<T>};
+    if (dinp)
+        cuda.cublaslt().run(cuda, call, dinp, dout.data, weight.transposed, nullptr, nullptr, nullptr,
+                            {dout.inverse_scale, weight.inverse_scale});
+    call.m = OC, call.n = C, call.k = N, call.out = DType::f32, call.accumulate = true;
+    cuda.cublaslt().run(cuda, call, dweight, dout.transposed, inp.transposed, nullptr, nullptr, nullptr,
+                        {dout.inverse_scale, inp.inverse_scale});
+}

@@ -1,0 +1,120 @@
+/*
+A tensor in eight bits under one scale:   out = inp * MAX / max(max |inp|, 1e-12),   rounded (llmc/cpu/quantise.h)
+
+  inp (rows, cols) T     out (rows, cols) e4m3 or e5m2 =     out_transposed (cols, rows) =, may be null
+  amax, inverse_scale: one float in device memory each =
+
+Math      the maximum over bits, as integers: the same in any order, NaN above all numbers
+Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantise: a
+          block a tile of 128 x 128; a thread 16 elements of a row, kept in shared memory as bytes for the transposed
+          copy, of which it writes 16 rows of 4 columns
+Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
+          8 rows that are 16 apart, each time from 32 banks
+Bytes     absmax: n*sizeof(T); quantise: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy)
+Accuracy  the CPU's codes, bit for bit (test/quantise_cuda_test.cu)
+Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte aligned, rows up to 8 million (the
+          grid). One instruction converts two numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
+*/
+#pragma once
+#include <algorithm>
+#include "llmc/base/fp8.h"       // e4m3, e5m2, fp8_scale
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, fp8x2, launch
+
+inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
+inline constexpr int kQuantiseTile = 128, kQuantiseThreads = 256;
+
+DEVICE uint32_t block_max_bits(uint32_t bits, uint32_t* shared) {
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) bits = max(bits, __shfl_xor_sync(kAllLanes, bits, offset));
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    if (lane == 0) shared[warp] = bits;
+    __syncthreads();
+    for (int i = 0; i < kAbsmaxThreads / kWarp; i++) bits = max(bits, shared[i]);
+    return bits;
+}
+
+// out: a maximum for each block
+template <class T>
+__global__ void __launch_bounds__(kAbsmaxThreads) absmax_kernel(float* out, const T* inp, int64_t n) {
+    SMEM_STATIC(uint32_t, shared, [kAbsmaxThreads / kWarp]);
+    uint32_t bits = 0;
+    const int64_t step = int64_t(gridDim.x) * kAbsmaxThreads * Pack<T>::size;
+    for (int64_t i = (int64_t(blockIdx.x) * kAbsmaxThreads + threadIdx.x) * Pack<T>::size; i < n; i += step) {
+        const Pack<T> x = load16_below(inp, i, n);
+        for (int k = 0; k < x.size; k++) bits = max(bits, __float_as_uint(to_float(x[k])) & 0x7FFFFFFF);
+    }
+    bits = block_max_bits(bits, shared);
+    if (threadIdx.x == 0) out[blockIdx.x] = __uint_as_float(bits);
+}
+
+template <class T>
+void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n) {
+    const int64_t most = int64_t(cuda.num_sms) * kAbsmaxBlocksPerSm;
+    const int64_t blocks = std::clamp<int64_t>(ceil_div(n, kAbsmaxThreads * Pack<T>::size), 1, most);
+    float* largest = blocks == 1 ? amax : cuda.workspace_of<float>(most);
+    launch(cuda, "absmax", absmax_kernel<T>, unsigned(blocks), kAbsmaxThreads, 0, largest, inp, n);
+    if (blocks > 1) launch(cuda, "absmax", absmax_kernel<float>, 1, kAbsmaxThreads, 0, amax, largest, blocks);
+}
+
+template <class Fp8, class T>
+__global__ void __launch_bounds__(kQuantiseThreads)
+    quantise_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax, int64_t rows,
+                    int64_t cols) {
+    constexpr int kUnit = 16;                      // elements: 16 bytes of out
+    constexpr int kUnits = kQuantiseTile / kUnit;  // of a row of the tile, and of a column
+    constexpr int kWords = kQuantiseTile / 4;      // of a row
+    SMEM_STATIC(uint32_t, tile, [kQuantiseTile][kWords]);
+    const float scale = fp8_scale<Fp8>(*amax);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = 1 / scale;
+    const int64_t row = int64_t(blockIdx.y) * kQuantiseTile, col = int64_t(blockIdx.x) * kQuantiseTile;
+#pragma unroll
+    for (int i = 0; i < kQuantiseTile * kUnits / kQuantiseThreads; i++) {
+        const int at = i * kQuantiseThreads + int(threadIdx.x), r = at / kUnits, unit = at % kUnits;
+        if (row + r >= rows || col + unit * kUnit >= cols) continue;
+        const int64_t from = (row + r) * cols + col + unit * kUnit;
+        Pack<uint32_t> words;
+#pragma unroll
+        for (int first = 0; first < kUnit; first += Pack<T>::size) {
+            const Pack<T> x = load16_streaming(inp + from + first);
+#pragma unroll
+            for (int k = 0; k < x.size; k += 4) {
+                const uint32_t low = fp8x2<Fp8>(to_float(x[k]) * scale, to_float(x[k + 1]) * scale);
+                const uint32_t high = fp8x2<Fp8>(to_float(x[k + 2]) * scale, to_float(x[k + 3]) * scale);
+                words[(first + k) / 4] = low | high << 16;
+            }
+        }
+        store16(reinterpret_cast<uint32_t*>(out + from), words);
+        if (out_transposed) store16(&tile[r][4 * (unit ^ r / kUnit)], words);
+    }
+    if (!out_transposed) return;
+    __syncthreads();
+    // Four columns of sixteen rows: lanes share columns, so that a warp writes whole rows of the transposed copy.
+    const int r = int(threadIdx.x) % kUnits * kUnit, c = int(threadIdx.x) / kUnits * 4;
+    if (row + r >= rows || col + c >= cols) return;
+    Pack<uint32_t> columns[4];
+#pragma unroll
+    for (int k = 0; k < kUnit; k += 4) {
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) word[i] = tile[r + k + i][(c / kUnit ^ r / kUnit) * 4 + c / 4 % 4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            columns[j][k / 4] = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) columns[j][k / 4] |= (word[i] >> 8 * j & 0xFF) << 8 * i;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        store16(reinterpret_cast<uint32_t*>(out_transposed + (col + c + j) * rows + row + r), columns[j]);
+}
+
+template <class Fp8, class T>
+void quantise(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
+              int64_t rows, int64_t cols) {
+    require(cols % kFp8Multiple == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
+            "quantise of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
+    launch(cuda, "quantise", quantise_kernel<Fp8, T>,
+           dim3(unsigned(ceil_div(cols, kQuantiseTile)), unsigned(ceil_div(rows, kQuantiseTile))), kQuantiseThreads, 0,
+           out, out_transposed, inverse_scale, inp, amax, rows, cols);
+}

@@ -1,17 +1,26 @@
-// From text to a folder of shards, in two passes: look (sizes, symbols, hashes), then encode. One document is mapped at
-// a time, and encoded in pieces, so the text may be larger than the memory.
+// From text to a folder of shards: look first (how to split; what a tokenizer is made of, if one is), then encode.
 #include "llmc/data/dataset.h"
-#include <fnmatch.h>
+#include <unistd.h>
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <deque>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include "llmc/base/check.h"      // require, ensure
-#include "llmc/base/hash.h"       // xxh3, hex64
-#include "llmc/base/file.h"       // MappedFile, xxh3, write_file_atomically
-#include "llmc/data/shards.h"     // ShardWriter, kUnfinishedFolder
-#include "llmc/data/stories.h"    // tell_stories
-#include "llmc/data/tokenizer.h"  // Tokenizer, Symbols
+#include <thread>
+#include "llmc/base/check.h"         // require, ensure
+#include "llmc/base/file.h"          // FileWriter, read_file, write_file_atomically
+#include "llmc/base/hash.h"          // xxh3, hex64
+#include "llmc/base/rng.h"           // mix64
+#include "llmc/data/bpe_training.h"  // PieceCounts, train_bpe
+#include "llmc/data/documents.h"     // DocumentReader, Source
+#include "llmc/data/progress.h"      // Progress
+#include "llmc/data/shards.h"        // ShardWriter
+#include "llmc/data/staging.h"       // Staging
+#include "llmc/data/stories.h"       // tell_stories
+#include "llmc/data/tokenizer.h"     // Tokenizer, Symbols
 
 namespace {
 namespace fs = std::filesystem;
@@ -19,156 +28,13 @@ using Json = nlohmann::ordered_json;
 
 long long ll(int64_t value) { return value; }
 
-bool is_text_file(const fs::path& path) { return path.extension() == ".txt" || path.extension() == ".md"; }
-
-// The text files of a folder, sorted by path; empty ones have nothing to say.
-std::vector<std::string> text_files_in(const std::string& folder) {
-    std::vector<std::string> paths;
-    std::error_code error;
-    for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-        if (at->is_regular_file(error) && is_text_file(at->path()) && at->file_size(error) > 0)
-            paths.push_back(at->path().string());
-    require(!error, "cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
-    require(!paths.empty(), "%s has no text: expected .txt or .md files that are not empty, in it or in folders below",
-            folder.c_str());
-    std::sort(paths.begin(), paths.end());
-    return paths;
-}
-
-std::vector<std::string> documents_of(const std::vector<std::string>& inputs) {
-    std::vector<std::string> paths;
-    for (const std::string& input : inputs) {
-        require(fs::exists(input), "%s: no such file or folder", input.c_str());
-        if (fs::is_directory(input)) {
-            const std::vector<std::string> inside = text_files_in(input);
-            paths.insert(paths.end(), inside.begin(), inside.end());
-        } else {
-            require(!fs::is_regular_file(input) || fs::file_size(input) > 0, "%s is empty: expected text",
-                    input.c_str());
-            paths.push_back(input);
-        }
-    }
-    return paths;
-}
-
-// Calls f(name, text) for each document in turn: the files, or the stories.
-template <class F>
-void for_each_document(const std::vector<std::string>& paths, const Stories& stories, F f) {
-    for (const std::string& path : paths) {
-        const MappedFile file(path);
-        f(path, std::string_view(file.data(), file.size()));
-    }
-    if (paths.empty()) f("the built-in stories", std::string_view(stories.text));
-}
-
-// One split being written: PREFIX_000000.bin and so on, each full but the last.
-struct SplitWriter {
-    std::string prefix;
-    int vocab_size;
-    int64_t shard_tokens;
-    int num_shards = 0;
-    std::unique_ptr<ShardWriter> shard = nullptr;
-
-    void append(const int32_t* ids, int64_t n) {
-        while (n > 0) {
-            if (!shard) shard = std::make_unique<ShardWriter>(prefix + format("_%06d.bin", num_shards++), vocab_size);
-            const int64_t now = std::min(n, shard_tokens - shard->num_tokens());
-            shard->append(ids, now);
-            ids += now;
-            n -= now;
-            if (shard->num_tokens() == shard_tokens) finish();
-        }
-    }
-    void finish() {
-        if (shard) shard->finish();
-        shard.reset();
-    }
-};
-
-// DIR/unfinished/ while it is being filled.
-class Staging {
-public:
-    explicit Staging(const std::string& out) : out_(out), folder_(fs::path(out) / kUnfinishedFolder) {
-        make_folders(out);
-        mixture_ = fs::exists(folder_);
-        empty();
-        make_folders(folder_);
-    }
-    // After an error before commit() the folder is as it was, marked as a mixture if it was one.
-    ~Staging() {
-        if (done_) return;
-        empty();
-        std::error_code ignored;
-        if (!mixture_) fs::remove(folder_, ignored);
-    }
-    Staging(const Staging&) = delete;
-    Staging& operator=(const Staging&) = delete;
-
-    std::string path(const std::string& name) const { return folder_ / name; }
-
-    // Replaces what an earlier run left in DIR. dataset.json goes first and comes last.
-    void commit() {
-        mixture_ = true;
-        sync_folder(folder_);
-        sync_folder(out_);
-        remove(out_ / "dataset.json");
-        for (const fs::path& old : ours_in(out_)) remove(old);
-        for (const fs::path& made : ours_in(folder_)) move(made);
-        move(folder_ / "dataset.json");
-        sync_folder(out_);
-        remove(folder_);
-        sync_folder(out_);
-        done_ = true;
-    }
-
-private:
-    // Shards and tokenizer, by their names; whatever else a user keeps there is not touched.
-    static bool is_ours(const std::string& name) {
-        for (const char* pattern :
-             {"train_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "val_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "tokenizer.json"})
-            if (fnmatch(pattern, name.c_str(), 0) == 0) return true;
-        return false;
-    }
-    static std::vector<fs::path> ours_in(const fs::path& folder) {
-        std::vector<fs::path> paths;
-        std::error_code error;
-        for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-            const std::string name = at->path().filename();
-            if (is_ours(name)) paths.push_back(at->path());
-        }
-        require(!error, "cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
-        return paths;
-    }
-    static void remove(const fs::path& path) {
-        std::error_code error;
-        fs::remove(path, error);
-        require(!error, "cannot remove %s: %s", path.c_str(), error.message().c_str());
-    }
-    void move(const fs::path& made) const {
-        std::error_code error;
-        fs::rename(made, out_ / made.filename(), error);
-        require(!error, "cannot move %s to %s: %s", made.c_str(), out_.c_str(), error.message().c_str());
-    }
-    void empty() const {
-        std::error_code error;
-        for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error))
-            fs::remove_all(at->path(), error);
-    }
-
-    fs::path out_, folder_;
-    bool mixture_ = false, done_ = false;
-};
-
-// The end of the piece of text that starts at `at`: about a megabyte on, and not inside a UTF-8 sequence.
-size_t piece_end(std::string_view text, size_t at) {
-    size_t end = std::min(at + (size_t(1) << 20), text.size());
-    while (end < text.size() && (text[end] & 0xC0) == 0x80) end++;
-    return end;
+// nanochat's tokens for conversations go with its pattern.
+std::vector<std::string> special_tokens_of(const std::string& pattern) {
+    if (pattern == "nanochat") return nanochat_special_tokens();
+    return {"<|endoftext|>"};
 }
 
 void check(const DatasetConfig& config) {
-    require(config.tokenizer == "char" || config.tokenizer == "byte", "--tokenizer %s: expected char or byte",
-            config.tokenizer.c_str());
     require(config.val_fraction >= 0 && config.val_fraction < 1, "--val-fraction %g: expected at least 0 and below 1",
             config.val_fraction);
     require(config.shard_tokens >= 1 && config.shard_tokens <= kMaxShardTokens,
@@ -178,86 +44,458 @@ void check(const DatasetConfig& config) {
     require(config.inputs.empty() != (config.stories_bytes == 0),
             "expected either text files or folders, or --stories BYTES");
     require(config.stories_bytes >= 0, "--stories %lld: expected a number of bytes above 0", ll(config.stories_bytes));
+    require(config.tokenizer_bytes > 0, "--tokenizer-bytes %lld: expected at least 1", ll(config.tokenizer_bytes));
+    require(config.threads >= 0, "--threads %d: expected 1 or more, or 0 for all cores", config.threads);
+    document_format(config.format);
+    if (config.train_tokenizer) {
+        split_pattern(config.pattern);
+        const int least = 256 + int(special_tokens_of(config.pattern).size());
+        require(config.vocab_size >= least, "--vocab-size %d: expected at least %d, the bytes and the special tokens",
+                config.vocab_size, least);
+    }
 }
-}  // namespace
 
-DatasetSummary prepare_dataset(const DatasetConfig& config) {
-    check(config);
-    const std::vector<std::string> paths = documents_of(config.inputs);
-    Stories stories;
-    if (paths.empty()) stories = tell_stories(config.stories_bytes, config.seed);
+// What a separator on the command line stands for.
+std::string unescaped(const std::string& text) {
+    std::string result;
+    for (size_t i = 0; i < text.size(); i++) {
+        const char next = text[i] == '\\' && i + 1 < text.size() ? text[i + 1] : '\0';
+        const char meant = next == 'n' ? '\n' : next == 'r' ? '\r' : next == 't' ? '\t' : next == '\\' ? '\\' : '\0';
+        result += meant ? meant : text[i];
+        if (meant) i++;
+    }
+    return result;
+}
 
-    // First pass: what there is.
-    Symbols symbols;
-    Json sources = Json::array();
-    const bool chars = config.tokenizer == "char";
-    const bool separated = !chars && paths.size() > 1;
-    int64_t num_tokens = 0;
-    for_each_document(paths, stories, [&](const std::string& name, std::string_view text) {
-        num_tokens += chars ? symbols.add(text, name) : int64_t(text.size()) + separated;
-        const size_t zero = separated ? text.find('\0') : std::string_view::npos;
+// Standard input as a file: it can be read only once, and a dataset may need two looks.
+Source standard_input(const std::string& path, std::optional<DocumentFormat> type) {
+    FileWriter file(path);
+    std::vector<char> buffer(size_t(1) << 20);
+    int64_t bytes = 0;
+    for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), stdin)) > 0; bytes += int64_t(n))
+        file.write(buffer.data(), n);
+    require(!ferror(stdin), "cannot read standard input");
+    require(bytes > 0, "standard input is empty: expected text");
+    return {path, "standard input", type.value_or(DocumentFormat::text), false, bytes};
+}
+
+// GPT-2's vocab.bpe, from the script beside this program, or that of the current folder.
+std::string gpt2_tokenizer_file() {
+    std::error_code ignored;
+    fs::path script = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "gpt2_tokenizer.sh";
+    if (!fs::exists(script)) script = "data/gpt2_tokenizer.sh";
+    require(fs::exists(script), "%s is missing, which gets GPT-2's tokenizer: run this from the repository's folder",
+            script.c_str());
+    const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(("exec '" + script.string() + "'").c_str(), "re"), pclose);
+    require(pipe, "cannot start %s", script.c_str());
+    std::string last, line;
+    for (int c; (c = fgetc(pipe.get())) != EOF;) {
+        if (c != '\n') line += char(c);
+        if (c == '\n') last.swap(line), line.clear();
+    }
+    require(fs::exists(last), "--tokenizer gpt2: %s did not get it", script.c_str());
+    return last;
+}
+
+// Which documents are for validation, beside what the reader says.
+struct Split {
+    double hash_fraction = 0;  // those whose hash is in so large a part of all
+    uint64_t seed = 0;
+    int64_t validation_byte = ReadOptions::kNever, validation_document = ReadOptions::kNever;
+
+    bool is_validation(const Piece& piece, uint64_t text_hash) const {
+        if (piece.validation) return true;
+        const uint64_t hash = piece.document_hash ? piece.document_hash : text_hash;
+        return double(mix64(hash ^ mix64(seed)) >> 11) * 0x1p-53 < hash_fraction;
+    }
+};
+
+// A dataset being made.
+class Maker {
+public:
+    explicit Maker(const DatasetConfig& config) : config_(config) {
+        num_threads_ = config.threads > 0 ? config.threads : int(std::thread::hardware_concurrency());
+        num_threads_ = std::max(num_threads_, 1);
+        options_.field = config.field;
+        options_.separator = unescaped(config.document_separator);
+    }
+
+    DatasetSummary make() {
+        find_sources();
+        Staging staging(config_.out);
+        for (Source& source : sources_)
+            if (source.path == "-") source = standard_input(staging.path("input"), document_format(config_.format));
+        for (const Source& source : sources_) total_bytes_ += source.bytes;
+        is_plain_ = options_.separator.empty() && std::all_of(sources_.begin(), sources_.end(), [](const Source& s) {
+                        return s.format == DocumentFormat::text;
+                    });
+        plan_split();
+        options_.validation_byte = split_.validation_byte;
+        options_.validation_document = split_.validation_document;
+        get_tokenizer(staging);
+        separator_ = is_plain_ && sources_.size() == 1 ? -1 : tokenizer_.separator();
+        if (!config_.train_tokenizer) save_tokenizer(tokenizer_, staging.path("tokenizer.json"));
+
+        const Journal journal = staging.resume(key(read_file(staging.path("tokenizer.json"))));
+        if (!encode_all(staging, journal)) {
+            std::fprintf(stderr, "the text is not what %s was made of: beginning anew\n", staging.path("").c_str());
+            staging.start_over();
+            ensure(encode_all(staging, {}));
+        }
+        write_file_atomically(staging.path("dataset.json"),
+                              description().dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+        staging.commit();
+        return summary_;
+    }
+
+private:
+    struct Part {
+        uint64_t text_hash;
+        bool begins, validation, skipped;
+        int64_t bytes, num_ids;
+    };
+    struct Encoded {
+        std::vector<Part> parts;  // one for each piece
+        std::vector<int32_t> ids;
+        int64_t source_bytes;
+    };
+
+    // One split being written: NAME_000000.bin and so on, each full but the last.
+    struct SplitWriter {
+        const Staging& staging;
+        const char* name;
+        int vocab_size;
+        int64_t shard_tokens;
+        ShardMark mark;  // of the last full shard
+        std::unique_ptr<ShardWriter> shard = nullptr;
+
+        // Tokens of a piece from number `done` of it on. True if a shard was filled.
+        bool append(const int32_t* ids, int64_t n, ShardMark now) {
+            const int before = mark.shards;
+            while (n > 0) {
+                if (!shard)
+                    shard = std::make_unique<ShardWriter>(staging.path(format("%s_%06d.bin", name, mark.shards)),
+                                                          vocab_size);
+                const int64_t fits = std::min(n, shard_tokens - shard->num_tokens());
+                shard->append(ids, fits);
+                ids += fits;
+                n -= fits;
+                now.tokens += fits;
+                if (shard->num_tokens() < shard_tokens) continue;
+                shard->finish();
+                shard.reset();
+                now.shards = mark.shards + 1;
+                mark = now;
+            }
+            return mark.shards > before;
+        }
+        int64_t num_tokens() const { return mark.shards * shard_tokens + (shard ? shard->num_tokens() : 0); }
+        // The number of shards.
+        int finish() {
+            if (!shard) return mark.shards;
+            shard->finish();
+            shard.reset();
+            return mark.shards + 1;
+        }
+    };
+
+    void find_sources() {
+        if (config_.stories_bytes > 0) {
+            const auto stories = std::make_shared<Stories>(tell_stories(config_.stories_bytes, config_.seed));
+            num_stories_ = stories->num_stories;
+            sources_ = {{.path = "",
+                         .name = "the built-in stories",
+                         .bytes = int64_t(stories->text.size()),
+                         .content = std::shared_ptr<const std::string>(stories, &stories->text)}};
+        }
+        const auto add = [&](const std::vector<std::string>& inputs, bool validation) {
+            for (const std::string& input : inputs) {
+                std::vector<Source> found = {{.path = "-", .name = "standard input"}};
+                if (input != "-") found = sources_of({input}, document_format(config_.format), validation);
+                sources_.insert(sources_.end(), found.begin(), found.end());
+            }
+        };
+        add(config_.inputs, false);
+        add(config_.val_inputs, true);
+    }
+
+    DocumentReader reader() const { return DocumentReader(sources_, options_); }
+
+    void plan_split() {
+        const double fraction = config_.val_fraction;
+        split_.seed = config_.seed;
+        if (fraction == 0 || !config_.val_inputs.empty()) return;
+        const double enough = 10 / fraction;
+        if (is_plain_ && double(sources_.size()) < enough) {
+            split_.validation_byte = int64_t(double(total_bytes_) * (1 - fraction));  // as nanoGPT rounds
+            require(split_.validation_byte > 0 && split_.validation_byte < total_bytes_,
+                    "%lld bytes are too few to keep a fraction of %g for validation: expected at least one on each "
+                    "side; give more text, or another --val-fraction",
+                    ll(total_bytes_), fraction);
+            return;
+        }
+        DocumentReader first = reader();
+        while (double(first.num_documents()) < enough && first.next()) continue;
+        const int64_t documents = first.num_documents();
+        if (double(documents) >= enough) {
+            split_.hash_fraction = fraction;
+            return;
+        }
+        require(documents >= 2,
+                "%lld document: expected at least two, so that one can be kept for validation; give --val-input, or "
+                "--val-fraction 0",
+                ll(documents));
+        split_.validation_document = documents - std::max<int64_t>(1, int64_t(double(documents) * fraction));
+    }
+
+    // Calls f(text, where) for every piece, in order.
+    template <class F>
+    void for_each_piece(const char* verb, const ReadOptions& options, F f) const {
+        DocumentReader documents(sources_, options);
+        Progress progress(verb);
+        ProgressState state;
+        int64_t source_bytes = 0;
+        std::string scratch;
+        while (const std::optional<DocumentBatch> batch = documents.next()) {
+            for (const Piece& piece : batch->pieces) {
+                const std::string_view text = text_of(*batch, piece, config_.field, scratch);
+                f(text, where(*batch->source, piece));
+                state.text_bytes += int64_t(text.size());
+            }
+            source_bytes += batch->source_bytes;
+            state.fraction = double(source_bytes) / double(total_bytes_);
+            progress.show(state);
+        }
+    }
+
+    void get_tokenizer(const Staging& staging) {
+        if (config_.train_tokenizer) {
+            tokenizer_ = trained_tokenizer(staging);
+        } else if (config_.tokenizer == "byte") {
+            tokenizer_ = byte_tokenizer();
+        } else if (config_.tokenizer == "char") {
+            Symbols symbols;
+            // Whole texts: what is for validation does not matter, and an error tells its place in the file.
+            ReadOptions whole = options_;
+            whole.validation_byte = ReadOptions::kNever;
+            for_each_piece("looking", whole,
+                           [&](std::string_view text, const std::string& where) { symbols.add(text, where); });
+            tokenizer_ = char_tokenizer(symbols);
+        } else {
+            tokenizer_ = load_tokenizer(config_.tokenizer == "gpt2" ? gpt2_tokenizer_file() : config_.tokenizer);
+        }
+    }
+
+    // The one that an earlier run has trained on the same files, or a new one.
+    Tokenizer trained_tokenizer(const Staging& staging) const {
+        const std::string path = staging.path("tokenizer.json"), key_path = staging.path("tokenizer_key");
+        std::string all =
+            format("%d %s %lld %s %lld %s ", config_.vocab_size, config_.pattern.c_str(), ll(config_.tokenizer_bytes),
+                   config_.field.c_str(), ll(int64_t(options_.separator.size())), options_.separator.c_str()) +
+            key("");
+        for (const Source& source : sources_) {
+            std::error_code ignored;  // the stories are in no file
+            const auto time = fs::last_write_time(source.path, ignored).time_since_epoch().count();
+            all += format("%s %lld %lld ", source.name.c_str(), ll(source.bytes), ll(int64_t(time)));
+        }
+        const std::string key = hex64(xxh3(all.data(), all.size()));
+        if (fs::exists(key_path) && read_file(key_path) == key && fs::exists(path)) return load_tokenizer(path);
+
+        const Tokenizer tokenizer = train_bpe(
+            count_pieces(), {.vocab_size = config_.vocab_size, .special_tokens = special_tokens_of(config_.pattern)});
+        save_tokenizer(tokenizer, path);
+        write_file_atomically(key_path, key);
+        return tokenizer;
+    }
+
+    // Of the documents for training, up to tokenizer_bytes of the files. Every thread has counts of its own; the sum
+    // does not depend on which thread had which document.
+    PieceCounts count_pieces() const {
+        std::vector<PieceCounts> counts(size_t(num_threads_), PieceCounts(config_.pattern));
+        const auto add = [this](PieceCounts& to, const DocumentBatch& batch) {
+            std::string scratch;
+            int64_t bytes = 0;
+            for (const Piece& piece : batch.pieces) {
+                const std::string_view text = text_of(batch, piece, config_.field, scratch);
+                if (!split_.is_validation(piece, xxh3(text.data(), text.size()))) to.add(text);
+                bytes += int64_t(text.size());
+            }
+            return bytes;
+        };
+        std::vector<std::future<int64_t>> under_way(counts.size());
+        DocumentReader documents = reader();
+        Progress progress("counting words");
+        ProgressState state;
+        int64_t source_bytes = 0;
+        for (size_t i = 0; source_bytes < config_.tokenizer_bytes; i = (i + 1) % counts.size()) {
+            std::optional<DocumentBatch> batch = documents.next();
+            if (!batch) break;
+            if (under_way[i].valid()) state.text_bytes += under_way[i].get();
+            source_bytes += batch->source_bytes;
+            under_way[i] = std::async(std::launch::async,
+                                      [&add, &to = counts[i], batch = std::move(*batch)] { return add(to, batch); });
+            state.fraction = double(source_bytes) / double(std::min(total_bytes_, config_.tokenizer_bytes));
+            progress.show(state);
+        }
+        for (std::future<int64_t>& future : under_way)
+            if (future.valid()) future.get();
+        for (size_t i = 1; i < counts.size(); i++) counts[0].add(counts[i]);
+        return std::move(counts[0]);
+    }
+
+    // What finished shards depend on, beside the text.
+    std::string key(const std::string& tokenizer_json) const {
+        const std::string all = format("%d %.17g %llu %lld %lld %lld ", separator_, split_.hash_fraction,
+                                       static_cast<unsigned long long>(split_.seed), ll(split_.validation_byte),
+                                       ll(split_.validation_document), ll(config_.shard_tokens)) +
+                                tokenizer_json;
+        return hex64(xxh3(all.data(), all.size()));
+    }
+
+    Encoded encode(const DocumentBatch& batch, int64_t first_piece, const Journal& done) const {
+        Encoded result{{}, {}, batch.source_bytes};
+        std::string scratch;
+        for (size_t i = 0; i < batch.pieces.size(); i++) {
+            const Piece& piece = batch.pieces[i];
+            const std::string_view text = text_of(batch, piece, config_.field, scratch);
+            const uint64_t hash = xxh3(text.data(), text.size());
+            const bool validation = split_.is_validation(piece, hash);
+            const bool skipped = first_piece + int64_t(i) < (validation ? done.val : done.train).piece;
+            const size_t before = result.ids.size();
+            if (!skipped && !text.empty()) {
+                const std::string place = where(*batch.source, piece);
+                if (separator_ >= 0 && piece.begins) result.ids.push_back(separator_);
+                if (separator_ >= 0 && tokenizer_.kind == TokenizerKind::bytes) check_no_zero(text, place);
+                const std::vector<int32_t> ids = tokenizer_.encode(text, place, 1);
+                result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+            }
+            result.parts.push_back({hash, piece.begins && !text.empty(), validation, skipped, int64_t(text.size()),
+                                    int64_t(result.ids.size() - before)});
+        }
+        return result;
+    }
+
+    static void check_no_zero(std::string_view text, const std::string& place) {
+        const size_t zero = text.find('\0');
         require(
             zero == std::string_view::npos,
             "%s has a zero byte at offset %zu, which is what separates documents; is it UTF-16? convert it to UTF-8",
-            name.c_str(), zero);
-        if (!paths.empty())
-            sources.push_back(
-                {{"path", name}, {"bytes", text.size()}, {"xxh3", hex64(xxh3(text.data(), text.size()))}});
-    });
-    const Tokenizer tokenizer = chars ? char_tokenizer(symbols) : byte_tokenizer();
-
-    DatasetSummary summary;
-    summary.vocab_size = tokenizer.vocab_size();
-    summary.train_tokens = int64_t(double(num_tokens) * (1 - config.val_fraction));  // as nanoGPT rounds
-    summary.val_tokens = num_tokens - summary.train_tokens;
-    require(summary.train_tokens > 0 && (summary.val_tokens > 0 || config.val_fraction == 0),
-            "%lld tokens are too few to keep a fraction of %g for validation: expected at least one on each side; give "
-            "more "
-            "text, or another --val-fraction",
-            ll(num_tokens), config.val_fraction);
-
-    // Second pass: encode.
-    Staging staging(config.out);
-    SplitWriter train{staging.path("train"), tokenizer.vocab_size(), config.shard_tokens};
-    SplitWriter val{staging.path("val"), tokenizer.vocab_size(), config.shard_tokens};
-    int64_t done = 0;
-    const auto append = [&](const std::vector<int32_t>& ids) {
-        const int64_t n = int64_t(ids.size());
-        const int64_t for_train = std::clamp<int64_t>(summary.train_tokens - done, 0, n);
-        train.append(ids.data(), for_train);
-        val.append(ids.data() + for_train, n - for_train);
-        done += n;
-    };
-    for_each_document(paths, stories, [&](const std::string& name, std::string_view text) {
-        if (separated) append({tokenizer.separator()});
-        for (size_t at = 0; at < text.size();) {
-            const size_t end = piece_end(text, at);
-            append(tokenizer.encode(text.substr(at, end - at), name));
-            at = end;
-        }
-    });
-    require(done == num_tokens, "the text changed while it was read: %lld tokens, then %lld; run data/prepare again",
-            ll(num_tokens), ll(done));
-    train.finish();
-    val.finish();
-    summary.train_shards = train.num_shards;
-    summary.val_shards = val.num_shards;
-
-    save_tokenizer(tokenizer, staging.path("tokenizer.json"));
-    Json json = {
-        {"tokenizer", tokenizer.name()},        {"vocab_size", summary.vocab_size},
-        {"train_tokens", summary.train_tokens}, {"train_shards", summary.train_shards},
-        {"val_tokens", summary.val_tokens},     {"val_shards", summary.val_shards},
-    };
-    if (paths.empty()) {
-        json["stories"] = {{"seed", config.seed}, {"stories", stories.num_stories}, {"bytes", stories.text.size()}};
-        // Stories are ASCII, so a token is a byte for both tokenizers.
-        json["entropy_nats_per_token"] = stories_nats_per_byte();
-    } else {
-        json["sources"] = sources;
+            place.c_str(), zero);
     }
-    write_file_atomically(staging.path("dataset.json"),
-                          json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-    staging.commit();
-    return summary;
+
+    // False if the text is not what the finished shards in `done` were made of.
+    bool encode_all(Staging& staging, const Journal& done) {
+        SplitWriter train{staging, "train", tokenizer_.vocab_size(), config_.shard_tokens, done.train};
+        SplitWriter val{staging, "val", tokenizer_.vocab_size(), config_.shard_tokens, done.val};
+        summary_ = {};
+        summary_.kept_shards = done.train.shards + done.val.shards;
+        DocumentReader documents = reader();
+        Progress progress("tokenizing");
+        ProgressState state;
+        int64_t read_pieces = 0, written_pieces = 0, source_bytes = 0;
+        uint64_t text_hash = 0;
+        bool same_text = true;
+
+        const auto write = [&](const Encoded& encoded) {
+            const int32_t* ids = encoded.ids.data();
+            for (const Part& part : encoded.parts) {
+                text_hash = mix64(text_hash + Rng::kStep) ^ (part.text_hash + part.begins);
+                SplitWriter& split = part.validation ? val : train;
+                const ShardMark& mark = part.validation ? done.val : done.train;
+                ShardMark now{0, written_pieces, 0, text_hash};
+                if (mark.shards > 0 && written_pieces == mark.piece) {
+                    now.tokens = mark.tokens;
+                    same_text = same_text && text_hash == mark.text_hash && part.num_ids >= mark.tokens;
+                    if (!same_text) return;
+                }
+                if (!part.skipped && split.append(ids + now.tokens, part.num_ids - now.tokens, now))
+                    staging.save({train.mark, val.mark});
+                ids += part.num_ids;
+                state.text_bytes += part.bytes;
+                summary_.documents += part.begins;
+                written_pieces++;
+            }
+            source_bytes += encoded.source_bytes;
+            state.tokens = train.num_tokens() + val.num_tokens();
+            state.fraction = double(source_bytes) / double(total_bytes_);
+            if (encoded.ids.empty()) progress.restart(state);
+            progress.show(state);
+        };
+
+        // Behind the texts that are being encoded, the one that is read and the one that is written.
+        std::deque<std::future<Encoded>> under_way;
+        const auto write_next = [&] {
+            const Encoded encoded = under_way.front().get();
+            under_way.pop_front();
+            write(encoded);
+        };
+        while (std::optional<DocumentBatch> batch = documents.next()) {
+            const int64_t first_piece = read_pieces;
+            read_pieces += int64_t(batch->pieces.size());
+            under_way.push_back(std::async(std::launch::async, [this, first_piece, &done, batch = std::move(*batch)] {
+                return encode(batch, first_piece, done);
+            }));
+            if (int(under_way.size()) > num_threads_) write_next();
+            if (!same_text) return false;
+        }
+        while (same_text && !under_way.empty()) write_next();
+        // Marks that were not met: there is less text now.
+        if (!same_text || (done.train.shards > 0 && done.train.piece >= written_pieces) ||
+            (done.val.shards > 0 && done.val.piece >= written_pieces))
+            return false;
+
+        summary_.text_bytes = state.text_bytes;
+        summary_.train_tokens = train.num_tokens();
+        summary_.val_tokens = val.num_tokens();
+        const bool needs_val = config_.val_fraction > 0 || !config_.val_inputs.empty();
+        require(summary_.train_tokens > 0 && (summary_.val_tokens > 0 || !needs_val),
+                "%lld documents with %lld tokens for training and %lld for validation: expected at least one on each "
+                "side; give more text, another --val-fraction or --seed, or --val-input",
+                ll(summary_.documents), ll(summary_.train_tokens), ll(summary_.val_tokens));
+        summary_.train_shards = train.finish();
+        summary_.val_shards = val.finish();
+        summary_.vocab_size = tokenizer_.vocab_size();
+        summary_.tokenizer = tokenizer_.name();
+        hashes_ = documents.hashes();
+        return true;
+    }
+
+    Json description() const {
+        Json json = {
+            {"tokenizer", summary_.tokenizer},       {"vocab_size", summary_.vocab_size},
+            {"train_tokens", summary_.train_tokens}, {"train_shards", summary_.train_shards},
+            {"val_tokens", summary_.val_tokens},     {"val_shards", summary_.val_shards},
+            {"documents", summary_.documents},       {"bytes", summary_.text_bytes},
+        };
+        if (config_.stories_bytes > 0) {
+            json["stories"] = {{"seed", config_.seed}, {"stories", num_stories_}, {"bytes", total_bytes_}};
+            // Stories are ASCII, so a token of these tokenizers is a byte.
+            if (summary_.tokenizer == "byte" || summary_.tokenizer == "char")
+                json["entropy_nats_per_token"] = stories_nats_per_byte();
+            return json;
+        }
+        json["sources"] = Json::array();
+        for (size_t i = 0; i < sources_.size(); i++)
+            json["sources"].push_back(
+                {{"path", sources_[i].name}, {"bytes", sources_[i].bytes}, {"xxh3", hex64(hashes_[i])}});
+        return json;
+    }
+
+    const DatasetConfig& config_;
+    ReadOptions options_;
+    int num_threads_ = 1;
+    std::vector<Source> sources_;
+    int64_t num_stories_ = 0, total_bytes_ = 0;
+    bool is_plain_ = false;  // whole text files
+    Split split_;
+    Tokenizer tokenizer_;
+    int32_t separator_ = -1;  // before each document; -1: none
+    DatasetSummary summary_;
+    std::vector<uint64_t> hashes_;
+};
+}  // namespace
+
+DatasetSummary make_dataset(const DatasetConfig& config) {
+    check(config);
+    return Maker(config).make();
 }

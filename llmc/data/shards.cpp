@@ -2,6 +2,7 @@
 #include "llmc/data/shards.h"
 #include <fcntl.h>
 #include <unistd.h>
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstdio>
@@ -18,11 +19,11 @@ struct Kind {
 };
 constexpr Kind kU16{20240520, 1, 2}, kU32{20240801, 7, 4};
 
-constexpr const char* kRemake = "make it again with data/prepare, or copy it again from where it came";
+constexpr const char* kRemake = "make it again with data/tokenize, or copy it again from where it came";
 
 std::string existing(const std::string& path) {
     std::error_code ignored;  // what else may be wrong with it, opening it tells
-    require(std::filesystem::exists(path, ignored) || ignored, "%s: no such file; make token shards with data/prepare",
+    require(std::filesystem::exists(path, ignored) || ignored, "%s: no such file; make token shards with data/tokenize",
             path.c_str());
     return path;
 }
@@ -39,7 +40,7 @@ TokenShard::TokenShard(const std::string& path) : file_(existing(path)) {
     require(
         magic == kU16.magic || magic == kU32.magic,
         "%s is not a token shard: its first number is %d, expected %d (uint16) or %d (uint32); make shards from text "
-        "with data/prepare",
+        "with data/tokenize",
         path.c_str(), magic, kU16.magic, kU32.magic);
     const Kind kind = magic == kU16.magic ? kU16 : kU32;
     require(version == kind.version, "%s has version %d of the shard format: expected %d; %s", path.c_str(), version,
@@ -64,12 +65,41 @@ void TokenShard::copy(int64_t begin, int64_t n, int32_t* out) const {
     for (int64_t i = 0; i < n; i++) out[i] = tokens[i];
 }
 
-// data/prepare was killed while it replaced the shards of this folder: they may be of two data sets, or none.
+void TokenShard::read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const {
+    copy(begin, n, out);
+    for (int64_t i = 0; i < n; i++)
+        require(out[i] >= 0 && out[i] < vocab_size,
+                "%s: token %lld has the id %u, outside the vocabulary of %d; prepare the data again, or train with the "
+                "tokenizer that made it",
+                path().c_str(), static_cast<long long>(begin + i), uint32_t(out[i]), vocab_size);
+}
+
+template <class Token>
+static int64_t find_token(const Token* tokens, int64_t begin, int64_t end, Token id) {
+    constexpr int64_t kBlock = 128;  // compared all at once, since most have none
+    for (; begin + kBlock <= end; begin += kBlock) {
+        Token found = 0;
+        for (int64_t i = 0; i < kBlock; i++) found |= Token(tokens[begin + i] == id);
+        if (found) break;
+    }
+    return std::find(tokens + begin, tokens + end, id) - tokens;
+}
+
+int64_t TokenShard::find(int32_t id, int64_t from) const {
+    ensure(id >= 0 && from >= 0 && from <= num_tokens_);
+    const char* tokens = file_.data() + kShardHeaderBytes;
+    if (bytes_per_token_ == 4)
+        return find_token(reinterpret_cast<const uint32_t*>(tokens), from, num_tokens_, uint32_t(id));
+    if (id > UINT16_MAX) return num_tokens_;
+    return find_token(reinterpret_cast<const uint16_t*>(tokens), from, num_tokens_, uint16_t(id));
+}
+
+// data/tokenize was killed while it replaced the shards of this folder: they may be of two data sets, or none.
 static void check_finished(const std::string& path) {
     const std::string unfinished = std::filesystem::path(path).parent_path() / kUnfinishedFolder;
     std::error_code ignored;
     require(!std::filesystem::exists(unfinished, ignored),
-            "%s exists: data/prepare was interrupted there; run it again", unfinished.c_str());
+            "%s exists: data/tokenize was interrupted there; run it again", unfinished.c_str());
 }
 
 std::vector<TokenShard> open_shards(const std::string& pattern) {
@@ -80,7 +110,7 @@ std::vector<TokenShard> open_shards(const std::string& pattern) {
         shards.emplace_back(path);
     }
     require(!shards.empty(),
-            "no file matches '%s': expected token shards; make them with data/prepare or data/tinyshakespeare.sh",
+            "no file matches '%s': expected token shards; make them with data/tokenize or data/tinyshakespeare.sh",
             pattern.c_str());
     return shards;
 }

@@ -34,6 +34,10 @@ public:
 
     // out[i] = token begin + i, for n tokens. An id of 2^31 or more comes out negative.
     void copy(int64_t begin, int64_t n, int32_t* out) const;
+    // The same; an id outside [0, V) is an error.
+    void read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const;
+    // The first token from `from` on that is this id; num_tokens() if there is none.
+    int64_t find(int32_t id, int64_t from) const;
 
 private:
     MappedFile file_;
@@ -41,11 +45,11 @@ private:
     int bytes_per_token_ = 0;
 };
 
-// The folder that data/prepare fills before it moves its content into place. One that is still there means that
-// data/prepare was interrupted, and that the shards beside it may be a mixture.
+// The folder that data/tokenize fills before it moves its content into place. One that is still there means that
+// data/tokenize was interrupted, and that the shards beside it may be a mixture.
 inline constexpr const char* kUnfinishedFolder = "unfinished";
 
-// All shards that a pattern names, sorted by path. An error if there are none, or if data/prepare was interrupted
+// All shards that a pattern names, sorted by path. An error if there are none, or if data/tokenize was interrupted
 // there.
 std::vector<TokenShard> open_shards(const std::string& pattern);
 

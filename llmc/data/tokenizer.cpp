@@ -1,6 +1,10 @@
-// Training, encoding and decoding. The file format is in tokenizer_json.cpp.
+// Encoding and decoding. The file formats are in tokenizer_json.cpp and tokenizer_formats.cpp.
 #include "llmc/data/tokenizer.h"
-#include "llmc/base/check.h"  // require, ensure
+#include <algorithm>
+#include <thread>
+#include "llmc/base/check.h"  // require
+#include "llmc/data/bpe.h"    // Bpe
+#include "llmc/data/split.h"  // cut_between_pieces
 #include "llmc/data/utf8.h"   // code_point_at, utf8
 
 namespace {
@@ -13,9 +17,54 @@ CodePoint require_code_point(std::string_view text, size_t at, const std::string
         where.c_str(), at, static_cast<unsigned char>(text[at]));
     return c;
 }
+
+// A thread's part of a text, large enough that starting the thread does not matter.
+constexpr size_t kThreadBytes = 1 << 19;
+
+// Each thread takes one part, cut where pieces end anyway.
+std::vector<int32_t> encode_bpe(const Bpe& bpe, std::string_view text, int threads) {
+    if (threads == 0) threads = int(std::max(1u, std::thread::hardware_concurrency()));
+    const size_t parts = std::clamp<size_t>(text.size() / kThreadBytes, 1, size_t(threads));
+    std::vector<std::vector<int32_t>> ids(parts);
+    std::vector<std::thread> helpers;
+    for (size_t part = 0, begin = 0; part < parts; part++) {
+        const size_t end = part + 1 == parts
+                               ? text.size()
+                               : cut_between_pieces(text, std::max(begin, text.size() / parts * (part + 1)));
+        const auto work = [&bpe, &mine = ids[part], piece = text.substr(begin, end - begin)] {
+            mine.reserve(piece.size() / 3);
+            bpe.encode(piece, mine);
+        };
+        begin = end;
+        if (part + 1 < parts)
+            helpers.emplace_back(work);
+        else
+            work();
+    }
+    for (std::thread& helper : helpers) helper.join();
+    for (size_t part = 1; part < parts; part++) ids[0].insert(ids[0].end(), ids[part].begin(), ids[part].end());
+    return std::move(ids[0]);
+}
 }  // namespace
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, const std::string& where) const {
+int Tokenizer::separator() const {
+    if (kind == TokenizerKind::bpe) return bpe->separator;
+    return kind == TokenizerKind::bytes ? 0 : -1;
+}
+
+const char* Tokenizer::name() const {
+    return kind == TokenizerKind::bpe ? "bpe" : kind == TokenizerKind::bytes ? "byte" : "char";
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const std::string& where, int threads) const {
+    if (kind == TokenizerKind::bpe) {
+        require(
+            bpe->encodes,
+            "%s cannot be encoded: the file of the tokenizer does not say which tokens to merge, so it can only turn "
+            "ids to text; give the vocab.bpe or tokenizer.json that it was made from",
+            where.c_str());
+        return encode_bpe(*bpe, text, threads);
+    }
     std::vector<int32_t> ids;
     ids.reserve(text.size());
     if (kind == TokenizerKind::bytes) {
@@ -36,6 +85,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const std::string&
     return ids;
 }
 
+size_t Tokenizer::cut(std::string_view text, size_t at) const {
+    if (kind == TokenizerKind::bpe) return cut_between_pieces(text, at);
+    // Not inside a code point, which may be one symbol.
+    while (at < text.size() && (text[at] & 0xC0) == 0x80) at++;
+    return std::min(at, text.size());
+}
+
 std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
     std::string text;
     text.reserve(ids.size());
@@ -47,6 +103,15 @@ std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
         text += symbols[size_t(id)];
     }
     return text;
+}
+
+std::vector<int32_t> Tokenizer::token_bytes() const {
+    std::vector<int32_t> bytes;
+    for (const std::string& symbol : symbols) bytes.push_back(int32_t(symbol.size()));
+    if (separator() >= 0) bytes[size_t(separator())] = 0;
+    if (bpe)
+        for (const SpecialToken& special : bpe->specials) bytes[size_t(special.id)] = 0;
+    return bytes;
 }
 
 Tokenizer byte_tokenizer() {
@@ -67,7 +132,7 @@ int64_t Symbols::add(std::string_view text, const std::string& where) {
 }
 
 Tokenizer char_tokenizer(const Symbols& symbols) {
-    Tokenizer tokenizer{TokenizerKind::chars, {}, {}};
+    Tokenizer tokenizer{TokenizerKind::chars, {}, {}, nullptr};
     for (char32_t c = 0; c < symbols.seen.size(); c++) {
         if (!symbols.seen[c]) continue;
         tokenizer.id_of_code_point.resize(c + 1, -1);

@@ -1,117 +1,311 @@
 /*
-tokenizer.json, the format of Hugging Face's `tokenizers`. Our two kinds, told apart by how text becomes symbols:
+tokenizer.json, the format of Hugging Face's `tokenizers`. Our three kinds, told apart by how text becomes symbols:
 
   char   no pre-tokenizer;  decoder Fuse;       vocabulary: code point -> id
   byte   pre-tokenizer and decoder ByteLevel;   vocabulary: byte, as GPT-2 spells it -> id = byte
-
-GPT-2 spells a byte as one printable code point: the printable bytes of Latin-1 as themselves, the other 68 as
-U+0100, U+0101, ... in order (Radford et al., 2019, encoder.py: bytes_to_unicode).
+  bpe    the same, with a pattern to split by (GPT-2's is part of ByteLevel); vocabulary: bytes, as GPT-2 spells them ->
+         id; merges in the order of their ranks; special tokens are `added_tokens`, and have their place in the
+         vocabulary too, because `tokenizers` gives an added token that has none the next free id
 */
 #include <nlohmann/json.hpp>
-#include "llmc/base/check.h"  // require
-#include "llmc/base/file.h"   // read_file, write_file_atomically
-#include "llmc/data/tokenizer.h"
-#include "llmc/data/utf8.h"  // code_point_at, utf8
+#include <unordered_map>
+#include <unordered_set>
+#include "llmc/base/check.h"              // require
+#include "llmc/base/file.h"               // write_file_atomically
+#include "llmc/data/bpe.h"                // Bpe, gpt2_byte_spellings
+#include "llmc/data/split.h"              // SplitPattern
+#include "llmc/data/tokenizer_formats.h"  // read_tokenizer_json
+#include "llmc/data/utf8.h"               // code_point_at
 
 namespace {
-using Json = nlohmann::ordered_json;  // keeps the vocabulary in the order of the ids
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 
-std::vector<std::string> gpt2_byte_spellings() {
+const char* const kExpected =
+    "expected a tokenizer.json of data/tokenize, or one of `tokenizers` that is a byte-level BPE";
+
+struct PatternText {
+    const char* regex;
+    SplitPattern pattern;
+};
+
+// The patterns as files spell them. The first of each is what we write.
+constexpr PatternText kPatternTexts[] = {
+    {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+     SplitPattern::nanochat},
+    {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s+)",
+     SplitPattern::gpt4},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitPattern::llama3},
+    {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+     SplitPattern::llama3},
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", SplitPattern::gpt2},
+};
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+OrderedJson byte_level(bool use_regex) {
+    return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
+}
+
+OrderedJson pre_tokenizer_of(const Tokenizer& tokenizer) {
+    if (tokenizer.kind == TokenizerKind::chars) return nullptr;
+    if (tokenizer.kind == TokenizerKind::bytes) return byte_level(false);
+    if (tokenizer.bpe->pattern == SplitPattern::gpt2) return byte_level(true);
+    const char* regex = "";
+    for (const PatternText& text : kPatternTexts)
+        if (text.pattern == tokenizer.bpe->pattern && *regex == '\0') regex = text.regex;
+    const OrderedJson split = {
+        {"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
+    return {{"type", "Sequence"}, {"pretokenizers", OrderedJson::array({split, byte_level(false)})}};
+}
+
+OrderedJson added_tokens_of(const Tokenizer& tokenizer) {
+    OrderedJson tokens = OrderedJson::array();
+    if (!tokenizer.bpe) return tokens;
+    for (const SpecialToken& special : tokenizer.bpe->specials)
+        tokens.push_back({{"id", special.id},
+                          {"content", special.text},
+                          {"single_word", false},
+                          {"lstrip", false},
+                          {"rstrip", false},
+                          {"normalized", false},
+                          {"special", true}});
+    return tokens;
+}
+
+// How the vocabulary spells each id; "" for one that is not used.
+std::vector<std::string> spellings_of(const Tokenizer& tokenizer) {
+    if (tokenizer.kind == TokenizerKind::chars) return tokenizer.symbols;
     std::vector<std::string> spellings;
-    char32_t next_unprintable = 0x100;
-    for (char32_t byte = 0; byte < 256; byte++) {
-        const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
-        spellings.push_back(utf8(printable ? byte : next_unprintable++));
+    for (const std::string& symbol : tokenizer.symbols) spellings.push_back(spell_as_gpt2(symbol));
+    if (tokenizer.bpe)
+        for (const SpecialToken& special : tokenizer.bpe->specials) spellings[size_t(special.id)] = special.text;
+    return spellings;
+}
+
+std::string quoted(const std::string& text) { return Json(text).dump(); }
+
+// The lines of an object or array, which the library would take quadratic time to order as we want them.
+void append_lines(std::string& text, char open, const std::vector<std::string>& lines, char close) {
+    text += open;
+    for (size_t i = 0; i < lines.size(); i++) text += (i ? ",\n   " : "\n   ") + lines[i];
+    text += lines.empty() ? std::string(1, close) : std::string("\n  ") + close;
+}
+}  // namespace
+
+std::string tokenizer_json(const Tokenizer& tokenizer) {
+    require(!tokenizer.bpe || tokenizer.bpe->encodes,
+            "the merges of this tokenizer are not known, which a tokenizer.json would need");
+    const std::vector<std::string> spellings = spellings_of(tokenizer);
+    std::vector<std::string> vocab, merges;
+    for (size_t id = 0; id < spellings.size(); id++)
+        if (!spellings[id].empty()) vocab.push_back(quoted(spellings[id]) + ": " + std::to_string(id));
+    if (tokenizer.bpe)
+        for (const Merge& merge : tokenizer.bpe->merges)
+            merges.push_back(quoted(spellings[size_t(merge.left)] + " " + spellings[size_t(merge.right)]));
+
+    const bool chars = tokenizer.kind == TokenizerKind::chars;
+    const OrderedJson fuse = {{"type", "Fuse"}};
+    const OrderedJson head = {
+        {"version", "1.0"},          {"truncation", nullptr},
+        {"padding", nullptr},        {"added_tokens", added_tokens_of(tokenizer)},
+        {"normalizer", nullptr},     {"pre_tokenizer", pre_tokenizer_of(tokenizer)},
+        {"post_processor", nullptr}, {"decoder", chars ? fuse : byte_level(tokenizer.kind == TokenizerKind::bpe)},
+    };
+    std::string text = head.dump(1);
+    text.resize(text.size() - 2);  // "\n}"
+    text += std::string(",\n \"model\": {\n  \"type\": \"BPE\",\n  \"dropout\": null,\n  \"unk_token\": null,\n") +
+            "  \"continuing_subword_prefix\": null,\n  \"end_of_word_suffix\": null,\n  \"fuse_unk\": false,\n" +
+            "  \"byte_fallback\": false,\n  \"ignore_merges\": " +
+            (tokenizer.bpe && tokenizer.bpe->whole_pieces ? "true" : "false") + ",\n  \"vocab\": ";
+    append_lines(text, '{', vocab, '}');
+    text += ",\n  \"merges\": ";
+    append_lines(text, '[', merges, ']');
+    return text + "\n }\n}\n";
+}
+
+void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
+    write_file_atomically(path, tokenizer_json(tokenizer));
+}
+
+// ---- reading -------------------------------------------------------------------------------------------------------
+
+namespace {
+// The value at a path such as {"model", "type"}; null if there is none.
+const Json& value_at(const Json& json, std::initializer_list<const char*> path) {
+    static const Json none;
+    const Json* at = &json;
+    for (const char* key : path) {
+        if (!at->is_object() || !at->contains(key)) return none;
+        at = &(*at)[key];
+    }
+    return *at;
+}
+
+std::string text_at(const Json& json, std::initializer_list<const char*> path) {
+    const Json& value = value_at(json, path);
+    return value.is_string() ? value.get<std::string>() : "";
+}
+
+bool is_absent(const Json& json, const char* key) {
+    return !json.contains(key) || json[key].is_null() || json[key].empty() || json[key] == "";
+}
+
+// How text is split; an error if it is not as one of ours does.
+SplitPattern pattern_of(const Json& pre_tokenizer, const std::string& path) {
+    std::vector<Json> parts = {pre_tokenizer};
+    if (text_at(pre_tokenizer, {"type"}) == "Sequence") {
+        const Json& inside = value_at(pre_tokenizer, {"pretokenizers"});
+        parts = inside.is_array() ? inside.get<std::vector<Json>>() : std::vector<Json>();
+    }
+    require(!parts.empty() && parts.size() <= 2 && text_at(parts.back(), {"type"}) == "ByteLevel" &&
+                value_at(parts.back(), {"add_prefix_space"}) == false,
+            "%s has a pre-tokenizer that is not ByteLevel without a space put before the text: %s", path.c_str(),
+            kExpected);
+    const bool gpt2 = value_at(parts.back(), {"use_regex"}) != false;
+    if (parts.size() == 1) {
+        require(gpt2, "%s does not split text into words before it merges bytes: %s", path.c_str(), kExpected);
+        return SplitPattern::gpt2;
+    }
+    const std::string regex = text_at(parts[0], {"pattern", "Regex"});
+    require(!gpt2 && text_at(parts[0], {"type"}) == "Split" && text_at(parts[0], {"behavior"}) == "Isolated" &&
+                value_at(parts[0], {"invert"}) != true,
+            "%s splits text in a way that is not known: %s", path.c_str(), kExpected);
+    for (const PatternText& text : kPatternTexts)
+        if (regex == text.regex) return text.pattern;
+    require(false, "%s splits text by the pattern %s, which is none of GPT-2's, GPT-4's, Llama 3's and nanochat's",
+            path.c_str(), regex.c_str());
+    return {};
+}
+
+// By id; "" where an id is not used, which only `holes` allows.
+std::vector<std::string> spellings_in(const Json& vocab, bool holes, const std::string& path) {
+    const size_t limit = holes ? size_t(kMaxBpeIds) : vocab.size();
+    std::vector<std::string> spellings(holes ? 0 : vocab.size());
+    for (const auto& [symbol, id] : vocab.items()) {
+        const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < limit;
+        if (fits && id.get<size_t>() >= spellings.size()) spellings.resize(id.get<size_t>() + 1);
+        require(fits && spellings[id.get<size_t>()].empty() && (!holes || !symbol.empty()),
+                "%s: the id of '%s' is %s: expected each of 0 to %zu once", path.c_str(), symbol.c_str(),
+                id.dump().c_str(), limit - 1);
+        spellings[id.get<size_t>()] = symbol;
     }
     return spellings;
 }
 
-// The string at a path such as {"model", "type"}; "" if there is none.
-std::string text_at(const Json& json, std::initializer_list<const char*> path) {
-    const Json* at = &json;
-    for (const char* key : path) {
-        if (!at->is_object() || !at->contains(key)) return "";
-        at = &(*at)[key];
+std::vector<SpecialToken> specials_in(const Json& added, std::vector<std::string>& spellings, const std::string& path) {
+    std::vector<SpecialToken> specials;
+    std::unordered_set<int32_t> seen;
+    if (added.is_null()) return specials;
+    require(added.is_array(), "%s: expected an array of added_tokens", path.c_str());
+    for (const Json& token : added) {
+        const Json& id = value_at(token, {"id"});
+        const std::string text = text_at(token, {"content"});
+        const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(kMaxBpeIds) && !text.empty();
+        require(fits, "%s: an added token is %s: expected content and an id below %d", path.c_str(),
+                token.dump().substr(0, 60).c_str(), kMaxBpeIds);
+        const int32_t at = id.get<int32_t>();
+        if (size_t(at) >= spellings.size()) spellings.resize(size_t(at) + 1);
+        require(seen.insert(at).second && (spellings[size_t(at)].empty() || spellings[size_t(at)] == text),
+                "%s: the id of the added token '%s' is %d, which another token has", path.c_str(), text.c_str(), at);
+        spellings[size_t(at)] = text;
+        specials.push_back({text, at});
     }
-    return at->is_string() ? at->get<std::string>() : "";
+    return specials;
 }
 
-bool is_absent(const Json& json, const char* key) {
-    return !json.contains(key) || json[key].is_null() || json[key].empty();
-}
-}  // namespace
-
-void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
-    const bool bytes = tokenizer.kind == TokenizerKind::bytes;
-    const std::vector<std::string> spellings = bytes ? gpt2_byte_spellings() : tokenizer.symbols;
-    Json vocab = Json::object();
-    for (size_t id = 0; id < spellings.size(); id++) vocab[spellings[id]] = id;
-
-    const Json byte_level = {
-        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-    const Json fuse = {{"type", "Fuse"}};
-    const Json json = {
-        {"version", "1.0"},
-        {"truncation", nullptr},
-        {"padding", nullptr},
-        {"added_tokens", Json::array()},
-        {"normalizer", nullptr},
-        {"pre_tokenizer", bytes ? byte_level : Json()},
-        {"post_processor", nullptr},
-        {"decoder", bytes ? byte_level : fuse},
-        {"model",
-         {{"type", "BPE"},
-          {"dropout", nullptr},
-          {"unk_token", nullptr},
-          {"continuing_subword_prefix", nullptr},
-          {"end_of_word_suffix", nullptr},
-          {"fuse_unk", false},
-          {"byte_fallback", false},
-          {"ignore_merges", false},
-          {"vocab", vocab},
-          {"merges", Json::array()}}},
-    };
-    write_file_atomically(path, json.dump(1) + "\n");
+std::vector<Merge> merges_in(const Json& merges, const std::vector<std::string>& spellings, const std::string& path) {
+    std::unordered_map<std::string_view, int32_t> id_of;
+    for (size_t id = 0; id < spellings.size(); id++)
+        if (!spellings[id].empty()) id_of.emplace(spellings[id], int32_t(id));
+    std::vector<Merge> result;
+    std::unordered_set<uint64_t> seen;
+    for (const Json& merge : merges) {
+        std::string left, right;
+        if (merge.is_string()) {
+            const std::string text = merge;
+            const size_t space = std::min(text.find(' '), text.size());
+            left = text.substr(0, space);
+            right = text.substr(std::min(space + 1, text.size()));
+        } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+            left = merge[0];
+            right = merge[1];
+        }
+        const auto a = id_of.find(left), b = id_of.find(right), both = id_of.find(left + right);
+        require(a != id_of.end() && b != id_of.end() && both != id_of.end(),
+                "%s: merge %zu is %s: expected two tokens of the vocabulary that together are one of it too",
+                path.c_str(), result.size(), merge.dump().substr(0, 60).c_str());
+        require(seen.insert(uint64_t(a->second) << 32 | uint64_t(b->second)).second,
+                "%s: merge %zu, %s, is there twice", path.c_str(), result.size(), merge.dump().substr(0, 60).c_str());
+        result.push_back({a->second, b->second, both->second});
+    }
+    return result;
 }
 
-Tokenizer load_tokenizer(const std::string& path) {
-    const char* expected = "expected a tokenizer.json that data/prepare wrote (--tokenizer char or byte)";
-    const Json json = Json::parse(read_file(path), nullptr, false);
-    require(json.is_object(), "%s is not JSON: %s", path.c_str(), expected);
-    const std::string model = text_at(json, {"model", "type"}), decoder = text_at(json, {"decoder", "type"});
-    require(model == "BPE", "%s holds a tokenizer of type '%s': %s", path.c_str(), model.c_str(), expected);
-    require(is_absent(json["model"], "merges"), "%s holds %zu merges, and BPE merges are not supported yet: %s",
-            path.c_str(), json["model"]["merges"].size(), expected);
-    require(is_absent(json, "normalizer") && is_absent(json, "added_tokens") && is_absent(json, "post_processor"),
-            "%s has a normalizer, added tokens or a post-processor: %s", path.c_str(), expected);
-    const std::string pre_tokenizer = text_at(json, {"pre_tokenizer", "type"});
-    const bool bytes = pre_tokenizer == "ByteLevel" && decoder == "ByteLevel";
-    require(bytes || (is_absent(json, "pre_tokenizer") && decoder == "Fuse"),
-            "%s has pre-tokenizer '%s' and decoder '%s', which is neither kind of ours: %s", path.c_str(),
-            pre_tokenizer.c_str(), decoder.c_str(), expected);
+Tokenizer read_bpe(const Json& json, const std::string& path) {
+    const Json& model = json["model"];
+    const bool plain = is_absent(model, "continuing_subword_prefix") && is_absent(model, "end_of_word_suffix") &&
+                       value_at(model, {"byte_fallback"}) != true && value_at(model, {"dropout"}).is_null();
+    require(plain, "%s has a BPE with a prefix or suffix of words, dropout or byte_fallback: %s", path.c_str(),
+            kExpected);
+    Bpe bpe;
+    bpe.pattern = pattern_of(json["pre_tokenizer"], path);
+    bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
+    std::vector<std::string> symbols = spellings_in(model["vocab"], true, path);
+    bpe.specials = specials_in(value_at(json, {"added_tokens"}), symbols, path);
+    bpe.merges = merges_in(value_at(model, {"merges"}), symbols, path);
+    std::vector<bool> special(symbols.size());
+    for (const SpecialToken& token : bpe.specials) special[size_t(token.id)] = true;
+    for (size_t id = 0; id < symbols.size(); id++) {
+        if (special[id]) continue;
+        const std::string spelled = symbols[id];
+        require(bytes_of_gpt2_spelling(spelled, symbols[id]),
+                "%s: token %zu is '%s', which is not bytes as GPT-2 spells them: %s", path.c_str(), id, spelled.c_str(),
+                kExpected);
+    }
+    return make_bpe_tokenizer(std::move(symbols), std::move(bpe), path);
+}
 
-    require(json["model"].contains("vocab") && json["model"]["vocab"].is_object() && !json["model"]["vocab"].empty(),
-            "%s has no vocabulary: %s", path.c_str(), expected);
-    const Json& vocab = json["model"]["vocab"];
-    std::vector<std::string> spellings(vocab.size());
-    for (const auto& [symbol, id] : vocab.items()) {
-        require(id.is_number_unsigned() && id.get<uint64_t>() < spellings.size() && spellings[id.get<size_t>()].empty(),
-                "%s: the id of '%s' is %s: expected each of 0 to %zu once", path.c_str(), symbol.c_str(),
-                id.dump().c_str(), spellings.size() - 1);
-        spellings[id.get<size_t>()] = symbol;
-    }
-    if (bytes) {
-        require(spellings == gpt2_byte_spellings(), "%s has a vocabulary that is not the 256 bytes in order: %s",
-                path.c_str(), expected);
-        return byte_tokenizer();
-    }
-    Tokenizer tokenizer{TokenizerKind::chars, spellings, {}};
+Tokenizer read_chars(const std::vector<std::string>& spellings, const std::string& path) {
+    Tokenizer tokenizer{TokenizerKind::chars, spellings, {}, nullptr};
     for (size_t id = 0; id < spellings.size(); id++) {
         const CodePoint c = spellings[id].empty() ? CodePoint{0, 0} : code_point_at(spellings[id], 0);
         require(c.bytes > 0 && c.bytes == spellings[id].size(), "%s: symbol %zu is '%s': expected one character; %s",
-                path.c_str(), id, spellings[id].c_str(), expected);
+                path.c_str(), id, spellings[id].c_str(), kExpected);
         if (c.value >= tokenizer.id_of_code_point.size()) tokenizer.id_of_code_point.resize(c.value + 1, -1);
         tokenizer.id_of_code_point[c.value] = int32_t(id);
     }
     return tokenizer;
+}
+}  // namespace
+
+Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
+    const Json json = Json::parse(text, nullptr, false);
+    require(json.is_object(),
+            "%s is not JSON: %s; or GPT-2's vocab.bpe, a file of tiktoken's ranks, or llm.c's tokenizer.bin",
+            path.c_str(), kExpected);
+    const std::string model = text_at(json, {"model", "type"}), decoder = text_at(json, {"decoder", "type"});
+    // Early files, GPT-2's among them, have no type.
+    require(model == "BPE" || (model.empty() && value_at(json, {"model", "merges"}).is_array()),
+            "%s holds a tokenizer of type '%s': %s", path.c_str(), model.c_str(), kExpected);
+    require(is_absent(json, "normalizer"), "%s has a normalizer: %s", path.c_str(), kExpected);
+    const Json& vocab = value_at(json, {"model", "vocab"});
+    require(vocab.is_object() && !vocab.empty(), "%s has no vocabulary: %s", path.c_str(), kExpected);
+    const bool has_merges = !is_absent(json["model"], "merges"), has_added = !is_absent(json, "added_tokens");
+
+    if (is_absent(json, "pre_tokenizer") && decoder == "Fuse") {
+        require(!has_merges && !has_added, "%s has merges or added tokens, but no pre-tokenizer: %s", path.c_str(),
+                kExpected);
+        return read_chars(spellings_in(vocab, false, path), path);
+    }
+    const std::string pre_tokenizer = text_at(json, {"pre_tokenizer", "type"});
+    require((pre_tokenizer == "ByteLevel" || pre_tokenizer == "Sequence") && decoder == "ByteLevel",
+            "%s has pre-tokenizer '%s' and decoder '%s', which is no kind of ours: %s", path.c_str(),
+            pre_tokenizer.c_str(), decoder.c_str(), kExpected);
+    const bool bytes = pre_tokenizer == "ByteLevel" && value_at(json, {"pre_tokenizer", "use_regex"}) == false;
+    if (!bytes || has_merges || has_added) return read_bpe(json, path);
+    require(spellings_in(vocab, false, path) == gpt2_byte_spellings(),
+            "%s has a vocabulary that is not the 256 bytes in order: %s", path.c_str(), kExpected);
+    return byte_tokenizer();
 }

@@ -32,6 +32,17 @@ inline CodePoint code_point_at(std::string_view text, size_t at) {
     return {value, bytes};
 }
 
+// How many bytes at the end are the beginning of a code point, whose other bytes may follow: 0 to 3.
+inline size_t unfinished_bytes(std::string_view text) {
+    for (size_t n = 1; n <= 3 && n <= text.size(); n++) {
+        const unsigned char lead = static_cast<unsigned char>(text[text.size() - n]);
+        if ((lead & 0xC0) == 0x80) continue;
+        const size_t bytes = lead > 0xF4 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 1;
+        return bytes > n ? n : 0;
+    }
+    return 0;
+}
+
 inline std::string utf8(char32_t c) {
     if (c < 0x80) return {char(c)};
     if (c < 0x800) return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};

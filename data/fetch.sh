@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# What the scripts of this folder share: a file is got once, goes on where it was cut, and counts when it is verified.
+# They source this; it does nothing by itself.
+#
+#   get FILE URL CHECK WHAT     unless CHECK FILE is true: from the folder $ANVIL_MIRROR if that is set, else by curl
+#   $hub                        Hugging Face, or what HF_ENDPOINT says
+#
+# Sourcing it goes to the repository's folder; a relative $ANVIL_MIRROR is meant from where the script was started.
+# shellcheck disable=SC2034  # hub is for those who source this
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+
+mirror=${ANVIL_MIRROR-}
+[ -z "$mirror" ] || mirror=$(realpath --canonicalize-missing "$mirror")
+hub=${HF_ENDPOINT:-https://huggingface.co}
+hub=${hub%/}
+cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
+
+has_sha256() { [ -f "$1" ] && echo "$2  $1" | sha256sum --check --status; }
+
+get() {
+    local file=$1 url=$2 check=$3 what=$4 name=${1##*/}
+    if "$check" "$file"; then return; fi
+    [ ! -e "$file" ] || echo "$file is damaged: getting it again"
+    mkdir -p "$(dirname "$file")"
+    if [ -n "$mirror" ]; then
+        [ -f "$mirror/$name" ] || fail "$mirror/$name: no such file; put it there, or unset ANVIL_MIRROR to download it"
+        cp --no-preserve=mode --reflink=auto "$mirror/$name" "$file.part"
+    elif ! "$check" "$file.part"; then
+        command -v curl >/dev/null || fail "curl is missing: install it (apt-get install curl), or set ANVIL_MIRROR"
+        echo "downloading $name ($what) from $url"
+        curl -fL --retry 5 --connect-timeout 20 --silent --show-error -C - -o "$file.part" "$url" ||
+            fail "cannot download $url: run this again to go on, or set ANVIL_MIRROR to a folder with $name"
+    fi
+    if ! "$check" "$file.part"; then
+        rm -f "$file.part"
+        fail "${mirror:-${url%/*}}/$name is not $what, or was cut: run this again"
+    fi
+    mv "$file.part" "$file"
+}

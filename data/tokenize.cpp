@@ -1,0 +1,109 @@
+/*
+data/tokenize: text in, a folder of token shards out. This file is its flags; the work is in llmc/data/dataset.h.
+*/
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include "llmc/base/check.h"    // Error, ExitCode
+#include "llmc/data/dataset.h"  // make_dataset
+
+namespace {
+int fail(int exit_code, const char* message) {
+    std::fprintf(stderr, "error: %s\n", message);
+    return exit_code;
+}
+
+const char* kExamples =
+    R"(Writes DIR/train_000000.bin ... and DIR/val_000000.bin ... (llm.c's format), DIR/tokenizer.json and
+DIR/dataset.json, and replaces those of an earlier run when all is done. Started again after it was killed, it goes on
+behind the last finished file.
+
+Examples:
+  data/tokenize notes.txt --out data/notes
+  data/tokenize books/ --tokenizer char --out data/books
+  data/tokenize posts.jsonl --field body --tokenizer gpt2 --out data/posts
+  data/tokenize fineweb/*.parquet --train-tokenizer --vocab-size 32768 --out data/fineweb
+  zstdcat dump.jsonl.zst | data/tokenize - --format jsonl --tokenizer gpt2 --out data/dump
+  data/tokenize --stories 2000000 --out data/stories)";
+}  // namespace
+
+int main(int argc, char** argv) {
+    DatasetConfig config;
+    CLI::App app("Turns text into token shards to train on.", "data/tokenize");
+    app.footer(kExamples);
+    app.add_option("INPUT", config.inputs,
+                   "Files, or folders with all .txt, .md, .jsonl and .parquet files in them and below; - is standard "
+                   "input, which is first copied into DIR. A text file is one document, a line of .jsonl, a row of "
+                   ".parquet (which needs python3 with pyarrow)");
+    app.add_option("--out", config.out, "The folder to write to, made if it is missing")->type_name("DIR");
+    app.add_option("--format", config.format, "What the files are: text, jsonl, parquet; auto: by their endings")
+        ->type_name("NAME")
+        ->capture_default_str();
+    app.add_option("--field", config.field, "Which field of .jsonl or column of .parquet is the text")
+        ->type_name("NAME")
+        ->capture_default_str();
+    app.add_option("--document-separator", config.document_separator,
+                   "What stands between the documents of a text file: \\n\\n, say, or <|endoftext|>")
+        ->type_name("STRING");
+    app.add_option("--tokenizer", config.tokenizer,
+                   "byte (V = 256, takes any text), char (one token for each character that occurs), gpt2, or a file: "
+                   "tokenizer.json, vocab.bpe, tiktoken's ranks, llm.c's tokenizer.bin")
+        ->type_name("NAME|PATH")
+        ->capture_default_str();
+    app.add_flag("--train-tokenizer", config.train_tokenizer,
+                 "Instead: a BPE made from the text, but for what is for validation")
+        ->excludes("--tokenizer");
+    app.add_option("--vocab-size", config.vocab_size, "Of --train-tokenizer: all its tokens, the special ones included")
+        ->type_name("V")
+        ->capture_default_str()
+        ->needs("--train-tokenizer");
+    app.add_option("--pattern", config.pattern,
+                   "Of --train-tokenizer: where text is cut, gpt2, gpt4, llama3 or nanochat; the last brings "
+                   "nanochat's nine special tokens, the others <|endoftext|>")
+        ->type_name("NAME")
+        ->capture_default_str()
+        ->needs("--train-tokenizer");
+    app.add_option("--tokenizer-bytes", config.tokenizer_bytes, "Of --train-tokenizer: it sees the files up to here")
+        ->type_name("N")
+        ->capture_default_str()
+        ->needs("--train-tokenizer");
+    app.add_option("--val-fraction", config.val_fraction,
+                   "Kept for validation: of the documents, chosen by a hash of their text; of few documents the last, "
+                   "of one text its end")
+        ->type_name("X")
+        ->capture_default_str();
+    app.add_option("--val-input", config.val_inputs,
+                   "Instead: files or folders that are for validation; may be repeated")
+        ->type_name("PATH")
+        ->allow_extra_args(false);
+    app.add_option("--shard-tokens", config.shard_tokens, "Tokens per file")->type_name("N")->capture_default_str();
+    app.add_option("--threads", config.threads, "0: as many as there are cores")->type_name("N")->capture_default_str();
+    const CLI::Option* stories =
+        app.add_option("--stories", config.stories_bytes,
+                       "Instead of INPUT: about so many bytes of built-in stories, whose entropy is known")
+            ->type_name("BYTES");
+    app.add_option("--seed", config.seed, "Of the choice for validation, and of the stories")
+        ->type_name("S")
+        ->capture_default_str();
+    try {
+        app.parse(argc, argv);
+        require(stories->count() == 0 || config.stories_bytes > 0, "--stories %lld: expected a number of bytes above 0",
+                static_cast<long long>(config.stories_bytes));
+        const DatasetSummary summary = make_dataset(config);
+        std::printf("%s: %lld training tokens in %d files, %lld validation tokens in %d files, vocabulary of %d (%s)\n",
+                    config.out.c_str(), static_cast<long long>(summary.train_tokens), summary.train_shards,
+                    static_cast<long long>(summary.val_tokens), summary.val_shards, summary.vocab_size,
+                    summary.tokenizer.c_str());
+        if (summary.kept_shards > 0) std::printf("%d of the files were kept from a run before\n", summary.kept_shards);
+        return kExitOk;
+    } catch (const CLI::ParseError& error) {
+        if (error.get_exit_code() == 0) return app.exit(error);  // --help
+        return fail(kExitUsage, (std::string(error.what()) + "; see data/tokenize --help").c_str());
+    } catch (const Error& error) {
+        return fail(error.exit_code, error.what());
+    } catch (const std::filesystem::filesystem_error& error) {  // a folder that may not be read, a name too long
+        return fail(kExitUsage, error.what());
+    } catch (const std::exception& error) {
+        return fail(kExitInternal, error.what());
+    }
+}

@@ -1,0 +1,337 @@
+// The tables, and the merging of a piece.
+#include "llmc/data/bpe.h"
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <queue>
+#include <unordered_set>
+#include "llmc/base/check.h"      // require, ensure
+#include "llmc/data/tokenizer.h"  // Tokenizer
+
+namespace {
+// Pieces of up to so many bytes are merged by looking at all pairs each time: quadratic, but without a heap.
+constexpr size_t kShortPiece = 128;
+
+// A table with at least twice as many places as entries, so that searches are short.
+size_t places_for(size_t entries) { return std::bit_ceil(std::max<size_t>(entries * 2, 16)); }
+}  // namespace
+
+void PairRanks::reset(size_t pairs) {
+    entries_.assign(places_for(pairs), kEmpty);
+    mask_ = entries_.size() - 1;
+    shift_ = 64 - std::countr_zero(entries_.size());
+}
+
+void PairRanks::add(int32_t left, int32_t right, uint32_t rank) {
+    const uint64_t key = key_of(left, right);
+    size_t i = place_of(key);
+    while (entries_[i] != kEmpty) i = (i + 1) & mask_;
+    entries_[i] = key << 24 | rank;
+}
+
+PieceIds::Key PieceIds::key_of(std::string_view piece) {
+    Key key = {0, 0};
+    const char* at = piece.data();
+    const size_t bytes = piece.size();
+    if (bytes >= 8) {
+        std::memcpy(&key.low, at, 8);
+        std::memcpy(&key.high, at + bytes - 8, 8);
+    } else if (bytes >= 4) {
+        uint32_t first, last;
+        std::memcpy(&first, at, 4);
+        std::memcpy(&last, at + bytes - 4, 4);
+        key.low = first | uint64_t(last) << 8 * (bytes - 4);
+    } else {
+        for (size_t i = 0; i < bytes; i++) key.low |= uint64_t(static_cast<unsigned char>(at[i])) << 8 * i;
+    }
+    return key;
+}
+
+void PieceIds::reset(size_t tokens) {
+    entries_.assign(places_for(tokens), {});
+    mask_ = entries_.size() - 1;
+    shift_ = 64 - std::countr_zero(entries_.size());
+}
+
+void PieceIds::add(std::string_view piece, int32_t id) {
+    if (piece.size() > kShort) {
+        long_.emplace(piece, id);
+        return;
+    }
+    const Key key = key_of(piece);
+    size_t i = place_of(key);
+    while (entries_[i].bytes != 0) i = (i + 1) & mask_;
+    entries_[i] = {key, id, uint32_t(piece.size())};
+}
+
+int32_t PieceIds::find_long(std::string_view piece) const {
+    const auto found = long_.find(piece);
+    return found == long_.end() ? -1 : found->second;
+}
+
+namespace {
+void merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
+    int32_t token[kShortPiece];
+    uint32_t rank[kShortPiece];  // of token i and the next
+    size_t n = piece.size();
+    for (size_t i = 0; i < n; i++) token[i] = bpe.byte_ids[static_cast<unsigned char>(piece[i])];
+    for (size_t i = 0; i + 1 < n; i++) rank[i] = bpe.ranks.find(token[i], token[i + 1]);
+    while (n > 1) {
+        const size_t at = size_t(std::min_element(rank, rank + n - 1) - rank);
+        if (rank[at] == PairRanks::kNone) break;
+        token[at] = bpe.merges[rank[at]].result;
+        n--;
+        std::memmove(token + at + 1, token + at + 2, (n - at - 1) * sizeof token[0]);
+        if (at + 1 < n) {
+            std::memmove(rank + at, rank + at + 1, (n - at - 1) * sizeof rank[0]);
+            rank[at] = bpe.ranks.find(token[at], token[at + 1]);
+        }
+        if (at > 0) rank[at - 1] = bpe.ranks.find(token[at - 1], token[at]);
+    }
+    ids.insert(ids.end(), token, token + n);
+}
+
+// The tokens as a list linked both ways, and a heap of the pairs with their ranks, in which pairs that are no more are
+// known by their rank.
+void merge_long(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
+    struct Node {
+        int32_t token;
+        uint32_t rank;  // of this and the next
+        size_t previous, next;
+    };
+    struct Pair {
+        uint32_t rank;
+        size_t at;
+        bool operator>(const Pair& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
+    };
+    const size_t n = piece.size();
+    std::vector<Node> nodes(n);
+    std::vector<Pair> pairs;
+    for (size_t i = 0; i < n; i++)
+        nodes[i] = {bpe.byte_ids[static_cast<unsigned char>(piece[i])], PairRanks::kNone, i - 1, i + 1};
+    const auto rank_of = [&](size_t at) {
+        const size_t next = nodes[at].next;
+        return next == n ? PairRanks::kNone : bpe.ranks.find(nodes[at].token, nodes[next].token);
+    };
+    for (size_t i = 0; i < n; i++)
+        if ((nodes[i].rank = rank_of(i)) != PairRanks::kNone) pairs.push_back({nodes[i].rank, i});
+    std::priority_queue<Pair, std::vector<Pair>, std::greater<Pair>> heap(std::greater<Pair>(), std::move(pairs));
+    const auto renew = [&](size_t at) {
+        if ((nodes[at].rank = rank_of(at)) != PairRanks::kNone) heap.push({nodes[at].rank, at});
+    };
+    while (!heap.empty()) {
+        const auto [rank, at] = heap.top();
+        heap.pop();
+        if (nodes[at].rank != rank) continue;
+        const size_t gone = nodes[at].next;
+        nodes[at].token = bpe.merges[rank].result;
+        nodes[at].next = nodes[gone].next;
+        nodes[gone].rank = PairRanks::kNone;
+        if (nodes[at].next < n) nodes[nodes[at].next].previous = at;
+        renew(at);
+        if (at > 0) renew(nodes[at].previous);
+    }
+    for (size_t at = 0; at < n; at = nodes[at].next) ids.push_back(nodes[at].token);
+}
+}  // namespace
+
+void Bpe::merge_piece(std::string_view piece, std::vector<int32_t>& ids) const {
+    if (piece.size() <= kShortPiece)
+        merge_short(*this, piece, ids);
+    else
+        merge_long(*this, piece, ids);
+}
+
+namespace {
+// What merges made of pieces, since words come again. An entry is replaced by the next piece of the same place.
+class PieceCache {
+public:
+    // Appends the ids of the piece to `ids`; what is remembered is of one tokenizer.
+    void encode(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
+        if (piece.size() > sizeof Entry::text) return bpe.merge_piece(piece, ids);
+        if (serial_ != bpe.serial) {
+            entries_.assign(kEntries, {});
+            serial_ = bpe.serial;
+        }
+        Entry& entry = entries_[hash_of(piece) % kEntries];
+        if (entry.bytes == piece.size() && std::memcmp(entry.text, piece.data(), piece.size()) == 0) {
+            ids.insert(ids.end(), entry.ids, entry.ids + entry.num_ids);
+            return;
+        }
+        const size_t before = ids.size();
+        bpe.merge_piece(piece, ids);
+        const size_t num_ids = ids.size() - before;
+        if (num_ids > std::size(entry.ids)) return;
+        entry.bytes = uint8_t(piece.size());
+        entry.num_ids = uint8_t(num_ids);
+        std::memcpy(entry.text, piece.data(), piece.size());
+        std::copy(ids.end() - ptrdiff_t(num_ids), ids.end(), entry.ids);
+    }
+
+private:
+    static constexpr size_t kEntries = 4096;  // half a megabyte: as much as a core's own cache has room for
+    struct Entry {
+        uint8_t bytes, num_ids;  // bytes 0: empty
+        char text[46];
+        int32_t ids[20];
+    };
+    static size_t hash_of(std::string_view piece) {
+        uint64_t hash = piece.size();
+        for (size_t at = 0; at < piece.size(); at += 8) {
+            uint64_t word = 0;
+            std::memcpy(&word, piece.data() + at, std::min<size_t>(8, piece.size() - at));
+            hash = (hash ^ word) * 0x9E3779B97F4A7C15;
+            hash ^= hash >> 32;
+        }
+        return hash;
+    }
+    std::vector<Entry> entries_;
+    uint64_t serial_ = 0;
+};
+}  // namespace
+
+void Bpe::encode(std::string_view text, std::vector<int32_t>& ids) const {
+    thread_local PieceCache cache;
+    PieceCache& others = cache;
+    for_each_piece(pattern, text, [&](std::string_view piece) {
+        const int32_t id = pieces.find(piece);
+        if (id >= 0)
+            ids.push_back(id);
+        else
+            others.encode(*this, piece, ids);
+    });
+}
+
+namespace {
+bool is_special(const Bpe& bpe, int32_t id) {
+    return std::any_of(bpe.specials.begin(), bpe.specials.end(), [&](const SpecialToken& t) { return t.id == id; });
+}
+
+bool is_utf8(std::string_view text) {
+    for (size_t at = 0; at < text.size();) {
+        const CodePoint c = code_point_at(text, at);
+        if (c.bytes == 0) return false;
+        at += c.bytes;
+    }
+    return true;
+}
+
+// The ids of the 256 bytes; false if one has none.
+bool find_bytes(const std::vector<std::string>& symbols, Bpe& bpe) {
+    bpe.byte_ids.fill(-1);
+    for (size_t id = symbols.size(); id-- > 0;)
+        if (symbols[id].size() == 1 && !is_special(bpe, int32_t(id)))
+            bpe.byte_ids[static_cast<unsigned char>(symbols[id][0])] = int32_t(id);
+    return std::find(bpe.byte_ids.begin(), bpe.byte_ids.end(), -1) == bpe.byte_ids.end();
+}
+}  // namespace
+
+void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& where) {
+    require(symbols.size() <= size_t(kMaxBpeIds), "%s has %zu tokens: expected at most %d", where.c_str(),
+            symbols.size(), kMaxBpeIds);
+    require(merges.size() <= kMaxMerges, "%s has %zu merges: expected at most %zu", where.c_str(), merges.size(),
+            kMaxMerges);
+    std::unordered_set<std::string_view> texts;
+    for (const SpecialToken& special : specials)
+        require(is_utf8(special.text) && texts.insert(special.text).second,
+                "%s: the special token %d is there twice or is not UTF-8", where.c_str(), special.id);
+    separator = separator < 0 ? separator_of(specials) : separator;
+    if (!encodes) return;
+    const bool complete = find_bytes(symbols, *this);
+    require(complete, "%s lacks tokens for some of the 256 bytes: expected one for each, to encode any text",
+            where.c_str());
+    static std::atomic<uint64_t> made = 0;
+    serial = ++made;
+    ranks.reset(merges.size());
+    for (size_t rank = 0; rank < merges.size(); rank++)
+        ranks.add(merges[rank].left, merges[rank].right, uint32_t(rank));
+
+    pieces.reset(symbols.size());
+    std::vector<int32_t> ids;
+    for (size_t id = 0; id < symbols.size(); id++) {
+        if (symbols[id].empty() || is_special(*this, int32_t(id))) continue;
+        if (!whole_pieces) {
+            ids.clear();
+            merge_piece(symbols[id], ids);
+            if (ids.size() != 1 || ids[0] != int32_t(id)) continue;
+        }
+        pieces.add(symbols[id], int32_t(id));
+    }
+    // Both have their place in a tokenizer.json's one vocabulary.
+    std::string bytes;
+    for (const SpecialToken& special : specials)
+        require(!bytes_of_gpt2_spelling(special.text, bytes) || pieces.find(bytes) < 0,
+                "%s: the special token '%s' is spelled like token %d: give it another name, such as <|%s|>",
+                where.c_str(), special.text.c_str(), pieces.find(bytes), special.text.c_str());
+}
+
+int32_t separator_of(const std::vector<SpecialToken>& specials) {
+    for (const char* text : {"<|bos|>", "<|endoftext|>", "<|begin_of_text|>"})
+        for (const SpecialToken& token : specials)
+            if (token.text == text) return token.id;
+    return specials.empty() ? -1 : specials[0].id;
+}
+
+Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const std::string& where) {
+    Tokenizer tokenizer{TokenizerKind::bpe, std::move(symbols), {}, nullptr};
+    bpe.prepare(tokenizer.symbols, where);
+    tokenizer.bpe = std::make_shared<const Bpe>(std::move(bpe));
+    return tokenizer;
+}
+
+size_t recover_merges(const std::vector<std::string>& symbols, Bpe& bpe) {
+    bpe.merges.clear();
+    if (!find_bytes(symbols, bpe)) return symbols.size();
+    bpe.ranks.reset(symbols.size());
+    size_t lost = 0;
+    std::vector<int32_t> ids;
+    for (size_t id = 0; id < symbols.size(); id++) {
+        if (symbols[id].size() < 2 || is_special(bpe, int32_t(id))) continue;
+        ids.clear();
+        bpe.merge_piece(symbols[id], ids);
+        if (ids.size() == 2) {
+            bpe.ranks.add(ids[0], ids[1], uint32_t(bpe.merges.size()));
+            bpe.merges.push_back({ids[0], ids[1], int32_t(id)});
+        } else {
+            lost++;
+        }
+    }
+    return lost;
+}
+
+const std::vector<std::string>& gpt2_byte_spellings() {
+    static const std::vector<std::string> spellings = [] {
+        std::vector<std::string> table;
+        char32_t next_unprintable = 0x100;
+        for (char32_t byte = 0; byte < 256; byte++) {
+            const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
+            table.push_back(utf8(printable ? byte : next_unprintable++));
+        }
+        return table;
+    }();
+    return spellings;
+}
+
+std::string spell_as_gpt2(std::string_view bytes) {
+    std::string spelled;
+    for (const char byte : bytes) spelled += gpt2_byte_spellings()[static_cast<unsigned char>(byte)];
+    return spelled;
+}
+
+bool bytes_of_gpt2_spelling(std::string_view spelled, std::string& bytes) {
+    static const std::vector<int> byte_of = [] {
+        std::vector<int> table(0x100 + 68, -1);
+        for (int byte = 0; byte < 256; byte++)
+            table[code_point_at(gpt2_byte_spellings()[size_t(byte)], 0).value] = byte;
+        return table;
+    }();
+    bytes.clear();
+    for (size_t at = 0; at < spelled.size();) {
+        const CodePoint c = code_point_at(spelled, at);
+        if (c.bytes == 0 || c.value >= byte_of.size() || byte_of[c.value] < 0) return false;
+        bytes += char(byte_of[c.value]);
+        at += c.bytes;
+    }
+    return true;
+}

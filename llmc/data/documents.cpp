@@ -1,0 +1,346 @@
+// See documents.h. Text and .jsonl are mapped; what is in a .parquet file comes from a Python program.
+#include "llmc/data/documents.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include "llmc/base/check.h"  // require, ensure
+
+namespace {
+namespace fs = std::filesystem;
+
+constexpr int64_t kBatchBytes = int64_t(1) << 20;
+constexpr size_t kPieceBytes = size_t(1) << 20, kLongestPiece = size_t(4) << 20;
+
+// Writes records to the pipe: a letter, the number of bytes, the bytes. N: how many rows; T: the text of one; E: what
+// is wrong; Z: that was all.
+constexpr const char* kRowsProgram = R"(
+import signal, struct, sys
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+path, column = sys.argv[1:]
+def record(kind, data=b""):
+    sys.stdout.buffer.write(kind + struct.pack("<Q", len(data)) + data)
+try:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise SystemExit(f"python3 has no pyarrow ({error}): pip install pyarrow")
+    file = pyarrow.parquet.ParquetFile(path)
+    names = file.schema_arrow.names
+    if column not in names:
+        raise SystemExit(f"no column {column!r}; there are: {', '.join(names)}; choose one with --field")
+    record(b"N", struct.pack("<Q", file.metadata.num_rows))
+    for batch in file.iter_batches(batch_size=1024, columns=[column]):
+        for text in batch.column(0).to_pylist():
+            if not isinstance(text, (str, bytes, type(None))):
+                raise SystemExit(f"the column {column!r} has a {type(text).__name__}: expected strings")
+            record(b"T", text.encode() if isinstance(text, str) else text or b"")
+    record(b"Z")
+except (Exception, SystemExit) as error:
+    record(b"E", str(error).replace("\n", " ").encode(errors="replace"))
+)";
+
+DocumentFormat format_of_ending(const std::string& path) {
+    const std::string end = fs::path(path).extension();
+    if (end == ".jsonl" || end == ".ndjson") return DocumentFormat::jsonl;
+    return end == ".parquet" ? DocumentFormat::parquet : DocumentFormat::text;
+}
+
+bool is_known(const fs::path& path) {
+    for (const char* end : {".txt", ".md", ".jsonl", ".ndjson", ".parquet"})
+        if (path.extension() == end) return true;
+    return false;
+}
+
+std::vector<std::string> files_in(const std::string& folder) {
+    std::vector<std::string> paths;
+    std::error_code error;
+    for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+        if (at->is_regular_file(error) && is_known(at->path()) && at->file_size(error) > 0)
+            paths.push_back(at->path().string());
+    require(!error, "cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
+    require(!paths.empty(),
+            "%s has no text: expected .txt, .md, .jsonl or .parquet files that are not empty, in it or in folders "
+            "below",
+            folder.c_str());
+    std::sort(paths.begin(), paths.end());
+    return paths;
+}
+
+bool is_continuation(char byte) { return (byte & 0xC0) == 0x80; }
+
+bool is_newline(char c) { return c == '\n' || c == '\r'; }
+
+bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+
+// The first place at or behind `at` that is not inside a UTF-8 sequence, whose longest has four bytes.
+size_t character_at(std::string_view text, size_t at) {
+    for (int i = 0; i < 3 && at < text.size() && is_continuation(text[at]); i++) at++;
+    return at;
+}
+
+std::string shell_quoted(const std::string& text) {
+    std::string quoted = "'";
+    for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return quoted + "'";
+}
+
+// Takes the string of one field out of a JSON object, and checks the rest of the line on the way.
+struct FieldOfLine : nlohmann::json_sax<nlohmann::json> {
+    const std::string& field;
+    std::string& text;
+    bool found = false, is_string = false, is_object = false, fits = false;
+    size_t depth = 0, error_at = 0;
+    std::string names;
+
+    FieldOfLine(const std::string& field, std::string& text) : field(field), text(text) {}
+
+    // A value that is not a string.
+    bool other() {
+        if (depth == 1 && fits) is_string = false;
+        return true;
+    }
+    bool null() override {
+        if (depth == 1 && fits) text.clear(), is_string = true;
+        return true;
+    }
+    bool boolean(bool) override { return other(); }
+    bool number_integer(number_integer_t) override { return other(); }
+    bool number_unsigned(number_unsigned_t) override { return other(); }
+    bool number_float(number_float_t, const string_t&) override { return other(); }
+    bool binary(binary_t&) override { return other(); }
+    bool string(string_t& value) override {
+        if (depth == 1 && fits) text.swap(value), is_string = true;
+        return true;
+    }
+    bool start_object(std::size_t) override {
+        if (depth == 0) is_object = true;
+        other();
+        depth++;
+        return true;
+    }
+    bool start_array(std::size_t) override {
+        other();
+        depth++;
+        return true;
+    }
+    bool end_object() override { return depth--, true; }
+    bool end_array() override { return depth--, true; }
+    bool key(string_t& value) override {
+        if (depth != 1) return true;
+        fits = value == field;
+        found = found || fits;
+        if (!found) names += (names.empty() ? "" : ", ") + value;
+        return true;
+    }
+    bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
+        error_at = position;
+        return false;
+    }
+};
+}  // namespace
+
+std::optional<DocumentFormat> document_format(const std::string& name) {
+    if (name == "text") return DocumentFormat::text;
+    if (name == "jsonl") return DocumentFormat::jsonl;
+    if (name == "parquet") return DocumentFormat::parquet;
+    require(name == "auto", "--format %s: expected auto, text, jsonl or parquet", name.c_str());
+    return std::nullopt;
+}
+
+std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::optional<DocumentFormat> type,
+                               bool validation) {
+    std::vector<Source> sources;
+    const auto add = [&](const std::string& path) {
+        sources.push_back(
+            {path, path, type.value_or(format_of_ending(path)), validation, int64_t(fs::file_size(path))});
+    };
+    for (const std::string& input : inputs) {
+        require(fs::exists(input), "%s: no such file or folder", input.c_str());
+        if (fs::is_directory(input)) {
+            for (const std::string& path : files_in(input)) add(path);
+            continue;
+        }
+        require(fs::is_regular_file(input), "%s is no regular file: expected one, or a folder, or - for standard input",
+                input.c_str());
+        require(fs::file_size(input) > 0, "%s is empty: expected text", input.c_str());
+        add(input);
+    }
+    return sources;
+}
+
+std::optional<DocumentBatch> DocumentReader::next() {
+    while (source_ < sources_.size()) {
+        if (!is_open_) open_source();
+        const Source& source = sources_[source_];
+        DocumentBatch batch{&source, owner_, {}, 0};
+        if (source.format == DocumentFormat::text) read_text(batch);
+        if (source.format == DocumentFormat::jsonl) read_lines(batch);
+        if (source.format == DocumentFormat::parquet) read_rows(batch);
+        if (!pipe_ && at_ == text_.size()) close_source();
+        if (!batch.pieces.empty()) return batch;
+    }
+    return std::nullopt;
+}
+
+void DocumentReader::open_source() {
+    const Source& source = sources_[source_];
+    is_open_ = true;
+    text_ = {};
+    at_ = document_begin_ = 0;
+    line_ = 0;
+    hasher_.reset();
+    if (source.content) {
+        owner_ = source.content;
+        text_ = *source.content;
+    } else {
+        const auto file = std::make_shared<MappedFile>(source.path);
+        owner_ = file;
+        if (source.format == DocumentFormat::parquet) {
+            hasher_.update(file->data(), file->size());
+            open_parquet();
+        } else {
+            text_ = {file->data(), file->size()};
+        }
+    }
+}
+
+void DocumentReader::close_source() {
+    hashes_.push_back(hasher_.digest());
+    bytes_before_ += sources_[source_].bytes;
+    is_open_ = false;
+    owner_.reset();
+    source_++;
+}
+
+void DocumentReader::add(DocumentBatch& batch, Piece piece) const {
+    piece.validation = sources_[source_].validation || piece.document >= options_.validation_document;
+    batch.pieces.push_back(piece);
+}
+
+// Where the piece that begins at at_ ends.
+size_t DocumentReader::piece_end(size_t document_end) const {
+    if (document_end - at_ <= kPieceBytes) return document_end;
+    const size_t last = std::min(document_end, at_ + kLongestPiece);
+    for (size_t end = at_ + kPieceBytes; end < last; end++)
+        if ((text_[end] == ' ' || text_[end] == '\n') && is_letter_or_digit(text_[end - 1])) return end;
+    return std::min(character_at(text_, last), document_end);
+}
+
+void DocumentReader::begin_document() {
+    const std::string& separator = options_.separator;
+    document_end_ = separator.empty() ? text_.size() : std::min(text_.find(separator, at_), text_.size());
+    next_document_ = std::min(document_end_ + separator.size(), text_.size());
+    if (!separator.empty()) {
+        while (at_ < document_end_ && is_newline(text_[at_])) at_++;
+        while (at_ < document_end_ && is_newline(text_[document_end_ - 1])) document_end_--;
+    }
+    document_begin_ = at_;
+    const size_t end = piece_end(document_end_);
+    document_hash_ = end < document_end_ ? xxh3(text_.data() + at_, end - at_) : 0;
+}
+
+void DocumentReader::read_text(DocumentBatch& batch) {
+    const size_t begin = at_;
+    const int64_t left_for_training = options_.validation_byte - bytes_before_;
+    const size_t cut = left_for_training > 0 && left_for_training < int64_t(text_.size())
+                           ? character_at(text_, size_t(left_for_training))
+                           : 0;
+    while (int64_t(at_ - begin) < kBatchBytes && at_ < text_.size()) {
+        if (at_ == document_begin_) begin_document();
+        size_t end = piece_end(document_end_);
+        if (at_ < cut && cut < end) end = cut;
+        if (end > at_) {
+            Piece piece{text_.substr(at_, end - at_), document_, int64_t(at_),
+                        at_ == document_begin_,       false,     document_hash_};
+            add(batch, piece);
+            if (bytes_before_ + int64_t(at_) >= options_.validation_byte) batch.pieces.back().validation = true;
+        }
+        at_ = end;
+        if (at_ == document_end_) {
+            if (document_end_ > document_begin_) document_++;
+            at_ = document_begin_ = next_document_;
+        }
+    }
+    hasher_.update(text_.data() + begin, at_ - begin);
+    batch.source_bytes = int64_t(at_ - begin);
+}
+
+void DocumentReader::read_lines(DocumentBatch& batch) {
+    const size_t begin = at_;
+    while (int64_t(at_ - begin) < kBatchBytes && at_ < text_.size()) {
+        const size_t end = std::min(text_.find('\n', at_), text_.size());
+        const std::string_view line = text_.substr(at_, end - at_);
+        line_++;
+        if (line.find_first_not_of(" \t\r") != std::string_view::npos) add(batch, {line, document_++, line_});
+        at_ = std::min(end + 1, text_.size());
+    }
+    hasher_.update(text_.data() + begin, at_ - begin);
+    batch.source_bytes = int64_t(at_ - begin);
+}
+
+void DocumentReader::open_parquet() {
+    const std::string command = "exec python3 -c " + shell_quoted(kRowsProgram) + " " +
+                                shell_quoted(sources_[source_].path) + " " + shell_quoted(options_.field) +
+                                " 2>/dev/null";
+    pipe_.reset(popen(command.c_str(), "re"));
+    require(pipe_, "cannot start python3, which reads %s: %s", sources_[source_].name.c_str(), std::strerror(errno));
+    std::string rows;
+    ensure(read_record(rows) == 'N' && rows.size() == sizeof rows_);
+    std::memcpy(&rows_, rows.data(), sizeof rows_);
+}
+
+char DocumentReader::read_record(std::string& to) {
+    const std::string& name = sources_[source_].name;
+    char head[9];
+    uint64_t bytes = 0;
+    const bool has_head = fread(head, 1, sizeof head, pipe_.get()) == sizeof head;
+    if (has_head) std::memcpy(&bytes, head + 1, sizeof bytes);
+    const size_t before = to.size();
+    if (has_head) to.resize(before + bytes);
+    require(has_head && fread(to.data() + before, 1, bytes, pipe_.get()) == bytes,
+            "%s: python3, which reads .parquet files, is missing or died; install it (apt-get install python3) and "
+            "pyarrow (pip install pyarrow)",
+            name.c_str());
+    require(head[0] != 'E', "%s: %s", name.c_str(), to.c_str() + before);
+    return head[0];
+}
+
+void DocumentReader::read_rows(DocumentBatch& batch) {
+    auto text = std::make_shared<std::string>();
+    std::vector<size_t> begins = {0};
+    bool more = true;
+    while (more && text->size() < size_t(kBatchBytes)) {
+        more = read_record(*text) == 'T';
+        if (more) begins.push_back(text->size());
+    }
+    for (size_t i = 0; i + 1 < begins.size(); i++)
+        add(batch, {std::string_view(*text).substr(begins[i], begins[i + 1] - begins[i]), document_++, ++line_});
+    batch.owner = text;
+    const double part = rows_ > 0 ? double(batch.pieces.size()) / double(rows_) : 1;
+    batch.source_bytes = int64_t(double(sources_[source_].bytes) * part);
+    if (!more) pipe_.reset();
+}
+
+std::string where(const Source& source, const Piece& piece) {
+    const long long at = piece.at;
+    if (source.format == DocumentFormat::jsonl) return format("%s:%lld", source.name.c_str(), at);
+    if (source.format == DocumentFormat::parquet) return format("row %lld of %s", at, source.name.c_str());
+    return at == 0 ? source.name : format("%s, from byte %lld on,", source.name.c_str(), at);
+}
+
+std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const std::string& field,
+                         std::string& scratch) {
+    if (batch.source->format != DocumentFormat::jsonl) return piece.raw;
+    FieldOfLine line(field, scratch);
+    const bool valid = nlohmann::json::sax_parse(piece.raw.begin(), piece.raw.end(), &line);
+    const std::string place = where(*batch.source, piece);
+    require(valid, "%s: no valid JSON (byte %zu of the line): expected an object such as {\"%s\": \"...\"}",
+            place.c_str(), line.error_at, field.c_str());
+    require(line.is_object, "%s: no JSON object: expected one such as {\"%s\": \"...\"}", place.c_str(), field.c_str());
+    require(line.found, "%s: no field \"%s\"; there are: %s; choose one with --field", place.c_str(), field.c_str(),
+            line.names.empty() ? "none" : line.names.c_str());
+    require(line.is_string, "%s: the field \"%s\" is no string", place.c_str(), field.c_str());
+    return scratch;
+}

@@ -1,0 +1,125 @@
+/*
+Documents: the texts that data/tokenize reads, in order, as a stream of batches of about a megabyte.
+
+  .jsonl, .ndjson     one document a line: the string in one field of its object
+  .parquet            one document a row: one column, read by python3 with pyarrow at the other end of a pipe
+  any other name      text: one document a file, or several with a separator between them
+
+Only batches are in memory. They are raw: text_of() takes a document's text out of its line, so that this is done by
+many threads. A text of more than a megabyte comes in pieces, cut between a letter or digit and the blank behind it,
+where every split pattern that there is cuts, too; if there is no such place for four megabytes, between two characters.
+
+  DocumentReader reader(sources, {.field = "text"});
+  while (std::optional<DocumentBatch> batch = reader.next())
+      for (const Piece& piece : batch->pieces) use(text_of(*batch, piece, "text", scratch));
+*/
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+#include "llmc/base/file.h"  // MappedFile
+#include "llmc/base/hash.h"  // Hasher
+
+enum class DocumentFormat { text, jsonl, parquet };
+
+struct Source {
+    std::string path, name;  // name: how messages and dataset.json call it
+    DocumentFormat format = DocumentFormat::text;
+    bool validation = false;  // all of it
+    int64_t bytes = 0;
+    std::shared_ptr<const std::string> content = nullptr;  // instead of what is in the file
+};
+
+// text, jsonl or parquet; nothing for auto: by the ending. An error if it is another name.
+std::optional<DocumentFormat> document_format(const std::string& name);
+
+// The files that inputs name, in the given order, those of a folder sorted by path. A folder's files are those whose
+// ending is known; empty ones have nothing to say. An error if an input is missing, empty or without text.
+std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::optional<DocumentFormat> type,
+                               bool validation);
+
+// A document, or a part of one.
+struct Piece {
+    std::string_view raw;        // the text; of .jsonl the line
+    int64_t document = 0;        // counted over all sources
+    int64_t at = 0;              // the line or row, from 1; of text the offset in the file
+    bool begins = true;          // a document, with which the pieces behind it go on
+    bool validation = false;     // said by the source or by ReadOptions
+    uint64_t document_hash = 0;  // of a document in several pieces: the first piece's, for all of them
+};
+
+struct DocumentBatch {
+    const Source* source = nullptr;
+    std::shared_ptr<const void> owner;  // of what the pieces point to
+    std::vector<Piece> pieces;
+    int64_t source_bytes = 0;  // how far this batch gets in the source's file
+};
+
+struct ReadOptions {
+    static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+    std::string field = "text";  // of .jsonl and .parquet
+    // Between the documents of a text, with all line breaks around it; empty: there is one document.
+    std::string separator;
+    // From here on everything is for validation.
+    int64_t validation_byte = kNever;  // of all sources behind each other; for text alone
+    int64_t validation_document = kNever;
+};
+
+class DocumentReader {
+public:
+    // The sources must outlive the reader and its batches.
+    DocumentReader(const std::vector<Source>& sources, ReadOptions options)
+        : sources_(sources), options_(std::move(options)) {}
+
+    // The next one with at least one piece; nothing at the end.
+    std::optional<DocumentBatch> next();
+
+    int64_t num_documents() const { return document_; }  // so far
+    // XXH3 of the files that have been read to the end, in order.
+    const std::vector<uint64_t>& hashes() const { return hashes_; }
+
+private:
+    struct ClosePipe {
+        void operator()(FILE* pipe) const { pclose(pipe); }
+    };
+    void open_source();
+    void close_source();
+    void begin_document();
+    void read_text(DocumentBatch& batch);
+    void read_lines(DocumentBatch& batch);
+    void open_parquet();
+    void read_rows(DocumentBatch& batch);
+    char read_record(std::string& to);  // from the pipe; returns its kind
+    size_t piece_end(size_t document_end) const;
+    void add(DocumentBatch& batch, Piece piece) const;
+
+    const std::vector<Source>& sources_;
+    ReadOptions options_;
+    std::vector<uint64_t> hashes_;
+    size_t source_ = 0;         // the one that is being read
+    bool is_open_ = false;      // is it?
+    int64_t bytes_before_ = 0;  // of the sources before it
+    int64_t document_ = 0;      // the next to begin
+    std::shared_ptr<const void> owner_;
+    std::string_view text_;  // of the source
+    size_t at_ = 0;          // in text_
+    size_t document_begin_ = 0, document_end_ = 0, next_document_ = 0;
+    uint64_t document_hash_ = 0;
+    int64_t line_ = 0;
+    Hasher hasher_;
+    std::unique_ptr<FILE, ClosePipe> pipe_;
+    int64_t rows_ = 0;
+};
+
+// What messages call a piece: "notes.txt", "posts.jsonl:12", "row 12 of posts.parquet".
+std::string where(const Source& source, const Piece& piece);
+
+// The text of a piece, in place or in `scratch`. Of .jsonl an error names file and line if that is no JSON object with
+// a string (or null, which is an empty text) in this field.
+std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const std::string& field,
+                         std::string& scratch);

@@ -1,0 +1,183 @@
+// See packing.h.
+#include "llmc/data/packing.h"
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include "llmc/base/check.h"  // require
+
+namespace {
+
+// nanochat's numbers: as soon as fewer wait, so many more are found.
+constexpr size_t kWaiting = 1000, kRefill = 128;
+
+// Of the position: the turn of the shard, above the number of the document in it.
+constexpr int kTurnShift = 32;
+
+constexpr const char* kOtherData =
+    "is this the data, the --seq-len and the --document-token that the run was started with?";
+
+// "0:1024 0:1600": the shard of a document and its first token
+std::string text_of(const std::vector<Document>& documents) {
+    std::string text;
+    char number[16];
+    const auto add = [&](auto value, char end) {
+        text.append(number, std::to_chars(number, std::end(number), value).ptr);
+        text += end;
+    };
+    for (const Document& d : documents) add(d.shard, ':'), add(d.begin, ' ');
+    if (!text.empty()) text.pop_back();
+    return text;
+}
+
+// The document that begins at this token, which must be a separator.
+Document document_at(const std::vector<TokenShard>& shards, uint32_t shard, int32_t begin, int separator) {
+    const int64_t end = shards[shard].find(separator, int64_t(begin) + 1);
+    return {shard, begin, int32_t(end - begin)};
+}
+
+std::vector<Document> documents_of(const std::string& text, const std::vector<TokenShard>& shards, int separator) {
+    std::vector<Document> documents;
+    const char *at = text.data(), *const end = at + text.size();
+    while (at != end) {
+        uint32_t shard = 0;
+        int32_t begin = -1;
+        auto read = std::from_chars(at, end, shard);
+        bool good = read.ec == std::errc() && read.ptr != end && *read.ptr == ':' && shard < shards.size();
+        if (good) {
+            read = std::from_chars(read.ptr + 1, end, begin);
+            good = read.ec == std::errc() && begin >= 0 && begin < shards[shard].num_tokens() &&
+                   shards[shard].find(separator, begin) == begin;
+        }
+        require(good, "'%.40s' in the state of the data: no document begins there; %s", at, kOtherData);
+        documents.push_back(document_at(shards, shard, begin, separator));
+        at = read.ptr == end ? end : read.ptr + 1;
+    }
+    return documents;
+}
+
+}  // namespace
+
+Document BestFit::take(int64_t space) {
+    auto behind = waiting_.upper_bound(space);
+    if (behind == waiting_.begin()) behind = waiting_.upper_bound(int64_t(behind->document.length));  // the shortest
+    const auto best = std::prev(behind);
+    const Document document = best->document;
+    waiting_.erase(best);
+    return document;
+}
+
+std::vector<Document> BestFit::in_order() const {
+    std::vector<Waiting> all(waiting_.begin(), waiting_.end());
+    std::sort(all.begin(), all.end(), [](const Waiting& a, const Waiting& b) { return a.arrival < b.arrival; });
+    std::vector<Document> documents;
+    for (const Waiting& waiting : all) documents.push_back(waiting.document);
+    return documents;
+}
+
+PackedRows::PackedRows(const std::vector<TokenShard>& shards, const PackingConfig& config)
+    : shards_(shards), config_(config) {
+    require(config.separator >= 0,
+            "--packing best-fit needs the token that documents begin with: give --document-token or a --tokenizer that "
+            "has one, or take --packing stream");
+    begin_epoch(0);
+    require(next_document(),
+            "--packing best-fit: no document begins in %s%s, none of its tokens is the separator %d; give the "
+            "--document-token that it was made with, prepare it again from several documents, or take --packing stream",
+            shards[0].path().c_str(), shards.size() > 1 ? " nor in the other shards" : "", config.separator);
+    begin_epoch(0);
+}
+
+void PackedRows::skip(int64_t rows) {
+    for (int64_t i = 0; i < rows; i++) pack(nullptr);
+}
+
+// A row is packed all the same if its tokens are not wanted, and `row` is null.
+void PackedRows::pack(int32_t* row) {
+    const int64_t capacity = config_.seq_len + 1;
+    for (int64_t at = 0; at < capacity;) {
+        refill();
+        const Document document = waiting_.take(capacity - at);
+        const int64_t n = std::min<int64_t>(document.length, capacity - at);
+        if (row) shards_[document.shard].read(document.begin, n, row + at, config_.vocab_size);
+        cropped_ += uint64_t(document.length - n);
+        at += n;
+    }
+    rows_++;
+}
+
+void PackedRows::refill() {
+    while (waiting_.size() < kWaiting) {
+        for (size_t i = 0; i < kRefill; i++) {
+            std::optional<Document> document = next_document();
+            if (!document && waiting_.size() > 0) return;
+            if (!document) {
+                begin_epoch(epoch_ + 1);
+                document = next_document();
+            }
+            waiting_.add(*document);
+        }
+    }
+}
+
+void PackedRows::begin_epoch(uint64_t number) {
+    Rng rng(mix64(config_.seed) + number, Stream::data);
+    epoch_ = number;
+    shard_order_ = Permutation(shards_.size(), rng.next());
+    epoch_seed_ = rng.next();
+    turn_ = next_ = 0;
+    begins_.clear();
+}
+
+// In this epoch, if there is one.
+std::optional<Document> PackedRows::next_document() {
+    for (; turn_ < shards_.size(); turn_++, next_ = 0, begins_.clear()) {
+        const auto s = uint32_t(config_.shuffle ? shard_order_(turn_) : turn_);
+        const TokenShard& shard = shards_[s];
+        if (begins_.empty()) {
+            for (int64_t at = -1; (at = shard.find(config_.separator, at + 1)) < shard.num_tokens();)
+                begins_.push_back(int32_t(at));
+            document_order_ = Permutation(begins_.size(), epoch_seed_ + s);
+        }
+        if (next_ >= begins_.size()) continue;
+        const uint64_t i = config_.shuffle ? document_order_(next_) : next_;
+        next_++;
+        const int64_t end = i + 1 < begins_.size() ? begins_[i + 1] : shard.num_tokens();
+        return Document{s, begins_[i], int32_t(end - begins_[i])};
+    }
+    return {};
+}
+
+LoaderState PackedRows::state() const {
+    return {.epoch = epoch_,
+            .position = turn_ << kTurnShift | next_,
+            .rows = rows_,
+            .cropped = cropped_,
+            .waiting = text_of(waiting_.in_order())};
+}
+
+void PackedRows::restore(const LoaderState& state) {
+    const uint64_t turn = state.position >> kTurnShift;
+    require(turn <= shards_.size(), "the data position is in shard %llu of an epoch, and there are %zu; %s",
+            static_cast<unsigned long long>(turn), shards_.size(), kOtherData);
+    const std::vector<Document> documents = documents_of(state.waiting, shards_, config_.separator);
+    waiting_ = {};
+    for (const Document& document : documents) waiting_.add(document);
+    begin_epoch(state.epoch);
+    turn_ = turn;
+    next_ = state.position & ((uint64_t(1) << kTurnShift) - 1);
+    rows_ = state.rows;
+    cropped_ = state.cropped;
+}
+
+int64_t PackedRows::num_rows(uint64_t epoch) const {
+    if (!counted_ || counted_->first != epoch) {
+        PackedRows rows(shards_, config_);
+        int64_t n = 0;
+        for (rows.restore({.epoch = epoch});; n++) {
+            rows.skip(1);
+            if (rows.epoch_ != epoch) break;
+        }
+        counted_ = {epoch, n};
+    }
+    return counted_->second;
+}

@@ -1,0 +1,38 @@
+/*
+How far a long job over text is, on stderr: on a terminal one line that is rewritten five times a second, else a line
+after ten seconds and then every minute, so that a short job says nothing and a log stays short.
+
+  tokenizing  1234.5 MB of text | 41.2% | 38.1 MB/s | 289M tokens | ETA 0:45
+*/
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+struct ProgressState {
+    double fraction = 0;  // of the input
+    int64_t text_bytes = 0, tokens = 0;
+};
+
+// The line. `seconds` and `before` are since when, and from what, speed and the time left are counted.
+std::string progress_line(const std::string& verb, const ProgressState& now, const ProgressState& before,
+                          double seconds);
+
+class Progress {
+public:
+    explicit Progress(const char* verb);
+    ~Progress();  // clears the terminal's line
+    Progress(const Progress&) = delete;
+    Progress& operator=(const Progress&) = delete;
+
+    void show(const ProgressState& now);  // as often as wanted
+    // What came before was not work: it was done by an earlier run.
+    void restart(const ProgressState& now);
+
+private:
+    using Clock = std::chrono::steady_clock;
+    std::string verb_;
+    bool terminal_, shown_ = false;
+    ProgressState before_;
+    Clock::time_point start_, next_;
+};

@@ -1,0 +1,57 @@
+// The names of the patterns, and the classes of all code points.
+#include "llmc/data/split.h"
+#include <vector>
+#include "llmc/base/check.h"          // require
+#include "llmc/data/unicode_table.h"  // kLetters, kNumbers
+
+const char* name_of(SplitPattern pattern) {
+    switch (pattern) {
+        case SplitPattern::gpt2:
+            return "gpt2";
+        case SplitPattern::gpt4:
+            return "gpt4";
+        case SplitPattern::llama3:
+            return "llama3";
+        case SplitPattern::nanochat:
+            return "nanochat";
+    }
+    return "";
+}
+
+SplitPattern split_pattern(const std::string& name) {
+    std::string names;
+    for (const SplitPattern pattern : kSplitPatterns) {
+        if (name == name_of(pattern)) return pattern;
+        names += (names.empty() ? "" : ", ") + std::string(name_of(pattern));
+    }
+    require(false, "the split pattern '%s' is not known: expected one of %s", name.c_str(), names.c_str());
+    return {};
+}
+
+const CharClass* char_classes() {
+    static const std::vector<CharClass> classes = [] {
+        std::vector<CharClass> table(kCodePoints, CharClass::other);
+        const auto fill = [&](char32_t first, char32_t last, CharClass kind) {
+            for (char32_t c = first; c <= last; c++) table[c] = kind;
+        };
+        for (const auto& range : kLetters) fill(range[0], range[1], CharClass::letter);
+        for (const auto& range : kNumbers) fill(range[0], range[1], CharClass::number);
+        // Unicode's property White_Space, which has long been the same.
+        fill('\t', '\r', CharClass::space);
+        fill(0x2000, 0x200A, CharClass::space);
+        for (const char32_t c : {0x20, 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000})
+            table[c] = CharClass::space;
+        return table;
+    }();
+    return classes.data();
+}
+
+size_t cut_between_pieces(std::string_view text, size_t at) {
+    const auto is_word = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    };
+    if (at == 0) return 0;
+    for (; at < text.size(); at++)
+        if ((text[at] == ' ' || text[at] == '\n' || text[at] == '\r') && is_word(text[at - 1])) return at;
+    return text.size();
+}

@@ -80,10 +80,27 @@ void remove_leftovers(const std::string& out_dir) {
     }
 }
 
+CheckpointPart::CheckpointPart(const std::string& out_dir, int64_t step)
+    : tmp_(checkpoint_path(out_dir, step) + kBeingWritten) {}
+
+void CheckpointPart::add_text(const std::string& name, const std::string& content) {
+    FileWriter file(tmp_ + "/" + name);
+    file.write(content.data(), content.size());
+    file.sync_and_close();
+    records_.push_back({name, content.size(), xxh3(content.data(), content.size())});
+}
+
+void CheckpointPart::add_tensors(const std::string& name, const std::vector<Tensor>& tensors, const Metadata& metadata,
+                                 const std::function<const void*(const Tensor&)>& data) {
+    SafetensorsWriter file(tmp_ + "/" + name, tensors, metadata);
+    for (const Tensor& tensor : tensors) file.write(data ? data(tensor) : tensor.data, tensor.size_bytes());
+    file.finish();
+    records_.push_back({name, file.size_bytes(), file.hash(), file.records()});
+}
+
 CheckpointWriter::CheckpointWriter(const std::string& out_dir, int64_t step)
-    : out_dir_(out_dir), final_(checkpoint_path(out_dir, step)), tmp_(final_ + kBeingWritten) {
+    : CheckpointPart(out_dir, step), out_dir_(out_dir), final_(checkpoint_path(out_dir, step)), step_(step) {
     ensure(step >= 0);
-    manifest_.step = step;
     make_folders(out_dir);
     remove_leftovers(out_dir);
     make_folders(tmp_);
@@ -96,25 +113,14 @@ CheckpointWriter::~CheckpointWriter() {
     if (!exists(final_)) fs::rename(final_ + kReplaced, final_, ignored);
 }
 
-void CheckpointWriter::add_text(const std::string& name, const std::string& content) {
-    FileWriter file(tmp_ + "/" + name);
-    file.write(content.data(), content.size());
-    file.sync_and_close();
-    manifest_.files.push_back({name, content.size(), xxh3(content.data(), content.size())});
-}
-
-void CheckpointWriter::add_tensors(const std::string& name, const std::vector<Tensor>& tensors,
-                                   const Metadata& metadata, const std::function<const void*(const Tensor&)>& data) {
-    SafetensorsWriter file(tmp_ + "/" + name, tensors, metadata);
-    for (const Tensor& tensor : tensors) file.write(data ? data(tensor) : tensor.data, tensor.size_bytes());
-    file.finish();
-    manifest_.files.push_back({name, file.size_bytes(), file.hash(), file.records()});
+void CheckpointWriter::add_records(const std::vector<FileRecord>& records) {
+    records_.insert(records_.end(), records.begin(), records.end());
 }
 
 std::string CheckpointWriter::commit() {
     ensure(!committed_);
     FileWriter file(tmp_ + "/manifest.json");
-    const std::string text = to_json(manifest_);
+    const std::string text = to_json(Manifest{step_, records_});
     file.write(text.data(), text.size());
     file.sync_and_close();
     sync_folder(tmp_);
@@ -178,14 +184,14 @@ std::vector<int64_t> checkpoint_steps(const std::string& out_dir) {
     return steps;
 }
 
-void prune(const std::string& out_dir, int keep) {
+void prune(const std::string& out_dir, int keep, int64_t good_step) {
     ensure(keep >= 1);
     const std::vector<int64_t> steps = checkpoint_steps(out_dir);
     if (steps.size() <= size_t(keep)) return;
-    const FoundCheckpoint newest = find_checkpoint(out_dir);
+    if (good_step < 0) good_step = find_checkpoint(out_dir).step;
     for (size_t i = 0; i + size_t(keep) < steps.size(); i++) {
         const std::string path = checkpoint_path(out_dir, steps[i]);
-        if (steps[i] == newest.step || !exists(path)) continue;
+        if (steps[i] == good_step || !exists(path)) continue;
         // Under another name first: a kill halfway through must not leave a checkpoint with files missing.
         rename_folder(path, path + kBeingWritten);
         remove_folder(path + kBeingWritten);

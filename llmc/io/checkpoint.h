@@ -1,7 +1,7 @@
 /*
 Checkpoints: one folder per saved step, whole or not there at all.
 
-  OUT/step_00001000/   model.safetensors  config.json  tokenizer.json  optimizer_00000_of_00001.safetensors  state.json
+  OUT/step_00001000/   model.safetensors  config.json  tokenizer.json  optimizer_*_of_*.safetensors  state.json
                        manifest.json      sizes and checksums of all of them (manifest.h)
 
 Saving: everything goes to OUT/step_00001000.tmp/, each file is fsynced, the manifest comes last, and then the folder is
@@ -13,7 +13,14 @@ renamed. A program killed at any moment leaves a .tmp folder that nobody reads a
       return to_host(scratch, tensor);       only where the data are not simply at tensor.data
   });
   checkpoint.commit();                       any Error before this leaves nothing behind
-  prune(out_dir, keep);
+  prune(out_dir, keep, step);
+
+Several ranks that share OUT write together: one has the CheckpointWriter, and once that is there, the others have a
+CheckpointPart each, whose records they hand over before the commit (llmc/train/saving.h).
+
+  CheckpointPart part(out_dir, step);
+  part.add_tensors("optimizer_00001_of_00002.safetensors", tensors);
+  ... checkpoint.add_records(records of the others) ...
 
 Loading:
 
@@ -38,13 +45,10 @@ save renames back. Only one program may save to an OUT folder at a time (the run
 // OUT/step_00001000
 std::string checkpoint_path(const std::string& out_dir, int64_t step);
 
-class CheckpointWriter {
+class CheckpointPart {
 public:
-    // Creates OUT and the .tmp folder, after remove_leftovers(OUT).
-    CheckpointWriter(const std::string& out_dir, int64_t step);
-    ~CheckpointWriter();  // without commit(): removes what was written
-    CheckpointWriter(const CheckpointWriter&) = delete;
-    CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+    // Into the .tmp folder of a CheckpointWriter, which must be there.
+    CheckpointPart(const std::string& out_dir, int64_t step);
 
     void add_text(const std::string& name, const std::string& content);
 
@@ -53,12 +57,30 @@ public:
     void add_tensors(const std::string& name, const std::vector<Tensor>& tensors, const Metadata& metadata = {},
                      const std::function<const void*(const Tensor&)>& data = {});
 
+    const std::vector<FileRecord>& records() const { return records_; }
+
+protected:
+    std::string tmp_;
+    std::vector<FileRecord> records_;
+};
+
+class CheckpointWriter : public CheckpointPart {
+public:
+    // Creates OUT and the .tmp folder, after remove_leftovers(OUT).
+    CheckpointWriter(const std::string& out_dir, int64_t step);
+    ~CheckpointWriter();  // without commit(): removes what was written
+    CheckpointWriter(const CheckpointWriter&) = delete;
+    CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+    // Files that others have written.
+    void add_records(const std::vector<FileRecord>& records);
+
     // Makes the checkpoint visible, on the disk when this returns. The path of its folder.
     std::string commit();
 
 private:
-    std::string out_dir_, final_, tmp_;
-    Manifest manifest_;
+    std::string out_dir_, final_;
+    int64_t step_;
     bool committed_ = false;
 };
 
@@ -79,8 +101,9 @@ FoundCheckpoint find_checkpoint(const std::string& where);
 // The steps that have a folder, whole or not, in ascending order.
 std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
 
-// Removes all but the newest `keep` checkpoints (keep >= 1), but never the newest one that verifies.
-void prune(const std::string& out_dir, int keep);
+// Removes all but the newest `keep` checkpoints (keep >= 1), but never the newest one that verifies: which that is may
+// be known, if it has been committed just now; else all its files are read.
+void prune(const std::string& out_dir, int keep, int64_t good_step = -1);
 
 // Cleans up after a killed program: removes .tmp folders, renames .old ones back or removes them.
 void remove_leftovers(const std::string& out_dir);

@@ -30,6 +30,26 @@ std::string to_json(const Manifest& manifest) {
     return text_of(body);
 }
 
+std::string packed(const std::vector<FileRecord>& records) {
+    json all = json::array();
+    for (const FileRecord& file : records) {
+        json tensors = json::array();
+        for (const TensorRecord& t : file.tensors) tensors.push_back({t.name, t.begin_bytes, t.end_bytes, t.hash});
+        all.push_back({file.name, file.size_bytes, file.hash, tensors});
+    }
+    const std::vector<uint8_t> bytes = json::to_msgpack(all);
+    return {bytes.begin(), bytes.end()};
+}
+
+std::vector<FileRecord> unpacked(const std::string& bytes) {
+    std::vector<FileRecord> records;
+    for (const json& file : json::from_msgpack(bytes)) {
+        records.push_back({file[0], file[1], file[2]});
+        for (const json& t : file[3]) records.back().tensors.push_back({t[0], t[1], t[2], t[3]});
+    }
+    return records;
+}
+
 // Is `object` an object with a count under each of `keys`?
 static bool has_counts(const json& object, const std::vector<std::string>& keys) {
     if (!object.is_object()) return false;

@@ -2,7 +2,7 @@
 What makes a checkpoint trustworthy: manifest.json, written last, says which files the folder holds, how long each is,
 and the XXH3 of each file and tensor. The same numbers come from `xxhsum -H3 FILE`.
 
-  {"format_version": 1, "step": 1000,
+  {"format_version": 2, "step": 1000,
    "files": {"model.safetensors": {"bytes": 3227648, "xxh3": "0f...", "tensors": {"wte": {"begin": 1272, ...}}}, ...},
    "manifest_xxh3": "..."}
 
@@ -14,7 +14,7 @@ manifest_xxh3 is that of the same object without this key, printed without space
 #include <vector>
 #include "llmc/io/safetensors.h"  // TensorRecord
 
-inline constexpr int kCheckpointVersion = 1;  // what this program writes and the newest it reads
+inline constexpr int kCheckpointVersion = 2;  // what this program writes and the newest it reads
 
 struct FileRecord {
     std::string name;  // without a folder
@@ -28,6 +28,10 @@ struct Manifest {
 };
 
 std::string to_json(const Manifest& manifest);
+
+// Records on their way from one rank to another: any bytes.
+std::string packed(const std::vector<FileRecord>& records);
+std::vector<FileRecord> unpacked(const std::string& bytes);
 
 // What verify() found: a folder is whole if `why` is empty, else `why` is one line such as
 // "model.safetensors: tensor wte is damaged".

@@ -19,8 +19,7 @@ std::string text_of(const Shape& shape) {
     return text + "]";
 }
 
-// A name from a file, made safe for one line of an error message.
-static std::string in_quotes(const std::string& name) {
+std::string in_quotes(const std::string& name) {
     const std::string start = name.size() > 100 ? name.substr(0, 100) + "..." : name;
     return json(start).dump(-1, ' ', true, json::error_handler_t::replace);
 }
@@ -28,8 +27,17 @@ static std::string in_quotes(const std::string& name) {
 namespace {
 struct Entry {
     Tensor tensor;
-    uint64_t begin, end;  // data_offsets
+    std::string other_type;  // one that no tensor of ours has; empty: tensor.dtype
+    uint64_t begin, end;     // data_offsets
 };
+
+// The types of the format that DType lacks, by the bytes of an element.
+struct OtherType {
+    const char* name;
+    uint64_t bytes;
+};
+constexpr OtherType kOtherTypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
+                                     {"I16", 2},  {"U32", 4}, {"I64", 8}, {"U64", 8},     {"F64", 8}};
 }  // namespace
 
 // Errors begin with these words: the file, what is wrong with it, what to do.
@@ -61,14 +69,17 @@ static Entry parse_entry(const std::string& path, const std::string& name, const
     entry.tensor.name = name;
     const json &dtype = item["dtype"], &shape = item["shape"], &offsets = item["data_offsets"];
     if (!dtype.is_string()) throw fail("dtype is not a string");
-    try {
-        entry.tensor.dtype = dtype_named(dtype.get<std::string>());
-    } catch (const Error& error) {
-        throw Error(kExitUsage, path + ": tensor " + in_quotes(name) + ": " + error.what());
-    }
+    uint64_t bytes = 0;
+    for (const OtherType& type : kOtherTypes)
+        if (dtype == type.name) entry.other_type = type.name, bytes = type.bytes;
+    if (bytes == 0) try {
+            entry.tensor.dtype = dtype_named(dtype.get<std::string>());
+            bytes = size_of(entry.tensor.dtype);
+        } catch (const Error& error) {
+            throw Error(kExitUsage, path + ": tensor " + in_quotes(name) + ": " + error.what());
+        }
 
     if (!shape.is_array()) throw fail("shape is not a list");
-    uint64_t bytes = size_of(entry.tensor.dtype);
     bool empty = false;
     for (const json& extent : shape) {
         if (!extent.is_number_unsigned() || extent.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max()))
@@ -89,8 +100,8 @@ static Entry parse_entry(const std::string& path, const std::string& name, const
     entry.end = offsets[1].get<uint64_t>();
     if (entry.end < entry.begin) throw fail("data_offsets run backwards");
     if (entry.end - entry.begin != bytes)
-        throw fail(std::string(name_of(entry.tensor.dtype)) + " " + text_of(entry.tensor.shape) + " is " +
-                   std::to_string(bytes) + " bytes, its data_offsets span " + std::to_string(entry.end - entry.begin));
+        throw fail(dtype.get<std::string>() + " " + text_of(entry.tensor.shape) + " is " + std::to_string(bytes) +
+                   " bytes, its data_offsets span " + std::to_string(entry.end - entry.begin));
     return entry;
 }
 
@@ -132,6 +143,10 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(path) {
             throw damaged(path, tensor + " begins at byte " + std::to_string(entry.begin) + " of the data, expected " +
                                     std::to_string(expected) + " (a hole or an overlap)");
         expected = entry.end;
+        if (!entry.other_type.empty()) {
+            passed_over_[entry.tensor.name] = entry.other_type;
+            continue;
+        }
         entry.tensor.data = const_cast<char*>(data + entry.begin);
         index_[entry.tensor.name] = tensors_.size();
         tensors_.push_back(entry.tensor);
@@ -147,6 +162,9 @@ const Tensor* SafetensorsReader::find(const std::string& name) const {
 
 const Tensor& SafetensorsReader::at(const std::string& name) const {
     const Tensor* tensor = find(name);
+    const auto other = passed_over_.find(name);
+    require(other == passed_over_.end(), "%s: tensor %s is of type %s, expected F32, F16, BF16, I32 or U16",
+            path().c_str(), in_quotes(name).c_str(), other->second.c_str());
     require(tensor, "%s: no tensor named %s among its %zu", path().c_str(), in_quotes(name).c_str(), tensors_.size());
     return *tensor;
 }

@@ -27,7 +27,8 @@ of 8 the rest         the data, little-endian, row-major; data_offsets count fro
 using Metadata = std::map<std::string, std::string>;
 
 // Maps a file and checks all of its header; whatever does not fit together is an Error that names the file and the
-// tensor. The contents of the tensors are not looked at.
+// tensor. The contents of the tensors are not looked at. Tensors of types of the format that Anvil has no use for, such
+// as masks of BOOL, are checked like the others and passed over.
 class SafetensorsReader {
 public:
     explicit SafetensorsReader(const std::string& path);
@@ -50,6 +51,7 @@ private:
     MappedFile file_;
     std::vector<Tensor> tensors_;
     std::map<std::string, size_t> index_;
+    std::map<std::string, std::string> passed_over_;  // the type of each
     Metadata metadata_;
 };
 
@@ -88,3 +90,5 @@ private:
 
 // [128, 64]
 std::string text_of(const Shape& shape);
+// A name from a file, made safe for one line of an error message.
+std::string in_quotes(const std::string& name);

@@ -1,0 +1,197 @@
+/*
+Scores of a model on tasks (task_file.h), from what it gives the tokens x of a row, of which [start, end) count:
+
+  nll = mean over t in [start, end) of -log p(x_t | x_0 ... x_(t-1))
+
+Multiple choice and schemas: the answer is the row of the least nll, of equal ones the first (acc_norm of HellaSwag as
+llm.c counts it). Language modelling: right if each x_t is the likeliest token there, of equally likely ones the one
+with the lowest id.
+
+  accuracy = right / examples        centered = (accuracy - baseline) / (1 - baseline)        score = mean of centered
+
+over the tasks of a file, which for CORE's 22 tasks is the CORE metric (Li et al., 2024, arXiv:2406.11794). What is
+counted are examples, so the result is the same at any number of ranks.
+*/
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+#include "llmc/base/bf16.h"       // to_float
+#include "llmc/base/log.h"        // TaskRecord
+#include "llmc/comm/ranks.h"      // Ranks
+#include "llmc/eval/task_file.h"  // TaskFile
+#include "llmc/model/gpt.h"       // Gpt
+
+struct RowScore {
+    double nll = 0;
+    bool matches = true;  // every token the likeliest one; of rows of language modelling only
+};
+
+// The row that a model answers with; -1 if no row has a finite score.
+inline int32_t answer(const std::vector<RowScore>& rows) {
+    int32_t best = -1;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < rows.size(); i++)
+        if (rows[i].nll < least) least = rows[i].nll, best = int32_t(i);
+    return best;
+}
+
+// Examples of similar length, which a device gets at once.
+struct TaskBatch {
+    std::vector<size_t> examples;
+    int64_t length = 0, num_rows = 0;
+};
+
+// All examples, the longest first. Lengths are rounded up, because every other shape of a batch is one more for which
+// libraries make a plan. Does not depend on the number of ranks, and so no bit of a score does.
+inline std::vector<TaskBatch> task_batches(const TaskFile& file, int64_t B, int64_t T) {
+    constexpr int64_t kUnit = 32;
+    const auto length_of = [&](size_t e) {
+        const TaskExample& example = file.examples()[e];
+        int64_t length = 0;
+        for (int64_t i = 0; i < example.num_rows; i++)
+            length = std::max(length, file.row(example.first_row + i).length());
+        return std::min(T, (length + kUnit - 1) / kUnit * kUnit);
+    };
+    std::vector<int64_t> lengths;
+    for (size_t e = 0; e < file.examples().size(); e++) lengths.push_back(length_of(e));
+    std::vector<size_t> order(lengths.size());
+    std::iota(order.begin(), order.end(), size_t(0));
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
+    std::vector<TaskBatch> batches;
+    for (const size_t e : order) {
+        const int64_t rows = file.examples()[e].num_rows;
+        if (batches.empty() || (batches.back().num_rows + rows) * batches.back().length > B * T)
+            batches.push_back({{}, lengths[e], 0});
+        batches.back().examples.push_back(e);
+        batches.back().num_rows += rows;
+    }
+    return batches;
+}
+
+template <class Device, class Type>
+class TaskScorer {
+public:
+    // At most B x T tokens at once, which the model must hold.
+    TaskScorer(Gpt<Device, Type>& model, int64_t B, int64_t T)
+        : model_(model), max_tokens_(B * T), tokens_(model.device, B * T), targets_(model.device, B * T) {}
+
+    // visit(e, scores) for each example e of a batch, with the scores of its rows.
+    template <class Visit>
+    void score(const TaskFile& file, const TaskBatch& batch, Visit&& visit) {
+        struct Row {
+            int64_t index;
+            bool is_matched;
+        };
+        std::vector<Row> rows;
+        for (const size_t e : batch.examples) {
+            const TaskExample& example = file.examples()[e];
+            const bool is_matched = file.tasks()[size_t(example.task)].type == TaskType::language_modeling;
+            for (int64_t i = 0; i < example.num_rows; i++) rows.push_back({example.first_row + i, is_matched});
+        }
+        // An example of more rows than fit is a batch of its own, and goes in parts.
+        const int64_t max_rows = max_tokens_ / batch.length;
+        std::vector<RowScore> scores;
+        for (int64_t first = 0; first < int64_t(rows.size()); first += max_rows) {
+            const int64_t n = std::min(max_rows, int64_t(rows.size()) - first);
+            // As few shapes as lengths: all batches but the last ones are full.
+            const int64_t B = std::min(max_rows, int64_t(std::bit_ceil(uint64_t(n)))), T = batch.length;
+            ids_.assign(size_t(B * T) + 1, 0);
+            for (int64_t i = 0; i < n; i++) file.copy_row(rows[size_t(first + i)].index, ids_.data() + i * T);
+            model_.forward(tokens_.send(ids_.data(), B * T), B, T);
+            // What follows each token; behind the last one of a row nothing does, and nobody looks there.
+            model_.loss(targets_.send(ids_.data() + 1, B * T));
+            losses_.resize(size_t(B * T));
+            copy_to_host(model_.device, losses_.data(), model_.acts.losses, B * T);
+            for (int64_t i = 0; i < n; i++) {
+                const Row& row = rows[size_t(first + i)];
+                scores.push_back(score_row(file.row(row.index), i * T, row.is_matched));
+            }
+        }
+        auto next = scores.begin();
+        for (const size_t e : batch.examples) {
+            const auto end = next + file.examples()[e].num_rows;
+            visit(e, std::vector<RowScore>(next, end));
+            next = end;
+        }
+    }
+
+private:
+    Gpt<Device, Type>& model_;
+    int64_t max_tokens_;
+    typename Device::template ToDevice<int32_t> tokens_, targets_;
+    std::vector<int32_t> ids_;  // of a batch, and one more
+    std::vector<float> losses_;
+    std::vector<Type> logits_;
+
+    // Of the row that begins at `begin` in the batch.
+    RowScore score_row(const TaskRow& row, int64_t begin, bool is_matched) {
+        RowScore score;
+        for (int64_t t = row.start; t < row.end; t++) score.nll += double(losses_[size_t(begin + t - 1)]);
+        score.nll /= double(row.end - row.start);
+        for (int64_t t = row.start; is_matched && score.matches && t < row.end; t++)
+            score.matches = is_likeliest(begin + t - 1);
+        return score;
+    }
+
+    // Whether the model would have chosen the token behind this place of the batch.
+    bool is_likeliest(int64_t place) {
+        // More likely than all others together: then no logits are fetched. ln 2 = 0.693, less what a loss may be off.
+        if (losses_[size_t(place)] < 0.68f) return true;
+        logits_.resize(size_t(model_.shape.vocab_size));
+        copy_to_host(model_.device, logits_.data(), model_.logits(place, 1), model_.shape.vocab_size);
+        const int32_t target = ids_[size_t(place) + 1];
+        const float own = to_float(logits_[size_t(target)]);
+        if (std::isnan(own)) return false;
+        // A softcap keeps the order, so that it may be left out.
+        for (int32_t v = 0; v < int32_t(logits_.size()); v++) {
+            const float other = to_float(logits_[size_t(v)]);
+            if (other > own || (other == own && v < target)) return false;
+        }
+        return true;
+    }
+};
+
+// What a model knows of a file's tasks, in the order of the file.
+struct TaskScores {
+    std::vector<TaskRecord> tasks;
+    double score = 0;  // the mean of what is centered
+};
+
+// All ranks take part, and come to the same. The file must have passed check() for this model and T.
+template <class Device, class Type>
+TaskScores score_tasks(Gpt<Device, Type>& model, const TaskFile& file, Ranks& ranks, int64_t B, int64_t T) {
+    std::vector<int64_t> right(file.tasks().size());
+    TaskScorer<Device, Type> scorer(model, B, T);
+    const std::vector<TaskBatch> batches = task_batches(file, B, T);
+    for (size_t b = size_t(ranks.rank); b < batches.size(); b += size_t(ranks.world_size))
+        scorer.score(file, batches[b], [&](size_t e, const std::vector<RowScore>& rows) {
+            const TaskExample& example = file.examples()[e];
+            const bool one = file.tasks()[size_t(example.task)].type == TaskType::language_modeling;
+            right[size_t(example.task)] += one ? rows[0].matches : answer(rows) == example.gold;
+        });
+    std::string record(right.size() * sizeof(int64_t), '\0');
+    std::memcpy(record.data(), right.data(), record.size());
+    std::fill(right.begin(), right.end(), 0);
+    for (const std::string& other : ranks.all_gather(record))
+        for (size_t t = 0; t < right.size(); t++) {
+            int64_t theirs;
+            std::memcpy(&theirs, other.data() + t * sizeof theirs, sizeof theirs);
+            right[t] += theirs;
+        }
+    TaskScores scores;
+    for (size_t t = 0; t < right.size(); t++) {
+        const Task& task = file.tasks()[t];
+        TaskRecord result{.name = task.name, .examples = task.num_examples, .right = right[t]};
+        result.centered = (result.accuracy() - task.baseline) / (1 - task.baseline);
+        scores.score += result.centered / double(right.size());
+        scores.tasks.push_back(result);
+    }
+    return scores;
+}

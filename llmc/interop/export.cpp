@@ -1,0 +1,99 @@
+// See export.h.
+#include "llmc/interop/export.h"
+#include <filesystem>
+#include "llmc/base/bf16.h"                 // to_bf16
+#include "llmc/base/check.h"                // require, format
+#include "llmc/base/file.h"                 // write_file_atomically, make_folders, sync_folder
+#include "llmc/interop/gguf.h"              // write_gguf
+#include "llmc/interop/llmc_model.h"        // write_llmc_model
+#include "llmc/interop/tokenizer_export.h"  // tokenizer_config
+#include "llmc/io/safetensors.h"            // SafetensorsWriter
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void write_tensors(const std::string& path, const StoredModel& model, DType dtype) {
+    const ParameterList list(model.shape());
+    const std::vector<StoredTensor> stored = stored_tensors(list, family_of(model.shape()), dtype);
+    std::vector<Tensor> tensors;
+    for (const StoredTensor& s : stored) tensors.push_back(s.tensor);
+    SafetensorsWriter file(path, tensors, {{"format", "pt"}});
+    std::vector<float> values, turned;
+    std::vector<bf16> halves;
+    for (const StoredTensor& s : stored) {
+        const Parameter& p = list.parameters[s.parameter];
+        if (s.begin == 0) {
+            values.resize(size_t(p.size()));
+            model.read(p, values.data());
+        }
+        const float* data = stored_data(s, p, values.data(), turned);
+        const size_t n = size_t(s.tensor.size());
+        if (dtype == DType::bf16) {
+            halves.clear();
+            for (size_t i = 0; i < n; i++) halves.push_back(to_bf16(data[i]));
+            file.write(halves.data(), n * sizeof(bf16));
+        } else {
+            file.write(data, n * sizeof(float));
+        }
+    }
+    file.finish();
+}
+
+// Of a folder of transformers, else made from tokenizer.json.
+std::string config_beside(const std::string& tokenizer_path, const std::string& tokenizer_json, int64_t max_tokens) {
+    const std::string beside = fs::path(tokenizer_path).parent_path() / "tokenizer_config.json";
+    std::error_code ignored;
+    return fs::exists(beside, ignored) ? read_file(beside) : tokenizer_config(tokenizer_json, max_tokens);
+}
+
+void write_hf(const std::string& folder, const StoredModel& model, DType dtype, const std::string& tokenizer_json) {
+    const EndToken end = find_end_token(tokenizer_json);
+    write_tensors(folder + "/model.safetensors", model, dtype);
+    write_file_atomically(folder + "/config.json", model_config(model.shape(), dtype, end.id));
+    if (tokenizer_json.empty()) return;
+    write_file_atomically(folder + "/tokenizer.json", tokenizer_json);
+    write_file_atomically(folder + "/tokenizer_config.json",
+                          config_beside(model.tokenizer_path(), tokenizer_json, model.shape().max_seq_len));
+    if (end.id >= 0)
+        write_file_atomically(folder + "/generation_config.json",
+                              format("{\n  \"bos_token_id\": %ld,\n  \"eos_token_id\": %ld\n}\n", end.id, end.id));
+}
+
+}  // namespace
+
+std::string export_model(const StoredModel& model, const std::string& format_name, const std::string& out_dir,
+                         DType dtype) {
+    std::error_code ignored;
+    require(!fs::exists(out_dir, ignored) || (fs::is_directory(out_dir, ignored) && fs::is_empty(out_dir, ignored)),
+            "--out-dir %s is not empty: give a new folder for --export", out_dir.c_str());
+    const std::string path = model.tokenizer_path(), json = path.empty() ? "" : read_file(path), tmp = out_dir + ".tmp";
+    std::string what = "model.safetensors, config.json";
+    fs::remove_all(tmp, ignored);
+    make_folders(tmp);
+    try {
+        if (format_name == "hf") {
+            write_hf(tmp, model, dtype, json);
+            if (!json.empty()) what += ", tokenizer.json";
+        } else if (format_name == "llmc") {
+            write_llmc_model(tmp + "/model.bin", model.shape(), dtype,
+                             [&](const Parameter& p, float* to) { model.read(p, to); });
+            what = "model.bin";
+        } else {
+            const ByteLevelTokenizer tokenizer = json.empty() ? ByteLevelTokenizer() : read_byte_level(json);
+            write_gguf(tmp + "/model.gguf", model, dtype, tokenizer, find_end_token(json));
+            what = "model.gguf";
+            if (json.empty()) what += ", without a tokenizer: the model has no tokenizer.json";
+            if (!tokenizer.why.empty()) what += ", without the tokenizer: " + tokenizer.why;
+        }
+    } catch (...) {
+        fs::remove_all(tmp, ignored);
+        throw;
+    }
+    sync_folder(tmp);
+    fs::remove(out_dir, ignored);  // empty
+    std::error_code error;
+    fs::rename(tmp, out_dir, error);
+    require(!error, "cannot rename %s to %s: %s", tmp.c_str(), out_dir.c_str(), error.message().c_str());
+    return out_dir + ": " + what + "\n";
+}

@@ -1,0 +1,17 @@
+/*
+A model that Anvil can read, written for others: ./train_gpt --export FORMAT --init-from MODEL --out-dir OUT
+
+  hf      OUT/model.safetensors, config.json, tokenizer.json, tokenizer_config.json, generation_config.json: a folder
+          that from_pretrained() of transformers loads (GPT-2, Llama; others in Anvil's own names)
+  llmc    OUT/model.bin, llm.c's (GPT-2)
+  gguf    OUT/model.gguf, for llama.cpp and what is built on it (GPT-2), with the tokenizer if it is byte-level
+
+The weights are in the type that they are stored in, or as --dtype says.
+*/
+#pragma once
+#include <string>
+#include "llmc/base/dtype.h"            // DType
+#include "llmc/interop/stored_model.h"  // StoredModel
+
+// Makes the folder, whole or not at all. A line or two that say what is in it.
+std::string export_model(const StoredModel& model, const std::string& format, const std::string& out_dir, DType dtype);

@@ -1,0 +1,20 @@
+/*
+GGUF, version 3, the format of llama.cpp (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): GPT-2 with all
+that it takes to run it, in one file. Little endian; strings are a uint64 of their bytes and these.
+
+  "GGUF"  uint32 3  uint64 tensors  uint64 keys
+  each key:     name, uint32 type, value                            gpt2.block_count = 12, tokenizer.ggml.tokens = [...]
+  each tensor:  name, uint32 dimensions, these, fastest first, uint32 type, uint64 offset from the first tensor's data
+  the data, each tensor at a multiple of 32 bytes
+
+Matrices are (out, in) as ours, in fp32 or bf16; gains, biases and positions always in fp32. A tied head is left out.
+*/
+#pragma once
+#include <string>
+#include "llmc/base/dtype.h"                // DType
+#include "llmc/interop/stored_model.h"      // StoredModel
+#include "llmc/interop/tokenizer_export.h"  // ByteLevelTokenizer, EndToken
+
+// Without tokens the file says that it has no vocabulary. An Error if the model is no GPT-2.
+void write_gguf(const std::string& path, const StoredModel& model, DType dtype, const ByteLevelTokenizer& tokenizer,
+                const EndToken& end);

@@ -1,0 +1,42 @@
+/*
+Model files of llm.c (its train_gpt2.py writes them, its train_gpt2.cu reads and writes them): GPT-2 with a tied head.
+Everything is little endian.
+
+  offset   bytes  what
+       0       4  magic:   20240326
+       4       4  version: 3 (fp32) or 5 (bf16)
+       8      24  positions, V, layers, heads, C, Vp: int32 each
+      32     992  zero
+    1024          sixteen tensors without gaps, those of the blocks stacked over all layers: wte (Vp, C), wpe, ln_1's
+                  gain and bias, c_attn's (3C, C) and bias, c_proj's and bias, ln_2's, c_fc's, the MLP's c_proj's,
+ln_f's
+
+Matrices are (out, in) as ours, and each tensor's place follows from the header, so a file is as long as that says.
+*/
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+#include "llmc/base/dtype.h"        // DType
+#include "llmc/base/file.h"         // MappedFile
+#include "llmc/model/parameters.h"  // ParameterList
+
+class LlmcModel {
+public:
+    explicit LlmcModel(const std::string& path);
+    const GptShape& shape() const { return shape_; }
+    DType dtype() const { return dtype_; }
+    void read(const Parameter& p, float* to) const;
+
+private:
+    MappedFile file_;
+    GptShape shape_ = {};
+    DType dtype_ = DType::f32;
+    int64_t padded_vocab_size_ = 0;
+    std::vector<int64_t> offsets_;  // of each parameter of the list, in elements behind the header
+    std::vector<std::string> names_;
+};
+
+// `read` gives a parameter's values in our layout. An Error if the model is no GPT-2 with a tied head.
+void write_llmc_model(const std::string& path, const GptShape& shape, DType dtype,
+                      const std::function<void(const Parameter&, float*)>& read);

@@ -1,0 +1,34 @@
+/*
+config.json: what a model is, in the words of Hugging Face's transformers where these have any for it.
+
+  family   model_type   its weights' names and layout (stored_model.h)
+  gpt2     gpt2         GPT2LMHeadModel
+  llama    llama        LlamaForCausalLM
+  anvil    anvil        ours: sizes as GPT-2's config has them, n_kv_head, n_inner, and every part of the architecture
+                        by its flag's name
+
+A model is written as what most others understand: any GPT-2 (every number of channels, layers, heads, MLP's hidden
+channels and epsilon; head tied or not), any Llama without biases and with the plain rotary positions, else as ours.
+What transformers' configs can say and Anvil's models cannot do (an exact GELU, scaled rotary positions, ...) is an
+Error that names the field.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include "llmc/base/dtype.h"   // DType
+#include "llmc/model/shape.h"  // GptShape
+
+enum class ModelFamily { gpt2, llama, anvil };
+
+// The one that a model is written as.
+ModelFamily family_of(const GptShape& shape);
+
+// `end_token` ends a document, -1: none that is known.
+std::string model_config(const GptShape& shape, DType dtype, int64_t end_token = -1);
+
+struct ConfiguredModel {
+    GptShape shape;
+    ModelFamily family;  // as the file says, which an older program may have written
+};
+// `where` names the text in errors: the file's path.
+ConfiguredModel read_model_config(const std::string& text, const std::string& where);

@@ -1,0 +1,170 @@
+// See stored_model.h.
+#include "llmc/interop/stored_model.h"
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include "llmc/base/check.h"            // require, ensure
+#include "llmc/base/file.h"             // read_file
+#include "llmc/interop/llmc_model.h"    // LlmcModel
+#include "llmc/interop/tensor_files.h"  // TensorFiles
+#include "llmc/io/checkpoint.h"         // find_checkpoint
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// What a parameter's rows are called: one name, or one each for parts of equal kind (Q, K and V; gate and up).
+struct Part {
+    std::string name;
+    int64_t rows;
+};
+
+std::vector<Part> llama_parts(const Parameter& p) {
+    const auto named = [&](const std::string& name) { return std::vector<Part>{{name + ".weight", p.exported_rows}}; };
+    if (p.name == "wte.weight") return named("model.embed_tokens");
+    if (p.name == "ln_f.weight") return named("model.norm");
+    if (p.name == "lm_head.weight") return named("lm_head");
+    const std::string block = "model.layers." + std::to_string(p.layer) + ".";
+    const std::string kind = p.name.substr(p.name.find('.', 2) + 1);  // behind "h.12."
+    if (kind == "ln_1.weight") return named(block + "input_layernorm");
+    if (kind == "ln_2.weight") return named(block + "post_attention_layernorm");
+    if (kind == "attn.c_proj.weight") return named(block + "self_attn.o_proj");
+    if (kind == "mlp.c_proj.weight") return named(block + "mlp.down_proj");
+    std::vector<std::string> names;
+    if (kind == "attn.c_attn.weight") names = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    if (kind == "mlp.c_fc.weight") names = {"mlp.gate_proj", "mlp.up_proj"};
+    ensure(!names.empty() && names.size() == p.matrix_rows.size());
+    std::vector<Part> parts;
+    for (size_t i = 0; i < names.size(); i++) parts.push_back({block + names[i] + ".weight", p.matrix_rows[i]});
+    return parts;
+}
+
+std::vector<Part> parts_of(const Parameter& p, ModelFamily family) {
+    if (family == ModelFamily::llama) return llama_parts(p);
+    const bool is_bare = family == ModelFamily::gpt2 && p.name == "lm_head.weight";
+    return {{(is_bare ? "" : "transformer.") + p.name, p.exported_rows}};
+}
+
+// What files may hold beside a model's weights: the causal mask of older GPT-2s, the frequencies of older Llamas, and a
+// head that is the embedding.
+bool is_known_extra(const std::string& name, const GptShape& shape) {
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+           name.ends_with(".rotary_emb.inv_freq") || (name.ends_with("lm_head.weight") && shape.architecture.tied_head);
+}
+
+// A folder of transformers or of a checkpoint.
+struct FolderModel {
+    TensorFiles files;
+    ParameterList list;
+    std::vector<StoredTensor> stored;
+    std::vector<const Tensor*> found;  // of each
+
+    FolderModel(const std::string& folder, const ConfiguredModel& config)
+        : files(folder), list(config.shape), stored(stored_tensors(list, config.family, DType::f32)) {
+        // Files of the model without its head leave the prefix out, and so do the first ones of GPT-2.
+        const std::string prefix = config.family == ModelFamily::llama ? "model." : "transformer.";
+        const std::string& first = stored[0].tensor.name;
+        const bool is_bare = !files.find(first) && first.starts_with(prefix) && files.find(first.substr(prefix.size()));
+        std::set<std::string> used;
+        for (const StoredTensor& s : stored) {
+            const bool cut = is_bare && s.tensor.name.starts_with(prefix);
+            const std::string name = cut ? s.tensor.name.substr(prefix.size()) : s.tensor.name;
+            const Tensor* tensor = files.find(name);
+            require(tensor, "%s: tensor %s is missing", files.where().c_str(), in_quotes(name).c_str());
+            const bool is_float =
+                tensor->dtype == DType::f32 || tensor->dtype == DType::f16 || tensor->dtype == DType::bf16;
+            require(tensor->shape == s.tensor.shape && is_float,
+                    "%s: tensor %s is %s %s, expected F32, F16 or BF16 %s, as config.json has it",
+                    files.where().c_str(), in_quotes(name).c_str(), name_of(tensor->dtype),
+                    text_of(tensor->shape).c_str(), text_of(s.tensor.shape).c_str());
+            found.push_back(tensor);
+            used.insert(name);
+        }
+        for (const auto& [name, tensor] : files.tensors())
+            require(used.count(name) || is_known_extra(name, config.shape),
+                    "%s: tensor %s belongs to no part of the model that config.json describes", files.where().c_str(),
+                    in_quotes(name).c_str());
+    }
+
+    void read(const Parameter& p, float* to) const {
+        std::fill(to, to + p.size(), 0.f);
+        const int64_t cols = p.size() / p.shape[0];
+        bool any = false;
+        std::vector<float> turned;
+        for (size_t i = 0; i < stored.size(); i++) {
+            const StoredTensor& s = stored[i];
+            if (list.parameters[s.parameter].name != p.name) continue;
+            any = true;
+            float* rows = to + s.begin * cols;
+            if (!s.turned) {
+                files.copy(rows, *found[i]);
+                continue;
+            }
+            turned.resize(size_t(s.rows * cols));
+            files.copy(turned.data(), *found[i]);
+            turn(rows, turned.data(), cols, s.rows);
+        }
+        ensure(any);
+    }
+};
+
+}  // namespace
+
+std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily family, DType dtype) {
+    std::vector<StoredTensor> all;
+    for (size_t i = 0; i < list.parameters.size(); i++) {
+        const Parameter& p = list.parameters[i];
+        const bool turned = family == ModelFamily::gpt2 && p.group == ParameterGroup::matrices;
+        int64_t begin = 0;
+        for (const Part& part : parts_of(p, family)) {
+            Shape shape = p.shape;
+            shape[0] = part.rows;
+            if (turned) std::swap(shape[0], shape[1]);
+            all.push_back({{part.name, dtype, shape}, i, begin, part.rows, turned});
+            begin += part.rows;
+        }
+        ensure(begin == p.exported_rows);
+    }
+    return all;
+}
+
+StoredModel::StoredModel(const std::string& path, bool is_verified) : path_(path) {
+    while (path_.size() > 1 && path_.ends_with("/")) path_.pop_back();
+    std::error_code ignored;
+    require(fs::exists(path_, ignored),
+            "%s: no such file or folder; give a folder with config.json, or a model of llm.c", path_.c_str());
+    if (fs::is_directory(path_, ignored))
+        open_folder(is_verified);
+    else
+        open_llmc();
+}
+
+void StoredModel::open_folder(bool is_verified) {
+    std::error_code ignored;
+    const bool is_checkpoint = fs::exists(path_ + "/manifest.json", ignored);
+    if ((is_checkpoint && !is_verified) || !fs::exists(path_ + "/config.json", ignored)) {
+        const FoundCheckpoint found = find_checkpoint(path_);
+        require(!found.path.empty(), "%s: no config.json in it, and no checkpoint of a run that verifies",
+                path_.c_str());
+        path_ = found.path;
+    }
+    const ConfiguredModel config = read_model_config(read_file(path_ + "/config.json"), path_ + "/config.json");
+    const auto model = std::make_shared<const FolderModel>(path_, config);
+    shape_ = config.shape;
+    dtype_ = model->found[0]->dtype == DType::bf16 ? DType::bf16 : DType::f32;
+    read_ = [model](const Parameter& p, float* to) { model->read(p, to); };
+}
+
+void StoredModel::open_llmc() {
+    const auto model = std::make_shared<const LlmcModel>(path_);
+    shape_ = model->shape();
+    dtype_ = model->dtype();
+    read_ = [model](const Parameter& p, float* to) { model->read(p, to); };
+}
+
+std::string StoredModel::tokenizer_path() const {
+    std::error_code ignored;
+    const std::string path = path_ + "/tokenizer.json";
+    return fs::is_directory(path_, ignored) && fs::exists(path, ignored) ? path : "";
+}

@@ -1,0 +1,78 @@
+/*
+A model's weights in files: in the names and layouts of transformers, of Anvil, of llm.c. What comes from outside is
+checked before the first weight is read: every tensor that the model needs is there with its shape, and none that it
+would leave out.
+
+  const StoredModel model("hf/gpt2");                a folder of transformers or a checkpoint's, a run's (its newest
+  const ParameterList list(model.shape());           checkpoint), or a model file of llm.c
+  for (const Parameter& p : list) model.read(p, to);         p.size() floats in our layout, the padding zero
+
+One list says where each parameter is in a file, for reading and for writing:
+
+  family   names                                        matrices of the blocks
+  gpt2     transformer.h.0.attn.c_attn.weight, ...      turned, (in, out): transformers has Conv1D there
+  llama    model.layers.0.self_attn.q_proj.weight, ...  Q, K and V, gate and up are tensors of their own
+  anvil    transformer. and ours (parameters.h)         as ours
+
+Rotary positions pair channel j of a head with channel j + HS/2 in transformers as here, so Q and K stay as they are.
+*/
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+#include "llmc/base/dtype.h"            // DType
+#include "llmc/base/tensor.h"           // Tensor
+#include "llmc/interop/model_config.h"  // ModelFamily
+#include "llmc/model/parameters.h"      // ParameterList
+
+// Some rows of a parameter, which a file has as a tensor of its own.
+struct StoredTensor {
+    Tensor tensor;        // as in the file, without data
+    size_t parameter;     // its number in the list
+    int64_t begin, rows;  // which rows of it
+    bool turned;          // the file has them as columns
+};
+
+// A model's tensors in the order of the list, those of a parameter in the order of its rows.
+std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily family, DType dtype);
+
+// to (cols, rows)  <-  from (rows, cols)
+template <class T>
+void turn(T* to, const T* from, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) to[j * rows + i] = from[i * cols + j];
+}
+
+// One tensor's data as the file has them, from its parameter's in our layout; through `scratch` where they are turned.
+template <class T>
+const T* stored_data(const StoredTensor& stored, const Parameter& p, const T* values, std::vector<T>& scratch) {
+    const int64_t cols = p.size() / p.shape[0];
+    const T* rows = values + stored.begin * cols;
+    if (!stored.turned) return rows;
+    scratch.resize(size_t(stored.rows * cols));
+    turn(scratch.data(), rows, stored.rows, cols);
+    return scratch.data();
+}
+
+class StoredModel {
+public:
+    // An Error that names the file and what is wrong with it, whatever that may be. The checksums of a checkpoint that
+    // is_verified are not computed again.
+    explicit StoredModel(const std::string& path, bool is_verified = false);
+
+    const GptShape& shape() const { return shape_; }
+    const std::string& path() const { return path_; }  // a run's: the checkpoint that was taken
+    DType dtype() const { return dtype_; }             // of the file; half precision counts as F32
+    std::string tokenizer_path() const;                // empty: the files have none
+    void read(const Parameter& p, float* to) const { read_(p, to); }
+
+private:
+    std::string path_;
+    GptShape shape_ = {};
+    DType dtype_ = DType::f32;
+    std::function<void(const Parameter&, float*)> read_;  // keeps the files open
+
+    void open_folder(bool is_verified);
+    void open_llmc();
+};

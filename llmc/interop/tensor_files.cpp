@@ -1,0 +1,66 @@
+// See tensor_files.h.
+#include "llmc/interop/tensor_files.h"
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include "llmc/base/bf16.h"   // bf16, to_float
+#include "llmc/base/check.h"  // require
+#include "llmc/base/file.h"   // read_file
+#include "llmc/base/half.h"   // half_to_float
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+TensorFiles::TensorFiles(const std::string& folder) : where_(folder + "/model.safetensors") {
+    std::error_code ignored;
+    if (fs::exists(where_, ignored)) {
+        files_.emplace_back(where_);
+        for (const Tensor& tensor : files_[0].tensors()) tensors_[tensor.name] = tensor;
+        return;
+    }
+    where_ += ".index.json";
+    require(fs::exists(where_, ignored),
+            "%s: neither model.safetensors nor model.safetensors.index.json is in it; a model in another format is "
+            "converted by save_pretrained() of transformers",
+            folder.c_str());
+    const json index = json::parse(read_file(where_), nullptr, false);
+    require(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(),
+            "%s: expected a JSON object with a \"weight_map\"; use another copy of it", where_.c_str());
+    std::map<std::string, size_t> opened;
+    for (const auto& [name, file] : index["weight_map"].items()) {
+        const std::string file_name = file.is_string() ? file.get<std::string>() : "";
+        require(
+            !file_name.empty() && file_name.find('/') == std::string::npos && file_name.find('\0') == std::string::npos,
+            "%s: the file of %s: expected the name of one beside it", where_.c_str(), in_quotes(name).c_str());
+        const auto [place, is_new] = opened.insert({file_name, files_.size()});
+        if (is_new) {
+            const std::string path = folder + "/" + file_name;
+            require(fs::exists(path, ignored), "%s: %s is missing, which holds %s", where_.c_str(), path.c_str(),
+                    in_quotes(name).c_str());
+            files_.emplace_back(path);
+        }
+        // One of a type that is passed over is none of the model's.
+        if (const Tensor* tensor = files_[place->second].find(name)) tensors_[name] = *tensor;
+    }
+}
+
+const Tensor* TensorFiles::find(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
+}
+
+void TensorFiles::copy(float* to, const Tensor& tensor) const {
+    const size_t n = size_t(tensor.size());
+    if (tensor.dtype == DType::f32) {
+        if (n > 0) std::memcpy(to, tensor.data, n * sizeof(float));
+        return;
+    }
+    require(tensor.dtype == DType::bf16 || tensor.dtype == DType::f16, "%s: tensor %s is %s, expected F32, F16 or BF16",
+            where_.c_str(), in_quotes(tensor.name).c_str(), name_of(tensor.dtype));
+    const char* from = static_cast<const char*>(tensor.data);
+    for (size_t i = 0; i < n; i++) {
+        uint16_t bits;
+        std::memcpy(&bits, from + 2 * i, 2);
+        to[i] = tensor.dtype == DType::bf16 ? to_float(bf16{bits}) : half_to_float(bits);
+    }
+}

@@ -1,0 +1,26 @@
+/*
+The tensors of a model that lies in one safetensors file or in several: model.safetensors, or else the files that
+model.safetensors.index.json names, {"weight_map": {"h.0.ln_1.weight": "model-00001-of-00002.safetensors", ...}}.
+*/
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+#include "llmc/io/safetensors.h"  // SafetensorsReader
+
+class TensorFiles {
+public:
+    explicit TensorFiles(const std::string& folder);
+
+    // By name. They live as long as this object, also when it is moved.
+    const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+    const Tensor* find(const std::string& name) const;
+    const std::string& where() const { return where_; }  // the file that messages name
+    // Copies a tensor's elements as floats: F32, F16 or BF16.
+    void copy(float* to, const Tensor& tensor) const;
+
+private:
+    std::string where_;
+    std::vector<SafetensorsReader> files_;
+    std::map<std::string, Tensor> tensors_;
+};

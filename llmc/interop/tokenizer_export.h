@@ -1,0 +1,29 @@
+/*
+What goes beside a tokenizer.json, the format of Hugging Face's tokenizers, so that others know how to use it.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// Of a tokenizer.json's text: a token that ends or begins documents, such as <|endoftext|>. id -1: it has none.
+struct EndToken {
+    int64_t id = -1;
+    std::string text;
+};
+EndToken find_end_token(const std::string& tokenizer_json);
+
+// tokenizer_config.json, with which AutoTokenizer of transformers loads the tokenizer.
+std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_tokens);
+
+// A byte-level BPE as GGUF has it: bytes spelled as GPT-2 spells them, the id is the place.
+struct ByteLevelTokenizer {
+    struct Token {
+        std::string text;
+        bool is_special = false;
+    };
+    std::vector<Token> tokens;  // empty: it is of another kind, which `why` names
+    std::vector<std::string> merges;
+    std::string why;
+};
+ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json);

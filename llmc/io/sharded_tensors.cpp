@@ -1,0 +1,93 @@
+// See sharded_tensors.h.
+#include "llmc/io/sharded_tensors.h"
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include "llmc/base/check.h"  // require, format
+
+std::string shard_file(const std::string& stem, int rank, int world_size) {
+    return format("%s_%05d_of_%05d.safetensors", stem.c_str(), rank, world_size);
+}
+
+std::string part_name(const std::string& name, int64_t begin, int64_t end) {
+    return format("%s[%ld:%ld]", name.c_str(), long(begin), long(end));
+}
+
+std::string shard_index(const std::string& stem, const std::vector<std::vector<Tensor>>& files) {
+    nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}},
+                                    {"weight_map", nlohmann::ordered_json::object()}};
+    uint64_t bytes = 0;
+    for (size_t r = 0; r < files.size(); r++)
+        for (const Tensor& tensor : files[r]) {
+            index["weight_map"][tensor.name] = shard_file(stem, int(r), int(files.size()));
+            bytes += tensor.size_bytes();
+        }
+    index["metadata"]["total_size"] = bytes;
+    return index.dump(2) + "\n";
+}
+
+namespace {
+
+// "m.wte.weight[4096:8192]": false if it is not such a name
+bool parse_part(const std::string& text, std::string& name, int64_t& begin, int64_t& end) {
+    const size_t open = text.rfind('['), colon = text.rfind(':');
+    if (open == std::string::npos || colon == std::string::npos || colon < open || !text.ends_with("]")) return false;
+    const auto number = [](const char* from, const char* to, int64_t& value) {
+        const auto [stop, error] = std::from_chars(from, to, value);
+        return error == std::errc() && stop == to && value >= 0;
+    };
+    name = text.substr(0, open);
+    const char* data = text.data();
+    return number(data + open + 1, data + colon, begin) && number(data + colon + 1, data + text.size() - 1, end) &&
+           begin <= end;
+}
+
+}  // namespace
+
+ShardedTensors::ShardedTensors(const std::string& folder, const std::string& stem) : folder_(folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        const std::string name = entry.path().filename();
+        if (name.starts_with(stem + "_") && name.ends_with(".safetensors")) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    require(!names.empty(), "%s: no files %s_*_of_*.safetensors in it", folder.c_str(), stem.c_str());
+    for (size_t i = 0; i < names.size(); i++)
+        require(names[i] == shard_file(stem, int(i), int(names.size())),
+                "%s: found %s where %s was expected: one of the files is missing", folder.c_str(), names[i].c_str(),
+                shard_file(stem, int(i), int(names.size())).c_str());
+    for (const std::string& name : names) {
+        const SafetensorsReader& file = files_.emplace_back(folder + "/" + name);
+        for (const Tensor& tensor : file.tensors()) {
+            std::string whole;
+            int64_t begin = 0, end = 0;
+            require(parse_part(tensor.name, whole, begin, end) && tensor.dtype == DType::f32 &&
+                        tensor.size() == end - begin,
+                    "%s: tensor %s (%s %s): expected F32 and a name that ends in [begin:end], with as many elements",
+                    file.path().c_str(), tensor.name.c_str(), name_of(tensor.dtype), text_of(tensor.shape).c_str());
+            parts_[whole][begin] = {end, static_cast<const float*>(tensor.data)};
+        }
+    }
+}
+
+void ShardedTensors::read(float* to, const std::string& name, int64_t begin, int64_t end,
+                          const std::string& hint) const {
+    const auto found = parts_.find(name);
+    int64_t at = begin;
+    while (at < end) {
+        bool there = found != parts_.end();
+        if (there) {
+            auto part = found->second.upper_bound(at);  // the first that begins behind
+            there = part != found->second.begin() && (--part)->second.end > at;
+            if (there) {
+                const int64_t n = std::min(end, part->second.end) - at;
+                std::memcpy(to + (at - begin), part->second.data + (at - part->first), size_t(n) * sizeof(float));
+                at += n;
+            }
+        }
+        require(there, "%s: element %ld of %s is in no file%s%s", folder_.c_str(), long(at), name.c_str(),
+                hint.empty() ? "" : "; ", hint.c_str());
+    }
+}

@@ -1,0 +1,48 @@
+/*
+Tensors that several files hold in parts, whoever wrote them and however many they were: the optimizer's state, of which
+each rank has a share.
+
+  optimizer_00000_of_00002.safetensors      "m.wte.weight[0:4096]"      elements [0, 4096) of m.wte.weight, flattened
+  optimizer_00001_of_00002.safetensors      "m.wte.weight[4096:8192]"
+  optimizer.safetensors.index.json          {"metadata": ..., "weight_map": {"m.wte.weight[0:4096]": "optimizer_0...",
+...}}
+
+The index is as Hugging Face's libraries write it for models in several files; reading looks at the files themselves.
+
+  const ShardedTensors state(folder, "optimizer");
+  state.read(to, "m.wte.weight", 1000, 5000);          from as many files as it takes
+*/
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+#include "llmc/io/safetensors.h"  // SafetensorsReader, Metadata
+
+// "optimizer_00001_of_00004.safetensors"
+std::string shard_file(const std::string& stem, int rank, int world_size);
+// "m.wte.weight[4096:8192]"
+std::string part_name(const std::string& name, int64_t begin, int64_t end);
+// The text of STEM.safetensors.index.json; files[r] are the tensors of rank r's.
+std::string shard_index(const std::string& stem, const std::vector<std::vector<Tensor>>& files);
+
+class ShardedTensors {
+public:
+    // All files STEM_*_of_*.safetensors of a folder; an Error if there is none, or not all of them.
+    ShardedTensors(const std::string& folder, const std::string& stem);
+
+    bool has(const std::string& name) const { return parts_.count(name) > 0; }
+    // Elements [begin, end) of a tensor of floats; an Error if some of them are in no file. `hint` ends its message.
+    void read(float* to, const std::string& name, int64_t begin, int64_t end, const std::string& hint = "") const;
+    // Of the first file.
+    const Metadata& metadata() const { return files_[0].metadata(); }
+
+private:
+    struct Part {
+        int64_t end;
+        const float* data;
+    };
+    std::string folder_;
+    std::vector<SafetensorsReader> files_;
+    std::map<std::string, std::map<int64_t, Part>> parts_;  // of each tensor, by where they begin
+};

@@ -13,75 +13,170 @@ Matrices are (out, in), row-major, as torch.nn.Linear keeps them.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
-#include "llmc/base/memory.h"  // Arena
+#include "llmc/base/bf16.h"    // bf16
+#include "llmc/base/memory.h"  // Arena, kAlignment
 #include "llmc/base/rng.h"     // Rng
 #include "llmc/base/tensor.h"  // Shape
 #include "llmc/model/shape.h"  // GptShape
 
-enum class Init {
-    normal,    // N(0, 0.02), as GPT-2
-    residual,  // N(0, 0.02 / sqrt(2 L)): the two projections of each block that add to the residual stream
-    zeros,
-    ones,
+// What a parameter begins with.
+struct Init {
+    enum class Kind { constant, normal, uniform, ramp } kind = Kind::constant;
+    double a = 0,
+           b = 0;  // the constant; the standard deviation; in [a, b); from a in the first element to b in the last
+
+    static Init zeros() { return {}; }
+    static Init constant(double value) { return {Kind::constant, value}; }
+    static Init normal(double deviation) { return {deviation > 0 ? Kind::normal : Kind::constant, deviation}; }
+    static Init uniform(double low, double high) { return {Kind::uniform, low, high}; }
+    static Init ramp(double first, double last) { return {Kind::ramp, first, last}; }
 };
 
+// Parameters that are updated by one rule (llmc/optim/optimizer.h).
+enum class ParameterGroup {
+    matrices,  // inside the blocks
+    embedding,
+    positions,
+    head,  // where it is not the embedding
+    value_embeddings,
+    vectors,  // gains of norms, and biases
+    resid_lambdas,
+    x0_lambdas,
+    smear,  // its gate, and the lambdas of smear and backout
+};
+// As flags and logs call them.
+inline constexpr const char* kParameterGroupNames[] = {
+    "matrices", "embedding", "positions", "head", "value-embeddings", "vectors", "resid-lambdas", "x0-lambdas", "smear",
+};
+inline constexpr size_t kNumParameterGroups = std::size(kParameterGroupNames);
+
 struct Parameter {
-    std::string name;  // as in Hugging Face's GPT-2, without the prefix "transformer."
+    std::string name;  // of GPT-2's as in Hugging Face's, without the prefix "transformer."
     Shape shape;
-    Init init = Init::zeros;
-    bool weight_decay = false;     // matrices and embeddings, never biases and norms
-    bool exported_turned = false;  // Hugging Face's Conv1D keeps (in, out)
-    int64_t exported_rows = 0;     // without the vocabulary's padding
-    int64_t offset = 0;            // where it starts in a Buffer, in elements
+    Init init = {};
+    ParameterGroup group = ParameterGroup::vectors;
+    int64_t exported_rows = 0;  // without the vocabulary's padding
+    int64_t layer = -1;         // the block it belongs to; L: behind the last one, -1: embeddings
+    int64_t offset = 0;         // where it starts in a Buffer, in elements
+    // For Muon: the rows of each of its matrices, one above the other (Q, K and V; gate and up). Empty: not for Muon.
+    std::vector<int64_t> matrix_rows = {};
 
     int64_t size() const { return count(shape); }
 };
 
-// Where each parameter is; T* for the weights, float* for their gradients.
+// Where each parameter is; T* for the weights, float* for their gradients. Null: the architecture has none.
 template <class T>
 struct GptPointers {
     struct Block {
-        T *ln_1_weight, *ln_1_bias, *c_attn_weight, *c_attn_bias, *c_proj_weight, *c_proj_bias;
-        T *ln_2_weight, *ln_2_bias, *c_fc_weight, *c_fc_bias, *mlp_c_proj_weight, *mlp_c_proj_bias;
+        T *value_embeds = nullptr, *ve_gate = nullptr;
+        T *ln_1_weight = nullptr, *ln_1_bias = nullptr, *c_attn_weight = nullptr, *c_attn_bias = nullptr;
+        T *c_proj_weight = nullptr, *c_proj_bias = nullptr, *ln_2_weight = nullptr, *ln_2_bias = nullptr;
+        T *c_fc_weight = nullptr, *c_fc_bias = nullptr, *mlp_c_proj_weight = nullptr, *mlp_c_proj_bias = nullptr;
     };
-    T *wte, *wpe;
+    T *wte = nullptr, *wpe = nullptr;
+    T *resid_lambdas = nullptr, *x0_lambdas = nullptr, *smear_gate = nullptr, *smear_lambda = nullptr;
+    T* backout_lambda = nullptr;
     std::vector<Block> blocks;
-    T *ln_f_weight, *ln_f_bias;
+    T *ln_f_weight = nullptr, *ln_f_bias = nullptr;
+    T* lm_head = nullptr;  // wte itself where the head is tied
 
     // The list: visit(pointer, parameter) in the order of the forward pass.
     template <class Visit>
     void each(const GptShape& s, Visit&& visit) {
-        const int64_t C = s.channels;
-        const auto add = [&](T*& pointer, const std::string& name, Shape shape, Init init) {
-            const bool matrix = shape.size() == 2, embedding = name == "wte.weight" || name == "wpe.weight";
-            visit(pointer, Parameter{name, shape, init, matrix, matrix && !embedding,
-                                     name == "wte.weight" ? s.vocab_size : shape[0], 0});
+        using Group = ParameterGroup;
+        const Architecture& a = s.architecture;
+        const int64_t C = s.channels, L = s.num_layers, F = s.hidden(), HS = s.head_size(), KV = s.kv_heads() * HS;
+        int64_t layer = -1;
+        const auto add = [&](T*& pointer, const std::string& name, const Shape& shape, Init init, ParameterGroup group,
+                             std::vector<int64_t> matrix_rows = {}) {
+            visit(pointer, Parameter{.name = name,
+                                     .shape = shape,
+                                     .init = init,
+                                     .group = group,
+                                     .exported_rows = shape[0],
+                                     .layer = layer,
+                                     .matrix_rows = std::move(matrix_rows)});
         };
-        blocks.resize(size_t(s.num_layers));
-        add(wte, "wte.weight", {s.padded_vocab_size(), C}, Init::normal);
-        add(wpe, "wpe.weight", {s.max_seq_len, C}, Init::normal);
+        // Of tokens, without the padding below them.
+        const auto add_table = [&](T*& pointer, const std::string& name, int64_t columns, Init init,
+                                   ParameterGroup group) {
+            visit(pointer, Parameter{.name = name,
+                                     .shape = {s.padded_vocab_size(), columns},
+                                     .init = init,
+                                     .group = group,
+                                     .exported_rows = s.vocab_size,
+                                     .layer = layer});
+        };
+        const auto add_norm = [&](T*& weight, T*& bias, const std::string& name) {
+            if (a.norm != NormKind::plain_rmsnorm)
+                add(weight, name + ".weight", {C}, Init::constant(1), Group::vectors);
+            if (a.norm == NormKind::layernorm) add(bias, name + ".bias", {C}, Init::zeros(), Group::vectors);
+        };
+        const auto deviation = [&](int64_t inputs) {
+            return a.init.matrices / (a.init.by_fan_in ? std::sqrt(double(inputs)) : 1);
+        };
+        const auto spread = [&](double d) {
+            return a.init.uniform ? Init::uniform(-std::sqrt(3.) * d, std::sqrt(3.) * d) : Init::normal(d);
+        };
+        const auto add_linear = [&](T*& weight, T*& bias, const std::string& name, std::vector<int64_t> rows,
+                                    int64_t inputs, Init init) {
+            int64_t outputs = 0;
+            for (const int64_t n : rows) outputs += n;
+            add(weight, name + ".weight", {outputs, inputs}, init, Group::matrices, std::move(rows));
+            if (a.biases) add(bias, name + ".bias", {outputs}, Init::zeros(), Group::vectors);
+        };
+        const auto projection = [&](int64_t inputs) {
+            const double residual_scale = 1 / std::sqrt(2 * double(L));
+            return a.init.zero_projections ? Init::zeros() : spread(deviation(inputs) * residual_scale);
+        };
+
+        blocks.resize(size_t(L));
+        add_table(wte, "wte.weight", C, Init::normal(a.init.embedding), Group::embedding);
+        if (!a.rotary_positions)
+            add(wpe, "wpe.weight", {s.max_seq_len, C}, Init::normal(a.init.embedding), Group::positions);
+        if (a.smear) {
+            add(smear_gate, "smear_gate.weight", {1, kSmearChannels}, Init::uniform(0, 0.02), Group::smear);
+            add(smear_lambda, "smear_lambda", {1}, Init::zeros(), Group::smear);
+        }
+        if (a.residual_lambdas) {  // nanochat's
+            add(resid_lambdas, "resid_lambdas", {L}, Init::ramp(1.15, 1.05), Group::resid_lambdas);
+            add(x0_lambdas, "x0_lambdas", {L}, Init::ramp(0.2, 0.05), Group::x0_lambdas);
+        }
+        if (a.backout) add(backout_lambda, "backout_lambda", {1}, Init::constant(0.2), Group::smear);
         for (size_t l = 0; l < blocks.size(); l++) {
             Block& b = blocks[l];
+            layer = int64_t(l);
             const std::string h = "h." + std::to_string(l) + ".";
-            add(b.ln_1_weight, h + "ln_1.weight", {C}, Init::ones);
-            add(b.ln_1_bias, h + "ln_1.bias", {C}, Init::zeros);
-            add(b.c_attn_weight, h + "attn.c_attn.weight", {3 * C, C}, Init::normal);
-            add(b.c_attn_bias, h + "attn.c_attn.bias", {3 * C}, Init::zeros);
-            add(b.c_proj_weight, h + "attn.c_proj.weight", {C, C}, Init::residual);
-            add(b.c_proj_bias, h + "attn.c_proj.bias", {C}, Init::zeros);
-            add(b.ln_2_weight, h + "ln_2.weight", {C}, Init::ones);
-            add(b.ln_2_bias, h + "ln_2.bias", {C}, Init::zeros);
-            add(b.c_fc_weight, h + "mlp.c_fc.weight", {4 * C, C}, Init::normal);
-            add(b.c_fc_bias, h + "mlp.c_fc.bias", {4 * C}, Init::zeros);
-            add(b.mlp_c_proj_weight, h + "mlp.c_proj.weight", {C, 4 * C}, Init::residual);
-            add(b.mlp_c_proj_bias, h + "mlp.c_proj.bias", {C}, Init::zeros);
+            const bool has_values = s.has_value_embedding(layer);
+            if (has_values)
+                add_table(b.value_embeds, "value_embeds." + std::to_string(l) + ".weight", KV, spread(deviation(C)),
+                          Group::value_embeddings);
+            add_norm(b.ln_1_weight, b.ln_1_bias, h + "ln_1");
+            add_linear(b.c_attn_weight, b.c_attn_bias, h + "attn.c_attn", {C, KV, KV}, C, spread(deviation(C)));
+            if (has_values)
+                add(b.ve_gate, h + "attn.ve_gate.weight", {s.kv_heads(), kGateChannels}, Init::uniform(0, 0.02),
+                    Group::matrices, {s.kv_heads()});
+            add_linear(b.c_proj_weight, b.c_proj_bias, h + "attn.c_proj", {C}, C, projection(C));
+            add_norm(b.ln_2_weight, b.ln_2_bias, h + "ln_2");
+            add_linear(b.c_fc_weight, b.c_fc_bias, h + "mlp.c_fc",
+                       a.mlp == MlpKind::swiglu ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F}, C,
+                       spread(deviation(C) * a.init.mlp_factor));
+            add_linear(b.mlp_c_proj_weight, b.mlp_c_proj_bias, h + "mlp.c_proj", {C}, F, projection(F));
         }
-        add(ln_f_weight, "ln_f.weight", {C}, Init::ones);
-        add(ln_f_bias, "ln_f.bias", {C}, Init::zeros);
+        layer = L;
+        add_norm(ln_f_weight, ln_f_bias, "ln_f");
+        if (!a.tied_head) add_table(lm_head, "lm_head.weight", C, Init::normal(a.init.head), Group::head);
     }
 };
+
+// Where a parameter may start in a Buffer: at a multiple of 64 elements, 128 bytes of bf16.
+inline constexpr int64_t kParameterAlignment = int64_t(kAlignment / sizeof(bf16));
+inline int64_t aligned_elements(int64_t n) {
+    return (n + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+}
 
 struct ParameterList {
     GptShape model;
@@ -93,49 +188,86 @@ struct ParameterList {
         GptPointers<float> unused;
         unused.each(model, [&](float*, Parameter p) {
             p.offset = buffer_size;
-            buffer_size += int64_t(aligned(size_t(p.size()) * sizeof(float)) / sizeof(float));
+            buffer_size += aligned_elements(p.size());
             num_parameters += p.exported_rows * p.size() / p.shape[0];
             parameters.push_back(std::move(p));
         });
+    }
+    // Another order in the Buffers than that of the list: an offset for each parameter (llmc/optim/sharding.h).
+    void place(const std::vector<int64_t>& offsets, int64_t size) {
+        for (size_t i = 0; i < parameters.size(); i++) parameters[i].offset = offsets[i];
+        buffer_size = size;
     }
     auto begin() const { return parameters.begin(); }
     auto end() const { return parameters.end(); }
 };
 
-// One T for every parameter: weights, gradients, or a moment of the optimizer. All zero at first.
+// One T for every parameter: weights or gradients. All zero at first.
 template <class Device, class T = float>
 struct Buffer {
-    Arena<Device> arena;
+    Arena arena;
     T* data;
     int64_t size;
     GptPointers<T> pointers;
 
-    Buffer(Device& device, const std::string& name, const ParameterList& list)
-        : arena(device, name, size_t(list.buffer_size) * sizeof(T)),
-          data(arena.template take<T>(list.buffer_size)),
-          size(list.buffer_size) {
-        fill_zero(device, data, size);
+    // `source` gives the memory: the device, or a Comm. One that is not wanted takes none.
+    template <class Source>
+    Buffer(Device& device, Source& source, const std::string& name, const ParameterList& list, bool wanted = true)
+        : arena(wanted ? Arena(source, name, size_t(list.buffer_size) * sizeof(T)) : Arena()),
+          data(wanted ? arena.take<T>(list.buffer_size) : nullptr),
+          size(wanted ? list.buffer_size : 0),
+          pointers() {
+        if (wanted) fill_zero(device, data, size);
         size_t i = 0;
-        pointers.each(list.model, [&](T*& pointer, const Parameter&) { pointer = at(list.parameters[i++]); });
+        pointers.each(list.model,
+                      [&](T*& pointer, const Parameter&) { pointer = wanted ? at(list.parameters[i++]) : nullptr; });
+        if (!pointers.lm_head) pointers.lm_head = pointers.wte;
     }
     T* at(const Parameter& p) const { return data + p.offset; }
 };
 
-// GPT-2's initialisation. Host memory; the numbers depend on the seed alone, not on how they are stored or sharded.
-inline void initialize(const ParameterList& list, const Parameter& p, float* to, uint64_t seed) {
-    const double residual_scale = 1 / std::sqrt(2 * double(list.model.num_layers));
-    const double std_dev = 0.02 * (p.init == Init::residual ? residual_scale : 1);
+// Of training. Multiply-adds count as two. 6 a weight of a matrix and token (2 forward, 4 backward), of the head too;
+// and for attention 12 C a key that is seen, a layer (PaLM, Chowdhery et al., 2022, appendix B, but with the keys that
+// the mask leaves: T / 2 of all tokens in the mean, less under a window).
+inline double flops_per_token(const ParameterList& list, int64_t T) {
+    const GptShape& s = list.model;
+    double matrix_weights = 0;
+    for (const Parameter& p : list) {
+        using enum ParameterGroup;
+        const bool is_head = p.group == head || (p.group == embedding && s.architecture.tied_head);
+        if (p.group == matrices || is_head) matrix_weights += double(p.exported_rows) * double(p.size() / p.shape[0]);
+    }
+    double keys = 0;
+    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
+        const double w = window < 0 ? double(T) : double(std::min(window, T));
+        keys += w - w * w / (2 * double(T));
+    }
+    return 6 * matrix_weights + 12 * double(s.channels) * keys;
+}
+
+// Host memory; the numbers depend on the seed alone, not on how they are stored or sharded.
+inline void initialize(const Parameter& p, float* to, uint64_t seed) {
+    using Kind = Init::Kind;
     uint64_t stream = seed;  // of its own for each name, so that a model with another layer keeps the rest
     for (const char letter : p.name) stream = mix64(stream ^ uint64_t(letter));
     Rng rng(stream, Stream::weights);
     const int64_t used = p.exported_rows * (p.size() / p.shape[0]);  // the rest is the vocabulary's padding: zero
-    std::fill(to, to + p.size(), p.init == Init::ones ? 1.f : 0.f);
-    if (p.init == Init::zeros || p.init == Init::ones) return;
+    const Init init = p.init;
+    if (init.kind == Kind::constant || init.kind == Kind::ramp) {
+        const double step = init.kind == Kind::ramp && used > 1 ? (init.b - init.a) / double(used - 1) : 0;
+        for (int64_t i = 0; i < used; i++) to[i] = float(init.a + step * double(i));
+        std::fill(to + used, to + p.size(), 0.f);
+        return;
+    }
+    std::fill(to + used, to + p.size(), 0.f);
+    const int64_t draws = init.kind == Kind::normal ? 2 : 1;
     constexpr int64_t kChunk = 1 << 14;
 #pragma omp parallel for schedule(static)
     for (int64_t begin = 0; begin < used; begin += kChunk) {
         Rng own = rng;
-        own.skip(uint64_t(2 * begin));
-        for (int64_t i = begin; i < std::min(used, begin + kChunk); i++) to[i] = float(std_dev * own.normal());
+        own.skip(uint64_t(draws * begin));
+        for (int64_t i = begin; i < std::min(used, begin + kChunk); i++)
+            to[i] =
+                float(init.kind == Kind::normal ? init.a * own.normal() : init.a + (init.b - init.a) * own.uniform());
     }
 }

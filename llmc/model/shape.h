@@ -1,5 +1,5 @@
 /*
-What a model is: its shape. GPT-2's sizes are presets of it, and any other shape can be asked for.
+What a model is: its sizes and its architecture. Presets have names; flags change parts of them, or make another.
 
   ModelConfig config;  ... parse_flags(config.fields(), ...)
   const GptShape shape = config.shape(V of the tokenizer);       presets filled in, contradictions found
@@ -8,86 +8,69 @@ What a model is: its shape. GPT-2's sizes are presets of it, and any other shape
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"  // require
-#include "llmc/base/flags.h"  // Field
+#include "llmc/base/flags.h"          // Field
+#include "llmc/model/architecture.h"  // Architecture
 
 // The vocabulary is padded to a multiple of this, so that the head's product has even rows; see cross_entropy.h.
 inline constexpr int64_t kVocabularyMultiple = 128;
 
 struct GptShape {
     int64_t num_layers, num_heads, channels;
-    int64_t max_seq_len;  // learned positions
-    int64_t vocab_size;   // V
+    int64_t max_seq_len;
+    int64_t vocab_size;        // V
+    int64_t num_kv_heads = 0;  // NKV; 0: as many as heads
+    int64_t mlp_channels = 0;  // F; 0: 4 C
+    Architecture architecture = {};
 
     int64_t padded_vocab_size() const {  // Vp
         return (vocab_size + kVocabularyMultiple - 1) / kVocabularyMultiple * kVocabularyMultiple;
     }
-    int64_t head_size() const { return channels / num_heads; }  // HS
-    bool operator==(const GptShape&) const = default;
+    int64_t head_size() const { return channels / num_heads; }                         // HS
+    int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }   // NKV
+    int64_t hidden() const { return mlp_channels > 0 ? mlp_channels : 4 * channels; }  // F
+    int64_t hidden_rows() const {  // of the MLP's first matrix: SwiGLU has gates above
+        return architecture.mlp == MlpKind::swiglu ? 2 * hidden() : hidden();
+    }
+    int64_t qkv_rows() const { return (num_heads + 2 * kv_heads()) * head_size(); }
+    // Every second layer, and the last.
+    bool has_value_embedding(int64_t layer) const {
+        return architecture.value_embeddings && layer % 2 == (num_layers - 1) % 2;
+    }
+    // Backout takes a part of what comes out of this layer.
+    int64_t backout_layer() const { return num_layers / 2; }
+    // The same model, whether a size that follows from others is given or left open.
+    bool operator==(const GptShape& s) const {
+        return num_layers == s.num_layers && num_heads == s.num_heads && channels == s.channels &&
+               max_seq_len == s.max_seq_len && vocab_size == s.vocab_size && kv_heads() == s.kv_heads() &&
+               hidden() == s.hidden() && architecture == s.architecture;
+    }
 };
 
-inline constexpr float kLayernormEps = 1e-5f;  // GPT-2's
-inline constexpr int64_t kMaxHeadSize = 256;   // what attention's tiles are made for
+inline constexpr int64_t kMaxHeadSize = 256;  // what attention's tiles are made for
 
 struct GptPreset {
     const char* name;
+    const char* architecture;
     GptShape shape;
 };
 
-// Radford et al., 2019, table 2, with the parameter counts that the released models have.
-inline constexpr GptPreset kGptPresets[] = {
-    {"gpt2-124M", {12, 12, 768, 1024, 50257}},
-    {"gpt2-355M", {24, 16, 1024, 1024, 50257}},
-    {"gpt2-774M", {36, 20, 1280, 1024, 50257}},
-    {"gpt2-1558M", {48, 25, 1600, 1024, 50257}},
-};
+// GPT-2: Radford et al., 2019, table 2, with the parameter counts that the released models have. nanochat: --depth is
+// its dial. Llama: SmolLM 135M (Allal et al., 2024), in the vocabulary of GPT-2 if none is given.
+extern const GptPreset kGptPresets[6];
 
 struct ModelConfig {
-    std::string model = "custom";
-    int num_layers = 0, num_heads = 0, channels = 0, seq_len = 0, vocab_size = 0;
+    std::string model = "custom", architecture = "preset";
+    int depth = 0, aspect_ratio = 64, dial_head_size = 128;
+    int num_layers = 0, num_heads = 0, num_kv_heads = 0, channels = 0, mlp_channels = 0, seq_len = 0, vocab_size = 0;
+    std::vector<std::string> changes;  // of the architecture's fields; "preset": none
 
-    std::vector<Field> fields() {
-        std::vector<std::string> names = {"custom"};
-        for (const GptPreset& preset : kGptPresets) names.push_back(preset.name);
-        return {
-            {"model", "model", &model, "a preset; the flags below override parts of it", names},
-            {"model", "num-layers", &num_layers, "transformer blocks (0: the preset's; custom: 4)", {}, 0, 1000},
-            {"model", "num-heads", &num_heads, "attention heads (0: the preset's; custom: 4)", {}, 0, 1000},
-            {"model", "channels", &channels, "width C (0: the preset's; custom: 128)", {}, 0, 1 << 20},
-            {"model", "seq-len", &seq_len, "tokens per sequence T (0: the preset's; custom: 64)", {}, 0, 1 << 20},
-            {"model", "vocab-size", &vocab_size, "V (0: the tokenizer's)", {}, 0, 1 << 20},
-        };
-    }
-
+    ModelConfig();
+    std::vector<Field> fields();
+    std::string architecture_name() const;
+    // Takes over what is not asked of a model that is there already.
+    void follow(const GptShape& shape);
+    // The recipe that models of this architecture were made with (llmc/optim/recipe.h).
+    std::string recipe() const;
     // The model to make; `tokenizer_vocab_size` is that of the data, 0 if there is none.
-    GptShape shape(int64_t tokenizer_vocab_size) const {
-        GptShape shape{4, 4, 128, 64, 0};
-        const bool custom = model == "custom";
-        for (const GptPreset& preset : kGptPresets)
-            if (model == preset.name) shape = preset.shape;
-        if (num_layers) shape.num_layers = num_layers;
-        if (num_heads) shape.num_heads = num_heads;
-        if (channels) shape.channels = channels;
-        if (seq_len && custom)
-            shape.max_seq_len = seq_len;  // a preset keeps its positions and may train on shorter ones
-        if (vocab_size)
-            shape.vocab_size = vocab_size;
-        else if (custom)
-            shape.vocab_size = tokenizer_vocab_size;
-        require(shape.vocab_size > 0,
-                "the data has no tokenizer.json beside it that gives the vocabulary's size: give --vocab-size");
-        require(tokenizer_vocab_size <= shape.vocab_size,
-                "the data's tokenizer has %ld symbols, but the model a vocabulary of %ld: raise --vocab-size",
-                tokenizer_vocab_size, shape.vocab_size);
-        require(shape.channels % shape.num_heads == 0,
-                "--channels %ld is not a multiple of --num-heads %ld: the nearest are %ld and %ld", shape.channels,
-                shape.num_heads, shape.channels / shape.num_heads * shape.num_heads,
-                (shape.channels / shape.num_heads + 1) * shape.num_heads);
-        require(shape.head_size() <= kMaxHeadSize,
-                "heads of %ld channels: attention takes at most %ld, so raise --num-heads or lower --channels",
-                shape.head_size(), kMaxHeadSize);
-        require(seq_len <= shape.max_seq_len, "--seq-len %d is above the %ld positions of --model %s", seq_len,
-                shape.max_seq_len, model.c_str());
-        return shape;
-    }
+    GptShape shape(int64_t tokenizer_vocab_size) const;
 };

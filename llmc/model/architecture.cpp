@@ -1,0 +1,205 @@
+// See architecture.h.
+#include "llmc/model/architecture.h"
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include "llmc/base/check.h"  // require, ensure, format
+
+namespace {
+
+constexpr double kEpsF32 = 0x1p-23;  // what PyTorch's rms_norm takes when it is told none
+constexpr const char* kNorms[] = {"layernorm", "rmsnorm", "plain-rmsnorm"};
+constexpr const char* kMlps[] = {"gelu", "relu-squared", "swiglu"};
+constexpr const char* kSoftcaps[] = {"none", "tanh", "isru"};
+
+template <class Kind, size_t n>
+Kind kind_named(const char* const (&names)[n], const std::string& name) {
+    for (size_t i = 0; i < n; i++)
+        if (name == names[i]) return Kind(i);
+    ensure(false);
+    return Kind(0);
+}
+
+struct Named {
+    const char* name;
+    Architecture architecture;
+};
+
+// A function, so that it can be asked before main begins.
+const std::vector<Named>& all_architectures() {
+    static const std::vector<Named> all = {
+        {"gpt2", {}},
+        {"llama",
+         {.norm = NormKind::rmsnorm,
+          .biases = false,
+          .mlp = MlpKind::swiglu,
+          .tied_head = false,
+          .rotary_positions = true,
+          .rotary = {.base = 500000}}},
+        {"stage-a",
+         {.norm = NormKind::rmsnorm,
+          .norm_eps = kEpsF32,
+          .mlp = MlpKind::relu_squared,
+          .tied_head = false,
+          .rotary_positions = true,
+          .rotary = {.base = 1024, .half_truncated = true, .clockwise = true, .qk_norm = true},
+          .score_scale = 0.12,
+          .embedding_norm = true,
+          .softcap = {Softcap::Kind::isru, 15},
+          .init = {.embedding = 1,
+                   .head = 0,
+                   .matrices = 0.57445626465380284,
+                   .by_fan_in = true,
+                   .zero_projections = true}}},
+        {"nanochat",
+         {.norm = NormKind::plain_rmsnorm,
+          .norm_eps = kEpsF32,
+          .biases = false,
+          .mlp = MlpKind::relu_squared,
+          .tied_head = false,
+          .rotary_positions = true,
+          .rotary = {.base = 100000, .clockwise = true, .qk_norm = true, .scale = 1.2f},
+          .windows = "SSSL",
+          .embedding_norm = true,
+          .value_embeddings = true,
+          .residual_lambdas = true,
+          .smear = true,
+          .backout = true,
+          .softcap = {Softcap::Kind::tanh, 15},
+          .init = {.embedding = 0.8,
+                   .head = 0.001,
+                   .matrices = 1,
+                   .by_fan_in = true,
+                   .uniform = true,
+                   .mlp_factor = 0.4,
+                   .zero_projections = true}}},
+    };
+    return all;
+}
+
+}  // namespace
+
+std::vector<std::string> architecture_names() {
+    std::vector<std::string> names;
+    for (const Named& known : all_architectures()) names.push_back(known.name);
+    return names;
+}
+
+Architecture find_architecture(const std::string& name) {
+    for (const Named& known : all_architectures())
+        if (name == known.name) return known.architecture;
+    ensure(false);
+    return {};
+}
+
+std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, int64_t seq_len, double part) {
+    ensure(part > 0 && part <= 1);
+    require(!a.windows.empty(), "--window-pattern is empty: give letters L (all tokens) and S (fewer), such as SSSL");
+    const size_t wrong = a.windows.find_first_not_of("LS");
+    require(wrong == std::string::npos,
+            "--window-pattern %s: letter %c is neither L (all tokens) nor S (fewer); SSSL is one", a.windows.c_str(),
+            wrong == std::string::npos ? ' ' : a.windows[wrong]);
+    constexpr int64_t kMultiple = 128;
+    const int64_t quarter = ((seq_len + 3) / 4 + kMultiple - 1) / kMultiple * kMultiple;
+    const int64_t window = a.short_window > 0 ? a.short_window : quarter;
+    std::vector<int64_t> windows;
+    for (int64_t layer = 0; layer < num_layers; layer++) {
+        const bool all = a.windows[size_t(layer) % a.windows.size()] == 'L' || layer + 1 == num_layers;
+        const auto now = int64_t(std::ceil(part * double(all ? seq_len : std::min(window, seq_len))));
+        windows.push_back(now >= seq_len ? -1 : now);
+    }
+    return windows;
+}
+
+ArchitectureFields::ArchitectureFields(const Architecture& a)
+    : norm(kNorms[int(a.norm)]),
+      mlp(kMlps[int(a.mlp)]),
+      positions(a.rotary_positions ? "rotary" : "learned"),
+      windows(a.windows),
+      softcap_kind(kSoftcaps[int(a.softcap.kind)]),
+      norm_eps(a.norm_eps),
+      rotary_base(a.rotary.base),
+      qk_scale(double(a.rotary.scale)),
+      qk_eps(double(a.rotary.eps)),
+      score_scale(a.score_scale),
+      softcap(double(a.softcap.limit)),
+      short_window(a.short_window),
+      biases(a.biases),
+      tied_head(a.tied_head),
+      half_rotary(a.rotary.half_truncated),
+      clockwise_rotary(a.rotary.clockwise),
+      qk_norm(a.rotary.qk_norm),
+      embedding_norm(a.embedding_norm),
+      value_embeddings(a.value_embeddings),
+      residual_lambdas(a.residual_lambdas),
+      smear(a.smear),
+      backout(a.backout) {}
+
+std::vector<Field> ArchitectureFields::fields() {
+    const auto names = [](const auto& all) { return std::vector<std::string>(std::begin(all), std::end(all)); };
+    return {
+        {"model", "norm", &norm, "with gain and bias, with gain, with neither", names(kNorms)},
+        {"model", "norm-eps", &norm_eps, "added to the variance or mean square", {}, 0},
+        {"model", "biases", &biases, "of linear layers inside the blocks"},
+        {"model", "mlp", &mlp, "its activation", names(kMlps)},
+        {"model", "tied-head", &tied_head, "the embedding is the head's matrix too"},
+        {"model", "positions", &positions, "learned vectors, or rotated queries and keys", {"learned", "rotary"}},
+        {"model", "rotary-base", &rotary_base, "the slowest frequency is nearly 1 / this, in radians a token", {}, 1},
+        {"model", "half-rotary", &half_rotary, "half of each head is not rotated"},
+        {"model", "clockwise-rotary", &clockwise_rotary, "rotated the other way"},
+        {"model", "qk-norm", &qk_norm, "queries and keys divided by their root mean square; with rotary positions"},
+        {"model", "qk-scale", &qk_scale, "times this, each", {}, 0},
+        {"model", "qk-eps", &qk_eps, "added to that mean square", {}, 0},
+        {"model", "score-scale", &score_scale, "of attention's scores (0: 1 / sqrt(HS))", {}, 0},
+        {"model", "window-pattern", &windows,
+         "how far each layer sees, repeated: L all tokens, S fewer; the last layer sees all"},
+        {"model",
+         "short-window",
+         &short_window,
+         "tokens before the own that S sees (0: a quarter of --seq-len)",
+         {},
+         0},
+        {"model", "embedding-norm", &embedding_norm, "a norm behind the embedding, without a gain"},
+        {"model", "value-embeddings", &value_embeddings,
+         "of tokens, added to every second layer's values through a gate"},
+        {"model", "residual-lambdas", &residual_lambdas,
+         "blocks get r x + z x0, with x0 what the first one gets and r, z learned"},
+        {"model", "smear", &smear, "a part of the token before is added to each embedding, through a gate"},
+        {"model", "backout", &backout, "a learned part of the middle of the network is taken out of its end"},
+        {"model", "softcap-kind", &softcap_kind, "how logits are kept within --softcap", names(kSoftcaps)},
+        {"model", "softcap", &softcap, "the largest logit", {}, 0},
+    };
+}
+
+Architecture ArchitectureFields::architecture() const {
+    const bool rotates = positions == "rotary";
+    require(rotates || !qk_norm, "--qk-norm needs --positions rotary: it is part of the same step");
+    require(rotates || !embedding_norm,
+            "--embedding-norm needs --positions rotary: a norm would undo learned positions");
+    require(softcap_kind == "none" || softcap > 0,
+            "--softcap %g: expected more than 0, such as 15, or --softcap-kind none", softcap);
+    require(qk_scale > 0, "--qk-scale %g: expected more than 0, such as 1", qk_scale);
+    Architecture a;
+    a.norm = kind_named<NormKind>(kNorms, norm);
+    a.norm_eps = norm_eps;
+    a.biases = biases;
+    a.mlp = kind_named<MlpKind>(kMlps, mlp);
+    a.tied_head = tied_head;
+    a.rotary_positions = rotates;
+    a.rotary = {.base = rotary_base,
+                .half_truncated = half_rotary,
+                .clockwise = clockwise_rotary,
+                .qk_norm = qk_norm,
+                .eps = float(qk_eps),
+                .scale = float(qk_scale)};
+    a.score_scale = score_scale;
+    a.windows = windows;
+    a.short_window = short_window;
+    a.embedding_norm = embedding_norm;
+    a.value_embeddings = value_embeddings;
+    a.residual_lambdas = residual_lambdas;
+    a.smear = smear;
+    a.backout = backout;
+    a.softcap = {kind_named<Softcap::Kind>(kSoftcaps, softcap_kind), float(softcap)};
+    return a;
+}

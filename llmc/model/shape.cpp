@@ -1,0 +1,181 @@
+// See shape.h.
+#include "llmc/model/shape.h"
+#include <algorithm>
+#include <iterator>
+#include "llmc/base/check.h"     // require
+#include "llmc/base/integers.h"  // up_to_multiple, nearest_divisors
+
+namespace {
+
+constexpr const char* kUnchanged = "preset";
+
+void check_heads(const GptShape& s) {
+    require(s.channels % s.num_heads == 0,
+            "--channels %ld is not a multiple of --num-heads %ld: the nearest are %ld and %ld", s.channels, s.num_heads,
+            s.channels / s.num_heads * s.num_heads, (s.channels / s.num_heads + 1) * s.num_heads);
+    require(s.head_size() <= kMaxHeadSize,
+            "heads of %ld channels: attention takes at most %ld, so raise --num-heads or lower --channels",
+            s.head_size(), kMaxHeadSize);
+    require(s.num_heads % s.kv_heads() == 0,
+            "--num-kv-heads %ld does not divide --num-heads %ld: the nearest that do are %s", s.kv_heads(), s.num_heads,
+            nearest_divisors(s.num_heads, s.kv_heads()).c_str());
+    const int64_t pairs = s.architecture.rotary.half_truncated ? 4 : 2;
+    require(!s.architecture.rotary_positions || s.head_size() % pairs == 0,
+            "--positions rotary: heads of %ld channels, expected a multiple of %ld: the nearest --channels are %ld and "
+            "%ld",
+            s.head_size(), pairs, s.head_size() / pairs * pairs * s.num_heads,
+            (s.head_size() / pairs + 1) * pairs * s.num_heads);
+}
+
+}  // namespace
+
+const GptPreset kGptPresets[6] = {
+    {"gpt2-124M", "gpt2", {12, 12, 768, 1024, 50257}},  {"gpt2-355M", "gpt2", {24, 16, 1024, 1024, 50257}},
+    {"gpt2-774M", "gpt2", {36, 20, 1280, 1024, 50257}}, {"gpt2-1558M", "gpt2", {48, 25, 1600, 1024, 50257}},
+    {"stage-a", "stage-a", {12, 6, 768, 1024, 50257}},  {"llama-135M", "llama", {30, 9, 576, 2048, 50257, 3, 1536}},
+};
+
+ModelConfig::ModelConfig() : changes(ArchitectureFields(Architecture()).fields().size(), kUnchanged) {}
+
+std::vector<Field> ModelConfig::fields() {
+    std::vector<std::string> names = {"custom"}, architectures = architecture_names();
+    for (const GptPreset& preset : kGptPresets) names.push_back(preset.name);
+    architectures.insert(architectures.begin(), kUnchanged);
+    std::vector<Field> all = {
+        {"model", "model", &model, "a preset; the flags below override parts of it", names},
+        {"model",
+         "depth",
+         &depth,
+         "the one dial of nanochat's model: layers, and all that follows from them (0: none)",
+         {},
+         0,
+         1000},
+        {"model", "aspect-ratio", &aspect_ratio, "with --depth: channels for each layer", {}, 1, 1 << 16},
+        {"model", "head-size", &dial_head_size, "with --depth: channels for each head", {}, 1, kMaxHeadSize},
+        {"model", "num-layers", &num_layers, "transformer blocks (0: the preset's; custom: 4)", {}, 0, 1000},
+        {"model", "num-heads", &num_heads, "attention heads (0: the preset's; custom: 4)", {}, 0, 1000},
+        {"model",
+         "num-kv-heads",
+         &num_kv_heads,
+         "of keys and values, shared by groups (0: the preset's, or all)",
+         {},
+         0,
+         1000},
+        {"model", "channels", &channels, "width C (0: the preset's; custom: 128)", {}, 0, 1 << 20},
+        {"model",
+         "mlp-channels",
+         &mlp_channels,
+         "width of the MLP's hidden layer (0: the preset's, or 4 C)",
+         {},
+         0,
+         1 << 22},
+        {"model",
+         "seq-len",
+         &seq_len,
+         "tokens per sequence T (0: the preset's; custom: 64, with --depth 2048)",
+         {},
+         0,
+         1 << 20},
+        {"model", "vocab-size", &vocab_size, "V (0: the tokenizer's)", {}, 0, 1 << 20},
+        {"model", "architecture", &architecture, "`preset`: that of --model or --depth; custom: gpt2", architectures},
+    };
+    ArchitectureFields example{Architecture()};
+    const std::vector<Field> parts = example.fields();
+    for (size_t i = 0; i < parts.size(); i++) {
+        Field field = parts[i];
+        if (std::holds_alternative<bool*>(field.value)) field.choices = {"true", "false"};
+        if (!field.choices.empty()) field.choices.insert(field.choices.begin(), kUnchanged);
+        field.value = &changes[i];
+        field.min = -std::numeric_limits<double>::infinity(), field.max = -field.min;
+        all.push_back(field);
+    }
+    return all;
+}
+
+std::string ModelConfig::architecture_name() const {
+    if (architecture != kUnchanged) return architecture;
+    if (depth > 0) return "nanochat";
+    for (const GptPreset& preset : kGptPresets)
+        if (model == preset.name) return preset.architecture;
+    return "gpt2";
+}
+
+void ModelConfig::follow(const GptShape& s) {
+    if (model != "custom" || depth > 0) return;
+    const auto take = [](int& to, int64_t from) {
+        if (to == 0) to = int(from);
+    };
+    take(num_layers, s.num_layers), take(num_heads, s.num_heads), take(num_kv_heads, s.kv_heads());
+    take(channels, s.channels), take(mlp_channels, s.hidden()), take(vocab_size, s.vocab_size);
+    // The architecture with the nearest name, and what it differs in.
+    ArchitectureFields wanted(s.architecture);
+    const std::vector<Field> fields = wanted.fields();
+    const auto differences = [&](const std::string& name) {
+        ArchitectureFields parts(find_architecture(name));
+        const std::vector<Field> named = parts.fields();
+        std::vector<size_t> all;
+        for (size_t i = 0; i < fields.size(); i++)
+            if (text_of(named[i]) != text_of(fields[i])) all.push_back(i);
+        return all;
+    };
+    if (architecture != kUnchanged) return;
+    const std::vector<std::string> names = architecture_names();
+    architecture = *std::min_element(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+        return differences(a).size() < differences(b).size();
+    });
+    for (const size_t i : differences(architecture))
+        if (changes[i] == kUnchanged) changes[i] = text_of(fields[i]);
+}
+
+std::string ModelConfig::recipe() const {
+    const std::string name = architecture_name();
+    return name == "nanochat" || name == "stage-a" ? name : "gpt2";
+}
+
+GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
+    const bool custom = model == "custom" && depth == 0;
+    require(model == "custom" || depth == 0,
+            "--depth %d makes nanochat's model, and --model %s is another: leave one out", depth, model.c_str());
+    GptShape shape{4, 4, 128, 64, 0};
+    for (const GptPreset& preset : kGptPresets)
+        if (model == preset.name) shape = preset.shape;
+    if (depth > 0) {
+        const int64_t C = up_to_multiple(int64_t(depth) * aspect_ratio, dial_head_size);
+        shape = {depth, C / dial_head_size, C, 2048, 0};
+    }
+    if (num_layers) shape.num_layers = num_layers;
+    if (num_heads) shape.num_heads = num_heads;
+    if (num_kv_heads) shape.num_kv_heads = num_kv_heads;
+    if (channels) shape.channels = channels;
+    if (mlp_channels) shape.mlp_channels = mlp_channels;
+    const Architecture base = find_architecture(architecture_name());
+    ArchitectureFields parts(base);
+    const std::vector<Field> fields = parts.fields();
+    for (size_t i = 0; i < fields.size(); i++)
+        if (changes[i] != kUnchanged)
+            set_field(fields[i], changes[i], format("--%s %s", fields[i].name, changes[i].c_str()));
+    shape.architecture = parts.architecture();
+    shape.architecture.init = base.init;
+    // Learned positions are kept by a preset, which may train on fewer of them.
+    if (seq_len && (custom || depth > 0 || shape.architecture.rotary_positions)) shape.max_seq_len = seq_len;
+    if (vocab_size)
+        shape.vocab_size = vocab_size;
+    else if (custom || depth > 0)
+        shape.vocab_size = tokenizer_vocab_size;
+    require(shape.vocab_size > 0,
+            "the data has no tokenizer.json beside it that gives the vocabulary's size: give --vocab-size");
+    require(tokenizer_vocab_size <= shape.vocab_size,
+            "the data's tokenizer has %ld symbols, but the model a vocabulary of %ld: raise --vocab-size",
+            tokenizer_vocab_size, shape.vocab_size);
+    check_heads(shape);
+    require(!shape.architecture.smear || shape.channels >= kSmearChannels,
+            "--smear looks at %ld channels, and there are --channels %ld: give %ld", kSmearChannels, shape.channels,
+            kSmearChannels);
+    require(!shape.architecture.value_embeddings || shape.channels >= kGateChannels,
+            "--value-embeddings have gates that look at %ld channels, and there are --channels %ld: give %ld",
+            kGateChannels, shape.channels, kGateChannels);
+    require(seq_len <= shape.max_seq_len, "--seq-len %d is above the %ld positions of --model %s", seq_len,
+            shape.max_seq_len, model.c_str());
+    layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len);
+    return shape;
+}

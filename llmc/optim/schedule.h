@@ -7,7 +7,13 @@ The learning rate at each step, counted from 0:
   linear      max + (min - max) p
   constant    max
   wsd         max until the last decay_fraction of all steps, then down to min as 1 - sqrt(q), q the part of it that is
-done (Haegele et al., 2024, arXiv:2405.18392)
+              done (Haegele et al., 2024, arXiv:2405.18392)
+  trapezoid   the same, but down as 1 - q
+
+and what goes with it over a run: Muon's momentum, which rises linearly from `start` to `peak` in warmup_steps of its
+own and falls linearly to `end` while wsd and trapezoid decay; a weight decay that ends at 0,
+
+  cosine_to_zero    (1 + cos(pi step / steps)) / 2
 */
 #pragma once
 #include <algorithm>
@@ -17,10 +23,20 @@ done (Haegele et al., 2024, arXiv:2405.18392)
 #include "llmc/base/check.h"  // ensure
 
 struct Schedule {
-    std::string kind = "cosine";  // cosine, linear, constant or wsd
+    std::string kind = "cosine";  // cosine, linear, constant, wsd or trapezoid
     double max = 3e-4, min = 0;
     int64_t warmup_steps = 0, steps = 1;
-    double decay_fraction = 0.2;  // of wsd
+    double decay_fraction = 0.2;  // of wsd and trapezoid
+
+    // Steps at the end in which they decay. A half goes to the even number in trapezoid, as in nanochat.
+    double decay_steps() const {
+        const double part = decay_fraction * double(steps);
+        return std::max(1.0, kind == "trapezoid" ? std::nearbyint(part) : std::round(part));
+    }
+    // Of these, the part that is done.
+    double decayed(int64_t step) const {
+        return std::clamp((double(step) - (double(steps) - decay_steps())) / decay_steps(), 0.0, 1.0);
+    }
 };
 
 inline double learning_rate(const Schedule& s, int64_t step) {
@@ -30,8 +46,26 @@ inline double learning_rate(const Schedule& s, int64_t step) {
     if (s.kind == "cosine") return s.min + (s.max - s.min) * 0.5 * (1 + std::cos(M_PI * p));
     if (s.kind == "linear") return s.max + (s.min - s.max) * p;
     if (s.kind == "constant") return s.max;
+    if (s.kind == "trapezoid") {
+        const double left = std::clamp(double(s.steps - step) / s.decay_steps(), 0.0, 1.0);
+        return left * s.max + (1 - left) * s.min;
+    }
     ensure(s.kind == "wsd");
-    const double decay_steps = std::max(1.0, std::round(s.decay_fraction * double(s.steps)));
-    const double q = std::clamp((double(step) - (double(s.steps) - decay_steps)) / decay_steps, 0.0, 1.0);
-    return s.min + (s.max - s.min) * (1 - std::sqrt(q));
+    return s.min + (s.max - s.min) * (1 - std::sqrt(s.decayed(step)));
+}
+
+struct MomentumSchedule {
+    double start, peak, end;
+    int64_t warmup_steps = 0;
+
+    static MomentumSchedule constant(double momentum) { return {momentum, momentum, momentum}; }
+};
+
+inline double momentum_at(const MomentumSchedule& m, const Schedule& s, int64_t step) {
+    if (step < m.warmup_steps) return m.start + (m.peak - m.start) * (double(step) / double(m.warmup_steps));
+    return m.peak + (m.end - m.peak) * s.decayed(step);
+}
+
+inline double cosine_to_zero(int64_t step, int64_t steps) {
+    return 0.5 * (1 + std::cos(M_PI * double(std::min(step, steps)) / double(std::max<int64_t>(1, steps))));
 }

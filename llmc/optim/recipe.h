@@ -1,0 +1,49 @@
+/*
+Recipes: what each group of parameters is updated with, and how that changes over a run. Data, one row a group; flags
+change parts of it (TrainConfig::chosen_recipe), and batch size, width and length scale it (llmc/train/scaling.h).
+
+  const Recipe recipe = find_recipe("nanochat");
+  Optimizer<Device> optimizer(device, list, plan, rank, recipe.rules);
+  optimizer.update(weights, gradients, recipe.rates(step, steps), scalars);          step counts from 0
+
+  gpt2       one learning rate and AdamW (Radford et al., 2019; Brown et al., 2020, appendix B); Muon if asked
+  nanochat   Karpathy's nanochat, 2026: Muon for the blocks, AdamW with a rate of its own for everything else. Rates are
+             those of batches of 2^19 tokens and 768 channels, and scaled from there
+  stage-a    the baseline of modded-nanogpt's track 3: plain Muon, AdamW, 30% of the steps flat and then down to zero
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/optim/optimizer.h"  // OptimizerConfig, Rates
+#include "llmc/optim/schedule.h"   // Schedule, MomentumSchedule
+
+struct Recipe {
+    const char* name;
+    bool muon = false;  // the matrices are Muon's
+    OptimizerConfig rules = {};
+
+    // The learning rate's schedule has this maximum, and a group's own rate keeps its proportion to it.
+    double learning_rate = 1;
+    std::string schedule_kind = "trapezoid";
+    int64_t warmup_steps = 0;
+    double decay_fraction = 0, final_fraction = 0;
+    MomentumSchedule momentum;
+    bool cosine_muon_decay = false;  // Muon's weight decay goes to 0 as a cosine; else it is constant
+
+    double grad_clip = 0;        // largest global norm of the gradient; 0: none
+    bool always_scaled = false;  // by batch, width and length, without being asked
+
+    GroupRule& rule(ParameterGroup group) { return rules.rule(group); }
+    const GroupRule& rule(ParameterGroup group) const { return rules.rule(group); }
+
+    Schedule schedule(int64_t steps) const;
+    Rates rates(int64_t step, int64_t steps) const;
+    // It goes down at the end only, in decay_fraction of all steps.
+    bool decays_late() const { return schedule_kind == "wsd" || schedule_kind == "trapezoid"; }
+    // The schedules in a sentence, and a line a group; as markdown, a table.
+    std::string table(bool markdown = false) const;
+};
+
+std::vector<std::string> recipe_names();
+Recipe find_recipe(const std::string& name);

@@ -1,0 +1,91 @@
+/*
+ZeRO-1 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 1): weights and gradients are whole on every rank, the
+optimizer's state and the fp32 masters lie on one rank only, the owner. The plan says who owns what, and in which order
+parameters lie in memory so that the exchange needs no copies:
+
+  const ShardingPlan plan = plan_sharding(list, {.world_size = 8, .muon = true});
+  list.place(plan.offsets, plan.buffer_size);            before any Buffer is made of the list
+  for (const Bucket& bucket : plan.buckets)              in the order in which backward completes them
+      comm.reduce_scatter(gradients + bucket.offset, bucket.shard);
+  for (const ShardPiece& piece : plan.pieces[rank]) ...  what this rank updates
+
+A bucket is world_size equal shards, and shard r belongs to rank r: one reduce-scatter, one all-gather.
+
+- By element: for AdamW. Buckets hold whole layers in the order of backward, the embeddings last, and a large head of
+  its own first. A shard may begin
+  anywhere at a multiple of kParameterAlignment; the end of the bucket is padding, less than that for each rank.
+- Of whole matrices: for Muon, whose step needs all of a matrix. Each layer lies as [FC, Q, K | V, O, PROJ]: two
+  halves of as many elements and equal Newton-Schulz work, in GPT-2 6 C^2, and with fewer key and value heads as well.
+  world_size / 2 consecutive layers make a bucket in which every cut falls between matrices. That needs world_size / 2
+  to divide the layers, matrices of a multiple of kParameterAlignment elements, and a layer that has such halves (with
+  SwiGLU's three large matrices none has). Otherwise the matrices of a bucket (those of one parameter as one unit,
+because forward needs them next to each other) are dealt to the ranks, the largest first to the least loaded (LPT:
+Graham, 1969), and shards are padded to the largest; how many layers make a bucket is what costs least (sharding.cpp
+says how cost is counted).
+- Of the rest, with Muon: by element as without it, between those of the matrices where backward completes them.
+  With them lie the matrices that not every layer has, and those much smaller than the others (gates of value
+  embeddings), each whole on one rank.
+
+A shard of whole matrices cannot be smaller than the largest matrix: with more ranks than matrices the rest own none,
+and padding grows with the ranks. table() shows it; AdamW has no such limit.
+
+Matrices, and every other parameter, begin at multiples of kParameterAlignment. Q, K and V follow each other without a
+gap, so that K and V do so only if C is a multiple of 8. A piece's state always does.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/model/parameters.h"  // ParameterList, Parameter
+
+struct ShardingOptions {
+    int world_size = 1;
+    bool muon = false;                        // matrices are Muon's, whole; the rest, or without it all, by element
+    int64_t bucket_elements = 8 * (1 << 20);  // by element: layers are put together up to this, 32 MiB of gradients
+};
+
+// A part of a parameter, all of it in one shard.
+struct ShardPiece {
+    size_t parameter;      // its number in the list
+    int64_t begin, end;    // elements of the parameter
+    size_t bucket;         // its number in the plan
+    int64_t state_offset;  // where its state begins in the owner's buffers of state_size elements
+    bool muon = false;     // then it is one whole matrix (rows, cols)
+    int64_t rows = 0, cols = 0;
+
+    int64_t size() const { return end - begin; }
+};
+
+struct Bucket {
+    int64_t offset, shard;  // elements; world_size * shard in all
+    int64_t ready_after;    // backward: complete when this layer's gradients are; -1: when the embeddings' are
+    int64_t needed_by;      // forward: the first layer that reads it; -1: the embeddings
+    int64_t padding;        // elements of it that belong to no parameter
+};
+
+struct ShardingPlan {
+    int world_size;
+    std::vector<int64_t> offsets;  // of each parameter of the list
+    int64_t buffer_size;           // of a Buffer, in elements
+    std::vector<Bucket> buckets;   // in the order of backward; together they are the Buffer, without gaps
+    std::vector<std::vector<ShardPiece>> pieces;  // of each rank, in the order of its state
+    std::vector<int64_t> state_size;              // of each rank's optimizer state, in elements
+    std::vector<int64_t> muon_state_size;         // of it, what Muon updates
+
+    // Floating-point operations of a rank's Newton-Schulz iterations in a step (5 of them, 4 m^2 n + 2 m^3 each for a
+    // matrix of m <= n).
+    double newton_schulz_flops(int rank) const;
+    int64_t padding() const;
+    // The largest rank's Newton-Schulz work, or without Muon its state, over the mean: 1 is perfect.
+    double imbalance() const;
+    // A line for each rank, or if they are many the range over the ranks: bytes of state (all of it fp32: AdamW's two
+    // moments, Muon's one, masters), matrices, Newton-Schulz FLOPs; and padding and balance of it all. For --plan.
+    std::string table(bool masters) const;
+    // Of what table() says, in bytes.
+    int64_t state_bytes(int rank, bool masters) const;
+};
+
+ShardingPlan plan_sharding(const ParameterList& list, const ShardingOptions& options);
+
+// One rank, one bucket, parameters as they lie in the list.
+ShardingPlan whole_plan(const ParameterList& list, bool muon = false);

@@ -1,204 +1,141 @@
 /*
 Trains a GPT. One optimizer step:
 
-  tokens (B,T) -> forward -> loss -> backward (gradients +=) [x gradient accumulation] -> norm -> clip -> AdamW
+  tokens (B,T) -> forward -> loss -> backward (gradients +=)     [x gradient accumulation, x ranks]
+               -> norm -> clip -> AdamW or Muon, each rank its share -> weights to all ranks
 
-Files in reading order: this one, llmc/model/gpt.h, llmc/cpu/layernorm.h (an op), llmc/train/checkpointing.h.
+Files in reading order: this one, llmc/train/session.h, llmc/model/gpt.h, llmc/cpu/layernorm.h (an op).
 The map of the house is doc/design.md; what can be asked is in llmc/train/config.cpp and doc/flags.md.
+
+It is compiled once with main() and for the GPU, and once for each level of CPUs without main():
+llmc/train/cpu_program.h.
 */
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include "llmc/base/build_id.h"        // build_id
-#include "llmc/base/hash.h"            // hex64
-#include "llmc/base/log.h"             // RunLog
-#include "llmc/cpu/waiting.h"          // wait_briefly
-#include "llmc/data/loader.h"          // DataLoader
-#include "llmc/data/tokenizer.h"       // Tokenizer
-#include "llmc/eval/loss.h"            // evaluate
-#include "llmc/eval/sample.h"          // sample
-#include "llmc/model/gpt.h"            // Gpt
-#include "llmc/optim/optimizer.h"      // AdamW
-#include "llmc/optim/schedule.h"       // learning_rate
-#include "llmc/train/checkpointing.h"  // save_run, load_run
-#include "llmc/train/config.h"         // TrainConfig
-#include "llmc/train/devices.h"        // on_device
-#include "llmc/train/memory_plan.h"    // memory_plan, check_fits
-#include "llmc/train/start.h"          // find_start, find_shape
-#include "llmc/train/step.h"           // Stepper
-#include "llmc/train/stop.h"           // stop_signal
+#include "llmc/base/build_id.h"      // build_id
+#include "llmc/comm/bench_comm.h"    // bench_comm
+#include "llmc/comm/handshake.h"     // check_alike
+#include "llmc/cpu/waiting.h"        // wait_briefly
+#include "llmc/train/config.h"       // TrainConfig
+#include "llmc/train/cpu_program.h"  // cpu_program, CpuProgram, Errand
+#include "llmc/train/doctor.h"       // doctor
+#include "llmc/train/generate.h"     // generate
+#include "llmc/train/on_device.h"    // on_device
+#include "llmc/train/plan.h"         // plan_run
+#include "llmc/train/session.h"      // Session
+#include "llmc/train/setup.h"        // Setup
+#include "llmc/train/start.h"        // find_start
+#include "llmc/train/world.h"        // in_world, make_comm
 
 namespace {
 
-constexpr int64_t kMostSkippedInARow = 10;
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 bool due(int64_t step, int64_t every) { return every > 0 && step > 0 && step % every == 0; }
 
-RunLog open_log(const Start& start, const RunState& state, const std::string& device, uint64_t data_hash) {
-    TrainConfig config = start.config;
-    RunLog::Options options{.steps = config.steps, .print_every = config.print_every};
-    if (config.time_budget_s > 0) options.time_budget_s = std::max(0.0, config.time_budget_s - state.training_s);
-    RunLog log(config.out_dir, start.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
-    std::printf("%s\n", config_table(config.fields()).c_str());
-    std::vector<std::string> passed_over;
-    for (const PassedOver& other : start.from.passed_over) passed_over.push_back(other.path + ": " + other.why);
-    if (start.resumed())
-        log.resume(to_json(config.fields()), device, hex64(data_hash), state.step, start.from.path, passed_over);
-    else
-        log.start(to_json(config.fields()), device, hex64(data_hash));
-    return log;
+// --bench-comm
+template <class Device>
+void measure_comm(Device& device, World& world, const TrainConfig& config) {
+    require(
+        !world.is_alone(),
+        "--bench-comm measures what ranks exchange, and this is one: start it with mpirun, or give --virtual-ranks");
+    check_alike(world.ranks, {{"the build", build_id()},
+                              {"the device", kind_of(device)},
+                              {"--bench-comm-mib", std::to_string(config.bench_comm_mib)}});
+    const std::unique_ptr<Comm<Device>> comm = make_comm(world, device, config);
+    const std::string table = bench_comm(*comm, device, world.ranks, size_t(config.bench_comm_mib) << 20);
+    if (world.is_first()) std::printf("%s", table.c_str());
 }
 
 template <class T, class Device>
-void train(Device& device, const Start& start) {
-    const TrainConfig& config = start.config;
-
-    // What we learn from. That it is there comes first: without it there is no tokenizer beside it either.
-    open_shards(config.train_data);
-    std::optional<Tokenizer> tokenizer;
-    std::string tokenizer_json;
-    if (!config.tokenizer.empty() || std::filesystem::exists(config.tokenizer_path())) {
-        tokenizer = load_tokenizer(config.tokenizer_path());
-        tokenizer_json = read_file(config.tokenizer_path());
-    }
-    const GptShape shape = find_shape(start, tokenizer ? tokenizer->vocab_size() : 0);
-    const int64_t B = config.batch_size, seq_len = config.seq_len(shape);
-    const StepConfig how{B, seq_len, config.grad_accumulation(seq_len), config.grad_clip};
-    const auto plan = [&](int64_t batch_size, Recompute recompute) {
-        return memory_plan<T>(shape, batch_size, seq_len, recompute,
-                              workspace_bytes<T>(device, shape, batch_size, seq_len));
-    };
+void train(Device& device, World& world, const Start& start, double began_s) {
+    // What we learn from, what we learn, and how much in a step
+    const Setup<Device, T> setup(device, world, start);
+    const TrainConfig& config = setup.config();
     if (config.dry_run) {
-        std::printf("%s\n", plan(B, config.recompute_mode()).table(free_memory(device)).c_str());
+        if (world.is_first())
+            std::printf("%s\n", setup.memory(setup.how, config.recompute_mode()).table(free_memory(device)).c_str());
         return;
     }
-    check_fits(B, config.recompute_mode(), free_memory(device), plan);
-    LoaderConfig loader{.pattern = config.train_data,
-                        .batch_size = int(B),
-                        .seq_len = int(seq_len),
-                        .shuffle = config.shuffle,
-                        .seed = config.seed,
-                        .vocab_size = int(shape.vocab_size)};
-    DataLoader train_data(loader);
-    loader.pattern = config.val_data, loader.shuffle = false;
-    std::optional<DataLoader> val_data;
-    if (!config.val_data.empty()) val_data.emplace(loader);
-    std::vector<int32_t> prompt;
-    if (tokenizer && config.sample_tokens > 0) prompt = tokenizer->encode(config.prompt, "--prompt");
+    RunData data(setup, device, world);
 
-    // What we learn, and where we start
-    device.reserve_workspace(workspace_bytes<T>(device, shape, B, seq_len));
-    Gpt<Device, T> model(device, shape, B, seq_len, config.recompute_mode());
-    AdamW<Device, T> adamw(device, model.parameters, config.adamw);
-    const Schedule schedule = config.schedule();
-    const uint64_t key = data_key(config, train_data.data_hash(), seq_len);
-    RunState state;
-    if (start.resumed()) {
-        state = load_run(start.from.path, model, adamw);
-        if (state.data_key == key)
-            train_data.restore({state.epoch, state.position});
-        else
-            std::fprintf(stderr,
-                         "warning: not the data, --seq-len, --shuffle or --seed that %s was trained with: reading the "
-                         "data from their start\n",
-                         start.from.path.c_str());
-    } else {
-        model.initialize_weights(config.seed,
-                                 [&](const Parameter& p, const float* values) { adamw.set_master(p, values); });
-    }
-    Stepper<Device, T> stepper(model, adamw, how, state.updates);
-    const int64_t first_step = state.step;
-    RunLog log = open_log(start, state, describe(device), train_data.data_hash());
-    std::printf("model: %.2fM parameters, %.1f MFLOP a token; batch: %ld x %ld tokens x %ld micro-batches = %ld\n",
-                double(model.parameters.num_parameters) * 1e-6, model.flops_per_token(seq_len) * 1e-6, B, seq_len,
-                how.accumulation, how.num_tokens());
-    std::printf("data: %s tokens; device: %s\n", count_text(double(train_data.num_tokens())).c_str(),
-                describe(device).c_str());
-
-    const auto validate = [&] {
-        log.validation(state.step, evaluate(model, *val_data, B, seq_len, config.val_tokens));
-    };
-    const auto show_sample = [&] {
-        Rng rng(mix64(config.seed) + uint64_t(state.step), Stream::sampling);  // the same after any interruption
-        const std::vector<int32_t> tokens = sample(model, prompt, seq_len, config.sample(), rng);
-        log.sample(state.step, config.prompt, tokenizer->decode(tokens));
-    };
-    const auto save = [&] {
-        const double begin = now_s();
-        state.data_key = key;
-        state.epoch = train_data.state().epoch;
-        state.position = train_data.state().position;
-        const std::string path = save_run(config.out_dir, config, state, tokenizer_json, model, adamw);
-        prune(config.out_dir, config.keep);
-        log.checkpoint(state.step, path, (now_s() - begin) * 1e3);
-    };
-
-    // A finished step's result, which comes back while the next one is under way.
-    double last_s = now_s();
-    const auto finish_step = [&] {
-        const StepResult step = stepper.finish();
-        const double finished_s = now_s(), step_s = finished_s - last_s;
-        last_s = finished_s;
-        state.training_s += step_s;
-        state.tokens += how.num_tokens();
-        log.step({.step = state.step + 1,
-                  .loss = step.loss,
-                  .norm = step.norm,
-                  .lr = learning_rate(schedule, state.step),
-                  .ms = step_s * 1e3,
-                  .tokens = how.num_tokens()});
-        state.updates = step.updates;
-        state.skipped_in_a_row = step.applied ? 0 : state.skipped_in_a_row + 1;
-        state.step++;
-        if (!step.applied) log.skip(state.step, step.loss, step.norm, "not finite");
-        if (state.skipped_in_a_row >= kMostSkippedInARow)
-            throw Error(kExitDiverged,
-                        format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: resume "
-                               "from an earlier checkpoint with a lower --learning-rate or a --grad-clip",
-                               kMostSkippedInARow, state.step));
-    };
+    // Where we start
+    Session<Device, T> session(device, world, start, setup, data);
 
     // The loop. Looking at the model comes before the step, so that the last state is seen as well. After a resume it
     // is looked at again, because a run that was told to stop did not wait for that.
-    for (;;) {
-        const int64_t next = state.step + stepper.under_way();  // the step to start
-        const char* signal = stop_signal();
-        const auto out_of_time = [&] { return config.time_budget_s > 0 && state.training_s >= config.time_budget_s; };
+    const bool validates = data.val.has_value(), scores = !data.tasks.empty(), samples = !data.prompt.empty(),
+               compares = !world.is_alone() && config.check_replicas > 0;
+    while (!config.eval_only) {
+        const int64_t next = session.next_step();
+        const char* signal = session.stop_reason();
         const auto is_due = [&](int64_t every) { return next >= config.steps || due(next, every); };
-        const bool look = (val_data && is_due(config.val_every)) || (!prompt.empty() && is_due(config.sample_every)) ||
-                          is_due(config.checkpoint_every);
+        const bool look = (validates && is_due(config.val_every)) || (scores && is_due(config.eval_tasks_every)) ||
+                          (samples && is_due(config.sample_every)) || is_due(config.checkpoint_every) ||
+                          (compares && is_due(config.check_replicas));
         // Whoever looks at the state sees that of a step which is over, and so does the clock.
-        if (look || signal || out_of_time())
-            while (stepper.under_way() > 0) finish_step();
-        const bool idle = stepper.under_way() == 0;
-        const bool last = idle && (state.step >= config.steps || out_of_time());
-        const auto now = [&](int64_t every) { return idle && (last || due(state.step, every)); };
-        if (val_data && !signal && now(config.val_every)) validate();
-        if (!prompt.empty() && !signal && now(config.sample_every)) show_sample();
-        // While steps are skipped, the weights may be ruined: the checkpoints from before must not be pruned for them.
-        const bool good = state.skipped_in_a_row == 0;
-        const bool saved =
-            state.step == first_step && std::filesystem::exists(checkpoint_path(config.out_dir, state.step));
-        if (!saved && idle && (signal || last || (good && now(config.checkpoint_every)))) save();
-        if (last || signal) {
-            log.end(state.step, signal ? signal : out_of_time() ? "time budget" : "finished");
-            return;
-        }
+        if (look || signal || session.out_of_time())
+            while (session.under_way() > 0) session.finish_step();
+        const bool idle = session.under_way() == 0;
+        const bool last = idle && (session.step() >= config.steps || session.out_of_time());
+        const auto now = [&](int64_t every) { return idle && (last || due(session.step(), every)); };
+        if (validates && !signal && now(config.val_every)) session.validate();
+        if (scores && !signal && now(config.eval_tasks_every)) session.score();
+        if (samples && !signal && now(config.sample_every)) session.show_sample();
+        if (compares && now(config.check_replicas)) session.compare_ranks();
+        if (!session.is_saved() && idle && (signal || last || (session.is_sound() && now(config.checkpoint_every))))
+            session.save(last || signal || !config.async_checkpoint);
+        if (last || signal) break;
 
-        if (idle) last_s = now_s();
-        stepper.start(train_data, learning_rate(schedule, next));
-        if (stepper.under_way() == stepper.kMostUnderWay) finish_step();
+        session.start_step();
+        if (session.is_full()) session.finish_step();
     }
+    if (config.eval_only) {
+        if (validates) session.validate();
+        if (scores) session.score();
+    }
+    session.end();
+    if (config.summary && world.is_first()) std::printf("%s", session.summary(now_s() - began_s).c_str());
+}
+
+template <class T, class Device>
+void carry_out(Device& device, World& world, const Errand& errand) {
+    if (!errand.start) return measure_comm(device, world, errand.asked);
+    if (!errand.asked.generate.empty()) return generate<T>(device, world, *errand.start, errand.asked.tokenizer);
+    train<T>(device, world, *errand.start, errand.began_s);
+}
+
+#if ANVIL_IS_CPU_COPY
+
+void carry_out_here(World& world, const Errand& errand, int num_threads, const std::string& dtype) {
+    Cpu cpu(num_threads);
+    if (dtype == "bf16") return carry_out<bf16>(cpu, world, errand);
+    carry_out<float>(cpu, world, errand);
+}
+
+}  // namespace
+
+const CpuProgram ANVIL_OF_LEVEL(kProgram_, ANVIL_CPU_LEVEL) = {CpuLevel::ANVIL_CPU_LEVEL, carry_out_here,
+                                                               product_rates};
+
+#else
+
+constexpr double kMeetingS = 10;  // for ranks of which one has flags that it cannot read
+
+// Do the flags say which rank this is, or where it meets the others? Asked of flags that could not be read.
+bool names_ranks(int argc, char** argv) {
+    for (int i = 1; i < argc; i++)
+        for (const char* flag : {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks"})
+            if (std::string(argv[i]).starts_with(flag)) return true;
+    return false;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
     wait_briefly(argv);
+    const double began_s = now_s();
+    int rank = 0;
     try {
         if (argc == 2 && !std::strcmp(argv[1], "--help-markdown")) {
             std::printf("%s", flags_document().c_str());
@@ -208,16 +145,46 @@ int main(int argc, char** argv) {
             std::printf("train_gpt %s\n", build_id());
             return kExitOk;
         }
-        const Start start = find_start(argc, argv);
-        if (start.help) return kExitOk;
+        bool help = false;
+        TrainConfig asked;
+        std::exception_ptr wrong_flags;
+        try {
+            asked = parse_config(argc, argv, &help);
+            cpu_program();  // is there one?
+        } catch (const Error&) {
+            if (names_ranks(argc, argv)) throw;  // how to reach the others is not known
+            wrong_flags = std::current_exception();
+            asked.comm_timeout_s = kMeetingS;
+        }
+        if (help) return kExitOk;
+        if (asked.plan.asked) {
+            asked.validate();
+            const RunPlan plan = plan_run(asked, asked.model.shape(0), std::max(1, asked.launch.world_size));
+            std::printf("%s\n", text_of(plan).c_str());
+            return kExitOk;
+        }
+        if (asked.export_format != "none") {
+            std::printf("%s", export_asked(asked).c_str());
+            return kExitOk;
+        }
+        if (asked.doctor) return doctor(argc, argv, look_at_gpu);
         catch_stop_signals();
-        on_device(start.config, [&](auto& device, auto element) { train<decltype(element)>(device, start); });
+        in_world(asked, wrong_flags, [&](World& world) {
+            if (!world.group) rank = world.ranks.rank;
+            if (world.is_first() && !world.is_alone()) std::printf("%s\n", world.source.c_str());
+            std::optional<Start> start;
+            if (!asked.bench_comm) start = find_start(argc, argv, world.ranks);
+            const Errand errand{asked, start ? &*start : nullptr, began_s};
+            on_device(world, errand,
+                      [&](auto& device, auto element) { carry_out<decltype(element)>(device, world, errand); });
+        });
         return kExitOk;
     } catch (const std::exception& error) {
-        std::fflush(stdout);
-        std::fprintf(stderr, "error: %s\n", error.what());
+        if (!dynamic_cast<const SaidError*>(&error)) print_error(error, rank);
         const Error* ours = dynamic_cast<const Error*>(&error);
         const bool of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error);  // a folder not readable
         return ours ? ours->exit_code : of_files ? kExitUsage : kExitInternal;
     }
 }
+
+#endif

@@ -1,139 +1,140 @@
 /*
-What a checkpoint of a training run holds, so that resuming is bit-exact:
+What a checkpoint of a training run holds, so that resuming is bit-exact, on any number of ranks:
 
-  model.safetensors      the weights, in the names and layout of Hugging Face's GPT2LMHeadModel
-  config.json            its shape, as transformers writes it
+  model.safetensors      the weights, fp32 or bf16, and
+  config.json            what they are of, as transformers loads them where it can (llmc/interop/stored_model.h)
   tokenizer.json         of the data
-  optimizer_*.safetensors   both moments of every parameter, in our layout
+  optimizer_*_of_*.safetensors
+                         the optimizer's state, a file a rank (llmc/io/sharded_tensors.h): of every parameter m
+                         (AdamW's first moment, Muon's momentum), v (the second moment) and beside bf16 weights
+                         master, in our layout: (out, in), vocabulary padded
+  optimizer.safetensors.index.json
+                         which file holds what
   state.json             RunState: step, position in the data, counters (random numbers follow from seed and step)
   train_config.json      the flags
-How it gets to the disk, whole or not at all: llmc/io/checkpoint.h.
+
+How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ranks and in the background: saving.h.
 */
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/flags.h"       // Field, to_json, from_json
-#include "llmc/base/file.h"        // read_file
-#include "llmc/io/checkpoint.h"    // CheckpointWriter
-#include "llmc/io/safetensors.h"   // SafetensorsReader
-#include "llmc/model/gpt.h"        // Gpt
-#include "llmc/optim/optimizer.h"  // AdamW
-#include "llmc/train/config.h"     // TrainConfig
+#include "llmc/base/flags.h"            // Field, to_json, from_older_json
+#include "llmc/base/file.h"             // read_file
+#include "llmc/data/loader.h"           // LoaderState
+#include "llmc/interop/stored_model.h"  // StoredModel, model_config
+#include "llmc/io/sharded_tensors.h"    // ShardedTensors
+#include "llmc/model/gpt.h"             // Gpt
+#include "llmc/optim/optimizer.h"       // Optimizer
+#include "llmc/train/config.h"          // TrainConfig
 
 // All of a run's state that is not a tensor.
 struct RunState {
     int64_t step = 0;     // steps done, skipped ones included
-    int64_t updates = 0;  // steps that changed the weights: AdamW's count
+    int64_t updates = 0;  // steps that changed the weights: the optimizer's count
     int64_t skipped_in_a_row = 0;
-    int64_t tokens = 0;                // learned from
-    uint64_t epoch = 0, position = 0;  // of the data loader
-    uint64_t data_key = 0;             // of what `position` counts in: data_key()
-    double training_s = 0;             // time spent in steps
+    int64_t tokens = 0;     // learned from
+    LoaderState data = {};  // where the data loader stands
+    uint64_t data_key = 0;  // of what `position` counts in: data_key()
+    double training_s = 0;  // time spent in steps
 
     std::vector<Field> fields() {
         return {{"", "step", &step, ""},
                 {"", "updates", &updates, ""},
                 {"", "skipped_in_a_row", &skipped_in_a_row, ""},
                 {"", "tokens", &tokens, ""},
-                {"", "epoch", &epoch, ""},
-                {"", "position", &position, ""},
+                {"", "epoch", &data.epoch, ""},
+                {"", "position", &data.position, ""},
+                {"", "rows", &data.rows, ""},
+                {"", "cropped", &data.cropped, ""},
+                {"", "waiting", &data.waiting, ""},
                 {"", "data_key", &data_key, ""},
                 {"", "training_s", &training_s, ""}};
     }
 };
 
-// Positions in the data mean the same only while the data, the cut into windows and the order are the same.
-inline uint64_t data_key(const TrainConfig& config, uint64_t data_hash, int64_t T) {
-    return mix64(mix64(mix64(data_hash) + uint64_t(T)) + (config.shuffle ? config.seed + 1 : 0));
+// Positions in the data mean the same only while the data, the cut into rows and the order are the same.
+inline uint64_t data_key(const TrainConfig& config, uint64_t data_hash, int64_t T, int separator) {
+    const uint64_t key = mix64(mix64(mix64(data_hash) + uint64_t(T)) + (config.shuffle ? config.seed + 1 : 0));
+    return config.packing_mode() == Packing::best_fit ? mix64(key + 1 + uint64_t(separator)) : key;
 }
 
-std::string hugging_face_config(const GptShape& shape);
 // The shape of the model in a checkpoint's folder.
 GptShape checkpoint_shape(const std::string& folder);
 
-// One list of (tensor as stored, parameter) for saving and loading: Hugging Face's names, matrices turned, padding cut.
-inline std::vector<Tensor> stored_tensors(const ParameterList& parameters) {
-    std::vector<Tensor> tensors;
-    for (const Parameter& p : parameters) {
-        Shape shape = p.shape;
-        shape[0] = p.exported_rows;
-        if (p.exported_turned) std::swap(shape[0], shape[1]);
-        tensors.push_back({"transformer." + p.name, DType::f32, shape});
-    }
-    return tensors;
-}
-
-// to (cols, rows)  <-  from (rows, cols)
-inline void turn(float* to, const float* from, int64_t rows, int64_t cols) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) to[j * rows + i] = from[i * cols + j];
-}
-
-// "m.h.0.ln_1.weight": the moments as they are in memory
-template <class Device, class T>
-std::vector<Tensor> moment_tensors(const ParameterList& parameters, const AdamW<Device, T>& adamw) {
-    std::vector<Tensor> tensors;
-    for (const Parameter& p : parameters) tensors.push_back({"m." + p.name, DType::f32, p.shape, adamw.m.at(p)});
-    for (const Parameter& p : parameters) tensors.push_back({"v." + p.name, DType::f32, p.shape, adamw.v.at(p)});
-    return tensors;
-}
-
-inline constexpr const char* kOptimizerFile = "optimizer_00000_of_00001.safetensors";
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kTrainConfigFile = "train_config.json";
 
+// What there is of a piece's state besides m: the name of each part, its elements in the named tensor and its place in
+// the device's memory. visit(name, begin, end, data)
+template <class Device, class T, class Visit>
+void each_state(const Optimizer<Device, T>& optimizer, int rank, Visit&& visit) {
+    const std::vector<ShardPiece>& pieces = optimizer.plan.pieces[size_t(rank)];
+    for (size_t i = 0; i < pieces.size(); i++) {
+        const ShardPiece& piece = pieces[i];
+        const std::string& name = optimizer.parameter(piece).name;
+        const bool own = rank == optimizer.rank;
+        visit("m." + name, piece.begin, piece.end, own ? optimizer.first(i) : nullptr);
+        const int64_t n = optimizer.second_size(piece), begin = optimizer.second_begin(piece);
+        if (n > 0) visit("v." + name, begin, begin + n, own ? optimizer.second(i) : nullptr);
+        if (optimizer.kHasMasters)
+            visit("master." + name, piece.begin, piece.end, own ? optimizer.masters(i) : nullptr);
+    }
+}
+
+// The tensors of a rank's file; the pointers are null unless it is the optimizer's own rank.
 template <class Device, class T>
-std::string save_run(const std::string& out_dir, TrainConfig config, RunState state, const std::string& tokenizer_json,
-                     Gpt<Device, T>& model, const AdamW<Device, T>& adamw) {
-    CheckpointWriter checkpoint(out_dir, state.step);
-    std::vector<float> host, turned;
-    size_t next = 0;
-    checkpoint.add_tensors("model.safetensors", stored_tensors(model.parameters), {{"format", "pt"}},
-                           [&](const Tensor&) {
-                               const Parameter& p = model.parameters.parameters[next++];
-                               host.resize(size_t(p.size()));
-                               copy_to_host(model.device, host.data(), adamw.master(model.weights, p), p.size());
-                               if (!p.exported_turned) return static_cast<const void*>(host.data());
-                               turned.resize(host.size());
-                               turn(turned.data(), host.data(), p.shape[0], p.shape[1]);
-                               return static_cast<const void*>(turned.data());
-                           });
-    checkpoint.add_tensors(kOptimizerFile, moment_tensors(model.parameters, adamw), {}, [&](const Tensor& tensor) {
-        host.resize(size_t(tensor.size()));
-        copy_to_host(model.device, host.data(), static_cast<const float*>(tensor.data), tensor.size());
-        return static_cast<const void*>(host.data());
+std::vector<Tensor> state_tensors(const Optimizer<Device, T>& optimizer, int rank) {
+    std::vector<Tensor> tensors;
+    each_state(optimizer, rank, [&](const std::string& name, int64_t begin, int64_t end, float* data) {
+        tensors.push_back({part_name(name, begin, end), DType::f32, {end - begin}, data});
     });
-    checkpoint.add_text("config.json", hugging_face_config(model.shape));
-    if (!tokenizer_json.empty()) checkpoint.add_text("tokenizer.json", tokenizer_json);
-    checkpoint.add_text("state.json", to_json(state.fields(), 2) + "\n");
-    checkpoint.add_text(kTrainConfigFile, to_json(config.fields(), 2) + "\n");
-    return checkpoint.commit();
+    return tensors;
+}
+
+inline constexpr const char* kOtherModel = "the checkpoint is of another model or --optimizer";
+
+// The values of every parameter: the masters, where a state is given that has them, else the weights. visit(i, values)
+template <class Visit>
+void read_weights(const StoredModel& stored, const ParameterList& list, const ShardedTensors* state, Visit&& visit) {
+    const std::vector<Parameter>& parameters = list.parameters;
+    std::vector<float> host;
+    for (size_t i = 0; i < parameters.size(); i++) {
+        const Parameter& p = parameters[i];
+        host.resize(size_t(p.size()));
+        if (state && state->has("master." + p.name))
+            state->read(host.data(), "master." + p.name, 0, p.size(), kOtherModel);
+        else
+            stored.read(p, host.data());
+        visit(i, host.data());
+    }
 }
 
 template <class Device, class T>
-RunState load_run(const std::string& folder, Gpt<Device, T>& model, AdamW<Device, T>& adamw) {
-    const char* hint = "the checkpoint is of another model";
-    const SafetensorsReader weights(folder + "/model.safetensors"), moments(folder + "/" + kOptimizerFile);
-    const std::vector<Tensor> stored = stored_tensors(model.parameters);
-    std::vector<float> file, host;
-    for (size_t i = 0; i < stored.size(); i++) {
-        const Parameter& p = model.parameters.parameters[i];
-        file.resize(size_t(stored[i].size()));
-        weights.copy(file.data(), stored[i].name, stored[i].dtype, stored[i].shape, hint);
-        host.assign(size_t(p.size()), 0);  // the vocabulary's padding is zero
-        if (p.exported_turned)
-            turn(host.data(), file.data(), p.shape[1], p.shape[0]);
-        else
-            std::copy(file.begin(), file.end(), host.begin());
-        model.set_weight(p, host.data());
-        adamw.set_master(p, host.data());
-    }
-    for (const Tensor& tensor : moment_tensors(model.parameters, adamw)) {
-        host.resize(size_t(tensor.size()));
-        moments.copy(host.data(), tensor.name, tensor.dtype, tensor.shape, hint);
-        copy_to_device(model.device, static_cast<float*>(tensor.data), host.data(), tensor.size());
-    }
-    RunState state;
-    from_json(state.fields(), read_file(folder + "/state.json"), folder + "/state.json");
-    return state;
+void load_weights(const StoredModel& stored, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer,
+                  const ShardedTensors* state) {
+    read_weights(stored, model.parameters, state, [&](size_t i, const float* values) {
+        model.set_weight(model.parameters.parameters[i], values);
+        optimizer.set_masters(i, values);
+    });
+}
+
+// Every rank reads what it needs: all weights, and the state of its pieces.
+template <class Device, class T>
+RunState load_run(const std::string& folder, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer) {
+    const ShardedTensors state(folder, kOptimizerStem);
+    const StoredModel stored(folder, true);
+    require(stored.shape() == model.shape, "%s: %s", folder.c_str(), kOtherModel);
+    load_weights(stored, model, optimizer, &state);
+    std::vector<float> host;
+    each_state(optimizer, optimizer.rank, [&](const std::string& name, int64_t begin, int64_t end, float* data) {
+        if (name.starts_with("master.")) return;
+        host.resize(size_t(end - begin));
+        state.read(host.data(), name, begin, end, kOtherModel);
+        copy_to_device(model.device, data, host.data(), end - begin);
+    });
+    RunState run;
+    from_older_json(run.fields(), read_file(folder + "/state.json"), folder + "/state.json");
+    return run;
 }

@@ -1,18 +1,16 @@
 /*
-Where a run takes place: the one header that knows which devices this build has.
-
-  on_device(config, [&](auto& device, auto element) {       element: a value of the type of weights and activations
-      using T = decltype(element);
-      ...
-  });
+Which devices this build has, and what a run must know of each.
 */
 #pragma once
-#include <cstdio>
+#include <algorithm>
+#include <fstream>
 #include <string>
-#include "llmc/base/bf16.h"     // bf16
-#include "llmc/base/check.h"    // require
-#include "llmc/cpu/ops.h"       // the device Cpu
-#include "llmc/train/config.h"  // TrainConfig
+#include "llmc/base/bf16.h"         // bf16
+#include "llmc/base/check.h"        // format
+#include "llmc/base/processor.h"    // level_in_use, text_of
+#include "llmc/cpu/ops.h"           // the device Cpu
+#include "llmc/train/config.h"      // TrainConfig
+#include "llmc/train/peak_flops.h"  // peak_bf16_flops
 #if defined(__CUDACC__) || defined(ANVIL_EMULATED)
 #include "llmc/cuda/ops.cuh"  // the device Cuda
 #define ANVIL_HAS_CUDA 1
@@ -20,13 +18,35 @@ Where a run takes place: the one header that knows which devices this build has.
 #define ANVIL_HAS_CUDA 0
 #endif
 
-// For the start of a run: "2 threads", "NVIDIA H200".
-inline std::string describe(const Cpu& cpu) { return format("cpu, %d threads", cpu.num_threads); }
-inline size_t free_memory(const Cpu&) { return 0; }  // not known: the system gives what is used
+// For the start of a run: "cpu, 2 threads, AVX-512 with bf16", "cuda, NVIDIA H200, ...".
+inline std::string describe(const Cpu& cpu) {
+    return format("cpu, %d threads, %s", cpu.num_threads, text_of(level_in_use(CpuLevel::ANVIL_CPU_LEVEL)));
+}
+// What ranks must have alike.
+inline std::string kind_of(const Cpu&) { return "cpu"; }
 template <class T>
-size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t) {
+const char* type_name() {
+    return std::is_same_v<T, float> ? "fp32" : "bf16";
+}
+inline size_t free_memory(const Cpu&) { return 0; }  // not known: the system gives what is used
+// The most that this process, or its arenas on a GPU, have taken so far.
+inline size_t peak_memory(const Cpu&) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+        if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;  // "VmHWM:     1234 kB"
+    return 0;
+}
+template <class T>
+double peak_flops(const Cpu&) {
+    return 0;  // not known: it depends on the processor's clock
+}
+template <class T>
+size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false) {
     return 0;  // it grows as needed
 }
+
+// An Error if the device has no products in eight bits.
+inline void check_fp8_device(const Cpu&, const char*) {}
 
 #if ANVIL_HAS_CUDA
 inline std::string describe(const Cuda& cuda) {
@@ -34,33 +54,28 @@ inline std::string describe(const Cuda& cuda) {
                   cuda.compute_capability / 10, cuda.compute_capability % 10, cuda.num_sms,
                   double(cuda.memory_bytes) / (1 << 30));
 }
+inline std::string kind_of(const Cuda& cuda) { return cuda.name; }
 inline AttentionKernels attention_kernels(const TrainConfig& config) {
     return config.attention == "own"     ? AttentionKernels::own
            : config.attention == "cudnn" ? AttentionKernels::cudnn
                                          : AttentionKernels::automatic;
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
+inline size_t peak_memory(const Cuda& cuda) { return cuda.peak_bytes; }
 template <class T>
-size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len) {
-    return training_workspace<T>(cuda, B * seq_len, s.channels, 4 * s.channels,
-                                 {B, seq_len, s.num_heads, s.num_heads, s.head_size()});
+double peak_flops(const Cuda& cuda) {
+    return std::is_same_v<T, bf16> ? peak_bf16_flops(cuda.name) : 0;  // of bf16 alone there is a table
+}
+template <class T>
+size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false) {
+    const int64_t widest = std::max({s.hidden_rows(), s.qkv_rows(), s.channels});
+    const int32_t some = 0;  // attention asks whether there are documents, not where
+    return training_workspace<T>(cuda, B * seq_len, s.channels, widest,
+                                 {.B = B,
+                                  .T = seq_len,
+                                  .NH = s.num_heads,
+                                  .NKV = s.kv_heads(),
+                                  .HS = s.head_size(),
+                                  .starts = documents ? &some : nullptr});
 }
 #endif
-
-template <class Run>
-void on_device(const TrainConfig& config, Run&& run) {
-    std::string why = "this build of Anvil has no CUDA (`make info` tells why)";
-#if ANVIL_HAS_CUDA
-    why = config.device == "cpu" ? "" : why_no_gpu();
-    if (config.device != "cpu" && why.empty()) {
-        Cuda cuda(0, {config.tune_matmul, attention_kernels(config)});
-        if (config.dtype == "fp32") return run(cuda, float());
-        return run(cuda, bf16());
-    }
-    if (config.device == "auto") std::fprintf(stderr, "no GPU, training on the CPU: %s\n", why.c_str());
-#endif
-    require(config.device != "cuda", "--device cuda: %s", why.c_str());
-    require(config.dtype != "bf16", "--dtype bf16 is for GPUs: on the CPU this version trains in fp32");
-    Cpu cpu(config.threads);
-    run(cpu, float());
-}

@@ -8,7 +8,8 @@ std::string MemoryPlan::table(size_t available_bytes) const {
         const std::string line = format("  %-12s %10.1f  %s", name.c_str(), double(bytes) / (1 << 20), note.c_str());
         return line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
     };
-    for (const Line& line : lines) text += row(line.name, line.bytes, line.note);
+    for (const Line& line : lines)
+        if (line.bytes > 0) text += row(line.name, line.bytes, line.note);
     text += row("total", total_bytes(),
                 available_bytes == 0 ? "" : format("of %.1f that are free", double(available_bytes) / (1 << 20)));
     text.pop_back();

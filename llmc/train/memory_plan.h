@@ -6,7 +6,7 @@ card before the start.
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/model/activations.h"  // Activations, Recompute
+#include "llmc/model/activations.h"  // Activations, Passes
 #include "llmc/model/parameters.h"   // ParameterList
 #include "llmc/model/shape.h"        // GptShape
 
@@ -22,27 +22,30 @@ struct MemoryPlan {
         for (const Line& line : lines) sum += line.bytes;
         return sum;
     }
-    // A line each and the total, against `available_bytes` if that is known (not 0).
+    // A line for each that takes any, and the total, against `available_bytes` if that is known (not 0).
     std::string table(size_t available_bytes) const;
 };
 
-// What a run of T = float or bf16 takes. `workspace_bytes` is what the ops of the device work with.
+// What a run of T = float or bf16 takes on one rank. The `optimizer_bytes` are that rank's; `more_gradients` are bytes
+// of gradient buffers beside the one; `workspace_bytes` is what the ops of the device work with.
 template <class T>
-MemoryPlan memory_plan(const GptShape& shape, int64_t B, int64_t T_, Recompute recompute, size_t workspace_bytes) {
-    const ParameterList list(shape);
+MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t more_gradients, int64_t B, int64_t T_,
+                       Passes passes, size_t workspace_bytes) {
+    const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
-    const size_t activations = Activations<T>().bytes(shape, B, T_, recompute);
+    const size_t activations = Activations<T>().bytes(shape, B, T_, passes);
     GptShape deeper = shape;
     deeper.num_layers++;
-    const size_t layer = Activations<T>().bytes(deeper, B, T_, recompute) - activations;
+    const size_t layer = Activations<T>().bytes(deeper, B, T_, passes) - activations;
     MemoryPlan plan;
     plan.lines.push_back({"weights", sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))});
-    plan.lines.push_back({"gradients", "fp32", values(sizeof(float))});
-    plan.lines.push_back({"optimizer", sizeof(T) == 2 ? "two moments and master weights, fp32" : "two moments, fp32",
-                          values((sizeof(T) == 2 ? 3 : 2) * sizeof(float))});
+    plan.lines.push_back({"gradients", "fp32", values(sizeof(float)) + more_gradients});
+    plan.lines.push_back(
+        {"optimizer", sizeof(T) == 2 ? "moments and master weights, fp32" : "moments, fp32", optimizer_bytes});
     const size_t layers = layer * size_t(shape.num_layers);
     plan.lines.push_back({"activations", "", layers});
-    plan.lines.back().note = std::to_string(shape.num_layers) + " layers";
+    plan.lines.back().note =
+        std::to_string(shape.num_layers) + " layers" + (passes.fp8 ? ", with their weights in fp8" : "");
     plan.lines.push_back({"other", "ends of the model, scratch of both passes", activations - layers});
     plan.lines.push_back({"workspace", "of the ops", workspace_bytes});
     return plan;

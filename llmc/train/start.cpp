@@ -4,13 +4,22 @@
 #include <filesystem>
 #include "llmc/base/check.h"           // require
 #include "llmc/base/file.h"            // read_file
+#include "llmc/data/tokenizer.h"       // load_tokenizer
+#include "llmc/interop/export.h"       // export_model
 #include "llmc/train/checkpointing.h"  // checkpoint_shape, kTrainConfigFile
 
 namespace {
 
 constexpr const char* kDescription =
-    "Trains a GPT on token shards, which data/prepare makes of text. Examples are in README.md, all flags in "
+    "Trains a GPT on token shards, which data/tokenize makes of text. Examples are in README.md, all flags in "
     "doc/flags.md.";
+
+Flags parse(TrainConfig& config, int argc, char** argv) {
+    const Flags flags = parse_flags(config.fields(), argc, argv, kDescription);
+    // Who brings text of their own does not mean to validate on tiny Shakespeare.
+    if (flags.has("train-data") && !flags.has("val-data")) config.val_data.clear();
+    return flags;
+}
 
 std::string text_of(const GptShape& s) {
     return format("%ld layers, %ld heads, %ld channels, a vocabulary of %ld", s.num_layers, s.num_heads, s.channels,
@@ -62,38 +71,101 @@ void check_out_dir(const Start& start) {
             out_dir.c_str(), start.from.step, steps.back());
 }
 
+// --init-from. Rank 0 checks all of it. The flags of the model are its own from here on, so that the run can be resumed
+// without it; and so is the tokenizer, where the data have none.
+void open_source(Start& start, Ranks& ranks) {
+    TrainConfig& config = start.config;
+    on_first_rank(ranks, [&] { start.source = std::make_shared<const StoredModel>(config.init_from); });
+    const std::string path = ranks.broadcast(start.source ? start.source->path() : "");
+    share_errors(ranks, [&] {
+        if (!start.source) start.source = std::make_shared<const StoredModel>(path, true);
+    });
+    config.model.follow(start.source->shape());
+    const std::string tokenizer = start.source->tokenizer_path();
+    if (tokenizer.empty() || std::filesystem::exists(config.tokenizer_path())) return;
+    try {
+        load_tokenizer(tokenizer);
+        config.tokenizer = tokenizer;
+    } catch (const Error& error) {
+        if (ranks.rank == 0)
+            std::fprintf(stderr, "warning: no samples and no bits per byte, for want of a tokenizer: %s\n",
+                         error.what());
+    }
+}
+
 }  // namespace
 
-Start find_start(int argc, char** argv) {
+std::string export_asked(const TrainConfig& config) {
+    require(!config.init_from.empty() || !config.resume.empty(),
+            "--export %s: expected --init-from MODEL, the model to write", config.export_format.c_str());
+    const StoredModel model(!config.init_from.empty() ? config.init_from
+                            : config.resume == "auto" ? config.out_dir
+                                                      : config.resume);
+    const DType dtype = config.dtype == "auto" ? model.dtype() : config.dtype == "bf16" ? DType::bf16 : DType::f32;
+    return export_model(model, config.export_format, config.out_dir, dtype);
+}
+
+TrainConfig parse_config(int argc, char** argv, bool* help) {
+    TrainConfig config;
+    const Flags flags = parse(config, argc, argv);
+    require(!flags.has("generate") || !config.generate.empty(),
+            "--generate is empty, but a text to continue begins somewhere: give at least a line break");
+    *help = flags.help;
+    return config;
+}
+
+Start find_start(int argc, char** argv, Ranks& ranks) {
     Start start;
     TrainConfig& config = start.config;
-    const Flags flags = parse_flags(config.fields(), argc, argv, kDescription);
-    start.help = flags.help;
-    if (start.help) return start;
-    if (!config.resume.empty()) start.from = find_asked(config);
+    const Flags flags = parse(config, argc, argv);
+    if (!config.resume.empty()) {
+        on_first_rank(ranks, [&] { start.from = find_asked(config); });
+        start.from.path = ranks.broadcast(start.from.path);
+        start.from.step = std::stoll(ranks.broadcast(std::to_string(start.from.step)));
+    }
+    bool by_muon = false;  // the checkpoint's --optimizer
     if (start.resumed()) {
         const std::string stored = start.from.path + "/" + kTrainConfigFile;
-        config = TrainConfig();
-        from_json(config.fields(), read_file(stored), stored);
+        share_errors(ranks, [&] {
+            require(std::filesystem::exists(stored),
+                    "%s, which rank 0 resumes from, is not there: every rank must see the same folder", stored.c_str());
+            config = TrainConfig();
+            from_older_json(config.fields(), read_file(stored), stored);
+        });
+        by_muon = config.muon();
         config.resume.clear();
+        config.reset_launch();
         parse_flags(config.fields(), argc, argv, kDescription);
         if (!flags.has("out-dir")) config.out_dir = parent_folder(start.from.path);
     }
-    check_out_dir(start);
-    config.validate();
+    if (!start.resumed() && !config.init_from.empty()) open_source(start, ranks);
+    if (!config.eval_only && config.generate.empty()) on_first_rank(ranks, [&] { check_out_dir(start); });
+    share_errors(ranks, [&] {
+        require(
+            !config.eval_only || start.resumed() || start.source,
+            "--eval-only looks at a model that there is: give --resume, a run's folder or one of its checkpoints, or "
+            "--init-from");
+        config.validate();
+        // AdamW's second moments could be read as Muon's, which mean something else.
+        const auto name = [](bool muon) { return muon ? "muon" : "adamw"; };
+        require(!start.resumed() || config.muon() == by_muon,
+                "%s holds the state of --optimizer %s, with which --optimizer %s cannot go on: leave that flag out",
+                start.from.path.c_str(), name(by_muon), name(config.muon()));
+    });
     return start;
 }
 
 GptShape find_shape(const Start& start, int64_t tokenizer_vocab_size) {
     ModelConfig asked = start.config.model;
-    if (!start.resumed()) return asked.shape(tokenizer_vocab_size);
-    const GptShape stored = checkpoint_shape(start.from.path);
+    if (!start.resumed() && !start.source) return asked.shape(tokenizer_vocab_size);
+    const GptShape stored = start.source ? start.source->shape() : checkpoint_shape(start.from.path);
+    const std::string& path = start.path();
     require(asked.seq_len <= stored.max_seq_len, "--seq-len %d is above the %ld positions of the model in %s",
-            asked.seq_len, stored.max_seq_len, start.from.path.c_str());
+            asked.seq_len, stored.max_seq_len, path.c_str());
     if (!asked.vocab_size) asked.vocab_size = int(stored.vocab_size);
     GptShape shape = asked.shape(tokenizer_vocab_size);
     shape.max_seq_len = stored.max_seq_len;  // a model may go on with shorter sequences
-    require(shape == stored, "%s is of another model: it has %s, and the flags and the data ask for %s",
-            start.from.path.c_str(), text_of(stored).c_str(), text_of(shape).c_str());
+    require(shape == stored, "%s is of another model: it has %s, and the flags and the data ask for %s", path.c_str(),
+            text_of(stored).c_str(), text_of(shape).c_str());
     return stored;
 }

@@ -1,31 +1,60 @@
 /*
-One optimizer step: micro-batches, norm, clipping, update. The host only says what is to be done: whether the gradient
-is finite, its norm and what clipping makes of it are found out and used on the device, and come back to the host while
-the next step is already under way.
+One optimizer step of all ranks: micro-batches, the exchange of gradients, norm, clipping, update, the exchange of
+weights. The host only says what is to be done: whether the gradient is finite, its norm and what clipping makes of it
+are found out and used on the device, and come back to the host while the next step is already under way.
 
-  Stepper<Device, T> stepper(model, adamw, config, updates);
-  stepper.start(data, learning_rate);                enqueues a whole step
+  Stepper<Device, T> stepper(model, optimizer, comm, config, updates);
+  stepper.start(data, rates);                        enqueues a whole step
   const StepResult result = stepper.finish();        waits for the oldest step that was started
+
+In the last micro-batch's backward pass, a bucket of gradients is reduce-scattered as soon as it is complete, beside the
+rest of the pass. After the update the weights are all-gathered bucket by bucket in the order in which the next forward
+pass needs them, and it waits for each where it does.
+
+Gradients of micro-batches accumulate in place; with tree_sum they are added pairwise, ((0 + 1) + (2 + 3)) + ..., as
+ranks' gradients always are (sum_tree in llmc/comm/comm.h). Then a step has the same bits however its micro-batches
+are dealt to ranks, as long as each rank has a power of two of them. It takes log2 of that many gradient buffers more.
 */
 #pragma once
+#include <bit>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
 #include "llmc/base/op_types.h"    // StepScalars
+#include "llmc/comm/comm.h"        // Comm, NoComm
 #include "llmc/data/loader.h"      // DataLoader
 #include "llmc/model/gpt.h"        // Gpt
-#include "llmc/optim/optimizer.h"  // AdamW
+#include "llmc/optim/optimizer.h"  // Optimizer, Rates
 
 struct StepConfig {
-    int64_t B, T, accumulation;  // sequences, tokens each, micro-batches
+    int64_t B, T, accumulation;  // sequences, tokens each, micro-batches of this rank
     double grad_clip;            // 0: none
+    int64_t world_size = 1;
+    bool tree_sum = false;
+    bool bf16_gradients = false;  // gradients travel as bf16
+    bool noise_scale = false;     // add up the squares of each rank's gradient as well
 
-    int64_t num_tokens() const { return B * T * accumulation; }
+    int64_t num_tokens() const { return B * T * accumulation * world_size; }
+    int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
+    bool has_halves() const { return bf16_gradients && world_size > 1; }
 };
 
+// What ranks ask of all by voting; see StepSums::votes.
+enum class Vote { stop, out_of_time, written };  // written: its part of a checkpoint
+
 struct StepResult {
-    double loss;      // mean over the step's tokens, before the update
+    double loss;      // mean over the step's tokens of all ranks, before the update
     double norm;      // of the gradient, before clipping
     bool applied;     // false: loss or gradient was not finite, and weights and moments are as before, bit for bit
-    int64_t updates;  // AdamW's count, this one included
+    int64_t updates;  // the optimizer's count, this one included
+    StepSums sums;
+
+    // The squared norm of a rank's gradient as the mean over its own tokens, on average over the ranks (noise_scale.h).
+    double rank_squared(const StepConfig& config) const {
+        return sums.rank_squares.value() * double(config.world_size);
+    }
+    int64_t count(Vote vote) const { return int64_t(sums.votes[int(vote)]); }
 };
 
 template <class Device, class T = float>
@@ -34,37 +63,85 @@ public:
     static constexpr int kMostUnderWay = Device::kAsynchronous ? 2 : 1;
 
     // `updates` so far: not zero after a resume.
-    Stepper(Gpt<Device, T>& model, AdamW<Device, T>& adamw, const StepConfig& config, int64_t updates)
+    Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, Comm<Device>& comm, const StepConfig& config,
+            int64_t updates)
         : model_(model),
-          adamw_(adamw),
+          optimizer_(optimizer),
+          comm_(comm),
           config_(config),
-          arena_(model.device, "step", aligned(sizeof(StepScalars))),
-          scalars_(arena_.template take<StepScalars>(1)),
+          arena_(comm, "step", aligned(sizeof(StepScalars))),
+          scalars_(arena_.take<StepScalars>(1)),
           tokens_(model.device, config.B * config.T),
           targets_(model.device, config.B * config.T),
-          results_(model.device) {
+          votes_(model.device, 1),
+          results_(model.device),
+          reduced_(buckets().size()),
+          gathered_(buckets().size()) {
+        ensure(config.world_size == comm.world_size && optimizer.plan.world_size == comm.world_size);
         const StepScalars start{.updates = updates};
         copy_to_device(model.device, scalars_, &start, 1);
+        for (int level = 0; level < config.levels(); level++)
+            sums_.emplace_back(model.device, model.device, "gradients", model.parameters);
+        if (config.has_halves()) halves_.emplace(model.device, comm, "gradients", model.parameters);
+        model.before_forward = [this](int64_t layer) {
+            for (size_t b = 0; b < buckets().size(); b++)
+                if (buckets()[b].needed_by <= layer) await(gathered_[b]);
+        };
+        model.after_backward = [this](int64_t layer) {
+            if (!in_last_micro_batch_) return;
+            for (; complete_ < buckets().size() && buckets()[complete_].ready_after >= layer; complete_++)
+                reduce(complete_);
+        };
     }
+    // One rank.
+    Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, const StepConfig& config, int64_t updates)
+        : Stepper(model, optimizer, std::make_unique<NoComm<Device>>(model.device), config, updates) {}
+    // Bytes of gradients that a stepper holds besides the model's.
+    static size_t more_gradient_bytes(const ParameterList& list, const StepConfig& config) {
+        const size_t size = size_t(list.buffer_size);
+        return size_t(config.levels()) * size * sizeof(float) + (config.has_halves() ? size * sizeof(bf16) : 0);
+    }
+    ~Stepper() { model_.before_forward = model_.after_backward = nullptr; }
+    Stepper(const Stepper&) = delete;
+    Stepper& operator=(const Stepper&) = delete;
 
-    void start(DataLoader& data, double learning_rate) {
+    void start(DataLoader& data, const Rates& rates, const std::vector<Vote>& votes = {}) {
         Device& device = model_.device;
         ensure(under_way_ < kMostUnderWay);
-        model_.zero_gradients();
-        fill_zero(device, &scalars_->loss, 1);
+        StepSums nothing_yet;
+        for (const Vote vote : votes) nothing_yet.votes[int(vote)]++;
+        copy_on_device(device, &scalars_->sums, votes_.send(&nothing_yet, 1), 1);
+        complete_ = 0;
+        model_.begin_step();
         for (int64_t micro = 0; micro < config_.accumulation; micro++) {
+            if (micro == 0 || config_.tree_sum) model_.zero_gradients();
+            in_last_micro_batch_ = micro + 1 == config_.accumulation;
             const Batch& batch = data.next();
             const int32_t* tokens = tokens_.send(batch.tokens.data(), config_.B * config_.T);
             const int32_t* targets = targets_.send(batch.targets.data(), config_.B * config_.T);
             model_.forward(tokens, config_.B, config_.T);
             model_.add_loss_and_gradient(scalars_, targets, float(1 / double(config_.num_tokens())),
-                                         1 / double(config_.accumulation));
+                                         1 / double(config_.accumulation * config_.world_size));
             model_.backward(tokens);
+            if (config_.tree_sum && !in_last_micro_batch_) put_away(uint64_t(micro));
         }
-        // The gaps between parameters are zero.
-        global_norm_squared(device, &scalars_->norm_squared, model_.gradients.data, model_.gradients.size);
+        model_.end_step();
+        ensure(complete_ == buckets().size());
+        for (size_t b = 0; b < buckets().size(); b++) {
+            await(reduced_[b]);
+            const int64_t own = buckets()[b].offset + comm_.rank * buckets()[b].shard;
+            if (halves_) cast(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
+            add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
+        }
+        Ticket sums =
+            comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
+        await(sums);
         decide_step(device, scalars_, config_.grad_clip);
-        adamw_.step(model_.weights, model_.gradients, learning_rate, scalars_);
+        for (size_t b = buckets().size(); b-- > 0;) {
+            optimizer_.update(b, model_.weights, model_.gradients, rates, scalars_);
+            gathered_[b] =
+                comm_.all_gather(model_.weights.data + buckets()[b].offset, size_t(buckets()[b].shard) * sizeof(T));
+        }
         results_.send(scalars_);
         under_way_++;
     }
@@ -73,18 +150,65 @@ public:
         ensure(under_way_ > 0);
         under_way_--;
         const StepScalars s = results_.receive();
-        return {s.loss, s.norm, s.applied != 0, s.updates};
+        if (under_way_ == 0)  // whoever looks at the weights now sees all of them
+            for (Ticket& ticket : gathered_) await(ticket);
+        return {s.loss, s.norm, s.applied != 0, s.updates, s.sums};
     }
 
     int under_way() const { return under_way_; }
 
 private:
+    std::unique_ptr<Comm<Device>> own_comm_;  // of one rank
     Gpt<Device, T>& model_;
-    AdamW<Device, T>& adamw_;
+    Optimizer<Device, T>& optimizer_;
+    Comm<Device>& comm_;
     StepConfig config_;
-    Arena<Device> arena_;
+    Arena arena_;
     StepScalars* scalars_;  // in the device's memory
     typename Device::template ToDevice<int32_t> tokens_, targets_;
+    typename Device::template ToDevice<StepSums> votes_;
     typename Device::template ToHost<StepScalars> results_;
+    std::vector<Buffer<Device, float>> sums_;     // tree_sum: of 2^i micro-batches
+    std::optional<Buffer<Device, bf16>> halves_;  // bf16_gradients: what travels
+    std::vector<Ticket> reduced_, gathered_;      // of each bucket
+    size_t complete_ = 0;                         // buckets whose reduction has begun
+    bool in_last_micro_batch_ = false;
     int under_way_ = 0;
+
+    Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, std::unique_ptr<Comm<Device>> comm,
+            const StepConfig& config, int64_t updates)
+        : Stepper(model, optimizer, *comm, config, updates) {
+        own_comm_ = std::move(comm);
+    }
+
+    const std::vector<Bucket>& buckets() const { return optimizer_.plan.buckets; }
+
+    void await(Ticket& ticket) {
+        if (ticket.number >= 0) comm_.wait(ticket);
+        ticket = {};
+    }
+
+    // A binary counter: before micro-batch i, sums_[k] holds a sum of 2^k of them if bit k of i is set.
+    void put_away(uint64_t micro) {
+        const int level = std::countr_one(micro);
+        for (int k = 0; k < level; k++)
+            accumulate(model_.device, model_.gradients.data, sums_[size_t(k)].data, model_.gradients.size);
+        copy_on_device(model_.device, sums_[size_t(level)].data, model_.gradients.data, model_.gradients.size);
+    }
+
+    void reduce(size_t b) {
+        const Bucket& bucket = buckets()[b];
+        const int64_t n = bucket.shard * config_.world_size;
+        float* data = model_.gradients.data + bucket.offset;
+        for (size_t k = 0; k < sums_.size(); k++)
+            if (uint64_t(config_.accumulation - 1) >> k & 1)
+                accumulate(model_.device, data, sums_[k].data + bucket.offset, n);
+        if (config_.noise_scale) add_squares(model_.device, &scalars_->sums.rank_squares, data, n);
+        if (halves_) {
+            cast(model_.device, halves_->data + bucket.offset, data, n);
+            reduced_[b] = comm_.reduce_scatter(halves_->data + bucket.offset, bucket.shard);
+        } else {
+            reduced_[b] = comm_.reduce_scatter(data, bucket.shard);
+        }
+    }
 };

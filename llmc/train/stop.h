@@ -1,6 +1,7 @@
 /*
 Asking a run to end early: SIGTERM (a scheduler), Ctrl-C (a person), SIGHUP (a terminal that goes away, but not under
-nohup). The current step is finished and a checkpoint saved. A second signal ends the program at once.
+nohup), SIGUSR1 (a scheduler through mpirun or srun, which pass it on to all ranks and do not end them). The current
+step is finished and a checkpoint saved. A second signal ends the program at once.
 */
 #pragma once
 #include <csignal>
@@ -15,6 +16,7 @@ inline void catch_stop_signals() {
     action.sa_flags = int(SA_RESETHAND);
     sigaction(SIGTERM, &action, nullptr);
     sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGUSR1, &action, nullptr);
     struct sigaction before = {};
     if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
     // A file above the shell's limit (ulimit -f) is no reason to die without a word: the write fails and names the
@@ -22,8 +24,12 @@ inline void catch_stop_signals() {
     std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// "SIGTERM", "SIGINT", "SIGHUP", or null while nobody has asked.
+// "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", or null while nobody has asked.
 inline const char* stop_signal() {
     const int number = stop_detail::received;
-    return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : number == SIGHUP ? "SIGHUP" : nullptr;
+    return number == SIGTERM   ? "SIGTERM"
+           : number == SIGINT  ? "SIGINT"
+           : number == SIGHUP  ? "SIGHUP"
+           : number == SIGUSR1 ? "SIGUSR1"
+                               : nullptr;
 }

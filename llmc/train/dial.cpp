@@ -1,0 +1,196 @@
+// See dial.h.
+#include "llmc/train/dial.h"
+#include <algorithm>
+#include <cmath>
+#include "llmc/base/check.h"          // require, format
+#include "llmc/base/integers.h"       // up_to_multiple, nearest_divisors
+#include "llmc/model/architecture.h"  // layer_windows, kGateChannels, kSmearChannels
+#include "llmc/model/shape.h"         // kMaxHeadSize
+
+namespace {
+
+// Where nanochat's hyperparameters were found.
+constexpr int64_t kReferenceDepth = 12, kReferenceBatch = int64_t(1) << 19;
+constexpr double kBatchExponent = 0.383;
+
+constexpr int64_t kHeadMultiple = 16;  // what the kernels of rotary positions take
+
+int64_t channels_of(const Dial& dial) { return up_to_multiple(dial.depth * dial.aspect_ratio, dial.head_size); }
+
+double tokens_of(double ratio, const DialedModel& model) {
+    return std::floor(ratio * double(model.scaling_parameters()));
+}
+
+// Of a dial that has been looked at.
+DialedModel model_of(const Dial& dial) {
+    const int64_t d = dial.depth, HS = dial.head_size, C = channels_of(dial);
+    DialedModel m{.depth = d,
+                  .channels = C,
+                  .num_heads = C / HS,
+                  .num_kv_heads = dial.num_kv_heads > 0 ? dial.num_kv_heads : C / HS,
+                  .head_size = HS,
+                  .seq_len = dial.seq_len,
+                  .vocab_size = dial.vocab_size,
+                  .windows = layer_windows({.windows = dial.window_pattern}, d, dial.seq_len),
+                  .value_embedding_layers = std::vector<bool>(size_t(d))};
+    int64_t with_value_embedding = 0;
+    for (int64_t layer = 0; layer < d; layer++)
+        if (layer % 2 == (d - 1) % 2) m.value_embedding_layers[size_t(layer)] = true, with_value_embedding++;
+
+    const int64_t KV = m.num_kv_heads * HS;
+    m.matrices = d * (2 * C * C + 2 * KV * C + 8 * C * C);  // queries and outputs, keys and values, the MLP
+    m.gates = with_value_embedding * m.num_kv_heads * kGateChannels;
+    m.embedding = m.head = m.vocab_size * C;
+    m.value_embeddings = with_value_embedding * m.vocab_size * KV;
+    m.scalars = 2 * d + kSmearChannels + 2;  // lambdas of each layer; the smear's gate and lambda; the backout's
+    return m;
+}
+
+std::string window_text(const std::vector<int64_t>& windows, int64_t seq_len) {
+    int64_t full = 0, window = -1;
+    for (const int64_t w : windows) full += w < 0, window = std::max(window, w);
+    if (window < 0) return format("all %ld layers see all %ld tokens", full, seq_len);
+    return format("%ld layers of the last %ld tokens, %ld of all %ld", int64_t(windows.size()) - full, window, full,
+                  seq_len);
+}
+
+}  // namespace
+
+double DialedModel::flops_per_token() const {
+    // A multiply-add counts as two, 6 a weight of a matrix (2 forward, 4 backward); scores and their use 12 C a key.
+    double keys = 0;
+    for (const int64_t window : windows) keys += double(window < 0 ? seq_len : std::min(window, seq_len));
+    return 6 * double(scaling_parameters()) + 12 * double(num_heads * head_size) * keys;
+}
+
+DialedModel dial_model(const Dial& dial) {
+    const int64_t d = dial.depth, HS = dial.head_size;
+    require(d >= 1, "--depth %ld: a model has at least 1 layer", d);
+    require(dial.aspect_ratio >= 1, "--aspect-ratio %ld: expected at least 1 channel a layer, such as 64",
+            dial.aspect_ratio);
+    require(HS >= kHeadMultiple && HS <= kMaxHeadSize && HS % kHeadMultiple == 0,
+            "--head-size %ld: the kernels take multiples of %ld up to %ld: the nearest is %ld", HS, kHeadMultiple,
+            kMaxHeadSize,
+            std::clamp((HS + kHeadMultiple / 2) / kHeadMultiple * kHeadMultiple, kHeadMultiple, kMaxHeadSize));
+    require(dial.seq_len > 1, "--seq-len %ld: smearing needs a token before the last one: give at least 2",
+            dial.seq_len);
+    require(dial.vocab_size >= 1, "--vocab-size %ld: expected at least 1", dial.vocab_size);
+    const int64_t C = channels_of(dial), heads = C / HS, kv_heads = dial.num_kv_heads;
+    require(C >= kSmearChannels, "--depth %ld makes %ld channels, and gates look at %ld: the nearest that works is %ld",
+            d, C, kSmearChannels, (up_to_multiple(kSmearChannels, HS) - HS) / dial.aspect_ratio + 1);
+
+    require(kv_heads == 0 || (kv_heads > 0 && heads % kv_heads == 0),
+            "--num-kv-heads %ld does not divide the %ld heads of --depth %ld; nearest: %s", kv_heads, heads, d,
+            nearest_divisors(heads, kv_heads).c_str());
+    return model_of(dial);
+}
+
+DialedRun dial_run(const Dial& dial) {
+    require(dial.param_data_ratio > 0, "--target-param-data-ratio %g: expected tokens for each parameter, such as 12",
+            dial.param_data_ratio);
+    require(dial.target_flops >= 0 && dial.steps >= 0 && dial.total_batch_size >= 0 && dial.batch_size > 0 &&
+                dial.world_size > 0,
+            "--target-flops %g, --steps %ld, --total-batch-size %ld, --batch-size %ld and %ld ranks: none may be "
+            "negative, and the last two not 0",
+            dial.target_flops, dial.steps, dial.total_batch_size, dial.batch_size, dial.world_size);
+    require(dial.target_flops == 0 || dial.steps == 0, "--target-flops %g and --steps %ld both end the run: give one",
+            dial.target_flops, dial.steps);
+    Dial reference = dial;
+    reference.depth = kReferenceDepth, reference.num_kv_heads = 0;
+    DialedRun run{.model = dial_model(dial),
+                  .param_data_ratio = dial.param_data_ratio,
+                  .batch = dial.total_batch_size,
+                  .steps = dial.steps,
+                  .accumulation = 0,
+                  .batch_was_asked = dial.total_batch_size > 0,
+                  .scaling = {},
+                  .weight_decay = 0,
+                  .batch_size = dial.batch_size,
+                  .world_size = dial.world_size,
+                  .target_flops = dial.target_flops,
+                  .steps_were_asked = dial.steps > 0};
+    const double D = tokens_of(dial.param_data_ratio, run.model);
+    const double D_ref = tokens_of(dial.param_data_ratio, model_of(reference));
+    require(D >= 1 && D_ref >= 1, "--target-param-data-ratio %g leaves no token to learn from: raise it, to 1 say",
+            dial.param_data_ratio);
+    if (run.batch == 0)
+        run.batch = int64_t(
+            std::exp2(std::nearbyint(std::log2(double(kReferenceBatch) * std::pow(D / D_ref, kBatchExponent)))));
+    run.scaling = {.asked = true,
+                   .batch = run.batch,
+                   .reference_batch = kReferenceBatch,
+                   .tokens = int64_t(D),
+                   .reference_tokens = int64_t(D_ref),
+                   .channels = run.model.channels};
+    run.weight_decay = dial.weight_decay * run.scaling.weight_decay();
+
+    if (run.target_flops > 0) {
+        const double step_flops = run.model.flops_per_token() * double(run.batch);
+        run.steps = int64_t(std::nearbyint(run.target_flops / step_flops));
+        require(run.steps > 0, "--target-flops %g is less than half a step: the nearest that works is %.4g, one step",
+                run.target_flops, step_flops);
+    } else if (run.steps == 0) {
+        run.steps = int64_t(D) / run.batch;
+        // Up in its last digit, or the printed number would be just too small.
+        const double least = double(run.batch) / double(run.model.scaling_parameters());
+        const double digit = std::pow(10, std::floor(std::log10(least)) - 3);
+        require(run.steps > 0,
+                "--target-param-data-ratio %g: %ld tokens are less than a step of %ld: the nearest that works is %.4g",
+                dial.param_data_ratio, int64_t(D), run.batch, (std::floor(least / digit) + 1) * digit);
+    }
+
+    const int64_t a_sequence_each = dial.seq_len * dial.world_size;
+    require(run.batch % a_sequence_each == 0,
+            "a step of %ld tokens is no whole number of sequences of --seq-len %ld for each of %ld ranks: the nearest "
+            "--total-batch-size is %ld",
+            run.batch, dial.seq_len, dial.world_size,
+            std::max(a_sequence_each, (run.batch + a_sequence_each / 2) / a_sequence_each * a_sequence_each));
+    const int64_t sequences = run.batch / a_sequence_each;
+    require(sequences % dial.batch_size == 0,
+            "--batch-size %ld does not divide the %ld sequences that each of %ld ranks has in a step of %ld tokens; "
+            "nearest: %s",
+            dial.batch_size, sequences, dial.world_size, run.batch,
+            nearest_divisors(sequences, dial.batch_size).c_str());
+    run.accumulation = sequences / dial.batch_size;
+    return run;
+}
+
+std::string text_of(const DialedModel& m) {
+    const int64_t with = std::count(m.value_embedding_layers.begin(), m.value_embedding_layers.end(), true);
+    const int64_t KV = m.num_kv_heads * m.head_size;
+    std::string text = format("depth: %ld layers\n", m.depth);
+    text += format("channels: C = %ld, depth x aspect ratio up to a multiple of the head size %ld\n", m.channels,
+                   m.head_size);
+    text += format("heads: %ld = C / %ld, with %ld key and value heads\n", m.num_heads, m.head_size, m.num_kv_heads);
+    text += format("windows: %s\n", window_text(m.windows, m.seq_len).c_str());
+    text += format("value embeddings: in %ld layers, every second one and the last\n", with);
+    text += format("matrices: %ld parameters = %ld (10 C^2 + 2 C x %ld)\n", m.matrices, m.depth, KV);
+    text += format("gates: %ld = %ld x %ld x %ld\n", m.gates, with, m.num_kv_heads, kGateChannels);
+    text += format("embedding and head: %ld each = V C, V = %ld\n", m.head, m.vocab_size);
+    text += format("value embeddings: %ld = %ld V x %ld\n", m.value_embeddings, with, KV);
+    text += format("scalars: %ld = 2 x %ld + %ld + 2\n", m.scalars, m.depth, kSmearChannels);
+    text += format("parameters: %ld in all\n", m.num_parameters());
+    text += format("N: %ld = matrices + gates + head\n", m.scaling_parameters());
+    text += format("FLOPs a token: %.4g = 6 N + 12 C x the keys of all layers\n", m.flops_per_token());
+    return text;
+}
+
+std::string text_of(const DialedRun& run) {
+    const Scaling& s = run.scaling;
+    std::string text = text_of(run.model);
+    text += format("D: %ld tokens = %g N; D_ref = %ld, of depth %ld\n", s.tokens, run.param_data_ratio,
+                   s.reference_tokens, kReferenceDepth);
+    text += run.batch_was_asked ? format("batch: B = %ld tokens a step, as asked\n", run.batch)
+                                : format("batch: B = %ld tokens a step = 2^round(log2(%ld (D / D_ref)^%g))\n",
+                                         run.batch, s.reference_batch, kBatchExponent);
+    text += format("learning rates: x %.4g = sqrt(B / %ld)\n", s.learning_rate(), s.reference_batch);
+    text += format("learning rates of embeddings and head: also x %.4g = sqrt(768 / C)\n", s.width());
+    text += format("weight decay: %.4g, x %.4g = sqrt(B / %ld) D_ref / D\n", run.weight_decay, s.weight_decay(),
+                   s.reference_batch);
+    text += run.target_flops > 0 ? format("steps: %ld = round(%g / (FLOPs a token x B))\n", run.steps, run.target_flops)
+            : run.steps_were_asked ? format("steps: %ld, as asked\n", run.steps)
+                                   : format("steps: %ld = D / B, rounded down\n", run.steps);
+    text += format("micro-batches: %ld a step = B / (%ld sequences x %ld tokens x %ld ranks)\n", run.accumulation,
+                   run.batch_size, run.model.seq_len, run.world_size);
+    return text;
+}

@@ -1,0 +1,63 @@
+/*
+One number, the depth d, makes a whole run: the dial of nanochat (Karpathy, 2025-2026), as pure functions.
+
+  const DialedModel model = dial_model(dial);                    the shape, its parameters, FLOPs a token
+  const DialedRun run = dial_run(dial);                          batch, learning rates, weight decay, steps
+  text_of(model), text_of(run)                                   each number with its formula, a line each
+
+  width         C = d x aspect ratio, up to a multiple of the head size HS
+  N             what is counted against the tokens: matrices, gates and head, but no embeddings
+  D             tokens = ratio N
+  batch         2^round(log2(2^19 (D / D_ref)^0.383))     (Bergsma et al., 2025, arXiv:2505.13738), _ref: of depth 12
+  learning rate and weight decay follow batch, length and width as in scaling.h
+  steps         as asked; else round(FLOPs asked / (FLOPs a token x batch)); else D / batch, rounded down
+Batch, learning rates and weight decay are those of D, the length that the ratio asks for, whatever ends the run.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/train/scaling.h"  // Scaling
+
+// What is turned. Zero: not asked.
+struct Dial {
+    int64_t depth = 20, aspect_ratio = 64, head_size = 128;
+    int64_t num_kv_heads = 0;  // 0: as many as heads
+    int64_t seq_len = 2048, vocab_size = 32768;
+    std::string window_pattern = "SSSL";
+
+    double param_data_ratio = 12, target_flops = 0;
+    int64_t steps = 0, total_batch_size = 0;
+    int64_t batch_size = 32, world_size = 1;
+    double weight_decay = 0.28;  // Muon's, of depth 12 and batches of 2^19
+};
+
+struct DialedModel {
+    int64_t depth, channels, num_heads, num_kv_heads, head_size, seq_len, vocab_size;
+    std::vector<int64_t> windows;              // of each layer, as AttentionShape::window
+    std::vector<bool> value_embedding_layers;  // every second one, and the last
+
+    // Parameters, without the vocabulary's padding.
+    int64_t matrices = 0, gates = 0, embedding = 0, head = 0, value_embeddings = 0, scalars = 0;
+    int64_t num_parameters() const { return matrices + gates + embedding + head + value_embeddings + scalars; }
+    int64_t scaling_parameters() const { return matrices + gates + head; }  // N
+    double flops_per_token() const;
+};
+
+struct DialedRun {
+    DialedModel model;
+    double param_data_ratio;
+    int64_t batch, steps, accumulation;  // tokens a step; micro-batches of each rank
+    bool batch_was_asked;
+    Scaling scaling;      // B, D and where they refer to; the factors
+    double weight_decay;  // Muon's
+    int64_t batch_size, world_size;
+    double target_flops;  // asked, or 0
+    bool steps_were_asked;
+};
+
+DialedModel dial_model(const Dial& dial);
+DialedRun dial_run(const Dial& dial);
+
+std::string text_of(const DialedModel& model);
+std::string text_of(const DialedRun& run);

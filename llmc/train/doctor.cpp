@@ -1,0 +1,371 @@
+// See doctor.h.
+#include "llmc/train/doctor.h"
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <thread>
+#include "llmc/base/build_id.h"      // build_id, build_libraries
+#include "llmc/base/check.h"         // Error, format
+#include "llmc/base/log.h"           // count_text
+#include "llmc/comm/ranks.h"         // Ranks
+#include "llmc/data/shards.h"        // open_shards
+#include "llmc/data/tokenizer.h"     // load_tokenizer
+#include "llmc/model/parameters.h"   // ParameterList
+#include "llmc/train/cpu_program.h"  // cpu_program
+#include "llmc/train/start.h"        // find_start, find_shape
+
+namespace fs = std::filesystem;
+
+namespace {
+
+Finding ok(const std::string& what, const std::string& found) { return {Finding::Grade::ok, what, found, ""}; }
+Finding warn(const std::string& what, const std::string& found, const std::string& todo) {
+    return {Finding::Grade::warn, what, found, todo};
+}
+Finding fail(const std::string& what, const std::string& found, const std::string& todo) {
+    return {Finding::Grade::fail, what, found, todo};
+}
+
+// An Error's message has both parts in it: "EXPECTED AND FOUND: WHAT TO DO".
+Finding fail(const std::string& what, const Error& error) {
+    std::string said = error.what();
+    for (char& c : said) c = c == '\n' ? ' ' : c;
+    const size_t colon = said.rfind(": ");
+    if (colon == std::string::npos) return fail(what, said, "see the message");
+    return fail(what, said.substr(0, colon), said.substr(colon + 2));
+}
+
+std::string joined(const std::vector<std::string>& words) {
+    std::string all;
+    for (const std::string& word : words) all += (all.empty() ? "" : ", ") + word;
+    return all;
+}
+
+std::string gib(size_t bytes) { return format("%.1f GiB", double(bytes) / (1 << 30)); }
+
+// Behind the first "NAME : " of such a file.
+std::string value_of(const std::string& name, const std::string& text) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);)
+        if (line.starts_with(name) && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+    return "";
+}
+
+std::string content_of(const char* path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// An address that a host's name has; "" if none.
+std::string address_of(const std::string& host) {
+    addrinfo hints = {}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || !found) return "";
+    char name[NI_MAXHOST] = "";
+    getnameinfo(found->ai_addr, found->ai_addrlen, name, sizeof(name), nullptr, 0, NI_NUMERICHOST);
+    freeaddrinfo(found);
+    return name;
+}
+
+// "eth0 10.0.0.7", of those that are up and lead somewhere.
+std::vector<std::string> interfaces() {
+    std::vector<std::string> names;
+    ifaddrs* all = nullptr;
+    if (getifaddrs(&all) != 0) return names;
+    for (const ifaddrs* one = all; one; one = one->ifa_next) {
+        if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
+        if (!(one->ifa_flags & IFF_UP) || one->ifa_flags & IFF_LOOPBACK) continue;
+        char address[INET_ADDRSTRLEN] = "";
+        inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address, sizeof(address));
+        names.push_back(std::string(one->ifa_name) + " " + address);
+    }
+    freeifaddrs(all);
+    return names;
+}
+
+// Bytes a second that reach the disk below this folder; an Error if none do.
+double write_speed(const std::string& folder, size_t bytes) {
+    std::string path = folder + "/doctor_XXXXXX";
+    const int fd = mkstemp(path.data());
+    require(fd >= 0, "cannot write to %s: %s", folder.c_str(), std::strerror(errno));
+    unlink(path.c_str());
+    const std::string block(1 << 20, 'x');
+    const auto began = std::chrono::steady_clock::now();
+    bool good = true;
+    for (size_t done = 0; good && done < bytes; done += block.size())
+        good = write(fd, block.data(), block.size()) == ssize_t(block.size());
+    good = good && fsync(fd) == 0;
+    const int error = errno;
+    close(fd);
+    require(good, "cannot write to %s: %s", folder.c_str(), std::strerror(error));
+    return double(bytes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+}  // namespace
+
+Finding check_processor(const std::string& cpuinfo, CpuLevel used, CpuLevel highest) {
+    std::string name = value_of("model name", cpuinfo);
+    if (name.empty()) name = "a processor without a name";
+    name += format(", %u cores", std::thread::hardware_concurrency());
+    if (used < highest)
+        return warn(
+            "processor", name + ", has " + text_of(highest) + ", and this run uses " + text_of(used),
+            format("training on the CPU is faster without ANVIL_CPU_ISA=%s in the environment, or built with make "
+                   "CPU_ARCH=all",
+                   name_of(used)));
+    return ok("processor", name + "; uses " + text_of(used));
+}
+
+std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_build) {
+    std::vector<Finding> findings;
+    std::set<std::string> built_in;
+    std::istringstream words(libraries);
+    for (std::string word; words >> word;) {
+        const size_t equals = word.find('=');
+        const std::string name = word.substr(0, equals), path = word.substr(equals + 1);
+        built_in.insert(name);
+        if (dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL))  // for good: the program is linked to it
+            findings.push_back(ok(name, path));
+        else
+            findings.push_back(fail(name, dlerror(), "install it where it was, or build again (`make info`)"));
+    }
+    if (cuda_build && !built_in.count("cuDNN"))
+        findings.push_back(warn("cuDNN", "not in this build: attention is our own",
+                                "cuDNN's is expected to be faster on Hopper: pip install nvidia-cudnn-cu13, make"));
+    if (cuda_build && !built_in.count("NCCL"))
+        findings.push_back(warn("NCCL", "not in this build: several GPUs cannot train together",
+                                "for more than one GPU: pip install nvidia-nccl-cu13, make"));
+    if (!built_in.count("MPI")) findings.push_back(ok("MPI", "not in this build: ranks meet by --master"));
+    return findings;
+}
+
+Finding check_gpu(const TrainConfig& config, const GpuFacts& gpu) {
+    if (config.device == "cpu") return ok("GPU", "not asked for (--device cpu)");
+    if (!gpu.why_none.empty()) {
+        const std::string todo = gpu.is_built ? "nvidia-smi should list it" : "install the CUDA toolkit and make again";
+        if (config.device == "cuda") return fail("GPU", gpu.why_none, todo + ", or --device cpu");
+        if (!gpu.is_built) return ok("GPU", gpu.why_none + ": the CPU trains");
+        return warn("GPU", gpu.why_none + ": the CPU would train", todo);
+    }
+    const std::string found = gpu.device + ", " + gib(gpu.free_bytes) + " free";
+    if (double(gpu.free_bytes) < 0.9 * double(gpu.bytes))
+        return warn("GPU", found,
+                    "another program uses the rest (nvidia-smi lists them): end it, or --batch-size auto");
+    return ok("GPU", found);
+}
+
+Finding check_launch(const LaunchFlags& flags, const Environment& environment, Launch* launch) {
+    try {
+        *launch = detect_launch(flags, environment);
+    } catch (const Error& error) {
+        return fail("launch", error);
+    }
+    return ok("launch", launch->describe() + (launch->master.empty() ? "" : ", who meet at " + launch->master));
+}
+
+std::vector<Finding> check_limits(int world_size, size_t open_files, size_t shared_memory_bytes) {
+    std::vector<Finding> findings;
+    const std::string files = format("%zu open files", open_files);
+    // Shards are mapped and closed; what stays open is per rank.
+    if (open_files < 256)
+        findings.push_back(fail("limits", files, "raise it: ulimit -n 4096"));
+    else if (open_files < 1024 + 16 * size_t(world_size))
+        findings.push_back(warn("limits", files, "many ranks need more: ulimit -n 65536"));
+    else
+        findings.push_back(ok("limits", files));
+    const std::string memory = format("/dev/shm has %.0f MiB", double(shared_memory_bytes) / (1 << 20));
+    if (world_size != 1 && shared_memory_bytes < (size_t(256) << 20))
+        findings.push_back(warn("shared memory", memory, "MPI and NCCL want more: docker run --shm-size 1g"));
+    else
+        findings.push_back(ok("shared memory", memory));
+    return findings;
+}
+
+std::vector<Finding> check_network(const Launch& launch, const std::string& host_name) {
+    std::vector<Finding> findings;
+    const bool alone = launch.world_size == 1;
+    const std::vector<std::string> names = interfaces();
+    if (!names.empty())
+        findings.push_back(ok("network", joined(names)));
+    else if (alone)
+        findings.push_back(ok("network", "no interface but the loopback: this host alone"));
+    else
+        findings.push_back(warn("network", "no interface but the loopback", "ranks on other hosts are out of reach"));
+
+    const std::string own = address_of(host_name);
+    if (!own.empty())
+        findings.push_back(ok("host name", host_name + " is " + own));
+    else
+        findings.push_back(
+            warn("host name", host_name + " has no address", "add it to /etc/hosts: MPI and NCCL look it up"));
+    if (launch.meet != Launch::Meet::at_address) return findings;
+    const std::string host = parse_address(launch.master).host, master = address_of(host);
+    if (master.empty())
+        findings.push_back(fail("rank 0", host + " has no address", "give --master an IP address, or mend DNS"));
+    else
+        findings.push_back(ok("rank 0", host + (host == master ? "" : " is " + master)));
+    return findings;
+}
+
+Finding check_disk(const TrainConfig& config, size_t checkpoint_bytes) {
+    constexpr size_t kMeasured = 64 << 20;
+    std::error_code ignored;
+    fs::path folder = fs::absolute(config.out_dir.empty() ? "." : config.out_dir);
+    while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+    struct statvfs info;
+    if (!fs::is_directory(folder, ignored) || statvfs(folder.c_str(), &info) != 0)
+        return fail("disk", folder.string() + " is not a folder that can be read", "give another --out-dir");
+    const size_t free = size_t(info.f_bavail) * info.f_frsize;
+    std::string found = "--out-dir " + config.out_dir + ": " + gib(free) + " free";
+    if (checkpoint_bytes > 0) found += ", a checkpoint takes " + count_text(double(checkpoint_bytes)) + "B";
+    // Those that are kept, and the one being written.
+    const size_t needed = std::max(kMeasured, size_t(config.keep + 1) * checkpoint_bytes);
+    if (free < std::max(kMeasured, checkpoint_bytes))
+        return fail("disk", found, "make room, or give another --out-dir");
+    double speed = 0;
+    try {
+        speed = write_speed(folder, kMeasured);
+    } catch (const Error& error) {
+        return fail("disk", error.what(), "give another --out-dir");
+    }
+    found += format(", %.0f MB/s", speed * 1e-6);
+    if (free < needed)
+        return warn("disk", found, format("--keep %d of them need more: make room, or keep fewer", config.keep));
+    const double seconds = double(checkpoint_bytes) / speed;
+    if (seconds > 60)
+        return warn("disk", found,
+                    format("a checkpoint takes %.0f s to write: give a faster --out-dir, or a larger "
+                           "--checkpoint-every",
+                           seconds));
+    return ok("disk", found);
+}
+
+std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size) {
+    std::vector<Finding> findings;
+    const auto look = [&](const char* what, const std::string& pattern) {
+        try {
+            int64_t tokens = 0;
+            const std::vector<TokenShard> shards = open_shards(pattern);
+            for (const TokenShard& shard : shards) {
+                int32_t ends[2];
+                shard.copy(0, 1, ends), shard.copy(shard.num_tokens() - 1, 1, ends + 1);
+                tokens += shard.num_tokens();
+            }
+            findings.push_back(
+                ok(what, format("%zu shard%s of %s tokens: %s", shards.size(), shards.size() == 1 ? "" : "s",
+                                count_text(double(tokens)).c_str(), pattern.c_str())));
+        } catch (const Error& error) {
+            findings.push_back(fail(what, error));
+        }
+    };
+    look("training data", config.train_data);
+    if (config.val_data.empty())
+        findings.push_back(ok("validation data", "none asked for"));
+    else
+        look("validation data", config.val_data);
+    const std::string path = config.tokenizer_path();
+    std::error_code ignored;
+    if (config.tokenizer.empty() && !fs::exists(path, ignored)) {
+        findings.push_back(
+            warn("tokenizer", path + " is not there", "without one there are no samples and no bits per byte"));
+        return findings;
+    }
+    try {
+        *vocab_size = load_tokenizer(path).vocab_size();
+        findings.push_back(ok("tokenizer", format("%ld tokens: %s", *vocab_size, path.c_str())));
+    } catch (const Error& error) {
+        findings.push_back(fail("tokenizer", error));
+    }
+    return findings;
+}
+
+int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gpu) {
+#ifdef __clang__
+    const char* compiler = "";  // its version begins with its name
+#else
+    const char* compiler = "g++ ";
+#endif
+    std::vector<Finding> findings = {ok("build", format("%s, by %s%s", build_id(), compiler, __VERSION__))};
+    const auto add = [&](const std::vector<Finding>& more) {
+        findings.insert(findings.end(), more.begin(), more.end());
+    };
+    bool help = false;
+    Start start;
+    start.config = parse_config(argc, argv, &help);
+    Launch launch;
+    const Finding launched = check_launch(start.config.launch, std::getenv, &launch);
+    const CpuProgram& program = cpu_program();
+    findings.push_back(
+        check_processor(content_of("/proc/cpuinfo"), level_in_use(program.level), highest_level(cpuid_facts())));
+    findings.push_back(ok("products", "--dtype auto on the CPU: " + program.product_rates().text()));
+#ifndef _OPENMP
+    findings.push_back(warn("threads", "this build has no OpenMP: one thread", "install libgomp1 or use g++, make"));
+#endif
+    const GpuFacts gpu = look_at_gpu(std::max(0, launch.local_rank));
+    findings.push_back(check_gpu(start.config, gpu));
+    add(check_libraries(build_libraries(), gpu.is_built));
+
+    findings.push_back(launched);
+    rlimit files = {};
+    getrlimit(RLIMIT_NOFILE, &files);
+    struct statvfs shared = {};
+    statvfs("/dev/shm", &shared);
+    add(check_limits(launch.world_size, files.rlim_cur, size_t(shared.f_bavail) * shared.f_frsize));
+    char host_name[256] = "";
+    gethostname(host_name, sizeof(host_name) - 1);
+    add(check_network(launch, host_name));
+
+    // The flags, and what they go on from.
+    int64_t vocab_size = 0;
+    size_t checkpoint_bytes = 0;
+    std::vector<Finding> data;
+    const std::unique_ptr<Ranks> alone = join(Launch{}, 1);
+    try {
+        start = find_start(argc, argv, *alone);
+        data = check_data(start.config, &vocab_size);
+        // Weights of two bytes and masters, or of four; two moments.
+        checkpoint_bytes = 14 * size_t(ParameterList(find_shape(start, vocab_size)).num_parameters);
+        findings.push_back(ok("run", start.resumed() ? "goes on from " + start.from.path : "begins anew"));
+    } catch (const Error& error) {
+        findings.push_back(fail("run", error));
+    }
+    add(data.empty() ? check_data(start.config, &vocab_size) : data);
+    findings.push_back(check_disk(start.config, checkpoint_bytes));
+
+    std::printf("%s", text_of(findings, launch.rank).c_str());
+    const bool failed = std::any_of(findings.begin(), findings.end(),
+                                    [](const Finding& finding) { return finding.grade == Finding::Grade::fail; });
+    return failed ? kExitUsage : kExitOk;
+}
+
+std::string text_of(const std::vector<Finding>& findings, int rank) {
+    const char* const words[] = {"ok  ", "warn", "FAIL"};
+    int count[3] = {};
+    std::string text;
+    for (const Finding& finding : findings) {
+        count[int(finding.grade)]++;
+        if (rank > 0 && finding.grade == Finding::Grade::ok) continue;
+        text += std::string(words[int(finding.grade)]) + "  " + (rank > 0 ? format("rank %d: ", rank) : "") +
+                finding.what + ": " + finding.found + (finding.todo.empty() ? "" : " -> " + finding.todo) + "\n";
+    }
+    if (rank == 0) text += format("%d ok, %d warn, %d FAIL\n", count[0], count[1], count[2]);
+    return text;
+}

@@ -1,0 +1,50 @@
+/*
+--doctor: what a run with these flags would trip over on this machine, each with what to do about it, before it starts.
+
+  ok    limits: 1048576 open files
+  warn  shared memory: /dev/shm has 64 MiB -> MPI and NCCL want more: docker run --shm-size 1g
+  FAIL  training data: no file matches 'data/x_*.bin' -> ...
+
+It joins no ranks and takes no lock, and what it writes to measure the disk it removes. Each of several ranks looks at
+its own host; those after the first print what is not ok. Exit code 2 if anything fails.
+*/
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+#include "llmc/base/processor.h"  // CpuLevel
+#include "llmc/comm/launch.h"     // Environment, Launch
+#include "llmc/train/config.h"    // TrainConfig
+
+struct Finding {
+    enum class Grade { ok, warn, fail };
+    Grade grade;
+    std::string what, found, todo;  // to do: empty if ok
+};
+
+// What only code that is compiled with CUDA can say (devices.h).
+struct GpuFacts {
+    bool is_built = false;      // this is a CUDA build
+    std::string why_none = "";  // why it has no GPU to use; empty: it has one
+    std::string device = "";    // "cuda, NVIDIA H200, ..."
+    size_t free_bytes = 0, bytes = 0;
+};
+
+// Looks, prints a line for each finding, and returns the exit code. `look_at_gpu` is asked for the GPU of this process,
+// by its number.
+int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gpu);
+
+// The lines and their sum. Of another rank than the first, only those that are not ok.
+std::string text_of(const std::vector<Finding>& findings, int rank = 0);
+
+// The checks, for tests. `cpuinfo` is the content of /proc/cpuinfo.
+Finding check_processor(const std::string& cpuinfo, CpuLevel used, CpuLevel highest);
+// `libraries` as in build_id.h.
+std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_build);
+Finding check_gpu(const TrainConfig& config, const GpuFacts& gpu);
+Finding check_launch(const LaunchFlags& flags, const Environment& environment, Launch* launch);
+std::vector<Finding> check_limits(int world_size, size_t open_files, size_t shared_memory_bytes);
+std::vector<Finding> check_network(const Launch& launch, const std::string& host_name);
+Finding check_disk(const TrainConfig& config, size_t checkpoint_bytes);
+std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size);

@@ -1,0 +1,117 @@
+/*
+--generate: a trained model continues a text. On stdout are the new tokens' bytes, as they come, and nothing else;
+characters of several bytes come whole. Of several samples the first is printed as it comes and the others behind it,
+each after a line of three dashes. How long it took is on stderr.
+
+A model that has learned from documents with a token in front of each (--document-token) sees that in front of the
+text too; a sample ends where the next document would begin.
+*/
+#pragma once
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+#include "llmc/base/file.h"            // read_file
+#include "llmc/data/tokenizer.h"       // Tokenizer, load_tokenizer
+#include "llmc/data/utf8.h"            // unfinished_bytes
+#include "llmc/eval/sample.h"          // sample_each
+#include "llmc/train/checkpointing.h"  // read_weights
+#include "llmc/train/start.h"          // Start, find_shape
+#include "llmc/train/stop.h"           // stop_signal
+#include "llmc/train/world.h"          // World
+
+// The tokenizer that the command line names, else the checkpoint's own.
+inline Tokenizer tokenizer_for(const StoredModel& stored, const std::string& named) {
+    const std::string path = named.empty() ? stored.tokenizer_path() : named;
+    require(!path.empty(), "%s has no tokenizer.json: give --tokenizer with that of the data it was trained on",
+            stored.path().c_str());
+    const Tokenizer tokenizer = load_tokenizer(path);
+    // A model may have more ids than its own tokenizer knows: they are never drawn.
+    const int64_t vocab_size = stored.shape().vocab_size;
+    require(tokenizer.vocab_size() == vocab_size || (named.empty() && tokenizer.vocab_size() < vocab_size),
+            "%s has %d symbols, and the model in %s a vocabulary of %ld: give the tokenizer it was trained with",
+            path.c_str(), tokenizer.vocab_size(), stored.path().c_str(), vocab_size);
+    return tokenizer;
+}
+
+// The text to continue, in tokens.
+inline std::vector<int32_t> prompt_tokens(const TrainConfig& config, const Tokenizer& tokenizer, int64_t context) {
+    const bool is_file = config.generate.starts_with("@");
+    const std::string where = is_file ? config.generate.substr(1) : "--generate";
+    const std::string text = is_file ? read_file(where) : config.generate;
+    require(!text.empty(), "%s is empty, but a text to continue begins somewhere: write at least a line break into it",
+            where.c_str());
+    std::vector<int32_t> tokens = tokenizer.encode(text, where);
+    if (config.document_token >= 0 && tokens[0] != config.document_token)
+        tokens.insert(tokens.begin(), config.document_token);
+    require(int64_t(tokens.size()) <= context,
+            "%s has %zu tokens, and the model's context is %ld: shorten it, by its beginning say", where.c_str(),
+            tokens.size(), context);
+    return tokens;
+}
+
+// What comes token by token goes out in whole characters; what is no UTF-8 goes out as it is.
+class WholeCharacters {
+public:
+    void add(const std::string& bytes) {
+        pending_ += bytes;
+        write(pending_.size() - unfinished_bytes(pending_));
+    }
+    void end() { write(pending_.size()); }
+
+private:
+    std::string pending_;
+
+    void write(size_t n) {
+        std::fwrite(pending_.data(), 1, n, stdout);
+        std::fflush(stdout);
+        pending_.erase(0, n);
+    }
+};
+
+template <class T, class Device>
+void generate(Device& device, World& world, const Start& start, const std::string& tokenizer_path) {
+    const TrainConfig& config = start.config;
+    require(world.is_alone(),
+            "--generate is for one process: start it without mpirun, srun, torchrun and --virtual-ranks");
+    require(start.resumed() || start.source,
+            "--generate continues a text with a trained model: give its run's folder with --resume, or --init-from");
+    const StoredModel stored(start.path(), true);
+    const GptShape shape = find_shape(start, 0);
+    const int64_t context = config.seq_len(shape);
+    const Tokenizer tokenizer = tokenizer_for(stored, tokenizer_path);
+    const std::vector<int32_t> prompt = prompt_tokens(config, tokenizer, context);
+    const int32_t end = config.document_token >= 0 ? config.document_token : tokenizer.separator();
+
+    Gpt<Device, T> model(device, shape, 1, std::max<int64_t>(context, config.num_samples), Recompute::never);
+    read_weights(stored, model.parameters, nullptr,
+                 [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
+    model.document_token = config.document_token;
+
+    std::vector<Rng> rngs;  // each sample's own, so that it is the same however many there are
+    for (int i = 0; i < config.num_samples; i++) rngs.emplace_back(mix64(config.seed) + uint64_t(i), Stream::sampling);
+    std::vector<std::string> later(rngs.size());
+    WholeCharacters out;
+    int64_t num_tokens = 0;
+    const auto started = std::chrono::steady_clock::now();
+    sample_each(model, prompt, context, tokenizer.vocab_size(), config.sample(), Context::sliding, rngs,
+                [&](size_t sample, int32_t token) {
+                    num_tokens++;
+                    if (token == end) return false;
+                    const std::string bytes = tokenizer.decode({token});
+                    if (sample == 0)
+                        out.add(bytes);
+                    else
+                        later[sample] += bytes;
+                    return !stop_signal();
+                });
+    out.end();
+    for (size_t sample = 1; sample < later.size(); sample++) {
+        out.add("\n---\n" + later[sample]);
+        out.end();
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    std::fprintf(stderr, "\n%ld tokens behind a prompt of %zu in %.2f s: %.1f tokens/s\n", num_tokens, prompt.size(),
+                 seconds, double(num_tokens) / seconds);
+}

@@ -1,0 +1,79 @@
+// See log_follower.h.
+#include "llmc/train/log_follower.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+extern char** environ;
+
+namespace {
+
+constexpr int kPatienceS = 60;
+
+// In the checkout that this program was built in, above its own folder; "" if there is none.
+std::string script_for(const std::string& log_to) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+    for (int up = 0; up < 4 && !folder.empty(); up++, folder = folder.parent_path())
+        if (const fs::path script = folder / "scripts" / ("log_to_" + log_to + ".py"); fs::exists(script, error))
+            return script;
+    return "";
+}
+
+void warn(const std::string& log_to, const std::string& what) {
+    std::fprintf(stderr, "warning: --log-to %s: %s; training goes on without\n", log_to.c_str(), what.c_str());
+}
+
+}  // namespace
+
+LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) {
+    if (log_to == "none") return;
+    const std::string script = script_for(log_to);
+    int ends[2];
+    if (script.empty() || pipe2(ends, O_CLOEXEC) != 0) {
+        warn(log_to, script.empty() ? "scripts/log_to_" + log_to + ".py is not above this program's folder"
+                                    : std::strerror(errno));
+        return;
+    }
+
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, ends[0], 0);
+    posix_spawn_file_actions_adddup2(&files, 2, 1);  // stdout is the run's
+    // Not of the group that a Ctrl-C goes to, and with none of this process's ways with signals.
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t none, all;
+    sigemptyset(&none), sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    const char* const words[] = {"python3", "-B", script.c_str(), out_dir.c_str(), "--until-stdin-ends", nullptr};
+    const int error = posix_spawnp(&pid_, words[0], &files, &attributes, const_cast<char**>(words), environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    close(ends[0]);
+    pipe_ = ends[1];
+    if (error == 0) return;
+    pid_ = -1;
+    warn(log_to, std::string("cannot start python3: ") + std::strerror(error));
+}
+
+LogFollower::~LogFollower() {
+    if (pipe_ >= 0) close(pipe_);
+    if (pid_ < 0) return;
+    for (int tenths = 0; tenths < 10 * kPatienceS; tenths++) {
+        if (waitpid(pid_, nullptr, WNOHANG) != 0) return;
+        usleep(100000);
+    }
+    std::fprintf(stderr, "warning: process %d has not sent all of the log after %d s, and is left to itself\n",
+                 int(pid_), kPatienceS);
+}

@@ -1,0 +1,118 @@
+/*
+What ranks watch about each other: that their weights are the same, that none is slower than the rest, and what the
+exchange costs beside what it should.
+
+  RankWatch<Device, T> watch(ranks, comm, device);          measures how fast this machine's ranks exchange
+  const CommCost cost = watch.step(step_ms);                after every step
+  const RankReport report = watch.compare(model);           all ranks, now and then; throws if weights differ
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+#include "llmc/base/hash.h"        // hex64
+#include "llmc/comm/bench_comm.h"  // measure_bandwidth
+#include "llmc/comm/comm.h"        // Comm
+#include "llmc/comm/ranks.h"       // Ranks, SharedError
+#include "llmc/model/gpt.h"        // Gpt
+
+// What ranks have said when they compared. Of the time that each computed in a step, on average since the last time.
+struct RankReport {
+    uint64_t weight_hash = 0;
+    double min_ms = 0, median_ms = 0, max_ms = 0;
+    int slowest = 0;
+
+    // Less than a millisecond is noise, however short the steps are.
+    bool has_straggler() const { return max_ms > 1.1 * median_ms && max_ms - median_ms >= 1; }
+    std::string straggler_text() const {
+        return format(
+            "rank %d is slow: it computes %.1f ms a step, and the median of the ranks is %.1f (all wait for it)",
+            slowest, max_ms, median_ms);
+    }
+};
+
+// From each rank's hash and time; throws if the hashes are not all the same.
+inline RankReport report_of(const std::vector<uint64_t>& hashes, const std::vector<double>& times) {
+    std::vector<int> odd;
+    uint64_t most = hashes[0];
+    const auto count = [&](uint64_t hash) { return std::count(hashes.begin(), hashes.end(), hash); };
+    for (const uint64_t hash : hashes)
+        if (count(hash) > count(most)) most = hash;
+    for (size_t r = 0; r < hashes.size(); r++)
+        if (hashes[r] != most) odd.push_back(int(r));
+    if (!odd.empty()) {
+        std::string list;
+        for (const int r : odd)
+            list += format("%s%d (%s)", list.empty() ? "" : ", ", r, hex64(hashes[size_t(r)]).c_str());
+        throw SharedError(
+            kExitReplicas,
+            format("the ranks' weights are no longer the same: the hash is %s, but not on rank %s. Memory or "
+                   "a network there may be at fault; resume from the last checkpoint without it",
+                   hex64(most).c_str(), list.c_str()));
+    }
+    std::vector<double> sorted = times;
+    std::sort(sorted.begin(), sorted.end());
+    const size_t n = sorted.size();
+    return {.weight_hash = most,
+            .min_ms = sorted.front(),
+            .median_ms = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2,
+            .max_ms = sorted.back(),
+            .slowest = int(std::max_element(times.begin(), times.end()) - times.begin())};
+}
+
+// What the exchange of one step cost, in ms. Predicted: what a rank sends in a ring over the bandwidth.
+struct CommCost {
+    double ms = 0, exposed_ms = 0, predicted_ms = 0;
+};
+
+template <class Device, class T>
+class RankWatch {
+public:
+    RankWatch(Ranks& ranks, Comm<Device>& comm, Device& device)
+        : ranks_(ranks), comm_(comm), bytes_per_s_(measure_bandwidth(comm, device, ranks)) {
+        comm.take_times();  // those of the measurement
+    }
+
+    double bytes_per_s() const { return bytes_per_s_; }
+
+    CommCost step(double step_ms) {
+        const CommTimes times = comm_.take_times();
+        compute_ms_ += std::max(0.0, step_ms - times.exposed_ms);
+        steps_++;
+        return {times.busy_ms, times.exposed_ms, bytes_per_s_ > 0 ? times.sent_bytes / bytes_per_s_ * 1e3 : 0};
+    }
+
+    RankReport compare(const Gpt<Device, T>& model) {
+        Device& device = model.device;
+        Arena arena(device, "hash", aligned(sizeof(uint64_t)));
+        uint64_t* sum = arena.take<uint64_t>(1);
+        fill_zero(device, sum, 1);
+        add_hash(device, sum, model.weights.data, model.weights.size, 0);
+        Mine mine;
+        copy_to_host(device, &mine.hash, sum, 1);
+        if (steps_ > 0) mine.compute_ms = compute_ms_ / double(steps_);
+        compute_ms_ = 0, steps_ = 0;
+        std::vector<uint64_t> hashes;
+        std::vector<double> times;
+        for (const std::string& record : ranks_.all_gather(std::string(reinterpret_cast<char*>(&mine), sizeof mine))) {
+            Mine theirs;
+            std::memcpy(&theirs, record.data(), sizeof theirs);
+            hashes.push_back(theirs.hash);
+            times.push_back(theirs.compute_ms);
+        }
+        return report_of(hashes, times);
+    }
+
+private:
+    struct Mine {
+        uint64_t hash = 0;
+        double compute_ms = 0;
+    };
+    Ranks& ranks_;
+    Comm<Device>& comm_;
+    const double bytes_per_s_;
+    double compute_ms_ = 0;
+    int64_t steps_ = 0;
+};

@@ -1,0 +1,132 @@
+/*
+Saving a run while it goes on. Weights and state are copied to host memory, which is all that training waits for; a
+thread writes them. Rank 0 writes the model and everything small, each rank its part of the optimizer's state; when all
+parts are on the disk, rank 0 makes the checkpoint visible (llmc/io/checkpoint.h).
+
+  Saver<Device, T> saver(out_dir, ranks, model, optimizer);
+  saver.begin(config, state, tokenizer_json);       all ranks; ends the save before, if one is under way
+  if (saver.is_written()) vote for it               this rank's part is on the disk, or could not be written
+  saver.finish();                                   all ranks: waits, commits; an Error on all if any part failed
+*/
+#pragma once
+#include <chrono>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+#include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
+#include "llmc/interop/tokenizer_export.h"  // tokenizer_config
+#include "llmc/io/checkpoint.h"             // CheckpointWriter, CheckpointPart
+#include "llmc/train/checkpointing.h"       // RunState, state_tensors
+
+// A checkpoint that is complete.
+struct SavedCheckpoint {
+    int64_t step;
+    std::string path;
+    double ms;  // from begin() to the commit
+};
+
+template <class Device, class T>
+class Saver {
+public:
+    Saver(const std::string& out_dir, Ranks& ranks, Gpt<Device, T>& model, const Optimizer<Device, T>& optimizer)
+        : out_dir_(out_dir), ranks_(ranks), model_(model), optimizer_(optimizer) {}
+    ~Saver() {
+        if (writing_.valid()) writing_.wait();  // it uses what goes next
+    }
+
+    void begin(TrainConfig config, RunState state, const std::string& tokenizer_json) {
+        ensure(!is_under_way());
+        began_ = std::chrono::steady_clock::now();
+        step_ = state.step;
+        on_first_rank(ranks_, [&] { leader_.emplace(out_dir_, state.step); });
+        if (ranks_.rank != 0) follower_.emplace(out_dir_, state.step);
+        copy();
+        const std::string state_json = to_json(state.fields(), 2) + "\n",
+                          config_json = to_json(config.fields(), 2) + "\n";
+        writing_ = std::async(std::launch::async, [=, this] { write(tokenizer_json, state_json, config_json); });
+    }
+
+    bool is_under_way() const { return writing_.valid(); }
+    bool is_written() const {
+        return is_under_way() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    }
+
+    SavedCheckpoint finish() {
+        ensure(is_under_way());
+        share_errors(ranks_, [&] { writing_.get(); });
+        const std::vector<std::string> records = ranks_.all_gather(packed(part().records()));
+        std::string path = checkpoint_path(out_dir_, step_);
+        on_first_rank(ranks_, [&] {
+            for (size_t r = 1; r < records.size(); r++) leader_->add_records(unpacked(records[r]));
+            leader_->commit();
+        });
+        leader_.reset();
+        follower_.reset();
+        const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - began_;
+        return {step_, path, taken.count()};
+    }
+
+private:
+    std::string out_dir_;
+    Ranks& ranks_;
+    Gpt<Device, T>& model_;
+    const Optimizer<Device, T>& optimizer_;
+    std::optional<CheckpointWriter> leader_;
+    std::optional<CheckpointPart> follower_;
+    std::vector<T> weights_;       // all of the model's, on rank 0
+    std::vector<float> state_;     // of tensors_, one after the other
+    std::vector<Tensor> tensors_;  // with pointers into state_
+    std::chrono::steady_clock::time_point began_;
+    int64_t step_ = 0;
+    std::future<void> writing_;
+
+    CheckpointPart& part() { return leader_ ? *leader_ : *follower_; }
+
+    void copy() {
+        if (ranks_.rank == 0) {
+            weights_.resize(size_t(model_.weights.size));
+            copy_to_host(model_.device, weights_.data(), model_.weights.data, model_.weights.size);
+        }
+        tensors_ = state_tensors(optimizer_, optimizer_.rank);
+        size_t size = 0;
+        for (const Tensor& tensor : tensors_) size += size_t(tensor.size());
+        state_.resize(size);
+        float* to = state_.data();
+        for (Tensor& tensor : tensors_) {
+            copy_to_host(model_.device, to, static_cast<const float*>(tensor.data), tensor.size());
+            tensor.data = to;
+            to += tensor.size();
+        }
+    }
+
+    void write(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
+        if (leader_) write_model(tokenizer_json, state_json, config_json);
+        part().add_tensors(shard_file(kOptimizerStem, optimizer_.rank, optimizer_.plan.world_size), tensors_,
+                           {{"format", "pt"}});
+    }
+
+    void write_model(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
+        const DType dtype = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
+        std::vector<T> turned;
+        const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), dtype);
+        std::vector<Tensor> tensors;
+        for (const StoredTensor& part : stored) tensors.push_back(part.tensor);
+        size_t next = 0;
+        part().add_tensors(kModelFile, tensors, {{"format", "pt"}}, [&](const Tensor&) {
+            const StoredTensor& part = stored[next++];
+            const Parameter& p = model_.parameters.parameters[part.parameter];
+            return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, turned));
+        });
+        std::vector<std::vector<Tensor>> all;
+        for (int r = 0; r < optimizer_.plan.world_size; r++) all.push_back(state_tensors(optimizer_, r));
+        part().add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
+        part().add_text("config.json", model_config(model_.shape, dtype, find_end_token(tokenizer_json).id));
+        if (!tokenizer_json.empty()) {
+            part().add_text("tokenizer.json", tokenizer_json);
+            part().add_text("tokenizer_config.json", tokenizer_config(tokenizer_json, model_.shape.max_seq_len));
+        }
+        part().add_text("state.json", state_json);
+        part().add_text(kTrainConfigFile, config_json);
+    }
+};

@@ -1,0 +1,35 @@
+/*
+Hyperparameters that were found with one batch size and length of training, carried over to another
+(--scale-hyperparameters). B: tokens a step; D: tokens of the whole training; _ref: where they were found.
+
+  learning rate    eta    = eta_ref sqrt(B / B_ref)               for optimizers that divide by the gradient's
+                                                                  size (Malladi et al., 2022, arXiv:2205.10287)
+  weight decay     lambda = lambda_ref sqrt(B / B_ref) D_ref / D
+  and the rates of those groups whose rule says so times sqrt(768 / C), as in nanochat, for C channels
+
+The second follows from the first and T_epoch = B / (eta lambda D) = const: the part of the training over which weights
+are averaged stays as it was (Wang and Aitchison, 2024, arXiv:2405.13698).
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include "llmc/train/config.h"  // TrainConfig
+
+struct Scaling {
+    bool asked;
+    int64_t batch, reference_batch;    // B, B_ref
+    int64_t tokens, reference_tokens;  // D, D_ref
+
+    int64_t channels;
+
+    double learning_rate() const;  // the factors
+    double weight_decay() const;
+    double width() const;
+    // The numbers that came out, and those they came from.
+    std::string text(const Recipe& recipe) const;
+};
+
+Scaling scaling_of(const TrainConfig& config, int64_t tokens_per_step, int64_t channels);
+
+// What to train with: the learning rates and weight decays of all rules scaled, or as they are if that is not asked.
+Recipe scaled(const Recipe& recipe, const Scaling& scaling);

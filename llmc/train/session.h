@@ -1,0 +1,339 @@
+/*
+A training run under way: the model with its optimizer, and all that is done with them besides the steps themselves:
+looking at the model, saving, stopping, and telling of it. When each of it is due, the loop in train_gpt.cu decides.
+
+  Session<Device, T> session(device, world, start, setup, data);
+  session.start_step();    session.finish_step();          of which two may be under way
+  session.validate();    session.score();    session.show_sample();    session.compare_ranks(); session.save(and_wait);
+*/
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+#include "llmc/base/hash.h"            // hex64, xxh3
+#include "llmc/base/log.h"             // RunLog
+#include "llmc/comm/handshake.h"       // check_alike
+#include "llmc/eval/loss.h"            // evaluate
+#include "llmc/eval/sample.h"          // sample
+#include "llmc/eval/tasks.h"           // score_tasks
+#include "llmc/model/gpt.h"            // Gpt
+#include "llmc/optim/schedule.h"       // learning_rate
+#include "llmc/train/checkpointing.h"  // load_run, RunState
+#include "llmc/train/log_follower.h"   // LogFollower
+#include "llmc/train/noise_scale.h"    // NoiseScale
+#include "llmc/train/rank_watch.h"     // RankWatch
+#include "llmc/train/saving.h"         // Saver
+#include "llmc/train/setup.h"          // Setup, RunData
+#include "llmc/train/stop.h"           // stop_signal
+#include "llmc/train/summary.h"        // summary_text
+
+inline double now_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <class Device, class T>
+class Session {
+public:
+    static constexpr int64_t kMostSkippedInARow = 10;
+
+    // Makes the model and takes it to where the run starts. All ranks.
+    Session(Device& device, World& world, const Start& start, const Setup<Device, T>& setup, RunData& data)
+        : device_(device),
+          world_(world),
+          ranks_(world.ranks),
+          start_(start),
+          setup_(setup),
+          config_(setup.config()),
+          data_(data),
+          comm_(meet()),
+          model_(device, setup.list, setup.how.B, setup.seq_len, config_.passes(), *comm_),
+          optimizer_(device, model_.parameters, setup.plan, ranks_.rank, setup.recipe().rules),
+          data_key_(data_key(config_, data.train_hash(), setup.seq_len, setup.document_token())),
+          schedule_(setup.recipe().schedule(config_.steps)),
+          flops_per_token_(model_.flops_per_token(setup.seq_len)),
+          all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
+          saver_(config_.out_dir, ranks_, model_, optimizer_) {
+        device.reserve_workspace(optimizer_.workspace_bytes());
+        model_.document_token = config_.document_token;
+        begin_at_start();
+        comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
+        stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, setup.how, state_.updates);
+        open_log();
+        watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, *comm_, device);
+        if (world_.is_first() && !world_.is_alone())
+            std::printf("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9);
+        all_out_of_time_ = out_of_time_here();
+        last_s_ = now_s();
+    }
+
+    int64_t step() const { return state_.step; }                     // steps that are over
+    int64_t next_step() const { return state_.step + under_way(); }  // the one to start
+    int under_way() const { return stepper_->under_way(); }
+    bool is_full() const { return under_way() == Stepper<Device, T>::kMostUnderWay; }
+    // The state is already on the disk: that of a resumed run which has made no step.
+    bool is_saved() const { return state_.step == first_step_ && already_saved_; }
+    // While steps are skipped, the weights may be ruined: the checkpoints from before must not be pruned for them.
+    bool is_sound() const { return state_.skipped_in_a_row == 0; }
+
+    // What one rank wants of all becomes everybody's with the step in which it has said so.
+    bool out_of_time() const { return world_.is_alone() ? out_of_time_here() : all_out_of_time_; }
+    // Why to stop before the end; null: nobody has asked for it.
+    const char* stop_reason() const {
+        if (world_.is_alone() || (all_stop_ && stop_signal())) return stop_signal();
+        return all_stop_ ? "a signal to another rank" : nullptr;
+    }
+
+    void start_step() {
+        const int64_t next = next_step();
+        if (under_way() == 0) last_s_ = now_s();
+        world_.set_step(*comm_, next + 1);
+        model_.set_windows(config_.window_part(next));
+        stepper_->start(*data_.train, setup_.recipe().rates(next, config_.steps), votes());
+        cropped_[size_t(next) % cropped_.size()] = data_.cropped();
+        model_.set_windows(1);
+    }
+
+    // Takes the result of the oldest step under way, which comes back while the next one is computed.
+    void finish_step() {
+        const StepConfig& how = setup_.how;
+        const StepResult step = stepper_->finish();
+        const double finished_s = now_s(), step_s = finished_s - last_s_;
+        last_s_ = finished_s;
+        state_.training_s += step_s;
+        state_.tokens += how.num_tokens();
+        const CommCost cost = watch_->step(step_s * 1e3);
+        if (how.noise_scale)
+            noise_scale_.add(how.B * how.T * how.accumulation, step.rank_squared(how), how.num_tokens(),
+                             step.norm * step.norm);
+        log_.step({.step = state_.step + 1,
+                   .loss = step.loss,
+                   .norm = step.norm,
+                   .lr = learning_rate(schedule_, state_.step),
+                   .ms = step_s * 1e3,
+                   .tokens = how.num_tokens(),
+                   .has_comm = !world_.is_alone(),
+                   .comm_ms = cost.ms,
+                   .comm_exposed_ms = cost.exposed_ms,
+                   .comm_predicted_ms = cost.predicted_ms,
+                   .noise_scale = how.noise_scale ? noise_scale_.tokens() : 0,
+                   .mfu = mfu(double(how.num_tokens()), step_s),
+                   .cropped = cropped_[size_t(state_.step) % cropped_.size()]});
+        state_.updates = step.updates;
+        state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
+        state_.step++;
+        if (!step.applied) log_.skip(state_.step, step.loss, step.norm, "not finite");
+        if (state_.skipped_in_a_row >= kMostSkippedInARow)
+            throw SharedError(kExitDiverged,
+                              format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: "
+                                     "resume from an earlier checkpoint with a lower --learning-rate or a --grad-clip",
+                                     kMostSkippedInARow, state_.step));
+        all_stop_ |= step.count(Vote::stop) > 0;
+        all_out_of_time_ |= step.count(Vote::out_of_time) > 0;
+        if (saver_.is_under_way() && step.count(Vote::written) == ranks_.world_size) finish_save();
+    }
+
+    void validate() {
+        seen_ =
+            evaluate(model_, *data_.val, ranks_, setup_.how.B, setup_.seq_len, config_.val_tokens, data_.token_bytes);
+        log_.validation(state_.step, seen_.loss, seen_.bits_per_byte);
+    }
+
+    void score() {
+        scores_.clear();
+        for (const TaskFile& file : data_.tasks) {
+            const double began_s = now_s();
+            const TaskScores scores = score_tasks(model_, file, ranks_, setup_.how.B, setup_.seq_len);
+            log_.tasks(state_.step, file.path(), scores.tasks, scores.score, (now_s() - began_s) * 1e3);
+            for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
+            if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});
+        }
+    }
+
+    void show_sample() {
+        if (!world_.is_first()) return;
+        Rng rng(mix64(config_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
+        // On a GPU, kept keys and values would be memory that no plan knows of.
+        const Context context = Device::kAsynchronous ? Context::recomputed : Context::kept;
+        const std::vector<int32_t> tokens =
+            sample(model_, data_.prompt, setup_.seq_len, config_.sample(), context, rng);
+        log_.sample(state_.step, config_.prompt, setup_.text.tokenizer->decode(tokens));
+    }
+
+    void compare_ranks() {
+        const RankReport report = watch_->compare(model_);
+        log_.ranks(state_.step, report.weight_hash, report.min_ms, report.median_ms, report.max_ms, report.slowest);
+        if (world_.is_first() && report.has_straggler())
+            std::fprintf(stderr, "warning: %s\n", report.straggler_text().c_str());
+    }
+
+    void save(bool and_wait) {
+        finish_save();
+        state_.data_key = data_key_;
+        state_.data = data_.train->state();
+        saver_.begin(start_.config, state_, setup_.text.json);
+        if (and_wait) finish_save();
+    }
+
+    void end() {
+        finish_save();
+        const char* signal = stop_reason();
+        log_.end(state_.step, signal ? signal : out_of_time() ? "time budget" : "finished");
+    }
+
+    // `total_s`: since the program was started.
+    std::string summary(double total_s) const {
+        return summary_text({.evaluation = seen_,
+                             .scores = scores_,
+                             .training_s = state_.training_s,
+                             .total_s = total_s,
+                             .peak_bytes = peak_memory(device_),
+                             .mfu = mfu(double(state_.tokens), state_.training_s),
+                             .cropped = data_.cropped(),
+                             .tokens = state_.tokens,
+                             .steps = state_.step,
+                             .parameters = model_.parameters.num_parameters,
+                             .layers = setup_.shape.num_layers});
+    }
+
+private:
+    Device& device_;
+    World& world_;
+    Ranks& ranks_;
+    const Start& start_;
+    const Setup<Device, T>& setup_;
+    const TrainConfig& config_;
+    RunData& data_;
+    std::unique_ptr<Comm<Device>> comm_;
+    Gpt<Device, T> model_;
+    Optimizer<Device, T> optimizer_;
+    uint64_t data_key_;
+    Schedule schedule_;
+    double flops_per_token_, all_peak_flops_;
+    RunState state_;
+    int64_t first_step_ = 0;
+    bool already_saved_ = false;
+    std::unique_ptr<Stepper<Device, T>> stepper_;
+    RunLog log_;  // of the ranks, the first one speaks
+    std::unique_ptr<LogFollower> follower_;
+    std::unique_ptr<RankWatch<Device, T>> watch_;
+    NoiseScale noise_scale_;
+    std::array<double, Stepper<Device, T>::kMostUnderWay> cropped_ = {};  // of the steps under way, up to them
+    Evaluation seen_;                                                     // the last one
+    std::vector<std::pair<std::string, double>> scores_;                  // the last ones
+    bool all_stop_ = false, all_out_of_time_ = false;
+    double last_s_ = 0;       // when the last step ended
+    Saver<Device, T> saver_;  // last, because its thread reads the others
+
+    std::unique_ptr<Comm<Device>> meet() {
+        check_alike(ranks_, {{"the device", kind_of(device_)},
+                             {"the library of exchange", exchange_version(device_)},
+                             {"the type of weights", type_name<T>()},
+                             {"the training data", hex64(data_.train_hash())},
+                             {"the validation data", data_.val ? hex64(data_.val->data_hash()) : ""},
+                             {"the files of --eval-tasks", hash_of_tasks()}});
+        std::unique_ptr<Comm<Device>> comm = make_comm(world_, device_, config_);
+        device_.reserve_workspace(setup_.workspace(setup_.how.B));
+        return comm;
+    }
+
+    std::string hash_of_tasks() const {
+        std::string all;
+        for (const TaskFile& file : data_.tasks) all += hex64(file.hash());
+        return all;
+    }
+
+    void begin_at_start() {
+        if (start_.source)
+            return share_errors(ranks_, [&] { load_weights(*start_.source, model_, optimizer_, nullptr); });
+        if (!start_.resumed())
+            return model_.initialize_weights(config_.seed,
+                                             [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
+        share_errors(ranks_, [&] { state_ = load_run(start_.from.path, model_, optimizer_); });
+        first_step_ = state_.step;
+        if (!data_.train) return;
+        if (state_.data_key == data_key_)
+            data_.train->restore(state_.data);
+        else if (world_.is_first())
+            std::fprintf(stderr,
+                         "warning: not the data, --seq-len, --packing, --shuffle or --seed that %s was trained with: "
+                         "reading the data from their start\n",
+                         start_.from.path.c_str());
+    }
+
+    void open_log() {
+        if (config_.eval_only) {
+            if (!world_.is_first()) return;
+            log_ = RunLog::on_console({.steps = config_.steps});
+            std::printf("model: %s, %.2fM parameters; device: %s\n", start_.path().c_str(),
+                        double(model_.parameters.num_parameters) * 1e-6, describe(device_).c_str());
+            return;
+        }
+        on_first_rank(ranks_, [&] {
+            log_ = begun_log();
+            follower_ = std::make_unique<LogFollower>(config_.log_to, config_.out_dir);
+            already_saved_ = std::filesystem::exists(checkpoint_path(config_.out_dir, state_.step));
+        });
+        already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
+        if (!world_.is_first()) return;
+        const Recipe& recipe = setup_.recipe();
+        std::printf("model: %.2fM parameters, %.1f MFLOP a token; batch: %s\n",
+                    double(model_.parameters.num_parameters) * 1e-6, flops_per_token_ * 1e-6,
+                    batch_text(setup_.how).c_str());
+        std::printf("%s", setup_.run.text.c_str());
+        if (std::strcmp(recipe.name, "gpt2") != 0) std::printf("--recipe %s\n%s", recipe.name, recipe.table().c_str());
+        std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
+                    describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
+    }
+
+    RunLog begun_log() const {
+        TrainConfig config = config_;  // whose fields() are for reading and writing
+        const std::string& tokenizer = setup_.text.json;
+        const RunFacts facts{
+            .config_json = to_json(config.fields()),
+            .device = describe(device_),
+            .ranks = ranks_.world_size,
+            .data_hash = hex64(data_.train->data_hash()),
+            .val_hash = data_.val ? hex64(data_.val->data_hash()) : "",
+            .tokenizer_hash = tokenizer.empty() ? "" : hex64(xxh3(tokenizer.data(), tokenizer.size()))};
+        RunLog::Options options{
+            .steps = config.steps, .print_every = config.print_every, .tensorboard = config.tensorboard};
+        if (config.time_budget_s > 0) options.time_budget_s = std::max(0.0, config.time_budget_s - state_.training_s);
+        RunLog log(config.out_dir, start_.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
+        std::printf("%s\n", config_table(config.fields()).c_str());
+        std::vector<std::string> passed_over;
+        for (const PassedOver& other : start_.from.passed_over) passed_over.push_back(other.path + ": " + other.why);
+        if (start_.resumed())
+            log.resume(facts, state_.step, start_.from.path, passed_over);
+        else
+            log.start(facts);
+        return log;
+    }
+
+    bool out_of_time_here() const { return config_.time_budget_s > 0 && state_.training_s >= config_.time_budget_s; }
+
+    std::vector<Vote> votes() const {
+        std::vector<Vote> all;
+        if (stop_signal()) all.push_back(Vote::stop);
+        if (world_.is_first() && out_of_time_here()) all.push_back(Vote::out_of_time);
+        if (saver_.is_written()) all.push_back(Vote::written);
+        return all;
+    }
+
+    void finish_save() {
+        if (!saver_.is_under_way()) return;
+        const SavedCheckpoint saved = saver_.finish();
+        on_first_rank(ranks_, [&] {
+            prune(config_.out_dir, config_.keep, saved.step);
+            log_.checkpoint(saved.step, saved.path, saved.ms);
+        });
+    }
+
+    double mfu(double tokens, double seconds) const {
+        return all_peak_flops_ > 0 && seconds > 0 ? flops_per_token_ * tokens / (seconds * all_peak_flops_) : 0;
+    }
+};

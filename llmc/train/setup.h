@@ -1,0 +1,163 @@
+/*
+From what was asked to what will be run: which text, which model, who owns what of it, how much of it in a step. Nothing
+of it takes memory of the device or writes a file; --dry-run ends here.
+
+  const Setup<Device, T> setup(device, world, start);
+  RunData data(setup, device, world);         the batches; a run that does not fit ends here
+*/
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+#include "llmc/data/loader.h"        // DataLoader
+#include "llmc/data/tokenizer.h"     // Tokenizer, tokenizer_json_of
+#include "llmc/eval/task_file.h"     // TaskFile
+#include "llmc/optim/optimizer.h"    // Optimizer
+#include "llmc/optim/sharding.h"     // plan_sharding
+#include "llmc/train/memory_plan.h"  // memory_plan, check_fits
+#include "llmc/train/resolve.h"      // resolve
+#include "llmc/train/start.h"        // Start, find_shape
+#include "llmc/train/step.h"         // Stepper, StepConfig
+#include "llmc/train/world.h"        // World
+
+// Of a micro-batch on the CPU, whose memory is not known: where it fits into a processor's caches, larger ones are no
+// faster.
+inline constexpr int64_t kCpuBatchTokens = 4096;
+
+// The tokenizer that lies beside the data, or that was named; where nothing is learned and neither is there, the
+// model's.
+struct KnownTokenizer {
+    std::optional<Tokenizer> tokenizer;
+    std::string json;  // its file, which checkpoints take along
+
+    explicit KnownTokenizer(const Start& start) {
+        std::string path = start.config.tokenizer_path();
+        const bool is_named = !start.config.tokenizer.empty(), has_own = start.config.eval_only && start.resumed();
+        if (!is_named && has_own && !std::filesystem::exists(path)) path = start.from.path + "/tokenizer.json";
+        if (!is_named && !std::filesystem::exists(path)) return;
+        tokenizer = load_tokenizer(path);
+        json = tokenizer_json_of(*tokenizer, path);
+    }
+    int vocab_size() const { return tokenizer ? tokenizer->vocab_size() : 0; }
+};
+
+// The same on all ranks.
+template <class Device, class T>
+class Setup {
+public:
+    KnownTokenizer text;
+    GptShape shape;
+    int64_t seq_len;
+    ParameterList list;
+    ShardingPlan plan;
+    ResolvedRun run;
+    StepConfig how;
+
+    Setup(Device& device, World& world, const Start& start)
+        : text(on_all(world,
+                      [&] {
+                          // First: without it there is no tokenizer beside it either.
+                          if (!start.config.eval_only) open_shards(start.config.train_data);
+                          return KnownTokenizer(start);
+                      })),
+          shape(on_all(world, [&] { return find_shape(start, text.vocab_size()); })),
+          seq_len(start.config.seq_len(shape)),
+          list(shape),
+          plan(plan_sharding(list, {.world_size = world.ranks.world_size, .muon = start.config.chosen_recipe().muon})),
+          device_(device),
+          document_token_(start.config.document_token),
+          fp8_(start.config.fp8()),
+          optimizer_bytes_(
+              Optimizer<Device, T>::memory_bytes(plan, world.ranks.rank, start.config.chosen_recipe().rules)) {
+        list.place(plan.offsets, plan.buffer_size);
+        size_t available = free_memory(device);  // of the rank that has least: all take the same batch
+        for (const std::string& other : world.ranks.all_gather(std::to_string(available)))
+            available = std::min<size_t>(available, std::stoull(other));
+        const auto fits = [&](const StepConfig& step) {
+            return available == 0 ? step.B * step.T <= kCpuBatchTokens
+                                  : memory(step, start.config.recompute_mode()).total_bytes() <= available;
+        };
+        run = on_all(world, [&] { return resolve(start.config, shape, world.ranks.world_size, fits); });
+        how = run.config.step(seq_len, world.ranks.world_size);
+        share_errors(world.ranks, [&] {
+            if (!fp8_) return;
+            check_fp8_device(device, "--dtype fp8");
+            check_fp8_model(shape, how.B, how.T);
+        });
+    }
+
+    const TrainConfig& config() const { return run.config; }
+    const Recipe& recipe() const { return run.recipe; }
+
+    // What documents begin with; -1: nobody has said.
+    int document_token() const {
+        if (config().document_token >= 0 || !text.tokenizer) return config().document_token;
+        return text.tokenizer->separator();
+    }
+
+    // Of the model's ops.
+    size_t workspace(int64_t B) const { return workspace_bytes<T>(device_, shape, B, seq_len, document_token_ >= 0); }
+    MemoryPlan memory(const StepConfig& step, Recompute recompute) const {
+        return memory_plan<T>(list, optimizer_bytes_, Stepper<Device, T>::more_gradient_bytes(list, step), step.B,
+                              seq_len, {recompute, fp8_}, workspace(step.B));
+    }
+
+private:
+    Device& device_;
+    int document_token_;
+    bool fp8_;
+    size_t optimizer_bytes_;
+
+    // What one rank throws, all throw.
+    template <class F>
+    static auto on_all(World& world, F&& f) {
+        std::optional<decltype(f())> result;
+        share_errors(world.ranks, [&] { result.emplace(f()); });
+        return std::move(*result);
+    }
+};
+
+// What is read while a run goes on.
+struct RunData {
+    std::optional<DataLoader> train, val;  // without the first there is nothing to learn from: --eval-only
+    std::vector<int32_t> prompt, token_bytes;
+    std::vector<TaskFile> tasks;
+
+    uint64_t train_hash() const { return train ? train->data_hash() : 0; }
+    double cropped() const { return train ? train->cropped() : NAN; }  // DataLoader::cropped()
+
+    template <class Device, class T>
+    RunData(const Setup<Device, T>& setup, Device& device, World& world) {
+        const TrainConfig& config = setup.config();
+        LoaderConfig loader{.pattern = config.train_data,
+                            .batch_size = int(setup.how.B),
+                            .seq_len = int(setup.seq_len),
+                            .rank = world.ranks.rank,
+                            .world_size = world.ranks.world_size,
+                            .batches_per_step = setup.how.accumulation,
+                            .shuffle = config.shuffle,
+                            .seed = config.seed,
+                            .vocab_size = int(setup.shape.vocab_size),
+                            .packing = config.packing_mode(),
+                            .document_token = setup.document_token()};
+        share_errors(world.ranks, [&] {
+            check_fits(setup.how.B, config.recompute_mode(), free_memory(device),
+                       [&](int64_t batch_size, Recompute recompute) {
+                           StepConfig other = setup.how;
+                           other.B = batch_size;
+                           return setup.memory(other, recompute);
+                       });
+            if (!config.eval_only) train.emplace(loader);
+            loader.pattern = config.val_data, loader.shuffle = false, loader.batches_per_step = 1;
+            if (!config.val_data.empty()) val.emplace(loader);
+            for (const std::string& path : config.task_files())
+                tasks.emplace_back(path).check(setup.shape.vocab_size, setup.seq_len);
+            const std::optional<Tokenizer>& tokenizer = setup.text.tokenizer;
+            if (tokenizer) token_bytes = tokenizer->token_bytes();
+            if (tokenizer && config.sample_tokens > 0) prompt = tokenizer->encode(config.prompt, "--prompt");
+        });
+    }
+};

@@ -1,0 +1,127 @@
+/*
+Who trains together, and over what they exchange gradients: the one header that knows which kinds of ranks there are.
+
+  in_world(config, nullptr, [&](World& world) {              once a rank
+      const auto comm = make_comm(world, device, config);
+  });
+*/
+#pragma once
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include "llmc/base/build_id.h"   // build_id
+#include "llmc/comm/comm.h"       // Comm, NoComm
+#include "llmc/comm/handshake.h"  // check_connected, check_alike
+#include "llmc/comm/host_comm.h"  // HostComm
+#include "llmc/comm/launch.h"     // detect_launch, join
+#include "llmc/comm/local.h"      // LocalGroup, LocalRanks, LocalComm
+#include "llmc/comm/ranks.h"      // Ranks, SharedError, share_errors
+#include "llmc/comm/watchdog.h"   // Watchdog
+#include "llmc/train/config.h"    // TrainConfig
+#include "llmc/train/devices.h"   // ANVIL_HAS_CUDA
+#if ANVIL_HAS_CUDA
+#include "llmc/comm/local_cuda.cuh"  // LocalComm<Cuda>
+#include "llmc/comm/nccl_comm.h"     // make_nccl_comm
+#endif
+
+// A process among those on the same host, which do not get in each other's way.
+struct Place {
+    int gpu = 0;           // the host's GPU that is its own
+    int processes = 1;     // which share the host's cores
+    bool is_first = true;  // of all: it speaks for them
+};
+
+struct World {
+    Ranks& ranks;
+    LocalGroup* group = nullptr;  // of virtual ranks
+    std::string source;           // "2 virtual ranks"
+
+    bool is_first() const { return ranks.rank == 0; }
+    bool is_alone() const { return ranks.world_size == 1; }
+    // For messages about what hangs.
+    template <class Device>
+    void set_step(Comm<Device>& comm, int64_t step) const {
+        comm.set_step(step);
+        if (Watchdog* watchdog = ranks.watchdog()) watchdog->set_step(step);
+    }
+    Place place() const { return group ? Place{0, 1, is_first()} : Place{ranks.device, ranks.local_size, is_first()}; }
+};
+
+// What ranks must have alike before they look at anything.
+inline std::vector<std::pair<std::string, std::string>> alike(const TrainConfig& config) {
+    std::vector<std::pair<std::string, std::string>> all = {{"the build", build_id()}};
+    for (const auto& flag : config.shared_flags()) all.push_back(flag);
+    return all;
+}
+
+// In one piece, so that lines of several ranks do not mix.
+inline void print_error(const std::exception& error, int rank = 0) {
+    std::fflush(stdout);
+    const std::string who = rank > 0 ? format("rank %d: ", rank) : "";
+    std::fprintf(stderr, "error: %s%s\n", who.c_str(), error.what());
+}
+
+// Thrown in place of an Error that has been printed.
+struct SaidError : Error {
+    using Error::Error;
+};
+
+// An Error that all ranks throw is printed once, before any of them ends: a launcher that sees one end ends the others,
+// in the middle of a word. `wrong_flags`: why this rank has no flags; the others shall end as well.
+template <class Body>
+void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, Body&& body) {
+    const Launch launch = detect_launch(config.launch);
+    if (config.virtual_ranks > 0) {
+        require(
+            launch.meet == Launch::Meet::nobody,
+            "--virtual-ranks %d are of one process, and this is one of several: leave the flag out, or the launcher",
+            config.virtual_ranks);
+        LocalGroup group(config.virtual_ranks);
+        return group.run([&](int rank) {
+            LocalRanks ranks(group, rank);
+            World world{ranks, &group, std::to_string(group.world_size) + " virtual ranks in one process"};
+            body(world);
+        });
+    }
+    std::unique_ptr<Ranks> ranks;
+    try {
+        ranks = join(launch, config.comm_timeout_s);
+    } catch (const Error&) {
+        if (wrong_flags) std::rethrow_exception(wrong_flags);
+        throw;
+    }
+    check_connected(*ranks);
+    World world{*ranks, nullptr, launch.describe()};
+    try {
+        share_errors(*ranks, [&] {
+            if (wrong_flags) std::rethrow_exception(wrong_flags);
+        });
+        check_alike(*ranks, alike(config));
+        body(world);
+    } catch (const SharedError& error) {
+        if (world.is_first()) print_error(error);
+        ranks->barrier();
+        throw SaidError(error.exit_code, error.what());
+    }
+}
+
+// What must be the same on all ranks for them to exchange anything: "NCCL 2.28.9".
+inline std::string exchange_version(const Cpu&) { return "none"; }
+
+inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const TrainConfig&) {
+    if (world.group) return std::make_unique<LocalComm<Cpu>>(*world.group, world.ranks.rank, cpu);
+    if (world.is_alone()) return std::make_unique<NoComm<Cpu>>(cpu);
+    return std::make_unique<HostComm>(world.ranks, cpu);
+}
+
+#if ANVIL_HAS_CUDA
+inline std::string exchange_version(const Cuda&) { return "NCCL " + nccl_version(); }
+
+inline std::unique_ptr<Comm<Cuda>> make_comm(World& world, Cuda& cuda, const TrainConfig& config) {
+    const Order order = config.overlap ? Order::overlapped : Order::serial;
+    if (world.group) return std::make_unique<LocalComm<Cuda>>(*world.group, world.ranks.rank, cuda, order);
+    if (world.is_alone()) return std::make_unique<NoComm<Cuda>>(cuda);
+    return make_nccl_comm(world.ranks, cuda, order, config.comm_timeout_s);
+}
+#endif

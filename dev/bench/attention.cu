@@ -1,5 +1,5 @@
-// Speed of causal attention, all keys and a sliding window of T / 4; beside cuDNN's, where there is one. FLOPs count
-// the scores that are seen: without a window T (T + 1) / 2 a head.
+// Speed of causal attention, all keys, a sliding window of T / 4, and documents of T / 4 tokens on average; beside
+// cuDNN's, where there is one. FLOPs count the scores that are seen: without a window T (T + 1) / 2 a head.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/attention.cuh"
@@ -8,15 +8,31 @@
 #include "llmc/cpu/attention.h"
 #endif
 
+// Of each token, where its document begins: one token in T / 4 begins another.
+inline std::vector<int32_t> random_starts(int64_t B, int64_t T) {
+    Rng rng(uint64_t(T), Stream::tests);
+    std::vector<int32_t> starts;
+    for (int64_t i = 0; i < B * T; i++) {
+        const bool begins = i % T == 0 || rng.below(uint64_t(std::max<int64_t>(1, T / 4))) == 0;
+        starts.push_back(begins ? int32_t(i % T) : starts.back());
+    }
+    return starts;
+}
+
 template <class T>
-void measure_window(Bench& bench, const BenchShape& s, int64_t window) {
-    const AttentionShape shape{s.B, s.T, s.NH, s.NH, s.HS(), window};
+void measure_mask(Bench& bench, const BenchShape& s, int64_t window, bool documents) {
+    AttentionShape shape{s.B, s.T, s.NH, s.NH, s.HS(), window};
+    const std::vector<int32_t> host_starts = random_starts(s.B, s.T);
+    const auto starts = values_of(bench.device, host_starts);
     const int64_t n = s.N() * s.C;
     const auto qkv = bench.random<T>(3 * n), dout = bench.random<T>(n);
     auto out = bench.random<T>(n), dqkv = bench.random<T>(3 * n);
     auto lse = bench.random<float>(s.N() * s.NH);
     double scores = 0;
-    for (int64_t t = 0; t < s.T; t++) scores += double(s.B * s.NH * (t - shape.first_key(t) + 1));
+    if (documents) shape.starts = host_starts.data();
+    for (int64_t b = 0; b < s.B; b++)
+        for (int64_t t = 0; t < s.T; t++) scores += double(s.NH * (t - shape.first_key(b, t) + 1));
+    if (documents) shape.starts = starts.data();
     const double bytes = sizeof(T) * double(n), HS = double(shape.HS);
     const auto time_forward = [&](auto attention) {
         return bench.stopwatch.time([&] { attention(bench.device, out.data(), lse.data(), qkv.data(), shape); });
@@ -27,7 +43,7 @@ void measure_window(Bench& bench, const BenchShape& s, int64_t window) {
     };
     // Two products forward; backward makes the scores again and then four: dP, dv, dq, dk.
     const double forward_flops = scores * (2 * 2 * HS + kExpFlops), backward_flops = scores * (5 * 2 * HS + kExpFlops);
-    const std::string suffix = window < 0 ? "" : " (window)";
+    const std::string suffix = documents ? " (documents)" : window < 0 ? "" : " (window)";
     const char* rival = nullptr;
     Timing rival_forward{}, rival_backward{};
 #if BENCH_CUDA
@@ -53,8 +69,9 @@ void measure_window(Bench& bench, const BenchShape& s, int64_t window) {
 
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
-    measure_window<T>(bench, s, -1);
-    measure_window<T>(bench, s, s.T / 4);
+    measure_mask<T>(bench, s, -1, false);
+    measure_mask<T>(bench, s, s.T / 4, false);
+    measure_mask<T>(bench, s, -1, true);
     if (s.C < 768 || s.T >= 1024) return;
     BenchShape whole = s;  // GPT-2's context: the CPU's shape has a sixteenth of it
     whole.name = "T=1k", whole.B = 1, whole.T = 1024;

@@ -17,7 +17,8 @@ shapes: bench_cpu.h, bench_cuda.cuh.
 
   --json FILE    adds a line of JSON for each row to FILE; scripts/perf_table.py makes a table of them
   --shape NAME   one shape instead of all
-  --fp32         float instead of bf16 (a GPU; the CPU has float only)
+  --fp32         float instead of bf16, which is the default on a GPU
+  --bf16         bf16 instead of float, which is the default on the CPU
   --smoke        tiny shapes, two runs: shows that the benchmark works and measures nothing
 */
 #pragma once
@@ -89,12 +90,12 @@ struct BenchFlags {
                 json = argv[++i];
             else if (flag == "--shape" && has_value)
                 shape = argv[++i];
-            else if (flag == "--fp32")
-                fp32 = true;
+            else if (flag == "--fp32" || flag == "--bf16")
+                fp32 = flag == "--fp32";
             else if (flag == "--smoke")
                 smoke = true;
             else
-                require(false, "%s: expected --json FILE, --shape NAME, --fp32 or --smoke", flag.c_str());
+                require(false, "%s: expected --json FILE, --shape NAME, --fp32, --bf16 or --smoke", flag.c_str());
         }
         std::string names;
         for (const BenchShape& s : kShapes) names += std::string(" ") + s.name;
@@ -192,14 +193,9 @@ int bench_main(int argc, char** argv, const char* op, Bound bound, Measure measu
     return error.exit_code;
 }
 
-#if BENCH_CUDA
 #define BENCHMARK(op, bound, measure)                                                        \
     int main(int argc, char** argv) {                                                        \
         return bench_main(argc, argv, op, bound, [](Bench& bench, const BenchShape& shape) { \
             bench.flags.fp32 ? measure<float>(bench, shape) : measure<bf16>(bench, shape);   \
         });                                                                                  \
     }
-#else
-#define BENCHMARK(op, bound, measure) \
-    int main(int argc, char** argv) { return bench_main(argc, argv, op, bound, measure<float>); }
-#endif

@@ -8,6 +8,7 @@ above 100 % of a copy means that they did.
 #include <cstring>
 #include <string>
 #include <vector>
+#include "llmc/cpu/cast.h"    // cast
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"    // F32x16, fma
 
@@ -24,13 +25,15 @@ inline constexpr double kExpFlops = 20;
 template <class T>
 using Values = std::vector<T>;
 
-// n floats in [-scale, scale)
+// n numbers in [-scale, scale)
 template <class T>
-Values<T> random_values(Cpu&, int64_t n, float scale) {
+Values<T> random_values(Cpu& cpu, int64_t n, float scale) {
     Rng rng(uint64_t(n), Stream::tests);
-    Values<T> x(static_cast<size_t>(n));
-    for (T& value : x) value = scale * (float(rng.next() >> 40) * 0x1p-23f - 1);
-    return x;
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& value : x) value = scale * (float(rng.next() >> 40) * 0x1p-23f - 1);
+    Values<T> values(x.size());
+    cast(cpu, values.data(), x.data(), n);
+    return values;
 }
 
 template <class T>

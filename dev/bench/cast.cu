@@ -1,8 +1,10 @@
-// Speed of casts between float and bf16: a model's weights from their masters and back. The CPU, with floats only, has
-// none.
+// Speed of casts between float and bf16: a model's weights from their masters and back.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/cast.cuh"
+#else
+#include "llmc/cpu/cast.h"
+#endif
 
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
@@ -16,6 +18,3 @@ void measure(Bench& bench, const BenchShape& s) {
 }
 
 BENCHMARK("cast", Bound::memory, measure)
-#else
-int main() {}
-#endif

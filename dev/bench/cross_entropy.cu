@@ -1,5 +1,5 @@
-// Speed of softmax cross-entropy, a chunk of rows as the head makes them. The fused form works in place, so from the
-// second run on it reads its own gradients: other numbers, the same work.
+// Speed of softmax cross-entropy, a chunk of rows as the head makes them, and with each softcap. The fused form works
+// in place, so from the second run on it reads its own gradients: other numbers, the same work.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/cross_entropy.cuh"
@@ -14,12 +14,23 @@ void measure(Bench& bench, const BenchShape& s) {
     auto logits = bench.random<T>(N * s.Vp, 4);
     auto losses = bench.random<float>(N);
     const double n = double(N * s.V), read = sizeof(T) * n, written = sizeof(T) * double(N * s.Vp);
-    bench.run("cross_entropy_forward", s, read, (kExpFlops + 3) * n,
-              [&] { cross_entropy_forward(bench.device, losses.data(), logits.data(), targets.data(), N, s.V, s.Vp); });
-    bench.run("cross_entropy_forward_backward", s, read + written, (kExpFlops + 4) * n, [&] {
-        cross_entropy_forward_backward(bench.device, losses.data(), logits.data(), targets.data(), 1.f / float(N), N,
-                                       s.V, s.Vp);
-    });
+    struct Case {
+        const char* name;
+        Softcap::Kind kind;
+        double flops;
+    };
+    for (const Case& c : {Case{"", Softcap::Kind::none, 0}, Case{", tanh", Softcap::Kind::tanh, kExpFlops + 8},
+                          Case{", isru", Softcap::Kind::isru, 9}}) {
+        const Softcap cap{c.kind, 15};
+        bench.run(format("cross_entropy_forward%s", c.name).c_str(), s, read, (kExpFlops + 3 + c.flops) * n, [&] {
+            cross_entropy_forward(bench.device, losses.data(), logits.data(), targets.data(), N, s.V, s.Vp, cap);
+        });
+        bench.run(format("cross_entropy_forward_backward%s", c.name).c_str(), s, read + written,
+                  (kExpFlops + 4 + c.flops) * n, [&] {
+                      cross_entropy_forward_backward(bench.device, losses.data(), logits.data(), targets.data(),
+                                                     1.f / float(N), N, s.V, s.Vp, cap);
+                  });
+    }
 }
 
 BENCHMARK("cross_entropy", Bound::memory, measure)

@@ -9,9 +9,9 @@
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
     const auto x = bench.random<float>(s.num_params);  // gradients are float whatever the weights are
-    auto sum = values_of(bench.device, std::vector<double>(1));
-    bench.run("global_norm_squared", s, 4. * double(s.num_params), 2. * double(s.num_params),
-              [&] { global_norm_squared(bench.device, sum.data(), x.data(), s.num_params); });
+    auto sum = values_of(bench.device, std::vector<ExactSum>(1));
+    bench.run("add_squares", s, 4. * double(s.num_params), 2. * double(s.num_params),
+              [&] { add_squares(bench.device, sum.data(), x.data(), s.num_params); });
 }
 
 BENCHMARK("global_norm", Bound::memory, measure)

@@ -1,5 +1,6 @@
 // Speed of the matrix products of GPT-2 with what is fused into them, beside the products alone: of each layer, of the
-// head, and the sum over a model. Backward makes two products: twice the FLOPs.
+// head, and the sum over a model; and of the MLP with squared ReLU instead of GELU. Backward makes two products: twice
+// the FLOPs.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/matmul.cuh"
@@ -10,8 +11,8 @@
 struct Layer {
     const char* name;
     int64_t N, C, OC;
-    double times;  // a step
-    enum Kind { with_bias, gelu_behind, gelu_before, alone } kind;
+    double times;  // a step of GPT-2
+    enum Kind { with_bias, gelu_behind, gelu_before, relu_squared_behind, relu_squared_before, alone } kind;
 };
 
 struct Sums {
@@ -37,14 +38,18 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
         sums.flops += layer.times * flops, sums.bytes += layer.times * bytes;
     };
     const double n_in = double(N * C), n_out = double(N * OC), n_weight = double(OC * C), flops = 2 * n_in * double(OC);
-    const bool behind = layer.kind == Layer::gelu_behind, before = layer.kind == Layer::gelu_before;
+    const bool behind = layer.kind == Layer::gelu_behind || layer.kind == Layer::relu_squared_behind;
+    const bool before = layer.kind == Layer::gelu_before || layer.kind == Layer::relu_squared_before;
     const T* added = layer.kind == Layer::alone ? no_bias : bias.data();
     float* dadded = layer.kind == Layer::alone ? no_dbias : dbias.data();
     measure_pass(
         "forward", forward, sizeof(T) * (n_in + n_weight + (behind ? 2 : 1) * n_out), flops,
         [&] {
-            if (behind)
+            if (layer.kind == Layer::gelu_behind)
                 matmul_gelu_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C, OC);
+            else if (behind)
+                matmul_relu_squared_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C,
+                                            OC);
             else
                 matmul_forward(device, out.data(), inp.data(), weight.data(), added, N, C, OC);
         },
@@ -53,9 +58,12 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
     measure_pass(
         "backward", backward, sizeof(T) * ((before ? 3 : 2) * n_in + n_weight + n_out) + 4 * 2 * n_weight, 2 * flops,
         [&] {
-            if (before)
+            if (layer.kind == Layer::gelu_before)
                 matmul_gelu_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),
                                      hidden_before.data(), weight.data(), N, C, OC);
+            else if (before)
+                matmul_relu_squared_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),
+                                             hidden_before.data(), weight.data(), N, C, OC);
             else
                 matmul_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(), weight.data(), N,
                                 C, OC);
@@ -75,7 +83,9 @@ void measure(Bench& bench, const BenchShape& s) {
                                Layer{"attn.c_proj", N, s.C, s.C, L, Layer::with_bias},
                                Layer{"mlp.c_fc", N, s.C, 4 * s.C, L, Layer::gelu_behind},
                                Layer{"mlp.c_proj", N, 4 * s.C, s.C, L, Layer::gelu_before},
-                               Layer{"head", rows, s.C, s.Vp, double(N) / double(rows), Layer::alone}})
+                               Layer{"head", rows, s.C, s.Vp, double(N) / double(rows), Layer::alone},
+                               Layer{"mlp.c_fc, ReLU^2", N, s.C, 4 * s.C, 0, Layer::relu_squared_behind},
+                               Layer{"mlp.c_proj, ReLU^2", N, 4 * s.C, s.C, 0, Layer::relu_squared_before}})
         measure_layer<T>(bench, s, layer, forward, backward);
     for (const auto& [what, sums] :
          {std::pair{"matmul_forward, a model", forward}, {"matmul_backward, a model", backward}})

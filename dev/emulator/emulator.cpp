@@ -21,6 +21,12 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+#ifdef ANVIL_MSAN
+// The host's heap is not watched. What libraries write leaves marks as they were, also those of who had the memory
+// before.
+extern "C" void __sanitizer_malloc_hook(const volatile void* data, size_t bytes) { __msan_unpoison(data, bytes); }
+#endif
+
 namespace emulator {
 namespace {
 
@@ -56,9 +62,9 @@ struct Block {
     size_t static_bytes = 0, dynamic_bytes = 0;
     const std::function<void()>* body = nullptr;
     std::string error, waiting;
+    Schedule schedule = Schedule::in_order;
     std::minstd_rand random;
     char* stacks = nullptr;
-    bool stacks_abandoned = false;
     void* host_stack_pointer = nullptr;
     void* host_sanitizer_stack = nullptr;
     const void* host_stack = nullptr;
@@ -129,7 +135,6 @@ Thread* Block::next_ready() {
         waiting = who_waits();  // a member, because nothing on this fiber's stack is destroyed any more
         fail("no thread can go on:%s", waiting.c_str());
     }
-    const Schedule schedule = options().schedule;
     const bool stay = current.thread && schedule != Schedule::random && (ready_warps >> current.thread->warp & 1);
     const unsigned warp = stay ? current.thread->warp : choose_bit(ready_warps, schedule, random);
     const unsigned lane = choose_bit(ready[warp], schedule, random);
@@ -204,7 +209,7 @@ void Block::run() {
         char* const top = t.stack + kStackBytes;
 #ifdef ANVIL_ASAN
         // What the last fiber here left behind: its outermost frames, or all of them if an error ended it.
-        const size_t left = stacks_abandoned ? kStackBytes : kPage;
+        const size_t left = t.stack_abandoned ? kStackBytes : kPage;
         __asan_unpoison_memory_region(top - left, left);
 #endif
 #ifdef ANVIL_MSAN
@@ -218,13 +223,8 @@ void Block::run() {
     current.thread = nullptr;
     switch_to(next_ready());
     current.thread = nullptr;
-    stacks_abandoned = !error.empty();
-    for (const SharedArray& array : shared) {
-#ifdef ANVIL_MSAN
-        __msan_unpoison(array.data, array.bytes);  // the host's heap is not watched
-#endif
-        std::free(array.data);
-    }
+    for (unsigned i = 0; i < num_threads; i++) threads[i].stack_abandoned = !error.empty();
+    for (const SharedArray& array : shared) std::free(array.data);
     shared.clear();
     static_bytes = 0;
 }
@@ -297,8 +297,21 @@ void fail(const char* fmt, ...) {
     std::abort();
 }
 
+#ifdef ANVIL_MSAN
+// The host's stack is not watched. What a library writes there keeps the marks of what lay there before, a kernel's
+// values for instance, and fwrite, memcmp and the like would be reported for them: on the thread that starts the
+// program, which may only read what other processes say of their kernels, and on every thread that runs a kernel.
+static void leave_host_unwatched() {
+    [[maybe_unused]] thread_local const bool done = (__msan_scoped_disable_interceptor_checks(), true);
+}
+[[maybe_unused]] static const bool main_thread_is_unwatched = (leave_host_unwatched(), true);
+#endif
+
 void run(const char* kernel, dim3 grid, dim3 dim, size_t dynamic_shared_bytes, const std::function<void()>& body) {
     ensure(!current.thread);
+#ifdef ANVIL_MSAN
+    leave_host_unwatched();
+#endif
     current.kernel = kernel;
     current.block_dim = dim, current.grid_dim = grid;
     const uint64_t num_threads = uint64_t(dim.x) * dim.y * dim.z, num_blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -313,6 +326,7 @@ void run(const char* kernel, dim3 grid, dim3 dim, size_t dynamic_shared_bytes, c
     block.dynamic_bytes = dynamic_shared_bytes;
     block.body = &body;
     block.error.clear();
+    block.schedule = options().schedule;
     block.random.seed(options().seed);
 #ifdef ANVIL_RACE
     race_clock.stacks = reinterpret_cast<uintptr_t>(block.stacks);
@@ -320,7 +334,7 @@ void run(const char* kernel, dim3 grid, dim3 dim, size_t dynamic_shared_bytes, c
     race_begin_launch(uint32_t(num_blocks));
 #endif
     for (uint64_t i = 0; i < num_blocks && block.error.empty(); i++) {
-        const uint64_t k = options().schedule == Schedule::reverse ? num_blocks - 1 - i : i;
+        const uint64_t k = block.schedule == Schedule::reverse ? num_blocks - 1 - i : i;
         current.block_index = {unsigned(k % grid.x), unsigned(k / grid.x % grid.y), unsigned(k / grid.x / grid.y)};
         block.run();
     }

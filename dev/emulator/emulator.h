@@ -24,6 +24,8 @@ Kernels see none of this: they include <cuda_runtime.h>, which is the one in inc
 
 namespace emulator {
 
+struct Stream;
+
 struct Site {
     const char* file;
     int line;
@@ -53,6 +55,7 @@ struct Thread {
     unsigned copy_group = 0;
     void* stack_pointer = nullptr;
     char* stack = nullptr;
+    bool stack_abandoned = false;  // by a fiber that an error ended, with its frames on it
     void* sanitizer_stack = nullptr;
 };
 
@@ -74,6 +77,9 @@ struct Options {
     size_t memory_bytes = size_t(4) << 30;   // ANVIL_EMULATOR_MEMORY_MIB: what cudaMalloc can give
 };
 Options& options();
+
+// A stream that does nothing any more: what hangs on a GPU. Its work is done once it is no longer stalled.
+void stall(Stream* stream, bool stalled);
 
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
@@ -108,4 +114,10 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site);
 #define EMULATOR_UNCHECKED __attribute__((no_sanitize("thread")))
 #else
 #define EMULATOR_UNCHECKED
+#endif
+// For what reads nothing but its own arrays and those of the emulator's own callers.
+#if defined(__SANITIZE_ADDRESS__)
+#define EMULATOR_UNBOUNDED __attribute__((no_sanitize("address", "undefined")))
+#else
+#define EMULATOR_UNBOUNDED
 #endif

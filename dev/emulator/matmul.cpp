@@ -1,8 +1,10 @@
 // Matrix products on the emulated GPU: the functions of llmc/cuda/cublaslt.h without cuBLASLt. Plain loops, in double.
 #include "llmc/cuda/cublaslt.h"
 #include <cmath>
+#include <vector>
 #include "dev/emulator/emulator.h"
 #include "llmc/base/bf16.h"         // bf16, to_float, to_bf16
+#include "llmc/base/fp8.h"          // e4m3, e5m2
 #include "llmc/cuda/cuda_device.h"  // Cuda
 
 namespace emulator {
@@ -13,6 +15,8 @@ namespace {
 
 float load(const void* data, DType dtype, int64_t i) {
     if (dtype == DType::f32) return static_cast<const float*>(data)[i];
+    if (dtype == DType::e4m3) return to_float(static_cast<const e4m3*>(data)[i]);
+    if (dtype == DType::e5m2) return to_float(static_cast<const e5m2*>(data)[i]);
     return to_float(static_cast<const bf16*>(data)[i]);
 }
 void store(void* data, DType dtype, int64_t i, double x) {
@@ -28,24 +32,50 @@ double gelu_derivative(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
+// Four columns.
+using Columns = double __attribute__((vector_size(32)));
+
+// (rows, cols) in double, each row filled up with zeros. Every element is read once.
+std::vector<Columns> matrix_of(const void* data, DType dtype, int64_t rows, int64_t cols, bool transposed, int64_t ld,
+                               int64_t first) {
+    const int64_t width = (cols + 3) / 4;
+    std::vector<Columns> matrix(static_cast<size_t>(rows * width));
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t col = 0; col < cols; col++)
+            matrix[size_t(row * width + col / 4)][col % 4] =
+                double(load(data, dtype, first + (transposed ? col * ld + row : row * ld + col)));
+    return matrix;
+}
+
+// sums (width) = row (K) b (K, width), added up in the order of k. Most of what emulated models compute.
+EMULATOR_UNBOUNDED void multiply_row(Columns* sums, const double* row, const Columns* b, int64_t K, int64_t width) {
+    for (int64_t j = 0; j < width; j++) sums[j] = Columns{};
+    for (int64_t k = 0; k < K; k++)
+        for (int64_t j = 0; j < width; j++) sums[j] += row[k] * b[k * width + j];
+}
+
 void multiply(const MatmulCall& call, void* out, const void* a, const void* b, const void* bias, void* aux,
-              const void* addend) {
+              const void* addend, const OperandScales& scales) {
     const int64_t lda = call.lda ? call.lda : call.transpose_a ? call.m : call.k;
     const int64_t ldb = call.ldb ? call.ldb : call.transpose_b ? call.k : call.n;
     const int64_t ldo = call.ldo ? call.ldo : call.n, ld_aux = call.ld_aux ? call.ld_aux : call.n;
     const int64_t stride_a = call.stride_a ? call.stride_a : (call.transpose_a ? call.k : call.m) * lda;
     const int64_t stride_b = call.stride_b ? call.stride_b : (call.transpose_b ? call.n : call.k) * ldb;
     const int64_t stride_out = call.stride_out ? call.stride_out : call.m * ldo;
-    for (int64_t batch = 0; batch < call.batch; batch++)
-#pragma omp parallel for
-        for (int64_t i = 0; i < call.m; i++)
+    const double scale = scales.a ? double(*scales.a) * double(*scales.b) : 1;
+    const int64_t width = (call.n + 3) / 4, width_a = (call.k + 3) / 4;
+    std::vector<Columns> sums(static_cast<size_t>(width));
+    for (int64_t batch = 0; batch < call.batch; batch++) {
+        const std::vector<Columns> all_a =
+            matrix_of(a, call.a, call.m, call.k, call.transpose_a, lda, batch * stride_a);
+        const std::vector<Columns> all_b =
+            matrix_of(b, call.b, call.k, call.n, call.transpose_b, ldb, batch * stride_b);
+        for (int64_t i = 0; i < call.m; i++) {
+            const auto* const row = reinterpret_cast<const double*>(all_a.data() + i * width_a);
+            multiply_row(sums.data(), row, all_b.data(), call.k, width);
             for (int64_t j = 0; j < call.n; j++) {
-                double sum = 0;
-                for (int64_t k = 0; k < call.k; k++)
-                    sum += double(load(a, call.a, batch * stride_a + (call.transpose_a ? k * lda + i : i * lda + k))) *
-                           double(load(b, call.b, batch * stride_b + (call.transpose_b ? j * ldb + k : k * ldb + j)));
                 const int64_t at = batch * stride_out + i * ldo + j, at_aux = i * ld_aux + j;
-                double x = double(call.alpha) * sum;
+                double x = double(call.alpha) * scale * sums[size_t(j / 4)][j % 4];
                 if (call.accumulate) x += double(call.beta) * double(load(addend ? addend : out, call.out, at));
                 if (has_bias(call.epilogue)) x += double(load(bias, call.out, j));
                 if (call.epilogue == Epilogue::gelu_aux || call.epilogue == Epilogue::gelu_aux_bias) {
@@ -55,6 +85,8 @@ void multiply(const MatmulCall& call, void* out, const void* a, const void* b, c
                 if (call.epilogue == Epilogue::dgelu) x *= gelu_derivative(double(load(aux, call.out, at_aux)));
                 store(out, call.out, at, x);
             }
+        }
+    }
 }
 
 }  // namespace
@@ -65,11 +97,13 @@ CublasLt::CublasLt(Cuda&, const std::string&) {}
 CublasLt::~CublasLt() = default;
 
 void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias,
-                   void* aux, const void* addend) {
+                   void* aux, const void* addend, const OperandScales& scales) {
     column_major(call);  // the same checks as the real one's
     for (const void* pointer : {static_cast<const void*>(out), a, b, static_cast<const void*>(aux), addend})
         ensure(reinterpret_cast<uintptr_t>(pointer) % 16 == 0);
-    emulator::submit(cuda.stream, [=] { multiply(call, out, a, b, bias, aux, addend); });
+    ensure(out != a && out != b);  // which would not show here
+    ensure(is_fp8(call.a) == (scales.a != nullptr) && is_fp8(call.a) == (scales.b != nullptr));
+    emulator::submit(cuda.stream, [=] { multiply(call, out, a, b, bias, aux, addend, scales); });
 }
 
 bool CublasLt::supports(Cuda&, const MatmulCall&) { return true; }

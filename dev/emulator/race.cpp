@@ -36,6 +36,19 @@ struct Cell {
 constexpr uintptr_t kCellBytes = 2, kPageBytes = 4096;  // a bf16 a cell
 std::unordered_map<uintptr_t, std::vector<Cell>> pages;
 
+// Most accesses are to the page of the one before.
+Cell& cell_at(uintptr_t address) {
+    static uintptr_t number = UINTPTR_MAX;
+    static Cell* page = nullptr;
+    if (number != address / kPageBytes) {
+        number = address / kPageBytes;
+        std::vector<Cell>& cells = pages[number];
+        if (cells.empty()) cells.resize(kPageBytes / kCellBytes);
+        page = cells.data();
+    }
+    return page[address % kPageBytes / kCellBytes];
+}
+
 // What a thread had seen when it released, after a fence, through an atomic; and who acquired it when.
 struct Release {
     uint32_t block, barriers;
@@ -124,9 +137,7 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
     stamp.syncwarps = race_clock.syncwarps[thread->warp], stamp.thread = uint16_t(thread->number);
     stamp.atomic = atomic;
     for (uintptr_t at = address / kCellBytes * kCellBytes; at < address + bytes; at += kCellBytes) {
-        std::vector<Cell>& page = pages[at / kPageBytes];
-        if (page.empty()) page.resize(kPageBytes / kCellBytes);
-        Cell& cell = page[at % kPageBytes / kCellBytes];
+        Cell& cell = cell_at(at);
         if (!ordered(cell.write, atomic, shared))
             report(write ? "write after write" : "read after write", cell.write, code, shared);
         for (const Stamp* read : {&cell.read, &cell.read_elsewhere})

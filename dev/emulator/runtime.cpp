@@ -3,6 +3,10 @@ The CUDA runtime's functions on the host. A stream is a queue; by default its wo
 nothing is done before somebody waits for it: host code that reads a result too early, or changes a buffer that a copy
 has yet to read, is found out that way. An error of a kernel is thrown by the launch; with lazy streams whoever waits
 gets it as a status, with its text in cudaGetErrorString(), and what was queued behind the kernel is dropped.
+
+A stream may have to wait, for another one or for stall(): it stays where it is then, and every call that concerns it
+tries again. Whoever waits on the host for what does not come gets an error instead of a hang. Threads may take turns;
+each call is one turn.
 */
 #include <cuda_runtime_api.h>
 #include <algorithm>
@@ -11,6 +15,8 @@ gets it as a status, with its text in cudaGetErrorString(), and what was queued 
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -25,55 +31,92 @@ namespace emulator {
 
 void submit(cudaStream_t stream, std::function<void()> work);
 
-struct Stream {
-    std::deque<std::function<void()>> queue;
+// One record of an event. Who waits for it keeps it, whatever becomes of the event and of its stream.
+struct Moment {
+    Stream* stream = nullptr;
+    bool reached = true;
+    std::chrono::steady_clock::time_point when{};
+};
+struct Event {
+    std::shared_ptr<Moment> last = std::make_shared<Moment>();
 };
 
-struct Event {
-    Stream* stream = nullptr;
-    int recorded = 0, reached = 0;  // records in all, and the last of them that the stream has come to
-    std::chrono::steady_clock::time_point when{};
+struct Stream {
+    std::deque<std::function<bool()>> queue;  // each says whether it is done; if not, it is asked again later
+    bool draining = false;
+    bool stalled = false;
 };
 
 static std::set<Stream*> streams;
 static std::string kernel_error;
+static std::recursive_mutex turn;
+struct Turn {
+    std::lock_guard<std::recursive_mutex> lock{turn};
+};
 
-// Carries out what is queued, as long as `more`.
+// Carries out what is queued, as long as it can and `more`. A stream that is at it already stays where it is.
+template <class More>
+static void advance(Stream* stream, More more) {
+    while (more() && streams.count(stream) && !stream->draining && !stream->stalled && !stream->queue.empty()) {
+        stream->draining = true;
+        try {
+            const bool done = stream->queue.front()();
+            stream->draining = false;
+            if (!done) return;
+        } catch (...) {
+            stream->draining = false;
+            stream->queue.clear();
+            throw;
+        }
+        stream->queue.pop_front();
+    }
+}
 template <class More>
 static cudaError_t drain(Stream* stream, More more) {
-    while (stream && !stream->queue.empty() && more()) {
-        const std::function<void()> work = std::move(stream->queue.front());
-        stream->queue.pop_front();
-        try {
-            work();
-        } catch (const Error& error) {
-            kernel_error = error.what();
-            stream->queue.clear();
-            return cudaErrorLaunchFailure;
-        }
+    try {
+        advance(stream, more);
+    } catch (const Error& error) {
+        kernel_error = error.what();
+        return cudaErrorLaunchFailure;
     }
     return cudaSuccess;
 }
-static cudaError_t drain(Stream* stream) {
-    return drain(stream, [] { return true; });
+static cudaError_t never() {
+    kernel_error = "the host waits for a stream that waits for what does not come";
+    return cudaErrorLaunchFailure;
 }
-static cudaError_t drain_until(Event* event, int record) {
-    return drain(event->stream, [=] { return event->reached < record; });
+static cudaError_t drain(Stream* stream) {
+    const cudaError_t status = drain(stream, [] { return true; });
+    return status == cudaSuccess && streams.count(stream) && !stream->queue.empty() ? never() : status;
+}
+
+static void enqueue(cudaStream_t stream, std::function<bool()> work) {
+    const Turn own;
+    stream->queue.push_back(std::move(work));
+    if (!options().lazy_streams) advance(stream, [] { return true; });
 }
 
 void submit(cudaStream_t stream, std::function<void()> work) {
-    if (stream && options().lazy_streams)
-        stream->queue.push_back(std::move(work));
+    if (stream)
+        enqueue(stream, [work = std::move(work)] { return work(), true; });
     else
         work();
 }
 
+void stall(cudaStream_t stream, bool stalled) {
+    const Turn own;
+    stream->stalled = stalled;
+}
+
 }  // namespace emulator
 
+using emulator::drain;
 using emulator::Event;
+using emulator::Moment;
 using emulator::options;
 using emulator::Stream;
 using emulator::submit;
+using emulator::Turn;
 
 const char* cudaGetErrorString(cudaError_t status) {
     switch (status) {
@@ -131,6 +174,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+    const Turn own;
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     if (bytes > free) return cudaErrorMemoryAllocation;
@@ -140,13 +184,11 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+    const Turn own;
     const auto found = emulator::allocations.find({data, 0});
     if (!data) return cudaSuccess;
     if (found == emulator::allocations.end()) return cudaErrorInvalidValue;
     emulator::used_bytes -= found->bytes;
-#ifdef ANVIL_MSAN
-    __msan_unpoison(data, found->bytes);  // the host's heap is not watched
-#endif
     emulator::allocations.erase(found);
     std::free(data);
     return cudaSuccess;
@@ -178,25 +220,46 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
 
 // ---- streams and events ------------------------------------------------------------------------------------------
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+    const Turn own;
     *stream = new Stream;
     emulator::streams.insert(*stream);
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    return *least = 0, *greatest = -5, cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+    if (priority < -5 || priority > 0) return cudaErrorInvalidValue;
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+// What was given to it is still done.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    const Turn own;
+    drain(stream);
     emulator::streams.erase(stream);
     delete stream;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return emulator::drain(stream); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    const Turn own;
+    return drain(stream);
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    const Turn own;
+    return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaDeviceSynchronize() {
+    const Turn own;
     cudaError_t status = cudaSuccess;
     for (Stream* stream : emulator::streams)
-        if (const cudaError_t own = emulator::drain(stream); own != cudaSuccess) status = own;
+        if (const cudaError_t result = drain(stream); result != cudaSuccess) status = result;
     return status;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    submit(stream, [=, record = event->recorded] {
-        if (emulator::drain_until(event, record) != cudaSuccess) throw Error(kExitInternal, emulator::kernel_error);
+    const Turn own;
+    emulator::enqueue(stream, [moment = event->last] {
+        emulator::advance(moment->stream, [&] { return !moment->reached; });
+        return moment->reached;
     });
     return cudaSuccess;
 }
@@ -204,23 +267,31 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new Event, cud
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    event->stream = stream;
-    submit(stream, [=, record = ++event->recorded] {
-        event->reached = record;
-        event->when = std::chrono::steady_clock::now();
+    const Turn own;
+    event->last = std::make_shared<Moment>(Moment{stream, false});
+    submit(stream, [moment = event->last] {
+        moment->reached = true;
+        moment->when = std::chrono::steady_clock::now();
     });
     return cudaSuccess;
 }
 // Each question lets the stream do one thing more, or a loop of questions would have no end.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-    if (event->reached == event->recorded) return cudaSuccess;
+    const Turn own;
+    if (event->last->reached) return cudaSuccess;
     bool first = true;
-    const cudaError_t status = emulator::drain(event->stream, [&] { return std::exchange(first, false); });
+    const cudaError_t status = drain(event->last->stream, [&] { return std::exchange(first, false); });
     return status == cudaSuccess ? cudaErrorNotReady : status;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return emulator::drain_until(event, event->recorded); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    const Turn own;
+    const std::shared_ptr<Moment> moment = event->last;
+    const cudaError_t status = drain(moment->stream, [&] { return !moment->reached; });
+    return status == cudaSuccess && !moment->reached ? emulator::never() : status;
+}
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
-    if (begin->reached < begin->recorded || end->reached < end->recorded) return cudaErrorNotReady;
-    *ms = std::chrono::duration<float, std::milli>(end->when - begin->when).count();
+    const Turn own;
+    if (!begin->last->reached || !end->last->reached) return cudaErrorNotReady;
+    *ms = std::chrono::duration<float, std::milli>(end->last->when - begin->last->when).count();
     return cudaSuccess;
 }

@@ -115,6 +115,10 @@ inline uint32_t __ballot_sync(uint32_t mask, int p, EMULATOR_SITE) {
     return emulator::warp_reduce("__ballot_sync", EMULATOR_HERE, mask, p ? 1u << emulator::current.thread->lane : 0u,
                                  [](uint32_t a, uint32_t b) { return a | b; });
 }
+inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t x, EMULATOR_SITE) {
+    return emulator::warp_reduce("__reduce_add_sync", EMULATOR_HERE, mask, x,
+                                 [](uint32_t a, uint32_t b) { return a + b; });
+}
 
 // ---- atomics: relaxed, until the thread has called __threadfence ------------------------------------------------
 namespace emulator {

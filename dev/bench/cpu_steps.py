@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Runs dev/bench/cpu_steps.cu, training steps on the CPU op by op beside the machine's limits, and writes the table.
+
+    make bench-cpu                              everything, some minutes; BENCH_ARGS='--models small --rounds 1': less
+    python3 dev/bench/cpu_steps.py --page-only  the table anew from the results there are
+    python3 dev/bench/cpu_steps.py --check      exit code 1 if the page is not what they give
+
+Prints all that the program finds, for each round. Of the rounds of a model and type the one in the middle counts, by the
+part of the roofline that it reaches. How many cores others used meanwhile is measured too. Writes
+doc/results/cpu-steps.json, where new results replace older ones of the same model and type, and the section between the
+markers of doc/performance.md. Needs Python 3 and nothing else.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from against_pytorch import CONFIGS, facts, start  # noqa: E402
+from bench_scaling import NOT_MEASURED, PAGE, UserError, busy_s, renew_page  # noqa: E402
+
+RESULTS = ROOT / "doc/results/cpu-steps.json"
+MARKERS = "<!-- steps on the CPU: dev/bench/cpu_steps.py -->\n", "<!-- end of steps on the CPU -->\n"
+GOALS = {"fp32": 70, "bf16": 45}  # percent of the roofline
+DTYPES = list(GOALS)
+
+# What the parts of a step are called, by how their ops' names begin.
+PARTS = {"products": ("matmul",), "attention": ("attention",), "optimizer": ("adamw", "add_squares", "fill_zero")}
+
+
+def roofline_ms(result):
+    return result["arithmetic_ms"] + result["update_ms"] + result["copy_ms"]
+
+
+def reached(result):
+    return 100 * roofline_ms(result) / result["ms"]
+
+
+def measure(args, model, dtype):
+    """One run of the program."""
+    with tempfile.TemporaryDirectory(prefix="cpu_steps-") as folder:
+        found = pathlib.Path(folder) / "json"
+        flags = {"model": model, "dtype": dtype, "threads": args.threads, "seconds": args.seconds, "json": found}
+        begin, busy = time.monotonic(), busy_s()
+        process = start(shlex.split(args.program) + [f"--{name}={value}" for name, value in flags.items()], args.threads)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        others = busy_s() - busy - used.ru_utime - used.ru_stime
+        if process.returncode != 0:
+            raise UserError(f"{args.program}: exit code {process.returncode}")
+        result = json.loads(found.read_text(encoding="utf-8"))
+    return facts(args) | result | {"others": max(0.0, others / (time.monotonic() - begin))}
+
+
+def where(result):
+    """Of each part of a step its share of the time, and of what is arithmetic the part of the peak."""
+    left, texts = 100.0, []
+    for part, names in PARTS.items():
+        ops = [op for op in result["ops"] if op["op"].startswith(names)]
+        ms, flops = sum(op["ms"] for op in ops), sum(op["flops"] for op in ops)
+        text = f"{part} {100 * ms / result['ms']:.0f} %"
+        if part != "optimizer":
+            text += f" at {100 * flops / (ms * 1e-3) / result['peak']:.0f} % of the peak"
+        texts.append(text)
+        left -= 100 * ms / result["ms"]
+    return ", ".join([*texts, f"the rest {max(0.0, left):.0f} %"])
+
+
+def page_text(results):
+    if not results:
+        return NOT_MEASURED
+    first = results[0]
+    text = f"{first['machine']}, {first['threads']} threads, {first['date']}:\n\n"
+    text += "| model | type | tok/s | ms a step | roofline: FLOPs + update + other memory, ms | reached | goal | where the time "
+    text += "goes |\n|---|---" + "|--:" * 5 + "|---|\n"
+    for r in results:
+        goal = GOALS[r["dtype"]]
+        cells = [r["config"], r["dtype"], f"{r['tokens'] / r['ms'] * 1e3:.0f}", f"{r['ms']:.1f}",
+                 f"{r['arithmetic_ms']:.1f} + {r['update_ms']:.1f} + {r['copy_ms']:.1f}", f"{reached(r):.0f} %",
+                 f"{goal} %: {'met' if reached(r) >= goal else '**missed**'}", where(r)]  # fmt: skip
+        text += "| " + " | ".join(cells) + " |\n"
+
+    def span(key, dtype=None):
+        values = sorted(r[key] / 1e9 for r in results if dtype in (None, r["dtype"]))
+        return f"{values[0]:.0f} to {values[-1]:.0f}"
+
+    limits = [f"{span('peak', dtype)} GFLOP/s in {dtype}" for dtype in DTYPES if any(r["dtype"] == dtype for r in results)]
+    text += f"\nLimits in the same minutes: {', '.join(limits)}, {span('copy')} GB/s copied, {span('update')} GB/s updated in "
+    text += f"place. Others used {max(r['others'] for r in results):.2f} cores of {first['cores']} at most."
+    text += "".join(sorted({f" {r['note']}." for r in results if r["note"]}))
+    return text + "\n"
+
+
+def save(path, results, new):
+    kept = {(r["config"], r["dtype"]): r for r in [*results, new]}
+    results[:] = [kept[key] for key in ((config, dtype) for config in CONFIGS for dtype in DTYPES) if key in kept]
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default="build/cpu/bench/cpu_steps", help="a command")
+    parser.add_argument("--models", default=",".join(CONFIGS))
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4, help="of each run's steps")
+    parser.add_argument("--note", default="", help="a sentence about the measurement, for under the table")
+    parser.add_argument("--json", type=pathlib.Path, default=RESULTS, metavar="OUT")
+    parser.add_argument("--page", type=pathlib.Path, default=PAGE)
+    parser.add_argument("--page-only", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    args.models, args.dtypes = args.models.split(","), args.dtypes.split(",")
+    if not set(args.models) <= set(CONFIGS) or not set(args.dtypes) <= set(DTYPES) or args.rounds < 1:
+        parser.error(f"expected --models of {','.join(CONFIGS)}, --dtypes of {','.join(DTYPES)} and a round or more")
+    return args
+
+
+def main():
+    args = parse_args()
+    try:
+        results = json.loads(args.json.read_text(encoding="utf-8")) if args.json.is_file() else []
+        for model in [] if args.page_only or args.check else args.models:
+            rounds = [[measure(args, model, dtype) for dtype in args.dtypes] for _ in range(args.rounds)]
+            for of_dtype in zip(*rounds):
+                save(args.json, results, sorted(of_dtype, key=reached)[len(of_dtype) // 2])
+        renew_page(args, page_text(results), "dev/bench/cpu_steps.py", MARKERS)
+    except (UserError, OSError, subprocess.SubprocessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

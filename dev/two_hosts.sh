@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# Training on two machines, on one: a walk-through of a CPU run whose two hosts are network namespaces, joined by a line
+# of 1 Gbit/s, each with half of the cores.
+#
+#   dev/two_hosts.sh [--rate RATE] [--steps N]       1gbit (as tc writes it) and 20 steps by default; about a minute
+#
+# It measures collectives between the hosts, then trains, and prints what the exchange of gradients and weights should
+# take by bytes and rate beside what it took, and the bytes on the line beside those that must cross it. Then it keeps one
+# host's cores busy, and the trainer must warn that this rank is slow. mpirun reaches the second host by a command of our
+# own in place of ssh. Needs root, Linux with network namespaces and tc's token bucket, Open MPI, and ./train_gpt and
+# data/tokenize as built by make ($ANVIL_PROGRAMS: where they lie). Nothing of it stays: neither interfaces nor files.
+# Exit code 2: something is missing here, and says what; 1: the run went wrong.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() { # CODE MESSAGE
+    echo "error: $2" >&2
+    exit "$1"
+}
+
+rate=1gbit steps=20
+while [ $# -gt 0 ]; do
+    case $1 in
+        --rate) rate=${2-} && shift ;;
+        --steps) steps=${2-} && shift ;;
+        -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
+        *) fail 2 "$1: expected --rate RATE or --steps N" ;;
+    esac
+    shift || break
+done
+case $rate in
+    *[0-9]gbit) bits_per_s=${rate%gbit}000000000 ;;
+    *[0-9]mbit) bits_per_s=${rate%mbit}000000 ;;
+    *) bits_per_s= ;;
+esac
+[[ $bits_per_s =~ ^[1-9][0-9]*$ ]] || fail 2 "--rate '$rate': expected a whole number of gbit or mbit, such as 1gbit"
+[[ $steps =~ ^[0-9]+$ ]] && [ "$steps" -ge 10 ] || fail 2 "--steps '$steps': expected a number of 10 or more"
+
+programs=${ANVIL_PROGRAMS:-./}
+train=$(realpath -q "${programs}train_gpt") && [ -x "$train" ] || fail 2 "${programs}train_gpt is missing: run make"
+tokenize=${programs}data/tokenize
+[ -x "$tokenize" ] || fail 2 "$tokenize is missing: run make"
+for tool in ip:iproute2 tc:iproute2 mpirun:openmpi-bin taskset:util-linux unshare:util-linux; do
+    command -v "${tool%:*}" >/dev/null || fail 2 "${tool%:*} is missing: install ${tool#*:}"
+done
+[ "$(id -u)" = 0 ] || fail 2 "network namespaces need root: run this with sudo"
+
+# ---- two hosts and a line ----------------------------------------------------------------------------------------
+
+scratch=$(mktemp -d)
+name=anvil-$$
+hosts=("$name-a" "$name-b")
+addresses=(10.213.77.1 10.213.77.2)
+busy=()
+cleanup() {
+    trap '' INT TERM HUP
+    [ ${#busy[@]} = 0 ] || kill "${busy[@]}" 2>/dev/null || true
+    for host in "${hosts[@]}"; do
+        for pid in $(ip netns pids "$host" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || true; done
+        ip netns del "$host" 2>/dev/null || true # and the interface in it
+    done
+    rm -rf "$scratch"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM HUP
+
+set_up() {
+    for host in "${hosts[@]}"; do ip netns add "$host" && ip -n "$host" link set lo up || return 1; done
+    ip -n "${hosts[0]}" link add line type veth peer name line netns "${hosts[1]}" || return 1
+    for i in 0 1; do
+        ip -n "${hosts[i]}" addr add "${addresses[i]}/24" dev line && ip -n "${hosts[i]}" link set line up &&
+            tc -n "${hosts[i]}" qdisc add dev line root tbf rate "$rate" burst 256kb latency 2ms || return 1
+    done
+}
+why=$(set_up 2>&1) || fail 2 "this kernel or container gives no network namespaces with a shaped line: ${why//$'\n'/; }"
+
+cores=$(nproc)
+if [ "$cores" -ge 2 ]; then
+    threads=$((cores / 2)) cores_of=("0-$((cores / 2 - 1))" "$((cores / 2))-$((cores / 2 * 2 - 1))")
+else
+    threads=1 cores_of=(0 0)
+fi
+
+# on_host NUMBER COMMAND...: with its network, its name and its cores
+cat >"$scratch/on_host" <<SCRIPT
+#!/bin/sh
+number=\$1
+shift
+if [ "\$number" = 0 ]; then host=${hosts[0]} cores=${cores_of[0]}; else host=${hosts[1]} cores=${cores_of[1]}; fi
+exec ip netns exec "\$host" unshare --uts sh -c 'hostname "\$0" && exec "\$@"' "\$host" taskset -c "\$cores" "\$@"
+SCRIPT
+# As mpirun calls ssh: HOST COMMAND. It starts its daemon on the other host so; on its own it needs none.
+cat >"$scratch/agent" <<SCRIPT
+#!/bin/sh
+shift
+exec "$scratch/on_host" 1 sh -c "\$*"
+SCRIPT
+chmod +x "$scratch/on_host" "$scratch/agent"
+printf '%s slots=1\n' "${addresses[@]}" >"$scratch/hostfile"
+
+# One rank on each host, with the output in $scratch/NAME; in the background, so that a signal is heeded at once.
+start() { # NAME FLAGS...
+    local output=$scratch/$1
+    shift
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "$scratch/on_host" 0 \
+        mpirun -np 2 --hostfile "$scratch/hostfile" --map-by node --bind-to none \
+        --mca plm rsh --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include line \
+        --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include line \
+        "$train" --device cpu --dtype fp32 --threads "$threads" "$@" >"$output" 2>&1 </dev/null &
+    running=$!
+}
+finish() { # NAME
+    wait "$running" && return
+    tail -n 20 "$scratch/$1" >&2
+    fail 1 "the run on two hosts failed"
+}
+
+echo "== two hosts, $threads of $cores cores each, joined at $rate"
+"$tokenize" --stories 200000 --tokenizer char --out "$scratch/data" >/dev/null
+model=(--train-data "$scratch/data/train_*.bin" --val-data '' --num-layers 4 --num-heads 4 --channels 256 --seq-len 64
+    --warmup-steps 0 --learning-rate 1e-3 --sample-tokens 0 --checkpoint-every 0)
+
+echo "== collectives between them"
+start collectives --bench-comm --bench-comm-mib 16
+finish collectives
+sed -n '/^shared memory/p; /^|/p' "$scratch/collectives"
+
+echo "== training"
+# Bytes that the first host has sent, as a process there sees it, and steps that are over. No program is started: on a busy
+# machine that takes as long as a step.
+sent() {
+    local words
+    while read -r -a words; do [ "${words[0]}" != line: ] || bytes=${words[9]}; done <"/proc/$running/net/dev"
+}
+logged() {
+    local text
+    over=0
+    while read -r text; do [[ $text != '{"type":"step"'* ]] || over=$((over + 1)); done <"$scratch/train/log.jsonl"
+}
+start training "${model[@]}" --batch-size 4 --steps "$steps" --check-replicas 0 --out-dir "$scratch/train"
+# The bytes between two moments: the exchange of a step comes after its compute, so one has hardly begun when the log has
+# just got a line.
+marks=() last=0
+while kill -0 "$running" 2>/dev/null; do
+    if logged 2>/dev/null && [ "$over" -gt "$last" ] && sent 2>/dev/null; then
+        last=$over
+        marks+=("$over $bytes")
+    fi
+    sleep 0.01
+done
+finish training
+[ ${#marks[@]} -ge 4 ] || fail 1 "this machine is too busy to watch the line: only ${#marks[@]} steps were seen in time"
+grep -E '^(model|data|ranks):|^ *[0-9]+ ranks' "$scratch/training" || true
+python3 - "$scratch/train/log.jsonl" "$scratch/training" "$bits_per_s" "${marks[1]}" "${marks[-2]}" <<'PYTHON'
+import json, re, statistics, sys
+log, output, bits_per_s, first, last = sys.argv[1:]
+steps = [record for record in map(json.loads, open(log, encoding="utf-8")) if record["type"] == "step"][3:]
+parameters = float(re.search(r"model: ([\d.]+)M parameters", open(output, encoding="utf-8").read())[1]) * 1e6
+# Of each of two buffers, a host sends the half that is the other's: of gradients, then of weights, 4 bytes each.
+sent = 2 * 4 * parameters / 2
+(step_a, bytes_a), (step_b, bytes_b) = (map(int, mark.split()) for mark in (first, last))
+on_line = (bytes_b - bytes_a) / (step_b - step_a)
+seconds = 8 * sent / float(bits_per_s)
+measured = statistics.median(step["comm_ms"] for step in steps)
+print(f"""
+| of a step, median of {len(steps)} | computed | measured |
+|---|--:|--:|
+| bytes that a host sends, MB | {sent / 1e6:.2f} | {on_line / 1e6:.2f} |
+| reduce-scatter and all-gather, ms | {seconds * 1e3:.1f} | {measured:.1f} |
+| the whole step, ms | | {statistics.median(step["ms"] for step in steps):.1f} |
+
+computed: parameters x 4 bytes x (hosts - 1) / hosts, twice, and that over the rate of the line. Measured on the line:
+headers and acknowledgements as well; ms: as the trainer logs it on rank 0, waiting for the other rank included.""")
+PYTHON
+
+echo "== a straggler: another program on the second host's cores"
+if [ "$cores" -lt 2 ]; then
+    echo "left out: it takes two cores"
+    exit 0
+fi
+for ((i = 0; i < 6 * threads; i++)); do
+    # In sessions of their own, which the scheduler gives as much as the rank.
+    setsid taskset -c "${cores_of[1]}" sh -c 'while :; do :; done' &
+    busy+=($!)
+done
+start straggler "${model[@]}" --batch-size 8 --steps "$steps" --check-replicas 10 --out-dir "$scratch/slow"
+finish straggler
+grep -m 1 'rank 1 is slow' "$scratch/straggler" || fail 1 "no warning named rank 1, which was slow"

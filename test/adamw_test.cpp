@@ -9,7 +9,7 @@ struct Case {
     AdamWStep hyper;
 };
 
-// As in scripts/make_fixtures.py
+// As in scripts/optimizer_fixtures.py
 static Case test_case(int i) {
     return std::vector<Case>{
         {"one",
@@ -105,7 +105,7 @@ TEST_CASE("adamw as the device decided: the same bits, or nothing at all", "[ada
     const auto decided = [&](int32_t applied) {
         const StepScalars s{.grad_scale = step.grad_scale, .updates = step.step, .applied = applied};
         Guarded param(start), m(start_m), v(start_v);
-        adamw_update(cpu, param, nullptr, m, v, grad.data(), int64_t(n), hyper, &s);
+        adamw_update(cpu, param.data(), nullptr, m, v, grad.data(), int64_t(n), hyper, &s);
         return std::vector{param.get(), m.get(), v.get()};
     };
     Guarded param(start), m(start_m), v(start_v);
@@ -115,4 +115,53 @@ TEST_CASE("adamw as the device decided: the same bits, or nothing at all", "[ada
     check_equal("m", applied[1], m.get());
     check_equal("v", applied[2], v.get());
     CHECK((same_bits(skipped[0], start) && same_bits(skipped[1], start_m) && same_bits(skipped[2], start_v)));
+}
+
+TEST_CASE("adamw beside masters: they have a float weight's bits, and the weight is what they round to", "[adamw]") {
+    const size_t n = GENERATE(size_t(1), size_t(5), size_t(50001));
+    const Floats start = randn(n, 1);
+    const AdamWHyper hyper{.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const auto after_steps = [&]<class T>(Cpu& cpu, T) {
+        Guarded<T> param(n);  // NaN: it is written and never read
+        Guarded<float> master(start), m(n, 0), v(n, 0);
+        for (const int64_t step : {1, 2, 1000}) {
+            const StepScalars s{.grad_scale = step == 2 ? 0.37 : 1, .updates = step, .applied = 1};
+            const Floats grad = randn(n, uint64_t(step), 0.3f);
+            if constexpr (std::is_same_v<T, float>)
+                adamw_update(cpu, master.data(), nullptr, m, v, grad.data(), int64_t(n), hyper, &s);
+            else
+                adamw_update(cpu, param.data(), master, m, v, grad.data(), int64_t(n), hyper, &s);
+        }
+        return std::vector{master.get(), m.get(), v.get(), param.get()};
+    };
+    const auto want = on_any_threads([&](Cpu& cpu) { return after_steps(cpu, float()); });
+    const auto got = on_any_threads([&](Cpu& cpu) { return after_steps(cpu, bf16()); });
+    for (size_t i = 0; i < 3; i++) check_equal("master, m, v", got[i], want[i]);
+    check_equal("param", got[3], rounded<bf16>(want[0]));
+}
+
+TEST_CASE("adamw beside masters: a step that is not applied changes nothing", "[adamw]") {
+    const size_t n = 37;
+    const Floats param = rounded<bf16>(randn(n, 1)), start = randn(n, 2), grad(n, std::nanf(""));
+    const StepScalars s{.updates = 3, .applied = 0};
+    Cpu cpu(1);
+    Guarded<bf16> weight(param);
+    Guarded<float> master(start), m(start), v(start);
+    adamw_update(cpu, weight.data(), master, m, v, grad.data(), int64_t(n), AdamWHyper{1, 0.9, 0.95, 1e-8, 0.1}, &s);
+    check_equal("param", weight.get(), param);
+    for (Guarded<float>* state : {&master, &m, &v}) check_equal("state", state->get(), start);
+}
+
+TEST_CASE("adamw wants a master exactly for rounded weights", "[adamw]") {
+    Cpu cpu(1);
+    const StepScalars s{.applied = 1};
+    Floats x(4, 1);
+    std::vector<bf16> param(4);
+    const auto refused = [&](auto* weight, float* master) {
+        return contains(
+            error_of([&] { adamw_update(cpu, weight, master, x.data(), x.data(), x.data(), 4, AdamWHyper{}, &s); }),
+            "master");
+    };
+    CHECK(refused(param.data(), nullptr));
+    CHECK(refused(x.data(), x.data()));
 }

@@ -13,11 +13,14 @@ static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, cons
     Cuda cuda;
     cuda.attention = kernels;
     const OnDevice<T> d_qkv(cuda, qkv), d_dout(cuda, dout);
+    const OnDevice<int32_t> d_starts(cuda, sizes.document_starts());
+    AttentionShape shape = sizes;
+    if (!sizes.documents.empty()) shape.starts = d_starts.data;
     return twice_the_same([&] {
         OnDevice<T> d_out(cuda, sizes.out()), d_dqkv(cuda, sizes.qkv());
         OnDevice<float> d_lse(cuda, sizes.lse());
-        attention_forward(cuda, d_out.data, d_lse.data, d_qkv.data, sizes);
-        attention_backward(cuda, d_dqkv.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, sizes);
+        attention_forward(cuda, d_out.data, d_lse.data, d_qkv.data, shape);
+        attention_backward(cuda, d_dqkv.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, shape);
         return std::vector{d_out.get(), d_lse.get(), d_dqkv.get()};
     });
 }
@@ -44,6 +47,82 @@ TEMPLATE_TEST_CASE("attention's kernels are right for every group of heads", "[a
     const auto [NH, NKV] = GENERATE(table<int, int>({{2, 1}, {2, 2}, {4, 1}, {4, 2}}));
     const int64_t window = GENERATE(-1, 20);
     check_attention_on_device<TestType>({{2, 70, NH, NKV, 64, window, 0.25f}});
+}
+
+// Documents of one token, of two, of odd lengths, that end with a tile of 32, 64 or 128 or beside it, and one that is
+// the row; B and NH of more than one, so that rows and heads are told apart.
+TEMPLATE_TEST_CASE("attention's kernels are right among documents", "[attention]" ON_DEVICE, bf16, float) {
+    const int64_t T = GENERATE(1, 65, 200);
+    const auto lengths = GENERATE(values<std::vector<int64_t>>({{1}, {1, 2, 29, 33}, {64}, {128, 200}, {97, 2, 150}}));
+    const int64_t window = GENERATE_COPY(-1, 0, T / 4);
+    INFO("documents of " << lengths[0] << " and " << lengths.size() - 1 << " other lengths");
+    check_attention_on_device<TestType>({{2, T, 2, 1, 64, window}, documents_of(2, T, lengths)});
+}
+
+TEST_CASE("attention's kernels are right among documents for heads of 128 in bf16", "[attention]" ON_DEVICE) {
+    const int64_t window = GENERATE(-1, 70);
+    check_attention_on_device<bf16>({{1, 230, 2, 1, 128, window}, documents_of(1, 230, {5, 90, 64, 33})});
+}
+
+TEST_CASE("attention's kernels are right among documents for heads of any multiple of 4 in fp32",
+          "[attention]" ON_DEVICE) {
+    const int64_t HS = GENERATE(4, 20, 128, 256);
+    check_attention_on_device<float>({{1, 90, 2, 1, HS, 30}, documents_of(1, 90, {5, 40, 17})});
+}
+
+// More tiles of 32 queries than lanes in a warp, which look for the last that sees a key.
+TEST_CASE("attention's kernels are right for documents of many tiles", "[attention]" ON_DEVICE) {
+    const auto lengths = GENERATE(values<std::vector<int64_t>>({{20, 5000}, {20, 1085, 500}}));
+    check_attention_on_device<float>({{1, 1200, 1, 1, 4}, documents_of(1, 1200, lengths)});
+}
+
+// A document that begins with a block of 128 queries is worked on in the same tiles as a row of its own.
+TEMPLATE_TEST_CASE("attention's kernels: documents in a row are rows of their own", "[attention]" ON_DEVICE, bf16,
+                   float) {
+    const Sizes packed{{1, 300, 2, 1, 64}, documents_of(1, 300, {128, 172})};
+    const Floats qkv = rounded<TestType>(randn(packed.qkv(), 1)), dout = rounded<TestType>(randn(packed.out(), 2));
+    const auto got = attention<TestType>(packed, qkv, dout);
+    for (const auto& [first, length] : std::vector<std::pair<int64_t, int64_t>>{{0, 128}, {128, 172}}) {
+        const auto part = [first = first, length = length](const Floats& x, int64_t row) {
+            return Floats(x.begin() + first * row, x.begin() + (first + length) * row);
+        };
+        const Sizes alone{{1, length, 2, 1, 64}};
+        const int64_t row = alone.row(), out_row = alone.NH * alone.HS;
+        const auto want = attention<TestType>(alone, part(qkv, row), part(dout, out_row));
+        check_equal("out", part(got[0], out_row), want[0]);
+        check_equal("dqkv", part(got[2], row), want[2]);
+    }
+}
+
+// With equal scores and values and gradients that are rows of the identity, the weights can be read off
+// (test/attention_test.cpp).
+template <class T>
+static void check_pairs(const Sizes& s) {
+    Floats qkv(s.qkv(), 0), dout(s.out(), 0);
+    for (int64_t t = 0; t < s.T; t++)
+        qkv[s.at(0, t, 1, 0) + size_t(t)] = qkv[s.at(0, t, 2, 0) + size_t(t)] = dout[size_t(t * s.HS + t)] = 1;
+    const auto got = attention<T>(s, qkv, dout);
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < s.T; t++) {
+        int64_t keys = 0;
+        for (int64_t key = 0; key < s.T; key++) keys += s.sees(0, t, key);
+        for (int64_t key = 0; key < s.T; key++) {
+            const bool sees = s.sees(0, t, key);
+            wrong += (got[0][size_t(t * s.HS + key)] != 0) != sees;
+            wrong += (got[2][s.at(0, key, 2, 0) + size_t(t)] != 0) != sees;
+            wrong += (got[2][s.at(0, t, 0, 0) + size_t(key)] != 0) != (sees && keys > 1);
+        }
+    }
+    INFO("T=" << s.T << " window=" << s.window << (s.documents.empty() ? "" : ", documents"));
+    CHECK(wrong == 0);
+}
+TEST_CASE("attention's kernels see the pairs of the mask and no others", "[attention]" ON_DEVICE) {
+    const int64_t window = GENERATE(-1, 0, 1, 31, 32, 63, 64, 127, 128);
+    const bool documents = GENERATE(false, true);
+    const auto numbers = [&](int64_t T) { return documents ? documents_of(1, T, {33, 3, 1, 28, 15}) : Ints{}; };
+    check_pairs<bf16>({{1, 128, 1, 1, 128, window, 1}, numbers(128)});
+    check_pairs<bf16>({{1, 64, 1, 1, 64, window, 1}, numbers(64)});
+    check_pairs<float>({{1, 128, 1, 1, 128, window, 1}, numbers(128)});
 }
 
 TEST_CASE("attention's kernels are right for heads of 128 in bf16", "[attention]" ON_DEVICE) {
@@ -154,6 +233,19 @@ TEMPLATE_TEST_CASE("attention's kernels hand a NaN on", "[attention]" ON_DEVICE,
     CHECK(count_not_finite(Floats(got[2].begin() + int64_t(s.at(1, 0, 0, 0)), got[2].end())) > 0);
     CHECK(count_not_finite(Floats(row(0, 0), row(1, 0))) == 0);  // the other sequence
     CHECK(count_not_finite(Floats(got[2].begin(), got[2].begin() + int64_t(s.at(1, 0, 0, 0)))) == 0);
+}
+
+// What the graphs of cuDNN cannot mask is not left to it, and whoever insists is told so.
+TEST_CASE("documents are never cuDNN's", "[attention]" ON_DEVICE) {
+    Cuda cuda;
+    const int32_t starts = 0;
+    AttentionShape shape{1, 256, 2, 2, 64};
+    shape.starts = &starts;  // not read
+    std::string why;
+    CHECK(!cuda.cudnn_attention().supports(shape, &why));
+    CHECK(!takes_cudnn<bf16>(cuda, shape));
+    cuda.attention = AttentionKernels::cudnn;
+    CHECK(error_of([&] { takes_cudnn<bf16>(cuda, shape); }) == "2: --attention cudnn: " + why);
 }
 
 TEST_CASE("attention's kernels refuse shapes that they are not made for", "[attention]" ON_DEVICE) {

@@ -1,6 +1,6 @@
 /*
 A plain attention in double, which test/attention_test.cpp holds against PyTorch: what the ops on every device are held
-against, with bounds for their roundings.
+against, with bounds for their roundings. Which query sees which key is asked of every pair of them.
 */
 #pragma once
 #include <algorithm>
@@ -10,6 +10,23 @@ against, with bounds for their roundings.
 #include "test/testing.h"        // Floats, kEpsF32
 
 struct Sizes : AttentionShape {
+    std::vector<int32_t> documents = {};  // (B, T): the number of each token's document, rising along a row; none: one
+
+    // The definition of what is seen. It knows nothing of `starts`, which is what it tests.
+    bool sees(int64_t b, int64_t t, int64_t s) const {
+        if (!documents.empty() && documents[size_t(b * T + t)] != documents[size_t(b * T + s)]) return false;
+        return s <= t && (window < 0 || t - s <= window);
+    }
+    // What `starts` should be.
+    std::vector<int32_t> document_starts() const {
+        std::vector<int32_t> result;
+        for (size_t i = 0; i < documents.size(); i++)
+            result.push_back(i % size_t(T) == 0                 ? 0
+                             : documents[i] == documents[i - 1] ? result.back()
+                                                                : int32_t(i % size_t(T)));
+        return result;
+    }
+
     size_t out() const { return size_t(B * T * NH * HS); }
     size_t lse() const { return size_t(B * NH * T); }
     size_t qkv() const { return size_t(B * T * row()); }
@@ -19,6 +36,17 @@ struct Sizes : AttentionShape {
         return size_t(((b * T + t) * (NH + 2 * NKV) + heads[which]) * HS);
     }
 };
+
+// Documents of these lengths, over and over; each row begins with the one after that of the row before.
+inline std::vector<int32_t> documents_of(int64_t B, int64_t T, const std::vector<int64_t>& lengths) {
+    std::vector<int32_t> documents;
+    for (int64_t b = 0; b < B; b++)
+        for (int32_t d = 0; int64_t(documents.size()) < (b + 1) * T; d++) {
+            const int64_t left = (b + 1) * T - int64_t(documents.size());
+            documents.insert(documents.end(), size_t(std::min(left, lengths[size_t(b + d) % lengths.size()])), d);
+        }
+    return documents;
+}
 
 // sum of a[i] b[i], and of |a[i] b[i]|
 struct Dot {
@@ -58,10 +86,12 @@ inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
         for (int64_t h = 0; h < s.NH; h++)
             for (int64_t t = 0; t < s.T; t++) {
                 const size_t row = size_t(((b * s.T + t) * s.NH + h) * s.HS), q = s.at(b, t, 0, h);
-                const int64_t first = s.window < 0 ? 0 : std::max<int64_t>(0, t - s.window);
+                std::vector<int64_t> keys;  // that t sees
+                for (int64_t j = 0; j < s.T; j++)
+                    if (s.sees(b, t, j)) keys.push_back(j);
                 std::vector<double> p;
                 double score_units = 0;
-                for (int64_t j = first; j <= t; j++) {
+                for (const int64_t j : keys) {
                     const Dot score(&qkv[q], &qkv[s.at(b, j, 1, h)], s.HS);
                     p.push_back(scale * score.sum);
                     score_units = std::max(score_units, scale * score.magnitude);
@@ -76,8 +106,8 @@ inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
 
                 std::vector<double> o(HS), o_magnitude(HS);
                 for (size_t c = 0; c < HS; c++) {
-                    for (int64_t j = first; j <= t; j++) {
-                        const double term = p[size_t(j - first)] * qkv[s.at(b, j, 2, h) + c];
+                    for (size_t i = 0; i < keys.size(); i++) {
+                        const double term = p[i] * qkv[s.at(b, keys[i], 2, h) + c];
                         o[c] += term, o_magnitude[c] += std::fabs(term);
                     }
                     plain.out[row + c] = float(o[c]);
@@ -87,9 +117,9 @@ inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
                 const double dout_out = Dot(&dout[row], o.data(), s.HS).sum;
                 const double dout_out_magnitude = Dot(&dout[row], o_magnitude.data(), s.HS).magnitude;
                 const double units = (4 + sum_units + 5 * score_units) * kEpsF32;
-                for (int64_t j = first; j <= t; j++) {
-                    const double weight = p[size_t(j - first)];
-                    const size_t k = s.at(b, j, 1, h), v = s.at(b, j, 2, h);
+                for (size_t i = 0; i < keys.size(); i++) {
+                    const double weight = p[i];
+                    const size_t k = s.at(b, keys[i], 1, h), v = s.at(b, keys[i], 2, h);
                     const Dot dp(&dout[row], &qkv[v], s.HS);
                     const double p_bound = weight * units + kSmallest;
                     const double dscore = weight * scale * (dp.sum - dout_out);

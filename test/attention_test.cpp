@@ -6,11 +6,19 @@
 #include "test/op_testing.h"           // on_any_threads, bell
 #include "test/testing.h"
 
-static std::vector<Floats> attention(const Sizes& s, const Floats& qkv, const Floats& dout) {
+template <class T = float>
+static std::vector<Floats> attention(const Sizes& s, const Floats& qkv_values, const Floats& dout_values) {
+    std::vector<T> qkv, dout;
+    for (const float x : qkv_values) qkv.push_back(rounded_value<T>(x));
+    for (const float x : dout_values) dout.push_back(rounded_value<T>(x));
+    const Ints starts = s.document_starts();
+    AttentionShape shape = s;
+    shape.starts = starts.empty() ? nullptr : starts.data();
     return on_any_threads([&](Cpu& cpu) {
-        Guarded out(s.out()), lse(s.lse()), dqkv(qkv.size());
-        attention_forward(cpu, out, lse, qkv.data(), s);
-        attention_backward(cpu, dqkv, dout.data(), out, lse, qkv.data(), s);
+        Guarded<T> out(s.out()), dqkv(qkv.size());
+        Guarded lse(s.lse());
+        attention_forward<T>(cpu, out, lse, qkv.data(), shape);
+        attention_backward<T>(cpu, dqkv, dout.data(), out, lse, qkv.data(), shape);
         return std::vector{out.get(), lse.get(), dqkv.get()};
     });
 }
@@ -54,6 +62,13 @@ TEST_CASE("attention with windows and shared keys agrees with PyTorch", "[attent
                           {{B, T, NH, NKV, HS, window, scale}});
 }
 
+TEST_CASE("attention among documents agrees with PyTorch", "[attention]") {
+    const auto [B, T, NH, NKV, HS, window] = GENERATE(
+        table<int, int, int, int, int, int>({{2, 9, 4, 2, 4, -1}, {2, 70, 2, 1, 8, -1}, {1, 150, 2, 1, 4, 20}}));
+    const std::string name = format("%dx%dx%dx%dx%dw%ddocuments.", B, T, NH, NKV, HS, window);
+    check_against_pytorch(name, {{B, T, NH, NKV, HS, window}, Fixture("attention").ints(name + "documents")});
+}
+
 static void check_against_plain(const Sizes& sizes) {
     INFO("T=" << sizes.T << " NH=" << sizes.NH << " NKV=" << sizes.NKV << " HS=" << sizes.HS
               << " window=" << sizes.window);
@@ -81,6 +96,112 @@ TEST_CASE("attention is right for every group of heads", "[attention]") {
     const int64_t window = GENERATE(-1, 33);
     check_against_plain({{2, 70, NH, NKV, 16, window}});
 }
+
+// Documents of one token, of two, of odd lengths, that end with a tile of 32 or 64 or beside it, and one that is the
+// row; windows that hide nothing, everything but the token itself, and what a document already does.
+TEST_CASE("attention is right among documents of any length", "[attention]") {
+    const int64_t T = GENERATE(1, 33, 65, 200);
+    const auto lengths =
+        GENERATE(values<std::vector<int64_t>>({{1}, {2}, {1, 2, 3, 5, 7}, {31, 33}, {64}, {65, 1, 63}, {97, 2, 150}}));
+    const int64_t window = GENERATE_COPY(-1, 0, 1, T / 4, T - 1, T, T + 100);
+    INFO("documents of " << lengths[0] << " and " << lengths.size() - 1 << " other lengths");
+    check_against_plain({{2, T, 2, 1, 20, window}, documents_of(2, T, lengths)});
+}
+
+TEST_CASE("attention among documents is right for every head size and group", "[attention]") {
+    const int64_t HS = GENERATE(16, 32, 64, 80, 128), NKV = GENERATE(1, 2, 4);
+    check_against_plain({{2, 100, 4, NKV, HS}, documents_of(2, 100, {40, 3, 70})});
+}
+
+// With equal scores and values and gradients that are rows of the identity, the weights can be read off: from out
+// whether query t sees key s, from the gradient of v whether key s hears of query t, and from that of q both at once.
+TEST_CASE("attention sees the pairs of the mask and no others", "[attention]") {
+    const int64_t T = 200, window = GENERATE(-1, 0, 1, 31, 50, 63, 64, 65, 198, 199, 200, 300);
+    const bool documents = GENERATE(false, true);
+    Sizes s{{1, T, 1, 1, T, window, 1}};
+    if (documents) s.documents = documents_of(1, T, {64, 3, 1, 28, 37});
+    Floats qkv(s.qkv(), 0), dout(s.out(), 0);
+    for (int64_t t = 0; t < T; t++)
+        qkv[s.at(0, t, 1, 0) + size_t(t)] = qkv[s.at(0, t, 2, 0) + size_t(t)] = dout[size_t(t * T + t)] = 1;
+    const auto got = attention(s, qkv, dout);
+    int64_t wrong = 0;
+    for (int64_t t = 0; t < T; t++) {
+        int64_t keys = 0;
+        for (int64_t key = 0; key < T; key++) keys += s.sees(0, t, key);
+        if (!documents && window >= 0) CHECK(keys == std::min(t, window) + 1);
+        for (int64_t key = 0; key < T; key++) {
+            const bool sees = s.sees(0, t, key);
+            wrong += (got[0][size_t(t * T + key)] != 0) != sees;
+            wrong += (got[2][s.at(0, key, 2, 0) + size_t(t)] != 0) != sees;
+            wrong += (got[2][s.at(0, t, 0, 0) + size_t(key)] != 0) != (sees && keys > 1);
+        }
+    }
+    INFO("window " << window << (documents ? ", documents" : ""));
+    CHECK(wrong == 0);
+}
+
+// Attention has no positions: a document is what it would be as a row of its own. Its tiles are others unless it begins
+// where one does, so the bits may differ, by no more than either may differ from the truth.
+TEST_CASE("attention: documents in a row are rows of their own", "[attention]") {
+    const auto lengths = GENERATE(values<std::vector<int64_t>>({{64, 128, 40}, {1, 30, 33, 70, 98}}));
+    const int64_t window = GENERATE(-1, 20);
+    const bool same_tiles = lengths[0] == 64;
+    const int64_t T = 232;
+    const Sizes packed{{1, T, 4, 2, 16, window}, documents_of(1, T, lengths)};
+    const Floats qkv = bell(1, int64_t(packed.qkv())), dout = bell(2, int64_t(packed.out()));
+    const Plain bounds = plain_attention(packed, qkv, dout);
+    const auto got = attention(packed, qkv, dout);
+    int64_t first = 0;
+    for (const int64_t length : lengths) {
+        INFO("the document of " << length << " from " << first << " on");
+        const Sizes alone{{1, length, 4, 2, 16, window}};
+        const auto part = [&](const auto& x, int64_t row) {
+            return std::decay_t<decltype(x)>(x.begin() + first * row, x.begin() + (first + length) * row);
+        };
+        const auto check = [&](const char* name, const Floats& packed, const Floats& alone,
+                               std::vector<double> allowed) {
+            for (double& bound : allowed) bound *= same_tiles ? 0 : 2;
+            check_within(name, packed, alone, allowed);
+        };
+        const int64_t row = alone.row(), out_row = alone.NH * alone.HS;
+        const auto want = attention(alone, part(qkv, row), part(dout, out_row));
+        check("out", part(got[0], out_row), want[0], part(bounds.out_bounds, out_row));
+        check("dqkv", part(got[2], row), want[2], part(bounds.dqkv_bounds, row));
+        for (int64_t h = 0; h < alone.NH; h++) {
+            const auto head = [&](const auto& x, int64_t begin) {
+                return std::decay_t<decltype(x)>(x.begin() + begin, x.begin() + begin + length);
+            };
+            check("lse", head(got[1], h * T + first), head(want[1], h * length),
+                  head(bounds.lse_bounds, h * T + first));
+        }
+        first += length;
+    }
+    CHECK(first == T);
+}
+
+// Finite, because a masked weight of zero is multiplied; but scores and dP overflow.
+TEST_CASE("attention takes nothing from another document", "[attention]") {
+    const Sizes s{{1, 150, 2, 1, 16}, documents_of(1, 150, {37, 60, 53})};
+    const int64_t document = GENERATE(0, 1, 2);
+    const Floats qkv = randn(s.qkv(), 1), dout = randn(s.out(), 2);
+    Floats changed = qkv, changed_dout = dout;
+    for (int64_t t = 0; t < s.T; t++) {
+        if (s.documents[size_t(t)] == document) continue;
+        std::fill_n(changed.begin() + t * s.row(), s.row(), 1e30f);
+        std::fill_n(changed_dout.begin() + t * s.NH * s.HS, s.NH * s.HS, 1e30f);
+    }
+    const auto before = attention(s, qkv, dout), after = attention(s, changed, changed_dout);
+    const auto own = [&](const Floats& x, int64_t row) {
+        Floats result;
+        for (int64_t i = 0; i < int64_t(x.size()); i++)
+            if (s.documents[size_t(i / row)] == document) result.push_back(x[size_t(i)]);
+        return result;
+    };
+    check_equal("out", own(after[0], s.NH * s.HS), own(before[0], s.NH * s.HS));
+    check_equal("dqkv", own(after[2], s.row()), own(before[2], s.row()));
+    CHECK(!same_bits(before[0], after[0]));
+}
+
 TEST_CASE("attention: equal scores give the mean of the values", "[attention]") {
     const int64_t window = GENERATE(-1, 0, 7, 40);
     const Sizes sizes{{1, 64, 1, 1, 16, window}};
@@ -165,4 +286,35 @@ TEST_CASE("attention hands a NaN on", "[attention]") {
     CHECK(count_not_finite(Floats(row(1, 39), row(1, 39) + sizes.HS)) >= (which == 0 && t != 39 ? 0 : 1));
     CHECK(count_not_finite(Floats(got[2].begin() + int64_t(sizes.at(1, 0, 0, 0)), got[2].end())) > 0);
     CHECK(count_not_finite(Floats(row(0, 0), row(1, 0))) == 0);  // the other sequence
+}
+
+// Heads of an even size only: pairs are multiplied. Rows of one token, odd ones, around tiles of 32 queries and 64
+// keys.
+TEST_CASE("attention in bf16 is right for every size, window and document", "[attention]") {
+    const auto [B, T, NH, NKV, HS, window] = GENERATE(table<int, int, int, int, int, int>({{1, 1, 1, 1, 2, -1},
+                                                                                           {2, 31, 2, 2, 6, -1},
+                                                                                           {1, 33, 4, 2, 16, 3},
+                                                                                           {1, 64, 2, 1, 64, -1},
+                                                                                           {1, 65, 1, 1, 80, 0},
+                                                                                           {2, 150, 4, 1, 32, 64},
+                                                                                           {1, 131, 2, 2, 256, 31}}));
+    const bool documents = GENERATE(false, true);
+    Sizes sizes{{B, T, NH, NKV, HS, window}};
+    if (documents) sizes.documents = documents_of(B, T, {1, 2, 29, 33, 97});
+    INFO("B=" << B << " T=" << T << " NH=" << NH << " NKV=" << NKV << " HS=" << HS << " window=" << window
+              << (documents ? ", documents" : ""));
+    const Floats qkv = rounded<bf16>(bell(uint64_t(T), int64_t(sizes.qkv())));
+    const Floats dout = rounded<bf16>(bell(uint64_t(HS), int64_t(sizes.out())));
+    const Plain want = plain_attention(sizes, qkv, dout, kEpsBf16 / 2);
+    const auto got = attention<bf16>(sizes, qkv, dout);
+    check_within("out", got[0], want.out, want.out_bounds);
+    check_within("lse", got[1], want.lse, want.lse_bounds);
+    check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
+}
+
+TEST_CASE("attention in bf16 says which heads it takes", "[attention]") {
+    Cpu cpu(1);
+    bf16* none = nullptr;
+    CHECK(error_of([&] { attention_forward(cpu, none, nullptr, none, AttentionShape{1, 1, 1, 1, 15}); }) ==
+          "2: attention: heads of 15 channels: an even number in bf16; or --dtype fp32");
 }

@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include "llmc/base/file.h"
+#include "llmc/cpu/ops.h"  // Cpu, for checkpointing.h
 #include "llmc/io/checkpoint.h"
+#include "llmc/train/checkpointing.h"  // model_config, checkpoint_shape
 #include "test/testing.h"
 
 namespace fs = std::filesystem;
@@ -169,15 +171,15 @@ TEST_CASE("a newer format is told apart from damage", "[checkpoint]") {
     const auto with_version = [&](const std::string& version) {
         return passed_over(scratch / "run", [&](const std::string& path) {
             std::string text = read_file(path + "/manifest.json");
-            const std::string before = "\"format_version\": 1";
+            const std::string before = "\"format_version\": 2";
             REQUIRE(contains(text, before));
             put_file(path + "/manifest.json",
                      text.replace(text.find(before), before.size(), "\"format_version\": " + version));
         });
     };
-    CHECK(with_version("2") == "it has format version 2, this program reads version 1; use a newer program");
-    CHECK(with_version("0") == "it has format version 0, this program reads version 1");
-    CHECK(contains(with_version("\"1\""), "damaged"));
+    CHECK(with_version("3") == "it has format version 3, this program reads version 2; use a newer program");
+    CHECK(with_version("1") == "it has format version 1, this program reads version 2");
+    CHECK(contains(with_version("\"2\""), "damaged"));
 }
 
 TEST_CASE("why each newer checkpoint was passed over, newest first", "[checkpoint]") {
@@ -340,4 +342,49 @@ TEST_CASE("an output folder that cannot be written to is named", "[checkpoint]")
     CHECK(contains(error_of([&] { save(scratch / "run", 1); }), "run/step_00000001 is in the way"));
     CHECK(read_file(scratch / "run/step_00000001") == "mine");
     CHECK(entries(scratch / "run") == std::vector<std::string>{"step_00000001"});
+}
+
+TEST_CASE("config.json gives back the shape of every model, and every part of its architecture", "[checkpoint]") {
+    std::vector<GptShape> shapes;
+    for (const GptPreset& preset : kGptPresets) {
+        shapes.push_back(preset.shape);
+        shapes.back().architecture = find_architecture(preset.architecture);
+    }
+    for (const std::string& name : architecture_names()) {
+        GptShape shape{5, 6, 96, 33, 301, 3, 120};
+        shape.architecture = find_architecture(name);
+        shapes.push_back(shape);
+        // Each part changed by itself to what no preset has.
+        const auto changed = [&](auto&& change) {
+            shapes.push_back(shape);
+            change(shapes.back().architecture);
+        };
+        changed([](Architecture& a) { a.norm = NormKind::rmsnorm; });
+        changed([](Architecture& a) { a.norm_eps = 1.0 / 3e6; });
+        changed([](Architecture& a) { a.biases = !a.biases; });
+        changed([](Architecture& a) { a.mlp = MlpKind::swiglu; });
+        changed([](Architecture& a) { a.tied_head = !a.tied_head; });
+        changed([](Architecture& a) { a.rotary_positions = true, a.rotary.base = 12345.678; });
+        changed([](Architecture& a) { a.rotary_positions = true, a.rotary.half_truncated ^= true; });
+        changed([](Architecture& a) { a.rotary_positions = true, a.rotary.clockwise ^= true; });
+        changed([](Architecture& a) { a.rotary_positions = true, a.rotary.qk_norm ^= true; });
+        changed([](Architecture& a) { a.rotary.eps = 0.3e-6f, a.rotary.scale = 1.1f; });
+        changed([](Architecture& a) { a.score_scale = 0.123; });
+        changed([](Architecture& a) { a.windows = "SLLS", a.short_window = 77; });
+        changed([](Architecture& a) { a.embedding_norm ^= a.rotary_positions; });
+        changed([](Architecture& a) { a.value_embeddings ^= true; });
+        changed([](Architecture& a) { a.residual_lambdas ^= true; });
+        changed([](Architecture& a) { a.smear ^= true; });
+        changed([](Architecture& a) { a.backout ^= true; });
+        changed([](Architecture& a) { a.softcap = {Softcap::Kind::isru, 23.5f}; });
+    }
+    const ScratchFolder folder;
+    for (const GptShape& shape : shapes)
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+            const std::string text = model_config(shape, dtype);
+            INFO(text);
+            std::ofstream(folder / "config.json") << text;
+            CHECK(checkpoint_shape(folder / "") == shape);
+            CHECK(contains(text, dtype == DType::bf16 ? "bfloat16" : "float32"));
+        }
 }

@@ -7,10 +7,13 @@
 
 constexpr float kLoss = 0.25f;  // dloss in the fixtures
 
+static Softcap tanh_cap(float limit) { return {Softcap::Kind::tanh, limit}; }
+static Softcap isru_cap(float limit) { return {Softcap::Kind::isru, limit}; }
+
 // {losses of forward, losses of forward_backward, dlogits (N,V)}; the padding holds NaN before, and zeros behind.
 template <class T>
 static std::vector<Floats> on_device(const Floats& logits, const Ints& targets, int64_t N, int64_t V, int64_t Vp,
-                                     float softcap = 0) {
+                                     Softcap softcap = {}) {
     Cuda cuda;
     Floats rows(size_t(N * Vp), NAN);
     for (int64_t n = 0; n < N; n++) std::copy_n(&logits[size_t(n * V)], V, &rows[size_t(n * Vp)]);
@@ -33,35 +36,59 @@ static std::vector<Floats> on_device(const Floats& logits, const Ints& targets, 
     return {got[0], got[1], dlogits};
 }
 
-// A capped logit c - 2c / (e + 1) is rounded as a number below 2c twice, which with e's error makes 2c units. A loss is
-// the difference of two such errors, and so is the exponent of a probability.
-static void check_losses(const Floats& got, const Floats& want, double eps, float softcap) {
+// Units by which two capped logits are off together: a loss has the difference of two such errors, and so has the
+// exponent of a probability. tanh: c - 2c / (e + 1) is rounded as a number below 2c twice, which with e's error makes
+// 2c units. isru: 1 / c, y, y^2 + 1 and the product half a unit each, the root two: 3.75 of at most c.
+static double cap_units(Softcap cap) { return 2 * double(cap.limit) * (cap.kind == Softcap::Kind::isru ? 4 : 2); }
+
+static void check_losses(const Floats& got, const Floats& want, double eps, double units) {
     std::vector<double> bounds;
     for (const float loss : want)
-        bounds.push_back(eps * (std::fabs(loss) + rms(want.data(), int64_t(want.size()))) + 4 * kEpsF32 * softcap);
+        bounds.push_back(eps * (std::fabs(loss) + rms(want.data(), int64_t(want.size()))) + units * kEpsF32);
     check_within("losses", got, want, bounds);
 }
 
 TEST_CASE("cross_entropy on the device agrees with PyTorch", "[cross_entropy]" ON_DEVICE) {
     const Fixture f("cross_entropy");
-    const auto [N, V, Vp, softcap] = GENERATE(table<int, int, int, float>({{1, 1, 4, 0.f},
-                                                                           {1, 1, 128, 0.f},
-                                                                           {1, 5, 8, 0.f},
-                                                                           {3, 7, 8, 0.f},
-                                                                           {5, 65, 128, 0.f},
-                                                                           {4, 301, 384, 0.f},
-                                                                           {6, 33, 64, 0.f},
-                                                                           {1, 5, 8, 15.f},
-                                                                           {5, 65, 128, 15.f},
-                                                                           {4, 301, 384, 30.f},
-                                                                           {3, 33, 64, 8.f}}));
-    const std::string name = format("%dx%d.%s", N, V, softcap > 0 ? "softcap." : ""), want = "want." + name;
+    const auto [N, V, Vp, softcap] = GENERATE(table<int, int, int, Softcap>({{1, 1, 4, {}},
+                                                                             {1, 1, 128, {}},
+                                                                             {1, 5, 8, {}},
+                                                                             {3, 7, 8, {}},
+                                                                             {5, 65, 128, {}},
+                                                                             {4, 301, 384, {}},
+                                                                             {6, 33, 64, {}},
+                                                                             {1, 5, 8, tanh_cap(15)},
+                                                                             {5, 65, 128, tanh_cap(15)},
+                                                                             {4, 301, 384, tanh_cap(30)},
+                                                                             {3, 33, 64, tanh_cap(8)},
+                                                                             {1, 5, 8, isru_cap(15)},
+                                                                             {5, 65, 128, isru_cap(15)},
+                                                                             {4, 301, 384, isru_cap(30)},
+                                                                             {3, 33, 64, isru_cap(8)}}));
+    const char* cap_names[] = {"", "softcap.", "isru."};
+    const std::string name = format("%dx%d.", N, V) + cap_names[int(softcap.kind)], want = "want." + name;
     INFO(name << " padded to " << Vp);
     const auto got = on_device<float>(f.floats(name + "logits"), f.ints(name + "targets"), N, V, Vp, softcap);
     // As in cross_entropy_test.cpp, and a unit for each of the quotient, the power of 2 and its rounded log2(e).
-    check_losses(got[0], f.floats(want + "losses"), 4 * kEpsF32, softcap);
-    check_losses(got[1], f.floats(want + "losses"), 4 * kEpsF32, softcap);
-    check_close("dlogits", got[2], f.floats(want + "dlogits"), (8 + 4 * softcap) * kEpsF32);
+    check_losses(got[0], f.floats(want + "losses"), 4 * kEpsF32, cap_units(softcap));
+    check_losses(got[1], f.floats(want + "losses"), 4 * kEpsF32, cap_units(softcap));
+    check_close("dlogits", got[2], f.floats(want + "dlogits"), (8 + cap_units(softcap)) * kEpsF32);
+}
+
+TEST_CASE("cross_entropy on the device of capped logits as large as floats are agrees with PyTorch",
+          "[cross_entropy]" ON_DEVICE) {
+    const Fixture f("cross_entropy");
+    const auto cap = GENERATE(tanh_cap(15), isru_cap(15));
+    const std::string want = cap.kind == Softcap::Kind::tanh ? "want.far.tanh." : "want.far.isru.";
+    const auto got = on_device<float>(f.floats("far.logits"), f.ints("far.targets"), 4, 8, 16, cap);
+    check_losses(got[0], f.floats(want + "losses"), 4 * kEpsF32, cap_units(cap));
+    check_losses(got[1], f.floats(want + "losses"), 4 * kEpsF32, cap_units(cap));
+    // An exponent of up to 30: half a unit for the difference, for log2(e) and for their product; a slope is a product
+    // of three factors, each as exact as the cap. Results below the smallest normal number are 0.
+    std::vector<double> bounds;
+    for (const float d : f.floats(want + "dlogits"))
+        bounds.push_back((48 + 8 + 2 * cap_units(cap)) * kEpsF32 * std::fabs(d) + 0x1p-126);
+    check_within("dlogits", got[2], f.floats(want + "dlogits"), bounds);
 }
 
 TEST_CASE("cross_entropy on the device over GPT-2's padded vocabulary agrees with PyTorch",
@@ -88,8 +115,8 @@ TEST_CASE("cross_entropy in bf16 agrees with the CPU", "[cross_entropy]" ON_DEVI
     // padding.
     const auto [N, V, Vp] =
         GENERATE(table<int, int, int>({{1, 3, 8}, {4, 65, 128}, {3, 4096, 4096}, {3, 50257, 50304}}));
-    const float softcap = GENERATE(0.f, 15.f);
-    INFO(N << " x " << V << ", cap " << softcap);
+    const Softcap softcap = GENERATE(Softcap{}, tanh_cap(15), isru_cap(15));
+    INFO(N << " x " << V << ", cap " << int(softcap.kind));
     const Floats logits = rounded<bf16>(randn(size_t(N * V), 1, 4));
     Ints targets;
     for (int n = 0; n < N; n++) targets.push_back(n == 0 ? V - 1 : (n - 1) * (V - 2) / 2);
@@ -97,12 +124,13 @@ TEST_CASE("cross_entropy in bf16 agrees with the CPU", "[cross_entropy]" ON_DEVI
     Floats losses(size_t(N), 0), dlogits = logits;
     cross_entropy_forward_backward(cpu, losses.data(), dlogits.data(), targets.data(), kLoss, N, V, V, softcap);
     const auto got = on_device<bf16>(logits, targets, N, V, Vp, softcap);
-    check_losses(got[0], losses, 8 * kEpsF32, 2 * softcap);  // both sides' errors
-    check_losses(got[1], losses, 8 * kEpsF32, 2 * softcap);
-    // half a unit of bf16 for what is stored, beside which (24 + 8 c) of f32 are little
+    check_losses(got[0], losses, 8 * kEpsF32, 2 * cap_units(softcap));  // both sides' errors
+    check_losses(got[1], losses, 8 * kEpsF32, 2 * cap_units(softcap));
+    // half a unit of bf16 for what is stored, beside which those of f32 are little
     std::vector<double> bounds;
     for (const float d : dlogits)
-        bounds.push_back((kEpsBf16 / 2 + (40 + 8 * softcap) * kEpsF32) * std::fabs(d) + 8 * kEpsF32 * kLoss / V);
+        bounds.push_back((kEpsBf16 / 2 + (40 + 2 * cap_units(softcap)) * kEpsF32) * std::fabs(d) +
+                         8 * kEpsF32 * kLoss / V);
     check_within("dlogits", got[2], dlogits, bounds);
 }
 
@@ -131,11 +159,11 @@ TEST_CASE("cross_entropy on the device: a cap far below all logits makes them eq
     const int64_t V = 40;
     Floats logits = randn(size_t(V), 1);
     for (float& x : logits) x = x < 0 ? -1e30f : 1e30f;  // each becomes -c or c, where the slope is 0
-    const float softcap = 1e-3f;
+    const Softcap softcap = GENERATE(tanh_cap(1e-3f), isru_cap(1e-3f));
     const auto got = on_device<float>(logits, {7}, 1, V, 64, softcap);
     for (const float d : got[2]) CHECK(d == 0);
     for (const Floats& losses : {got[0], got[1]})
-        CHECK(std::fabs(losses[0] - std::log(40.)) <= 2 * softcap + 4 * kEpsF32 * std::log(40.));
+        CHECK(std::fabs(losses[0] - std::log(40.)) <= 2 * softcap.limit + 4 * kEpsF32 * std::log(40.));
 }
 
 TEST_CASE("cross_entropy on the device of equal logits is log V, and its gradients sum to zero",
@@ -155,7 +183,7 @@ TEST_CASE("cross_entropy on the device hands a NaN on", "[cross_entropy]" ON_DEV
     const int64_t at = GENERATE(0, 2050, 5000);
     Floats logits = randn(size_t(N * V), 1);
     logits[size_t(V + at)] = NAN;
-    const auto got = on_device<float>(logits, {1, 2, 3}, N, V, 5120, GENERATE(0.f, 15.f));
+    const auto got = on_device<float>(logits, {1, 2, 3}, N, V, 5120, GENERATE(Softcap{}, tanh_cap(15), isru_cap(15)));
     for (const Floats& losses : {got[0], got[1]}) {
         CHECK(std::isnan(losses[1]));
         CHECK(count_not_finite(losses) == 1);
@@ -164,7 +192,8 @@ TEST_CASE("cross_entropy on the device hands a NaN on", "[cross_entropy]" ON_DEV
     CHECK(count_not_finite(got[2]) == V);
 }
 
-TEST_CASE("cross_entropy's kernel refuses rows that are not a multiple of 16 bytes", "[cross_entropy]" ON_DEVICE) {
+TEST_CASE("cross_entropy's kernel refuses rows that are not a multiple of 16 bytes, and a cap without a limit",
+          "[cross_entropy]" ON_DEVICE) {
     Cuda cuda;
     OnDevice<bf16> logits(cuda, 12);
     OnDevice<float> losses(cuda, 1);
@@ -174,4 +203,7 @@ TEST_CASE("cross_entropy's kernel refuses rows that are not a multiple of 16 byt
     CHECK(error_of([&] {
               cross_entropy_forward_backward(cuda, losses.data, logits.data, targets.data, 1, 1, 5, 12);
           }) == refused);
+    CHECK(contains(
+        error_of([&] { cross_entropy_forward(cuda, losses.data, logits.data, targets.data, 1, 5, 8, isru_cap(0)); }),
+        "internal"));
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include "llmc/base/bf16.h"  // to_bf16, to_float
 #include "llmc/base/file.h"  // read_file
+#include "llmc/base/fp8.h"   // e4m3, e5m2
 #include "llmc/cuda/cublaslt.h"
 #include "llmc/cuda/cuda_device.h"
 #include "llmc/cuda/cudnn_attention.h"  // Cuda has one
@@ -24,6 +25,10 @@ static struct Fake {
     std::vector<double> algorithms_us = {10};
     std::map<int, std::vector<unsigned char>> preferences;
     uint64_t last_algorithm = 0;
+    // Of the last product
+    int8_t fast_accumulation = 0;
+    std::pair<const float*, const float*> scales;
+    int64_t not_finite = 0;  // operands' numbers, of all products in eight bits
 } fake;
 
 // Every descriptor is a table of attributes.
@@ -81,8 +86,19 @@ struct Matrix {
         stride = a.get<int64_t>(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 0);
     }
     float load(const void* data, int64_t at) const {
-        return type == CUDA_R_32F ? static_cast<const float*>(data)[at] : to_float(static_cast<const bf16*>(data)[at]);
+        switch (type) {
+            case CUDA_R_32F:
+                return static_cast<const float*>(data)[at];
+            case CUDA_R_8F_E4M3:
+                return to_float(static_cast<const e4m3*>(data)[at]);
+            case CUDA_R_8F_E5M2:
+                return to_float(static_cast<const e5m2*>(data)[at]);
+            default:
+                if (type != CUDA_R_16BF) FAIL("a matrix of type " << type);
+                return to_float(static_cast<const bf16*>(data)[at]);
+        }
     }
+    bool is_fp8() const { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
     void store(void* data, int64_t at, float value) const {
         if (type == CUDA_R_32F)
             static_cast<float*>(data)[at] = value;
@@ -141,7 +157,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               int count, cublasLtMatmulHeuristicResult_t* results, int* found) {
     CHECK(c == d);
     // It would read the alignment of these off their values.
-    for (const int pointer : {CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER})
+    for (const int pointer : {CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                              CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER})
         CHECK(attributes_of(operation).get<uintptr_t>(pointer, 16) == 16);
     fake.rankings++;
     fake.preferences = attributes_of(preference).bytes;
@@ -187,6 +204,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     const void* bias = op.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
     void* aux = op.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
     const int64_t ld_aux = op.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
+    const auto* a_scale = op.get<const float*>(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, nullptr);
+    const auto* b_scale = op.get<const float*>(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, nullptr);
+    fake.fast_accumulation = op.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0);
+    fake.scales = {a_scale, b_scale};
+    // What the library asks of eight bits before Blackwell, and of others: no scales.
+    REQUIRE(ma.is_fp8() == mb.is_fp8());
+    REQUIRE((ma.is_fp8() == (a_scale != nullptr) && ma.is_fp8() == (b_scale != nullptr)));
+    if (ma.is_fp8()) {
+        REQUIRE((ta && !tb && !md.is_fp8()));
+        REQUIRE(!(ma.type == CUDA_R_8F_E5M2 && mb.type == CUDA_R_8F_E5M2));
+        for (const int64_t size : {int64_t(k), int64_t(md.rows), int64_t(md.cols), ma.ld, mb.ld, md.ld})
+            REQUIRE(size % 16 == 0);
+        for (int64_t i = 0; i < int64_t(ma.cols) * ma.ld; i++) fake.not_finite += !std::isfinite(ma.load(a, i));
+        for (int64_t i = 0; i < int64_t(mb.cols) * mb.ld; i++) fake.not_finite += !std::isfinite(mb.load(b, i));
+        fake.not_finite += !std::isfinite(*a_scale) + !std::isfinite(*b_scale);
+    }
     for (int64_t i = 0; i < md.batch; i++)
         for (int64_t col = 0; col < int64_t(md.cols); col++)
             for (int64_t row = 0; row < int64_t(md.rows); row++) {
@@ -196,6 +229,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                            mb.load(b, i * mb.stride + (tb ? col + j * mb.ld : j + col * mb.ld));
                 const int64_t at = i * md.stride + row + col * md.ld;
                 float value = *static_cast<const float*>(alpha) * sum;
+                if (a_scale) value *= *a_scale * *b_scale;
                 // As the library promises: C is not read when beta is 0, so that NaN there does no harm.
                 if (*static_cast<const float*>(beta) != 0) value += *static_cast<const float*>(beta) * md.load(c, at);
                 if (epilogue & CUBLASLT_EPILOGUE_BIAS) value += md.load(bias, row);
@@ -230,7 +264,10 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
     if (fake.out_of_memory) return cudaErrorMemoryAllocation;
-    *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    // NaN, and some more behind it: what is read but was not filled shows.
+    const size_t rounded = (bytes + 255) / 256 * 256 + 256;
+    *data = std::aligned_alloc(256, rounded);
+    std::memset(*data, 0xFF, rounded);
     fake.live++;
     return cudaSuccess;
 }
@@ -266,7 +303,7 @@ void* Cuda::workspace(size_t bytes) {
 }
 
 // ---- the tests -----------------------------------------------------------------------------------------------------
-// A matrix on the "device", of either type, in rows of ld with marks between them.
+// A matrix on the "device", of any type, in rows of ld with marks between them.
 struct OnDevice {
     static constexpr float kMark = 99;
     DType dtype;
@@ -277,20 +314,27 @@ struct OnDevice {
         : dtype(dtype),
           memory(static_cast<unsigned char*>(std::aligned_alloc(64, (values.size() * 4 + 63) / 64 * 64)), &std::free),
           n(values.size()) {
-        for (size_t i = 0; i < n; i++)
-            if (dtype == DType::f32)
-                reinterpret_cast<float*>(memory.get())[i] = values[i];
-            else
-                reinterpret_cast<bf16*>(memory.get())[i] = to_bf16(values[i]);
+        for (size_t i = 0; i < n; i++) visit([&](auto* data) { put(data[i], values[i]); });
     }
     void* data() { return memory.get(); }
     Floats get() const {
         Floats values(n);
-        for (size_t i = 0; i < n; i++)
-            values[i] = dtype == DType::f32 ? reinterpret_cast<const float*>(memory.get())[i]
-                                            : to_float(reinterpret_cast<const bf16*>(memory.get())[i]);
+        for (size_t i = 0; i < n; i++) visit([&](const auto* data) { values[i] = to_float(data[i]); });
         return values;
     }
+
+private:
+    template <class F>
+    void visit(F f) const {
+        if (dtype == DType::f32) f(reinterpret_cast<float*>(memory.get()));
+        if (dtype == DType::bf16) f(reinterpret_cast<bf16*>(memory.get()));
+        if (dtype == DType::e4m3) f(reinterpret_cast<e4m3*>(memory.get()));
+        if (dtype == DType::e5m2) f(reinterpret_cast<e5m2*>(memory.get()));
+    }
+    static void put(float& to, float x) { to = x; }
+    static void put(bf16& to, float x) { to = to_bf16(x); }
+    static void put(e4m3& to, float x) { to = to_fp8<e4m3>(x); }
+    static void put(e5m2& to, float x) { to = to_fp8<e5m2>(x); }
 };
 
 TEST_CASE("cublaslt calls: every kind of product is the one that was asked for", "[cublaslt]") {
@@ -362,6 +406,58 @@ TEST_CASE("cublaslt calls: every kind of product is the one that was asked for",
     run();
     CHECK(fake.rankings == 1);
     CHECK(fake.live == live);
+}
+
+// m x n x k with a (m, k) and b (n, k), both by rows.
+TEST_CASE("cublaslt calls: products in eight bits", "[cublaslt]") {
+    fake = {};
+    const auto [a_type, b_type, result] =
+        GENERATE(table<DType, DType, DType>({{DType::e4m3, DType::e4m3, DType::bf16},
+                                             {DType::e5m2, DType::e4m3, DType::bf16},
+                                             {DType::e4m3, DType::e5m2, DType::f32},
+                                             {DType::e5m2, DType::e4m3, DType::f32}}));
+    const bool fast = GENERATE(false, true), accumulate = result == DType::f32;
+    const bool biased = accumulate ? false : GENERATE(false, true);
+    const int64_t m = 16, n = 48, k = 32;
+    MatmulCall call = {.m = m, .n = n, .k = k, .transpose_b = true};
+    call.a = a_type, call.b = b_type, call.out = result, call.accumulate = accumulate, call.fast_accumulate = fast;
+    if (biased) call.epilogue = Epilogue::bias;
+    INFO(text_of(call));
+    const Floats a = whole_numbers(m * k, 1, 1), b = whole_numbers(n * k, 2, 1), start = whole_numbers(m * n, 3, 3),
+                 bias = whole_numbers(n, 4, 3);
+    Floats want = start;
+    for (int64_t row = 0; row < m; row++)
+        for (int64_t col = 0; col < n; col++) {
+            float sum = 0;
+            for (int64_t j = 0; j < k; j++) sum += a[size_t(row * k + j)] * b[size_t(col * k + j)];
+            float& out = want[size_t(row * n + col)];
+            out = (accumulate ? out : 0) + sum * 0.5f * 8 + (biased ? bias[size_t(col)] : 0);
+        }
+    {
+        Cuda cuda;
+        OnDevice out(result, start), d_a(a_type, a), d_b(b_type, b), d_bias(result, bias);
+        const OperandScales none;
+        const float scale_a = 0.5f, scale_b = 8;
+        const auto run = [&](const OperandScales& scales) {
+            cuda.cublaslt().run(cuda, call, out.data(), d_a.data(), d_b.data(), biased ? d_bias.data() : nullptr,
+                                nullptr, nullptr, scales);
+        };
+        run({&scale_a, &scale_b});
+        check_equal("out", out.get(), want);
+        CHECK(fake.fast_accumulation == (fast ? 1 : 0));
+        CHECK(fake.scales == std::pair(&scale_b, &scale_a));  // the library's A is our b
+        // Scales are those of each call.
+        run({&scale_b, &scale_b});
+        CHECK(fake.scales == std::pair(&scale_b, &scale_b));
+        for (const OperandScales& scales : {none, {&scale_a, nullptr}, {nullptr, &scale_b}})
+            CHECK(contains(error_of([&] { run(scales); }), "1: internal"));
+        CHECK(contains(error_of([&] {
+                           cuda.cublaslt().run(cuda, {.m = 8, .n = 8, .k = 8}, out.data(), d_a.data(), d_b.data(),
+                                               nullptr, nullptr, nullptr, {&scale_a, &scale_b});
+                       }),
+                       "1: internal"));
+    }
+    CHECK(fake.live == 0);
 }
 
 TEST_CASE("cublaslt calls: bias and aux are those of each call", "[cublaslt]") {
@@ -485,6 +581,17 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
         MatmulCall batched = call, sum = call, gelu_bias = call;
         batched.batch = 2, sum.accumulate = true, gelu_bias.epilogue = Epilogue::gelu_aux_bias;
         for (const MatmulCall& c : {batched, sum, gelu_bias}) CHECK(chosen(path, c) == 1);
+    }
+    SECTION("eight bits are timed with scales that are there, on numbers in range") {
+        fake.algorithms_us = {10, 5};
+        MatmulCall fp8 = {.m = 16, .n = 16, .k = 32, .transpose_b = true, .a = DType::e5m2, .b = DType::e4m3};
+        fp8.fast_accumulate = true;
+        const float one = 1;
+        Cuda cuda(0, {.tune_path = path});
+        cuda.cublaslt().run(cuda, fp8, x.data(), x.data(), x.data(), nullptr, nullptr, nullptr, {&one, &one});
+        CHECK(fake.last_algorithm == 1);
+        CHECK(fake.scales == std::pair(&one, &one));
+        CHECK(fake.not_finite == 0);
     }
     CHECK(fake.live == 0);
 }

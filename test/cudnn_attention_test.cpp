@@ -281,4 +281,9 @@ TEST_CASE("cudnn_attention: shapes and versions that are refused, with the reaso
     CHECK(contains(why({4, 1024, 12, 4, 64}, 100, 91799), "Blackwell"));
     CHECK(why({4, 1024, 12, 4, 64}, 100, 91800) == "");
     CHECK(why({4, 1024, 12, 4, 64}, 100, 91799, false) == "");
+    const int32_t starts = 0;
+    AttentionShape documents{4, 1024, 12, 4, 64};
+    documents.starts = &starts;
+    CHECK(contains(why(documents), "several documents"));
+    CHECK(contains(error_of([&] { mask_steps(documents); }), "starts"));  // and no graph is made that forgets them
 }

@@ -1,7 +1,8 @@
 // Flags, config files, and the texts made from the same list of fields.
 #include <cfloat>
 #include "llmc/base/flags.h"
-#include "llmc/base/file.h"  // write_file_atomically
+#include "llmc/base/file.h"  // write_file_atomically, read_file
+#include "test/program.h"    // program, run
 #include "test/testing.h"
 
 namespace {
@@ -185,6 +186,15 @@ TEST_CASE("JSON reads back exactly", "[flags]") {
     CHECK(contains(error("{\"batch-size\": \"1\"}"), "expected a number"));
     CHECK(contains(error("{\"batch-size\": 1.5}"), "expected an integer"));
     CHECK(contains(error("{\"batch-size\": 1, \"steps\": 1, \"learning-rate\": null}"), "expected a number"));
+
+    // Of an older program: what it did not know keeps its default, what it wrote is checked.
+    Example older;
+    older.seed = 5;
+    from_older_json(older.fields(), "{\"batch-size\": 3}", "state.json");
+    CHECK((older.batch_size == 3 && older.seed == 5));
+    CHECK(contains(error_of([&] { from_older_json(older.fields(), "{\"batch-size\": 0}", "state.json"); }),
+                   "\"batch-size\": 0: expected an integer from 1"));
+    CHECK(contains(error_of([&] { from_older_json(older.fields(), "[]", "state.json"); }), "not a JSON object"));
 }
 
 TEST_CASE("the table shows text as a config file takes it, on one line", "[flags]") {
@@ -194,4 +204,11 @@ TEST_CASE("the table shows text as a config file takes it, on one line", "[flags
     const std::string table = config_table(fields);
     CHECK(contains(table, "prompt \"a \\\"b\\\"\\n\\\\\"   plain run/x   empty \"\""));
     CHECK(std::count(table.begin(), table.end(), '\n') == 1);
+}
+
+// If not: ./train_gpt --help-markdown >doc/flags.md
+TEST_CASE("doc/flags.md is what the program says of itself", "[flags]") {
+    const Finished said = run(program("train_gpt") + " --help-markdown");
+    must_succeed(said);
+    CHECK((said.out == read_file("doc/flags.md")));
 }

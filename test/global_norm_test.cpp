@@ -1,48 +1,119 @@
-// The sum of squares that clipping divides by: against PyTorch, exact on whole numbers, and never finite by accident.
+// The sum of squares that clipping divides by: against PyTorch, exact on whole numbers, the same words however a buffer
+// is cut, and never finite by accident.
 #include "llmc/cpu/global_norm.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // whole_numbers
 #include "test/testing.h"
 
-// The same double from 1, 2 and 3 threads.
-static double norm_squared(const Floats& x) {
-    double results[3];
+static bool same_words(const ExactSum& a, const ExactSum& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+// The same words from 1, 2 and 3 threads, on top of what was there. What is behind x may not be read.
+static ExactSum squares_of(const Floats& x) {
+    ExactSum results[3];
     for (const int threads : {1, 2, 3}) {
         Cpu cpu(threads);
-        results[threads - 1] = std::nan("");
-        global_norm_squared(cpu, &results[threads - 1], x.data(), int64_t(x.size()));
+        Guarded guarded(x);
+        ExactSum& sum = results[threads - 1];
+        sum.add(2.5);
+        add_squares(cpu, &sum, guarded, int64_t(x.size()));
+        sum.add(-2.5);
     }
-    CHECK(std::memcmp(&results[0], &results[1], sizeof(double)) == 0);
-    CHECK(std::memcmp(&results[0], &results[2], sizeof(double)) == 0);
+    CHECK(same_words(results[0], results[1]));
+    CHECK(same_words(results[0], results[2]));
     return results[0];
+}
+
+// Of all sizes, so that the sums of units lie in several words.
+static Floats of_all_sizes(int64_t n, uint64_t seed) {
+    Rng rng(seed, Stream::tests);
+    Floats x = randn(size_t(n), seed);
+    for (float& value : x) value = std::ldexp(value, int(rng.below(70)) - 35);
+    return x;
 }
 
 TEST_CASE("global_norm agrees with PyTorch", "[global_norm]") {
     const Fixture f("global_norm");
     const int n = GENERATE(1, 7, 1000, 4099);
     const double want = f.floats(format("want.%d.norm", n))[0];
-    // A lane adds at most 256 squares before the sum goes on in double: sqrt(256) half units if it were alone, a
-    // quarter of that for the mean of sixteen lanes, half of it in the norm, and half a unit for the reference's own
-    // rounding.
-    CHECK(std::fabs(std::sqrt(norm_squared(f.floats(format("%d.x", n)))) - want) <= 2 * kEpsF32 * want);
+    // Six roundings of half a unit on the way from a square to its unit's sum, of positive numbers; half of that in the
+    // norm; and half a unit for the reference's own rounding.
+    const double norm = std::sqrt(squares_of(f.floats(format("%d.x", n))).value());
+    CHECK(std::fabs(norm - want) <= 2 * kEpsF32 * want);
 }
 
 TEST_CASE("global_norm of whole numbers is exact", "[global_norm]") {
-    const int64_t n = GENERATE(0, 1, 15, 16, 17, 4095, 4096, 4097, 100003);
+    const int64_t n = GENERATE(0, 1, 15, 16, 17, 31, 32, 33, 127, 128, 129, 4095, 4096, 4097, 100003);
     const Floats x = whole_numbers(n, 1, 100);
     double want = 0;
     for (const float value : x) want += double(value) * value;
-    CHECK(norm_squared(x) == want);
+    CHECK(squares_of(x).value() == want);
 }
 
-TEST_CASE("global_norm is not finite if any element is not", "[global_norm]") {
-    const size_t n = 20000;
-    const size_t at = GENERATE(size_t(0), size_t(5), size_t(4096), size_t(12345), n - 1);
-    Floats x = randn(n, 1);
-    for (const float bad : {std::nanf(""), INFINITY, -INFINITY}) {
-        x[at] = bad;
-        CHECK(!std::isfinite(norm_squared(x)));
+TEST_CASE("global_norm sums units of 32 elements in the order that its header gives", "[global_norm]") {
+    const int64_t n = GENERATE(1, 16, 17, 32, 64, 255, 1000);
+    const Floats x = of_all_sizes(n, uint64_t(n));
+    ExactSum want;
+    for (int64_t first = 0; first < n; first += 32) {
+        float lanes[32];
+        for (int64_t i = 0; i < 32; i++) lanes[i] = first + i < n ? x[size_t(first + i)] : 0;
+        for (int i = 0; i < 16; i++) lanes[i] = std::fma(lanes[i + 16], lanes[i + 16], lanes[i] * lanes[i]);
+        for (const int apart : {8, 4, 2, 1})
+            for (int i = 0; i < apart; i++) lanes[i] += lanes[i + apart];
+        want.add(double(lanes[0]));
     }
+    CHECK(same_words(squares_of(x), want));
+}
+
+TEST_CASE("global_norm has the same words however a buffer is cut and in whichever order", "[global_norm]") {
+    Cpu cpu(1);
+    for (const int64_t n : {1, 31, 32, 33, 128, 160, 300}) {
+        const Floats x = of_all_sizes(n, 5);
+        const ExactSum whole = squares_of(x);
+        const int64_t borders = (n - 1) / 32;  // where a cut may be
+        for (uint64_t cuts = 0; cuts < uint64_t(1) << borders; cuts++) {
+            ExactSum sum;
+            for (int64_t begin = 0; begin < n;) {
+                int64_t end = begin + 32;
+                while (end < n && !(cuts >> (end / 32 - 1) & 1)) end += 32;
+                end = std::min(end, n);
+                add_squares(cpu, &sum, x.data() + begin, end - begin);
+                begin = end;
+            }
+            if (!same_words(sum, whole)) FAIL(n << " elements, cut at the bits of " << cuts);
+        }
+    }
+    const int64_t n = 5003, pieces = (n + 63) / 64;
+    const Floats x = of_all_sizes(n, 6);
+    const ExactSum whole = squares_of(x);
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        const Permutation order(uint64_t(pieces), seed);
+        ExactSum ranks[3], sum;
+        for (int64_t i = 0; i < pieces; i++) {
+            const int64_t begin = int64_t(order(uint64_t(i))) * 64;
+            add_squares(cpu, &ranks[i % 3], x.data() + begin, std::min<int64_t>(64, n - begin));
+        }
+        for (const int rank : {2, 0, 1}) sum.add(ranks[rank]);
+        CHECK(same_words(sum, whole));
+    }
+}
+
+TEST_CASE("global_norm is not finite if any element is not, or its square", "[global_norm]") {
+    const size_t n = 20007;
+    const size_t at = GENERATE(size_t(0), size_t(5), size_t(4096), size_t(12345), size_t(20000), n - 1);
+    Floats x = randn(n, 1);
+    for (const float bad : {std::nanf(""), INFINITY, -INFINITY, 1.9e19f, -1.9e19f}) {
+        x[at] = bad;
+        CHECK(squares_of(x).not_finite == 1);
+        CHECK(std::isnan(squares_of(x).value()));
+    }
+    x[at] = 1.8e19f;
+    CHECK(std::fabs(std::sqrt(squares_of(x).value()) - 1.8e19) <= kEpsF32 * 1.8e19);
     x[at] = 1;
-    CHECK(std::isfinite(norm_squared(x)));
+    CHECK(std::isfinite(squares_of(x).value()));
+}
+
+TEST_CASE("global_norm of tiny gradients is what their squares are in float", "[global_norm]") {
+    CHECK(squares_of(Floats(64, 0x1p-70f)).value() == 64 * 0x1p-140);
+    CHECK(squares_of(Floats(64, 0x1p-74f)).value() == 64 * 0x1p-148);
+    CHECK(squares_of(Floats(64, 0x1p-76f)).value() == 0);
 }

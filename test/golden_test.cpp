@@ -45,6 +45,6 @@ TEST_CASE("the golden run, at 1, 2 and 3 threads and again", "[golden]") {
     REQUIRE(steps.size() == 20);
     const auto clipped = std::count_if(steps.begin(), steps.end(), [](const StepRecord& r) { return r.norm > 1.5; });
     CHECK((clipped >= 3 && clipped <= 17));
-    CHECK(state_in(step_folder(runs.path("1"), 20)).epoch == 1);
+    CHECK(state_in(step_folder(runs.path("1"), 20)).data.epoch == 1);
     CHECK(steps.back().loss < steps.front().loss - 0.2);
 }

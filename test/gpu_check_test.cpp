@@ -24,6 +24,7 @@ struct FakeMachine {
             *=name*) echo 'NVIDIA H200' ;;
             *-lms*) echo '1755, 3201, 601.5'; sleep 60 ;;
             *memory.total*) echo 143771 ;;
+            *compute_cap*) echo "${COMPUTE_CAP:-9.0}" ;;
             esac)"
                                          : "exit 9");
         script("bin/nvcc", "echo 'release 13.0, V13'");
@@ -79,7 +80,7 @@ TEST_CASE("gpu_check without a GPU says of each part that it was not run", "[gpu
     const Finished finished = machine.check("");
     INFO(finished.out << finished.err);
     CHECK(finished.exit_code == 0);
-    for (const char* part : {"conformance", "test", "sanitize", "bench", "train"})
+    for (const char* part : {"conformance", "test", "comm", "sanitize", "bench", "train", "modern"})
         CHECK(contains(machine.read("out/summary.txt"), std::string(part) + ": not run: no GPU here"));
     CHECK(contains(machine.read("out/summary.txt"), "s  ok\n"));  // build
     CHECK(machine.read("tested") == "");
@@ -95,13 +96,19 @@ TEST_CASE("gpu_check runs all parts and leaves what perf_table reads", "[gpu_che
     const Finished finished = machine.check("all");
     INFO(finished.out << finished.err);
     CHECK(finished.exit_code == 0);
-    CHECK(count(machine.read("out/summary.txt"), "s  ok\n") == 6);
-    CHECK(machine.read("tested") == "[conformance]\n[gpu]\n[gelu][gpu]\n[gelu][gpu]\n");
+    CHECK(count(machine.read("out/summary.txt"), "s  ok\n") == 8);
+    CHECK(machine.read("tested") ==
+          "[conformance]\n[gpu]\n[sum_ranks][gpu],[local_comm][gpu],[nccl_comm][gpu]\n[gelu][gpu]\n[gelu][gpu]\n");
     CHECK(machine.read("sanitized") == "memcheck\nracecheck\n");
     CHECK(count(machine.read("out/bench.jsonl"), "\n") == 2);
     CHECK(contains(machine.read("out/machine.json"), "\"CUDA\": \"13.0\""));
     CHECK(contains(machine.read("out/machine.json"), "SM 1755 MHz, memory 3201 MHz, 602 W"));
-    CHECK(count(machine.read("trained"), "--batch-size 64 --total-batch-size 524288") == 2);
+    CHECK(count(machine.read("trained"), "--batch-size 64 --total-batch-size 524288") == 3);
+    CHECK(contains(machine.read("trained"), "--depth 12 --vocab-size 32768 --batch-size auto"));
+    CHECK(contains(machine.read("out/train.jsonl"), "nanochat d12, T 2048, SSSL, B auto, bf16, 20 steps"));
+    CHECK(contains(machine.read("out/train.jsonl"), "nanochat d12, T 2048, SSSL, B auto, fp8, 20 steps"));
+    CHECK(count(machine.read("trained"), "--dtype bf16") == 4);
+    CHECK(count(machine.read("trained"), "--dtype fp8") == 1);
     CHECK(count(machine.read("trained"), "--attention") == 2);
     CHECK(contains(machine.read("trained"), "--attention cudnn"));
     // 500000 tokens a second at 800 MFLOP each are half of 8e14.
@@ -111,7 +118,7 @@ TEST_CASE("gpu_check runs all parts and leaves what perf_table reads", "[gpu_che
     int files = 0;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(machine.folder / "out"))
         files += entry.is_regular_file();
-    CHECK(files <= 8);
+    CHECK(files <= 9);
     CHECK(run("cp doc/performance.md " + machine.folder / "page.md" + " && python3 -B scripts/perf_table.py " +
               machine.folder / "out" + " --page " + machine.folder / "page.md")
               .exit_code == 0);
@@ -124,6 +131,13 @@ TEST_CASE("gpu_check trains without the benchmarks' results", "[gpu_check]") {
     INFO(finished.out << finished.err);
     CHECK(finished.exit_code == 0);
     CHECK(count(machine.read("out/train.jsonl"), "\"mfu_percent\": 50.0") == 2);
+}
+
+TEST_CASE("gpu_check asks no GPU from before Ada for fp8", "[gpu_check]") {
+    const FakeMachine machine;
+    CHECK(machine.check("modern", "COMPUTE_CAP=8.6").exit_code == 0);
+    CHECK(count(machine.read("trained"), "--dtype bf16") == 2);
+    CHECK_FALSE(contains(machine.read("trained"), "fp8"));
 }
 
 TEST_CASE("gpu_check: a part that fails is told and does not stop the others", "[gpu_check]") {

@@ -5,25 +5,11 @@ SIGKILL at random moments: --resume always goes on, and ends where the undisturb
 */
 #include <signal.h>
 #include <unistd.h>
-#include <chrono>
 #include <cstdlib>
 #include "test/program.h"
+#include "test/test_clock.h"  // now_s
 
 namespace fs = std::filesystem;
-
-namespace {
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// Is a save under way in this folder, or a removal? Both work under names that end in .tmp or .old.
-bool is_saving(const std::string& out_dir) {
-    std::error_code not_there_yet;
-    for (const auto& entry : fs::directory_iterator(out_dir, not_there_yet))
-        if (const std::string end = entry.path().extension(); end == ".tmp" || end == ".old") return true;
-    return false;
-}
-
-}  // namespace
 
 TEST_CASE("a run that is killed again and again ends as if it had not been", "[kill]") {
     const char* wish = std::getenv("ANVIL_KILLS");

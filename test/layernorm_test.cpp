@@ -33,9 +33,9 @@ TEST_CASE("layernorm agrees with PyTorch", "[layernorm]") {
                  dbias_start = randn(bias.size(), 3);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), mean{size_t(N)}, rstd{size_t(N)};
-        layernorm_forward(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
+        layernorm_forward<float>(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
         Guarded dinp(dinp_start), dweight(dweight_start), dbias(dbias_start);
-        layernorm_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
+        layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
         return std::vector{out.get(), mean.get(), rstd.get(), dinp.get(), dweight.get(), dbias.get()};
     });
     const double rel = tolerance(f.floats(want + "mean"), f.floats(want + "rstd"));
@@ -56,8 +56,8 @@ TEST_CASE("residual_layernorm_forward agrees with PyTorch", "[layernorm]") {
     const Floats weight = f.floats(name + "weight"), bias = f.floats(name + "bias");
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded residual(inp1.size()), out(inp1.size()), mean{size_t(N)}, rstd{size_t(N)};
-        residual_layernorm_forward(cpu, residual, out, mean, rstd, inp1.data(), inp2.data(), weight.data(), bias.data(),
-                                   N, C, kEps);
+        residual_layernorm_forward<float>(cpu, residual, out, mean, rstd, inp1.data(), inp2.data(), weight.data(),
+                                          bias.data(), N, C, kEps);
         return std::vector{residual.get(), out.get(), mean.get(), rstd.get()};
     });
     check_equal("residual", got[0], f.floats(want + "residual"));
@@ -65,7 +65,7 @@ TEST_CASE("residual_layernorm_forward agrees with PyTorch", "[layernorm]") {
     // The fused op is the two ops one after the other, bit for bit: backward and checkpoints must not tell them apart.
     Cpu cpu(1);
     Guarded out(inp1.size()), mean{size_t(N)}, rstd{size_t(N)};
-    layernorm_forward(cpu, out, mean, rstd, got[0].data(), weight.data(), bias.data(), N, C, kEps);
+    layernorm_forward<float>(cpu, out, mean, rstd, got[0].data(), weight.data(), bias.data(), N, C, kEps);
     check_equal("out", got[1], out.get());
     check_equal("mean", got[2], mean.get());
     check_equal("rstd", got[3], rstd.get());
@@ -79,8 +79,8 @@ TEST_CASE("layernorm_backward: bias sums of whole numbers are exact", "[layernor
     for (int64_t i = 0; i < N * C; i++) want[size_t(i % C)] += dout[size_t(i)];
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded dinp(size_t(N * C), 0), dweight(size_t(C), 0), dbias(start);
-        layernorm_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean.data(), rstd.data(),
-                           N, C);
+        layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean.data(),
+                                  rstd.data(), N, C);
         return std::vector{dbias.get(), dweight.get(), dinp.get()};
     });
     check_equal("dbias", got[0], want);
@@ -95,11 +95,33 @@ TEST_CASE("layernorm: a NaN spoils its row and no other", "[layernorm]") {
     Cpu cpu(2);
     Guarded out(size_t(N * C)), mean{size_t(N)}, rstd{size_t(N)}, dinp(size_t(N * C), 0), dweight(size_t(C), 0),
         dbias(size_t(C), 0);
-    layernorm_forward(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
-    layernorm_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
+    layernorm_forward<float>(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
+    layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
     for (const Floats& x : {out.get(), dinp.get()}) {
         CHECK(all_nan(Floats(x.begin() + C, x.begin() + 2 * C)));
         CHECK(count_not_finite(x) == C);
     }
     CHECK(all_nan(dweight.get()));
+}
+
+TEST_CASE("layernorm in bf16 rounds each result once", "[layernorm]") {
+    const auto [N, C] = GENERATE(table<int64_t, int64_t>({{1, 8}, {3, 7}, {70, 33}, {2, 768}}));
+    INFO(N << " x " << C);
+    check_rounds_once([N = N, C = C]<class T>(Cpu& cpu) {
+        const auto inp = bf16_randn<T>(N * C, 1, 3), more = bf16_randn<T>(N * C, 2), dout = bf16_randn<T>(N * C, 3);
+        const auto weight = bf16_randn<T>(C, 4), bias = bf16_randn<T>(C, 5);
+        const size_t n = size_t(N * C), rows = size_t(N), columns = size_t(C);
+        Guarded<T> out(n), dinp(rounded<bf16>(randn(n, 6))), residual(n), fused(n), unfused(n);
+        Guarded mean(rows), rstd(rows), dweight(randn(columns, 7)), dbias(randn(columns, 8));
+        layernorm_forward(cpu, out.data(), mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
+        layernorm_backward(cpu, dinp.data(), dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
+        std::vector results{stored(out), mean.get(), rstd.get(), stored(dinp), dweight.get(), dbias.get()};
+        // The residual stream is what the norm behind it sees, rounded as it is.
+        residual_layernorm_forward(cpu, residual.data(), fused.data(), mean, rstd, inp.data(), more.data(),
+                                   weight.data(), bias.data(), N, C, kEps);
+        results.push_back(stored(residual));
+        layernorm_forward(cpu, unfused.data(), mean, rstd, residual.data(), weight.data(), bias.data(), N, C, kEps);
+        check_equal("out behind the residual", fused.get(), unfused.get());
+        return results;
+    });
 }

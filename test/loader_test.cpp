@@ -98,6 +98,45 @@ TEST_CASE("without shuffling, windows come in order from all shards, with odd B 
     CHECK(loader.state() == LoaderState{3, 0});
 }
 
+TEST_CASE("a step reads the same windows in the same order at any number of ranks", "[loader]") {
+    const Shards shards({300, 101, 250});
+    const int steps = 40;  // beyond the end of an epoch
+    Ids want;
+    LoaderState want_state;
+    for (const auto& [world_size, batches] : std::vector<std::pair<int, int>>{{1, 8}, {2, 4}, {4, 2}, {8, 1}}) {
+        Ids all;
+        std::vector<Ids> by_rank;
+        for (int rank = 0; rank < world_size; rank++) {
+            LoaderConfig c = shards.config(2, 7, true);
+            c.rank = rank, c.world_size = world_size, c.batches_per_step = batches;
+            DataLoader loader(c);
+            by_rank.push_back(next_windows(loader, c, steps / 2 * batches));
+            DataLoader later(c);  // which goes on where the first one stands
+            later.restore(loader.state());
+            const Ids rest = next_windows(later, c, steps / 2 * batches);
+            by_rank.back().insert(by_rank.back().end(), rest.begin(), rest.end());
+            if (world_size == 1) want_state = later.state();
+            CHECK(later.state() == want_state);
+        }
+        const ptrdiff_t n = 2 * batches;  // windows of a rank in a step
+        for (ptrdiff_t step = 0; step < steps; step++)
+            for (const Ids& own : by_rank) all.insert(all.end(), own.begin() + step * n, own.begin() + (step + 1) * n);
+        if (world_size == 1) want = all;
+        CHECK(all == want);
+    }
+}
+
+TEST_CASE("in the middle of a step, a loader's state is that of its beginning", "[loader]") {
+    const Shards shards({300});
+    LoaderConfig c = shards.config(2, 7, false);
+    c.batches_per_step = 3;
+    DataLoader loader(c);
+    for (int i = 0; i < 8; i++) {
+        CHECK(loader.state() == LoaderState{0, uint64_t(i / 3 * 6)});
+        loader.next();
+    }
+}
+
 TEST_CASE("batches of uint16 and uint32 shards mix", "[loader]") {
     Shards shards({7, 7});
     shards.write(0, {10, 11, 12, 13}, 256);
@@ -280,12 +319,12 @@ TEST_CASE("an id above 2^31 is printed as it stands in the file", "[loader]") {
 
 TEST_CASE("too few tokens for one batch: how many there are, how many it takes, what to lower", "[loader]") {
     const Shards shards({30, 31});
-    LoaderConfig c = shards.config(4, 5, false);
-    c.world_size = 3;
-    DataLoader just_enough(c);  // 61 = 3*4*5 + 1
+    LoaderConfig c = shards.config(12, 5, false);
+    c.world_size = 3;           // a step of all ranks may go through several epochs
+    DataLoader just_enough(c);  // 61 = 12*5 + 1
     c.seq_len = 6;
     const std::string error = error_of([&] { DataLoader loader(c); });
-    CHECK(contains(error, "61 tokens in 2 shards, and one batch needs 73 (3 ranks * 4 sequences * 6 tokens + 1)"));
+    CHECK(contains(error, "61 tokens in 2 shards, and one batch needs 73 (12 sequences * 6 tokens + 1)"));
     CHECK(contains(error, "--batch-size or --seq-len"));
 
     DataLoader all_of_it(shards.config(60, 1, false));

@@ -47,7 +47,7 @@ TEST_CASE("a run's records read back exactly", "[log]") {
     const double values[] = {0.1 + 0.2, 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 4.1743872165679932};
     const std::string shown = printed([&] {
         RunLog log(out.path, kFresh, {.steps = 5});
-        log.start("{\"batch-size\":12}", "cpu, 3 threads", "00ff");
+        log.start({"{\"batch-size\":12}", "cpu, 3 threads", 2, "00ff", "11ee", "22dd"});
         log.validation(0, values[4]);
         for (int i = 0; i < 5; i++)
             log.step({.step = i + 1, .loss = values[i], .norm = values[i], .lr = 6e-4, .ms = 250, .tokens = 1000});
@@ -60,7 +60,10 @@ TEST_CASE("a run's records read back exactly", "[log]") {
     REQUIRE(records.size() == 10);
     CHECK(records[0]["type"] == "start");
     CHECK(records[0]["config"]["batch-size"] == 12);
-    CHECK(records[0]["data_hash"] == "00ff");
+    CHECK(records[0]["data"] == json({{"train", "00ff"}, {"val", "11ee"}, {"tokenizer", "22dd"}}));
+    CHECK(records[0]["machine"]["ranks"] == 2);
+    CHECK(records[0]["machine"]["memory_bytes"] > 1e8);
+    CHECK(contains(records[0]["machine"]["os"], ", Linux "));
     CHECK(records[0]["machine"]["device"] == "cpu, 3 threads");
     CHECK(records[0]["machine"]["cores"] >= 1);
     CHECK(records[0]["machine"]["cpu"].get<std::string>().size() > 3);
@@ -86,6 +89,21 @@ TEST_CASE("a run's records read back exactly", "[log]") {
     CHECK(contains(shown, "sample at step 5:\nROMEO:\n"));
 }
 
+TEST_CASE("what is not always known is logged when it is", "[log]") {
+    const ScratchFolder out;
+    const std::string shown = printed([&] {
+        RunLog log(out.path, kFresh, {.steps = 5});
+        log.validation(0, 2.5, 1 / 3.0);
+        log.step({.step = 1, .loss = 2, .norm = 1, .lr = 6e-4, .ms = 250, .tokens = 1000, .mfu = 0.40625});
+    });
+    const std::vector<json> records = records_of(out.path);
+    REQUIRE(records.size() == 2);
+    CHECK(records[0] == json({{"type", "val"}, {"step", 0}, {"loss", 2.5}, {"bpb", 1 / 3.0}}));
+    CHECK(records[1]["mfu"] == 0.40625);
+    CHECK(contains(shown, "val  0/5 | loss  2.5000 | bpb 0.3333\n"));
+    CHECK(contains(shown, " | 4.00k tok/s | MFU 40.6% | ETA "));
+}
+
 TEST_CASE("numbers that are not finite stay JSON", "[log]") {
     const ScratchFolder out;
     printed([&] {
@@ -109,7 +127,7 @@ TEST_CASE("a resumed run adds to the log, below a line that was cut", "[log]") {
     write_file_atomically(path, "{\"type\":\"step\",\"step\":1}\n{\"type\":\"st");
     printed([&] {
         RunLog log(out.path, kResume, {.steps = 9});
-        log.resume("{\"a\":1}", "cpu", "ff", 4, "run/step_00000004",
+        log.resume({"{\"a\":1}", "cpu", 1, "ff"}, 4, "run/step_00000004",
                    {"run/step_00000008: model.safetensors is missing"});
         log.validation(4, 2);
     });
@@ -122,6 +140,7 @@ TEST_CASE("a resumed run adds to the log, below a line that was cut", "[log]") {
     CHECK(records[0]["from"] == "run/step_00000004");
     CHECK(records[0]["passed_over"][0] == "run/step_00000008: model.safetensors is missing");
     CHECK(records[0]["config"]["a"] == 1);
+    CHECK(records[0]["data"] == json({{"train", "ff"}}));
 
     // A whole last line gets no empty line below it, and a fresh run begins with an empty file.
     printed([&] { RunLog(out.path, kResume, {}).validation(5, 2); });
@@ -181,7 +200,7 @@ TEST_CASE("a log line is whole or taken back", "[log]") {
 TEST_CASE("only a log that was opened writes", "[log]") {
     CHECK(printed([] {
               RunLog log;
-              log.start("not even JSON", "", "");
+              log.start({.config_json = "not even JSON"});
               log.step({.step = 1, .loss = 1, .norm = 1, .lr = 1, .ms = 1, .tokens = 1});
               log.validation(1, 1);
               log.sample(1, "a", "b");
@@ -230,56 +249,4 @@ TEST_CASE("the ETA comes from the wall clock and stops at the time budget", "[lo
     INFO(eta);
     CHECK((contains(eta, ":") || std::stod(eta) >= 19.9));
     CHECK(std::stod(last_line(5)) <= 5);
-}
-
-TEST_CASE("the report draws what counts, the later run after a resume", "[log]") {
-    const ScratchFolder out;
-    const auto step = [](RunLog& log, int step, double loss) {
-        log.step({.step = step, .loss = loss, .norm = 1, .lr = 1e-3, .ms = 1000, .tokens = 500});
-    };
-    printed([&] {
-        RunLog log(out.path, kFresh, {.steps = 4});
-        log.start("{\"prompt\":\"<b>\"}", "cpu", "ff");
-        for (int i = 1; i <= 3; i++) step(log, i, 9);
-        log.validation(3, 0.125);  // void: the run below goes on from step 2
-    });
-    FileWriter(out / "cut").write("{\"type\":\"st", 11);
-    REQUIRE(run("cat " + out / "cut" + " >>" + out / "log.jsonl").exit_code == 0);
-    printed([&] {
-        RunLog log(out.path, kResume, {.steps = 4});
-        log.resume("{\"prompt\":\"<i>\"}", "cpu", "ff", 2, "step_00000002", {});
-        for (int i = 3; i <= 4; i++) step(log, i, 9 - i);
-        log.validation(4, 2.5);
-        log.sample(4, "<RO>", "MEO & \xFF");
-    });
-    REQUIRE(run("cat " + out / "cut" + " >>" + out / "log.jsonl").exit_code == 0);
-
-    const Finished report = run("python3 -B scripts/report.py " + out.path);
-    INFO(report.err);
-    REQUIRE(report.exit_code == 0);
-    CHECK(report.err == "");
-    CHECK(report.out == out / "report.html" + "\n");
-    const std::string page = read_file(out / "report.html");
-    CHECK(contains(page, "<td>steps</td><td>4</td>"));
-    CHECK(contains(page, "5.0000 nats per token"));  // the loss of step 4
-    CHECK(contains(page, "2.5000 nats per token at step 4"));
-    CHECK_FALSE(contains(page, "0.125"));
-    CHECK(contains(page, "<td>median speed</td><td>500 tokens/s</td>"));
-    CHECK(contains(page, "<td>time in training steps</td><td>0:04</td>"));
-    CHECK(contains(page, "&lt;RO&gt;</b>MEO &amp; "));
-    CHECK(contains(page, "<td>prompt</td><td>&lt;i&gt;</td>"));
-    // One point per step.
-    const size_t line = page.find("class=\"line train\" points=\"");
-    REQUIRE(line != std::string::npos);
-    const std::string points = page.substr(line + 27, page.find('"', line + 27) - line - 27);
-    CHECK(std::count(points.begin(), points.end(), ',') == 4);
-    for (const char* heading : {"Loss", "Gradient norm", "Learning rate", "Speed", "Samples at step 4", "Config"})
-        CHECK(contains(page, std::string("<h2>") + heading + "</h2>"));
-
-    const Finished missing = run("python3 -B scripts/report.py " + out / "none");
-    CHECK(missing.exit_code == 2);
-    CHECK(contains(missing.err, "error: cannot read " + out / "none/log.jsonl"));
-    write_file_atomically(out / "log.jsonl", "");
-    CHECK(contains(run("python3 -B scripts/report.py " + out.path).err, "holds no records"));
-    CHECK(contains(run("python3 -B scripts/report.py " + out.path + " --out /dev/null/x").err, "error: "));
 }

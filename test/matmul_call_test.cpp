@@ -102,6 +102,9 @@ TEST_CASE("matmul_call: distinct calls have distinct texts, none with the file's
             calls.back().*stride = 1024;
         }
     }
+    const MatmulCall fp8{.m = 16, .n = 16, .k = 32, .transpose_b = true, .a = DType::e4m3, .b = DType::e4m3};
+    calls.insert(calls.end(), 4, fp8);
+    calls.end()[-3].a = DType::e5m2, calls.end()[-2].b = DType::e5m2, calls.end()[-1].fast_accumulate = true;
     for (size_t x = 0; x < calls.size(); x++) {
         CHECK(!contains(text_of(calls[x]), "|"));
         for (size_t y = 0; y < x; y++) {
@@ -112,6 +115,8 @@ TEST_CASE("matmul_call: distinct calls have distinct texts, none with the file's
     }
     CHECK(text_of({.m = 16, .n = 8, .k = 24, .transpose_b = true, .epilogue = Epilogue::bias}) ==
           "BF16 (16, 24) ld 24 x BF16 (8, 24)^T ld 24 -> BF16 (16, 8) ld 8, bias");
+    CHECK(text_of(calls.back()) ==
+          "F8_E4M3 (16, 32) ld 32 x F8_E4M3 (16, 32)^T ld 32 -> BF16 (16, 16) ld 16, fast accumulation");
 }
 
 TEST_CASE("matmul_call: what makes no sense is refused", "[matmul_call]") {
@@ -129,4 +134,30 @@ TEST_CASE("matmul_call: what makes no sense is refused", "[matmul_call]") {
     CHECK(refused({.m = 2, .n = 3, .k = 4, .ldo = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .epilogue = Epilogue::dgelu, .ld_aux = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .accumulate = true, .epilogue = Epilogue::bias}));
+    CHECK(refused({.m = 2, .n = 3, .k = 4, .fast_accumulate = true}));
+    // Eight bits: rows along k, sizes of 16, no epilogue but a bias.
+    const MatmulCall fp8{.m = 32, .n = 48, .k = 16, .transpose_b = true, .a = DType::e5m2, .b = DType::e4m3};
+    CHECK(!refused(fp8));
+    const auto refused_with = [&](auto change) {
+        MatmulCall call = fp8;
+        change(call);
+        return refused(call);
+    };
+    CHECK(!refused_with([](MatmulCall& c) { c.out = DType::f32, c.accumulate = true, c.fast_accumulate = true; }));
+    CHECK(refused_with([](MatmulCall& c) { c.b = DType::e5m2; }));
+    CHECK(refused_with([](MatmulCall& c) { c.b = DType::bf16; }));
+    CHECK(refused_with([](MatmulCall& c) { c.a = DType::bf16; }));
+    CHECK(refused_with([](MatmulCall& c) { c.out = DType::e4m3; }));
+    CHECK(refused_with([](MatmulCall& c) { c.transpose_b = false; }));
+    CHECK(refused_with([](MatmulCall& c) { c.transpose_a = true; }));
+    CHECK(!refused_with([](MatmulCall& c) { c.epilogue = Epilogue::bias; }));
+    CHECK(refused_with([](MatmulCall& c) { c.epilogue = Epilogue::gelu_aux_bias; }));
+    CHECK(refused_with([](MatmulCall& c) { c.epilogue = Epilogue::dgelu; }));
+    CHECK(refused_with([](MatmulCall& c) { c.batch = 2; }));
+    CHECK(refused_with([](MatmulCall& c) { c.m = 24; }));
+    CHECK(refused_with([](MatmulCall& c) { c.n = 24; }));
+    CHECK(refused_with([](MatmulCall& c) { c.k = 24; }));
+    CHECK(refused_with([](MatmulCall& c) { c.lda = 24; }));
+    CHECK(refused_with([](MatmulCall& c) { c.ldb = 24; }));
+    CHECK(refused_with([](MatmulCall& c) { c.ldo = 56; }));
 }

@@ -26,14 +26,88 @@ TEST_CASE("matmul agrees with PyTorch", "[matmul]") {
                  dbias_start = randn(bias.size(), 2);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(dout.size()), dinp(inp.size()), dweight(dweight_start), dbias(dbias_start);
-        matmul_forward(cpu, out, inp.data(), weight.data(), bias.data(), N, C, OC);
-        matmul_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC);
+        matmul_forward<float>(cpu, out, inp.data(), weight.data(), bias.data(), N, C, OC);
+        matmul_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC);
         return std::vector{out.get(), dinp.get(), dweight.get(), dbias.get()};
     });
     check_close("out", got[0], f.floats(want + "out"), tolerance(C));
     check_close("dinp", got[1], f.floats(want + "dinp"), tolerance(OC));
     check_close("dweight", got[2], plus(dweight_start, f.floats(want + "dweight")), tolerance(N));
     check_close("dbias", got[3], plus(dbias_start, f.floats(want + "dbias")), tolerance(N));
+}
+
+// The ops with an activation and the activation alone, by name
+struct Activation {
+    const char* name;
+    decltype(&matmul_gelu_forward<float>) matmul_forward;
+    decltype(&matmul_gelu_backward<float>) matmul_backward;
+    decltype(&gelu_forward<float>) forward;
+    decltype(&gelu_backward<float>) backward;
+};
+static const Activation kActivations[] = {
+    {"gelu", matmul_gelu_forward<float>, matmul_gelu_backward<float>, gelu_forward<float>, gelu_backward<float>},
+    {"relu_squared", matmul_relu_squared_forward<float>, matmul_relu_squared_backward<float>,
+     relu_squared_forward<float>, relu_squared_backward<float>}};
+
+TEST_CASE("matmul with an activation agrees with PyTorch", "[matmul]") {
+    const Fixture f("matmul");
+    const int64_t N = 13, C = 20, H = 33;
+    const Activation& activation = kActivations[GENERATE(0, 1)];
+    const std::string name = std::string(activation.name) + ".", want = "want." + name;
+    INFO(name);
+    const Floats inp = f.floats(name + "inp"), fc = f.floats(name + "fc"), fc_bias = f.floats(name + "fc_bias");
+    const Floats proj = f.floats(name + "proj"), dout = f.floats(name + "dout");
+    const Floats dfc_start = randn(fc.size(), 1), dproj_start = randn(proj.size(), 2),
+                 dbias_start = randn(size_t(H), 3);
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        Guarded hidden(size_t(N * H)), between(size_t(N * H)), dhidden(size_t(N * H)), dinp(inp.size());
+        Guarded dfc(dfc_start), dfc_bias(dbias_start), dproj(dproj_start);
+        activation.matmul_forward(cpu, between, hidden, inp.data(), fc.data(), fc_bias.data(), N, C, H);
+        activation.matmul_backward(cpu, dhidden, dproj, nullptr, dout.data(), between, hidden, proj.data(), N, H, C);
+        matmul_backward<float>(cpu, dinp, dfc, dfc_bias, dhidden, inp.data(), fc.data(), N, C, H);
+        return std::vector{hidden.get(), between.get(), dhidden.get(), dproj.get(),
+                           dinp.get(),   dfc.get(),     dfc_bias.get()};
+    });
+    // Behind each product those before it: an error of hidden is multiplied by a slope of at most 1.13 in GELU, and by
+    // 2 |hidden|, of which the square's own value has one, in squared ReLU. Slopes have it as well.
+    const double hidden = tolerance(C), between = 2 * hidden + 8 * kEpsF32, dhidden = tolerance(C) + between;
+    check_close("hidden", got[0], f.floats(want + "hidden"), hidden);
+    check_close("activation", got[1], f.floats(want + "activation"), between);
+    check_close("dhidden", got[2], f.floats(want + "dhidden"), dhidden);
+    check_close("dproj", got[3], plus(dproj_start, f.floats(want + "dproj")), tolerance(N) + between);
+    check_close("dinp", got[4], f.floats(want + "dinp"), tolerance(H) + dhidden);
+    check_close("dfc", got[5], plus(dfc_start, f.floats(want + "dfc")), tolerance(N) + dhidden);
+    check_close("dfc_bias", got[6], plus(dbias_start, f.floats(want + "dfc_bias")), tolerance(N) + dhidden);
+}
+
+TEST_CASE("matmul with an activation gives the bits of the two ops", "[matmul]") {
+    const auto [N, C, OC] = GENERATE(table<int, int, int>({{1, 1, 1}, {13, 255, 33}, {5, 600, 32}}));
+    const Activation& activation = kActivations[GENERATE(0, 1)];
+    const bool with_bias = GENERATE(true, false);
+    INFO(activation.name << " N=" << N << " C=" << C << " OC=" << OC);
+    const Floats inp = randn(size_t(N * C), 1), weight = randn(size_t(OC * C), 2), bias = randn(size_t(OC), 3);
+    const Floats dout = randn(size_t(N * OC), 4), hidden_before = randn(size_t(N * C), 5);
+    const Floats dweight_start = randn(weight.size(), 6), dbias_start = randn(bias.size(), 7);
+    const float* added = with_bias ? bias.data() : nullptr;
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        Guarded out(dout.size()), hidden(dout.size()), dhidden(inp.size()), dweight(dweight_start), dbias(dbias_start);
+        activation.matmul_forward(cpu, out, hidden, inp.data(), weight.data(), added, N, C, OC);
+        activation.matmul_backward(cpu, dhidden, dweight, with_bias ? dbias.data() : nullptr, dout.data(), inp.data(),
+                                   hidden_before.data(), weight.data(), N, C, OC);
+        return std::vector{out.get(), hidden.get(), dhidden.get(), dweight.get(), dbias.get()};
+    });
+    Cpu cpu(2);
+    Guarded out(dout.size()), hidden(dout.size()), dhidden(inp.size()), dweight(dweight_start), dbias(dbias_start);
+    matmul_forward<float>(cpu, hidden, inp.data(), weight.data(), added, N, C, OC);
+    activation.forward(cpu, out, hidden, N * OC);
+    matmul_backward<float>(cpu, dhidden, dweight, with_bias ? dbias.data() : nullptr, dout.data(), inp.data(),
+                           weight.data(), N, C, OC);
+    activation.backward(cpu, dhidden, dhidden, hidden_before.data(), N * C);
+    CHECK(same_bits(got[0], out.get()));
+    CHECK(same_bits(got[1], hidden.get()));
+    CHECK(same_bits(got[2], dhidden.get()));
+    CHECK(same_bits(got[3], dweight.get()));
+    CHECK(same_bits(got[4], dbias.get()));
 }
 
 // c (M,N) += a (M,K) b (K,N), the strides in elements
@@ -60,9 +134,9 @@ static void check_exact(int64_t N, int64_t C, int64_t OC) {
     for (int64_t i = 0; i < N * OC; i++) dbias[size_t(i % OC)] += dout[size_t(i)];
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded y(out.size()), y_plain(out.size()), dx(dinp.size()), dw(dweight_start), db(dbias_start);
-        matmul_forward(cpu, y, inp.data(), weight.data(), bias.data(), N, C, OC);
-        matmul_forward(cpu, y_plain, inp.data(), weight.data(), nullptr, N, C, OC);
-        matmul_backward(cpu, dx, dw, db, dout.data(), inp.data(), weight.data(), N, C, OC);
+        matmul_forward<float>(cpu, y, inp.data(), weight.data(), bias.data(), N, C, OC);
+        matmul_forward<float>(cpu, y_plain, inp.data(), weight.data(), nullptr, N, C, OC);
+        matmul_backward<float>(cpu, dx, dw, db, dout.data(), inp.data(), weight.data(), N, C, OC);
         return std::vector{y.get(), y_plain.get(), dx.get(), dw.get(), db.get()};
     });
     check_equal("out", got[0], out);
@@ -84,12 +158,15 @@ TEST_CASE("matmul is exact on whole numbers", "[matmul]") {
     check_exact(3, 17, 600);
 }
 
-// More rows than one thread's share and more columns than one packed block.
+// More rows than one thread's share, more columns than one packed block, more terms than are packed at once.
 TEST_CASE("matmul is exact beyond one block", "[matmul]") {
     check_exact(400, 7, 65);
     check_exact(5, 3, 2100);
     check_exact(5, 2100, 3);
     check_exact(200, 300, 70);
+    check_exact(13, 4200, 300);
+    check_exact(4200, 13, 35);
+    check_exact(25, 300, 790);  // panels enough for each thread to pack its own
 }
 
 TEST_CASE("matmul_backward leaves out what is not wanted", "[matmul]") {
@@ -97,9 +174,9 @@ TEST_CASE("matmul_backward leaves out what is not wanted", "[matmul]") {
     const Floats inp = randn(size_t(N * C), 1), weight = randn(size_t(OC * C), 2), dout = randn(size_t(N * OC), 3);
     Cpu cpu(2);
     Guarded dinp(size_t(N * C)), dweight(size_t(OC * C), 1), dbias(size_t(OC), 1);
-    matmul_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC);
+    matmul_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC);
     Guarded dweight_only(size_t(OC * C), 1);
-    matmul_backward(cpu, nullptr, dweight_only, nullptr, dout.data(), inp.data(), weight.data(), N, C, OC);
+    matmul_backward<float>(cpu, nullptr, dweight_only, nullptr, dout.data(), inp.data(), weight.data(), N, C, OC);
     CHECK(same_bits(dweight_only.get(), dweight.get()));
 }
 
@@ -110,7 +187,7 @@ TEST_CASE("matmul: a NaN in the input spoils its row of the output and no other"
     inp[size_t(5 * C + 299)] = std::nanf("");
     Cpu cpu(2);
     Guarded out(size_t(N * OC));
-    matmul_forward(cpu, out, inp.data(), weight.data(), bias.data(), N, C, OC);
+    matmul_forward<float>(cpu, out, inp.data(), weight.data(), bias.data(), N, C, OC);
     const Floats got = out.get();
     CHECK(all_nan(Floats(got.begin() + 5 * OC, got.begin() + 6 * OC)));
     CHECK(count_not_finite(got) == OC);

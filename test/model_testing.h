@@ -4,6 +4,7 @@ What the tests of the whole model share, on any device.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/model/gpt.h"
 #include "test/fixture.h"  // Fixture
@@ -50,4 +51,21 @@ Floats from_device(Device& device, const Parameter& p, const T* data) {
     Floats floats;
     for (const T x : values) floats.push_back(to_float(x));
     return floats;
+}
+
+// Loss and all gradients of one batch of random tokens.
+template <class Device, class T>
+std::pair<double, std::vector<Floats>> learn(Device& device, Gpt<Device, T>& model, int64_t B, int64_t T_) {
+    Rng rng(1, Stream::tests);
+    std::vector<int32_t> ids(size_t(2 * B * T_));
+    for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(model.shape.vocab_size)));
+    typename Device::template ToDevice<int32_t> to_device(device, 2 * B * T_);
+    const int32_t* tokens = to_device.send(ids.data(), 2 * B * T_);
+    model.zero_gradients();
+    model.forward(tokens, B, T_);
+    const double loss = model.loss_and_gradient(tokens + B * T_, 1 / float(B * T_));
+    model.backward(tokens);
+    std::vector<Floats> gradients;
+    for (const Parameter& p : model.parameters) gradients.push_back(from_device(device, p, model.gradients.at(p)));
+    return {loss, gradients};
 }

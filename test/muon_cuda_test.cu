@@ -1,7 +1,10 @@
 // The kernels of Muon's element-wise steps against the CPU's functions.
 #include "llmc/cuda/muon.cuh"
 #include "llmc/cpu/muon.h"
+#include "llmc/cuda/newton_schulz.cuh"
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
+#include "test/fixture.h"       // Fixture
+#include "test/muon_testing.h"  // MuonRunIn
 
 constexpr MuonStep kStep{.learning_rate = 0.05, .momentum = 0.9, .beta2 = 0.75, .weight_decay = 0.5};
 
@@ -73,8 +76,10 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
     MuonStep step = kStep;
     constexpr bool kMaster = !std::is_same_v<T, float>;
     step.fixed_norm = GENERATE(true, false);
+    step.cautious = GENERATE(true, false);
     const bool has_second = GENERATE(true, false);
-    INFO(R << " x " << K << (step.fixed_norm ? ", fixed norm" : "") << (has_second ? ", second moments" : ""));
+    INFO(R << " x " << K << (step.fixed_norm ? ", fixed norm" : "") << (step.cautious ? ", cautious" : "")
+           << (has_second ? ", second moments" : ""));
     const auto n = size_t(R * K), larger = size_t(std::max(R, K));
     const Floats x = rounded<T>(randn(n, 1)), weight = randn(n, 2);
     Floats second = randn(larger, 3), squares(larger), scales(larger), want_second, want_weight = weight;
@@ -135,6 +140,29 @@ TEST_CASE("muon's kernels: zeros stay zeros; a step that is not applied changes 
     const Floats want(32, applied ? 2 - 0.05f : 2);
     check_close("master", master.get(), want, kEpsF32);
     check_equal("weight", weight.get(), rounded<bf16>(want));
+}
+
+TEST_CASE("muon on a GPU: 20 steps with the products in the middle agree with PyTorch", "[muon]" ON_DEVICE) {
+    const Fixture f("muon_training");
+    const MuonMatrix& matrix = GENERATE(from_range(kMuonMatrices));
+    INFO(matrix.name);
+    Cuda cuda;
+    MuonRunIn<Cuda, OnDevice<float>> run(cuda, f.floats(matrix.name), matrix);
+    for (int step = 0; step < (kWatched ? 2 : kMuonTrainingSteps); step++)
+        run.step(cuda, matrix.gradients(step), kMuonTraining);
+    if (kWatched) return;
+    CHECK(relative_l2(run.weight.get(), f.floats(std::string("want.") + matrix.name)) <= kMuonTrainingTolerance);
+}
+
+TEST_CASE("muon on a GPU: an exactly zero gradient leaves nothing but numbers in a whole step", "[muon]" ON_DEVICE) {
+    const MuonMatrix& matrix = GENERATE(from_range(kMuonMatrices));
+    Cuda cuda;
+    MuonRunIn<Cuda, OnDevice<float>> run(cuda, randn(matrix.size(), 1), matrix);
+    run.step(cuda, Floats(matrix.size(), 0), kMuonTraining);
+    check_equal("X", run.X.get(), Floats(matrix.size(), 0));
+    check_equal("momentum", run.momentum.get(), Floats(matrix.size(), 0));
+    check_equal("second moments", run.second.get(), Floats(run.second.n, 0));
+    CHECK(count_not_finite(run.weight.get()) == 0);
 }
 
 TEST_CASE("muon's kernels refuse rows that are not a multiple of 16 bytes", "[muon]" ON_DEVICE) {

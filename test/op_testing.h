@@ -7,6 +7,13 @@ What the op tests share. A reference is right to half a unit of float32, so tole
       return std::vector{out.get()};
   });
   check_within("out", out[0], want, bounds);               a bound for each element, where |want| + rms is too coarse
+
+  check_rounds_once([&]<class T>(Cpu& cpu) {               bf16 against float, given the same numbers; `stored` rounds
+      const auto inp = bf16_randn<T>(N * C, 1);            what is a T, and get() takes what is float in both
+      Guarded<T> out(N * C);
+      gelu_forward(cpu, out.data(), inp.data(), N * C);
+      return std::vector<Floats>{stored(out)};
+  });
 */
 #pragma once
 #include <algorithm>
@@ -102,6 +109,30 @@ inline void check_relative(const std::string& name, const Floats& got, const Flo
     std::vector<double> bounds;
     for (const float w : want) bounds.push_back(tolerance * std::fabs(w));
     check_within(name, got, want, bounds);
+}
+
+// n numbers that bf16 holds, as T: the same in float and in bf16.
+template <class T>
+std::vector<T> bf16_randn(int64_t n, uint64_t seed, float scale = 1) {
+    std::vector<T> values;
+    for (const float x : rounded<bf16>(randn(size_t(n), seed, scale))) values.push_back(rounded_value<T>(x));
+    return values;
+}
+
+// What is left of an op's result of type T in bf16.
+template <class T>
+Floats stored(Guarded<T>& result) {
+    return rounded<bf16>(result.get());
+}
+
+// op in bf16 is op in float, with its results rounded once: nothing on the way is. So from the same inputs come the
+// same bits. See the top of this file.
+template <class Op>
+void check_rounds_once(Op op) {
+    const auto in_float = on_any_threads([&](Cpu& cpu) { return op.template operator()<float>(cpu); });
+    const auto in_bf16 = on_any_threads([&](Cpu& cpu) { return op.template operator()<bf16>(cpu); });
+    REQUIRE(in_bf16.size() == in_float.size());
+    for (size_t i = 0; i < in_bf16.size(); i++) check_equal("output " + std::to_string(i), in_bf16[i], in_float[i]);
 }
 
 inline bool all_nan(const Floats& x) {

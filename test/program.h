@@ -1,7 +1,7 @@
 /*
 train_gpt as its users meet it: tiny runs in a scratch folder, and what they leave behind.
 
-  const TinyRuns runs;                                             stories as token shards, made by data/prepare
+  const TinyRuns runs;                                             stories as token shards, made by data/tokenize
   must_succeed(runs.train("a", {{"steps", "12"}}));                 a new run in the folder a, kTiny's flags but these
   must_succeed(runs.resume("a", {{"threads", "2"}}));               --resume auto and these flags alone
   steps_in(runs.path("a"))                                         {step, loss, norm, lr} as in log.jsonl, exactly
@@ -19,18 +19,19 @@ train_gpt as its users meet it: tiny runs in a scratch folder, and what they lea
 #include "llmc/base/flags.h"           // from_json
 #include "llmc/base/log.h"             // StepRecord
 #include "llmc/cpu/ops.h"              // Cpu, for checkpointing.h
+#include "llmc/io/checkpoint.h"        // checkpoint_path, checkpoint_steps, verify
 #include "llmc/train/checkpointing.h"  // RunState
 #include "test/testing.h"              // run, ScratchFolder
 
 // name -> value; a map, because train_gpt refuses a flag that is given twice
 using FlagMap = std::map<std::string, std::string>;
 
-// Three micro-batches of 2 x 16 tokens a step.
-inline const FlagMap kTiny = {{"num-layers", "2"},       {"num-heads", "2"},    {"channels", "32"},
-                              {"seq-len", "16"},         {"batch-size", "2"},   {"total-batch-size", "96"},
-                              {"steps", "20"},           {"warmup-steps", "5"}, {"grad-clip", "1.5"},
-                              {"checkpoint-every", "0"}, {"val-tokens", "320"}, {"sample-tokens", "0"},
-                              {"temperature", "1"},      {"threads", "1"},      {"seed", "7"}};
+// Three micro-batches of 2 x 16 tokens a step. In fp32, because --dtype auto is another type on another processor.
+inline const FlagMap kTiny = {
+    {"num-layers", "2"},  {"num-heads", "2"},         {"channels", "32"},    {"seq-len", "16"},
+    {"batch-size", "2"},  {"total-batch-size", "96"}, {"steps", "20"},       {"warmup-steps", "5"},
+    {"grad-clip", "1.5"}, {"checkpoint-every", "0"},  {"val-tokens", "320"}, {"sample-tokens", "0"},
+    {"temperature", "1"}, {"threads", "1"},           {"seed", "7"},         {"dtype", "fp32"}};
 
 inline std::string command_of(const FlagMap& flags) {
     std::string command = program("train_gpt");
@@ -50,6 +51,14 @@ inline RunState state_in(const std::string& checkpoint) {
     return state;
 }
 
+// Is a save under way in this folder, or a removal? Both work under names that end in .tmp or .old.
+inline bool is_saving(const std::string& out_dir) {
+    std::error_code not_there_yet;
+    for (const auto& entry : std::filesystem::directory_iterator(out_dir, not_there_yet))
+        if (const std::string end = entry.path().extension(); end == ".tmp" || end == ".old") return true;
+    return false;
+}
+
 // The end of every run but those that are meant to fail.
 inline void must_succeed(const Finished& finished) {
     INFO(finished.err);
@@ -61,7 +70,7 @@ struct TinyRuns {
 
     // 2000 bytes of stories are 112 windows of 16 tokens: an epoch ends in the 19th step.
     explicit TinyRuns(int stories_bytes = 2000) {
-        must_succeed(run(program("data/prepare") + " --stories " + std::to_string(stories_bytes) +
+        must_succeed(run(program("data/tokenize") + " --stories " + std::to_string(stories_bytes) +
                          " --tokenizer char --out " + path("data")));
     }
 

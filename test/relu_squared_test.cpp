@@ -9,9 +9,9 @@ TEST_CASE("relu_squared agrees with PyTorch", "[relu_squared]") {
     const Floats inp = f.floats("inp"), dout = f.floats("dout");
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), dinp(inp.size()), in_place(dout);
-        relu_squared_forward(cpu, out, inp.data(), int64_t(inp.size()));
-        relu_squared_backward(cpu, dinp, dout.data(), inp.data(), int64_t(inp.size()));
-        relu_squared_backward(cpu, in_place, in_place, inp.data(), int64_t(inp.size()));
+        relu_squared_forward<float>(cpu, out, inp.data(), int64_t(inp.size()));
+        relu_squared_backward<float>(cpu, dinp, dout.data(), inp.data(), int64_t(inp.size()));
+        relu_squared_backward<float>(cpu, in_place, in_place, inp.data(), int64_t(inp.size()));
         return std::vector{out.get(), dinp.get(), in_place.get()};
     });
     check_equal("out", got[0], f.floats("want.out"));
@@ -24,8 +24,8 @@ TEST_CASE("relu_squared: the same bits wherever an element stands", "[relu_squar
     const Floats inp = randn(size_t(n), 1, 3), dout = randn(size_t(n), 2);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), dinp(inp.size());
-        relu_squared_forward(cpu, out, inp.data(), n);
-        relu_squared_backward(cpu, dinp, dout.data(), inp.data(), n);
+        relu_squared_forward<float>(cpu, out, inp.data(), n);
+        relu_squared_backward<float>(cpu, dinp, dout.data(), inp.data(), n);
         return std::vector{out.get(), dinp.get()};
     });
     Floats out, dinp;
@@ -46,12 +46,23 @@ TEST_CASE("relu_squared hands a NaN and infinity on", "[relu_squared]") {
     inp[6] = -INFINITY;
     Cpu cpu(1);
     Guarded out(20), dinp(20);
-    relu_squared_forward(cpu, out, inp.data(), 20);
-    relu_squared_backward(cpu, dinp, dout.data(), inp.data(), 20);
+    relu_squared_forward<float>(cpu, out, inp.data(), 20);
+    relu_squared_backward<float>(cpu, dinp, dout.data(), inp.data(), 20);
     for (const Floats& x : {out.get(), dinp.get()}) {
         CHECK((std::isnan(x[3]) && std::isnan(x[17])));
         CHECK(count_not_finite(x) == 3);
         CHECK(x[5] == INFINITY);
         CHECK(x[6] == 0);
     }
+}
+
+TEST_CASE("relu_squared in bf16 rounds each result once", "[relu_squared]") {
+    const int64_t n = GENERATE(1, 15, 32, 10007);
+    check_rounds_once([n]<class T>(Cpu& cpu) {
+        const auto inp = bf16_randn<T>(n, 1, 4), dout = bf16_randn<T>(n, 2);
+        Guarded<T> out(inp.size()), dinp(inp.size());
+        relu_squared_forward(cpu, out.data(), inp.data(), n);
+        relu_squared_backward(cpu, dinp.data(), dout.data(), inp.data(), n);
+        return std::vector{stored(out), stored(dinp)};
+    });
 }

@@ -55,8 +55,8 @@ TEST_CASE("a resumed run is the undisturbed run, bit for bit", "[resume]") {
     must_succeed(runs.train("straight", kWatched));
     const std::string straight = runs.path("straight");
     // The epoch ends in the 19th step: behind the checkpoints of 6 and 18, before that of 24.
-    REQUIRE(state_in(step_folder(straight, 18)).epoch == 0);
-    REQUIRE(state_in(step_folder(straight, 24)).epoch == 1);
+    REQUIRE(state_in(step_folder(straight, 18)).data.epoch == 0);
+    REQUIRE(state_in(step_folder(straight, 24)).data.epoch == 1);
 
     // From one checkpoint, into a folder of its own; with other threads, because they must not matter.
     for (const int64_t from : {6, 18, 24}) {
@@ -146,7 +146,7 @@ TEST_CASE("a resumed run keeps its flags but those that are given", "[resume]") 
     must_succeed(finished);
     const TrainConfig before = config_in(step_folder(runs.path("a"), 6)),
                       after = config_in(step_folder(runs.path("a"), 9));
-    CHECK(after.adamw.beta2 == 0.9);
+    CHECK(after.beta2 == 0.9);
     CHECK(after.batch_size == 2);
     CHECK(after.model.channels == 32);
     CHECK(after.seed == before.seed);
@@ -154,8 +154,8 @@ TEST_CASE("a resumed run keeps its flags but those that are given", "[resume]") 
     CHECK(after.learning_rate == 0.004);
     const std::vector<StepRecord> steps = steps_in(runs.path("a"));
     REQUIRE(steps.size() == 9);
-    CHECK(steps[5].lr == learning_rate(before.schedule(), 5));
-    CHECK(steps[8].lr == learning_rate(after.schedule(), 8));
+    CHECK(steps[5].lr == learning_rate(before.chosen_recipe().schedule(before.steps), 5));
+    CHECK(steps[8].lr == learning_rate(after.chosen_recipe().schedule(after.steps), 8));
 }
 
 TEST_CASE("--keep keeps the newest checkpoints", "[resume]") {
@@ -211,6 +211,6 @@ TEST_CASE("a position in other data means nothing: they are read from their star
     must_succeed(runs.train("a", {{"steps", "6"}}));
     const Finished finished = runs.resume("a", {{"steps", "8"}, {"seed", "8"}});
     must_succeed(finished);
-    CHECK(contains(finished.err, "warning: not the data, --seq-len, --shuffle or --seed that"));
-    CHECK(state_in(step_folder(runs.path("a"), 8)).position == 2 * 6);  // two steps of six windows
+    CHECK(contains(finished.err, "warning: not the data, --seq-len, --packing, --shuffle or --seed that"));
+    CHECK(state_in(step_folder(runs.path("a"), 8)).data.position == 2 * 6);  // two steps of six windows
 }

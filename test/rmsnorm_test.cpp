@@ -25,8 +25,8 @@ TEST_CASE("rmsnorm agrees with PyTorch", "[rmsnorm]") {
     const Floats dinp_start = randn(inp.size(), 1), dweight_start = randn(weight.size(), 2);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), rstd{size_t(N)}, dinp(dinp_start), dweight(dweight_start);
-        rmsnorm_forward(cpu, out, rstd, inp.data(), weight.data(), N, C, kEps);
-        rmsnorm_backward(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd, N, C);
+        rmsnorm_forward<float>(cpu, out, rstd, inp.data(), weight.data(), N, C, kEps);
+        rmsnorm_backward<float>(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd, N, C);
         return std::vector{out.get(), rstd.get(), dinp.get(), dweight.get()};
     });
     check_relative("out", got[0], f.floats(want + "out"), out_units(C) * kEpsF32);
@@ -45,8 +45,8 @@ TEST_CASE("rmsnorm without a gain agrees with PyTorch", "[rmsnorm]") {
     const Floats inp = f.floats(name + "inp1"), dout = f.floats(name + "dout"), start = randn(inp.size(), 1);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(inp.size()), rstd{size_t(N)}, dinp(start);
-        rmsnorm_forward(cpu, out, rstd, inp.data(), nullptr, N, C, kEps);
-        rmsnorm_backward(cpu, dinp, nullptr, dout.data(), inp.data(), nullptr, rstd, N, C);
+        rmsnorm_forward<float>(cpu, out, rstd, inp.data(), nullptr, N, C, kEps);
+        rmsnorm_backward<float>(cpu, dinp, nullptr, dout.data(), inp.data(), nullptr, rstd, N, C);
         return std::vector{out.get(), rstd.get(), dinp.get()};
     });
     check_relative("out", got[0], f.floats(want + "out_no_gain"), out_units(C) * kEpsF32);
@@ -63,7 +63,7 @@ TEST_CASE("residual_rmsnorm_forward agrees with PyTorch", "[rmsnorm]") {
     for (const float* gain : {weight.data(), static_cast<const float*>(nullptr)}) {
         const auto got = on_any_threads([&](Cpu& cpu) {
             Guarded residual(inp1.size()), out(inp1.size()), rstd{size_t(N)};
-            residual_rmsnorm_forward(cpu, residual, out, rstd, inp1.data(), inp2.data(), gain, N, C, kEps);
+            residual_rmsnorm_forward<float>(cpu, residual, out, rstd, inp1.data(), inp2.data(), gain, N, C, kEps);
             return std::vector{residual.get(), out.get(), rstd.get()};
         });
         check_equal("residual", got[0], f.floats(want + "residual"));
@@ -72,7 +72,7 @@ TEST_CASE("residual_rmsnorm_forward agrees with PyTorch", "[rmsnorm]") {
         // apart.
         Cpu cpu(1);
         Guarded out(inp1.size()), rstd{size_t(N)};
-        rmsnorm_forward(cpu, out, rstd, got[0].data(), gain, N, C, kEps);
+        rmsnorm_forward<float>(cpu, out, rstd, got[0].data(), gain, N, C, kEps);
         check_equal("out", got[1], out.get());
         check_equal("rstd", got[2], rstd.get());
     }
@@ -84,12 +84,13 @@ TEST_CASE("rmsnorm_backward: a frozen gain changes no other gradient, a gain nee
     const Floats rstd(size_t(N), 0.75f), start = randn(size_t(N * C), 4);
     Cpu cpu(2);
     Guarded both(start), frozen(start), dweight(size_t(C), 0);
-    rmsnorm_backward(cpu, both, dweight, dout.data(), inp.data(), weight.data(), rstd.data(), N, C);
-    rmsnorm_backward(cpu, frozen, nullptr, dout.data(), inp.data(), weight.data(), rstd.data(), N, C);
+    rmsnorm_backward<float>(cpu, both, dweight, dout.data(), inp.data(), weight.data(), rstd.data(), N, C);
+    rmsnorm_backward<float>(cpu, frozen, nullptr, dout.data(), inp.data(), weight.data(), rstd.data(), N, C);
     check_equal("dinp", frozen.get(), both.get());
-    CHECK(contains(
-        error_of([&] { rmsnorm_backward(cpu, both, dweight, dout.data(), inp.data(), nullptr, rstd.data(), N, C); }),
-        "internal"));
+    CHECK(contains(error_of([&] {
+                       rmsnorm_backward<float>(cpu, both, dweight, dout.data(), inp.data(), nullptr, rstd.data(), N, C);
+                   }),
+                   "internal"));
 }
 
 TEST_CASE("rmsnorm_backward: sums over rows of whole numbers are exact", "[rmsnorm]") {
@@ -100,7 +101,7 @@ TEST_CASE("rmsnorm_backward: sums over rows of whole numbers are exact", "[rmsno
     for (int64_t i = 0; i < N * C; i++) want[size_t(i % C)] += dout[size_t(i)] * (inp[size_t(i)] * 0.5f);
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded dinp(size_t(N * C), 0), dweight(start);
-        rmsnorm_backward(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd.data(), N, C);
+        rmsnorm_backward<float>(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd.data(), N, C);
         return std::vector{dweight.get(), dinp.get()};
     });
     check_equal("dweight", got[0], want);
@@ -115,12 +116,36 @@ TEST_CASE("rmsnorm: a NaN spoils its row and no other; a row of zeros stays zero
     const Floats weight(size_t(C), 1), dout = randn(size_t(N * C), 2);
     Cpu cpu(2);
     Guarded out(size_t(N * C)), rstd{size_t(N)}, dinp(size_t(N * C), 0), dweight(size_t(C), 0);
-    rmsnorm_forward(cpu, out, rstd, inp.data(), weight.data(), N, C, kEps);
-    rmsnorm_backward(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd, N, C);
+    rmsnorm_forward<float>(cpu, out, rstd, inp.data(), weight.data(), N, C, kEps);
+    rmsnorm_backward<float>(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd, N, C);
     for (const Floats& x : {out.get(), dinp.get()}) {
         CHECK(all_nan(Floats(x.begin() + C, x.begin() + 2 * C)));
         CHECK(count_not_finite(x) == C);
     }
     CHECK(Floats(out.data(), out + C) == Floats(size_t(C), 0));
     CHECK(all_nan(dweight.get()));
+}
+
+TEST_CASE("rmsnorm in bf16 rounds each result once", "[rmsnorm]") {
+    const auto [N, C] = GENERATE(table<int64_t, int64_t>({{1, 8}, {3, 7}, {70, 33}, {2, 768}}));
+    const bool gain = GENERATE(true, false);
+    INFO(N << " x " << C << (gain ? "" : " without a gain"));
+    check_rounds_once([N = N, C = C, gain]<class T>(Cpu& cpu) {
+        const auto inp = bf16_randn<T>(N * C, 1, 3), more = bf16_randn<T>(N * C, 2), dout = bf16_randn<T>(N * C, 3);
+        const auto gains = bf16_randn<T>(C, 4);
+        const T* weight = gain ? gains.data() : nullptr;
+        const size_t n = size_t(N * C), rows = size_t(N);
+        Guarded<T> out(n), dinp(rounded<bf16>(randn(n, 5))), residual(n), fused(n), unfused(n);
+        Guarded rstd(rows), dweight(randn(size_t(C), 6));
+        rmsnorm_forward(cpu, out.data(), rstd, inp.data(), weight, N, C, kEps);
+        rmsnorm_backward(cpu, dinp.data(), gain ? dweight.data() : nullptr, dout.data(), inp.data(), weight, rstd, N,
+                         C);
+        std::vector results{stored(out), rstd.get(), stored(dinp), dweight.get()};
+        // The residual stream is what the norm behind it sees, rounded as it is.
+        residual_rmsnorm_forward(cpu, residual.data(), fused.data(), rstd, inp.data(), more.data(), weight, N, C, kEps);
+        results.push_back(stored(residual));
+        rmsnorm_forward(cpu, unfused.data(), rstd, residual.data(), weight, N, C, kEps);
+        check_equal("out behind the residual", fused.get(), unfused.get());
+        return results;
+    });
 }

@@ -10,7 +10,7 @@ struct RotaryCase {
     RotaryOptions options;
 };
 
-// scripts/make_fixtures.py has the same table.
+// scripts/op_fixtures.py has the same table.
 static const std::vector<RotaryCase> kCases = {
     {"one", {1, 1, 1, 1, 2}, {}},
     {"llama", {2, 5, 4, 2, 16}, {.base = 5e5}},
@@ -55,8 +55,8 @@ TEST_CASE("rotary agrees with PyTorch", "[rotary]") {
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(qkv), rstd(num_rstd), dqkv(dout);
         float* saved = options.qk_norm ? rstd.data() : nullptr;
-        rotary_forward(cpu, out, saved, table.data(), s, options);
-        rotary_backward(cpu, dqkv, out, saved, table.data(), s, options);
+        rotary_forward<float>(cpu, out, saved, table.data(), s, options);
+        rotary_backward<float>(cpu, dqkv, out, saved, table.data(), s, options);
         return std::vector{out.get(), rstd.get(), dqkv.get()};
     });
     const Floats want_out = f.floats(want + ".out");
@@ -111,8 +111,8 @@ TEST_CASE("rotary: a later position is a later row of the table", "[rotary]") {
     const Floats qkv = randn(size_t(9 * whole.row()), 1), table = rotary_table(9, 16, options);
     Cpu cpu(1);
     Guarded out(qkv), one(Floats(qkv.end() - last.row(), qkv.end())), rstd(size_t(9 * 3)), one_rstd(3);
-    rotary_forward(cpu, out, rstd, table.data(), whole, options);
-    rotary_forward(cpu, one, one_rstd, table.data() + 8 * 16, last, options);
+    rotary_forward<float>(cpu, out, rstd, table.data(), whole, options);
+    rotary_forward<float>(cpu, one, one_rstd, table.data() + 8 * 16, last, options);
     const Floats all = out.get(), all_rstd = rstd.get();
     check_equal("out", one.get(), Floats(all.end() - last.row(), all.end()));
     check_equal("rstd", one_rstd.get(), Floats(all_rstd.end() - 3, all_rstd.end()));
@@ -128,8 +128,8 @@ TEST_CASE("rotary: a NaN spoils its head and no other; a head of zeros stays zer
     std::fill_n(qkv.begin(), s.HS, 0.f);
     Cpu cpu(2);
     Guarded out(qkv), rstd(size_t(s.T * 3)), dqkv(dout);
-    rotary_forward(cpu, out, rstd, table.data(), s, options);
-    rotary_backward(cpu, dqkv, out, rstd, table.data(), s, options);
+    rotary_forward<float>(cpu, out, rstd, table.data(), s, options);
+    rotary_backward<float>(cpu, dqkv, out, rstd, table.data(), s, options);
     for (const Floats& x : {out.get(), dqkv.get()}) {
         CHECK(all_nan(Floats(x.begin() + s.row() + s.HS, x.begin() + s.row() + 2 * s.HS)));
         CHECK(count_not_finite(x) == s.HS);
@@ -142,8 +142,24 @@ TEST_CASE("rotary refuses head sizes that do not divide", "[rotary]") {
     CHECK(contains(error_of([] { rotary_table(4, 6, {.half_truncated = true}); }), "need a multiple of 4"));
     Cpu cpu(1);
     Guarded qkv(6, 1), rstd(2);
-    CHECK(contains(error_of([&] { rotary_forward(cpu, qkv, rstd, nullptr, {1, 1, 1, 1, 2}, {}); }), "internal"));
+    CHECK(contains(error_of([&] { rotary_forward<float>(cpu, qkv, rstd, nullptr, {1, 1, 1, 1, 2}, {}); }), "internal"));
     CHECK(contains(
-        error_of([&] { rotary_backward(cpu, qkv, qkv, nullptr, nullptr, {1, 1, 1, 1, 2}, {.qk_norm = true}); }),
+        error_of([&] { rotary_backward<float>(cpu, qkv, qkv, nullptr, nullptr, {1, 1, 1, 1, 2}, {.qk_norm = true}); }),
         "internal"));
+}
+
+TEST_CASE("rotary in bf16 rounds each result once", "[rotary]") {
+    const RotaryCase& test = GENERATE(from_range(kCases));
+    INFO(test.name);
+    check_rounds_once([&s = test.shape, &options = test.options]<class T>(Cpu& cpu) {
+        const size_t n = size_t(s.B * s.T * s.row());
+        const auto qkv = bf16_randn<T>(int64_t(n), 1);  // for backward as good as any
+        const Floats table = rotary_table(s.T, s.HS, options);
+        Guarded<T> out(rounded<bf16>(randn(n, 2))), dqkv(rounded<bf16>(randn(n, 3)));
+        Guarded rstd(options.qk_norm ? size_t(s.B * s.T * (s.NH + s.NKV)) : 0);
+        float* saved = options.qk_norm ? rstd.data() : nullptr;
+        rotary_forward(cpu, out.data(), saved, table.data(), s, options);
+        rotary_backward(cpu, dqkv.data(), qkv.data(), saved, table.data(), s, options);
+        return std::vector{stored(out), rstd.get(), stored(dqkv)};
+    });
 }

@@ -145,6 +145,20 @@ TEST_CASE("headers of other writers are read", "[safetensors]") {
     CHECK(std::string(static_cast<const char*>(file.at("b").data), 2) == "ef");
 }
 
+TEST_CASE("tensors of other types than ours are passed over, and say so when asked for", "[safetensors]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a.safetensors";
+    put_file(path, bytes_of("{" + entry("mask", "BOOL", "[3]", "[0,3]") + "," + entry("a", "F16", "[1]", "[3,5]") +
+                                "," + entry("t", "I64", "[1]", "[5,13]") + "}",
+                            "abcde12345678"));
+    const SafetensorsReader file(path);
+    REQUIRE(file.tensors().size() == 1);
+    CHECK(file.at("a").dtype == DType::f16);
+    CHECK(std::string(static_cast<const char*>(file.at("a").data), 2) == "de");
+    CHECK(!file.find("mask"));
+    CHECK(contains(error_of([&] { file.at("t"); }), "tensor \"t\" is of type I64, expected F32, F16"));
+}
+
 TEST_CASE("a file that does not fit together is refused", "[safetensors]") {
     const std::string four(4, '\0'), eight(8, '\0');
     const std::string good = entry("a", "F32", "[2]", "[0,8]");
@@ -168,7 +182,9 @@ TEST_CASE("a file that does not fit together is refused", "[safetensors]") {
         {bytes_of("{\"a\":1}", ""), "tensor \"a\": expected dtype, shape and data_offsets"},
         {bytes_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", eight), "expected dtype, shape and data_offsets"},
         {bytes_of("{\"a\":{\"dtype\":1,\"shape\":[2],\"data_offsets\":[0,8]}}", eight), "dtype is not a string"},
-        {bytes_of("{" + entry("a", "F64", "[1]", "[0,8]") + "}", eight), "tensor \"a\": unknown tensor type 'F64'"},
+        {bytes_of("{" + entry("a", "F128", "[1]", "[0,8]") + "}", eight), "tensor \"a\": unknown tensor type 'F128'"},
+        {bytes_of("{" + entry("a", "F64", "[2]", "[0,8]") + "}", eight), "F64 [2] is 16 bytes"},
+        {bytes_of("{" + entry("a", "F16", "[2]", "[0,8]") + "}", eight), "F16 [2] is 4 bytes"},
         {bytes_of("{" + entry("a", "F32", "2", "[0,8]") + "}", eight), "shape is not a list"},
         {bytes_of("{" + entry("a", "F32", "[-2]", "[0,8]") + "}", eight), "the extent -2 is not a count"},
         {bytes_of("{" + entry("a", "F32", "[2.0]", "[0,8]") + "}", eight), "the extent 2.0 is not a count"},

@@ -38,14 +38,14 @@ struct Model {
     static constexpr int64_t V = 49, T = 16;
     Cpu cpu{1};
     Gpt<Cpu> gpt;
-    Model() : gpt(cpu, {1, 2, 16, T, V}, 1, T) {
+    Model() : gpt(cpu, {1, 2, 16, T, V}, 4, T) {
         gpt.initialize_weights(3);
         // Larger weights, so that the softmax is far from flat.
         for (int64_t i = 0; i < gpt.weights.size; i++) gpt.weights.data[i] *= 8;
     }
-    Ints continued(const Ints& prompt, const SampleConfig& config, uint64_t seed) {
+    Ints continued(const Ints& prompt, const SampleConfig& config, uint64_t seed, Context context = Context::kept) {
         Rng rng(seed, Stream::sampling);
-        return sample(gpt, prompt, T, config, rng);
+        return sample(gpt, prompt, T, config, context, rng);
     }
     // The logits behind the last T of these tokens.
     Floats logits(Ints tokens) {
@@ -111,6 +111,26 @@ TEST_CASE("top-k never leaves the k likeliest, and keeps their proportions", "[s
     CHECK((counts[2] == 0 && counts[3] == 0));
 }
 
+TEST_CASE("top-p never leaves the nucleus, and keeps its proportions", "[sample]") {
+    const std::vector<double> weights = {4, 1, 5, 2, 3};  // of 15
+    const std::vector<std::pair<double, std::vector<double>>> cut = {
+        {0.01, {0, 0, 5, 0, 0}}, {0.33, {0, 0, 5, 0, 0}}, {0.34, {4, 0, 5, 0, 0}}, {0.59, {4, 0, 5, 0, 0}},
+        {0.61, {4, 0, 5, 0, 3}}, {0.79, {4, 0, 5, 0, 3}}, {0.81, {4, 0, 5, 2, 3}}, {0.94, weights}};
+    for (const auto& [top_p, want] : cut) {
+        INFO("top-p " << top_p);
+        check_frequencies(counts_of(logs_of(weights), {.temperature = 1, .top_p = top_p}, 20000), want);
+    }
+    // Of what a temperature makes of them, and of those that top-k leaves: 25 and 16 of 41.
+    const std::vector<double> squares = {16, 0, 25, 0, 0};
+    CHECK(counts_of(logs_of(weights), {.temperature = 0.5, .top_k = 2, .top_p = 0.6}, 1000)[0] == 0);
+    check_frequencies(counts_of(logs_of(weights), {.temperature = 0.5, .top_k = 2, .top_p = 0.62}, 20000), squares);
+    // Of equals the first.
+    const std::vector<int64_t> counts = counts_of({0, 1, 0, 0}, {.temperature = 1, .top_p = 0.6}, 1000);
+    CHECK((counts[0] > 0 && counts[2] == 0 && counts[3] == 0));
+    // What is not a number is no reason to take none.
+    CHECK(counts_of({NAN, NAN}, {.temperature = 1, .top_p = 0.5}, 1).size() == 2);
+}
+
 TEST_CASE("a padding token is never sampled, however likely it would be", "[sample]") {
     Model model;
     const Parameter& wte = *model.gpt.parameters.begin();
@@ -136,20 +156,48 @@ TEST_CASE("each token is drawn from the last T before it", "[sample]") {
     Model model;
     const int32_t T = int32_t(Model::T);
     // Prompts of one token, of exactly the context, and beyond it; and 40 tokens to slide over.
-    for (const int32_t length : {1, T - 1, T, 3 * T}) {
-        Ints tokens = tokens_up_to(length);
-        const SampleConfig config{.num_tokens = 40, .temperature = 0.9, .top_k = 20};
-        const Ints got = model.continued(tokens, config, 11);
-        REQUIRE(got.size() == 40);
-        Rng rng(11, Stream::sampling);
-        for (const int32_t token : got) {
-            REQUIRE(token == draw(model.logits(tokens), config, rng));
-            tokens.push_back(token);
+    // Positions are learned, so that there is nowhere to slide to.
+    for (const Context context : {Context::recomputed, Context::kept, Context::sliding})
+        for (const int32_t length : {1, T - 1, T, 3 * T}) {
+            Ints tokens = tokens_up_to(length);
+            const SampleConfig config{.num_tokens = 40, .temperature = 0.9, .top_k = 20, .top_p = 0.95};
+            const Ints got = model.continued(tokens, config, 11, context);
+            REQUIRE(got.size() == 40);
+            Rng rng(11, Stream::sampling);
+            for (const int32_t token : got) {
+                REQUIRE(token == draw(model.logits(tokens), config, rng));
+                tokens.push_back(token);
+            }
         }
-    }
     const Ints long_prompt = tokens_up_to(3 * T);
     CHECK(model.continued(long_prompt, {.num_tokens = 20, .temperature = 1}, 2) ==
           model.continued(Ints(long_prompt.end() - T, long_prompt.end()), {.num_tokens = 20, .temperature = 1}, 2));
+}
+
+// Each from its own random numbers, the same ones whatever the others do.
+TEST_CASE("samples of one prompt do not disturb each other", "[sample]") {
+    Model model;
+    const SampleConfig config{.num_tokens = 30, .temperature = 1};
+    for (const Context context : {Context::recomputed, Context::kept}) {
+        std::vector<Rng> rngs;
+        std::vector<Ints> got(4);
+        for (uint64_t seed = 0; seed < 4; seed++) rngs.emplace_back(seed, Stream::sampling);
+        sample_each(model.gpt, {3, 1}, Model::T, Model::V, config, context, rngs, [&](size_t i, int32_t token) {
+            got[i].push_back(token);
+            return !(i == 1 && got[i].size() == 3);
+        });
+        for (uint64_t seed = 0; seed < 4; seed++) {
+            Ints want = model.continued({3, 1}, config, seed);
+            if (seed == 1) want.resize(3);
+            CHECK(got[seed] == want);
+        }
+    }
+    // Ids from num_ids on are not drawn, however likely.
+    std::vector<Rng> rngs = {Rng(1, Stream::sampling)};
+    sample_each(model.gpt, {3, 1}, Model::T, 7, config, Context::kept, rngs, [&](size_t, int32_t token) {
+        REQUIRE((token >= 0 && token < 7));
+        return true;
+    });
 }
 
 TEST_CASE("a run's sample follows from its seed", "[sample]") {

@@ -78,7 +78,7 @@ TEST_CASE("the flags say what the schedule is", "[schedule]") {
     TrainConfig config;
     config.lr_schedule = "wsd", config.learning_rate = 0.02, config.final_lr_fraction = 0.25;
     config.warmup_steps = 3, config.steps = 50, config.decay_fraction = 0.5;
-    const Schedule schedule = config.schedule();
+    const Schedule schedule = config.chosen_recipe().schedule(config.steps);
     CHECK(schedule.kind == "wsd");
     CHECK(schedule.max == 0.02);
     CHECK(schedule.min == 0.005);

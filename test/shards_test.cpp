@@ -1,4 +1,5 @@
 // Token shards: what is written is llm.c's format byte for byte, and what is not that format is refused by name.
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
@@ -107,7 +108,7 @@ TEST_CASE("what is not a shard is refused with the reason", "[shards]") {
 TEST_CASE("a shard cut short is refused", "[shards]") {
     const std::string error = refusal(header(20240520, 1, 3) + std::string(5, '\1'));
     CHECK(contains(error, "has 1029 bytes, but its header promises 3 tokens, which are 1030 bytes (it was cut short)"));
-    CHECK(contains(error, "data/prepare"));
+    CHECK(contains(error, "data/tokenize"));
 }
 
 TEST_CASE("a missing shard is an error that says how to make one", "[shards]") {
@@ -115,7 +116,7 @@ TEST_CASE("a missing shard is an error that says how to make one", "[shards]") {
     CHECK(contains(error_of([&] { TokenShard shard(scratch / "none.bin"); }), "none.bin: no such file; make token sh"));
     const std::string error = error_of([&] { open_shards(scratch / "train_*.bin"); });
     CHECK(contains(error, "2: no file matches '" + scratch / "train_*.bin"));
-    CHECK(contains(error, "data/prepare"));
+    CHECK(contains(error, "data/tokenize"));
     CHECK(contains(error_of([&] { TokenShard shard(scratch.path); }), "not a regular file"));
 }
 
@@ -157,7 +158,7 @@ TEST_CASE("an old shard survives until the new one is whole", "[shards]") {
     CHECK(all_of(TokenShard(scratch / "a.bin")) == Ids{7});
 }
 
-TEST_CASE("the shards of a pattern come sorted; an interrupted data/prepare is noticed", "[shards]") {
+TEST_CASE("the shards of a pattern come sorted; an interrupted data/tokenize is noticed", "[shards]") {
     const ScratchFolder scratch;
     for (const int i : {2, 0, 1}) write_shard(scratch / "train_00000" + std::to_string(i) + ".bin", 10, {i});
     const std::vector<TokenShard> shards = open_shards(scratch / "train_*.bin");
@@ -166,5 +167,24 @@ TEST_CASE("the shards of a pattern come sorted; an interrupted data/prepare is n
     CHECK(open_shards(scratch / "train_000001.bin").size() == 1);
 
     make_folders(scratch / "unfinished");
-    CHECK(contains(error_of([&] { open_shards(scratch / "train_*.bin"); }), "data/prepare was interrupted there"));
+    CHECK(contains(error_of([&] { open_shards(scratch / "train_*.bin"); }), "data/tokenize was interrupted there"));
+}
+
+TEST_CASE("a token is found wherever it stands, in either format", "[shards]") {
+    const ScratchFolder scratch;
+    Ids ids(1000);
+    Rng rng(2, Stream::tests);
+    for (int32_t& id : ids) id = int32_t(rng.below(40)) + 65000;
+    ids[999] = 65100, ids[998] = 65101;
+    for (const int vocab_size : {65536, 65537}) {
+        const std::string path = scratch / "a.bin";
+        write_shard(path, vocab_size, ids);
+        const TokenShard shard(path);
+        size_t wrong = 0;
+        for (const int32_t id : {65000, 65017, 65039, 65100, 65101, 65102, 65536 + 65000})
+            for (int64_t from = 0; from <= 1000; from++)
+                wrong += shard.find(id, from) != std::find(ids.begin() + from, ids.end(), id) - ids.begin();
+        CHECK(wrong == 0);
+        CHECK(contains(error_of([&] { shard.find(65000, 1001); }), "internal"));
+    }
 }

@@ -1,5 +1,6 @@
 // The sixteen lanes: exact where they must be, and an exponential as good as it says.
 #include "llmc/cpu/simd.h"
+#include <algorithm>
 #include <bit>
 #include <numeric>
 #include "test/testing.h"
@@ -57,6 +58,47 @@ TEST_CASE("the lanes are summed in one fixed tree", "[simd]") {
     }
 }
 
+// Not inlined into a test case: g++ 12 breaks there.
+__attribute__((noinline)) static void reduced(float* sums, float* largest, const Floats& values) {
+    F32x16 rows[kLanes];
+    for (int r = 0; r < kLanes; r++) rows[r] = load(&values[size_t(r * kLanes)]);
+    store(sums, sum_rows(rows));
+    store(largest, max_rows(rows));
+}
+__attribute__((noinline)) static void selected(float* out, const float* x, uint16_t lanes) {
+    store(out, select_lanes(load(x), lanes, -7));
+}
+__attribute__((noinline)) static void paired(bf16* out, const float* first, const float* second) {
+    store_pairs(out, load(first), load(second));
+}
+
+TEST_CASE("sixteen rows are reduced as each of them is", "[simd]") {
+    for (int seed = 0; seed < 20; seed++) {
+        const Floats values = randn(kLanes * kLanes, uint64_t(seed));
+        float sums[kLanes], largest[kLanes];
+        reduced(sums, largest, values);
+        for (int r = 0; r < kLanes; r++) {
+            CHECK(sums[r] == sum_lanes(load(&values[size_t(r * kLanes)])));
+            CHECK(largest[r] == *std::max_element(&values[size_t(r * kLanes)], &values[size_t(r * kLanes)] + kLanes));
+        }
+    }
+}
+
+TEST_CASE("lanes are selected by their bits, and rows paired in order", "[simd]") {
+    const Floats x = randn(kLanes, 1), y = randn(kLanes, 2);
+    for (const uint16_t lanes : {0x0000, 0x0001, 0x8000, 0x5A3C, 0xFFFF}) {
+        float out[kLanes];
+        selected(out, x.data(), lanes);
+        for (int i = 0; i < kLanes; i++) CHECK(out[i] == (lanes >> i & 1 ? x[size_t(i)] : -7.f));
+    }
+    bf16 pairs[2 * kLanes];
+    paired(pairs, x.data(), y.data());
+    for (int i = 0; i < kLanes; i++) {
+        CHECK(pairs[2 * i].bits == to_bf16(x[size_t(i)]).bits);
+        CHECK(pairs[2 * i + 1].bits == to_bf16(y[size_t(i)]).bits);
+    }
+}
+
 TEST_CASE("multiply-adds are rounded once", "[simd]") {
     const float a = 1 + 0x1p-23f;  // a * a - (1 + 2^-22) = 2^-46, which two roundings lose
     float got[kLanes];
@@ -78,6 +120,51 @@ TEST_CASE("for_lanes covers a row once, and partial loads and stores keep to it"
             float lanes[kLanes];
             store(lanes, rest);
             for (int64_t lane = n % kLanes; lane < kLanes; lane++) CHECK(lanes[lane] == 7);
+        }
+    }
+}
+
+// Not inlined: see exp_in_lanes.
+__attribute__((noinline)) static void round_lanes(bf16* out, const float* inp, int n) {
+    if (n == kLanes)
+        store(out, load(inp));
+    else
+        store(out, load(inp, n), n);
+}
+__attribute__((noinline)) static void widen_lanes(float* out, const bf16* inp, int n, float rest) {
+    store(out, n == kLanes ? load(inp, kFull, rest) : load(inp, n, rest));
+}
+
+TEST_CASE("lanes of bf16 round and widen as single values do", "[simd]") {
+    // Every 9973rd float, subnormal ones, infinities and NaNs among them, and ties.
+    Floats values;
+    for (const uint32_t bits : {0x3F808000u, 0x3F818000u, 0x7F7FFFFFu, 0x7F800001u, 0xFF800000u, 0x00018000u, 1u})
+        values.push_back(std::bit_cast<float>(bits));
+    for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += 9973)
+        values.push_back(std::bit_cast<float>(uint32_t(bits)));
+    values.resize(values.size() / kLanes * kLanes);
+    size_t wrong = 0;
+    for (size_t at = 0; at < values.size(); at += kLanes) {
+        bf16 rounded[kLanes];
+        float wide[kLanes];
+        round_lanes(rounded, &values[at], kLanes);
+        widen_lanes(wide, rounded, kLanes, 0);
+        for (size_t i = 0; i < kLanes; i++) {
+            wrong += rounded[i].bits != to_bf16(values[at + i]).bits;
+            wrong += std::bit_cast<uint32_t>(wide[i]) != uint32_t(rounded[i].bits) << 16;
+        }
+    }
+    CHECK(wrong == 0);
+    for (int n = 1; n < kLanes; n++) {
+        bf16 rounded[kLanes] = {};
+        rounded[n].bits = 0x1234;  // not to be touched
+        round_lanes(rounded, &values[size_t(n) * kLanes], n);
+        CHECK(rounded[n].bits == 0x1234);
+        float wide[kLanes];
+        widen_lanes(wide, rounded, n, -2);
+        for (int i = 0; i < kLanes; i++) {
+            const float want = i < n ? to_float(to_bf16(values[size_t(n * kLanes + i)])) : -2;
+            CHECK((wide[i] == want || (wide[i] != wide[i] && want != want)));
         }
     }
 }

@@ -10,20 +10,20 @@ struct InMemory {
     static constexpr int64_t B = 2, T = 16;
     Cpu cpu{1};
     Gpt<Cpu> model;
-    AdamW<Cpu> adamw;
+    Optimizer<Cpu> optimizer;
     DataLoader data;
     Stepper<Cpu> stepper;
 
     InMemory(const TinyRuns& runs)
         : model(cpu, {2, 2, 32, T, 60}, B, T),
-          adamw(cpu, model.parameters, {}),
+          optimizer(cpu, model.parameters, {}),
           data({.pattern = runs.path("data/train_*.bin"), .batch_size = B, .seq_len = T, .vocab_size = 60}),
-          stepper(model, adamw, {B, T, 2, 1.0}, 0) {
+          stepper(model, optimizer, {B, T, 2, 1.0}, 0) {
         model.initialize_weights(1);
     }
 
     StepResult step() {
-        stepper.start(data, 1e-3);
+        stepper.start(data, OptimizerConfig().rates(1e-3));
         return stepper.finish();
     }
     float* weight(const std::string& name) {
@@ -35,7 +35,7 @@ struct InMemory {
     // Weights and both moments, as bits: NaN equals itself.
     std::string bits() const {
         std::string all;
-        for (const float* from : {model.weights.data, adamw.m.data, adamw.v.data})
+        for (const float* from : {model.weights.data, optimizer.first(0), optimizer.second(0)})
             all.append(reinterpret_cast<const char*>(from), size_t(model.weights.size) * sizeof(float));
         return all;
     }

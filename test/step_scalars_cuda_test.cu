@@ -3,9 +3,16 @@
 #include "llmc/cpu/step_scalars.h"
 #include "test/cuda_testing.h"  // OnDevice
 
+static StepScalars with_sums(double loss, double squares) {
+    StepScalars s{.loss = -1, .norm = -1, .updates = 41, .applied = 7};
+    s.sums.loss.add(loss);
+    s.sums.squares.add(squares);
+    return s;
+}
+
 static bool same_decision(const StepScalars& a, const StepScalars& b) {
     const auto same = [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); };
-    return same(a.loss, b.loss) && same(a.norm_squared, b.norm_squared) && same(a.norm, b.norm) &&
+    return std::memcmp(&a.sums, &b.sums, sizeof a.sums) == 0 && same(a.loss, b.loss) && same(a.norm, b.norm) &&
            same(a.grad_scale, b.grad_scale) && a.updates == b.updates && a.applied == b.applied;
 }
 
@@ -14,19 +21,22 @@ TEST_CASE("add_mean_loss on the device agrees with the CPU", "[step_scalars]" ON
     INFO(n << " losses");
     const Floats losses = randn(n, 1);
     Cpu cpu;
-    StepScalars want{.loss = 3};
+    StepScalars want = with_sums(3, 2);
     add_mean_loss(cpu, &want, losses.data(), int64_t(n), 0.125);
     Cuda cuda;
     const OnDevice<float> d_losses(cuda, losses);
     double first = 0;
     for (const int run : {0, 1}) {
-        OnDevice<StepScalars> d_s(cuda, std::vector{StepScalars{.loss = 3}});
+        OnDevice<StepScalars> d_s(cuda, std::vector{with_sums(3, 2)});
         add_mean_loss(cuda, d_s.data, d_losses.data, int64_t(n), 0.125);
         const StepScalars got = d_s.values()[0];
-        CHECK(std::fabs(got.loss - want.loss) <= 0x1p-52 * double(n));  // n additions of numbers near 1, then divided
-        CHECK((got.updates == 0 && got.applied == 0 && got.grad_scale == 1));
-        if (run == 0) first = got.loss;
-        CHECK(got.loss == first);
+        const double loss = got.sums.loss.value();
+        // n additions of numbers near 1, then divided
+        CHECK(std::fabs(loss - want.sums.loss.value()) <= 0x1p-52 * double(n));
+        CHECK((got.sums.squares.value() == 2 && got.loss == -1));
+        CHECK((got.updates == 41 && got.applied == 7 && got.grad_scale == 1));
+        if (run == 0) first = loss;
+        CHECK(loss == first);
     }
 }
 
@@ -37,23 +47,24 @@ TEST_CASE("add_mean_loss of whole numbers is exact on the device", "[step_scalar
     for (const float loss : losses) sum += double(loss);
     Cuda cuda;
     const OnDevice<float> d_losses(cuda, losses);
-    OnDevice<StepScalars> d_s(cuda, std::vector{StepScalars{.loss = 5}});
+    OnDevice<StepScalars> d_s(cuda, std::vector{with_sums(5, 0)});
     add_mean_loss(cuda, d_s.data, d_losses.data, n, 0.5);
-    CHECK(d_s.values()[0].loss == 5 + 0.5 * (sum / double(n)));
+    CHECK(d_s.values()[0].sums.loss.value() == 5 + 0.5 * (sum / double(n)));
 }
 
 TEST_CASE("decide_step on the device is the CPU's", "[step_scalars]" ON_DEVICE) {
     const double nan = NAN, infinity = INFINITY;
     Cpu cpu;
     Cuda cuda;
-    for (const double loss : {2., -1., nan, infinity, -infinity})
-        for (const double norm_squared : {0., 1e-30, 2.25, 7., 1e300, nan, infinity})
+    for (const double loss : {2., -1., -1e-30, nan, infinity, -infinity})
+        for (const double squares : {0., 1e-30, 2.25, 7., 1e80, nan, infinity})
             for (const double clip : {0., 1., 1.5}) {
-                StepScalars s{.loss = loss, .norm_squared = norm_squared, .norm = -1, .updates = 41, .applied = 7};
+                StepScalars s = with_sums(loss, squares);
+                s.sums.squares.add(std::fabs(squares) * 0x1p-60);  // more than a double holds
                 OnDevice<StepScalars> d_s(cuda, std::vector{s});
                 decide_step(cuda, d_s.data, clip);
                 decide_step(cpu, &s, clip);
-                INFO("loss " << loss << ", norm squared " << norm_squared << ", clip " << clip);
+                INFO("loss " << loss << ", squares " << squares << ", clip " << clip);
                 CHECK(same_decision(d_s.values()[0], s));
             }
 }

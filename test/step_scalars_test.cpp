@@ -1,7 +1,14 @@
-// What an optimizer step decides: the mean loss in double, when gradients are clipped, and when the step is skipped.
+// What an optimizer step decides: the loss, summed exactly, when gradients are clipped, and when the step is skipped.
 #include "llmc/cpu/step_scalars.h"
 #include "test/op_testing.h"  // on_any_threads
 #include "test/testing.h"
+
+static StepScalars with_sums(double loss, double squares) {
+    StepScalars s{.loss = -1, .norm = -1, .grad_scale = -1, .updates = 6, .applied = 7};
+    s.sums.loss.add(loss);
+    s.sums.squares.add(squares);
+    return s;
+}
 
 TEST_CASE("add_mean_loss adds weighted means in double", "[step_scalars]") {
     const Floats losses = randn(1000, 1), others = randn(1000, 2);
@@ -11,21 +18,44 @@ TEST_CASE("add_mean_loss adds weighted means in double", "[step_scalars]") {
         Cpu cpu(threads);
         StepScalars s;
         add_mean_loss(cpu, &s, losses.data(), 1000, 0.25);
-        CHECK(s.loss == 0.25 * (sum / 1000));
-        CHECK(s.loss == 0.25 * mean(cpu, losses.data(), 1000));
+        CHECK(s.sums.loss.value() == 0.25 * (sum / 1000));
+        CHECK(s.sums.loss.value() == 0.25 * mean(cpu, losses.data(), 1000));
         add_mean_loss(cpu, &s, others.data(), 1000, 0.75);
-        CHECK(s.loss == 0.25 * (sum / 1000) + 0.75 * (other_sum / 1000));
+        CHECK(s.sums.loss.value() == 0.25 * (sum / 1000) + 0.75 * (other_sum / 1000));
+        CHECK(s.sums.squares.value() == 0);
+    }
+}
+
+TEST_CASE("the loss of micro-batches does not depend on their order or on who computed them", "[step_scalars]") {
+    Cpu cpu(1);
+    const int64_t n = 40, micro_batches = 7;
+    const Floats losses = randn(size_t(n * micro_batches), 1);
+    StepScalars in_order;
+    for (int64_t i = 0; i < micro_batches; i++)
+        add_mean_loss(cpu, &in_order, losses.data() + i * n, n, 1. / double(micro_batches));
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        const Permutation order(uint64_t(micro_batches), seed);
+        StepScalars ranks[2];
+        for (int64_t i = 0; i < micro_batches; i++)
+            add_mean_loss(cpu, &ranks[i % 2], losses.data() + int64_t(order(uint64_t(i))) * n, n,
+                          1. / double(micro_batches));
+        uint64_t words[2][sizeof(StepSums) / 8], want[sizeof(StepSums) / 8];
+        for (const int rank : {0, 1}) std::memcpy(words[rank], &ranks[rank].sums, sizeof(StepSums));
+        std::memcpy(want, &in_order.sums, sizeof(StepSums));
+        for (size_t w = 0; w < std::size(want); w++) CHECK(words[0][w] + words[1][w] == want[w]);
     }
 }
 
 TEST_CASE("decide_step scales a gradient down to the limit, and no other", "[step_scalars]") {
     Cpu cpu(1);
-    const auto decided = [&](double norm_squared, double clip) {
-        StepScalars s{.loss = 1.5, .norm_squared = norm_squared, .norm = -1, .grad_scale = -1, .updates = 6};
+    const auto decided = [&](double squares, double clip) {
+        StepScalars s = with_sums(1.5, squares);
+        const StepSums before = s.sums;
         decide_step(cpu, &s, clip);
         CHECK((s.applied == 1 && s.updates == 7));
-        CHECK((s.loss == 1.5 && s.norm_squared == norm_squared));
-        CHECK(s.norm == std::sqrt(norm_squared));
+        CHECK(s.loss == 1.5);
+        CHECK(s.norm == std::sqrt(squares));
+        CHECK(std::memcmp(&s.sums, &before, sizeof before) == 0);
         return s.grad_scale;
     };
     CHECK(decided(9, 0) == 1);
@@ -39,8 +69,10 @@ TEST_CASE("decide_step skips a step whose loss or norm is not finite", "[step_sc
     Cpu cpu(1);
     for (const double bad : {double(NAN), double(INFINITY), -double(INFINITY)})
         for (const bool in_loss : {true, false}) {
-            StepScalars s{.loss = in_loss ? bad : 2, .norm_squared = in_loss ? 4 : bad, .updates = 6, .applied = 1};
+            StepScalars s = in_loss ? with_sums(bad, 4) : with_sums(2, bad);
             decide_step(cpu, &s, 1);
             CHECK((s.applied == 0 && s.updates == 6));
+            CHECK(std::isnan(s.loss) == in_loss);
+            CHECK(std::isnan(s.norm) == !in_loss);
         }
 }

@@ -12,9 +12,9 @@ TEST_CASE("swiglu agrees with PyTorch", "[swiglu]") {
     const Floats inp = f.floats(name + "inp"), dout = f.floats(name + "dout");
     const auto got = on_any_threads([&](Cpu& cpu) {
         Guarded out(dout.size()), dinp(inp.size()), in_place(inp);
-        swiglu_forward(cpu, out, inp.data(), N, C);
-        swiglu_backward(cpu, dinp, dout.data(), inp.data(), N, C);
-        swiglu_backward(cpu, in_place, dout.data(), in_place, N, C);
+        swiglu_forward<float>(cpu, out, inp.data(), N, C);
+        swiglu_backward<float>(cpu, dinp, dout.data(), inp.data(), N, C);
+        swiglu_backward<float>(cpu, in_place, dout.data(), in_place, N, C);
         return std::vector{out.get(), dinp.get(), in_place.get()};
     });
     // The exponential is right to 1.5 units, its sum with one, the quotients and the products to half a unit each: 4 of
@@ -39,8 +39,8 @@ TEST_CASE("swiglu of huge gates is the identity or zero", "[swiglu]") {
     const Floats inp = {1e4f, -1e4f, 1e15f, -1e15f, 1e30f, -1e30f, 1, 1, 2, 2, 4, 4}, dout(size_t(C), 3);
     Cpu cpu(1);
     Guarded out(dout.size()), dinp(inp.size());
-    swiglu_forward(cpu, out, inp.data(), 1, C);
-    swiglu_backward(cpu, dinp, dout.data(), inp.data(), 1, C);
+    swiglu_forward<float>(cpu, out, inp.data(), 1, C);
+    swiglu_backward<float>(cpu, dinp, dout.data(), inp.data(), 1, C);
     CHECK(out.get() == Floats{1e4f, 0, 2e15f, 0, 4e30f, 0});
     CHECK(dinp.get() == Floats{3, 0, 6, 0, 12, 0, 3 * 1e4f, 0, 3 * 1e15f, 0, 3 * 1e30f, 0});
 }
@@ -52,11 +52,23 @@ TEST_CASE("swiglu hands a NaN on, to its own column alone", "[swiglu]") {
     inp[3] = inp[size_t(2 * C + C + 17)] = std::nanf("");  // a gate of the first row, an up of the second
     Cpu cpu(1);
     Guarded out(dout.size()), dinp(inp.size());
-    swiglu_forward(cpu, out, inp.data(), N, C);
-    swiglu_backward(cpu, dinp, dout.data(), inp.data(), N, C);
+    swiglu_forward<float>(cpu, out, inp.data(), N, C);
+    swiglu_backward<float>(cpu, dinp, dout.data(), inp.data(), N, C);
     const Floats y = out.get(), dx = dinp.get();
     CHECK((std::isnan(y[3]) && std::isnan(y[size_t(C + 17)])));
     CHECK(count_not_finite(y) == 2);
     CHECK((std::isnan(dx[3]) && std::isnan(dx[size_t(C + 3)]) && std::isnan(dx[size_t(2 * C + 17)])));
     CHECK(count_not_finite(dx) == 3);
+}
+
+TEST_CASE("swiglu in bf16 rounds each result once", "[swiglu]") {
+    const auto [N, C] = GENERATE(table<int64_t, int64_t>({{1, 1}, {5, 33}, {3, 768}}));
+    INFO(N << " x " << C);
+    check_rounds_once([N = N, C = C]<class T>(Cpu& cpu) {
+        const auto inp = bf16_randn<T>(N * 2 * C, 1, 4), dout = bf16_randn<T>(N * C, 2);
+        Guarded<T> out(dout.size()), dinp(inp.size());
+        swiglu_forward(cpu, out.data(), inp.data(), N, C);
+        swiglu_backward(cpu, dinp.data(), dout.data(), inp.data(), N, C);
+        return std::vector{stored(out), stored(dinp)};
+    });
 }

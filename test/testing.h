@@ -14,7 +14,9 @@ using Catch::Approx;
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
+#include "llmc/base/bf16.h"   // bf16, to_bf16, to_float
 #include "llmc/base/check.h"  // Error
 #include "llmc/base/rng.h"    // Rng
 
@@ -27,25 +29,49 @@ inline Floats randn(size_t n, uint64_t seed, float scale = 1) {
     return x;
 }
 
-// An output buffer: starts as NaN, and the guard zones on both sides must survive the op.
+// What a T can hold of x.
+template <class T>
+T rounded_value(float x) {
+    if constexpr (std::is_same_v<T, bf16>)
+        return to_bf16(x);
+    else
+        return T(x);
+}
+
+// What a T can hold of each.
+template <class T>
+Floats rounded(Floats values) {
+    for (float& x : values) x = to_float(rounded_value<T>(x));
+    return values;
+}
+
+// An output buffer, of floats unless it says otherwise: starts as NaN, and the guard zones on both sides must survive
+// the op.
+template <class T = float>
 struct Guarded {
     static constexpr size_t kGuard = 64;  // elements, so that the middle stays aligned
     static constexpr float kMark = 1234.5f;
-    Floats memory;
+    std::vector<T> memory;
     size_t n;
 
     explicit Guarded(size_t n, float start = std::numeric_limits<float>::quiet_NaN())
-        : memory(n + 2 * kGuard, kMark), n(n) {
-        std::fill_n(data(), n, start);
+        : memory(n + 2 * kGuard, rounded_value<T>(kMark)), n(n) {
+        std::fill_n(data(), n, rounded_value<T>(start));
     }
-    explicit Guarded(const Floats& start) : Guarded(start.size()) { std::copy(start.begin(), start.end(), data()); }
-    float* data() { return memory.data() + kGuard; }
-    operator float*() { return data(); }
+    explicit Guarded(const Floats& start) : Guarded(start.size()) {
+        std::transform(start.begin(), start.end(), data(), rounded_value<T>);
+    }
+    T* data() { return memory.data() + kGuard; }
+    operator T*() { return data(); }
     // The content, after checking the guards.
     Floats get() {
+        const float mark = to_float(rounded_value<T>(kMark));
         for (size_t i = 0; i < kGuard; i++)
-            if (memory[i] != kMark || memory[kGuard + n + i] != kMark) FAIL("the op wrote outside its buffer of " << n);
-        return Floats(data(), data() + n);
+            if (to_float(memory[i]) != mark || to_float(memory[kGuard + n + i]) != mark)
+                FAIL("the op wrote outside its buffer of " << n);
+        Floats content;
+        for (size_t i = 0; i < n; i++) content.push_back(to_float(data()[i]));
+        return content;
     }
 };
 
@@ -109,7 +135,7 @@ struct Finished {
     std::string out, err;
 };
 
-// The path of a program of ours as built with these tests: program("train_gpt"), program("data/prepare"). Under
+// The path of a program of ours as built with these tests: program("train_gpt"), program("data/tokenize"). Under
 // `make sanitize` that is the sanitised one, so never write ./train_gpt in a test.
 std::string program(const std::string& name);
 

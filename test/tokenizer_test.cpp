@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "llmc/data/tokenizer.h"
-#include "llmc/data/utf8.h"  // code_point_at, utf8
+#include "llmc/data/utf8.h"  // code_point_at, utf8, unfinished_bytes
 #include "test/testing.h"
 
 namespace {
@@ -144,11 +144,11 @@ TEST_CASE("a tokenizer.json that is not ours is refused", "[tokenizer]") {
     CHECK(refusal(bytes, [](Json&) {}) == "");
     CHECK(contains(refusal(chars, [](Json& j) { j["model"]["type"] = "WordPiece"; }), "of type 'WordPiece'"));
     CHECK(contains(refusal(chars, [](Json& j) { j.erase("model"); }), "of type ''"));
-    CHECK(
-        contains(refusal(bytes, [](Json& j) { j["model"]["merges"] = {"a b"}; }), "1 merges, and BPE merges are not"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["model"]["merges"] = {"a b"}; }), "has merges or added tokens, but"));
+    CHECK(contains(refusal(bytes, [](Json& j) { j["model"]["merges"] = {"a b"}; }), "does not split text into words"));
     CHECK(contains(refusal(chars, [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }), "has a normalizer"));
-    CHECK(contains(refusal(chars, [](Json& j) { j["decoder"] = nullptr; }), "neither kind of ours"));
-    CHECK(contains(refusal(bytes, [](Json& j) { j["pre_tokenizer"] = nullptr; }), "neither kind of ours"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["decoder"] = nullptr; }), "no kind of ours"));
+    CHECK(contains(refusal(bytes, [](Json& j) { j["pre_tokenizer"] = nullptr; }), "no kind of ours"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"].erase("vocab"); }), "has no vocabulary"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"] = Json::object(); }), "has no vocabulary"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"]["c"] = 3; }),
@@ -165,4 +165,19 @@ TEST_CASE("a tokenizer.json that is not ours is refused", "[tokenizer]") {
     CHECK(contains(error_of([&] { load_tokenizer(scratch / "t.json"); }),
                    "t.json is not JSON: expected a tokenizer.json"));
     CHECK(contains(error_of([&] { load_tokenizer(scratch / "none.json"); }), "none.json: No such file"));
+}
+
+TEST_CASE("a character that is not complete is known by its beginning", "[tokenizer]") {
+    for (const char32_t c : {U'a', U'\u00e9', U'\u20ac', U'\U0001F600'}) {
+        const std::string text = "a" + utf8(c);
+        for (size_t n = 1; n <= text.size(); n++) {
+            INFO(n << " of the " << text.size() << " bytes of U+" << uint32_t(c));
+            CHECK(unfinished_bytes(text.substr(0, n)) == (n == text.size() ? 0 : n - 1));
+        }
+    }
+    // Nothing can make characters of these.
+    for (const std::string text : {"", "\x80", "\x80\x80\x80\x80", "\xC1", "\xF5", "\xFF", "\xC3\xA9\x80"})
+        CHECK(unfinished_bytes(text) == 0);
+    CHECK(unfinished_bytes("\xF0\x9F\x98") == 3);
+    CHECK(unfinished_bytes("\xE2\x82\xE2") == 1);
 }

@@ -5,11 +5,13 @@
 #include "llmc/train/devices.h"      // workspace_bytes
 #include "llmc/train/memory_plan.h"  // memory_plan
 #include "test/cuda_testing.h"       // ON_DEVICE
+#include "test/models.h"             // Gpt
 #include "test/program.h"            // TinyRuns
 
 namespace {
 
-const FlagMap kCuda = {{"device", "cuda"}, {"num-heads", "1"}, {"channels", "64"}};  // heads of 64: bf16 kernels
+// Heads of 64: bf16 kernels, which --dtype auto takes.
+const FlagMap kCuda = {{"device", "cuda"}, {"dtype", "auto"}, {"num-heads", "1"}, {"channels", "64"}};
 
 FlagMap with(FlagMap flags, const FlagMap& more) {
     for (const auto& [name, value] : more) flags[name] = value;
@@ -18,7 +20,7 @@ FlagMap with(FlagMap flags, const FlagMap& more) {
 
 }  // namespace
 
-TEST_CASE("a run on a GPU in fp32 follows the CPU's", "[train]" ON_DEVICE) {
+TEST_CASE("a run on a GPU in fp32 follows the CPU's", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
     must_succeed(runs.train("cpu", {{"device", "cpu"}}));
     must_succeed(runs.train("cuda", {{"device", "cuda"}, {"dtype", "fp32"}}));
@@ -28,7 +30,7 @@ TEST_CASE("a run on a GPU in fp32 follows the CPU's", "[train]" ON_DEVICE) {
     for (size_t i = 0; i < cpu.size(); i++) CHECK(std::fabs(cpu[i].loss - cuda[i].loss) <= 1e-5 * cpu[i].loss);
 }
 
-TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[train]" ON_DEVICE) {
+TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
     const std::string recompute = GENERATE("none", "block");
     const FlagMap flags = with(kCuda, {{"recompute", recompute}, {"steps", "8"}});
@@ -38,27 +40,43 @@ TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[t
     for (const int step : {6, 8}) std::filesystem::remove_all(step_folder(runs.path("parts"), step));
     must_succeed(runs.resume("parts"));
     CHECK(difference(step_folder(runs.path("whole"), 8), step_folder(runs.path("parts"), 8)) == "");
-    // The masters are what is stored: most are not bf16 numbers.
-    const SafetensorsReader stored(step_folder(runs.path("whole"), 8) + "/model.safetensors");
-    const Tensor& weights = stored.at("transformer.h.0.mlp.c_fc.weight");
-    std::vector<float> values(size_t(weights.size()));
-    stored.copy(values.data(), weights.name, DType::f32, weights.shape, "");
+    // The masters are stored with the state: most are not bf16 numbers.
+    const std::string folder = step_folder(runs.path("whole"), 8);
+    const ShardedTensors state(folder, kOptimizerStem);
+    std::vector<float> masters(4 * 64 * 64);
+    state.read(masters.data(), "master.h.0.mlp.c_fc.weight", 0, int64_t(masters.size()));
     size_t between = 0;
-    for (const float x : values) between += to_float(to_bf16(x)) != x;
-    CHECK(between > values.size() / 2);
+    for (const float x : masters) between += to_float(to_bf16(x)) != x;
+    CHECK(between > masters.size() / 2);
+    // The model's own file has them rounded.
+    const SafetensorsReader stored(folder + "/model.safetensors");
+    std::vector<bf16> weights(masters.size()), turned(masters.size());
+    stored.copy(weights.data(), "transformer.h.0.mlp.c_fc.weight", DType::bf16, {64, 4 * 64});
+    turn(turned.data(), weights.data(), 64, 4 * 64);
+    size_t wrong = 0;
+    for (size_t i = 0; i < masters.size(); i++) wrong += turned[i].bits != to_bf16(masters[i]).bits;
+    CHECK(wrong == 0);
 }
 
-TEST_CASE("the memory plan is what a run takes", "[train]" ON_DEVICE) {
+TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
     const GptShape shape{3, 2, 128, 64, 300};
     const int64_t B = 4, seq_len = 64;
-    for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
+    for (const Passes passes : {Passes(Recompute::none),
+                                {Recompute::none, true},
+                                {Recompute::norms},
+                                {Recompute::norms, true},
+                                {Recompute::block},
+                                {Recompute::block, true}}) {
         Cuda cuda;
+        if (passes.fp8 && cuda.compute_capability < kOldestFp8) continue;
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
-        const MemoryPlan plan = memory_plan<bf16>(shape, B, seq_len, recompute, workspace);
+        const ParameterList list(shape);
+        const MemoryPlan plan = memory_plan<bf16>(list, Optimizer<Cuda, bf16>::memory_bytes(whole_plan(list), 0, {}), 0,
+                                                  B, seq_len, passes, workspace);
         const size_t before = cuda.free_bytes();
         cuda.reserve_workspace(workspace);
-        Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, recompute);
-        AdamW<Cuda, bf16> adamw(cuda, model.parameters, {});
+        Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, passes);
+        Optimizer<Cuda, bf16> optimizer(cuda, model.parameters, {});
         const size_t taken = before - cuda.free_bytes();
         // The driver takes memory in pieces of 2 MiB.
         const size_t pieces = 7 * (size_t(2) << 20);
@@ -70,6 +88,7 @@ TEST_CASE("the memory plan is what a run takes", "[train]" ON_DEVICE) {
         const std::vector<int32_t> tokens(size_t(B * seq_len), 1);
         Cuda::ToDevice<int32_t> to_device(cuda, B * seq_len);
         model.initialize_weights(1);
+        model.begin_step();
         model.forward(to_device.send(tokens.data(), B * seq_len), B, seq_len);
         model.loss_and_gradient(to_device.send(tokens.data(), B * seq_len), 1);
         model.backward(to_device.send(tokens.data(), B * seq_len));
@@ -78,7 +97,7 @@ TEST_CASE("the memory plan is what a run takes", "[train]" ON_DEVICE) {
     }
 }
 
-TEST_CASE("what does not fit a GPU is said before the start, with what would", "[train]" ON_DEVICE) {
+TEST_CASE("what does not fit a GPU is said before the start, with what would", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
     const Finished plan = run(command_of(runs.flags("dry", with(kCuda, {{"dry-run", "true"}}))));
     must_succeed(plan);
@@ -107,7 +126,7 @@ TEST_CASE("what does not fit a GPU is said before the start, with what would", "
 #endif
 }
 
-TEST_CASE("a GPU's bf16 kernels refuse heads of another size than 64 and 128", "[train]" ON_DEVICE) {
+TEST_CASE("a GPU's bf16 kernels refuse heads of another size than 64 and 128", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
     const Finished finished = runs.train("a", with(kCuda, {{"num-heads", "2"}, {"attention", "own"}}));
     CHECK(finished.exit_code == 2);

@@ -29,6 +29,15 @@ bool can_write(const std::string& path) { return access(path.c_str(), W_OK) == 0
 
 }  // namespace
 
+TEST_CASE("who gives --train-data alone does not validate on the default's text", "[train_errors]") {
+    const TinyRuns runs;
+    FlagMap flags = runs.flags("a", {{"steps", "6"}});
+    flags.erase("val-data");
+    must_succeed(run(command_of(flags)));
+    CHECK(records_in(runs.path("a"), "val").empty());
+    CHECK(records_in(runs.path("a"), "end").size() == 1);
+}
+
 TEST_CASE("shards that are missing or damaged", "[train_errors]") {
     const TinyRuns runs;
     // For training as for validation. A token may be found late, but before a step has learned from it.
@@ -40,16 +49,16 @@ TEST_CASE("shards that are missing or damaged", "[train_errors]") {
             CHECK(checkpoint_steps(runs.path("a")).empty());
         };
         fs::remove(shard);
-        refused({"no file matches '" + runs.path("data/" + kind + "_*.bin") + "'", "data/prepare"});
+        refused({"no file matches '" + runs.path("data/" + kind + "_*.bin") + "'", "data/tokenize"});
         put_file(shard, "");
-        refused({shard + " is empty", "data/prepare"});
+        refused({shard + " is empty", "data/tokenize"});
         put_file(shard, good.substr(0, 500));
-        refused({shard + " has 500 bytes", "header of 1024 bytes", "data/prepare"});
+        refused({shard + " has 500 bytes", "header of 1024 bytes", "data/tokenize"});
         put_file(shard, good.substr(0, good.size() - 1));
-        refused({shard + " has ", "it was cut short", "data/prepare"});
+        refused({shard + " has ", "it was cut short", "data/tokenize"});
         put_file(shard, good);
         put_number(shard, 0, 20240521, 4);
-        refused({shard + " is not a token shard", "20240521", "20240520", "data/prepare"});
+        refused({shard + " is not a token shard", "20240521", "20240520", "data/tokenize"});
         put_file(shard, good);
         put_number(shard, 4, 3, 4);
         refused({shard + " has version 3", "expected 1"});
@@ -95,7 +104,8 @@ TEST_CASE("a checkpoint that is damaged, newer, or of another model", "[train_er
     };
     const auto untouched = [](const std::string&) {};
 
-    for (const std::string name : {"model.safetensors", "state.json", kTrainConfigFile, kOptimizerFile, "config.json"})
+    for (const std::string& name : std::vector<std::string>{"model.safetensors", "state.json", kTrainConfigFile,
+                                                            shard_file(kOptimizerStem, 0, 1), "config.json"})
         refused(cut(name), {folder + ": " + name + " has ", "(cut short)"});
     refused(cut("manifest.json"), {folder + ": manifest.json is damaged or cut short"});
     refused([](const std::string& path) { fs::remove(path + "/model.safetensors"); },
@@ -110,16 +120,18 @@ TEST_CASE("a checkpoint that is damaged, newer, or of another model", "[train_er
     refused(
         [](const std::string& path) {
             std::string content = read_file(path + "/manifest.json");
-            const std::string version = "\"format_version\": 1";
+            const std::string version = "\"format_version\": 2";
             put_file(path + "/manifest.json",
-                     content.replace(content.find(version), version.size(), "\"format_version\": 2"));
+                     content.replace(content.find(version), version.size(), "\"format_version\": 3"));
         },
-        {folder + ": it has format version 2, this program reads version 1; use a newer program"});
+        {folder + ": it has format version 3, this program reads version 2; use a newer program"});
 
     refused(untouched, {folder + " is of another model", "2 layers, 2 heads, 32 channels", "64 channels"},
             {{"channels", "64"}});
     refused(untouched, {folder + " is of another model", "3 layers"}, {{"num-layers", "3"}});
     refused(untouched, {folder + " is of another model", "4 heads"}, {{"num-heads", "4"}});
+    refused(untouched, {folder + " holds the state of --optimizer adamw", "--optimizer muon cannot go on"},
+            {{"optimizer", "muon"}});
     refused(untouched, {"--seq-len 32 is above the 16 positions of the model in " + folder}, {{"seq-len", "32"}});
 
     // Nothing of this harms the run: shorter sequences are fine, and so is going on.
@@ -179,13 +191,36 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
         check_refused(runs.train("a", flags), parts);
         CHECK_FALSE(fs::exists(runs.path("a")));
     };
-    refused({{"batch-size", "0"}}, {"--batch-size 0: expected an integer from 1"});
-    refused({{"batch-size", "two"}}, {"--batch-size two: expected an integer"});
+    refused({{"batch-size", "-2"}}, {"--batch-size -2: expected auto or an integer from -1"});
+    refused({{"batch-size", "auto"}, {"total-batch-size", "0"}},
+            {"--batch-size auto divides --total-batch-size: give that, too"});
+    refused({{"window-pattern", "SXL"}}, {"--window-pattern SXL: letter X is neither L (all tokens) nor S"});
+    refused({{"num-kv-heads", "2"}, {"num-heads", "3"}, {"channels", "48"}},
+            {"--num-kv-heads 2 does not divide --num-heads 3", "the nearest that do are 1 and 3"});
+    refused({{"positions", "rotary"}, {"num-heads", "4"}, {"channels", "20"}},
+            {"--positions rotary: heads of 5 channels, expected a multiple of 2", "--channels are 16 and 24"});
+    refused({{"softcap-kind", "tanh"}, {"softcap", "0"}}, {"--softcap 0: expected more than 0, such as 15"});
+    refused({{"softcap", "-1"}}, {"--softcap -1: expected a number of at least 0"});
+    refused({{"qk-norm", "true"}}, {"--qk-norm needs --positions rotary"});
+    refused({{"embedding-norm", "true"}}, {"--embedding-norm needs --positions rotary"});
+    refused({{"biases", "maybe"}}, {"--biases maybe: expected one of preset, true, false"});
+    refused({{"depth", "4"}, {"head-size", "8"}, {"aspect-ratio", "8"}}, {"--head-size 8", "the nearest is 16"});
+    refused({{"depth", "2"},
+             {"head-size", "16"},
+             {"aspect-ratio", "16"},
+             {"steps", "-1"},
+             {"total-batch-size", "64"},
+             {"target-param-data-ratio", "0.00001"}},
+            {"--target-param-data-ratio 1e-05"});
+    refused({{"document-token", "99"}}, {"--document-token 99: the vocabulary has the tokens 0 to"});
+    refused({{"batch-size", "two"}}, {"--batch-size two: expected auto or an integer"});
     refused({{"batch-sise", "2"}}, {"unknown flag --batch-sise, did you mean --batch-size?"});
-    refused({{"learning-rate", "-1"}}, {"--learning-rate -1: expected a number of at least 0"});
+    refused({{"learning-rate", "-2"}}, {"--learning-rate -2: expected a number of at least -1"});
+    refused({{"learning-rate", "-0.5"}}, {"--learning-rate -0.5: expected at least 0, or -1 for the recipe's"});
     refused({{"learning-rate", "0"}}, {"--learning-rate 0 learns nothing"});
     refused({{"learning-rate", "nan"}}, {"--learning-rate nan: expected a number"});
-    refused({{"lr-schedule", "step"}}, {"--lr-schedule step: expected one of cosine, linear, constant, wsd"});
+    refused({{"lr-schedule", "step"}},
+            {"--lr-schedule step: expected one of recipe, cosine, linear, constant, wsd, trapezoid"});
     refused({{"keep", "0"}}, {"--keep 0: expected an integer of at least 1"});
     refused({{"lr-schedule", "wsd"}, {"warmup-steps", "17"}}, {"--warmup-steps 17 and the last --decay-fraction 0.2"});
     refused({{"warmup-steps", "21"}}, {"--warmup-steps 21 is more than --steps 20", "lower one or raise the other"});
@@ -211,6 +246,6 @@ TEST_CASE("a device or type that is not there", "[train_errors]") {
     const TinyRuns runs;
     check_refused(runs.train("a", {{"device", "cuda"}}),
                   {"--device cuda: this build of Anvil has no CUDA", "make info"});
-    check_refused(runs.train("a", {{"dtype", "bf16"}}), {"--dtype bf16 is for GPUs"});
+    check_refused(runs.train("a", {{"dtype", "fp16"}}), {"--dtype", "fp16", "bf16"});
     CHECK_FALSE(fs::exists(runs.path("a")));
 }

@@ -1,0 +1,141 @@
+// dev/bench/against_pytorch.py and cpu_steps.py: what was measured on the CPU becomes tables, by their arithmetic.
+#include "llmc/base/file.h"  // read_file, write_file_atomically
+#include "test/testing.h"
+
+namespace {
+
+// Three rounds of each. PyTorch's best over all of them is not the best of each.
+const char* const kTurns =
+    R"([{"config": "small", "isa": "", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21",
+"note": "In a test", "torch": "2.13.0", "rounds": 3, "turns": {
+"Anvil fp32": {"ms": [30, 20, 25], "others": [0, 0, 0.25]}, "Anvil bf16": {"ms": [10, 10, 20], "others": [0, 0, 0]},
+"PyTorch fp32 eager": {"ms": [39, 60, 38], "others": [0, 0, 0]},
+"PyTorch fp32 compiled": {"ms": [38, 38, 38], "others": [0, 0, 0]},
+"PyTorch bf16 eager": {"ms": [30, 20, 25], "others": [0, 0, 0]},
+"PyTorch bf16 compiled": {"ms": [50, 19, 50], "others": [0, 0, 0]}}},
+{"config": "small", "isa": "avx2", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21", "note": "",
+"torch": "2.13.0", "rounds": 3, "turns": {"Anvil fp32": {"ms": [30, 20, 25], "others": [0, 0, 0]},
+"PyTorch fp32 eager": {"ms": [39, 60, 38], "others": [0, 0, 0]},
+"PyTorch fp32 compiled": {"ms": [27, 18, 38], "others": [0, 0, 0]}}},
+{"config": "shakespeare bf16", "isa": "", "machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21", "note": "",
+"seconds": 41.6, "val_loss": 1.87654, "others": 0.5}])";
+
+const char* const kProducts =
+    R"([{"machine": "A machine", "cores": 2, "threads": 2, "date": "2026-11-21", "note": "", "torch": "2.13.0",
+"onednn": "oneDNN v3", "blas": "mkl", "model": "small", "dtype": "fp32", "layers": [
+{"what": "matmul_forward attn.c_attn", "times": 4, "flops": 3e6, "anvil": 0.03, "pytorch": 0.05},
+{"what": "matmul_forward head", "times": 1, "flops": 1e8, "anvil": 1, "pytorch": 2}]}])";
+
+// A cpu_steps whose steps take 20, 10 and 16 ms in its first three runs, with a roofline of 8.
+const char* const kFake = R"(
+import json, os, sys
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+assert flags["model"] == "mid" and flags["dtype"] == "fp32" and flags["threads"] == os.environ["OMP_NUM_THREADS"] == "2"
+runs = sys.argv[0] + ".runs"
+open(runs, "a").write("x")
+ms = [20, 10, 16][os.path.getsize(runs) - 1]
+ops = [("matmul_forward 1x2 -> 3", 4, 2e6), ("matmul_backward 1x2 -> 3", 4, 2e6), ("attention_forward", 4, 1e6),
+       ("adamw_update", 2, 0), ("fill_zero", 1, 0)]
+json.dump({"config": "mid", "dtype": "fp32", "threads": 2, "tokens": 2048, "ms": ms, "peak": 1e9, "copy": 30e9,
+           "update": 20e9, "arithmetic_ms": 4, "update_ms": 1, "copy_ms": 3,
+           "ops": [{"op": op, "ms": t, "flops": f} for op, t, f in ops]}, open(flags["json"], "w"))
+)";
+
+struct Page {
+    ScratchFolder folder;
+    std::string path = folder / "page.md";
+
+    Page() { write_file_atomically(path, read_file("doc/performance.md")); }
+    Finished written_by(const std::string& script, const std::string& flags) const {
+        return run("python3 -B dev/bench/" + script + " --page " + path + " --json " + folder / "results.json" + " " +
+                   flags);
+    }
+    // The rest of its line from there on.
+    std::string from(const std::string& part) const {
+        const std::string text = read_file(path);
+        const size_t at = text.find(part);
+        return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+    }
+    // The script tells when a number of its table was edited, and leaves the rest of the page alone.
+    void check_kept(const std::string& script, const std::string& number) const {
+        const std::string once = read_file(path);
+        CHECK(contains(once, "\n## Text\n"));
+        CHECK(written_by(script, "--check").exit_code == 0);
+        std::string edited = once;
+        edited.replace(edited.find(number), 1, "9");
+        write_file_atomically(path, edited);
+        CHECK(written_by(script, "--check").exit_code == 1);
+        CHECK(written_by(script, "--page-only").exit_code == 0);
+        CHECK(read_file(path) == once);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("against_pytorch takes the median of the rounds' ratios", "[cpu_speed]") {
+    const Page page;
+    write_file_atomically(page.folder / "results.json", kTurns);
+    const Finished written = page.written_by("against_pytorch.py", "--page-only");
+    INFO(written.err);
+    REQUIRE(written.exit_code == 0);
+    // Against bf16 eager 1, 1, 1 and 3, 2, 1.25; against fp32 compiled 1.27, 1.9, 1.52 and 3.8, 3.8, 1.9; against fp32
+    // eager 1.3, 3, 1.52 and 3.9, 6, 1.9.
+    CHECK(page.from("| small: 12 x 64 tokens | fp32") ==
+          "| small: 12 x 64 tokens | fp32 | 30720 | 25.0 | 39.0, 38.0 | 25.0, 50.0 | 1.00 | 1.52 | 1.52 | fp32 1.5: "
+          "met |");
+    CHECK(page.from("| small: 12 x 64 tokens | bf16") ==
+          "| small: 12 x 64 tokens | bf16 | 76800 | 10.0 | 39.0, 38.0 | 25.0, 50.0 | 2.00 | 3.80 | 3.90 | "
+          "best 2: met (aim 3.5); eager 4: **missed** |");
+    CHECK(
+        page.from("| 2 threads, AVX2 alone") ==
+        "| 2 threads, AVX2 alone | small: 12 x 64 tokens | fp32 | 30720 | 25.0 | 39.0, 27.0 | 0.90 | 1: **missed** |");
+    CHECK(page.from("Medians of 3 rounds") ==
+          "Medians of 3 rounds or more; meanwhile others used 0.25 cores of 2 at most. In a test.");
+    CHECK(contains(page.from("nanoGPT's shakespeare_char"),
+                   "steps in bf16 and eight validations: 42 s from start to end, "
+                   "validation loss 1.8765 "));
+    page.check_kept("against_pytorch.py", "76800");
+    CHECK(page.written_by("against_pytorch.py", "--configs huge").exit_code == 2);
+}
+
+TEST_CASE("cpu_steps takes the round in the middle, and says where its time went", "[cpu_speed]") {
+    const Page page;
+    write_file_atomically(page.folder / "fake.py", kFake);
+    const Finished written = page.written_by(
+        "cpu_steps.py", "--threads 2 --models mid --dtypes fp32 --program 'python3 " + page.folder / "fake.py" + "'");
+    INFO(written.err);
+    REQUIRE(written.exit_code == 0);
+    CHECK(
+        page.from("| mid | fp32") ==
+        "| mid | fp32 | 128000 | 16.0 | 4.0 + 1.0 + 3.0 | 50 % | 70 %: **missed** | products 50 % at 50 % of the peak, "
+        "attention 25 % at 25 % of the peak, optimizer 19 %, the rest 6 % |");
+    CHECK(contains(page.from("Limits in the same minutes"),
+                   "1 to 1 GFLOP/s in fp32, 30 to 30 GB/s copied, 20 to 20 GB/s updated in place."));
+    page.check_kept("cpu_steps.py", "128000");
+    // What another run finds of the same model replaces this one, and a run that fails changes nothing.
+    const std::string before = read_file(page.path);
+    CHECK(page.written_by("cpu_steps.py",
+                          "--models mid --dtypes fp32 --threads 2 --program 'python3 " + page.folder / "fake.py" + "'")
+              .exit_code == 1);
+    CHECK(read_file(page.path) == before);
+}
+
+TEST_CASE("products_against_pytorch adds up a step's products", "[cpu_speed]") {
+    const Page page;
+    write_file_atomically(page.folder / "results.json", kProducts);
+    const Finished written = page.written_by("products_against_pytorch.py", "--page-only");
+    INFO(written.err);
+    REQUIRE(written.exit_code == 0);
+    CHECK(page.from("| small | fp32 | forward head") == "| small | fp32 | forward head | 100 | 50 | 2.00 |");
+    // 4 * 3e6 + 1e8 FLOPs in 4 * 0.03 + 1 and 4 * 0.05 + 2 milliseconds
+    CHECK(page.from("| small | fp32 | **a step**") == "| small | fp32 | **a step** | 100 | 51 | 1.96 |");
+    page.check_kept("products_against_pytorch.py", "100 | 50");
+}
+
+TEST_CASE("doc/performance.md shows what was measured on the CPU", "[cpu_speed]") {
+    for (const char* script : {"against_pytorch.py", "cpu_steps.py", "products_against_pytorch.py"}) {
+        const Finished checked = run(std::string("python3 -B dev/bench/") + script + " --check");
+        INFO(checked.err);
+        CHECK(checked.exit_code == 0);
+    }
+}

@@ -1,0 +1,72 @@
+/*
+Layers in eight bits for tests: tensors quantised by the CPU's op, and one of whole numbers whose products are exact.
+*/
+#pragma once
+#include <vector>
+#include "llmc/base/fp8.h"
+#include "llmc/cpu/quantise.h"
+#include "llmc/cpu/transpose.h"
+#include "test/op_testing.h"  // whole_numbers
+
+template <class Fp8>
+struct HostQuantised {
+    std::vector<Fp8> data, transposed;
+    float inverse_scale;
+    int64_t rows, cols;
+
+    HostQuantised(const Floats& x, int64_t rows, int64_t cols) : HostQuantised(rows, cols) {
+        Cpu cpu(1);
+        float amax;
+        absmax(cpu, &amax, x.data(), rows * cols);
+        quantise(cpu, data.data(), transposed.data(), &inverse_scale, x.data(), &amax, rows, cols);
+    }
+    // These numbers, which the type has exactly, and a scale that has nothing to do with them.
+    HostQuantised(const Floats& x, int64_t rows, int64_t cols, float scale) : HostQuantised(rows, cols) {
+        for (size_t i = 0; i < x.size(); i++) data[i] = to_fp8<Fp8>(x[i]);
+        Cpu cpu(1);
+        transpose(cpu, transposed.data(), data.data(), rows, cols);
+        inverse_scale = scale;
+    }
+    Quantised<Fp8> view() const { return {data.data(), transposed.data(), &inverse_scale, rows, cols}; }
+
+private:
+    HostQuantised(int64_t rows, int64_t cols)
+        : data(size_t(rows * cols)), transposed(size_t(rows * cols)), rows(rows), cols(cols) {}
+};
+
+struct Fp8Layer {
+    HostQuantised<e4m3> inp, weight;
+    HostQuantised<e5m2> dout;
+};
+
+// Whole numbers up to 4 (three bits: e5m2 has them), scales that are powers of two. Sums stay below 2^13, which even a
+// tensor core's own sums hold exactly.
+struct WholeFp8Layer {
+    static constexpr float kInpScale = 0.5f, kWeightScale = 0.0625f, kDoutScale = 4;
+    Fp8Layer layer;
+    Floats bias, out, dinp, dweight_start, dweight;
+
+    // The library's products of eight bits take a bias in bf16 only, so some have none.
+    WholeFp8Layer(int64_t N, int64_t C, int64_t OC, bool has_bias)
+        : layer{{whole_numbers(N * C, 1, 4), N, C, kInpScale},
+                {whole_numbers(OC * C, 2, 4), OC, C, kWeightScale},
+                {whole_numbers(N * OC, 3, 4), N, OC, kDoutScale}},
+          bias(has_bias ? whole_numbers(OC, 5, 100) : Floats(size_t(OC))),
+          out(size_t(N * OC)),
+          dinp(size_t(N * C)),
+          dweight_start(whole_numbers(OC * C, 4, 100)),
+          dweight(dweight_start) {
+        for (int64_t n = 0; n < N; n++)
+            for (int64_t o = 0; o < OC; o++) {
+                out[size_t(n * OC + o)] = bias[size_t(o)];
+                for (int64_t c = 0; c < C; c++) {
+                    const float x = to_float(layer.inp.data[size_t(n * C + c)]);
+                    const float w = to_float(layer.weight.data[size_t(o * C + c)]);
+                    const float d = to_float(layer.dout.data[size_t(n * OC + o)]);
+                    out[size_t(n * OC + o)] += x * w * kInpScale * kWeightScale;
+                    dinp[size_t(n * C + c)] += d * w * kDoutScale * kWeightScale;
+                    dweight[size_t(o * C + c)] += d * x * kDoutScale * kInpScale;
+                }
+            }
+    }
+};

@@ -1,0 +1,113 @@
+// --generate: what it prints, that it is what sampling in memory gives, and what it refuses.
+#include "llmc/train/generate.h"
+#include "test/program.h"
+
+namespace {
+
+// A run of a char tokenizer's stories with one checkpoint, of 2 layers and 16 positions.
+struct Trained {
+    TinyRuns runs;
+    std::string folder;
+
+    explicit Trained(const FlagMap& flags = {{"steps", "5"}}) {
+        must_succeed(runs.train("run", flags));
+        folder = runs.path("run");
+    }
+    Finished generate(const FlagMap& flags) const {
+        FlagMap all = flags;
+        all.insert({{"resume", folder}, {"generate", "Once"}, {"sample-tokens", "30"}, {"temperature", "1"}});
+        return run(command_of(all));
+    }
+    std::string text(const FlagMap& flags) const {
+        const Finished finished = generate(flags);
+        must_succeed(finished);
+        CHECK(contains(finished.err, " tokens/s\n"));
+        return finished.out;
+    }
+    void check_refused(const FlagMap& flags, const std::string& message) const {
+        const Finished finished = generate(flags);
+        INFO(finished.err);
+        CHECK(finished.exit_code == 2);
+        CHECK(contains(finished.err, message));
+    }
+};
+
+// The same in this process, each token from all the last ones.
+std::string in_memory(const Trained& trained, const std::string& prompt, const SampleConfig& config, uint64_t seed) {
+    const std::string checkpoint = find_checkpoint(trained.folder).path;
+    Cpu cpu(1);
+    const GptShape shape = checkpoint_shape(checkpoint);
+    Gpt<Cpu> model(cpu, shape, 1, shape.max_seq_len);
+    read_weights(StoredModel(checkpoint), model.parameters, nullptr,
+                 [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
+    const Tokenizer tokenizer = load_tokenizer(checkpoint + "/tokenizer.json");
+    Rng rng(mix64(seed), Stream::sampling);
+    return tokenizer.decode(
+        sample(model, tokenizer.encode(prompt), shape.max_seq_len, config, Context::recomputed, rng));
+}
+
+}  // namespace
+
+// The context is 16 tokens: one text stays within it, one goes on beyond it.
+TEST_CASE("--generate prints what sampling gives", "[generate]") {
+    const Trained trained;
+    const std::string text = trained.text({});
+    CHECK(text.size() == 30);
+    CHECK(text == in_memory(trained, "Once", {.num_tokens = 30, .temperature = 1}, 7));
+    CHECK(trained.text({{"threads", "2"}, {"sample-tokens", "12"}}) == text.substr(0, 12));
+    CHECK(trained.text({{"temperature", "0"}}) == in_memory(trained, "Once", {.num_tokens = 30, .temperature = 0}, 7));
+    CHECK(trained.text({{"top-k", "5"}, {"top-p", "0.7"}, {"seed", "3"}}) ==
+          in_memory(trained, "Once", {.num_tokens = 30, .temperature = 1, .top_k = 5, .top_p = 0.7}, 3));
+    // Samples have random numbers of their own; a file's text is taken as it is; an older checkpoint will do.
+    const std::string three = trained.text({{"num-samples", "3"}});
+    CHECK(three.size() == 3 * 30 + 2 * 5);
+    CHECK(three.starts_with(text + "\n---\n"));
+    CHECK(!contains(three.substr(35), text));
+    put_file(trained.runs.path("prompt.txt"), "Once");
+    CHECK(trained.text({{"generate", "@" + trained.runs.path("prompt.txt")}}) == text);
+    must_succeed(trained.runs.resume("run", {{"steps", "6"}}));
+    CHECK(trained.text({{"resume", step_folder(trained.folder, 5)}}) == text);
+    CHECK(trained.text({}) != text);
+    // Nor does it need to be a run of one's own; seed 7 is that of this one.
+    const Finished given = run(command_of({{"init-from", step_folder(trained.folder, 5)},
+                                           {"generate", "Once"},
+                                           {"sample-tokens", "30"},
+                                           {"temperature", "1"},
+                                           {"dtype", "fp32"},
+                                           {"seed", "7"}}));
+    must_succeed(given);
+    CHECK(given.out == text);
+    // Nothing was written.
+    CHECK(checkpoint_steps(trained.folder) == std::vector<int64_t>{5, 6});
+    CHECK(records_in(trained.folder, "sample").empty());
+}
+
+TEST_CASE("--generate with rotary positions slides on", "[generate]") {
+    const Trained trained({{"steps", "16"}, {"architecture", "nanochat"}, {"num-layers", "3"}});
+    const std::string text = trained.text({});
+    CHECK(text.size() == 30);
+    CHECK(text.substr(0, 12) == in_memory(trained, "Once", {.num_tokens = 30, .temperature = 1}, 7).substr(0, 12));
+}
+
+TEST_CASE("--generate refuses what it cannot do", "[generate]") {
+    const Trained trained;
+    trained.check_refused({{"generate", ""}}, "--generate is empty");
+    trained.check_refused({{"generate", "@/nowhere/prompt"}}, "/nowhere/prompt");
+    trained.check_refused({{"generate", "Once upon a time there was"}},
+                          "--generate has 26 tokens, and the model's context is 16");
+    trained.check_refused({{"generate", "\xE2\x82\xAC"}}, "U+20AC");
+    trained.check_refused({{"top-p", "0"}}, "--top-p 0 leaves no token");
+    trained.check_refused({{"top-p", "1.5"}}, "--top-p 1.5");
+    trained.check_refused({{"sample-tokens", "0"}}, "nothing to do");
+    trained.check_refused({{"resume", trained.runs.path("nowhere")}}, "there is no checkpoint");
+    trained.check_refused({{"resume", "auto"}, {"out-dir", trained.runs.path("nowhere")}}, "with --resume");
+    trained.check_refused({{"virtual-ranks", "2"}}, "one process");
+    put_file(trained.runs.path("empty"), "");
+    trained.check_refused({{"generate", "@" + trained.runs.path("empty")}}, "is empty");
+    // Of another tokenizer, and of none.
+    save_tokenizer(byte_tokenizer(), trained.runs.path("bytes.json"));
+    trained.check_refused({{"tokenizer", trained.runs.path("bytes.json")}}, "has 256 symbols, and the model in");
+    std::filesystem::remove(trained.runs.path("data/tokenizer.json"));
+    must_succeed(trained.runs.train("ids", {{"steps", "5"}, {"vocab-size", "80"}}));
+    trained.check_refused({{"resume", trained.runs.path("ids")}}, "has no tokenizer.json: give --tokenizer");
+}

@@ -1,0 +1,87 @@
+/*
+A whole step of Muon out of its ops, on any device, and the run that the fixture muon_training is the reference of.
+
+  MuonRun run(cpu, weights, matrix);           `count` matrices of one shape, as in a (3C, C)
+  run.step(cpu, gradients, step);
+*/
+#pragma once
+#include <type_traits>
+#include "llmc/base/op_types.h"  // MuonStep, NewtonSchulzOptions, StepScalars
+#include "test/op_testing.h"     // bell, Guarded
+
+// scripts/optimizer_fixtures.py has the same table.
+struct MuonMatrix {
+    const char* name;
+    int64_t R, K, count;
+    int first;  // number of its first matrix in the list
+
+    size_t size() const { return size_t(count * R * K); }
+    Floats gradients(int step) const {
+        Floats all;
+        for (int i = first; i < first + int(count); i++) {
+            const Floats one = bell(uint64_t(1000 * i + step), R * K);
+            all.insert(all.end(), one.begin(), one.end());
+        }
+        return all;
+    }
+};
+inline const std::vector<MuonMatrix> kMuonMatrices = {
+    {"square", 24, 24, 1, 0}, {"tall", 96, 24, 1, 1}, {"wide", 24, 96, 1, 2}, {"qkv", 24, 24, 3, 3}};
+inline constexpr int kMuonTrainingSteps = 20;
+inline constexpr MuonStep kMuonTraining{.learning_rate = 0.02, .momentum = 0.95, .beta2 = 0.9, .weight_decay = 0.1};
+// Each step rounds a weight once, half a unit: 20 of them 1.2e-6 at most. Newton-Schulz stretches the rounding of its
+// input by up to 990 in the directions that it enlarges most, one of 24: sqrt(1 / 24) of the update, of which a step is
+// 0.02 of about the weights' size: 20 * 0.02 * 990 * 2^-24 / sqrt(24) = 4.8e-6. Together below 1e-5.
+inline constexpr double kMuonTrainingTolerance = 1e-5;
+
+// Buffer: what tests hold a device's floats in, with guard zones.
+template <class Device, class Buffer>
+struct MuonRunIn {
+    int64_t R, K, count;
+    Buffer weight, momentum, second, X, norms, scales;
+
+    MuonRunIn(Device& device, const Floats& weights, const MuonMatrix& m)
+        : R(m.R),
+          K(m.K),
+          count(m.count),
+          weight(device, weights),
+          momentum(device, Floats(m.size(), 0)),
+          second(device, Floats(size_t(m.count * std::max(m.R, m.K)), 0)),
+          X(device, Floats(m.size(), std::nanf(""))),
+          norms(device, Floats(size_t(std::max(m.R, m.K)), std::nanf(""))),
+          scales(device, Floats(size_t(std::max(m.R, m.K)), std::nanf(""))) {}
+
+    void step(Device& device, const Floats& gradients, const MuonStep& step) {
+        Buffer grad(device, gradients);
+        typename Device::template ToDevice<StepScalars> scalars(device, 1);
+        const StepScalars applied{.applied = 1};
+        const StepScalars* s = scalars.send(&applied, 1);
+        const int64_t size = R * K, n = std::max(R, K);
+        for (int64_t i = 0; i < count; i++) {
+            muon_momentum(device, pointer(X) + i * size, pointer(norms), pointer(momentum) + i * size,
+                          pointer(grad) + i * size, R, K, step, s);
+            muon_normalise(device, pointer(X) + i * size, pointer(norms), R, K, step);
+        }
+        newton_schulz(device, pointer(X), count, R, K, NewtonSchulzOptions::polar_express());
+        for (int64_t i = 0; i < count; i++) {
+            muon_squares(device, pointer(norms), pointer(X) + i * size, R, K);
+            muon_scales(device, pointer(scales), pointer(second) + i * n, pointer(norms), R, K, step, s);
+            muon_update(device, pointer(weight) + i * size, static_cast<float*>(nullptr), pointer(X) + i * size,
+                        pointer(scales), R, K, step, s);
+        }
+        if constexpr (Device::kAsynchronous) device.synchronize();  // before the gradients go
+    }
+
+private:
+    static float* pointer(Buffer& buffer) {
+        if constexpr (std::is_same_v<Device, Cpu>)
+            return buffer.data();
+        else
+            return buffer.data;
+    }
+};
+
+struct GuardedFloats : Guarded<> {
+    GuardedFloats(Cpu&, const Floats& values) : Guarded(values) {}
+};
+using MuonRun = MuonRunIn<Cpu, GuardedFloats>;

@@ -1,0 +1,104 @@
+/*
+Several processes at once, as ranks of a run.
+
+  const std::vector<Finished> ended = in_processes(3, [](int rank) { ... });    forks of this one; no mpirun needed
+  const Finished ended = mpirun(2, program("train_gpt") + " --steps 3");        under MPI's own launcher
+  const Finished ended = mpirun(2, this_test("each rank: sums"));               a test of this program, on each rank
+
+Tests that are ranks are tagged [.rank]: hidden, so that only mpirun starts them. All of these end after a time limit.
+*/
+#pragma once
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+#include "llmc/base/file.h"       // read_file
+#include "llmc/comm/mpi_ranks.h"  // mpi_is_built_in
+#include "test/testing.h"         // run, Finished, ScratchFolder
+
+// Ends as train_gpt does: an Error is printed and gives the exit code. Checks of Catch's mean nothing inside: throw.
+inline std::vector<Finished> in_processes(int n, const std::function<void(int rank)>& body, unsigned limit_s = 60) {
+    const ScratchFolder scratch;
+    std::vector<pid_t> pids;
+    std::fflush(nullptr);
+    for (int rank = 0; rank < n; rank++) {
+        const pid_t pid = fork();
+        if (pid == 0) {
+            const std::string prefix = scratch / std::to_string(rank);
+            dup2(open((prefix + ".out").c_str(), O_CREAT | O_WRONLY, 0666), 1);
+            dup2(open((prefix + ".err").c_str(), O_CREAT | O_WRONLY, 0666), 2);
+            alarm(limit_s);
+            int code = 0;
+            try {
+                body(rank);
+            } catch (const Error& error) {
+                std::fprintf(stderr, "error: %s\n", error.what());
+                code = error.exit_code;
+            } catch (...) {
+                std::fprintf(stderr, "error: something else was thrown\n");
+                code = 99;
+            }
+            std::fflush(nullptr);
+            _exit(code);
+        }
+        REQUIRE(pid > 0);
+        pids.push_back(pid);
+    }
+    std::vector<Finished> ended;
+    for (int rank = 0; rank < n; rank++) {
+        int status = 0;
+        while (waitpid(pids[size_t(rank)], &status, 0) < 0) REQUIRE(errno == EINTR);
+        const std::string prefix = scratch / std::to_string(rank);
+        ended.push_back({WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(prefix + ".out"),
+                         read_file(prefix + ".err")});
+    }
+    return ended;
+}
+
+// A port of localhost that is free now.
+inline int free_port() {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+// Whether tests under mpirun can run: where MPI is built in they must, and elsewhere the reason is printed.
+inline bool has_mpi() {
+    if (!mpi_is_built_in()) {
+        WARN("skipped: this build has no MPI (`make info` tells why)");
+        return false;
+    }
+    INFO("MPI is built in, and there is no mpirun: scripts/setup.sh --tests installs it");
+    REQUIRE(run("command -v mpirun").exit_code == 0);
+    return true;
+}
+
+// As root, too, and with more ranks than there are cores, which each may use all of. The names are those of Open MPI 4
+// and 5; others need none. More ranks of another kind: mpirun(1, one + " : -np 1 " + other).
+inline std::string mpirun_command(int n, const std::string& command, int limit_s = 60) {
+    return "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+           "OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "
+           "PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none "
+           "timeout --kill-after=5 " +
+           std::to_string(limit_s) + " mpirun -np " + std::to_string(n) + " " + command;
+}
+inline Finished mpirun(int n, const std::string& command, int limit_s = 60) {
+    return run(mpirun_command(n, command, limit_s));
+}
+
+inline std::string this_test(const std::string& name) {
+    return std::filesystem::read_symlink("/proc/self/exe").string() + " '" + name + "'";
+}

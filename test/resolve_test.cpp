@@ -1,0 +1,91 @@
+// What follows from flags, model and ranks together: batch, length, learning rates.
+#include "llmc/model/parameters.h"
+#include "llmc/train/resolve.h"
+#include "test/testing.h"
+
+static const Fits kAlways = [](const StepConfig&) { return true; };
+
+static TrainConfig of_depth(int depth) {
+    TrainConfig config;
+    config.model.depth = depth;
+    return config;
+}
+static ResolvedRun resolved(const TrainConfig& config, int64_t world_size = 1, const Fits& fits = kAlways) {
+    return resolve(config, config.model.shape(32768), world_size, fits);
+}
+
+TEST_CASE("a depth makes a whole run, and any flag overrides a part of it", "[resolve]") {
+    const ResolvedRun run = resolved(of_depth(12), 8);
+    CHECK(run.config.total_batch_size == 524288);
+    CHECK(run.config.steps == 2520);  // nano_model.md's table: 12 tokens for each parameter
+    CHECK(run.config.batch_size == 32);
+    CHECK(run.config.step(2048, 8).accumulation == 1);
+    CHECK(std::string(run.recipe.name) == "nanochat");
+    CHECK(run.recipe.muon);
+    CHECK(run.recipe.rules.muon.weight_decay == Approx(0.28));
+    CHECK(contains(run.text, "steps: 2520 = D / B"));
+
+    TrainConfig asked = of_depth(12);
+    asked.target_param_data_ratio = 8;
+    asked.batch_size = 4;
+    CHECK(resolved(asked, 8).config.steps == 1680);  // two thirds
+    CHECK(resolved(asked, 8).config.batch_size == 4);
+    CHECK(resolved(asked, 8).config.step(2048, 8).accumulation == 8);
+    asked.steps = 100, asked.warmup_steps = 10;
+    CHECK(resolved(asked, 8).config.steps == 100);
+    asked.total_batch_size = 1 << 18;
+    CHECK(resolved(asked, 8).config.total_batch_size == 1 << 18);
+    asked.recipe = "stage-a";
+    CHECK(std::string(resolved(asked, 8).recipe.name) == "stage-a");
+
+    // d24 of the speedrun: batch and rates are those of the ratio, whatever ends the run.
+    TrainConfig deep = of_depth(24);
+    deep.target_param_data_ratio = 8;
+    const ResolvedRun d24 = resolved(deep, 8);
+    CHECK(d24.config.total_batch_size == 1 << 20);
+    CHECK(d24.config.steps == 5568);
+    CHECK(d24.recipe.rules.muon_learning_rate == Approx(0.02 * std::sqrt(2.)));
+}
+
+TEST_CASE("the largest batch that divides a step's sequences and fits", "[resolve]") {
+    TrainConfig config;
+    config.model.model = "gpt2-124M";
+    config.batch_size = 0;
+    config.total_batch_size = 96 * 1024;
+    const auto up_to = [](int64_t B) { return [B](const StepConfig& step) { return step.B <= B; }; };
+    const auto batch = [&](int64_t most, int64_t ranks) {
+        return resolve(config, config.model.shape(0), ranks, up_to(most)).config.batch_size;
+    };
+    CHECK(batch(1000, 1) == 96);
+    CHECK(batch(95, 1) == 48);
+    CHECK(batch(20, 1) == 16);
+    CHECK(batch(7, 1) == 6);
+    CHECK(batch(0, 1) == 1);
+    CHECK(batch(20, 4) == 12);
+    CHECK(contains(error_of([&] { batch(20, 5); }), "--total-batch-size 98304 is no whole number of sequences"));
+    config.total_batch_size = 0;
+    CHECK(contains(error_of([&] { batch(20, 1); }), "--batch-size auto divides --total-batch-size: give that, too"));
+}
+
+TEST_CASE("a run ends after so many steps, tokens for each parameter, or FLOPs", "[resolve]") {
+    TrainConfig config;
+    config.model.model = "gpt2-124M";
+    config.total_batch_size = 524288, config.batch_size = 8;
+    const GptShape shape = config.model.shape(0);
+    const auto steps = [&] { return resolve(config, shape, 1, kAlways).config.steps; };
+    CHECK(steps() == 2000);
+    config.target_flops = 1e18;
+    CHECK(steps() == std::llround(1e18 / (flops_per_token(ParameterList(shape), 1024) * 524288)));
+    config.target_flops = 1e12;
+    CHECK(contains(error_of(steps), "--target-flops 1e+12 is less than half a step: the nearest that works is"));
+    config.target_flops = 0, config.target_param_data_ratio = 20;
+    CHECK(steps() == int64_t(20. * (84934656 + 50257 * 768) / 524288));
+    config.target_param_data_ratio = 0.001;
+    CHECK(contains(error_of(steps), "--target-param-data-ratio 0.001 gives no step of 524288 tokens"));
+    config.target_flops = 1e18;
+    CHECK(contains(error_of(steps), "both say how long to train: give one"));
+    config.target_flops = config.target_param_data_ratio = 0, config.steps = 7, config.warmup_steps = 2;
+    CHECK(steps() == 7);
+    config.document_token = 50257;
+    CHECK(contains(error_of(steps), "--document-token 50257: the vocabulary has the tokens 0 to 50256"));
+}

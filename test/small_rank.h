@@ -1,0 +1,39 @@
+/*
+A rank with a small model and its optimizer, as one of several virtual ones.
+
+  LocalGroup group(2);
+  group.run([&](int rank) { SmallRank self(group, rank); ... });
+*/
+#pragma once
+#include <memory>
+#include <string>
+#include "llmc/comm/local.h"    // LocalGroup, LocalRanks, LocalComm
+#include "llmc/train/saving.h"  // Gpt, Optimizer, plan_sharding, each_state
+#include "test/testing.h"       // Rng
+
+// A small model on one of several virtual ranks, after some numbers have been put into all of its state.
+struct SmallRank {
+    Cpu cpu{1};
+    LocalRanks ranks;
+    LocalComm<Cpu> comm;
+    ParameterList list{GptShape{2, 2, 32, 16, 60}};
+    ShardingPlan plan;
+    std::unique_ptr<Gpt<Cpu>> model;
+    std::unique_ptr<Optimizer<Cpu>> optimizer;
+
+    SmallRank(LocalGroup& group, int rank) : ranks(group, rank), comm(group, rank, cpu) {
+        plan = plan_sharding(list, {.world_size = group.world_size, .muon = false});
+        list.place(plan.offsets, plan.buffer_size);
+        model = std::make_unique<Gpt<Cpu>>(cpu, list, 2, 16, Recompute::none, comm);
+        optimizer = std::make_unique<Optimizer<Cpu>>(cpu, model->parameters, plan, rank, OptimizerConfig{});
+        fill(1);
+    }
+    // Weights as the other ranks have them, and state of its own.
+    void fill(uint64_t seed) {
+        Rng weights(seed, Stream::tests), state(seed + 1 + uint64_t(ranks.rank), Stream::tests);
+        for (int64_t i = 0; i < model->weights.size; i++) model->weights.data[i] = float(weights.normal());
+        each_state(*optimizer, ranks.rank, [&](const std::string&, int64_t begin, int64_t end, float* data) {
+            for (int64_t i = 0; i < end - begin; i++) data[i] = float(state.normal());
+        });
+    }
+};

@@ -1,0 +1,38 @@
+/*
+Files of tasks to test with: those of the fixture `tasks` (scripts/reference_tasks.py), and a small one.
+*/
+#pragma once
+#include <cstring>
+#include <string>
+#include "test/fixture.h"  // Fixture
+
+// "tiny.tasks" or "tiny_questions.bin": its bytes, which the fixture has as numbers of 16 bits.
+inline std::string tasks_fixture(const std::string& name) {
+    std::string bytes;
+    for (const int32_t number : Fixture("tasks").ints(name)) {
+        bytes += char(number & 255);
+        bytes += char(number >> 8);
+    }
+    return bytes;
+}
+
+// Two tasks: an example of two rows, 1 2 | 3 and 1 2 | 4 5, and one of a single row, | 6 7 LAST; numbers of `width`
+// bytes.
+inline std::string small_tasks(int width = 2, int32_t last = 300) {
+    std::string bytes(1024, '\0');
+    const auto put = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+    const int32_t header[] = {20260901, 1, width, 2, 2, 3};
+    std::memcpy(bytes.data(), header, sizeof header);
+    const int64_t num_tokens = 8;
+    std::memcpy(bytes.data() + 24, &num_tokens, 8);
+    for (const int32_t type : {0, 2}) {
+        std::string name = type ? "words" : "choices";
+        name.resize(48);
+        bytes += name;
+        put(type), put(1), put(type ? 0.0 : 0.5);
+    }
+    for (const int32_t number : {0, 1, 2, 2, 1, 0, 1, 0}) put(number);     // task, gold, rows, context
+    for (const int32_t number : {1, 2, 3, 2, 2, 4, 3, 1, 3}) put(number);  // rest, start, end
+    for (const int32_t id : {1, 2, 3, 4, 5, 6, 7, last}) width == 2 ? put(uint16_t(id)) : put(id);
+    return bytes;
+}

@@ -1,0 +1,19 @@
+/*
+Time in tests: what has passed, and waiting for something to come true.
+*/
+#pragma once
+#include <chrono>
+#include <thread>
+
+inline double now_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+inline void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// False if it has not come true in time.
+template <class Condition>
+bool wait_until(Condition&& condition, double limit_s = 30) {
+    for (const double end_s = now_s() + limit_s; !condition(); sleep_s(0.005))
+        if (now_s() > end_s) return false;
+    return true;
+}

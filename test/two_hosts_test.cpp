@@ -1,0 +1,71 @@
+// dev/two_hosts.sh: ranks of two hosts that are network namespaces of this machine, joined by a line of known speed.
+#include <cstdlib>
+#include "test/processes.h"  // has_mpi
+#include "test/testing.h"
+
+namespace {
+
+const std::string kScript = "dev/two_hosts.sh";
+
+std::string programs() {
+    const std::string train = program("train_gpt");
+    return "ANVIL_PROGRAMS=" + train.substr(0, train.size() - std::string("train_gpt").size()) + " ";
+}
+
+std::string namespaces() { return run("ip netns list 2>&1; ip link show type veth 2>&1").out; }
+
+}  // namespace
+
+TEST_CASE("two hosts exchange at the speed of their line, and a slow one is named", "[two_hosts]") {
+    if (!has_mpi()) return;
+    program("data/tokenize");
+    const std::string before = namespaces();
+    const Finished ended = run(programs() + "timeout 300 " + kScript + " --rate 400mbit --steps 10");
+    CHECK(namespaces() == before);
+    if (ended.exit_code == 2) {
+        WARN("skipped: " << ended.err);
+        return;
+    }
+    INFO(ended.out << ended.err);
+    REQUIRE(ended.exit_code == 0);
+    CHECK(contains(ended.out, "shared memory and MPI, 2 ranks on 2 hosts"));
+    const char* const row = "| bytes that a host sends, MB | ";
+    const size_t at = ended.out.find(row);
+    REQUIRE(at != std::string::npos);
+    double computed = 0, measured = 0;
+    REQUIRE(std::sscanf(ended.out.c_str() + at + std::string(row).size(), "%lf | %lf", &computed, &measured) == 2);
+    // Half of gradients and of weights and no more: Ethernet, IP and TCP take 66 bytes of 1514 or less,
+    // acknowledgements of the other direction as much again for every second packet; a step that was cut in two at the
+    // first or last reading is one of six.
+    CHECK(measured > computed * 5 / 6);
+    CHECK(measured < computed * (1 + 66. / 1448 + 33. / 1448) * 7 / 6);
+    CHECK(contains(ended.out, "warning: rank 1 is slow"));
+}
+
+TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interrupted", "[two_hosts]") {
+    const auto refused = [](const std::string& command, const std::string& why) {
+        const Finished ended = run(command);
+        INFO(ended.err);
+        CHECK(ended.exit_code == 2);
+        CHECK(ended.err.starts_with("error: "));
+        CHECK(contains(ended.err, why));
+    };
+    program("data/tokenize");
+    refused(kScript + " --rate fast", "--rate 'fast'");
+    refused(kScript + " --rate gbit", "--rate 'gbit'");
+    refused(kScript + " --steps few", "--steps 'few'");
+    refused("ANVIL_PROGRAMS=/nowhere/ " + kScript, "/nowhere/train_gpt is missing");
+    // A folder of all commands but one.
+    const ScratchFolder commands;
+    run("for folder in /usr/sbin /usr/bin /sbin /bin; do ln -s $folder/* " + commands.path + "; done; rm -f " +
+        commands.path + "/tc");
+    refused(programs() + "PATH=" + commands.path + " " + kScript, "tc is missing");
+
+    if (!has_mpi()) return;
+    const std::string before = namespaces();
+    const Finished stopped = run(programs() + "timeout --signal=INT 4 " + kScript);
+    CHECK(namespaces() == before);
+    if (stopped.exit_code == 2) return;
+    CHECK(stopped.exit_code == 124);  // timeout's own: it had to send the signal
+    CHECK_FALSE(contains(stopped.out, "| bytes that a host sends"));
+}

@@ -1,0 +1,151 @@
+/*
+ZeRO-1 on a GPU: virtual ranks on device buffers have the bits of one rank, and what overlaps has those of what does
+not.
+*/
+#include "llmc/comm/local_cuda.cuh"
+#include "llmc/cuda/ops.cuh"
+#include "llmc/optim/recipe.h"    // find_recipe
+#include "llmc/optim/sharding.h"  // plan_sharding
+#include "llmc/train/step.h"      // Stepper
+#include "test/cuda_testing.h"    // ON_DEVICE
+#include "test/models.h"          // Gpt
+#include "test/program.h"         // TinyRuns
+
+namespace {
+
+// All of a training of some steps that must not depend on who did what: losses, norms, weights, state, masters.
+struct Trained {
+    std::vector<double> losses;
+    std::map<std::string, std::vector<float>> tensors;
+};
+
+struct How {
+    int world_size = 1;
+    bool muon = false, noise_scale = false, bf16_gradients = false, ahead = false;
+    Order order = Order::overlapped;
+};
+
+template <class T>
+Trained train(const TinyRuns& runs, const How& how) {
+    constexpr int64_t kMicroBatches = 4, kB = 1, kT = 16;
+    constexpr int kSteps = 3;
+    Trained all;
+    LocalGroup group(how.world_size);
+    group.run([&](int rank) {
+        Cuda cuda;
+        LocalComm<Cuda> comm(group, rank, cuda, how.order);
+        ParameterList list(GptShape{2, 1, 64, kT, 60});
+        const ShardingPlan plan = plan_sharding(
+            list, {.world_size = how.world_size, .muon = how.muon, .bucket_elements = 1 << 15});  // several buckets
+        list.place(plan.offsets, plan.buffer_size);
+        Gpt<Cuda, T> model(cuda, list, kB, kT, Recompute::none, comm);
+        Optimizer<Cuda, T> optimizer(cuda, model.parameters, plan, rank, {});
+        model.initialize_weights(3, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
+        DataLoader data({.pattern = runs.path("data/train_*.bin"),
+                         .batch_size = int(kB),
+                         .seq_len = int(kT),
+                         .rank = rank,
+                         .world_size = how.world_size,
+                         .batches_per_step = kMicroBatches / how.world_size,
+                         .vocab_size = 60});
+        Stepper<Cuda, T> stepper(model, optimizer, comm,
+                                 {.B = kB,
+                                  .T = kT,
+                                  .accumulation = kMicroBatches / how.world_size,
+                                  .grad_clip = 1,
+                                  .world_size = how.world_size,
+                                  .tree_sum = true,
+                                  .bf16_gradients = how.bf16_gradients,
+                                  .noise_scale = how.noise_scale},
+                                 0);
+        const auto finish = [&] {
+            const StepResult result = stepper.finish();
+            REQUIRE(result.applied);
+            if (rank == 0) all.losses.insert(all.losses.end(), {result.loss, result.norm});
+        };
+        for (int step = 0; step < kSteps; step++) {
+            stepper.start(data, find_recipe("gpt2").rules.rates(1));
+            if (!how.ahead || stepper.under_way() == stepper.kMostUnderWay) finish();
+        }
+        while (stepper.under_way() > 0) finish();
+        const auto add = [&](const std::string& name, int64_t begin, int64_t size, const auto* from) {
+            std::vector<std::remove_const_t<std::remove_pointer_t<decltype(from)>>> host(static_cast<size_t>(size));
+            copy_to_host(cuda, host.data(), from, size);
+            std::vector<float>& to = all.tensors[name];
+            to.resize(std::max(to.size(), size_t(begin + size)));
+            for (int64_t i = 0; i < size; i++) to[size_t(begin + i)] = to_float(host[size_t(i)]);
+        };
+        for (const Parameter& p :
+             model.parameters)  // the same on all ranks: the first one's, and a check of the others
+            add((rank == 0 ? "" : "rank " + std::to_string(rank) + " ") + p.name, 0, p.size(), model.weights.at(p));
+        for (size_t i = 0; i < optimizer.pieces().size(); i++) {
+            const ShardPiece& piece = optimizer.pieces()[i];
+            const std::string& name = optimizer.parameter(piece).name;
+            add("m." + name, piece.begin, piece.size(), optimizer.first(i));
+            if (!piece.muon) add("v." + name, piece.begin, piece.size(), optimizer.second(i));
+            if (optimizer.kHasMasters) add("master." + name, piece.begin, piece.size(), optimizer.masters(i));
+        }
+    });
+    return all;
+}
+
+// "" or the first tensor of `want` that `got` does not have to the bit; the copies of other ranks as well.
+std::string difference(const Trained& got, const Trained& want, int world_size) {
+    if (got.losses != want.losses) return "losses and norms";
+    for (const auto& [name, values] : want.tensors) {
+        if (got.tensors.at(name) != values) return name;
+        for (int rank = 1; rank < world_size; rank++)
+            if (const std::string copy = "rank " + std::to_string(rank) + " " + name; got.tensors.count(copy))
+                if (got.tensors.at(copy) != values) return copy;
+    }
+    return "";
+}
+
+}  // namespace
+
+TEST_CASE("virtual ranks on a GPU train to the bits of one rank", "[zero][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const bool muon = GENERATE(false, true);
+    const Trained want = train<float>(runs, {.muon = muon});
+    for (const int world_size : {2, 4}) {
+        INFO((muon ? "muon" : "adamw") << " on " << world_size << " ranks");
+        CHECK(difference(train<float>(runs, {.world_size = world_size, .muon = muon}), want, world_size) == "");
+    }
+}
+
+TEST_CASE("exchange beside the work has the bits of exchange in its place", "[zero][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const bool bf16_gradients = GENERATE(false, true);
+    const How serial{
+        .world_size = 2, .muon = true, .noise_scale = true, .bf16_gradients = bf16_gradients, .order = Order::serial};
+    const Trained want = train<bf16>(runs, serial);
+    How overlapped = serial;
+    overlapped.order = Order::overlapped;
+    CHECK(difference(train<bf16>(runs, overlapped), want, 2) == "");
+    overlapped.ahead = true;  // and with two steps under way
+    CHECK(difference(train<bf16>(runs, overlapped), want, 2) == "");
+#ifdef ANVIL_EMULATED
+    emulator::options().lazy_streams = true;  // nothing is done before somebody waits
+    CHECK(difference(train<bf16>(runs, overlapped), want, 2) == "");
+    emulator::options().lazy_streams = false;
+#endif
+}
+
+TEST_CASE("train_gpt on virtual ranks of a GPU, resumed at another number", "[zero][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const FlagMap flags = {
+        {"device", "cuda"},         {"num-heads", "1"},        {"channels", "64"},    {"steps", "4"},
+        {"warmup-steps", "1"},      {"optimizer", "muon"},     {"sum-order", "tree"}, {"batch-size", "1"},
+        {"total-batch-size", "64"}, {"checkpoint-every", "2"}, {"dtype", "bf16"}};
+    must_succeed(runs.train("one", flags));
+    FlagMap two = flags;
+    two["virtual-ranks"] = "2";
+    must_succeed(runs.train("two", two));
+    const auto one = steps_in(runs.path("one")), other = steps_in(runs.path("two"));
+    REQUIRE(one.size() == 4);
+    for (size_t i = 0; i < one.size(); i++) CHECK((one[i].loss == other[i].loss && one[i].norm == other[i].norm));
+    std::filesystem::remove_all(step_folder(runs.path("two"), 4));
+    must_succeed(runs.resume("two", {{"virtual-ranks", "4"}}));
+    CHECK(read_file(step_folder(runs.path("two"), 4) + "/model.safetensors") ==
+          read_file(step_folder(runs.path("one"), 4) + "/model.safetensors"));
+}

@@ -1,6 +1,6 @@
 # Anvil's build. `make help` lists the targets, `make info` says what was found and why something was not.
 #
-#   make                        ./train_gpt and ./data/prepare, for what this machine can do
+#   make                        ./train_gpt and ./data/tokenize, for what this machine can do
 #   make test                   the whole test suite, without a GPU; `make test OP=layernorm` runs one topic
 #   make test-gpu               the kernels' tests on this machine's GPU
 #   make USE_OMP=0 CXX=clang++  any variable can be set on the command line, in the environment or in config.mk
@@ -16,9 +16,13 @@ USE_MPI   ?= auto
 USE_OMP   ?= auto
 # Headers and libraries carried along where nothing can be installed: DEPS_DIR/include, DEPS_DIR/lib.
 DEPS_DIR  ?= .deps
-# The default is fastest here; a program that must run on other machines wants x86-64-v3, say.
-CPU_ARCH  ?= native
+# all: the CPU's code once for each level below, and the program takes the best that its processor has. Or what -march
+# knows, for that alone, a third of the time to compile: native, x86-64-v3, ...
+CPU_ARCH  ?= $(if $(filter cpu cuda,$(VARIANT)),$(if $(KNOWS_LEVELS),all,native),native)
 OPT       ?= -O3
+# Line numbers, for sanitizers and profilers, cost little; variables, for debuggers (DEBUG_INFO=-g), a third of the time to
+# compile.
+DEBUG_INFO ?= -g1
 # How many files to compile at once in `make test`, `make lint` and `make sanitize` when no -j is given.
 JOBS      ?= $(shell nproc 2>/dev/null || echo 1)
 # make's own default (g++ on Linux); `CXX ?=` would not see it.
@@ -73,38 +77,66 @@ HAVE_CUDA    := $(if $(strip $(CUDA_MISSING)),,$(CUDA_DIR))
 HAVE_CUDNN   := $(if $(and $(HAVE_CUDA),$(CUDNN_DIR),$(CUDNN_LIB)),$(CUDNN_DIR))
 VARIANT      ?= $(DEFAULT_VARIANT)
 DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),cpu)
-# NCCL and MPI are looked for, so that `make info` can tell, but nothing uses them yet.
-NCCL_DIR  := $(call dir_with,nccl.h,$(NCCL_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(INCLUDE_DIRS))
-MPI_DIR   := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(wildcard /usr/lib/*/openmpi/include) $(INCLUDE_DIRS))
+NCCL_DIR := $(call dir_with,nccl.h,$(NCCL_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/nccl/include) $(INCLUDE_DIRS))
+NCCL_LIB := $(call library_in,nccl,$(NCCL_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/nccl/lib) $(SYSTEM_LIBS))
+HAVE_NCCL := $(if $(and $(HAVE_CUDA),$(NCCL_DIR),$(NCCL_LIB)),$(NCCL_DIR))
+# MPI: the folder that was named, else the one that mpicxx compiles with, which goes with the mpirun beside it.
+MPICXX_WORDS := $(if $(MPI_HOME),,$(shell mpicxx -show 2>/dev/null))
+MPI_DIR  := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(patsubst -I%,%,$(filter -I%,$(MPICXX_WORDS))) \
+  $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/include) $(INCLUDE_DIRS)))
+MPI_LIB  := $(call library_in,mpi,$(MPI_HOME:%=%/lib) $(MPI_HOME:%=%/lib64) $(patsubst -L%,%,$(filter -L%,$(MPICXX_WORDS))) \
+  $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/lib) $(SYSTEM_LIBS)))
+HAVE_MPI := $(if $(and $(MPI_DIR),$(MPI_LIB)),$(MPI_DIR))
 
 # $(call check,NAME,VALUE,FOUND,WHAT TO INSTALL): USE_NAME must be auto, 0 or 1; 1 needs FOUND
 check = $(if $(filter auto 0 1,$(2)),,$(error USE_$(1)=$(2): expected auto, 0 or 1))$(strip \
   )$(if $(filter 1,$(2)),$(if $(3),,$(error USE_$(1)=1 but $(1) was not found: $(4))))
-# $(call unused,NAME): for what is found but has no source yet
-unused = $(if $(filter 1,$(USE_$(1))),$(error USE_$(1)=1: this version of Anvil trains on the CPU \
-  or one GPU$(,) in one process; it has no $(1) code yet. Use USE_$(1)=auto or 0))
 ifneq ($(filter-out help info clean format,$(or $(MAKECMDGOALS),all)),)
   $(call check,OMP,$(USE_OMP),$(HAVE_OMP),install libgomp1 or use g++)
   $(call check,CUDA,$(USE_CUDA),$(HAVE_CUDA),missing $(strip $(CUDA_MISSING)))
   $(call check,CUDNN,$(USE_CUDNN),$(HAVE_CUDNN),install libcudnn9-dev-cuda-13 or nvidia-cudnn-cu13 or set CUDNN_HOME)
-  $(call check,NCCL,$(USE_NCCL),$(NCCL_DIR),install libnccl-dev or set NCCL_HOME)$(call unused,NCCL)
-  $(call check,MPI,$(USE_MPI),$(MPI_DIR),install libopenmpi-dev or set MPI_HOME)$(call unused,MPI)
+  $(call check,NCCL,$(USE_NCCL),$(HAVE_NCCL),it needs CUDA and libnccl-dev or nvidia-nccl-cu13 or NCCL_HOME)
+  $(call check,MPI,$(USE_MPI),$(HAVE_MPI),install libopenmpi-dev or set MPI_HOME)
 endif
 
 # ---- flags -----------------------------------------------------------------------------------------------------
+# The levels of llmc/base/processor.h, in ascending order. What is not of the CPU's ops is compiled for every processor;
+# tests and benchmarks for this one.
+KNOWS_LEVELS := $(shell $(CXX) -march=x86-64-v4 -mavx512bf16 -E -x c++ /dev/null >/dev/null 2>&1 && echo 1)
+ifeq ($(CPU_ARCH),all)
+  LEVELS := baseline avx2 avx512 avx512_bf16
+  ARCH_baseline    := -march=x86-64
+  ARCH_avx2        := -march=x86-64-v3
+  ARCH_avx512      := -march=x86-64-v4
+  ARCH_avx512_bf16 := -march=x86-64-v4 -mavx512bf16
+  ARCH      = $(ARCH_baseline)
+  HERE      = -march=native
+else
+  LEVELS   := only
+  ARCH_only = -march=$(CPU_ARCH)
+  ARCH      = $(ARCH_only)
+  HERE      = $(ARCH_only)
+endif
+
 # -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise the compiler decides, function
 # by function, and the same training run would give other bits under another compiler or at another -O.
 # -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651).
 # -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorised.
-CXXFLAGS = -std=c++20 $(OPT) -g -Wall -Wextra -ffp-contract=off -march=$(CPU_ARCH) -pthread \
+CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
   $(if $(findstring clang,$(CXX_VERSION)),,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
-CPPFLAGS = -I. $(if $(IS_CUDA),$(addprefix -isystem ,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)))) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
+# $(call system_include,FOLDERS): but not what is searched anyway, whose order must stay as it is
+system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
+CPPFLAGS = -I. $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR)))) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
 COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS)
 
 # The CUDA build: .cu files by nvcc, for the GPU at hand or, where there is none, for all that Anvil supports.
 IS_CUDA  := $(filter cuda,$(VARIANT))
 IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
+IS_NCCL  := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL)))
+IS_MPI   := $(if $(filter-out 0,$(USE_MPI)),$(HAVE_MPI))
+# $(call link,LIBRARY): by its path, found again at run time
+link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
 ifneq ($(IS_CUDA),)
   # 90 and 100 mean 90a and 100a: all of the chip, and no other.
   GPU_ARCHS ?= $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
@@ -112,14 +144,18 @@ ifneq ($(IS_CUDA),)
   NVCC       = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) \
     $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip)) --diag-suppress=1675 --expt-relaxed-constexpr \
     -Xptxas=--warn-on-spills $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
-  # $(call link,LIBRARY): by its path, found again at run time
-  link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
-  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB)))
+  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB))) \
+    $(if $(IS_NCCL),$(call link,$(NCCL_LIB)))
 endif
+# MPI's bindings for C++ are gone from newer ones, and nobody's loss. The system's folders are searched without being told.
+MPI_FLAGS = $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))
+LDFLAGS  += $(if $(IS_MPI),$(if $(filter $(SYSTEM_LIBS:%=%/),$(dir $(MPI_LIB))),$(MPI_LIB),$(call link,$(MPI_LIB))))
 
+LIBRARIES = $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) \
+  $(if $(IS_MPI),MPI=$(MPI_LIB))
 BUILD_ID := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
 # `native` means another thing on another processor: its resolved form is part of the stamp.
-CPU_SUM  := $(shell $(CXX) -march=$(CPU_ARCH) -Q --help=target 2>/dev/null | cksum)
+CPU_SUM  := $(shell $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)
 
 # The tests that need no GPU are built without nvcc.
 HOST_VARIANT = $(or $(filter-out cuda,$(VARIANT)),cpu)
@@ -129,11 +165,18 @@ O   := build/$(VARIANT)
 # The everyday programs lie where people look for them; those of other variants stay in their build folder.
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
-NVIDIA  := llmc/cuda/cuda_device.cpp llmc/cuda/cublaslt.cpp llmc/cuda/cudnn_attention.cpp llmc/cuda/cudnn_absent.cpp
-ENGINE  := $(patsubst %,$(O)/%.o,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))))
-ifneq ($(IS_CUDA),)
-  ENGINE += $(patsubst %,$(O)/%.o,$(filter-out llmc/cuda/cudnn_$(if $(IS_CUDNN),absent,attention).cpp,$(NVIDIA)))
-endif
+NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
+  comm/cuda_comm comm/nccl_comm comm/nccl_absent))
+# Where a library may be missing, one file has what needs it and another says that it is not there.
+LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention) comm/nccl_$(if $(IS_NCCL),absent,comm) \
+  $(if $(IS_MPI),comm/mpi_absent comm/mpi_network_absent,comm/mpi_ranks comm/mpi_network))
+# What the CPU's ops are part of, once a level. Of an inline function in several objects the linker keeps the first. Whoever
+# calls one has a copy of its own, so in ascending order nobody gets one of a level above his.
+COPIED   := llmc/comm/host_comm.cpp
+copies    = $(foreach level,$(LEVELS),$(patsubst %,$(O)/$(level)/%.o,$(1)))
+BASE     := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) $(COPIED),$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
+  $(if $(IS_CUDA),$(NVIDIA))))
+ENGINE   := $(BASE) $(call copies,$(COPIED))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
@@ -143,18 +186,21 @@ ifneq ($(KERNELS_ONLY),)
   ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
 endif
 TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cpp,$(TEST_FILES)))
+# Those of the CPU's ops, which hold what the optimiser makes of these.
+OPS_TESTS  := $(filter $(patsubst llmc/cpu/%.h,$(O)/test/%_test.cpp.o,$(wildcard llmc/cpu/*.h)),$(TESTS))
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
-EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cudnn_absent.cpp \
+EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cudnn_absent.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
-EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/prepare
-EMULATED_TESTS := $(patsubst %,$(E)/%.o,$(filter %.cu,$(TEST_FILES)))
+EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
+EMULATED_TESTS := $(patsubst %,$(E)/%.o,$(filter %.cu,$(TEST_FILES)) \
+  $(if $(shell grep -l '"test/models.h"' /dev/null $(filter %.cu,$(TEST_FILES))),test/models.cu))
 GPU_TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cu,$(TEST_FILES)))
 BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
-PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/prepare.cpp)))
-OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o $(E)/train_gpt.cu.o \
-  $(patsubst %,$(O)/%.o,$(wildcard train_gpt.cu data/prepare.cpp dev/bench/*.cu))
+PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/tokenize.cpp)))
+OBJECTS := $(ENGINE) $(call copies,train_gpt.cu) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o $(E)/train_gpt.cu.o \
+  $(patsubst %,$(O)/%.o,$(wildcard train_gpt.cu data/tokenize.cpp dev/bench/*.cu test/fuzz/*.cpp))
 
 # V=1 shows whole commands.
 Q := $(if $(V),,@)
@@ -163,20 +209,20 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize msan cuda-check bench bench-smoke run-bench-smoke \
+.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize msan fuzz run-fuzz fuzz-objects cuda-check bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
   lint format info help clean headers FORCE
 
 all: $(PROGRAMS) ## build what this machine can (the default)
 
-$(BIN)train_gpt: $(O)/train_gpt.cu.o $(ENGINE)
-$(BIN)data/prepare: $(O)/data/prepare.cpp.o $(ENGINE)
+$(BIN)train_gpt: $(O)/train_gpt.cu.o $(BASE) $(call copies,$(COPIED) train_gpt.cu)
+$(BIN)data/tokenize: $(O)/data/tokenize.cpp.o $(ENGINE)
 $(PROGRAMS):
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $(filter %.o,$^) -o $@ $(LDFLAGS)
 
-$(E)/train_gpt: $(E)/train_gpt.cu.o $(EMULATED) $(ENGINE)
-$(E)/data/prepare: $(O)/data/prepare.cpp.o $(ENGINE)
+$(E)/train_gpt: $(E)/train_gpt.cu.o $(EMULATED) $(BASE) $(call copies,$(COPIED) train_gpt.cu)
+$(E)/data/tokenize: $(O)/data/tokenize.cpp.o $(ENGINE)
 $(EMULATED_PROGRAMS):
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
@@ -193,8 +239,22 @@ $(O)/%.cu.o: %.cu $(O)/flags | headers
 	$(call say,$(if $(IS_CUDA),NVCC,CXX),$<)
 	$(Q)$(if $(IS_CUDA),$(NVCC),$(CCACHE) $(COMPILE) -x c++) -MMD -MP -c $< -o $@
 
+# What a copy computed before main() would run on every processor: it must have nothing of the kind.
+define copy_rules
+$(O)/$(1)/%.o: private ARCH = $(ARCH_$(1))
+$(O)/$(1)/%.o: % $(O)/flags | headers
+	@mkdir -p $$(@D)
+	$$(call say,CXX,"$$<$(if $(filter-out only,$(1)), ($(1)))")
+	$$(Q)$$(CCACHE) $$(COMPILE) -DANVIL_IS_CPU_COPY=1 -MMD -MP -x c++ -c $$< -o $$@
+	$(if $(filter-out only,$(1)),$$(Q)! objdump -h $$@ | grep -q '\.init_array' || { echo '$$@: computes something before main()' >&2; exit 1; })
+endef
+$(foreach level,$(LEVELS),$(eval $(call copy_rules,$(level))))
+$(O)/test/% $(O)/dev/% $(E)/% $(O)/precompiled.h.gch: private ARCH = $(HERE)
+# It looks what the processor has.
+$(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-64)
+
 # -fno-strict-aliasing: kernels read sixteen bytes of any type at once. `#pragma unroll` is nvcc's.
-EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE -O1) -fno-strict-aliasing -Wno-unknown-pragmas
+EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE) -fno-strict-aliasing -Wno-unknown-pragmas
 $(E)/%.cpp.o: %.cpp $(O)/flags | headers
 	@mkdir -p $(@D)
 	$(call say,CXX,"$< (emulated)")
@@ -206,20 +266,53 @@ $(E)/%.cu.o: %.cu $(O)/flags | headers
 	$(call say,CXX,"$< (emulated)")
 	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread) -MMD -MP -x c++ -c $< -o $@
 
-# In `make lint` the kernels' tests are half of all the work, and other builds optimise them too.
-ifeq ($(VARIANT),lint)
-  $(EMULATED_TESTS): override OPT := -O0
+# Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
+# hardly slower. `private`: the flags that stand in $(O)/flags are those of the engine.
+# g++ -O1 takes for uninitialised what with -O3, in the engine, it sees to be set.
+LIGHT := -O1 $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
+# What every test includes is compiled once, a third of what a small test takes. Not with ccache, which has whole objects and
+# would have to look through a header of 90 MB for each, nor for a single topic.
+ifeq ($(CCACHE)$(OP),)
+  PRECOMPILED := $(O)/precompiled.h.gch $(E)/precompiled.h.gch
+  LIGHT_TESTS := $(if $(filter -O3,$(OPT)),$(filter-out $(OPS_TESTS),$(TESTS)),$(TESTS))
+  $(LIGHT_TESTS): $(O)/precompiled.h.gch
+  $(LIGHT_TESTS): private CXXFLAGS += -include $(O)/precompiled.h
+  $(EMULATED_TESTS): $(E)/precompiled.h.gch
+  $(EMULATED_TESTS): private CXXFLAGS += -include $(E)/precompiled.h
+endif
+$(O)/precompiled.h.gch: private HEADER = test/testing.h
+$(E)/precompiled.h.gch: private HEADER = test/cuda_testing.h
+$(E)/precompiled.h.gch: private CXXFLAGS += $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread)
+%/precompiled.h.gch: $(O)/flags | headers
+	@mkdir -p $(@D)
+	$(call say,CXX,$(@:.gch=))
+	@echo '#include "$(HEADER)"' > $(@:.gch=)
+	$(Q)$(COMPILE) -MMD -MP -MF $(@:.gch=.d) -x c++-header -c $(@:.gch=) -o $@
+-include $(PRECOMPILED:.gch=.d)
+
+ifeq ($(OPT),-O3)
+  $(filter-out $(OPS_TESTS),$(TESTS)) $(EMULATED_TESTS) $(PRECOMPILED) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT)
 endif
 
-# Catch2's own code: 16 s to compile with optimisation, and nothing of it matters for speed.
-$(O)/test/main.cpp.o: override OPT := -O0
+# A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
+$(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
 
-$(O)/llmc/base/build_id.cpp.o: CXXFLAGS += -DANVIL_BUILD_ID='"$(BUILD_ID)"'
+# Catch2's own code: 16 s to compile with optimisation, and nothing of it matters for speed.
+$(O)/test/main.cpp.o: private override OPT := -O0
+
+# nccl.h by -I: the one that belongs to the library, before one that the toolkit may have.
+NCCL_FLAGS = $(if $(IS_NCCL),-I$(NCCL_DIR))
+$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: CPPFLAGS += $(NCCL_FLAGS)
+# mpi.h is included by .cpp files with this beginning alone.
+$(O)/llmc/comm/mpi_%.cpp.o: CPPFLAGS += $(MPI_FLAGS)
+
+# `private`: not of $(O)/flags, which it depends on, or every commit would rebuild everything.
+$(O)/llmc/base/build_id.cpp.o: private CXXFLAGS += -DANVIL_BUILD_ID='"$(BUILD_ID)"' -DANVIL_LIBRARIES='"$(strip $(LIBRARIES))"'
 $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 
 # Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
-$(O)/flags: STAMP = $(COMPILE) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
-$(O)/build_id: STAMP = $(BUILD_ID)
+$(O)/flags: STAMP = $(COMPILE) $(foreach level,$(LEVELS),$(ARCH_$(level))) $(CPU_SUM) $(MPI_FLAGS) $(NCCL_FLAGS) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
+$(O)/build_id: STAMP = $(BUILD_ID) $(strip $(LIBRARIES))
 # The programs at the top are of one variant, of which this names the one.
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
@@ -248,23 +341,20 @@ test: ## build and run the tests; OP=layernorm runs one topic
 
 # A topic may have tests of one kind only, and may do without the programs.
 NEEDED_PROGRAMS = $(if $(shell grep -lE 'program."|TinyRuns|golden' $(TEST_FILES)),$(PROGRAMS))
-TOPIC = $(if $(OP),'[$(OP)]') $(TEST_ARGS)
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
-	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/$(TEST_NAME) $(TOPIC))
+	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
 # In every order of threads that the emulator has: a result that depends on it is wrong.
 SCHEDULES ?= in_order reverse random
 run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
-	@set -e; for schedule in $(if $(EMULATED_TESTS),$(SCHEDULES)); do \
-	  echo "emulated GPU, threads $$schedule:"; \
-	  ANVIL_EMULATOR_SCHEDULE=$$schedule ANVIL_PROGRAMS=$(E)/ $(E)/$(TEST_NAME) $(TOPIC); done
+	$(if $(EMULATED_TESTS),@SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
-# main.cpp.o last: of an inline function in two objects the linker keeps the first, and that one is not optimised.
-$(O)/$(TEST_NAME): $(TESTS) $(ENGINE) $(O)/test/main.cpp.o
+# Of an inline function in two objects the linker keeps the first, which should be an optimised one.
+$(O)/$(TEST_NAME): $(OPS_TESTS) $(ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-# The emulator first, for the same reason: what the race checker itself calls must not be a copy that the checker watches.
+# The emulator first: what the race checker itself calls must not be a copy that the checker watches.
 $(E)/$(TEST_NAME): $(EMULATED) $(EMULATED_TESTS) $(ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
@@ -278,16 +368,18 @@ test-gpu: ## the kernels' tests on a GPU; OP=layernorm runs one topic
 	@+$(SUBMAKE) run-gpu VARIANT=cuda
 
 run-gpu: $(O)/gpu-$(TEST_NAME) $(NEEDED_PROGRAMS)
-	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/gpu-$(TEST_NAME) $(TOPIC)
+	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/gpu-$(TEST_NAME) $(if $(OP),'[$(OP)]') $(TEST_ARGS)
 
 # g++ alone: dev/emulator/race.cpp answers the calls that it makes.
 race: ## the kernels' tests on the emulator under its race checker
 	$(if $(findstring clang,$(CXX_VERSION)),@echo 'race: skipped: $(CXX) is clang$(,) and the checker answers what g++ calls',\
 	  @+$(SUBMAKE) run-emulated RACE=1 KERNELS_ONLY=1 SCHEDULES=in_order VARIANT=$(HOST_VARIANT))
 
+# Without MPI, which leaks a little and is not ours. Without the tests tagged [plain], which train for long what shorter
+# ones train, too.
 sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehaviorSanitizer
-	@+SCHEDULES=in_order ASAN_OPTIONS=$(ASAN_OPTIONS):abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test \
-	  VARIANT=sanitize OPT=-O1 CXXFLAGS_EXTRA='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer'
+	@+SCHEDULES=in_order WITHOUT_TESTS='~[plain]' ASAN_OPTIONS=$(ASAN_OPTIONS):abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 $(MAKE) --no-print-directory test \
+	  VARIANT=sanitize USE_MPI=0 OPT=-O1 CXXFLAGS_EXTRA='-fsanitize=address,undefined -fno-sanitize=null,object-size,vptr,pointer-overflow -fno-sanitize-recover=all -fno-omit-frame-pointer'
 
 # clang++ alone has this sanitizer, and every part of a program should be compiled with it: the standard library is not.
 # So only the memory that kernels share is watched, which dev/emulator marks as undefined, and neither the heap nor the
@@ -298,9 +390,36 @@ MSAN_WORKS = $(if $(MSAN_CXX),$(shell echo 'int main() {}' | $(MSAN_CXX) -fsanit
 msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	$(if $(MSAN_WORKS),@+MSAN_SYMBOLIZER_PATH=$(dir $(realpath $(MSAN_CXX)))llvm-symbolizer \
 	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(SUBMAKE) run-emulated VARIANT=msan CXX=$(MSAN_CXX) \
-	  USE_OMP=0 OPT=-O1 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
-	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -w -fno-omit-frame-pointer',\
+	  USE_OMP=0 USE_MPI=0 OPT=-O1 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
+	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -fno-sanitize-memory-use-after-dtor -w -fno-omit-frame-pointer',\
 	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (apt install clang-19 libclang-rt-19-dev llvm-19)')
+
+# A fuzzer of NAME is test/fuzz/NAME_fuzz.cpp and begins with test/fuzz/corpus/NAME/; what it finds and learns stays in the
+# build folder. Files are what is read, so what trains is not linked.
+FUZZ_CXX ?= $(MSAN_CXX)
+FUZZERS  := $(patsubst test/fuzz/%_fuzz.cpp,%,$(sort $(wildcard test/fuzz/*_fuzz.cpp)))
+FUZZED   := $(if $(OP),$(filter $(OP),$(FUZZERS)),$(FUZZERS))
+SECONDS  ?= 60
+FUZZ_WORKS = $(if $(FUZZ_CXX),$(shell echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' | \
+  $(FUZZ_CXX) -fsanitize=fuzzer,address -x c++ - -o /dev/null 2>/dev/null && echo 1))
+fuzz: ## readers of files under clang's libFuzzer; OP=safetensors fuzzes one, SECONDS=600 for so long each
+	$(if $(FUZZED),,$(error no fuzzer$(if $(OP), test/fuzz/$(OP)_fuzz.cpp); there are: $(FUZZERS)))
+	$(if $(FUZZ_WORKS),@+UBSAN_OPTIONS=print_stacktrace=1 $(SUBMAKE) run-fuzz VARIANT=fuzz CXX=$(FUZZ_CXX) USE_OMP=0 USE_MPI=0 OPT=-O1 \
+	  CXXFLAGS_EXTRA='-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -w',\
+	  @echo 'fuzz: skipped: no clang++ whose -fsanitize=fuzzer links (apt install clang-19 libclang-rt-19-dev)')
+
+# Do they compile, with any compiler?
+fuzz-objects: $(FUZZERS:%=$(O)/test/fuzz/%_fuzz.cpp.o)
+
+run-fuzz: $(FUZZED:%=$(O)/fuzz/%)
+	@set -e; for name in $(FUZZED); do echo "fuzz $$name: $(SECONDS) s"; mkdir -p $(O)/fuzz/found/$$name; \
+	  $(O)/fuzz/$$name -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_funcs=0 -print_final_stats=1 \
+	    -artifact_prefix=$(O)/fuzz/found/$$name- $(O)/fuzz/found/$$name test/fuzz/corpus/$$name; done
+
+$(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(filter-out $(patsubst %,$(O)/llmc/%/%.o,comm optim train),$(BASE))
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) -fsanitize=fuzzer $^ -o $@ $(LDFLAGS)
 
 cuda-check: ## every kernel compiled by nvcc: no spills, registers as in doc/results/registers.txt (RENEW=1 writes it)
 	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc -j$(JOBS) $(if $(RENEW),--renew),\
@@ -317,7 +436,7 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 	@set -e; for bench in $(BENCH); do $$bench; done
 
 # ---- NVIDIA's libraries, on a machine without a GPU ------------------------------------------------------------
-.PHONY: cudnn-plans run-cudnn-plans cublaslt-calls run-cublaslt-calls
+.PHONY: cudnn-plans run-cudnn-plans cublaslt-calls run-cublaslt-calls nccl-calls run-nccl-calls
 cublaslt-calls: ## are products described to cuBLASLt as they are meant? against one made here
 	@$(if $(HAVE_CUDA),,echo 'cublaslt-calls: skipped: it needs $(strip $(CUDA_MISSING))')
 	$(if $(HAVE_CUDA),@+$(SUBMAKE) run-cublaslt-calls VARIANT=cuda)
@@ -325,6 +444,13 @@ cublaslt-calls: ## are products described to cuBLASLt as they are meant? against
 cudnn-plans: ## has cuDNN a plan for every shape? three minutes
 	@$(if $(HAVE_CUDNN),,echo 'cudnn-plans: skipped: it needs $(or $(strip $(CUDA_MISSING)),cuDNN with its headers (set CUDNN_HOME or NVIDIA_WHEELS))')
 	$(if $(HAVE_CUDNN),@+$(SUBMAKE) run-cudnn-plans VARIANT=cuda USE_CUDNN=1)
+
+nccl-calls: ## as far as NCCL itself goes without a GPU
+	@$(if $(HAVE_NCCL),,echo 'nccl-calls: skipped: it needs $(or $(strip $(CUDA_MISSING)),NCCL with its header (set NCCL_HOME or NVIDIA_WHEELS))')
+	$(if $(HAVE_NCCL),@+$(SUBMAKE) run-nccl-calls VARIANT=cuda USE_NCCL=1)
+
+run-nccl-calls: $(O)/nccl-calls
+	@$< $(TEST_ARGS)
 
 run-cublaslt-calls: $(O)/cublaslt-calls
 	@$< $(TEST_ARGS)
@@ -337,6 +463,10 @@ $(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cublaslt_calls llmc/cuda/cub
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib)) $(CATCH2_LIBS)
 
+$(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/nccl_calls llmc/comm/nccl_comm llmc/comm/cuda_comm llmc/comm/watchdog llmc/cuda/cudnn_absent llmc/base/file test/main)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
 $(O)/cudnn-plans: $(O)/test/cudnn_plans.cpp.o $(ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
@@ -346,7 +476,7 @@ $(O)/no_driver/libcuda.so.1: test/no_driver.c
 	$(call say,CC,$<)
 	$(Q)$(CC) -Wall -Wextra -shared -fPIC $< -o $@
 
--include $(wildcard $(O)/test/cudnn_plans.cpp.d $(O)/test/cublaslt_calls.cpp.d)
+-include $(wildcard $(O)/test/cudnn_plans.cpp.d $(O)/test/cublaslt_calls.cpp.d $(O)/test/nccl_calls.cpp.d)
 
 # On the emulator only those whose op has kernels yet.
 EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
@@ -356,12 +486,22 @@ $(E)/bench/%: $(E)/dev/bench/%.cu.o $(EMULATED) $(ENGINE)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
 -include $(EMULATED_BENCH:$(E)/bench/%=$(E)/dev/bench/%.cu.d)
 
+bench-scaling: $(BIN)train_gpt ## tok/s of 1, 2, 4, ... ranks, into doc/performance.md; some minutes
+	@python3 scripts/bench_scaling.py --program $(or $(BIN),./)train_gpt $(BENCH_ARGS)
+
+bench-cpu: ## a training step on the CPU, op by op, beside the machine's limits, into doc/performance.md; some minutes
+	@+$(SUBMAKE) run-bench-cpu VARIANT=$(HOST_VARIANT)
+
+run-bench-cpu: $(O)/bench/cpu_steps
+	@python3 dev/bench/cpu_steps.py --program $< $(BENCH_ARGS)
+
 bench-smoke: ## run every benchmark on tiny shapes, on the CPU and the emulated GPU
 	@+$(SUBMAKE) run-bench-smoke VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
 
 run-bench-smoke: $(BENCH) $(EMULATED_BENCH)
 	@set -e; rm -f $(O)/bench-smoke.jsonl; for bench in $(BENCH) $(EMULATED_BENCH); do \
 	  $$bench --smoke --json $(O)/bench-smoke.jsonl; done; \
+	for bench in $(filter-out %/cpu_steps,$(BENCH)); do $$bench --smoke --bf16 --json $(O)/bench-smoke.jsonl; done; \
 	for bench in $(EMULATED_BENCH); do $$bench --smoke --fp32 --json $(O)/bench-smoke.jsonl; done; \
 	python3 scripts/perf_table.py --validate $(O)/bench-smoke.jsonl
 
@@ -370,9 +510,9 @@ SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp
 # Formatters differ by version: this one and no other.
 CLANG_FORMAT = $(or $(wildcard $(DEPS_DIR)/lint/bin/clang-format),clang-format)
 
-lint: ## layers, mirrored files, format, warnings, scripts, generated pages
-	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests --lint
-	@+CLANG_FORMAT=$(CLANG_FORMAT) SUBMAKE='$(SUBMAKE)' scripts/lint.sh
+lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there is, too
+	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh $(if $(WARNINGS),--tests) --lint
+	@+CLANG_FORMAT=$(CLANG_FORMAT) SUBMAKE='$(SUBMAKE)' WARNINGS='$(WARNINGS)' scripts/lint.sh
 
 objects: $(OBJECTS)
 
@@ -382,11 +522,9 @@ format: ## rewrite all sources with clang-format
 
 # $(call row,NAME,FOUND,WHY NOT)
 row = @printf '%-14s %s\n' '$(1)' '$(or $(2),no: $(3))'
-# $(call later,NAME,WHERE,SET WITH): what is only looked for
-later = $(call row,$(1),$(if $(2),$(2) (found; not used by this version)),not found; $(3))
 info: ## what was found, where, and why something was not
 	$(call row,compiler,$(CXX_VERSION),$(CXX) does not run)
-	$(call row,processor,-march=$(CPU_ARCH) on $(shell nproc) cores ($(shell uname -m)))
+	$(call row,processor,$(if $(filter all,$(CPU_ARCH)),each of: $(LEVELS),$(ARCH)) on $(shell nproc) cores ($(shell uname -m)))
 	$(call row,OpenMP,$(if $(HAVE_OMP),yes),$(if $(filter 0,$(USE_OMP)),USE_OMP=0,$(CXX) -fopenmp does not link))
 	$(call row,CLI11,$(CLI11_DIR),not found; run scripts/setup.sh)
 	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)
@@ -395,17 +533,17 @@ info: ## what was found, where, and why something was not
 	$(call row,CUDA,$(if $(filter-out 0,$(USE_CUDA)),$(HAVE_CUDA)$(if $(HAVE_CUDA), for sm $(CHIPS))),$(if $(filter 0,$(USE_CUDA)),USE_CUDA=0,missing $(strip $(CUDA_MISSING))))
 	$(call row,cuBLASLt,$(CUBLASLT_LIB),not found)
 	$(call row,cuDNN,$(if $(IS_CUDNN),$(CUDNN_LIB)),$(if $(CUDNN_LIB),$(CUDNN_LIB) is not used,not found; set CUDNN_HOME))
-	$(call later,NCCL,$(NCCL_DIR),set NCCL_HOME)
-	$(call later,MPI,$(MPI_DIR),`make test` installs Open MPI)
+	$(call row,NCCL,$(if $(IS_NCCL),$(NCCL_LIB)),$(if $(NCCL_LIB),$(NCCL_LIB) is not used,not found; set NCCL_HOME))
+	$(call row,MPI,$(if $(IS_MPI),$(MPI_LIB)),$(if $(filter 0,$(USE_MPI)),USE_MPI=0,not found; `make test` installs Open MPI or set MPI_HOME))
 	$(call row,ccache,$(CCACHE),not found; without it a clean build recompiles everything)
 	$(call row,build folder,$(O))
 	$(call row,build id,$(BUILD_ID))
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
-	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT CXXFLAGS_EXTRA CCACHE DEPS_DIR JOBS V=1'
+	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT DEBUG_INFO CXXFLAGS_EXTRA CCACHE DEPS_DIR JOBS V=1'
 
 clean: ## remove what was built
-	rm -rf build train_gpt data/prepare
+	rm -rf build train_gpt data/tokenize
 
 -include $(OBJECTS:.o=.d)

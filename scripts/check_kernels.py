@@ -5,7 +5,7 @@
 
 - No kernel spills registers or keeps anything in local memory, and nvcc has no warning.
 - Every __global__ function is compiled: what launches it is a function of (Cuda&, ...), which is compiled for both types
-  if it is a template of one, and for each as the other if of two.
+  if it is a template of one, and for each as the other if of two; Fp8 is e4m3 and e5m2.
 - Registers and static shared memory of each kernel are those of doc/results/registers.txt. Another nvcc allocates
   otherwise, so the table is compared only with the one that it names.
 
@@ -45,7 +45,11 @@ def unit(header):
     """A source that needs every op of a header, or None if it has none."""
     ops = OP.findall(header.read_text(encoding="utf-8"))
     typed = [f"{name}<T>" for parameters, name in ops if parameters == "class T"]
-    typed += [f"{name}<T, Other>" for parameters, name in ops if re.fullmatch(r"class \w+, class \w+", parameters)]
+    for parameters, name in ops:
+        if parameters == "class Fp8, class T":
+            typed += [f"{name}<e4m3, T>", f"{name}<e5m2, T>"]
+        elif re.fullmatch(r"class \w+, class \w+", parameters):
+            typed.append(f"{name}<T, Other>")
     plain = ", ".join(name for parameters, name in ops if not parameters)
     if not typed and not plain:
         return None
@@ -67,7 +71,9 @@ def compile_unit(nvcc, folder, header):
 
 def demangled(names):
     filtered = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
-    return [re.sub(r"^void ", "", re.sub(r"\(.*", "", line.replace("(int)", ""))) for line in filtered.stdout.splitlines()]
+    # a template's number without its type: (int)2, (Softcap::Kind)1
+    bare = re.sub(r"\([\w:]+\)(?=\d)", "", filtered.stdout)
+    return [re.sub(r"^void ", "", re.sub(r"\(.*", "", line)) for line in bare.splitlines()]
 
 
 def read_costs(log):

@@ -15,10 +15,10 @@ import re
 import sys
 
 # Files that are tools, parts or lists of the ops, not ops.
-TOOLS = {"device", "gemm", "ops", "reduce", "simd", "waiting"}
+TOOLS = {"amx", "device", "gate", "gemm", "ops", "panels", "product_rates", "reduce", "simd", "tile_product", "waiting"}
 CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
-    *("flash_tile", "float_pack", "ops", "reduce", "sort_tokens"),
+    *("flash_tile", "float_pack", "gate", "ops", "reduce", "scatter_rows", "sort_tokens"),
 }
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}
 FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|nccl\.h|cudnn\w*\.h|cublas\w*\.h|catch2/[^>]+)>")

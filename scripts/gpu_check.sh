@@ -6,9 +6,11 @@
 #   build         the trainer, the tests and the benchmarks for this GPU, on all cores (without a GPU: for sm_90a)
 #   conformance   each wrapper of llmc/cuda/device.cuh against its definition
 #   test          every test that runs on a GPU
+#   comm          of these, what a GPU settles about several: virtual ranks on it, and one rank of NCCL
 #   sanitize      the same under compute-sanitizer: memcheck, then racecheck
 #   bench         every benchmark of dev/bench in bf16
 #   train         100 steps of GPT-2 124M in bf16 on synthetic tokens, with each attention there is
+#   modern        the same of nanochat's model of 12 layers, in bf16 and in fp8, and of modded-nanogpt's track 3
 #
 # Needs nvcc, cuBLASLt and what `make` needs; installs and downloads nothing. scripts/carry_deps.sh collects what a bare
 # machine lacks; where the sources lie without git, ANVIL_COMMIT names the commit. JOBS: how many to compile at once.
@@ -17,7 +19,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-parts=(build conformance test sanitize bench train)
+parts=(build conformance test comm sanitize bench train modern)
 cores=${JOBS:-$(nproc)}
 part_seconds=590 # the most a part may take
 
@@ -62,6 +64,8 @@ run_tests() {
 part_conformance() { run_tests '[conformance]'; }
 
 part_test() { run_tests '[gpu]'; }
+
+part_comm() { run_tests '[sum_ranks][gpu],[local_comm][gpu],[nccl_comm][gpu]'; }
 
 find_sanitizer() {
     local nvcc_folder=
@@ -150,16 +154,16 @@ PYTHON
 }
 
 # What a log says: tokens a second of the steps after the tenth, and whether the loss fell. Adds a line to train.jsonl.
-judge_training() { # LOG STDOUT ATTENTION B PEAK
+judge_training() { # LOG STDOUT ATTENTION WHAT PEAK
     python3 - "$@" "$OUT/train.jsonl" <<'PYTHON'
 import json, math, re, statistics, sys
-log, stdout, attention, batch, peak, rows = sys.argv[1:]
+log, stdout, attention, what, peak, rows = sys.argv[1:]
 steps = [json.loads(line) for line in open(log, encoding="utf-8") if '"type":"step"' in line.replace(" ", "")]
 timed = steps[10:]
 tokens_per_second = sum(s["tokens_per_s"] * s["ms"] for s in timed) / sum(s["ms"] for s in timed)
 flops = re.search(r"([\d.]+) MFLOP a token", open(stdout, encoding="utf-8").read())
 mfu = 100 * tokens_per_second * float(flops[1]) * 1e6 / float(peak) if flops and float(peak) > 0 else None
-row = {"type": "train", "what": f"GPT-2 124M, bf16, T 1024, B {batch}, {len(steps)} steps", "attention": attention,
+row = {"type": "train", "what": f"{what}, {len(steps)} steps", "attention": attention,
        "tokens_per_second": tokens_per_second, "step_ms": statistics.median(s["ms"] for s in timed),
        "first_loss": steps[0]["loss"], "last_loss": steps[-1]["loss"], "mfu_percent": mfu}  # fmt: skip
 with open(rows, "a", encoding="utf-8") as file:
@@ -182,18 +186,40 @@ matmul_peak() {
     rm -f "$rows"
 }
 
-part_train() {
-    local status=0 memory batch attention flags peak note table=() run=build/cuda/gpu_check_run
+# What both parts of training begin with: a folder for runs, synthetic tokens of a vocabulary, a batch for the memory.
+prepare_training() { # V
     make_gpu -s -j"$cores" all build/cuda/bench/matmul || return 1
     memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
     batch=8
     [ "$memory" -lt 20000 ] || batch=16
     [ "$memory" -lt 36000 ] || batch=32
     [ "$memory" -lt 72000 ] || batch=64
-    rm -rf "$run" "$OUT/train.jsonl"
+    rm -rf "$run"
     mkdir -p "$run"
-    write_tokens "$run/train_000000.bin" 4000000 50257 1 || return 1
+    write_tokens "$run/train_000000.bin" 4000000 "$1" 1 || return 1
     peak=$(matmul_peak)
+}
+
+# A hundred steps in $dtype, bf16 if that is not set, and what they come to: a line of the part's table and one of
+# train.jsonl.
+train_steps() { # LABEL ATTENTION WHAT FLAGS...
+    local label=$1 attention=$2 what="$3, ${dtype:=bf16}" note=FAILED status=0
+    shift 3
+    if timeout --kill-after=10 240 ./train_gpt --device cuda --dtype "$dtype" "$@" --total-batch-size 524288 --steps 100 \
+        --warmup-steps 20 --train-data "$run/train_*.bin" --val-data '' --sample-tokens 0 --checkpoint-every 0 \
+        --tune-matmul build/cuda/matmul.txt --out-dir "$run/$label" 2>&1 | tee "$run/stdout"; then
+        note=$(judge_training "$run/$label/log.jsonl" "$run/stdout" "$attention" "$what" "${peak:-0}") || status=1
+    else
+        status=1
+    fi
+    table+=("$(row "$label" "" "$note")")
+    return $status
+}
+
+part_train() {
+    local status=0 memory batch attention flags peak dtype table=() run=build/cuda/gpu_check_run
+    rm -f "$OUT/train.jsonl"
+    prepare_training 50257 || return 1
     for attention in $(./train_gpt --help | sed -n 's/^ *--attention \([a-z|]*\) .*/\1/p' | tr '|' ' ') default; do
         flags=(--attention "$attention")
         if [ "$attention" = auto ]; then continue; fi # one of the others
@@ -201,17 +227,26 @@ part_train() {
             if [ ${#table[@]} -gt 0 ]; then break; fi # there was a choice
             flags=()
         fi
-        note=FAILED
-        if timeout --kill-after=10 240 ./train_gpt --device cuda --dtype bf16 --model gpt2-124M --vocab-size 50257 \
-            --seq-len 1024 --batch-size $batch --total-batch-size 524288 --steps 100 --learning-rate 6e-4 \
-            --warmup-steps 20 --train-data "$run/train_*.bin" --val-data '' --sample-tokens 0 --checkpoint-every 0 \
-            --tune-matmul build/cuda/matmul.txt --out-dir "$run/$attention" "${flags[@]}" 2>&1 | tee "$run/stdout"; then
-            note=$(judge_training "$run/$attention/log.jsonl" "$run/stdout" "$attention" "$batch" "${peak:-0}") || status=1
-        else
-            status=1
-        fi
-        table+=("$(row "attention: $attention" "" "$note")")
+        train_steps "attention-$attention" "$attention" "GPT-2 124M, T 1024, B $batch" "${flags[@]}" --model gpt2-124M \
+            --vocab-size 50257 --seq-len 1024 --learning-rate 6e-4 --batch-size $batch || status=1
     done
+    rm -rf "$run"
+    echo && printf '%s\n' "${table[@]}"
+    return $status
+}
+
+part_modern() {
+    local status=0 memory batch peak dtype table=() run=build/cuda/gpu_check_run
+    prepare_training 32768 || return 1
+    train_steps nanochat-d12 auto "nanochat d12, T 2048, SSSL, B auto" --depth 12 --vocab-size 32768 --batch-size auto ||
+        status=1
+    # Eight bits begin with Ada.
+    if [ "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)" -ge 89 ]; then
+        dtype=fp8 train_steps nanochat-d12-fp8 auto "nanochat d12, T 2048, SSSL, B auto" --depth 12 \
+            --vocab-size 32768 --batch-size auto || status=1
+    fi
+    train_steps stage-a auto "modded-nanogpt's track 3, T 1024, B $batch" --model stage-a --seq-len 1024 \
+        --batch-size $batch || status=1
     rm -rf "$run"
     echo && printf '%s\n' "${table[@]}"
     return $status
@@ -246,7 +281,7 @@ print(json.dumps(machine, indent=1))' "$(command -v nvcc || echo /usr/local/cuda
 
 log_of() {
     case $1 in
-        conformance | test) echo "$OUT/test.log" ;;
+        conformance | test | comm) echo "$OUT/test.log" ;;
         bench | train) echo "$OUT/speed.log" ;;
         *) echo "$OUT/$1.log" ;;
     esac

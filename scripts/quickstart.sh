@@ -35,7 +35,7 @@ if data/tinyshakespeare.sh; then
 else
     echo "tiny Shakespeare cannot be had (see above): training on the built-in stories instead"
     data=stories run=run/quickstart-stories
-    data/prepare --stories 2000000 --tokenizer char --out data/stories
+    data/tokenize --stories 2000000 --tokenizer char --out data/stories
 fi
 
 echo "== training, at most $minutes minutes"

@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
-"""Draws a run: RUN/log.jsonl -> one HTML page with the curves, the last samples and the config.
+"""Draws runs: RUN/log.jsonl -> one HTML page with the curves, the last samples and the config.
 
     scripts/report.py RUN [--out FILE]        FILE is RUN/report.html unless told otherwise
+    scripts/report.py RUN RUN ...             all on one page, with the settings in which they differ; FILE is
+                                              report.html in the folder that holds them all
+    scripts/report.py RUN --reference 'llm.c=3.29' --reference 'track 3=125:4.586,250:4.098' --usd-per-hour 24
+
+A reference is the validation loss of others, a level or STEP:LOSS points, drawn beside the runs' and compared with them.
 
 The page is self-contained (no scripts, nothing fetched) and follows the reader's light or dark setting. Needs Python 3
 and nothing else. A last line cut short by a kill is left out; what a resume went back over is taken from the later run.
@@ -29,12 +34,28 @@ h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
 svg { width: 100%; height: auto; display: block } svg text { fill: var(--dim); font: 12px system-ui, sans-serif }
 .grid { stroke: var(--grid); stroke-width: 1 } .line { fill: none; stroke-width: 1.6; stroke-linejoin: round }
 .train { stroke: var(--train) } .raw { opacity: .35; stroke-width: 1 } .val { stroke: var(--val) }
-.dot { fill: var(--val); stroke: none } .key-train { color: var(--train) } .key-val { color: var(--val) }
+.ref { stroke: var(--dim); stroke-dasharray: 5 4 }
+.dot { fill: var(--val); stroke: none } .key-ref { color: var(--dim) } .key-train { color: var(--train) } .key-val { color: var(--val) }
 table { border-collapse: collapse } td, th { padding: .15rem 1rem .15rem 0; text-align: left; vertical-align: top }
 td + td, pre { font-family: ui-monospace, monospace; font-size: .87rem }
 pre { background: var(--box); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
-.dim { color: var(--dim) }
+.dim { color: var(--dim) } th { font-weight: 600 }
 """
+
+# Of several runs, by turns: (on light, on dark).
+RUN_COLORS = [("#0969da", "#58a6ff"), ("#bc4c00", "#f0883e"), ("#1a7f37", "#3fb950"), ("#8250df", "#bc8cff"),
+              ("#bf3989", "#ff7bda"), ("#9a6700", "#d29922"), ("#0f7b83", "#39c5cf"), ("#cf222e", "#ff7b72")]
+
+
+def run_style(count):
+    """Classes run0, run1, ... for lines, dots and text."""
+    colors = [RUN_COLORS[i % len(RUN_COLORS)] for i in range(count)]
+    dashes = [f"stroke-dasharray: {6 * (i // len(RUN_COLORS))} 3;" if i >= len(RUN_COLORS) else "" for i in range(count)]
+    light = "".join(f"--r{i}: {color[0]}; " for i, color in enumerate(colors))
+    dark = "".join(f"--r{i}: {color[1]}; " for i, color in enumerate(colors))
+    rules = "".join(f".run{i} {{ stroke: var(--r{i}); {dashes[i]} }} .dot.run{i} {{ fill: var(--r{i}) }} "
+                    f".key-run{i} {{ color: var(--r{i}) }}\n" for i in range(count))
+    return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n{rules}"
 
 
 class UserError(Exception):
@@ -157,7 +178,7 @@ def chart(label, unit, curves, last_step, from_zero):
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in thinned(points))
         out.append(f'<polyline class="line {css}" points="{path}"/>')
         for step, value in thinned(points) if dots else []:
-            out.append(f'<circle class="dot" cx="{x(step):.1f}" cy="{y(value):.1f}" r="3">'
+            out.append(f'<circle class="dot {css}" cx="{x(step):.1f}" cy="{y(value):.1f}" r="3">'
                        f"<title>step {step}: {value:.4f}</title></circle>")
     return "\n".join(out + ["</svg>"])
 
@@ -167,16 +188,52 @@ def table(rows):
     return "<table>" + "\n".join(cells) + "</table>"
 
 
+def wide_table(heads, rows):
+    """`rows` of cells, each text or (css class, text)."""
+    def cell(tag, content):
+        css, text = content if isinstance(content, tuple) else ("", content)
+        return f'<{tag}{f" class={css}" if css else ""}>{html.escape(str(text))}</{tag}>'
+    lines = ["".join(cell("th", head) for head in heads)] + ["".join(cell("td", c) for c in row) for row in rows]
+    return "<table>" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
 def duration(seconds):
     seconds = round(seconds)
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}" if seconds >= 3600 else \
         f"{seconds // 60}:{seconds % 60:02}"
 
 
-def page(name, records):
+def parse_reference(text):
+    """'LABEL=LOSS' or 'LABEL=STEP:LOSS,...' -> (label, level or None, [(step, loss)])"""
+    label, _, values = text.rpartition("=")
+    try:
+        if not label:
+            raise ValueError
+        if ":" not in values:
+            return label, float(values), []
+        pairs = [point.split(":") for point in values.split(",")]
+        return label, None, sorted((int(step), float(loss)) for step, loss in pairs)
+    except ValueError:
+        raise UserError(f"--reference '{text}': expected LABEL=LOSS or LABEL=STEP:LOSS,STEP:LOSS,...") from None
+
+
+def compared_with(reference, val):
+    """A row of the summary: the last step at which there is a loss of both, and the difference."""
+    label, level, points = reference
+    theirs = dict(points)
+    common = [(step, loss) for step, loss in val if level is not None or step in theirs]
+    if not common:
+        return label, "no validation at any of its steps yet"
+    step, loss = common[-1]
+    other = level if level is not None else theirs[step]
+    return label, f"{other:.4f} nats per token; this run {loss - other:+.4f} at step {step}"
+
+
+def page(name, records, references=(), usd_per_hour=0.0):
     train, val = series(records, "step", "loss"), series(records, "val", "loss")
     norm, lr = series(records, "step", "norm"), series(records, "step", "lr")
     speed, ms = series(records, "step", "tokens_per_s"), series(records, "step", "ms")
+    comm = {key: series(records, "step", key) for key in ("comm_ms", "comm_exposed_ms", "comm_predicted_ms")}
     last_step = max((r.get("step", 0) for r in records), default=0)
     window = max(1, len(train) // 50)
     count = {kind: sum(r["type"] == kind for r in records) for kind in ("skip", "resume", "checkpoint")}
@@ -188,56 +245,177 @@ def page(name, records):
         best = min(val, key=lambda p: p[1])
         summary.append(("best validation loss", f"{best[1]:.4f} nats per token at step {best[0]}"))
         summary.append(("last validation loss", f"{val[-1][1]:.4f} nats per token at step {val[-1][0]}"))
+    summary += [compared_with(reference, val) for reference in references]
     if speed:
         summary.append(("median speed", f"{number_text(statistics.median(v for _, v in speed))} tokens/s"))
     if ms:
-        summary.append(("time in training steps", duration(sum(v for _, v in ms) / 1000)))
+        seconds = sum(v for _, v in ms) / 1000
+        summary.append(("time in training steps", duration(seconds)))
+        if usd_per_hour:
+            summary.append(("cost", f"{seconds / 3600 * usd_per_hour:.2f} USD at {usd_per_hour:g} an hour"))
+    if comm["comm_ms"]:
+        total, waited, predicted = (statistics.median(v for _, v in points) if points else 0 for points in comm.values())
+        summary.append(("median exchange between ranks",
+                        f"{total:.2f} ms a step, {waited:.2f} of it waited for; {predicted:.2f} predicted"))
+    compared = [r for r in records if r["type"] == "ranks"]
+    if compared:
+        r = compared[-1]
+        summary.append((f"ranks compute, at step {r['step']}",
+                        f"{r['min_ms']:.1f} to {r['max_ms']:.1f} ms a step, median {r['median_ms']:.1f}; "
+                        f"rank {r['slowest']} is slowest"))
     summary.append(("skipped steps, resumes, checkpoints", f"{count['skip']}, {count['resume']}, {count['checkpoint']}"))
-    ends = [r for r in records if r["type"] == "end"]
-    summary.append(("state", f"ended: {ends[-1].get('reason')}" if ends and ends[-1] is records[-1] else "not ended"))
+    summary.append(("state", state_of(records)))
 
     key = '<p><span class="key-train">&#9473;&#9473; training</span>' + (f" (pale: each step; strong: mean of {window})"
                                                                           if window > 1 else "")
-    key += ' &#160; <span class="key-val">&#9679; validation</span></p>' if val else "</p>"
+    key += ' &#160; <span class="key-val">&#9679; validation</span>' if val else ""
+    key += "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
+    key += "</p>"
     loss_curves = [("train raw" if window > 1 else "train", train, False)]
     if window > 1:
         loss_curves.append(("train", smoothed(train, window), False))
     if val:
         loss_curves.append(("val", val, True))
 
+    for _, level, points in references:
+        drawn = [(0, level), (last_step, level)] if level is not None else [p for p in points if p[0] <= last_step]
+        loss_curves.append(("ref", drawn, False))
+
     parts = [f"<h1>{html.escape(name)}</h1>", table(summary), "<h2>Loss</h2>", key,
              chart("loss", "nats per token", loss_curves, last_step, False),
              "<h2>Gradient norm</h2>", chart("gradient norm before clipping", "", [("train", norm, False)], last_step, True),
              "<h2>Learning rate</h2>", chart("learning rate", "", [("train", lr, False)], last_step, True),
              "<h2>Speed</h2>", chart("speed", "tokens/s", [("train", speed, False)], last_step, True)]
-    samples = [r for r in records if r["type"] == "sample"]
+    if comm["comm_ms"]:
+        key = '<p><span class="key-train">&#9473;&#9473; waited for</span>' \
+              ' &#160; <span class="key-val">&#9473;&#9473; in collectives</span></p>'
+        parts += ["<h2>Exchange between ranks</h2>", key,
+                  chart("time of a step", "ms", [("val", comm["comm_ms"], False), ("train", comm["comm_exposed_ms"], False)],
+                        last_step, True)]
+    step, samples = last_samples(records, 5)
     if samples:
-        step = samples[-1].get("step", 0)
-        parts.append(f"<h2>Samples at step {step}</h2>")
-        for sample in [s for s in samples if s.get("step", 0) == step][-5:]:
-            parts.append(f"<pre><b>{html.escape(str(sample.get('prompt', '')))}</b>"
-                         f"{html.escape(str(sample.get('text', '')))}</pre>")
-    headers = [r for r in records if r["type"] in ("start", "resume")]
-    if headers:
-        header = headers[-1]
+        parts += [f"<h2>Samples at step {step}</h2>"] + [sample_text(sample) for sample in samples]
+    header = last_header(records)
+    if header:
         parts += ["<h2>Config</h2>", table(header.get("config", {}).items())]
         parts += ["<h2>Where and with what</h2>",
                   table([*header.get("machine", {}).items(), *header.get("build", {}).items(),
-                         ("data", header.get("data_hash", ""))])]
+                         *(("data, " + k, v) for k, v in header.get("data", {}).items())])]
+    return document(name, parts)
+
+
+def document(title, parts, style=""):
     body = "\n".join(parts)
     return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(name)}</title>\n'
-            f"<style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n")
+            f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>\n'
+            f"<style>{STYLE}{style}</style></head>\n<body>\n{body}\n</body></html>\n")
+
+
+def state_of(records):
+    ends = [r for r in records if r["type"] == "end"]
+    return f"ended: {ends[-1].get('reason')}" if ends and ends[-1] is records[-1] else "not ended"
+
+
+def last_header(records):
+    return next((r for r in reversed(records) if r["type"] in ("start", "resume")), {})
+
+
+def last_samples(records, most):
+    """Those of the last step that has any."""
+    samples = [r for r in records if r["type"] == "sample"]
+    step = samples[-1].get("step", 0) if samples else 0
+    return step, [s for s in samples if s.get("step", 0) == step][-most:]
+
+
+def sample_text(sample):
+    return (f"<pre><b>{html.escape(str(sample.get('prompt', '')))}</b>"
+            f"{html.escape(str(sample.get('text', '')))}</pre>")
+
+
+def comparison(names, logs, references=(), usd_per_hour=0.0):
+    """The page of several runs: curves on the same axes, and the settings in which they differ."""
+    runs = list(enumerate(zip(names, logs)))
+    css = [f"run{i}" for i, _ in runs]
+    last_step = max(r.get("step", 0) for log in logs for r in log)
+    key = "<p>" + " &#160; ".join(f'<span class="key-{css[i]}">&#9473;&#9473; {html.escape(name)}</span>'
+                                  for i, (name, _) in runs)
+    ref_key = "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
+
+    heads = ["run", "steps", "training loss", "best validation", "last validation", "tokens/s", "time"]
+    heads += (["USD"] if usd_per_hour else []) + [label for label, _, _ in references] + ["state"]
+    rows, train_curves = [], []
+    for i, (name, log) in runs:
+        train, val = series(log, "step", "loss"), series(log, "val", "loss")
+        speed, ms = series(log, "step", "tokens_per_s"), series(log, "step", "ms")
+        train_curves.append((css[i], smoothed(train, max(1, len(train) // 50)), False))
+        best = min(val, key=lambda p: p[1]) if val else None
+        seconds = sum(v for _, v in ms) / 1000
+        row = [("key-" + css[i], name), max((r.get("step", 0) for r in log), default=0),
+               f"{train_curves[-1][1][-1][1]:.4f}" if train else "",
+               f"{best[1]:.4f} at {best[0]}" if val else "", f"{val[-1][1]:.4f} at {val[-1][0]}" if val else "",
+               number_text(statistics.median(v for _, v in speed)) if speed else "", duration(seconds)]
+        row += [f"{seconds / 3600 * usd_per_hour:.2f}"] if usd_per_hour else []
+        rows.append(row + [compared_with(reference, val)[1] for reference in references] + [state_of(log)])
+
+    def overlaid(kind, name, dots=False):
+        return [(css[i], series(log, kind, name), dots) for i, (_, log) in runs]
+
+    val_curves = overlaid("val", "loss", True)
+    for _, level, points in references:
+        drawn = [(0, level), (last_step, level)] if level is not None else [p for p in points if p[0] <= last_step]
+        val_curves.append(("ref", drawn, False))
+    parts = [f"<h1>{html.escape(', '.join(names))}</h1>", wide_table(heads, rows),
+             "<h2>Validation loss</h2>", key + ref_key + "</p>",
+             chart("validation loss", "nats per token", val_curves, last_step, False),
+             "<h2>Training loss</h2>", key + "</p>",
+             chart("training loss, smoothed", "nats per token", train_curves, last_step, False),
+             "<h2>Gradient norm</h2>", key + "</p>",
+             chart("gradient norm before clipping", "", overlaid("step", "norm"), last_step, True),
+             "<h2>Learning rate</h2>", key + "</p>",
+             chart("learning rate", "", overlaid("step", "lr"), last_step, True),
+             "<h2>Speed</h2>", key + "</p>",
+             chart("speed", "tokens/s", overlaid("step", "tokens_per_s"), last_step, True)]
+
+    for i, (name, log) in runs:
+        step, samples = last_samples(log, 2)
+        if samples:
+            parts.append(f'<h2>Samples of <span class="key-{css[i]}">{html.escape(name)}</span> at step {step}</h2>')
+            parts += [sample_text(sample) for sample in samples]
+
+    facts = []
+    for log in logs:
+        header = last_header(log)
+        facts.append({**header.get("config", {}), **header.get("machine", {}), **header.get("build", {}),
+                      **{"data, " + k: v for k, v in header.get("data", {}).items()}})
+    keys = [k for k in dict.fromkeys(k for fact in facts for k in fact) if len({str(fact.get(k, "")) for fact in facts}) > 1]
+    parts.append("<h2>In what they differ</h2>")
+    parts.append(wide_table([""] + [("key-" + c, name) for c, name in zip(css, names)],
+                            [[k] + [fact.get(k, "") for fact in facts] for k in keys]) if keys
+                 else '<p class="dim">in nothing that their logs tell</p>')
+    return document(", ".join(names), parts, run_style(len(names)))
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Draws a run: RUN/log.jsonl to one HTML page.")
-    parser.add_argument("run", metavar="RUN", help="the --out-dir of a run")
-    parser.add_argument("--out", metavar="FILE", help="the page [RUN/report.html]")
+    parser = argparse.ArgumentParser(description="Draws runs: RUN/log.jsonl to one HTML page.")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="the --out-dir of a run; several are drawn on one page")
+    parser.add_argument("--out", metavar="FILE", help="the page [report.html in RUN, or in the folder of all of them]")
+    parser.add_argument("--reference", metavar="LABEL=LOSSES", action="append", default=[],
+                        help="the validation loss of others: LOSS, or STEP:LOSS,STEP:LOSS,...; may be given again")
+    parser.add_argument("--usd-per-hour", metavar="X", type=float, default=0, help="the machine's price, for the cost [0]")
     args = parser.parse_args()
     try:
-        text = page(os.path.basename(os.path.abspath(args.run)), read_records(os.path.join(args.run, "log.jsonl")))
-        out = args.out or os.path.join(args.run, "report.html")
+        references = [parse_reference(text) for text in args.reference]
+        logs = [read_records(os.path.join(run, "log.jsonl")) for run in args.runs]
+        if len(logs) == 1:
+            folder = args.runs[0]
+            text = page(os.path.basename(os.path.abspath(folder)), logs[0], references, args.usd_per_hour)
+        else:
+            paths = [os.path.abspath(run) for run in args.runs]
+            if len(set(paths)) < len(paths):
+                raise UserError("a run is given twice; expected different ones")
+            folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+            text = comparison([os.path.relpath(path, folder) for path in paths], logs, references, args.usd_per_hour)
+        out = args.out or os.path.join(folder, "report.html")
         try:
             with open(out + ".tmp", "w", encoding="utf-8") as file:
                 file.write(text)

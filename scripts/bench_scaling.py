@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""How fast a training run is on 1, 2, 4, ... ranks: tokens a second, efficiency, and what the exchange costs.
+
+    scripts/bench_scaling.py                   on all GPUs if there are any, else on this machine's processor
+    scripts/bench_scaling.py --device cpu      1, 2 and 4 processes of one thread each, and as many as there are cores
+    scripts/bench_scaling.py --page-only       writes the page anew from the files that there are
+    scripts/bench_scaling.py --check           exit code 1 if the page is not what those files give
+
+The batch of a step is the same for every number of ranks (strong scaling), on synthetic tokens. The numbers of ranks take
+turns, --rounds times, so that what else the machine does meets all of them; a figure is the median of the steps after
+--warm-up, of all rounds. How many cores others used meanwhile is measured as well. Ranks meet over TCP: no mpirun is
+needed. Writes doc/results/scaling-DEVICE.csv, and the tables of all such files between the markers of
+doc/performance.md. Needs Python 3 and nothing else.
+"""
+import argparse
+import array
+import csv
+import datetime
+import io
+import json
+import os
+import pathlib
+import platform
+import random
+import re
+import resource
+import shlex
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "doc/performance.md"
+RESULTS = ROOT / "doc/results"
+NOT_MEASURED = "not measured yet\n"
+MARKERS = "<!-- scaling: scripts/bench_scaling.py -->\n", "<!-- end of scaling -->\n"
+
+# Name, sequences a step, flags. T and the vocabulary are in the flags, too.
+SMALL = ("quickstart: 4 layers, 128 channels", 12,
+         {"num-layers": 4, "num-heads": 4, "channels": 128, "seq-len": 64, "vocab-size": 65})  # fmt: skip
+MIDDLE = ("6 layers, 384 channels", 8,
+          {"num-layers": 6, "num-heads": 6, "channels": 384, "seq-len": 256, "vocab-size": 65})  # fmt: skip
+LARGE = ("GPT-2 124M", 512, {"model": "gpt2-124M", "vocab-size": 50257, "seq-len": 1024})
+TINY = ("tiny", 4, {"num-layers": 1, "num-heads": 2, "channels": 32, "seq-len": 16, "vocab-size": 65})
+LARGEST_MICRO_BATCH = {"cpu": 12, "cuda": 64}
+
+COLUMNS = ["machine", "date", "model", "tokens_a_step", "ranks", "steps", "step_ms", "tokens_per_s", "efficiency",
+           "comm_ms", "comm_exposed_ms", "comm_predicted_ms", "cores", "others", "note"]  # fmt: skip
+
+
+class UserError(Exception):
+    pass
+
+
+# ---- one run ---------------------------------------------------------------------------------------------------
+
+
+def write_tokens(path, count, vocab):
+    """A shard as doc/formats.md has it. Token k comes with a probability of about 1/(k + 1), as words do."""
+    draw = random.Random(1).random
+    header = array.array("i", [20240520, 1, count] + [0] * 253)
+    tokens = array.array("H", (int(vocab ** draw()) - 1 for _ in range(count)))
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+
+
+def busy_s():
+    """Seconds for which the cores of this machine have been busy: all but idle and waiting for a disk."""
+    with open("/proc/stat", encoding="utf-8") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def children_s():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def train(args, ranks, model, folder):
+    """The records of a run's steps, and how many cores others used meanwhile."""
+    _, sequences, flags = model
+    micro_batch = max(b for b in range(1, LARGEST_MICRO_BATCH[args.device] + 1) if sequences // ranks % b == 0)
+    flags = dict(flags, **{
+        "train-data": f"{folder}/train_*.bin", "val-data": "", "out-dir": f"{folder}/run", "device": args.device,
+        "batch-size": micro_batch, "total-batch-size": sequences * flags["seq-len"], "steps": args.steps,
+        "warmup-steps": 0, "sample-tokens": 0, "checkpoint-every": 0, "check-replicas": 0})  # fmt: skip
+    if args.device == "cpu":
+        flags |= {"threads": 1, "dtype": "fp32"}  # the same bytes to exchange on every processor
+    command = shlex.split(args.program) + [f"--{name}={value}" for name, value in flags.items()]
+    master = f"127.0.0.1:{free_port()}"
+    shutil.rmtree(f"{folder}/run", ignore_errors=True)
+    busy, own, start = busy_s(), children_s(), time.monotonic()
+    processes = []
+    for rank in range(ranks):
+        where = [f"--rank={rank}", f"--world-size={ranks}", f"--master={master}"] if ranks > 1 else ["--launcher=none"]
+        output = open(f"{folder}/output-{rank}", "w", encoding="utf-8")
+        processes.append(subprocess.Popen(command + where, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
+        output.close()
+    try:
+        codes = [process.wait(timeout=args.limit) for process in processes]
+    except subprocess.TimeoutExpired:
+        codes = [124]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for rank, code in enumerate(codes):
+        if code != 0:
+            tail = "".join(open(f"{folder}/output-{rank}", encoding="utf-8").readlines()[-5:])
+            raise UserError(f"{ranks} ranks: rank {rank} ended with exit code {code}: {' '.join(command)}\n{tail}")
+    seconds = time.monotonic() - start
+    others = max(0.0, (busy_s() - busy - (children_s() - own)) / seconds)
+    with open(f"{folder}/run/log.jsonl", encoding="utf-8") as log:
+        steps = [record for record in map(json.loads, log) if record["type"] == "step"]
+    if len(steps) != args.steps:
+        raise UserError(f"{folder}/run/log.jsonl: expected {args.steps} steps, found {len(steps)}")
+    return steps[args.warm_up :], others
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------
+
+
+def measure_model(args, model, numbers):
+    """A row for each number of ranks."""
+    name, sequences, flags = model
+    numbers = [n for n in numbers if sequences % n == 0]
+    steps = {n: [] for n in numbers}
+    others = {n: [] for n in numbers}
+    with tempfile.TemporaryDirectory(prefix="bench_scaling-") as folder:
+        write_tokens(pathlib.Path(folder) / "train_000000.bin", max(20000, 2 * sequences * flags["seq-len"] + 1),
+                     flags["vocab-size"])  # fmt: skip
+        for turn in range(args.rounds):
+            for n in numbers:
+                of_run, used = train(args, n, model, folder)
+                steps[n] += of_run
+                others[n].append(used)
+                middle = statistics.median(step["ms"] for step in of_run)
+                print(f"{name}, round {turn + 1}, {n} ranks: {middle:.2f} ms a step, others used {used:.2f} cores",
+                      flush=True)  # fmt: skip
+    tokens = sequences * flags["seq-len"]
+
+    def median(n, key):
+        return statistics.median(step.get(key, 0) for step in steps[n])
+
+    rows = []
+    for n in numbers:
+        step_ms = median(n, "ms")
+        rows.append({
+            "machine": args.machine, "date": args.date, "model": f"{name}, T {flags['seq-len']}", "tokens_a_step": tokens,
+            "ranks": n, "steps": len(steps[n]), "step_ms": f"{step_ms:.4f}", "tokens_per_s": f"{tokens / step_ms * 1e3:.1f}",
+            "efficiency": f"{median(numbers[0], 'ms') * numbers[0] / (n * step_ms):.4f}",
+            "comm_ms": f"{median(n, 'comm_ms'):.4f}", "comm_exposed_ms": f"{median(n, 'comm_exposed_ms'):.4f}",
+            "comm_predicted_ms": f"{median(n, 'comm_predicted_ms'):.4f}", "cores": os.cpu_count(),
+            "others": f"{max(others[n]):.2f}", "note": args.note})  # fmt: skip
+    return rows
+
+
+def gpu_names():
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [match[1].strip() for match in re.finditer(r"^GPU \d+: (.*?) \(UUID", listed, re.MULTILINE)]
+
+
+def powers_of_two(most):
+    return [1 << i for i in range(most.bit_length())]
+
+
+def processor():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        match = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
+
+
+# ---- the page --------------------------------------------------------------------------------------------------
+
+
+def table_of(rows):
+    """Of one file, as Markdown."""
+    text = f"{rows[0]['machine']}, {rows[0]['date']}:\n\n"
+    text += "| model, tokens a step | ranks | ms a step | tok/s | times one rank | efficiency | exchange ms | exposed | predicted |\n"
+    text += "|---" + "|--:" * 8 + "|\n"
+    first = {}
+    for row in rows:
+        one = first.setdefault(row["model"], float(row["tokens_per_s"]))
+        crowded, alone = int(row["ranks"]) > int(row["cores"]), int(row["ranks"]) == 1
+        cells = [f"{row['model']}, {row['tokens_a_step']}", row["ranks"] + (" (crowded)" if crowded else ""),
+                 f"{float(row['step_ms']):.2f}", f"{float(row['tokens_per_s']):.0f}",
+                 f"{float(row['tokens_per_s']) / one:.2f}", f"{float(row['efficiency']) * 100:.0f} %"]  # fmt: skip
+        cells += [
+            "" if alone else f"{float(row[key]):.2f}" for key in ("comm_ms", "comm_exposed_ms", "comm_predicted_ms")
+        ]
+        text += "| " + " | ".join(cells) + " |\n"
+    most = max(float(row["others"]) for row in rows)
+    text += f"\nMedians of {min(int(row['steps']) for row in rows)} steps or more; "
+    text += f"meanwhile others used {most:.2f} cores of {rows[0]['cores']} at most."
+    if any(int(row["ranks"]) > int(row["cores"]) for row in rows):
+        text += " Crowded: more ranks than cores."
+    if rows[0]["note"]:
+        text += f" {rows[0]['note']}."
+    return text + "\n"
+
+
+def page_text(results):
+    tables = []
+    for path in sorted(results.glob("scaling-*.csv")):
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        if not rows or list(rows[0]) != COLUMNS:
+            raise UserError(f"{path}: expected rows of the columns {','.join(COLUMNS)}")
+        tables.append(table_of(rows))
+    return "\n".join(tables) or NOT_MEASURED
+
+
+def with_results(page, text, begin=MARKERS[0], end=MARKERS[1]):
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise UserError(f"the page lacks the lines {begin.strip()} and {end.strip()}, once each, in this order")
+    return page[: page.index(begin) + len(begin)] + "\n" + text + "\n" + page[page.index(end) :]
+
+
+def renew_page(args, text, program, markers=MARKERS):
+    """Writes the text to its place on the page, or with --check only compares."""
+    page = args.page.read_text(encoding="utf-8")
+    wanted = with_results(page, text, *markers)
+    if args.check and page != wanted:
+        raise UserError(f"{args.page} is not up to date: run {program} --page-only")
+    if not args.check:
+        args.page.write_text(wanted, encoding="utf-8")
+
+
+def write_csv(path, rows):
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default="./train_gpt", help="a command")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--ranks", help="numbers of ranks: 1,2,4")
+    parser.add_argument("--models", help="of small,middle,large,tiny")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warm-up", type=int, default=5, help="steps that do not count")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--note", default="", help="a sentence about the measurement, for under the table")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for one run")
+    parser.add_argument("--page", type=pathlib.Path, default=PAGE)
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--page-only", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    if not 0 <= args.warm_up < args.steps or args.rounds < 1:
+        parser.error("expected 0 <= --warm-up < --steps and --rounds of one or more")
+    gpus = gpu_names() if args.device != "cpu" else []
+    if args.device == "cuda" and not gpus:
+        parser.error("--device cuda: nvidia-smi lists no GPU")
+    args.device = "cuda" if gpus else "cpu"
+    cores = os.cpu_count()
+    if gpus:
+        args.name, args.machine = re.sub(r"\W+", "-", gpus[0]), f"{len(gpus)} x GPU {gpus[0]}"
+        numbers, models = powers_of_two(len(gpus)), "large"
+    else:
+        args.name, args.machine = "cpu", f"{processor()}, {cores} cores, one thread a rank"
+        numbers, models = sorted({1, 2, 4, *powers_of_two(cores)}), "small,middle"
+    try:
+        args.numbers = [int(word) for word in args.ranks.split(",")] if args.ranks else numbers
+        known = {"small": SMALL, "middle": MIDDLE, "large": LARGE, "tiny": TINY}
+        args.chosen = [known[word] for word in (args.models or models).split(",")]
+    except (KeyError, ValueError) as error:
+        parser.error(f"--ranks and --models are lists with commas, such as 1,2 and small,middle: {error}")
+    args.date = datetime.date.today().isoformat()
+    return args
+
+
+def main():
+    args = parse_args()
+    try:
+        if not (args.page_only or args.check):
+            rows = [row for model in args.chosen for row in measure_model(args, model, args.numbers)]
+            write_csv(args.results / f"scaling-{args.name}.csv", rows)
+            print("\n" + table_of([{key: str(value) for key, value in row.items()} for row in rows]), end="")
+        renew_page(args, page_text(args.results), "scripts/bench_scaling.py")
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Models of transformers in train_gpt and back: the same losses, the same logits, the same weights.
+
+    V/bin/python scripts/check_models.py        run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
+
+Random tiny models, GPT-2 and Llama, saved by transformers in one file and in several, in fp32 and bf16:
+--init-from, validation loss against PyTorch's; three steps of training, whose checkpoint transformers loads as it is;
+--export hf, gguf and llmc of that, read by transformers, the gguf package and by hand; AutoTokenizer.
+"""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+T = 32
+TEXT = "Once there was a fox.\n\tIt ran: 100 times, na\u00efve caf\u00e9 \u2014 \U0001f98a"
+failures = 0
+
+
+def check(what, good, detail=""):
+    global failures
+    failures += not good
+    print(f"{'ok     ' if good else 'FAILED '} {what} {detail}", flush=True)
+
+
+def run(*arguments):
+    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, arguments))}\nexit code {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def tokens_of(shard):
+    return torch.from_numpy(np.fromfile(shard, "<u2", offset=1024).astype(np.int64))
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model.eval()(input_ids=tokens).logits.double()
+
+
+def loss_of(model, tokens):
+    """Of rows of T tokens each, as validation cuts them."""
+    rows = (len(tokens) - 1) // T
+    x, y = tokens[: rows * T].view(rows, T), tokens[1 : rows * T + 1].view(rows, T)
+    return torch.nn.functional.cross_entropy(logits_of(model, x).flatten(0, 1), y.flatten()).item()
+
+
+def validation_loss(out):
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [r["loss"] for r in records if r["type"] == "val"][-1]
+
+
+def loaded(folder, **how):
+    """A model as transformers finds it, which must need nothing more and nothing less than the files have."""
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
+    leftover = {k: v for k, v in info.items() if v}
+    check(f"{folder.name}: {type(model).__name__} has all its weights and no other", not leftover, str(leftover or ""))
+    return model
+
+
+def make_models():
+    torch.manual_seed(7)
+    sizes = dict(vocab_size=256, bos_token_id=None, eos_token_id=None)
+    gpt2 = transformers.GPT2Config(n_positions=64, n_embd=48, n_layer=3, n_head=4, initializer_range=0.2, **sizes)
+    llama = transformers.LlamaConfig(
+        max_position_embeddings=64, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, **sizes,
+    )  # fmt: skip
+    for name, model, how in (
+        ("gpt2", transformers.GPT2LMHeadModel(gpt2), {}),
+        ("gpt2_files", transformers.GPT2LMHeadModel(gpt2).to(torch.bfloat16), {"max_shard_size": "100KB"}),
+        ("llama", transformers.LlamaForCausalLM(llama), {}),
+        ("llama_files", transformers.LlamaForCausalLM(llama).to(torch.bfloat16), {"max_shard_size": "100KB"}),
+    ):
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.dim() == 1:
+                    p.add_(torch.randn_like(p) * 0.1)
+        yield name, model, how
+
+
+def check_gguf(path, model, tokenizer):
+    reader = gguf.GGUFReader(path)
+    value = lambda key: reader.fields[key].contents()  # noqa: E731
+    config = model.config
+    want = {
+        "general.architecture": "gpt2", "gpt2.context_length": config.n_positions, "gpt2.block_count": config.n_layer,
+        "gpt2.embedding_length": config.n_embd, "gpt2.attention.head_count": config.n_head,
+        "gpt2.feed_forward_length": 4 * config.n_embd, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokenizer.convert_ids_to_tokens(range(256)),
+    }  # fmt: skip
+    differing = [key for key, wanted in want.items() if value(key) != wanted]
+    check("gguf: metadata and tokens", not differing, str(differing or ""))
+    check("gguf: epsilon", math.isclose(value("gpt2.attention.layer_norm_epsilon"), 1e-5, rel_tol=1e-6))
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, config.n_layer)
+    state = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    tensors = {t.name: t for t in reader.tensors}
+    check("gguf: as many tensors", len(tensors) == len(state), f"{len(tensors)} and {len(state)}")
+    for key, weight in state.items():
+        name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        turned = any(part in key for part in ("c_attn.w", "c_proj.w", "c_fc.w"))
+        got = tensors.get(name)
+        same = got is not None and np.array_equal(got.data, (weight.T if turned else weight).numpy())
+        if not same:
+            check(f"gguf: {key} as {name}", False)
+
+
+def check_llmc(path, model):
+    """By hand, in the order in which llm.c's train_gpt2.py writes a model."""
+    header, config = np.fromfile(path, "<i4", count=256), model.config
+    V, padded, C, L = config.vocab_size, 256, config.n_embd, config.n_layer
+    check("llmc: header", list(header[:8]) == [20240326, 3, config.n_positions, V, L, config.n_head, C, padded])
+    state, h = model.transformer.state_dict(), [f"h.{layer}." for layer in range(L)]
+    want = [state["wte.weight"], state["wpe.weight"]]
+    for kind in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"):
+        for part in (".weight", ".bias"):
+            turned = part == ".weight" and "c_" in kind
+            want += [state[b + kind + part].T if turned else state[b + kind + part] for b in h]
+    want += [state["ln_f.weight"], state["ln_f.bias"]]
+    flat = torch.cat([w.reshape(-1) for w in want]).numpy()
+    check("llmc: weights", np.array_equal(np.fromfile(path, "<f4", offset=1024), flat))
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    program, tokenize = root / "train_gpt", root / "data/tokenize"
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder)
+        run(tokenize, "--stories", 20000, "--tokenizer", "byte", "--out", scratch / "data")
+        shard = lambda kind: scratch / f"data/{kind}_000000.bin"  # noqa: E731
+        tokens = tokens_of(shard("val"))
+        rows = (len(tokens) - 1) // T
+        data = ["--train-data", shard("train"), "--val-data", shard("val"), "--val-tokens", 0, "--seq-len", T]
+        data += ["--batch-size", 1, "--sample-tokens", 0, "--device", "cpu", "--dtype", "fp32"]
+        for name, model, how in make_models():
+            source, out = scratch / name, scratch / f"{name}_run"
+            model.save_pretrained(source, **how)
+            if how:
+                check(f"{name}: several files", len(list(source.glob("*.safetensors"))) > 1)
+            run(program, "--init-from", source, *data, "--steps", 0, "--out-dir", out)
+            # Read again: a Llama that is turned to bf16 and back has lost digits of its rotary frequencies.
+            model = type(model).from_pretrained(source, dtype=torch.float32)
+            got, want = validation_loss(out), loss_of(model, tokens)
+            # Rounding errors of single losses, some 2^-22 of each, mostly cancel in a mean of hundreds.
+            check(f"{name}: loss as PyTorch's", abs(got - want) <= 4 * 2**-23 * want, f"{got:.9f} {want:.9f} {rows} rows")
+            again = loaded(out / "step_00000000")
+            same = all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+            check(f"{name}: the same weights back", same)
+
+            trained = scratch / f"{name}_trained"
+            run(program, "--init-from", source, *data, "--steps", 3, "--warmup-steps", 0, "--out-dir", trained)
+            checkpoint = trained / "step_00000003"
+            tuned = loaded(checkpoint)
+            got, want = validation_loss(trained), loss_of(tuned, tokens)
+            check(f"{name}: loss after training", abs(got - want) <= 4 * 2**-23 * want, f"{got:.9f} {want:.9f}")
+            check(f"{name}: it has learned", got < loss_of(model, tokens))
+
+            exported = scratch / f"{name}_exported"
+            run(program, "--export", "hf", "--init-from", trained, "--out-dir", exported)
+            row = tokens[:T].view(1, T)
+            check(f"{name}: exported logits", torch.equal(logits_of(loaded(exported), row), logits_of(tuned, row)))
+            tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+            ids = tokenizer(TEXT)["input_ids"]
+            check(f"{name}: AutoTokenizer", ids == list(TEXT.encode()) and tokenizer.decode(ids) == TEXT)
+            bf16 = scratch / f"{name}_bf16"
+            run(program, "--export", "hf", "--resume", checkpoint, "--dtype", "bf16", "--out-dir", bf16)
+            pairs = zip(loaded(bf16, dtype="auto").parameters(), tuned.parameters(), strict=True)
+            check(f"{name}: exported in bf16", all(torch.equal(a, b.to(torch.bfloat16)) for a, b in pairs))
+            if name == "gpt2":
+                for kind in ("gguf", "llmc"):
+                    run(program, "--export", kind, "--init-from", checkpoint, "--out-dir", scratch / kind)
+                check_gguf(scratch / "gguf/model.gguf", tuned, tokenizer)
+                check_llmc(scratch / "llmc/model.bin", tuned)
+                run(program, "--init-from", scratch / "llmc/model.bin", *data, "--steps", 0, "--out-dir", scratch / "c")
+                check("llmc: read back", validation_loss(scratch / "c") == validation_loss(trained))
+    print(f"models: {failures} differences")
+    return failures > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Makes test/fixtures/interop/: tiny models as Hugging Face's transformers writes them, with their logits.
+
+    python3 -m venv V && V/bin/pip install torch==2.13.0 transformers
+    V/bin/python scripts/make_interop_fixtures.py            with --out DIR elsewhere
+
+Made once and committed. Each folder holds what save_pretrained() writes, in one of the ways that files on the hub differ:
+
+    gpt2          fp32, tied head, prefix `transformer.`
+    gpt2_bare     as the hub's gpt2: half precision, without the prefix, with masks among the weights, in two files
+    llama         bf16, grouped queries, a head of its own
+    llama_tied    fp32, head tied, another rotary base and epsilon
+
+and logits.safetensors: tokens (2, T) and the logits that transformers computes of them in fp32.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+V, T, C, L = 37, 6, 8, 2
+TOKENS = torch.tensor([[3, 1, 4, 1, 5, 36], [9, 2, 6, 0, 35, 8]], dtype=torch.int32)
+
+
+def gpt2(**changes):
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=V, n_positions=T + 2, n_embd=C, n_layer=L, n_head=2, bos_token_id=None, eos_token_id=None, **changes
+        )
+    )
+
+
+def llama(**changes):
+    sizes = dict(vocab_size=V, max_position_embeddings=T, hidden_size=C, intermediate_size=12, num_hidden_layers=L)
+    config = transformers.LlamaConfig(
+        **sizes, num_attention_heads=2, num_key_value_heads=1, bos_token_id=None, eos_token_id=None, **changes
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def randomize(model, dtype):
+    """Weights that make every one of them matter: gains and biases too, and large enough to tell logits apart."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.normal_(1.0 if p.dim() == 1 and "weight" in name else 0.0, 0.3)
+    return model.to(dtype).eval()
+
+
+def without_prefix(folder):
+    """Rewrites a folder as the hub's gpt2 lies there: bare names, masks, here in two files with an index."""
+    path = folder / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): t for name, t in load_file(path).items()}
+    path.unlink()
+    mask = torch.tril(torch.ones(T + 2, T + 2)).view(1, 1, T + 2, T + 2)
+    for layer in range(L):
+        tensors[f"h.{layer}.attn.bias"] = mask.bool() if layer else mask.half()
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4, dtype=torch.float16)
+    names = sorted(tensors)
+    files = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, some in files.items():
+        save_file({name: tensors[name].contiguous() for name in some}, folder / file, {"format": "pt"})
+    index = {"metadata": {"total_size": 0}, "weight_map": {n: f for f, some in files.items() for n in some}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
+
+
+def main():
+    here = pathlib.Path(__file__).resolve().parent.parent / "test/fixtures/interop"
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=pathlib.Path, default=here)
+    out = parser.parse_args().out
+    shutil.rmtree(out, ignore_errors=True)
+    torch.manual_seed(1234)
+    models = {
+        "gpt2": randomize(gpt2(layer_norm_epsilon=1e-3, n_inner=20), torch.float32),
+        "gpt2_bare": randomize(gpt2(), torch.float16),
+        "llama": randomize(llama(), torch.bfloat16),
+        "llama_tied": randomize(llama(tie_word_embeddings=True, rope_theta=50.0, rms_norm_eps=1e-3), torch.float32),
+    }
+    tensors = {"tokens": TOKENS}
+    for name, model in models.items():
+        model.save_pretrained(out / name)
+        with torch.no_grad():
+            # Read again: a Llama that is turned to bf16 and back has lost digits of its rotary frequencies.
+            again = type(model).from_pretrained(out / name, dtype=torch.float32)
+            tensors[name] = again(input_ids=TOKENS.long()).logits.contiguous()
+        if name == "gpt2_bare":
+            without_prefix(out / name)
+        (out / name / "generation_config.json").unlink(missing_ok=True)
+        config = out / name / "config.json"
+        config.write_text(config.read_text().rstrip() + "\n")
+    save_file(tensors, out / "logits.safetensors")
+    for path in out.rglob("*.safetensors"):
+        path.chmod(0o644)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""What tiktoken, Hugging Face's `tokenizers` and rustbpe make of texts: ours must make the same.
+
+    python3 -m venv /tmp/refs && /tmp/refs/bin/pip install tiktoken==0.14.0 tokenizers==0.23.3 rustbpe==0.1.0
+    /tmp/refs/bin/python scripts/make_tokenizer_fixtures.py           writes test/fixtures/tokenizers/
+    ... make_tokenizer_fixtures.py --check                            exit code 1 if it differs from the committed one
+    ... make_tokenizer_fixtures.py --stress DIR                       much more text, GPT-2's own vocabulary if
+                                                                      $ANVIL_MIRROR has it, into DIR
+    ... make_tokenizer_fixtures.py --verify DIR                       do the references read what we wrote into DIR/ours?
+
+A folder holds texts (X.txt), tokenizers (X.json, X.tiktoken, vocab.bpe), the ids that a reference makes with a tokenizer
+of a text (TOKENIZER--TEXT.ids, int32), and the tokens that rustbpe learns (PATTERN--SIZE--TEXT.ranks).
+test/tokenizer_reference_test.cpp reads it.
+"""
+
+import argparse
+import array
+import base64
+import filecmp
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import rustbpe
+import tiktoken
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "test/fixtures/tokenizers"
+
+# As nanochat and tiktoken spell them; gpt2's is that of tiktoken's r50k_base.
+PATTERNS = {
+    "gpt2": r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""",
+    "gpt4": (
+        r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"""
+        r"""|\s+(?!\S)|\s"""
+    ),
+    "llama3": (
+        r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"""
+        r"""|\s+(?!\S)|\s+"""
+    ),
+    "nanochat": (
+        r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"""
+        r"""|\s+(?!\S)|\s+"""
+    ),
+}
+NANOCHAT_SPECIALS = [
+    "<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>", "<|python_start|>",
+    "<|python_end|>", "<|output_start|>", "<|output_end|>",
+]  # fmt: skip
+SPECIALS = {
+    "gpt2": ["<|endoftext|>"],
+    "gpt4": ["<|endoftext|>"],
+    "llama3": ["<|begin_of_text|>"],
+    "nanochat": NANOCHAT_SPECIALS,
+}
+
+
+class Rng:  # splitmix64: the same on every machine and version of Python
+    def __init__(self, seed):
+        self.state = seed
+
+    def below(self, n):
+        self.state = (self.state + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        z = self.state
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        return (z ^ (z >> 31)) % n
+
+    def pick(self, items):
+        return items[self.below(len(items))]
+
+
+SPACES = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\r", "\t", "\v", "\f", "\x1c", "\x85", "\xa0", "\u1680", "\u2003", "\u200a",
+          "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\ufeff", "\u180e"]  # fmt: skip
+WORDS = """the The THE of and house houses housing merge merges emerged lower lowest newer I'm I'M we'll WE'LL they've they'Ve
+you're it's IT'S don't 'tis 'til 'save o'clock 'ſ it'ſ 'LL 'l 'lL 'v 'r ' '' it''s naïve café cafe\u0301 Straße ǅ ʰ ª
+Привет мир ещё Ελληνικά Ἀχιλλεύς שלום שָׁלוֹם العربية مَرْحَبًا हिन्दी क्ष தமிழ் ไทย ภาษา 日本語 ひらがな カタカナ 漢字 𠮷野家 한국어 ᄒ
+ᏣᎳᎩ 𐐷𐐲 𝒜𝓁 ﷽ ﬁ 🙂 👩‍👩‍👧 🇩🇪 👍🏽 ☃️ €5 $10 £ 50% #tag @me <b> </b> {x:1} [0] f(x)=x² x³ ½ Ⅷ ④ ٣٤٥ १२३ 1 12 123 1234 12345
+3.14159 1,000,000 1e-9 0x1F -- ... !!! ?! ;) ^^ \\ / | ~ ` " “quoted” «так» — – … · • ​ a\u0300\u0301\u0302 e\u0308 _ __init__ snake_case CamelCase
+<|endofprompt|> <| |> \x00 \x01 \x7f \ufffd \ue000 \U0010ffff \u0378 \U0001e6d0""".split()
+
+
+def mixed_text(size, seed):
+    rng = Rng(seed)
+    parts, length = [" ".join(WORDS)], 0
+    while length < size:
+        kind = rng.below(12)
+        if kind < 8:
+            part = rng.pick(WORDS)
+        elif kind == 8:
+            c = rng.below(0x110000)
+            part = chr(c) if not 0xD800 <= c < 0xE000 else "?"
+        elif kind == 9:
+            part = rng.pick("abtsdmx'\" 0.\n") * rng.below(9)
+        else:
+            part = ""
+        for _ in range(rng.below(4) and 1 + rng.below(2) * rng.below(3)):
+            part += rng.pick(SPACES) if rng.below(3) == 0 else " "
+        parts.append(part)
+        length += len(part)
+    return "".join(parts)
+
+
+def overlapping_text(size, seed):
+    """Few symbols, so that pairs overlap and many are equally frequent."""
+    rng = Rng(seed)
+    return "".join(rng.pick("aaab ") for _ in range(size)) + " aaaa aaa aaaaaaaaa" + "bab" * 9 + "\n"
+
+
+def write_ids(folder, tokenizer, text, ids):
+    numbers = array.array("i", ids)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    (folder / f"{tokenizer}--{text}.ids").write_bytes(numbers.tobytes())
+
+
+def write_ranks(path, tokens):
+    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens)))
+
+
+def tiktoken_of(pattern, tokens, specials):
+    ranks = {token: rank for rank, token in enumerate(tokens)}
+    return tiktoken.Encoding("x", pat_str=PATTERNS[pattern], mergeable_ranks=ranks, special_tokens=specials)
+
+
+def trained_by_rustbpe(pattern, size, text):
+    learner = rustbpe.Tokenizer()
+    learner.train_from_iterator(iter([text]), size, pattern=PATTERNS[pattern])
+    return [token for token, _ in sorted(learner.get_mergeable_ranks(), key=lambda item: item[1])]
+
+
+def trained_by_hf(pattern, size, text):
+    """`tokenizers` numbers the bytes in another order, so its merges differ where pairs are equally frequent."""
+    made = tokenizers.Tokenizer(models.BPE())
+    if pattern == "gpt2":
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        split = pre_tokenizers.Split(tokenizers.Regex(PATTERNS[pattern]), "isolated")
+        made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator([text], trainers.BpeTrainer(
+        vocab_size=size, special_tokens=SPECIALS[pattern], initial_alphabet=alphabet, show_progress=False))  # fmt: skip
+    return made
+
+
+def write_cases(folder, texts, learned_from, size):
+    """`learned_from` and `size`: of the vocabularies."""
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_bytes(text.encode())
+    for pattern in PATTERNS:
+        write_ranks(folder / f"{pattern}--{size}--{learned_from}.ranks", trained_by_rustbpe(pattern, size, texts[learned_from]))
+    for pattern in ("gpt2", "llama3", "nanochat"):
+        made = trained_by_hf(pattern, size, texts[learned_from])
+        (folder / f"{pattern}.json").write_text(made.to_str(pretty=True) + "\n", encoding="utf-8")
+        for name, text in texts.items():
+            write_ids(folder, f"{pattern}.json", name, made.encode(text).ids)
+    for pattern in ("gpt4", "nanochat"):
+        tokens = trained_by_rustbpe(pattern, size, texts[learned_from])
+        specials = {text: len(tokens) + i for i, text in enumerate(SPECIALS[pattern])}
+        write_ranks(folder / f"{pattern}.tiktoken", tokens)
+        sidecar = {"pattern": pattern, "special_tokens": specials}
+        (folder / f"{pattern}.tiktoken.json").write_text(json.dumps(sidecar) + "\n", encoding="utf-8")
+        encoding = tiktoken_of(pattern, tokens, specials)
+        for name, text in texts.items():
+            write_ids(folder, f"{pattern}.tiktoken", name, encoding.encode_ordinary(text))
+    for pattern in ("gpt2", "gpt4", "llama3", "nanochat"):
+        write_ranks(folder / f"{pattern}--400--overlapping.ranks", trained_by_rustbpe(pattern, 400, texts["overlapping"]))
+
+
+def gpt2_encoding(mirror):
+    """GPT-2's, of its two files, which are not asked for where there are none."""
+    merges = (mirror / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
+    numbers = json.loads((mirror / "encoder.json").read_text(encoding="utf-8"))
+    byte_of = dict(zip(gpt2_spellings(), range(256)))
+    ranks = {bytes(byte_of[c] for c in token): rank for token, rank in numbers.items() if token != "<|endoftext|>"}
+    assert len(ranks) == 256 + len([line for line in merges if line])
+    return tiktoken.Encoding("gpt2", pat_str=PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+
+
+def gpt2_spellings():
+    """GPT-2's spelling of each byte."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return [chr(byte) if byte in shown else chr(0x100 + hidden.index(byte)) for byte in range(256)]
+
+
+def stress(folder):
+    every = "".join(chr(c) + "'s"[c % 2] + " "[: c % 3] for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+    letters = Rng(3)
+    texts = {
+        "mixed": mixed_text(400_000, 2),
+        "every_code_point": every,
+        "no_space": "".join(letters.pick("etaoinsh") for _ in range(1_000_000)),
+        "one_letter": "a" * 1_000_000,
+        "spaces": " " * 300_000 + "x" + "\n" * 300_000 + "  \r\n  ",
+        "overlapping": overlapping_text(4000, 4),
+    }
+    mirror = pathlib.Path(os.environ.get("ANVIL_MIRROR", "/nowhere"))
+    if (mirror / "tinyshakespeare.txt").is_file():
+        texts["shakespeare"] = (mirror / "tinyshakespeare.txt").read_text(encoding="utf-8")
+    write_cases(folder, texts, "shakespeare" if "shakespeare" in texts else "mixed", 4096)
+    if (mirror / "vocab.bpe").is_file():
+        shutil.copy(mirror / "vocab.bpe", folder / "vocab.bpe")
+        encoding = gpt2_encoding(mirror)
+        for name, text in texts.items():
+            write_ids(folder, "vocab.bpe", name, encoding.encode_ordinary(text))
+
+
+def verify(folder):
+    """Ids of the files that we wrote, by the references that they are for."""
+    failed = 0
+    for expected in sorted(folder.glob("*.ids")):
+        name, text_name = expected.stem.split("--")
+        text = (folder / f"{text_name}.txt").read_bytes().decode()
+        ids = array.array("i", expected.read_bytes()).tolist()
+        found = {"tokenizers": tokenizers.Tokenizer.from_file(str(folder / "ours" / f"{name}.json")).encode(text).ids}
+        ranks = folder / "ours" / f"{name}.tiktoken"
+        if ranks.is_file():
+            rest = json.loads(ranks.with_name(ranks.name + ".json").read_text(encoding="utf-8"))
+            tokens = [base64.b64decode(line.split()[0]) for line in ranks.read_bytes().splitlines()]
+            found["tiktoken"] = tiktoken_of(rest["pattern"], tokens, rest["special_tokens"]).encode_ordinary(text)
+        for reference, theirs in found.items():
+            same = theirs == ids
+            failed += not same
+            print(f"{'ok    ' if same else 'DIFFER'} {reference} reads our file of {name}: {len(ids)} ids of {text_name}")
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--stress", type=pathlib.Path, metavar="DIR")
+    parser.add_argument("--verify", type=pathlib.Path, metavar="DIR")
+    args = parser.parse_args()
+    if args.verify:
+        return 1 if verify(args.verify) else 0
+    if args.stress:
+        args.stress.mkdir(parents=True, exist_ok=True)
+        stress(args.stress)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        made = pathlib.Path(scratch)
+        write_cases(made, {"mixed": mixed_text(1500, 1), "overlapping": overlapping_text(1000, 4)}, "mixed", 400)
+        names = sorted(path.name for path in made.iterdir())
+        if args.check:
+            there = sorted(path.name for path in FIXTURES.iterdir())
+            _, different, errors = filecmp.cmpfiles(made, FIXTURES, names, shallow=False)
+            print("\n".join(f"{FIXTURES.name}/{name} differs" for name in [*different, *errors]))
+            return 1 if there != names or different or errors else 0
+        shutil.rmtree(FIXTURES, ignore_errors=True)
+        shutil.copytree(made, FIXTURES)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

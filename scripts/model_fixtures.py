@@ -1,0 +1,219 @@
+"""Reference tensors of whole models, of their steps in eight bits and of their training, for scripts/make_fixtures.py."""
+
+import itertools
+import re
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import reference_gpt as gpt
+import reference_tasks
+import reference_training as training
+from fixture_file import Fixture, bell
+
+WIDE = gpt.Config(L=1, NH=2, NKV=2, HS=16, C=32, F=128, max_T=16, V=50257)
+
+NANOCHAT = dict(
+    norm="rmsnorm_plain", eps=gpt.EPS_F32, biases=False, embedding_norm=True, mlp="relu_squared", tied=False,
+    positions="rotary", base=1e5, clockwise=True, qk_norm=True, qk_scale=1.2, softcap="tanh", cap=15,
+    value_embeds=True, lambdas=True, smear=True, backout=True,
+)  # fmt: skip
+STAGE_A = dict(
+    norm="rmsnorm", eps=gpt.EPS_F32, embedding_norm=True, mlp="relu_squared", tied=False, softcap="isru", cap=15,
+    positions="rotary", base=1024, half_truncated=True, clockwise=True, qk_norm=True, score_scale=0.12,
+)  # fmt: skip
+LLAMA = dict(norm="rmsnorm", eps=1e-5, biases=False, positions="rotary", base=5e5, mlp="swiglu", tied=False)
+# Of two layers, backout takes the output of the last one, which the norm behind it undoes: its gradient is only noise.
+TWO_LAYERS = NANOCHAT | dict(L=2, backout=False)
+
+# Small models with every part of the real ones: B, T and the config.
+MODELS = {
+    "model": (3, 24, gpt.Config(L=3, NH=4, NKV=4, HS=12, C=48, F=192, max_T=32, V=301)),
+    "nano_d4": (3, 32, gpt.Config(L=4, NH=3, NKV=3, HS=16, C=48, F=96, V=100, windows=(7, 7, 7, -1), **NANOCHAT)),
+    "nano_d5": (2, 19, gpt.Config(L=5, NH=2, NKV=1, HS=16, C=32, F=48, V=131, windows=(3, 3, 3, -1, -1), **NANOCHAT)),
+    "nano_d2": (2, 33, gpt.Config(NH=2, NKV=2, HS=16, C=32, F=48, V=130, **TWO_LAYERS)),
+    "stage_a": (3, 24, gpt.Config(L=3, NH=2, NKV=2, HS=16, C=32, F=96, V=131, **STAGE_A)),
+    "llama": (2, 20, gpt.Config(L=2, NH=4, NKV=2, HS=16, C=64, F=32, V=100, **LLAMA)),
+    "documents": (3, 24, gpt.Config(NH=2, NKV=1, HS=16, C=32, F=48, V=131, windows=(5, -1), **TWO_LAYERS)),
+}
+# Where documents begin in the rows of the last: the first row has one of a single token at either end.
+DOCUMENTS = [[0, 1, 9, 23], [0], [0, 12]]
+
+# Random weights: the deviation and the mean of each kind of parameter, the first that fits. Nothing is zero as it would
+# be at the start of a run, and softcaps and gates are driven out of their linear parts. The means of the lambdas are
+# such that their gradients do not happen to be near zero: each is a sum over all tokens of terms that cancel, and AdamW
+# with an eps of 1e-10 divides what rounding leaves of it by itself.
+WEIGHTS = [
+    (r"ln_\w+\.weight$", 0.2, 1),
+    (r"^resid_lambdas$", 0.1, 1.1),
+    (r"^x0_lambdas$", 0.1, 0.25),
+    (r"^smear_lambda$", 0.1, 0.9),
+    (r"^backout_lambda$", 0.1, 0.5),
+    (r"^(smear_gate|wte)", 0.25, 0),
+    (r"^(lm_head|value_embeds)|ve_gate", 0.5, 0),
+    (r"", 0.125, 0),
+]
+
+
+def weights_of(f, config):
+    """Random everywhere, biases and norms too. Written to the file under the engine's names, matrices (out, in)."""
+    params = {}
+    for name, shape in gpt.shapes(config).items():
+        scale, shift = next(weights[1:] for weights in WEIGHTS if re.search(weights[0], name))
+        if name == "wte.weight" and config.V == 50257:  # bell(50257, (V, C), 0.25): too large to be stored
+            params[name] = torch.from_numpy(bell(50257, shape, 0.25)).double().requires_grad_()
+        else:
+            if f.name == "nano_d2" and name == "wte.weight":
+                scale *= 2**-6  # small enough that the norm's eps matters
+            params[name] = f.floats(name, *shape, scale=scale, shift=shift)
+    return params
+
+
+def model(name):
+    """Loss, logits and the gradient of every parameter of a small model."""
+    f, (B, T, config) = Fixture(name), MODELS[name]
+    params = weights_of(f, config)
+    tokens, targets = f.ints("tokens", B, T, below=config.V), f.ints("targets", B, T, below=config.V)
+    starts = None
+    if name == "documents":
+        starts = torch.tensor([[max(s for s in row if s <= t) for t in range(T)] for row in DOCUMENTS])
+        f.arrays["starts"] = starts.numpy().astype(np.int32)
+    logits = gpt.forward(config, params, tokens, starts)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    f.want("want.loss", loss.reshape(1))
+    f.want("want.logits", logits)
+    for parameter, value in params.items():
+        f.want("grad." + parameter, value.grad)
+    return f
+
+
+def model_gpt2_shape():
+    """One thin layer under GPT-2's vocabulary. The gradient of wte: some rows, and each column's sum of squares."""
+    f, config = Fixture("model_gpt2_shape"), WIDE
+    params = weights_of(f, config)
+    tokens, targets = f.ints("tokens", 1, 16, below=config.V), f.ints("targets", 1, 16, below=config.V)
+    tokens[0, 7] = targets[0, 6] = config.V - 1  # the last row of wte, as input and as target
+    f.arrays["tokens"][0, 7] = f.arrays["targets"][0, 6] = config.V - 1
+    losses = F.cross_entropy(gpt.forward(config, params, tokens)[0], targets[0], reduction="none")
+    losses.mean().backward()
+    f.want("want.loss", losses.mean().reshape(1))
+    f.want("want.losses", losses)
+    rows = sorted({*range(0, config.V, 997), *tokens.flatten().tolist(), *targets.flatten().tolist()})
+    f.arrays["wte_rows"] = np.array(rows, np.int32)
+    for name, param in params.items():
+        if name == "wte.weight":
+            f.want("grad.wte.weight.rows", param.grad[rows])
+            f.want("grad.wte.weight.squares", (param.grad**2).sum(0))
+        else:
+            f.want("grad." + name, param.grad)
+    return f
+
+
+# Models whose large linear layers are computed in eight bits: all of them, and with Llama's all but the MLP's second.
+MODELS_IN_FP8 = {
+    "fp8_gpt2": (1, 16, gpt.Config(L=2, NH=2, NKV=2, HS=64, C=128, F=128, max_T=16, V=61)),
+    "fp8_nanochat": (2, 8, gpt.Config(L=3, NH=2, NKV=1, HS=64, C=128, F=128, V=61, windows=(3, 3, -1), **NANOCHAT)),
+    "fp8_llama": (2, 8, gpt.Config(L=2, NH=2, NKV=1, HS=64, C=128, F=64, V=61, **LLAMA)),
+}
+# Of the seeds, the first that is not too near; found by beginning at 0.
+FIRST_SALT = {"fp8_gpt2": 152, "fp8_nanochat": 145, "fp8_llama": 5}
+# How near to the middle between two codes a number may lie, as a part of its tensor's rms: less than that is rounding,
+# and would make another code of it. Where codes are closer together than SMALL_STEP it does not matter which it is:
+# among some 2000 numbers that is an error below 1e-6.
+FP8_MARGIN, SMALL_STEP = 4e-7, 2.0**-15
+
+
+def distance_to_middle(x, name):
+    """Of the number that is nearest to the middle between two codes, as a part of x's rms."""
+    values = torch.arange(256, dtype=torch.uint8).view(gpt.FP8[name][0]).double()
+    numbers = values[values.isfinite() & (values >= 0)].unique()
+    scaled = x.abs().flatten() * (gpt.FP8[name][1] / x.abs().max())
+    rms = scaled.square().mean().sqrt()
+    middles = ((numbers[1:] + numbers[:-1]) / 2)[numbers.diff() > SMALL_STEP * rms]
+    above = torch.searchsorted(middles, scaled).clamp(max=len(middles) - 1)
+    nearest = torch.minimum((scaled - middles[above]).abs(), (scaled - middles[(above - 1).clamp(min=0)]).abs())
+    return float(nearest.min() / rms)
+
+
+def model_in_fp8(name):
+    """Loss and gradients. Weights are made on both sides; of a matrix's gradient there are sums of rows and columns."""
+    B, T, config = MODELS_IN_FP8[name]
+    for salt in itertools.count(FIRST_SALT[name]):
+        f, params, nearest = Fixture(name), {}, [1.0]
+        for parameter, shape in gpt.shapes(config).items():
+            scale, shift = next(weights[1:] for weights in WEIGHTS if re.search(weights[0], parameter))
+            seed = f.seed(f"{parameter} {salt}") >> 1
+            f.arrays["seed." + parameter] = np.array([seed], np.int32)
+            f.arrays["scale." + parameter] = np.array([scale, shift], np.float32)
+            made = bell(seed, shape, scale) + np.float32(shift)
+            params[parameter] = torch.from_numpy(made).double().requires_grad_()
+        tokens, targets = f.ints("tokens", B, T, below=config.V), f.ints("targets", B, T, below=config.V)
+
+        def see(x, dtype, nearest=nearest):
+            nearest.append(distance_to_middle(x.detach(), dtype))
+
+        loss = F.cross_entropy(gpt.forward(config, params, tokens, see=see).flatten(0, 1), targets.flatten())
+        loss.backward()
+        if min(nearest) >= FP8_MARGIN:
+            break
+    f.want("want.loss", loss.reshape(1))
+    for parameter, value in params.items():
+        if value.dim() == 2:
+            # Weighted, because the gradients of a token's logits add up to nothing.
+            by_row, by_column = (1.0 + torch.arange(n) % 3 for n in value.shape)
+            f.want("grad.rows." + parameter, value.grad @ by_column.double())
+            f.want("grad.columns." + parameter, by_row.double() @ value.grad)
+        else:
+            f.want("grad." + parameter, value.grad)
+    return f
+
+
+# Twenty optimizer steps from the weights in the fixture of a model: which series are kept, and the recipe.
+RUNS = {
+    "adamw_run": ("model", ["loss", "norm", "lr"], training.GPT2),
+    "nano_run": ("nano_d4", ["loss", "lr", "momentum", "weight_decay"], training.nanochat(C=48, batch_tokens=2**13)),
+    "stage_a_run": ("stage_a", ["loss", "lr"], training.STAGE_A),
+}
+
+
+def run_of(name, made):
+    start, kept, recipe = RUNS[name]
+    f, (B, T, config) = Fixture(name), MODELS[start]
+    initial = {key: torch.from_numpy(made[start][key]) for key in gpt.shapes(config)}
+    # Each token predicts the next, so a row has one more.
+    sequences = f.ints("tokens_and_target", recipe.steps, B, T + 1, below=config.V)
+    exact = training.train(config, recipe, initial, sequences, torch.float64)
+    for key in kept:
+        f.want("want." + key, torch.tensor(exact.series[key], dtype=torch.float64))
+    for key, param in exact.params.items():
+        f.want("want." + key, param)
+    report_drift(name, kept, exact, training.train(config, recipe, initial, sequences, torch.float32))
+    return f
+
+
+def report_drift(run, kept, exact, rough):
+    """How far a float32 run of PyTorch's own is from its float64 run: what a fair tolerance for ours is."""
+    for key in kept:
+        print(f"{run}: {key}", " ".join(f"{x:.4g}" for x in exact.series[key]))
+        worst = max(abs(a - b) / (abs(b) or 1) for a, b in zip(rough.series[key], exact.series[key]))
+        if worst:
+            print(f"{run}: in float32 PyTorch drifts by {worst:.2e} in {key} (relative, worst step)")
+    drifts = {}
+    for name, param in exact.params.items():
+        param, other = param.detach(), rough.params[name].detach().double()
+        if run == "adamw_run" and name.endswith("c_attn.bias"):
+            # A key's bias adds the same number to all scores of a row, which softmax ignores: its gradient is zero, in
+            # floating point it is noise, and Adam divides noise by its own size. It is left out of comparisons.
+            param, other = (torch.cat(t.chunk(3)[::2]) for t in (param, other))
+        drifts[name] = float((other - param).norm() / param.norm())
+    for name, drift in sorted(drifts.items(), key=lambda item: -item[1])[:4]:
+        print(f"{run}: in float32 PyTorch drifts by {drift:.2e} (relative L2) in {name}")
+
+
+def fixtures():
+    """All of them, by name. Training begins with the weights of the models, and tasks are given to the first."""
+    made = {f.name: f.arrays for f in [model_gpt2_shape(), *map(model, MODELS), *map(model_in_fp8, MODELS_IN_FP8)]}
+    made["tasks"] = reference_tasks.fixture(MODELS["model"][2], made["model"]).arrays
+    return made | {name: run_of(name, made).arrays for name in RUNS}

@@ -1,0 +1,256 @@
+"""One transformer in PyTorch, described by its config: GPT-2, nanochat's, modded-nanogpt's and Llama's models.
+
+Written from the formulas: what scripts/make_fixtures.py takes references from, and scripts/reference_training.py
+trains. Parameters have the engine's names, Hugging Face's for GPT-2; every matrix is (out, in) as in nn.Linear.
+
+    x = norm(wte[token]) + wpe[t]                                 each part only if the config has it
+    x_t = x_t + smear_lambda sigmoid(smear_gate x_t[:24]) x_(t-1)                t > 0, x_(t-1) as it was before
+    x0 = x;   in front of block l:   x = resid_lambdas[l] x + x0_lambdas[l] x0
+    block:    x = x + c_proj attention(norm(x));   x = x + c_proj mlp(norm(x))
+    x = x - backout_lambda (x behind block L/2);   logits = softcap(head norm(x))
+
+Radford et al., 2019 (GPT-2); Su et al., 2021, arXiv:2104.09864 (rotary positions); Henry et al., 2020, arXiv:2010.04245
+(QK-norm); So et al., 2021, arXiv:2109.08668 (squared ReLU); Shazeer, 2020, arXiv:2002.05202 (SwiGLU).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+EPS_F32 = 2.0**-23  # what PyTorch's rms_norm takes in float32 when it is told nothing, and so what these models have
+GATE_CHANNELS, SMEAR_CHANNELS = 12, 24
+
+
+@dataclass(frozen=True)
+class Config:
+    L: int  # layers
+    NH: int  # heads
+    NKV: int  # key/value heads, each shared by NH / NKV query heads that follow each other
+    HS: int  # channels of a head
+    C: int  # channels
+    F: int  # channels between the MLP's matrices
+    V: int  # vocabulary, without any padding
+    max_T: int = 0  # rows of wpe, where positions are learned
+    norm: str = "layernorm"  # or rmsnorm, with a gain, or rmsnorm_plain
+    eps: float = 1e-5
+    biases: bool = True
+    positions: str = "learned"  # or rotary
+    base: float = 1e4  # of rotary positions
+    half_truncated: bool = False  # the first HS/4 frequencies go from 1 to 1/base, the others are 0
+    clockwise: bool = False  # nanochat and modded-nanogpt turn by minus the angle
+    qk_norm: bool = False
+    qk_scale: float = 1.0  # queries and keys are multiplied by it
+    score_scale: float = 0.0  # 0: 1 / sqrt(HS)
+    windows: tuple = ()  # of each layer: a query sees itself and that many keys before it, -1: all. Empty: all in all
+    mlp: str = "gelu"  # in the tanh form, or relu_squared or swiglu
+    tied: bool = True  # wte is the head
+    embedding_norm: bool = False  # without a gain
+    value_embeds: bool = False  # in the last layer, and every second one before it
+    lambdas: bool = False
+    smear: bool = False
+    backout: bool = False
+    softcap: str = "none"  # or tanh, or isru: cap z / sqrt(z^2 + cap^2)
+    cap: float = 15.0
+
+    def has_value_embeds(self, layer):
+        return self.value_embeds and layer % 2 == (self.L - 1) % 2
+
+
+def shapes(config):
+    c = config
+    q, kv = c.NH * c.HS, c.NKV * c.HS
+    found = {"wte.weight": (c.V, c.C)}
+
+    def linear(name, outputs, inputs):
+        found[name + ".weight"] = (outputs, inputs)
+        if c.biases:
+            found[name + ".bias"] = (outputs,)
+
+    def norm(name):
+        if c.norm != "rmsnorm_plain":
+            found[name + ".weight"] = (c.C,)
+        if c.norm == "layernorm":
+            found[name + ".bias"] = (c.C,)
+
+    if c.positions == "learned":
+        found["wpe.weight"] = (c.max_T, c.C)
+    if c.lambdas:
+        found |= {"resid_lambdas": (c.L,), "x0_lambdas": (c.L,)}
+    if c.smear:
+        found |= {"smear_gate.weight": (1, SMEAR_CHANNELS), "smear_lambda": (1,)}
+    if c.backout:
+        found["backout_lambda"] = (1,)
+    for layer in range(c.L):
+        h = f"h.{layer}."
+        norm(h + "ln_1")
+        linear(h + "attn.c_attn", q + 2 * kv, c.C)
+        if c.has_value_embeds(layer):
+            found |= {f"value_embeds.{layer}.weight": (c.V, kv), h + "attn.ve_gate.weight": (c.NKV, GATE_CHANNELS)}
+        linear(h + "attn.c_proj", c.C, q)
+        norm(h + "ln_2")
+        linear(h + "mlp.c_fc", 2 * c.F if c.mlp == "swiglu" else c.F, c.C)
+        linear(h + "mlp.c_proj", c.C, c.F)
+    norm("ln_f")
+    if not c.tied:
+        found["lm_head.weight"] = (c.V, c.C)
+    return found
+
+
+def rotary_turns(T, HS, base, half_truncated=False, clockwise=False):
+    """(T, HS/2) complex numbers of absolute value 1: by what the channels j and j + HS/2 turn at each position."""
+    if half_truncated:
+        turning = torch.tensor(base, dtype=torch.float64) ** -torch.linspace(0, 1, HS // 4, dtype=torch.float64)
+        frequencies = torch.cat([turning, torch.zeros(HS // 4, dtype=torch.float64)])
+    else:
+        frequencies = base ** -(torch.arange(0, HS, 2, dtype=torch.float64) / HS)
+    angles = torch.outer(torch.arange(T, dtype=torch.float64), -frequencies if clockwise else frequencies)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def rotate(x, turns):
+    """x (B, T, heads, HS), turns (T, HS/2)"""
+    turned = torch.complex(*x.chunk(2, dim=-1)) * turns[:, None]
+    return torch.cat([turned.real, turned.imag], -1)
+
+
+def causal_attention(q, k, v, scale=0.0, window=-1, starts=None):
+    """q (B,T,NH,HS), k and v (B,T,NKV,HS) -> out (B,T,NH,HS), lse (B,NH,T): log-sum-exp of the scaled scores.
+
+    starts (B,T): no query sees a key before it."""
+    T, NH, HS = q.shape[1:]
+    k, v = (x.repeat_interleave(NH // x.shape[2], 2) for x in (k, v))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    t, s = torch.arange(T)[:, None], torch.arange(T)
+    seen = (s <= t) & (s >= t - (T if window < 0 else window))
+    if starts is not None:
+        seen = seen & (s >= starts[:, None, :, None])
+    scores = (q @ k.transpose(2, 3) * (scale or 1 / math.sqrt(HS))).masked_fill(~seen, -math.inf)
+    return (scores.softmax(3) @ v).transpose(1, 2), scores.logsumexp(3)
+
+
+def softcap(kind, cap, z):
+    if kind == "tanh":
+        return cap * torch.tanh(z / cap)
+    if kind == "isru":
+        return cap * z / (z.square() + cap**2).sqrt()
+    return z
+
+
+# The largest number of each eight-bit type; PyTorch's names for them are longer.
+FP8 = {"e4m3": (torch.float8_e4m3fn, 448.0), "e5m2": (torch.float8_e5m2, 57344.0)}
+
+
+def codes_of(x, name):
+    """The bytes of float32 numbers in an eight-bit type, beyond its largest number that number."""
+    dtype, largest = FP8[name]
+    return x.clamp(-largest, largest).to(dtype).view(torch.uint8)
+
+
+def quantised(x, name):
+    """float32 numbers under one scale for all: amax, the inverse of the scale, the bytes."""
+    amax = x.abs().max()
+    scale = (FP8[name][1] / amax.double().clamp(min=1e-12)).float()
+    return amax, 1 / scale, codes_of(x * scale, name)
+
+
+def rounded_to_fp8(x, name):
+    """What is left of x in eight bits."""
+    _, inverse, codes = quantised(x.float(), name)
+    return codes.view(FP8[name][0]).to(x.dtype) * inverse.to(x.dtype)
+
+
+class LinearInFp8(torch.autograd.Function):
+    """x W^T with all operands in eight bits, in the backward pass too ("FP8 Formats for Deep Learning", Micikevicius et
+    al., 2022, arXiv:2209.05433). see(operand, its type) is called for each."""
+
+    @staticmethod
+    def forward(ctx, x, weight, see):
+        see(x, "e4m3")
+        x, weight = rounded_to_fp8(x, "e4m3"), rounded_to_fp8(weight, "e4m3")
+        ctx.save_for_backward(x, weight)
+        ctx.see = see
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, dout):
+        x, weight = ctx.saved_tensors
+        ctx.see(dout, "e5m2")
+        dout = rounded_to_fp8(dout, "e5m2")
+        return dout @ weight, dout.flatten(0, -2).T @ x.flatten(0, -2), None
+
+
+def suits_fp8(weight):
+    return all(size % 16 == 0 and size >= 128 for size in weight.shape)
+
+
+def forward(config, params, tokens, starts=None, see=None):
+    """tokens (B,T) -> logits (B,T,V); starts (B,T): where in its row each token's document begins, for attention;
+    see: the blocks' large linear layers are computed in eight bits, and it is called with what is converted"""
+    c, (B, T) = config, tokens.shape
+
+    def norm(x, name):
+        weight, bias = params.get(name + ".weight"), params.get(name + ".bias")
+        if c.norm == "layernorm":
+            return F.layer_norm(x, (c.C,), weight, bias, c.eps)
+        return F.rms_norm(x, (c.C,), weight, c.eps)
+
+    def linear(x, name):
+        weight, bias = params[name + ".weight"], params.get(name + ".bias")
+        if see and suits_fp8(weight):
+            out = LinearInFp8.apply(x, weight, see)
+            return out if bias is None else out + bias
+        return F.linear(x, weight, bias)
+
+    def attention(x, layer):
+        h = f"h.{layer}.attn."
+        qkv = linear(x, h + "c_attn").view(B, T, c.NH + 2 * c.NKV, c.HS)
+        qk, v = qkv.split([c.NH + c.NKV, c.NKV], 2)
+        if c.has_value_embeds(layer):
+            gate = 3 * torch.sigmoid(linear(x[..., :GATE_CHANNELS], h + "ve_gate"))
+            v = v + gate[..., None] * params[f"value_embeds.{layer}.weight"][tokens].view(v.shape)
+        if c.positions == "rotary":
+            qk = rotate(qk, turns)
+        if c.qk_norm:
+            qk = F.rms_norm(qk, (c.HS,), eps=EPS_F32)
+        q, k = (c.qk_scale * qk).split([c.NH, c.NKV], 2)
+        out, _ = causal_attention(q, k, v, c.score_scale, c.windows[layer] if c.windows else -1, starts)
+        return linear(out.flatten(2), h + "c_proj")
+
+    def mlp(x, layer):
+        h = f"h.{layer}.mlp."
+        x = linear(x, h + "c_fc")
+        if c.mlp == "gelu":
+            x = F.gelu(x, approximate="tanh")
+        elif c.mlp == "relu_squared":
+            x = F.relu(x).square()
+        else:
+            gate, up = x.chunk(2, dim=-1)
+            x = F.silu(gate) * up
+        return linear(x, h + "c_proj")
+
+    x = params["wte.weight"][tokens]
+    if c.embedding_norm:
+        x = F.rms_norm(x, (c.C,), eps=c.eps)
+    if c.positions == "learned":
+        x = x + params["wpe.weight"][:T]
+    else:
+        turns = rotary_turns(T, c.HS, c.base, c.half_truncated, c.clockwise)
+        turns = turns.to(torch.complex64 if x.dtype == torch.float32 else torch.complex128)
+    if c.smear:
+        gate = params["smear_lambda"] * torch.sigmoid(linear(x[:, 1:, :SMEAR_CHANNELS], "smear_gate"))
+        x = torch.cat([x[:, :1], x[:, 1:] + gate * x[:, :-1]], 1)
+    x0 = x
+    for layer in range(c.L):
+        h = f"h.{layer}."
+        if c.lambdas:
+            x = params["resid_lambdas"][layer] * x + params["x0_lambdas"][layer] * x0
+        x = x + attention(norm(x, h + "ln_1"), layer)
+        x = x + mlp(norm(x, h + "ln_2"), layer)
+        if layer == c.L // 2:
+            middle = x
+    if c.backout:
+        x = x - params["backout_lambda"] * middle
+    head = params["wte.weight" if c.tied else "lm_head.weight"]
+    return softcap(c.softcap, c.cap, F.linear(norm(x, "ln_f"), head))

@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# Trains one of the models in the table below on FineWeb, on all GPUs of this machine. Run again, it goes on where it
+# stopped.
+#
+#   scripts/run.sh NAME [--gpus N] [--dry-run] [FLAGS]     --dry-run: size, memory, time and cost on N or 8 GPUs, no more
+#   scripts/run.sh --check | --renew                       are scripts/run_*.sh what --plan says now? write them
+#
+# FLAGS are train_gpt's and replace the table's. Tokens come by data/fineweb.sh unless --train-data is among the flags.
+# Without a GPU it trains only if told to, with --device cpu. $ANVIL_PROGRAMS: where train_gpt lies, else here.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+names=(gpt2-124M gpt2-355M gpt2-774M gpt2-1558M d12 d20 d24 stage-a)
+
+# look_up NAME: what it is, the flags that make it, and the loss that others reached, with where that is written
+look_up() {
+    # A step of 2^19 tokens is a micro-batch on each of 8 GPUs up to 162M parameters, several beyond.
+    local half=524288 million=1048576
+    # llm.c's: 700 steps of warm-up, a cosine to a tenth of it or to zero; betas, decay and clipping are the recipe's.
+    local gpt2=(--recipe gpt2 --warmup-steps 700 --lr-schedule cosine --weight-decay 0.1 --grad-clip 1)
+    # One dial; all else follows from it and the vocabulary of these tokens.
+    local dial=(--vocab-size 50257 --depth)
+    flags=(--val-every 250 --checkpoint-every 1000)
+    expected="none published for these tokens"
+    case $1 in
+        gpt2-124M)
+            title="GPT-2 124M"
+            flags+=(--model "$1" "${gpt2[@]}" --learning-rate 6e-4 --final-lr-fraction 0 --batch-size 64)
+            flags+=(--total-batch-size $half --steps 19560)
+            expected="3.29, llm.c's (its discussion 481)"
+            ;;
+        gpt2-355M)
+            title="GPT-2 355M"
+            flags+=(--model "$1" "${gpt2[@]}" --learning-rate 3e-4 --final-lr-fraction 0 --batch-size 32)
+            flags+=(--total-batch-size $half --steps 60000)
+            expected="2.92, llm.c's (modded-nanogpt, track 2)"
+            ;;
+        gpt2-774M)
+            title="GPT-2 774M"
+            flags+=(--model "$1" "${gpt2[@]}" --learning-rate 2.5e-4 --final-lr-fraction 0 --batch-size 16)
+            flags+=(--total-batch-size $half --steps 286102)
+            ;;
+        gpt2-1558M)
+            title="GPT-2 1558M"
+            flags+=(--model "$1" "${gpt2[@]}" --learning-rate 6e-4 --final-lr-fraction 0.1 --batch-size 16)
+            flags+=(--total-batch-size $million --steps 32000)
+            ;;
+        d12)
+            title="The modern model, 12 layers"
+            flags+=("${dial[@]}" 12)
+            ;;
+        d20)
+            title="The modern model, 20 layers"
+            flags+=("${dial[@]}" 20)
+            ;;
+        d24)
+            title="The modern model, 24 layers"
+            flags+=("${dial[@]}" 24)
+            ;;
+        stage-a)
+            title="The baseline of modded-nanogpt's track 3"
+            flags=(--val-every 125 --checkpoint-every 500 --model stage-a --recipe stage-a --batch-size 64)
+            flags+=(--total-batch-size $half --steps 3250)
+            expected="3.279, the mean of ten runs (modded-nanogpt, track 3)"
+            ;;
+        *) fail "'$1': expected one of ${names[*]}" ;;
+    esac
+}
+
+# replace_flags FLAGS...: takes what they replace out of flags, because train_gpt refuses a flag that is given twice
+replace_flags() {
+    local kept=() i given
+    for ((i = 0; i < ${#flags[@]}; i += 2)); do
+        for given; do
+            if [ "${given%%=*}" = "${flags[i]}" ]; then continue 2; fi
+        done
+        kept+=("${flags[i]}" "${flags[i + 1]}")
+    done
+    flags=("${kept[@]}" "$@")
+}
+
+# The script of a model in full.
+script_of() {
+    look_up "$1"
+    local plan
+    plan=$("$train" --plan --world-size 8 --plan-gpu H100 "${flags[@]}")
+    local figures
+    figures=$(awk '/^step: / { match($0, / of [0-9.]+ [A-Z]*FLOP/); split(substr($0, RSTART + 4, RLENGTH - 4), word, " ")
+                               zeros["TFLOP"] = 1e12; zeros["PFLOP"] = 1e15; a_step = word[1] * zeros[word[2]] }
+                   /^run: /  { split($0, part, ", "); sub(/ for .*/, "", part[4]); steps = part[1]
+                               gsub(/[^0-9]/, "", steps)
+                               printf "%s, %.3g FLOP, %s and %s on 8 H100", part[2], a_step * steps, part[3], part[4] }' \
+        <<<"$plan")
+    cat <<TEXT
+#!/usr/bin/env bash
+# $title on FineWeb: $figures,
+# as train_gpt --plan computes them. Expected validation loss: $expected.
+exec "\$(dirname "\$0")/run.sh" $1 "\$@"
+TEXT
+}
+
+script_name() { echo "scripts/run_${1/-/_}.sh"; }
+
+train=${ANVIL_PROGRAMS:-./}train_gpt
+[ -x "$train" ] || [ "${1-}" = --help ] || fail "$train is missing: run scripts/setup.sh and make first"
+
+case ${1-} in
+    -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    --check | --renew)
+        status=0
+        for name in "${names[@]}"; do
+            if [ "$name" = stage-a ]; then continue; fi # scripts/speedrun.sh is its script
+            file=$(script_name "$name")
+            if [ "$1" = --renew ]; then
+                script_of "$name" >"$file" && chmod +x "$file"
+            elif ! diff "$file" <(script_of "$name"); then
+                echo "$file is not what train_gpt --plan says: scripts/run.sh --renew writes it" && status=1
+            fi
+        done
+        exit $status
+        ;;
+esac
+
+name=${1-}
+look_up "$name"
+shift
+gpus= dry_run= own=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --gpus) gpus=${2-} && shift ;;
+        --gpus=*) gpus=${1#*=} ;;
+        --dry-run) dry_run=1 ;;
+        *) own+=("$1") ;;
+    esac
+    shift || break
+done
+[[ $gpus =~ ^([1-9][0-9]*)?$ ]] || fail "--gpus '$gpus': expected how many to train on, 1 or more"
+asked() { [[ " ${own[*]-} " == *" $1 "* || " ${own[*]-} " == *" $1="* ]]; }
+on_cpu() { [[ " ${own[*]-} " =~ " --device"[\ =]"cpu " ]]; }
+
+replace_flags "${own[@]}"
+if [ -n "$dry_run" ]; then
+    asked --train-data || echo "$title on FineWeb; expected validation loss: $expected"
+    exec "$train" --plan --world-size "${gpus:-8}" "${flags[@]}"
+fi
+
+if [ -z "$gpus" ]; then
+    if on_cpu; then gpus=1; else gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true); fi
+fi
+[ "$gpus" -gt 0 ] ||
+    fail "no GPU here (nvidia-smi lists none): --dry-run says what it would take; scripts/speedrun.sh --smoke tries the path"
+
+if ! asked --train-data; then
+    # As many shards of 100M tokens as the run reads, as far as there are any; "run: 3250 steps, 1.704 G tokens, ..."
+    shards=$("$train" --plan --world-size "$gpus" "${flags[@]}" | awk '/^run: / {
+        size["M"] = 0.01; size["G"] = 10; size["T"] = 10000; n = $4 * size[$5]; n = n > int(n) ? int(n) + 1 : n
+        print n < 1 ? 1 : n < 1030 ? n : 1030 }')
+    data=$(data/fineweb.sh --shards "$shards" | tee /dev/stderr | tail -n 1)
+    flags+=(--train-data "$data/fineweb_train_*.bin")
+    asked --val-data || flags+=(--val-data "$data/fineweb_val_*.bin")
+    # The first 10485760 tokens are what published losses are of.
+    asked --val-tokens || flags+=(--val-tokens 10485760)
+    [ -f "$data/tokenizer.json" ] ||
+        echo "no samples: these tokens are GPT-2's, and $data/tokenizer.json, which would turn them to text, is missing"
+fi
+asked --out-dir || flags+=(--out-dir "run/$name")
+asked --resume || flags+=(--resume auto)
+
+launch=()
+if [ "$gpus" -gt 1 ]; then
+    command -v mpirun >/dev/null || fail "mpirun is missing, which starts $gpus ranks: scripts/setup.sh --tests installs it"
+    # As root, too, and on fewer cores than ranks: the names of Open MPI 4 and 5.
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+    launch=(mpirun -np "$gpus" --bind-to none)
+fi
+exec "${launch[@]}" "$train" "${flags[@]}"

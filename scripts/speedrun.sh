@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# From a fresh clone to a trained and evaluated model with a report: sets up, builds, gets the tokens, trains on all GPUs
+# of this machine, and compares the loss with what others published. Run again, it goes on where it stopped.
+#
+#   scripts/speedrun.sh [--target stage-a|gpt2-124M|d12] [--gpus N] [--out DIR]      stage-a, into run/speedrun-stage-a
+#   scripts/speedrun.sh --target d12 --text PATH      on text of yours, or of data/climbmix.sh, in a vocabulary of its own
+#   scripts/speedrun.sh --dry-run       parameters, tokens, FLOPs, memory, time and cost, on 8 GPUs or N; fetches nothing
+#   scripts/speedrun.sh --smoke         the whole path in a minute or so on the CPU: a tiny model of the same
+#                                       architecture and recipe on built-in stories; N ranks
+#
+# doc/speedrun.md tells what the targets are. $ANVIL_PROGRAMS names a folder of programs that are built already. Exit
+# codes are those of the step that failed; 2: something is missing, or a flag is wrong.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+target=stage-a gpus= dry_run= smoke= out= text=
+while [ $# -gt 0 ]; do
+    case $1 in
+        --target) target=${2-} && shift ;;
+        --target=*) target=${1#*=} ;;
+        --gpus) gpus=${2-} && shift ;;
+        --gpus=*) gpus=${1#*=} ;;
+        --out) out=${2-} && shift ;;
+        --out=*) out=${1#*=} ;;
+        --text) text=${2-} && shift ;;
+        --text=*) text=${1#*=} ;;
+        --dry-run) dry_run=1 ;;
+        --smoke) smoke=1 ;;
+        -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
+        *) fail "$1: expected --target, --gpus, --out, --text, --dry-run or --smoke" ;;
+    esac
+    shift || break
+done
+[ -z "$text" ] || [ "$target$smoke" = d12 ] || fail "--text: expected --target d12 with it; the others' tokens are GPT-2's"
+[[ $gpus =~ ^([1-9][0-9]*)?$ ]] || fail "--gpus '$gpus': expected how many to train on, 1 or more"
+
+# A machine of GPUs costs what --plan assumes of an H100; the published losses are of the same tokens and batch.
+usd_per_gpu_hour=3
+references=() tiny=() tokenizer=(--tokenizer byte)
+case $target in
+    stage-a)
+        references=(--reference "modded-nanogpt, track 3=125:4.586,250:4.098,500:3.828,1000:3.652,2000:3.454,3000:3.304,3250:3.277")
+        tiny=(--num-layers 2 --num-heads 2 --channels 64 --vocab-size 256)
+        ;;
+    gpt2-124M)
+        references=(--reference "llm.c after 10 G tokens=3.29")
+        tiny=(--num-layers 2 --num-heads 2 --channels 64 --vocab-size 256 --warmup-steps 10)
+        ;;
+    d12)
+        tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10)
+        tokenizer=(--train-tokenizer --vocab-size 512)
+        ;;
+    *) fail "--target '$target': expected stage-a, gpt2-124M or d12" ;;
+esac
+out=${out:-run/speedrun-$target${smoke:+-smoke}}
+flags=(--out-dir "$out")
+if [ -n "$smoke" ]; then
+    flags+=("${tiny[@]}" --device cpu --seq-len 64 --batch-size 8 --total-batch-size 4096 --steps 100)
+    flags+=(--val-every 20 --val-tokens 8192 --checkpoint-every 20 --print-every 20 --sample-tokens 200 --prompt "The ")
+    flags+=(--train-data "$out/data/train_*.bin" --val-data "$out/data/val_*.bin")
+fi
+[ -z "$gpus" ] || flags+=(--gpus "$gpus")
+programs=${ANVIL_PROGRAMS:-./}
+
+if [ -n "$text" ]; then
+    flags+=(--train-data "$out/data/train_*.bin" --val-data "$out/data/val_*.bin" --vocab-size 32768)
+elif [ "$target$smoke" = d12 ]; then
+    echo "note: the tokens are GPT-2's, and the vocabulary larger than nanochat's: --text trains one of 32,768 tokens on text"
+fi
+if [ -n "$dry_run" ]; then
+    exec scripts/run.sh "$target" --dry-run "${flags[@]}"
+fi
+
+if [ -z "${ANVIL_PROGRAMS-}" ]; then
+    # --tests, because several ranks meet by MPI, which only the tests need otherwise.
+    if [ "${gpus:-${smoke:-2}}" = 1 ]; then scripts/setup.sh; else scripts/setup.sh --tests; fi
+    echo "== building"
+    make -j"$(nproc)"
+fi
+
+if [ -n "$smoke" ]; then
+    echo "== data"
+    "${programs}data/tokenize" --stories 400000 "${tokenizer[@]}" --out "$out/data"
+elif [ -n "$text" ] && [ ! -f "$out/data/dataset.json" ]; then
+    echo "== data"
+    "${programs}data/tokenize" "$text" --train-tokenizer --vocab-size 32768 --pattern nanochat --val-fraction 0.01 \
+        --out "$out/data"
+fi
+
+echo "== training"
+[ -z "$smoke" ] || flags+=(--dtype fp32) # the same on every processor
+scripts/run.sh "$target" "${flags[@]}"
+
+log=$out/log.jsonl
+# last TYPE KEY: of the last record of this type
+last() { grep -a "^{\"type\":\"$1\"" "$log" | tail -n 1 | sed -E "s/.*\"$2\":\"?([^,\"}]*).*/\1/"; }
+echo "== what there is now"
+[ -n "$gpus" ] || gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+# A tiny model on stories is compared with nobody's.
+if [ -n "$smoke" ]; then references=(); else references+=(--usd-per-hour $((gpus * usd_per_gpu_hour))); fi
+report=$(python3 scripts/report.py "$out" "${references[@]}")
+ended=$(last end reason)
+[ "$ended" = finished ] || echo "stopped at step $(last end step) by $ended: run this again to go on"
+cat <<TEXT
+validation   $(printf %.4f "$(last val loss)") nats per token at step $(last val step)
+report       $report   (open it in a browser: the loss beside what others published, time, cost)
+checkpoint   $(ls -d "$out"/step_* | tail -n 1)   (model.safetensors, config.json, ...)
+log          $log   (one JSON object per line)
+TEXT
+
+if [ -n "$smoke" ] && [ "$ended" = finished ]; then
+    # It must have learned: from the first validation to the last the loss goes down by half a nat at least.
+    first=$(grep -a '^{"type":"val"' "$log" | head -n 1 | sed -E 's/.*"loss":([0-9.e+-]*).*/\1/')
+    awk "BEGIN { exit !($(last val loss) < $first - 0.5) }" ||
+        { echo "error: the model did not learn: from $first to $(last val loss) nats per token" >&2 && exit 1; }
+fi

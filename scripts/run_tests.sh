@@ -8,6 +8,10 @@
 # Left out are tests with the tags in $WITHOUT_TESTS, and those tagged [once], long ones of what kernels are put together to,
 # in all orders but the first. One topic, or one with arguments, is one process. Of what passed, only what it said is
 # shown. The last line adds up: `N passed, N failed`.
+#
+# With RETRY=1 a topic that failed runs once more when all others are over: tests wait for ranks and for clocks, and one in
+# a thousand may meet a moment in which the machine is doing something else. If it passes then, it has passed, and is
+# called flaky at the end, with what it had said. What a sanitizer has reported stays a failure.
 set -uo pipefail
 jobs=$1 program=$2 topic=${3:-}
 shift $(($# < 3 ? $# : 3))
@@ -15,7 +19,7 @@ arguments=("$@")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 given_counts=${ANVIL_COUNTS:-}
-touch "$scratch/counts" "$scratch/failed"
+touch "$scratch/counts" "$scratch/failed" "$scratch/again" "$scratch/flaky"
 
 # say TITLE STATUS SECONDS LOG
 say() {
@@ -41,6 +45,11 @@ run() {
     # With ANVIL_COUNTS it is no error that a topic has no tests for the later orders.
     ANVIL_COUNTS=$4.counts env --default-signal=INT,QUIT "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
     [ $status = 0 ] || grep -qs ' [1-9]' "$4.counts" || echo '0 1' >>"$4.counts"
+    if [ $status != 0 ] && [ -n "${RETRY:-}" ] && ! grep -qE 'Sanitizer|runtime error:' "$4"; then
+        printf '%s: failed in %d s, exit code %d; it will be run again\n' "$3" $((SECONDS - began)) $status
+        printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$scratch/again"
+        return 0
+    fi
     {
         flock 9
         [ ! -f "$4.counts" ] || cat "$4.counts" >>"$scratch/counts"
@@ -88,7 +97,18 @@ for schedule in ${SCHEDULES:-none}; do
 done
 for (( ; running > 0; running--)); do wait -n || status=1; done
 
-cat "$scratch/failed"
+unset RETRY
+while IFS=$'\t' read -r -u 8 schedule tests title; do
+    first=$scratch/$title.$schedule
+    if run "$schedule" "$tests" "$title" "$scratch/again.log"; then
+        { echo "==== flaky: $title passed when it was run again, alone. It had said" && cat "$first"; } >>"$scratch/flaky"
+    else
+        status=1
+    fi
+    rm -f "$scratch/again.log.counts"
+done 8<"$scratch/again"
+
+cat "$scratch/flaky" "$scratch/failed"
 [ -z "$given_counts" ] || cat "$scratch/counts" >>"$given_counts"
 awk '{passed += $1; failed += $2} END {printf "%d passed, %d failed\n", passed, failed; exit !(passed + failed)}' \
     "$scratch/counts" || [ -n "$given_counts" ] || status=1

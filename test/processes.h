@@ -63,15 +63,16 @@ inline std::vector<Finished> in_processes(int n, const std::function<void(int ra
     return ended;
 }
 
-// A port of localhost that is free now.
+// A port of this host that nobody else gets while this process runs: a socket that does not listen keeps it. Whoever
+// listens there needs SO_REUSEADDR.
 inline int free_port() {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int kept = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+    REQUIRE(setsockopt(kept, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
     sockaddr_in address = {};
     address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof(address);
-    REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0);
-    REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-    close(fd);
+    REQUIRE(bind(kept, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(getsockname(kept, reinterpret_cast<sockaddr*>(&address), &length) == 0);
     return ntohs(address.sin_port);
 }
 

@@ -48,6 +48,8 @@ struct Stranger {
     int port = free_port(), listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     std::thread thread;
     explicit Stranger(const std::string& answer) {
+        const int yes = 1;
+        REQUIRE(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
         sockaddr_in address = {};
         address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         address.sin_port = htons(uint16_t(port));
@@ -373,8 +375,9 @@ TEST_CASE("over TCP, a host that nobody knows is an error at once", "[tcp_ranks]
 
 TEST_CASE("hosts that this one has no way to are an error", "[tcp_ranks]") {
     // A host of a network that is kept for examples: where there is a default route it times out, else it is no way.
-    const std::vector<Finished> ended = in_processes(2, [](int process) {
-        join(at(process, 2, 29500, "192.0.2.1"), 1);  // rank 0 listens anywhere and waits
+    const int port = free_port();
+    const std::vector<Finished> ended = in_processes(2, [&](int process) {
+        join(at(process, 2, port, "192.0.2.1"), 1);  // rank 0 listens anywhere and waits
     });
     CHECK(ended[0].exit_code == kExitRank);
     CHECK((ended[1].exit_code == kExitRank || contains(ended[1].err, "no way leads there from this host")));

@@ -93,7 +93,8 @@ void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool turned_a, b
 }
 }  // namespace
 
-// Around tiles of 12 rows and 32 columns, blocks of 256 terms, blocks of 8 x 16 that are packed at once, and pairs.
+// Around tiles of 12 rows and 32 columns, blocks of 256 terms, blocks of 8 x 16 and strips of 48 rows that are packed at
+// once, and pairs.
 TEST_CASE("products of bf16 are one chain on every processor", "[gemm]") {
     const UsedTiles none(nullptr);
     const bool turned_a = GENERATE(false, true), turned_b = GENERATE(false, true);
@@ -102,8 +103,10 @@ TEST_CASE("products of bf16 are one chain on every processor", "[gemm]") {
             for (const int64_t K : {1, 2, 17, 256, 257, 600}) check_chains(chain, M, N, K, turned_a, turned_b);
     check_chains(chain, 13, 33, 4200, turned_a, turned_b);  // more than is packed at once
     check_chains(chain, 400, 40, 34, turned_a, turned_b);
+    check_chains(chain, 50, 33, 35, turned_a, turned_b);
     check_chains(chain, 5, 2100, 18, turned_a, turned_b);
     check_chains(chain, 25, 790, 300, turned_a, turned_b);  // panels enough for each thread to pack its own
+    check_chains(chain, 210, 790, 40, turned_a, turned_b);  // whose rows are rounded in parts
 }
 
 // Around strips of 32 rows and halves of them, steps of 32 terms, and blocks of 256.

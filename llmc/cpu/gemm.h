@@ -62,6 +62,10 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
 template <int rows, class T>
 void multiply_tile(float* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K,
                    const float* bias, Write write) {
+    // What the sums are added to comes from memory while k runs.
+    constexpr int kLineFloats = 16;
+    for (int i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j += kLineFloats) __builtin_prefetch(c + i * c_row + j, 1);
     FloatRegister sum[rows][kTileRegisters] = {};
     // Three rows to a pointer: what the processor adds to an address by itself, else they would not fit in its
     // registers.
@@ -185,19 +189,26 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     if ((few || M <= kTileRows) && a.col == 1 && (tiles || !pack_a)) {
         parallel_for(cpu, num_panels(N), [=, &cpu](int64_t item) {
             const int64_t j = item * kTileCols, cols = std::min<int64_t>(kTileCols, N - j);
-            float *panel = cpu.own(packed_size<T>(kBlockK, 1) + M * kTileCols),
+            // Sums of one block of K are rounded while they are in L1.
+            const int64_t most_rows = rounds && K <= kBlockK ? std::min(M, kMostRowsInRegisters) : M;
+            float *panel = cpu.own(packed_size<T>(kBlockK, 1) + most_rows * kTileCols),
                   *sums = panel + packed_size<T>(kBlockK, 1);
-            for (int64_t k0 = 0; k0 < K; k0 += kBlockK) {
-                const int64_t depth = std::min(kBlockK, K - k0);
-                const Write block_write = k0 == 0 ? write : Write::add;
-                pack_panel<kTileCols>(panel, b.at(k0, j), depth, cols);
+            for (int64_t i = 0; i < M; i += most_rows) {
+                const int64_t rows = std::min(most_rows, M - i);
+                for (int64_t k0 = 0; k0 < K; k0 += kBlockK) {
+                    const int64_t depth = std::min(kBlockK, K - k0);
+                    const Write block_write = k0 == 0 ? write : Write::add;
+                    if (i == 0) pack_panel<kTileCols>(panel, b.at(k0, j), depth, cols);
+                    if constexpr (rounds)
+                        multiply_panels(sums, kTileCols, rows, cols, depth, a.at(i, k0), panel, nullptr, block_write,
+                                        tiles);
+                    else
+                        multiply_panels(c + i * c_row + j, c_row, rows, cols, depth, a.at(i, k0), panel,
+                                        k0 == 0 ? offset(j) : nullptr, block_write, tiles);
+                }
                 if constexpr (rounds)
-                    multiply_panels(sums, kTileCols, M, cols, depth, a.at(0, k0), panel, nullptr, block_write, tiles);
-                else
-                    multiply_panels(c + j, c_row, M, cols, depth, a.at(0, k0), panel, k0 == 0 ? offset(j) : nullptr,
-                                    block_write, tiles);
+                    round_tile(c + i * c_row + j, c_row, sums, kTileCols, rows, cols, bias ? bias + j : nullptr);
             }
-            if constexpr (rounds) round_tile(c + j, c_row, sums, kTileCols, M, cols, bias ? bias + j : nullptr);
         });
         return;
     }
@@ -210,6 +221,8 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
         std::clamp<int64_t>(chunk_bytes / (deepest * bytes) / strip_rows * strip_rows, strip_rows, most_chunk_rows);
     const int64_t chunks = (M + most_rows - 1) / most_rows;
     const int64_t chunk_rows = (strips + chunks - 1) / chunks * strip_rows;
+    const int64_t rows_at_once = tiles ? strip_rows : kStripsAtOnce * kTileRows;
+    const int64_t packed_strips = (M + rows_at_once - 1) / rows_at_once;
     const int64_t b_size = num_panels(packed_cols) * kTileCols * packed_depth(deepest);
     const int64_t a_rows = strips * strip_rows;
     // Tiles have A in blocks of kBlockK: rows that lie farther apart would share few places in the L1 cache.
@@ -228,15 +241,15 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
         for (int64_t deep0 = 0; deep0 < K; deep0 += most_deep) {
             const int64_t deep = std::min(most_deep, K - deep0), packed = packed_depth(deep);
             const bool first = deep0 == 0, last = deep0 + deep == K;
-            parallel_for(cpu, panels + (pack_a ? strips : 0), [=](int64_t item) {
-                const int64_t i = (item - panels) * strip_rows, rows = std::min(strip_rows, M - i);
+            parallel_for(cpu, panels + (pack_a ? packed_strips : 0), [=](int64_t item) {
+                const int64_t i = (item - panels) * rows_at_once, rows = std::min(rows_at_once, M - i);
                 if (item < panels) {
                     const int64_t j = item * kTileCols;
                     float* to = packed_b + j * packed;
                     pack_panel<kTileCols>(to, b.at(deep0, j0 + j), deep, std::min<int64_t>(kTileCols, all_cols - j));
                     std::fill(to + packed_size<T>(deep, 1), to + kTileCols * packed, 0.f);
-                } else if (!tiles) {  // strip (deep, kTileRows): A's rows are the columns of a panel
-                    pack_panel<kTileRows>(packed_a + i * packed, a.at(i, deep0).transposed(), deep, rows);
+                } else if (!tiles) {
+                    pack_strips(packed_a + i * packed, a.at(i, deep0), rows, deep);
                 } else if constexpr (std::is_same_v<T, bf16>) {
                     for (int64_t k0 = 0; k0 < deep; k0 += kBlockK)
                         pack_tile_rows(tile_row(i, k0), a.at(i, deep0 + k0), rows, std::min(kBlockK, deep - k0));

@@ -109,6 +109,26 @@ void pack_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
                 k < K && j < cols ? from.data[k * from.row + j * from.col] : T{};
 }
 
+// A transposed left factor is packed so many rows at a time: of a strip alone, a few values of each of its columns, every
+// cache line would be fetched again for the next one.
+inline constexpr int kStripsAtOnce = 48 / kTileRows;
+
+// to (strips, K / kPair, kTileRows)  <-  the transpose of a (rows, K), zeros beyond K and rows; a strip is kTileRows rows
+template <class T>
+void pack_strips(float* to, Strided<T> a, int64_t rows, int64_t K) {
+    constexpr int64_t pair = kPair<T>;
+    const int64_t strip = (K + pair - 1) / pair * kTileRows;
+    if (a.row == 1 && rows == kStripsAtOnce * kTileRows && K % pair == 0) {
+        for (int64_t k = 0; k < K; k += pair, to += kTileRows)
+#pragma GCC unroll 16
+            for (int s = 0; s < kStripsAtOnce; s++)
+                pack_row<kTileRows>(to + s * strip, a.data + k * a.col + s * kTileRows, a.col);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i += kTileRows, to += strip)
+        pack_panel<kTileRows>(to, a.at(i, 0).transposed(), K, std::min<int64_t>(kTileRows, rows - i));
+}
+
 // to (panels, K / kPair, kTileCols)  <-  from (K, N)
 template <class T>
 void pack_panels(float* to, Strided<T> from, int64_t K, int64_t N) {

@@ -93,8 +93,8 @@ void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool turned_a, b
 }
 }  // namespace
 
-// Around tiles of 12 rows and 32 columns, blocks of 256 terms, blocks of 8 x 16 and strips of 48 rows that are packed at
-// once, and pairs.
+// Around tiles of 12 rows and 32 columns, blocks of 256 terms, blocks of 8 x 16 and strips of 48 rows that are packed
+// at once, and pairs.
 TEST_CASE("products of bf16 are one chain on every processor", "[gemm]") {
     const UsedTiles none(nullptr);
     const bool turned_a = GENERATE(false, true), turned_b = GENERATE(false, true);

@@ -57,15 +57,39 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
     }
 }
 
-// One tile: c (rows, cols) (=, +=) a (rows, K) panel (K, kTileCols) [+ bias]. `rows` is a constant so that the sums
-// stay in registers.
-template <int rows, class T>
-void multiply_tile(float* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K,
-                   const float* bias, Write write) {
-    // What the sums are added to comes from memory while k runs.
-    constexpr int kLineFloats = 16;
+// What a product is added to before it is stored: data null, nothing.
+struct Sums {
+    const float* data = nullptr;
+    int64_t row = 0;
+
+    Sums at(int64_t i, int64_t j) const { return {data ? data + i * row + j : nullptr, row}; }
+};
+
+ANVIL_INLINE FloatRegister load_register(const float* p) {
+    FloatRegister x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+}
+ANVIL_INLINE FloatRegister load_register(const bf16* p) {
+    HalfRegister halves;
+    std::memcpy(&halves, p, sizeof halves);
+    return widened(halves);
+}
+ANVIL_INLINE void store_register(float* p, FloatRegister x) { std::memcpy(p, &x, sizeof x); }
+ANVIL_INLINE void store_register(bf16* p, FloatRegister x) {
+    const HalfRegister halves = narrowed(x);
+    std::memcpy(p, &halves, sizeof halves);
+}
+
+// One tile: c (rows, cols)  =  a (rows, K) panel (K, kTileCols) [+ before] [+ bias]. `rows` is a constant so that the
+// sums stay in registers.
+template <int rows, class Out, class T>
+void multiply_tile(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K, Sums before,
+                   const Out* bias) {
+    // What is written, and for float what it is added to, comes from memory while k runs.
+    constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
     for (int i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j += kLineFloats) __builtin_prefetch(c + i * c_row + j, 1);
+        for (int64_t j = 0; j < cols; j += kLine) __builtin_prefetch(c + i * c_row + j, 1);
     FloatRegister sum[rows][kTileRegisters] = {};
     // Three rows to a pointer: what the processor adds to an address by itself, else they would not fit in its
     // registers.
@@ -77,7 +101,7 @@ void multiply_tile(float* c, int64_t c_row, int64_t cols, Strided<T> a, const fl
     for (int64_t k = 0; k < K; k += kPair<T>, panel += kTileCols) {
         FloatRegister b[kTileRegisters];
 #pragma GCC unroll 4
-        for (int r = 0; r < kTileRegisters; r++) std::memcpy(&b[r], panel + r * kRegisterLanes, sizeof b[r]);
+        for (int r = 0; r < kTileRegisters; r++) b[r] = load_register(panel + r * kRegisterLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             const FloatRegister a_ik = spread(a_k[i / 3] + i % 3 * a.row);
@@ -87,42 +111,57 @@ void multiply_tile(float* c, int64_t c_row, int64_t cols, Strided<T> a, const fl
 #pragma GCC unroll 4
         for (int g = 0; g < groups; g++) a_k[g] += step;
     }
-    // A tile at the right edge is finished in a copy of full width.
-    float edge[rows][kTileCols], edge_bias[kTileCols] = {};
+    // A tile at the right edge is finished in copies of full width.
+    Out edge[rows][kTileCols], edge_bias[kTileCols] = {};
+    float edge_before[rows][kTileCols];
     const bool whole = cols == kTileCols;
     if (!whole) {
-        for (int i = 0; i < rows; i++) std::memcpy(edge[i], c + i * c_row, size_t(cols) * sizeof(float));
-        if (bias) bias = static_cast<const float*>(std::memcpy(edge_bias, bias, size_t(cols) * sizeof(float)));
+        if (bias) bias = static_cast<const Out*>(std::memcpy(edge_bias, bias, size_t(cols) * sizeof(Out)));
+        if (before.data) {
+            for (int i = 0; i < rows; i++)
+                std::memcpy(edge_before[i], before.data + i * before.row, size_t(cols) * sizeof(float));
+            before = {edge_before[0], kTileCols};
+        }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kTileRegisters; r++) {
-        FloatRegister offset{};
-        if (bias) std::memcpy(&offset, bias + r * kRegisterLanes, sizeof offset);
+        const int at = r * kRegisterLanes;
+        // Zeros are added, too, where there is no bias in bf16: they make a -0 a 0.
+        const FloatRegister offset = bias ? load_register(bias + at) : FloatRegister{};
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            float* out = (whole ? c + i * c_row : edge[i]) + r * kRegisterLanes;
-            if (bias) sum[i][r] += offset;
-            if (write == Write::add) {
-                FloatRegister old;
-                std::memcpy(&old, out, sizeof old);
-                sum[i][r] += old;
-            }
-            std::memcpy(out, &sum[i][r], sizeof sum[i][r]);
+            if constexpr (std::is_same_v<Out, float>)
+                if (bias) sum[i][r] += offset;
+            if (before.data) sum[i][r] += load_register(before.data + i * before.row + at);
+            if constexpr (!std::is_same_v<Out, float>) sum[i][r] += offset;
+            store_register((whole ? c + i * c_row : edge[i]) + at, sum[i][r]);
         }
     }
     if (!whole)
-        for (int i = 0; i < rows; i++) std::memcpy(c + i * c_row, edge[i], size_t(cols) * sizeof(float));
+        for (int i = 0; i < rows; i++) std::memcpy(c + i * c_row, edge[i], size_t(cols) * sizeof(Out));
 }
 
-template <int rows, class T>
-ANVIL_INLINE void multiply_rows(int64_t M, float* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel,
-                                int64_t K, const float* bias, Write write) {
+template <int rows, class Out, class T>
+ANVIL_INLINE void multiply_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel,
+                                int64_t K, Sums before, const Out* bias) {
     if constexpr (rows > 0) {
         if (M == rows)
-            multiply_tile<rows>(c, c_row, cols, a, panel, K, bias, write);
+            multiply_tile<rows>(c, c_row, cols, a, panel, K, before, bias);
         else
-            multiply_rows<rows - 1>(M, c, c_row, cols, a, panel, K, bias, write);
+            multiply_rows<rows - 1>(M, c, c_row, cols, a, panel, K, before, bias);
     }
+}
+
+// c (M, N)  =  a (M, K) times packed panels [+ before] [+ bias], by the calling thread, rounded once; K <= kBlockK
+template <class Out, class T>
+void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a,
+                                  const float* panels, Sums before, const Out* bias) {
+    const int64_t panel = packed_size<T>(K, 1);
+    for (int64_t j = 0; j < N; j += kTileCols, panels += panel)
+        for (int64_t i = 0; i < M; i += kTileRows)
+            multiply_rows<kTileRows>(std::min<int64_t>(kTileRows, M - i), c + i * c_row + j, c_row,
+                                     std::min<int64_t>(kTileCols, N - j), a.at(i, 0), panels, K, before.at(i, j),
+                                     bias ? bias + j : nullptr);
 }
 
 // c (M, N) (=, +=) a (M, K) times packed panels, by the calling thread; K <= kBlockK, and no bias in tiles
@@ -131,12 +170,7 @@ void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                      const float* bias, Write write, TileProduct in_tiles = tile_product_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
         if (in_tiles) return in_tiles(c, c_row, M, N, K, a, panels, write);
-    const int64_t panel = packed_size<T>(K, 1);
-    for (int64_t j = 0; j < N; j += kTileCols, panels += panel)
-        for (int64_t i = 0; i < M; i += kTileRows)
-            multiply_rows<kTileRows>(std::min<int64_t>(kTileRows, M - i), c + i * c_row + j, c_row,
-                                     std::min<int64_t>(kTileCols, N - j), a.at(i, 0), panels, K,
-                                     bias ? bias + j : nullptr, write);
+    multiply_panels_in_registers(c, c_row, M, N, K, a, panels, write == Write::add ? Sums{c, c_row} : Sums{}, bias);
 }
 
 // Rows of one panel's width:   c (rows, cols)  =  sums (rows, cols) + bias, each rounded once
@@ -182,6 +216,20 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
             return none;
     };
 
+    // A block of K of some rows and a panel, whose first column is j. The last one rounds, but for tiles: round_tile
+    // does.
+    const auto multiply_block = [=](float* sums, int64_t sums_row, [[maybe_unused]] Out* to, int64_t rows, int64_t j,
+                                    int64_t cols, int64_t depth, Strided<T> a_block, const float* panel, bool is_first,
+                                    [[maybe_unused]] bool is_last) {
+        if constexpr (rounds)
+            if (is_last && !tiles)
+                return multiply_panels_in_registers(to, c_row, rows, cols, depth, a_block, panel,
+                                                    is_first ? Sums{} : Sums{sums, sums_row},
+                                                    bias ? bias + j : nullptr);
+        multiply_panels(sums, sums_row, rows, cols, depth, a_block, panel, is_first ? offset(j) : nullptr,
+                        is_first ? write : Write::add, tiles);
+    };
+
     // Of few rows the product is soon made, and packing is much of the work. A thread uses a panel as soon as it has
     // packed a block of it, which is then still in L1, while A comes from L2 or L3 each time.
     constexpr int64_t kFewRows = 64 * kTileRows, kFewBytes = 4 << 20;
@@ -189,26 +237,17 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     if ((few || M <= kTileRows) && a.col == 1 && (tiles || !pack_a)) {
         parallel_for(cpu, num_panels(N), [=, &cpu](int64_t item) {
             const int64_t j = item * kTileCols, cols = std::min<int64_t>(kTileCols, N - j);
-            // Sums of one block of K are rounded while they are in L1.
-            const int64_t most_rows = rounds && K <= kBlockK ? std::min(M, kMostRowsInRegisters) : M;
-            float *panel = cpu.own(packed_size<T>(kBlockK, 1) + most_rows * kTileCols),
-                  *sums = panel + packed_size<T>(kBlockK, 1);
-            for (int64_t i = 0; i < M; i += most_rows) {
-                const int64_t rows = std::min(most_rows, M - i);
-                for (int64_t k0 = 0; k0 < K; k0 += kBlockK) {
-                    const int64_t depth = std::min(kBlockK, K - k0);
-                    const Write block_write = k0 == 0 ? write : Write::add;
-                    if (i == 0) pack_panel<kTileCols>(panel, b.at(k0, j), depth, cols);
-                    if constexpr (rounds)
-                        multiply_panels(sums, kTileCols, rows, cols, depth, a.at(i, k0), panel, nullptr, block_write,
-                                        tiles);
-                    else
-                        multiply_panels(c + i * c_row + j, c_row, rows, cols, depth, a.at(i, k0), panel,
-                                        k0 == 0 ? offset(j) : nullptr, block_write, tiles);
-                }
-                if constexpr (rounds)
-                    round_tile(c + i * c_row + j, c_row, sums, kTileCols, rows, cols, bias ? bias + j : nullptr);
+            float* panel = cpu.own(packed_size<T>(kBlockK, 1) + (rounds ? M * kTileCols : 0));
+            float* sums = panel + packed_size<T>(kBlockK, 1);
+            int64_t sums_row = kTileCols;
+            if constexpr (!rounds) sums = c + j, sums_row = c_row;
+            for (int64_t k0 = 0; k0 < K; k0 += kBlockK) {
+                const int64_t depth = std::min(kBlockK, K - k0);
+                pack_panel<kTileCols>(panel, b.at(k0, j), depth, cols);
+                multiply_block(sums, sums_row, c + j, M, j, cols, depth, a.at(0, k0), panel, k0 == 0, k0 + depth == K);
             }
+            if constexpr (rounds)
+                if (tiles) round_tile(c + j, c_row, sums, sums_row, M, cols, bias ? bias + j : nullptr);
         });
         return;
     }
@@ -267,20 +306,20 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
                     sums = kept_sums + begin * packed_cols + j, sums_row = packed_cols;
                 for (int64_t k0 = 0; k0 < deep; k0 += kBlockK) {
                     const int64_t depth = std::min(kBlockK, packed * kPair<T> - k0);
-                    const bool fresh = first && k0 == 0;
+                    const bool ends = last && k0 + kBlockK >= packed * kPair<T>;
                     const int64_t at_once = tiles ? kStripRows : kTileRows;
                     for (int64_t i = begin; i < end; i += at_once) {
                         const T* strip = reinterpret_cast<const T*>(packed_a + i * packed) + k0 * kTileRows;
                         const Strided<T> rows = !pack_a ? a.at(i, deep0 + k0)
                                                 : tiles ? Strided<T>{tile_row(i, k0), kBlockK, 1}
                                                         : Strided<T>{strip, kPair<T>, kTileRows};
-                        multiply_panels(sums + (i - begin) * sums_row, sums_row, std::min(at_once, end - i), cols,
-                                        depth, rows, packed_b + j * packed + k0 / kPair<T> * kTileCols,
-                                        fresh ? offset(j0 + j) : nullptr, fresh ? write : Write::add, tiles);
+                        multiply_block(sums + (i - begin) * sums_row, sums_row, c + i * c_row + j0 + j,
+                                       std::min(at_once, end - i), j0 + j, cols, depth, rows,
+                                       packed_b + j * packed + k0 / kPair<T> * kTileCols, first && k0 == 0, ends);
                     }
                 }
                 if constexpr (rounds)
-                    if (last)
+                    if (last && tiles)
                         round_tile(c + begin * c_row + j0 + j, c_row, sums, sums_row, end - begin, cols,
                                    bias ? bias + j0 + j : nullptr);
             });

@@ -109,11 +109,12 @@ void pack_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
                 k < K && j < cols ? from.data[k * from.row + j * from.col] : T{};
 }
 
-// A transposed left factor is packed so many rows at a time: of a strip alone, a few values of each of its columns, every
-// cache line would be fetched again for the next one.
+// A transposed left factor is packed so many rows at a time: of a strip alone, a few values of each of its columns,
+// every cache line would be fetched again for the next one.
 inline constexpr int kStripsAtOnce = 48 / kTileRows;
 
-// to (strips, K / kPair, kTileRows)  <-  the transpose of a (rows, K), zeros beyond K and rows; a strip is kTileRows rows
+// to (strips, K / kPair, kTileRows)  <-  the transpose of a (rows, K), zeros beyond K and rows; a strip is kTileRows
+// rows
 template <class T>
 void pack_strips(float* to, Strided<T> a, int64_t rows, int64_t K) {
     constexpr int64_t pair = kPair<T>;

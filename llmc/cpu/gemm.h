@@ -58,11 +58,11 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
 }
 
 // What a product is added to before it is stored: data null, nothing.
-struct Sums {
+struct Addend {
     const float* data = nullptr;
     int64_t row = 0;
 
-    Sums at(int64_t i, int64_t j) const { return {data ? data + i * row + j : nullptr, row}; }
+    Addend at(int64_t i, int64_t j) const { return {data ? data + i * row + j : nullptr, row}; }
 };
 
 ANVIL_INLINE FloatRegister load_register(const float* p) {
@@ -84,7 +84,7 @@ ANVIL_INLINE void store_register(bf16* p, FloatRegister x) {
 // One tile: c (rows, cols)  =  a (rows, K) panel (K, kTileCols) [+ before] [+ bias]. `rows` is a constant so that the
 // sums stay in registers.
 template <int rows, class Out, class T>
-void multiply_tile(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K, Sums before,
+void multiply_tile(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K, Addend before,
                    const Out* bias) {
     // What is written, and for float what it is added to, comes from memory while k runs.
     constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
@@ -143,7 +143,7 @@ void multiply_tile(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const floa
 
 template <int rows, class Out, class T>
 ANVIL_INLINE void multiply_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel,
-                                int64_t K, Sums before, const Out* bias) {
+                                int64_t K, Addend before, const Out* bias) {
     if constexpr (rows > 0) {
         if (M == rows)
             multiply_tile<rows>(c, c_row, cols, a, panel, K, before, bias);
@@ -155,7 +155,7 @@ ANVIL_INLINE void multiply_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, 
 // c (M, N)  =  a (M, K) times packed panels [+ before] [+ bias], by the calling thread, rounded once; K <= kBlockK
 template <class Out, class T>
 void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a,
-                                  const float* panels, Sums before, const Out* bias) {
+                                  const float* panels, Addend before, const Out* bias) {
     const int64_t panel = packed_size<T>(K, 1);
     for (int64_t j = 0; j < N; j += kTileCols, panels += panel)
         for (int64_t i = 0; i < M; i += kTileRows)
@@ -170,7 +170,7 @@ void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, S
                      const float* bias, Write write, TileProduct in_tiles = tile_product_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
         if (in_tiles) return in_tiles(c, c_row, M, N, K, a, panels, write);
-    multiply_panels_in_registers(c, c_row, M, N, K, a, panels, write == Write::add ? Sums{c, c_row} : Sums{}, bias);
+    multiply_panels_in_registers(c, c_row, M, N, K, a, panels, write == Write::add ? Addend{c, c_row} : Addend{}, bias);
 }
 
 // Rows of one panel's width:   c (rows, cols)  =  sums (rows, cols) + bias, each rounded once
@@ -224,7 +224,7 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
         if constexpr (rounds)
             if (is_last && !tiles)
                 return multiply_panels_in_registers(to, c_row, rows, cols, depth, a_block, panel,
-                                                    is_first ? Sums{} : Sums{sums, sums_row},
+                                                    is_first ? Addend{} : Addend{sums, sums_row},
                                                     bias ? bias + j : nullptr);
         multiply_panels(sums, sums_row, rows, cols, depth, a_block, panel, is_first ? offset(j) : nullptr,
                         is_first ? write : Write::add, tiles);

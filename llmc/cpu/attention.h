@@ -118,13 +118,15 @@ void multiply_strips(float* c, int64_t M, int64_t N, int64_t K, Strided<E> a, co
 }
 
 // scores (rows, kKeys) = a (rows, HS) times turned keys or values s0, s0 + 1, ..., as far as each strip of rows sees
-// them
+// them and on to the end of the panel: whole tiles are written without copies
 template <class E>
 void score_tile(float* scores, const SeenKeys& seen, int64_t s0, int64_t HS, Strided<E> a, const float* turned) {
     const int64_t strip = rows_of_strip<E>();
     for (int64_t i = 0; i < seen.rows; i += strip) {
-        const int64_t n = std::min(strip, seen.rows - i), cols = seen.end(i + n - 1, s0);
-        if (cols > 0) multiply_panels(scores + i * kKeys, kKeys, n, cols, HS, a.at(i, 0), turned, nullptr, Write::set);
+        const int64_t n = std::min(strip, seen.rows - i), panels = num_panels(seen.end(i + n - 1, s0));
+        if (panels > 0)
+            multiply_panels(scores + i * kKeys, kKeys, n, panels * kTileCols, HS, a.at(i, 0), turned, nullptr,
+                            Write::set);
     }
 }
 
@@ -155,7 +157,7 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
             E* row = weights + (r0 + i) * kKeys;
             int64_t s = 0;
             for (; s < lanes_of(seen); s += kLanes) {
-                F32x16 weight = exp(fma(load(scores + (r0 + i) * kKeys + s), broadcast(scale), minus_now));
+                F32x16 weight = exp(fma(load(scores + (r0 + i) * kKeys + s), scale, minus_now));
                 weight = select_lanes(weight, uint16_t(seen >> s), 0);
                 of_row[i] += weight;
                 store(row + s, weight);
@@ -300,8 +302,7 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
                                 const auto seen_only = [&](F32x16 x) {
                                     return select_lanes(x, uint16_t(columns[i] >> s), 0);
                                 };
-                                weights[i] =
-                                    seen_only(exp(fma(load(scores + at), broadcast(scale), broadcast(minus_lse[r]))));
+                                weights[i] = seen_only(exp(fma(load(scores + at), scale, broadcast(minus_lse[r]))));
                                 d_scores[i] = seen_only(weights[i] * (load(dp + at) - D[r]) * scale);
                                 if (ds != ds_turned) store(ds + at, d_scores[i]);
                             }

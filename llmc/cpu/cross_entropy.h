@@ -29,7 +29,8 @@ ANVIL_INLINE double sum_in_blocks(int64_t V, Term&& term) {
     double sum = 0;
     for (int64_t begin = 0; begin < V; begin += kBlock) {
         F32x16 block = zeros();
-        for_lanes(std::min(kBlock, V - begin), [&](int64_t v, auto width) { block += term(begin + v, width); });
+        for_many_lanes(std::min(kBlock, V - begin),
+                       [&](int64_t v, auto width) { block = add_vectors(block, term(begin + v, width)); });
         sum += double(sum_lanes(block));
     }
     return sum;
@@ -45,12 +46,9 @@ float row_max(const T* row, int64_t V) {
 
 // Lanes beyond the row read as -infinity, whose exponential is 0.
 template <class T, class Width>
-ANVIL_INLINE F32x16 exp_shifted(const T* logits, Width width, float shift) {
+ANVIL_INLINE auto exp_shifted(const T* logits, Width width, float shift) {
     return exp(load(logits, width, -std::numeric_limits<float>::infinity()) - shift);
 }
-
-// The smaller one; a NaN in either comes out.
-ANVIL_INLINE F32x16 at_most(F32x16 x, float limit) { return zeros() - max(zeros() - x, broadcast(-limit)); }
 
 // The capped logits, in place too, and their slope unless it is null
 template <class T>
@@ -58,15 +56,15 @@ void cap_row(float* capped, float* slope, const T* logits, int64_t V, Softcap ca
     constexpr float kLargest = std::numeric_limits<float>::max();
     const float c = cap.limit, far = c * kSoftcapFar;
     if (cap.kind == Softcap::Kind::tanh)
-        for_lanes(V, [=](int64_t v, auto width) {
-            const F32x16 e = exp(load(logits + v, width) * (2 / c)), rest = broadcast(1) / (e + 1);
-            store(capped + v, fma(rest, broadcast(-2 * c), broadcast(c)), width);
+        for_many_lanes(V, [=](int64_t v, auto width) {
+            const auto e = exp(load(logits + v, width) * (2 / c)), rest = 1 / (e + 1);
+            store(capped + v, fma(rest, -2 * c, c), width);
             if (slope) store(slope + v, at_most(e, kLargest) * rest * rest * 4, width);  // an infinite e: 0, not NaN
         });
     else
         for_lanes(V, [=](int64_t v, auto width) {
             const F32x16 x = at_most(max(load(logits + v, width), broadcast(-far)), far), y = x * (1 / c);
-            const F32x16 r = broadcast(1) / sqrt(fma(y, y, broadcast(1)));
+            const F32x16 r = 1 / sqrt(fma(y, y, 1));
             store(capped + v, x * r, width);
             if (slope) store(slope + v, r * r * r, width);
         });
@@ -78,7 +76,7 @@ template <class T>
 float row_loss(double* sum, float* powers, const T* row, int64_t V, int32_t target) {
     const float largest = row_max(row, V), target_logit = to_float(row[target]);
     *sum = sum_in_blocks(V, [&](int64_t v, auto width) {
-        const F32x16 e = exp_shifted(row + v, width, largest);
+        const auto e = exp_shifted(row + v, width, largest);
         if (powers) store(powers + v, e, width);
         return e;
     });

@@ -18,16 +18,17 @@ inline constexpr float kGeluCube = 0.044715f;
 inline constexpr int64_t kGeluChunk = 4096;  // elements: large enough to hide the loop, small enough to stay in L1
 
 // e^-2u: sigmoid(2u) = 1 / (1 + e^-2u)
-ANVIL_INLINE F32x16 gelu_exp(F32x16 x) {
-    return exp(x * fma(x * x, broadcast(kGeluCube), broadcast(1)) * kGeluMinus2Scale);
+template <int n>
+ANVIL_INLINE F32<n> gelu_exp(F32<n> x) {
+    return exp(x * fma(x * x, kGeluCube, 1) * kGeluMinus2Scale);
 }
 
 template <class T>
 void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
-        for_lanes(end - begin, [=](int64_t i, auto width) {
-            const F32x16 x = load(inp + begin + i, width);
-            store(out + begin + i, x * (broadcast(1) / (gelu_exp(x) + 1)), width);
+        for_many_lanes(end - begin, [=](int64_t i, auto width) {
+            const auto x = load(inp + begin + i, width);
+            store(out + begin + i, x * (1 / (gelu_exp(x) + 1)), width);
         });
     });
 }
@@ -39,11 +40,11 @@ template <class T>
 void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
-        for_lanes(end - begin, [=](int64_t i, auto width) {
-            const F32x16 x = load(inp + begin + i, width), e = gelu_exp(x), s = broadcast(1) / (e + 1);
-            const F32x16 rest = (zeros() - max(zeros() - e, broadcast(-kLargest))) * s;
-            const F32x16 slope = fma(x * x, broadcast(3 * kGeluCube), broadcast(1)) * -kGeluMinus2Scale;
-            const F32x16 derivative = fma(x * (s * rest), slope, s);
+        for_many_lanes(end - begin, [=](int64_t i, auto width) {
+            const auto x = load(inp + begin + i, width), e = gelu_exp(x), s = 1 / (e + 1);
+            const auto rest = at_most(e, kLargest) * s;
+            const auto slope = fma(x * x, 3 * kGeluCube, 1) * -kGeluMinus2Scale;
+            const auto derivative = fma(x * (s * rest), slope, s);
             store(dinp + begin + i, load(dout + begin + i, width) * derivative, width);
         });
     });

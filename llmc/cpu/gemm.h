@@ -33,13 +33,12 @@ Where the processor has tiles for bf16, they multiply, with an order of sums of 
 
 inline namespace ANVIL_CPU_LEVEL {
 
-// What every lane is multiplied by: one element, or a pair of them. As integers, because 0 + x is an addition of
-// floats.
+// What every lane is multiplied by: one element, or a pair of them.
 template <class T>
 ANVIL_INLINE FloatRegister spread(const T* a) {
     uint32_t bits;
     std::memcpy(&bits, a, sizeof bits);
-    return FloatRegister(UintRegister{} + bits);
+    return broadcast_bits(bits);
 }
 
 template <class T>

@@ -4,9 +4,13 @@ Sixteen floats at a time, on every machine: one AVX-512 register, two AVX ones, 
 A sum along a row always has sixteen partial sums, combined in one fixed tree, and multiply-adds are always fused, so an
 op gives the same bits on all of them. Loads and stores take a width, 16 (`kFull`) or what is left at the end of a row.
 
+Several times sixteen (F32<n>) are n vectors between which nothing goes on: where one vector's operations wait for each
+other, as in a polynomial, n chains of them keep the processor busy. for_many_lanes() makes loops of them.
+
 bf16 is a type of memory only: loading widens it, which is exact, and storing rounds as to_bf16 does.
 */
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -22,7 +26,9 @@ bf16 is a type of memory only: loading widens it, which is exact, and storing ro
 inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr int kLanes = 16;
-using Full = std::integral_constant<int, kLanes>;
+template <int n>
+using Vectors = std::integral_constant<int, n * kLanes>;  // a width
+using Full = Vectors<1>;
 inline constexpr Full kFull{};
 
 #if defined(__AVX512F__)
@@ -39,12 +45,14 @@ typedef int32_t IntRegister __attribute__((vector_size(4 * kRegisterLanes)));
 typedef uint32_t UintRegister __attribute__((vector_size(4 * kRegisterLanes)));
 typedef uint16_t HalfRegister __attribute__((vector_size(2 * kRegisterLanes)));
 
-struct F32x16 {
-    FloatRegister part[kRegisters];
+template <int n>
+struct F32 {
+    FloatRegister part[n * kRegisters];
 };
+using F32x16 = F32<1>;
 
 #define ANVIL_INLINE inline __attribute__((always_inline))
-#define ANVIL_EACH_PART _Pragma("GCC unroll 4") for (int i = 0; i < kRegisters; i++)
+#define ANVIL_EACH_PART _Pragma("GCC unroll 16") for (int i = 0; i < n * kRegisters; i++)
 
 ANVIL_INLINE FloatRegister fused(FloatRegister a, FloatRegister b, FloatRegister c) {
 #if defined(__AVX512F__)
@@ -72,9 +80,13 @@ ANVIL_INLINE FloatRegister root(FloatRegister a) {
 #endif
 }
 
-ANVIL_INLINE F32x16 broadcast(float x) {
-    F32x16 out;
-    ANVIL_EACH_PART out.part[i] = FloatRegister{} + x;
+// As integers, because 0 + x would be an addition of floats.
+ANVIL_INLINE FloatRegister broadcast_bits(uint32_t bits) { return FloatRegister(UintRegister{} + bits); }
+
+template <int n = 1>
+ANVIL_INLINE F32<n> broadcast(float x) {
+    F32<n> out;
+    ANVIL_EACH_PART out.part[i] = broadcast_bits(std::bit_cast<uint32_t>(x));
     return out;
 }
 ANVIL_INLINE F32x16 zeros() { return F32x16{}; }
@@ -88,35 +100,42 @@ ANVIL_INLINE __m256i first_lanes(int n) {
 }
 #endif
 
-ANVIL_INLINE F32x16 load(const float* p, Full = kFull) {
-    F32x16 out;
-    std::memcpy(&out, p, sizeof out);
+// Register by register: of a copy of several g++ 12 makes one through the stack.
+template <int lanes>
+ANVIL_INLINE F32<lanes / kLanes> load(const float* p, std::integral_constant<int, lanes>) {
+    constexpr int n = lanes / kLanes;
+    F32<n> out;
+    ANVIL_EACH_PART std::memcpy(&out.part[i], p + i * kRegisterLanes, sizeof(FloatRegister));
     return out;
 }
-// The first n lanes from memory, the others `rest`. What lies behind them is not touched.
-ANVIL_INLINE F32x16 load(const float* p, int n, float rest = 0) {
+ANVIL_INLINE F32x16 load(const float* p) { return load(p, kFull); }
+// The first `width` lanes from memory, the others `rest`. What lies behind them is not touched.
+ANVIL_INLINE F32x16 load(const float* p, int width, float rest = 0) {
     F32x16 out = broadcast(rest);
 #if defined(__AVX512F__)
-    out.part[0] = _mm512_mask_loadu_ps(out.part[0], first_lanes(n), p);
+    out.part[0] = _mm512_mask_loadu_ps(out.part[0], first_lanes(width), p);
 #elif defined(__AVX2__)
-    ANVIL_EACH_PART {
-        const __m256i mask = first_lanes(n - 8 * i);
+    for (int i = 0; i < kRegisters; i++) {
+        const __m256i mask = first_lanes(width - 8 * i);
         out.part[i] = _mm256_blendv_ps(out.part[i], _mm256_maskload_ps(p + 8 * i, mask), _mm256_castsi256_ps(mask));
     }
 #else
-    std::memcpy(&out, p, size_t(n) * sizeof(float));
+    std::memcpy(&out, p, size_t(width) * sizeof(float));
 #endif
     return out;
 }
-ANVIL_INLINE F32x16 load(const float* p, Full, float) { return load(p); }
-ANVIL_INLINE void store(float* p, F32x16 x, Full = kFull) { std::memcpy(p, &x, sizeof x); }
-ANVIL_INLINE void store(float* p, F32x16 x, int n) {
+template <int n>
+ANVIL_INLINE void store(float* p, F32<n> x, Vectors<n>) {
+    ANVIL_EACH_PART std::memcpy(p + i * kRegisterLanes, &x.part[i], sizeof(FloatRegister));
+}
+ANVIL_INLINE void store(float* p, F32x16 x) { store(p, x, kFull); }
+ANVIL_INLINE void store(float* p, F32x16 x, int width) {
 #if defined(__AVX512F__)
-    _mm512_mask_storeu_ps(p, first_lanes(n), x.part[0]);
+    _mm512_mask_storeu_ps(p, first_lanes(width), x.part[0]);
 #elif defined(__AVX2__)
-    ANVIL_EACH_PART _mm256_maskstore_ps(p + 8 * i, first_lanes(n - 8 * i), x.part[i]);
+    for (int i = 0; i < kRegisters; i++) _mm256_maskstore_ps(p + 8 * i, first_lanes(width - 8 * i), x.part[i]);
 #else
-    std::memcpy(p, &x, size_t(n) * sizeof(float));
+    std::memcpy(p, &x, size_t(width) * sizeof(float));
 #endif
 }
 
@@ -124,6 +143,8 @@ ANVIL_INLINE FloatRegister widened(HalfRegister halves) {
 #if defined(__AVX512F__)  // g++ 12 makes five instructions of the other form
     const __m512i bits = _mm512_maskz_cvtepu16_epi32(0xFFFF, __m256i(halves));
     return FloatRegister(_mm512_maskz_slli_epi32(0xFFFF, bits, 16));
+#elif defined(__AVX2__)
+    return FloatRegister(_mm256_slli_epi32(_mm256_cvtepu16_epi32(__m128i(halves)), 16));
 #else
     return FloatRegister(__builtin_convertvector(halves, UintRegister) << 16);
 #endif
@@ -136,11 +157,19 @@ ANVIL_INLINE HalfRegister narrowed(FloatRegister x) {
 #endif
     const UintRegister bits = UintRegister(x);
     const UintRegister nearest = bits + 0x7FFFu + (bits >> 16 & 1u), quiet = bits | 0x400000u;
-    return __builtin_convertvector((x != x ? quiet : nearest) >> 16, HalfRegister);
+    const UintRegister high = (x != x ? quiet : nearest) >> 16;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    const __m256i packed = _mm256_packus_epi32(__m256i(high), __m256i(high));  // each half of it twice
+    return HalfRegister(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0b1000)));
+#else
+    return __builtin_convertvector(high, HalfRegister);
+#endif
 }
 
-ANVIL_INLINE F32x16 load(const bf16* p, Full = kFull) {
-    F32x16 out;
+template <int lanes>
+ANVIL_INLINE F32<lanes / kLanes> load(const bf16* p, std::integral_constant<int, lanes>) {
+    constexpr int n = lanes / kLanes;
+    F32<n> out;
     ANVIL_EACH_PART {
         HalfRegister halves;
         std::memcpy(&halves, p + i * kRegisterLanes, sizeof halves);
@@ -148,37 +177,44 @@ ANVIL_INLINE F32x16 load(const bf16* p, Full = kFull) {
     }
     return out;
 }
-ANVIL_INLINE F32x16 load(const bf16* p, int n, float rest = 0) {
+ANVIL_INLINE F32x16 load(const bf16* p) { return load(p, kFull); }
+ANVIL_INLINE F32x16 load(const bf16* p, int width, float rest = 0) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-    const HalfRegister halves = HalfRegister(_mm256_maskz_loadu_epi16(first_lanes(n), p));
-    return {_mm512_mask_mov_ps(broadcast(rest).part[0], first_lanes(n), widened(halves))};
+    const HalfRegister halves = HalfRegister(_mm256_maskz_loadu_epi16(first_lanes(width), p));
+    return {_mm512_mask_mov_ps(broadcast(rest).part[0], first_lanes(width), widened(halves))};
 #else
     float lanes[kLanes];
-    for (int i = 0; i < kLanes; i++) lanes[i] = i < n ? to_float(p[i]) : rest;
+    for (int i = 0; i < kLanes; i++) lanes[i] = i < width ? to_float(p[i]) : rest;
     return load(lanes);
 #endif
 }
-ANVIL_INLINE F32x16 load(const bf16* p, Full, float) { return load(p); }
-ANVIL_INLINE void store(bf16* p, F32x16 x, Full = kFull) {
+template <class T, int lanes>
+ANVIL_INLINE F32<lanes / kLanes> load(const T* p, std::integral_constant<int, lanes> width, float) {
+    return load(p, width);
+}
+template <int n>
+ANVIL_INLINE void store(bf16* p, F32<n> x, Vectors<n>) {
     ANVIL_EACH_PART {
         const HalfRegister halves = narrowed(x.part[i]);
         std::memcpy(p + i * kRegisterLanes, &halves, sizeof halves);
     }
 }
-ANVIL_INLINE void store(bf16* p, F32x16 x, int n) {
+ANVIL_INLINE void store(bf16* p, F32x16 x) { store(p, x, kFull); }
+ANVIL_INLINE void store(bf16* p, F32x16 x, int width) {
     bf16 lanes[kLanes];
     store(lanes, x);
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
     __m256i halves;
     std::memcpy(&halves, lanes, sizeof halves);
-    _mm256_mask_storeu_epi16(p, first_lanes(n), halves);
+    _mm256_mask_storeu_epi16(p, first_lanes(width), halves);
 #else
-    std::memcpy(p, lanes, size_t(n) * sizeof(bf16));
+    std::memcpy(p, lanes, size_t(width) * sizeof(bf16));
 #endif
 }
 
 // Lane by lane, the first beside the second: a pair of rows as a product of bf16 takes them (gemm.h).
-ANVIL_INLINE void store_pairs(bf16* p, F32x16 first, F32x16 second) {
+template <int n>
+ANVIL_INLINE void store_pairs(bf16* p, F32<n> first, F32<n> second) {
     ANVIL_EACH_PART {
         const UintRegister pairs =
             UintRegister(widened(narrowed(first.part[i]))) >> 16 | UintRegister(widened(narrowed(second.part[i])));
@@ -187,45 +223,102 @@ ANVIL_INLINE void store_pairs(bf16* p, F32x16 first, F32x16 second) {
 }
 
 #define ANVIL_BINARY(op)                                    \
-    ANVIL_INLINE F32x16 operator op(F32x16 a, F32x16 b) {   \
+    template <int n>                                        \
+    ANVIL_INLINE F32<n> operator op(F32<n> a, F32<n> b) {   \
         ANVIL_EACH_PART a.part[i] = a.part[i] op b.part[i]; \
         return a;                                           \
     }                                                       \
-    ANVIL_INLINE F32x16 operator op(F32x16 a, float b) { return a op broadcast(b); }
+    template <int n>                                        \
+    ANVIL_INLINE F32<n> operator op(F32<n> a, float b) {    \
+        return a op broadcast<n>(b);                        \
+    }                                                       \
+    template <int n>                                        \
+    ANVIL_INLINE F32<n> operator op(float a, F32<n> b) {    \
+        return broadcast<n>(a) op b;                        \
+    }
 ANVIL_BINARY(+)
 ANVIL_BINARY(-)
 ANVIL_BINARY(*)
 ANVIL_BINARY(/)
 #undef ANVIL_BINARY
 ANVIL_INLINE F32x16& operator+=(F32x16& a, F32x16 b) { return a = a + b; }
+// sum + the first vector of x + the second + ...
+template <int n>
+ANVIL_INLINE F32x16 add_vectors(F32x16 sum, F32<n> x) {
+    ANVIL_EACH_PART sum.part[i % kRegisters] = sum.part[i % kRegisters] + x.part[i];
+    return sum;
+}
 
 // a * b + c, rounded once
-ANVIL_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+template <int n>
+ANVIL_INLINE F32<n> fma(F32<n> a, F32<n> b, F32<n> c) {
     ANVIL_EACH_PART a.part[i] = fused(a.part[i], b.part[i], c.part[i]);
     return a;
 }
-ANVIL_INLINE F32x16 sqrt(F32x16 a) {
+template <int n>
+ANVIL_INLINE F32<n> fma(F32<n> a, F32<n> b, float c) {
+    return fma(a, b, broadcast<n>(c));
+}
+template <int n>
+ANVIL_INLINE F32<n> fma(F32<n> a, float b, F32<n> c) {
+    return fma(a, broadcast<n>(b), c);
+}
+template <int n>
+ANVIL_INLINE F32<n> fma(F32<n> a, float b, float c) {
+    return fma(a, broadcast<n>(b), broadcast<n>(c));
+}
+template <int n>
+ANVIL_INLINE F32<n> sqrt(F32<n> a) {
     ANVIL_EACH_PART a.part[i] = root(a.part[i]);
     return a;
 }
-// The larger one; a NaN in either comes out.
-ANVIL_INLINE F32x16 max(F32x16 a, F32x16 b) {
-    ANVIL_EACH_PART a.part[i] = (a.part[i] > b.part[i]) | (a.part[i] != a.part[i]) ? a.part[i] : b.part[i];
+// The larger one; a NaN in either comes out. Of two that do not compare the processor's instruction gives the second.
+template <int n>
+ANVIL_INLINE F32<n> max(F32<n> a, F32<n> b) {
+    ANVIL_EACH_PART {
+#if defined(__AVX512F__)
+        const FloatRegister larger = _mm512_maskz_max_ps(0xFFFF, a.part[i], b.part[i]);
+#elif defined(__AVX__)
+        const FloatRegister larger = _mm256_max_ps(a.part[i], b.part[i]);
+#else
+        const FloatRegister larger = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+#endif
+        a.part[i] = a.part[i] != a.part[i] ? a.part[i] : larger;
+    }
     return a;
+}
+// min(x, bound), and NaN stays NaN
+template <int n>
+ANVIL_INLINE F32<n> at_most(F32<n> x, float bound) {
+    const FloatRegister most = broadcast<1>(bound).part[0];
+    ANVIL_EACH_PART {
+#if defined(__AVX512F__)
+        x.part[i] = _mm512_maskz_min_ps(0xFFFF, most, x.part[i]);
+#elif defined(__AVX__)
+        x.part[i] = _mm256_min_ps(most, x.part[i]);
+#else
+        x.part[i] = most < x.part[i] ? most : x.part[i];
+#endif
+    }
+    return x;
 }
 
 // The lanes of x whose bits are set, the others `rest`.
-ANVIL_INLINE F32x16 select_lanes(F32x16 x, uint16_t lanes, float rest) {
-#if defined(__AVX512F__)
-    return {_mm512_mask_mov_ps(broadcast(rest).part[0], lanes, x.part[0])};
-#else
+template <int n>
+ANVIL_INLINE F32<n> select_lanes(F32<n> x, uint64_t lanes, float rest) {
+    static_assert(n <= 4);
+    const FloatRegister other = broadcast(rest).part[0];
     ANVIL_EACH_PART {
+        const uint32_t some = uint32_t(lanes >> i * kRegisterLanes);
+#if defined(__AVX512F__)
+        x.part[i] = _mm512_mask_mov_ps(other, __mmask16(some), x.part[i]);
+#else
         UintRegister bit;
-        for (int j = 0; j < kRegisterLanes; j++) bit[j] = 1u << (i * kRegisterLanes + j);
-        x.part[i] = (bit & lanes) != 0 ? x.part[i] : FloatRegister{} + rest;
+        for (int j = 0; j < kRegisterLanes; j++) bit[j] = 1u << j;
+        x.part[i] = (bit & some) != 0 ? x.part[i] : other;
+#endif
     }
     return x;
-#endif
 }
 
 // Lane 0 with 8, 1 with 9, ...; then 4 apart, 2 apart, 1 apart.
@@ -290,46 +383,60 @@ ANVIL_INLINE void for_lanes(int64_t n, Body&& body) {
     if (i < n) body(i, int(n - i));
 }
 
+// So many vectors at once where one operation waits for the next: their chains fit the registers.
+inline constexpr Vectors<4 / kRegisters> kMany{};
+
+// As for_lanes, beginning with kMany lanes at a time.
+template <class Body>
+ANVIL_INLINE void for_many_lanes(int64_t n, Body&& body) {
+    int64_t i = 0;
+    for (; i + kMany <= n; i += kMany) body(i, kMany);
+    for_lanes(n - i, [&](int64_t j, auto width) { body(i + j, width); });
+}
+
+// a 2^k, with `shifted` = 1.5 * 2^23 + k, which holds k in its low bits. Below the normal numbers it is nothing.
+template <int n>
+ANVIL_INLINE F32<n> times_power_of_2(F32<n> a, [[maybe_unused]] F32<n> k, [[maybe_unused]] F32<n> shifted) {
+    ANVIL_EACH_PART {
+#if defined(__AVX512F__)
+        a.part[i] = _mm512_maskz_scalef_ps(0xFFFF, a.part[i], k.part[i]);
+#else
+        // In two steps, since k = 128 alone has no float; unsigned, because what is far below or NaN overflows here
+        const UintRegister exponent = UintRegister(shifted.part[i]) - 0x4B400000u;
+        const UintRegister half = UintRegister(IntRegister(exponent) >> 1);
+        const UintRegister first = (half + 127u) << 23, second = (exponent - half + 127u) << 23;
+        a.part[i] = a.part[i] * FloatRegister(first) * FloatRegister(second);
+#endif
+    }
+    return a;
+}
+
+// x where `in` is not below `least` or is NaN, else 0
+template <int n>
+ANVIL_INLINE F32<n> zero_below(F32<n> x, F32<n> in, float least) {
+    ANVIL_EACH_PART x.part[i] = in.part[i] < broadcast(least).part[0] ? FloatRegister{} : x.part[i];
+    return x;
+}
+
 // e^x with an error below 1.5 units in the last place for results that are normal numbers, 0 below them, infinity above
 // the largest float, NaN for NaN (test/simd_test.cpp measures it over all of the range).
-// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r by Taylor to degree 7: the rest, r^8 / 8!, is below 6e-9.
-ANVIL_INLINE F32x16 exp(F32x16 x) {
+// x = k ln 2 + r with |r| <= ln 2 / 2, and e^r by Taylor to degree 7: the rest, r^8 / 8!, is below 6e-9.
+template <int n>
+ANVIL_INLINE F32<n> exp(F32<n> x) {
     constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
     constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    constexpr float kSmallest = -87.33654f, kLargest = 88.72283f;
-    ANVIL_EACH_PART {
-        const FloatRegister in = x.part[i], zero{};
-        const FloatRegister shifted = fused(in, zero + kLog2E, zero + kRound);
-        const FloatRegister n = shifted - kRound;
-        const FloatRegister r = fused(n, zero - kLn2Low, fused(n, zero - kLn2High, in));
-        FloatRegister e = zero + 1.f / 5040;
-        e = fused(e, r, zero + 1.f / 720);
-        e = fused(e, r, zero + 1.f / 120);
-        e = fused(e, r, zero + 1.f / 24);
-        e = fused(e, r, zero + 1.f / 6);
-        e = fused(e, r, zero + 0.5f);
-        e = fused(e, r, zero + 1.f);
-        e = fused(e, r, zero + 1.f);
-#if defined(__AVX512F__)
-        e = _mm512_maskz_scalef_ps(0xFFFF, e, n);  // the same bits: what is not exact is replaced below
-#else
-        // times 2^n in two steps, since n = 128 alone has no float; unsigned, because inputs that are far out or NaN,
-        // whose result is replaced below, overflow here
-        UintRegister exponent;
-        std::memcpy(&exponent, &shifted, sizeof shifted);
-        exponent -= 0x4B400000u;
-        const UintRegister half = UintRegister(IntRegister(exponent) >> 1);
-        const UintRegister first_bits = (half + 127u) << 23, second_bits = (exponent - half + 127u) << 23;
-        FloatRegister first, second;
-        std::memcpy(&first, &first_bits, sizeof first);
-        std::memcpy(&second, &second_bits, sizeof second);
-        e = e * first * second;
-#endif
-        e = in < kSmallest ? zero : e;
-        e = in > kLargest ? zero + __builtin_inff() : e;
-        x.part[i] = in != in ? in : e;
-    }
-    return x;
+    constexpr float kSmallest = -87.33654f, kInfinite = 89;  // e^89 has no float, and k is 128
+    x = at_most(x, kInfinite);
+    const F32<n> shifted = fma(x, kLog2E, kRound), k = shifted - kRound;
+    const F32<n> r = fma(k, -kLn2Low, fma(k, -kLn2High, x));
+    F32<n> e = fma(r, 1.f / 5040, 1.f / 720);
+    e = fma(e, r, 1.f / 120);
+    e = fma(e, r, 1.f / 24);
+    e = fma(e, r, 1.f / 6);
+    e = fma(e, r, 0.5f);
+    e = fma(e, r, 1.f);
+    e = fma(e, r, 1.f);
+    return zero_below(times_power_of_2(e, k, shifted), x, kSmallest);
 }
 #undef ANVIL_EACH_PART
 

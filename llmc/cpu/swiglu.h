@@ -20,10 +20,9 @@ template <class T>
 void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {
     parallel_for(cpu, N, [=](int64_t n) {
         const T* row = inp + n * 2 * C;
-        for_lanes(C, [=](int64_t c, auto width) {
-            const F32x16 gate = load(row + c, width), up = load(row + C + c, width);
-            const F32x16 silu = gate / (exp(zeros() - gate) + 1);
-            store(out + n * C + c, silu * up, width);
+        for_many_lanes(C, [=](int64_t c, auto width) {
+            const auto gate = load(row + c, width), up = load(row + C + c, width);
+            store(out + n * C + c, gate / (exp(0 - gate) + 1) * up, width);
         });
     });
 }
@@ -36,11 +35,10 @@ void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, 
     parallel_for(cpu, N, [=](int64_t n) {
         const T* row = inp + n * 2 * C;
         T* drow = dinp + n * 2 * C;
-        for_lanes(C, [=](int64_t c, auto width) {
-            const F32x16 gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
-            const F32x16 e = exp(zeros() - gate), s = broadcast(1) / (e + 1);
-            const F32x16 rest = (zeros() - max(zeros() - e, broadcast(-kLargest))) * s;
-            const F32x16 slope = fma(gate * s, rest, s);
+        for_many_lanes(C, [=](int64_t c, auto width) {
+            const auto gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
+            const auto e = exp(0 - gate), s = 1 / (e + 1);
+            const auto slope = fma(gate * s, at_most(e, kLargest) * s, s);
             store(drow + c, d * up * slope, width);
             store(drow + C + c, d * (gate * s), width);
         });

@@ -31,6 +31,19 @@ static Floats of_all_sizes(int64_t n, uint64_t seed) {
     return x;
 }
 
+// Like gradients of a model: values of one tensor are of a kind, some are zero, and tensors differ.
+static Floats of_tensors(int64_t n, uint64_t seed) {
+    Rng rng(seed, Stream::tests);
+    Floats x = randn(size_t(n), seed);
+    int scale = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i % 3000 == 0) scale = int(rng.below(130)) - 80;
+        x[size_t(i)] = rng.below(2000) == 0 ? 0 : std::ldexp(x[size_t(i)], scale - int(rng.below(20)));
+        if (i % 5000 < 700) x[size_t(i)] = 0;
+    }
+    return x;
+}
+
 TEST_CASE("global_norm agrees with PyTorch", "[global_norm]") {
     const Fixture f("global_norm");
     const int n = GENERATE(1, 7, 1000, 4099);
@@ -50,8 +63,9 @@ TEST_CASE("global_norm of whole numbers is exact", "[global_norm]") {
 }
 
 TEST_CASE("global_norm sums units of 32 elements in the order that its header gives", "[global_norm]") {
-    const int64_t n = GENERATE(1, 16, 17, 32, 64, 255, 1000);
-    const Floats x = of_all_sizes(n, uint64_t(n));
+    const int64_t n = GENERATE(1, 16, 17, 32, 64, 255, 511, 512, 1000, 40011);
+    const bool tensors = GENERATE(false, true);
+    const Floats x = tensors ? of_tensors(n, uint64_t(n)) : of_all_sizes(n, uint64_t(n));
     ExactSum want;
     for (int64_t first = 0; first < n; first += 32) {
         float lanes[32];
@@ -113,7 +127,8 @@ TEST_CASE("global_norm is not finite if any element is not, or its square", "[gl
 }
 
 TEST_CASE("global_norm of tiny gradients is what their squares are in float", "[global_norm]") {
-    CHECK(squares_of(Floats(64, 0x1p-70f)).value() == 64 * 0x1p-140);
-    CHECK(squares_of(Floats(64, 0x1p-74f)).value() == 64 * 0x1p-148);
-    CHECK(squares_of(Floats(64, 0x1p-76f)).value() == 0);
+    const size_t n = GENERATE(size_t(64), size_t(4096));
+    CHECK(squares_of(Floats(n, 0x1p-70f)).value() == double(n) * 0x1p-140);
+    CHECK(squares_of(Floats(n, 0x1p-74f)).value() == double(n) * 0x1p-148);
+    CHECK(squares_of(Floats(n, 0x1p-76f)).value() == 0);
 }

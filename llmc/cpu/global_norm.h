@@ -20,49 +20,122 @@ above 1.8e19). Squares of elements below 1e-19 lose digits, and those of element
 inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr int64_t kNormUnit = 2 * kLanes;
+inline constexpr int64_t kNormAhead = 2048;  // elements that are asked for before they are added (dev/LOG.md)
 
-// Of four units at a time: x[i], x[i + 8], x[i + 4] and x[i + 12] have become one lane when what is left is turned.
-namespace norm_units {
-typedef float Quad __attribute__((vector_size(16)));
+// An ExactSum of numbers that are not negative, of which sixteen at a time are added to the words of eight lanes. That
+// takes them to begin in one of three neighbouring words, a range of 2^96, as nearly all of a tensor do; if not, they
+// are added one by one.
+class SumOfSixteens {
+    static constexpr int kHalf = kRegisterLanes / 2;
+    typedef uint32_t Half __attribute__((vector_size(4 * kHalf)));
+    typedef uint64_t Lanes __attribute__((vector_size(8 * kHalf)));
+    static constexpr int kWindow = 3;
+    Lanes words_[kWindow + 1] = {};  // of sum_.words[first_], ...
+    int first_ = 0;
+    ExactSum sum_;
 
-ANVIL_INLINE Quad quarter(F32x16 a, F32x16 b) {
-    const F32x16 squares = fma(b, b, a * a);
-    Quad q[4];
-    std::memcpy(q, &squares, sizeof q);
-    return (q[0] + q[2]) + (q[1] + q[3]);
-}
+    // Numbers as exact_part() has them, mantissa * 2^shift for words[word] and the next one, counted from first_
+    struct Parts {
+        UintRegister mantissa, shift, word;
+    };
 
-// out[k]: the lanes of q[k] added up, the first and third, the second and fourth, and both
-ANVIL_INLINE Quad sums_of(const Quad (&q)[4]) {
-    const Quad a = __builtin_shufflevector(q[0], q[1], 0, 1, 4, 5) + __builtin_shufflevector(q[0], q[1], 2, 3, 6, 7);
-    const Quad b = __builtin_shufflevector(q[2], q[3], 0, 1, 4, 5) + __builtin_shufflevector(q[2], q[3], 2, 3, 6, 7);
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
-}
-}  // namespace norm_units
+    template <size_t... lane>
+    ANVIL_INLINE static Half lower(UintRegister x, std::index_sequence<lane...>) {
+        return __builtin_shufflevector(x, x, lane...);
+    }
+    template <size_t... lane>
+    ANVIL_INLINE static Half upper(UintRegister x, std::index_sequence<lane...>) {
+        return __builtin_shufflevector(x, x, (lane + kHalf)...);
+    }
+    ANVIL_INLINE void add_half(Half mantissa, Half shift, Half word) {
+        const Lanes bits = __builtin_convertvector(mantissa, Lanes) << __builtin_convertvector(shift, Lanes);
+        const Lanes where = __builtin_convertvector(word, Lanes), low = bits & 0xFFFFFFFFu, high = bits >> 32;
+#pragma GCC unroll 4
+        for (int k = 0; k < kWindow; k++) {
+            const Lanes here = Lanes(where == uint64_t(k));
+            words_[k] += low & here;
+            words_[k + 1] += high & here;
+        }
+    }
+    void move(int first) {
+        for (int k = 0; k <= kWindow; k++)
+            for (int lane = 0; lane < kHalf; lane++) sum_.words[first_ + k] += words_[k][lane];
+        std::fill_n(words_, kWindow + 1, Lanes{});
+        first_ = first;
+    }
+    // Those to come are taken to be like the largest of these.
+    __attribute__((noinline)) void add_one_by_one(const float (&numbers)[kLanes]) {
+        float largest = 0;
+        for (const float number : numbers) {
+            sum_.add(number);
+            if (is_finite(number)) largest = std::max(largest, number);
+        }
+        move(std::max(exact_part(largest).word - 1, 0));
+    }
+
+public:
+    void add(float x) { sum_.add(x); }
+    ANVIL_INLINE void add(F32x16 x) {
+        Parts parts[kRegisters];
+        UintRegister elsewhere{};
+#pragma GCC unroll 4
+        for (int i = 0; i < kRegisters; i++) {
+            const UintRegister raw = UintRegister(x.part[i]), exponent = raw >> 23 & 0xFFu;
+            const UintRegister subnormal = UintRegister(exponent == 0);  // all bits, which as a number is -1
+            const UintRegister mantissa = (raw & 0x7FFFFFu) | (~subnormal & 0x800000u);
+            const UintRegister position = exponent - subnormal + uint32_t(-150 - ExactSum::kLowest);
+            const UintRegister word = (position >> 5) - uint32_t(first_);
+            parts[i] = {mantissa, position & 31u, word};
+            elsewhere |= (UintRegister(word >= uint32_t(kWindow)) & UintRegister(mantissa != 0)) |
+                         UintRegister(exponent == 0xFFu);
+        }
+        uint32_t any = 0;
+        for (int lane = 0; lane < kRegisterLanes; lane++) any |= elsewhere[lane];
+        if (__builtin_expect(any, 0)) {
+            float numbers[kLanes];
+            store(numbers, x);
+            return add_one_by_one(numbers);
+        }
+        constexpr auto kLower = std::make_index_sequence<size_t(kHalf)>();
+#pragma GCC unroll 4
+        for (const auto& [mantissa, shift, word] : parts) {
+            add_half(lower(mantissa, kLower), lower(shift, kLower), lower(word, kLower));
+            add_half(upper(mantissa, kLower), upper(shift, kLower), upper(word, kLower));
+        }
+    }
+    ExactSum total() {
+        move(first_);
+        return sum_;
+    }
+};
 
 inline void add_squares(Cpu& cpu, ExactSum* sum, const float* x, int64_t n) {
     const int64_t units = (n + kNormUnit - 1) / kNormUnit, threads = cpu.num_threads;
     ExactSum* partials = reinterpret_cast<ExactSum*>(cpu.shared(threads * int64_t(sizeof(ExactSum) / sizeof(float))));
     parallel_for(cpu, threads, [=](int64_t thread) {
-        using namespace norm_units;
-        ExactSum own;
+        SumOfSixteens own;
         const int64_t end = std::min(n, units * (thread + 1) / threads * kNormUnit);
         int64_t i = units * thread / threads * kNormUnit;
-        for (; i + 4 * kNormUnit <= end; i += 4 * kNormUnit) {
-            Quad quarters[4];
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; k++)
-                quarters[k] = quarter(load(x + i + k * kNormUnit), load(x + i + k * kNormUnit + kLanes));
-            const Quad sums = sums_of(quarters);
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; k++) own.add(sums[k]);
+        for (; i + kLanes * kNormUnit <= end; i += kLanes * kNormUnit) {
+            F32x16 of_unit[kLanes];
+            const float* ahead = x + std::min(i + kNormAhead, end - kLanes * kNormUnit);
+            // Read in the order of memory, which a compiler gives up that unrolls all of it, and with it the
+            // processor's own prefetching.
+#pragma GCC unroll 2
+            for (int k = 0; k < kLanes; k++, ahead += kNormUnit) {
+                const float* unit = x + i + k * kNormUnit;
+                for (int64_t line = 0; line < kNormUnit; line += kLanes) __builtin_prefetch(ahead + line);
+                const F32x16 a = load(unit), b = load(unit + kLanes);
+                of_unit[k] = fma(b, b, a * a);
+            }
+            own.add(sum_rows(of_unit));
         }
         for (; i < end; i += kNormUnit) {
             const int left = int(std::min(end - i, kNormUnit));
             const F32x16 a = load(x + i, std::min(left, kLanes)), b = load(x + i + kLanes, std::max(left - kLanes, 0));
             own.add(sum_lanes(fma(b, b, a * a)));
         }
-        partials[thread] = own;
+        partials[thread] = own.total();
     });
     for (int64_t thread = 0; thread < threads; thread++) sum->add(partials[thread]);
 }

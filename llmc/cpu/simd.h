@@ -10,11 +10,13 @@ other, as in a polynomial, n chains of them keep the processor busy. for_many_la
 bf16 is a type of memory only: loading widens it, which is exact, and storing rounds as to_bf16 does.
 */
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
@@ -337,36 +339,46 @@ ANVIL_INLINE float max_lanes(F32x16 x) {
     return reduce_lanes(x, [](float a, float b) { return a > b || a != a ? a : b; });
 }
 
+// Of two registers every second run of `apart` lanes, the first or the second ones of both, by turns.
+template <int apart, int which, size_t... lane>
+ANVIL_INLINE FloatRegister runs_of(FloatRegister a, FloatRegister b, std::index_sequence<lane...>) {
+    return __builtin_shufflevector(
+        a, b, (lane / apart % 2 * kRegisterLanes + lane / (2 * apart) * (2 * apart) + lane % apart + which * apart)...);
+}
+// The same of two vectors.
+template <int apart, int which>
+ANVIL_INLINE F32x16 runs_of(F32x16 a, F32x16 b) {
+    F32x16 out;
+    constexpr int registers = std::max(apart / kRegisterLanes, 1);
+    for (int i = 0; i < kRegisters; i++)
+        if constexpr (apart < kRegisterLanes)
+            out.part[i] =
+                runs_of<apart, which>(a.part[i], b.part[i], std::make_index_sequence<size_t(kRegisterLanes)>());
+        else
+            out.part[i] = (i / registers % 2 ? b : a)
+                              .part[i / (2 * registers) * (2 * registers) + i % registers + which * registers];
+    return out;
+}
+
+// rows[r] = lanes `apart` apart of rows[r] and of rows[r + apart] combined, each of one half of the lanes
+template <int apart, class Combine>
+ANVIL_INLINE void reduce_rows_once(F32x16* rows, Combine combine) {
+#pragma GCC unroll 8
+    for (int r = 0; r < apart; r++)
+        rows[r] = combine(runs_of<apart, 0>(rows[r], rows[r + apart]), runs_of<apart, 1>(rows[r], rows[r + apart]));
+}
+
 // Lane r is reduce_lanes of rows[r], in the same tree, of sixteen rows at once.
 template <class Combine>
 ANVIL_INLINE F32x16 reduce_rows(const F32x16 (&rows)[kLanes], Combine combine) {
-    typedef float Row __attribute__((vector_size(4 * kLanes)));
-    Row r[kLanes];
-    std::memcpy(r, rows, sizeof r);
-    const auto merge = [&](Row& to, const Row& a, const Row& b) {
-        F32x16 x, y;
-        std::memcpy(&x, &a, sizeof x);
-        std::memcpy(&y, &b, sizeof y);
-        x = combine(x, y);
-        std::memcpy(&to, &x, sizeof to);
-    };
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        merge(r[i], __builtin_shufflevector(r[i], r[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-              __builtin_shufflevector(r[i], r[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        merge(r[i], __builtin_shufflevector(r[i], r[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
-              __builtin_shufflevector(r[i], r[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31));
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++)
-        merge(r[i], __builtin_shufflevector(r[i], r[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
-              __builtin_shufflevector(r[i], r[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31));
-    merge(r[0], __builtin_shufflevector(r[0], r[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
-          __builtin_shufflevector(r[0], r[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31));
-    F32x16 out;
-    std::memcpy(&out, r, sizeof out);
-    return out;
+    F32x16 r[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; i++) r[i] = rows[i];
+    reduce_rows_once<8>(r, combine);
+    reduce_rows_once<4>(r, combine);
+    reduce_rows_once<2>(r, combine);
+    reduce_rows_once<1>(r, combine);
+    return r[0];
 }
 ANVIL_INLINE F32x16 sum_rows(const F32x16 (&rows)[kLanes]) {
     return reduce_rows(rows, [](F32x16 a, F32x16 b) { return a + b; });

@@ -125,6 +125,42 @@ TEMPLATE_TEST_CASE("a linear layer with squared ReLU is the two ops, and agrees 
     check_close("dbias", got[4], want_dbias, products);
 }
 
+// Over what was NaN. Whole numbers: the library may add in another order when it sets.
+TEMPLATE_TEST_CASE("matmul_backward on a GPU sets a gradient to what one is that is added to zeros",
+                   "[matmul]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const auto [N, C, OC] = GENERATE(table<int, int, int>({{1, 8, 8}, {77, 128, 40}}));
+    INFO(N << " x " << C << " x " << OC);
+    const Floats dbias = whole_numbers(OC, 4, 100), zeros(size_t(C * OC), 0);
+    Cuda cuda;
+    const OnDevice<T> inp(cuda, whole_numbers(N * C, 1, 4)), weight(cuda, whole_numbers(OC * C, 2, 4));
+    const OnDevice<T> dout(cuda, whole_numbers(N * OC, 3, 4)), hidden(cuda, randn(N * C, 5));
+    const auto backward = [&](Write write) {
+        std::vector<Floats> results;
+        const auto with = [&](auto&& op) {
+            OnDevice<T> dinp(cuda, size_t(N * C));
+            OnDevice<float> dweight(cuda, size_t(C * OC)), d_dbias(cuda, dbias);  // NaN at first
+            if (write == Write::add) dweight.set(zeros);
+            op(dinp.data, dweight.data, d_dbias.data);
+            for (const Floats& result : {dinp.get(), dweight.get(), d_dbias.get()}) results.push_back(result);
+        };
+        with([&](T* dinp, float* dweight, float* dbias) {
+            matmul_backward(cuda, dinp, dweight, dbias, dout.data, inp.data, weight.data, N, C, OC, write);
+        });
+        with([&](T* dinp, float* dweight, float* dbias) {
+            matmul_gelu_backward(cuda, dinp, dweight, dbias, dout.data, inp.data, hidden.data, weight.data, N, C, OC,
+                                 write);
+        });
+        with([&](T* dinp, float* dweight, float* dbias) {
+            matmul_relu_squared_backward(cuda, dinp, dweight, dbias, dout.data, inp.data, hidden.data, weight.data, N,
+                                         C, OC, write);
+        });
+        return results;
+    };
+    const auto got = backward(Write::set), want = backward(Write::add);
+    for (size_t i = 0; i < want.size(); i++) check_equal("output " + std::to_string(i), got[i], want[i]);
+}
+
 TEST_CASE("matmul on a GPU refuses rows that are not a multiple of 16 bytes", "[matmul]" ON_DEVICE) {
     Cuda cuda;
     OnDevice<bf16> x(cuda, 96);

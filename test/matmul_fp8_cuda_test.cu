@@ -30,10 +30,14 @@ std::vector<Floats> layer(const Fp8Layer& x, const Floats& bias, const Floats& d
     return twice_the_same([&] {
         OnDevice<T> out(cuda, x.dout.data.size()), dinp(cuda, x.inp.data.size());
         OnDevice<float> dweight(cuda, dweight_start), alone(cuda, dweight_start);
+        OnDevice<float> set(cuda, dweight_start.size()),
+            added(cuda, Floats(dweight_start.size(), 0));  // set: NaN at first
         matmul_fp8_forward<T>(cuda, out.data, inp.view(), weight.view(), bias.empty() ? nullptr : on_device.data);
         matmul_fp8_backward(cuda, dinp.data, dweight.data, dout.view(), inp.view(), weight.view());
         matmul_fp8_backward<T>(cuda, nullptr, alone.data, dout.view(), inp.view(), weight.view());
-        return std::vector{out.get(), dinp.get(), dweight.get(), alone.get()};
+        matmul_fp8_backward<T>(cuda, nullptr, set.data, dout.view(), inp.view(), weight.view(), Write::set);
+        matmul_fp8_backward<T>(cuda, nullptr, added.data, dout.view(), inp.view(), weight.view(), Write::add);
+        return std::vector{out.get(), dinp.get(), dweight.get(), alone.get(), set.get(), added.get()};
     });
 }
 
@@ -56,6 +60,7 @@ TEMPLATE_TEST_CASE("matmul_fp8 on a GPU is exact on whole numbers", "[matmul_fp8
     check_equal("dinp", got[1], rounded<TestType>(x.dinp));
     check_equal("dweight", got[2], x.dweight);
     check_equal("dweight alone", got[3], x.dweight);
+    check_equal("dweight over NaN", got[4], got[5]);
 }
 
 TEST_CASE("matmul_fp8 on a GPU agrees with the CPU", "[matmul_fp8]" ON_DEVICE) {

@@ -56,6 +56,13 @@ TEST_CASE("matmul_fp8 is exact on whole numbers", "[matmul_fp8]") {
     Guarded dweight(x.dweight_start);
     matmul_fp8_backward<float>(cpu, nullptr, dweight, x.layer.dout.view(), x.layer.inp.view(), x.layer.weight.view());
     check_equal("dweight alone", dweight.get(), x.dweight);
+
+    // Over what was NaN
+    Guarded set(x.dweight.size()), added(x.dweight.size(), 0);
+    const Fp8Layer& l = x.layer;
+    matmul_fp8_backward<float>(cpu, nullptr, set, l.dout.view(), l.inp.view(), l.weight.view(), Write::set);
+    matmul_fp8_backward<float>(cpu, nullptr, added, l.dout.view(), l.inp.view(), l.weight.view(), Write::add);
+    CHECK(same_bits(set.get(), added.get()));
 }
 
 // What the conversion costs: an element of out is a sum of C products, each off by up to 2^-4 + 2^-4 of itself, or, of

@@ -63,7 +63,8 @@ TEST_CASE("matmul with an activation agrees with PyTorch", "[matmul]") {
         Guarded hidden(size_t(N * H)), between(size_t(N * H)), dhidden(size_t(N * H)), dinp(inp.size());
         Guarded dfc(dfc_start), dfc_bias(dbias_start), dproj(dproj_start);
         activation.matmul_forward(cpu, between, hidden, inp.data(), fc.data(), fc_bias.data(), N, C, H);
-        activation.matmul_backward(cpu, dhidden, dproj, nullptr, dout.data(), between, hidden, proj.data(), N, H, C);
+        activation.matmul_backward(cpu, dhidden, dproj, nullptr, dout.data(), between, hidden, proj.data(), N, H, C,
+                                   Write::add);
         matmul_backward<float>(cpu, dinp, dfc, dfc_bias, dhidden, inp.data(), fc.data(), N, C, H);
         return std::vector{hidden.get(), between.get(), dhidden.get(), dproj.get(),
                            dinp.get(),   dfc.get(),     dfc_bias.get()};
@@ -93,7 +94,7 @@ TEST_CASE("matmul with an activation gives the bits of the two ops", "[matmul]")
         Guarded out(dout.size()), hidden(dout.size()), dhidden(inp.size()), dweight(dweight_start), dbias(dbias_start);
         activation.matmul_forward(cpu, out, hidden, inp.data(), weight.data(), added, N, C, OC);
         activation.matmul_backward(cpu, dhidden, dweight, with_bias ? dbias.data() : nullptr, dout.data(), inp.data(),
-                                   hidden_before.data(), weight.data(), N, C, OC);
+                                   hidden_before.data(), weight.data(), N, C, OC, Write::add);
         return std::vector{out.get(), hidden.get(), dhidden.get(), dweight.get(), dbias.get()};
     });
     Cpu cpu(2);
@@ -178,6 +179,55 @@ TEST_CASE("matmul_backward leaves out what is not wanted", "[matmul]") {
     Guarded dweight_only(size_t(OC * C), 1);
     matmul_backward<float>(cpu, nullptr, dweight_only, nullptr, dout.data(), inp.data(), weight.data(), N, C, OC);
     CHECK(same_bits(dweight_only.get(), dweight.get()));
+}
+
+// Over what was NaN, at sizes that take each way through gemm: by panels, by strips, with K in several blocks and
+// parts.
+TEST_CASE("matmul_backward sets a gradient to the bits of one that is added to zeros", "[matmul]") {
+    const auto [N, C, OC] =
+        GENERATE(table<int, int, int>({{1, 1, 1}, {13, 33, 9}, {600, 40, 70}, {4200, 13, 35}, {5, 2100, 3}}));
+    INFO("N=" << N << " C=" << C << " OC=" << OC);
+    const Floats inp = randn(size_t(N * C), 1), weight = randn(size_t(OC * C), 2), dout = randn(size_t(N * OC), 3);
+    const Floats hidden = randn(size_t(N * C), 4), dbias_start = randn(size_t(OC), 5);
+    const auto backward = [&](Cpu& cpu, float start, Write write) {
+        std::vector<Floats> results;
+        const auto with = [&](auto&& op) {
+            Guarded dinp(inp.size()), dweight(weight.size(), start), dbias(dbias_start);
+            op(dinp, dweight, dbias);
+            results.insert(results.end(), {dinp.get(), dweight.get(), dbias.get()});
+        };
+        with([&](float* dinp, float* dweight, float* dbias) {
+            matmul_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC, write);
+        });
+        for (const Activation& activation : kActivations)
+            with([&](float* dinp, float* dweight, float* dbias) {
+                activation.matmul_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), hidden.data(),
+                                           weight.data(), N, C, OC, write);
+            });
+        return results;
+    };
+    const auto got = on_any_threads([&](Cpu& cpu) { return backward(cpu, std::nanf(""), Write::set); });
+    const auto want = on_any_threads([&](Cpu& cpu) { return backward(cpu, 0, Write::add); });
+    for (size_t i = 0; i < want.size(); i++) {
+        INFO("output " << i);
+        CHECK(same_bits(got[i], want[i]));
+    }
+}
+
+TEST_CASE("matmul_backward of bf16 sets a gradient to the bits of one that is added to zeros", "[matmul]") {
+    const auto [N, C, OC] = GENERATE(table<int, int, int>({{13, 33, 9}, {600, 40, 70}, {4200, 13, 35}}));
+    INFO("N=" << N << " C=" << C << " OC=" << OC);
+    const auto inp = bf16_randn<bf16>(N * C, 1), weight = bf16_randn<bf16>(OC * C, 2);
+    const auto dout = bf16_randn<bf16>(N * OC, 3);
+    const auto backward = [&](float start, Write write) {
+        return on_any_threads([&](Cpu& cpu) {
+            Guarded dweight(weight.size(), start);
+            matmul_backward<bf16>(cpu, nullptr, dweight, nullptr, dout.data(), inp.data(), weight.data(), N, C, OC,
+                                  write);
+            return std::vector<Floats>{dweight.get()};
+        })[0];
+    };
+    CHECK(same_bits(backward(std::nanf(""), Write::set), backward(0, Write::add)));
 }
 
 TEST_CASE("matmul: a NaN in the input spoils its row of the output and no other", "[matmul]") {

@@ -1,6 +1,7 @@
 // Speed of the matrix products of GPT-2 with what is fused into them, beside the products alone: of each layer, of the
 // head, and the sum over a model; and of the MLP with squared ReLU instead of GELU. Backward makes two products: twice
-// the FLOPs.
+// the FLOPs. As in a step of one micro-batch gradients of weights are written, but added where the head runs in chunks,
+// of which only the first writes.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/matmul.cuh"
@@ -54,23 +55,25 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
                 matmul_forward(device, out.data(), inp.data(), weight.data(), added, N, C, OC);
         },
         [&] { matmul_forward(device, out.data(), inp.data(), weight.data(), no_bias, N, C, OC); });
-    // inp, weight and dout in, dinp out, dweight in and out
+    // inp, weight and dout in, dinp out, dweight out, and in where it is added to
+    const Write write = layer.kind == Layer::alone && layer.times > 1 ? Write::add : Write::set;
+    const double n_dweight = (write == Write::add ? 2 : 1) * n_weight;
     measure_pass(
-        "backward", backward, sizeof(T) * ((before ? 3 : 2) * n_in + n_weight + n_out) + 4 * 2 * n_weight, 2 * flops,
+        "backward", backward, sizeof(T) * ((before ? 3 : 2) * n_in + n_weight + n_out) + 4 * n_dweight, 2 * flops,
         [&] {
             if (layer.kind == Layer::gelu_before)
                 matmul_gelu_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),
-                                     hidden_before.data(), weight.data(), N, C, OC);
+                                     hidden_before.data(), weight.data(), N, C, OC, write);
             else if (before)
                 matmul_relu_squared_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),
-                                             hidden_before.data(), weight.data(), N, C, OC);
+                                             hidden_before.data(), weight.data(), N, C, OC, write);
             else
                 matmul_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(), weight.data(), N,
-                                C, OC);
+                                C, OC, write);
         },
         [&] {
             matmul_backward(device, dinp.data(), dweight.data(), no_dbias, dout.data(), inp.data(), weight.data(), N, C,
-                            OC);
+                            OC, write);
         });
 }
 

@@ -60,13 +60,14 @@ void measure(Bench& bench, const BenchShape& s) {
     });
     bench.print("quantise and matmul_fp8_forward", s, (2 * sizeof(T) + 3) * (n_in + n_weight) + sizeof(T) * n_out,
                 flops, whole_time, bench.dtype(), rival);
-    const Timing backward_time = bench.stopwatch.time(
-        [&] { matmul_fp8_backward(device, dinp.data(), dweight.data(), dout.view(), inp.view(), weight.view()); });
+    const Timing backward_time = bench.stopwatch.time([&] {
+        matmul_fp8_backward(device, dinp.data(), dweight.data(), dout.view(), inp.view(), weight.view(), Write::set);
+    });
     const Timing backward_rival = bench.stopwatch.time([&] {
         matmul_backward(device, dinp.data(), dweight.data(), no_dbias, dout.values.data(), inp.values.data(),
-                        weight.values.data(), N, C, OC);
+                        weight.values.data(), N, C, OC, Write::set);
     });
-    bench.print("matmul_fp8_backward", s, 2 * n_out + n_weight + n_in + sizeof(T) * n_in + 8 * n_weight, 2 * flops,
+    bench.print("matmul_fp8_backward", s, 2 * n_out + n_weight + n_in + sizeof(T) * n_in + 4 * n_weight, 2 * flops,
                 backward_time, bench.dtype(), backward_rival);
 }
 

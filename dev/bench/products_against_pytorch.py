@@ -7,8 +7,8 @@ fp32 the BLAS that it was built with.
     python3 dev/bench/products_against_pytorch.py --check         exit code 1 if the page is not what they give
 
 Of every layer of a model the forward product and both of backward, by dev/bench/matmul.cu and as torch.mm into memory
-that is there, the operands in the same layouts. PyTorch's gradients of weights are written in the type of the operands,
-Anvil's added to fp32. The two take turns, of which each keeps a median; the median of the turns counts. A model's line is
+that is there, the operands in the same layouts. PyTorch's gradients of weights are in the type of the operands,
+Anvil's in fp32. The two take turns, of which each keeps a median; the median of the turns counts. A model's line is
 the sum over its layers as often as a step has them.
 
 Writes doc/results/products-against-pytorch.json and the section between the markers of doc/performance.md.

@@ -9,6 +9,9 @@ Arguments that an op takes as one, the same on every device.
 #include "llmc/base/check.h"      // require
 #include "llmc/base/exact_sum.h"  // ExactSum
 
+// What becomes of what a result's memory holds: overwritten (=), and never read, or added to (+=).
+enum class Write { set, add };
+
 // Causal self-attention with grouped heads: NKV key/value heads, each shared by NH / NKV query heads that follow each
 // other. In memory (B, T, NH + 2 NKV, HS): the queries of all heads, then the keys, then the values.
 struct AttentionShape {

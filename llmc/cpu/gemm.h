@@ -24,10 +24,11 @@ Where the processor has tiles for bf16, they multiply, with an order of sums of 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/bf16.h"   // bf16
-#include "llmc/base/check.h"  // ensure
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/panels.h"  // pack_panel, Strided
+#include "llmc/base/bf16.h"      // bf16
+#include "llmc/base/check.h"     // ensure
+#include "llmc/base/op_types.h"  // Write
+#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/cpu/panels.h"     // pack_panel, Strided
 #include "llmc/cpu/simd.h"
 #include "llmc/cpu/tile_product.h"  // tile_product
 

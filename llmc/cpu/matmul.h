@@ -3,14 +3,18 @@ A linear layer:   out = inp weight^T + bias
 
   inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC), of float or bf16; sums and the gradients of
   parameters are float
-Backward:  dinp = dout weight (overwritten; may be null),  dweight += dout^T inp,  dbias += column sums of dout (may be
-null). The only door to matrix products outside attention.
+Backward:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp, as `write` says,  dbias += column
+sums of dout (may be null). The only door to matrix products outside attention.
+
+To set dweight is to add to zeros, bit for bit, but for sums that underflow: a -0 stays one, where 0 + -0 is 0. Nothing
+that a step makes of gradients can tell them apart.
 
 matmul_gelu_forward and _backward are the same with a GELU behind the layer and before it, matmul_relu_squared_forward
 and _backward with squared ReLU: a device may fuse them. Here a pass of its own is the faster way (dev/LOG.md).
 */
 #pragma once
 #include <cstdint>
+#include "llmc/base/op_types.h"     // Write
 #include "llmc/cpu/device.h"        // Cpu
 #include "llmc/cpu/gelu.h"          // gelu_forward, gelu_backward
 #include "llmc/cpu/gemm.h"          // gemm, Strided
@@ -26,9 +30,9 @@ void matmul_forward(Cpu& cpu, T* out, const T* inp, const T* weight, const T* bi
 
 template <class T>
 void matmul_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
-                     int64_t N, int64_t C, int64_t OC) {
+                     int64_t N, int64_t C, int64_t OC, Write write = Write::add) {
     if (dinp) gemm(cpu, dinp, C, N, C, OC, Strided{dout, OC, 1}, Strided{weight, C, 1}, nullptr, Write::set);
-    gemm(cpu, dweight, C, OC, C, N, Strided{dout, 1, OC}, Strided{inp, C, 1}, nullptr, Write::add);
+    gemm(cpu, dweight, C, OC, C, N, Strided{dout, 1, OC}, Strided{inp, C, 1}, nullptr, write);
     if (dbias) add_column_sums(cpu, dbias, dout, N, OC);
 }
 
@@ -43,8 +47,9 @@ void matmul_gelu_forward(Cpu& cpu, T* out, T* hidden, const T* inp, const T* wei
 // Where inp = gelu(hidden):   dhidden (N, C) = (dout weight) * gelu'(hidden),   overwritten
 template <class T>
 void matmul_gelu_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
-                          const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
-    matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC);
+                          const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
+                          Write write = Write::add) {
+    matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
     gelu_backward(cpu, dhidden, dhidden, hidden, N * C);
 }
 
@@ -59,8 +64,9 @@ void matmul_relu_squared_forward(Cpu& cpu, T* out, T* hidden, const T* inp, cons
 // Where inp = max(hidden, 0)^2:   dhidden (N, C) = (dout weight) * 2 max(hidden, 0),   overwritten
 template <class T>
 void matmul_relu_squared_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
-                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
-    matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC);
+                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
+                                  Write write = Write::add) {
+    matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
     relu_squared_backward(cpu, dhidden, dhidden, hidden, N * C);
 }
 

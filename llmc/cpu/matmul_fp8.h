@@ -2,8 +2,8 @@
 A linear layer in eight bits:   out = inp weight^T + bias   (scales and types: llmc/base/fp8.h, quantise.h)
 
   inp (N, C) and weight (OC, C) in e4m3     bias (OC) T, may be null     out (N, OC) T
-Backward, with dout (N, OC) in e5m2:  dinp = dout weight (overwritten; may be null),  dweight += dout^T inp. The bias's
-gradient is that of any linear layer, from dout before it is rounded.
+Backward, with dout (N, OC) in e5m2:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp, as
+`write` says. The bias's gradient is that of any linear layer, from dout before it is rounded.
 
 Every product runs along rows of both operands, which is all that a GPU before Blackwell can do: forward takes `data`,
 backward dout.data, weight.transposed, dout.transposed and inp.transposed. N, C and OC are multiples of 16. Here the
@@ -53,7 +53,7 @@ void matmul_fp8_forward(Cpu& cpu, T* out, const Quantised<e4m3>& inp, const Quan
 
 template <class T>
 void matmul_fp8_backward(Cpu& cpu, T* dinp, float* dweight, const Quantised<e5m2>& dout, const Quantised<e4m3>& inp,
-                         const Quantised<e4m3>& weight) {
+                         const Quantised<e4m3>& weight, Write write = Write::add) {
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_backward", N, C, OC);
     ensure(weight.cols == C && dout.rows == N && dout.cols == OC);
@@ -61,7 +61,7 @@ void matmul_fp8_backward(Cpu& cpu, T* dinp, float* dweight, const Quantised<e5m2
         multiply_fp8(cpu, dinp, dout.data, weight.transposed, nullptr, N, C, OC,
                      *dout.inverse_scale * *weight.inverse_scale, Write::set);
     multiply_fp8(cpu, dweight, dout.transposed, inp.transposed, nullptr, OC, C, N,
-                 *dout.inverse_scale * *inp.inverse_scale, Write::add);
+                 *dout.inverse_scale * *inp.inverse_scale, write);
 }
 
 }  // namespace ANVIL_CPU_LEVEL

@@ -34,8 +34,6 @@ struct Strided {
     Strided transposed() const { return {data, col, row}; }
 };
 
-enum class Write { set, add };
-
 // What is multiplied at a time has four bytes: one float, or a pair of bf16. Of a float there is one.
 template <class T>
 inline constexpr int64_t kPair = int64_t(sizeof(float) / sizeof(T));

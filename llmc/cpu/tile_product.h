@@ -10,9 +10,10 @@ neighbours in k in two chains, even and odd. Neither threads nor how many rows t
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include "llmc/base/bf16.h"   // bf16
-#include "llmc/cpu/amx.h"     // AmxTiles, has_amx
-#include "llmc/cpu/panels.h"  // pack_panel, packed_size, Strided
+#include "llmc/base/bf16.h"      // bf16
+#include "llmc/base/op_types.h"  // Write
+#include "llmc/cpu/amx.h"        // AmxTiles, has_amx
+#include "llmc/cpu/panels.h"     // pack_panel, packed_size, Strided
 
 inline namespace ANVIL_CPU_LEVEL {
 

@@ -2,7 +2,7 @@
 A linear layer:   out = inp weight^T + bias,   by cuBLASLt. The only door to matrix products outside attention.
 
   inp, dinp (N, C) T     weight (OC, C) T     bias (OC) T, may be null     out, dout (N, OC) T
-  dinp =, may be null     dweight (OC, C) f32 +=     dbias (OC) f32 +=, may be null
+  dinp =, may be null     dweight (OC, C) f32 = or +=, as `write` says     dbias (OC) f32 +=, may be null
 
 matmul_gelu_forward stores hidden = inp weight^T + bias and out = gelu(hidden). matmul_gelu_backward is for a layer
 whose inp = gelu(hidden): instead of dinp it gives dhidden (N, C) = (dout weight) * gelu'(hidden).
@@ -18,6 +18,7 @@ Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 #pragma once
 #include <type_traits>
 #include "llmc/base/check.h"           // require
+#include "llmc/base/op_types.h"        // Write
 #include "llmc/cuda/cublaslt.h"        // CublasLt, MatmulCall
 #include "llmc/cuda/device.cuh"        // Cuda, Pack
 #include "llmc/cuda/gelu.cuh"          // gelu_forward, gelu_backward
@@ -79,8 +80,8 @@ void matmul_relu_squared_forward(Cuda& cuda, T* out, T* hidden, const T* inp, co
 
 // The gradients of weight and bias.
 template <class T>
-void add_weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N, int64_t C,
-                         int64_t OC) {
+void weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N, int64_t C,
+                     int64_t OC, Write write) {
     cuda.cublaslt().run(cuda,
                         {.m = OC,
                          .n = C,
@@ -89,22 +90,23 @@ void add_weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout
                          .a = kDType<T>,
                          .b = kDType<T>,
                          .out = DType::f32,
-                         .accumulate = true},
+                         .accumulate = write == Write::add},
                         dweight, dout, inp);
     if (dbias) add_column_sums(cuda, dbias, dout, N, OC);
 }
 
 template <class T>
 void matmul_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
-                     int64_t N, int64_t C, int64_t OC) {
+                     int64_t N, int64_t C, int64_t OC, Write write = Write::add) {
     check_linear_layer<T>("matmul_backward", N, C, OC);
     if (dinp) cuda.cublaslt().run(cuda, linear_backward<T>(N, C, OC), dinp, dout, weight);
-    add_weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC);
+    weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC, write);
 }
 
 template <class T>
 void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
-                          const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
+                          const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
+                          Write write = Write::add) {
     check_linear_layer<T>("matmul_gelu_backward", N, C, OC);
     MatmulCall fused = linear_backward<T>(N, C, OC);
     fused.epilogue = Epilogue::dgelu;
@@ -114,12 +116,13 @@ void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, 
         cuda.cublaslt().run(cuda, linear_backward<T>(N, C, OC), dhidden, dout, weight);
         gelu_backward(cuda, dhidden, dhidden, hidden, N * C);
     }
-    add_weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC);
+    weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC, write);
 }
 
 template <class T>
 void matmul_relu_squared_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
-                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC) {
-    matmul_backward(cuda, dhidden, dweight, dbias, dout, inp, weight, N, C, OC);
+                                  const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
+                                  Write write = Write::add) {
+    matmul_backward(cuda, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
     relu_squared_backward(cuda, dhidden, dhidden, hidden, N * C);
 }

@@ -12,6 +12,7 @@ A linear layer, inp (N, C), weight (OC, C), out (N, OC):
   out = inp weight^T         {.m = N, .n = OC, .k = C, .transpose_b = true}
   dinp = dout weight         {.m = N, .n = C, .k = OC}
   dweight += dout^T inp      {.m = OC, .n = C, .k = N, .transpose_a = true, .out = DType::f32, .accumulate = true}
+  dweight = dout^T inp       the same without .accumulate
 
 Operands of eight bits have both their rows along k (transpose_b and not transpose_a), as tensor cores before Blackwell
 want them, and a scale each, which the product is multiplied with before a bias is added.

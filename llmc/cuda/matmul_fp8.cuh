@@ -2,7 +2,7 @@
 A linear layer in eight bits:   out = inp weight^T + bias,   by cuBLASLt (scales: llmc/base/fp8.h, quantise.cuh)
 
   inp (N, C), weight (OC, C) e4m3     dout (N, OC) e5m2     out (N, OC), dinp (N, C) T =; dinp may be null
-  dweight (OC, C) f32 +=     bias (OC) T, may be null; its gradient is matmul.cuh's
+  dweight (OC, C) f32 = or +=, as `write` says     bias (OC) T, may be null; its gradient is matmul.cuh's
 
 Math      products of a tile are added inside the tensor cores. Forward leaves them there (fast accumulation); backward,
           whose sums go into the weights, has them brought to f32 every so often
@@ -49,7 +49,7 @@ void matmul_fp8_forward(Cuda& cuda, T* out, const Quantised<e4m3>& inp, const Qu
 
 template <class T>
 void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantised<e5m2>& dout, const Quantised<e4m3>& inp,
-                         const Quantised<e4m3>& weight) {
+                         const Quantised<e4m3>& weight, Write write = Write::add) {
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_backward", N, C, OC);
     check_fp8_device(cuda, "matmul_fp8_backward");
@@ -59,7 +59,7 @@ void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantised<e5
     if (dinp)
         cuda.cublaslt().run(cuda, call, dinp, dout.data, weight.transposed, nullptr, nullptr, nullptr,
                             {dout.inverse_scale, weight.inverse_scale});
-    call.m = OC, call.n = C, call.k = N, call.out = DType::f32, call.accumulate = true;
+    call.m = OC, call.n = C, call.k = N, call.out = DType::f32, call.accumulate = write == Write::add;
     cuda.cublaslt().run(cuda, call, dweight, dout.transposed, inp.transposed, nullptr, nullptr, nullptr,
                         {dout.inverse_scale, inp.inverse_scale});
 }

@@ -22,6 +22,17 @@ TEST_CASE("a bf16 model's loss and gradients in tiles are those of fp32 but for 
     check_bf16_model(cpu);
 }
 
+TEST_CASE("a step's first products in bf16 write their gradients, in registers and in tiles", "[bf16_model]") {
+    Cpu cpu;
+    const auto check = [&] {
+        check_gradients_begin_anew<bf16>(cpu, ParameterList(kBf16Shape), kBf16B, kBf16T, Recompute::none);
+        check_gradients_begin_anew<bf16>(cpu, ParameterList(bf16_shape("nanochat")), kB16, kT16, Recompute::block);
+    };
+    check();
+    const UsedTiles software(software_tiles());
+    if (tile_product()) check();
+}
+
 namespace {
 
 struct Trained {

@@ -6,8 +6,9 @@
 #include "llmc/optim/optimizer.h"  // AdamW
 #include "llmc/optim/schedule.h"   // learning_rate
 #include "llmc/train/step.h"       // Stepper
-#include "test/bf16_models.h"      // check_bf16_model, kBf16Shape
+#include "test/bf16_models.h"      // check_bf16_model, kBf16Shape, bf16_shape
 #include "test/cuda_testing.h"     // OnDevice, ON_DEVICE
+#include "test/linear_testing.h"   // kFp8Cases
 #include "test/model_testing.h"    // load_weights, kFixtureShape, from_device
 #include "test/models.h"           // Gpt
 #include "test/program.h"          // TinyRuns
@@ -37,6 +38,24 @@ TEST_CASE("on a GPU, loss and every gradient agree with PyTorch in fp32", "[mode
                   kModelTolerance);
         }
     }
+}
+
+// A library may choose another order of sums where it adds.
+TEST_CASE("on a GPU, a step's first products write their gradients, whatever was there, and later ones add",
+          "[model]" ON_DEVICE) {
+#ifdef ANVIL_EMULATED
+    constexpr double kTolerance = 0;
+#else
+    constexpr double kTolerance = kModelTolerance;
+#endif
+    Cuda cuda;
+    const ParameterList fp32(kFixtureShape), bf16_gpt2(kBf16Shape), padded = sharded_list(bf16_shape("nanochat"));
+    check_gradients_begin_anew<float>(cuda, fp32, kB, kT, Recompute::none, kTolerance);
+    check_gradients_begin_anew<bf16>(cuda, bf16_gpt2, kBf16B, kBf16T, Recompute::block, kTolerance);
+    check_gradients_begin_anew<bf16>(cuda, padded, kB16, kT16, Recompute::none, kTolerance);
+    if (cuda.compute_capability < kOldestFp8) return;
+    const ArchitectureCase& c = kFp8Cases[0];
+    check_gradients_begin_anew<bf16>(cuda, ParameterList(c.shape), c.B, c.T, {Recompute::none, true}, kTolerance);
 }
 
 TEST_CASE("on a GPU, twenty AdamW steps agree with PyTorch in fp32", "[model][once]" ON_DEVICE) {

@@ -4,9 +4,11 @@
 #include "llmc/model/gpt.h"
 #include "llmc/optim/optimizer.h"  // AdamW
 #include "llmc/optim/schedule.h"   // learning_rate
+#include "test/architectures.h"    // kArchitectureCases
 #include "test/fixture.h"
-#include "test/model_testing.h"  // load_weights, kFixtureShape, kModelTolerance
-#include "test/op_testing.h"     // bell
+#include "test/linear_testing.h"  // kFp8Cases
+#include "test/model_testing.h"   // load_weights, kFixtureShape, kModelTolerance
+#include "test/op_testing.h"      // bell
 #include "test/testing.h"
 
 TEST_CASE("loss, logits and every gradient agree with PyTorch", "[model]") {
@@ -50,6 +52,39 @@ TEST_CASE("loss, logits and every gradient agree with PyTorch", "[model]") {
         for (int64_t i = wte.exported_rows * kFixtureShape.channels; i < wte.size(); i++)
             REQUIRE(model.gradients.at(wte)[i] == 0);
     }
+}
+
+TEST_CASE("a step's first products write their gradients, whatever was there, and later ones add", "[model]") {
+    Cpu cpu;
+    for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
+        INFO("recompute " << int(recompute));
+        check_gradients_begin_anew<float>(cpu, ParameterList(kFixtureShape), kB, kT, recompute);
+        for (const ArchitectureCase& c : kArchitectureCases) {
+            INFO(c.fixture);
+            check_gradients_begin_anew<float>(cpu, ParameterList(c.shape), c.B, c.T, recompute);
+        }
+        for (const ArchitectureCase& c : kFp8Cases) {
+            INFO(c.fixture);
+            check_gradients_begin_anew<float>(cpu, ParameterList(c.shape), c.B, c.T, {recompute, true});
+        }
+    }
+    const ParameterList padded = sharded_list(architecture_case("nano_d5").shape);
+    int64_t used = 0;
+    for (const Parameter& p : padded) used += aligned_elements(p.size());
+    CHECK(padded.buffer_size > used);
+    check_gradients_begin_anew<float>(cpu, padded, 2, 19, Recompute::none);
+}
+
+TEST_CASE("a backward pass needs the head's gradient of this step", "[model]") {
+    Cpu cpu;
+    Gpt<Cpu> model(cpu, kFixtureShape, 1, 4);
+    const std::vector<int32_t> tokens = {1, 2, 3, 4};
+    model.zero_gradients();
+    model.forward(tokens.data(), 1, 4);
+    model.loss(tokens.data());
+    CHECK(contains(error_of([&] { model.backward(tokens.data()); }), "1: internal"));
+    model.loss_and_gradient(tokens.data(), 0.25f);
+    model.backward(tokens.data());
 }
 
 TEST_CASE("loss and gradients agree with PyTorch under GPT-2's vocabulary, 50257 in 50304", "[model]") {

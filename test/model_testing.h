@@ -2,12 +2,15 @@
 What the tests of the whole model share, on any device.
 */
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 #include "llmc/model/gpt.h"
-#include "test/fixture.h"  // Fixture
+#include "llmc/optim/sharding.h"  // plan_sharding
+#include "test/fixture.h"         // Fixture
 #include "test/testing.h"
 
 inline const GptShape kFixtureShape{3, 4, 48, 32, 301};
@@ -68,4 +71,48 @@ std::pair<double, std::vector<Floats>> learn(Device& device, Gpt<Device, T>& mod
     std::vector<Floats> gradients;
     for (const Parameter& p : model.parameters) gradients.push_back(from_device(device, p, model.gradients.at(p)));
     return {loss, gradients};
+}
+
+// zero_gradients() and two micro-batches on a model whose gradients were all NaN, the gaps between them as well, leave
+// what the same two add to a new model's zeros.
+template <class T, class Device>
+void check_gradients_begin_anew(Device& device, const ParameterList& list, int64_t B, int64_t T_, Passes passes,
+                                double tolerance = 0) {
+    const auto gradients = [&](bool is_new) {
+        Gpt<Device, T> model(device, list, B, T_, passes, device);
+        model.acts.head_rows = std::min(model.acts.head_rows, B * T_ / 2 + 1);
+        for (const Parameter& p : model.parameters) {
+            Floats values = randn(size_t(p.size()), uint64_t(p.offset), 0.1f);
+            std::fill(values.begin() + p.exported_rows * (p.size() / p.shape[0]), values.end(), 0.f);
+            model.set_weight(p, values.data());
+        }
+        Floats all(size_t(model.gradients.size), std::nanf(""));
+        if (!is_new) {
+            copy_to_device(device, model.gradients.data, all.data(), model.gradients.size);
+            model.zero_gradients();
+        }
+        typename Device::template ToDevice<int32_t> to_device(device, 2 * B * T_);
+        Rng rng(1, Stream::tests);
+        std::vector<int32_t> ids(size_t(2 * B * T_));
+        model.begin_step();
+        for (int micro = 0; micro < 2; micro++) {
+            for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(model.shape.vocab_size)));
+            const int32_t* tokens = to_device.send(ids.data(), 2 * B * T_);
+            model.forward(tokens, B, T_);
+            model.loss_and_gradient(tokens + B * T_, 1 / float(B * T_));
+            model.backward(tokens);
+        }
+        model.end_step();
+        copy_to_host(device, all.data(), model.gradients.data, model.gradients.size);
+        return all;
+    };
+    CHECK(relative_l2(gradients(false), gradients(true)) <= tolerance);
+}
+
+// As Muon's two ranks have them in memory: with paddings.
+inline ParameterList sharded_list(const GptShape& shape) {
+    ParameterList list(shape);
+    const ShardingPlan plan = plan_sharding(list, {.world_size = 2, .muon = true});
+    list.place(plan.offsets, plan.buffer_size);
+    return list;
 }

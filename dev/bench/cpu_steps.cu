@@ -131,11 +131,12 @@ TIMED(layernorm_backward, [](auto* dinp, auto, auto, auto, auto, auto, auto, aut
     return moves_rows(dinp, 4, N, C);
 })
 TIMED(matmul_forward, [](auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC) { return multiplies(N, C, OC, 1); })
-TIMED(matmul_backward,
-      [](auto, auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC) { return multiplies(N, C, OC, 2); })
+TIMED(matmul_backward, [](auto, auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC, Write) {
+    return multiplies(N, C, OC, 2);
+})
 TIMED(matmul_gelu_forward,
       [](auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC) { return multiplies(N, C, OC, 1); })
-TIMED(matmul_gelu_backward, [](auto, auto, auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC) {
+TIMED(matmul_gelu_backward, [](auto, auto, auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC, Write) {
     return multiplies(N, C, OC, 2);
 })
 TIMED(attention_forward, [](auto, auto, auto, const AttentionShape& shape) { return attends(shape, 2); })

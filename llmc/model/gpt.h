@@ -20,7 +20,8 @@ the first stream; behind the last block backout takes out a part of a stream fro
   stream -> [mix] -> norm -> q k v -> [+ value embedding] -> [rotary, QK-norm] -> attention -> projection -> + stream
          -> norm -> MLP -> + stream
 
-Gradients: those of parameters accumulate (+=), so that micro-batches add up; zero_gradients() begins a step. Those of
+Gradients: those of parameters accumulate (+=), so that micro-batches add up; zero_gradients() begins a step. It leaves
+those of the linear layers and of the head as they are: the first product since then writes them (=). Those of
 activations overwrite (=), except d_residual, to which every branch adds. They are of sum(losses) * scale; a step over n
 tokens in all its micro-batches has scale = 1/n.
 
@@ -28,11 +29,13 @@ Weights and activations are of type T, gradients of parameters float. Shapes at 
 NH heads, NKV of keys and values, HS = C/NH, F the MLP's width, V vocabulary, Vp padded.
 */
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 #include "llmc/base/bf16.h"          // to_bf16
-#include "llmc/base/op_types.h"      // AttentionShape, StepScalars
+#include "llmc/base/op_types.h"      // AttentionShape, StepScalars, Write
 #include "llmc/model/activations.h"  // Activations, Passes
 #include "llmc/model/kv_cache.h"     // KvCache
 #include "llmc/model/linear.h"       // LinearSite, linear_forward
@@ -118,7 +121,20 @@ struct Gpt {
     void begin_step() { in_step_ = has_new_weights_ = true; }
     void end_step() { in_step_ = false; }
 
-    void zero_gradients() { fill_zero(device, gradients.data, gradients.size); }
+    // After this, or on a new model, a pass of loss_and_gradient() and backward() gives gradients, and each further one
+    // adds its own.
+    void zero_gradients() {
+        float* at = gradients.data;
+        const auto zero_until = [&](float* end) {
+            if (end > at) fill_zero(device, at, end - at);
+        };
+        for (const std::span<float> product : products()) {
+            zero_until(product.data());
+            at = product.data() + product.size();
+        }
+        zero_until(gradients.data + gradients.size);
+        head_write_ = linear_write_ = Write::set;
+    }
 
     // `starts` (B, T), in the device's memory until the backward pass is over: where in its row the document of each
     // token begins, and attention with it. Null: found by document_token, or each row is one document.
@@ -163,6 +179,7 @@ struct Gpt {
 
     void backward(const int32_t* tokens) {
         ensure(in_step_ || !acts.passes.fp8);  // or the layers' inputs are gone
+        ensure(head_write_ == Write::add);     // the head has its gradient
         const int64_t N = B * seq_len, C = shape.channels;
         const GptPointers<T>& w = weights.pointers;
         const GptPointers<float>& g = gradients.pointers;
@@ -198,6 +215,7 @@ struct Gpt {
                                       w.x0_lambdas + l, 1.f, l + 1 < L, N * C);
             have_gradients(int64_t(l));
         }
+        linear_write_ = Write::add;
         if (arch().residual_lambdas) add(acts.d_residual, acts.d_first);
         embed_backward(tokens);
         have_gradients(-1);
@@ -224,6 +242,8 @@ private:
         bool by_one() const { return cache && row < 0; }
     } kept_;  // of the pass under way
     bool in_step_ = false, has_new_weights_ = false;
+    // What the next product of the head, and those of the next backward pass, do to their gradients.
+    Write head_write_ = Write::add, linear_write_ = Write::add;
 
     const Architecture& arch() const { return shape.architecture; }
     int64_t N() const { return B * seq_len; }
@@ -259,7 +279,8 @@ private:
                         .C = C,
                         .OC = OC,
                         .codes = in_step_ && codes.weight ? &codes : nullptr,
-                        .scratch = acts.code_scratch};
+                        .scratch = acts.code_scratch,
+                        .write = linear_write_};
         const auto with = [&](const T* weight, const T* bias, float* dweight, float* dbias) {
             s.weight = weight, s.bias = bias, s.dweight = dweight, s.dbias = dbias;
             return s;
@@ -275,6 +296,19 @@ private:
                 return with(p.mlp_c_proj_weight, p.mlp_c_proj_bias, d.mlp_c_proj_weight, d.mlp_c_proj_bias);
         }
         return s;
+    }
+
+    // The gradients that are products of matrices, as they lie in the Buffer.
+    std::vector<std::span<float>> products() const {
+        std::vector<std::span<float>> all = {
+            {gradients.pointers.lm_head, size_t(shape.padded_vocab_size() * shape.channels)}};
+        for (size_t l = 0; l < gradients.pointers.blocks.size(); l++)
+            for (const LinearKind kind : kLinearKinds) {
+                const LinearSite<T> s = linear(l, kind);
+                all.push_back({s.dweight, size_t(s.OC * s.C)});
+            }
+        std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
+        return all;
     }
 
     void begin(const int32_t* tokens, int64_t batch, int64_t length, const int32_t* starts) {
@@ -516,7 +550,9 @@ private:
             cross_entropy_forward_backward(device, acts.losses + first, acts.logits, targets + first, *scale, rows, V,
                                            Vp, cap);
             matmul_backward(device, acts.d_norm + first * C, gradients.pointers.lm_head, static_cast<float*>(nullptr),
-                            acts.logits, acts.ln_f + first * C, weights.pointers.lm_head, rows, C, Vp);  // (rows, C)
+                            acts.logits, acts.ln_f + first * C, weights.pointers.lm_head, rows, C, Vp,
+                            head_write_);  // (rows, C)
+            head_write_ = Write::add;
         }
         add_mean_loss(device, s, acts.losses, N, weight);
     }

@@ -6,7 +6,7 @@ A linear layer of the model, in the type of its weights or in eight bits:   out 
 In eight bits ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433; one scale a tensor, found
 from the tensor itself: llmc/cpu/quantise.h), with x8 what is left of x in e4m3 and dout8 of dout in e5m2:
 
-  out = inp8 weight8^T + bias     dinp = dout8 weight8     dweight += dout8^T inp8     dbias += column sums of dout
+  out = inp8 weight8^T + bias     dinp = dout8 weight8     dweight = or += dout8^T inp8     dbias += column sums of dout
 
 Weights stay what they are. Their codes are made once a step, both ways round, because products run along rows of both
 operands; for the same reason forward leaves inp8 turned for backward, which then needs inp no more.
@@ -14,9 +14,10 @@ operands; for the same reason forward leaves inp8 turned for backward, which the
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include "llmc/base/check.h"   // require
-#include "llmc/base/fp8.h"     // e4m3, e5m2, Quantised, suits_fp8
-#include "llmc/model/shape.h"  // GptShape
+#include "llmc/base/check.h"     // require
+#include "llmc/base/fp8.h"       // e4m3, e5m2, Quantised, suits_fp8
+#include "llmc/base/op_types.h"  // Write
+#include "llmc/model/shape.h"    // GptShape
 
 // The linear layers of a block.
 enum LinearKind { kQkv, kProjection, kUp, kDown };
@@ -76,6 +77,7 @@ struct LinearSite {
     CodeScratch scratch = {};
     const T *weight = nullptr, *bias = nullptr;
     float *dweight = nullptr, *dbias = nullptr;
+    Write write = Write::add;  // of dweight
 
     Quantised<e4m3> quantised_inp() const {
         return {reinterpret_cast<const e4m3*>(scratch.rows), codes->inp_turned, codes->inp_inverse_scale, N, C};
@@ -110,14 +112,15 @@ void linear_forward(Device& device, T* out, const T* inp, const LinearSite<T>& s
     matmul_fp8_forward(device, out, s.quantised_inp(), s.quantised_weight(), s.bias);
 }
 
-// In eight bits inp is not read. Adds to the gradients of the parameters.
+// In eight bits inp is not read. Adds to the gradient of the bias; s.write says what becomes of the weight's.
 template <class Device, class T>
 void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearSite<T>& s) {
-    if (!s.codes) return matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC);
+    if (!s.codes)
+        return matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC, s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
     absmax(device, s.scratch.amax, dout, s.N * s.OC);
     quantise(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC);
     matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC}, s.quantised_inp(),
-                        s.quantised_weight());
+                        s.quantised_weight(), s.write);
     if (s.dbias) add_column_sums(device, s.dbias, dout, s.N, s.OC);
 }

@@ -35,18 +35,19 @@ void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearS
 }
 
 // dout, the gradient behind `down` -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in place
-// of hidden itself, which is needed no more. Adds to the gradients of `down`.
+// of hidden itself, which is needed no more. The gradients of `down` are as linear_backward has them.
 template <class Device, class T>
 T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activated, T* hidden,
                      const LinearSite<T>& down, MlpKind kind) {
     const int64_t N = down.N, F = down.C, OC = down.OC;
     if (!down.codes && kind == MlpKind::gelu) {
-        matmul_gelu_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden, down.weight, N, F, OC);
+        matmul_gelu_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden, down.weight, N, F, OC,
+                             down.write);
         return scratch;
     }
     if (!down.codes && kind == MlpKind::relu_squared) {
         matmul_relu_squared_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden, down.weight, N,
-                                     F, OC);
+                                     F, OC, down.write);
         return scratch;
     }
     linear_backward(device, scratch, dout, activated, down);

@@ -128,7 +128,8 @@ struct Gpt {
         const auto zero_until = [&](float* end) {
             if (end > at) fill_zero(device, at, end - at);
         };
-        for (const std::span<float> product : products()) {
+        if (products_.empty()) products_ = products();
+        for (const std::span<float> product : products_) {
             zero_until(product.data());
             at = product.data() + product.size();
         }
@@ -244,6 +245,7 @@ private:
     bool in_step_ = false, has_new_weights_ = false;
     // What the next product of the head, and those of the next backward pass, do to their gradients.
     Write head_write_ = Write::add, linear_write_ = Write::add;
+    std::vector<std::span<float>> products_;  // see products(); empty before the first step
 
     const Architecture& arch() const { return shape.architecture; }
     int64_t N() const { return B * seq_len; }

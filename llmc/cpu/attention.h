@@ -29,7 +29,7 @@ are part of the definition of the result, see gemm.h.
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/base/check.h"     // ensure, require
 #include "llmc/base/op_types.h"  // AttentionShape
-#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/cpu/device.h"     // Cpu, parallel_tasks
 #include "llmc/cpu/gemm.h"       // multiply_panels
 #include "llmc/cpu/simd.h"
 
@@ -178,7 +178,7 @@ void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const Attenti
     check_attention<E>(shape);
     const int64_t T = shape.T, NH = shape.NH, HS = shape.HS, C = NH * HS, v_block = packed_size<E>(kKeys, HS);
     const float scale = shape.score_scale();
-    parallel_for(cpu, shape.B * NH, [=, &cpu](int64_t head_index) {
+    parallel_tasks(cpu, shape.B * NH, [=, &cpu](int64_t head_index) {
         const int64_t b = head_index / NH, h = head_index % NH;
         const AttentionHead<E> head(qkv, shape, b, h);
         const int64_t turned = packed_size<E>(HS, T), v_size = (T + kKeys - 1) / kKeys * v_block;
@@ -242,7 +242,7 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
     const int64_t T = shape.T, NH = shape.NH, NKV = shape.NKV, HS = shape.HS, C = NH * HS, group = NH / NKV;
     const int64_t key_blocks = (T + kKeys - 1) / kKeys, k_block = packed_size<E>(kKeys, HS);
     const float scale = shape.score_scale();
-    parallel_for(cpu, shape.B * NKV, [=, &cpu](int64_t kv_index) {
+    parallel_tasks(cpu, shape.B * NKV, [=, &cpu](int64_t kv_index) {
         constexpr int64_t kTile = kQueries * kKeys;
         const int64_t b = kv_index / NKV, first_head = kv_index % NKV * group;
         const AttentionHead<E> first(qkv, shape, b, first_head), first_grad(dqkv, shape, b, first_head);

@@ -1,5 +1,5 @@
 /*
-The device `Cpu`: its threads, its memory, and two loops that every op is written with.
+The device `Cpu`: its threads, its memory, and the loops that every op is written with.
 
 Bit-identical results at any number of threads come from one rule: threads divide outputs, never sums. A sum over rows
 is cut into chunks whose size does not depend on the thread count, and the chunks are added in order (reduce.h).
@@ -7,11 +7,13 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #pragma once
 #include <sys/mman.h>
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <type_traits>
 #include <vector>
 #ifdef _OPENMP
@@ -22,6 +24,31 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #include "llmc/base/memory.h"  // aligned
 
 inline namespace ANVIL_CPU_LEVEL {
+
+// The indices of a loop that a thread has yet to take: [begin, end), in the upper and the lower half.
+class alignas(64) IndexRun {
+    std::atomic<uint64_t> left_{0};
+
+    template <class Next>
+    bool take(uint64_t& before, Next&& next) {
+        before = left_.load(std::memory_order_relaxed);
+        while (before >> 32 < uint32_t(before))
+            if (left_.compare_exchange_weak(before, next(before), std::memory_order_relaxed)) return true;
+        return false;
+    }
+
+public:
+    void set(int64_t begin, int64_t end) { left_.store(uint64_t(begin) << 32 | uint64_t(end)); }
+    // -1: none is left
+    int64_t take_first() {
+        uint64_t before;
+        return take(before, [](uint64_t run) { return run + (uint64_t(1) << 32); }) ? int64_t(before >> 32) : -1;
+    }
+    int64_t take_last() {
+        uint64_t before;
+        return take(before, [](uint64_t run) { return run - 1; }) ? int64_t(uint32_t(before)) - 1 : -1;
+    }
+};
 
 struct Cpu {
     static constexpr bool kAsynchronous = false;  // an op is done when it returns
@@ -35,6 +62,7 @@ struct Cpu {
         num_threads = 1;
 #endif
         scratch_.resize(size_t(num_threads) + 2);
+        runs = std::vector<IndexRun>(size_t(num_threads));
     }
     Cpu(const Cpu&) = delete;
     Cpu& operator=(const Cpu&) = delete;
@@ -60,6 +88,8 @@ struct Cpu {
     float* shared(int64_t n) { return grown(scratch_[size_t(num_threads)], n); }
     float* outer(int64_t n) { return grown(scratch_.back(), n); }
     float* own(int64_t n) { return grown(scratch_[size_t(thread())], n); }
+
+    std::vector<IndexRun> runs;  // of parallel_tasks, one a thread
 
     void reserve_workspace(size_t) {}  // it grows as needed
 
@@ -114,6 +144,23 @@ template <class Body>
 void parallel_for(Cpu& cpu, int64_t n, Body&& body) {
 #pragma omp parallel for schedule(static) num_threads(cpu.num_threads) if (n > 1)
     for (int64_t i = 0; i < n; i++) body(i);
+}
+
+// The same for indices that take long, some 10 us or more: a thread that has done its run takes from the ends of the
+// others', which a busy machine or a core's other half may have held up.
+template <class Body>
+void parallel_tasks(Cpu& cpu, int64_t n, Body&& body) {
+    const int64_t threads = cpu.num_threads;
+    if (threads == 1 || n <= 1) return parallel_for(cpu, n, body);
+    ensure(n <= std::numeric_limits<uint32_t>::max());
+    for (int64_t i = 0; i < threads; i++) cpu.runs[size_t(i)].set(n * i / threads, n * (i + 1) / threads);
+#pragma omp parallel num_threads(cpu.num_threads)
+    {
+        const int64_t own = Cpu::thread();
+        for (int64_t i; (i = cpu.runs[size_t(own)].take_first()) >= 0;) body(i);
+        for (int64_t other = own + 1; other < own + threads; other++)
+            for (int64_t i; (i = cpu.runs[size_t(other % threads)].take_last()) >= 0;) body(i);
+    }
 }
 
 // body(begin, end) over [0, n) in chunks of `chunk`: for loops whose body is too small to be called once an element.

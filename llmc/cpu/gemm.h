@@ -27,7 +27,7 @@ Where the processor has tiles for bf16, they multiply, with an order of sums of 
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/base/check.h"     // ensure
 #include "llmc/base/op_types.h"  // Write
-#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/cpu/device.h"     // Cpu, parallel_tasks
 #include "llmc/cpu/panels.h"     // pack_panel, Strided
 #include "llmc/cpu/simd.h"
 #include "llmc/cpu/tile_product.h"  // tile_product
@@ -235,7 +235,7 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     constexpr int64_t kFewRows = 64 * kTileRows, kFewBytes = 4 << 20;
     const bool few = !tiles && M <= kFewRows && M * K * bytes <= kFewBytes && num_panels(N) >= 8 * cpu.num_threads;
     if ((few || M <= kTileRows) && a.col == 1 && (tiles || !pack_a)) {
-        parallel_for(cpu, num_panels(N), [=, &cpu](int64_t item) {
+        parallel_tasks(cpu, num_panels(N), [=, &cpu](int64_t item) {
             const int64_t j = item * kTileCols, cols = std::min<int64_t>(kTileCols, N - j);
             float* panel = cpu.own(packed_size<T>(kBlockK, 1) + (rounds ? M * kTileCols : 0));
             float* sums = panel + packed_size<T>(kBlockK, 1);
@@ -280,7 +280,7 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
         for (int64_t deep0 = 0; deep0 < K; deep0 += most_deep) {
             const int64_t deep = std::min(most_deep, K - deep0), packed = packed_depth(deep);
             const bool first = deep0 == 0, last = deep0 + deep == K;
-            parallel_for(cpu, panels + (pack_a ? packed_strips : 0), [=](int64_t item) {
+            parallel_tasks(cpu, panels + (pack_a ? packed_strips : 0), [=](int64_t item) {
                 const int64_t i = (item - panels) * rows_at_once, rows = std::min(rows_at_once, M - i);
                 if (item < panels) {
                     const int64_t j = item * kTileCols;
@@ -294,7 +294,7 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
                         pack_tile_rows(tile_row(i, k0), a.at(i, deep0 + k0), rows, std::min(kBlockK, deep - k0));
                 }
             });
-            parallel_for(cpu, chunks * panels, [=](int64_t item) {
+            parallel_tasks(cpu, chunks * panels, [=](int64_t item) {
                 const int64_t j = item % panels * kTileCols, cols = std::min<int64_t>(kTileCols, all_cols - j);
                 const int64_t begin = item / panels * chunk_rows, end = std::min(M, begin + chunk_rows);
                 alignas(64) float chunk_sums[kSums];

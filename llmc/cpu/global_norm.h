@@ -26,9 +26,8 @@ inline constexpr int64_t kNormAhead = 2048;  // elements that are asked for befo
 // takes them to begin in one of three neighbouring words, a range of 2^96, as nearly all of a tensor do; if not, they
 // are added one by one.
 class SumOfSixteens {
-    static constexpr int kHalf = kRegisterLanes / 2;
-    typedef uint32_t Half __attribute__((vector_size(4 * kHalf)));
-    typedef uint64_t Lanes __attribute__((vector_size(8 * kHalf)));
+    typedef uint64_t Lanes __attribute__((vector_size(4 * kRegisterLanes)));  // half as many, twice as wide
+    static constexpr uint64_t kLow = 0xFFFFFFFF;
     static constexpr int kWindow = 3;
     Lanes words_[kWindow + 1] = {};  // of sum_.words[first_], ...
     int first_ = 0;
@@ -39,27 +38,19 @@ class SumOfSixteens {
         UintRegister mantissa, shift, word;
     };
 
-    template <size_t... lane>
-    ANVIL_INLINE static Half lower(UintRegister x, std::index_sequence<lane...>) {
-        return __builtin_shufflevector(x, x, lane...);
-    }
-    template <size_t... lane>
-    ANVIL_INLINE static Half upper(UintRegister x, std::index_sequence<lane...>) {
-        return __builtin_shufflevector(x, x, (lane + kHalf)...);
-    }
-    ANVIL_INLINE void add_half(Half mantissa, Half shift, Half word) {
-        const Lanes bits = __builtin_convertvector(mantissa, Lanes) << __builtin_convertvector(shift, Lanes);
-        const Lanes where = __builtin_convertvector(word, Lanes), low = bits & 0xFFFFFFFFu, high = bits >> 32;
+    ANVIL_INLINE void add_half(Lanes mantissa, Lanes shift, Lanes word) {
+        const Lanes bits = mantissa << shift;
+        const Lanes low = bits & kLow, high = bits >> 32;
 #pragma GCC unroll 4
         for (int k = 0; k < kWindow; k++) {
-            const Lanes here = Lanes(where == uint64_t(k));
+            const Lanes here = Lanes(word == uint64_t(k));
             words_[k] += low & here;
             words_[k + 1] += high & here;
         }
     }
     void move(int first) {
         for (int k = 0; k <= kWindow; k++)
-            for (int lane = 0; lane < kHalf; lane++) sum_.words[first_ + k] += words_[k][lane];
+            for (int lane = 0; lane < kRegisterLanes / 2; lane++) sum_.words[first_ + k] += words_[k][lane];
         std::fill_n(words_, kWindow + 1, Lanes{});
         first_ = first;
     }
@@ -96,11 +87,11 @@ public:
             store(numbers, x);
             return add_one_by_one(numbers);
         }
-        constexpr auto kLower = std::make_index_sequence<size_t(kHalf)>();
 #pragma GCC unroll 4
-        for (const auto& [mantissa, shift, word] : parts) {
-            add_half(lower(mantissa, kLower), lower(shift, kLower), lower(word, kLower));
-            add_half(upper(mantissa, kLower), upper(shift, kLower), upper(word, kLower));
+        for (const Parts& p : parts) {
+            const Lanes mantissa = Lanes(p.mantissa), shift = Lanes(p.shift), word = Lanes(p.word);
+            add_half(mantissa & kLow, shift & kLow, word & kLow);
+            add_half(mantissa >> 32, shift >> 32, word >> 32);
         }
     }
     ExactSum total() {

@@ -16,7 +16,6 @@ bf16 is a type of memory only: loading widens it, which is exact, and storing ro
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
@@ -305,21 +304,21 @@ ANVIL_INLINE F32<n> at_most(F32<n> x, float bound) {
     return x;
 }
 
-// The lanes of x whose bits are set, the others `rest`.
+// The lanes of x whose bits are set, the others those of `rest`.
+ANVIL_INLINE FloatRegister select_lanes(FloatRegister x, uint32_t lanes, FloatRegister rest) {
+#if defined(__AVX512F__)
+    return _mm512_mask_mov_ps(rest, __mmask16(lanes), x);
+#else
+    UintRegister bit;
+    for (int i = 0; i < kRegisterLanes; i++) bit[i] = 1u << i;
+    return (bit & lanes) != 0 ? x : rest;
+#endif
+}
 template <int n>
 ANVIL_INLINE F32<n> select_lanes(F32<n> x, uint64_t lanes, float rest) {
     static_assert(n <= 4);
     const FloatRegister other = broadcast(rest).part[0];
-    ANVIL_EACH_PART {
-        const uint32_t some = uint32_t(lanes >> i * kRegisterLanes);
-#if defined(__AVX512F__)
-        x.part[i] = _mm512_mask_mov_ps(other, __mmask16(some), x.part[i]);
-#else
-        UintRegister bit;
-        for (int j = 0; j < kRegisterLanes; j++) bit[j] = 1u << j;
-        x.part[i] = (bit & some) != 0 ? x.part[i] : other;
-#endif
-    }
+    ANVIL_EACH_PART x.part[i] = select_lanes(x.part[i], uint32_t(lanes >> i * kRegisterLanes), other);
     return x;
 }
 
@@ -339,11 +338,23 @@ ANVIL_INLINE float max_lanes(F32x16 x) {
     return reduce_lanes(x, [](float a, float b) { return a > b || a != a ? a : b; });
 }
 
-// Of two registers every second run of `apart` lanes, the first or the second ones of both, by turns.
-template <int apart, int which, size_t... lane>
-ANVIL_INLINE FloatRegister runs_of(FloatRegister a, FloatRegister b, std::index_sequence<lane...>) {
-    return __builtin_shufflevector(
-        a, b, (lane / apart % 2 * kRegisterLanes + lane / (2 * apart) * (2 * apart) + lane % apart + which * apart)...);
+// Of two registers every second run of `apart` lanes, the first or the second ones of both, by turns: its lanes in the
+// one register behind the other.
+template <int apart, int which>
+constexpr int run_lane(int i) {
+    return i / apart % 2 * kRegisterLanes + i / (2 * apart) * (2 * apart) + i % apart + which * apart;
+}
+template <int apart, int which>
+ANVIL_INLINE FloatRegister runs_of(FloatRegister a, FloatRegister b) {
+    constexpr auto at = run_lane<apart, which>;
+#if defined(__AVX512F__)
+    return __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9), at(10),
+                                   at(11), at(12), at(13), at(14), at(15));
+#elif defined(__AVX__)
+    return __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+#else
+    return __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3));
+#endif
 }
 // The same of two vectors.
 template <int apart, int which>
@@ -352,8 +363,7 @@ ANVIL_INLINE F32x16 runs_of(F32x16 a, F32x16 b) {
     constexpr int registers = std::max(apart / kRegisterLanes, 1);
     for (int i = 0; i < kRegisters; i++)
         if constexpr (apart < kRegisterLanes)
-            out.part[i] =
-                runs_of<apart, which>(a.part[i], b.part[i], std::make_index_sequence<size_t(kRegisterLanes)>());
+            out.part[i] = runs_of<apart, which>(a.part[i], b.part[i]);
         else
             out.part[i] = (i / registers % 2 ? b : a)
                               .part[i / (2 * registers) * (2 * registers) + i % registers + which * registers];

@@ -162,25 +162,17 @@ TEST_CASE("multiply-adds are rounded once", "[simd]") {
     for (const float lane : got) CHECK(lane == 0x1p-46f);
 }
 
-TEST_CASE("for_many_lanes covers a row once", "[simd]") {
+TEST_CASE("for_lanes and for_many_lanes cover a row once, and partial loads and stores keep to it", "[simd]") {
     for (int64_t n = 0; n <= 150; n++) {
         const Floats from = randn(size_t(n), uint64_t(n));
-        Guarded to(static_cast<size_t>(n));
-        for_many_lanes(n, [&](int64_t i, auto width) { store(to + i, load(from.data() + i, width, 7) + 1, width); });
-        Floats want = from;
-        for (float& x : want) x += 1;
-        CHECK(to.get() == want);
-    }
-}
-
-TEST_CASE("for_lanes covers a row once, and partial loads and stores keep to it", "[simd]") {
-    for (int64_t n = 0; n <= 50; n++) {
-        const Floats from = randn(size_t(n), uint64_t(n));
-        Guarded to(static_cast<size_t>(n));
+        Guarded to(static_cast<size_t>(n)), to_many(static_cast<size_t>(n));
         for_lanes(n, [&](int64_t i, auto width) { store(to + i, load(from.data() + i, width, 7) + 1, width); });
+        for_many_lanes(n,
+                       [&](int64_t i, auto width) { store(to_many + i, load(from.data() + i, width, 7) + 1, width); });
         Floats want = from;
         for (float& x : want) x += 1;
         CHECK(to.get() == want);
+        CHECK(to_many.get() == want);
         F32x16 rest = zeros();
         for_lanes(n, [&](int64_t i, auto width) { rest = load(from.data() + i, width, 7); });
         if (n % kLanes) {

@@ -145,8 +145,7 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
             if (i >= n) continue;
             const uint64_t seen = columns(r0 + i);
             for (int64_t s = 0; s < lanes_of(seen); s += kLanes)
-                of_row[i] =
-                    max(of_row[i], select_lanes(load(scores + (r0 + i) * kKeys + s), uint16_t(seen >> s), kLowest));
+                of_row[i] = max(of_row[i], select_lanes(load(scores + (r0 + i) * kKeys + s), seen >> s, kLowest));
         }
         const F32x16 old = load(largest + r0), now = max(old, max_rows(of_row) * scale);
         store(largest + r0, now);
@@ -158,7 +157,7 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
             int64_t s = 0;
             for (; s < lanes_of(seen); s += kLanes) {
                 F32x16 weight = exp(fma(load(scores + (r0 + i) * kKeys + s), scale, minus_now));
-                weight = select_lanes(weight, uint16_t(seen >> s), 0);
+                weight = select_lanes(weight, seen >> s, 0);
                 of_row[i] += weight;
                 store(row + s, weight);
             }
@@ -299,10 +298,8 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
                             F32x16 weights[2], d_scores[2];
                             for (int64_t i = 0; i < 2; i++) {
                                 const int64_t r = r0 + i, at = r * kKeys + s;
-                                const auto seen_only = [&](F32x16 x) {
-                                    return select_lanes(x, uint16_t(columns[i] >> s), 0);
-                                };
-                                weights[i] = seen_only(exp(fma(load(scores + at), scale, broadcast(minus_lse[r]))));
+                                const auto seen_only = [&](F32x16 x) { return select_lanes(x, columns[i] >> s, 0); };
+                                weights[i] = seen_only(exp(fma(load(scores + at), scale, minus_lse[r])));
                                 d_scores[i] = seen_only(weights[i] * (load(dp + at) - D[r]) * scale);
                                 if (ds != ds_turned) store(ds + at, d_scores[i]);
                             }

@@ -19,7 +19,7 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "llmc/base/check.h"   // require
+#include "llmc/base/check.h"   // ensure, require
 #include "llmc/base/level.h"   // ANVIL_CPU_LEVEL
 #include "llmc/base/memory.h"  // aligned
 

@@ -34,6 +34,7 @@ void add_column_sums(Cpu& cpu, float* out, const T* inp, int64_t N, int64_t C) {
     float* partials = cpu.shared(num_row_chunks(N) * C);
     parallel_for(cpu, num_row_chunks(N), [=](int64_t chunk) {
         const int64_t begin = chunk * kRowsPerChunk, end = std::min(N, begin + kRowsPerChunk);
+        // Many lanes: whole cache lines of each row, next to each other
         for_many_lanes(C, [=](int64_t c, auto width) {
             auto sum = load(inp + begin * C + c, width);
             for (int64_t n = begin + 1; n < end; n++) sum = sum + load(inp + n * C + c, width);

@@ -304,7 +304,7 @@ ANVIL_INLINE F32<n> at_most(F32<n> x, float bound) {
     return x;
 }
 
-// The lanes of x whose bits are set, the others those of `rest`.
+// The lanes of x whose bits are set, the others those of `rest`. Bits beyond the lanes of x are of no account.
 ANVIL_INLINE FloatRegister select_lanes(FloatRegister x, uint32_t lanes, FloatRegister rest) {
 #if defined(__AVX512F__)
     return _mm512_mask_mov_ps(rest, __mmask16(lanes), x);

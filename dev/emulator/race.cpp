@@ -221,6 +221,10 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site) {
     int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {      \
         emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
         return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+    }                                                                                                       \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T value, int, int) {        \
+        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
+        return __atomic_compare_exchange_n(p, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);   \
     }
 
 extern "C" {

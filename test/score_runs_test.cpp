@@ -5,6 +5,7 @@
 #include "test/tasks_fixture.h"
 
 namespace {
+using namespace std::string_literals;
 
 FlagMap with(FlagMap flags, const FlagMap& more) {
     for (const auto& [name, value] : more) flags[name] = value;
@@ -168,19 +169,18 @@ TEST_CASE("scripts/make_core.py renders the bundle's tasks", "[score_runs]") {
         const std::string text = text_of(file, example.first_row, false),
                           other = text_of(file, example.first_row + 1, false);
         if (contains(text, "\n\nQ1")) {
-            CHECK((text == std::string(1, '\0') + "Q2\nAnswer: x\n\nQ1\nAnswer: ab" && example.gold == 1));
+            CHECK((text == "\0Q2\nAnswer: x\n\nQ1\nAnswer: ab"s && example.gold == 1));
             CHECK((text_of(file, example.first_row, true) == "b" && text_of(file, example.first_row + 1, true) == "c"));
         } else {
-            CHECK((text == std::string(1, '\0') + "Q1\nAnswer: ac\n\nQ2\nAnswer: x" && example.gold == 0));
+            CHECK((text == "\0Q1\nAnswer: ac\n\nQ2\nAnswer: x"s && example.gold == 0));
             // One choice begins like the other: of each at least the last token counts.
             CHECK((text_of(file, example.first_row, true) == "x" && text_of(file, example.first_row + 1, true) == "y"));
         }
     }
-    CHECK((text_of(file, 4, false) == std::string(1, '\0') + "Tom runs" && text_of(file, 4, true) == " runs"));
+    CHECK((text_of(file, 4, false) == "\0Tom runs"s && text_of(file, 4, true) == " runs"));
     CHECK((text_of(file, 5, true) == " runs" && file.examples()[2].gold == 1));
     const bool one_first = contains(text_of(file, 6, false), "red blue\n\none two");
-    CHECK(text_of(file, 6, false) ==
-          std::string(1, '\0') + (one_first ? "red blue\n\none two" : "one two\n\nred blue"));
+    CHECK(text_of(file, 6, false) == (one_first ? "\0red blue\n\none two"s : "\0one two\n\nred blue"s));
     CHECK(text_of(file, 6, true) == (one_first ? " two" : " blue"));
 
     must_succeed(run("python3 scripts/make_core.py --tokenizer bytes --max-tokens 6 " + scratch / "bundle" + " " +

@@ -20,9 +20,9 @@ float element(const Strided<bf16>& m, int64_t row, int64_t col) { return to_floa
 // Element (i, j) of the sums over k, from the definition
 float chain(const Strided<bf16>& a, const Strided<bf16>& b, int64_t i, int64_t j, int64_t K, float start, bool add) {
     float total = start;
-    for (int64_t k0 = 0; k0 < K; k0 += 256) {
+    for (int64_t k0 = 0; k0 < K; k0 += 512) {
         float sum = 0;
-        for (int64_t k = k0; k < std::min(K, k0 + 256); k += 2) {
+        for (int64_t k = k0; k < std::min(K, k0 + 512); k += 2) {
             if (k + 1 < K) sum = std::fma(element(a, i, k + 1), element(b, k + 1, j), sum);
             sum = std::fma(element(a, i, k), element(b, k, j), sum);
         }
@@ -93,19 +93,19 @@ void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool turned_a, b
 }
 }  // namespace
 
-// Around tiles of 12 rows and 32 columns, blocks of 256 terms, blocks of 8 x 16 and strips of 48 rows that are packed
+// Around tiles of 12 rows and 32 columns, blocks of 512 terms, blocks of 8 x 16 and strips of 48 rows that are packed
 // at once, and pairs.
 TEST_CASE("products of bf16 are one chain on every processor", "[gemm]") {
     const UsedTiles none(nullptr);
     const bool turned_a = GENERATE(false, true), turned_b = GENERATE(false, true);
     for (const int64_t M : {1, 11, 13, 25})
         for (const int64_t N : {1, 31, 33})
-            for (const int64_t K : {1, 2, 17, 256, 257, 600}) check_chains(chain, M, N, K, turned_a, turned_b);
+            for (const int64_t K : {1, 2, 17, 512, 513, 1200}) check_chains(chain, M, N, K, turned_a, turned_b);
     check_chains(chain, 13, 33, 4200, turned_a, turned_b);  // more than is packed at once
     check_chains(chain, 400, 40, 34, turned_a, turned_b);
     check_chains(chain, 50, 33, 35, turned_a, turned_b);
     check_chains(chain, 5, 2100, 18, turned_a, turned_b);
-    check_chains(chain, 25, 790, 300, turned_a, turned_b);  // panels enough for each thread to pack its own
+    check_chains(chain, 25, 790, 600, turned_a, turned_b);  // panels enough for each thread to pack its own
     check_chains(chain, 210, 790, 40, turned_a, turned_b);  // whose rows are rounded in parts
 }
 

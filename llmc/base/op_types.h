@@ -12,6 +12,8 @@ Arguments that an op takes as one, the same on every device.
 // What becomes of what a result's memory holds: overwritten (=), and never read, or added to (+=).
 enum class Write { set, add };
 
+inline constexpr int64_t kMaxHeadSize = 256;  // what attention's tiles are made for
+
 // Causal self-attention with grouped heads: NKV key/value heads, each shared by NH / NKV query heads that follow each
 // other. In memory (B, T, NH + 2 NKV, HS): the queries of all heads, then the keys, then the values.
 struct AttentionShape {

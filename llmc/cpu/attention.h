@@ -39,7 +39,7 @@ inline constexpr int64_t kQueries = 32, kKeys = 64;
 
 template <class E>
 void check_attention(const AttentionShape& s) {
-    ensure(s.NH % s.NKV == 0 && s.HS <= kBlockK);
+    ensure(s.NH % s.NKV == 0 && s.HS <= kMaxHeadSize);
     require(s.HS % kPair<E> == 0, "attention: heads of %ld channels: an even number in bf16; or --dtype fp32", s.HS);
 }
 

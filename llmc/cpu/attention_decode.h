@@ -47,7 +47,7 @@ void attention_remember(Cpu& cpu, T* keys, T* values, const T* qkv, const int32_
 template <class T>
 void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* values, const int32_t* positions,
                       const int32_t* starts, const KeyValueShape& shape) {
-    ensure(shape.NH % shape.NKV == 0 && shape.HS <= kBlockK && shape.window >= 0);
+    ensure(shape.NH % shape.NKV == 0 && shape.HS <= kMaxHeadSize && shape.window >= 0);
     const int64_t NH = shape.NH, NKV = shape.NKV, HS = shape.HS, capacity = shape.capacity();
     const float scale = shape.score_scale();
     parallel_for(cpu, shape.B * NH, [=](int64_t head) {
@@ -55,7 +55,7 @@ void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* va
         const int64_t first = std::max<int64_t>({t - shape.window, starts ? starts[b] : 0, 0});
         const int64_t ring = (b * NKV + h / (NH / NKV)) * capacity;
         const T* q = qkv + b * shape.qkv_row() + h * HS;
-        float p[kCacheTile], sum[kBlockK] = {};
+        float p[kCacheTile], sum[kMaxHeadSize] = {};
         float largest[kLanes] = {-std::numeric_limits<float>::infinity()}, denominator[kLanes] = {}, shrink[kLanes];
         for (int64_t s0 = first / kCacheTile * kCacheTile; s0 <= t; s0 += kCacheTile) {
             const T* tile = keys + (ring + s0 % capacity) * HS;

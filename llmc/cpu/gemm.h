@@ -5,7 +5,7 @@ B is packed into panels of kTileCols columns, zeros filling the last one; a tile
 stays in registers while k runs (Goto and van de Geijn, 2008, doi:10.1145/1356052.1356053). A is read in place by
 broadcasts through two strides, so it may be transposed.
 
-Each element of C is one chain of fused multiply-adds over a block of kBlockK, and the blocks are added in order.
+Each element of C is one chain of fused multiply-adds over a block of kBlockK terms, and the blocks are added in order.
 Neither the tile's shape, which follows the machine's registers, nor the number of threads has any say in that: same
 bits everywhere.
 
@@ -90,6 +90,9 @@ void multiply_tile(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const floa
     constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
     for (int i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j += kLine) __builtin_prefetch(c + i * c_row + j, 1);
+    if (before.data && static_cast<const void*>(before.data) != c)
+        for (int i = 0; i < rows; i++)
+            for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(before.data + i * before.row + j);
     FloatRegister sum[rows][kTileRegisters] = {};
     // Three rows to a pointer: what the processor adds to an address by itself, else they would not fit in its
     // registers.
@@ -152,7 +155,7 @@ ANVIL_INLINE void multiply_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, 
     }
 }
 
-// c (M, N)  =  a (M, K) times packed panels [+ before] [+ bias], by the calling thread, rounded once; K <= kBlockK
+// c (M, N)  =  a (M, K) times packed panels [+ before] [+ bias], by the calling thread, rounded once; K <= kBlockK<T>
 template <class Out, class T>
 void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a,
                                   const float* panels, Addend before, const Out* bias) {
@@ -164,7 +167,8 @@ void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, i
                                      bias ? bias + j : nullptr);
 }
 
-// c (M, N) (=, +=) a (M, K) times packed panels, by the calling thread; K <= kBlockK, and no bias in tiles
+// c (M, N) (=, +=) a (M, K) times packed panels, by the calling thread; K <= kBlockK<T>, in tiles kTileBlockK, and no
+// bias
 template <class T>
 void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, const float* panels,
                      const float* bias, Write write, TileProduct in_tiles = tile_product_of<T>()) {
@@ -195,39 +199,42 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     // those processors have. A deep K leaves room for few rows; one that is cut often takes the sums along as often. In
     // the middle lies what moves least.
     constexpr int64_t kPackedBytes = 4 << 20, kMostRowsInTiles = 512, kMostRowsInRegisters = 16 * kTileRows;
-    const int64_t most_deep = (tiles ? 8 : 16) * kBlockK, chunk_bytes = (tiles ? 1024 : 512) << 10;
+    const int64_t block = tiles ? kTileBlockK : kBlockK<T>;
+    const int64_t most_deep = tiles ? 2048 : 4096, chunk_bytes = (tiles ? 1024 : 512) << 10;
     const int64_t most_chunk_rows = tiles ? kMostRowsInTiles : kMostRowsInRegisters;
     constexpr int64_t kSums = std::max(kMostRowsInTiles, kMostRowsInRegisters) * kTileCols;
     const int64_t strip_rows = tiles ? kStripRows : kTileRows, strip_depth = tiles ? kTmmDepth : kPair<T>;
     constexpr bool rounds = !std::is_same_v<Out, float>;
     constexpr int64_t bytes = sizeof(T);
-    ensure(rounds ? write == Write::set : sizeof(T) == sizeof(float) || !bias);
+    ensure(write == Write::set || (!rounds && !bias));
+    ensure(rounds || sizeof(T) == sizeof(float) || !bias);
     // A transposed A is copied into strips, contiguous in k or, for registers, in rows; so is one whose rows do not end
     // with a whole step.
     const bool pack_a = a.col != 1 || K % strip_depth != 0;
     const auto packed_depth = [=](int64_t depth) {
         return (depth + strip_depth - 1) / strip_depth * strip_depth / kPair<T>;
     };
-    const auto offset = [=]([[maybe_unused]] int64_t j) {
-        const float* none = nullptr;
-        if constexpr (std::is_same_v<T, float>)
-            return bias ? bias + j : none;
+    // A block of K of some rows and a panel, whose first column is j. From the block that begins sums to the one that
+    // ends them they wait in `sums`: rows of C may lie so far apart that they share few places in the L1 cache. Tiles
+    // leave them there, which is C itself for float; others round_tile rounds.
+    const auto multiply_block = [=](float* sums, int64_t sums_row, Out* to, int64_t rows, [[maybe_unused]] int64_t j,
+                                    int64_t cols, int64_t depth, Strided<T> a_block, const float* panel, bool begins,
+                                    bool ends, [[maybe_unused]] bool adds) {
+        Addend before = begins ? Addend{} : Addend{sums, sums_row};
+        const Out* offset = nullptr;
+        if constexpr (!rounds)
+            if (begins && adds) before = {to, c_row};
+        if constexpr (std::is_same_v<T, Out>)
+            if (bias && (rounds ? ends : begins && !adds)) offset = bias + j;
+        if constexpr (std::is_same_v<T, bf16>)
+            if (tiles)
+                return tiles(sums, sums_row, rows, cols, depth, a_block, panel, before.data ? Write::add : Write::set);
+        if (ends)
+            multiply_panels_in_registers(to, c_row, rows, cols, depth, a_block, panel, before, offset);
+        else if constexpr (rounds)
+            multiply_panels_in_registers<float>(sums, sums_row, rows, cols, depth, a_block, panel, before, nullptr);
         else
-            return none;
-    };
-
-    // A block of K of some rows and a panel, whose first column is j. The last one rounds, but for tiles: round_tile
-    // does.
-    const auto multiply_block = [=](float* sums, int64_t sums_row, [[maybe_unused]] Out* to, int64_t rows, int64_t j,
-                                    int64_t cols, int64_t depth, Strided<T> a_block, const float* panel, bool is_first,
-                                    [[maybe_unused]] bool is_last) {
-        if constexpr (rounds)
-            if (is_last && !tiles)
-                return multiply_panels_in_registers(to, c_row, rows, cols, depth, a_block, panel,
-                                                    is_first ? Addend{} : Addend{sums, sums_row},
-                                                    bias ? bias + j : nullptr);
-        multiply_panels(sums, sums_row, rows, cols, depth, a_block, panel, is_first ? offset(j) : nullptr,
-                        is_first ? write : Write::add, tiles);
+            multiply_panels_in_registers(sums, sums_row, rows, cols, depth, a_block, panel, before, offset);
     };
 
     // Of few rows the product is soon made, and packing is much of the work. A thread uses a panel as soon as it has
@@ -237,14 +244,16 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     if ((few || M <= kTileRows) && a.col == 1 && (tiles || !pack_a)) {
         parallel_tasks(cpu, num_panels(N), [=, &cpu](int64_t item) {
             const int64_t j = item * kTileCols, cols = std::min<int64_t>(kTileCols, N - j);
-            float* panel = cpu.own(packed_size<T>(kBlockK, 1) + (rounds ? M * kTileCols : 0));
-            float* sums = panel + packed_size<T>(kBlockK, 1);
+            float* panel = cpu.own(packed_size<T>(block, 1) + M * kTileCols);
+            float* sums = panel + packed_size<T>(block, 1);
             int64_t sums_row = kTileCols;
-            if constexpr (!rounds) sums = c + j, sums_row = c_row;
-            for (int64_t k0 = 0; k0 < K; k0 += kBlockK) {
-                const int64_t depth = std::min(kBlockK, K - k0);
+            if constexpr (!rounds)
+                if (tiles) sums = c + j, sums_row = c_row;
+            for (int64_t k0 = 0; k0 < K; k0 += block) {
+                const int64_t depth = std::min(block, K - k0);
                 pack_panel<kTileCols>(panel, b.at(k0, j), depth, cols);
-                multiply_block(sums, sums_row, c + j, M, j, cols, depth, a.at(0, k0), panel, k0 == 0, k0 + depth == K);
+                multiply_block(sums, sums_row, c + j, M, j, cols, depth, a.at(0, k0), panel, k0 == 0, k0 + depth == K,
+                               write == Write::add);
             }
             if constexpr (rounds)
                 if (tiles) round_tile(c + j, c_row, sums, sums_row, M, cols, bias ? bias + j : nullptr);
@@ -264,15 +273,15 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     const int64_t packed_strips = (M + rows_at_once - 1) / rows_at_once;
     const int64_t b_size = num_panels(packed_cols) * kTileCols * packed_depth(deepest);
     const int64_t a_rows = strips * strip_rows;
-    // Tiles have A in blocks of kBlockK: rows that lie farther apart would share few places in the L1 cache.
-    const int64_t a_depth = tiles ? (deepest + kBlockK - 1) / kBlockK * packed_depth(kBlockK) : packed_depth(deepest);
+    // Tiles have A in blocks of K: rows that lie farther apart would share few places in the L1 cache.
+    const int64_t a_depth = tiles ? (deepest + block - 1) / block * packed_depth(block) : packed_depth(deepest);
     const int64_t a_size = pack_a ? a_rows * a_depth : 0;
     const bool kept = rounds && K > most_deep;  // sums wait for the next part of K
     float* packed_b = cpu.shared(b_size + a_size + (kept ? M * packed_cols : 0));
     float *packed_a = packed_b + b_size, *kept_sums = packed_a + a_size;
-    // Where row i of A begins that is packed (rows, kBlockK) for tiles: value k0, a multiple of kBlockK
+    // Where row i of A begins that is packed (rows, block) for tiles: value k0, a multiple of it
     const auto tile_row = [=](int64_t i, int64_t k0) {
-        return reinterpret_cast<T*>(packed_a) + k0 * a_rows + i * kBlockK;
+        return reinterpret_cast<T*>(packed_a) + k0 * a_rows + i * block;
     };
 
     for (int64_t j0 = 0; j0 < N; j0 += packed_cols) {
@@ -290,8 +299,8 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
                 } else if (!tiles) {
                     pack_strips(packed_a + i * packed, a.at(i, deep0), rows, deep);
                 } else if constexpr (std::is_same_v<T, bf16>) {
-                    for (int64_t k0 = 0; k0 < deep; k0 += kBlockK)
-                        pack_tile_rows(tile_row(i, k0), a.at(i, deep0 + k0), rows, std::min(kBlockK, deep - k0));
+                    for (int64_t k0 = 0; k0 < deep; k0 += block)
+                        pack_tile_rows(tile_row(i, k0), a.at(i, deep0 + k0), rows, std::min(block, deep - k0));
                 }
             });
             parallel_tasks(cpu, chunks * panels, [=](int64_t item) {
@@ -300,28 +309,30 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
                 alignas(64) float chunk_sums[kSums];
                 float* sums = chunk_sums;  // of row `begin` and the first column
                 int64_t sums_row = kTileCols;
-                if constexpr (!rounds)
-                    sums = c + begin * c_row + j0 + j, sums_row = c_row;
-                else if (kept)
+                Out* to = c + begin * c_row + j0 + j;
+                if constexpr (!rounds) {
+                    if (tiles) sums = to, sums_row = c_row;
+                } else if (kept) {
                     sums = kept_sums + begin * packed_cols + j, sums_row = packed_cols;
-                for (int64_t k0 = 0; k0 < deep; k0 += kBlockK) {
-                    const int64_t depth = std::min(kBlockK, packed * kPair<T> - k0);
-                    const bool ends = last && k0 + kBlockK >= packed * kPair<T>;
+                }
+                for (int64_t k0 = 0; k0 < deep; k0 += block) {
+                    const int64_t depth = std::min(block, packed * kPair<T> - k0);
+                    const bool begins = k0 == 0 && (first || !rounds), adds = write == Write::add || !first;
+                    const bool ends = k0 + block >= packed * kPair<T> && (last || !rounds);
                     const int64_t at_once = tiles ? kStripRows : kTileRows;
                     for (int64_t i = begin; i < end; i += at_once) {
                         const T* strip = reinterpret_cast<const T*>(packed_a + i * packed) + k0 * kTileRows;
                         const Strided<T> rows = !pack_a ? a.at(i, deep0 + k0)
-                                                : tiles ? Strided<T>{tile_row(i, k0), kBlockK, 1}
+                                                : tiles ? Strided<T>{tile_row(i, k0), block, 1}
                                                         : Strided<T>{strip, kPair<T>, kTileRows};
-                        multiply_block(sums + (i - begin) * sums_row, sums_row, c + i * c_row + j0 + j,
+                        multiply_block(sums + (i - begin) * sums_row, sums_row, to + (i - begin) * c_row,
                                        std::min(at_once, end - i), j0 + j, cols, depth, rows,
-                                       packed_b + j * packed + k0 / kPair<T> * kTileCols, first && k0 == 0, ends);
+                                       packed_b + j * packed + k0 / kPair<T> * kTileCols, begins, ends, adds);
                     }
                 }
                 if constexpr (rounds)
                     if (last && tiles)
-                        round_tile(c + begin * c_row + j0 + j, c_row, sums, sums_row, end - begin, cols,
-                                   bias ? bias + j0 + j : nullptr);
+                        round_tile(to, c_row, sums, sums_row, end - begin, cols, bias ? bias + j0 + j : nullptr);
             });
         }
     }

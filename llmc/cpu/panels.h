@@ -22,7 +22,6 @@ inline constexpr int kTileRows = 6, kTileRegisters = 4;  // 24 of 32
 inline constexpr int kTileRows = 6, kTileRegisters = 2;  // 12 of AVX2's 16
 #endif
 inline constexpr int kTileCols = kTileRegisters * kRegisterLanes;
-inline constexpr int64_t kBlockK = 256;  // part of the definition of the result: see gemm.h
 
 // A matrix in memory: element (i, j) is data[i * row + j * col].
 template <class T>
@@ -37,6 +36,12 @@ struct Strided {
 // What is multiplied at a time has four bytes: one float, or a pair of bf16. Of a float there is one.
 template <class T>
 inline constexpr int64_t kPair = int64_t(sizeof(float) / sizeof(T));
+
+// Terms that are summed in one go, part of the definition of the result: see gemm.h. In tiles, whose sums it has no say
+// in, it is what stays in the L1 cache.
+template <class T>
+inline constexpr int64_t kBlockK = 256 * kPair<T>;
+inline constexpr int64_t kTileBlockK = 256;
 
 inline int64_t num_panels(int64_t N) { return (N + kTileCols - 1) / kTileCols; }
 // Floats that packed panels take.

@@ -22,30 +22,30 @@ inline namespace ANVIL_CPU_LEVEL {
 inline constexpr int64_t kStripRows = 2 * kTmmRows;
 inline constexpr bool kPanelsFitTiles = kTileCols == kTmmCols || kTileCols == 2 * kTmmCols;
 
-// to (rows rounded up to whole tiles, kBlockK)  <-  a (rows, K), its rows contiguous now, zeros beyond K and `rows`
+// to (rows rounded up to whole tiles, kTileBlockK)  <-  a (rows, K), its rows contiguous now, zeros beyond K and `rows`
 inline void straighten_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
     const int64_t whole_rows = (rows + kTmmRows - 1) / kTmmRows * kTmmRows;
     const int64_t whole_K = (K + kTmmDepth - 1) / kTmmDepth * kTmmDepth, size = int64_t(sizeof(bf16));
     if (rows < whole_rows || K < whole_K)
-        for (int64_t i = 0; i < whole_rows; i++) std::memset(to + i * kBlockK, 0, size_t(whole_K * size));
+        for (int64_t i = 0; i < whole_rows; i++) std::memset(to + i * kTileBlockK, 0, size_t(whole_K * size));
     if (a.col == 1) {
-        for (int64_t i = 0; i < rows; i++) std::memcpy(to + i * kBlockK, a.data + i * a.row, size_t(K * size));
+        for (int64_t i = 0; i < rows; i++) std::memcpy(to + i * kTileBlockK, a.data + i * a.row, size_t(K * size));
         return;
     }
     const bool dense = a.row == 2;  // pairs beside those of the next row
     const int64_t blocked_rows = dense ? rows / 8 * 8 : 0, blocked_K = K / 16 * 16;
     for (int64_t i = 0; i < blocked_rows; i += 8)
         for (int64_t k = 0; k < blocked_K; k += 16)
-            transpose_8x8(to + i * kBlockK + k, kBlockK * size, a.data + i * a.row + k * a.col, 2 * a.col * size);
+            transpose_8x8(to + i * kTileBlockK + k, kTileBlockK * size, a.data + i * a.row + k * a.col, 2 * a.col * size);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = i < blocked_rows ? blocked_K : 0; k < K; k += 2)
-            std::memcpy(to + i * kBlockK + k, a.data + i * a.row + k * a.col, size_t(2 * size));
+            std::memcpy(to + i * kTileBlockK + k, a.data + i * a.row + k * a.col, size_t(2 * size));
 }
 
 // The same of an A whose columns are contiguous, and in memory not yet pairs.
 inline void pack_tile_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
     if (a.col == 1) return straighten_rows(to, a, rows, K);
-    float pairs[kBlockK / 2 * kStripRows];
+    float pairs[kTileBlockK / 2 * kStripRows];
     pack_panel<kStripRows>(pairs, a.transposed(), K, rows);
     straighten_rows(to, Strided{reinterpret_cast<const bf16*>(pairs), 2, kStripRows}, kStripRows, K);
 }
@@ -94,7 +94,7 @@ template <class Tiles>
 void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<bf16> a,
                               const float* panels, Write write) {
     static_assert(kPanelsFitTiles && sizeof(Tiles) > 0);  // only where it is used
-    alignas(64) bf16 straight[kStripRows * kBlockK];
+    alignas(64) bf16 straight[kStripRows * kTileBlockK];
     alignas(64) float edge[kStripRows * kTileCols], tail[kTmmDepth / 2 * kTileCols];
     const int64_t panel = packed_size<bf16>(K, 1), steps = K / kTmmDepth, rest = packed_size<bf16>(K % kTmmDepth, 1);
     Tiles::prepare();
@@ -103,7 +103,7 @@ void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int
         Strided<bf16> strip = a.at(i, 0);
         if (a.col != 1 || rest > 0 || rows % kTmmRows != 0) {
             straighten_rows(straight, strip, rows, K);
-            strip = {straight, kBlockK, 1};
+            strip = {straight, kTileBlockK, 1};
         }
         const float* b = panels;
         for (int64_t j = 0; j < N; j += kTileCols, b += panel) {

@@ -46,8 +46,6 @@ struct GptShape {
     }
 };
 
-inline constexpr int64_t kMaxHeadSize = 256;  // what attention's tiles are made for
-
 struct GptPreset {
     const char* name;
     const char* architecture;

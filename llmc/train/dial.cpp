@@ -4,8 +4,8 @@
 #include <cmath>
 #include "llmc/base/check.h"          // require, format
 #include "llmc/base/integers.h"       // up_to_multiple, nearest_divisors
+#include "llmc/base/op_types.h"       // kMaxHeadSize
 #include "llmc/model/architecture.h"  // layer_windows, kGateChannels, kSmearChannels
-#include "llmc/model/shape.h"         // kMaxHeadSize
 
 namespace {
 

@@ -203,7 +203,8 @@ static void check_loss(const std::string& hosts, int victim, const std::string& 
         {"HOSTS=" + hosts, "VICTIM=" + std::to_string(victim), "HOW=" + how, format("TIMEOUT=%g", timeout_s)});
     const std::string who = format("rank %d (pid %d)", victim, int(processes.pids[size_t(victim)]));
     const auto start = std::chrono::steady_clock::now();
-    const std::vector<Finished> finished = processes.finish(timeout_s < 60 ? timeout_s + 10 : 20);
+    const std::vector<Finished> finished =
+        processes.finish(timeout_s < 60 ? timeout_s + 10 : 20, how == "sleeps" ? victim : -1);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (how == "sleeps")
         CHECK(seconds > timeout_s);

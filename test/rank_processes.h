@@ -151,21 +151,24 @@ public:
     }
 
     // Waits for the ranks one after the other, so that one that died stays a zombie until those before it have ended.
-    // Who has not ended after limit_s is killed: exit code 137.
-    std::vector<Finished> finish(double limit_s = 60) {
+    // Who has not ended after limit_s is killed: exit code 137; so is `sleeper`, a rank, as soon as all others have.
+    std::vector<Finished> finish(double limit_s = 60, int sleeper = -1) {
         const auto start = std::chrono::steady_clock::now();
-        std::vector<Finished> finished;
-        for (size_t rank = 0; rank < pids.size(); rank++) {
+        std::vector<Finished> finished(pids.size());
+        const auto wait_for = [&](size_t rank, double limit) {
             int status = 0;
             while (waitpid(pids[rank], &status, WNOHANG) == 0) {
-                if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > limit_s)
+                if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > limit)
                     kill(pids[rank], SIGKILL);
                 usleep(2000);
             }
             const std::string name = std::to_string(rank);
-            finished.push_back({WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-                                read_file(folder_ / ("out" + name)), read_file(folder_ / ("err" + name))});
-        }
+            finished[rank] = {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+                              read_file(folder_ / ("out" + name)), read_file(folder_ / ("err" + name))};
+        };
+        for (size_t rank = 0; rank < pids.size(); rank++)
+            if (int(rank) != sleeper) wait_for(rank, limit_s);
+        if (sleeper >= 0) wait_for(size_t(sleeper), 0);
         pids.clear();
         return finished;
     }

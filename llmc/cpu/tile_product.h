@@ -36,7 +36,8 @@ inline void straighten_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) 
     const int64_t blocked_rows = dense ? rows / 8 * 8 : 0, blocked_K = K / 16 * 16;
     for (int64_t i = 0; i < blocked_rows; i += 8)
         for (int64_t k = 0; k < blocked_K; k += 16)
-            transpose_8x8(to + i * kTileBlockK + k, kTileBlockK * size, a.data + i * a.row + k * a.col, 2 * a.col * size);
+            transpose_8x8(to + i * kTileBlockK + k, kTileBlockK * size, a.data + i * a.row + k * a.col,
+                          2 * a.col * size);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = i < blocked_rows ? blocked_K : 0; k < K; k += 2)
             std::memcpy(to + i * kTileBlockK + k, a.data + i * a.row + k * a.col, size_t(2 * size));

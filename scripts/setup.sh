@@ -5,7 +5,7 @@
 #   scripts/setup.sh --tests   also what `make test` needs: Catch2, and Open MPI unless USE_MPI=0
 #   scripts/setup.sh --venv    also Python's virtual environments
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
-#   scripts/setup.sh --msan    also clang, with which `make msan` works
+#   scripts/setup.sh --clang   also clang, with which `make msan` works and `make sanitize` compiles in half the time
 #
 # Exit code 2 when something needed is still missing. Where all is there it does nothing, says nothing and needs no
 # network. Headers may also lie in $DEPS_DIR/include (default .deps).
@@ -15,14 +15,14 @@ cd "$(dirname "$0")/.."
 clang_format_version=18.1.8
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
-tests= lint= venv= msan=
+tests= lint= venv= clang=
 for arg; do
     case $arg in
     --tests) tests=1 ;;
     --venv) venv=1 ;;
     --lint) lint=1 ;;
-    --msan) msan=1 ;;
-    *) echo "error: $arg: expected --tests, --venv, --lint or --msan" >&2 && exit 2 ;;
+    --clang) clang=1 ;;
+    *) echo "error: $arg: expected --tests, --venv, --lint or --clang" >&2 && exit 2 ;;
     esac
 done
 
@@ -52,7 +52,7 @@ if [ -n "$tests" ] && [ "${USE_MPI:-auto}" != 0 ]; then
     have mpirun || optional+=(openmpi-bin)
     have mpicxx || optional+=(libopenmpi-dev)
 fi
-[ -z "$msan" ] || have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev llvm-19)
+[ -z "$clang" ] || have clang++-19 || have clang++ || optional+=(clang-19 libclang-rt-19-dev libomp-19-dev llvm-19)
 formatter=
 if [ -n "$lint" ]; then
     for found in "$deps/lint/bin/clang-format" clang-format; do

@@ -113,7 +113,7 @@ void multiply_strips(float* c, int64_t M, int64_t N, int64_t K, Strided<E> a, co
         const float* rows = panels + begin / kPair<E> * kTileCols;
         for (int64_t j = 0; j < N; j += kTileCols, rows += panel)
             multiply_panels(c + i * N + j, N, n, std::min<int64_t>(kTileCols, N - j), end - begin, a.at(i, begin), rows,
-                            nullptr, Write::add);
+                            Write::add);
     }
 }
 
@@ -125,8 +125,7 @@ void score_tile(float* scores, const SeenKeys& seen, int64_t s0, int64_t HS, Str
     for (int64_t i = 0; i < seen.rows; i += strip) {
         const int64_t n = std::min(strip, seen.rows - i), panels = num_panels(seen.end(i + n - 1, s0));
         if (panels > 0)
-            multiply_panels(scores + i * kKeys, kKeys, n, panels * kTileCols, HS, a.at(i, 0), turned, nullptr,
-                            Write::set);
+            multiply_panels(scores + i * kKeys, kKeys, n, panels * kTileCols, HS, a.at(i, 0), turned, Write::set);
     }
 }
 

@@ -167,14 +167,14 @@ void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, i
                                      bias ? bias + j : nullptr);
 }
 
-// c (M, N) (=, +=) a (M, K) times packed panels, by the calling thread; K <= kBlockK<T>, in tiles kTileBlockK, and no
-// bias
+// c (M, N) (=, +=) a (M, K) times packed panels, by the calling thread; K <= kBlockK<T>, in tiles kTileBlockK
 template <class T>
 void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, const float* panels,
-                     const float* bias, Write write, TileProduct in_tiles = tile_product_of<T>()) {
+                     Write write, TileProduct in_tiles = tile_product_of<T>()) {
     if constexpr (std::is_same_v<T, bf16>)
         if (in_tiles) return in_tiles(c, c_row, M, N, K, a, panels, write);
-    multiply_panels_in_registers(c, c_row, M, N, K, a, panels, write == Write::add ? Addend{c, c_row} : Addend{}, bias);
+    const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};
+    multiply_panels_in_registers<float>(c, c_row, M, N, K, a, panels, before, nullptr);
 }
 
 // Rows of one panel's width:   c (rows, cols)  =  sums (rows, cols) + bias, each rounded once

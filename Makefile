@@ -166,7 +166,7 @@ O   := build/$(VARIANT)
 # The everyday programs lie where people look for them; those of other variants stay in their build folder.
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
-NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
+NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
   comm/cuda_comm comm/nccl_comm comm/nccl_absent))
 # Where a library may be missing, one file has what needs it and another says that it is not there.
 LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention) comm/nccl_$(if $(IS_NCCL),absent,comm) \
@@ -192,7 +192,7 @@ OPS_TESTS  := $(filter $(patsubst llmc/cpu/%.h,$(O)/test/%_test.cpp.o,$(wildcard
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
-EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cudnn_absent.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
+EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/cuda/cudnn_absent.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(patsubst %,$(E)/%.o,$(filter %.cu,$(TEST_FILES)) \

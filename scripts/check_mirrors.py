@@ -15,7 +15,7 @@ import re
 import sys
 
 # Files that are tools, parts or lists of the ops, not ops.
-TOOLS = {"amx", "device", "gate", "gemm", "ops", "panels", "product_rates", "reduce", "simd", "tile_product", "waiting"}
+TOOLS = {"amx", "device", "gate", "gemm", "ops", "panels", "peaks", "product_rates", "reduce", "simd", "tile_product", "waiting"}
 CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
     *("flash_tile", "float_pack", "gate", "ops", "reduce", "scatter_rows", "sort_tokens"),

@@ -11,7 +11,7 @@ void measure(Bench& bench, const BenchShape& s) {
     const int64_t n = s.num_params;
     auto to = bench.random<float>(n);
     auto from = bench.random<float>(n);
-    bench.run("accumulate", s, 12 * double(n), double(n), [&] { accumulate(bench.device, to.data(), from.data(), n); });
+    bench.run("accumulate", s, accumulate_cost(n), [&] { accumulate(bench.device, to.data(), from.data(), n); });
 }
 
 BENCHMARK("accumulate", Bound::memory, measure)

@@ -17,8 +17,7 @@ void measure(Bench& bench, const BenchShape& s) {
     auto param = bench.random<T>(n);
     auto m = bench.random<float>(n), v = bench.random<float>(n), master = bench.random<float>(kMaster ? n : 1);
     fill_zero(bench.device, v.data(), n);  // a sum of squares
-    const double bytes = kMaster ? 4 * 7 + sizeof(T) : 4 * 7;
-    bench.run("adamw_update", s, bytes * double(n), 14 * double(n), [&] {
+    bench.run("adamw_update", s, adamw_cost<T>(n), [&] {
         adamw_update(bench.device, param.data(), kMaster ? master.data() : nullptr, m.data(), v.data(), grad.data(), n,
                      hyper, scalars.data());
     });

@@ -33,7 +33,6 @@ void measure_mask(Bench& bench, const BenchShape& s, int64_t window, bool docume
     for (int64_t b = 0; b < s.B; b++)
         for (int64_t t = 0; t < s.T; t++) scores += double(s.NH * (t - shape.first_key(b, t) + 1));
     if (documents) shape.starts = starts.data();
-    const double bytes = sizeof(T) * double(n), HS = double(shape.HS);
     const auto time_forward = [&](auto attention) {
         return bench.stopwatch.time([&] { attention(bench.device, out.data(), lse.data(), qkv.data(), shape); });
     };
@@ -41,8 +40,8 @@ void measure_mask(Bench& bench, const BenchShape& s, int64_t window, bool docume
         return bench.stopwatch.time(
             [&] { attention(bench.device, dqkv.data(), dout.data(), out.data(), lse.data(), qkv.data(), shape); });
     };
-    // Two products forward; backward makes the scores again and then four: dP, dv, dq, dk.
-    const double forward_flops = scores * (2 * 2 * HS + kExpFlops), backward_flops = scores * (5 * 2 * HS + kExpFlops);
+    const OpCost forward_cost = attention_forward_cost<T>(shape, kExpFlops, scores),
+                 backward_cost = attention_backward_cost<T>(shape, kExpFlops, scores);
     const std::string suffix = documents ? " (documents)" : window < 0 ? "" : " (window)";
     const char* rival = nullptr;
     Timing rival_forward{}, rival_backward{};
@@ -55,7 +54,7 @@ void measure_mask(Bench& bench, const BenchShape& s, int64_t window, bool docume
             rival = "cuDNN";
             rival_forward = time_forward([&](auto&&... args) { fastest.forward(args...); });
             rival_backward = time_backward([&](auto&&... args) { fastest.backward(args...); });
-            bench.print(("cudnn_attention_backward" + suffix).c_str(), s, 8 * bytes, backward_flops,
+            bench.print(("cudnn_attention_backward" + suffix).c_str(), s, backward_cost.bytes, backward_cost.flops,
                         time_backward([&](auto&&... args) { deterministic.backward(args...); }), "not deterministic",
                         rival_backward);
         }
@@ -63,8 +62,10 @@ void measure_mask(Bench& bench, const BenchShape& s, int64_t window, bool docume
 #endif
     const Timing forward = time_forward([](auto&&... args) { attention_forward(args...); });
     const Timing backward = time_backward([](auto&&... args) { attention_backward(args...); });
-    bench.print(("attention_forward" + suffix).c_str(), s, 4 * bytes, forward_flops, forward, rival, rival_forward);
-    bench.print(("attention_backward" + suffix).c_str(), s, 8 * bytes, backward_flops, backward, rival, rival_backward);
+    bench.print(("attention_forward" + suffix).c_str(), s, forward_cost.bytes, forward_cost.flops, forward, rival,
+                rival_forward);
+    bench.print(("attention_backward" + suffix).c_str(), s, backward_cost.bytes, backward_cost.flops, backward, rival,
+                rival_backward);
 }
 
 template <class T>

@@ -6,14 +6,15 @@ CPU's function (`make bench OP=gelu`), nvcc the GPU's (`make bench VARIANT=cuda 
   void measure(Bench& bench, const BenchShape& s) {
       const auto inp = bench.random<T>(n);
       auto out = bench.random<T>(n);
-      bench.run("gelu_forward", s, bytes, flops, [&] { gelu_forward(bench.device, out.data(), inp.data(), n); });
+      bench.run("gelu_forward", s, gelu_forward_cost<T>(n, kExpFlops),
+                [&] { gelu_forward(bench.device, out.data(), inp.data(), n); });
   }
   BENCHMARK("gelu", Bound::memory, measure)
 
 One line an op and shape: the median of the runs with the fastest and the 90th percentile, GB/s and GFLOP/s from the
-formulas given, and the percentage of what this machine does when it does nothing else, measured in the same run: a
-large copy, or arithmetic alone. `bytes` counts every tensor once, read or written. How a device is timed, and its
-shapes: bench_cpu.h, bench_cuda.cuh.
+formulas of llmc/base/op_cost.h or those given, and the percentage of what this machine does when it does nothing else,
+measured in the same run: a large copy, or arithmetic alone. `bytes` counts every tensor once, read or written. How a
+device is timed, and its shapes: bench_cpu.h, bench_cuda.cuh.
 
   --json FILE    adds a line of JSON for each row to FILE; scripts/perf_table.py makes a table of them
   --shape NAME   one shape instead of all
@@ -29,8 +30,10 @@ shapes: bench_cpu.h, bench_cuda.cuh.
 #include <initializer_list>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"  // Error, require
-#include "llmc/base/rng.h"    // Rng
+#include "llmc/base/check.h"    // Error, require
+#include "llmc/base/op_cost.h"  // gelu_forward_cost, ...
+#include "llmc/base/rng.h"      // Rng
+#include "llmc/base/timing.h"   // Timing
 
 struct BenchShape {
     const char* name;
@@ -51,17 +54,6 @@ inline constexpr BenchShape kSmokeShape = {"smoke", 2, 32, 128, 2, 65, 128, 1, 4
 
 enum class Bound { memory, compute };
 
-struct Timing {
-    double median, fastest, p90;  // seconds
-    int runs;
-};
-
-inline Timing timing_of(std::vector<double> seconds) {
-    std::sort(seconds.begin(), seconds.end());
-    const size_t n = seconds.size();
-    return {seconds[n / 2], seconds[0], seconds[n * 9 / 10], int(n)};
-}
-
 // Token k with a probability of about 1/(k + 1), as words in a text: a few tokens in many rows.
 inline std::vector<int32_t> text_like_tokens(int64_t n, int64_t V) {
     Rng rng(uint64_t(n), Stream::tests);
@@ -77,6 +69,8 @@ inline std::vector<int32_t> text_like_tokens(int64_t n, int64_t V) {
 #define BENCH_CUDA 0
 #include "dev/bench/bench_cpu.h"
 #endif
+
+inline constexpr double kExpFlops = Device::kExpFlops;
 
 struct BenchFlags {
     std::string json, shape;
@@ -120,8 +114,8 @@ struct Bench {
         if (flags.smoke)
             std::printf("a smoke test: the numbers mean nothing\n");
         else
-            std::printf("100 %% is %.1f %s\n", peak / 1e9,
-                        bound == Bound::memory ? "GB/s: " kCopyText : "GFLOP/s: " kComputeText);
+            std::printf("100 %% is %.1f %s: %s\n", peak / 1e9, bound == Bound::memory ? "GB/s" : "GFLOP/s",
+                        bound == Bound::memory ? kCopyText : kComputeText);
     }
 
     const char* dtype() const { return flags.fp32 ? "fp32" : "bf16"; }
@@ -147,6 +141,10 @@ struct Bench {
         }
     }
 
+    template <class F>
+    void run(const char* what, const BenchShape& shape, const OpCost& cost, F f) {
+        run(what, shape, cost.bytes, cost.flops, f);
+    }
     // On a GPU a memory-bound op is held against a copy of as many bytes. For another rival: stopwatch and print().
     template <class F>
     void run(const char* what, const BenchShape& shape, double bytes, double flops, F f) {

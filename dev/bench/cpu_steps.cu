@@ -1,6 +1,6 @@
 /*
-What a training step on the CPU is made of: the trainer's own model, optimizer and stepper on a device `TimedCpu`, which
-is a Cpu whose ops are timed. Nothing in them knows of it, and the ops that are called are those that train.
+What a training step on the CPU is made of: the trainer's own model, optimizer and stepper, whose ops are observed
+(llmc/base/profile.h).
 
   make bench-cpu                            all of it, into doc/performance.md (dev/bench/cpu_steps.py)
   build/cpu/bench/cpu_steps                 all configurations and types, as text
@@ -19,7 +19,8 @@ cache and nothing twice:
   8 + 2 S gradients written, and read for their norm; weights read in both passes
   4 S     what backward needs of a block, 16 C a token, and the logits: written and read, and so are their gradients
 
-What an op moves is counted as in dev/bench: every tensor once. Above 100 %: it was still in a cache.
+What an op does is counted as in dev/bench (llmc/base/op_cost.h): every tensor once. Above 100 %: it was still in a
+cache.
 */
 #include "dev/bench/bench.h"  // format, Stopwatch, compute_peak
 #if BENCH_CUDA
@@ -28,8 +29,9 @@ int main() {}
 #include <unistd.h>
 #include <filesystem>
 #include <map>
-#include "llmc/base/flags.h"  // Field, parse_flags
-#include "llmc/cpu/ops.h"     // every op
+#include "llmc/base/flags.h"    // Field, parse_flags
+#include "llmc/base/profile.h"  // HostProfile, summary_of
+#include "llmc/cpu/ops.h"       // every op
 #include "llmc/data/loader.h"
 #include "llmc/model/gpt.h"
 #include "llmc/optim/optimizer.h"
@@ -45,115 +47,43 @@ double ms_since(Clock::time_point start) {
 
 enum class Limit { arithmetic, copy, update };
 
-struct Cost {
-    Limit limit;
-    double flops = 0, bytes = 0;
-    std::string shape = "";
-};
-
-Cost moves(double bytes) { return {Limit::copy, 0, bytes}; }
-Cost multiplies(int64_t N, int64_t C, int64_t OC, double products) {
-    return {Limit::arithmetic, 2 * products * double(N) * double(C) * double(OC), 0,
-            format(" %ldx%ld -> %ld", long(N), long(C), long(OC))};
-}
-// Products of all queries with half of the keys.
-Cost attends(const AttentionShape& s, double products) {
-    const double pairs = double(s.B) * double(s.NH) * double(s.T) * double(s.T) / 2;
-    return {Limit::arithmetic, 2 * products * pairs * double(s.HS)};
+Limit limit_of(const std::string& op) {
+    if (op.starts_with("matmul") || op.starts_with("attention")) return Limit::arithmetic;
+    return op.starts_with("adamw") ? Limit::update : Limit::copy;
 }
 
 struct OpTimes {
-    Cost cost;                    // of a step
-    int64_t calls = 0;            // in a step
-    double ms = 0;                // so far in this step
-    std::vector<double> of_step;  // of each step
+    ProfileRow row;               // of a step
+    std::vector<double> of_step;  // ms
 };
 
-}  // namespace
-
-struct TimedCpu : Cpu {
+// Steps that were observed, each for itself.
+struct StepTimes {
+    std::vector<double> steps, rest;  // ms; rest: in no op
     std::map<std::string, OpTimes> ops;
-    std::vector<double> rest;  // of each step, outside of them all
 
-    using Cpu::Cpu;
-
-    template <class Op>
-    void timed(const char* name, const Cost& cost, Op&& op) {
-        const Clock::time_point start = Clock::now();
-        op(static_cast<Cpu&>(*this));
-        const double ms = ms_since(start);
-        OpTimes& times = ops[name + cost.shape];
-        if (times.of_step.empty()) {  // the same in every step
-            const double flops = times.cost.flops + cost.flops, bytes = times.cost.bytes + cost.bytes;
-            times.cost = cost;
-            times.cost.flops = flops, times.cost.bytes = bytes;
-            times.calls++;
+    // One that `step` makes.
+    template <class Step>
+    void add(Cpu& cpu, Step&& step) {
+        HostProfile profile;
+        const Clock::time_point begin = Clock::now();
+        cpu.observer = &profile;
+        step();
+        cpu.observer = nullptr;
+        const double ms = ms_since(begin);
+        steps.push_back(ms);
+        profile.finish();
+        double rest_ms = ms;
+        for (const ProfileRow& row : summary_of(profile.slices(), {}).rows) {
+            if (row.nested || row.calls == 0) continue;
+            OpTimes& op = ops[row.name];
+            op.row = row;
+            op.of_step.push_back(row.ms);
+            rest_ms -= row.ms;
         }
-        times.ms += ms;
-    }
-    void end_step(double step_ms) {
-        for (auto& [name, times] : ops) {
-            times.of_step.push_back(times.ms);
-            step_ms -= times.ms;
-            times.ms = 0;
-        }
-        rest.push_back(step_ms);
-    }
-    void forget() {
-        ops.clear();
-        rest.clear();
+        rest.push_back(rest_ms);
     }
 };
-
-// TIMED(op, cost): the op on a TimedCpu is the Cpu's, timed; cost is a function of its arguments. The model finds it by
-// the type of the device, as it finds the Cpu's.
-#define TIMED(op, ...)                                                                    \
-    template <class... Arguments>                                                         \
-    void op(TimedCpu& cpu, Arguments... arguments) {                                      \
-        const auto cost = __VA_ARGS__;                                                    \
-        cpu.timed(#op, cost(arguments...), [&](Cpu& plain) { op(plain, arguments...); }); \
-    }
-
-// Of N rows of C elements as large as *p, so many tensors.
-template <class T>
-Cost moves_rows(const T*, double tensors, int64_t N, int64_t C) {
-    return moves(tensors * double(sizeof(T)) * double(N) * double(C));
-}
-
-TIMED(embedding_forward,
-      [](auto* out, auto, auto, auto, int64_t B, int64_t T, int64_t C) { return moves_rows(out, 2, B * T, C); })
-TIMED(layernorm_forward,
-      [](auto* out, auto, auto, auto, auto, auto, int64_t N, int64_t C, auto) { return moves_rows(out, 2, N, C); })
-TIMED(residual_layernorm_forward, [](auto* out, auto, auto, auto, auto, auto, auto, auto, int64_t N, int64_t C, auto) {
-    return moves_rows(out, 4, N, C);
-})
-TIMED(layernorm_backward, [](auto* dinp, auto, auto, auto, auto, auto, auto, auto, int64_t N, int64_t C) {
-    return moves_rows(dinp, 4, N, C);
-})
-TIMED(matmul_forward, [](auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC) { return multiplies(N, C, OC, 1); })
-TIMED(matmul_backward, [](auto, auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC, Write) {
-    return multiplies(N, C, OC, 2);
-})
-TIMED(matmul_gelu_forward,
-      [](auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC) { return multiplies(N, C, OC, 1); })
-TIMED(matmul_gelu_backward, [](auto, auto, auto, auto, auto, auto, auto, int64_t N, int64_t C, int64_t OC, Write) {
-    return multiplies(N, C, OC, 2);
-})
-TIMED(attention_forward, [](auto, auto, auto, const AttentionShape& shape) { return attends(shape, 2); })
-TIMED(attention_backward, [](auto, auto, auto, auto, auto, const AttentionShape& shape) { return attends(shape, 5); })
-TIMED(cross_entropy_forward_backward,
-      [](auto, auto* logits, auto, auto, int64_t N, auto, int64_t Vp, auto) { return moves_rows(logits, 2, N, Vp); })
-TIMED(embedding_backward, [](auto* dwte, auto, auto* dout, auto, int64_t B, int64_t T, int64_t C) {
-    return moves(moves_rows(dwte, 2, B * T, C).bytes + moves_rows(dout, 1, B * T, C).bytes);
-})
-TIMED(fill_zero, [](auto* data, int64_t n) { return moves_rows(data, 1, 1, n); })
-TIMED(add_squares, [](auto, auto* data, int64_t n) { return moves_rows(data, 1, 1, n); })
-TIMED(adamw_update, [](auto* param, auto* master, auto, auto, auto, int64_t n, auto, auto) {
-    return Cost{Limit::update, 14 * double(n), double(n) * (master ? 28 + sizeof(*param) : 28)};
-})
-#undef TIMED
-
-namespace {
 
 struct StepShape {
     const char* name;
@@ -185,59 +115,6 @@ struct StepFlags {
 
 // ---- what the machine does at most ----------------------------------------------------------------------------
 
-#if defined(__x86_64__)
-// Products of tiles that stay in their registers, and so does what they add up to
-double tile_peak(Cpu& cpu, Stopwatch& stopwatch) {
-    const int64_t rounds = stopwatch.smoke ? 1 << 8 : 1 << 18;
-    const Timing timing = stopwatch.time([&] {
-        parallel_for(cpu, cpu.num_threads, [=](int64_t) {
-            AmxTiles::prepare();
-            const auto zero = [](auto... tiles) { (AmxTiles::zero(tiles), ...); };
-            zero(Tmm<0>{}, Tmm<1>{}, Tmm<2>{}, Tmm<3>{}, Tmm<4>{}, Tmm<5>{}, Tmm<6>{}, Tmm<7>{});
-            for (int64_t round = 0; round < rounds; round++) {
-                AmxTiles::multiply(Tmm<0>{}, Tmm<4>{}, Tmm<6>{});
-                AmxTiles::multiply(Tmm<1>{}, Tmm<4>{}, Tmm<7>{});
-                AmxTiles::multiply(Tmm<2>{}, Tmm<5>{}, Tmm<6>{});
-                AmxTiles::multiply(Tmm<3>{}, Tmm<5>{}, Tmm<7>{});
-            }
-        });
-    });
-    return 4. * 2 * kTmmRows * kTmmCols * kTmmDepth * double(rounds) * cpu.num_threads / timing.fastest;
-}
-#endif
-
-#if defined(__AVX512BF16__)
-constexpr const char* kBf16Text = "vdpbf16ps in registers";
-double register_peak(Cpu& cpu, Stopwatch& stopwatch) {
-    constexpr int kChains = 12;
-    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 20;
-    std::vector<float> sink(size_t(cpu.num_threads) * kLanes);
-    const Timing timing = stopwatch.time([&] {
-        parallel_for(cpu, cpu.num_threads, [&](int64_t thread) {
-            const __m512bh factor = __m512bh(_mm512_set1_epi16(0x3C00));  // 0.0078
-            __m512 sums[kChains];
-            for (__m512& sum : sums) sum = _mm512_set1_ps(1);
-            for (int64_t round = 0; round < rounds; round++)
-#pragma GCC unroll 12
-                for (int i = 0; i < kChains; i++) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
-            for (int i = 1; i < kChains; i++) sums[0] += sums[i];
-            std::memcpy(&sink[size_t(thread) * kLanes], &sums[0], sizeof sums[0]);
-        });
-    });
-    return 4. * kLanes * kChains * double(rounds) * cpu.num_threads / timing.fastest;
-}
-#else
-constexpr const char* kBf16Text = "no bf16 product here: fp32's";
-double register_peak(Cpu& cpu, Stopwatch& stopwatch) { return compute_peak(cpu, stopwatch, true); }
-#endif
-
-double bf16_peak(Cpu& cpu, Stopwatch& stopwatch) {
-#if defined(__x86_64__)
-    if (tile_product()) return tile_peak(cpu, stopwatch);
-#endif
-    return register_peak(cpu, stopwatch);
-}
-
 // Past the caches where the processor can.
 void store_through(float* to, F32x16 x) {
 #if defined(__AVX512F__)
@@ -251,12 +128,6 @@ void store_through(float* to, F32x16 x) {
 #endif
 }
 
-template <class T>
-const char* peak_text() {
-    if (sizeof(T) == 4) return kComputeText;
-    return tile_product() ? "tdpbf16ps in registers" : kBf16Text;
-}
-
 struct Limits {
     double peak, copy, update;  // FLOP/s, bytes/s, bytes/s
 
@@ -267,7 +138,7 @@ template <class T>
 Limits measure_limits(Cpu& cpu, bool smoke) {
     Stopwatch stopwatch(cpu, smoke);
     Limits limits;
-    limits.peak = sizeof(T) == 2 ? bf16_peak(cpu, stopwatch) : compute_peak(cpu, stopwatch, true);
+    limits.peak = compute_peak<T>(cpu, stopwatch);
 
     // Four arrays that no cache holds.
     constexpr int64_t kChunk = 1 << 16;
@@ -328,7 +199,7 @@ double middle(std::vector<double> values) {
 template <class T>
 void measure(const StepFlags& flags, const StepShape& s, const std::string& folder) {
     const char* dtype = sizeof(T) == 2 ? "bf16" : "fp32";
-    TimedCpu cpu(flags.threads);
+    Cpu cpu(flags.threads);
     const Limits limits = measure_limits<T>(cpu, flags.smoke);
 
     const std::string shard = folder + "/" + s.name + ".bin";
@@ -339,51 +210,49 @@ void measure(const StepFlags& flags, const StepShape& s, const std::string& fold
     DataLoader data({.pattern = shard, .batch_size = int(s.B), .seq_len = int(s.T), .vocab_size = int(s.V)});
 
     const GptShape shape{.num_layers = s.L, .num_heads = s.NH, .channels = s.C, .max_seq_len = s.T, .vocab_size = s.V};
-    Gpt<TimedCpu, T> model(cpu, shape, s.B, s.T);
-    Optimizer<TimedCpu, T> optimizer(cpu, model.parameters, OptimizerConfig{});
+    Gpt<Cpu, T> model(cpu, shape, s.B, s.T);
+    Optimizer<Cpu, T> optimizer(cpu, model.parameters, OptimizerConfig{});
     model.initialize_weights(1, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
-    Stepper<TimedCpu, T> stepper(model, optimizer, {.B = s.B, .T = s.T, .accumulation = 1, .grad_clip = 1}, 0);
+    Stepper<Cpu, T> stepper(model, optimizer, {.B = s.B, .T = s.T, .accumulation = 1, .grad_clip = 1}, 0);
     const Rates rates = optimizer.config.rates(3e-4);
 
-    std::vector<double> steps;
+    StepTimes times;
     const auto train = [&](size_t least, double seconds) {
-        cpu.forget();
-        steps.clear();
-        for (const Clock::time_point start = Clock::now(); steps.size() < least || ms_since(start) < seconds * 1e3;) {
-            const Clock::time_point begin = Clock::now();
-            stepper.start(data, rates);
-            stepper.finish();
-            steps.push_back(ms_since(begin));
-            cpu.end_step(steps.back());
-        }
+        times = {};
+        const Clock::time_point start = Clock::now();
+        while (times.steps.size() < least || ms_since(start) < seconds * 1e3)
+            times.add(cpu, [&] {
+                stepper.start(data, rates);
+                stepper.finish();
+            });
     };
     train(flags.smoke ? 1 : 2, flags.smoke ? 0 : flags.seconds / 4);
     train(flags.smoke ? 1 : 3, flags.smoke ? 0 : flags.seconds);
 
-    const double ms = middle(steps), tokens_per_s = double(s.B * s.T) / ms * 1e3;
+    const double ms = middle(times.steps), tokens_per_s = double(s.B * s.T) / ms * 1e3;
     const Roofline roof = roofline<T>(model.parameters, s, limits);
     std::printf("\n%s, %s, %s: %.2f ms a step, %.0f tok/s; roofline %.2f ms, of which %.0f %% are reached\n", s.name,
                 dtype, device_text(cpu).c_str(), ms, tokens_per_s, roof.ms(), 100 * roof.ms() / ms);
     std::printf("# limits: %.1f GFLOP/s (%s), %.1f GB/s copied, %.1f GB/s updated in place\n", limits.peak / 1e9,
-                peak_text<T>(), limits.copy / 1e9, limits.update / 1e9);
+                compute_text<T>(), limits.copy / 1e9, limits.update / 1e9);
     std::printf("# roofline: %.2f ms FLOPs / peak + %.2f ms update + %.2f ms other memory\n", roof.arithmetic_ms,
                 roof.update_ms, roof.copy_ms);
     std::printf("%-44s %5s %10s %6s %9s %8s %8s\n", "op", "calls", "ms", "part", "GFLOP/s", "GB/s", "of limit");
     std::vector<std::pair<double, std::string> > order;
-    const double rest = middle(cpu.rest);
-    for (const auto& [name, times] : cpu.ops) order.push_back({middle(times.of_step), name});
+    const double rest = middle(times.rest);
+    for (const auto& [name, op] : times.ops) order.push_back({middle(op.of_step), name});
     std::sort(order.rbegin(), order.rend());
     std::string ops;
     for (const auto& [op_ms, name] : order) {
-        const OpTimes& times = cpu.ops[name];
-        const double amount = times.cost.limit == Limit::arithmetic ? times.cost.flops : times.cost.bytes;
-        const double percent = 100 * amount / (op_ms * 1e-3) / limits.of(times.cost.limit);
-        std::printf("%-44s %5ld %10.4f %4.0f %% %9.2f %8.2f %6.0f %%\n", name.c_str(), long(times.calls), op_ms,
-                    100 * op_ms / ms, times.cost.flops / op_ms / 1e6, times.cost.bytes / op_ms / 1e6, percent);
+        const ProfileRow& op = times.ops[name].row;
+        const Limit limit = limit_of(name);
+        const double amount = limit == Limit::arithmetic ? op.cost.flops : op.cost.bytes;
+        const double percent = 100 * amount / (op_ms * 1e-3) / limits.of(limit);
+        std::printf("%-44s %5.0f %10.4f %4.0f %% %9.2f %8.2f %6.0f %%\n", name.c_str(), op.calls, op_ms,
+                    100 * op_ms / ms, op.cost.flops / op_ms / 1e6, op.cost.bytes / op_ms / 1e6, percent);
         ops += format(
-            "%s{\"op\": \"%s\", \"calls\": %ld, \"ms\": %.6g, \"flops\": %.0f, \"bytes\": %.0f, \"percent\": %.4g}",
-            ops.empty() ? "" : ", ", name.c_str(), long(times.calls), op_ms, times.cost.flops, times.cost.bytes,
-            percent);
+            "%s{\"op\": \"%s\", \"calls\": %.0f, \"ms\": %.6g, \"flops\": %.0f, \"bytes\": %.0f, \"percent\": %.4g}",
+            ops.empty() ? "" : ", ", name.c_str(), op.calls, op_ms, op.cost.flops, op.cost.bytes, percent);
     }
     std::printf("%-44s %5s %10.4f %4.0f %%\n", "everything else", "", rest, 100 * rest / ms);
     std::fflush(stdout);
@@ -394,8 +263,9 @@ void measure(const StepFlags& flags, const StepShape& s, const std::string& fold
                  "{\"config\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"tokens\": %ld, \"steps\": %zu, \"ms\": "
                  "%.6g, \"peak\": %.6g, \"peak_of\": \"%s\", \"copy\": %.6g, \"update\": %.6g, \"arithmetic_ms\": "
                  "%.6g, \"update_ms\": %.6g, \"copy_ms\": %.6g, \"rest_ms\": %.6g, \"ops\": [%s]}\n",
-                 s.name, dtype, cpu.num_threads, long(s.B * s.T), steps.size(), ms, limits.peak, peak_text<T>(),
-                 limits.copy, limits.update, roof.arithmetic_ms, roof.update_ms, roof.copy_ms, rest, ops.c_str());
+                 s.name, dtype, cpu.num_threads, long(s.B * s.T), times.steps.size(), ms, limits.peak,
+                 compute_text<T>(), limits.copy, limits.update, roof.arithmetic_ms, roof.update_ms, roof.copy_ms, rest,
+                 ops.c_str());
     require(std::fclose(file) == 0, "--json %s: cannot be written: %s", flags.json.c_str(), std::strerror(errno));
 }
 

@@ -13,20 +13,20 @@ void measure(Bench& bench, const BenchShape& s) {
     const auto targets = bench.tokens(N, s.V);
     auto logits = bench.random<T>(N * s.Vp, 4);
     auto losses = bench.random<float>(N);
-    const double n = double(N * s.V), read = sizeof(T) * n, written = sizeof(T) * double(N * s.Vp);
     struct Case {
         const char* name;
         Softcap::Kind kind;
-        double flops;
     };
-    for (const Case& c : {Case{"", Softcap::Kind::none, 0}, Case{", tanh", Softcap::Kind::tanh, kExpFlops + 8},
-                          Case{", isru", Softcap::Kind::isru, 9}}) {
+    for (const Case& c :
+         {Case{"", Softcap::Kind::none}, Case{", tanh", Softcap::Kind::tanh}, Case{", isru", Softcap::Kind::isru}}) {
         const Softcap cap{c.kind, 15};
-        bench.run(format("cross_entropy_forward%s", c.name).c_str(), s, read, (kExpFlops + 3 + c.flops) * n, [&] {
-            cross_entropy_forward(bench.device, losses.data(), logits.data(), targets.data(), N, s.V, s.Vp, cap);
-        });
-        bench.run(format("cross_entropy_forward_backward%s", c.name).c_str(), s, read + written,
-                  (kExpFlops + 4 + c.flops) * n, [&] {
+        bench.run(format("cross_entropy_forward%s", c.name).c_str(), s,
+                  cross_entropy_forward_cost<T>(N, s.V, cap, kExpFlops), [&] {
+                      cross_entropy_forward(bench.device, losses.data(), logits.data(), targets.data(), N, s.V, s.Vp,
+                                            cap);
+                  });
+        bench.run(format("cross_entropy_forward_backward%s", c.name).c_str(), s,
+                  cross_entropy_forward_backward_cost<T>(N, s.V, s.Vp, cap, kExpFlops), [&] {
                       cross_entropy_forward_backward(bench.device, losses.data(), logits.data(), targets.data(),
                                                      1.f / float(N), N, s.V, s.Vp, cap);
                   });

@@ -14,11 +14,9 @@ void measure(Bench& bench, const BenchShape& s) {
     auto out = bench.random<T>(N * C);
     auto dwte = bench.random<float>(s.V * C), dwpe = bench.random<float>(s.T * C);
     // wpe is as good as free: T rows for all sequences
-    const double n = double(N * C), bytes = sizeof(T) * n;
-    bench.run("embedding_forward", s, 2 * bytes, n,
+    bench.run("embedding_forward", s, embedding_forward_cost<T>(N * C),
               [&] { embedding_forward(bench.device, out.data(), tokens.data(), wte.data(), wpe.data(), s.B, s.T, C); });
-    // dout in, a row of dwte in and out
-    bench.run("embedding_backward", s, bytes + 4 * 2 * n, 2 * n, [&] {
+    bench.run("embedding_backward", s, embedding_backward_cost<T>(N * C), [&] {
         embedding_backward(bench.device, dwte.data(), dwpe.data(), dout.data(), tokens.data(), s.B, s.T, C);
     });
 }

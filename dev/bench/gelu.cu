@@ -11,10 +11,9 @@ void measure(Bench& bench, const BenchShape& s) {
     const int64_t elements = s.N() * 4 * s.C;
     const auto inp = bench.random<T>(elements, 3), dout = bench.random<T>(elements);
     auto out = bench.random<T>(elements), dinp = bench.random<T>(elements);
-    const double n = double(elements), bytes = sizeof(T) * n;
-    bench.run("gelu_forward", s, 2 * bytes, (kExpFlops + 7) * n,
+    bench.run("gelu_forward", s, gelu_forward_cost<T>(elements, kExpFlops),
               [&] { gelu_forward(bench.device, out.data(), inp.data(), elements); });
-    bench.run("gelu_backward", s, 3 * bytes, (kExpFlops + 15) * n,
+    bench.run("gelu_backward", s, gelu_backward_cost<T>(elements, kExpFlops),
               [&] { gelu_backward(bench.device, dinp.data(), dout.data(), inp.data(), elements); });
 }
 

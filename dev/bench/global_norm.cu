@@ -10,7 +10,7 @@ template <class T>
 void measure(Bench& bench, const BenchShape& s) {
     const auto x = bench.random<float>(s.num_params);  // gradients are float whatever the weights are
     auto sum = values_of(bench.device, std::vector<ExactSum>(1));
-    bench.run("add_squares", s, 4. * double(s.num_params), 2. * double(s.num_params),
+    bench.run("add_squares", s, add_squares_cost(s.num_params),
               [&] { add_squares(bench.device, sum.data(), x.data(), s.num_params); });
 }
 

@@ -14,17 +14,15 @@ void measure(Bench& bench, const BenchShape& s) {
     auto out = bench.random<T>(N * C), residual = bench.random<T>(N * C), dinp = bench.random<T>(N * C);
     auto dweight = bench.random<float>(C), dbias = bench.random<float>(C);
     auto mean = bench.random<float>(N), rstd = bench.random<float>(N);
-    const double n = double(N * C), bytes = sizeof(T) * n;
-    bench.run("layernorm_forward", s, 2 * bytes, 7 * n, [&] {
+    bench.run("layernorm_forward", s, layernorm_forward_cost<T>(N * C), [&] {
         layernorm_forward(bench.device, out.data(), mean.data(), rstd.data(), inp.data(), weight.data(), bias.data(), N,
                           C, 1e-5f);
     });
-    bench.run("residual_layernorm_forward", s, 4 * bytes, 8 * n, [&] {
+    bench.run("residual_layernorm_forward", s, residual_layernorm_forward_cost<T>(N * C), [&] {
         residual_layernorm_forward(bench.device, residual.data(), out.data(), mean.data(), rstd.data(), inp.data(),
                                    dout.data(), weight.data(), bias.data(), N, C, 1e-5f);
     });
-    // inp and dout in, dinp in and out; dweight and dbias are small
-    bench.run("layernorm_backward", s, 4 * bytes, 17 * n, [&] {
+    bench.run("layernorm_backward", s, layernorm_backward_cost<T>(N * C), [&] {
         layernorm_backward(bench.device, dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(),
                            weight.data(), mean.data(), rstd.data(), N, C);
     });

@@ -31,20 +31,19 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
     float* no_dbias = nullptr;
     Device& device = bench.device;
 
-    const auto measure_pass = [&](const char* pass, Sums& sums, double bytes, double flops, auto fused, auto alone) {
+    const auto measure_pass = [&](const char* pass, Sums& sums, const OpCost& cost, auto fused, auto alone) {
         const std::string what = format("matmul_%s %s", pass, layer.name);
         const Timing fused_time = bench.stopwatch.time(fused), alone_time = bench.stopwatch.time(alone);
-        bench.print(what.c_str(), s, bytes, flops, fused_time, "product alone", alone_time);
+        bench.print(what.c_str(), s, cost.bytes, cost.flops, fused_time, "product alone", alone_time);
         sums.seconds += layer.times * fused_time.median, sums.alone_seconds += layer.times * alone_time.median;
-        sums.flops += layer.times * flops, sums.bytes += layer.times * bytes;
+        sums.flops += layer.times * cost.flops, sums.bytes += layer.times * cost.bytes;
     };
-    const double n_in = double(N * C), n_out = double(N * OC), n_weight = double(OC * C), flops = 2 * n_in * double(OC);
     const bool behind = layer.kind == Layer::gelu_behind || layer.kind == Layer::relu_squared_behind;
     const bool before = layer.kind == Layer::gelu_before || layer.kind == Layer::relu_squared_before;
     const T* added = layer.kind == Layer::alone ? no_bias : bias.data();
     float* dadded = layer.kind == Layer::alone ? no_dbias : dbias.data();
     measure_pass(
-        "forward", forward, sizeof(T) * (n_in + n_weight + (behind ? 2 : 1) * n_out), flops,
+        "forward", forward, matmul_forward_cost<T>(N, C, OC, behind ? 2 : 1),
         [&] {
             if (layer.kind == Layer::gelu_behind)
                 matmul_gelu_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C, OC);
@@ -55,11 +54,9 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
                 matmul_forward(device, out.data(), inp.data(), weight.data(), added, N, C, OC);
         },
         [&] { matmul_forward(device, out.data(), inp.data(), weight.data(), no_bias, N, C, OC); });
-    // inp, weight and dout in, dinp out, dweight out, and in where it is added to
     const Write write = layer.kind == Layer::alone && layer.times > 1 ? Write::add : Write::set;
-    const double n_dweight = (write == Write::add ? 2 : 1) * n_weight;
     measure_pass(
-        "backward", backward, sizeof(T) * ((before ? 3 : 2) * n_in + n_weight + n_out) + 4 * n_dweight, 2 * flops,
+        "backward", backward, matmul_backward_cost<T>(N, C, OC, write, before ? 3 : 2),
         [&] {
             if (layer.kind == Layer::gelu_before)
                 matmul_gelu_backward(device, dinp.data(), dweight.data(), dadded, dout.data(), inp.data(),

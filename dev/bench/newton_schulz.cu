@@ -22,13 +22,12 @@ void measure(Bench& bench, const BenchShape& s) {
         // Of norm 0.5 or less; what the runs before left is as good: its singular values are about 1 and stay so.
         auto X = bench.random<T>(batch * R * K, 0.5f / std::sqrt(float(R * K)));
         const auto run = [&] { newton_schulz(bench.device, X.data(), batch, R, K, options); };
-        const double bytes = sizeof(T) * double(batch) * iterations * (4 * n * m + 4 * n * n);
+        const OpCost triangle = newton_schulz_cost<T>(batch, R, K, options.iterations);
         const double whole_flops = double(batch) * iterations * (4 * n * n * m + 2 * n * n * n);
-        const double triangle_flops = double(batch) * iterations * (3 * n * n * m + n * n * n);
         const std::string what = format("newton_schulz %s", name);
         const auto print = [&](const Timing& timing, auto... rival) {
-            bench.print((what + ", FLOPs whole").c_str(), s, bytes, whole_flops, timing, rival...);
-            bench.print((what + ", triangle").c_str(), s, bytes, triangle_flops, timing, rival...);
+            bench.print((what + ", FLOPs whole").c_str(), s, triangle.bytes, whole_flops, timing, rival...);
+            bench.print((what + ", triangle").c_str(), s, triangle.bytes, triangle.flops, timing, rival...);
         };
         if constexpr (BENCH_CUDA && sizeof(T) < sizeof(float)) {
             options.products = SymmetricProducts::whole;

@@ -12,15 +12,13 @@ void measure(Bench& bench, const BenchShape& s) {
     const auto inp = bench.random<T>(N * C), weight = bench.random<T>(C), dout = bench.random<T>(N * C);
     auto out = bench.random<T>(N * C), residual = bench.random<T>(N * C), dinp = bench.random<T>(N * C);
     auto dweight = bench.random<float>(C), rstd = bench.random<float>(N);
-    const double n = double(N * C), bytes = sizeof(T) * n;
-    bench.run("rmsnorm_forward", s, 2 * bytes, 4 * n,
+    bench.run("rmsnorm_forward", s, rmsnorm_forward_cost<T>(N * C),
               [&] { rmsnorm_forward(bench.device, out.data(), rstd.data(), inp.data(), weight.data(), N, C, 1e-5f); });
-    bench.run("residual_rmsnorm_forward", s, 4 * bytes, 5 * n, [&] {
+    bench.run("residual_rmsnorm_forward", s, residual_rmsnorm_forward_cost<T>(N * C), [&] {
         residual_rmsnorm_forward(bench.device, residual.data(), out.data(), rstd.data(), inp.data(), dout.data(),
                                  weight.data(), N, C, 1e-5f);
     });
-    // inp and dout in, dinp in and out; dweight is small
-    bench.run("rmsnorm_backward", s, 4 * bytes, 13 * n, [&] {
+    bench.run("rmsnorm_backward", s, rmsnorm_backward_cost<T>(N * C), [&] {
         rmsnorm_backward(bench.device, dinp.data(), dweight.data(), dout.data(), inp.data(), weight.data(), rstd.data(),
                          N, C);
     });

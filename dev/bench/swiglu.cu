@@ -11,10 +11,9 @@ void measure(Bench& bench, const BenchShape& s) {
     const int64_t N = s.N(), C = 8 * s.C / 3 / 32 * 32;
     const auto inp = bench.random<T>(N * 2 * C, 3), dout = bench.random<T>(N * C);
     auto out = bench.random<T>(N * C), dinp = bench.random<T>(N * 2 * C);
-    const double n = double(N * C), bytes = sizeof(T) * n;
-    bench.run("swiglu_forward", s, 3 * bytes, (kExpFlops + 4) * n,
+    bench.run("swiglu_forward", s, swiglu_forward_cost<T>(N * C, kExpFlops),
               [&] { swiglu_forward(bench.device, out.data(), inp.data(), N, C); });
-    bench.run("swiglu_backward", s, 5 * bytes, (kExpFlops + 10) * n,
+    bench.run("swiglu_backward", s, swiglu_backward_cost<T>(N * C, kExpFlops),
               [&] { swiglu_backward(bench.device, dinp.data(), dout.data(), inp.data(), N, C); });
 }
 

@@ -103,6 +103,7 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
         ensure(reinterpret_cast<uintptr_t>(pointer) % 16 == 0);
     ensure(out != a && out != b);  // which would not show here
     ensure(is_fp8(call.a) == (scales.a != nullptr) && is_fp8(call.a) == (scales.b != nullptr));
+    const KernelScope kernel(cuda, "cublaslt");
     emulator::submit(cuda.stream, [=] { multiply(call, out, a, b, bias, aux, addend, scales); });
 }
 

@@ -59,10 +59,18 @@ void CudaComm::begin(const char* name, double sent_bytes) {
     record(c.ready, cuda_.stream);
     wait_for(c.ready, stream_);
     record(c.begin, stream_);
+    if (cuda_.observer) {
+        const OnStream on(cuda_, stream_);
+        cuda_.observer->begin(SliceKind::collective, name, {}, -1);
+    }
 }
 
 Ticket CudaComm::end() {
     const Ticket ticket{next_};
+    if (cuda_.observer) {
+        const OnStream on(cuda_, stream_);
+        cuda_.observer->end();
+    }
     {
         const std::lock_guard lock(mutex_);
         record(at(next_).end, stream_);
@@ -82,6 +90,7 @@ void CudaComm::wait(Ticket ticket) {
     waited_ = ticket.number;
     if (ticket.number < oldest_) return;  // its place is another's by now, so it is over
     Collective& c = at(ticket.number);
+    const OpScope op(cuda_, "wait_for_collective");
     record(c.stopped, cuda_.stream);
     wait_for(c.end, cuda_.stream);
     record(c.resumed, cuda_.stream);

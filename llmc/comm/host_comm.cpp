@@ -276,6 +276,7 @@ template <class Body>
 Ticket HostComm::timed(const char* what, double sent_bytes, Body&& body) {
     const Clock::time_point start = Clock::now();
     doing_ = what;
+    const Scope scope(cpu_.observer, SliceKind::collective, what);
     {
         const Watchdog::Watch watch(watchdog_, what, -1, &missing_);
         body();

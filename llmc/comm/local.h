@@ -110,6 +110,7 @@ public:
     std::string describe() const override { return format("%d virtual ranks", world_size); }
 
     Ticket broadcast(void* data, size_t bytes, int root) override {
+        const Scope scope(cpu_.observer, SliceKind::collective, "broadcast");
         const std::vector<const void*> all = group_.meet(rank, data);
         if (rank != root) std::memcpy(data, all[size_t(root)], bytes);
         return over();
@@ -117,6 +118,7 @@ public:
     Ticket reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
     Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
     Ticket all_gather(void* data, size_t shard_bytes) override {
+        const Scope scope(cpu_.observer, SliceKind::collective, "all_gather");
         const std::vector<const void*> all = group_.meet(rank, data);
         for (size_t r = 0; r < all.size(); r++)
             if (int(r) != rank)
@@ -150,11 +152,13 @@ private:
     }
     template <class T>
     Ticket reduce_scatter_of(T* data, int64_t shard) {
+        const Scope scope(cpu_.observer, SliceKind::collective, "reduce_scatter");
         add_up(data + rank * shard, data, rank * shard, shard);
         return over();
     }
     template <class T>
     Ticket all_reduce_of(T* data, int64_t n) {
+        const Scope scope(cpu_.observer, SliceKind::collective, "all_reduce");
         std::vector<T> sum(static_cast<size_t>(n));
         add_up(sum.data(), data, 0, n);
         group_.meet(rank, nullptr);

@@ -14,6 +14,7 @@ read (dev/LOG.md).
 #include <cstdint>
 #include <type_traits>
 #include "llmc/base/check.h"     // ensure
+#include "llmc/base/op_cost.h"   // adamw_cost
 #include "llmc/base/op_types.h"  // AdamWHyper, StepScalars
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
@@ -60,6 +61,7 @@ inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float
 template <class T>
 void adamw_update(Cpu& cpu, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
                   const AdamWHyper& hyper, const StepScalars* s) {
+    const OpScope op(cpu, __func__, adamw_cost<T>(n));
     ensure((master == nullptr) == (std::is_same_v<T, float>));
     if (!s->applied) return;
     float* weight = master;

@@ -28,6 +28,7 @@ are part of the definition of the result, see gemm.h.
 #include <limits>
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/base/check.h"     // ensure, require
+#include "llmc/base/op_cost.h"   // attention_backward_cost, attention_forward_cost
 #include "llmc/base/op_types.h"  // AttentionShape
 #include "llmc/cpu/device.h"     // Cpu, parallel_tasks
 #include "llmc/cpu/gemm.h"       // multiply_panels
@@ -173,6 +174,7 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
 
 template <class E>
 void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const AttentionShape& shape) {
+    const OpScope op(cpu, __func__, attention_forward_cost<E>(shape, Cpu::kExpFlops, seen_scores(shape)));
     check_attention<E>(shape);
     const int64_t T = shape.T, NH = shape.NH, HS = shape.HS, C = NH * HS, v_block = packed_size<E>(kKeys, HS);
     const float scale = shape.score_scale();
@@ -236,6 +238,7 @@ Strided<E> turned_tile(const E* tile) {
 template <class E>
 void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const float* lse, const E* qkv,
                         const AttentionShape& shape) {
+    const OpScope op(cpu, __func__, attention_backward_cost<E>(shape, Cpu::kExpFlops, seen_scores(shape)));
     check_attention<E>(shape);
     const int64_t T = shape.T, NH = shape.NH, NKV = shape.NKV, HS = shape.HS, C = NH * HS, group = NH / NKV;
     const int64_t key_blocks = (T + kKeys - 1) / kKeys, k_block = packed_size<E>(kKeys, HS);

@@ -31,6 +31,7 @@ static_assert(kCacheTile == kKeys && kCacheTile % kLanes == 0);  // tiles make t
 template <class T>
 void attention_remember(Cpu& cpu, T* keys, T* values, const T* qkv, const int32_t* positions, int64_t tokens,
                         const KeyValueShape& shape) {
+    const OpScope op(cpu, __func__);
     const int64_t NH = shape.NH, NKV = shape.NKV, HS = shape.HS, capacity = shape.capacity();
     parallel_for(cpu, shape.B * NKV, [=](int64_t head) {
         const int64_t b = head / NKV, kv = head % NKV, first = positions ? positions[b] : 0;
@@ -47,6 +48,7 @@ void attention_remember(Cpu& cpu, T* keys, T* values, const T* qkv, const int32_
 template <class T>
 void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* values, const int32_t* positions,
                       const int32_t* starts, const KeyValueShape& shape) {
+    const OpScope op(cpu, __func__);
     ensure(shape.NH % shape.NKV == 0 && shape.HS <= kMaxHeadSize && shape.window >= 0);
     const int64_t NH = shape.NH, NKV = shape.NKV, HS = shape.HS, capacity = shape.capacity();
     const float scale = shape.score_scale();

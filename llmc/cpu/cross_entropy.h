@@ -16,6 +16,7 @@ Logits of any size have finite ones of both.
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include "llmc/base/op_cost.h"   // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
 #include "llmc/base/op_types.h"  // Softcap
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
@@ -86,6 +87,7 @@ float row_loss(double* sum, float* powers, const T* row, int64_t V, int32_t targ
 template <class T>
 void cross_entropy_forward(Cpu& cpu, float* losses, const T* logits, const int32_t* targets, int64_t N, int64_t V,
                            int64_t Vp, Softcap softcap = {}) {
+    const OpScope op(cpu, __func__, cross_entropy_forward_cost<T>(N, V, softcap, Cpu::kExpFlops));
     check_softcap(softcap);
     parallel_for(cpu, N, [=, &cpu](int64_t n) {
         const T* row = logits + n * Vp;
@@ -103,6 +105,7 @@ void cross_entropy_forward(Cpu& cpu, float* losses, const T* logits, const int32
 template <class T>
 void cross_entropy_forward_backward(Cpu& cpu, float* losses, T* logits, const int32_t* targets, float dloss, int64_t N,
                                     int64_t V, int64_t Vp, Softcap softcap = {}) {
+    const OpScope op(cpu, __func__, cross_entropy_forward_backward_cost<T>(N, V, Vp, softcap, Cpu::kExpFlops));
     check_softcap(softcap);
     parallel_for(cpu, N, [=, &cpu](int64_t n) {
         T* row = logits + n * Vp;

@@ -19,9 +19,11 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "llmc/base/check.h"   // ensure, require
-#include "llmc/base/level.h"   // ANVIL_CPU_LEVEL
-#include "llmc/base/memory.h"  // aligned
+#include "llmc/base/check.h"     // ensure, require
+#include "llmc/base/level.h"     // ANVIL_CPU_LEVEL
+#include "llmc/base/memory.h"    // aligned
+#include "llmc/base/op_cost.h"   // elements_cost
+#include "llmc/base/op_scope.h"  // OpScope
 
 inline namespace ANVIL_CPU_LEVEL {
 
@@ -52,7 +54,9 @@ public:
 
 struct Cpu {
     static constexpr bool kAsynchronous = false;  // an op is done when it returns
+    static constexpr double kExpFlops = 20;       // of an exponential: range reduction, polynomial, scaling (simd.h)
     int num_threads;
+    OpObserver* observer = nullptr;  // is told of every op (llmc/base/op_scope.h)
 
     // 0 threads: as many as OMP_NUM_THREADS says, else one per core.
     explicit Cpu(int threads = 0) : num_threads(threads) {
@@ -172,6 +176,7 @@ void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
 // What host code needs of any device: clearing, copies in and out, and a mean (in double, in order).
 template <class T>
 void fill_zero(Cpu& cpu, T* data, int64_t n) {
+    const OpScope op(cpu, __func__, elements_cost<T>(1, 0, n));
     static_assert(std::is_trivially_copyable_v<T>);
     parallel_chunks(cpu, n, 1 << 16, [=](int64_t begin, int64_t end) {
         std::memset(static_cast<void*>(data + begin), 0, size_t(end - begin) * sizeof(T));
@@ -187,6 +192,7 @@ void copy_to_host(Cpu&, T* to, const T* from, int64_t n) {
 }
 template <class T>
 void copy_on_device(Cpu& cpu, T* to, const T* from, int64_t n) {
+    const OpScope op(cpu, __func__, elements_cost<T>(2, 0, n));
     parallel_chunks(cpu, n, 1 << 16, [=](int64_t begin, int64_t end) {
         std::memcpy(to + begin, from + begin, size_t(end - begin) * sizeof(T));
     });

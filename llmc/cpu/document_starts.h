@@ -15,6 +15,7 @@ inline namespace ANVIL_CPU_LEVEL {
 
 inline void document_starts(Cpu& cpu, int32_t* starts, const int32_t* tokens, int32_t first_token, int64_t B,
                             int64_t T) {
+    const OpScope op(cpu, __func__);
     parallel_for(cpu, B, [=](int64_t b) {
         int32_t start = 0;
         for (int64_t t = 0; t < T; t++) {

@@ -8,7 +8,8 @@ sum runs over the tokens in order.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/base/op_cost.h"  // embedding_backward_cost, embedding_forward_cost
+#include "llmc/cpu/device.h"    // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
 
 inline namespace ANVIL_CPU_LEVEL {
@@ -16,6 +17,7 @@ inline namespace ANVIL_CPU_LEVEL {
 template <class T>
 void embedding_forward(Cpu& cpu, T* out, const int32_t* tokens, const T* wte, std::type_identity_t<const T*> wpe,
                        int64_t B, int64_t T_, int64_t C) {
+    const OpScope op(cpu, __func__, embedding_forward_cost<T>(B * T_ * C));
     parallel_for(cpu, B * T_, [=](int64_t row) {
         const T* token = wte + int64_t(tokens[row]) * C;
         const T* position = wpe ? wpe + row % T_ * C : nullptr;
@@ -29,6 +31,7 @@ void embedding_forward(Cpu& cpu, T* out, const int32_t* tokens, const T* wte, st
 template <class T>
 void embedding_backward(Cpu& cpu, float* dwte, float* dwpe, const T* dout, const int32_t* tokens, int64_t B, int64_t T_,
                         int64_t C) {
+    const OpScope op(cpu, __func__, embedding_backward_cost<T>(B * T_ * C));
     parallel_chunks(cpu, C, 64, [=](int64_t begin, int64_t end) {
         for (int64_t row = 0; row < B * T_; row++) {
             float* dtoken = dwte + int64_t(tokens[row]) * C + begin;

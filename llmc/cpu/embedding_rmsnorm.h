@@ -20,6 +20,7 @@ inline namespace ANVIL_CPU_LEVEL {
 template <class T>
 void embedding_rmsnorm_forward(Cpu& cpu, T* out, float* rstd, const int32_t* tokens, const T* wte, int64_t N, int64_t C,
                                float eps) {
+    const OpScope op(cpu, __func__);
     parallel_for(cpu, N,
                  [=](int64_t n) { rmsnorm_row(out + n * C, rstd + n, wte + int64_t(tokens[n]) * C, nullptr, C, eps); });
 }
@@ -28,6 +29,7 @@ void embedding_rmsnorm_forward(Cpu& cpu, T* out, float* rstd, const int32_t* tok
 template <class T>
 void embedding_rmsnorm_backward(Cpu& cpu, float* dwte, T* dout, const int32_t* tokens, const T* wte, const float* rstd,
                                 int64_t B, int64_t T_, int64_t C) {
+    const OpScope op(cpu, __func__);
     parallel_for(cpu, B * T_, [=](int64_t n) {
         const T* x = wte + int64_t(tokens[n]) * C;
         T* d = dout + n * C;

@@ -8,7 +8,8 @@ Element by element over n values of T; `backward` overwrites dinp, which may be 
 #pragma once
 #include <cstdint>
 #include <limits>
-#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/base/op_cost.h"  // gelu_backward_cost, gelu_forward_cost
+#include "llmc/cpu/device.h"    // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 
 inline namespace ANVIL_CPU_LEVEL {
@@ -25,6 +26,7 @@ ANVIL_INLINE F32<n> gelu_exp(F32<n> x) {
 
 template <class T>
 void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
+    const OpScope op(cpu, __func__, gelu_forward_cost<T>(n, Cpu::kExpFlops));
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
         for_many_lanes(end - begin, [=](int64_t i, auto width) {
             const auto x = load(inp + begin + i, width);
@@ -38,6 +40,7 @@ void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
 // takes part as the largest float: their product is to be 0, not NaN.
 template <class T>
 void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
+    const OpScope op(cpu, __func__, gelu_backward_cost<T>(n, Cpu::kExpFlops));
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
         for_many_lanes(end - begin, [=](int64_t i, auto width) {

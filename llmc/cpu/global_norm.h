@@ -14,6 +14,7 @@ above 1.8e19). Squares of elements below 1e-19 lose digits, and those of element
 #include <algorithm>
 #include <cstdint>
 #include "llmc/base/exact_sum.h"  // ExactSum
+#include "llmc/base/op_cost.h"    // add_squares_cost
 #include "llmc/cpu/device.h"      // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
 
@@ -101,6 +102,7 @@ public:
 };
 
 inline void add_squares(Cpu& cpu, ExactSum* sum, const float* x, int64_t n) {
+    const OpScope op(cpu, __func__, add_squares_cost(n));
     const int64_t units = (n + kNormUnit - 1) / kNormUnit, threads = cpu.num_threads;
     ExactSum* partials = reinterpret_cast<ExactSum*>(cpu.shared(threads * int64_t(sizeof(ExactSum) / sizeof(float))));
     parallel_for(cpu, threads, [=](int64_t thread) {

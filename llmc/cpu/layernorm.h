@@ -9,8 +9,9 @@ all three of dinp, dweight and dbias.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"  // add_partials
+#include "llmc/base/op_cost.h"  // layernorm_backward_cost, ...
+#include "llmc/cpu/device.h"    // Cpu, parallel_for
+#include "llmc/cpu/reduce.h"    // add_partials
 #include "llmc/cpu/simd.h"
 
 inline namespace ANVIL_CPU_LEVEL {
@@ -37,6 +38,7 @@ void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weig
 template <class T>
 void layernorm_forward(Cpu& cpu, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
                        int64_t N, int64_t C, float eps) {
+    const OpScope op(cpu, __func__, layernorm_forward_cost<T>(N * C));
     parallel_for(cpu, N,
                  [=](int64_t n) { layernorm_row(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps); });
 }
@@ -44,6 +46,7 @@ void layernorm_forward(Cpu& cpu, T* out, float* mean, float* rstd, const T* inp,
 template <class T>
 void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
                                 const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
+    const OpScope op(cpu, __func__, residual_layernorm_forward_cost<T>(N * C));
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
@@ -58,6 +61,7 @@ void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, floa
 template <class T>
 void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
                         const float* mean, const float* rstd, int64_t N, int64_t C) {
+    const OpScope op(cpu, __func__, layernorm_backward_cost<T>(N * C));
     const int64_t chunks = num_row_chunks(N);
     float* partials = cpu.shared(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
     parallel_for(cpu, chunks, [=](int64_t chunk) {

@@ -44,6 +44,7 @@ void multiply_fp8(Cpu& cpu, T* out, const A* a, const B* b, std::type_identity_t
 
 template <class T>
 void matmul_fp8_forward(Cpu& cpu, T* out, const Quantised<e4m3>& inp, const Quantised<e4m3>& weight, const T* bias) {
+    const OpScope op(cpu, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_forward", N, C, OC);
     ensure(weight.cols == C);
@@ -54,6 +55,7 @@ void matmul_fp8_forward(Cpu& cpu, T* out, const Quantised<e4m3>& inp, const Quan
 template <class T>
 void matmul_fp8_backward(Cpu& cpu, T* dinp, float* dweight, const Quantised<e5m2>& dout, const Quantised<e4m3>& inp,
                          const Quantised<e4m3>& weight, Write write = Write::add) {
+    const OpScope op(cpu, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_backward", N, C, OC);
     ensure(weight.cols == C && dout.rows == N && dout.cols == OC);

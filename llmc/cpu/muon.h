@@ -45,6 +45,7 @@ ANVIL_INLINE float sum_of_squares(const T* row, int64_t n) {
 template <class T>
 void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                    const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cpu, __func__);
     if (!s->applied) return;
     const float rest = float(1 - step.momentum), grad_scale = float(s->grad_scale);
     parallel_for(cpu, R, [=](int64_t r) {
@@ -61,6 +62,7 @@ void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const fl
 
 template <class T>
 void muon_normalise(Cpu& cpu, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
+    const OpScope op(cpu, __func__);
     double squares = 0, equal_squares = 0;
     for (int64_t r = 0; r < R; r++) squares += double(row_squares[r]);
     const double row_norm = std::sqrt(squares / double(R));  // of every row, once they are equal
@@ -77,6 +79,7 @@ void muon_normalise(Cpu& cpu, T* X, const float* row_squares, int64_t R, int64_t
 
 template <class T>
 void muon_squares(Cpu& cpu, float* squares, const T* X, int64_t R, int64_t K) {
+    const OpScope op(cpu, __func__);
     if (R >= K) return parallel_for(cpu, R, [=](int64_t r) { squares[r] = sum_of_squares(X + r * K, K); });
     float* partials = cpu.shared(num_row_chunks(R) * K);
     parallel_for(cpu, num_row_chunks(R), [=](int64_t chunk) {
@@ -94,8 +97,9 @@ void muon_squares(Cpu& cpu, float* squares, const T* X, int64_t R, int64_t K) {
     add_partials(cpu, squares, partials, num_row_chunks(R), K, K);
 }
 
-inline void muon_scales(Cpu&, float* scales, float* V, const float* squares, int64_t R, int64_t K, const MuonStep& step,
-                        const StepScalars* s) {
+inline void muon_scales(Cpu& cpu, float* scales, float* V, const float* squares, int64_t R, int64_t K,
+                        const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cpu, __func__);
     if (!s->applied) return;
     const int64_t n = std::max(R, K), reduced = std::min(R, K);
     double all = 0;
@@ -124,6 +128,7 @@ ANVIL_INLINE F32x16 where_not_negative(F32x16 sign, F32x16 x) {
 template <class T>
 void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<T>* X, const float* scales, int64_t R,
                  int64_t K, const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cpu, __func__);
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
     ensure(bool(master) == kHasMaster);
     if (!s->applied) return;

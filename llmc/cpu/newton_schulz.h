@@ -20,6 +20,7 @@ of the first iterations grow with the singular values that they disturb, by up t
 #include <cstring>
 #include <utility>
 #include "llmc/base/bf16.h"      // bf16
+#include "llmc/base/op_cost.h"   // newton_schulz_cost
 #include "llmc/base/op_types.h"  // NewtonSchulzOptions
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/gemm.h"       // gemm
@@ -37,6 +38,7 @@ size_t newton_schulz_workspace(Cpu&, int64_t, int64_t R, int64_t K) {
 }
 
 inline void newton_schulz(Cpu& cpu, float* X, int64_t batch, int64_t R, int64_t K, const NewtonSchulzOptions& options) {
+    const OpScope op(cpu, __func__, newton_schulz_cost<float>(batch, R, K, options.iterations));
     const int64_t n = std::min(R, K), size = R * K;
     float* A = cpu.outer(int64_t(newton_schulz_workspace<float>(cpu, batch, R, K) / sizeof(float)));
     float* B = A + n * n;
@@ -62,6 +64,7 @@ inline void newton_schulz(Cpu& cpu, float* X, int64_t batch, int64_t R, int64_t 
 }
 
 inline void newton_schulz(Cpu& cpu, bf16* X, int64_t batch, int64_t R, int64_t K, const NewtonSchulzOptions& options) {
+    const OpScope op(cpu, __func__, newton_schulz_cost<bf16>(batch, R, K, options.iterations));
     const int64_t n = std::min(R, K), size = R * K;
     float* sums = cpu.outer(int64_t(newton_schulz_workspace<bf16>(cpu, batch, R, K) / sizeof(float)));
     bf16 *A = reinterpret_cast<bf16*>(sums + size), *B = A + n * n;

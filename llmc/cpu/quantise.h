@@ -23,6 +23,7 @@ inline namespace ANVIL_CPU_LEVEL {
 // Of the bits of |x|, which are in the order of the numbers, with NaN above all of them.
 template <class T>
 void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n) {
+    const OpScope op(cpu, __func__);
     constexpr int64_t kChunk = 16384;
     const int64_t chunks = (n + kChunk - 1) / kChunk;
     float* largest = cpu.shared(chunks);
@@ -40,6 +41,7 @@ void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n) {
 template <class Fp8, class T>
 void quantise(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
               int64_t rows, int64_t cols) {
+    const OpScope op(cpu, __func__);
     const float scale = fp8_scale<Fp8>(*amax);
     parallel_chunks(cpu, rows * cols, 16384, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) out[i] = to_fp8<Fp8>(to_float(inp[i]) * scale);

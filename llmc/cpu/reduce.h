@@ -31,6 +31,7 @@ inline void add_partials(Cpu& cpu, float* out, const float* partials, int64_t nu
 // out (C) += column sums of inp (N, C) T
 template <class T>
 void add_column_sums(Cpu& cpu, float* out, const T* inp, int64_t N, int64_t C) {
+    const OpScope op(cpu, __func__);
     float* partials = cpu.shared(num_row_chunks(N) * C);
     parallel_for(cpu, num_row_chunks(N), [=](int64_t chunk) {
         const int64_t begin = chunk * kRowsPerChunk, end = std::min(N, begin + kRowsPerChunk);

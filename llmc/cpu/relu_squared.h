@@ -7,7 +7,8 @@ doubling is exact.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/base/op_cost.h"  // relu_squared_backward_cost, relu_squared_forward_cost
+#include "llmc/cpu/device.h"    // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 
 inline namespace ANVIL_CPU_LEVEL {
@@ -16,6 +17,7 @@ inline constexpr int64_t kReluSquaredChunk = 4096;  // elements: large enough to
 
 template <class T>
 void relu_squared_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
+    const OpScope op(cpu, __func__, relu_squared_forward_cost<T>(n));
     parallel_chunks(cpu, n, kReluSquaredChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
             const F32x16 x = max(load(inp + begin + i, width), zeros());
@@ -26,6 +28,7 @@ void relu_squared_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
 
 template <class T>
 void relu_squared_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
+    const OpScope op(cpu, __func__, relu_squared_backward_cost<T>(n));
     parallel_chunks(cpu, n, kReluSquaredChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
             const F32x16 x = max(load(inp + begin + i, width), zeros());

@@ -33,6 +33,7 @@ float mix_factor(const T* parameter) {
 template <class T>
 void residual_mix_forward(Cpu& cpu, T* out, const T* inp, const T* inp0, std::type_identity_t<const T*> a, const T* b,
                           float b_sign, int64_t n) {
+    const OpScope op(cpu, __func__);
     const float factor = mix_factor(a), factor0 = b_sign * mix_factor(b);
     parallel_chunks(cpu, n, kMixChunk, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t i, auto width) {
@@ -46,6 +47,7 @@ template <class T>
 void residual_mix_backward(Cpu& cpu, T* dinp, T* dinp0, float* da, float* db, const T* dout, const T* inp,
                            const T* inp0, std::type_identity_t<const T*> a, const T* b, float b_sign, bool add_to_dinp0,
                            int64_t n) {
+    const OpScope op(cpu, __func__);
     ensure(!a == !da);
     const float factor = mix_factor(a), factor0 = b_sign * mix_factor(b);
     const int64_t chunks = (n + kMixChunk - 1) / kMixChunk;
@@ -76,6 +78,7 @@ template <class T>
 void residual_mix_rmsnorm_forward(Cpu& cpu, T* residual, T* mixed, T* out, float* rstd, const T* inp1, const T* inp2,
                                   const T* inp0, std::type_identity_t<const T*> a, const T* b, int64_t N, int64_t C,
                                   float eps) {
+    const OpScope op(cpu, __func__);
     const float factor = mix_factor(a), factor0 = mix_factor(b);
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {

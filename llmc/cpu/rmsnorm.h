@@ -10,9 +10,10 @@ in; it adds to dweight as well, which may be null.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/check.h"  // ensure
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"  // add_partials
+#include "llmc/base/check.h"    // ensure
+#include "llmc/base/op_cost.h"  // residual_rmsnorm_forward_cost, ...
+#include "llmc/cpu/device.h"    // Cpu, parallel_for
+#include "llmc/cpu/reduce.h"    // add_partials
 #include "llmc/cpu/simd.h"
 
 inline namespace ANVIL_CPU_LEVEL {
@@ -35,12 +36,14 @@ void rmsnorm_row(T* out, float* rstd, const T* inp, std::type_identity_t<const T
 template <class T>
 void rmsnorm_forward(Cpu& cpu, T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t N,
                      int64_t C, float eps) {
+    const OpScope op(cpu, __func__, rmsnorm_forward_cost<T>(N * C));
     parallel_for(cpu, N, [=](int64_t n) { rmsnorm_row(out + n * C, rstd + n, inp + n * C, weight, C, eps); });
 }
 
 template <class T>
 void residual_rmsnorm_forward(Cpu& cpu, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
                               std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
+    const OpScope op(cpu, __func__, residual_rmsnorm_forward_cost<T>(N * C));
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
             const int64_t i = n * C + c;
@@ -54,6 +57,7 @@ void residual_rmsnorm_forward(Cpu& cpu, T* residual, T* out, float* rstd, const 
 template <class T>
 void rmsnorm_backward(Cpu& cpu, T* dinp, float* dweight, const T* dout, const T* inp,
                       std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C) {
+    const OpScope op(cpu, __func__, rmsnorm_backward_cost<T>(N * C));
     ensure(weight || !dweight);
     const int64_t chunks = num_row_chunks(N);
     float* partials = dweight ? cpu.shared(chunks * C) : nullptr;

@@ -26,6 +26,7 @@ inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void rotary_forward(Cpu& cpu, T* qkv, float* rstd, const float* table, AttentionShape shape, RotaryOptions options) {
+    const OpScope op(cpu, __func__);
     ensure(shape.HS % 2 == 0 && bool(rstd) == options.qk_norm);
     const int64_t heads = shape.NH + shape.NKV, half = shape.HS / 2;
     parallel_for(cpu, shape.B * shape.T, [=](int64_t n) {
@@ -58,6 +59,7 @@ void rotary_forward(Cpu& cpu, T* qkv, float* rstd, const float* table, Attention
 template <class T>
 void rotary_backward(Cpu& cpu, T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
                      RotaryOptions options) {
+    const OpScope op(cpu, __func__);
     ensure(shape.HS % 2 == 0 && bool(rstd) == options.qk_norm);
     const int64_t heads = shape.NH + shape.NKV, half = shape.HS / 2;
     parallel_for(cpu, shape.B * shape.T, [=](int64_t n) {

@@ -23,6 +23,7 @@ inline namespace ANVIL_CPU_LEVEL {
 template <class T>
 void smear_forward(Cpu& cpu, T* out, const T* inp, const T* gate_weight, const T* lambda, int64_t B, int64_t T_,
                    int64_t C, int64_t G) {
+    const OpScope op(cpu, __func__);
     parallel_for(cpu, B * T_, [=](int64_t n) {
         const T* row = inp + n * C;
         const bool first = n % T_ == 0;
@@ -37,6 +38,7 @@ void smear_forward(Cpu& cpu, T* out, const T* inp, const T* gate_weight, const T
 template <class T>
 void smear_backward(Cpu& cpu, T* dinp, float* dgate_weight, float* dlambda, const T* dout, const T* inp,
                     const T* gate_weight, const T* lambda, int64_t B, int64_t T_, int64_t C, int64_t G) {
+    const OpScope op(cpu, __func__);
     const int64_t N = B * T_, chunks = num_row_chunks(N);
     float* partials = cpu.shared(chunks * (G + 1));  // (chunks, G + 1): dgate_weight, dlambda
     parallel_for(cpu, chunks, [=](int64_t chunk) {

@@ -11,13 +11,15 @@ inline namespace ANVIL_CPU_LEVEL {
 
 // s->sums.loss += weight * mean of losses (n), which is rounded; the sum of such means is exact
 inline void add_mean_loss(Cpu& cpu, StepScalars* s, const float* losses, int64_t n, double weight) {
+    const OpScope op(cpu, __func__);
     s->sums.loss.add(weight * mean(cpu, losses, n));
 }
 
 // What the sums come to: loss, norm, whether both are finite, and what clipping makes of the norm.
 // Clipping by the global norm (Pascanu et al., 2013, arXiv:1211.5063), as torch.nn.utils.clip_grad_norm_ does it; a
 // limit of 0 means none.
-inline void decide_step(Cpu&, StepScalars* s, double grad_clip) {
+inline void decide_step(Cpu& cpu, StepScalars* s, double grad_clip) {
+    const OpScope op(cpu, __func__);
     s->loss = s->sums.loss.value();
     s->norm = std::sqrt(s->sums.squares.value());
     s->applied = std::isfinite(s->loss) && std::isfinite(s->norm);

@@ -33,6 +33,7 @@ void sum_ranks_fixed(T* const* out, const T* const* inp, int64_t begin, int64_t 
 
 template <class T>
 void sum_ranks(Cpu& cpu, T* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n) {
+    const OpScope op(cpu, __func__);
     if (num_ranks == 1 && num_outs == 1 && out[0] == inp[0]) return;
     // One output and as many as there are ranks are what reduce-scatter and all-reduce want, of hosts with few ranks.
     using Fixed = void (*)(T* const*, const T* const*, int64_t, int64_t);

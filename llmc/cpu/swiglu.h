@@ -11,13 +11,15 @@ dinp, which may be inp itself.
 #pragma once
 #include <cstdint>
 #include <limits>
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/base/op_cost.h"  // swiglu_backward_cost, swiglu_forward_cost
+#include "llmc/cpu/device.h"    // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
 
 inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {
+    const OpScope op(cpu, __func__, swiglu_forward_cost<T>(N * C, Cpu::kExpFlops));
     parallel_for(cpu, N, [=](int64_t n) {
         const T* row = inp + n * 2 * C;
         for_many_lanes(C, [=](int64_t c, auto width) {
@@ -31,6 +33,7 @@ void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {
 // takes part as the largest float: their product is to be 0, not NaN.
 template <class T>
 void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
+    const OpScope op(cpu, __func__, swiglu_backward_cost<T>(N * C, Cpu::kExpFlops));
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_for(cpu, N, [=](int64_t n) {
         const T* row = inp + n * 2 * C;

@@ -24,6 +24,7 @@ inline namespace ANVIL_CPU_LEVEL {
 template <class Out, class T>
 void symmetric_matmul(Cpu& cpu, Out* out, const T* X, const std::type_identity_t<T>* addend, int64_t batch, int64_t R,
                       int64_t K, Gram gram, float alpha, float beta) {
+    const OpScope op(cpu, __func__);
     constexpr int64_t kStripRows = 192;
     const int64_t n = gram == Gram::rows ? R : K, terms = gram == Gram::rows ? K : R;
     for (int64_t i = 0; i < batch; i++, out += n * n, X += R * K) {

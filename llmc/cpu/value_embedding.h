@@ -27,6 +27,7 @@ template <class T>
 void value_embedding_forward(Cpu& cpu, T* qkv, const T* inp, const int32_t* tokens, const T* table,
                              const T* gate_weight, const AttentionShape& shape, int64_t C, int64_t G,
                              float gate_scale) {
+    const OpScope op(cpu, __func__);
     const int64_t NKV = shape.NKV, HS = shape.HS, row = shape.row();
     T* values = qkv + (shape.NH + NKV) * HS;
     parallel_for(cpu, shape.B * shape.T, [=](int64_t n) {
@@ -45,6 +46,7 @@ template <class T>
 void value_embedding_backward(Cpu& cpu, T* dinp, float* dtable, float* dgate_weight, const T* dqkv, const T* inp,
                               const int32_t* tokens, const T* table, const T* gate_weight, const AttentionShape& shape,
                               int64_t C, int64_t G, float gate_scale) {
+    const OpScope op(cpu, __func__);
     const int64_t N = shape.B * shape.T, NKV = shape.NKV, HS = shape.HS, row = shape.row(), chunks = num_row_chunks(N);
     const T* dvalues = dqkv + (shape.NH + NKV) * HS;
     float* partials = cpu.shared(chunks * NKV * G + 2 * N * NKV);               // (chunks, NKV, G): dgate_weight

@@ -22,6 +22,7 @@ inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void add_hash(Cpu& cpu, uint64_t* sum, const T* x, int64_t n, int64_t first_index) {
+    const OpScope op(cpu, __func__);
     constexpr int64_t in_word = 8 / sizeof(T);
     ensure(first_index % in_word == 0);
     const uint64_t first = uint64_t(first_index / in_word);

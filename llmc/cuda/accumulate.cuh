@@ -7,6 +7,7 @@ Accuracy  the CPU's bits: one rounding each (test/accumulate_cuda_test.cu)
 Requires  pointers 16-byte aligned; any n
 */
 #pragma once
+#include "llmc/base/op_cost.h"   // accumulate_cost
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
 
 inline constexpr int kAccumulateThreads = 256;
@@ -26,6 +27,7 @@ __global__ void __launch_bounds__(kAccumulateThreads) accumulate_kernel(T* to, c
 }
 
 inline void accumulate(Cuda& cuda, float* to, const float* from, int64_t n) {
+    const OpScope op(cuda, __func__, accumulate_cost(n));
     if (n == 0) return;
     launch(cuda, "accumulate", accumulate_kernel<float>,
            unsigned(ceil_div(n, int64_t(kAccumulateThreads) * Pack<float>::size)), kAccumulateThreads, 0, to, from, n);

@@ -17,6 +17,7 @@ Requires  pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"         // ensure
+#include "llmc/base/op_cost.h"       // adamw_cost
 #include "llmc/base/op_types.h"      // AdamWHyper, StepScalars
 #include "llmc/cuda/device.cuh"      // Pack, store16, launch
 #include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
@@ -80,6 +81,7 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
 template <class T>
 void adamw_update(Cuda& cuda, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
                   const AdamWHyper& hyper, const StepScalars* s) {
+    const OpScope op(cuda, __func__, adamw_cost<T>(n));
     ensure((master == nullptr) == (std::is_same_v<T, float>));
     if (n == 0) return;
     const int64_t blocks =

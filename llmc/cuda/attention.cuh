@@ -24,7 +24,8 @@ Requires  NH % NKV == 0; HS 64 or 128 in bf16, any multiple of 4 up to 256 in fp
 #pragma once
 #include <initializer_list>
 #include <type_traits>
-#include "llmc/base/check.h"  // require
+#include "llmc/base/check.h"    // require
+#include "llmc/base/op_cost.h"  // attention_backward_cost, attention_forward_cost
 #include "llmc/cuda/attention_fp32.cuh"
 #include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/flash_attention_backward.cuh"
@@ -78,6 +79,7 @@ size_t attention_workspace(Cuda& cuda, const AttentionShape& shape) {
 
 template <class T>
 void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const AttentionShape& shape) {
+    const OpScope op(cuda, __func__, attention_forward_cost<T>(shape, Cuda::kExpFlops, seen_scores(shape)));
     if constexpr (std::is_same_v<T, bf16>)
         if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().forward(cuda, out, lse, qkv, shape);
     check_attention<T>(shape, {out, qkv});
@@ -93,6 +95,7 @@ void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const Atten
 template <class T>
 void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const float* lse, const T* qkv,
                         const AttentionShape& shape) {
+    const OpScope op(cuda, __func__, attention_backward_cost<T>(shape, Cuda::kExpFlops, seen_scores(shape)));
     if constexpr (std::is_same_v<T, bf16>)
         if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().backward(cuda, dqkv, dout, out, lse, qkv, shape);
     check_attention<T>(shape, {dqkv, dout, out, qkv});

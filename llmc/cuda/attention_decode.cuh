@@ -131,6 +131,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
 template <class T>
 void attention_remember(Cuda& cuda, T* keys, T* values, const T* qkv, const int32_t* positions, int64_t tokens,
                         const KeyValueShape& shape) {
+    const OpScope op(cuda, __func__);
     const int64_t skip = std::max<int64_t>(0, tokens - shape.capacity());
     const int64_t n = shape.B * (tokens - skip) * shape.NKV * shape.HS;
     launch(cuda, "attention_remember", attention_remember_kernel<T>, unsigned(ceil_div(n, 256)), 256, 0, keys, values,
@@ -140,6 +141,7 @@ void attention_remember(Cuda& cuda, T* keys, T* values, const T* qkv, const int3
 template <class T>
 void attention_decode(Cuda& cuda, T* out, const T* qkv, const T* keys, const T* values, const int32_t* positions,
                       const int32_t* starts, const KeyValueShape& shape) {
+    const OpScope op(cuda, __func__);
     ensure(shape.NH % shape.NKV == 0 && shape.HS % 4 == 0 && shape.HS <= kDecodeMaxHS && shape.window >= 0);
     const float scale_log2 = shape.score_scale() * kLog2E;
     with_columns_per_lane(shape.HS, [&](auto J) {

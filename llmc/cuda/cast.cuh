@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(kCastThreads) cast_kernel(To* out, const From*
 
 template <class To, class From>
 void cast(Cuda& cuda, To* out, const From* inp, int64_t n) {
+    const OpScope op(cuda, __func__);
     launch(cuda, "cast", cast_kernel<To, From>, unsigned(ceil_div(n, kCastThreads * kCastElements)), kCastThreads, 0,
            out, inp, n);
 }

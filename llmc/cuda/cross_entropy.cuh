@@ -13,6 +13,7 @@ Requires  Vp % Pack<T>::size == 0, pointers 16-byte aligned, V < 2^30
 */
 #pragma once
 #include "llmc/base/check.h"     // require
+#include "llmc/base/op_cost.h"   // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
 #include "llmc/base/op_types.h"  // Softcap
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, fast_exp2, block_max, block_sum, launch
 
@@ -119,11 +120,13 @@ void launch_cross_entropy(Cuda& cuda, float* losses, Logits* logits, const int32
 template <class T>
 void cross_entropy_forward(Cuda& cuda, float* losses, const T* logits, const int32_t* targets, int64_t N, int64_t V,
                            int64_t Vp, Softcap softcap = {}) {
+    const OpScope op(cuda, __func__, cross_entropy_forward_cost<T>(N, V, softcap, Cuda::kExpFlops));
     launch_cross_entropy<false, T>(cuda, losses, logits, targets, 0, N, V, Vp, softcap);
 }
 
 template <class T>
 void cross_entropy_forward_backward(Cuda& cuda, float* losses, T* logits, const int32_t* targets, float dloss,
                                     int64_t N, int64_t V, int64_t Vp, Softcap softcap = {}) {
+    const OpScope op(cuda, __func__, cross_entropy_forward_backward_cost<T>(N, V, Vp, softcap, Cuda::kExpFlops));
     launch_cross_entropy<true, T>(cuda, losses, logits, targets, dloss, N, V, Vp, softcap);
 }

@@ -371,6 +371,7 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
         "cuBLASLt %zu has no algorithm for %s on %s: use a model whose sizes are multiples of 8, or another version",
         cublasLtGetVersion(), plan.text.c_str(), cuda.name.c_str());
     set_pointers(plan, call, bias, aux, scales.a, scales.b);
+    const KernelScope kernel(cuda, "cublaslt");
     check(library_->launch(cuda, plan, call, plan.algorithm, out, a, b, addend ? addend : out), "computing", plan.text);
 }
 

@@ -2,6 +2,7 @@
 #include "llmc/cuda/cuda_device.h"
 #include <algorithm>
 #include "llmc/cuda/cublaslt.h"         // CublasLt
+#include "llmc/cuda/cuda_profile.h"     // nvtx_ranges
 #include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 
 namespace {
@@ -60,6 +61,8 @@ Cuda::Cuda(int ordinal, const CudaOptions& options) : ordinal(ordinal), attentio
     memory_bytes = properties.totalGlobalMem;
     l2_bytes = size_t(properties.l2CacheSize);
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream on GPU %d", ordinal);
+    ranges_ = nvtx_ranges();
+    observer = ranges_.get();
     cublaslt_ = std::make_unique<CublasLt>(*this, options.tune_path);
     cudnn_attention_ = std::make_unique<CudnnAttention>(*this);
 }

@@ -15,7 +15,9 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 #include <cstring>
 #include <memory>
 #include <string>
-#include "llmc/base/check.h"  // Error
+#include "llmc/base/check.h"     // Error
+#include "llmc/base/op_cost.h"   // elements_cost
+#include "llmc/base/op_scope.h"  // OpScope
 
 inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor cores, cp.async
 
@@ -48,8 +50,10 @@ struct CudaOptions {
 
 struct Cuda {
     static constexpr bool kAsynchronous = true;  // an op is enqueued when it returns
+    static constexpr double kExpFlops = 1;       // of an exponential: one instruction
     int ordinal;
     cudaStream_t stream = nullptr;
+    OpObserver* observer = nullptr;  // is told of every op (llmc/base/op_scope.h)
     std::string name;
     int compute_capability = 0;  // 90 for Hopper
     int num_sms = 0;
@@ -92,6 +96,7 @@ struct Cuda {
     struct ToHost;
 
 private:
+    std::unique_ptr<OpObserver> ranges_;  // for a profiler that listens; null: there is none
     std::unique_ptr<CublasLt> cublaslt_;
     std::unique_ptr<CudnnAttention> cudnn_attention_;
     void* workspace_ = nullptr;
@@ -132,6 +137,7 @@ struct Cuda::ToDevice {
     ~ToDevice() { cuda.release(data, size_t(capacity) * sizeof(T)); }
     const T* send(const T* host, int64_t n) {
         ensure(n <= capacity);
+        const OpScope op(cuda, "copy_to_device");
         pinned.wait(turn);
         std::memcpy(pinned.buffer(turn), host, size_t(n) * sizeof(T));
         cuda_check(
@@ -153,6 +159,7 @@ struct Cuda::ToHost {
     explicit ToHost(Cuda& cuda) : cuda(cuda), pinned(cuda, sizeof(T)) {}
     void send(const T* from) {
         ensure(sent - received < 2);
+        const OpScope op(cuda, "copy_to_host");
         cuda_check(cudaMemcpyAsync(pinned.buffer(sent % 2), from, sizeof(T), cudaMemcpyDeviceToHost, cuda.stream),
                    "copying %zu bytes to the host", sizeof(T));
         pinned.record(sent++ % 2);
@@ -167,6 +174,7 @@ struct Cuda::ToHost {
 // What host code needs of any device: clearing, and copies in and out, for which the host waits.
 template <class T>
 void fill_zero(Cuda& cuda, T* data, int64_t n) {
+    const OpScope op(cuda, __func__, elements_cost<T>(1, 0, n));
     cuda_check(cudaMemsetAsync(data, 0, size_t(n) * sizeof(T), cuda.stream), "clearing %ld elements", long(n));
 }
 template <class T>
@@ -184,6 +192,7 @@ void copy_to_host(Cuda& cuda, T* to, const T* from, int64_t n) {
 // In the stream's order; the host does not wait.
 template <class T>
 void copy_on_device(Cuda& cuda, T* to, const T* from, int64_t n) {
+    const OpScope op(cuda, __func__, elements_cost<T>(2, 0, n));
     cuda_check(cudaMemcpyAsync(to, from, size_t(n) * sizeof(T), cudaMemcpyDeviceToDevice, cuda.stream),
                "copying %ld elements", long(n));
 }

@@ -486,6 +486,7 @@ void CudnnAttention::forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv,
     add_qkv(arguments, {kQ, kK, kV}, qkv, shape);
     arguments.add(kOut, out);
     arguments.add(kLse, lse);
+    const KernelScope kernel(cuda, "cudnn_attention_forward");
     arguments.execute(library_->target.handle, plan, cuda.workspace(plan.workspace_bytes()));
 }
 
@@ -501,6 +502,7 @@ void CudnnAttention::backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf
     arguments.add(kDout, dout);
     arguments.add(kRowSums, workspace + plan.library_bytes);
     if (plan.dq_sums_bytes > 0) arguments.add(kDqSums, workspace + plan.library_bytes + plan.row_sums_bytes);
+    const KernelScope kernel(cuda, "cudnn_attention_backward");
     arguments.execute(library_->target.handle, plan, workspace);
 }
 

@@ -157,6 +157,7 @@ DEVICE void cp_async_wait() {
 template <class... P>
 void launch(Cuda& cuda, const char* op, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... args) {
+    const KernelScope scope(cuda, op);
     if (shared_bytes > kDefaultSharedBytes)
         cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
                    "%s: %zu bytes of shared memory a block", op, shared_bytes);

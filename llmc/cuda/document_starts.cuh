@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kStartsThreads)
 
 inline void document_starts(Cuda& cuda, int32_t* starts, const int32_t* tokens, int32_t first_token, int64_t B,
                             int64_t T) {
+    const OpScope op(cuda, __func__);
     launch(cuda, "document_starts", document_starts_kernel<>, unsigned(B), kStartsThreads, 0, starts, tokens,
            first_token, T);
 }

@@ -12,6 +12,7 @@ Requires  C % Pack<T>::size == 0, tokens below 2^24, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"           // require
+#include "llmc/base/op_cost.h"         // embedding_backward_cost, embedding_forward_cost
 #include "llmc/cuda/device.cuh"        // Pack, load16, store16, launch
 #include "llmc/cuda/scatter_rows.cuh"  // scatter_rows
 
@@ -42,6 +43,7 @@ void check_embedding(const char* op, int64_t C) {
 template <class T>
 void embedding_forward(Cuda& cuda, T* out, const int32_t* tokens, const T* wte, std::type_identity_t<const T*> wpe,
                        int64_t B, int64_t T_, int64_t C) {
+    const OpScope op(cuda, __func__, embedding_forward_cost<T>(B * T_ * C));
     check_embedding<T>("embedding_forward", C);
     const int64_t N = B * T_, threads = N * C / Pack<T>::size;
     launch(cuda, "embedding_forward", embedding_forward_kernel<T>, unsigned(ceil_div(threads, kEmbeddingThreads)),
@@ -66,6 +68,7 @@ __global__ void __launch_bounds__(kEmbeddingThreads)
 template <class T>
 void embedding_backward(Cuda& cuda, float* dwte, float* dwpe, const T* dout, const int32_t* tokens, int64_t B,
                         int64_t T_, int64_t C) {
+    const OpScope op(cuda, __func__, embedding_backward_cost<T>(B * T_ * C));
     check_embedding<T>("embedding_backward", C);
     scatter_rows(cuda, cuda.workspace(scatter_rows_workspace(B * T_, C)), dwte, dout, C, tokens, B * T_, C);
     if (dwpe)

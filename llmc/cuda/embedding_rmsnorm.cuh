@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(kWarp* kEmbedRowsPerBlock)
 template <class T>
 void embedding_rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const int32_t* tokens, const T* wte, int64_t N,
                                int64_t C, float eps) {
+    const OpScope op(cuda, __func__);
     check_embedding<T>("embedding_rmsnorm_forward", C);
     launch(cuda, "embedding_rmsnorm_forward", embedding_rmsnorm_forward_kernel<T>,
            unsigned(ceil_div(N, kEmbedRowsPerBlock)), dim3(kWarp, kEmbedRowsPerBlock),
@@ -85,6 +86,7 @@ void embedding_rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const int32_t* t
 template <class T>
 void embedding_rmsnorm_backward(Cuda& cuda, float* dwte, T* dout, const int32_t* tokens, const T* wte,
                                 const float* rstd, int64_t B, int64_t T_, int64_t C) {
+    const OpScope op(cuda, __func__);
     check_embedding<T>("embedding_rmsnorm_backward", C);
     const int64_t N = B * T_;
     launch(cuda, "embedding_rmsnorm_backward", embedding_rmsnorm_backward_kernel<T>,

@@ -13,6 +13,7 @@ Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"     // require
+#include "llmc/base/op_cost.h"   // gelu_backward_cost, gelu_forward_cost
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, fast_exp2, launch
 
 inline constexpr int kGeluThreads = 256, kGeluPacks = 2;
@@ -74,10 +75,12 @@ unsigned gelu_blocks(int64_t n) {
 
 template <class T>
 void gelu_forward(Cuda& cuda, T* out, const T* inp, int64_t n) {
+    const OpScope op(cuda, __func__, gelu_forward_cost<T>(n, Cuda::kExpFlops));
     launch(cuda, "gelu_forward", gelu_forward_kernel<T>, gelu_blocks<T>(n), kGeluThreads, 0, out, inp, n);
 }
 
 template <class T>
 void gelu_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t n) {
+    const OpScope op(cuda, __func__, gelu_backward_cost<T>(n, Cuda::kExpFlops));
     launch(cuda, "gelu_backward", gelu_backward_kernel<T>, gelu_blocks<T>(n), kGeluThreads, 0, dinp, dout, inp, n);
 }

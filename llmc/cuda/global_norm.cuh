@@ -14,6 +14,7 @@ matter Requires  x 16-byte aligned
 #pragma once
 #include <algorithm>
 #include "llmc/base/exact_sum.h"  // ExactSum, exact_part
+#include "llmc/base/op_cost.h"    // add_squares_cost
 #include "llmc/cuda/device.cuh"   // Pack, load16_below, atomic_add, launch
 
 inline constexpr int kNormThreads = 256, kNormWarps = kNormThreads / kWarp, kNormBlocksPerSm = 4;
@@ -91,6 +92,7 @@ __global__ void __launch_bounds__(kNormThreads) squares_kernel(uint64_t* sum, co
 }
 
 inline void add_squares(Cuda& cuda, ExactSum* sum, const float* x, int64_t n) {
+    const OpScope op(cuda, __func__, add_squares_cost(n));
     const int64_t blocks =
         std::min<int64_t>(ceil_div(n, kNormWarps * kNormRoundElements), kNormBlocksPerSm * cuda.num_sms);
     if (blocks > 0)

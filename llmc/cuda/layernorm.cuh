@@ -13,6 +13,7 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 */
 #pragma once
 #include "llmc/base/check.h"     // require
+#include "llmc/base/op_cost.h"   // layernorm_backward_cost, ...
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/reduce.cuh"  // add_partials
 
@@ -74,12 +75,14 @@ void launch_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, floa
 template <class T>
 void layernorm_forward(Cuda& cuda, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
                        int64_t N, int64_t C, float eps) {
+    const OpScope op(cuda, __func__, layernorm_forward_cost<T>(N * C));
     launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps);
 }
 
 template <class T>
 void residual_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
                                 const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
+    const OpScope op(cuda, __func__, residual_layernorm_forward_cost<T>(N * C));
     launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps);
 }
 
@@ -167,6 +170,7 @@ __global__ void __launch_bounds__(kNormMaxThreads)
 template <class T>
 void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
                         const float* mean, const float* rstd, int64_t N, int64_t C) {
+    const OpScope op(cuda, __func__, layernorm_backward_cost<T>(N * C));
     constexpr int64_t P = Pack<T>::size, kMost = 2 * kNormMaxThreads * P;
     require(C % P == 0 && C <= kMost, "layernorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
             kMost);

@@ -18,6 +18,7 @@ Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 #pragma once
 #include <type_traits>
 #include "llmc/base/check.h"           // require
+#include "llmc/base/op_cost.h"         // matmul_backward_cost, matmul_forward_cost
 #include "llmc/base/op_types.h"        // Write
 #include "llmc/cuda/cublaslt.h"        // CublasLt, MatmulCall
 #include "llmc/cuda/device.cuh"        // Cuda, Pack
@@ -56,6 +57,7 @@ MatmulCall linear_backward(int64_t N, int64_t C, int64_t OC) {
 template <class T>
 void matmul_forward(Cuda& cuda, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C,
                     int64_t OC) {
+    const OpScope op(cuda, __func__, matmul_forward_cost<T>(N, C, OC));
     check_linear_layer<T>("matmul_forward", N, C, OC);
     cuda.cublaslt().run(cuda, linear_forward<T>(N, C, OC, bias ? Epilogue::bias : Epilogue::none), out, inp, weight,
                         bias);
@@ -64,6 +66,7 @@ void matmul_forward(Cuda& cuda, T* out, const T* inp, const T* weight, const T* 
 template <class T>
 void matmul_gelu_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
                          int64_t C, int64_t OC) {
+    const OpScope op(cuda, __func__, matmul_forward_cost<T>(N, C, OC, 2));
     check_linear_layer<T>("matmul_gelu_forward", N, C, OC);
     const MatmulCall fused = linear_forward<T>(N, C, OC, Epilogue::gelu_aux_bias);
     if (cuda.cublaslt().supports(cuda, fused)) return cuda.cublaslt().run(cuda, fused, out, inp, weight, bias, hidden);
@@ -74,6 +77,7 @@ void matmul_gelu_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* w
 template <class T>
 void matmul_relu_squared_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
                                  int64_t C, int64_t OC) {
+    const OpScope op(cuda, __func__, matmul_forward_cost<T>(N, C, OC, 2));
     matmul_forward(cuda, hidden, inp, weight, bias, N, C, OC);
     relu_squared_forward(cuda, out, hidden, N * OC);
 }
@@ -98,6 +102,7 @@ void weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, co
 template <class T>
 void matmul_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
                      int64_t N, int64_t C, int64_t OC, Write write = Write::add) {
+    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write));
     check_linear_layer<T>("matmul_backward", N, C, OC);
     if (dinp) cuda.cublaslt().run(cuda, linear_backward<T>(N, C, OC), dinp, dout, weight);
     weight_gradient(cuda, dweight, dbias, dout, inp, N, C, OC, write);
@@ -107,6 +112,7 @@ template <class T>
 void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
                           const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
                           Write write = Write::add) {
+    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write, 3));
     check_linear_layer<T>("matmul_gelu_backward", N, C, OC);
     MatmulCall fused = linear_backward<T>(N, C, OC);
     fused.epilogue = Epilogue::dgelu;
@@ -123,6 +129,7 @@ template <class T>
 void matmul_relu_squared_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
                                   const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
                                   Write write = Write::add) {
+    const OpScope op(cuda, __func__, matmul_backward_cost<T>(N, C, OC, write, 3));
     matmul_backward(cuda, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
     relu_squared_backward(cuda, dhidden, dhidden, hidden, N * C);
 }

@@ -30,6 +30,7 @@ inline void check_fp8_device(const Cuda& cuda, const char* op) {
 
 template <class T>
 void matmul_fp8_forward(Cuda& cuda, T* out, const Quantised<e4m3>& inp, const Quantised<e4m3>& weight, const T* bias) {
+    const OpScope op(cuda, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_forward", N, C, OC);
     check_fp8_device(cuda, "matmul_fp8_forward");
@@ -50,6 +51,7 @@ void matmul_fp8_forward(Cuda& cuda, T* out, const Quantised<e4m3>& inp, const Qu
 template <class T>
 void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantised<e5m2>& dout, const Quantised<e4m3>& inp,
                          const Quantised<e4m3>& weight, Write write = Write::add) {
+    const OpScope op(cuda, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_backward", N, C, OC);
     check_fp8_device(cuda, "matmul_fp8_backward");

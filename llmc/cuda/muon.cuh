@@ -167,12 +167,14 @@ unsigned muon_threads(const char* op, int64_t R, int64_t K) {
 template <class T>
 void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                    const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cuda, __func__);
     launch(cuda, "muon_momentum", muon_momentum_kernel<T>, unsigned(R), muon_threads<T>("muon_momentum", R, K), 0, X,
            row_squares, momentum, grad, int(K), float(1 - step.momentum), s);
 }
 
 template <class T>
 void muon_normalise(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
+    const OpScope op(cuda, __func__);
     const unsigned threads = muon_threads<T>("muon_normalise", R, K);
     launch(cuda, "muon_normalise", muon_normalise_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)), threads,
            0, X, row_squares, int(R), int(K), step.equal_rows, float(step.margin));
@@ -180,6 +182,7 @@ void muon_normalise(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64
 
 template <class T>
 void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) {
+    const OpScope op(cuda, __func__);
     const unsigned threads = muon_threads<T>("muon_squares", R, K);
     if (R >= K)
         return launch(cuda, "muon_squares", muon_row_squares_kernel<T>, unsigned(R), threads, 0, squares, X, int(K));
@@ -187,12 +190,13 @@ void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) 
     float* partials = cuda.workspace_of<float>(chunks * K);
     const dim3 grid(unsigned(ceil_div(K / Pack<T>::size, threads)), unsigned(chunks));
     launch(cuda, "muon_squares", muon_column_squares_kernel<T>, grid, threads, 0, partials, X, int(R), int(K));
-    cuda_check(cudaMemsetAsync(squares, 0, size_t(K) * sizeof(float), cuda.stream), "muon_squares of %ld columns", K);
+    fill_zero(cuda, squares, K);
     add_partials(cuda, squares, partials, chunks, K, K);
 }
 
 inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* squares, int64_t R, int64_t K,
                         const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cuda, __func__);
     launch(cuda, "muon_scales", muon_scales_kernel<float>, 1, 1024, 0, scales, V, squares, int(std::max(R, K)),
            int(std::min(R, K)), float(1 - step.beta2), step.fixed_norm, s);
 }
@@ -200,6 +204,7 @@ inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* square
 template <class T>
 void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* scales, int64_t R, int64_t K,
                  const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cuda, __func__);
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
     ensure(bool(master) == kHasMaster);
     launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>("muon_update", R, K), 0, weight,

@@ -15,6 +15,7 @@ the singular values Requires  K a multiple of Pack<T>::size, X 16-byte aligned; 
 #include <algorithm>
 #include <utility>
 #include "llmc/base/check.h"               // require
+#include "llmc/base/op_cost.h"             // newton_schulz_cost
 #include "llmc/base/op_types.h"            // NewtonSchulzOptions
 #include "llmc/cuda/cublaslt.h"            // CublasLt, MatmulCall
 #include "llmc/cuda/device.cuh"            // Pack
@@ -46,6 +47,7 @@ bool newton_schulz_by_triangles(const Cuda& cuda, int64_t R, int64_t K, Symmetri
 
 template <class T>
 void newton_schulz(Cuda& cuda, T* X, int64_t batch, int64_t R, int64_t K, const NewtonSchulzOptions& options) {
+    const OpScope op(cuda, __func__, newton_schulz_cost<T>(batch, R, K, options.iterations));
     require(K % Pack<T>::size == 0, "newton_schulz of a (%ld, %ld) matrix: its rows must be a multiple of %d, 16 bytes",
             R, K, Pack<T>::size);
     const int64_t n = std::min(R, K), row = newton_schulz_row<T>(R, K), square = n * row, size = R * K;
@@ -85,7 +87,5 @@ void newton_schulz(Cuda& cuda, T* X, int64_t batch, int64_t R, int64_t K, const 
         }
         std::swap(from, to);
     }
-    if (from != X)
-        cuda_check(cudaMemcpyAsync(X, from, size_t(batch * size) * sizeof(T), cudaMemcpyDeviceToDevice, cuda.stream),
-                   "newton_schulz: copying %ld elements", long(batch * size));
+    if (from != X) copy_on_device(cuda, X, from, batch * size);
 }

@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kAbsmaxThreads) absmax_kernel(float* out, cons
 
 template <class T>
 void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n) {
+    const OpScope op(cuda, __func__);
     const int64_t most = int64_t(cuda.num_sms) * kAbsmaxBlocksPerSm;
     const int64_t blocks = std::clamp<int64_t>(ceil_div(n, kAbsmaxThreads * Pack<T>::size), 1, most);
     float* largest = blocks == 1 ? amax : cuda.workspace_of<float>(most);
@@ -112,6 +113,7 @@ __global__ void __launch_bounds__(kQuantiseThreads)
 template <class Fp8, class T>
 void quantise(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
               int64_t rows, int64_t cols) {
+    const OpScope op(cuda, __func__);
     require(cols % kFp8Multiple == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
             "quantise of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
     launch(cuda, "quantise", quantise_kernel<Fp8, T>,

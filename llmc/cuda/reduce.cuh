@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(kWarp* kColumnWarps)
 
 template <class T>
 void add_column_sums(Cuda& cuda, float* out, const T* inp, int64_t N, int64_t C) {
+    const OpScope op(cuda, __func__);
     require(C % Pack<T>::size == 0, "column sums of (%ld, %ld): the columns must be a multiple of %d", N, C,
             Pack<T>::size);
     const int64_t chunks = ceil_div(N, kColumnRows);

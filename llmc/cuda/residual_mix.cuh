@@ -51,6 +51,7 @@ void check_residual_mix(const char* op, int64_t n) {
 template <class T>
 void residual_mix_forward(Cuda& cuda, T* out, const T* inp, const T* inp0, std::type_identity_t<const T*> a, const T* b,
                           float b_sign, int64_t n) {
+    const OpScope op(cuda, __func__);
     check_residual_mix<T>("residual_mix_forward", n);
     launch(cuda, "residual_mix_forward", residual_mix_forward_kernel<T>,
            unsigned(ceil_div(n, kMixThreads * Pack<T>::size)), kMixThreads, 0, out, inp, inp0, a, b, b_sign, n);
@@ -113,6 +114,7 @@ template <class T>
 void residual_mix_backward(Cuda& cuda, T* dinp, T* dinp0, float* da, float* db, const T* dout, const T* inp,
                            const T* inp0, std::type_identity_t<const T*> a, const T* b, float b_sign, bool add_to_dinp0,
                            int64_t n) {
+    const OpScope op(cuda, __func__);
     check_residual_mix<T>("residual_mix_backward", n);
     ensure(!a == !da);
     const int64_t blocks = residual_mix_blocks(n, Pack<T>::size);
@@ -147,6 +149,7 @@ template <class T>
 void residual_mix_rmsnorm_forward(Cuda& cuda, T* residual, T* mixed, T* out, float* rstd, const T* inp1, const T* inp2,
                                   const T* inp0, std::type_identity_t<const T*> a, const T* b, int64_t N, int64_t C,
                                   float eps) {
+    const OpScope op(cuda, __func__);
     check_residual_mix<T>("residual_mix_rmsnorm_forward", C);
     launch(cuda, "residual_mix_rmsnorm_forward", residual_mix_rmsnorm_forward_kernel<T>,
            unsigned(ceil_div(N, kRmsRowsPerBlock)), dim3(kWarp, kRmsRowsPerBlock),

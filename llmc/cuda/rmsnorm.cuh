@@ -14,6 +14,7 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 #pragma once
 #include <algorithm>
 #include "llmc/base/check.h"     // require, ensure
+#include "llmc/base/op_cost.h"   // residual_rmsnorm_forward_cost, ...
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/reduce.cuh"  // add_partials
 
@@ -82,12 +83,14 @@ void launch_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const 
 template <class T>
 void rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t N,
                      int64_t C, float eps) {
+    const OpScope op(cuda, __func__, rmsnorm_forward_cost<T>(N * C));
     launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps);
 }
 
 template <class T>
 void residual_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
                               std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
+    const OpScope op(cuda, __func__, residual_rmsnorm_forward_cost<T>(N * C));
     launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps);
 }
 
@@ -173,6 +176,7 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
 template <class T>
 void rmsnorm_backward(Cuda& cuda, T* dinp, float* dweight, const T* dout, const T* inp,
                       std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C) {
+    const OpScope op(cuda, __func__, rmsnorm_backward_cost<T>(N * C));
     constexpr int64_t P = Pack<T>::size, kMost = 2 * kRmsMaxThreads * P;
     require(C % P == 0 && C <= kMost, "rmsnorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
             kMost);

@@ -130,6 +130,7 @@ void with_rotary_groups(const AttentionShape& shape, const float* rstd, const Ro
 
 template <class T>
 void rotary_forward(Cuda& cuda, T* qkv, float* rstd, const float* table, AttentionShape shape, RotaryOptions options) {
+    const OpScope op(cuda, __func__);
     with_rotary_groups<T>(shape, rstd, options, [&](auto group, unsigned threads) {
         launch(cuda, "rotary_forward", rotary_forward_kernel<T, group>, unsigned(shape.B * shape.T), threads, 0, qkv,
                rstd, table, shape, options.eps, options.scale);
@@ -139,6 +140,7 @@ void rotary_forward(Cuda& cuda, T* qkv, float* rstd, const float* table, Attenti
 template <class T>
 void rotary_backward(Cuda& cuda, T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
                      RotaryOptions options) {
+    const OpScope op(cuda, __func__);
     with_rotary_groups<T>(shape, rstd, options, [&](auto group, unsigned threads) {
         launch(cuda, "rotary_backward", rotary_backward_kernel<T, group>, unsigned(shape.B * shape.T), threads, 0, dqkv,
                qkv, rstd, table, shape, options.scale);

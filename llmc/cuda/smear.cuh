@@ -48,6 +48,7 @@ void check_smear(const char* op, int64_t C, int64_t G) {
 template <class T>
 void smear_forward(Cuda& cuda, T* out, const T* inp, const T* gate_weight, const T* lambda, int64_t B, int64_t T_,
                    int64_t C, int64_t G) {
+    const OpScope op(cuda, __func__);
     check_smear<T>("smear_forward", C, G);
     launch(cuda, "smear_forward", smear_forward_kernel<T>, unsigned(ceil_div(B * T_, kSmearWarps)), kWarp * kSmearWarps,
            0, out, inp, gate_weight, lambda, B * T_, T_, int(C), int(G));
@@ -117,6 +118,7 @@ inline int64_t smear_backward_workspace(int64_t N, int64_t G) { return ceil_div(
 template <class T>
 void smear_backward(Cuda& cuda, T* dinp, float* dgate_weight, float* dlambda, const T* dout, const T* inp,
                     const T* gate_weight, const T* lambda, int64_t B, int64_t T_, int64_t C, int64_t G) {
+    const OpScope op(cuda, __func__);
     check_smear<T>("smear_backward", C, G);
     const int64_t N = B * T_, blocks = ceil_div(N, int64_t(kSmearRows));
     float* partials = cuda.workspace_of<float>(smear_backward_workspace(N, G));

@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 inline void add_mean_loss(Cuda& cuda, StepScalars* s, const float* losses, int64_t n, double weight) {
+    const OpScope op(cuda, __func__);
     launch(cuda, "add_mean_loss", add_mean_loss_kernel<float>, 1, kSumThreads, 0, s, losses, n, weight);
 }
 
@@ -40,5 +41,6 @@ __global__ void decide_step_kernel(S* s, double grad_clip) {
 }
 
 inline void decide_step(Cuda& cuda, StepScalars* s, double grad_clip) {
+    const OpScope op(cuda, __func__);
     launch(cuda, "decide_step", decide_step_kernel<StepScalars>, 1, 1, 0, s, grad_clip);
 }

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kSumRanksThreads)
 
 template <class T>
 void sum_ranks(Cuda& cuda, T* out, const T* const* inp, int num_ranks, int64_t n) {
+    const OpScope op(cuda, __func__);
     require(num_ranks <= kMostSumRanks, "%d virtual ranks on one GPU: expected at most %d", num_ranks, kMostSumRanks);
     RankPointers<T> pointers{};
     uintptr_t bits = reinterpret_cast<uintptr_t>(out);

@@ -12,6 +12,7 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"     // require
+#include "llmc/base/op_cost.h"   // swiglu_backward_cost, swiglu_forward_cost
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
 
 inline constexpr int kSwigluMaxThreads = 256;
@@ -64,10 +65,12 @@ void launch_swiglu(Cuda& cuda, const char* op, void (*kernel)(P...), int64_t N, 
 
 template <class T>
 void swiglu_forward(Cuda& cuda, T* out, const T* inp, int64_t N, int64_t C) {
+    const OpScope op(cuda, __func__, swiglu_forward_cost<T>(N * C, Cuda::kExpFlops));
     launch_swiglu<T>(cuda, "swiglu_forward", swiglu_forward_kernel<T>, N, C, out, inp, int(C));
 }
 
 template <class T>
 void swiglu_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
+    const OpScope op(cuda, __func__, swiglu_backward_cost<T>(N * C, Cuda::kExpFlops));
     launch_swiglu<T>(cuda, "swiglu_backward", swiglu_backward_kernel<T>, N, C, dinp, dout, inp, int(C));
 }

@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 template <class T>
 void symmetric_matmul(Cuda& cuda, T* out, const T* X, const T* addend, int64_t batch, int64_t R, int64_t K, Gram gram,
                       float alpha, float beta) {
+    const OpScope op(cuda, __func__);
     constexpr int P = Pack<T>::size;
     const bool rows = gram == Gram::rows;
     require(K % P == 0 && (!rows || R % P == 0),

@@ -57,6 +57,7 @@ template <class T>
 void value_embedding_forward(Cuda& cuda, T* qkv, const T* inp, const int32_t* tokens, const T* table,
                              const T* gate_weight, const AttentionShape& shape, int64_t C, int64_t G,
                              float gate_scale) {
+    const OpScope op(cuda, __func__);
     check_value_embedding<T>("value_embedding_forward", shape, C, G);
     const int64_t N = shape.B * shape.T;
     launch(cuda, "value_embedding_forward", value_embedding_forward_kernel<T>,
@@ -124,6 +125,7 @@ template <class T>
 void value_embedding_backward(Cuda& cuda, T* dinp, float* dtable, float* dgate_weight, const T* dqkv, const T* inp,
                               const int32_t* tokens, const T* table, const T* gate_weight, const AttentionShape& shape,
                               int64_t C, int64_t G, float gate_scale) {
+    const OpScope op(cuda, __func__);
     check_value_embedding<T>("value_embedding_backward", shape, C, G);
     const int64_t N = shape.B * shape.T, NKV = shape.NKV, HS = shape.HS, blocks = ceil_div(N, int64_t(kValueRows));
     char* memory = static_cast<char*>(cuda.workspace(value_embedding_backward_workspace(shape, G)));

@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kHashThreads)
 
 template <class T>
 void add_hash(Cuda& cuda, uint64_t* sum, const T* x, int64_t n, int64_t first_index) {
+    const OpScope op(cuda, __func__);
     constexpr int64_t in_word = 8 / sizeof(T);
     ensure(first_index % in_word == 0);
     const int64_t rounds = ceil_div(n, kHashThreads * kHashPacks * Pack<T>::size);

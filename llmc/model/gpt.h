@@ -35,6 +35,7 @@ NH heads, NKV of keys and values, HS = C/NH, F the MLP's width, V vocabulary, Vp
 #include <span>
 #include <vector>
 #include "llmc/base/bf16.h"          // to_bf16
+#include "llmc/base/op_scope.h"      // PhaseScope
 #include "llmc/base/op_types.h"      // AttentionShape, StepScalars, Write
 #include "llmc/model/activations.h"  // Activations, Passes
 #include "llmc/model/kv_cache.h"     // KvCache
@@ -140,6 +141,7 @@ struct Gpt {
     // `starts` (B, T), in the device's memory until the backward pass is over: where in its row the document of each
     // token begins, and attention with it. Null: found by document_token, or each row is one document.
     void forward(const int32_t* tokens, int64_t batch, int64_t length, const int32_t* starts = nullptr) {
+        const PhaseScope phase(device, "forward");
         begin(tokens, batch, length, starts);
         run(tokens);
     }
@@ -181,6 +183,7 @@ struct Gpt {
     void backward(const int32_t* tokens) {
         ensure(in_step_ || !acts.passes.fp8);  // or the layers' inputs are gone
         ensure(head_write_ == Write::add);     // the head has its gradient
+        const PhaseScope phase(device, "backward");
         const int64_t N = B * seq_len, C = shape.channels;
         const GptPointers<T>& w = weights.pointers;
         const GptPointers<float>& g = gradients.pointers;
@@ -199,6 +202,7 @@ struct Gpt {
             const auto& d = g.blocks[l];
             auto& a = acts.blocks[l];
             if (arch().backout && int64_t(l) == shape.backout_layer()) add(acts.d_residual, acts.d_backout);
+            const PhaseScope block(device, "block", int64_t(l));
             if (l + 1 < L) recompute(l, tokens);  // the last block's are still there
 
             const T* d_hidden = mlp_down_backward(device, acts.d_hidden, acts.d_residual, a.activated, a.hidden,
@@ -337,6 +341,7 @@ private:
         mix(0);
         norm_forward(device, arch(), first_norm(0), N, C);
         for (size_t l = 0; l < w.blocks.size(); l++) {
+            const PhaseScope block(device, "block", int64_t(l));
             if (has_new_weights_)
                 for (const LinearKind kind : kLinearKinds) linear_convert_weight(device, linear(l, kind));
             forward_inside(l, tokens);
@@ -538,6 +543,7 @@ private:
     void head(StepScalars* s, const int32_t* targets, double weight, const float* scale) {
         const int64_t N = B * seq_len, C = shape.channels, V = shape.vocab_size, Vp = shape.padded_vocab_size();
         const Softcap cap = arch().softcap;
+        const PhaseScope phase(device, "head");
         // Chunks of equal size, to a tile: a small last one would be slow on every device.
         const int64_t chunks = (N + acts.head_rows - 1) / acts.head_rows, rows_each = (N + chunks - 1) / chunks;
         const int64_t chunk = std::min(acts.head_rows, (rows_each + 63) / 64 * 64);

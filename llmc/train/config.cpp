@@ -189,6 +189,10 @@ std::vector<Field> TrainConfig::fields() {
          &log_to,
          "send log.jsonl there while the run goes on, by scripts/log_to_wandb.py (WANDB_MODE=offline: to files)",
          {"none", "wandb"}},
+        {"output", "profile", &profile,
+         "write where the time of a few steps goes, op by op, to this file, a trace for ui.perfetto.dev, and print a "
+         "table of it; other ranks than the first write FILE with .rankN before its extension (empty: no)"},
+        {"output", "profile-steps", &profile_steps, "to profile, after two that warm up", {}, 1, 1000},
         {"output", "val-every", &val_every, "steps (0: only at the end)", {}, 0},
         {"output",
          "val-tokens",
@@ -326,6 +330,9 @@ void TrainConfig::validate() const {
     require(!prompt.empty() || sample_tokens == 0,
             "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
     require(top_p > 0, "--top-p 0 leaves no token to choose: give a part of the probability, up to 1");
+    require(profile.empty() || (generate.empty() && !eval_only),
+            "--profile looks at training steps, and %s makes none: leave one of them out",
+            eval_only ? "--eval-only" : "--generate");
     require(generate.empty() || sample_tokens > 0,
             "--generate with --sample-tokens 0 has nothing to do: give a length");
     require(!chosen.decays_late() || chosen.decay_fraction > 0,

@@ -61,7 +61,8 @@ struct TrainConfig {
     bool eval_only = false;
     int keep = 2, print_every = 10;
     bool async_checkpoint = true, summary = false, tensorboard = false;
-    std::string log_to = "none";
+    std::string log_to = "none", profile;
+    int64_t profile_steps = 3;
 
     std::string prompt = "\n";
     int sample_tokens = 256, top_k = 0, num_samples = 1;
@@ -90,6 +91,7 @@ struct TrainConfig {
     void reset_launch() {
         launch = {};
         virtual_ranks = 0;
+        profile = "";
     }
 
     // What must be the same on all ranks: every flag but those of one process or machine.

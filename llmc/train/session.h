@@ -29,6 +29,7 @@ looking at the model, saving, stopping, and telling of it. When each of it is du
 #include "llmc/train/rank_watch.h"     // RankWatch
 #include "llmc/train/saving.h"         // Saver
 #include "llmc/train/setup.h"          // Setup, RunData
+#include "llmc/train/step_profiler.h"  // StepProfiler
 #include "llmc/train/stop.h"           // stop_signal
 #include "llmc/train/summary.h"        // summary_text
 
@@ -51,6 +52,7 @@ public:
           config_(setup.config()),
           data_(data),
           comm_(meet()),
+          profiler_(device, world, config_),
           model_(device, setup.list, setup.how.B, setup.seq_len, config_.passes(), *comm_),
           optimizer_(device, model_.parameters, setup.plan, ranks_.rank, setup.recipe().rules),
           data_key_(data_key(config_, data.train_hash(), setup.seq_len, setup.document_token())),
@@ -61,6 +63,7 @@ public:
         device.reserve_workspace(optimizer_.workspace_bytes());
         model_.document_token = config_.document_token;
         begin_at_start();
+        profiler_.plan(first_step_, config_.steps);
         comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
         stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, setup.how, state_.updates);
         open_log();
@@ -93,6 +96,7 @@ public:
         if (under_way() == 0) last_s_ = now_s();
         world_.set_step(*comm_, next + 1);
         model_.set_windows(config_.window_part(next));
+        const auto watch = profiler_.watch(next);
         stepper_->start(*data_.train, setup_.recipe().rates(next, config_.steps), votes());
         cropped_[size_t(next) % cropped_.size()] = data_.cropped();
         model_.set_windows(1);
@@ -125,6 +129,7 @@ public:
                    .cropped = cropped_[size_t(state_.step) % cropped_.size()]});
         state_.updates = step.updates;
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
+        profiler_.finish_step(state_.step);
         state_.step++;
         if (!step.applied) log_.skip(state_.step, step.loss, step.norm, "not finite");
         if (state_.skipped_in_a_row >= kMostSkippedInARow)
@@ -181,6 +186,7 @@ public:
 
     void end() {
         finish_save();
+        profiler_.finish();
         const char* signal = stop_reason();
         log_.end(state_.step, signal ? signal : out_of_time() ? "time budget" : "finished");
     }
@@ -209,6 +215,7 @@ private:
     const TrainConfig& config_;
     RunData& data_;
     std::unique_ptr<Comm<Device>> comm_;
+    StepProfiler<Device, T> profiler_;
     Gpt<Device, T> model_;
     Optimizer<Device, T> optimizer_;
     uint64_t data_key_;

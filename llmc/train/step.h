@@ -21,6 +21,7 @@ are dealt to ranks, as long as each rank has a power of two of them. It takes lo
 #include <memory>
 #include <optional>
 #include <vector>
+#include "llmc/base/op_scope.h"    // PhaseScope
 #include "llmc/base/op_types.h"    // StepScalars
 #include "llmc/comm/comm.h"        // Comm, NoComm
 #include "llmc/data/loader.h"      // DataLoader
@@ -108,12 +109,14 @@ public:
     void start(DataLoader& data, const Rates& rates, const std::vector<Vote>& votes = {}) {
         Device& device = model_.device;
         ensure(under_way_ < kMostUnderWay);
+        const PhaseScope step(device, "step");
         StepSums nothing_yet;
         for (const Vote vote : votes) nothing_yet.votes[int(vote)]++;
         copy_on_device(device, &scalars_->sums, votes_.send(&nothing_yet, 1), 1);
         complete_ = 0;
         model_.begin_step();
         for (int64_t micro = 0; micro < config_.accumulation; micro++) {
+            const PhaseScope micro_batch(device, "micro_batch", micro);
             if (micro == 0 || config_.tree_sum) model_.zero_gradients();
             in_last_micro_batch_ = micro + 1 == config_.accumulation;
             const Batch& batch = data.next();
@@ -127,6 +130,7 @@ public:
         }
         model_.end_step();
         ensure(complete_ == buckets().size());
+        std::optional<PhaseScope> phase(std::in_place, device, "norm");
         for (size_t b = 0; b < buckets().size(); b++) {
             await(reduced_[b]);
             const int64_t own = buckets()[b].offset + comm_.rank * buckets()[b].shard;
@@ -137,6 +141,7 @@ public:
             comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
         decide_step(device, scalars_, config_.grad_clip);
+        phase.emplace(device, "update");
         for (size_t b = buckets().size(); b-- > 0;) {
             optimizer_.update(b, model_.weights, model_.gradients, rates, scalars_);
             gathered_[b] =

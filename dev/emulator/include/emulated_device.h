@@ -153,5 +153,6 @@ void cp_async_wait() {
 template <class... P>
 void launch(Cuda& cuda, const char* op, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... args) {
+    const KernelScope scope(cuda, op);
     emulator::submit(cuda.stream, [=] { emulator::run(op, grid, block, shared_bytes, [=] { kernel(args...); }); });
 }

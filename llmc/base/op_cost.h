@@ -1,0 +1,161 @@
+/*
+What the larger ops cost, from their shapes alone: the one place for the numbers that benchmarks (dev/bench) and
+--profile divide by the time. Bytes count every tensor once, read or written, whatever a cache keeps; small vectors are
+left out. FLOPs count an exponential as `exp_flops`, which is the device's (kExpFlops). T: of weights and activations.
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include "llmc/base/op_scope.h"  // OpCost
+#include "llmc/base/op_types.h"  // AttentionShape, Softcap, Write
+
+// n elements of so many tensors of type T, and so many FLOPs for each.
+template <class T>
+OpCost elements_cost(double tensors, double flops, int64_t n) {
+    return {.bytes = tensors * double(sizeof(T)) * double(n), .flops = flops * double(n)};
+}
+
+// ---- norms and activations, of n elements ---------------------------------------------------------------------------
+
+template <class T>
+OpCost layernorm_forward_cost(int64_t n) {
+    return elements_cost<T>(2, 7, n);
+}
+template <class T>
+OpCost residual_layernorm_forward_cost(int64_t n) {
+    return elements_cost<T>(4, 8, n);
+}
+// inp and dout in, dinp in and out
+template <class T>
+OpCost layernorm_backward_cost(int64_t n) {
+    return elements_cost<T>(4, 17, n);
+}
+template <class T>
+OpCost rmsnorm_forward_cost(int64_t n) {
+    return elements_cost<T>(2, 4, n);
+}
+template <class T>
+OpCost residual_rmsnorm_forward_cost(int64_t n) {
+    return elements_cost<T>(4, 5, n);
+}
+template <class T>
+OpCost rmsnorm_backward_cost(int64_t n) {
+    return elements_cost<T>(4, 13, n);
+}
+template <class T>
+OpCost gelu_forward_cost(int64_t n, double exp_flops) {
+    return elements_cost<T>(2, exp_flops + 7, n);
+}
+template <class T>
+OpCost gelu_backward_cost(int64_t n, double exp_flops) {
+    return elements_cost<T>(3, exp_flops + 15, n);
+}
+template <class T>
+OpCost relu_squared_forward_cost(int64_t n) {
+    return elements_cost<T>(2, 2, n);
+}
+template <class T>
+OpCost relu_squared_backward_cost(int64_t n) {
+    return elements_cost<T>(3, 3, n);
+}
+// n elements of the output; the input has twice as many
+template <class T>
+OpCost swiglu_forward_cost(int64_t n, double exp_flops) {
+    return elements_cost<T>(3, exp_flops + 4, n);
+}
+template <class T>
+OpCost swiglu_backward_cost(int64_t n, double exp_flops) {
+    return elements_cost<T>(5, exp_flops + 10, n);
+}
+template <class T>
+OpCost embedding_forward_cost(int64_t n) {
+    return elements_cost<T>(2, 1, n);
+}
+// dout in, a row of dwte in and out
+template <class T>
+OpCost embedding_backward_cost(int64_t n) {
+    OpCost cost = elements_cost<T>(1, 2, n);
+    cost.bytes += 2 * 4 * double(n);
+    return cost;
+}
+
+// ---- linear layers (llmc/cpu/matmul.h): N rows, C channels in, OC out -----------------------------------------------
+
+// `outs`: tensors of the output's size, 2 where what goes into an activation is kept beside what comes out.
+template <class T>
+OpCost matmul_forward_cost(int64_t N, int64_t C, int64_t OC, int outs = 1) {
+    const double n_in = double(N * C), n_weight = double(OC * C), n_out = double(N * OC);
+    return {.bytes = double(sizeof(T)) * (n_in + n_weight + outs * n_out),
+            .flops = 2 * n_in * double(OC),
+            .rows = N,
+            .in = C,
+            .out = OC};
+}
+// Of two products; inp, weight and dout in, dinp out, dweight out, and in where it is added to. `ins`: tensors of the
+// input's size, 3 behind an activation, whose own input is read.
+template <class T>
+OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int ins = 2) {
+    const double n_in = double(N * C), n_weight = double(OC * C), n_out = double(N * OC);
+    const double n_dweight = (write == Write::add ? 2 : 1) * n_weight;
+    return {.bytes = double(sizeof(T)) * (ins * n_in + n_weight + n_out) + 4 * n_dweight,
+            .flops = 2 * 2 * n_in * double(OC),
+            .rows = N,
+            .in = C,
+            .out = OC};
+}
+
+// ---- attention ------------------------------------------------------------------------------------------------------
+
+// Scores that the mask lets through. 0: not known, because the documents are in the device's memory.
+inline double seen_scores(const AttentionShape& s) {
+    if (s.starts) return 0;
+    const int64_t most = s.window < 0 ? s.T : std::min(s.T, s.window + 1);  // keys that a query sees
+    return double(s.B * s.NH) * (double(most) * double(most + 1) / 2 + double(s.T - most) * double(most));
+}
+// Two products.
+template <class T>
+OpCost attention_forward_cost(const AttentionShape& s, double exp_flops, double scores) {
+    return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * s.NH + 2 * s.NKV)),
+            .flops = scores * (2 * 2 * double(s.HS) + exp_flops)};
+}
+// Five: it makes the scores again, and then dP, dv, dq and dk.
+template <class T>
+OpCost attention_backward_cost(const AttentionShape& s, double exp_flops, double scores) {
+    return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * (s.NH + 2 * s.NKV) + 2 * s.NH)),
+            .flops = scores * (5 * 2 * double(s.HS) + exp_flops)};
+}
+
+// ---- the head and the optimizer -------------------------------------------------------------------------------------
+
+inline double softcap_flops(Softcap cap, double exp_flops) {
+    return cap.kind == Softcap::Kind::none ? 0 : cap.kind == Softcap::Kind::tanh ? exp_flops + 8 : 9;
+}
+template <class T>
+OpCost cross_entropy_forward_cost(int64_t N, int64_t V, Softcap cap, double exp_flops) {
+    return elements_cost<T>(1, exp_flops + 3 + softcap_flops(cap, exp_flops), N * V);
+}
+// The gradients of padding are written, too.
+template <class T>
+OpCost cross_entropy_forward_backward_cost(int64_t N, int64_t V, int64_t Vp, Softcap cap, double exp_flops) {
+    OpCost cost = elements_cost<T>(1, exp_flops + 4 + softcap_flops(cap, exp_flops), N * V);
+    cost.bytes += double(sizeof(T)) * double(N * Vp);
+    return cost;
+}
+
+// Weight, m and v in and out, the gradient in; beside weights in bf16 these are their masters.
+template <class T>
+OpCost adamw_cost(int64_t n) {
+    const double bytes = std::is_same_v<T, float> ? 4 * 7 : 4 * 7 + sizeof(T);
+    return {.bytes = bytes * double(n), .flops = 14 * double(n)};
+}
+inline OpCost add_squares_cost(int64_t n) { return elements_cost<float>(1, 2, n); }
+inline OpCost accumulate_cost(int64_t n) { return elements_cost<float>(3, 1, n); }
+
+// By triangles; without the multiplications that a device may make besides.
+template <class T>
+OpCost newton_schulz_cost(int64_t batch, int64_t R, int64_t K, int iterations) {
+    const double n = double(std::min(R, K)), m = double(std::max(R, K)), products = double(batch) * iterations;
+    return {.bytes = double(sizeof(T)) * products * (4 * n * m + 4 * n * n),
+            .flops = products * (3 * n * n * m + n * n * n)};
+}

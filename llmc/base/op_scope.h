@@ -1,0 +1,67 @@
+/*
+Ops that say when they run. Every op begins with a scope, which tells the device's observer, if there is one, of its
+beginning, its end and its cost (op_cost.h):
+
+  template <class T>
+  void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
+      const OpScope op(cpu, __func__, gelu_forward_cost<T>(n, Cpu::kExpFlops));
+
+Kernels and calls of libraries inside of ops are scopes as well, and so are the phases of a step around them. Without an
+observer, which is how training runs, a scope is one branch that is never taken. Observers: profile.h, --profile.
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
+
+// What an op has to do: every tensor once, read or written, and its arithmetic. 0: not known.
+struct OpCost {
+    double bytes = 0, flops = 0;
+    int64_t rows = 0, in = 0, out = 0;  // of a linear layer: N, C, OC; 0: of another op
+};
+
+enum class SliceKind { phase, op, kernel, collective };
+
+class OpObserver {
+public:
+    virtual ~OpObserver() = default;
+    // Scopes nest. `name` stays where it is for ever; `number`: of the step, micro-batch or block; -1: none.
+    virtual void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) = 0;
+    virtual void end() noexcept = 0;
+};
+
+inline namespace ANVIL_CPU_LEVEL {
+
+class Scope {
+public:
+    Scope(OpObserver* observer, SliceKind kind, const char* name, const OpCost& cost = {}, int64_t number = -1)
+        : observer_(observer) {
+        if (observer_) [[unlikely]]
+            observer_->begin(kind, name, cost, number);
+    }
+    ~Scope() {
+        if (observer_) [[unlikely]]
+            observer_->end();
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+private:
+    OpObserver* observer_;
+};
+
+struct OpScope : Scope {
+    template <class Device>
+    OpScope(const Device& device, const char* name, const OpCost& cost = {})
+        : Scope(device.observer, SliceKind::op, name, cost) {}
+};
+struct KernelScope : Scope {
+    template <class Device>
+    KernelScope(const Device& device, const char* name) : Scope(device.observer, SliceKind::kernel, name) {}
+};
+struct PhaseScope : Scope {
+    template <class Device>
+    PhaseScope(const Device& device, const char* name, int64_t number = -1)
+        : Scope(device.observer, SliceKind::phase, name, {}, number) {}
+};
+
+}  // namespace ANVIL_CPU_LEVEL

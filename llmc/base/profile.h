@@ -1,0 +1,109 @@
+/*
+Where the time of training steps goes: an observer of ops (op_scope.h) that keeps when each of them ran, a table of what
+they cost, and a trace in the format of Chrome's tracing, which Perfetto (ui.perfetto.dev) and chrome://tracing open
+("Trace Event Format", Google, 2016: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
+
+  HostProfile profile;
+  device.observer = &profile;    ... a few steps ...    device.observer = nullptr;
+  profile.finish();                                        the times are there
+  const PeakRates peaks{.bytes = 20e9, .flops = 1e12};     of this device
+  printf("%s", profile_table(profile.slices(), peaks).c_str());
+  write_file_atomically(path, chrome_trace(profile.slices(), facts, peaks));
+
+A slice is a stretch of time in which one thing ran. Those of a track nest: one lies within another or beside it. Track
+0 is what the device computes; track 1 is what exchanges data beside it, on a stream of its own.
+*/
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/base/op_scope.h"  // OpCost, OpObserver, SliceKind
+
+struct Slice {
+    SliceKind kind;
+    const char* name;
+    OpCost cost;
+    int64_t number;                          // of the step, micro-batch or block; -1: none
+    int track = 0, depth = 0;                // depth: in how many slices of its track it lies
+    int64_t begin_ns = 0, end_ns = 0;        // since the first slice began
+    int64_t begin_mark = -1, end_mark = -1;  // the moments that finish() turns into times
+
+    double ms() const { return double(end_ns - begin_ns) * 1e-6; }
+};
+
+// Keeps slices in the order in which they begin. Where the clock is, a device says.
+class Profile : public OpObserver {
+public:
+    static constexpr int kTracks = 2;
+
+    void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) override;
+    void end() noexcept override;
+
+    // Once, when all that was observed is over or at least on its way to the device: waits for it.
+    void finish();
+    const std::vector<Slice>& slices() const { return slices_; }
+
+protected:
+    // The track that work goes to now.
+    virtual int track() const = 0;
+    // A moment, now, on that track: its place in times(). `slice` begins or ends there.
+    virtual int64_t mark(const Slice& slice, bool begins) noexcept = 0;
+    // When each was, in ns since the first one, which is the beginning of a step.
+    virtual std::vector<int64_t> times() = 0;
+
+private:
+    std::vector<Slice> slices_;
+    std::vector<size_t> open_[kTracks];  // those that have begun, the innermost last
+};
+
+// A device that has done what it was asked when the call returns.
+class HostProfile : public Profile {
+protected:
+    int track() const override { return 0; }
+    int64_t mark(const Slice&, bool) noexcept override;
+    std::vector<int64_t> times() override { return times_; }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point first_{};
+    std::vector<int64_t> times_;
+};
+
+// What the device does at most, as measured on it, and how: "a copy of 128 MiB".
+struct PeakRates {
+    double bytes = 0, flops = 0;  // a second; 0: not known
+    std::string bytes_text, flops_text;
+};
+
+// A row of the table: an op by its name and shape, in all profiled steps.
+struct ProfileRow {
+    std::string name;
+    bool nested = false;  // part of the row above that is not nested
+    double calls = 0;     // in a step
+    double ms = 0;        // in a step
+    double share = 0;     // of the step
+    OpCost cost;          // of a step; 0: not known
+    double of_peak = 0;   // the time that this takes at the peaks, over ms; 0: not known
+};
+
+struct ProfileSummary {
+    int steps = 0;
+    double step_ms = 0;            // on average
+    std::vector<ProfileRow> rows;  // by time; the last that is not nested: what is in no op
+    std::vector<ProfileRow> phases, collectives;
+    double peak_ms = 0;  // of a step at the peaks, of those ops whose cost is known
+};
+
+ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& peaks);
+std::string profile_table(const std::vector<Slice>& slices, const PeakRates& peaks);
+
+struct TraceFacts {
+    int rank = 0;
+    std::string device;
+    int64_t first_step = 0;  // the number of the first profiled step, from 1
+};
+std::string chrome_trace(const std::vector<Slice>& slices, const TraceFacts& facts, const PeakRates& peaks);
+
+// FILE for the first rank, FILE with ".rank3" before its extension for the others.
+std::string profile_path(const std::string& file, int rank);

@@ -1,0 +1,16 @@
+// What was measured when the same thing ran many times.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+struct Timing {
+    double median, fastest, p90;  // seconds
+    int runs;
+};
+
+inline Timing timing_of(std::vector<double> seconds) {
+    std::sort(seconds.begin(), seconds.end());
+    const size_t n = seconds.size();
+    return {seconds[n / 2], seconds[0], seconds[n * 9 / 10], int(n)};
+}

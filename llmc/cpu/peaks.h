@@ -1,0 +1,141 @@
+/*
+What a CPU does at most, measured: the yardsticks of benchmarks (dev/bench) and of --profile.
+
+  CpuStopwatch stopwatch(cpu, false);            true: tiny sizes, two runs; the numbers mean nothing
+  copy_peak(cpu, stopwatch)                      bytes/s          compute_peak<bf16>(cpu, stopwatch)    FLOP/s
+*/
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+#include "llmc/base/timing.h"       // Timing, timing_of
+#include "llmc/cpu/amx.h"           // AmxTiles
+#include "llmc/cpu/device.h"        // Cpu, parallel_for
+#include "llmc/cpu/simd.h"          // F32x16, fma
+#include "llmc/cpu/tile_product.h"  // tile_product
+
+inline namespace ANVIL_CPU_LEVEL {
+
+// Runs f for about a fifth of a second, five times at least, after a warm-up.
+struct CpuStopwatch {
+    bool smoke;
+
+    CpuStopwatch(Cpu&, bool smoke) : smoke(smoke) {}
+
+    template <class F>
+    Timing time(F&& f) {
+        using Clock = std::chrono::steady_clock;
+        const size_t least = smoke ? 2 : 5, most = smoke ? 2 : 10000;
+        f();
+        std::vector<double> seconds;
+        for (double total = 0; seconds.size() < least || (total < 0.2 && seconds.size() < most);) {
+            const Clock::time_point start = Clock::now();
+            f();
+            seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+            total += seconds.back();
+        }
+        return timing_of(seconds);
+    }
+};
+
+// bytes/s, read and written, of a large copy
+inline constexpr const char* kCpuCopyText = "a copy of 128 MiB";
+inline double copy_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
+    constexpr int64_t kChunk = 1 << 20;
+    const int64_t bytes = stopwatch.smoke ? kChunk : 128 << 20;
+    std::vector<char> from(size_t(bytes), 1), to(size_t(bytes), 2);
+    const Timing timing = stopwatch.time([&] {
+        parallel_chunks(cpu, bytes, kChunk, [&](int64_t begin, int64_t end) {
+            std::memcpy(&to[size_t(begin)], &from[size_t(begin)], size_t(end - begin));
+        });
+    });
+    return 2 * double(bytes) / timing.fastest;
+}
+
+// FLOP/s of multiply-adds that never leave the registers: enough independent chains to hide the latency
+inline constexpr const char* kCpuComputeText = "multiply-adds in registers";
+inline double multiply_add_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
+    constexpr int kChains = 12 / kRegisters > 0 ? 12 / kRegisters : 1;
+    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 20;
+    std::vector<float> sink(size_t(cpu.num_threads) * kLanes);
+    const Timing timing = stopwatch.time([&] {
+        parallel_for(cpu, cpu.num_threads, [&](int64_t thread) {
+            const F32x16 factor = load(sink.data()) + 0.5f;
+            F32x16 sums[kChains];
+            for (F32x16& sum : sums) sum = factor;
+            for (int64_t round = 0; round < rounds; round++)
+#pragma GCC unroll 12
+                for (int i = 0; i < kChains; i++) sums[i] = fma(sums[i], factor, factor);
+            for (int i = 1; i < kChains; i++) sums[0] += sums[i];
+            store(&sink[size_t(thread) * kLanes], sums[0] * 0);
+        });
+    });
+    return 2. * kLanes * kChains * double(rounds) * cpu.num_threads / timing.fastest;
+}
+
+#if defined(__x86_64__)
+// Products of tiles that stay in their registers, and so does what they add up to
+inline double tile_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
+    const int64_t rounds = stopwatch.smoke ? 1 << 8 : 1 << 18;
+    const Timing timing = stopwatch.time([&] {
+        parallel_for(cpu, cpu.num_threads, [=](int64_t) {
+            AmxTiles::prepare();
+            const auto zero = [](auto... tiles) { (AmxTiles::zero(tiles), ...); };
+            zero(Tmm<0>{}, Tmm<1>{}, Tmm<2>{}, Tmm<3>{}, Tmm<4>{}, Tmm<5>{}, Tmm<6>{}, Tmm<7>{});
+            for (int64_t round = 0; round < rounds; round++) {
+                AmxTiles::multiply(Tmm<0>{}, Tmm<4>{}, Tmm<6>{});
+                AmxTiles::multiply(Tmm<1>{}, Tmm<4>{}, Tmm<7>{});
+                AmxTiles::multiply(Tmm<2>{}, Tmm<5>{}, Tmm<6>{});
+                AmxTiles::multiply(Tmm<3>{}, Tmm<5>{}, Tmm<7>{});
+            }
+        });
+    });
+    return 4. * 2 * kTmmRows * kTmmCols * kTmmDepth * double(rounds) * cpu.num_threads / timing.fastest;
+}
+#endif
+
+#if defined(__AVX512BF16__)
+inline constexpr const char* kBf16Text = "vdpbf16ps in registers";
+inline double register_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
+    constexpr int kChains = 12;
+    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 20;
+    std::vector<float> sink(size_t(cpu.num_threads) * kLanes);
+    const Timing timing = stopwatch.time([&] {
+        parallel_for(cpu, cpu.num_threads, [&](int64_t thread) {
+            const __m512bh factor = __m512bh(_mm512_set1_epi16(0x3C00));  // 0.0078
+            __m512 sums[kChains];
+            for (__m512& sum : sums) sum = _mm512_set1_ps(1);
+            for (int64_t round = 0; round < rounds; round++)
+#pragma GCC unroll 12
+                for (int i = 0; i < kChains; i++) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
+            for (int i = 1; i < kChains; i++) sums[0] += sums[i];
+            std::memcpy(&sink[size_t(thread) * kLanes], &sums[0], sizeof sums[0]);
+        });
+    });
+    return 4. * kLanes * kChains * double(rounds) * cpu.num_threads / timing.fastest;
+}
+#else
+inline constexpr const char* kBf16Text = "no bf16 product here: fp32's";
+inline double register_peak(Cpu& cpu, CpuStopwatch& stopwatch) { return multiply_add_peak(cpu, stopwatch); }
+#endif
+
+inline double bf16_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
+#if defined(__x86_64__)
+    if (tile_product()) return tile_peak(cpu, stopwatch);
+#endif
+    return register_peak(cpu, stopwatch);
+}
+
+// What matrix products in T are held against, in FLOP/s, and what that is.
+template <class T>
+double compute_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
+    return sizeof(T) == 2 ? bf16_peak(cpu, stopwatch) : multiply_add_peak(cpu, stopwatch);
+}
+template <class T>
+const char* compute_text() {
+    if (sizeof(T) == 4) return kCpuComputeText;
+    return tile_product() ? "tdpbf16ps in registers" : kBf16Text;
+}
+
+}  // namespace ANVIL_CPU_LEVEL

@@ -1,0 +1,74 @@
+// See cuda_profile.h.
+#include "llmc/cuda/cuda_profile.h"
+#include <algorithm>
+#include <cstdlib>
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define ANVIL_HAS_NVTX 1
+#else
+#define ANVIL_HAS_NVTX 0
+#endif
+
+CudaProfile::CudaProfile(Cuda& cuda) : cuda_(cuda), stream_(cuda.stream) {}
+
+CudaProfile::~CudaProfile() {
+    for (const Moment& moment : moments_) cudaEventDestroy(moment.event);
+}
+
+int64_t CudaProfile::mark(const Slice& slice, bool begins) noexcept {
+    // Between the beginnings of an op and of its first kernel nothing is given to the stream, nor between their ends:
+    // one event stands for both.
+    Last& last = last_[slice.track];
+    const bool is_work = slice.kind == SliceKind::op || slice.kind == SliceKind::kernel;
+    if (is_work && last.moment >= 0 && last.begins == begins) return last.moment;
+
+    const auto number = int64_t(moments_.size());
+    cudaEvent_t event = nullptr;
+    cudaError_t status = cudaEventCreate(&event);
+    if (status == cudaSuccess) status = cudaEventRecord(event, cuda_.stream);
+    if (status_ == cudaSuccess) status_ = status;
+    moments_.push_back({event, base_, slice.track});
+    if (slice.depth == 0 && slice.track == 0 && begins) base_ = number;
+    last = is_work ? Last{number, begins} : Last{};
+    return number;
+}
+
+std::vector<int64_t> CudaProfile::times() {
+    cuda_check(status_, "recording an event of the profile");
+    std::vector<int64_t> times(moments_.size());
+    int64_t latest[kTracks] = {};
+    for (size_t i = 0; i < moments_.size(); i++) {
+        const Moment& moment = moments_[i];
+        cuda_check(cudaEventSynchronize(moment.event), "waiting for what is profiled");
+        // Counted from where the step began, and that from the step before: a float has the nanoseconds of a step, but
+        // not those of a run.
+        float ms = 0;
+        cuda_check(cudaEventElapsedTime(&ms, moments_[size_t(moment.base)].event, moment.event),
+                   "reading an event of the profile");
+        // In a stream moments follow each other, whatever the rounding.
+        const int64_t ns = times[size_t(moment.base)] + int64_t(double(ms) * 1e6);
+        times[i] = latest[moment.track] = std::max(latest[moment.track], ns);
+    }
+    return times;
+}
+
+#if ANVIL_HAS_NVTX
+
+namespace {
+struct NvtxRanges : OpObserver {
+    void begin(SliceKind, const char* name, const OpCost&, int64_t) override { nvtxRangePushA(name); }
+    void end() noexcept override { nvtxRangePop(); }
+};
+}  // namespace
+
+// A tool says by this variable which library takes the ranges: the same that NVTX itself asks.
+std::unique_ptr<OpObserver> nvtx_ranges() {
+    if (!std::getenv(sizeof(void*) == 8 ? "NVTX_INJECTION64_PATH" : "NVTX_INJECTION32_PATH")) return nullptr;
+    return std::make_unique<NvtxRanges>();
+}
+
+#else
+
+std::unique_ptr<OpObserver> nvtx_ranges() { return nullptr; }
+
+#endif

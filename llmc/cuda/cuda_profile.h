@@ -1,0 +1,48 @@
+/*
+Observers of a GPU's ops (llmc/base/op_scope.h): the times of a profile by CUDA events, and names for a profiler of
+NVIDIA's that listens.
+
+  CudaProfile profile(cuda);          as HostProfile in llmc/base/profile.h
+  cuda.observer = &profile;
+
+A slice lies between two events in the stream that its work goes to, so that the host waits for none before finish().
+What recording an event costs the GPU, a microsecond or so, is part of the step that is profiled.
+*/
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+#include "llmc/base/profile.h"      // Profile
+#include "llmc/cuda/cuda_device.h"  // Cuda
+
+class CudaProfile : public Profile {
+public:
+    explicit CudaProfile(Cuda& cuda);
+    ~CudaProfile() override;
+    CudaProfile(const CudaProfile&) = delete;
+    CudaProfile& operator=(const CudaProfile&) = delete;
+
+protected:
+    int track() const override { return cuda_.stream == stream_ ? 0 : 1; }
+    int64_t mark(const Slice& slice, bool begins) noexcept override;
+    std::vector<int64_t> times() override;
+
+private:
+    struct Moment {
+        cudaEvent_t event;
+        int64_t base;  // the moment that its time is counted from: where a step began
+        int track;
+    };
+    Cuda& cuda_;
+    const cudaStream_t stream_;  // of the device; collectives have another one (llmc/comm/cuda_comm.h)
+    std::vector<Moment> moments_;
+    int64_t base_ = 0;
+    struct Last {
+        int64_t moment = -1;
+        bool begins = false;
+    } last_[kTracks];
+    cudaError_t status_ = cudaSuccess;  // the first that was none
+};
+
+// Every op as a range of NVTX (github.com/NVIDIA/NVTX), if Nsight Systems or another tool asks for them; else null.
+std::unique_ptr<OpObserver> nvtx_ranges();

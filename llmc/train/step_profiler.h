@@ -1,0 +1,145 @@
+/*
+--profile: a few steps of a run are observed, op by op; then a table is printed and the trace is written, and the run
+goes on as if nothing had been. Which steps: --profile-steps of them from the third on, because the first ones warm up;
+earlier ones if there are not as many, and all if that is not enough.
+
+  StepProfiler<Device, T> profiler(device, world, config);       measures what the device does at most
+  profiler.plan(first, end);                                     the steps that this process makes
+  {
+      const auto watch = profiler.watch(step);                   each, before it is started
+      stepper.start(...);
+  }
+  profiler.finish_step(step);                                    each, when it is over
+  profiler.finish();                                             at the end, however early it comes
+*/
+#pragma once
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include "llmc/base/check.h"     // require
+#include "llmc/base/file.h"      // FileWriter, write_file_atomically
+#include "llmc/base/profile.h"   // HostProfile, chrome_trace, profile_table
+#include "llmc/cpu/peaks.h"      // CpuStopwatch, copy_peak
+#include "llmc/train/config.h"   // TrainConfig
+#include "llmc/train/devices.h"  // ANVIL_HAS_CUDA, describe
+#include "llmc/train/world.h"    // World
+#if ANVIL_HAS_CUDA
+#include "llmc/cuda/cuda_profile.h"  // CudaProfile
+#include "llmc/cuda/peaks.cuh"       // CudaStopwatch
+#endif
+
+inline std::unique_ptr<Profile> make_profile(Cpu&) { return std::make_unique<HostProfile>(); }
+template <class T>
+PeakRates measure_peaks(Cpu& cpu) {
+    CpuStopwatch stopwatch(cpu, false);
+    return {copy_peak(cpu, stopwatch), compute_peak<T>(cpu, stopwatch), kCpuCopyText, compute_text<T>()};
+}
+#if ANVIL_HAS_CUDA
+inline std::unique_ptr<Profile> make_profile(Cuda& cuda) { return std::make_unique<CudaProfile>(cuda); }
+template <class T>
+PeakRates measure_peaks(Cuda& cuda) {
+#ifdef ANVIL_EMULATED
+    constexpr bool kTiny = true;  // its rates mean nothing
+#else
+    constexpr bool kTiny = false;
+#endif
+    CudaStopwatch stopwatch(cuda, kTiny);
+    return {copy_peak(cuda, stopwatch), compute_peak(cuda, stopwatch, std::is_same_v<T, float>), kCudaCopyText,
+            kCudaComputeText};
+}
+#endif
+
+template <class Device, class T>
+class StepProfiler {
+public:
+    static constexpr int64_t kWarmUpSteps = 2;
+
+    // An Error, on all ranks, if a rank's file cannot be written. Before the model takes its memory, of which the
+    // measurement needs some.
+    StepProfiler(Device& device, World& world, const TrainConfig& config)
+        : device_(device), count_(config.profile_steps), rank_(world.ranks.rank) {
+        if (config.profile.empty()) return;
+        path_ = profile_path(config.profile, rank_);
+        share_errors(world.ranks, [&] { check_writable(); });
+        // Ranks that compute at the same time share memory and power then as they do in a step; virtual ones take
+        // turns.
+        if (world.is_first() || !world.group) peaks_ = measure_peaks<T>(device);
+        profile_ = make_profile(device);
+    }
+    StepProfiler(const StepProfiler&) = delete;
+    StepProfiler& operator=(const StepProfiler&) = delete;
+
+    // The steps from `first` to `end`, without that, are those to come.
+    void plan(int64_t first, int64_t end) {
+        begin_ = std::max(first, std::min(first + kWarmUpSteps, end - count_));
+        end_ = std::min(end, begin_ + count_);
+    }
+
+    // While it lives, the device's ops are observed, if `step` is one of those.
+    class Watch {
+    public:
+        Watch(Device& device, OpObserver* observer) : device_(device), kept_(device.observer) {
+            if (observer) device.observer = observer;
+        }
+        ~Watch() { device_.observer = kept_; }
+        Watch(const Watch&) = delete;
+        Watch& operator=(const Watch&) = delete;
+
+    private:
+        Device& device_;
+        OpObserver* kept_;
+    };
+    Watch watch(int64_t step) { return Watch(device_, step >= begin_ && step < end_ ? profile_.get() : nullptr); }
+
+    // `step` is over.
+    void finish_step(int64_t step) {
+        if (profile_ && step + 1 == end_) finish();
+    }
+
+    // Tells of what was observed. What cannot be written is a warning: it must not cost the run.
+    void finish() {
+        const std::unique_ptr<Profile> profile = std::move(profile_);
+        if (!profile) return;
+        if (profile->slices().empty()) {
+            if (rank_ == 0)
+                std::fprintf(stderr, "warning: --profile %s: there was no step to profile, so it is not written\n",
+                             path_.c_str());
+            return;
+        }
+        profile->finish();
+        if (rank_ == 0) std::printf("%s", profile_table(profile->slices(), peaks_).c_str());
+        try {
+            const TraceFacts facts{.rank = rank_, .device = describe(device_), .first_step = begin_ + 1};
+            write_file_atomically(path_, chrome_trace(profile->slices(), facts, peaks_));
+            if (rank_ == 0) std::printf("profile: %s, for ui.perfetto.dev or chrome://tracing\n", path_.c_str());
+        } catch (const Error& error) {
+            std::fprintf(stderr, "warning: --profile: %s\n", error.what());
+        }
+    }
+
+private:
+    Device& device_;
+    const int64_t count_;
+    const int rank_;
+    std::string path_;
+    PeakRates peaks_;
+    std::unique_ptr<Profile> profile_;  // null: there is nothing to profile any more
+    int64_t begin_ = 0, end_ = 0;
+
+    void check_writable() const {
+        const std::filesystem::path path(path_);
+        require(!std::filesystem::is_directory(path) && path.has_filename(),
+                "--profile %s: that is a folder: give the name of a file", path_.c_str());
+        if (path.has_parent_path()) make_folders(path.parent_path());
+        const std::string tmp = path_ + ".tmp";
+        try {
+            FileWriter file(tmp);
+        } catch (const Error& error) {
+            throw Error(kExitUsage, std::string("--profile: ") + error.what());
+        }
+        std::filesystem::remove(tmp);
+    }
+};

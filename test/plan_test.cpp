@@ -62,7 +62,7 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
             ParameterList list(shape);
             list.place(plan.sharding.offsets, plan.sharding.buffer_size);
             const double size = double(list.buffer_size);
-            REQUIRE(plan.memory.lines.size() == 6);
+            REQUIRE(plan.memory.lines.size() == 7);
             CHECK(double(plan.memory.lines[0].bytes) == 2 * size);
             CHECK(double(plan.memory.lines[1].bytes) == (world > 1 ? 6 : 4) * size);  // bf16 copies to exchange
             size_t optimizer = 0;
@@ -70,8 +70,10 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
                 optimizer = std::max(
                     optimizer, Optimizer<Cpu, bf16>::memory_bytes(plan.sharding, r, config.chosen_recipe().rules));
             CHECK(plan.memory.lines[2].bytes == optimizer);
-            CHECK(plan.memory.lines[3].bytes + plan.memory.lines[4].bytes ==
-                  Activations<bf16>().bytes(shape, 4, 1024, Recompute::norms));
+            CHECK(plan.memory.lines[3].bytes + plan.memory.lines[4].bytes + plan.memory.lines[5].bytes ==
+                  Activations<bf16>().bytes(shape, 4, 1024, {Recompute::norms, false, 4096}));
+            CHECK(plan.memory.lines[5].bytes == size_t(2 * 4096 * shape.padded_vocab_size()));
+            CHECK(plan.memory.lines[5].note == "4096 of 4096 rows at a time");
             if (world > 1) CHECK(plan.sent_gradient_bytes == plan.sent_weight_bytes);
             if (world == 1) CHECK(plan.sent_gradient_bytes + plan.exposed_s == 0);
             // The largest batches that fit, and no larger ones.

@@ -61,12 +61,13 @@ TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[t
 TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
     const GptShape shape{3, 2, 128, 64, 300};
     const int64_t B = 4, seq_len = 64;
-    for (const Passes passes : {Passes(Recompute::none),
-                                {Recompute::none, true},
-                                {Recompute::norms},
-                                {Recompute::norms, true},
-                                {Recompute::block},
-                                {Recompute::block, true}}) {
+    constexpr int64_t kRows = 128;
+    for (const Passes passes : {Passes(Recompute::none, false, kRows),
+                                {Recompute::none, true, kRows},
+                                {Recompute::norms, false, kRows},
+                                {Recompute::norms, true, kRows},
+                                {Recompute::block, false, kRows},
+                                {Recompute::block, true, kRows}}) {
         Cuda cuda;
         if (passes.fp8 && cuda.compute_capability < kOldestFp8) continue;
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
@@ -96,6 +97,48 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
 #endif
     }
 }
+
+TEST_CASE("a GPU's runs follow each other however many rows of logits there are at a time", "[train][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    // 192 rows: one chunk, one and a half, three.
+    const FlagMap flags = {{"device", "cuda"},    {"seq-len", "32"}, {"batch-size", "6"},  {"total-batch-size", "384"},
+                           {"warmup-steps", "0"}, {"steps", "4"},    {"val-tokens", "192"}};
+    std::vector<std::vector<StepRecord>> seen;
+    for (const std::string rows : {"", "128", "64"}) {
+        const std::string out = "rows" + rows;
+        must_succeed(run("ANVIL_HEAD_ROWS=" + rows + " " + command_of(runs.flags(out, flags))));
+        seen.push_back(steps_in(runs.path(out)));
+        REQUIRE(seen.back().size() == 4);
+    }
+    for (size_t i = 0; i < 4; i++)
+        for (const size_t other : {1, 2}) {
+            // The first step's loss is of the same sums; then roundings of the head's gradient, which Adam may double.
+            CHECK(std::fabs(seen[0][i].loss - seen[other][i].loss) <= (i == 0 ? 0 : 1e-5) * seen[0][i].loss);
+            CHECK(std::fabs(seen[0][i].norm - seen[other][i].norm) <= 1e-4 * seen[0][i].norm);
+        }
+    CHECK(seen[0][3].loss != seen[2][3].loss);  // so the variable is heard
+    const Finished odd = run("ANVIL_HEAD_ROWS=100 " + command_of(runs.flags("odd", flags)));
+    CHECK(odd.exit_code == 2);
+    CHECK(contains(odd.err, "ANVIL_HEAD_ROWS=100: expected a multiple of 64"));
+}
+
+#ifdef ANVIL_EMULATED
+TEST_CASE("where memory is short there are fewer rows of logits at a time, and a smaller batch is not asked for",
+          "[train][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const auto dry = [&](int mib, const FlagMap& more) {
+        const FlagMap flags = with(kCuda, {{"dry-run", "true"}, {"vocab-size", "40000"}, {"seq-len", "64"}});
+        return run("ANVIL_EMULATOR_MEMORY_MIB=" + std::to_string(mib) + " " +
+                   command_of(runs.flags("dry", with(flags, more))));
+    };
+    // 16384 rows of 40064 logits in bf16 are 1252 MiB, a quarter of them 313.
+    const FlagMap large = {{"batch-size", "256"}, {"total-batch-size", "0"}, {"warmup-steps", "0"}};
+    const Finished all = dry(65536, large), fewer = dry(700, large), none = dry(100, large);
+    CHECK(contains(all.out, "logits           1252.0  16384 of 16384 rows at a time"));
+    CHECK(contains(fewer.out, "logits            313.0  4096 of 16384 rows at a time"));
+    CHECK(none.exit_code == 2);
+}
+#endif
 
 TEST_CASE("what does not fit a GPU is said before the start, with what would", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;

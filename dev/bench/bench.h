@@ -41,8 +41,6 @@ struct BenchShape {
     int64_t num_params;  // for what runs over all parameters
     int64_t N() const { return B * T; }
     int64_t HS() const { return C / NH; }
-    // The logits exist for a chunk of rows at a time; on a GPU a chunk is long enough to fill it.
-    int64_t head_rows() const { return std::min<int64_t>(N(), 8192); }
 };
 
 // GPT-2 without its last norm's few numbers: what AdamW and the gradients' norm run over.
@@ -123,6 +121,11 @@ struct Bench {
     template <class T>
     Values<T> random(int64_t n, float scale = 1) {
         return random_values<T>(device, n, scale);
+    }
+    // As many rows of logits as the trainer has at a time.
+    template <class T>
+    int64_t head_rows(const BenchShape& s) const {
+        return device.head_rows(s.N(), s.Vp, sizeof(T));
     }
     Values<int32_t> tokens(int64_t n, int64_t V) { return values_of(device, text_like_tokens(n, V)); }
 

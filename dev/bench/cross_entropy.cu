@@ -9,7 +9,7 @@
 
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
-    const int64_t N = s.head_rows();
+    const int64_t N = bench.head_rows<T>(s);
     const auto targets = bench.tokens(N, s.V);
     auto logits = bench.random<T>(N * s.Vp, 4);
     auto losses = bench.random<float>(N);

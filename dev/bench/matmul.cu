@@ -76,7 +76,7 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
 
 template <class T>
 void measure(Bench& bench, const BenchShape& s) {
-    const int64_t N = s.N(), rows = s.head_rows();
+    const int64_t N = s.N(), rows = bench.head_rows<T>(s);
     const double L = double(s.L);
     Sums forward, backward;
     for (const Layer& layer : {Layer{"attn.c_attn", N, s.C, 3 * s.C, L, Layer::with_bias},

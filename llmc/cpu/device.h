@@ -19,11 +19,12 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "llmc/base/check.h"     // ensure, require
-#include "llmc/base/level.h"     // ANVIL_CPU_LEVEL
-#include "llmc/base/memory.h"    // aligned
-#include "llmc/base/op_cost.h"   // elements_cost
-#include "llmc/base/op_scope.h"  // OpScope
+#include "llmc/base/check.h"      // ensure, require
+#include "llmc/base/head_rows.h"  // cpu_head_rows
+#include "llmc/base/level.h"      // ANVIL_CPU_LEVEL
+#include "llmc/base/memory.h"     // aligned
+#include "llmc/base/op_cost.h"    // elements_cost
+#include "llmc/base/op_scope.h"   // OpScope
 
 inline namespace ANVIL_CPU_LEVEL {
 
@@ -96,6 +97,9 @@ struct Cpu {
     std::vector<IndexRun> runs;  // of parallel_tasks, one a thread
 
     void reserve_workspace(size_t) {}  // it grows as needed
+
+    // Rows of logits at a time, of N (head_rows.h).
+    int64_t head_rows(int64_t N, int64_t Vp, size_t) const { return cpu_head_rows(N, Vp); }
 
     // What a device needs to take data to its memory and bring results back while it works. Here both are at home.
     template <class T>

@@ -15,9 +15,10 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 #include <cstring>
 #include <memory>
 #include <string>
-#include "llmc/base/check.h"     // Error
-#include "llmc/base/op_cost.h"   // elements_cost
-#include "llmc/base/op_scope.h"  // OpScope
+#include "llmc/base/check.h"      // Error
+#include "llmc/base/head_rows.h"  // gpu_head_rows
+#include "llmc/base/op_cost.h"    // elements_cost
+#include "llmc/base/op_scope.h"   // OpScope
 
 inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor cores, cp.async
 
@@ -83,6 +84,11 @@ struct Cuda {
     template <class T>
     T* workspace_of(int64_t n) {
         return static_cast<T*>(workspace(size_t(n) * sizeof(T)));
+    }
+
+    // Rows of logits at a time, of N, where there is memory for them (head_rows.h).
+    int64_t head_rows(int64_t N, int64_t Vp, size_t value_bytes) const {
+        return gpu_head_rows(N, Vp, value_bytes, memory_bytes);
     }
 
     void synchronize();

@@ -20,6 +20,7 @@ The logits are never stored whole: see Gpt::head.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
+#include "llmc/base/check.h"     // ensure
 #include "llmc/base/memory.h"    // Arena, aligned
 #include "llmc/base/op_types.h"  // StepScalars
 #include "llmc/model/linear.h"   // LinearCodes
@@ -27,11 +28,14 @@ The logits are never stored whole: see Gpt::head.
 
 enum class Recompute { none, norms, block, never };  // from little to much that blocks share
 
-// How a step's passes are made: what is computed twice, and whether large linear layers are computed in eight bits.
+// How a step's passes are made: what is computed twice, whether large linear layers are computed in eight bits, and how
+// many rows of logits exist at one time.
 struct Passes {
     Recompute recompute = Recompute::none;
     bool fp8 = false;
-    Passes(Recompute recompute, bool fp8 = false) : recompute(recompute), fp8(fp8) {}
+    int64_t head_rows = 0;  // 0: Device::head_rows()
+    Passes(Recompute recompute, bool fp8 = false, int64_t head_rows = 0)
+        : recompute(recompute), fp8(fp8), head_rows(head_rows) {}
 };
 
 // Null: the architecture has none. F, NKV and the rows of q k v: see GptShape.
@@ -65,14 +69,14 @@ struct Activations {
     int64_t head_rows;                           // rows of logits that exist at one time
 
     // Walks all of them: visit(pointer, number of elements). Called once to count and once to take. What is recomputed
-    // exists once, for all blocks.
+    // exists once, for all blocks. `how` has a number of head_rows.
     template <class Visit>
     void each(const GptShape& s, int64_t B, int64_t T_, Passes how, Visit&& visit) {
         const Architecture& arch = s.architecture;
         const int64_t N = B * T_, C = s.channels, F = s.hidden(), norm_mean = arch.norm == NormKind::layernorm ? N : 0;
         passes = how;
-        // About 64 MiB of fp32 logits: long enough for full speed, short enough to stay a small part of the memory.
-        head_rows = std::min(N, std::max<int64_t>(64, (int64_t(16) << 20) / s.padded_vocab_size() / 64 * 64));
+        ensure(how.head_rows > 0);  // the device's, which is not known here
+        head_rows = std::min(N, how.head_rows);
         blocks.resize(size_t(s.num_layers));
         for (Block& b : blocks) {
             const auto saved = [&](auto Block::*member, int64_t n, Recompute shared_from) {

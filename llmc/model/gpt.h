@@ -35,6 +35,7 @@ NH heads, NKV of keys and values, HS = C/NH, F the MLP's width, V vocabulary, Vp
 #include <span>
 #include <vector>
 #include "llmc/base/bf16.h"          // to_bf16
+#include "llmc/base/head_rows.h"     // even_head_rows
 #include "llmc/base/op_scope.h"      // PhaseScope
 #include "llmc/base/op_types.h"      // AttentionShape, StepScalars, Write
 #include "llmc/model/activations.h"  // Activations, Passes
@@ -75,6 +76,8 @@ struct Gpt {
           gradients(device, shared, "gradients", parameters, passes.recompute != Recompute::never),
           max_tokens_(max_B * max_T) {
         set_windows(1);
+        if (passes.head_rows == 0)
+            passes.head_rows = device.head_rows(max_tokens_, shape.padded_vocab_size(), sizeof(T));
         arena = Arena(device, "activations", acts.bytes(shape, max_B, max_T, passes));
         acts.each(shape, max_B, max_T, passes, [&](auto*& pointer, int64_t n) {
             pointer = arena.take<std::remove_reference_t<decltype(*pointer)>>(n);
@@ -544,9 +547,7 @@ private:
         const int64_t N = B * seq_len, C = shape.channels, V = shape.vocab_size, Vp = shape.padded_vocab_size();
         const Softcap cap = arch().softcap;
         const PhaseScope phase(device, "head");
-        // Chunks of equal size, to a tile: a small last one would be slow on every device.
-        const int64_t chunks = (N + acts.head_rows - 1) / acts.head_rows, rows_each = (N + chunks - 1) / chunks;
-        const int64_t chunk = std::min(acts.head_rows, (rows_each + 63) / 64 * 64);
+        const int64_t chunk = even_head_rows(N, acts.head_rows);
         for (int64_t first = 0; first < N; first += chunk) {
             const int64_t rows = std::min(chunk, N - first);
             logits(first, rows);  // (rows, Vp)

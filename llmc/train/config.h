@@ -114,7 +114,6 @@ struct TrainConfig {
     bool muon() const { return chosen_recipe().muon; }
     Recompute recompute_mode() const;
     bool fp8() const { return dtype == "fp8"; }
-    Passes passes() const { return {recompute_mode(), fp8()}; }
     Packing packing_mode() const { return packing == "best-fit" ? Packing::best_fit : Packing::stream; }
     SampleConfig sample() const;
     std::vector<std::string> task_files() const;  // of --eval-tasks

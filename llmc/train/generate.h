@@ -84,7 +84,8 @@ void generate(Device& device, World& world, const Start& start, const std::strin
     const std::vector<int32_t> prompt = prompt_tokens(config, tokenizer, context);
     const int32_t end = config.document_token >= 0 ? config.document_token : tokenizer.separator();
 
-    Gpt<Device, T> model(device, shape, 1, std::max<int64_t>(context, config.num_samples), Recompute::never);
+    Gpt<Device, T> model(device, shape, 1, std::max<int64_t>(context, config.num_samples),
+                         {Recompute::never, false, std::max(1, config.num_samples)});
     read_weights(stored, model.parameters, nullptr,
                  [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
     model.document_token = config.document_token;

@@ -3,9 +3,13 @@ The memory of a training run, added up before any of it is taken: what --dry-run
 card before the start.
 */
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
+#include "llmc/base/check.h"         // format
+#include "llmc/base/head_rows.h"     // kLeastHeadRows, forced_head_rows
+#include "llmc/base/memory.h"        // aligned
 #include "llmc/model/activations.h"  // Activations, Passes
 #include "llmc/model/parameters.h"   // ParameterList
 #include "llmc/model/shape.h"        // GptShape
@@ -26,14 +30,17 @@ struct MemoryPlan {
     std::string table(size_t available_bytes) const;
 };
 
-// What a run of T = float or bf16 takes on one rank. The `optimizer_bytes` are that rank's; `more_gradients` are bytes
-// of gradient buffers beside the one; `workspace_bytes` is what the ops of the device work with.
+// What a run of T = float or bf16 takes on one rank. `passes` has a number of head_rows. The `optimizer_bytes` are that
+// rank's; `more_gradients` are bytes of gradient buffers beside the one; `workspace_bytes` is what the ops of the
+// device work with.
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t more_gradients, int64_t B, int64_t T_,
                        Passes passes, size_t workspace_bytes) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
-    const size_t activations = Activations<T>().bytes(shape, B, T_, passes);
+    Activations<T> acts;
+    const size_t activations = acts.bytes(shape, B, T_, passes);
+    const size_t logits = aligned(size_t(acts.head_rows * shape.padded_vocab_size()) * sizeof(T));
     GptShape deeper = shape;
     deeper.num_layers++;
     const size_t layer = Activations<T>().bytes(deeper, B, T_, passes) - activations;
@@ -46,9 +53,24 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =
         std::to_string(shape.num_layers) + " layers" + (passes.fp8 ? ", with their weights in fp8" : "");
-    plan.lines.push_back({"other", "ends of the model, scratch of both passes", activations - layers});
+    plan.lines.push_back({"other", "ends of the model, scratch of both passes", activations - layers - logits});
+    plan.lines.push_back({"logits", format("%ld of %ld rows at a time", long(acts.head_rows), long(B * T_)), logits});
     plan.lines.push_back({"workspace", "of the ops", workspace_bytes});
     return plan;
+}
+
+// The plan with as many rows of logits at a time as fit: `most`, or a half, a quarter, ... of them, but not fewer than
+// `least` whether that fits or not. `plan_with(head_rows)` makes a plan. What ANVIL_HEAD_ROWS says stays.
+struct HeadPlan {
+    int64_t head_rows;
+    MemoryPlan memory;
+};
+template <class PlanWith>
+HeadPlan plan_head_rows(int64_t most, int64_t least, size_t available_bytes, PlanWith&& plan_with) {
+    for (int64_t rows = most;; rows = std::max(least, rows / 2 / kLeastHeadRows * kLeastHeadRows)) {
+        const HeadPlan plan{rows, plan_with(rows)};
+        if (plan.memory.total_bytes() <= available_bytes || rows <= least || forced_head_rows() > 0) return plan;
+    }
 }
 
 // The error of a plan that does not fit: the largest batch that would, and the --recompute that saves most at this one.

@@ -68,12 +68,19 @@ RunPlan plan_run(const TrainConfig& asked, const GptShape& shape, int world_size
         most_state = std::max(most_state, double(plan.sharding.state_bytes(r, true)));
         most_work = std::max(most_work, plan.sharding.newton_schulz_flops(r));
     }
-    const auto memory_of = [&](const StepConfig& step, Recompute how) {
-        return memory_plan<bf16>(list, optimizer_bytes, Stepper<Cpu, bf16>::more_gradient_bytes(list, step), step.B,
-                                 seq_len, {how, asked.fp8()}, 0);
+    const auto bytes = size_t(gpu.memory_gb * 1e9);
+    const auto memory_of = [&](const StepConfig& step, Recompute how, int64_t least_head_rows = kLeastHeadRows) {
+        const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
+        return plan_head_rows(most, std::min(most, least_head_rows), bytes,
+                              [&](int64_t head_rows) {
+                                  return memory_plan<bf16>(list, optimizer_bytes,
+                                                           Stepper<Cpu, bf16>::more_gradient_bytes(list, step), step.B,
+                                                           seq_len, {how, asked.fp8(), head_rows}, 0);
+                              })
+            .memory;
     };
     plan.run = resolve(asked, shape, world_size, [&](const StepConfig& step) {
-        return double(memory_of(step, asked.recompute_mode()).total_bytes()) <= gpu.memory_gb * 1e9;
+        return memory_of(step, asked.recompute_mode(), kGpuHeadRows).total_bytes() <= bytes;
     });
     const TrainConfig& config = plan.run.config;
     plan.step = config.step(seq_len, world_size);

@@ -53,7 +53,7 @@ public:
           data_(data),
           comm_(meet()),
           profiler_(device, world, config_),
-          model_(device, setup.list, setup.how.B, setup.seq_len, config_.passes(), *comm_),
+          model_(device, setup.list, setup.how.B, setup.seq_len, setup.passes(), *comm_),
           optimizer_(device, model_.parameters, setup.plan, ranks_.rank, setup.recipe().rules),
           data_key_(data_key(config_, data.train_hash(), setup.seq_len, setup.document_token())),
           schedule_(setup.recipe().schedule(config_.steps)),

@@ -76,9 +76,12 @@ public:
         size_t available = free_memory(device);  // of the rank that has least: all take the same batch
         for (const std::string& other : world.ranks.all_gather(std::to_string(available)))
             available = std::min<size_t>(available, std::stoull(other));
+        available_ = available;
+        // No batch is so large that the head would be slow.
         const auto fits = [&](const StepConfig& step) {
-            return available == 0 ? step.B * step.T <= kCpuBatchTokens
-                                  : memory(step, start.config.recompute_mode()).total_bytes() <= available;
+            return available == 0
+                       ? step.B * step.T <= kCpuBatchTokens
+                       : head_plan(step, start.config.recompute_mode(), kGpuHeadRows).memory.total_bytes() <= available;
         };
         run = on_all(world, [&] { return resolve(start.config, shape, world.ranks.world_size, fits); });
         how = run.config.step(seq_len, world.ranks.world_size);
@@ -90,6 +93,10 @@ public:
     }
 
     const TrainConfig& config() const { return run.config; }
+    Passes passes() const {
+        const Recompute recompute = config().recompute_mode();
+        return {recompute, fp8_, head_plan(how, recompute, kLeastHeadRows).head_rows};
+    }
     const Recipe& recipe() const { return run.recipe; }
 
     // What documents begin with; -1: nobody has said.
@@ -101,15 +108,23 @@ public:
     // Of the model's ops.
     size_t workspace(int64_t B) const { return workspace_bytes<T>(device_, shape, B, seq_len, document_token_ >= 0); }
     MemoryPlan memory(const StepConfig& step, Recompute recompute) const {
-        return memory_plan<T>(list, optimizer_bytes_, Stepper<Device, T>::more_gradient_bytes(list, step), step.B,
-                              seq_len, {recompute, fp8_}, workspace(step.B));
+        return head_plan(step, recompute, kLeastHeadRows).memory;
     }
 
 private:
     Device& device_;
     int document_token_;
     bool fp8_;
-    size_t optimizer_bytes_;
+    size_t optimizer_bytes_, available_ = 0;  // 0: not known
+
+    HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
+        const int64_t most = device_.head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(T));
+        const size_t more = Stepper<Device, T>::more_gradient_bytes(list, step), ops = workspace(step.B);
+        return plan_head_rows(
+            most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
+                return memory_plan<T>(list, optimizer_bytes_, more, step.B, seq_len, {recompute, fp8_, head_rows}, ops);
+            });
+    }
 
     // What one rank throws, all throw.
     template <class F>

@@ -192,7 +192,7 @@ OPS_TESTS  := $(filter $(patsubst llmc/cpu/%.h,$(O)/test/%_test.cpp.o,$(wildcard
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
-EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/cuda/cudnn_absent.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
+EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(patsubst %,$(E)/%.o,$(filter %.cu,$(TEST_FILES)) \

@@ -3,6 +3,14 @@
 #include "test/attention_reference.h"  // Sizes, plain_attention
 #include "test/cuda_testing.h"         // OnDevice, rounded, twice_the_same
 
+#ifdef ANVIL_EMULATED
+// With the emulator's cuDNN, which counts its plans.
+struct WithCudnn {
+    WithCudnn() { setenv("ANVIL_EMULATOR_CUDNN", "1", 1); }
+    ~WithCudnn() { unsetenv("ANVIL_EMULATOR_CUDNN"); }
+};
+#endif
+
 template <class T>
 constexpr double kStored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
 
@@ -16,6 +24,7 @@ static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, cons
     const OnDevice<int32_t> d_starts(cuda, sizes.document_starts());
     AttentionShape shape = sizes;
     if (!sizes.documents.empty()) shape.starts = d_starts.data;
+    if (kernels == AttentionKernels::cudnn) plan_attention<T>(cuda, {shape}, true);
     return twice_the_same([&] {
         OnDevice<T> d_out(cuda, sizes.out()), d_dqkv(cuda, sizes.qkv());
         OnDevice<float> d_lse(cuda, sizes.lse());
@@ -141,6 +150,9 @@ TEST_CASE("cuDNN's attention is right where it has kernels", "[attention]" ON_DE
     const auto [T, NH, NKV, HS, window] = GENERATE(table<int, int, int, int, int>(
         {{64, 2, 2, 64, -1}, {200, 2, 2, 64, -1}, {200, 4, 2, 128, -1}, {256, 2, 1, 64, 63}, {256, 2, 2, 128, 64}}));
     const Sizes s{{2, T, NH, NKV, HS, window}};
+#ifdef ANVIL_EMULATED
+    const WithCudnn with_cudnn;
+#endif
     Cuda cuda;
     std::string why;
     if (cuda.cudnn_attention().supports(s, &why))
@@ -243,10 +255,67 @@ TEST_CASE("documents are never cuDNN's", "[attention]" ON_DEVICE) {
     shape.starts = &starts;  // not read
     std::string why;
     CHECK(!cuda.cudnn_attention().supports(shape, &why));
-    CHECK(!takes_cudnn<bf16>(cuda, shape));
+    CHECK(plan_attention<bf16>(cuda, {shape}, true) == "own kernels (cuDNN: " + why + ")");
+    CHECK(!takes_cudnn<bf16>(cuda, shape, false));
+    CHECK(cuda.cudnn_attention().plans_made() == 0);
     cuda.attention = AttentionKernels::cudnn;
-    CHECK(error_of([&] { takes_cudnn<bf16>(cuda, shape); }) == "2: --attention cudnn: " + why);
+    CHECK(error_of([&] { plan_attention<bf16>(cuda, {shape}, true); }) == "2: --attention cudnn: " + why);
 }
+
+#ifdef ANVIL_EMULATED
+TEST_CASE("cuDNN plans for the shapes that were told and the passes that are needed, all else is our own kernels'",
+          "[attention]" ON_DEVICE) {
+    const WithCudnn with_cudnn;
+    const AttentionShape whole{2, 256, 2, 2, 64}, windowed{2, 256, 2, 2, 64, 128}, too_far{2, 256, 2, 2, 64, 255};
+    AttentionShape documents = whole;
+    const int32_t starts = 0;
+    documents.starts = &starts;
+    for (const bool learns : {false, true}) {
+        Cuda cuda;
+        const auto plans = [&] { return cuda.cudnn_attention().plans_made(); };
+        CHECK(!takes_cudnn<bf16>(cuda, whole, false));  // nothing was told yet
+        CHECK(plans() == 0);
+        const size_t most = attention_workspace<bf16>(cuda, whole, learns);
+        CHECK(plans() == 0);
+        const std::string text = plan_attention<bf16>(cuda, {whole, windowed}, learns);
+        CHECK(text == format("emulated cuDNN 9.19.0 for batches of 2 x 256, %s; own kernels elsewhere",
+                             learns ? "the same bits each time" : "forward"));
+        CHECK(plans() == (learns ? 4 : 2));
+        CHECK(attention_workspace<bf16>(cuda, whole, learns) <= most);
+        for (const AttentionShape& told : {whole, windowed, too_far}) {
+            CHECK(takes_cudnn<bf16>(cuda, told, false));
+            CHECK(takes_cudnn<bf16>(cuda, told, true) == learns);
+        }
+        for (int64_t T = 1; T < 300; T++)
+            for (const bool is_backward : {false, true})
+                if (T != 256) CHECK(!takes_cudnn<bf16>(cuda, {2, T, 2, 2, 64}, is_backward));
+        for (int64_t window = 0; window < 255; window++)
+            CHECK(takes_cudnn<bf16>(cuda, {2, 256, 2, 2, 64, window}, false) == (window == 128));
+        CHECK(!takes_cudnn<bf16>(cuda, {1, 256, 2, 2, 64}, false));
+        CHECK(!takes_cudnn<bf16>(cuda, documents, false));
+        CHECK(!takes_cudnn<float>(cuda, whole, false));
+        CHECK(plans() == (learns ? 4 : 2));
+        // Heads that our own kernels are not made for.
+        CHECK(takes_cudnn<bf16>(cuda, {1, 7, 2, 2, 200}, false));
+        CHECK(plans() == (learns ? 5 : 3));
+    }
+}
+
+TEST_CASE("which attention runs is said, with the reason", "[attention]" ON_DEVICE) {
+    const AttentionShape shape{2, 256, 2, 2, 64}, odd{2, 256, 5, 2, 64};
+    Cuda none;
+    CHECK(plan_attention<bf16>(none, {shape}, true) == format("own kernels (cuDNN: %s)", kNoCudnn));
+    CHECK(plan_attention<float>(none, {shape}, true) == "own kernels (cuDNN's are for bf16)");
+    const WithCudnn with_cudnn;
+    Cuda fastest(0, {.deterministic = false}), own(0, {.attention = AttentionKernels::own});
+    CHECK(plan_attention<bf16>(own, {shape}, true) == "own kernels (--attention own)");
+    CHECK(own.cudnn_attention().plans_made() == 0);
+    CHECK(contains(plan_attention<bf16>(fastest, {shape}, true), "backward at its fastest"));
+    CHECK(plan_attention<bf16>(fastest, {odd}, true) == "own kernels (cuDNN: 5 heads cannot share 2)");
+    CHECK(
+        contains(plan_attention<bf16>(fastest, {shape, odd}, true), "own kernels elsewhere (5 heads cannot share 2)"));
+}
+#endif
 
 TEST_CASE("attention's kernels refuse shapes that they are not made for", "[attention]" ON_DEVICE) {
     Cuda cuda;

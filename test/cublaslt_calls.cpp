@@ -522,8 +522,10 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
     OnDevice x(DType::bf16, Floats(1024, 1)), bias(DType::bf16, Floats(16, 1));
     const auto chosen = [&](const std::string& tune_path, const MatmulCall& c) {
         Cuda cuda(0, {.tune_path = tune_path});
+        cuda.cublaslt().begin_step();
         cuda.cublaslt().run(cuda, c, x.data(), x.data(), x.data(), has_bias(c.epilogue) ? bias.data() : nullptr,
                             has_aux(c.epilogue) ? x.data() : nullptr);
+        cuda.cublaslt().end_step();
         return fake.last_algorithm;
     };
 
@@ -553,6 +555,46 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
         fake.algorithms_us[31] = 3, fake.algorithms_us[32] = 1;
         CHECK(chosen(path, call) == 31);
         CHECK(fake.launches == CublasLt::kCandidates * 9 + 1);
+    }
+    SECTION("products are timed in a training step alone, and the file is written at its end") {
+        fake.algorithms_us = {10, 5};
+        Cuda cuda(0, {.tune_path = path});
+        CublasLt& cublaslt = cuda.cublaslt();
+        const auto runs = [&](MatmulCall c) {
+            cublaslt.run(cuda, c, x.data(), x.data(), x.data());
+            return fake.last_algorithm;
+        };
+        MatmulCall other = call;
+        other.m = 16;
+        CHECK(runs(call) == 0);
+        CHECK(fake.launches == 1);
+        cublaslt.begin_step();
+        CHECK(runs(call) == 1);  // planned before, and timed now
+        CHECK(runs(call) == 1);
+        CHECK(fake.launches == 1 + 2 * 9 + 2);
+        CHECK(!std::filesystem::exists(path));
+        cublaslt.end_step();
+        CHECK(std::filesystem::exists(path));
+        CHECK(runs(call) == 1);
+        CHECK(runs(other) == 0);
+        CHECK(cublaslt.plans_made() == 3);
+        CHECK(cublaslt.timed() == 1);
+        std::filesystem::remove(path);
+        cublaslt.begin_step();
+        CHECK(runs(call) == 1);
+        cublaslt.end_step();
+        CHECK(!std::filesystem::exists(path));  // there was nothing new
+        CHECK(cublaslt.text() == "cuBLASLt 13.0.0, 1 timed algorithms known from " + path + ", a step's others timed");
+        CHECK(contains(Cuda().cublaslt().text(), "cuBLASLt 13.0.0, first of its ranking"));
+    }
+    SECTION("what a step that ends with an error has timed is saved with the end of the program") {
+        fake.algorithms_us = {10, 5};
+        {
+            Cuda cuda(0, {.tune_path = path});
+            cuda.cublaslt().begin_step();
+            cuda.cublaslt().run(cuda, call, x.data(), x.data(), x.data());
+        }
+        CHECK(std::filesystem::exists(path));
     }
     SECTION("the environment names the file") {
         fake.algorithms_us = {10, 5};
@@ -588,6 +630,7 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
         fp8.fast_accumulate = true;
         const float one = 1;
         Cuda cuda(0, {.tune_path = path});
+        cuda.cublaslt().begin_step();
         cuda.cublaslt().run(cuda, fp8, x.data(), x.data(), x.data(), nullptr, nullptr, nullptr, {&one, &one});
         CHECK(fake.last_algorithm == 1);
         CHECK(fake.scales == std::pair(&one, &one));

@@ -78,6 +78,12 @@ TEST_CASE("cudnn plans: the workspace grows with the shape as documented", "[cud
         CHECK(deterministic <= row_sums + (is_blackwell(gpu.compute_capability) ? 0 : all_scores) + little);
         CHECK(fast >= row_sums + dq_sums);
         CHECK(fast <= row_sums + 2 * dq_sums + little);  // the A100's has another of its own
+        // What the memory plan says before there is one.
+        const int capability = gpu.compute_capability;
+        CHECK(workspace_on(gpu, shape, false) <= most_cudnn_workspace(shape, capability, true, false));
+        CHECK(deterministic <= most_cudnn_workspace(shape, capability, true, true));
+        CHECK(fast <= most_cudnn_workspace(shape, capability, false, true));
+        CHECK(most_cudnn_workspace(shape, capability, true, true) <= deterministic + 2 * little);
     }
 }
 

@@ -40,7 +40,9 @@ void check_decode(Cuda& cuda, Gpt<Cuda, T>& model, double tolerance) {
         model.forward(tokens.data, 1, length);
         for (int64_t t = 0; t < length; t++) want[row].push_back(row_of_logits(model, t));
     }
+    const size_t before = cuda.used_bytes;
     KvCache<Cuda, T> cache(cuda, model.shape, model.windows, 2, length, length);
+    CHECK(cuda.used_bytes - before == KvCache<Cuda, T>::bytes(model.shape, model.windows, 2, length, length));
     model.prefill(cache, 0, {texts[0][0]});
     CHECK(relative_l2(row_of_logits(model, 0), want[0][0]) <= tolerance);
     model.prefill(cache, 1, Text(texts[1].begin(), texts[1].begin() + half));

@@ -73,6 +73,10 @@ TEST_CASE("matmul_cache: a later run finds what an earlier one added", "[matmul_
         cache.add("another", algorithm(2));
         cache.add(kCall, algorithm(3));
         CHECK(finds(cache, kCall, algorithm(3)));
+        CHECK(cache.size() == 2);
+        CHECK(cache.num_added() == 3);
+        CHECK(!std::filesystem::exists(path));
+        cache.save();
     }
     const MatmulCache cache(path, kMachine);
     CHECK(cache.warnings().empty());
@@ -98,7 +102,11 @@ TEST_CASE("matmul_cache: other machines' lines are kept and not used, damaged on
     CHECK(!cache.find(kCall));
     CHECK(finds(cache, "ours", algorithm(2)));
 
+    CHECK(cache.size() == 1);
+    cache.save();  // of nothing new
+    CHECK(contains(read_file(path), damaged));
     cache.add(kCall, algorithm(4));
+    cache.save();
     CHECK(cache.warnings().size() == 2);
     const std::string text = read_file(path);
     CHECK(contains(text, foreign + "\n"));
@@ -123,18 +131,30 @@ TEST_CASE("matmul_cache: two programs that share a file keep each other's lines"
     const std::string path = folder / "matmul.txt";
     MatmulCache one(path, kMachine), two(path, kMachine);
     one.add("first", algorithm(1));
+    one.add("both", algorithm(5));
+    one.save();
     two.add("second", algorithm(2));
+    two.add("both", algorithm(6));
     one.add("third", algorithm(3));
+    two.save();
+    one.save();
     const MatmulCache cache(path, kMachine);
     CHECK(finds(cache, "first", algorithm(1)));
     CHECK(finds(cache, "second", algorithm(2)));
     CHECK(finds(cache, "third", algorithm(3)));
+    CHECK(finds(cache, "both", algorithm(6)));  // the last to be saved
     CHECK(finds(one, "second", algorithm(2)));
 }
 
 TEST_CASE("matmul_cache: a file that cannot be written or read is an error that names it", "[matmul_cache]") {
     const ScratchFolder folder;
-    MatmulCache cache(folder / "missing/matmul.txt", kMachine);
-    CHECK(contains(error_of([&] { cache.add(kCall, algorithm(1)); }), "2: cannot write " + folder / "missing/matmul"));
+    const std::string missing = folder / "missing/matmul.txt";
+    CHECK(contains(error_of([&] { MatmulCache(missing, kMachine); }), "2: cannot write " + missing));
+    const std::string path = folder / "there/matmul.txt";
+    std::filesystem::create_directory(folder / "there");
+    MatmulCache cache(path, kMachine);
+    cache.add(kCall, algorithm(1));
+    std::filesystem::remove(folder / "there");
+    CHECK(contains(error_of([&] { cache.save(); }), "2: cannot write " + path));
     CHECK(contains(error_of([&] { MatmulCache(folder.path, kMachine); }), "2: cannot read " + folder.path));
 }

@@ -62,7 +62,7 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
             ParameterList list(shape);
             list.place(plan.sharding.offsets, plan.sharding.buffer_size);
             const double size = double(list.buffer_size);
-            REQUIRE(plan.memory.lines.size() == 7);
+            REQUIRE(plan.memory.lines.size() == 8);
             CHECK(double(plan.memory.lines[0].bytes) == 2 * size);
             CHECK(double(plan.memory.lines[1].bytes) == (world > 1 ? 6 : 4) * size);  // bf16 copies to exchange
             size_t optimizer = 0;

@@ -26,8 +26,11 @@ TEST_CASE("a letter a layer, repeated; the last layer sees all", "[windows]") {
 
 TEST_CASE("a part of every window, of long layers too", "[windows]") {
     CHECK(layer_windows(of_windows("SL"), 2, 2048, 0.25) == Windows{128, 512});
+    CHECK(layer_windows(of_windows("SL"), 2, 2048, 0.26) == Windows{256, 640});
     CHECK(layer_windows(of_windows("SL"), 2, 2048, 1) == Windows{512, -1});
-    CHECK(layer_windows(of_windows("SL"), 2, 1000, 1. / 3) == Windows{86, 334});
+    CHECK(layer_windows(of_windows("SL"), 2, 1000, 1. / 3) == Windows{128, 384});
+    CHECK(layer_windows(of_windows("SL"), 2, 1000, 0.999) == Windows{256, -1});
+    CHECK(layer_windows(of_windows("SL", 100), 2, 120, 0.5) == Windows{50, 60});
 }
 
 // The losses of tokens 0, 1, 2, ... of a small model, whose weights depend on the seed alone.

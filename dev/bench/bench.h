@@ -187,7 +187,9 @@ template <class Measure>
 int bench_main(int argc, char** argv, const char* op, Bound bound, Measure measure) try {
     const BenchFlags flags(argc, argv);
     Bench bench(flags, op, bound);
+    begin_training_step(bench.device);  // products are timed if ANVIL_MATMUL_CACHE names a file
     bench.each_shape(measure);
+    end_training_step(bench.device);
     return 0;
 } catch (const Error& error) {
     std::fprintf(stderr, "error: %s: %s\n", op, error.what());

@@ -3,9 +3,10 @@
 #include <cmath>
 #include <vector>
 #include "dev/emulator/emulator.h"
-#include "llmc/base/bf16.h"         // bf16, to_float, to_bf16
-#include "llmc/base/fp8.h"          // e4m3, e5m2
-#include "llmc/cuda/cuda_device.h"  // Cuda
+#include "llmc/base/bf16.h"          // bf16, to_float, to_bf16
+#include "llmc/base/fp8.h"           // e4m3, e5m2
+#include "llmc/cuda/cuda_device.h"   // Cuda
+#include "llmc/cuda/matmul_plans.h"  // MatmulPlans
 
 namespace emulator {
 void submit(cudaStream_t stream, std::function<void()> work);
@@ -91,10 +92,32 @@ void multiply(const MatmulCall& call, void* out, const void* a, const void* b, c
 
 }  // namespace
 
-struct CublasLt::Library {};
+// What is counted and kept as by the real one; the time of every algorithm is that of the first.
+struct CublasLt::Library {
+    struct Plan {};
+    MatmulPlans<Plan> plans;
 
-CublasLt::CublasLt(Cuda&, const std::string&) {}
+    void plan(const MatmulCall& call) {
+        plans.plan_for(call, [&](bool may_time) {
+            const bool is_known = plans.has_cache && plans.cache.find(text_of(call));
+            if (may_time && !is_known) plans.cache.add(text_of(call), {{}, 1});
+            return MatmulPlans<Plan>::Made{{}, is_known};
+        });
+    }
+};
+
+CublasLt::CublasLt(Cuda& cuda, const std::string& tune_path) : library_(std::make_unique<Library>()) {
+    if (tune_path.empty()) return;
+    library_->plans.has_cache = true;
+    library_->plans.cache = MatmulCache(tune_path, cuda.name);
+}
 CublasLt::~CublasLt() = default;
+
+void CublasLt::begin_step() { library_->plans.begin_step(); }
+void CublasLt::end_step() { library_->plans.end_step(); }
+std::string CublasLt::text() const { return "emulated, " + library_->plans.text(); }
+int64_t CublasLt::plans_made() const { return library_->plans.made(); }
+int64_t CublasLt::timed() const { return library_->plans.cache.num_added(); }
 
 void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias,
                    void* aux, const void* addend, const OperandScales& scales) {
@@ -104,7 +127,11 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
     ensure(out != a && out != b);  // which would not show here
     ensure(is_fp8(call.a) == (scales.a != nullptr) && is_fp8(call.a) == (scales.b != nullptr));
     const KernelScope kernel(cuda, "cublaslt");
+    library_->plan(call);
     emulator::submit(cuda.stream, [=] { multiply(call, out, a, b, bias, aux, addend, scales); });
 }
 
-bool CublasLt::supports(Cuda&, const MatmulCall&) { return true; }
+bool CublasLt::supports(Cuda&, const MatmulCall& call) {
+    library_->plan(call);
+    return true;
+}

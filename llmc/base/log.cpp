@@ -207,6 +207,10 @@ static json header(const char* type, const RunFacts& facts) {
     json data = {{"train", facts.data_hash}};
     if (!facts.val_hash.empty()) data["val"] = facts.val_hash;
     if (!facts.tokenizer_hash.empty()) data["tokenizer"] = facts.tokenizer_hash;
+    json kernels = json::object();
+    if (!facts.attention.empty()) kernels["attention"] = facts.attention;
+    if (!facts.gemm.empty()) kernels["gemm"] = facts.gemm;
+    kernels["head_rows"] = facts.head_rows;
     return {{"type", type},
             {"time", int64_t(std::time(nullptr))},  // seconds since 1970, UTC
             {"config", config},
@@ -218,7 +222,8 @@ static json header(const char* type, const RunFacts& facts) {
               {"os", operating_system()},
               {"device", facts.device},
               {"ranks", facts.ranks}}},
-            {"data", data}};
+            {"data", data},
+            {"kernels", kernels}};
 }
 
 void RunLog::start(const RunFacts& facts) {
@@ -356,7 +361,9 @@ void RunLog::checkpoint(int64_t step, const std::string& path, double ms) {
     write_record({{{"type", "checkpoint"}, {"step", step}, {"path", path}, {"ms", number(ms)}}});
 }
 
-void RunLog::end(int64_t step, const std::string& reason) {
+void RunLog::end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans) {
     if (silent()) return;
-    write_record({{{"type", "end"}, {"step", step}, {"reason", reason}}});
+    json line = {{"type", "end"}, {"step", step}, {"reason", reason}};
+    if (plans) line["plans"] = {{"attention", plans->attention}, {"gemm", plans->gemm}, {"timed", plans->timed}};
+    write_record({line});
 }

@@ -1,7 +1,7 @@
 /*
 What happens in a run: one line per step on stdout, and everything in OUT/log.jsonl, one JSON object per line.
 
-  {"type":"start","time":...,"config":{...},"build":{...},"machine":{...},"data":{...}}         first in the file
+  {"type":"start","time":...,"config":{...},"build":{...},"machine":{...},"data":{...},"kernels":{...}}    the first
   {"type":"resume", the same as start, and "step","from","passed_over":[...]}                    at each resume
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
       of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms", and "noise_scale" if asked for
@@ -10,6 +10,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest"}
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
+      of a GPU also "plans":{"attention","gemm","timed"}, made since the start of the program
   {"type":"tasks","step","file","score","tasks":{NAME:{"accuracy","centered","right","examples"}},"ms"}
 
 A step is numbered from 1; what belongs to the state before the first is of step 0. After a resume from step S the
@@ -34,6 +35,7 @@ short by a kill stays, and what follows begins on a line of its own.
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -62,12 +64,19 @@ struct TaskRecord {
     double accuracy() const { return double(right) / double(examples); }
 };
 
+// What libraries have planned: cuDNN's attention, cuBLASLt's products, and of these what was timed.
+struct PlanRecord {
+    int64_t attention = 0, gemm = 0, timed = 0;
+};
+
 // What a run is made of, for the first record of its log.
 struct RunFacts {
     std::string config_json = "{}";  // an object of all flags
     std::string device = "";         // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
     int ranks = 1;
     std::string data_hash = "", val_hash = "", tokenizer_hash = "";  // "": there is none
+    std::string attention = "", gemm = "";                           // whose kernels, on a GPU
+    int64_t head_rows = 0;                                           // of logits at a time
 };
 
 class RunLog {
@@ -105,7 +114,7 @@ public:
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
     // "finished", "time budget", "SIGTERM"
-    void end(int64_t step, const std::string& reason);
+    void end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans = {});
 
     std::string path() const { return path_; }
 

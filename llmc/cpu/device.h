@@ -177,6 +177,10 @@ void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
     parallel_for(cpu, (n + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(n, (i + 1) * chunk)); });
 }
 
+// Around all that a training step computes: a GPU times products there.
+inline void begin_training_step(Cpu&) {}
+inline void end_training_step(Cpu&) {}
+
 // What host code needs of any device: clearing, copies in and out, and a mean (in double, in order).
 template <class T>
 void fill_zero(Cpu& cpu, T* data, int64_t n) {

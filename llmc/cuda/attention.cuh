@@ -9,10 +9,11 @@ starts[t])
 
 Math      products of bf16 on tensor cores, of fp32 by multiply-adds; scores, softmax, sums f32. For bf16 weights and
           dS are rounded to be multiplied
-Work      bf16: cuDNN's kernels where it has any and Cuda::attention lets it (cudnn_attention.h), else our own:
-          flash_attention_forward.cuh, flash_attention_backward.cuh; fp32: attention_fp32.cuh. In ours no atomics, and
-          no sum is shared by blocks: the same bits each time. Documents are for ours alone; what lies before the first
-          document of a tile of queries, or behind the last of a tile of keys, costs nothing
+Work      bf16: cuDNN's kernels for the shapes that plan_attention() was told, where it has any and Cuda::attention
+          lets it (cudnn_attention.h), else our own: flash_attention_forward.cuh, flash_attention_backward.cuh; fp32:
+          attention_fp32.cuh. In ours no atomics, and no sum is shared by blocks: the same bits each time. Documents are
+          for ours alone; what lies before the first document of a tile of queries, or behind the last of a tile of
+          keys, costs nothing
 FLOPs     a score, seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A
           query sees (T + 1) / 2 keys on average, with a window at most window + 1
 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) +
@@ -22,8 +23,11 @@ Requires  NH % NKV == 0; HS 64 or 128 in bf16, any multiple of 4 up to 256 in fp
           workspace: 12 bytes a row of scores in backward (attention_stats.cuh)
 */
 #pragma once
+#include <algorithm>
 #include <initializer_list>
+#include <string>
 #include <type_traits>
+#include <vector>
 #include "llmc/base/check.h"    // require
 #include "llmc/base/op_cost.h"  // attention_backward_cost, attention_forward_cost
 #include "llmc/cuda/attention_fp32.cuh"
@@ -60,28 +64,68 @@ void with_columns_per_lane(int64_t HS, Run run) {
         run(std::integral_constant<int, 8>());
 }
 
-// Whether cuDNN's kernels run. The same answer in forward and backward, though lse would fit either.
+// Whether our own kernels are made for it.
 template <class T>
-bool takes_cudnn(Cuda& cuda, const AttentionShape& shape) {
-    if (std::is_same_v<T, float> || cuda.attention == AttentionKernels::own) return false;
-    std::string why;
-    if (cuda.cudnn_attention().supports(shape, &why)) return true;
-    require(cuda.attention != AttentionKernels::cudnn, "--attention cudnn: %s", why.c_str());
-    return false;
+bool own_attention_takes(const AttentionShape& shape) {
+    try {
+        check_attention<T>(shape, {});
+        return true;
+    } catch (const Error&) {
+        return false;
+    }
 }
 
-// Of forward and backward, whichever kernels run.
+// The shapes that a run will ask for step after step, told once at its beginning: for them cuDNN's kernels run where it
+// has any, and their plans are made now, backward's only if something learns. All other shapes (prompts, samples,
+// tasks, windows that grow) are for our own kernels, because a plan takes most of a second; but heads that ours are not
+// made for are cuDNN's in any shape. Says which kernels run and why not others, for the log. An Error if cuDNN was
+// asked for by name and cannot.
 template <class T>
-size_t attention_workspace(Cuda& cuda, const AttentionShape& shape) {
-    if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().workspace_bytes(shape);
-    return size_t(attention_stats_size(shape)) * sizeof(float);
+std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes, bool learns) {
+    Cuda::PlannedAttention& planned = cuda.planned_attention.emplace();
+    planned.learns = learns;
+    if (std::is_same_v<T, float>) return "own kernels (cuDNN's are for bf16)";
+    if (cuda.attention == AttentionKernels::own) return "own kernels (--attention own)";
+    CudnnAttention& cudnn = cuda.cudnn_attention();
+    std::string why;
+    for (const AttentionShape& shape : shapes)
+        if (learns ? cudnn.supports(shape, &why) : cudnn.supports(shape, false, &why))
+            planned.shapes.push_back(key_of(shape));
+    require(why.empty() || cuda.attention != AttentionKernels::cudnn, "--attention cudnn: %s", why.c_str());
+    if (planned.shapes.empty()) return "own kernels (cuDNN: " + why + ")";
+    return format("%s for batches of %ld x %ld, %s; own kernels elsewhere%s", cudnn.name().c_str(), shapes[0].B,
+                  shapes[0].T,
+                  !learns                 ? "forward"
+                  : cudnn.deterministic() ? "the same bits each time"
+                                          : "backward at its fastest",
+                  why.empty() ? "" : (" (" + why + ")").c_str());
+}
+
+template <class T>
+bool takes_cudnn(Cuda& cuda, const AttentionShape& shape, bool is_backward) {
+    if (std::is_same_v<T, float> || cuda.attention == AttentionKernels::own) return false;
+    if (const auto& planned = cuda.planned_attention; planned && (planned->learns || !is_backward))
+        if (std::find(planned->shapes.begin(), planned->shapes.end(), key_of(shape)) != planned->shapes.end())
+            return true;
+    return !own_attention_takes<T>(shape) && cuda.cudnn_attention().supports(shape, is_backward, nullptr);
+}
+
+// Of forward and backward, whichever kernels run: before plan_attention() the most that they may take.
+template <class T>
+size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns = true) {
+    const size_t own = size_t(attention_stats_size(shape)) * sizeof(float);
+    CudnnAttention& cudnn = cuda.cudnn_attention();
+    if (cuda.planned_attention)
+        return std::max(own, takes_cudnn<T>(cuda, shape, false) ? cudnn.workspace_bytes(shape, learns) : 0);
+    const bool never = std::is_same_v<T, float> || cuda.attention == AttentionKernels::own;
+    return std::max(own, never || !cudnn.refuses(shape).empty() ? 0 : cudnn.most_workspace_bytes(shape, learns));
 }
 
 template <class T>
 void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const AttentionShape& shape) {
     const OpScope op(cuda, __func__, attention_forward_cost<T>(shape, Cuda::kExpFlops, seen_scores(shape)));
     if constexpr (std::is_same_v<T, bf16>)
-        if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().forward(cuda, out, lse, qkv, shape);
+        if (takes_cudnn<T>(cuda, shape, false)) return cuda.cudnn_attention().forward(cuda, out, lse, qkv, shape);
     check_attention<T>(shape, {out, qkv});
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS, [&](auto J) { attention_fp32_forward<J>(cuda, out, lse, qkv, shape); });
@@ -97,7 +141,8 @@ void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const 
                         const AttentionShape& shape) {
     const OpScope op(cuda, __func__, attention_backward_cost<T>(shape, Cuda::kExpFlops, seen_scores(shape)));
     if constexpr (std::is_same_v<T, bf16>)
-        if (takes_cudnn<T>(cuda, shape)) return cuda.cudnn_attention().backward(cuda, dqkv, dout, out, lse, qkv, shape);
+        if (takes_cudnn<T>(cuda, shape, true))
+            return cuda.cudnn_attention().backward(cuda, dqkv, dout, out, lse, qkv, shape);
     check_attention<T>(shape, {dqkv, dout, out, qkv});
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS,

@@ -6,14 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <utility>
 #include <vector>
 #include "llmc/base/bf16.h"          // to_bf16
 #include "llmc/base/fp8.h"           // to_fp8
 #include "llmc/base/rng.h"           // mix64
 #include "llmc/cuda/cuda_device.h"   // Cuda, cuda_check
-#include "llmc/cuda/matmul_cache.h"  // MatmulCache
+#include "llmc/cuda/matmul_plans.h"  // MatmulPlans
 
 namespace {
 
@@ -233,11 +232,14 @@ std::string machine_of(const Cuda& cuda) {
 
 struct CublasLt::Library {
     cublasLtHandle_t handle = nullptr;
-    bool is_tuning = false;
-    MatmulCache cache;
-    std::map<MatmulCall, Plan> plans;
+    MatmulPlans<Plan> plans;
 
     ~Library() {
+        try {
+            plans.cache.save();  // of a step that an error ended
+        } catch (const Error& error) {
+            std::fprintf(stderr, "warning: %s\n", error.what());
+        }
         plans.clear();
         if (handle) cublasLtDestroy(handle);
     }
@@ -251,24 +253,24 @@ struct CublasLt::Library {
     }
 
     const Plan& plan_for(Cuda& cuda, const MatmulCall& call) {
-        const auto found = plans.find(call);
-        if (found != plans.end()) return found->second;
-        Plan plan = describe(call);
-        plan.exists = choose(cuda, plan, call);
-        return plans.emplace(call, std::move(plan)).first->second;
+        return plans.plan_for(call, [&](bool may_time) {
+            MatmulPlans<Plan>::Made made{describe(call), false};
+            made.is_final = plans.has_cache && from_cache(made.plan);
+            made.plan.exists = made.is_final || choose(cuda, made.plan, call, may_time);
+            return made;
+        });
     }
 
-    bool choose(Cuda& cuda, Plan& plan, const MatmulCall& call) {
-        if (is_tuning && from_cache(plan)) return true;
-        const auto candidates = candidates_for(handle, plan, is_tuning ? kCandidates : 1);
+    bool choose(Cuda& cuda, Plan& plan, const MatmulCall& call, bool may_time) {
+        const auto candidates = candidates_for(handle, plan, may_time ? kCandidates : 1);
         if (candidates.empty()) return false;
         plan.algorithm = candidates[0].algo;
-        if (is_tuning) tune(cuda, plan, call, candidates);
+        if (may_time) tune(cuda, plan, call, candidates);
         return true;
     }
 
     bool from_cache(Plan& plan) const {
-        const MatmulAlgorithm* known = cache.find(plan.text);
+        const MatmulAlgorithm* known = plans.cache.find(plan.text);
         if (!known) return false;
         static_assert(sizeof known->words == sizeof plan.algorithm.data);
         std::memcpy(plan.algorithm.data, known->words.data(), sizeof plan.algorithm.data);
@@ -278,7 +280,7 @@ struct CublasLt::Library {
                                     plan.d.get(), &plan.algorithm, &result);
         if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes) return true;
         std::fprintf(stderr, "warning: %s: the algorithm for %s cannot be used (%s): timing again\n",
-                     cache.path().c_str(), plan.text.c_str(), cublasLtGetStatusString(status));
+                     plans.cache.path().c_str(), plan.text.c_str(), cublasLtGetStatusString(status));
         return false;
     }
 
@@ -342,7 +344,7 @@ struct CublasLt::Library {
         if (best_us == 0) return;
         MatmulAlgorithm found = {{}, best_us};
         std::memcpy(found.words.data(), plan.algorithm.data, sizeof plan.algorithm.data);
-        cache.add(plan.text, found);
+        plans.cache.add(plan.text, found);
     }
 };
 
@@ -351,9 +353,10 @@ CublasLt::CublasLt(Cuda& cuda, const std::string& tune_path) : library_(std::mak
     const char* variable = std::getenv("ANVIL_MATMUL_CACHE");
     const std::string path = !tune_path.empty() ? tune_path : variable ? variable : "";
     if (path.empty()) return;
-    library_->is_tuning = true;
-    library_->cache = MatmulCache(path, machine_of(cuda));
-    for (const std::string& line : library_->cache.warnings()) std::fprintf(stderr, "warning: %s\n", line.c_str());
+    library_->plans.has_cache = true;
+    library_->plans.cache = MatmulCache(path, machine_of(cuda));
+    for (const std::string& line : library_->plans.cache.warnings())
+        std::fprintf(stderr, "warning: %s\n", line.c_str());
 }
 
 CublasLt::~CublasLt() = default;
@@ -376,3 +379,14 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
 }
 
 bool CublasLt::supports(Cuda& cuda, const MatmulCall& call) { return library_->plan_for(cuda, call).exists; }
+
+void CublasLt::begin_step() { library_->plans.begin_step(); }
+void CublasLt::end_step() { library_->plans.end_step(); }
+
+std::string CublasLt::text() const {
+    const size_t version = cublasLtGetVersion();
+    return format("cuBLASLt %zu.%zu.%zu, %s", version / 10000, version / 100 % 100, version % 100,
+                  library_->plans.text().c_str());
+}
+int64_t CublasLt::plans_made() const { return library_->plans.made(); }
+int64_t CublasLt::timed() const { return library_->plans.cache.num_added(); }

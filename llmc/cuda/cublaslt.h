@@ -10,9 +10,10 @@ somewhat less). The error of an element is that of a sum of
 k products in some order: k * 2^-24 times the sum of their magnitudes at most, then one rounding to the type of out.
 
 Which algorithm: the first of the library's own ranking, or with tuning the fastest of up to kCandidates, timed once for
-each product and kept in a file (matmul_cache.h). Every algorithm allowed gives the same bits each time: dot products
-are either whole or cut into parts that are added in fp32 in a step of their own. Two algorithms differ in the last
-bits, so two runs agree in every bit if both are untuned, or both use the same finished file.
+each product of a training step (matmul_plans.h) and kept in a file (matmul_cache.h). Every algorithm allowed gives the
+same bits each time: dot products are either whole or cut into parts that are added in fp32 in a step of their own. Two
+algorithms differ in the last bits, so two runs agree in every bit if both are untuned, or both use the same finished
+file.
 
 Descriptors and algorithm are kept for each distinct call, so a call costs a look-up and a launch. The first call of
 each kind asks the library, and times if tuning; a CUDA graph may be captured from the second on.
@@ -48,6 +49,14 @@ public:
 
     // Whether the library has an algorithm for it: not every epilogue exists for every type.
     bool supports(Cuda& cuda, const MatmulCall& call);
+
+    // Around a training step, in which alone products are timed; the end writes the file.
+    void begin_step();
+    void end_step();
+
+    std::string text() const;    // "cuBLASLt 13.1.0, first of its ranking (--tune-matmul times them)"
+    int64_t plans_made() const;  // so far
+    int64_t timed() const;
 
     static constexpr int kCandidates = 32;
     // What algorithms may use of the device's workspace: the size that NVIDIA advises for sm_90.

@@ -64,7 +64,7 @@ Cuda::Cuda(int ordinal, const CudaOptions& options) : ordinal(ordinal), attentio
     ranges_ = nvtx_ranges();
     observer = ranges_.get();
     cublaslt_ = std::make_unique<CublasLt>(*this, options.tune_path);
-    cudnn_attention_ = std::make_unique<CudnnAttention>(*this);
+    cudnn_attention_ = std::make_unique<CudnnAttention>(*this, options.deterministic);
 }
 
 Cuda::~Cuda() {
@@ -126,6 +126,9 @@ void* Cuda::workspace(size_t bytes) {
 }
 
 void Cuda::synchronize() { cuda_check(cudaStreamSynchronize(stream), "waiting for GPU %d", ordinal); }
+
+void begin_training_step(Cuda& cuda) { cuda.cublaslt().begin_step(); }
+void end_training_step(Cuda& cuda) { cuda.cublaslt().end_step(); }
 
 PinnedPair::PinnedPair(Cuda& cuda, size_t bytes) : cuda_(cuda) {
     for (int turn : {0, 1}) {

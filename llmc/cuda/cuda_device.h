@@ -14,11 +14,14 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
-#include "llmc/base/check.h"      // Error
-#include "llmc/base/head_rows.h"  // gpu_head_rows
-#include "llmc/base/op_cost.h"    // elements_cost
-#include "llmc/base/op_scope.h"   // OpScope
+#include <vector>
+#include "llmc/base/check.h"            // Error
+#include "llmc/base/head_rows.h"        // gpu_head_rows
+#include "llmc/base/op_cost.h"          // elements_cost
+#include "llmc/base/op_scope.h"         // OpScope
+#include "llmc/cuda/attention_plans.h"  // AttentionKey
 
 inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor cores, cp.async
 
@@ -47,6 +50,7 @@ enum class AttentionKernels { automatic, own, cudnn };
 struct CudaOptions {
     std::string tune_path;  // a file of timed matrix products, see cublaslt.h; "" for none
     AttentionKernels attention = AttentionKernels::automatic;
+    bool deterministic = true;  // cuDNN's backward
 };
 
 struct Cuda {
@@ -62,6 +66,12 @@ struct Cuda {
     size_t used_bytes = 0, peak_bytes = 0;  // of allocate(), now and at most
     size_t l2_bytes = 0;
     AttentionKernels attention;
+    // What cuDNN runs, by plan_attention() in attention.cuh; nothing before that.
+    struct PlannedAttention {
+        std::vector<AttentionKey> shapes;
+        bool learns = false;
+    };
+    std::optional<PlannedAttention> planned_attention;
 
     explicit Cuda(int ordinal = 0, const CudaOptions& options = {});
     Cuda(const Cuda&) = delete;
@@ -176,6 +186,10 @@ struct Cuda::ToHost {
         return *static_cast<const T*>(pinned.buffer(received++ % 2));
     }
 };
+
+// Around all that is enqueued in a training step: products that are new in it may be timed (cublaslt.h).
+void begin_training_step(Cuda& cuda);
+void end_training_step(Cuda& cuda);
 
 // What host code needs of any device: clearing, and copies in and out, for which the host waits.
 template <class T>

@@ -7,11 +7,16 @@ struct CudnnAttention::Library {};
 CudnnAttention::CudnnAttention(Cuda&, bool) {}
 CudnnAttention::~CudnnAttention() = default;
 
-bool CudnnAttention::supports(const AttentionShape&, std::string* why) {
-    if (why) *why = "this build of Anvil has no cuDNN (`make info` tells where it was looked for)";
+std::string CudnnAttention::refuses(const AttentionShape&) const { return kNoCudnn; }
+bool CudnnAttention::supports(const AttentionShape&, bool, std::string* why) {
+    if (why) *why = kNoCudnn;
     return false;
 }
-size_t CudnnAttention::workspace_bytes(const AttentionShape&) { return 0; }
+size_t CudnnAttention::workspace_bytes(const AttentionShape&, bool) { return 0; }
+size_t CudnnAttention::most_workspace_bytes(const AttentionShape&, bool) const { return 0; }
+std::string CudnnAttention::name() const { return "no cuDNN"; }
+bool CudnnAttention::deterministic() const { return true; }
+int64_t CudnnAttention::plans_made() const { return 0; }
 
 void CudnnAttention::forward(Cuda&, bf16*, float*, const bf16*, const AttentionShape&) { ensure(!"no cuDNN"); }
 void CudnnAttention::backward(Cuda&, bf16*, const bf16*, const bf16*, const float*, const bf16*,

@@ -3,11 +3,10 @@
 #include <cudnn.h>
 #include <algorithm>
 #include <array>
-#include <map>
-#include <tuple>
 #include <utility>
 #include "llmc/base/check.h"            // require, ensure, format
 #include "llmc/cuda/attention_graph.h"  // build_attention_forward
+#include "llmc/cuda/attention_plans.h"  // AttentionPlans
 #include "llmc/cuda/cuda_device.h"      // Cuda
 
 namespace {
@@ -402,43 +401,30 @@ private:
 }  // namespace
 
 struct CudnnAttention::Library {
-    using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool>;
-    // A plan, or why there is none: what was refused once is not tried again.
-    struct Entry {
-        Plan plan;
-        std::string why_not;
-    };
-
     Target target;
     cudaStream_t stream;
-    std::map<Key, Entry> entries;
+    AttentionPlans<Plan> plans;
 
     ~Library() {
-        entries.clear();
+        plans.clear();
         if (target.handle) cudnnDestroy(target.handle);
     }
 
-    const Entry& entry_for(const AttentionShape& s, bool is_backward) {
-        // The same plan for all windows that hide nothing; no plan for documents.
-        const int64_t window = !s.starts && mask_steps(s).size() > 1 ? s.window : -1;
-        const auto [found, is_new] =
-            entries.try_emplace({s.B, s.T, s.NH, s.NKV, s.HS, window, s.starts != nullptr, is_backward});
-        Entry& entry = found->second;
-        if (!is_new) return entry;
-        entry.why_not = why_not_cudnn(s, target.compute_capability, cudnnGetVersion(), target.deterministic);
-        if (!entry.why_not.empty()) return entry;
-        // A refusal of cuDNN's, of whatever kind, must not end a run that has kernels of its own.
-        try {
-            start();
-            entry.plan = Planner(target, s, is_backward).take();
-        } catch (const Error& error) {
-            entry.why_not = error.what();
-        }
-        return entry;
+    std::string refuses(const AttentionShape& s) const {
+        return why_not_cudnn(s, target.compute_capability, cudnnGetVersion(), target.deterministic);
+    }
+
+    const AttentionPlans<Plan>::Entry& entry_for(const AttentionShape& s, bool is_backward) {
+        return plans.entry_for(
+            s, is_backward, [&](const AttentionShape& shape) { return refuses(shape); },
+            [&](const AttentionShape& shape, bool backward) {
+                start();
+                return Planner(target, shape, backward).take();
+            });
     }
 
     const Plan& plan_for(const AttentionShape& s, bool is_backward) {
-        const Entry& entry = entry_for(s, is_backward);
+        const auto& entry = entry_for(s, is_backward);
         require(entry.why_not.empty(), "%s by cuDNN: %s", text_of(s, is_backward).c_str(), entry.why_not.c_str());
         return entry.plan;
     }
@@ -456,24 +442,30 @@ struct CudnnAttention::Library {
 };
 
 CudnnAttention::CudnnAttention(Cuda& cuda, bool deterministic)
-    : library_(new Library{.target = {cuda.compute_capability, deterministic}, .stream = cuda.stream, .entries = {}}) {}
+    : library_(new Library{.target = {cuda.compute_capability, deterministic}, .stream = cuda.stream, .plans = {}}) {}
 
 CudnnAttention::~CudnnAttention() = default;
 
-bool CudnnAttention::supports(const AttentionShape& shape, std::string* why) {
-    for (const bool is_backward : {false, true}) {
-        const std::string& why_not = library_->entry_for(shape, is_backward).why_not;
-        if (why_not.empty()) continue;
-        if (why) *why = why_not;
-        return false;
-    }
-    return true;
+std::string CudnnAttention::refuses(const AttentionShape& shape) const { return library_->refuses(shape); }
+
+bool CudnnAttention::supports(const AttentionShape& shape, bool is_backward, std::string* why) {
+    const std::string& why_not = library_->entry_for(shape, is_backward).why_not;
+    if (why && !why_not.empty()) *why = why_not;
+    return why_not.empty();
 }
 
-size_t CudnnAttention::workspace_bytes(const AttentionShape& shape) {
+size_t CudnnAttention::workspace_bytes(const AttentionShape& shape, bool learns) {
     return std::max(library_->plan_for(shape, false).workspace_bytes(),
-                    library_->plan_for(shape, true).workspace_bytes());
+                    learns ? library_->plan_for(shape, true).workspace_bytes() : 0);
 }
+
+size_t CudnnAttention::most_workspace_bytes(const AttentionShape& shape, bool learns) const {
+    return most_cudnn_workspace(shape, library_->target.compute_capability, deterministic(), learns);
+}
+
+std::string CudnnAttention::name() const { return version_text(); }
+bool CudnnAttention::deterministic() const { return library_->target.deterministic; }
+int64_t CudnnAttention::plans_made() const { return library_->plans.made(); }
 
 template <class T>
 static void add_qkv(Arguments& arguments, const std::array<Uid, 3>& uids, T* qkv, const AttentionShape& shape) {

@@ -3,13 +3,13 @@ Causal self-attention by cuDNN's fused kernels, bf16: the same numbers in the sa
 that either can run forward and either backward (equation and shapes: llmc/cpu/attention.h and AttentionShape).
 
   CudnnAttention attention(cuda);
-  if (attention.supports(shape, &why)) cuda.reserve_workspace(attention.workspace_bytes(shape));     builds the plans
+  if (attention.supports(shape, &why)) cuda.reserve_workspace(attention.workspace_bytes(shape));     makes the plans
   attention.forward(cuda, out, lse, qkv, shape);
   attention.backward(cuda, dqkv, dout, out, lse, qkv, shape);
 
 The kernels are asked for with graphs of small operations (docs.nvidia.com/deeplearning/cudnn, "Graph API": scaled dot
-product attention), attention_graph.h, in which the mask is ours. One plan for each shape and direction, built at its
-first use in about a second; later steps build none.
+product attention), attention_graph.h, in which the mask is ours. A plan for each shape and pass, made in about half a
+second when it is first asked for (attention_plans.h). For which shapes a run asks: plan_attention() in attention.cuh.
 
 lse is the natural logarithm of the softmax's denominator, fp32; scores and sums are fp32; the softmax's weights and the
 scores' gradients are rounded to bf16 before they are multiplied, and so are dK and dV of each query head before those
@@ -55,6 +55,17 @@ inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capabi
     return "";
 }
 
+// At least what the workspace of a shape will be, before there is a plan (test/cudnn_plans.cpp holds plans against it).
+inline size_t most_cudnn_workspace(const AttentionShape& s, int compute_capability, bool deterministic, bool learns) {
+    const size_t scores = size_t(s.B * s.NH * s.T), little = 64 << 10;
+    if (!learns) return little;
+    const size_t all_scores = is_blackwell(compute_capability) ? 0 : 2 * scores * size_t(s.T);
+    return 4 * scores + (deterministic ? all_scores : 2 * 4 * scores * size_t(s.HS)) + little;
+}
+
+// Why there is none in a build without.
+inline constexpr const char* kNoCudnn = "this build of Anvil has no cuDNN (`make info` tells where it was looked for)";
+
 class CudnnAttention {
 public:
     explicit CudnnAttention(Cuda& cuda, bool deterministic = true);
@@ -62,10 +73,21 @@ public:
     CudnnAttention(const CudnnAttention&) = delete;
     CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-    // Whether forward and backward work, with the reason if not. Asked again for the same shape, it only looks it up.
-    bool supports(const AttentionShape& shape, std::string* why = nullptr);
-    // What forward and backward take of the device's workspace.
-    size_t workspace_bytes(const AttentionShape& shape);
+    // Why there can be no plan, as far as that is known without asking the library.
+    std::string refuses(const AttentionShape& shape) const;
+    // Whether a pass, or both, work, with the reason if not. Makes their plans.
+    bool supports(const AttentionShape& shape, bool is_backward, std::string* why);
+    bool supports(const AttentionShape& shape, std::string* why = nullptr) {
+        return supports(shape, false, why) && supports(shape, true, why);
+    }
+    // What forward, and if something learns backward, take of the device's workspace. Makes their plans.
+    size_t workspace_bytes(const AttentionShape& shape, bool learns = true);
+    // The same from above, without a plan.
+    size_t most_workspace_bytes(const AttentionShape& shape, bool learns) const;
+
+    std::string name() const;  // "cuDNN 9.19.0"
+    bool deterministic() const;
+    int64_t plans_made() const;
 
     void forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape);
     // Overwrites dqkv, shaped as qkv.

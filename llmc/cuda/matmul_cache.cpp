@@ -1,11 +1,13 @@
 // See matmul_cache.h.
 #include "llmc/cuda/matmul_cache.h"
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <utility>
 #include "llmc/base/check.h"  // require, format
 #include "llmc/base/file.h"   // read_file, write_file_atomically
 #include "llmc/base/hash.h"   // xxh3, hex64
@@ -57,6 +59,11 @@ bool parse_matmul_cache_line(const std::string& line, std::string& machine, std:
 
 MatmulCache::MatmulCache(std::string path, std::string machine) : path_(std::move(path)), machine_(std::move(machine)) {
     read();
+    // Known before anything is timed.
+    const size_t slash = path_.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+    require(access(folder.c_str(), W_OK) == 0, "cannot write %s: %s: %s", path_.c_str(), folder.c_str(),
+            std::strerror(errno));
 }
 
 const MatmulAlgorithm* MatmulCache::find(const std::string& call) const {
@@ -65,9 +72,16 @@ const MatmulAlgorithm* MatmulCache::find(const std::string& call) const {
 }
 
 void MatmulCache::add(const std::string& call, const MatmulAlgorithm& algorithm) {
-    if (!path_.empty()) read();
     entries_[{machine_, call}] = algorithm;
-    if (path_.empty()) return;
+    added_[{machine_, call}] = algorithm;
+    num_added_++;
+}
+
+void MatmulCache::save() {
+    const Entries added = std::exchange(added_, {});
+    if (path_.empty() || added.empty()) return;
+    read();
+    for (const auto& [key, value] : added) entries_[key] = value;
     std::string text = std::string(kTitle) + "\n";
     for (const auto& [key, value] : entries_) text += matmul_cache_line(key.first, key.second, value) + "\n";
     // A name of this process: ranks may write at the same time.
@@ -75,6 +89,11 @@ void MatmulCache::add(const std::string& call, const MatmulAlgorithm& algorithm)
     write_file_atomically(own, text);
     require(std::rename(own.c_str(), path_.c_str()) == 0, "cannot rename %s to %s: %s", own.c_str(), path_.c_str(),
             std::strerror(errno));
+}
+
+size_t MatmulCache::size() const {
+    return size_t(std::count_if(entries_.begin(), entries_.end(),
+                                [&](const auto& entry) { return entry.first.first == machine_; }));
 }
 
 // Adds the file's lines to what is known.

@@ -7,8 +7,8 @@ same bits. A line each, fields between ` | `:
 The first field says what the algorithm holds for: the library promises nothing for another version. The checksum is the
 XXH3 of what stands before its separator: a damaged algorithm must never reach the library. Of two lines for one product
 the later counts. Lines of other machines are kept and not used; damaged ones are dropped at the next write; warnings()
-tells of both. The file is replaced whole and read again just before, so that programs that share it only ever lose
-what the other is adding at that moment, and time it again next time.
+tells of both. save() reads the file again and replaces it whole, once for all that was added, so that programs that
+share it only ever lose what the other is saving at that moment, and time it again next time.
 */
 #pragma once
 #include <array>
@@ -28,23 +28,32 @@ struct MatmulAlgorithm {
 class MatmulCache {
 public:
     MatmulCache() = default;  // an empty one without a file
-    // Reads PATH; a file that is not there yet is an empty one. `machine`: "NVIDIA H200, driver 13000, cuBLASLt 131000"
+    // Reads PATH; a file that is not there yet is an empty one, in a folder that can be written, or an Error.
+    // `machine`: "NVIDIA H200, driver 13000, cuBLASLt 131000"
     MatmulCache(std::string path, std::string machine);
 
     // `call` is text_of() a MatmulCall (matmul_call.h).
     const MatmulAlgorithm* find(const std::string& call) const;
-    // Writes the file as well, if there is one; an Error if it cannot be written.
     void add(const std::string& call, const MatmulAlgorithm& algorithm);
+    // Writes what was added since to the file, if there is one, beside what others have written there meanwhile; an
+    // Error if it cannot be written.
+    void save();
+
+    size_t size() const;                              // of this machine
+    int64_t num_added() const { return num_added_; }  // since the start
 
     const std::string& path() const { return path_; }
     // Of the last reading: what was passed over, a line each.
     const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
+    using Entries = std::map<std::pair<std::string, std::string>, MatmulAlgorithm>;  // by machine and call
+
     void read();
 
     std::string path_, machine_;
-    std::map<std::pair<std::string, std::string>, MatmulAlgorithm> entries_;  // by machine and call
+    Entries entries_, added_;  // added_: not saved yet
+    int64_t num_added_ = 0;
     std::vector<std::string> warnings_;
 };
 

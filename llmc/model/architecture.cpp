@@ -105,7 +105,9 @@ std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, in
     std::vector<int64_t> windows;
     for (int64_t layer = 0; layer < num_layers; layer++) {
         const bool all = a.windows[size_t(layer) % a.windows.size()] == 'L' || layer + 1 == num_layers;
-        const auto now = int64_t(std::ceil(part * double(all ? seq_len : std::min(window, seq_len))));
+        const int64_t whole = all ? seq_len : std::min(window, seq_len);
+        auto now = int64_t(std::ceil(part * double(whole)));
+        if (part < 1 && whole > kMultiple) now = std::min(whole, (now + kMultiple - 1) / kMultiple * kMultiple);
         windows.push_back(now >= seq_len ? -1 : now);
     }
     return windows;

@@ -60,7 +60,8 @@ inline constexpr int64_t kGateChannels = 12, kSmearChannels = 24;  // the first 
 inline constexpr float kGateScale = 3;                             // value embeddings count up to so many times
 
 // How far each layer sees, as AttentionShape::window; -1: all. A quarter of the sequence is rounded up to a multiple of
-// 128 tokens, as in nanochat. A `part` below 1 of every window, of long layers too: what a run may begin with.
+// 128 tokens, as in nanochat. A `part` below 1 of every window, of long layers too: what a run may begin with, of
+// windows above 128 tokens in multiples of that.
 std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, int64_t seq_len, double part = 1);
 
 std::vector<std::string> architecture_names();

@@ -36,29 +36,19 @@ public:
 
     KvCache(Device& device, const GptShape& shape, const std::vector<int64_t>& windows, int64_t rows, int64_t context,
             int64_t most)
-        : lengths(size_t(rows)),
+        : layers(layers_of(shape, windows, rows, context)),
+          lengths(size_t(rows)),
           device_(device),
           channels_(shape.channels),
           most_(most),
           document_starts_(size_t(rows)),
-          to_device_(device, std::max(3 * rows, context)) {
+          to_device_(device, sent_tokens(rows, context)) {
         const Architecture& arch = shape.architecture;
         require(arch.rotary_positions || most <= shape.max_seq_len,
                 "a text of %ld tokens: the model has learned %ld positions", most, shape.max_seq_len);
-        for (const int64_t window : windows)
-            layers.push_back({{.B = rows,
-                               .NH = shape.num_heads,
-                               .NKV = shape.kv_heads(),
-                               .HS = shape.head_size(),
-                               .window = window < 0 ? context - 1 : std::min(window, context - 1),
-                               .scale = float(arch.score_scale)},
-                              nullptr,
-                              nullptr});
         const int64_t table = arch.rotary_positions ? most * shape.head_size() : 0;
         const int64_t pair = arch.smear ? rows * 2 * shape.channels : 0;
-        size_t bytes = aligned(size_t(table) * sizeof(float)) + 2 * aligned(size_t(pair) * sizeof(T));
-        for (const Layer& layer : layers) bytes += 2 * aligned(size_t(rows * layer.shape.row_size()) * sizeof(T));
-        arena_ = Arena(device, "keys and values", bytes);
+        arena_ = Arena(device, "keys and values", arena_bytes(shape, layers, rows, most));
         for (Layer& layer : layers) {
             layer.keys = arena_.take<T>(rows * layer.shape.row_size());
             layer.values = arena_.take<T>(rows * layer.shape.row_size());
@@ -68,6 +58,13 @@ public:
         rotary_table = arena_.take<float>(table);
         const std::vector<float> turns = ::rotary_table(most, shape.head_size(), arch.rotary);
         copy_to_device(device, rotary_table, turns.data(), table);
+    }
+
+    // What such a cache takes of the device's memory.
+    static size_t bytes(const GptShape& shape, const std::vector<int64_t>& windows, int64_t rows, int64_t context,
+                        int64_t most) {
+        return arena_bytes(shape, layers_of(shape, windows, rows, context), rows, most) +
+               size_t(sent_tokens(rows, context)) * sizeof(int32_t);
     }
 
     int64_t rows() const { return int64_t(lengths.size()); }
@@ -128,6 +125,30 @@ private:
     std::vector<int32_t> document_starts_, sent_;
     typename Device::template ToDevice<int32_t> to_device_;
     Arena arena_;
+
+    static int64_t sent_tokens(int64_t rows, int64_t context) { return std::max(3 * rows, context); }
+    static std::vector<Layer> layers_of(const GptShape& shape, const std::vector<int64_t>& windows, int64_t rows,
+                                        int64_t context) {
+        std::vector<Layer> layers;
+        for (const int64_t window : windows)
+            layers.push_back({{.B = rows,
+                               .NH = shape.num_heads,
+                               .NKV = shape.kv_heads(),
+                               .HS = shape.head_size(),
+                               .window = window < 0 ? context - 1 : std::min(window, context - 1),
+                               .scale = float(shape.architecture.score_scale)},
+                              nullptr,
+                              nullptr});
+        return layers;
+    }
+    static size_t arena_bytes(const GptShape& shape, const std::vector<Layer>& layers, int64_t rows, int64_t most) {
+        const Architecture& arch = shape.architecture;
+        const int64_t table = arch.rotary_positions ? most * shape.head_size() : 0;
+        const int64_t pair = arch.smear ? rows * 2 * shape.channels : 0;
+        size_t bytes = aligned(size_t(table) * sizeof(float)) + 2 * aligned(size_t(pair) * sizeof(T));
+        for (const Layer& layer : layers) bytes += 2 * aligned(size_t(rows * layer.shape.row_size()) * sizeof(T));
+        return bytes;
+    }
 
     void append(size_t row, int32_t token, int32_t document_token) {
         if (token == document_token) document_starts_[row] = lengths[row];

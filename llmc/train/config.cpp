@@ -48,7 +48,9 @@ std::vector<Field> TrainConfig::fields() {
         {"length",
          "window-warmup-steps",
          &window_warmup_steps,
-         "in which what attention sees grows linearly to the model's windows; validation and samples see them whole",
+         "in which what attention sees grows linearly to the model's windows, those above 128 tokens in multiples of "
+         "128; "
+         "validation and samples see them whole",
          {},
          0},
         {"length",
@@ -237,10 +239,16 @@ std::vector<Field> TrainConfig::fields() {
         {"machine",
          "attention",
          &attention,
-         "whose kernels run on a GPU in bf16; auto: cuDNN's where it has any",
+         "whose kernels run on a GPU in bf16; auto: cuDNN's for the steps' batches, where it has any; cudnn: an error "
+         "if "
+         "it has none",
          {"auto", "own", "cudnn"}},
+        {"machine", "deterministic", &deterministic,
+         "the same bits each time from cuDNN's attention, too; false: its fastest backward (all else is "
+         "deterministic)"},
         {"machine", "tune-matmul", &tune_matmul,
-         "a file of matrix products timed on this GPU, made and added to as needed (empty: cuBLASLt's own choice)"},
+         "a file of matrix products timed on this GPU, made and added to in the first step (empty: cuBLASLt's own "
+         "choice)"},
         {"machine", "dry-run", &dry_run, "print the memory plan and end"},
         {"machine", "doctor", &doctor,
          "check machine, libraries, launch, network, disk and data for this run, say what to do, and end"},

@@ -71,7 +71,7 @@ struct TrainConfig {
 
     std::string out_dir = "run/default", resume, init_from, export_format = "none", device = "auto", dtype = "auto",
                 recompute = "none", attention = "auto", tune_matmul;
-    bool dry_run = false, doctor = false;
+    bool deterministic = true, dry_run = false, doctor = false;
     PlanConfig plan;
     int threads = 0;
 

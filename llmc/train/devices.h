@@ -4,9 +4,13 @@ Which devices this build has, and what a run must know of each.
 #pragma once
 #include <algorithm>
 #include <fstream>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 #include "llmc/base/bf16.h"         // bf16
 #include "llmc/base/check.h"        // format
+#include "llmc/base/log.h"          // PlanRecord
 #include "llmc/base/processor.h"    // level_in_use, text_of
 #include "llmc/cpu/ops.h"           // the device Cpu
 #include "llmc/train/config.h"      // TrainConfig
@@ -41,12 +45,23 @@ double peak_flops(const Cpu&) {
     return 0;  // not known: it depends on the processor's clock
 }
 template <class T>
-size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false) {
+size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bool = true) {
     return 0;  // it grows as needed
 }
 
 // An Error if the device has no products in eight bits.
 inline void check_fp8_device(const Cpu&, const char*) {}
+
+// Which kernels of several a run takes, and why not others; "": there is no choice.
+struct KernelFacts {
+    std::string attention, gemm;
+};
+// Told at the start what the steps will ask for; see plan_attention() of the GPU.
+template <class T>
+KernelFacts plan_kernels(Cpu&, const GptShape&, int64_t, int64_t, bool, bool) {
+    return {};
+}
+inline std::optional<PlanRecord> plans_made(Cpu&) { return {}; }
 
 #if ANVIL_HAS_CUDA
 inline std::string describe(const Cuda& cuda) {
@@ -66,16 +81,39 @@ template <class T>
 double peak_flops(const Cuda& cuda) {
     return std::is_same_v<T, bf16> ? peak_bf16_flops(cuda.name) : 0;  // of bf16 alone there is a table
 }
+// Of a step's batches: every window of the whole model once.
+inline std::vector<AttentionShape> attention_shapes(const GptShape& s, int64_t B, int64_t seq_len, bool documents) {
+    static constexpr int32_t kSome = 0;  // attention asks whether there are documents, not where
+    std::set<AttentionKey> keys;
+    std::vector<AttentionShape> shapes;
+    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
+        const AttentionShape shape = {.B = B,
+                                      .T = seq_len,
+                                      .NH = s.num_heads,
+                                      .NKV = s.kv_heads(),
+                                      .HS = s.head_size(),
+                                      .window = window,
+                                      .starts = documents ? &kSome : nullptr};
+        if (keys.insert(key_of(shape)).second) shapes.push_back(shape);
+    }
+    return shapes;
+}
 template <class T>
-size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false) {
+size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false,
+                       bool learns = true) {
     const int64_t widest = std::max({s.hidden_rows(), s.qkv_rows(), s.channels});
-    const int32_t some = 0;  // attention asks whether there are documents, not where
-    return training_workspace<T>(cuda, B * seq_len, s.channels, widest,
-                                 {.B = B,
-                                  .T = seq_len,
-                                  .NH = s.num_heads,
-                                  .NKV = s.kv_heads(),
-                                  .HS = s.head_size(),
-                                  .starts = documents ? &some : nullptr});
+    size_t most = 0;
+    for (const AttentionShape& shape : attention_shapes(s, B, seq_len, documents))
+        most = std::max(most, training_workspace<T>(cuda, B * seq_len, s.channels, widest, shape, learns));
+    return most;
+}
+template <class T>
+KernelFacts plan_kernels(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents, bool learns) {
+    return {plan_attention<T>(cuda, attention_shapes(s, B, seq_len, documents), learns), cuda.cublaslt().text()};
+}
+inline std::optional<PlanRecord> plans_made(Cuda& cuda) {
+    return PlanRecord{.attention = cuda.cudnn_attention().plans_made(),
+                      .gemm = cuda.cublaslt().plans_made(),
+                      .timed = cuda.cublaslt().timed()};
 }
 #endif

@@ -32,10 +32,10 @@ struct MemoryPlan {
 
 // What a run of T = float or bf16 takes on one rank. `passes` has a number of head_rows. The `optimizer_bytes` are that
 // rank's; `more_gradients` are bytes of gradient buffers beside the one; `workspace_bytes` is what the ops of the
-// device work with.
+// device work with, `sample_bytes` what a sample keeps (KvCache).
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t more_gradients, int64_t B, int64_t T_,
-                       Passes passes, size_t workspace_bytes) {
+                       Passes passes, size_t workspace_bytes, size_t sample_bytes = 0) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
     Activations<T> acts;
@@ -56,6 +56,7 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     plan.lines.push_back({"other", "ends of the model, scratch of both passes", activations - layers - logits});
     plan.lines.push_back({"logits", format("%ld of %ld rows at a time", long(acts.head_rows), long(B * T_)), logits});
     plan.lines.push_back({"workspace", "of the ops", workspace_bytes});
+    plan.lines.push_back({"sample", "keys and values of a text", sample_bytes});
     return plan;
 }
 

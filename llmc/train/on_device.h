@@ -93,7 +93,7 @@ void on_device(World& world, const Errand& errand, [[maybe_unused]] OnGpu&& on_g
 #if ANVIL_HAS_CUDA
     const std::string why = config.device == "cpu" ? "" : why_no_cuda();
     if (config.device != "cpu" && why.empty()) {
-        Cuda cuda(place.gpu, {config.tune_matmul, attention_kernels(config)});
+        Cuda cuda(place.gpu, {config.tune_matmul, attention_kernels(config), config.deterministic});
         if (config.dtype == "fp32") return on_gpu(cuda, float());
         return on_gpu(cuda, bf16());
     }

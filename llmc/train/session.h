@@ -51,9 +51,10 @@ public:
           setup_(setup),
           config_(setup.config()),
           data_(data),
+          passes_(setup.passes()),
           comm_(meet()),
           profiler_(device, world, config_),
-          model_(device, setup.list, setup.how.B, setup.seq_len, setup.passes(), *comm_),
+          model_(device, setup.list, setup.how.B, setup.seq_len, passes_, *comm_),
           optimizer_(device, model_.parameters, setup.plan, ranks_.rank, setup.recipe().rules),
           data_key_(data_key(config_, data.train_hash(), setup.seq_len, setup.document_token())),
           schedule_(setup.recipe().schedule(config_.steps)),
@@ -162,10 +163,8 @@ public:
     void show_sample() {
         if (!world_.is_first()) return;
         Rng rng(mix64(config_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
-        // On a GPU, kept keys and values would be memory that no plan knows of.
-        const Context context = Device::kAsynchronous ? Context::recomputed : Context::kept;
         const std::vector<int32_t> tokens =
-            sample(model_, data_.prompt, setup_.seq_len, config_.sample(), context, rng);
+            sample(model_, data_.prompt, setup_.seq_len, config_.sample(), Context::kept, rng);
         log_.sample(state_.step, config_.prompt, setup_.text.tokenizer->decode(tokens));
     }
 
@@ -188,7 +187,7 @@ public:
         finish_save();
         profiler_.finish();
         const char* signal = stop_reason();
-        log_.end(state_.step, signal ? signal : out_of_time() ? "time budget" : "finished");
+        log_.end(state_.step, signal ? signal : out_of_time() ? "time budget" : "finished", plans_made(device_));
     }
 
     // `total_s`: since the program was started.
@@ -214,6 +213,8 @@ private:
     const Setup<Device, T>& setup_;
     const TrainConfig& config_;
     RunData& data_;
+    Passes passes_;
+    KernelFacts kernels_;
     std::unique_ptr<Comm<Device>> comm_;
     StepProfiler<Device, T> profiler_;
     Gpt<Device, T> model_;
@@ -237,9 +238,12 @@ private:
     Saver<Device, T> saver_;  // last, because its thread reads the others
 
     std::unique_ptr<Comm<Device>> meet() {
+        share_errors(ranks_, [&] { kernels_ = setup_.plan_kernels(); });
         check_alike(ranks_, {{"the device", kind_of(device_)},
                              {"the library of exchange", exchange_version(device_)},
                              {"the type of weights", type_name<T>()},
+                             {"the kernels of attention", kernels_.attention},
+                             {"the rows of logits at a time", std::to_string(passes_.head_rows)},
                              {"the training data", hex64(data_.train_hash())},
                              {"the validation data", data_.val ? hex64(data_.val->data_hash()) : ""},
                              {"the files of --eval-tasks", hash_of_tasks()}});
@@ -278,6 +282,7 @@ private:
             log_ = RunLog::on_console({.steps = config_.steps});
             std::printf("model: %s, %.2fM parameters; device: %s\n", start_.path().c_str(),
                         double(model_.parameters.num_parameters) * 1e-6, describe(device_).c_str());
+            std::printf("%s", kernel_line().c_str());
             return;
         }
         on_first_rank(ranks_, [&] {
@@ -295,18 +300,28 @@ private:
         if (std::strcmp(recipe.name, "gpt2") != 0) std::printf("--recipe %s\n%s", recipe.name, recipe.table().c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
+        std::printf("%s", kernel_line().c_str());
+    }
+
+    std::string kernel_line() const {
+        if (kernels_.attention.empty()) return "";
+        return format("attention: %s; GEMM: %s; head: %ld of %ld rows of logits at a time\n",
+                      kernels_.attention.c_str(), kernels_.gemm.c_str(), long(passes_.head_rows),
+                      long(setup_.how.B * setup_.seq_len));
     }
 
     RunLog begun_log() const {
         TrainConfig config = config_;  // whose fields() are for reading and writing
         const std::string& tokenizer = setup_.text.json;
-        const RunFacts facts{
-            .config_json = to_json(config.fields()),
-            .device = describe(device_),
-            .ranks = ranks_.world_size,
-            .data_hash = hex64(data_.train->data_hash()),
-            .val_hash = data_.val ? hex64(data_.val->data_hash()) : "",
-            .tokenizer_hash = tokenizer.empty() ? "" : hex64(xxh3(tokenizer.data(), tokenizer.size()))};
+        const RunFacts facts{.config_json = to_json(config.fields()),
+                             .device = describe(device_),
+                             .ranks = ranks_.world_size,
+                             .data_hash = hex64(data_.train->data_hash()),
+                             .val_hash = data_.val ? hex64(data_.val->data_hash()) : "",
+                             .tokenizer_hash = tokenizer.empty() ? "" : hex64(xxh3(tokenizer.data(), tokenizer.size())),
+                             .attention = kernels_.attention,
+                             .gemm = kernels_.gemm,
+                             .head_rows = passes_.head_rows};
         RunLog::Options options{
             .steps = config.steps, .print_every = config.print_every, .tensorboard = config.tensorboard};
         if (config.time_budget_s > 0) options.time_budget_s = std::max(0.0, config.time_budget_s - state_.training_s);

@@ -15,8 +15,10 @@ of it takes memory of the device or writes a file; --dry-run ends here.
 #include "llmc/data/loader.h"        // DataLoader
 #include "llmc/data/tokenizer.h"     // Tokenizer, tokenizer_json_of
 #include "llmc/eval/task_file.h"     // TaskFile
+#include "llmc/model/kv_cache.h"     // KvCache
 #include "llmc/optim/optimizer.h"    // Optimizer
 #include "llmc/optim/sharding.h"     // plan_sharding
+#include "llmc/train/devices.h"      // workspace_bytes, plan_kernels
 #include "llmc/train/memory_plan.h"  // memory_plan, check_fits
 #include "llmc/train/resolve.h"      // resolve
 #include "llmc/train/start.h"        // Start, find_shape
@@ -70,8 +72,12 @@ public:
           device_(device),
           document_token_(start.config.document_token),
           fp8_(start.config.fp8()),
+          learns_(!start.config.eval_only),
           optimizer_bytes_(
-              Optimizer<Device, T>::memory_bytes(plan, world.ranks.rank, start.config.chosen_recipe().rules)) {
+              Optimizer<Device, T>::memory_bytes(plan, world.ranks.rank, start.config.chosen_recipe().rules)),
+          sample_bytes_(learns_ && text.tokenizer && start.config.sample_tokens > 0
+                            ? KvCache<Device, T>::bytes(shape, whole_windows(), 1, seq_len, seq_len)
+                            : 0) {
         list.place(plan.offsets, plan.buffer_size);
         size_t available = free_memory(device);  // of the rank that has least: all take the same batch
         for (const std::string& other : world.ranks.all_gather(std::to_string(available)))
@@ -106,7 +112,12 @@ public:
     }
 
     // Of the model's ops.
-    size_t workspace(int64_t B) const { return workspace_bytes<T>(device_, shape, B, seq_len, document_token_ >= 0); }
+    size_t workspace(int64_t B) const {
+        return workspace_bytes<T>(device_, shape, B, seq_len, document_token_ >= 0, learns_);
+    }
+    KernelFacts plan_kernels() const {
+        return ::plan_kernels<T>(device_, shape, how.B, seq_len, document_token_ >= 0, learns_);
+    }
     MemoryPlan memory(const StepConfig& step, Recompute recompute) const {
         return head_plan(step, recompute, kLeastHeadRows).memory;
     }
@@ -114,16 +125,21 @@ public:
 private:
     Device& device_;
     int document_token_;
-    bool fp8_;
-    size_t optimizer_bytes_, available_ = 0;  // 0: not known
+    bool fp8_, learns_;
+    size_t optimizer_bytes_, sample_bytes_;
+    size_t available_ = 0;  // 0: not known
 
+    std::vector<int64_t> whole_windows() const {
+        return layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len);
+    }
     HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
         const int64_t most = device_.head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(T));
         const size_t more = Stepper<Device, T>::more_gradient_bytes(list, step), ops = workspace(step.B);
-        return plan_head_rows(
-            most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
-                return memory_plan<T>(list, optimizer_bytes_, more, step.B, seq_len, {recompute, fp8_, head_rows}, ops);
-            });
+        return plan_head_rows(most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_,
+                              [&](int64_t head_rows) {
+                                  return memory_plan<T>(list, optimizer_bytes_, more, step.B, seq_len,
+                                                        {recompute, fp8_, head_rows}, ops, sample_bytes_);
+                              });
     }
 
     // What one rank throws, all throw.

@@ -114,6 +114,7 @@ public:
         for (const Vote vote : votes) nothing_yet.votes[int(vote)]++;
         copy_on_device(device, &scalars_->sums, votes_.send(&nothing_yet, 1), 1);
         complete_ = 0;
+        begin_training_step(device);
         model_.begin_step();
         for (int64_t micro = 0; micro < config_.accumulation; micro++) {
             const PhaseScope micro_batch(device, "micro_batch", micro);
@@ -147,6 +148,7 @@ public:
             gathered_[b] =
                 comm_.all_gather(model_.weights.data + buckets()[b].offset, size_t(buckets()[b].shard) * sizeof(T));
         }
+        end_training_step(device);
         results_.send(scalars_);
         under_way_++;
     }

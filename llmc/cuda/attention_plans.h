@@ -1,0 +1,54 @@
+/*
+Plans of an attention library by shape and pass: each is made when it is first asked for, and what was refused is not
+asked for again. Making one takes most of a second, so whoever asks for many shapes stalls: see plan_attention() in
+attention.cuh for who may ask.
+*/
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include "llmc/base/check.h"     // Error
+#include "llmc/base/op_types.h"  // AttentionShape
+
+// What a plan depends on. All windows that hide nothing are one; the scale is an argument of each call.
+using AttentionKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+inline AttentionKey key_of(const AttentionShape& s) {
+    const int64_t window = s.window >= 0 && s.window < s.T - 1 ? s.window : -1;
+    return {s.B, s.T, s.NH, s.NKV, s.HS, window, s.starts != nullptr};
+}
+
+template <class Plan>
+class AttentionPlans {
+public:
+    struct Entry {
+        Plan plan;
+        std::string why_not;  // "": there is one
+    };
+
+    // `refuse(shape)` says why there can be none, at no cost; `make(shape, is_backward)` makes one, or throws.
+    template <class Refuse, class Make>
+    const Entry& entry_for(const AttentionShape& shape, bool is_backward, Refuse&& refuse, Make&& make) {
+        const auto [found, is_new] = entries_.try_emplace({key_of(shape), is_backward});
+        Entry& entry = found->second;
+        if (!is_new) return entry;
+        entry.why_not = refuse(shape);
+        if (!entry.why_not.empty()) return entry;
+        made_++;
+        // A refusal of the library's, of whatever kind, must not end a run that has kernels of its own.
+        try {
+            entry.plan = make(shape, is_backward);
+        } catch (const Error& error) {
+            entry.why_not = error.what();
+        }
+        return entry;
+    }
+
+    int64_t made() const { return made_; }  // those that the library refused after trying, too
+    void clear() { entries_.clear(); }
+
+private:
+    std::map<std::pair<AttentionKey, bool>, Entry> entries_;
+    int64_t made_ = 0;
+};

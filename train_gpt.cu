@@ -17,6 +17,7 @@ llmc/train/cpu_program.h.
 #include "llmc/base/build_id.h"      // build_id
 #include "llmc/comm/bench_comm.h"    // bench_comm
 #include "llmc/comm/handshake.h"     // check_alike
+#include "llmc/comm/host.h"          // raise_file_limit
 #include "llmc/cpu/waiting.h"        // wait_briefly
 #include "llmc/train/config.h"       // TrainConfig
 #include "llmc/train/cpu_program.h"  // cpu_program, CpuProgram, Errand
@@ -134,6 +135,7 @@ bool names_ranks(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     wait_briefly(argv);
+    raise_file_limit();
     const double began_s = now_s();
     int rank = 0;
     try {

@@ -3,6 +3,7 @@ Ranks over TCP, as processes of this machine: what they exchange, and how each k
 */
 #include "llmc/comm/tcp_ranks.h"
 #include <signal.h>
+#include <sys/resource.h>
 #include <algorithm>
 #include "llmc/comm/handshake.h"  // check_alike, check_connected
 #include "test/processes.h"
@@ -89,6 +90,20 @@ TEST_CASE("ranks over TCP exchange records", "[tcp_ranks]") {
             ensure(int(ranks.host_ranks.size()) == world_size && ranks.local_size == world_size);
             ensure(ranks.local_rank == ranks.rank && ranks.device == ranks.rank && ranks.num_hosts == 1);
         }));
+}
+
+TEST_CASE("a rank that dies while others wait for its disk is noticed at once", "[tcp_ranks]") {
+    const double begin_s = now_s();
+    const std::vector<Finished> ended = ranks_do(2, [](Ranks& ranks) {
+        ranks.watchdog()->disk_timeout_s = 600;
+        share_errors(ranks, [&] {
+            if (ranks.rank == 1) kill(getpid(), SIGKILL);
+        });
+    });
+    CHECK(now_s() - begin_s < 60);
+    CHECK(ended[0].exit_code == kExitRank);
+    CHECK(ended[0].err ==
+          "error: rank 0: rank 1 is gone: its connection is closed (during the exchange of records)\n");
 }
 
 TEST_CASE("a barrier over TCP waits for the last", "[tcp_ranks]") {
@@ -381,4 +396,31 @@ TEST_CASE("hosts that this one has no way to are an error", "[tcp_ranks]") {
     });
     CHECK(ended[0].exit_code == kExitRank);
     CHECK((ended[1].exit_code == kExitRank || contains(ended[1].err, "no way leads there from this host")));
+}
+
+TEST_CASE("too few open files for the ranks are named, and nobody waits for the timeout", "[tcp_ranks]") {
+    const int port = free_port();
+    const double begin_s = now_s();
+    const std::vector<Finished> ended = in_processes(5, [&](int rank) {
+        if (rank == 0) {
+            // As many as are open, the listener (of IPv4 and of IPv6), and two connections at most.
+            rlimit files = {};
+            const int next = dup(0);
+            ensure(getrlimit(RLIMIT_NOFILE, &files) == 0 && next > 0);
+            close(next);
+            files.rlim_cur = files.rlim_max = rlim_t(next) + 4;
+            ensure(setrlimit(RLIMIT_NOFILE, &files) == 0);
+        }
+        try {
+            join(at(rank, 5, port), rank == 0 ? 600 : 3);
+        } catch (const Error& error) {
+            std::fprintf(stderr, "%s\n", error.what());
+            _exit(error.exit_code);
+        }
+    });
+    CHECK(ended[0].exit_code == kExitUsage);
+    CHECK(contains(ended[0].err, "connections and needs 4, one for each other rank: a process here may open "));
+    CHECK(contains(ended[0].err, "Start it where the hard limit is higher (ulimit -Hn;"));
+    for (int rank = 1; rank < 5; rank++) CHECK(ended[size_t(rank)].exit_code == kExitRank);
+    CHECK(now_s() - begin_s < 300);
 }

@@ -3,6 +3,7 @@ The watchdog: what it prints, when, and that it ends the process whatever the ot
 */
 #include "llmc/comm/watchdog.h"
 #include <signal.h>
+#include "llmc/comm/ranks.h"  // share_errors
 #include "test/processes.h"
 #include "test/test_clock.h"  // now_s, sleep_s
 
@@ -47,6 +48,48 @@ TEST_CASE("what is over in time is let alone, however often and deep", "[watchdo
     })[0];
     CHECK(ended.err == "");
     CHECK(ended.exit_code == 0);
+}
+
+TEST_CASE("who waits for a disk has patience, and no longer than for that", "[watchdog]") {
+    const auto ended_with = [](double disk_s) {
+        return in_processes(1, [=](int) {
+            Watchdog watchdog(0, 0.3);
+            watchdog.disk_timeout_s = disk_s;
+            {
+                const Watchdog::Patience patience(&watchdog);
+                const Watchdog::Patience none(nullptr);
+                const Watch watch(&watchdog, "exchange of records");
+                sleep_s(1.5);
+            }
+            std::fprintf(stderr, "the disk was there\n");
+            const Watch watch(&watchdog, "barrier");
+            sleep_s(30);
+        })[0];
+    };
+    CHECK(ended_with(60).err == "the disk was there\nerror: rank 0: the barrier was not over after 0.3 s\n");
+    CHECK(ended_with(0.6).err ==
+          "error: rank 0: the exchange of records was not over after 0.6 s (--io-timeout)\n");
+    CHECK(ended_with(0.1).err == "error: rank 0: the exchange of records was not over after 0.3 s\n");
+}
+
+TEST_CASE("what ranks do between exchanges may take as long as a disk", "[watchdog]") {
+    struct SlowNeighbor : OneRank {  // whose record comes after a second
+        Watchdog dog{0, 0.3};
+        Watchdog* watchdog() override { return &dog; }
+        std::vector<std::string> all_gather(const std::string& record) override {
+            const Watch watch(&dog, "exchange of records");
+            sleep_s(1);
+            return {record};
+        }
+    };
+    const Finished ended = in_processes(1, [](int) {
+        SlowNeighbor ranks;
+        share_errors(ranks, [] {});
+        on_first_rank(ranks, [] {});
+        std::fprintf(stderr, "files\n");
+        ranks.barrier();
+    })[0];
+    CHECK(ended.err == "files\nerror: rank 0: the exchange of records was not over after 0.3 s\n");
 }
 
 TEST_CASE("of two watches the one that is late is named", "[watchdog]") {

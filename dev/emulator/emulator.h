@@ -15,6 +15,7 @@ memory hierarchy, more than one block at a time (a block that waits for another 
 Kernels see none of this: they include <cuda_runtime.h>, which is the one in include/.
 */
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -80,6 +81,9 @@ Options& options();
 
 // A stream that does nothing any more: what hangs on a GPU. Its work is done once it is no longer stalled.
 void stall(Stream* stream, bool stalled);
+
+// cudaEventQuery does not return: CUDA's calls may wait for what another thread does in it.
+extern std::atomic<bool> queries_hang;
 
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 

@@ -2,10 +2,16 @@
 // and "Fault Tolerance".
 #include "dev/emulator/nccl_double.h"
 #include <nccl.h>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
 #include <vector>
 #include "dev/emulator/emulator.h"
 #include "llmc/base/bf16.h"   // bf16
@@ -20,28 +26,64 @@ using emulator::nccl;
 
 struct ncclComm {
     int rank, size;
-    int busy;  // questions until it is not
     ncclResult_t state = ncclSuccess;
     bool finalized = false;
     int64_t collectives = 0;
     cudaEvent_t event = nullptr;
     cudaStream_t stream = nullptr;
+    std::atomic<int> threads = 0;                // inside
+    std::map<const char*, size_t> registered{};  // buffers and their bytes
+    std::set<std::string> connected{};           // kinds of collectives that were called
+    std::vector<void*> taken{};                  // memory
 };
 
+static std::mutex misuse_mutex;  // the thread that watches can misuse something as well
 static ncclResult_t misuse(const std::string& text) {
+    const std::lock_guard lock(misuse_mutex);
     if (nccl.misuse.empty()) nccl.misuse = text;
     nccl.last_error = text;
     return ncclInvalidUsage;
 }
-static ncclResult_t begin(ncclComm_t comm, const char* call) {
-    if (!comm) return misuse(format("%s without a communicator", call));
-    if (comm->busy > 0) return misuse(format("%s while the communicator is busy", call));
-    if (comm->finalized && std::strcmp(call, "ncclCommDestroy") != 0) return misuse(format("%s after finalize", call));
-    comm->busy = nccl.questions;
-    return ncclInProgress;
+
+static bool is_faulty(int rank) { return nccl.faulty_rank < 0 || nccl.faulty_rank == rank; }
+// Which rank of the group this thread is: for calls that have no communicator.
+static thread_local int this_rank = 0;
+
+static ncclResult_t take(ncclComm_t comm, size_t bytes) {
+    if (bytes == 0) return ncclSuccess;
+    void* data = nullptr;
+    if (cudaMalloc(&data, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+    comm->taken.push_back(data);
+    return ncclSuccess;
 }
 
-ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
+// One thread's stay in a communicator.
+class Inside {
+public:
+    Inside(ncclComm_t comm, const char* call) : comm_(comm) {
+        if (comm->threads++ > 0) misuse(format("%s while another thread is in the communicator", call));
+    }
+    ~Inside() { comm_->threads--; }
+    Inside(const Inside&) = delete;
+
+private:
+    ncclComm_t comm_;
+};
+
+// Of every call but those that ask and abort.
+static ncclResult_t begin(ncclComm_t comm, const char* call) {
+    if (!comm) return misuse(format("%s without a communicator", call));
+    if (comm->finalized && std::strcmp(call, "ncclCommDestroy") != 0) return misuse(format("%s after finalize", call));
+    if (comm->state == ncclSuccess) return ncclSuccess;
+    const std::string kept = nccl.last_error;
+    misuse(format("%s after the communicator has failed", call));
+    nccl.last_error = kept;
+    return ncclInvalidArgument;  // "Attempt to use communicator before the previous operation returned ncclSuccess"
+}
+
+ncclResult_t ncclGetVersion(int* version) {
+    return *version = nccl.version ? nccl.version : NCCL_VERSION_CODE, ncclSuccess;
+}
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     std::memset(id->internal, 0x5A, sizeof id->internal);
     return ncclSuccess;
@@ -63,39 +105,48 @@ const char* ncclGetErrorString(ncclResult_t status) {
 const char* ncclGetLastError(ncclComm_t) { return nccl.last_error.c_str(); }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-    if (config->blocking != 0) return misuse("a communicator that blocks");
+    *comm = nullptr;
+    if (config->blocking != 1) return misuse("a communicator that makes a thread for every collective");
     for (const char byte : id.internal)
         if (byte != 0x5A) return misuse("an id that is not rank 0's");
     if (size > 1 && (!nccl.group || nccl.group->world_size != size)) return misuse("ranks that are no LocalGroup");
     if (rank < 0 || rank >= size) return misuse("a rank that is not in the world");
-    *comm = new ncclComm{rank, size, nccl.questions};
+    while (nccl.init_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    this_rank = rank;
+    if (is_faulty(rank) && nccl.init_status != ncclSuccess) return ncclResult_t(nccl.init_status);
+    *comm = new ncclComm{rank, size};
     nccl.communicators++;
-    (*comm)->state = ncclResult_t(nccl.init_status);
     cudaEventCreate(&(*comm)->event);
-    return ncclInProgress;
+    return take(*comm, nccl.init_bytes);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
-    if (comm->busy > 0 && !nccl.init_hangs) comm->busy--;
-    *state = comm->busy > 0 ? ncclInProgress : nccl.fails_later ? ncclRemoteError : comm->state;
+    const Inside inside(comm, "ncclCommGetAsyncError");
+    if (nccl.fails_later && is_faulty(comm->rank)) comm->state = ncclRemoteError;
+    *state = comm->state;
     return ncclSuccess;
 }
 static void free_comm(ncclComm_t comm) {
     cudaEventDestroy(comm->event);
+    for (void* data : comm->taken) cudaFree(data);
+    nccl.registrations -= int(comm->registered.size());
     nccl.communicators--;
     delete comm;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    const Inside inside(comm, "ncclCommFinalize");
     const ncclResult_t status = begin(comm, "ncclCommFinalize");
+    if (!comm->registered.empty()) return misuse("ncclCommFinalize with registered buffers");
     comm->finalized = true;
     return status;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     const ncclResult_t status = begin(comm, "ncclCommDestroy");
     if (!comm->finalized) return misuse("ncclCommDestroy before finalize");
-    if (status == ncclInProgress) free_comm(comm);
-    return status == ncclInProgress ? ncclSuccess : status;
+    if (status == ncclSuccess) free_comm(comm);
+    return status;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    if (comm->threads > 0) misuse("ncclCommAbort while another thread is in the communicator");
     if (comm->stream) emulator::stall(comm->stream, false);
     nccl.aborted++;
     free_comm(comm);
@@ -105,7 +156,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 // ---- memory
 // ----------------------------------------------------------------------------------------------------------
 ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
-    if (nccl.refuses_memory || cudaMalloc(data, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+    if (nccl.refuses_memory && is_faulty(this_rank)) return ncclUnhandledCudaError;
+    if (cudaMalloc(data, bytes) != cudaSuccess) return ncclUnhandledCudaError;
     nccl.buffers++;
     return ncclSuccess;
 }
@@ -114,16 +166,21 @@ ncclResult_t ncclMemFree(void* data) {
     nccl.buffers--;
     return ncclSuccess;
 }
-ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t, void** handle) {
-    if (nccl.refuses_registration) return ncclInvalidUsage;
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes, void** handle) {
+    const Inside inside(comm, "ncclCommRegister");
+    if (const ncclResult_t status = begin(comm, "ncclCommRegister"); status != ncclSuccess) return status;
+    if (nccl.refuses_registration && is_faulty(comm->rank)) return ncclInvalidUsage;
     nccl.registrations++;
+    comm->registered[static_cast<char*>(data)] = bytes;
     *handle = data;
-    return begin(comm, "ncclCommRegister");
+    return ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
-    if (!handle) return misuse("ncclCommDeregister of nothing");
+    const Inside inside(comm, "ncclCommDeregister");
+    if (const ncclResult_t status = begin(comm, "ncclCommDeregister"); status != ncclSuccess) return status;
+    if (!comm->registered.erase(static_cast<char*>(handle))) return misuse("ncclCommDeregister of something else");
     nccl.registrations--;
-    return begin(comm, "ncclCommDeregister");
+    return ncclSuccess;
 }
 
 // ---- collectives
@@ -136,7 +193,8 @@ struct Call {
     ncclDataType_t type;
     int root;
     const void* send;
-    cudaEvent_t event;
+    cudaEvent_t event = nullptr;
+    bool registered = false;
 };
 
 size_t size_of(ncclDataType_t type) {
@@ -176,32 +234,43 @@ void sum(void* to, const std::vector<Call>& all, size_t begin, size_t count, ncc
 // `compute` fills `bytes` of outcome from what all ranks brought, once that is there; they go to `receive` once all
 // ranks have theirs.
 template <class Compute>
-ncclResult_t collective(const Call& call, void* receive, size_t bytes, bool in_place, ncclComm_t comm,
-                        cudaStream_t stream, Compute compute) {
-    if (const ncclResult_t status = begin(comm, call.name); status != ncclInProgress) return status;
+ncclResult_t collective(Call call, void* receive, size_t bytes, bool in_place, ncclComm_t comm, cudaStream_t stream,
+                        Compute compute) {
+    const Inside inside(comm, call.name);
+    if (const ncclResult_t status = begin(comm, call.name); status != ncclSuccess) return status;
     if (!in_place) return misuse(format("%s that is not in place", call.name));
+    if (nccl.slow_call_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(nccl.slow_call_ms));
     comm->stream = stream;
+    if (comm->connected.insert(call.name).second)
+        if (const ncclResult_t status = take(comm, nccl.connect_bytes); status != ncclSuccess) return status;
+    for (const auto& [data, size] : comm->registered) {
+        const char* const sent = static_cast<const char*>(call.send);
+        call.registered |= sent >= data && sent < data + size;
+    }
     nccl.collectives++;
     const int64_t number = comm->collectives++;
-    if (number == nccl.fails_at) {
+    if (number == nccl.fails_at && is_faulty(comm->rank)) {
         nccl.last_error = "a peer has closed its connection";
         comm->state = ncclRemoteError;
-        return ncclInProgress;
+        return ncclSuccess;  // the call itself has only enqueued
     }
-    if (number == nccl.hangs_at) emulator::stall(stream, true);
+    if (number == nccl.hangs_at && is_faulty(comm->rank)) emulator::stall(stream, true);
     const std::vector<Call> all = meet(comm, call);
-    for (const Call& other : all)
+    for (const Call& other : all) {
         if (std::strcmp(other.name, call.name) != 0 || other.count != call.count || other.type != call.type ||
             other.root != call.root)
             return misuse(format("%s of %zu, while another rank calls %s of %zu", call.name, call.count, other.name,
                                  other.count));
+        if (other.registered != call.registered)
+            return misuse(format("%s of a buffer that is registered on some ranks only", call.name));
+    }
     const auto outcome = std::make_shared<std::vector<char>>(bytes);
     emulator::submit(stream, [=] { compute(outcome->data(), all); });
     meet(comm, call);
     emulator::submit(stream, [=] {
         if (bytes > 0) std::memcpy(receive, outcome->data(), bytes);
     });
-    return ncclInProgress;
+    return ncclSuccess;
 }
 
 const void* at(const void* data, size_t offset) { return static_cast<const char*>(data) + offset; }
@@ -211,28 +280,28 @@ const void* at(const void* data, size_t offset) { return static_cast<const char*
 ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
     const size_t bytes = count * size_of(type);
-    return collective({"ncclBroadcast", count, type, root, send, nullptr}, receive, bytes, send == receive, comm,
+    return collective({"ncclBroadcast", count, type, root, send}, receive, bytes, send == receive, comm,
                       stream, [=](void* to, const std::vector<Call>& all) {
                           if (bytes > 0) std::memcpy(to, all[size_t(root)].send, bytes);
                       });
 }
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream) {
-    return collective({"ncclAllReduce", count, type, -1, send, nullptr}, receive, count * size_of(type),
+    return collective({"ncclAllReduce", count, type, -1, send}, receive, count * size_of(type),
                       send == receive, comm, stream,
                       [=](void* to, const std::vector<Call>& all) { sum(to, all, 0, count, type); });
 }
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t comm, cudaStream_t stream) {
     const size_t first = size_t(comm->rank) * count;
-    return collective({"ncclReduceScatter", count, type, -1, send, nullptr}, receive, count * size_of(type),
+    return collective({"ncclReduceScatter", count, type, -1, send}, receive, count * size_of(type),
                       receive == at(send, first * size_of(type)), comm, stream,
                       [=](void* to, const std::vector<Call>& all) { sum(to, all, first, count, type); });
 }
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
     const size_t bytes = count * size_of(type);
-    return collective({"ncclAllGather", count, type, -1, send, nullptr}, receive, bytes * size_t(comm->size),
+    return collective({"ncclAllGather", count, type, -1, send}, receive, bytes * size_t(comm->size),
                       send == at(receive, size_t(comm->rank) * bytes), comm, stream,
                       [=](void* to, const std::vector<Call>& all) {
                           for (size_t r = 0; r < all.size() && bytes > 0; r++)

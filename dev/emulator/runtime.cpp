@@ -19,6 +19,7 @@ each call is one turn.
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include "dev/emulator/emulator.h"
 #include "llmc/base/check.h"          // Error
@@ -30,6 +31,7 @@ each call is one turn.
 namespace emulator {
 
 void submit(cudaStream_t stream, std::function<void()> work);
+std::atomic<bool> queries_hang = false;
 
 // One record of an event. Who waits for it keeps it, whatever becomes of the event and of its stream.
 struct Moment {
@@ -277,6 +279,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 // Each question lets the stream do one thing more, or a loop of questions would have no end.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    while (emulator::queries_hang) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const Turn own;
     if (event->last->reached) return cudaSuccess;
     bool first = true;

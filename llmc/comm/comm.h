@@ -60,6 +60,11 @@ public:
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* data, size_t bytes) = 0;
 
+    // Does each collective once, so that what backends connect, load and take for it is there. Collective.
+    virtual void warm_up() {}
+    // Of the device's memory, by the backend itself: known after warm_up(), on this rank.
+    virtual size_t taken_bytes() const { return 0; }
+
     virtual CommTimes take_times() = 0;
     virtual void set_step(int64_t) {}  // for messages about what hangs
 };

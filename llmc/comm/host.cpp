@@ -1,8 +1,10 @@
 // See host.h.
 #include "llmc/comm/host.h"
+#include <sys/resource.h>
 #include <unistd.h>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 #include "llmc/base/hash.h"  // xxh3, hex64
 
 std::string host_identity() {
@@ -17,4 +19,11 @@ std::string host_identity() {
         text += "\n" + std::filesystem::read_symlink(std::string("/proc/self/ns/") + space, hidden).string();
     }
     return hex64(xxh3(text.data(), text.size()));
+}
+
+size_t raise_file_limit() {
+    rlimit files = {};
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return 0;
+    const rlim_t before = std::exchange(files.rlim_cur, files.rlim_max);
+    return setrlimit(RLIMIT_NOFILE, &files) == 0 ? files.rlim_cur : before;
 }

@@ -49,8 +49,8 @@ public:
     Ticket all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n); }
 
     void* allocate(size_t bytes) override { return cuda_.allocate(bytes); }
-    void release(void* data, size_t bytes) override {
-        cuda_check(cudaStreamSynchronize(stream_), "waiting for collectives");  // others may still read
+    void release(void* data, size_t bytes) noexcept override {
+        cudaStreamSynchronize(stream_);  // others may still read
         cuda_.release(data, bytes);
     }
 

@@ -3,7 +3,7 @@
 
 std::string nccl_version() { return ""; }
 
-std::unique_ptr<Comm<Cuda>> make_nccl_comm(Ranks&, Cuda&, Order, double) {
+std::unique_ptr<Comm<Cuda>> make_nccl_comm(Ranks&, Cuda&, Order) {
     throw Error(kExitUsage,
                 "this build of Anvil has no NCCL, which several GPUs need: install libnccl-dev, or `pip install "
                 "nvidia-nccl-cu13`, or set NCCL_HOME, then build again (`make info` tells what was found)");

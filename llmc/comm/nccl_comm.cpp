@@ -1,26 +1,26 @@
 // See nccl_comm.h.
 #include "llmc/comm/nccl_comm.h"
 #include <nccl.h>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
+#include "llmc/base/memory.h"     // Arena
 #include "llmc/comm/cuda_comm.h"  // CudaComm
 #include "llmc/comm/watchdog.h"   // Watchdog
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0), "Anvil needs NCCL 2.19 or newer");
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-bool is_error(ncclResult_t status) { return status != ncclSuccess && status != ncclInProgress; }
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -48,122 +48,135 @@ std::string text_of(ncclResult_t status, const char* call, ncclComm_t comm) {
                   what_to_do(status, detail).c_str());
 }
 
-// Owns a communicator, and asks until its calls are done.
+std::string version_text(int code) { return format("%d.%d.%d", code / 10000, code % 10000 / 100, code % 100); }
+
+// A newer library reads what an older header says, not the other way round.
+void check_version() {
+    int code = 0;
+    ncclGetVersion(&code);
+    require(code >= NCCL_VERSION_CODE,
+            "NCCL %s is loaded, and this program was built for %s: install that or a newer one (`pip install "
+            "'nvidia-nccl-cu13>=%s'`, or libnccl2), put it first in LD_LIBRARY_PATH, or build again",
+            version_text(code).c_str(), version_text(NCCL_VERSION_CODE).c_str(),
+            version_text(NCCL_VERSION_CODE).c_str());
+}
+
+// Owns a communicator. NCCL lets one thread at a time into it, so every call is made under mutex_; and every call may
+// wait for other ranks, so each is watched.
 class Communicator {
 public:
     const int rank, world_size;
-    const double timeout_s;
 
-    Communicator(Ranks& ranks, double timeout_s)
-        : rank(ranks.rank), world_size(ranks.world_size), timeout_s(timeout_s) {
+    explicit Communicator(Ranks& ranks)
+        : rank(ranks.rank), world_size(ranks.world_size), watchdog_(ranks.watchdog()) {
+        share_errors(ranks, check_version);
         ncclUniqueId id{};
-        std::string record;
-        if (rank == 0) {
-            check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-            record.assign(id.internal, sizeof id.internal);
-        }
-        record = ranks.broadcast(record);
+        on_first_rank(ranks, [&] {
+            const ncclResult_t status = ncclGetUniqueId(&id);
+            if (status != ncclSuccess) throw_error(status, "ncclGetUniqueId");
+        });
+        const std::string record = ranks.broadcast(std::string(id.internal, sizeof id.internal));
         ensure(record.size() == sizeof id.internal);
         std::memcpy(id.internal, record.data(), record.size());
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        try {
-            ncclComm_t comm = nullptr;
-            const ncclResult_t status = ncclCommInitRankConfig(&comm, world_size, id, rank, &config);
-            comm_ = comm;
-            check(status, "ncclCommInitRankConfig");
-            ranks.barrier();  // whoever came late is not NCCL's fault, and not in its time
-            settle("ncclCommInitRankConfig");
-        } catch (...) {
-            abort();
-            throw;
-        }
+        config.blocking = 1;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+        config.commName = "anvil";  // in what NCCL_DEBUG prints
+#endif
+        const Watchdog::Watch watch(watchdog_, kConnecting);
+        const ncclResult_t status = ncclCommInitRankConfig(&comm_, world_size, id, rank, &config);
+        if (status == ncclSuccess) return;
+        const std::string text = text_of(status, "ncclCommInitRankConfig", comm_);
+        abort();
+        throw Error(exit_code_of(status), text);
     }
     Communicator(const Communicator&) = delete;
     // In order if nothing has failed, else without waiting for ranks that may be gone.
     ~Communicator() {
-        if (std::uncaught_exceptions() > exceptions_) abort();
+        abort_if_failed();
+        const Watchdog::Watch watch(watchdog_, "end of NCCL");
+        const std::lock_guard lock(mutex_);
         if (!comm_) return;
-        ncclResult_t outcome = ncclCommFinalize(comm_);
-        if (outcome == ncclInProgress) outcome = ask();
-        if (outcome == ncclSuccess)
+        if (ncclCommFinalize(comm_) == ncclSuccess)
             ncclCommDestroy(comm_);
         else
-            abort();
+            ncclCommAbort(comm_);
     }
 
-    // Work in progress on the GPU ends at once, here and, with an error, on the other ranks.
-    void abort() {
+    // One call of NCCL, function(communicator). An Error also if it went well and the communicator has failed
+    // meanwhile, here or on another rank.
+    template <class Function>
+    void call(const char* name, Function&& function) {
+        const Watchdog::Watch watch(watchdog_, name);
         const std::lock_guard lock(mutex_);
-        if (ncclComm_t comm = comm_.exchange(nullptr)) ncclCommAbort(comm);
+        ensure(comm_ != nullptr);
+        const ncclResult_t status = function(comm_);
+        // What failed first: a call after that only says that it came too late.
+        const ncclResult_t earlier = asked();
+        if (earlier == ncclSuccess && status == ncclSuccess) return;
+        has_failed_ = true;
+        throw_error(earlier != ncclSuccess ? earlier : status, name);
+    }
+    // The same where nothing may be thrown and there is nothing left to do about an error; not after a failure.
+    template <class Function>
+    void try_call(const char* name, Function&& function) noexcept {
+        const Watchdog::Watch watch(watchdog_, name);
+        const std::lock_guard lock(mutex_);
+        if (comm_ && !has_failed_) function(comm_);
     }
 
-    // A call, which may have only begun.
-    void call(ncclResult_t status, const char* name) {
-        check(status, name);
-        settle(name);
+    // For destructors, before they wait for the GPU: after a failure, or while an exception unwinds the stack, what is
+    // under way there may never end. It does then, and on the other ranks with an error.
+    void abort_if_failed() noexcept {
+        if (has_failed_ || std::uncaught_exceptions() > exceptions_) abort();
     }
-    operator ncclComm_t() const { return comm_; }
 
-    // "" or the error of a rank, this one or another; from any thread.
+    // "" or the error of a rank, this one or another. From any thread; "" too while another thread is in NCCL.
     std::string failure() const {
-        const ncclResult_t now = state();
-        return is_error(now) ? text_of(now, "asked in the background", comm_) : "";
+        const std::unique_lock lock(mutex_, std::try_to_lock);
+        if (!lock || !comm_) return "";
+        const ncclResult_t now = asked();
+        return now == ncclSuccess ? "" : text_of(now, "asked in the background", comm_);
     }
 
 private:
-    std::atomic<ncclComm_t> comm_ = nullptr;
-    mutable std::mutex mutex_;                           // so that nobody asks what is being aborted
+    static constexpr const char* kConnecting =
+        "connection of the ranks by NCCL (if the hosts cannot reach each other, NCCL_SOCKET_IFNAME names the network "
+        "interface to use; NCCL_DEBUG=INFO prints what was tried)";
+    Watchdog* watchdog_;
+    ncclComm_t comm_ = nullptr;  // null once it was aborted
+    std::atomic<bool> has_failed_ = false;
+    mutable std::mutex mutex_;
     const int exceptions_ = std::uncaught_exceptions();  // while one unwinds the stack there are more
 
-    void check(ncclResult_t status, const char* name) const {
-        if (is_error(status)) throw Error(exit_code_of(status), text_of(status, name, comm_));
+    [[noreturn]] void throw_error(ncclResult_t status, const char* name) const {
+        throw Error(exit_code_of(status), text_of(status, name, comm_));
     }
-    void settle(const char* name) const {
-        const ncclResult_t outcome = ask();
-        check(outcome, name);
-        if (outcome == ncclInProgress)
-            throw Error(kExitRank, format("NCCL %s, %s: not done after %.0f s. A rank is missing or cannot be reached: "
-                                          "NCCL_SOCKET_IFNAME names the network interface to use, NCCL_DEBUG=INFO "
-                                          "prints what was tried",
-                                          nccl_version().c_str(), name, timeout_s));
+    ncclResult_t asked() const {
+        ncclResult_t now = ncclSuccess;
+        const ncclResult_t status = ncclCommGetAsyncError(comm_, &now);
+        return status != ncclSuccess ? status : now;
     }
-    ncclResult_t state() const {
+    void abort() noexcept {
+        const Watchdog::Watch watch(watchdog_, "end of NCCL after an error");
         const std::lock_guard lock(mutex_);
-        ncclResult_t now = ncclRemoteError;  // aborted: by the watchdog, for a rank that has failed
-        if (!comm_) return now;
-        const ncclResult_t asked = ncclCommGetAsyncError(comm_, &now);
-        return is_error(asked) ? asked : now;
-    }
-    // The same once it is known; ncclInProgress if it is not within the time.
-    ncclResult_t ask() const {
-        const Clock::time_point begin = Clock::now();
-        while (true) {
-            const ncclResult_t now = state();
-            if (now != ncclInProgress) return now;
-            const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-            if (timeout_s > 0 && seconds > timeout_s) return ncclInProgress;
-            // A launch takes microseconds, a connection milliseconds or more.
-            if (seconds < 1e-3)
-                std::this_thread::yield();
-            else
-                std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
+        if (comm_) ncclCommAbort(std::exchange(comm_, nullptr));
     }
 };
 
 class NcclComm : public CudaComm {
 public:
-    NcclComm(Cuda& cuda, Order order, std::unique_ptr<Communicator> communicator, Watchdog* watchdog)
-        : CudaComm(cuda, order), communicator_(std::move(communicator)), watchdog_(watchdog) {
-        rank = communicator_->rank, world_size = communicator_->world_size;
-        if (!watchdog) return;
-        hook_ = watchdog->add_hook([this](const std::string&) { communicator_->abort(); });
-        watcher_ = std::thread([this] { watch(); });
+    NcclComm(Ranks& ranks, Cuda& cuda, Order order)
+        : CudaComm(cuda, order),
+          free_before_(cuda.free_bytes()),
+          ranks_(ranks),
+          communicator_(ranks),
+          watchdog_(ranks.watchdog()) {
+        rank = ranks.rank, world_size = ranks.world_size;
+        if (watchdog_) watcher_ = std::thread([this] { watch(); });
     }
     ~NcclComm() override {
         if (!watchdog_) return;
-        watchdog_->remove_hook(hook_);
         {
             const std::lock_guard lock(stop_mutex_);
             stop_ = true;
@@ -171,98 +184,170 @@ public:
         stopped_.notify_one();
         watcher_.join();
     }
-    std::string describe() const override { return format("NCCL %s, %d ranks", nccl_version().c_str(), world_size); }
+    std::string describe() const override {
+        const std::string name = format("NCCL %s, %d ranks", nccl_version().c_str(), world_size);
+        if (!sums_may_differ(ranks_.local_size, has_multicast(), std::getenv)) return name;
+        return name +
+               " (sums inside NVLink switches may differ from run to run: NCCL_ALGO=Ring in the environment keeps them "
+               "the same)";
+    }
 
     Ticket broadcast(void* data, size_t bytes, int root) override {
         return start("broadcast", 1, double(bytes), [&] {
-            call(ncclBroadcast(data, data, bytes, ncclUint8, root, *communicator_, stream_), "ncclBroadcast");
+            communicator_.call("ncclBroadcast", [&](ncclComm_t comm) {
+                return ncclBroadcast(data, data, bytes, ncclUint8, root, comm, stream_);
+            });
         });
     }
     Ticket reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclFloat32); }
     Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclBfloat16); }
     Ticket all_gather(void* data, size_t shard_bytes) override {
         return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
-            const void* own = static_cast<char*>(data) + size_t(rank) * shard_bytes;
-            call(ncclAllGather(own, data, shard_bytes, ncclUint8, *communicator_, stream_), "ncclAllGather");
+            communicator_.call("ncclAllGather", [&](ncclComm_t comm) {
+                const void* own = static_cast<char*>(data) + size_t(rank) * shard_bytes;
+                return ncclAllGather(own, data, shard_bytes, ncclUint8, comm, stream_);
+            });
         });
     }
     Ticket all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n, ncclFloat32); }
     Ticket all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n, ncclUint64); }
 
+    // NCCL leaves it undefined what becomes of a collective whose buffer is registered on some ranks only, so all ranks
+    // do what the worst off of them can.
     void* allocate(size_t bytes) override {
         const size_t size = bytes > 0 ? bytes : 1;
         void *data = nullptr, *handle = nullptr;
+        std::string no_memory, no_registration;
         ncclResult_t status = ncclMemAlloc(&data, size);
-        if (is_error(status)) {
-            say_once(status, "ncclMemAlloc", "ordinary memory is used");
+        if (status != ncclSuccess) {
+            data = nullptr, no_memory = ncclGetErrorString(status);
+            cudaGetLastError();  // not an error of the next launch
+        } else {
+            communicator_.try_call("ncclCommRegister", [&](ncclComm_t comm) {
+                status = ncclCommRegister(comm, data, size, &handle);
+            });
+            if (status != ncclSuccess) no_registration = ncclGetErrorString(status);
+        }
+        const bool all_have_memory = agree("ncclMemAlloc", no_memory, "ordinary memory is used on all ranks");
+        const bool all_registered = agree("ncclCommRegister", no_registration,
+                                          "no rank registers its memory, and collectives copy through NCCL's buffers");
+        if (handle && !(all_have_memory && all_registered)) {
+            communicator_.try_call("ncclCommDeregister",
+                                   [&](ncclComm_t comm) { ncclCommDeregister(comm, handle); });
+            handle = nullptr;
+        }
+        if (!all_have_memory) {
+            if (data) ncclMemFree(data);
             return cuda_.allocate(bytes);
         }
-        buffers_[data] = nullptr;
-        cuda_check(cudaMemsetAsync(data, 0xFF, size, cuda_.stream), "filling %zu bytes with NaN", size);
-        status = ncclCommRegister(*communicator_, data, size, &handle);
-        if (is_error(status)) {
-            say_once(status, "ncclCommRegister", "collectives copy through NCCL's own buffers");
-            return data;
-        }
-        communicator_->call(status, "ncclCommRegister");
         buffers_[data] = handle;
+        cuda_.used_bytes += bytes;
+        cuda_.peak_bytes = std::max(cuda_.peak_bytes, cuda_.used_bytes);
+        cuda_check(cudaMemsetAsync(data, 0xFF, size, cuda_.stream), "filling %zu bytes with NaN", size);
         return data;
     }
-    void release(void* data, size_t bytes) override {
-        cuda_check(cudaStreamSynchronize(stream_), "waiting for collectives");
+    // Nothing is thrown here, as in ~Cuda: arenas call it when they end, perhaps because of an error, and the first
+    // error is the one to report.
+    void release(void* data, size_t bytes) noexcept override {
+        communicator_.abort_if_failed();
+        cudaStreamSynchronize(stream_);
         const auto found = buffers_.find(data);
         if (found == buffers_.end()) return cuda_.release(data, bytes);
-        cuda_.synchronize();
-        if (found->second) communicator_->call(ncclCommDeregister(*communicator_, found->second), "ncclCommDeregister");
+        cudaStreamSynchronize(cuda_.stream);
+        if (found->second)
+            communicator_.try_call("ncclCommDeregister",
+                                   [&](ncclComm_t comm) { ncclCommDeregister(comm, found->second); });
         buffers_.erase(found);
-        communicator_->call(ncclMemFree(data), "ncclMemFree");
+        cuda_.used_bytes -= bytes;
+        ncclMemFree(data);
     }
 
+    // Each with few bytes and with many, for which NCCL has other algorithms, with connections and buffers of their own.
+    void warm_up() override {
+        constexpr size_t kFew = 4 << 10, kMany = 8 << 20;
+        const auto shard = [&](size_t bytes, size_t element) { return int64_t(bytes / element / size_t(world_size)); };
+        Arena arena(*this, "warm-up", kMany);
+        for (const size_t bytes : {kFew, kMany}) {
+            wait(broadcast(arena.base, bytes, 0));
+            wait(all_gather(arena.base, size_t(shard(bytes, 1))));
+            wait(reduce_scatter(reinterpret_cast<float*>(arena.base), shard(bytes, sizeof(float))));
+            wait(reduce_scatter(reinterpret_cast<bf16*>(arena.base), shard(bytes, sizeof(bf16))));
+            wait(all_reduce(reinterpret_cast<float*>(arena.base), int64_t(bytes / sizeof(float))));
+            wait(all_reduce(reinterpret_cast<uint64_t*>(arena.base), int64_t(bytes / sizeof(uint64_t))));
+        }
+        cuda_.synchronize();
+        take_times();
+        {
+            const Arena done = std::move(arena);
+        }
+        taken_bytes_ = free_before_ - std::min(free_before_, cuda_.free_bytes());
+    }
+    size_t taken_bytes() const override { return taken_bytes_; }
+
 private:
-    std::unique_ptr<Communicator> communicator_;
-    std::map<void*, void*> buffers_;  // NCCL's memory, and the handle of its registration
-    bool said_ = false;
+    const size_t free_before_;  // of the GPU's memory
+    size_t taken_bytes_ = 0;
+    Ranks& ranks_;
+    Communicator communicator_;
+    std::map<void*, void*> buffers_;    // NCCL's memory, and the handle of its registration
+    std::set<std::string> complaints_;  // calls that were said to fail
 
     Watchdog* watchdog_;  // null: nobody to wait for
-    int hook_ = 0;
     std::thread watcher_;
     std::mutex stop_mutex_;
     std::condition_variable stopped_;
     bool stop_ = false;
 
-    void call(ncclResult_t status, const char* name) { communicator_->call(status, name); }
-
     template <class T>
     Ticket reduce_scatter_of(T* data, int64_t shard, ncclDataType_t type) {
         return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
-            call(ncclReduceScatter(data, data + rank * shard, size_t(shard), type, ncclSum, *communicator_, stream_),
-                 "ncclReduceScatter");
+            communicator_.call("ncclReduceScatter", [&](ncclComm_t comm) {
+                return ncclReduceScatter(data, data + rank * shard, size_t(shard), type, ncclSum, comm, stream_);
+            });
         });
     }
     template <class T>
     Ticket all_reduce_of(T* data, int64_t n, ncclDataType_t type) {
         return start("all_reduce", 2, double(n) * sizeof(T), [&] {
-            call(ncclAllReduce(data, data, size_t(n), type, ncclSum, *communicator_, stream_), "ncclAllReduce");
+            communicator_.call("ncclAllReduce", [&](ncclComm_t comm) {
+                return ncclAllReduce(data, data, size_t(n), type, ncclSum, comm, stream_);
+            });
         });
     }
 
-    void say_once(ncclResult_t status, const char* name, const char* instead) {
-        if (rank == 0 && !std::exchange(said_, true))
-            std::fprintf(stderr, "warning: NCCL %s, %s: %s: %s\n", nccl_version().c_str(), name,
-                         ncclGetErrorString(status), instead);
+    // Did the call go well on all ranks? If not, rank 0 says once what is done `instead`, and whose fault it is.
+    bool agree(const char* name, const std::string& why_not, const char* instead) {
+        const std::vector<std::string> all = ranks_.all_gather(why_not);
+        const auto first = std::find_if(all.begin(), all.end(), [](const std::string& why) { return !why.empty(); });
+        if (first == all.end()) return true;
+        if (rank == 0 && complaints_.insert(name).second)
+            std::fprintf(stderr, "warning: NCCL %s, %s on rank %d: %s: %s\n", nccl_version().c_str(), name,
+                         int(first - all.begin()), first->c_str(), instead);
+        return false;
+    }
+
+    // Can the NVLink switch of these GPUs add? CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED; the runtime has no name for it.
+    bool has_multicast() const {
+        int supported = 0;
+        if (cudaDeviceGetAttribute(&supported, static_cast<cudaDeviceAttr>(132), cuda_.ordinal) != cudaSuccess)
+            cudaGetLastError();
+        return supported != 0;
     }
 
     // The host may wait for the GPU for ever: only the watchdog's end of the process reaches it. Ten times a second, so
-    // that a collective is seen soon after it began.
+    // that a collective is seen soon after it began. CUDA's calls can block behind what another thread does there, so
+    // the watch is watched itself.
     void watch() {
+        constexpr int kGrace = 20;  // turns that the thread which trains has to report an error of CUDA itself
         cudaSetDevice(cuda_.ordinal);  // or asking for events would make a context on the first GPU
         std::unique_lock lock(stop_mutex_);
-        while (!stopped_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stop_; })) {
-            std::string why = communicator_->failure();
+        for (int errors = 0; !stopped_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stop_; });) {
+            const Watchdog::Watch turn(watchdog_, "look at the GPU's collectives");
+            std::string why = communicator_.failure();
             try {
                 if (why.empty()) why = overdue(watchdog_->timeout_s);
             } catch (const Error& error) {
-                why = error.what();
+                if (++errors > kGrace) why = error.what();
             }
             if (!why.empty()) watchdog_->give_up(why);
         }
@@ -273,10 +358,14 @@ private:
 
 std::string nccl_version() {
     int code = 0;
-    if (ncclGetVersion(&code) != ncclSuccess) return "of an unknown version";
-    return format("%d.%d.%d", code / 10000, code % 10000 / 100, code % 100);
+    return ncclGetVersion(&code) == ncclSuccess ? version_text(code) : "of an unknown version";
 }
 
-std::unique_ptr<Comm<Cuda>> make_nccl_comm(Ranks& ranks, Cuda& cuda, Order order, double timeout_s) {
-    return std::make_unique<NcclComm>(cuda, order, std::make_unique<Communicator>(ranks, timeout_s), ranks.watchdog());
+bool sums_may_differ(int local_size, bool has_multicast, const Environment& environment) {
+    const char* nvls = environment("NCCL_NVLS_ENABLE");
+    return has_multicast && local_size > 2 && !environment("NCCL_ALGO") && !(nvls && std::string(nvls) == "0");
+}
+
+std::unique_ptr<Comm<Cuda>> make_nccl_comm(Ranks& ranks, Cuda& cuda, Order order) {
+    return std::make_unique<NcclComm>(ranks, cuda, order);
 }

@@ -9,7 +9,7 @@ together to large buffers is Comm's (comm.h).
   ranks.watchdog()                              for whoever waits for other ranks in another way (watchdog.h)
 
 Every rank must make the same calls in the same order. A rank that is dead, or does not come within --comm-timeout, ends
-all the others with exit code 3 (watchdog.h).
+all the others with exit code 3 (watchdog.h). Around work on files it is --io-timeout (share_errors).
 
   OneRank           one rank: nothing to exchange
   LocalRanks        threads of one process (local.h)
@@ -21,9 +21,8 @@ all the others with exit code 3 (watchdog.h).
 #include <set>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"  // Error
-
-class Watchdog;
+#include "llmc/base/check.h"     // Error
+#include "llmc/comm/watchdog.h"  // Watchdog
 
 class Ranks {
 public:
@@ -63,7 +62,8 @@ struct SharedError : Error {
     using Error::Error;
 };
 
-// Runs `work` on every rank; if it threw an Error on any of them, all throw the first rank's.
+// Runs `work` on every rank; if it threw an Error on any of them, all throw the first rank's. Others wait for it as long
+// as for a disk: reading and writing files is what ranks do between exchanges.
 template <class Work>
 void share_errors(Ranks& ranks, Work&& work) {
     std::string mine;  // the exit code and the message
@@ -72,6 +72,7 @@ void share_errors(Ranks& ranks, Work&& work) {
     } catch (const Error& error) {
         mine = std::to_string(error.exit_code) + " " + error.what();
     }
+    const Watchdog::Patience patience(ranks.watchdog());
     const std::vector<std::string> all = ranks.all_gather(mine);
     for (size_t r = 0; r < all.size(); r++) {
         if (all[r].empty()) continue;

@@ -16,6 +16,7 @@
 #include <utility>
 #include "llmc/base/check.h"  // require, ensure, format
 #include "llmc/base/hash.h"   // xxh3
+#include "llmc/comm/host.h"   // raise_file_limit
 
 namespace {
 
@@ -190,6 +191,15 @@ std::vector<Socket> listen_at(const Address& master) {
     return sockets;
 }
 
+std::string no_more_connections(int has, int world_size, int error) {
+    const std::string whose = error == ENFILE
+                                  ? "the system allows no more open files (sysctl fs.file-max)"
+                                  : format("a process here may open %zu files", raise_file_limit());
+    return format("rank 0 can take no more than %d connections and needs %d, one for each other rank: %s. Start it "
+                  "where the hard limit is higher (ulimit -Hn; LimitNOFILE of systemd, --ulimit nofile of docker)",
+                  has, world_size - 1, whose.c_str());
+}
+
 std::string one_line(std::string text) {
     for (char& c : text)
         if (c < ' ' || c > '~') c = ' ';
@@ -330,6 +340,9 @@ void TcpRanks::await_others(const std::string& run_key) {
             socklen_t length = sizeof(from);
             const int fd = accept4(listener.fd, reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC);
             if (fd >= 0) guests.push_back({Socket(fd), text_of(from, length), {}});
+            // Else nothing has come after all, or whoever came has left; but what this process lacks stays lacking.
+            if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+                throw Error(kExitUsage, no_more_connections(int(peers_.size() + guests.size()), world_size, errno));
         }
     }
     std::sort(peers_.begin(), peers_.end(), [](const Peer& a, const Peer& b) { return a.rank < b.rank; });

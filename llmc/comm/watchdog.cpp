@@ -29,8 +29,7 @@ Watchdog::~Watchdog() {
 void Watchdog::run() {
     using std::chrono::milliseconds;
     using Clock = std::chrono::steady_clock;
-    const int64_t timeout_ms = std::max<int64_t>(1, int64_t(timeout_s * 1e3));
-    const milliseconds interval(std::clamp<int64_t>(timeout_ms / 10, 1, 100));
+    const milliseconds interval(std::clamp<int64_t>(ms_of(timeout_s) / 10, 1, 100));
     std::unique_lock lock(mutex_);
     while (!stop_) {
         const Clock::time_point before = Clock::now();
@@ -41,8 +40,11 @@ void Watchdog::run() {
         now_ms_ += std::max<int64_t>(1, slept.count());
         for (const Slot& slot : slots_) {
             const int64_t since_ms = slot.since_ms;
+            const int64_t timeout_ms = slot.timeout_ms;
             if (since_ms <= 0 || now_ms_ - since_ms < timeout_ms) continue;
-            std::string message = format("the %s was not over after %g s", what_of(slot).c_str(), timeout_s);
+            std::string message =
+                format("the %s was not over after %g s%s", what_of(slot).c_str(), double(timeout_ms) * 1e-3,
+                       timeout_ms == ms_of(timeout_s) ? "" : " (--io-timeout)");
             if (const Missing* missing = slot.missing) message += "; not there yet: " + (*missing)();
             if (slot.since_ms != since_ms) continue;  // over after all
             lock.unlock();
@@ -113,6 +115,7 @@ Watchdog::Watch::Watch(Watchdog* watchdog, const char* what, int64_t number, con
     ensure(slot_ >= 0);  // sixteen at once are more than Anvil has threads that wait
     Slot& slot = watchdog->slots_[size_t(slot_)];
     slot.what = what, slot.number = number, slot.missing = missing;
+    slot.timeout_ms = patience_ms_ > 0 ? patience_ms_ : ms_of(watchdog->timeout_s);
     slot.since_ms = watchdog->now_ms_.load();
 }
 

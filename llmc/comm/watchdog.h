@@ -15,10 +15,18 @@ A watch that is not over in time prints
 to stderr and ends the process with exit code 3. It does not throw: the thread that waits may be inside a library. No
 destructor runs, so what is on disk must be good at any moment (doc/design.md), and is.
 
+Where ranks wait for what others read or write, a slow disk must not count as a dead rank. There
+
+  const Watchdog::Patience patience(&watchdog);
+
+gives the watches that this thread begins meanwhile disk_timeout_s instead. A rank that has died is noticed all the same,
+by whoever connects the ranks.
+
 To watch costs a few stores and no system call. Watches nest, and several threads may watch. Time is what this process
 has seen pass: a run that is stopped and continued (Ctrl-Z and fg) has not been waiting meanwhile.
 */
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -41,10 +49,11 @@ public:
     Watchdog& operator=(const Watchdog&) = delete;
 
     const double timeout_s;
+    double disk_timeout_s = 3600;  // --io-timeout; set before anybody has patience
     void set_rank(int rank) { rank_ = rank; }  // for who learns it later
     void set_step(int64_t step) { step_ = step; }
 
-    // What to do before the end: abort NCCL, say. All of it together has a second. Remove what is no longer there.
+    // What to do before the end: tell other ranks, say. All of it together has a second. Remove what is no longer there.
     // It is given what is printed: "rank 1: WHY".
     using Hook = std::function<void(const std::string& why)>;
     int add_hook(Hook hook);
@@ -66,11 +75,27 @@ public:
         int slot_ = -1;
     };
 
+    class Patience {
+    public:
+        explicit Patience(const Watchdog* watchdog) : kept_ms_(patience_ms_) {
+            if (watchdog) patience_ms_ = ms_of(std::max(watchdog->timeout_s, watchdog->disk_timeout_s));
+        }
+        ~Patience() { patience_ms_ = kept_ms_; }
+        Patience(const Patience&) = delete;
+        Patience& operator=(const Patience&) = delete;
+
+    private:
+        int64_t kept_ms_;
+    };
+
 private:
+    inline static thread_local int64_t patience_ms_ = 0;  // of watches that this thread begins; 0: timeout_s
+    static int64_t ms_of(double seconds) { return std::max<int64_t>(1, int64_t(seconds * 1e3)); }
     struct Slot {
         std::atomic<int64_t> since_ms{0};  // 0: free
         std::atomic<const char*> what{nullptr};
         std::atomic<int64_t> number{-1};
+        std::atomic<int64_t> timeout_ms{0};
         std::atomic<const Missing*> missing{nullptr};
     };
     std::array<Slot, 16> slots_;

@@ -304,6 +304,12 @@ std::vector<Field> TrainConfig::fields() {
         {"ranks", "bench-comm", &bench_comm, "print how fast collectives between the ranks are and end; needs no data"},
         {"ranks", "bench-comm-mib", &bench_comm_mib, "MiB of the largest buffer of --bench-comm", {}, 1, 1 << 14},
         {"ranks", "comm-timeout", &comm_timeout_s, "seconds to wait for another rank before giving up", {}, 0.1},
+        {"ranks",
+         "io-timeout",
+         &io_timeout_s,
+         "the same where that rank reads or writes files; not below --comm-timeout",
+         {},
+         0.1},
         {"machine", "seed", &seed, "of weights, data order and samples"},
     };
     all.insert(all.end(), rest.begin(), rest.end());

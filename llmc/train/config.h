@@ -81,7 +81,7 @@ struct TrainConfig {
     bool overlap = true, noise_scale = false, bench_comm = false;
     int bench_comm_mib = 256;
     int64_t check_replicas = 100;
-    double comm_timeout_s = 600;
+    double comm_timeout_s = 600, io_timeout_s = 3600;
 
     uint64_t seed = 1337;
 

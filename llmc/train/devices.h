@@ -33,6 +33,8 @@ const char* type_name() {
     return std::is_same_v<T, float> ? "fp32" : "bf16";
 }
 inline size_t free_memory(const Cpu&) { return 0; }  // not known: the system gives what is used
+// What a run leaves free of it.
+inline size_t memory_margin(const Cpu&) { return 0; }
 // The most that this process, or its arenas on a GPU, have taken so far.
 inline size_t peak_memory(const Cpu&) {
     std::ifstream status("/proc/self/status");
@@ -76,6 +78,11 @@ inline AttentionKernels attention_kernels(const TrainConfig& config) {
                                          : AttentionKernels::automatic;
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
+// cuBLASLt, cuDNN and NCCL load kernels and take buffers when a shape first comes, and memory has gaps. That is less than
+// a gigabyte on any card, so a large one does not give away more; a small one gives 3 %, since every MiB counts there.
+inline size_t memory_margin(const Cuda& cuda) {
+    return std::min(size_t(1) << 30, size_t(double(cuda.memory_bytes) * 0.03));
+}
 inline size_t peak_memory(const Cuda& cuda) { return cuda.peak_bytes; }
 template <class T>
 double peak_flops(const Cuda& cuda) {

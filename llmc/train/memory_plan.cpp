@@ -10,8 +10,10 @@ std::string MemoryPlan::table(size_t available_bytes) const {
     };
     for (const Line& line : lines)
         if (line.bytes > 0) text += row(line.name, line.bytes, line.note);
-    text += row("total", total_bytes(),
-                available_bytes == 0 ? "" : format("of %.1f that are free", double(available_bytes) / (1 << 20)));
+    std::string free;
+    if (available_bytes > 0) free = format("of %.1f that are free", double(available_bytes) / (1 << 20));
+    if (taken_bytes > 0) free += format(", after %.1f taken by NCCL", double(taken_bytes) / (1 << 20));
+    text += row("total", total_bytes(), free);
     text.pop_back();
     return text;
 }

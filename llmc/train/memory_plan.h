@@ -20,6 +20,7 @@ struct MemoryPlan {
         size_t bytes;
     };
     std::vector<Line> lines;
+    size_t taken_bytes = 0;  // by NCCL, before the rest: no part of the total, nor of what is free
 
     size_t total_bytes() const {
         size_t sum = 0;

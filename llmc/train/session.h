@@ -215,7 +215,7 @@ private:
     RunData& data_;
     Passes passes_;
     KernelFacts kernels_;
-    std::unique_ptr<Comm<Device>> comm_;
+    Comm<Device>* comm_;
     StepProfiler<Device, T> profiler_;
     Gpt<Device, T> model_;
     Optimizer<Device, T> optimizer_;
@@ -237,19 +237,15 @@ private:
     double last_s_ = 0;       // when the last step ended
     Saver<Device, T> saver_;  // last, because its thread reads the others
 
-    std::unique_ptr<Comm<Device>> meet() {
+    Comm<Device>* meet() {
         share_errors(ranks_, [&] { kernels_ = setup_.plan_kernels(); });
-        check_alike(ranks_, {{"the device", kind_of(device_)},
-                             {"the library of exchange", exchange_version(device_)},
-                             {"the type of weights", type_name<T>()},
-                             {"the kernels of attention", kernels_.attention},
+        check_alike(ranks_, {{"the kernels of attention", kernels_.attention},
                              {"the rows of logits at a time", std::to_string(passes_.head_rows)},
                              {"the training data", hex64(data_.train_hash())},
                              {"the validation data", data_.val ? hex64(data_.val->data_hash()) : ""},
                              {"the files of --eval-tasks", hash_of_tasks()}});
-        std::unique_ptr<Comm<Device>> comm = make_comm(world_, device_, config_);
         device_.reserve_workspace(setup_.workspace(setup_.how.B));
-        return comm;
+        return setup_.comm.get();
     }
 
     std::string hash_of_tasks() const {

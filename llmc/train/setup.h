@@ -1,6 +1,7 @@
 /*
-From what was asked to what will be run: which text, which model, who owns what of it, how much of it in a step. Nothing
-of it takes memory of the device or writes a file; --dry-run ends here.
+From what was asked to what will be run: which text, which model, who owns what of it, over what ranks exchange it, how
+much of it in a step. Of the device's memory only what the exchange itself needs is taken, and no file is written;
+--dry-run ends here.
 
   const Setup<Device, T> setup(device, world, start);
   RunData data(setup, device, world);         the batches; a run that does not fit ends here
@@ -9,9 +10,11 @@ of it takes memory of the device or writes a file; --dry-run ends here.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+#include "llmc/comm/handshake.h"     // check_alike
 #include "llmc/data/loader.h"        // DataLoader
 #include "llmc/data/tokenizer.h"     // Tokenizer, tokenizer_json_of
 #include "llmc/eval/task_file.h"     // TaskFile
@@ -23,7 +26,7 @@ of it takes memory of the device or writes a file; --dry-run ends here.
 #include "llmc/train/resolve.h"      // resolve
 #include "llmc/train/start.h"        // Start, find_shape
 #include "llmc/train/step.h"         // Stepper, StepConfig
-#include "llmc/train/world.h"        // World
+#include "llmc/train/world.h"        // World, make_comm
 
 // Of a micro-batch on the CPU, whose memory is not known: where it fits into a processor's caches, larger ones are no
 // faster.
@@ -55,6 +58,7 @@ public:
     int64_t seq_len;
     ParameterList list;
     ShardingPlan plan;
+    std::unique_ptr<Comm<Device>> comm;
     ResolvedRun run;
     StepConfig how;
 
@@ -79,6 +83,11 @@ public:
                             ? KvCache<Device, T>::bytes(shape, whole_windows(), 1, seq_len, seq_len)
                             : 0) {
         list.place(plan.offsets, plan.buffer_size);
+        check_alike(world.ranks, {{"the device", kind_of(device)},
+                                  {"the library of exchange", exchange_version(device)},
+                                  {"the type of weights", type_name<T>()}});
+        comm = make_comm(world, device, start.config);
+        comm->warm_up();                         // before what is free is measured: NCCL's buffers are hundreds of MiB
         size_t available = free_memory(device);  // of the rank that has least: all take the same batch
         for (const std::string& other : world.ranks.all_gather(std::to_string(available)))
             available = std::min<size_t>(available, std::stoull(other));
@@ -137,8 +146,11 @@ private:
         const size_t more = Stepper<Device, T>::more_gradient_bytes(list, step), ops = workspace(step.B);
         return plan_head_rows(most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_,
                               [&](int64_t head_rows) {
-                                  return memory_plan<T>(list, optimizer_bytes_, more, step.B, seq_len,
-                                                        {recompute, fp8_, head_rows}, ops, sample_bytes_);
+                                  MemoryPlan plan = memory_plan<T>(list, optimizer_bytes_, more, step.B, seq_len,
+                                                                   {recompute, fp8_, head_rows}, ops, sample_bytes_);
+                                  plan.lines.push_back({"left free", "for libraries", memory_margin(device_)});
+                                  plan.taken_bytes = comm->taken_bytes();
+                                  return plan;
                               });
     }
 

@@ -7,6 +7,7 @@ Who trains together, and over what they exchange gradients: the one header that 
 */
 #pragma once
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -84,6 +85,11 @@ void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, 
             body(world);
         });
     }
+#if ANVIL_HAS_CUDA
+    // Or a kernel is loaded when it is first launched, which can wait until the GPU is idle, and that for a collective of
+    // ranks that wait for this one. Before the first call of CUDA, which MPI may make.
+    if (launch.meet != Launch::Meet::nobody && config.device != "cpu") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+#endif
     std::unique_ptr<Ranks> ranks;
     try {
         ranks = join(launch, config.comm_timeout_s);
@@ -91,6 +97,7 @@ void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, 
         if (wrong_flags) std::rethrow_exception(wrong_flags);
         throw;
     }
+    if (Watchdog* watchdog = ranks->watchdog()) watchdog->disk_timeout_s = config.io_timeout_s;
     check_connected(*ranks);
     World world{*ranks, nullptr, launch.describe()};
     try {
@@ -122,6 +129,6 @@ inline std::unique_ptr<Comm<Cuda>> make_comm(World& world, Cuda& cuda, const Tra
     const Order order = config.overlap ? Order::overlapped : Order::serial;
     if (world.group) return std::make_unique<LocalComm<Cuda>>(*world.group, world.ranks.rank, cuda, order);
     if (world.is_alone()) return std::make_unique<NoComm<Cuda>>(cuda);
-    return make_nccl_comm(world.ranks, cuda, order, config.comm_timeout_s);
+    return make_nccl_comm(world.ranks, cuda, order);
 }
 #endif

@@ -25,8 +25,9 @@ enum ncclResult_t {
 };
 struct ncclConfig_t {
     int blocking;
+    const char* commName;
 };
-#define NCCL_CONFIG_INITIALIZER {-1}
+#define NCCL_CONFIG_INITIALIZER {-1, nullptr}
 enum ncclRedOp_t { ncclSum };
 enum ncclDataType_t { ncclUint8 = 1, ncclUint64 = 5, ncclFloat32 = 7, ncclBfloat16 = 9 };
 

@@ -120,8 +120,9 @@ TEST_CASE("what NCCL refuses one rank no rank uses", "[nccl_comm]" ON_DEVICE) {
     emulator::nccl.faulty_rank = 1;
     (memory ? emulator::nccl.refuses_memory : emulator::nccl.refuses_registration) = true;
     CHECK(library.run([&](Cuda& cuda, Comm<Cuda>& comm, Ranks& ranks) {
-        const size_t bytes = 3 * 8 * sizeof(float), before = cuda.used_bytes;
+        const size_t bytes = 128, before = cuda.used_bytes;
         Arena arena(comm, "gradients", bytes);
+        ranks.barrier();
         CHECK(emulator::nccl.buffers == (memory ? 0 : 3));
         CHECK(emulator::nccl.registrations == 0);
         CHECK(cuda.used_bytes == before + bytes);
@@ -142,15 +143,15 @@ TEST_CASE("what NCCL takes of the GPU's memory is known after a warm-up", "[nccl
         CHECK(cuda.used_bytes == 0);
         const CommTimes times = comm.take_times();
         CHECK(times.busy_ms == 0);
-        const size_t free = cuda.free_bytes();
         const OnDevice<float> data(cuda, 64);
+        const size_t free = cuda.free_bytes();
         comm.wait(comm.all_reduce(data.data, 64));
         comm.wait(comm.all_reduce(reinterpret_cast<uint64_t*>(data.data), 32));
         comm.wait(comm.reduce_scatter(data.data, 64));
         comm.wait(comm.all_gather(data.data, 64));
         comm.wait(comm.broadcast(data.data, 64, 0));
         cuda.synchronize();
-        CHECK(cuda.free_bytes() == free - 64 * sizeof(float));  // nothing is taken any more
+        CHECK(cuda.free_bytes() == free);  // nothing is taken any more
     }) == "");
 }
 
@@ -211,7 +212,7 @@ TEST_CASE("when another rank of NCCL fails, this one ends with its error and wai
     emulator::nccl.faulty_rank = faulty;
     emulator::nccl.fails_at = 1;
     const std::string error = library.run([](Cuda&, Comm<Cuda>& comm, Ranks&) {
-        Arena weights(comm, "weights", 64), gradients(comm, "gradients", 64);
+        Arena weights(comm, "weights", 128), gradients(comm, "gradients", 128);
         auto* data = gradients.take<float>(16);
         for (int i = 0; i < 2; i++) comm.wait(comm.reduce_scatter(data, 8));
     });
@@ -227,7 +228,7 @@ TEST_CASE("an error of this rank's own is the one that is reported, whatever NCC
     FakeNccl library(2);
     if (hangs) emulator::nccl.hangs_at = 0;
     const std::string error = library.run([&](Cuda&, Comm<Cuda>& comm, Ranks& ranks) {
-        Arena gradients(comm, "gradients", 64);
+        Arena gradients(comm, "gradients", 128);
         comm.wait(comm.reduce_scatter(gradients.take<float>(16), 8));
         ranks.barrier();
         emulator::nccl.fails_later = broken;
@@ -271,7 +272,7 @@ TEST_CASE("the thread that watches keeps out of NCCL while another is in it", "[
         Cuda cuda;
         WatchedRank ranks(60);
         const auto comm = make_nccl_comm(ranks, cuda, Order::overlapped);
-        Arena arena(*comm, "sums", 64);
+        Arena arena(*comm, "sums", 128);
         auto* data = arena.take<float>(16);
         for (int i = 0; i < 3; i++) comm->wait(comm->all_reduce(data, 16));
     }
@@ -300,7 +301,7 @@ TEST_CASE("a rank without memory for NCCL", "[.nccl_hangs]") {
     FakeNccl library(2);
     emulator::nccl.faulty_rank = 1;
     emulator::nccl.refuses_memory = true;
-    library.run([](Cuda&, Comm<Cuda>& comm, Ranks&) { Arena weights(comm, "weights", 64), more(comm, "more", 64); });
+    library.run([](Cuda&, Comm<Cuda>& comm, Ranks&) { Arena weights(comm, "weights", 128), more(comm, "more", 128); });
 }
 TEST_CASE("a collective hangs", "[.nccl_hangs]") {
     const Streams streams(false);

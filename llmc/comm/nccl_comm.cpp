@@ -338,18 +338,22 @@ private:
     // that a collective is seen soon after it began. CUDA's calls can block behind what another thread does there, so
     // the watch is watched itself.
     void watch() {
-        constexpr int kGrace = 20;  // turns that the thread which trains has to report an error of CUDA itself
         cudaSetDevice(cuda_.ordinal);  // or asking for events would make a context on the first GPU
         std::unique_lock lock(stop_mutex_);
         for (int errors = 0; !stopped_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stop_; });) {
-            const Watchdog::Watch turn(watchdog_, "look at the GPU's collectives");
-            std::string why = communicator_.failure();
-            try {
-                if (why.empty()) why = overdue(watchdog_->timeout_s);
-            } catch (const Error& error) {
-                if (++errors > kGrace) why = error.what();
-            }
+            const std::string why = look(errors);
             if (!why.empty()) watchdog_->give_up(why);
+        }
+    }
+    std::string look(int& errors) {
+        constexpr int kGrace = 20;  // turns that the thread which trains has to report an error of CUDA itself
+        const Watchdog::Watch turn(watchdog_, "look at the GPU's collectives");
+        const std::string failure = communicator_.failure();
+        if (!failure.empty()) return failure;
+        try {
+            return overdue(watchdog_->timeout_s);
+        } catch (const Error& error) {
+            return ++errors > kGrace ? error.what() : "";
         }
     }
 };

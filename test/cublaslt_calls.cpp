@@ -117,7 +117,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return fake.live--, CUBLAS_STATUS_SUCCESS; }
-size_t cublasLtGetVersion() { return 130000; }
+size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 const char* cublasLtGetStatusString(cublasStatus_t) { return "refused"; }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute, cudaDataType_t scale) {
     CHECK(compute == CUBLAS_COMPUTE_32F);
@@ -500,7 +500,7 @@ TEST_CASE("cublaslt calls: what has no algorithm, or is called wrongly", "[cubla
             cuda.cublaslt().run(cuda, c, static_cast<char*>(x.data()) + shift, x.data(), x.data(), bias, aux, addend);
         });
     };
-    CHECK(contains(error(call, 0, nullptr, nullptr), "2: cuBLASLt 130000 has no algorithm for BF16 (8, 8) ld 8 x "));
+    CHECK(contains(error(call, 0, nullptr, nullptr), "2: cuBLASLt " + std::to_string(CUBLAS_VERSION) + " has no algorithm for BF16 (8, 8) ld 8 x "));
     fake.algorithms_us = {1};
     MatmulCall with_bias = call, with_aux = call, odd_aux = call;
     with_bias.epilogue = Epilogue::bias, with_aux.epilogue = Epilogue::gelu_aux;
@@ -537,7 +537,8 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
     SECTION("the fastest is taken, kept, and found again without timing") {
         fake.algorithms_us = {10, -1, 6, 8};
         CHECK(chosen(path, call) == 2);
-        CHECK(contains(read_file(path), "\nFake / GPU, driver 13000, cuBLASLt 130000 | " + text_of(call) + " | "));
+        CHECK(contains(read_file(path), "\nFake / GPU, driver 13000, cuBLASLt " + std::to_string(CUBLAS_VERSION) + " | " +
+                                              text_of(call) + " | "));
         CHECK(contains(read_file(path), " | 6.00 us | "));
         fake.launches = fake.rankings = 0;
         CHECK(chosen(path, call) == 2);

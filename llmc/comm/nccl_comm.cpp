@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include "llmc/base/library_version.h"  // check_library_version
 #include "llmc/base/memory.h"     // Arena
 #include "llmc/comm/cuda_comm.h"  // CudaComm
 #include "llmc/comm/watchdog.h"   // Watchdog
@@ -48,17 +49,10 @@ std::string text_of(ncclResult_t status, const char* call, ncclComm_t comm) {
                   what_to_do(status, detail).c_str());
 }
 
-std::string version_text(int code) { return format("%d.%d.%d", code / 10000, code % 10000 / 100, code % 100); }
-
-// A newer library reads what an older header says, not the other way round.
 void check_version() {
-    int code = 0;
-    ncclGetVersion(&code);
-    require(code >= NCCL_VERSION_CODE,
-            "NCCL %s is loaded, and this program was built for %s: install that or a newer one (`pip install "
-            "'nvidia-nccl-cu13>=%s'`, or libnccl2), put it first in LD_LIBRARY_PATH, or build again",
-            version_text(code).c_str(), version_text(NCCL_VERSION_CODE).c_str(),
-            version_text(NCCL_VERSION_CODE).c_str());
+    int loaded = 0;
+    ncclGetVersion(&loaded);
+    check_library_version("NCCL", NCCL_VERSION_CODE, size_t(loaded), "nvidia-nccl-cu13");
 }
 
 // Owns a communicator. NCCL lets one thread at a time into it, so every call is made under mutex_; and every call may
@@ -362,7 +356,7 @@ private:
 
 std::string nccl_version() {
     int code = 0;
-    return ncclGetVersion(&code) == ncclSuccess ? version_text(code) : "of an unknown version";
+    return ncclGetVersion(&code) == ncclSuccess ? library_version_text(size_t(code)) : "of an unknown version";
 }
 
 bool sums_may_differ(int local_size, bool has_multicast, const Environment& environment) {

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <utility>
 #include <vector>
-#include "llmc/base/bf16.h"          // to_bf16
-#include "llmc/base/fp8.h"           // to_fp8
-#include "llmc/base/rng.h"           // mix64
-#include "llmc/cuda/cuda_device.h"   // Cuda, cuda_check
-#include "llmc/cuda/matmul_plans.h"  // MatmulPlans
+#include "llmc/base/bf16.h"             // to_bf16
+#include "llmc/base/fp8.h"              // to_fp8
+#include "llmc/base/library_version.h"  // check_library_version
+#include "llmc/base/rng.h"              // mix64
+#include "llmc/cuda/cuda_device.h"      // Cuda, cuda_check
+#include "llmc/cuda/matmul_cache.h"     // MatmulCache
+#include "llmc/cuda/matmul_plans.h"     // MatmulPlans
 
 namespace {
 
@@ -349,6 +351,7 @@ struct CublasLt::Library {
 };
 
 CublasLt::CublasLt(Cuda& cuda, const std::string& tune_path) : library_(std::make_unique<Library>()) {
+    check_library_version("cuBLASLt", CUBLAS_VERSION, cublasLtGetVersion(), "nvidia-cublas");
     check(cublasLtCreate(&library_->handle), "starting", cuda.name);
     const char* variable = std::getenv("ANVIL_MATMUL_CACHE");
     const std::string path = !tune_path.empty() ? tune_path : variable ? variable : "";

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 #include "llmc/base/check.h"            // require, ensure, format
+#include "llmc/base/library_version.h"  // check_library_version
 #include "llmc/cuda/attention_graph.h"  // build_attention_forward
 #include "llmc/cuda/attention_plans.h"  // AttentionPlans
 #include "llmc/cuda/cuda_device.h"      // Cuda
@@ -442,7 +443,9 @@ struct CudnnAttention::Library {
 };
 
 CudnnAttention::CudnnAttention(Cuda& cuda, bool deterministic)
-    : library_(new Library{.target = {cuda.compute_capability, deterministic}, .stream = cuda.stream, .plans = {}}) {}
+    : library_(new Library{.target = {cuda.compute_capability, deterministic}, .stream = cuda.stream, .plans = {}}) {
+    check_library_version("cuDNN", CUDNN_VERSION, cudnnGetVersion(), "nvidia-cudnn-cu13");
+}
 
 CudnnAttention::~CudnnAttention() = default;
 

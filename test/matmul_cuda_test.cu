@@ -42,6 +42,8 @@ TEMPLATE_TEST_CASE("matmul on a GPU is exact on whole numbers", "[matmul]" ON_DE
 TEMPLATE_TEST_CASE("a linear layer fused with GELU agrees with the two ops", "[matmul]" ON_DEVICE, float, bf16) {
     using T = TestType;
     const int64_t N = 40, C = 64, OC = 96;
+    const bool with_bias = GENERATE(true, false);
+    INFO((with_bias ? "with bias" : "without bias"));
     const Floats inp = rounded<T>(randn(N * C, 1)), weight = rounded<T>(randn(OC * C, 2, 0.125f));
     const Floats bias = rounded<T>(randn(OC, 3)), dout = rounded<T>(randn(N * OC, 4));
     const Floats back = rounded<T>(randn(C * OC, 5, 0.125f)), zeros(size_t(C * OC), 0);
@@ -52,16 +54,18 @@ TEMPLATE_TEST_CASE("a linear layer fused with GELU agrees with the two ops", "[m
     const auto got = twice_the_same([&] {
         OnDevice<T> d_out(cuda, size_t(N * OC)), d_hidden(cuda, size_t(N * OC)), d_dhidden(cuda, size_t(N * C));
         OnDevice<float> d_dweight(cuda, zeros), d_dbias(cuda, Floats(size_t(OC), 0));
-        matmul_gelu_forward(cuda, d_out.data, d_hidden.data, d_inp.data, d_weight.data, d_bias.data, N, C, OC);
+        matmul_gelu_forward(cuda, d_out.data, d_hidden.data, d_inp.data, d_weight.data,
+                            with_bias ? d_bias.data : nullptr, N, C, OC);
         // A second layer (N, C) -> (N, OC) whose input is gelu of some hidden values: inp plays both parts.
-        matmul_gelu_backward(cuda, d_dhidden.data, d_dweight.data, d_dbias.data, d_dout.data, d_inp.data, d_inp.data,
-                             d_back.data, N, C, OC);
+        matmul_gelu_backward(cuda, d_dhidden.data, d_dweight.data, with_bias ? d_dbias.data : nullptr, d_dout.data,
+                             d_inp.data, d_inp.data, d_back.data, N, C, OC);
         return std::vector{d_out.get(), d_hidden.get(), d_dhidden.get(), d_dweight.get(), d_dbias.get()};
     });
     Cpu cpu;
     Floats out(size_t(N * OC)), hidden(size_t(N * OC)), dhidden(size_t(N * C)), dweight = zeros, dbias(size_t(OC), 0);
-    matmul_gelu_forward(cpu, out.data(), hidden.data(), inp.data(), weight.data(), bias.data(), N, C, OC);
-    matmul_gelu_backward(cpu, dhidden.data(), dweight.data(), dbias.data(), dout.data(), inp.data(), inp.data(),
+    matmul_gelu_forward(cpu, out.data(), hidden.data(), inp.data(), weight.data(), with_bias ? bias.data() : nullptr, N,
+                        C, OC);
+    matmul_gelu_backward(cpu, dhidden.data(), dweight.data(), with_bias ? dbias.data() : nullptr, dout.data(), inp.data(), inp.data(),
                          back.data(), N, C, OC);
     // Products of C (or OC) terms in other orders on both sides, and one rounding to T; unfused, gelu sees the rounded
     // hidden value, whose half unit it passes on with a slope of up to 1.13.

@@ -125,6 +125,8 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
     for (const void* pointer : {static_cast<const void*>(out), a, b, static_cast<const void*>(aux), addend})
         ensure(reinterpret_cast<uintptr_t>(pointer) % 16 == 0);
     ensure(out != a && out != b);  // which would not show here
+    ensure(has_bias(call.epilogue) == (bias != nullptr) && has_aux(call.epilogue) == (aux != nullptr));
+    ensure(call.accumulate || addend == nullptr);
     ensure(is_fp8(call.a) == (scales.a != nullptr) && is_fp8(call.a) == (scales.b != nullptr));
     const KernelScope kernel(cuda, "cublaslt");
     library_->plan(call);

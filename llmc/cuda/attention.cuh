@@ -7,19 +7,20 @@ starts[t])
   qkv, dqkv (B, T, NH + 2 NKV, HS) T     out, dout (B, T, NH, HS) T     lse (B, NH, T) f32: saved for backward
   dqkv =     (the natural logarithm in lse is the CPU's, so that any forward goes with any backward)
 
-Math      products of bf16 on tensor cores, of fp32 by multiply-adds; scores, softmax, sums f32. For bf16 weights and
-          dS are rounded to be multiplied
+Math      GEMMs of bf16 on tensor cores up to HS 128, others by multiply-adds in f32; scores, softmax, sums f32. For
+          bf16, weights and dS are rounded to be multiplied
 Work      bf16: cuDNN's kernels for the shapes that plan_attention() was told, where it has any and Cuda::attention
-          lets it (cudnn_attention.h), else our own: flash_attention_forward.cuh, flash_attention_backward.cuh; fp32:
-          attention_fp32.cuh. In ours no atomics, and no sum is shared by blocks: the same bits each time. Documents are
-          for ours alone; what lies before the first document of a tile of queries, or behind the last of a tile of
-          keys, costs nothing
+          lets it (cudnn_attention.h), else our own: flash_attention_forward.cuh, flash_attention_backward.cuh, made
+          for heads of 64 and 128; smaller ones, and those between, are padded in the kernel, whose work is then that of
+          64 or 128. fp32, and heads above 128 in bf16, by multiply-adds: attention_fp32.cuh. In ours no atomics, and no
+          sum is shared by blocks: the same bits each time. Documents are for ours alone; what lies before the first
+          document of a tile of queries, or behind the last of a tile of keys, costs nothing
 FLOPs     a score, seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A
           query sees (T + 1) / 2 keys on average, with a window at most window + 1
 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) +
           4 B NH T at least, and dout, q, k, v once more, from L2 where they fit
 Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/attention_reference.h)
-Requires  NH % NKV == 0; HS 64 or 128 in bf16, any multiple of 4 up to 256 in fp32; tensors 16-byte aligned;
+Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4 in fp32; tensors 16-byte aligned;
           workspace: 12 bytes a row of scores in backward (attention_stats.cuh)
 */
 #pragma once
@@ -35,18 +36,24 @@ Requires  NH % NKV == 0; HS 64 or 128 in bf16, any multiple of 4 up to 256 in fp
 #include "llmc/cuda/flash_attention_backward.cuh"
 #include "llmc/cuda/flash_attention_forward.cuh"
 
+// An Error if no kernel takes heads of this size: they are read 16 bytes at a time.
+template <class T>
+void check_head_size(int64_t HS) {
+    constexpr int P = Pack<T>::size;
+    require(HS > 0 && HS % P == 0 && HS <= kMaxHeadSize,
+            "heads of %ld channels: on a GPU attention in %s takes multiples of %d up to %ld: choose --channels and "
+            "--num-heads so that channels / heads is one%s",
+            HS, P == 4 ? "fp32" : "bf16", P, kMaxHeadSize,
+            HS > kMaxHeadSize       ? ""  // nor does the CPU's
+            : P == 8 && HS % 4 == 0 ? ", or give --dtype fp32 or --device cpu"
+                                    : ", or give --device cpu");
+}
+
 template <class T>
 void check_attention(const AttentionShape& s, std::initializer_list<const void*> tensors) {
     require(s.NKV > 0 && s.NH % s.NKV == 0, "attention: %ld query heads over %ld key heads: expected a multiple", s.NH,
             s.NKV);
-    if constexpr (std::is_same_v<T, bf16>)
-        require(s.HS == 64 || s.HS == 128,
-                "attention: heads of %ld in bf16: the kernels take 64 or 128; choose the number of heads so, or "
-                "--dtype fp32",
-                s.HS);
-    else
-        require(s.HS % 4 == 0 && s.HS <= 256, "attention: heads of %ld: the kernels take multiples of 4 up to 256",
-                s.HS);
+    check_head_size<T>(s.HS);
     require(s.T < 1 << 29 && s.B < 1 << 16 && s.NH < 1 << 16,
             "attention: %ld sequences of %ld tokens with %ld heads: lower --batch-size or --seq-len", s.B, s.T, s.NH);
     ensure(s.score_scale() > 0);
@@ -64,22 +71,10 @@ void with_columns_per_lane(int64_t HS, Run run) {
         run(std::integral_constant<int, 8>());
 }
 
-// Whether our own kernels are made for it.
-template <class T>
-bool own_attention_takes(const AttentionShape& shape) {
-    try {
-        check_attention<T>(shape, {});
-        return true;
-    } catch (const Error&) {
-        return false;
-    }
-}
-
 // The shapes that a run will ask for step after step, told once at its beginning: for them cuDNN's kernels run where it
 // has any, and their plans are made now, backward's only if something learns. All other shapes (prompts, samples,
-// tasks, windows that grow) are for our own kernels, because a plan takes most of a second; but heads that ours are not
-// made for are cuDNN's in any shape. Says which kernels run and why not others, for the log. An Error if cuDNN was
-// asked for by name and cannot.
+// tasks, windows that grow) are for our own kernels, because a plan takes most of a second. Says which kernels run and
+// why not others, for the log. An Error if cuDNN was asked for by name and cannot.
 template <class T>
 std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes, bool learns) {
     Cuda::PlannedAttention& planned = cuda.planned_attention.emplace();
@@ -102,17 +97,17 @@ std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes
 }
 
 template <class T>
-bool takes_cudnn(Cuda& cuda, const AttentionShape& shape, bool is_backward) {
-    if (std::is_same_v<T, float> || cuda.attention == AttentionKernels::own) return false;
-    if (const auto& planned = cuda.planned_attention; planned && (planned->learns || !is_backward))
-        if (std::find(planned->shapes.begin(), planned->shapes.end(), key_of(shape)) != planned->shapes.end())
-            return true;
-    return !own_attention_takes<T>(shape) && cuda.cudnn_attention().supports(shape, is_backward, nullptr);
+bool takes_cudnn(const Cuda& cuda, const AttentionShape& shape, bool is_backward) {
+    if (std::is_same_v<T, float> || !cuda.planned_attention) return false;
+    const auto& [shapes, learns] = *cuda.planned_attention;
+    return (learns || !is_backward) && std::find(shapes.begin(), shapes.end(), key_of(shape)) != shapes.end();
 }
 
-// Of forward and backward, whichever kernels run: before plan_attention() the most that they may take.
+// Of forward and backward, whichever kernels run: before plan_attention() the most that they may take. An Error if no
+// kernel takes heads of this size, before memory is taken for a model that has them.
 template <class T>
 size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns = true) {
+    check_head_size<T>(shape.HS);
     const size_t own = size_t(attention_stats_size(shape)) * sizeof(float);
     CudnnAttention& cudnn = cuda.cudnn_attention();
     if (cuda.planned_attention)
@@ -129,10 +124,12 @@ void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const Atten
     check_attention<T>(shape, {out, qkv});
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS, [&](auto J) { attention_fp32_forward<J>(cuda, out, lse, qkv, shape); });
-    else if (shape.HS == 64)
+    else if (shape.HS <= 64)
         flash_attention_forward<64>(cuda, out, lse, qkv, shape);
-    else
+    else if (shape.HS <= 128)
         flash_attention_forward<128>(cuda, out, lse, qkv, shape);
+    else
+        attention_fp32_forward<8>(cuda, out, lse, qkv, shape);
 }
 
 // Overwrites dqkv.
@@ -147,8 +144,10 @@ void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const 
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS,
                               [&](auto J) { attention_fp32_backward<J>(cuda, dqkv, dout, out, lse, qkv, shape); });
-    else if (shape.HS == 64)
+    else if (shape.HS <= 64)
         flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
-    else
+    else if (shape.HS <= 128)
         flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
+    else
+        attention_fp32_backward<8>(cuda, dqkv, dout, out, lse, qkv, shape);
 }

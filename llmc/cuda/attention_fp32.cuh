@@ -1,11 +1,12 @@
 /*
-Attention in fp32 without tensor cores, for --dtype fp32: forward, and backward in the two kernels that
-flash_attention_backward.cuh describes. The equations are in attention.cuh.
+Attention in fp32 without tensor cores, for --dtype fp32, and for heads of more than 128 in bf16, which are converted
+when they are loaded and stored: forward, and backward in the two kernels that flash_attention_backward.cuh describes.
+The equations are in attention.cuh.
 
 A warp has kRows rows of one side, in shared memory, and walks over tiles of 32 rows of the other side: each lane makes
 the scores of one of them, whole, and for the sums over the tile each lane has every 32nd column. No sum is shared by
-warps, so the result has the same bits each time. HS is any multiple of 4 up to 256; shared rows are 4 floats longer, so
-that 16-byte reads of eight rows are in 32 different banks.
+warps, so the result has the same bits each time. HS is any multiple of 16 bytes up to 256; a tile's shared rows are 4
+floats longer, so that 16-byte reads of eight rows are in 32 different banks. Own rows are read one at a time.
 
 Compute-bound: a 16-byte read feeds 4 kRows multiply-adds.
 */
@@ -15,19 +16,34 @@ Compute-bound: a 16-byte read feeds 4 kRows multiply-adds.
 inline constexpr int kFp32Warps = 4, kFp32Threads = kFp32Warps * kWarp, kFp32Rows = 4, kFp32Tile = kWarp;
 inline constexpr int kFp32BlockRows = kFp32Warps * kFp32Rows;
 
-// Two tensors of the block's own rows, two of the tile's, and each warp's scores, twice.
-inline size_t attention_fp32_shared_bytes(int64_t HS) {
-    return size_t((2 * kFp32BlockRows + 2 * kFp32Tile) * (HS + 4) + 2 * kFp32BlockRows * kFp32Tile) * sizeof(float);
+// Two tensors of the block's own rows, two of the tile's, and each warp's scores.
+constexpr size_t attention_fp32_shared_bytes(int64_t HS) {
+    return size_t(2 * kFp32BlockRows * HS + 2 * kFp32Tile * (HS + 4) + kFp32BlockRows * kFp32Tile) * sizeof(float);
 }
+// What a block may have on every GPU since Ampere: sm_86, 89 and 120 have the least.
+static_assert(attention_fp32_shared_bytes(kMaxHeadSize) <= 99 << 10);
 
-// to (rows, HS + 4)  <-  rows [first, first + rows) of a tensor, zeros from row `end` on; by the whole block
-DEVICE void load_rows(float* to, const float* from, int stride, int first, int rows, int end, int HS) {
-    for (int i = threadIdx.x; i < rows * (HS / 4); i += kFp32Threads) {
-        const int row = i / (HS / 4), c = i % (HS / 4) * 4;
-        Pack<float> x{};
+// to (rows, HS), `pitch` apart  <-  rows [first, first + rows) of a tensor, zeros from row `end` on; by the whole block
+template <class T>
+DEVICE void load_rows(float* to, int pitch, const T* from, int stride, int first, int rows, int end, int HS) {
+    constexpr int P = Pack<T>::size;
+    for (int i = threadIdx.x; i < rows * (HS / P); i += kFp32Threads) {
+        const int row = i / (HS / P), c = i % (HS / P) * P;
+        Pack<T> x{};
         if (first + row < end) x = load16(from + int64_t(first + row) * stride + c);
-        store16(to + row * (HS + 4) + c, x);
+#pragma unroll
+        for (int k = 0; k < P; k += 4)
+            store16(to + row * pitch + c + k,
+                    Pack<float>{to_float(x[k]), to_float(x[k + 1]), to_float(x[k + 2]), to_float(x[k + 3])});
     }
+}
+template <class T>
+DEVICE void load_own(float* to, const T* from, int stride, int first, int end, int HS) {
+    load_rows(to, HS, from, stride, first, kFp32BlockRows, end, HS);
+}
+template <class T>
+DEVICE void load_tile(float* to, const T* from, int stride, int first, int end, int HS) {
+    load_rows(to, HS + 4, from, stride, first, kFp32Tile, end, HS);
 }
 
 // The lane's dot products: dots[r] = own row r times this lane's row of the tile.
@@ -38,7 +54,7 @@ DEVICE void dot_rows(float (&dots)[kFp32Rows], const float* own, const float* ot
         const Pack<float> y = load16(other + threadIdx.x % kWarp * (HS + 4) + c);
 #pragma unroll
         for (int r = 0; r < kFp32Rows; r++) {
-            const Pack<float> x = load16(own + r * (HS + 4) + c);
+            const Pack<float> x = load16(own + r * HS + c);
 #pragma unroll
             for (int i = 0; i < 4; i++) dots[r] = fmaf(x[i], y[i], dots[r]);
         }
@@ -65,41 +81,41 @@ DEVICE void add_rows(float (&sums)[kFp32Rows][J], const float* weights, const fl
 }
 
 // Rows [first, end) of a tensor  <-  the warp's sums times factor[r]
-template <int J>
-DEVICE void write_rows(float* to, int stride, int first, int end, int HS, const float (&sums)[kFp32Rows][J],
+template <class T, int J>
+DEVICE void write_rows(T* to, int stride, int first, int end, int HS, const float (&sums)[kFp32Rows][J],
                        const float (&factor)[kFp32Rows]) {
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++)
 #pragma unroll
         for (int j = 0; j < J; j++) {
             const int c = threadIdx.x % kWarp + kWarp * j;
-            if (c < HS && first + r < end) to[int64_t(first + r) * stride + c] = sums[r][j] * factor[r];
+            if (c < HS && first + r < end) to[int64_t(first + r) * stride + c] = from_float<T>(sums[r][j] * factor[r]);
         }
 }
 
 // Shared memory of a block: where its parts begin.
 struct Fp32Shared {
-    float *own, *own_second, *tile, *tile_second, *weights, *weights_second;  // the last two: the warp's
+    float *own, *own_second, *tile, *tile_second, *weights;  // the last: the warp's
 
     DEVICE Fp32Shared(float* shared, int HS) {
         own = shared;
-        own_second = own + kFp32BlockRows * (HS + 4);
-        tile = own_second + kFp32BlockRows * (HS + 4);
+        own_second = own + kFp32BlockRows * HS;
+        tile = own_second + kFp32BlockRows * HS;
         tile_second = tile + kFp32Tile * (HS + 4);
         weights = tile_second + kFp32Tile * (HS + 4) + threadIdx.x / kWarp * kFp32Rows * kFp32Tile;
-        weights_second = weights + kFp32BlockRows * kFp32Tile;
     }
 };
 
-template <int J>
+template <class T, int J>
 __global__ void __launch_bounds__(kFp32Threads, 2)
-    attention_fp32_forward_kernel(float* out, float* lse, const float* qkv, int HS, FlashShape s) {
+    attention_fp32_forward_kernel(T* out, float* lse, const T* qkv, FlashShape s) {
     SMEM_DYNAMIC(float, memory);
+    const int HS = s.HS;
     const Fp32Shared shared(memory, HS);
     const int lane = threadIdx.x % kWarp, b = blockIdx.z, h = blockIdx.y;
     const int t0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
-    const FlashHead<const float> head(qkv, s, b, 0, h, HS);
-    load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
+    const FlashHead<const T> head(qkv, s, b, 0, h, HS);
+    load_own(shared.own, head.q, s.row, t0, s.T, HS);
 
     float sums[kFp32Rows][J] = {}, largest[kFp32Rows], denominator[kFp32Rows] = {};
     int reach[kFp32Rows];
@@ -111,11 +127,11 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
         __syncthreads();  // nobody reads the tile before this one, or its weights, any more
-        load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
-        load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
+        load_tile(shared.tile, head.k, s.row, s0, s.T, HS);
+        load_tile(shared.tile_second, head.v, s.row, s0, s.T, HS);
         __syncthreads();
         float scores[kFp32Rows];
-        dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
+        dot_rows(scores, shared.own + row * HS, shared.tile, HS);
 #pragma unroll
         for (int r = 0; r < kFp32Rows; r++) {
             const float score = in_reach(t + r, s0 + lane, reach[r]) ? scores[r] : -INFINITY;
@@ -142,17 +158,17 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
 }
 
 // Own rows: queries and dout; tiles: keys and values.
-template <int J>
+template <class T, int J>
 __global__ void __launch_bounds__(kFp32Threads, 2)
-    attention_fp32_queries_kernel(float* dqkv, const float* dout, const float* stats, const float* qkv, int HS,
-                                  FlashShape s) {
+    attention_fp32_queries_kernel(T* dqkv, const T* dout, const float* stats, const T* qkv, FlashShape s) {
     SMEM_DYNAMIC(float, memory);
+    const int HS = s.HS;
     const Fp32Shared shared(memory, HS);
     const int lane = threadIdx.x % kWarp, b = blockIdx.z, h = blockIdx.y;
     const int t0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, t = t0 + row;
-    const FlashHead<const float> head(qkv, s, b, 0, h, HS);
-    load_rows(shared.own, head.q, s.row, t0, kFp32BlockRows, s.T, HS);
-    load_rows(shared.own_second, head_of_out(dout, s, b, 0, h, HS), s.out_row, t0, kFp32BlockRows, s.T, HS);
+    const FlashHead<const T> head(qkv, s, b, 0, h, HS);
+    load_own(shared.own, head.q, s.row, t0, s.T, HS);
+    load_own(shared.own_second, head_of_out(dout, s, b, 0, h, HS), s.out_row, t0, s.T, HS);
     const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
 
     float sums[kFp32Rows][J] = {}, log2_sum[kFp32Rows], D[kFp32Rows], factor[kFp32Rows];
@@ -166,12 +182,12 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
         __syncthreads();  // nobody reads the tile before this one, or its weights, any more
-        load_rows(shared.tile, head.k, s.row, s0, kFp32Tile, s.T, HS);
-        load_rows(shared.tile_second, head.v, s.row, s0, kFp32Tile, s.T, HS);
+        load_tile(shared.tile, head.k, s.row, s0, s.T, HS);
+        load_tile(shared.tile_second, head.v, s.row, s0, s.T, HS);
         __syncthreads();
         float scores[kFp32Rows], dp[kFp32Rows];
-        dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
-        dot_rows(dp, shared.own_second + row * (HS + 4), shared.tile_second, HS);
+        dot_rows(scores, shared.own + row * HS, shared.tile, HS);
+        dot_rows(dp, shared.own_second + row * HS, shared.tile_second, HS);
 #pragma unroll
         for (int r = 0; r < kFp32Rows; r++) {
             const float weight = exp2f(fmaf(scores[r], s.scale_log2, -log2_sum[r]));
@@ -181,76 +197,79 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         __syncwarp();
         add_rows(sums, shared.weights, shared.tile, HS);
     }
-    write_rows(FlashHead<float>(dqkv, s, b, 0, h, HS).q, s.row, t, s.T, HS, sums, factor);
+    write_rows(FlashHead<T>(dqkv, s, b, 0, h, HS).q, s.row, t, s.T, HS, sums, factor);
 }
 
 // Own rows: keys and values; tiles: queries and dout, of each head of the group.
-template <int J>
+template <class T, int J>
 __global__ void __launch_bounds__(kFp32Threads, 2)
-    attention_fp32_keys_kernel(float* dqkv, const float* dout, const float* stats, const float* qkv, int HS,
-                               FlashShape s) {
+    attention_fp32_keys_kernel(T* dqkv, const T* dout, const float* stats, const T* qkv, FlashShape s) {
     SMEM_DYNAMIC(float, memory);
+    const int HS = s.HS;
     const Fp32Shared shared(memory, HS);
     const int lane = threadIdx.x % kWarp, b = blockIdx.z, kv = blockIdx.y;
     const int s0 = int(blockIdx.x) * kFp32BlockRows, row = threadIdx.x / kWarp * kFp32Rows, key = s0 + row;
     float dk[kFp32Rows][J] = {}, dv[kFp32Rows][J] = {};
     const int first = s0 / kFp32Tile, last = s.last_tile(b, s0, kFp32BlockRows, kFp32Tile);
     for (int h = kv * s.group; h < (kv + 1) * s.group; h++) {
-        const FlashHead<const float> head(qkv, s, b, 0, h, HS);
+        const FlashHead<const T> head(qkv, s, b, 0, h, HS);
         if (h == kv * s.group) {
-            load_rows(shared.own, head.k, s.row, s0, kFp32BlockRows, s.T, HS);
-            load_rows(shared.own_second, head.v, s.row, s0, kFp32BlockRows, s.T, HS);
+            load_own(shared.own, head.k, s.row, s0, s.T, HS);
+            load_own(shared.own_second, head.v, s.row, s0, s.T, HS);
         }
-        const float* head_dout = head_of_out(dout, s, b, 0, h, HS);
+        const T* head_dout = head_of_out(dout, s, b, 0, h, HS);
         const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
         for (int t0 = first * kFp32Tile; t0 <= last * kFp32Tile; t0 += kFp32Tile) {
             __syncthreads();  // nobody reads the tile before this one, or its weights, any more
-            load_rows(shared.tile, head.q, s.row, t0, kFp32Tile, s.T, HS);
-            load_rows(shared.tile_second, head_dout, s.out_row, t0, kFp32Tile, s.T, HS);
+            load_tile(shared.tile, head.q, s.row, t0, s.T, HS);
+            load_tile(shared.tile_second, head_dout, s.out_row, t0, s.T, HS);
             __syncthreads();
             const float* from = row_stats + (t0 + lane) / kFlashTile * kStatsBlock + (t0 + lane) % kFlashTile;
             const float log2_sum = from[0], D = from[kFlashTile];
             const int reach = s.reach(b, t0 + lane);
-            float scores[kFp32Rows], dp[kFp32Rows];
-            dot_rows(scores, shared.own + row * (HS + 4), shared.tile, HS);
-            dot_rows(dp, shared.own_second + row * (HS + 4), shared.tile_second, HS);
+            float scores[kFp32Rows], dp[kFp32Rows], ds[kFp32Rows];
+            dot_rows(scores, shared.own + row * HS, shared.tile, HS);
+            dot_rows(dp, shared.own_second + row * HS, shared.tile_second, HS);
 #pragma unroll
             for (int r = 0; r < kFp32Rows; r++) {
                 const bool seen = in_reach(t0 + lane, key + r, reach);
                 const float weight = seen ? exp2f(fmaf(scores[r], s.scale_log2, -log2_sum)) : 0;
                 shared.weights[r * kFp32Tile + lane] = weight;
-                shared.weights_second[r * kFp32Tile + lane] = seen ? weight * (dp[r] - D) : 0;
+                ds[r] = seen ? weight * (dp[r] - D) : 0;
             }
             __syncwarp();
             add_rows(dv, shared.weights, shared.tile_second, HS);
-            add_rows(dk, shared.weights_second, shared.tile, HS);
+            __syncwarp();  // nobody reads the weights any more: dS takes their place
+#pragma unroll
+            for (int r = 0; r < kFp32Rows; r++) shared.weights[r * kFp32Tile + lane] = ds[r];
+            __syncwarp();
+            add_rows(dk, shared.weights, shared.tile, HS);
         }
     }
     float one[kFp32Rows], scale[kFp32Rows];
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++) one[r] = 1, scale[r] = s.scale;
-    const FlashHead<float> grad(dqkv, s, b, 0, kv * s.group, HS);
+    const FlashHead<T> grad(dqkv, s, b, 0, kv * s.group, HS);
     write_rows(grad.k, s.row, key, s.T, HS, dk, scale);
     write_rows(grad.v, s.row, key, s.T, HS, dv, one);
 }
 
-template <int J>
-void attention_fp32_forward(Cuda& cuda, float* out, float* lse, const float* qkv, const AttentionShape& shape) {
+template <int J, class T>
+void attention_fp32_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const AttentionShape& shape) {
     const dim3 grid(unsigned(ceil_div(shape.T, kFp32BlockRows)), unsigned(shape.NH), unsigned(shape.B));
-    launch(cuda, "attention_forward", attention_fp32_forward_kernel<J>, grid, kFp32Threads,
-           attention_fp32_shared_bytes(shape.HS), out, lse, qkv, int(shape.HS), FlashShape(shape));
+    launch(cuda, "attention_forward", attention_fp32_forward_kernel<T, J>, grid, kFp32Threads,
+           attention_fp32_shared_bytes(shape.HS), out, lse, qkv, FlashShape(shape));
 }
 
-template <int J>
-void attention_fp32_backward(Cuda& cuda, float* dqkv, const float* dout, const float* out, const float* lse,
-                             const float* qkv, const AttentionShape& shape) {
+template <int J, class T>
+void attention_fp32_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const float* lse, const T* qkv, const AttentionShape& shape) {
     float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
     attention_stats<kWarp>(cuda, stats, dout, out, lse, shape);
     const size_t shared_bytes = attention_fp32_shared_bytes(shape.HS);
     dim3 grid(unsigned(ceil_div(shape.T, kFp32BlockRows)), unsigned(shape.NKV), unsigned(shape.B));
-    launch(cuda, "attention_backward: keys", attention_fp32_keys_kernel<J>, grid, kFp32Threads, shared_bytes, dqkv,
-           dout, stats, qkv, int(shape.HS), FlashShape(shape));
+    launch(cuda, "attention_backward: keys", attention_fp32_keys_kernel<T, J>, grid, kFp32Threads, shared_bytes, dqkv,
+           dout, stats, qkv, FlashShape(shape));
     grid.y = unsigned(shape.NH);
-    launch(cuda, "attention_backward: queries", attention_fp32_queries_kernel<J>, grid, kFp32Threads, shared_bytes,
-           dqkv, dout, stats, qkv, int(shape.HS), FlashShape(shape));
+    launch(cuda, "attention_backward: queries", attention_fp32_queries_kernel<T, J>, grid, kFp32Threads, shared_bytes,
+           dqkv, dout, stats, qkv, FlashShape(shape));
 }

@@ -70,6 +70,7 @@ Cuda::Cuda(int ordinal, const CudaOptions& options) : ordinal(ordinal), attentio
 Cuda::~Cuda() {
     // Nothing is thrown here: after a failed kernel every call fails, and the first error is the one to report.
     cudaStreamSynchronize(stream);
+    cudnn_attention_.reset(), cublaslt_.reset();  // whose handles are of this stream, which they must not outlive
     if (workspace_) cudaFree(workspace_);
     cudaStreamDestroy(stream);
 }

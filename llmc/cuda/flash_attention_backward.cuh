@@ -45,31 +45,32 @@ DEVICE void scale_all(float (&c)[M][N][4], float factor) {
     for_elements<M, N>([&](int, int, int m, int n, int i) { c[m][n][i] *= factor; });
 }
 
-template <int HS, bool documents>
+template <int HS, FlashKind kind>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_backward_keys_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
     using Config = FlashBackward<HS>;
-    constexpr int M = Config::M, N = Config::N, kKeys = Config::kRows;
+    constexpr int M = Config::M, N = columns_at_a_time(Config::N, kind), kKeys = Config::kRows;
     SMEM_DYNAMIC(bf16, shared);  // keys, values (kKeys, HS); twice queries, dout (kFlashTile, HS); twice stats
     const FlashTile<HS> keys{shared, 0}, values = keys.below(kKeys);
     const auto queries = [&](int stage) { return values.below(kKeys + stage * 2 * kFlashTile); };
     float* const shared_stats = reinterpret_cast<float*>(values.below(kKeys + 4 * kFlashTile).at(0, 0));
 
-    const int b = blockIdx.z, kv = blockIdx.y, s0 = int(blockIdx.x) * kKeys, row = warp_id() * 16 * M, own = s0 + row;
+    const int columns = columns_of<HS, kind>(s), b = blockIdx.z, kv = blockIdx.y;
+    const int s0 = int(blockIdx.x) * kKeys, row = warp_id() * 16 * M, own = s0 + row;
     const int num_tiles = ceil_div(s.T, kFlashTile), first = s0 / kFlashTile;
     const int last = s.last_tile(b, s0, kKeys, kFlashTile);
     const auto fetch = [&](int h, int tile, int stage) {
         const FlashTile<HS> to = queries(stage);
         const int t = tile * kFlashTile;
-        to.template fetch<kFlashTile>(FlashHead<const bf16>(qkv, s, b, t, h, HS).q, s.row, s.T - t);
-        to.below(kFlashTile).template fetch<kFlashTile>(head_of_out(dout, s, b, t, h, HS), s.out_row, s.T - t);
+        to.template fetch<kFlashTile>(FlashHead<const bf16>(qkv, s, b, t, h, columns).q, s.row, s.T - t, columns);
+        to.below(kFlashTile).template fetch<kFlashTile>(head_of_out(dout, s, b, t, h, columns), s.out_row, s.T - t, columns);
         const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock;
-        if (threadIdx.x < (documents ? 3 : 2) * kFlashTile / 4)
+        if (threadIdx.x < (kind == FlashKind::one_document ? 2 : 3) * kFlashTile / 4)
             cp_async16(shared_stats + stage * kStatsBlock + threadIdx.x * 4, from + threadIdx.x * 4, true);
     };
-    const FlashHead<const bf16> from(qkv, s, b, s0, kv * s.group, HS);
-    keys.template fetch<kKeys>(from.k, s.row, s.T - s0);
-    values.template fetch<kKeys>(from.v, s.row, s.T - s0);
+    const FlashHead<const bf16> from(qkv, s, b, s0, kv * s.group, columns);
+    keys.template fetch<kKeys>(from.k, s.row, s.T - s0, columns);
+    values.template fetch<kKeys>(from.v, s.row, s.T - s0, columns);
     fetch(kv * s.group, first, 0);
     cp_async_commit();
 
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         cp_async_commit();
         const FlashTile<HS> q = queries(stage), d_out = q.below(kFlashTile);
         const float* const tile_stats = shared_stats + stage * kStatsBlock;
-        const FlashMask<documents> mask{s, reinterpret_cast<const int*>(tile_stats + 2 * kFlashTile), begin};
+        const FlashMask<kind> mask{s, reinterpret_cast<const int*>(tile_stats + 2 * kFlashTile), begin};
 #pragma unroll 1
         for (int col = 0; col < kFlashTile; col += 8 * N) {
             const int t = begin + col;
@@ -107,33 +108,34 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         }
     }
     scale_all(dk, s.scale);
-    const FlashHead<bf16> grad(dqkv, s, b, own, kv * s.group, HS);
-    keys.store(grad.k, s.row, s.T - own, row, dk);
-    values.store(grad.v, s.row, s.T - own, row, dv);
+    const FlashHead<bf16> grad(dqkv, s, b, own, kv * s.group, columns);
+    keys.store(grad.k, s.row, s.T - own, columns, row, dk);
+    values.store(grad.v, s.row, s.T - own, columns, row, dv);
 }
 
-template <int HS, bool documents>
+template <int HS, FlashKind kind>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_backward_queries_kernel(bf16* dqkv, const bf16* dout, const float* stats, const bf16* qkv, FlashShape s) {
     using Config = FlashBackward<HS>;
-    constexpr int M = Config::M, N = Config::N, kQueries = Config::kRows;
+    constexpr int M = Config::M, N = columns_at_a_time(Config::N, kind), kQueries = Config::kRows;
     SMEM_DYNAMIC(bf16, shared);  // queries, dout (kQueries, HS); twice keys, values (kFlashTile, HS); reaches
     const FlashTile<HS> queries{shared, 0}, d_out = queries.below(kQueries);
     const auto keys = [&](int tile) { return d_out.below(kQueries + tile % 2 * 2 * kFlashTile); };
 
-    const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
+    const int columns = columns_of<HS, kind>(s), b = blockIdx.z, h = blockIdx.y;
+    const int t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;
     int* const reaches = reinterpret_cast<int*>(d_out.below(kQueries + 4 * kFlashTile).at(0, 0));
-    const auto mask = mask_of_queries<documents, kQueries>(reaches, s, b, t0);
+    const auto mask = mask_of_queries<kind, kQueries>(reaches, s, b, t0);
     const int first = s.first_tile(b, t0, kFlashTile), last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
     const auto fetch = [&](int tile) {
         const int s0 = tile * kFlashTile;
-        const FlashHead<const bf16> from(qkv, s, b, s0, h, HS);
-        keys(tile).template fetch<kFlashTile>(from.k, s.row, s.T - s0);
-        keys(tile).below(kFlashTile).template fetch<kFlashTile>(from.v, s.row, s.T - s0);
+        const FlashHead<const bf16> from(qkv, s, b, s0, h, columns);
+        keys(tile).template fetch<kFlashTile>(from.k, s.row, s.T - s0, columns);
+        keys(tile).below(kFlashTile).template fetch<kFlashTile>(from.v, s.row, s.T - s0, columns);
     };
-    queries.template fetch<kQueries>(FlashHead<const bf16>(qkv, s, b, t0, h, HS).q, s.row, s.T - t0);
-    d_out.template fetch<kQueries>(head_of_out(dout, s, b, t0, h, HS), s.out_row, s.T - t0);
+    queries.template fetch<kQueries>(FlashHead<const bf16>(qkv, s, b, t0, h, columns).q, s.row, s.T - t0, columns);
+    d_out.template fetch<kQueries>(head_of_out(dout, s, b, t0, h, columns), s.out_row, s.T - t0, columns);
     fetch(first);
     cp_async_commit();
 
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         }
     }
     scale_all(dq, s.scale);
-    queries.store(FlashHead<bf16>(dqkv, s, b, t, h, HS).q, s.row, s.T - t, row, dq);
+    queries.store(FlashHead<bf16>(dqkv, s, b, t, h, columns).q, s.row, s.T - t, columns, row, dq);
 }
 
 template <int HS>
@@ -184,15 +186,13 @@ void flash_attention_backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf
                               const bf16* qkv, const AttentionShape& shape) {
     using Config = FlashBackward<HS>;
     float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
-    attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape);
-    const bool documents = shape.starts;
-    dim3 grid(unsigned(ceil_div(shape.T, Config::kRows)), unsigned(shape.NKV), unsigned(shape.B));
-    const auto keys_kernel = documents ? flash_backward_keys_kernel<HS, true> : flash_backward_keys_kernel<HS, false>;
-    launch(cuda, "attention_backward: keys", keys_kernel, grid, kFlashThreads, Config::kKeysSharedBytes, dqkv, dout,
-           stats, qkv, FlashShape(shape));
-    grid.y = unsigned(shape.NH);
-    const auto queries_kernel =
-        documents ? flash_backward_queries_kernel<HS, true> : flash_backward_queries_kernel<HS, false>;
-    launch(cuda, "attention_backward: queries", queries_kernel, grid, kFlashThreads, Config::kQueriesSharedBytes, dqkv,
-           dout, stats, qkv, FlashShape(shape));
+    with_flash_kind<HS>(shape, [&](auto kind) {
+        attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape, kind != FlashKind::one_document);
+        dim3 grid(unsigned(ceil_div(shape.T, Config::kRows)), unsigned(shape.NKV), unsigned(shape.B));
+        launch(cuda, "attention_backward: keys", flash_backward_keys_kernel<HS, kind>, grid, kFlashThreads,
+               Config::kKeysSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+        grid.y = unsigned(shape.NH);
+        launch(cuda, "attention_backward: queries", flash_backward_queries_kernel<HS, kind>, grid, kFlashThreads,
+               Config::kQueriesSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+    });
 }

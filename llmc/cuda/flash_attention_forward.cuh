@@ -17,27 +17,28 @@ struct FlashForward {
     static constexpr size_t kSharedBytes = (kQueries + 4 * kFlashTile) * HS * sizeof(bf16) + kQueries * sizeof(int);
 };
 
-template <int HS, bool documents>
+template <int HS, FlashKind kind>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     flash_forward_kernel(bf16* out, float* lse, const bf16* qkv, FlashShape s) {
     using Config = FlashForward<HS>;
-    constexpr int M = Config::M, N = Config::N, kQueries = Config::kQueries;
+    constexpr int M = Config::M, N = columns_at_a_time(Config::N, kind), kQueries = Config::kQueries;
     SMEM_DYNAMIC(bf16, shared);  // queries (kQueries, HS), twice keys and values (kFlashTile, HS), reaches (kQueries)
     const FlashTile<HS> queries{shared, 0};
     const auto keys = [&](int tile) { return queries.below(kQueries + tile % 2 * 2 * kFlashTile); };
 
-    const int b = blockIdx.z, h = blockIdx.y, t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
+    const int columns = columns_of<HS, kind>(s), b = blockIdx.z, h = blockIdx.y;
+    const int t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
     const int row = warp_id() * 16 * M, t = t0 + row;  // the warp's first query
     int* const reaches = reinterpret_cast<int*>(queries.below(kQueries + 4 * kFlashTile).at(0, 0));
-    const auto mask = mask_of_queries<documents, kQueries>(reaches, s, b, t0);
+    const auto mask = mask_of_queries<kind, kQueries>(reaches, s, b, t0);
     const int first = s.first_tile(b, t0, kFlashTile), last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;
     const auto fetch = [&](int tile) {
         const int s0 = tile * kFlashTile;
-        const FlashHead<const bf16> from(qkv, s, b, s0, h, HS);
-        keys(tile).template fetch<kFlashTile>(from.k, s.row, s.T - s0);
-        keys(tile).below(kFlashTile).template fetch<kFlashTile>(from.v, s.row, s.T - s0);
+        const FlashHead<const bf16> from(qkv, s, b, s0, h, columns);
+        keys(tile).template fetch<kFlashTile>(from.k, s.row, s.T - s0, columns);
+        keys(tile).below(kFlashTile).template fetch<kFlashTile>(from.v, s.row, s.T - s0, columns);
     };
-    queries.template fetch<kQueries>(FlashHead<const bf16>(qkv, s, b, t0, h, HS).q, s.row, s.T - t0);
+    queries.template fetch<kQueries>(FlashHead<const bf16>(qkv, s, b, t0, h, columns).q, s.row, s.T - t0, columns);
     fetch(first);
     cp_async_commit();
 
@@ -114,13 +115,14 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 #pragma unroll
             for (int n = 0; n < HS / 8; n++) sum[m][n][2 * half] *= 1 / total, sum[m][n][2 * half + 1] *= 1 / total;
         }
-    queries.store(head_of_out(out, s, b, t, h, HS), s.out_row, s.T - t, row, sum);
+    queries.store(head_of_out(out, s, b, t, h, columns), s.out_row, s.T - t, columns, row, sum);
 }
 
 template <int HS>
 void flash_attention_forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape) {
     const dim3 grid(unsigned(ceil_div(shape.T, FlashForward<HS>::kQueries)), unsigned(shape.NH), unsigned(shape.B));
-    const auto kernel = shape.starts ? flash_forward_kernel<HS, true> : flash_forward_kernel<HS, false>;
-    launch(cuda, "attention_forward", kernel, grid, kFlashThreads, FlashForward<HS>::kSharedBytes, out, lse, qkv,
-           FlashShape(shape));
+    with_flash_kind<HS>(shape, [&](auto kind) {
+        launch(cuda, "attention_forward", flash_forward_kernel<HS, kind>, grid, kFlashThreads,
+               FlashForward<HS>::kSharedBytes, out, lse, qkv, FlashShape(shape));
+    });
 }

@@ -7,6 +7,7 @@ the elements (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). Rounded to bf16 in 
 left operand of a next product: scores become weights and are multiplied without leaving their registers.
 */
 #pragma once
+#include <type_traits>
 #include "llmc/base/op_types.h"  // AttentionShape
 #include "llmc/cuda/device.cuh"
 
@@ -23,6 +24,7 @@ struct FlashShape {
     int row, out_row;          // from one token of qkv to the next, and of out
     float scale, scale_log2;   // of the scores, for e^x and for 2^x
     const int32_t* starts;     // (B, T), or null
+    int HS;
 
     explicit FlashShape(const AttentionShape& s)
         : T(int(s.T)),
@@ -33,7 +35,8 @@ struct FlashShape {
           out_row(int(s.NH * s.HS)),
           scale(s.score_scale()),
           scale_log2(s.score_scale() * kLog2E),
-          starts(s.starts) {}
+          starts(s.starts),
+          HS(int(s.HS)) {}
 
     DEVICE int num_kv() const { return NH / group; }
     // Query t sees the keys [t - reach, t]. Queries from T on count to the last one's document.
@@ -59,21 +62,45 @@ struct FlashShape {
     }
 };
 
+// What a kernel is compiled for: heads of exactly HS channels, in rows that are one document or that have documents; or
+// heads of fewer, in any rows. Those lie in tiles of HS columns, of which the last are zeros.
+enum class FlashKind { one_document, documents, narrow };
+
+template <int HS, FlashKind kind>
+DEVICE int columns_of(const FlashShape& s) {
+    return kind == FlashKind::narrow ? s.HS : HS;
+}
+
+// How many columns of scores, in blocks of 8, a kernel of this kind makes at a time, if others make N: to know how
+// narrow a head is takes registers.
+constexpr int columns_at_a_time(int N, FlashKind kind) { return kind == FlashKind::narrow ? N / 2 : N; }
+
+// run(std::integral_constant) with the kind that the shape needs
+template <int HS, class Run>
+void with_flash_kind(const AttentionShape& shape, Run run) {
+    if (shape.HS < HS)
+        run(std::integral_constant<FlashKind, FlashKind::narrow>());
+    else if (shape.starts)
+        run(std::integral_constant<FlashKind, FlashKind::documents>());
+    else
+        run(std::integral_constant<FlashKind, FlashKind::one_document>());
+}
+
 // t - reach <= s <= t
 DEVICE bool in_reach(int t, int s, int reach) { return unsigned(t - s) <= unsigned(reach); }
 
-// The mask of a tile. With `documents` the reach of its queries lies in shared memory, for registers are short.
-template <bool documents>
+// The mask of a tile. Where queries reach back differently, their reach lies in shared memory, for registers are short.
+template <FlashKind kind>
 struct FlashMask {
     const FlashShape& shape;  // a copy of the window in it would be one register more
     const int* reaches;       // of query `first` and those that follow
     int first;
 
     DEVICE int reach(int t) const {
-        if constexpr (documents)
-            return reaches[t - first];
-        else
+        if constexpr (kind == FlashKind::one_document)
             return shape.window;
+        else
+            return reaches[t - first];
     }
     DEVICE bool sees(int t, int s) const { return in_reach(t, s, reach(t)); }
     // Does any of the queries [t, t + nt) see any of the keys [s, s + ns)? Does each see all? The same for whole warps.
@@ -84,9 +111,9 @@ struct FlashMask {
 };
 
 // The mask of a block's own queries [t, t + n), into `memory`. Needs a barrier.
-template <bool documents, int n>
-DEVICE FlashMask<documents> mask_of_queries(int* memory, const FlashShape& s, int b, int t) {
-    if constexpr (documents)
+template <FlashKind kind, int n>
+DEVICE FlashMask<kind> mask_of_queries(int* memory, const FlashShape& s, int b, int t) {
+    if constexpr (kind != FlashKind::one_document)
         for (int i = threadIdx.x; i < n; i += kFlashThreads) memory[i] = s.reach(b, t + i);
     return {s, memory, t};
 }
@@ -120,22 +147,24 @@ struct FlashTile {
     DEVICE bf16* at(int row, int chunk) const { return shared + place(row, chunk); }
     DEVICE FlashTile below(int rows) const { return {shared, first + rows * HS}; }
 
-    // `rows` rows of a tensor, `stride` apart, zeros from row `end` on. Needs a commit and a wait.
+    // `rows` rows of a tensor, `stride` apart, zeros from row `end` and from column `columns` on. Needs a commit and a
+    // wait.
     template <int rows>
-    DEVICE void fetch(const bf16* from, int stride, int end) const {
+    DEVICE void fetch(const bf16* from, int stride, int end, int columns) const {
         constexpr int kChunks = HS / 8, kStep = kFlashThreads / kChunks;
         static_assert(rows % kStep == 0 && kStep % 8 == 0);
         const int row = int(threadIdx.x) / kChunks, chunk = int(threadIdx.x) % kChunks;
         bf16* to = at(row, chunk);
         from += int64_t(row) * stride + chunk * 8;
 #pragma unroll
-        for (int i = 0; i < rows; i += kStep, from += kStep * stride) cp_async16(to + i * HS, from, row + i < end);
+        for (int i = 0; i < rows; i += kStep, from += kStep * stride)
+            cp_async16(to + i * HS, from, row + i < end && chunk * 8 < columns);
     }
 
-    // The warp's accumulators to the first 16 M rows of a tensor, below `end`, through rows [row, row + 16 M) of this
-    // tile, which must be the warp's own.
+    // The warp's accumulators to the first 16 M rows of a tensor, below `end`, and their first `columns`, through rows
+    // [row, row + 16 M) of this tile, which must be the warp's own.
     template <int M>
-    DEVICE void store(bf16* to, int stride, int end, int row, const float (&c)[M][HS / 8][4]) const {
+    DEVICE void store(bf16* to, int stride, int end, int columns, int row, const float (&c)[M][HS / 8][4]) const {
         __syncwarp();
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -149,6 +178,7 @@ struct FlashTile {
         __syncwarp();
         constexpr int kChunks = HS / 8, kStep = kWarp / kChunks;
         const int r0 = lane_id() / kChunks, chunk = lane_id() % kChunks;
+        if (chunk * 8 >= columns) return;
         to += int64_t(r0) * stride + chunk * 8;
         for (int r = r0; r < 16 * M && r < end; r += kStep, to += int64_t(kStep) * stride)
             store16(to, load16(at(row + r, chunk)));

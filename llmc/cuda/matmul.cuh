@@ -68,7 +68,7 @@ void matmul_gelu_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* w
                          int64_t C, int64_t OC) {
     const OpScope op(cuda, __func__, matmul_forward_cost<T>(N, C, OC, 2));
     check_linear_layer<T>("matmul_gelu_forward", N, C, OC);
-    const MatmulCall fused = linear_forward<T>(N, C, OC, Epilogue::gelu_aux_bias);
+    const MatmulCall fused = linear_forward<T>(N, C, OC, bias ? Epilogue::gelu_aux_bias : Epilogue::gelu_aux);
     if (cuda.cublaslt().supports(cuda, fused)) return cuda.cublaslt().run(cuda, fused, out, inp, weight, bias, hidden);
     matmul_forward(cuda, hidden, inp, weight, bias, N, C, OC);
     gelu_forward(cuda, out, hidden, N * OC);

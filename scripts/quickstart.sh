@@ -4,7 +4,8 @@
 #   scripts/quickstart.sh [--minutes M] [--threads N]        4 minutes on all cores by default
 #
 # Trains the small model of nanoGPT's CPU example (0.8M parameters) on tiny Shakespeare; without a network, on built-in
-# stories. Run it again to go on where it stopped. Exit codes are those of the step that failed; 2: something is missing.
+# stories. Run it again to go on where it stopped. NO_BUILD=1: ./train_gpt and data/tokenize are used as they lie there.
+# Exit codes are those of the step that failed; 2: something is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,10 +25,12 @@ if ! [[ $minutes =~ ^[0-9]*\.?[0-9]+$ && $threads =~ ^[0-9]+$ ]]; then
 fi
 seconds=$(awk "BEGIN {print $minutes * 60}")
 
-scripts/setup.sh
+if [ "${NO_BUILD-}" != 1 ]; then
+    scripts/setup.sh
 
-echo "== building"
-make -j"$(nproc)"
+    echo "== building"
+    make -j"$(nproc)"
+fi
 
 echo "== data"
 if data/tinyshakespeare.sh; then

@@ -18,7 +18,7 @@
 # A part takes at most $LIMIT seconds (590). What it finds is written as it comes: a part that is killed has lost nothing of
 # what was over. Programs are made by make; NO_BUILD=1 takes those that lie there, and those that scripts/carry_deps.sh
 # --programs packed are taken where there are no others. Nothing is installed or downloaded. JOBS: how many files to compile
-# at once; ANVIL_COMMIT: the commit, where the sources lie without git.
+# at once; RANKS: of comm, such as '2 4'; ANVIL_COMMIT: the commit, where the sources lie without git.
 #
 # Results go to $OUT if that is set, else to doc/results/GPU-DATE/PART/: summary.txt, results.jsonl (a row for each check,
 # benchmark, training run and kernel), machine.json, PART.log, of first trace.json.gz as well. scripts/perf_table.py makes

@@ -2,12 +2,14 @@
 """Writes what a GPU run measured into doc/performance.md, between its markers.
 
     scripts/perf_table.py RESULTS            a folder that scripts/gpu_check.sh wrote, doc/results/GPU-DATE
-    scripts/perf_table.py                    the newest folder under doc/results/; none: "not measured yet"
+    scripts/perf_table.py                    the newest folder under doc/results/; none: "not measured"
     scripts/perf_table.py --check            exit code 1 if the page is not what it would write
     scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a row that it can read
 
-RESULTS holds machine.json (where and with what it was measured), bench.jsonl (rows of dev/bench, see bench.h) and
-train.jsonl (training runs). Rows in which another library wins stay in the table. Needs Python 3 and nothing else.
+RESULTS, or each of its folders first, second, ..., holds machine.json (where and with what it was measured) and
+results.jsonl: rows of dev/bench (bench.h), training runs, checks, ops and kernels of a micro-step. Rows in which another
+library wins stay in the table. doc/results/predicted-*.json has what was expected before anything was measured; why a
+figure is another than that is said in RESULTS/notes.json, {"what": "reason"}. Needs Python 3 and nothing else.
 """
 import argparse
 import json
@@ -18,8 +20,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "doc/performance.md"
-NOT_MEASURED = "not measured yet\n"
+NOT_MEASURED = "not measured"
 
+CALLS = ["first", "second", "third", "fourth", "comm"]  # in this order, where a later row counts
+TYPES = ("bench", "train", "check", "op", "kernel")
 TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
 NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
 
@@ -39,7 +43,8 @@ class UserError(Exception):
 
 
 def read_rows(path):
-    """The rows of a file of JSON lines; the last one of a kind counts, as when a benchmark is run again."""
+    """The rows of a file of JSON lines; the last one of a kind counts, as when a benchmark is run again. The first line of a
+    kind gives the place."""
     rows = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -50,12 +55,17 @@ def read_rows(path):
             row = json.loads(line)
         except ValueError as error:
             raise UserError(f"{path}:{number}: not a line of JSON: {error}") from None
-        if not isinstance(row, dict) or row.get("type") not in ("bench", "train"):
-            raise UserError(f'{path}:{number}: expected an object of type "bench" or "train"')
+        if not isinstance(row, dict) or row.get("type") not in TYPES:
+            raise UserError(f"{path}:{number}: expected an object whose type is one of {', '.join(TYPES)}")
         if row["type"] == "bench":
             check_bench_row(f"{path}:{number}", row)
-        rows[tuple(row.get(key) for key in ("type", "device", "what", "shape", "dtype", "attention"))] = row
+        rows[tuple(row.get(key) for key in KEYS)] = row
     return list(rows.values())
+
+
+# What tells rows of a kind apart.
+KEYS = ("type", "device", "what", "shape", "dtype", "attention", "run", "algorithms", "head_rows", "part", "check", "op",
+        "kernel")  # fmt: skip
 
 
 def check_bench_row(where, row):
@@ -104,7 +114,8 @@ def bench_table(rows):
             rival = f"{row['rival']} {row['rival_ms'] * 1e3:.1f} us ({times:.2f} x)"
         goal, met = goal_of(row)
         verdict = "" if met is None else f"{goal}: {'met' if met else '**missed**'}"
-        lines.append([f"{row['what']}, {row['shape']}, {row['dtype']}", f"{row['median_ms'] * 1e3:.1f}",
+        more = "".join(f", {name} {row[key]}" for key, name in (("algorithms", "algorithms:"), ("head_rows", "rows:")) if key in row)
+        lines.append([f"{row['what']}, {row['shape']}, {row['dtype']}{more}", f"{row['median_ms'] * 1e3:.1f}",
                       f"{row['min_ms'] * 1e3:.1f} to {row['p90_ms'] * 1e3:.1f}", rate, f"{row['percent']:.0f} %", rival,
                       verdict])  # fmt: skip
     return table(["op, shape, type", "median us", "min to p90", "rate", "of peak", "beside it", "goal"], lines)
@@ -116,27 +127,113 @@ def train_table(rows):
     return table(["run", "attention", "tok/s", "step ms", "MFU"], lines)
 
 
-def page_text(folder):
-    """What stands between the markers for one folder of results."""
-    if folder is None:
-        return NOT_MEASURED
+def checks_table(rows):
+    counts = {}
+    for row in rows:
+        counts[row["result"]] = counts.get(row["result"], 0) + 1
+    text = "Checks: " + ", ".join(f"{count} {result}" for result, count in counts.items()) + ".\n\n"
+    return text + table(["check", "result", "what was found"], [[row["check"], row["result"] if row["result"] != "FAILED" else
+                        "**FAILED**", row["note"].replace("|", "\\|")] for row in rows]).replace("--:", "---")  # fmt: skip
+
+
+def predictions():
+    found = []
+    for path in sorted((ROOT / "doc/results").glob("predicted-*.json")):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise UserError(f"{path}: {error}") from None
+    return found
+
+
+def against(what, low, mid, high, measured, unit, notes):
+    expected = f"{mid:g}" if low is None else f"{mid:g} ({low:g} to {high:g})"
+    beside = "" if measured is None else f"{100 * measured / mid - 100:+.0f} %"
+    return [what, f"{expected} {unit}", NOT_MEASURED if measured is None else f"{measured:.4g} {unit}" if unit == "ms" else
+            f"{measured:.0f} {unit}", beside, notes.get(what, "")]  # fmt: skip
+
+
+def predicted_table(predicted, rows, notes):
+    """Row by row what was expected and what was found, and why that is another."""
+    runs = {(row["run"], row["attention"]): row["tokens_per_second"] for row in rows if row["type"] == "train" and "run" in row}
+    lines = [against(p["what"], p["low"], p["mid"], p["high"], runs.get((p["run"], p["attention"])), "tok/s", notes)
+             for p in predicted["runs"]]  # fmt: skip
+    ops = [row for row in rows if row["type"] == "op"]
+    for p in predicted["micro_step"]:
+        times = [row["ms"] for row in ops if re.search(p["op"], row["op"])]
+        lines.append(against(p["what"], None, p["ms"], None, sum(times) if times else None, "ms", notes))
+    whole = sum(p["ms"] for p in predicted["micro_step"])
+    lines.append(against("all ops of a micro-step", None, round(whole, 2), None, sum(row["ms"] for row in ops) if ops else None,
+                         "ms", notes))  # fmt: skip
+    return (f"Predicted ({predicted['source']}) for one {predicted['gpu']}, and measured; a micro-step is one of GPT-2 124M, "
+            f"B 32, T 1024, in bf16. Assumed: {predicted['assumed']}\n\n"
+            + table(["what", "predicted", "measured", "beside", "why it differs"], lines).replace("--: |\n", "--- |\n"))  # fmt: skip
+
+
+def kernels_table(rows):
+    """What Nsight Compute saw: the kernels that take most."""
+    whole = sum(row["ms"] for row in rows)
+    lines = [[row["kernel"].split("(")[0].replace("|", "\\|")[:80], str(row["launches"]), f"{row['ms']:.3f}", f"{100 * row['ms'] / whole:.1f} %",
+              f"{row['bytes'] / row['ms'] / 1e6:.0f}"] for row in sorted(rows, key=lambda row: -row["ms"])[:25]]  # fmt: skip
+    return table(["kernel", "launches", "ms", "share", "GB/s"], lines)
+
+
+def folders_of(results):
+    """The folder itself, or those of its calls."""
+    if (results / "machine.json").is_file():
+        return [results]
+    found = [path.parent for path in results.glob("*/machine.json")]
+    return sorted(found, key=lambda path: (CALLS.index(path.name) if path.name in CALLS else len(CALLS), path.name))
+
+
+def read_object(path):
     try:
-        machine = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder}/machine.json: {error}") from None
+        raise UserError(f"{path}: {error}") from None
+
+
+def results_text(results):
+    """Of a folder of results: its tables, its rows and its notes."""
+    folders = folders_of(results)
+    if not folders:
+        raise UserError(f"{results}/machine.json: not there, nor in a folder below: expected what scripts/gpu_check.sh left")
+    machine = read_object(folders[0] / "machine.json")
     text = table(["measured on", ""], [[key, str(value)] for key, value in machine.items()])
-    rows = [row for name in ("bench.jsonl", "train.jsonl") if (folder / name).is_file() for row in read_rows(folder / name)]
+    rows = {}
+    for folder in folders:
+        if (folder / "results.jsonl").is_file():
+            for row in read_rows(folder / "results.jsonl"):
+                rows[tuple(row.get(key) for key in KEYS)] = row
+    rows = list(rows.values())
     if any(row.get("smoke") for row in rows):
-        raise UserError(f"{folder}: rows of a --smoke run are no measurements")
-    bench = [row for row in rows if row["type"] == "bench"]
-    if bench:
-        peaks = sorted({(row["dtype"], row["bound"], row["peak"]) for row in bench})
+        raise UserError(f"{results}: rows of a --smoke run are no measurements")
+    of = {kind: [row for row in rows if row["type"] == kind] for kind in TYPES}
+    if of["check"]:
+        text += "\n" + checks_table(of["check"])
+    if of["train"]:
+        text += "\n" + train_table(of["train"])
+    if of["bench"]:
+        peaks = sorted({(row["dtype"], row["bound"], row["peak"]) for row in of["bench"]})
         text += "\nPeaks measured in the same runs: " + ", ".join(
             f"{peak / 1e9:.0f} GB/s copied" if bound == "memory" else f"{peak / 1e12:.0f} TFLOP/s in {dtype}"
             for dtype, bound, peak in widest(peaks)) + ".\n"  # fmt: skip
-        text += "\n" + bench_table(bench)
-    train = [row for row in rows if row["type"] == "train"]
-    return text + ("\n" + train_table(train) if train else "")
+        text += "\n" + bench_table(of["bench"])
+    if of["kernel"]:
+        text += "\nKernels of a micro-step of GPT-2 124M, by ncu:\n\n" + kernels_table(of["kernel"])
+    notes = read_object(results / "notes.json") if (results / "notes.json").is_file() else {}
+    return text, rows, notes
+
+
+def page_text(results):
+    """What stands between the markers for one folder of results; none: what is predicted, and not measured."""
+    text, rows, notes = results_text(results) if results else (NOT_MEASURED + "\n", [], {})
+    gpus = {row["device"] for row in rows if row["type"] == "bench"}
+    for predicted in predictions():
+        # Of another GPU than the one that was measured nothing is said.
+        if not gpus or any(predicted["gpu"] in gpu for gpu in gpus) or not rows:
+            text += "\n" + predicted_table(predicted, rows, notes)
+    return text
 
 
 def widest(peaks):
@@ -156,7 +253,8 @@ def with_results(page, text):
 
 
 def newest_results():
-    folders = [path.parent for path in (ROOT / "doc/results").glob("*/machine.json")]
+    folders = {path.parent for path in (ROOT / "doc/results").glob("*/machine.json")}
+    folders |= {path.parent.parent for path in (ROOT / "doc/results").glob("*/*/machine.json")}
     return max(folders, key=lambda path: (path.name.rsplit("-", 3)[1:], path.name)) if folders else None
 
 

@@ -22,7 +22,7 @@ struct Results {
 
     explicit Results(const std::string& rows) {
         write_file_atomically(folder / "machine.json", kMachine);
-        write_file_atomically(folder / "bench.jsonl", rows);
+        write_file_atomically(folder / "results.jsonl", rows);
         write_file_atomically(page, read_file("doc/performance.md"));
     }
     Finished table(const std::string& flags = "") const {
@@ -48,10 +48,15 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
         bench_row("cudnn_attention_backward", "compute", 2, R"(, "percent": 50, "rival": "other", "rival_ms": 1)") +
         bench_row("attention_forward (window)", "compute", 2, R"(, "percent": 50)"));
     write_file_atomically(
-        results.folder / "train.jsonl",
-        R"({"type": "train", "what": "GPT-2 124M", "attention": "own", "tokens_per_second": 561234.5,)"
-        R"( "step_ms": 934.1, "mfu_percent": 60.25})"
-        "\n");
+        results.folder / "results.jsonl",
+        read_file(results.folder / "results.jsonl") +
+            R"({"type": "train", "run": "124M", "what": "GPT-2 124M", "attention": "own", "tokens_per_second": 561234.5,)"
+            R"( "step_ms": 934.1, "mfu_percent": 60.25})"
+            "\n"
+            R"({"type": "check", "part": "first", "check": "doctor", "result": "FAILED", "note": "a | b", "seconds": 1})"
+            "\n");
+    write_file_atomically(results.folder / "notes.json",
+                          R"({"GPT-2 124M, B 32, head in large chunks, own attention": "a cooler card"})");
     CHECK(results.table("--check").exit_code == 1);
     const Finished written = results.table();
     INFO(written.err);
@@ -69,6 +74,13 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     CHECK(contains(results.line("cudnn_attention_backward,"), "| other 1000.0 us (2.00 x) |  |"));
     CHECK(contains(results.line("attention_forward (window)"), "| 50 % |  |  |"));
     CHECK(results.line("GPT-2 124M |") == "| GPT-2 124M | own | 561234 | 934.10 | 60.2 % |");
+    CHECK(results.line("doctor") == "| doctor | **FAILED** | a \\| b |");
+    // Row by row beside what was predicted, and why it differs; what was not measured says so.
+    CHECK(results.line("GPT-2 124M, B 32, head in large chunks, own") ==
+          "| GPT-2 124M, B 32, head in large chunks, own attention | 517000 (488000 to 545000) tok/s | 561234 tok/s | "
+          "+9 % | a cooler card |");
+    CHECK(results.line("GPT-2 124M, B 32, head in large chunks, cuDNN") ==
+          "| GPT-2 124M, B 32, head in large chunks, cuDNN | 567000 (532000 to 600000) tok/s | not measured |  |  |");
     CHECK(contains(read_file(results.page), "4000 GB/s copied, 800 TFLOP/s in bf16"));
     // The text around the table stays, and writing again changes nothing.
     CHECK(contains(read_file(results.page), "## How it is measured"));
@@ -81,6 +93,19 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
 TEST_CASE("perf_table: of a benchmark that ran twice the later row counts", "[perf_table]") {
     const Results results(bench_row("gelu_forward", "memory", 5, R"(, "percent": 20)") +
                           bench_row("gelu_forward", "memory", 2, R"(, "percent": 50)"));
+    REQUIRE(results.table().exit_code == 0);
+    CHECK(contains(results.line("gelu_forward"), "| 2000.0 |"));
+}
+
+TEST_CASE("perf_table takes a folder for each call, the later one where both have a row", "[perf_table]") {
+    const Results results("");
+    REQUIRE(run("rm " + results.folder / "machine.json" + " " + results.folder / "results.jsonl").exit_code == 0);
+    for (const auto& [call, ms] : {std::pair<const char*, double>{"third", 2}, {"first", 5}}) {
+        REQUIRE(run("mkdir " + results.folder / call).exit_code == 0);
+        write_file_atomically(results.folder / call + "/machine.json", kMachine);
+        write_file_atomically(results.folder / call + "/results.jsonl",
+                              bench_row("gelu_forward", "memory", ms, R"(, "percent": 50)"));
+    }
     REQUIRE(results.table().exit_code == 0);
     CHECK(contains(results.line("gelu_forward"), "| 2000.0 |"));
 }
@@ -103,6 +128,7 @@ TEST_CASE("perf_table refuses what is no measurement", "[perf_table]") {
         {replaced("50}", "50, \"smoke\": true}"), "--smoke run are no measurements"},
         {good.substr(0, good.size() / 2), "not a line of JSON"},
         {"[]\n", "expected an object"},
+        {"{\"type\": \"other\"}\n", "whose type is one of bench"},
     };
     for (const auto& [rows, message] : cases) {
         INFO(rows);

@@ -139,7 +139,8 @@ class World:
         self.part, self.gpus = part, max(1, len(smi("name")))
         self.spread = self.gpus > 1
         self.environment = {} if self.spread else ONE_GPU
-        self.sizes = [2, 4] if not self.spread else sorted({2, self.gpus})
+        sizes = os.environ.get("RANKS") or ("2 4" if not self.spread else f"2 {self.gpus}")
+        self.sizes = sorted({int(size) for size in sizes.split()})
 
     def start(self, label, world, flags):
         if self.part.left() < 10:

@@ -214,11 +214,27 @@ def profile(part):
     ran = part.run([train_gpt, *profile_flags(), "--steps=6", f"--profile={trace}", f"--out-dir={RUNS}/profile"], limit=90)
     if ran.code != 0 or ran.timed_out or not trace.is_file():
         raise Failed(ran.why())
-    events = json.loads(trace.read_text(encoding="utf-8"))
-    events = events["traceEvents"] if isinstance(events, dict) else events
     with gzip.open(part.out / "trace.json.gz", "wb") as file:
         file.write(trace.read_bytes())
-    part.result("profile", "measured", f"{len(events)} events in trace.json.gz, its table in {part.name}.log")
+    ops, steps = ops_of(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"])
+    for op, (calls, ms) in sorted(ops.items(), key=lambda item: -item[1][1]):
+        part.add_row({"type": "op", "op": op, "calls": calls, "ms": ms})
+    part.result("profile", "measured", f"{len(ops)} ops in trace.json.gz, {sum(ms for _, ms in ops.values()):.1f} ms of each "
+                f"of {steps} steps; its table is in {part.name}.log")  # fmt: skip
+
+
+def ops_of(events):
+    """Of a trace in Chrome's format: calls and ms of each op in a step, but not of ops inside of others, and how many steps."""
+    whole = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["tid"], e["ts"], -e["dur"]))
+    steps = max(1, sum(e.get("cat") == "phase" and re.fullmatch(r"step \d+", e["name"]) is not None for e in whole))
+    ops, end = {}, {}
+    for event in whole:
+        if event.get("cat") != "op" or event["ts"] < end.get(event["tid"], -1):
+            continue
+        end[event["tid"]] = event["ts"] + event["dur"] - 1e-3
+        calls, ms = ops.get(event["name"], (0, 0))
+        ops[event["name"]] = (calls + 1 / steps, ms + event["dur"] / 1e3 / steps)
+    return ops, steps
 
 
 def kernels_by_ncu(part):

@@ -12,7 +12,6 @@ import statistics
 from harness import RUNS, ROOT, Clocks, Failed, NotRun, smi
 
 REFERENCE = ROOT / "doc/results/cpu-losses-124M.json"
-TOKENS = 4_000_000
 GPT2_VOCAB = 50257
 # Between kernels that round bf16 at other places, over 30 steps whose loss falls by nats. Not derived: a wrong mask, scale or
 # index moves the first losses by a tenth and more.
@@ -30,8 +29,14 @@ def write_tokens(path, count, vocab, seed=1):
     path.write_bytes(header.tobytes() + tokens.tobytes())
 
 
-def tokens_of(vocab, count=TOKENS):
-    """The pattern of a shard of synthetic tokens, made the first time."""
+def reference():
+    """What the CPU reference was: command, flags, tokens, losses in fp32 and bf16."""
+    return json.loads(REFERENCE.read_text(encoding="utf-8"))
+
+
+def tokens_of(vocab, count=None):
+    """The pattern of a shard of synthetic tokens, made the first time: as many as the CPU reference learned from."""
+    count = count or reference()["tokens"]
     path = RUNS / f"tokens-{vocab}-{count}" / "train_000000.bin"
     if not path.is_file():
         write_tokens(path, count, vocab)
@@ -178,17 +183,17 @@ def same_bits(part):
 
 def against_cpu(part):
     """The first five losses, as the CPU had them: doc/results/cpu-losses-124M.json, which says by which command."""
-    reference = json.loads(REFERENCE.read_text(encoding="utf-8"))
+    known = reference()
     data = tokens_of(GPT2_VOCAB)
     found = sha256(data.parent / "train_000000.bin")
-    if found != reference["tokens_sha256"]:
-        raise Failed(f"the synthetic tokens are others here: sha256 {found}, in {REFERENCE.name} {reference['tokens_sha256']}")
+    if found != known["tokens_sha256"]:
+        raise Failed(f"the synthetic tokens are others here: sha256 {found}, in {REFERENCE.name} {known['tokens_sha256']}")
     # In bf16 the GPU rounds where the CPU does, after other sums: both lie about as far from fp32.
-    bf16_bound = 2 * max(abs(a - b) for a, b in zip(reference["losses"]["fp32"], reference["losses"]["bf16"])) + FP32_SUMS
+    bf16_bound = 2 * max(abs(a - b) for a, b in zip(known["losses"]["fp32"], known["losses"]["bf16"])) + FP32_SUMS
     for dtype, bound in (("fp32", FP32_SUMS), ("bf16", bf16_bound)):
         with part.isolated(f"five losses as on a CPU, {dtype}"):
-            trained = train(part, f"reference-{dtype}", {**reference["flags"], "dtype": dtype}, data=data, limit=60)
-            want = reference["losses"]["fp32"]
+            trained = train(part, f"reference-{dtype}", {**known["flags"], "dtype": dtype}, data=data, limit=60)
+            want = known["losses"]["fp32"]
             largest = max((abs(a - b) for a, b in zip(trained.losses, want)), default=math.inf)
             part.check(f"five losses as on a CPU, {dtype}", len(trained.losses) == len(want) and largest <= bound,
                        f"differ from the CPU's in fp32 by {largest:.2g} at most, may by {bound:.2g}", largest=largest,

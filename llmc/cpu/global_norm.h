@@ -30,7 +30,7 @@ class SumOfSixteens {
     typedef uint64_t Lanes __attribute__((vector_size(4 * kRegisterLanes)));  // half as many, twice as wide
     static constexpr uint64_t kLow = 0xFFFFFFFF;
     static constexpr int kWindow = 3;
-    Lanes words_[kWindow + 1] = {};  // of sum_.words[first_], ...
+    Lanes words_[kWindow + 1];  // of sum_.words[first_], ...
     int first_ = 0;
     ExactSum sum_;
 
@@ -66,6 +66,10 @@ class SumOfSixteens {
     }
 
 public:
+    // A default initializer of an array of vectors is an internal error of nvcc 13.0: "unsupported aggregate constant".
+    SumOfSixteens() {
+        for (Lanes& word : words_) word = Lanes{};
+    }
     void add(float x) { sum_.add(x); }
     ANVIL_INLINE void add(F32x16 x) {
         Parts parts[kRegisters];

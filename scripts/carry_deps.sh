@@ -6,15 +6,21 @@
 #   scripts/carry_deps.sh --wheels [DIR] also the headers of cuBLAS, cuDNN and NCCL out of NVIDIA's wheels, for a machine
 #                                        that has the libraries and not these. DIR: a folder with .whl files, or
 #                                        site-packages/nvidia; without it Python's own, else pip downloads them (1 GB)
+#   scripts/carry_deps.sh --programs     also the programs that make VARIANT=cuda has built here, stripped: ./train_gpt,
+#                                        data/tokenize, build/cuda/gpu-tests, build/cuda/bench/*, those that are there
+#   scripts/carry_deps.sh --nccl CHIP    also NCCL, found as by make (NVIDIA_WHEELS, NCCL_HOME): of 340 MB the code of one chip
+#                                        (90: H100, H200; 80: A100): for scripts/gpu_check.sh comm, which on one GPU
+#                                        needs 2.30.3 or later
 #
+# Programs and NCCL lie in .deps/carried.tar.xz; scripts/gpu_check.sh unpacks it where there is no ./train_gpt yet.
 # Into $DEPS_DIR if that is set. It says what it took and from where. Exit code 2 if something is not there, or if all of
-# it together is larger than 60 MB, which is no longer carried lightly.
+# it and the sources together are larger than 64 MiB, which is no longer carried lightly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 deps=${DEPS_DIR:-.deps}
 cxx=${CXX:-g++}
-max_mb=60
+max_mib=64
 
 fail() {
     echo "error: $*" >&2
@@ -22,7 +28,7 @@ fail() {
 }
 took() { printf '%-14s %s\n' "$1" "$2"; }
 
-mpi= wheels= wheels_from=
+mpi= wheels= wheels_from= programs= nccl_chip=
 while [ $# -gt 0 ]; do
     case $1 in
     --mpi) mpi=1 ;;
@@ -33,7 +39,13 @@ while [ $# -gt 0 ]; do
             shift
         fi
         ;;
-    *) fail "$1: expected --mpi or --wheels [DIR]" ;;
+    --programs) programs=1 ;;
+    --nccl)
+        nccl_chip=${2-}
+        [[ $nccl_chip =~ ^[0-9]+$ ]] || fail "--nccl '$nccl_chip': expected the chip's number, such as 90"
+        shift
+        ;;
+    *) fail "$1: expected --mpi, --wheels [DIR], --programs or --nccl CHIP" ;;
     esac
     shift
 done
@@ -180,8 +192,45 @@ if [ -n "$wheels" ]; then
     carry_wheel NCCL nvidia-nccl-cu13 nccl nccl.h
 fi
 
+# ---- programs and NCCL ---------------------------------------------------------------------------------------------
+find_nccl() {
+    local folder wheels_here
+    wheels_here=${NVIDIA_WHEELS:-$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia}
+    for folder in ${NCCL_HOME:+"$NCCL_HOME/lib"} "$wheels_here/nccl/lib" /usr/lib/x86_64-linux-gnu; do
+        if [ -e "$folder/libnccl.so.2" ]; then
+            echo "$folder/libnccl.so.2"
+            return
+        fi
+    done
+    fail "--nccl: no libnccl.so.2 in $wheels_here/nccl/lib: pip install nvidia-nccl-cu13, or set NVIDIA_WHEELS or NCCL_HOME"
+}
+
+if [ -n "$programs$nccl_chip" ]; then
+    packed=$(mktemp -d)
+    trap 'rm -rf "$packed" ${scratch:+"$scratch"}' EXIT
+    if [ -n "$programs" ]; then
+        [ -x train_gpt ] || fail "--programs: there is no ./train_gpt: run make VARIANT=cuda, or make -j VARIANT=cuda all build/cuda/gpu-tests"
+        for program in train_gpt data/tokenize build/cuda/gpu-tests build/cuda/bench/*; do
+            if [ ! -x "$program" ] || [ -d "$program" ]; then continue; fi
+            mkdir -p "$packed/$(dirname "$program")"
+            strip -o "$packed/$program" "$program"
+            took "$program" "$(du -h --apparent-size "$packed/$program" | cut -f 1) stripped"
+        done
+    fi
+    if [ -n "$nccl_chip" ]; then
+        library=$(find_nccl)
+        mkdir -p "$packed/build/carried/lib"
+        scripts/one_chip.py "$library" "$nccl_chip" "$packed/build/carried/lib/libnccl.so.2"
+    fi
+    # What does not change much with more effort is device code that is compressed already.
+    tar -C "$packed" -cf - . | xz -3 -T0 >"$deps/carried.tar.xz"
+    took packed "$(du -h --apparent-size "$deps/carried.tar.xz" | cut -f 1) in $deps/carried.tar.xz"
+fi
+
 # ---- the size ------------------------------------------------------------------------------------------------------
 # Tools of `make lint` may lie there too, and need not travel.
 bytes=$(du -sb --exclude=lint "$deps" | cut -f 1)
 took total "$(awk "BEGIN { printf \"%.1f MB\", $bytes / 1e6 }") in $deps"
-[ "$bytes" -le $((max_mb * 1000000)) ] || fail "$deps is larger than $max_mb MB: remove what need not travel"
+sources=$(git ls-files -z 2>/dev/null | xargs -0 -r stat -c %s 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }')
+[ $((bytes + sources)) -le $((max_mib * 1024 * 1024)) ] ||
+    fail "$deps and $((sources / 1000000)) MB of sources are larger than $max_mib MiB: remove what need not travel"

@@ -309,6 +309,37 @@ TEST_CASE("gpu_check takes no longer than its limit", "[gpu_check]") {
     CHECK(contains(machine.read("out/summary.txt"), "not reached"));
 }
 
+TEST_CASE("gpu_check takes programs that were carried along, where there are none", "[gpu_check]") {
+    const FakeMachine machine;
+    machine.script("build/cuda/gpu-tests", "echo \"libraries $LD_LIBRARY_PATH\"; echo '5 passed, 0 failed'");
+    const auto carry = [&] {
+        must_succeed(run("cd " + machine.folder.path +
+                         " && mkdir -p .deps && tar -cJf .deps/carried.tar.xz "
+                         "train_gpt data/tokenize build/cuda && rm -r train_gpt data/tokenize build/cuda"));
+    };
+    carry();
+    const Finished finished = machine.check("conformance", "NVIDIA_WHEELS=/nowhere LD_LIBRARY_PATH=/before");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 0);
+    CHECK(contains(machine.result("conformance"), "5 passed, 0 failed"));
+    CHECK(contains(finished.out, "libraries " + fs::canonical(machine.folder.path).string() + "/build/carried/lib:"));
+    CHECK(contains(finished.out, ":/before\n"));
+    CHECK(machine.read("made") == "");
+    // A second call finds them where the first one put them.
+    CHECK(machine.check("conformance").exit_code == 0);
+    CHECK(machine.read("made") == "");
+
+    // What does not run here is built here.
+    machine.script("train_gpt", "exit 127");
+    REQUIRE(run("cd " + machine.folder.path + " && rm -r build/carried").exit_code == 0);
+    carry();
+    const Finished others = machine.check("conformance");
+    INFO(others.out << others.err);
+    CHECK(others.exit_code == 0);
+    CHECK(contains(machine.result("programs carried along"), "they do not run here, and are built anew"));
+    CHECK(machine.read("made") == "build/cuda/gpu-tests\n");
+}
+
 TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trainer on the CPU", "[gpu_check]") {
     const FakeMachine machine;
     const auto nccl_is = [&](int version) {

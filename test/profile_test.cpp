@@ -161,7 +161,7 @@ TEST_CASE("a profiled run has every op of its steps, and the losses of any other
                                                        "op cross_entropy_forward_backward 9",
                                                        "op add_mean_loss 9",
                                                        "op decide_step 3",
-                                                       "op add_squares 3"});
+                                                       "op add_squares 6"});
     CHECK(missing == "");
     CHECK(read_file(trace).find("\"name\": \"step 3\"") != std::string::npos);
     CHECK(read_file(trace).find("\"name\": \"step 6\"") == std::string::npos);

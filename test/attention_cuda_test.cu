@@ -324,7 +324,7 @@ TEST_CASE("which attention runs is said, with the reason", "[attention]" ON_DEVI
     CHECK(plan_attention<bf16>(none, {shape}, true) == format("own kernels (cuDNN: %s)", kNoCudnn));
     CHECK(plan_attention<float>(none, {shape}, true) == "own kernels (cuDNN's are for bf16)");
     const WithCudnn with_cudnn;
-    Cuda fastest(0, {.deterministic = false}), own(0, {.attention = AttentionKernels::own});
+    Cuda fastest(0, {"", AttentionKernels::automatic, false}), own(0, {"", AttentionKernels::own});
     CHECK(plan_attention<bf16>(own, {shape}, true) == "own kernels (--attention own)");
     CHECK(own.cudnn_attention().plans_made() == 0);
     CHECK(contains(plan_attention<bf16>(fastest, {shape}, true), "backward at its fastest"));

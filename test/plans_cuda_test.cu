@@ -94,8 +94,10 @@ TEST_CASE("a run that learns nothing makes no plan for backward", "[plans][once]
 TEST_CASE("whose attention runs is said at the start, and why", "[plans][once]" ON_DEVICE) {
     const TinyRuns runs(20000);
     const FlagMap flags = with(kFlags, {{"steps", "1"}, {"sample-tokens", "0"}, {"val-data", ""}});
+    int number = 0;
     const auto says = [&](const std::string& environment, const FlagMap& more) {
-        const Finished done = run(environment + command_of(runs.flags("a", with(flags, more))));
+        const Finished done =
+            run(environment + command_of(runs.flags("run" + std::to_string(number++), with(flags, more))));
         const size_t at = done.out.find("\nattention: ");
         return done.exit_code != 0 ? done.err : done.out.substr(at + 1, done.out.find('\n', at + 1) - at - 1);
     };

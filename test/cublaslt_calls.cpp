@@ -500,7 +500,8 @@ TEST_CASE("cublaslt calls: what has no algorithm, or is called wrongly", "[cubla
             cuda.cublaslt().run(cuda, c, static_cast<char*>(x.data()) + shift, x.data(), x.data(), bias, aux, addend);
         });
     };
-    CHECK(contains(error(call, 0, nullptr, nullptr), "2: cuBLASLt " + std::to_string(CUBLAS_VERSION) + " has no algorithm for BF16 (8, 8) ld 8 x "));
+    CHECK(contains(error(call, 0, nullptr, nullptr),
+                   "2: cuBLASLt " + std::to_string(CUBLAS_VERSION) + " has no algorithm for BF16 (8, 8) ld 8 x "));
     fake.algorithms_us = {1};
     MatmulCall with_bias = call, with_aux = call, odd_aux = call;
     with_bias.epilogue = Epilogue::bias, with_aux.epilogue = Epilogue::gelu_aux;
@@ -537,8 +538,8 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
     SECTION("the fastest is taken, kept, and found again without timing") {
         fake.algorithms_us = {10, -1, 6, 8};
         CHECK(chosen(path, call) == 2);
-        CHECK(contains(read_file(path), "\nFake / GPU, driver 13000, cuBLASLt " + std::to_string(CUBLAS_VERSION) + " | " +
-                                              text_of(call) + " | "));
+        CHECK(contains(read_file(path), "\nFake / GPU, driver 13000, cuBLASLt " + std::to_string(CUBLAS_VERSION) +
+                                            " | " + text_of(call) + " | "));
         CHECK(contains(read_file(path), " | 6.00 us | "));
         fake.launches = fake.rankings = 0;
         CHECK(chosen(path, call) == 2);

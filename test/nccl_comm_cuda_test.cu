@@ -184,8 +184,9 @@ TEST_CASE("a library that is older than its header is named", "[nccl_comm]" ON_D
         emulator::nccl.version = version;
         return library.run([](Cuda&, Comm<Cuda>&, Ranks&) {});
     };
-    CHECK(contains(error_with(22705), "2: NCCL 2.27.5 is loaded, and this program was built for 2.28.9: pip install "
-                                      "'nvidia-nccl-cu13>=2.28,<3'"));
+    CHECK(contains(error_with(22705),
+                   "2: NCCL 2.27.5 is loaded, and this program was built for 2.28.9: pip install "
+                   "'nvidia-nccl-cu13>=2.28,<3'"));
     CHECK(error_with(23203) == "");
 }
 
@@ -221,8 +222,7 @@ TEST_CASE("when another rank of NCCL fails, this one ends with its error and wai
     CHECK(emulator::nccl.aborted == 2);
 }
 
-TEST_CASE("an error of this rank's own is the one that is reported, whatever NCCL comes to",
-          "[nccl_comm]" ON_DEVICE) {
+TEST_CASE("an error of this rank's own is the one that is reported, whatever NCCL comes to", "[nccl_comm]" ON_DEVICE) {
     const bool broken = GENERATE(false, true), hangs = GENERATE(false, true);
     FakeNccl library(2);
     if (hangs) emulator::nccl.hangs_at = 0;
@@ -326,8 +326,9 @@ TEST_CASE("what hangs in NCCL or CUDA ends the process, with its name", "[nccl_c
     const std::string program = std::filesystem::read_symlink("/proc/self/exe");
     const Finished connecting = run("'" + program + "' 'NCCL does not connect'");
     CHECK(connecting.exit_code == kExitRank);
-    CHECK(contains(connecting.err, "error: rank 0: the connection of the ranks by NCCL (if the hosts cannot reach each "
-                                   "other, NCCL_SOCKET_IFNAME names the network interface to use; "));
+    CHECK(contains(connecting.err,
+                   "error: rank 0: the connection of the ranks by NCCL (if the hosts cannot reach each "
+                   "other, NCCL_SOCKET_IFNAME names the network interface to use; "));
     CHECK(contains(connecting.err, "was not over after 0.3 s"));
     const Finished blocked = run("'" + program + "' 'CUDA blocks whoever asks it'");
     CHECK(blocked.exit_code == kExitRank);

@@ -102,8 +102,7 @@ TEST_CASE("a rank that dies while others wait for its disk is noticed at once", 
     });
     CHECK(now_s() - begin_s < 60);
     CHECK(ended[0].exit_code == kExitRank);
-    CHECK(ended[0].err ==
-          "error: rank 0: rank 1 is gone: its connection is closed (during the exchange of records)\n");
+    CHECK(ended[0].err == "error: rank 0: rank 1 is gone: its connection is closed (during the exchange of records)\n");
 }
 
 TEST_CASE("a barrier over TCP waits for the last", "[tcp_ranks]") {

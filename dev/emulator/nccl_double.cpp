@@ -280,16 +280,15 @@ const void* at(const void* data, size_t offset) { return static_cast<const char*
 ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
     const size_t bytes = count * size_of(type);
-    return collective({"ncclBroadcast", count, type, root, send}, receive, bytes, send == receive, comm,
-                      stream, [=](void* to, const std::vector<Call>& all) {
+    return collective({"ncclBroadcast", count, type, root, send}, receive, bytes, send == receive, comm, stream,
+                      [=](void* to, const std::vector<Call>& all) {
                           if (bytes > 0) std::memcpy(to, all[size_t(root)].send, bytes);
                       });
 }
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream) {
-    return collective({"ncclAllReduce", count, type, -1, send}, receive, count * size_of(type),
-                      send == receive, comm, stream,
-                      [=](void* to, const std::vector<Call>& all) { sum(to, all, 0, count, type); });
+    return collective({"ncclAllReduce", count, type, -1, send}, receive, count * size_of(type), send == receive, comm,
+                      stream, [=](void* to, const std::vector<Call>& all) { sum(to, all, 0, count, type); });
 }
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                                ncclComm_t comm, cudaStream_t stream) {

@@ -8,6 +8,6 @@ Which host a rank is on. Ranks with the same identity can share memory and see e
 // A hash of host name, boot, network namespace and pid namespace: two containers on one machine count as two hosts.
 std::string host_identity();
 
-// Lets this process open as many files as the system allows it (the hard limit of ulimit -n, where shells set a low soft
-// one): a rank's connections are files. How many that are now.
+// Lets this process open as many files as the system allows it (the hard limit of ulimit -n, where shells set a low
+// soft one): a rank's connections are files. How many that are now.
 size_t raise_file_limit();

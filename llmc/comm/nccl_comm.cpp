@@ -15,9 +15,9 @@
 #include <thread>
 #include <utility>
 #include "llmc/base/library_version.h"  // check_library_version
-#include "llmc/base/memory.h"     // Arena
-#include "llmc/comm/cuda_comm.h"  // CudaComm
-#include "llmc/comm/watchdog.h"   // Watchdog
+#include "llmc/base/memory.h"           // Arena
+#include "llmc/comm/cuda_comm.h"        // CudaComm
+#include "llmc/comm/watchdog.h"         // Watchdog
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0), "Anvil needs NCCL 2.19 or newer");
 
@@ -61,8 +61,7 @@ class Communicator {
 public:
     const int rank, world_size;
 
-    explicit Communicator(Ranks& ranks)
-        : rank(ranks.rank), world_size(ranks.world_size), watchdog_(ranks.watchdog()) {
+    explicit Communicator(Ranks& ranks) : rank(ranks.rank), world_size(ranks.world_size), watchdog_(ranks.watchdog()) {
         share_errors(ranks, check_version);
         ncclUniqueId id{};
         on_first_rank(ranks, [&] {
@@ -217,17 +216,15 @@ public:
             data = nullptr, no_memory = ncclGetErrorString(status);
             cudaGetLastError();  // not an error of the next launch
         } else {
-            communicator_.try_call("ncclCommRegister", [&](ncclComm_t comm) {
-                status = ncclCommRegister(comm, data, size, &handle);
-            });
+            communicator_.try_call("ncclCommRegister",
+                                   [&](ncclComm_t comm) { status = ncclCommRegister(comm, data, size, &handle); });
             if (status != ncclSuccess) no_registration = ncclGetErrorString(status);
         }
         const bool all_have_memory = agree("ncclMemAlloc", no_memory, "ordinary memory is used on all ranks");
         const bool all_registered = agree("ncclCommRegister", no_registration,
                                           "no rank registers its memory, and collectives copy through NCCL's buffers");
         if (handle && !(all_have_memory && all_registered)) {
-            communicator_.try_call("ncclCommDeregister",
-                                   [&](ncclComm_t comm) { ncclCommDeregister(comm, handle); });
+            communicator_.try_call("ncclCommDeregister", [&](ncclComm_t comm) { ncclCommDeregister(comm, handle); });
             handle = nullptr;
         }
         if (!all_have_memory) {
@@ -256,7 +253,8 @@ public:
         ncclMemFree(data);
     }
 
-    // Each with few bytes and with many, for which NCCL has other algorithms, with connections and buffers of their own.
+    // Each with few bytes and with many, for which NCCL has other algorithms, with connections and buffers of their
+    // own.
     void warm_up() override {
         constexpr size_t kFew = 4 << 10, kMany = 8 << 20;
         const auto shard = [&](size_t bytes, size_t element) { return int64_t(bytes / element / size_t(world_size)); };
@@ -271,9 +269,7 @@ public:
         }
         cuda_.synchronize();
         take_times();
-        {
-            const Arena done = std::move(arena);
-        }
+        { const Arena done = std::move(arena); }
         taken_bytes_ = free_before_ - std::min(free_before_, cuda_.free_bytes());
     }
     size_t taken_bytes() const override { return taken_bytes_; }

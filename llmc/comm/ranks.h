@@ -62,8 +62,8 @@ struct SharedError : Error {
     using Error::Error;
 };
 
-// Runs `work` on every rank; if it threw an Error on any of them, all throw the first rank's. Others wait for it as long
-// as for a disk: reading and writing files is what ranks do between exchanges.
+// Runs `work` on every rank; if it threw an Error on any of them, all throw the first rank's. Others wait for it as
+// long as for a disk: reading and writing files is what ranks do between exchanges.
 template <class Work>
 void share_errors(Ranks& ranks, Work&& work) {
     std::string mine;  // the exit code and the message

@@ -192,12 +192,12 @@ std::vector<Socket> listen_at(const Address& master) {
 }
 
 std::string no_more_connections(int has, int world_size, int error) {
-    const std::string whose = error == ENFILE
-                                  ? "the system allows no more open files (sysctl fs.file-max)"
-                                  : format("a process here may open %zu files", raise_file_limit());
-    return format("rank 0 can take no more than %d connections and needs %d, one for each other rank: %s. Start it "
-                  "where the hard limit is higher (ulimit -Hn; LimitNOFILE of systemd, --ulimit nofile of docker)",
-                  has, world_size - 1, whose.c_str());
+    const std::string whose = error == ENFILE ? "the system allows no more open files (sysctl fs.file-max)"
+                                              : format("a process here may open %zu files", raise_file_limit());
+    return format(
+        "rank 0 can take no more than %d connections and needs %d, one for each other rank: %s. Start it "
+        "where the hard limit is higher (ulimit -Hn; LimitNOFILE of systemd, --ulimit nofile of docker)",
+        has, world_size - 1, whose.c_str());
 }
 
 std::string one_line(std::string text) {

@@ -19,8 +19,8 @@ Where ranks wait for what others read or write, a slow disk must not count as a 
 
   const Watchdog::Patience patience(&watchdog);
 
-gives the watches that this thread begins meanwhile disk_timeout_s instead. A rank that has died is noticed all the same,
-by whoever connects the ranks.
+gives the watches that this thread begins meanwhile disk_timeout_s instead. A rank that has died is noticed all the
+same, by whoever connects the ranks.
 
 To watch costs a few stores and no system call. Watches nest, and several threads may watch. Time is what this process
 has seen pass: a run that is stopped and continued (Ctrl-Z and fg) has not been waiting meanwhile.
@@ -49,12 +49,12 @@ public:
     Watchdog& operator=(const Watchdog&) = delete;
 
     const double timeout_s;
-    double disk_timeout_s = 3600;  // --io-timeout; set before anybody has patience
+    double disk_timeout_s = 3600;              // --io-timeout; set before anybody has patience
     void set_rank(int rank) { rank_ = rank; }  // for who learns it later
     void set_step(int64_t step) { step_ = step; }
 
-    // What to do before the end: tell other ranks, say. All of it together has a second. Remove what is no longer there.
-    // It is given what is printed: "rank 1: WHY".
+    // What to do before the end: tell other ranks, say. All of it together has a second. Remove what is no longer
+    // there. It is given what is printed: "rank 1: WHY".
     using Hook = std::function<void(const std::string& why)>;
     int add_hook(Hook hook);
     void remove_hook(int id);

@@ -78,8 +78,9 @@ inline AttentionKernels attention_kernels(const TrainConfig& config) {
                                          : AttentionKernels::automatic;
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
-// cuBLASLt, cuDNN and NCCL load kernels and take buffers when a shape first comes, and memory has gaps. That is less than
-// a gigabyte on any card, so a large one does not give away more; a small one gives 3 %, since every MiB counts there.
+// cuBLASLt, cuDNN and NCCL load kernels and take buffers when a shape first comes, and memory has gaps. That is less
+// than a gigabyte on any card, so a large one does not give away more; a small one gives 3 %, since every MiB counts
+// there.
 inline size_t memory_margin(const Cuda& cuda) {
     return std::min(size_t(1) << 30, size_t(double(cuda.memory_bytes) * 0.03));
 }

@@ -86,8 +86,8 @@ void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, 
         });
     }
 #if ANVIL_HAS_CUDA
-    // Or a kernel is loaded when it is first launched, which can wait until the GPU is idle, and that for a collective of
-    // ranks that wait for this one. Before the first call of CUDA, which MPI may make.
+    // Or a kernel is loaded when it is first launched, which can wait until the GPU is idle, and that for a collective
+    // of ranks that wait for this one. Before the first call of CUDA, which MPI may make.
     if (launch.meet != Launch::Meet::nobody && config.device != "cpu") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 #endif
     std::unique_ptr<Ranks> ranks;

@@ -163,10 +163,10 @@ def predicted_table(predicted, rows, notes):
         times = [row["ms"] for row in ops if re.search(p["op"], row["op"])]
         lines.append(against(p["what"], None, p["ms"], None, sum(times) if times else None, "ms", notes))
     whole = sum(p["ms"] for p in predicted["micro_step"])
-    lines.append(against("all ops of a micro-step", None, round(whole, 2), None, sum(row["ms"] for row in ops) if ops else None,
+    lines.append(against("all ops of that step", None, round(whole, 2), None, sum(row["ms"] for row in ops) if ops else None,
                          "ms", notes))  # fmt: skip
-    return (f"Predicted ({predicted['source']}) for one {predicted['gpu']}, and measured; a micro-step is one of GPT-2 124M, "
-            f"B 32, T 1024, in bf16. Assumed: {predicted['assumed']}\n\n"
+    return (f"Predicted ({predicted['source']}) for one {predicted['gpu']}, and measured; times are of a step of "
+            f"GPT-2 124M with one micro-batch, B 32, T 1024, in bf16. Assumed: {predicted['assumed']}\n\n"
             + table(["what", "predicted", "measured", "beside", "why it differs"], lines).replace("--: |\n", "--- |\n"))  # fmt: skip
 
 

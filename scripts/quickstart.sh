@@ -4,7 +4,8 @@
 #   scripts/quickstart.sh [--minutes M] [--threads N]        4 minutes on all cores by default
 #
 # Trains the small model of nanoGPT's CPU example (0.8M parameters) on tiny Shakespeare; without a network, on built-in
-# stories. Run it again to go on where it stopped. NO_BUILD=1: ./train_gpt and data/tokenize are used as they lie there.
+# stories. Run it again to go on where it stopped. NO_BUILD=1: ./train_gpt and data/tokenize are used as they lie there;
+# OUT_DIR: the run's folder, run/quickstart unless it is set.
 # Exit codes are those of the step that failed; 2: something is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,6 +42,7 @@ else
     data/tokenize --stories 2000000 --tokenizer char --out data/stories
 fi
 
+run=${OUT_DIR:-$run}
 echo "== training, at most $minutes minutes"
 ./train_gpt \
     --train-data "data/$data/train_*.bin" --val-data "data/$data/val_*.bin" \

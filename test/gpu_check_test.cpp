@@ -62,14 +62,15 @@ struct FakeMachine {
                        "\"compute\", \"runs\": 5, \"median_ms\": 1, \"min_ms\": 1, \"p90_ms\": 1, \"bytes\": 1, "
                        "\"flops\": 1, \"peak\": 8e+14, \"percent\": '${PERCENT:-1}'}' >>$2\nexit ${BENCH_STATUS:-0}");
         script("data/tokenize", "exit 0");
-        script("scripts/quickstart.sh", R"(mkdir -p run/quickstart-stories; echo "$NO_BUILD $ANVIL_MIRROR" >quick
+        script("scripts/quickstart.sh", R"(mkdir -p "$OUT_DIR"; echo "$NO_BUILD $ANVIL_MIRROR" >quick
             printf '%s\n' '{"type":"step","step":1,"loss":4}' '{"type":"step","step":2,"loss":2}' \
-                '{"type":"sample","step":2,"text":"'"${SAMPLE-a text}"'"}' >run/quickstart-stories/log.jsonl)");
+                '{"type":"sample","step":2,"text":"'"${SAMPLE-a text}"'"}' >"$OUT_DIR/log.jsonl")");
         // Losses of the 124M model fall as those of the reference do; speeds are 500000 tokens a second behind slow
         // first steps.
         script("train_gpt", R"(
             case $1 in
-            --help) echo '  --attention auto|own|cudnn   which'; echo "${PROFILE-  --profile FILE   where}"; exit ;;
+            --help) echo '  --attention auto|own|cudnn   which'; echo "${PROFILE-  --profile FILE   where}"
+                echo '  --[no-]deterministic   or'; exit ;;
             --doctor) exit ${DOCTOR:-0} ;;
             esac
             echo "${ANVIL_HEAD_ROWS-} $*" >>trained
@@ -203,6 +204,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
           "matmul  \nmatmul  \nmatmul  tuned\nattention  \ncross_entropy 320 \ncross_entropy 8192 \n");
     CHECK(count(machine.read("trained"), "\n320 ") == 1);
     CHECK(count(machine.read("trained"), "\n8192 ") == 1);
+    CHECK(count(machine.read("trained"), "--deterministic=false") == 1);
     CHECK(contains(machine.read("quick"), "1 /"));
     // 500000 tokens a second at 800 MFLOP each are half of 8e14.
     CHECK(contains(finished.out, "500000 tok/s, MFU 50.0 %"));

@@ -208,7 +208,7 @@ def profile_flags(attention="auto"):
 def profile(part):
     """The trainer's own: events around each op. Its table goes to the log, its trace to trace.json."""
     train_gpt = part.program("train_gpt")
-    if "--profile " not in part.run([train_gpt, "--help"], limit=30, quiet=True).text:
+    if "--profile " not in training.help_of(part):
         raise NotRun("this train_gpt has no --profile")
     trace = RUNS / "trace.json"
     ran = part.run([train_gpt, *profile_flags(), "--steps=6", f"--profile={trace}", f"--out-dir={RUNS}/profile"], limit=90)
@@ -233,8 +233,8 @@ def ops_of(events):
             continue
         end[event["tid"]] = event["ts"] + event["dur"] - 1e-3
         calls, ms = ops.get(event["name"], (0, 0))
-        ops[event["name"]] = (calls + 1 / steps, ms + event["dur"] / 1e3 / steps)
-    return ops, steps
+        ops[event["name"]] = (calls + 1, ms + event["dur"] / 1e3)
+    return {name: (round(calls / steps, 3), ms / steps) for name, (calls, ms) in ops.items()}, steps
 
 
 def kernels_by_ncu(part):
@@ -286,7 +286,7 @@ PARTS = {
     "first": [
         Step(versions, 60), Step(conformance, 90), Step(peak, 60), Step(training.both_attentions, 150),
         Step(training.against_cpu, 60), Step(training.same_bits, 90), Step(training.quickstart, 100),
-        Step(training.head_rows, 90), Step(first_benches, 150), Step(profile, 60), Step(kernels_by_ncu, 120),
+        Step(training.head_rows, 90), Step(training.not_deterministic, 60), Step(first_benches, 150), Step(profile, 60), Step(kernels_by_ncu, 120),
         Step(training.gpt2_1558M, 90), Step(tests, 590, spare=True),
     ],
     "second": [Step(tests, 590)],

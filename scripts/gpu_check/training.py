@@ -55,7 +55,10 @@ def micro_batch():
 
 
 def records(folder, kind):
+    """A run's records of a type; a line that was cut short is none."""
     rows = []
+    if not (folder / "log.jsonl").is_file():
+        return rows
     for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
@@ -126,10 +129,13 @@ def judge(part, label, run, what, trained, falls_by=1.0, skip=10, **more):
 GPT2 = {"model": "gpt2-124M", "vocab-size": GPT2_VOCAB, "seq-len": 1024, "learning-rate": 6e-4}
 
 
+def help_of(part):
+    return part.run([part.program("train_gpt"), "--help"], limit=30, quiet=True).text
+
+
 def attentions(part):
     """What --attention can be told to take, but auto, which is one of the others."""
-    ran = part.run([part.program("train_gpt"), "--help"], limit=30, quiet=True)
-    found = re.search(r"--attention ([a-z|]+)", ran.text)
+    found = re.search(r"--attention ([a-z|]+)", help_of(part))
     return [name for name in (found[1].split("|") if found else []) if name != "auto"] or ["auto"]
 
 
@@ -161,6 +167,14 @@ def both_attentions(part, steps=30, micro_batches=8):
             largest = max(abs(a - b) for a, b in zip(*losses.values()))
             part.check("own and cuDNN's losses", largest <= BF16_RUNS,
                        f"differ by {largest:.2g} at most, may by {BF16_RUNS:g}", largest=largest, bound=BF16_RUNS)  # fmt: skip
+
+
+def not_deterministic(part):
+    """cuDNN's backward at its fastest, whose bits are others each time: what the same bits cost."""
+    if "cudnn" not in attentions(part) or "--[no-]deterministic" not in help_of(part):
+        raise NotRun("this train_gpt has no --no-deterministic, or no cuDNN")
+    speed_124M(part, 15, 8, "cudnn", "train 124M, --no-deterministic", "124M, fastest",
+               flags={**tuned(), "deterministic": "false"})  # fmt: skip
 
 
 def same_bits(part):
@@ -258,13 +272,14 @@ def quickstart(part):
     part.program("train_gpt"), part.program("tokenize")
     # Without a network the built-in stories are at hand at once; a download would first be tried again and again.
     ran = part.run([ROOT / "scripts/quickstart.sh", "--minutes", "0.3"], limit=150,
-                   env={"NO_BUILD": "1", "ANVIL_MIRROR": os.environ.get("ANVIL_MIRROR", str(RUNS / "no-mirror"))})  # fmt: skip
+                   env={"NO_BUILD": "1", "OUT_DIR": str(RUNS / "quickstart"),
+                        "ANVIL_MIRROR": os.environ.get("ANVIL_MIRROR", str(RUNS / "no-mirror"))})  # fmt: skip
     if ran.code != 0 or ran.timed_out:
         raise Failed(ran.why())
-    folders = [path for path in (ROOT / "run/quickstart", ROOT / "run/quickstart-stories") if (path / "log.jsonl").is_file()]
-    newest = max(folders, key=lambda path: (path / "log.jsonl").stat().st_mtime)
-    losses = [step["loss"] for step in records(newest, "step")]
-    samples = [row["text"] for row in records(newest, "sample")]
+    losses = [step["loss"] for step in records(RUNS / "quickstart", "step")]
+    samples = [row["text"] for row in records(RUNS / "quickstart", "sample")]
+    if not losses:
+        raise Failed(f"no step is in its log: {ran.why()}")
     part.check("quickstart", bool(samples and samples[-1]) and losses[-1] < losses[0],
                f"{len(losses)} steps, loss {losses[0]:.2f} to {losses[-1]:.2f}, sample of "
                f"{len(samples[-1]) if samples else 0} characters, {ran.seconds:.0f} s in all")  # fmt: skip

@@ -363,6 +363,7 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
             esac
             set -- "$@" "$flag"
         done
+        case $* in *--local-rank=*) echo "$NCCL_MULTI_RANK_GPU_ENABLE $NCCL_MAX_CTAS --local-rank=${*#*--local-rank=}" >>nccl_variables ;; esac
         exec )" + fs::absolute(program("train_gpt")).string() +
                                     R"( "$@" --threads=1)");
     const Finished finished = machine.check("comm", "NO_BUILD=1 RANKS=2");
@@ -375,6 +376,12 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
     CHECK(contains(machine.result("2 ranks, resumed by 1"), "\"ok\""));
     CHECK(contains(machine.result("2 ranks, memory of NCCL"), "\"measured\""));
     CHECK(contains(machine.result("mpirun -np 1"), "one GPU"));
+    // One GPU for all ranks, and the flags that the names of the checks promise.
+    const std::string log = machine.read("out/comm.log");
+    for (const char* flag : {"--grad-comm=bf16", "--optimizer=muon"}) CHECK(count(log, flag) == 2);
+    CHECK(count(log, "--resume=") == 1);
+    CHECK(contains(machine.read("nccl_variables"), "1 8 --local-rank=0"));
+    CHECK_FALSE(contains(machine.read("nccl_variables"), "--local-rank=1"));
     CHECK(machine.has_good_results());
 
     nccl_is(23002);

@@ -227,7 +227,10 @@ def resumes_at(world, size, other):
     if not saved:
         raise Failed(f"no checkpoint of step {half} in {straight}")
     resumed = world.finish(f"resumed-{other}", other, {"resume": saved})
-    found = difference(losses_in(resumed)[-half:], losses_in(straight)[-half:])
+    first = records(resumed, "step")[0]["step"]
+    if first != half + 1:
+        raise Failed(f"the resumed run began with step {first}, not {half + 1}")
+    found = difference(losses_in(resumed), losses_in(straight)[-half:])
     world.part.check(f"{size} ranks, resumed by {other}", found <= FP32_SUMS,
                      f"losses differ by {found:.2g} at most, may by {FP32_SUMS:g}", largest=found, bound=FP32_SUMS)  # fmt: skip
 

@@ -11,12 +11,35 @@ std::string version_text(int version) { return format("%d.%d", version / 1000, v
 
 }  // namespace
 
+// What to do where a program's kernels are not for this GPU, or are PTX that its driver cannot compile; "" after any
+// other error.
+static std::string help_with_kernels(cudaError_t status) {
+    std::string why;
+    if (status == cudaErrorNoKernelImageForDevice)
+        why = "this program has no kernels for it: ";
+    else if (status == cudaErrorUnsupportedPtxVersion)
+        why = format("for it this program has PTX alone, too new for the %s: update the driver, or ",
+                     driver_text().c_str());
+    else if (status == cudaErrorJitCompilerNotFound)
+        why =
+            "for it this program has PTX alone, and the driver has no libnvidia-ptxjitcompiler.so.1: install that, or ";
+    else
+        return "";
+    int ordinal = 0, major = 0, minor = 0;
+    cudaGetDevice(&ordinal);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
+    return format(". GPU %d has compute capability %d.%d, and %sbuild with `make GPU_ARCHS=%d`", ordinal, major, minor,
+                  why.c_str(), major * 10 + minor);
+}
+
 void throw_cuda_error(cudaError_t status, const std::string& what) {
     cudaGetLastError();  // errors of a call stay set: the next check would find this one again
+    const std::string help = help_with_kernels(status);
     const bool mendable = status == cudaErrorMemoryAllocation || status == cudaErrorNoDevice ||
-                          status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice;
-    throw Error(mendable ? kExitUsage : kExitInternal,
-                format("%s: %s (%s)", what.c_str(), cudaGetErrorString(status), cudaGetErrorName(status)));
+                          status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice || help != "";
+    throw Error(mendable ? kExitUsage : kExitInternal, format("%s: %s (%s)%s", what.c_str(), cudaGetErrorString(status),
+                                                              cudaGetErrorName(status), help.c_str()));
 }
 
 std::string driver_text() {

@@ -87,6 +87,22 @@ TEST_CASE("cudnn plans: the workspace grows with the shape as documented", "[cud
     }
 }
 
+// Any engine of cuDNN's would train. This one is why it is asked: Hopper's own matrix instructions, in one kernel.
+TEST_CASE("cudnn plans: what trains on an H200 is one fused kernel of Hopper's own", "[cudnn][engines]") {
+    const AttentionShape gpt2_124M = {32, 1024, 12, 12, 64}, gpt2_1558M = {16, 1024, 25, 25, 64},
+                         d12 = {32, 2048, 6, 6, 128, 1024}, d24 = {8, 2048, 12, 12, 128};
+    for (const AttentionShape& shape : {gpt2_124M, gpt2_1558M, d12, d24})
+        for (const bool is_backward : {false, true}) {
+            const std::string plan = cudnn_plan_on(json_of(kH200), kH200.compute_capability, true, shape, is_backward);
+            const auto begin = plan.find("\"kernelName\":");
+            INFO("B " << shape.B << " T " << shape.T << " NH " << shape.NH << " HS " << shape.HS << " window "
+                      << shape.window << ": "
+                      << (begin == std::string::npos ? "no kernel is named" : plan.substr(begin, 140)));
+            CHECK(contains(plan, is_backward ? "\"finalizeMode\":\"SDPA_BWD\"" : "\"finalizeMode\":\"SDPA_FWD\""));
+            CHECK(contains(plan, is_backward ? "sdpa_sm90_flash_bprop_wgmma" : "sdpa_sm90_flash_fprop_wgmma"));
+        }
+}
+
 TEST_CASE("cudnn plans: what cuDNN refuses is an error with the op, its shape and cuDNN's words", "[cudnn]") {
     const AttentionShape odd = {2, 256, 6, 6, 63};
     const std::string error = error_of([&] { workspace_on(kH200, odd, true); });

@@ -501,13 +501,33 @@ void CudnnAttention::backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf
     arguments.execute(library_->target.handle, plan, workspace);
 }
 
-size_t cudnn_workspace_on(const std::string& device_json, int compute_capability, bool deterministic,
-                          const AttentionShape& shape, bool is_backward) {
+static Plan plan_on(const std::string& device_json, int compute_capability, bool deterministic,
+                    const AttentionShape& shape, bool is_backward) {
     Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "the description of a GPU", text_of(shape, is_backward));
     device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, int64_t(device_json.size()),
                device_json.data());
     const Target target = {compute_capability, deterministic, nullptr, device.finalize()};
-    return Planner(target, shape, is_backward).take().workspace_bytes();
+    return Planner(target, shape, is_backward).take();
+}
+
+size_t cudnn_workspace_on(const std::string& device_json, int compute_capability, bool deterministic,
+                          const AttentionShape& shape, bool is_backward) {
+    return plan_on(device_json, compute_capability, deterministic, shape, is_backward).workspace_bytes();
+}
+
+std::string cudnn_plan_on(const std::string& device_json, int compute_capability, bool deterministic,
+                          const AttentionShape& shape, bool is_backward) {
+    const Plan plan = plan_on(device_json, compute_capability, deterministic, shape, is_backward);
+    const auto read = [&](int64_t size, char* into) {
+        int64_t count = 0;
+        check(cudnnBackendGetAttribute(plan.plan->get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                       size, &count, into),
+              "asking for the plan's text", text_of(shape, is_backward));
+        return size_t(count);
+    };
+    std::string json(read(0, nullptr), ' ');
+    json.resize(read(int64_t(json.size()), json.data()));
+    return json;
 }
 
 size_t cudnn_version() { return cudnnGetVersion(); }

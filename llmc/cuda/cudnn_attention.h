@@ -103,4 +103,7 @@ private:
 // the workspace it would take; an Error if there is no plan.
 size_t cudnn_workspace_on(const std::string& device_json, int compute_capability, bool deterministic,
                           const AttentionShape& shape, bool is_backward);
+// The same plan as cuDNN's JSON, whose form is not documented: it names the engine's kind and its kernels.
+std::string cudnn_plan_on(const std::string& device_json, int compute_capability, bool deterministic,
+                          const AttentionShape& shape, bool is_backward);
 size_t cudnn_version();

@@ -2,6 +2,7 @@
 Layers in eight bits for tests: tensors quantised by the CPU's op, and one of whole numbers whose products are exact.
 */
 #pragma once
+#include <algorithm>
 #include <vector>
 #include "llmc/base/fp8.h"
 #include "llmc/cpu/quantise.h"
@@ -39,9 +40,10 @@ struct Fp8Layer {
     HostQuantised<e5m2> dout;
 };
 
-// Whole numbers up to 4 (three bits: e5m2 has them), scales that are powers of two. Sums stay below 2^13, which even a
-// tensor core's own sums hold exactly.
+// Whole numbers up to 4 (three bits: e5m2 has them), scales that are powers of two. Hopper's tensor cores keep 14 bits of
+// a sum in eight bits, so whole sums are exact up to 2^13, in any order: 512 products of up to 16.
 struct WholeFp8Layer {
+    static constexpr int64_t kLongestSum = 512;
     static constexpr float kInpScale = 0.5f, kWeightScale = 0.0625f, kDoutScale = 4;
     Fp8Layer layer;
     Floats bias, out, dinp, dweight_start, dweight;
@@ -56,6 +58,7 @@ struct WholeFp8Layer {
           dinp(size_t(N * C)),
           dweight_start(whole_numbers(OC * C, 4, 100)),
           dweight(dweight_start) {
+        REQUIRE(std::max({N, C, OC}) <= kLongestSum);
         for (int64_t n = 0; n < N; n++)
             for (int64_t o = 0; o < OC; o++) {
                 out[size_t(n * OC + o)] = bias[size_t(o)];

@@ -121,6 +121,22 @@ TEST_CASE("on a GPU, recomputing whole blocks changes no bit, and a second run n
     }
 }
 
+// GELU of the stored sum, rounded, where the first pass had the product's own: what the second layer of an MLP learns
+// from differs by the roundings of the sum and of either result, each up to half a unit at random. doc/numerics.md says
+// so.
+TEST_CASE("on a GPU, recomputing the norms gives the same loss, and gradients but for a rounding", "[model]" ON_DEVICE) {
+    Cuda cuda;
+    const auto learned = [&](Recompute recompute) {
+        Gpt<Cuda, bf16> model(cuda, kBf16Shape, kBf16B, kBf16T, recompute);
+        model.initialize_weights(7);
+        return learn(cuda, model, kBf16B, kBf16T);
+    };
+    const auto [loss, gradients] = learned(Recompute::none);
+    const auto [again, others] = learned(Recompute::norms);
+    CHECK(again == loss);
+    for (size_t i = 0; i < gradients.size(); i++) CHECK(relative_l2(others[i], gradients[i]) <= kEpsBf16);
+}
+
 namespace {
 
 // A bf16 model in training, and all its state as bits.

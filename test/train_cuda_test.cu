@@ -169,9 +169,34 @@ TEST_CASE("what does not fit a GPU is said before the start, with what would", "
 #endif
 }
 
-TEST_CASE("a GPU's bf16 kernels refuse heads of another size than 64 and 128", "[train][once]" ON_DEVICE) {
+// The CPU's ops take them all; a GPU's are told before any memory is taken.
+TEST_CASE("a head size that no kernel of a GPU takes is named, with what to do", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
-    const Finished finished = runs.train("a", with(kCuda, {{"num-heads", "2"}, {"attention", "own"}}));
+    const FlagMap heads_of_12 = with(kCuda, {{"num-heads", "2"}, {"channels", "24"}});
+    const std::string says =
+        "error: heads of 12 channels: on a GPU attention in bf16 takes multiples of 8 up to 256: choose --channels and "
+        "--num-heads so that channels / heads is one, or give --dtype fp32 or --device cpu\n";
+    const Finished finished = runs.train("a", heads_of_12);
     CHECK(finished.exit_code == 2);
-    CHECK(contains(finished.err, "attention: heads of 32 in bf16: the kernels take 64 or 128"));
+    CHECK(contains(finished.err, says));
+    CHECK_FALSE(std::filesystem::exists(runs.path("a")));
+    must_succeed(runs.train("a", with(heads_of_12, {{"dtype", "fp32"}, {"steps", "1"}, {"warmup-steps", "0"}})));
+    const Finished generated =
+        run(program("train_gpt") + " --device cuda --dtype bf16 --resume " + runs.path("a") + " --generate a");
+    CHECK(generated.exit_code == 2);
+    CHECK(contains(generated.err, says));
+    CHECK(generated.out.empty());
+}
+
+// GELU without biases is another epilogue of the product than with them.
+TEST_CASE("a run without biases on a GPU follows the CPU's", "[train][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const FlagMap flags = {{"biases", "false"}, {"steps", "4"}};
+    must_succeed(runs.train("cpu", with(flags, {{"device", "cpu"}})));
+    must_succeed(runs.train("cuda", with(flags, {{"device", "cuda"}})));
+    const auto cpu = steps_in(runs.path("cpu")), cuda = steps_in(runs.path("cuda"));
+    REQUIRE(cpu.size() == 4);
+    REQUIRE(cuda.size() == 4);
+    // As with biases, above: roundings of 2^-24 that steps of Adam may double a few times.
+    for (size_t i = 0; i < cpu.size(); i++) CHECK(std::fabs(cpu[i].loss - cuda[i].loss) <= 1e-5 * cpu[i].loss);
 }

@@ -75,6 +75,7 @@ struct Options {
     Schedule schedule = Schedule::in_order;  // ANVIL_EMULATOR_SCHEDULE
     unsigned seed = 1;                       // ANVIL_EMULATOR_SEED
     bool lazy_streams = false;               // ANVIL_EMULATOR_STREAMS=lazy: see runtime.cpp
+    int gpus = 1;                            // ANVIL_EMULATOR_GPUS: of which each process has one
     size_t memory_bytes = size_t(4) << 30;   // ANVIL_EMULATOR_MEMORY_MIB: what cudaMalloc can give
 };
 Options& options();

@@ -14,8 +14,9 @@
 #include <thread>
 #include <vector>
 #include "dev/emulator/emulator.h"
-#include "llmc/base/bf16.h"   // bf16
-#include "llmc/comm/local.h"  // LocalGroup
+#include "dev/emulator/process_ranks.h"  // ProcessRanks
+#include "llmc/base/bf16.h"              // bf16
+#include "llmc/comm/local.h"             // LocalGroup
 
 namespace emulator {
 Nccl nccl;
@@ -31,10 +32,11 @@ struct ncclComm {
     int64_t collectives = 0;
     cudaEvent_t event = nullptr;
     cudaStream_t stream = nullptr;
-    std::atomic<int> threads = 0;                // inside
-    std::map<const char*, size_t> registered{};  // buffers and their bytes
-    std::set<std::string> connected{};           // kinds of collectives that were called
-    std::vector<void*> taken{};                  // memory
+    std::atomic<int> threads = 0;                                 // inside
+    std::map<const char*, size_t> registered{};                   // buffers and their bytes
+    std::set<std::string> connected{};                            // kinds of collectives that were called
+    std::vector<void*> taken{};                                   // memory
+    std::shared_ptr<emulator::ProcessRanks> processes = nullptr;  // the ranks, if they are no LocalGroup
 };
 
 static std::mutex misuse_mutex;  // the thread that watches can misuse something as well
@@ -86,6 +88,7 @@ ncclResult_t ncclGetVersion(int* version) {
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     std::memset(id->internal, 0x5A, sizeof id->internal);
+    if (!nccl.group) std::strncpy(id->internal, emulator::new_meeting().c_str(), sizeof id->internal);
     return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t status) {
@@ -108,13 +111,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     *comm = nullptr;
     if (config->blocking != 1) return misuse("a communicator that makes a thread for every collective");
     for (const char byte : id.internal)
-        if (byte != 0x5A) return misuse("an id that is not rank 0's");
-    if (size > 1 && (!nccl.group || nccl.group->world_size != size)) return misuse("ranks that are no LocalGroup");
+        if (nccl.group && byte != 0x5A) return misuse("an id that is not rank 0's");
+    if (nccl.group && nccl.group->world_size != size) return misuse("a world that is not the LocalGroup's");
     if (rank < 0 || rank >= size) return misuse("a rank that is not in the world");
     while (nccl.init_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     this_rank = rank;
     if (is_faulty(rank) && nccl.init_status != ncclSuccess) return ncclResult_t(nccl.init_status);
     *comm = new ncclComm{rank, size};
+    if (size > 1 && !nccl.group) (*comm)->processes = std::make_shared<emulator::ProcessRanks>(id.internal, rank, size);
     nccl.communicators++;
     cudaEventCreate(&(*comm)->event);
     return take(*comm, nccl.init_bytes);
@@ -231,6 +235,23 @@ void sum(void* to, const std::vector<Call>& all, size_t begin, size_t count, ncc
         add_up<bf16>(to, all, begin, count, [](bf16 a, bf16 b) { return to_bf16(to_float(a) + to_float(b)); });
 }
 
+// use(calls) with copies of what each process sends.
+template <class Use>
+void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t size, Use use) {
+    const bool brings_all = std::strcmp(call.name, "ncclReduceScatter") == 0;
+    const size_t bytes = call.count * size_of(call.type) * (brings_all ? size : 1);
+    const std::string text = format("%s of %zu of type %d, root %d", call.name, call.count, int(call.type), call.root);
+    char described[64] = {};
+    std::strncpy(described, text.c_str(), sizeof described - 1);
+    for (const std::vector<char>& other : ranks.exchange(described, sizeof described))
+        require(std::memcmp(other.data(), described, sizeof described) == 0,
+                "emulated NCCL: %s, while another rank calls %s", described, other.data());
+    const std::vector<std::vector<char>> sent = ranks.exchange(call.send, bytes);
+    std::vector<Call> all(size, call);
+    for (size_t r = 0; r < size; r++) all[r].send = sent[r].data();
+    use(all);
+}
+
 // `compute` fills `bytes` of outcome from what all ranks brought, once that is there; they go to `receive` once all
 // ranks have theirs.
 template <class Compute>
@@ -255,6 +276,16 @@ ncclResult_t collective(Call call, void* receive, size_t bytes, bool in_place, n
         return ncclSuccess;  // the call itself has only enqueued
     }
     if (number == nccl.hangs_at && is_faulty(comm->rank)) emulator::stall(stream, true);
+    if (comm->processes) {
+        emulator::submit(stream, [=, ranks = comm->processes, size = size_t(comm->size)] {
+            among_processes(*ranks, call, size, [&](const std::vector<Call>& all) {
+                std::vector<char> outcome(bytes);
+                compute(outcome.data(), all);
+                if (bytes > 0) std::memcpy(receive, outcome.data(), bytes);
+            });
+        });
+        return ncclSuccess;
+    }
     const std::vector<Call> all = meet(comm, call);
     for (const Call& other : all) {
         if (std::strcmp(other.name, call.name) != 0 || other.count != call.count || other.type != call.type ||

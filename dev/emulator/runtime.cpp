@@ -142,15 +142,15 @@ const char* cudaGetErrorName(cudaError_t status) {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = options().gpus, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return device < options().gpus ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-    if (device != 0) return cudaErrorInvalidDevice;
+    if (device >= options().gpus) return cudaErrorInvalidDevice;
     *properties = {};
     std::strcpy(properties->name, "emulated GPU");
     properties->totalGlobalMem = options().memory_bytes;

@@ -5,11 +5,12 @@ Rotary positions with QK-norm, in place on the queries and keys:   x -> scale * 
                                          (llmc/cpu/rotary.h has the formulas, and why backward takes the output)
 
 Math      f32; cosines and sines come from the table, rounded from double
-Work      a block a token; a group of kGroup lanes a head, each with one pack of either half. The groups go through the
-          heads, so a lane's cosines and sines stay in its registers
-Bytes     forward 2, backward 3 (without QK-norm 2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once a token
-Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/rotary_cuda_test.cu)
-Requires  HS/2 % Pack<T>::size == 0, HS <= 64 Pack<T>::size, pointers 16-byte aligned
+Work      a block a token; a group of kGroup lanes a head, each with P neighbours of either half, a pack. The groups go
+through the heads, so a lane's cosines and sines stay in its registers Bytes     forward 2, backward 3 (without QK-norm
+2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once a token Accuracy  half a unit of T for what is stored, and the
+roundings of f32 (test/rotary_cuda_test.cu) Requires  HS % 8 == 0, HS <= 256, pointers 16-byte aligned. In bf16 the
+second half of a head whose HS is no multiple of 16 is not aligned to 16 bytes: such heads are read and written element
+by element, four a lane
 */
 #pragma once
 #include <algorithm>
@@ -27,10 +28,35 @@ DEVICE float group_sum(float x) {
     return x;
 }
 
-template <class T, int kGroup>
+// P neighbours of a row.
+template <class T, int P>
+struct Neighbours {
+    T values[P];
+    DEVICE T& operator[](int k) { return values[k]; }
+};
+template <class T, int P>
+DEVICE void load_neighbours(Neighbours<T, P>& x, const T* from) {
+    if constexpr (P == Pack<T>::size) {
+        const Pack<T> pack = load16(from);
+        for (int k = 0; k < P; k++) x[k] = pack[k];
+    } else {
+        for (int k = 0; k < P; k++) x[k] = from[k];
+    }
+}
+template <class T, int P>
+DEVICE void store_neighbours(T* to, Neighbours<T, P>& x) {
+    if constexpr (P == Pack<T>::size) {
+        Pack<T> pack;
+        for (int k = 0; k < P; k++) pack[k] = x[k];
+        store16(to, pack);
+    } else {
+        for (int k = 0; k < P; k++) to[k] = x[k];
+    }
+}
+
+template <class T, int P, int kGroup>
 __global__ void __launch_bounds__(kRotaryMaxThreads)
     rotary_forward_kernel(T* qkv, float* rstd, const float* table, AttentionShape shape, float eps, float scale) {
-    constexpr int P = Pack<T>::size;
     const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), half = HS / 2, at = threadIdx.x % kGroup * P;
     const bool in_head = at < half;  // HS/2 may need fewer lanes than a group has
     const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;
@@ -41,10 +67,10 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum
         T* x = qkv + token + head * HS + at;
-        Pack<T> first, second;
+        Neighbours<T, P> first = {}, second = {};
         float squares = 0;
         if (active) {
-            first = load16(x), second = load16(x + half);
+            load_neighbours(first, x), load_neighbours(second, x + half);
             for (int k = 0; k < P; k++) {
                 squares = fmaf(to_float(first[k]), to_float(first[k]), squares);
                 squares = fmaf(to_float(second[k]), to_float(second[k]), squares);
@@ -62,16 +88,15 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
             first[k] = from_float<T>((a * cos[k] - b * sin[k]) * factor);
             second[k] = from_float<T>(fmaf(a, sin[k], b * cos[k]) * factor);
         }
-        store16(x, first), store16(x + half, second);
+        store_neighbours(x, first), store_neighbours(x + half, second);
     }
 }
 
 // With g = dout, y = out / scale and R^T the rotation's transpose:   dinp = scale rstd R^T (g - y mean(g y))
-template <class T, int kGroup>
+template <class T, int P, int kGroup>
 __global__ void __launch_bounds__(kRotaryMaxThreads)
     rotary_backward_kernel(T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
                            float scale) {
-    constexpr int P = Pack<T>::size;
     const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), half = HS / 2, at = threadIdx.x % kGroup * P;
     const bool in_head = at < half;
     const int64_t n = blockIdx.x, token = n * (heads + shape.NKV) * HS;
@@ -82,13 +107,13 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum
         const int64_t offset = token + head * HS + at;
-        Pack<T> first, second, out_first, out_second;
-        if (active) first = load16(dqkv + offset), second = load16(dqkv + offset + half);
+        Neighbours<T, P> first = {}, second = {}, out_first = {}, out_second = {};
+        if (active) load_neighbours(first, dqkv + offset), load_neighbours(second, dqkv + offset + half);
         float factor = scale, along = 0;  // along: what is taken from g for each unit of out
         if (rstd) {
             float sum = 0;
             if (active) {
-                out_first = load16(qkv + offset), out_second = load16(qkv + offset + half);
+                load_neighbours(out_first, qkv + offset), load_neighbours(out_second, qkv + offset + half);
                 for (int k = 0; k < P; k++) {
                     sum = fmaf(to_float(first[k]), to_float(out_first[k]), sum);
                     sum = fmaf(to_float(second[k]), to_float(out_second[k]), sum);
@@ -104,25 +129,33 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
             first[k] = from_float<T>(fmaf(a, cos[k], b * sin[k]) * factor);
             second[k] = from_float<T>((b * cos[k] - a * sin[k]) * factor);
         }
-        store16(dqkv + offset, first), store16(dqkv + offset + half, second);
+        store_neighbours(dqkv + offset, first), store_neighbours(dqkv + offset + half, second);
     }
 }
 
-// start(group, threads) with the smallest power of two of lanes that has a pack for each part of HS/2, and as many
-// threads as all heads of a token need, up to a block of 256.
+inline void check_rotary_head_size(int64_t HS) {
+    require(HS % 8 == 0 && HS <= kMaxHeadSize,
+            "--positions rotary: heads of %ld channels: on a GPU they are multiples of 8 up to %ld: choose --channels "
+            "and --num-heads so",
+            HS, kMaxHeadSize);
+}
+
+// start(P, group, threads) with as many neighbours as a lane can take at once, the smallest power of two of lanes that
+// has a part for each of HS/2, and as many threads as all heads of a token need, up to a block of 256.
 template <class T, class Start>
 void with_rotary_groups(const AttentionShape& shape, const float* rstd, const RotaryOptions& options, Start start) {
-    constexpr int64_t P = Pack<T>::size;
-    require(shape.HS % (2 * P) == 0 && shape.HS <= 64 * P,
-            "rotary positions of heads of %ld: they must be a multiple of %ld and at most %ld", shape.HS, 2 * P,
-            64 * P);
-    ensure(bool(rstd) == options.qk_norm);
-    const auto try_group = [&](auto group) {
-        if (shape.HS / 2 > group * P || (group > 1 && shape.HS / 2 <= group / 2 * P)) return;
-        const int64_t all = ceil_div((shape.NH + shape.NKV) * group, kWarp) * kWarp;
-        start(group, unsigned(std::min<int64_t>(all, kRotaryMaxThreads)));
-    };
     using std::integral_constant;
+    check_rotary_head_size(shape.HS);
+    ensure(bool(rstd) == options.qk_norm);
+    const auto run = [&](auto P, auto group) {
+        const int64_t all = ceil_div((shape.NH + shape.NKV) * group, kWarp) * kWarp;
+        start(P, group, unsigned(std::min<int64_t>(all, kRotaryMaxThreads)));
+    };
+    constexpr integral_constant<int, Pack<T>::size> P;
+    if (shape.HS % (2 * P) != 0) return run(integral_constant<int, 4>(), integral_constant<int, kWarp>());
+    const auto try_group = [&](auto group) {
+        if (shape.HS / 2 <= group * P && (group == 1 || shape.HS / 2 > group / 2 * P)) run(P, group);
+    };
     try_group(integral_constant<int, 1>()), try_group(integral_constant<int, 2>());
     try_group(integral_constant<int, 4>()), try_group(integral_constant<int, 8>());
     try_group(integral_constant<int, 16>()), try_group(integral_constant<int, 32>());
@@ -131,8 +164,8 @@ void with_rotary_groups(const AttentionShape& shape, const float* rstd, const Ro
 template <class T>
 void rotary_forward(Cuda& cuda, T* qkv, float* rstd, const float* table, AttentionShape shape, RotaryOptions options) {
     const OpScope op(cuda, __func__);
-    with_rotary_groups<T>(shape, rstd, options, [&](auto group, unsigned threads) {
-        launch(cuda, "rotary_forward", rotary_forward_kernel<T, group>, unsigned(shape.B * shape.T), threads, 0, qkv,
+    with_rotary_groups<T>(shape, rstd, options, [&](auto P, auto group, unsigned threads) {
+        launch(cuda, "rotary_forward", rotary_forward_kernel<T, P, group>, unsigned(shape.B * shape.T), threads, 0, qkv,
                rstd, table, shape, options.eps, options.scale);
     });
 }
@@ -141,8 +174,8 @@ template <class T>
 void rotary_backward(Cuda& cuda, T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
                      RotaryOptions options) {
     const OpScope op(cuda, __func__);
-    with_rotary_groups<T>(shape, rstd, options, [&](auto group, unsigned threads) {
-        launch(cuda, "rotary_backward", rotary_backward_kernel<T, group>, unsigned(shape.B * shape.T), threads, 0, dqkv,
-               qkv, rstd, table, shape, options.scale);
+    with_rotary_groups<T>(shape, rstd, options, [&](auto P, auto group, unsigned threads) {
+        launch(cuda, "rotary_backward", rotary_backward_kernel<T, P, group>, unsigned(shape.B * shape.T), threads, 0,
+               dqkv, qkv, rstd, table, shape, options.scale);
     });
 }

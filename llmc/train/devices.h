@@ -51,6 +51,10 @@ size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bo
     return 0;  // it grows as needed
 }
 
+// An Error if no kernel of the device takes the model's heads.
+template <class T>
+void check_heads(const Cpu&, const GptShape&) {}
+
 // An Error if the device has no products in eight bits.
 inline void check_fp8_device(const Cpu&, const char*) {}
 
@@ -123,5 +127,10 @@ inline std::optional<PlanRecord> plans_made(Cuda& cuda) {
     return PlanRecord{.attention = cuda.cudnn_attention().plans_made(),
                       .gemm = cuda.cublaslt().plans_made(),
                       .timed = cuda.cublaslt().timed()};
+}
+template <class T>
+void check_heads(const Cuda&, const GptShape& s) {
+    check_head_size<T>(s.head_size());
+    if (s.architecture.rotary_positions) check_rotary_head_size(s.head_size());
 }
 #endif

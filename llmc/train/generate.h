@@ -79,6 +79,7 @@ void generate(Device& device, World& world, const Start& start, const std::strin
             "--generate continues a text with a trained model: give its run's folder with --resume, or --init-from");
     const StoredModel stored(start.path(), true);
     const GptShape shape = find_shape(start, 0);
+    check_heads<T>(device, shape);
     const int64_t context = config.seq_len(shape);
     const Tokenizer tokenizer = tokenizer_for(stored, tokenizer_path);
     const std::vector<int32_t> prompt = prompt_tokens(config, tokenizer, context);

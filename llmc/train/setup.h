@@ -69,7 +69,12 @@ public:
                           if (!start.config.eval_only) open_shards(start.config.train_data);
                           return KnownTokenizer(start);
                       })),
-          shape(on_all(world, [&] { return find_shape(start, text.vocab_size()); })),
+          shape(on_all(world,
+                       [&] {
+                           const GptShape found = find_shape(start, text.vocab_size());
+                           check_heads<T>(device, found);
+                           return found;
+                       })),
           seq_len(start.config.seq_len(shape)),
           list(shape),
           plan(plan_sharding(list, {.world_size = world.ranks.world_size, .muon = start.config.chosen_recipe().muon})),

@@ -1,0 +1,38 @@
+/*
+Ranks of the emulated NCCL that are processes of one host, each with an emulated GPU: `mpirun -np 2 build/.../train_gpt`
+with ANVIL_EMULATOR_GPUS=2. They meet in memory that rank 0 makes.
+
+  ncclGetUniqueId:   new_meeting()                               text of less than 128 bytes, for all ranks
+  rank:              ProcessRanks ranks(meeting, rank, size);
+  collective:        ranks.exchange(data, bytes)                 what each rank brought, in their order
+
+Who waits for a rank that does not come waits for ever, as in NCCL: it is the rank watch that ends it.
+*/
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+#include "llmc/comm/shared_memory.h"
+
+namespace emulator {
+
+std::string new_meeting();
+
+class ProcessRanks {
+public:
+    static constexpr int kMost = 8;
+    ProcessRanks(const std::string& meeting, int rank, int size);
+    // All bring the same number of bytes.
+    std::vector<std::vector<char>> exchange(const void* data, size_t bytes);
+
+    struct Meeting;
+
+private:
+    SharedMemory memory_;
+    Meeting* meeting_;
+    int rank_, size_;
+
+    void wait_for_all();
+};
+
+}  // namespace emulator

@@ -1,0 +1,127 @@
+// The commands of README.md on a GPU with their defaults, as somebody types them who has one: taken from the file as they
+// stand there and only made shorter, so that neither goes its own way. On the emulated GPU a step takes a second.
+#include <filesystem>
+#include <sstream>
+#include "llmc/cuda/device.cuh"
+#include "test/cuda_testing.h"  // ON_DEVICE
+#include "test/program.h"       // ScratchFolder, steps_in
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The indented lines of README.md, those that go on after a backslash in one, without comments.
+std::vector<std::string> readme_commands() {
+    std::istringstream readme(read_file("README.md"));
+    std::vector<std::string> commands;
+    bool goes_on = false;
+    for (std::string line; std::getline(readme, line);) {
+        if (!line.starts_with("    ")) continue;
+        line.erase(std::min(line.find("  #"), line.size()));
+        line.erase(line.find_last_not_of(' ') + 1);
+        line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
+        if (goes_on)
+            commands.back() += " " + line;
+        else
+            commands.push_back(line);
+        goes_on = line.ends_with("\\");
+        if (goes_on) commands.back().pop_back();
+    }
+    return commands;
+}
+
+// The one command that has these parts.
+std::string readme_command(const std::vector<std::string>& parts) {
+    std::vector<std::string> found;
+    for (const std::string& command : readme_commands())
+        if (std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return contains(command, part); }))
+            found.push_back(command);
+    INFO("in README.md: a command with " << parts[0] << ", ...");
+    REQUIRE(found.size() == 1);
+    return found[0];
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+    const size_t at = text.find(what);
+    INFO(what << " in " << text);
+    REQUIRE(at != std::string::npos);
+    return text.replace(at, what.size(), by);
+}
+
+// A clone after `make`: the scripts are those of the repository, and have nothing to install or to build. A little text
+// stands for tiny Shakespeare's million characters.
+struct BuiltClone {
+    ScratchFolder scratch;
+
+    BuiltClone() {
+        for (const char* folder : {"data", "scripts"}) fs::create_directory(path(folder));
+        for (const char* name : {"train_gpt", "data/tokenize"})
+            fs::create_symlink(fs::absolute(program(name)), path(name));
+        fs::create_symlink(fs::absolute("scripts/report.py"), path("scripts/report.py"));
+        const std::string script = read_file("scripts/quickstart.sh");
+        put_script("scripts/quickstart.sh", replaced(script, "--sample-tokens 500", "--sample-tokens 9"));
+        put_script("scripts/setup.sh", "#!/bin/sh\n");
+        put_script("data/tinyshakespeare.sh",
+                   "#!/bin/sh\ndata/tokenize --stories 9000 --tokenizer char --out data/tinyshakespeare\n");
+        put_file(path("Makefile"), "all:\n");
+    }
+    std::string path(const std::string& name) const { return scratch / name; }
+    void put_script(const std::string& name, const std::string& text) const {
+        put_file(path(name), text);
+        fs::permissions(path(name), fs::perms::owner_all);
+    }
+    Finished run(const std::string& command) const { return ::run("cd '" + scratch.path + "' && " + command); }
+    // What a run of a GPU says at its start.
+    Finished run_on_gpu(const std::string& command) const {
+        const Finished finished = run(command);
+        INFO(command << "\n" << finished.out);
+        must_succeed(finished);
+        CHECK(contains(finished.out + finished.err, "device: cuda, "));
+        return finished;
+    }
+};
+
+// A run that ends after the first steps, and says all that a whole one would.
+const std::string kShort = " --time-budget 0.001";
+
+}  // namespace
+
+TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their defaults", "[readme][once]" ON_DEVICE) {
+    const BuiltClone clone;
+    const Finished quickstart = clone.run_on_gpu(readme_command({"./scripts/quickstart.sh"}) + " --minutes 0.0001");
+    CHECK(contains(quickstart.out, "sample at step "));
+    CHECK(contains(quickstart.out, "loss curve   run/quickstart/"));
+    CHECK(steps_in(clone.path("run/quickstart")).size() >= 1);
+
+    // Four heads of 32, in bf16.
+    const Finished bare = clone.run_on_gpu("./train_gpt" + kShort + " --sample-tokens 5");
+    CHECK(contains(bare.out, "dtype bf16"));
+    CHECK(contains(bare.out, "val "));
+    CHECK(contains(bare.out, "sample at step "));
+    CHECK(steps_in(clone.path("run/default")).size() >= 1);
+
+    const std::string generate = replaced(readme_command({"--generate 'Once upon a time'"}), "run/my_book", "run/default");
+    const Finished text = clone.run_on_gpu(replaced(generate, "--sample-tokens 500", "--sample-tokens 5"));
+    CHECK(text.out.size() >= 5);
+
+    const std::string eval = readme_command({"./train_gpt --resume run/x --eval-only"});
+    const Finished score = clone.run_on_gpu(
+        replaced(replaced(eval, "run/x", "run/default"), "--eval-tasks hellaswag.bin", "--sample-tokens 0"));
+    CHECK(contains(score.out, "val "));
+
+    clone.run_on_gpu("./train_gpt --steps 2 --warmup-steps 1 --window-warmup-steps 2 --val-every 1 --sample-tokens 5 "
+                     "--seq-len 160 --batch-size 2 --biases false --out-dir run/windows");
+    CHECK(steps_in(clone.path("run/windows")).size() == 2);
+}
+
+TEST_CASE("README: a text of one's own on a GPU", "[readme][once]" ON_DEVICE) {
+    const BuiltClone clone;
+    std::string book;
+    for (int i = 0; i < 40; i++) book += "Chapter " + std::to_string(i) + "\n\nIt was a dark and stormy night.\n\n";
+    put_file(clone.path("my_book.txt"), book);
+    must_succeed(clone.run(readme_command({"data/tokenize my_book.txt"}) + " --val-fraction 0.2"));
+    const std::string train = readme_command({"--num-layers 6", "--out-dir run/my_book"});
+    clone.run_on_gpu(replaced(train, "--num-layers 6", "--num-layers 1") + kShort + " --sample-tokens 0");
+    clone.run_on_gpu(readme_command({"./train_gpt --resume run/my_book --steps 20000"}) + kShort);
+    CHECK(steps_in(clone.path("run/my_book")).size() >= 1);
+}

@@ -479,7 +479,7 @@ $(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/nccl_calls llmc/comm/nccl_comm l
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cudnn_plans $(addprefix llmc/cuda/,cudnn_attention cuda_device cublaslt matmul_cache) llmc/base/file llmc/base/hash test/main)
+$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cudnn_plans $(addprefix llmc/cuda/,cudnn_attention cuda_device cuda_profile cublaslt matmul_cache) llmc/base/file llmc/base/hash llmc/base/profile test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 

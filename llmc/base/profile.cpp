@@ -138,9 +138,11 @@ static std::string line_of(const ProfileRow& row, int width) {
     const std::string name = (row.nested ? "  " : "") + row.name;
     const std::string calls = row.calls > 0 ? format("%g", row.calls) : "";
     const std::string of_peak = row.of_peak > 0 ? format("%.0f %%", 100 * row.of_peak) : "";
-    return format("%-*s %8s %10.4f %6.1f %% %9s %10s %8s\n", width, name.c_str(), calls.c_str(), row.ms,
-                  100 * row.share, rate_text(row.cost.bytes, row.ms).c_str(), rate_text(row.cost.flops, row.ms).c_str(),
-                  of_peak.c_str());
+    std::string line =
+        format("%-*s %8s %10.4f %6.1f %% %9s %10s %8s", width, name.c_str(), calls.c_str(), row.ms, 100 * row.share,
+               rate_text(row.cost.bytes, row.ms).c_str(), rate_text(row.cost.flops, row.ms).c_str(), of_peak.c_str());
+    line.erase(line.find_last_not_of(' ') + 1);
+    return line + "\n";
 }
 
 std::string profile_table(const std::vector<Slice>& slices, const PeakRates& peaks) {

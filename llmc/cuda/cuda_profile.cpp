@@ -26,7 +26,7 @@ int64_t CudaProfile::mark(const Slice& slice, bool begins) noexcept {
     cudaEvent_t event = nullptr;
     cudaError_t status = cudaEventCreate(&event);
     if (status == cudaSuccess) status = cudaEventRecord(event, cuda_.stream);
-    if (status_ == cudaSuccess) status_ = status;
+    if (first_error_ == cudaSuccess) first_error_ = status;
     moments_.push_back({event, base_, slice.track});
     if (slice.depth == 0 && slice.track == 0 && begins) base_ = number;
     last = is_work ? Last{number, begins} : Last{};
@@ -34,7 +34,7 @@ int64_t CudaProfile::mark(const Slice& slice, bool begins) noexcept {
 }
 
 std::vector<int64_t> CudaProfile::times() {
-    cuda_check(status_, "recording an event of the profile");
+    cuda_check(first_error_, "recording an event of the profile");
     std::vector<int64_t> times(moments_.size());
     int64_t latest[kTracks] = {};
     for (size_t i = 0; i < moments_.size(); i++) {

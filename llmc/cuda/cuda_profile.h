@@ -41,7 +41,7 @@ private:
         int64_t moment = -1;
         bool begins = false;
     } last_[kTracks];
-    cudaError_t status_ = cudaSuccess;  // the first that was none
+    cudaError_t first_error_ = cudaSuccess;  // the first that was none
 };
 
 // Every op as a range of NVTX (github.com/NVIDIA/NVTX), if Nsight Systems or another tool asks for them; else null.

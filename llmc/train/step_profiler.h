@@ -42,13 +42,14 @@ inline std::unique_ptr<Profile> make_profile(Cuda& cuda) { return std::make_uniq
 template <class T>
 PeakRates measure_peaks(Cuda& cuda) {
 #ifdef ANVIL_EMULATED
-    constexpr bool kTiny = true;  // its rates mean nothing
+    constexpr bool kTiny = true;
 #else
     constexpr bool kTiny = false;
 #endif
+    const char* nothing = "of an emulated device: it means nothing";
     CudaStopwatch stopwatch(cuda, kTiny);
-    return {copy_peak(cuda, stopwatch), compute_peak(cuda, stopwatch, std::is_same_v<T, float>), kCudaCopyText,
-            kCudaComputeText};
+    return {copy_peak(cuda, stopwatch), compute_peak(cuda, stopwatch, std::is_same_v<T, float>),
+            kTiny ? nothing : kCudaCopyText, kTiny ? nothing : kCudaComputeText};
 }
 #endif
 

@@ -223,7 +223,7 @@ if [ -n "$programs$nccl_chip" ]; then
         scripts/one_chip.py "$library" "$nccl_chip" "$packed/build/carried/lib/libnccl.so.2"
     fi
     # What does not change much with more effort is device code that is compressed already.
-    tar -C "$packed" -cf - . | xz -3 -T0 >"$deps/carried.tar.xz"
+    (cd "$packed" && tar -cf - -- *) | xz -3 -T0 >"$deps/carried.tar.xz"
     took packed "$(du -h --apparent-size "$deps/carried.tar.xz" | cut -f 1) in $deps/carried.tar.xz"
 fi
 

@@ -220,7 +220,8 @@ def results_text(results):
             for dtype, bound, peak in widest(peaks)) + ".\n"  # fmt: skip
         text += "\n" + bench_table(of["bench"])
     if of["kernel"]:
-        text += "\nKernels of a micro-step of GPT-2 124M, by ncu:\n\n" + kernels_table(of["kernel"])
+        launches = sum(row["launches"] for row in of["kernel"])
+        text += f"\nKernels of {launches} launches in a row, training GPT-2 124M, by ncu:\n\n" + kernels_table(of["kernel"])
     notes = read_object(results / "notes.json") if (results / "notes.json").is_file() else {}
     return text, rows, notes
 

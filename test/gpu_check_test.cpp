@@ -196,7 +196,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
                               "test attention",
                               "test gelu"})
         CHECK(contains(machine.result(check), "\"result\": \"ok\""));
-    CHECK(contains(machine.result("kernels of a micro-step"), "2 launches of 1 kernels, 3.0 ms"));
+    CHECK(contains(machine.result("kernels by ncu"), "2 launches of 1 kernels, 3.0 ms"));
     CHECK(contains(machine.result("profile"), "1 ops in trace.json.gz, 1.0 ms of each of 1 steps"));
     // The most important topic comes first, and what only the emulator has is left out.
     CHECK(machine.read("tested") == "[conformance]\n[attention][gpu]\n[gelu][gpu]\n");

@@ -192,7 +192,7 @@ def sustained(part):
     bench(part, "sustained", limit=90)
 
 
-# ---- one micro-step, kernel by kernel ------------------------------------------------------------------------------------
+# ---- where a step goes, op by op and kernel by kernel ------------------------------------------------------------------------------------
 
 NCU_METRICS = "gpu__time_duration.sum,dram__bytes.sum,sm__inst_executed_pipe_tensor.sum"
 
@@ -238,12 +238,11 @@ def ops_of(events):
 
 
 def kernels_by_ncu(part):
-    """Every kernel of one micro-step under Nsight Compute: how often, how long, how many bytes."""
+    """Every kernel of 900 launches in a row, about a step and a half, under Nsight Compute: how long, how many bytes."""
     ncu = find_tool("ncu", "/opt/nvidia/nsight-compute/*/ncu")
     if not ncu:
         raise NotRun("ncu was not found")
-    # About 410 launches a micro-step, more with a head in small chunks: one of the second step, when all is warm. The tuning
-    # is there from before.
+    # A step of one micro-batch has some 600 launches: from the second one on, when all is warm. The tuning is there from before.
     ran = part.run([ncu, "--clock-control", "none", "--metrics", NCU_METRICS, "--csv", "--launch-skip", "700",
                     "--launch-count", "900", part.program("train_gpt"), *profile_flags(), "--steps=3",
                     f"--out-dir={RUNS}/ncu"], limit=150, quiet=True)  # fmt: skip
@@ -262,7 +261,7 @@ def kernels_by_ncu(part):
         raise Failed(f"ncu measured no kernel: {ran.why()}")
     for kernel, sums in sorted(kernels.items(), key=lambda item: -item[1]["ms"]):
         part.add_row({"type": "kernel", "kernel": kernel[:300], **sums})
-    part.result("kernels of a micro-step", "measured", f"{len(launches)} launches of {len(kernels)} kernels, "
+    part.result("kernels by ncu", "measured", f"{len(launches)} launches of {len(kernels)} kernels, "
                 f"{sum(k['ms'] for k in kernels.values()):.1f} ms")  # fmt: skip
 
 

@@ -359,7 +359,7 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
             --channels=*) flag=--channels=32 ;;
             --seq-len=*) flag=--seq-len=16 ;;
             --total-batch-size=*) flag=--total-batch-size=256 ;;
-            --comm-timeout=*) flag=--comm-timeout=2 ;;
+            --comm-timeout=*) flag=--comm-timeout=6 ;;
             esac
             set -- "$@" "$flag"
         done

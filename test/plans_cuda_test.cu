@@ -12,7 +12,7 @@ const FlagMap kFlags = {{"device", "cuda"},      {"dtype", "bf16"},           {"
                         {"channels", "64"},      {"seq-len", "160"},          {"window-pattern", "SL"},
                         {"short-window", "140"}, {"total-batch-size", "320"}, {"steps", "6"},
                         {"warmup-steps", "0"},   {"val-every", "2"},          {"val-tokens", "640"},
-                        {"sample-every", "3"},   {"sample-tokens", "20"}};
+                        {"sample-every", "3"},   {"prompt", "Once"},          {"sample-tokens", "20"}};
 
 FlagMap with(FlagMap flags, const FlagMap& more) {
     for (const auto& [name, value] : more) flags[name] = value;

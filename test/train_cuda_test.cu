@@ -146,11 +146,19 @@ TEST_CASE("where memory is short there are fewer rows of logits at a time, and a
 }
 #endif
 
+TEST_CASE("a memory plan says what NCCL has taken, beside what is free", "[train][once]" ON_DEVICE) {
+    MemoryPlan plan;
+    plan.lines.push_back({"weights", "bf16", 2 << 20});
+    plan.taken_bytes = 3 << 20;
+    CHECK(contains(plan.table(10 << 20), "total               2.0  of 10.0 that are free, after 3.0 taken by NCCL"));
+}
+
 TEST_CASE("what does not fit a GPU is said before the start, with what would", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
     const Finished plan = run(command_of(runs.flags("dry", with(kCuda, {{"dry-run", "true"}}))));
     must_succeed(plan);
     CHECK(contains(plan.out, "  weights "));
+    CHECK(contains(plan.out, "  left free "));
     CHECK(contains(plan.out, "  total "));
     CHECK_FALSE(std::filesystem::exists(runs.path("dry")));
 #ifdef ANVIL_EMULATED

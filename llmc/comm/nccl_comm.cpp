@@ -159,11 +159,12 @@ private:
 
 class NcclComm : public CudaComm {
 public:
-    NcclComm(Ranks& ranks, Cuda& cuda, Order order)
+    // `free_before`: of the GPU's memory, when there was no communicator yet.
+    NcclComm(Ranks& ranks, Cuda& cuda, Order order, size_t free_before, std::unique_ptr<Communicator> communicator)
         : CudaComm(cuda, order),
-          free_before_(cuda.free_bytes()),
+          free_before_(free_before),
           ranks_(ranks),
-          communicator_(ranks),
+          communicator_(std::move(communicator)),
           watchdog_(ranks.watchdog()) {
         rank = ranks.rank, world_size = ranks.world_size;
         if (watchdog_) watcher_ = std::thread([this] { watch(); });
@@ -187,7 +188,7 @@ public:
 
     Ticket broadcast(void* data, size_t bytes, int root) override {
         return start("broadcast", 1, double(bytes), [&] {
-            communicator_.call("ncclBroadcast", [&](ncclComm_t comm) {
+            communicator_->call("ncclBroadcast", [&](ncclComm_t comm) {
                 return ncclBroadcast(data, data, bytes, ncclUint8, root, comm, stream_);
             });
         });
@@ -196,7 +197,7 @@ public:
     Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclBfloat16); }
     Ticket all_gather(void* data, size_t shard_bytes) override {
         return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
-            communicator_.call("ncclAllGather", [&](ncclComm_t comm) {
+            communicator_->call("ncclAllGather", [&](ncclComm_t comm) {
                 const void* own = static_cast<char*>(data) + size_t(rank) * shard_bytes;
                 return ncclAllGather(own, data, shard_bytes, ncclUint8, comm, stream_);
             });
@@ -216,15 +217,15 @@ public:
             data = nullptr, no_memory = ncclGetErrorString(status);
             cudaGetLastError();  // not an error of the next launch
         } else {
-            communicator_.try_call("ncclCommRegister",
-                                   [&](ncclComm_t comm) { status = ncclCommRegister(comm, data, size, &handle); });
+            communicator_->try_call("ncclCommRegister",
+                                    [&](ncclComm_t comm) { status = ncclCommRegister(comm, data, size, &handle); });
             if (status != ncclSuccess) no_registration = ncclGetErrorString(status);
         }
         const bool all_have_memory = agree("ncclMemAlloc", no_memory, "ordinary memory is used on all ranks");
         const bool all_registered = agree("ncclCommRegister", no_registration,
                                           "no rank registers its memory, and collectives copy through NCCL's buffers");
         if (handle && !(all_have_memory && all_registered)) {
-            communicator_.try_call("ncclCommDeregister", [&](ncclComm_t comm) { ncclCommDeregister(comm, handle); });
+            communicator_->try_call("ncclCommDeregister", [&](ncclComm_t comm) { ncclCommDeregister(comm, handle); });
             handle = nullptr;
         }
         if (!all_have_memory) {
@@ -240,14 +241,14 @@ public:
     // Nothing is thrown here, as in ~Cuda: arenas call it when they end, perhaps because of an error, and the first
     // error is the one to report.
     void release(void* data, size_t bytes) noexcept override {
-        communicator_.abort_if_failed();
+        communicator_->abort_if_failed();
         cudaStreamSynchronize(stream_);
         const auto found = buffers_.find(data);
         if (found == buffers_.end()) return cuda_.release(data, bytes);
         cudaStreamSynchronize(cuda_.stream);
         if (found->second)
-            communicator_.try_call("ncclCommDeregister",
-                                   [&](ncclComm_t comm) { ncclCommDeregister(comm, found->second); });
+            communicator_->try_call("ncclCommDeregister",
+                                    [&](ncclComm_t comm) { ncclCommDeregister(comm, found->second); });
         buffers_.erase(found);
         cuda_.used_bytes -= bytes;
         ncclMemFree(data);
@@ -275,10 +276,10 @@ public:
     size_t taken_bytes() const override { return taken_bytes_; }
 
 private:
-    const size_t free_before_;  // of the GPU's memory
+    const size_t free_before_;
     size_t taken_bytes_ = 0;
     Ranks& ranks_;
-    Communicator communicator_;
+    std::unique_ptr<Communicator> communicator_;
     std::map<void*, void*> buffers_;    // NCCL's memory, and the handle of its registration
     std::set<std::string> complaints_;  // calls that were said to fail
 
@@ -291,7 +292,7 @@ private:
     template <class T>
     Ticket reduce_scatter_of(T* data, int64_t shard, ncclDataType_t type) {
         return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
-            communicator_.call("ncclReduceScatter", [&](ncclComm_t comm) {
+            communicator_->call("ncclReduceScatter", [&](ncclComm_t comm) {
                 return ncclReduceScatter(data, data + rank * shard, size_t(shard), type, ncclSum, comm, stream_);
             });
         });
@@ -299,7 +300,7 @@ private:
     template <class T>
     Ticket all_reduce_of(T* data, int64_t n, ncclDataType_t type) {
         return start("all_reduce", 2, double(n) * sizeof(T), [&] {
-            communicator_.call("ncclAllReduce", [&](ncclComm_t comm) {
+            communicator_->call("ncclAllReduce", [&](ncclComm_t comm) {
                 return ncclAllReduce(data, data, size_t(n), type, ncclSum, comm, stream_);
             });
         });
@@ -338,7 +339,7 @@ private:
     std::string look(int& errors) {
         constexpr int kGrace = 20;  // turns that the thread which trains has to report an error of CUDA itself
         const Watchdog::Watch turn(watchdog_, "look at the GPU's collectives");
-        const std::string failure = communicator_.failure();
+        const std::string failure = communicator_->failure();
         if (!failure.empty()) return failure;
         try {
             return overdue(watchdog_->timeout_s);
@@ -361,5 +362,7 @@ bool sums_may_differ(int local_size, bool has_multicast, const Environment& envi
 }
 
 std::unique_ptr<Comm<Cuda>> make_nccl_comm(Ranks& ranks, Cuda& cuda, Order order) {
-    return std::make_unique<NcclComm>(ranks, cuda, order);
+    const size_t free_before = cuda.free_bytes();
+    auto communicator = std::make_unique<Communicator>(ranks);
+    return std::make_unique<NcclComm>(ranks, cuda, order, free_before, std::move(communicator));
 }

@@ -4,6 +4,7 @@
 #include <sstream>
 #include "llmc/cuda/device.cuh"
 #include "test/cuda_testing.h"  // ON_DEVICE
+#include "test/processes.h"     // has_mpi, mpirun_command
 #include "test/program.h"       // ScratchFolder, steps_in
 
 namespace {
@@ -124,4 +125,27 @@ TEST_CASE("README: a text of one's own on a GPU", "[readme][once]" ON_DEVICE) {
     clone.run_on_gpu(replaced(train, "--num-layers 6", "--num-layers 1") + kShort + " --sample-tokens 0");
     clone.run_on_gpu(readme_command({"./train_gpt --resume run/my_book --steps 20000"}) + kShort);
     CHECK(steps_in(clone.path("run/my_book")).size() >= 1);
+}
+
+// With a GPU for each, over NCCL; where there is one GPU, the second rank is told.
+TEST_CASE("README: mpirun with a GPU for each process", "[readme][mpi][once]" ON_DEVICE) {
+    if (!has_mpi()) return;
+    const BuiltClone clone;
+    must_succeed(clone.run("data/tinyshakespeare.sh"));
+    std::string command = replaced(readme_command({"mpirun -np 8", "run/eight"}), "-np 8", "-np 2");
+    command = replaced(command, "--oversubscribe ./train_gpt", "--oversubscribe ./train_gpt --sample-tokens 0" + kShort);
+    // What Open MPI wants in a container.
+    const std::string allowed = mpirun_command(2, ""), container = allowed.substr(0, allowed.find("mpirun -np"));
+    int gpus = 0;
+    cuda_check(cudaGetDeviceCount(&gpus), "counting GPUs");
+#ifdef ANVIL_EMULATED
+    gpus = 2;
+    const Finished one = clone.run("ANVIL_EMULATOR_GPUS=1 " + container + command);
+    CHECK(one.exit_code == 2);
+    CHECK(contains(one.err, "no GPU for every rank of this host: GPU 1 was asked for, and there are 1; start fewer ranks"));
+#endif
+    if (gpus < 2) return;
+    const Finished both = clone.run_on_gpu("ANVIL_EMULATOR_GPUS=2 " + container + command);
+    CHECK(contains(both.out, "2 ranks, by Open MPI's mpirun"));
+    CHECK(steps_in(clone.path("run/eight")).size() >= 1);
 }

@@ -16,7 +16,7 @@ using Device = Cuda;
 
 // Each has 32768 tokens: enough rows for every multiprocessor of the largest GPUs.
 inline constexpr BenchShape kShapes[] = {
-    {"small", 512, 64, 128, 2, 65, 128, 4, gpt2_params(4, 128, 128, 64)},
+    {"small", 512, 64, 128, 4, 65, 128, 4, gpt2_params(4, 128, 128, 64)},  // the quickstart's model
     {"124M", 32, 1024, 768, 12, 50257, 50304, 12, gpt2_params(12, 768, 50304, 1024)},
     {"1558M", 32, 1024, 1600, 25, 50257, 50304, 48, gpt2_params(48, 1600, 50304, 1024)},
     {"d24", 16, 2048, 1536, 12, 32768, 32768, 24, gpt2_params(24, 1536, 32768, 2048)},

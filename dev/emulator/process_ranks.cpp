@@ -41,7 +41,7 @@ void ProcessRanks::wait_for_all() {
 }
 
 std::vector<std::vector<char>> ProcessRanks::exchange(const void* data, size_t bytes) {
-    std::vector<std::vector<char>> all(size_t(size_), std::vector<char>(bytes));
+    std::vector<std::vector<char>> all(static_cast<size_t>(size_), std::vector<char>(bytes));
     for (size_t at = 0; at < bytes; at += Meeting::kPart) {
         const size_t n = std::min(Meeting::kPart, bytes - at);
         std::memcpy(meeting_->parts[rank_], static_cast<const char*>(data) + at, n);

@@ -88,7 +88,9 @@ ncclResult_t ncclGetVersion(int* version) {
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     std::memset(id->internal, 0x5A, sizeof id->internal);
-    if (!nccl.group) std::strncpy(id->internal, emulator::new_meeting().c_str(), sizeof id->internal);
+    if (nccl.group) return ncclSuccess;
+    const std::string meeting = emulator::new_meeting();
+    std::memcpy(id->internal, meeting.c_str(), meeting.size() + 1);
     return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t status) {

@@ -14,6 +14,7 @@ by element, four a lane
 */
 #pragma once
 #include <algorithm>
+#include <type_traits>
 #include "llmc/base/check.h"         // require, ensure
 #include "llmc/base/op_types.h"      // AttentionShape, RotaryOptions
 #include "llmc/cuda/device.cuh"      // Pack, load16, store16, launch
@@ -28,30 +29,30 @@ DEVICE float group_sum(float x) {
     return x;
 }
 
-// P neighbours of a row.
-template <class T, int P>
-struct Neighbours {
-    T values[P];
+// P neighbours of a row: a pack, or four elements that are read and written one by one.
+template <class T>
+struct FourElements {
+    T values[4] = {};
     DEVICE T& operator[](int k) { return values[k]; }
 };
 template <class T, int P>
-DEVICE void load_neighbours(Neighbours<T, P>& x, const T* from) {
-    if constexpr (P == Pack<T>::size) {
-        const Pack<T> pack = load16(from);
-        for (int k = 0; k < P; k++) x[k] = pack[k];
-    } else {
-        for (int k = 0; k < P; k++) x[k] = from[k];
-    }
+using Neighbours = std::conditional_t<P == Pack<T>::size, Pack<T>, FourElements<T>>;
+
+template <class T>
+DEVICE void load_neighbours(Pack<T>& x, const T* from) {
+    x = load16(from);
 }
-template <class T, int P>
-DEVICE void store_neighbours(T* to, Neighbours<T, P>& x) {
-    if constexpr (P == Pack<T>::size) {
-        Pack<T> pack;
-        for (int k = 0; k < P; k++) pack[k] = x[k];
-        store16(to, pack);
-    } else {
-        for (int k = 0; k < P; k++) to[k] = x[k];
-    }
+template <class T>
+DEVICE void load_neighbours(FourElements<T>& x, const T* from) {
+    for (int k = 0; k < 4; k++) x[k] = from[k];
+}
+template <class T>
+DEVICE void store_neighbours(T* to, const Pack<T>& x) {
+    store16(to, x);
+}
+template <class T>
+DEVICE void store_neighbours(T* to, const FourElements<T>& x) {
+    for (int k = 0; k < 4; k++) to[k] = x.values[k];
 }
 
 template <class T, int P, int kGroup>
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum
         T* x = qkv + token + head * HS + at;
-        Neighbours<T, P> first = {}, second = {};
+        Neighbours<T, P> first, second;
         float squares = 0;
         if (active) {
             load_neighbours(first, x), load_neighbours(second, x + half);
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum
         const int64_t offset = token + head * HS + at;
-        Neighbours<T, P> first = {}, second = {}, out_first = {}, out_second = {};
+        Neighbours<T, P> first, second, out_first, out_second;
         if (active) load_neighbours(first, dqkv + offset), load_neighbours(second, dqkv + offset + half);
         float factor = scale, along = 0;  // along: what is taken from g for each unit of out
         if (rstd) {

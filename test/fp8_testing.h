@@ -40,8 +40,8 @@ struct Fp8Layer {
     HostQuantised<e5m2> dout;
 };
 
-// Whole numbers up to 4 (three bits: e5m2 has them), scales that are powers of two. Hopper's tensor cores keep 14 bits of
-// a sum in eight bits, so whole sums are exact up to 2^13, in any order: 512 products of up to 16.
+// Whole numbers up to 4 (three bits: e5m2 has them), scales that are powers of two. Hopper's tensor cores keep 14 bits
+// of a sum in eight bits, so whole sums are exact up to 2^13, in any order: 512 products of up to 16.
 struct WholeFp8Layer {
     static constexpr int64_t kLongestSum = 512;
     static constexpr float kInpScale = 0.5f, kWeightScale = 0.0625f, kDoutScale = 4;

@@ -65,8 +65,8 @@ TEMPLATE_TEST_CASE("a linear layer fused with GELU agrees with the two ops", "[m
     Floats out(size_t(N * OC)), hidden(size_t(N * OC)), dhidden(size_t(N * C)), dweight = zeros, dbias(size_t(OC), 0);
     matmul_gelu_forward(cpu, out.data(), hidden.data(), inp.data(), weight.data(), with_bias ? bias.data() : nullptr, N,
                         C, OC);
-    matmul_gelu_backward(cpu, dhidden.data(), dweight.data(), with_bias ? dbias.data() : nullptr, dout.data(), inp.data(), inp.data(),
-                         back.data(), N, C, OC);
+    matmul_gelu_backward(cpu, dhidden.data(), dweight.data(), with_bias ? dbias.data() : nullptr, dout.data(),
+                         inp.data(), inp.data(), back.data(), N, C, OC);
     // Products of C (or OC) terms in other orders on both sides, and one rounding to T; unfused, gelu sees the rounded
     // hidden value, whose half unit it passes on with a slope of up to 1.13.
     const double products = (2 + std::sqrt(double(OC))) * kEpsF32;

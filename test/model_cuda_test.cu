@@ -124,7 +124,8 @@ TEST_CASE("on a GPU, recomputing whole blocks changes no bit, and a second run n
 // GELU of the stored sum, rounded, where the first pass had the product's own: what the second layer of an MLP learns
 // from differs by the roundings of the sum and of either result, each up to half a unit at random. doc/numerics.md says
 // so.
-TEST_CASE("on a GPU, recomputing the norms gives the same loss, and gradients but for a rounding", "[model]" ON_DEVICE) {
+TEST_CASE("on a GPU, recomputing the norms gives the same loss, and gradients but for a rounding",
+          "[model]" ON_DEVICE) {
     Cuda cuda;
     const auto learned = [&](Recompute recompute) {
         Gpt<Cuda, bf16> model(cuda, kBf16Shape, kBf16B, kBf16T, recompute);

@@ -1,5 +1,5 @@
-// The commands of README.md on a GPU with their defaults, as somebody types them who has one: taken from the file as they
-// stand there and only made shorter, so that neither goes its own way. On the emulated GPU a step takes a second.
+// The commands of README.md on a GPU with their defaults, as somebody types them who has one: taken from the file as
+// they stand there and only made shorter, so that neither goes its own way. On the emulated GPU a step takes a second.
 #include <filesystem>
 #include <sstream>
 #include "llmc/cuda/device.cuh"
@@ -102,7 +102,8 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
     REQUIRE(steps.size() >= 1);
     CHECK(contains(read_file(step_folder(clone.path("run/default"), steps.back().step) + "/config.json"), "bfloat16"));
 
-    const std::string generate = replaced(readme_command({"--generate 'Once upon a time'"}), "run/my_book", "run/default");
+    const std::string generate =
+        replaced(readme_command({"--generate 'Once upon a time'"}), "run/my_book", "run/default");
     const Finished text = clone.run(replaced(generate, "--sample-tokens 500", "--sample-tokens 5") + " --device cuda");
     must_succeed(text);
     CHECK(text.out.size() >= 5);
@@ -112,8 +113,9 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
         replaced(replaced(eval, "run/x", "run/default"), "--eval-tasks hellaswag.bin", "--sample-tokens 0"));
     CHECK(contains(score.out, "val "));
 
-    clone.run_on_gpu("./train_gpt --steps 2 --warmup-steps 1 --window-warmup-steps 2 --val-every 1 --sample-tokens 5 "
-                     "--seq-len 160 --batch-size 2 --biases false --out-dir run/windows");
+    clone.run_on_gpu(
+        "./train_gpt --steps 2 --warmup-steps 1 --window-warmup-steps 2 --val-every 1 --sample-tokens 5 "
+        "--seq-len 160 --batch-size 2 --biases false --out-dir run/windows");
     CHECK(steps_in(clone.path("run/windows")).size() == 2);
 }
 
@@ -135,7 +137,8 @@ TEST_CASE("README: mpirun with a GPU for each process", "[readme][mpi][once]" ON
     const BuiltClone clone;
     must_succeed(clone.run("data/tinyshakespeare.sh"));
     std::string command = replaced(readme_command({"mpirun -np 8", "run/eight"}), "-np 8", "-np 2");
-    command = replaced(command, "--oversubscribe ./train_gpt", "--oversubscribe ./train_gpt --sample-tokens 0" + kShort);
+    command =
+        replaced(command, "--oversubscribe ./train_gpt", "--oversubscribe ./train_gpt --sample-tokens 0" + kShort);
     // What Open MPI wants in a container.
     const std::string allowed = mpirun_command(2, ""), container = allowed.substr(0, allowed.find("mpirun -np"));
     int gpus = 0;
@@ -144,7 +147,8 @@ TEST_CASE("README: mpirun with a GPU for each process", "[readme][mpi][once]" ON
     gpus = 2;
     const Finished one = clone.run("ANVIL_EMULATOR_GPUS=1 " + container + command);
     CHECK(one.exit_code == 2);
-    CHECK(contains(one.err, "no GPU for every rank of this host: GPU 1 was asked for, and there are 1; start fewer ranks"));
+    CHECK(contains(one.err,
+                   "no GPU for every rank of this host: GPU 1 was asked for, and there are 1; start fewer ranks"));
 #endif
     if (gpus < 2) return;
     const Finished both = clone.run_on_gpu("ANVIL_EMULATOR_GPUS=2 " + container + command);

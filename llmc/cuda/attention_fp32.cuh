@@ -262,7 +262,8 @@ void attention_fp32_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const 
 }
 
 template <int J, class T>
-void attention_fp32_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const float* lse, const T* qkv, const AttentionShape& shape) {
+void attention_fp32_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const float* lse, const T* qkv,
+                             const AttentionShape& shape) {
     float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
     attention_stats<kWarp>(cuda, stats, dout, out, lse, shape);
     const size_t shared_bytes = attention_fp32_shared_bytes(shape.HS);

@@ -22,9 +22,9 @@ inline int64_t attention_stats_size(const AttentionShape& s) {
 // `lanes` lanes a row. One thread group for each of B x (T rounded up) x NH rows, heads next to each other as in
 // memory.
 template <class T, int lanes>
-__global__ void __launch_bounds__(256) attention_stats_kernel(float* stats, const T* dout, const T* out,
-                                                              const float* lse, int64_t rows, bool with_reach,
-                                                              FlashShape s) {
+__global__ void __launch_bounds__(256)
+    attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, bool with_reach,
+                           FlashShape s) {
     const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes;
     const int lane = threadIdx.x % lanes, padded_T = ceil_div(s.T, kFlashTile) * kFlashTile;
     const int h = int(row % s.NH), t = int(row / s.NH % padded_T);
@@ -52,6 +52,5 @@ void attention_stats(Cuda& cuda, float* stats, const T* dout, const T* out, cons
                      const AttentionShape& shape, bool with_reach = false) {
     const int64_t rows = shape.B * shape.NH * ceil_div(shape.T, kFlashTile) * kFlashTile;
     launch(cuda, "attention_backward: row sums", attention_stats_kernel<T, lanes>,
-           unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows, with_reach,
-           FlashShape(shape));
+           unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows, with_reach, FlashShape(shape));
 }

@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         const FlashTile<HS> to = queries(stage);
         const int t = tile * kFlashTile;
         to.template fetch<kFlashTile>(FlashHead<const bf16>(qkv, s, b, t, h, columns).q, s.row, s.T - t, columns);
-        to.below(kFlashTile).template fetch<kFlashTile>(head_of_out(dout, s, b, t, h, columns), s.out_row, s.T - t, columns);
+        to.below(kFlashTile)
+            .template fetch<kFlashTile>(head_of_out(dout, s, b, t, h, columns), s.out_row, s.T - t, columns);
         const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock;
         if (threadIdx.x < (kind == FlashKind::one_document ? 2 : 3) * kFlashTile / 4)
             cp_async16(shared_stats + stage * kStatsBlock + threadIdx.x * 4, from + threadIdx.x * 4, true);

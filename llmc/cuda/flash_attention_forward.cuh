@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 
     const int columns = columns_of<HS, kind>(s), b = blockIdx.z, h = blockIdx.y;
     const int t0 = int(gridDim.x - 1 - blockIdx.x) * kQueries;  // the longest first
-    const int row = warp_id() * 16 * M, t = t0 + row;  // the warp's first query
+    const int row = warp_id() * 16 * M, t = t0 + row;           // the warp's first query
     int* const reaches = reinterpret_cast<int*>(queries.below(kQueries + 4 * kFlashTile).at(0, 0));
     const auto mask = mask_of_queries<kind, kQueries>(reaches, s, b, t0);
     const int first = s.first_tile(b, t0, kFlashTile), last = (min(t0 + kQueries, s.T) - 1) / kFlashTile;

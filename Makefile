@@ -139,12 +139,18 @@ IS_MPI   := $(if $(filter-out 0,$(USE_MPI)),$(HAVE_MPI))
 # $(call link,LIBRARY): by its path, found again at run time
 link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
 ifneq ($(IS_CUDA),)
-  # 90 and 100 mean 90a and 100a: all of the chip, and no other.
-  GPU_ARCHS ?= $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
-  CHIPS      = $(patsubst 100,100a,$(patsubst 90,90a,$(GPU_ARCHS)))
-  NVCC       = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) \
-    $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip)) --diag-suppress=1675 --expt-relaxed-constexpr \
-    -Xptxas=--warn-on-spills $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
+  # Code for a chip runs on what its generation has later, too: for 80 on 86 and 89, for 100 on 103. The PTX of the newest is
+  # compiled by the driver of any that comes after it: 120, say. Neither is so of 90a and 100a, whose code is for that chip alone,
+  # and all that they have more (wgmma, tcgen05) no kernel uses.
+  ifeq ($(origin GPU_ARCHS),undefined)
+    GPU_ARCHS := $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
+  endif
+  CHIPS  := $(shell printf '%s\n' $(GPU_ARCHS) | sort -nu)
+  CODE    = $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip)) \
+    -gencode arch=compute_$(lastword $(CHIPS)),code=compute_$(lastword $(CHIPS))
+  NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
+    --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
+    $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
   LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB))) \
     $(if $(IS_NCCL),$(call link,$(NCCL_LIB)))
 endif
@@ -210,7 +216,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize msan fuzz run-fuzz fuzz-objects cuda-check bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
+.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize msan fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
   lint format info help clean headers FORCE
 
 all: $(PROGRAMS) ## build what this machine can (the default)
@@ -433,9 +439,47 @@ $(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(filter-out $(patsubst %,$(O)/llmc/%/%
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) -fsanitize=fuzzer $^ -o $@ $(LDFLAGS)
 
-cuda-check: ## every kernel compiled by nvcc: no spills, registers as in doc/results/registers.txt (RENEW=1 writes it)
-	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc -j$(JOBS) $(if $(RENEW),--renew),\
+NVDISASM ?= $(firstword $(wildcard $(CUDA_DIR:%=%/bin/nvdisasm) $(NVIDIA_WHEELS:%=%/cu13/bin/nvdisasm)))
+cuda-check: ## every kernel compiled by nvcc: no spills, wide loads, registers as in doc/results/registers.txt (RENEW=1 writes it)
+	$(if $(CUDA_DIR),@python3 scripts/check_kernels.py $(CUDA_DIR)/bin/nvcc --cxx $(CXX) $(addprefix --nvdisasm ,$(NVDISASM)) -j$(JOBS) $(if $(RENEW),--renew),\
 	  @echo 'cuda-check: skipped: no nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)')
+
+cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked with NVIDIA's libraries, not run
+	@$(if $(HAVE_CUDA),,echo 'cuda-link: skipped: it needs $(strip $(CUDA_MISSING))')
+	$(if $(HAVE_CUDA),@+$(SUBMAKE) engine VARIANT=$(HOST_VARIANT) && $(SUBMAKE) run-cuda-link VARIANT=cuda GPU_ARCHS=90 OPT=-O0)
+
+engine: $(ENGINE) $(call copies,train_gpt.cu) $(O)/test/main.cpp.o
+
+# A quarter of an hour of one core, file by file as for a run, most of it for headers: so many files are one here, nothing is
+# optimised (cuda-check does that, with every kernel), and what needs no header of NVIDIA's is the other build's.
+J := $(O)/joined
+FROM_HOST   = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(O)/%.o),$(1))) $(filter $(NVIDIA:%=$(O)/%.o),$(1))
+JOINED_NVCC = $(subst -O3 -g -x cu -lineinfo,-O0 -x cu -Xcicc -O0 -Xptxas -O0,$(NVCC))
+TESTED_CU  := $(sort $(wildcard test/*_cuda_test.cu))
+$(J)/tests_1.cu: JOINED = $(wordlist 1,22,$(TESTED_CU))
+$(J)/tests_2.cu: JOINED = $(wordlist 23,$(words $(TESTED_CU)),$(TESTED_CU))
+$(J)/benches.cu: JOINED = $(sort $(wildcard dev/bench/*.cu))
+$(J)/tests_1.cu $(J)/tests_2.cu $(J)/benches.cu: scripts/join_sources.py $(TESTED_CU) $(wildcard dev/bench/*.cu)
+	@mkdir -p $(@D)
+	$(Q)python3 $< $(JOINED) > $@
+$(J)/train_gpt.cu: train_gpt.cu
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+$(J)/%.o: $(J)/%.cu $(O)/flags | headers
+	$(call say,NVCC,$<)
+	$(Q)$(JOINED_NVCC) -MMD -MP -c $< -o $@
+-include $(wildcard $(J)/*.d)
+
+$(J)/tests_and_benches: $(patsubst %,$(J)/%.o,tests_1 tests_2 benches) $(call FROM_HOST,$(ENGINE) $(O)/test/main.cpp.o)
+$(J)/train_gpt: $(J)/train_gpt.o $(call FROM_HOST,$(BASE) $(call copies,$(COPIED) train_gpt.cu))
+$(J)/tests_and_benches $(J)/train_gpt:
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+# They start: NVIDIA's libraries are found again.
+run-cuda-link: $(J)/tests_and_benches $(J)/train_gpt
+	@$(J)/train_gpt --help > /dev/null
+	@$(J)/tests_and_benches --list-tests | sed -n 's/^\([0-9]* test cases\)$$/cuda-link: \1/p' | grep .
 
 $(BENCHES): $(O)/bench/%: $(O)/dev/bench/%.cu.o $(ENGINE)
 	@mkdir -p $(@D)

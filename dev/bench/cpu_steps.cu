@@ -24,7 +24,7 @@ cache.
 */
 #include "dev/bench/bench.h"  // format, Stopwatch, compute_peak
 #if BENCH_CUDA
-int main() {}
+int main() { return 0; }
 #else
 #include <unistd.h>
 #include <filesystem>

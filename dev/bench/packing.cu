@@ -3,7 +3,7 @@
 // middle.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
-int main() {}
+int main() { return 0; }
 #else
 #include <unistd.h>
 #include <filesystem>

@@ -178,7 +178,8 @@ void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const
     const auto start = [&](auto packs, auto rows) {
         constexpr int kPacks = packs, kRows = rows;
         const int64_t threads = ceil_div(ceil_div(C / P, int64_t(kPacks)), kWarp) * kWarp;
-        const int64_t per_sm = std::max<int64_t>(1, 1024 / threads);
+        // As many as have room at once: what is launched besides waits, and has partial sums of its own.
+        const int64_t per_sm = kNormMaxThreads / threads;
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
         float* partials = cuda.workspace_of<float>(blocks * 2 * C);
         launch(cuda, "layernorm_backward", layernorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks),

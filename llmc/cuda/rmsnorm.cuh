@@ -20,6 +20,9 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 
 inline constexpr int kRmsRowsPerBlock = 4;  // forward
 inline constexpr int kRmsMaxThreads = 512;  // backward: leaves each thread 128 registers
+template <class T>
+inline constexpr int kRmsThreadsPerSm =
+    sizeof(T) == 2 ? 512 : 1024;  // backward: by its registers (doc/results/occupancy.txt)
 
 // The gains of a pack of columns: ones if there are none, and a product with one is exact.
 template <class T>
@@ -185,7 +188,8 @@ void rmsnorm_backward(Cuda& cuda, T* dinp, float* dweight, const T* dout, const 
     const auto start = [&](auto packs, auto rows) {
         constexpr int kPacks = packs, kRows = rows;
         const int64_t threads = ceil_div(ceil_div(C / P, int64_t(kPacks)), kWarp) * kWarp;
-        const int64_t per_sm = std::max<int64_t>(1, 1024 / threads);
+        // As many as have room at once: what is launched besides waits, and has partial sums of its own.
+        const int64_t per_sm = kRmsThreadsPerSm<T> / threads;
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
         float* partials = dweight ? cuda.workspace_of<float>(blocks * C) : nullptr;
         launch(cuda, "rmsnorm_backward", rmsnorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks), unsigned(threads),

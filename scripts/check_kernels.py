@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Compiles every kernel of llmc/cuda/ for each GPU that Anvil supports, and holds what it costs against a table.
 
-    python3 scripts/check_kernels.py NVCC [-j N] [--renew]      `make cuda-check`, `make cuda-check RENEW=1`
+    python3 scripts/check_kernels.py NVCC [-j N] [--nvdisasm PROGRAM] [--renew]      `make cuda-check` (RENEW=1)
 
 - No kernel spills registers or keeps anything in local memory, and nvcc has no warning.
 - Every __global__ function is compiled: what launches it is a function of (Cuda&, ...), which is compiled for both types
   if it is a template of one, and for each as the other if of two; Fp8 is e4m3 and e5m2.
 - Registers and static shared memory of each kernel are those of doc/results/registers.txt. Another nvcc allocates
   otherwise, so the table is compared only with the one that it names.
+- An SM of an A100, A10, L4 or H100 has room for as many blocks as the launcher assumes: doc/results/occupancy.txt.
+- With nvdisasm (`pip install nvidia-cuda-nvdisasm`): tensors are loaded and stored 128 bits at a time, attention and
+  the symmetric GEMM use tensor cores, and there is no instruction for local memory (kernel_code.py).
 
 Exit code 1, with a line for every difference, if any of this does not hold.
 """
@@ -20,9 +23,12 @@ import subprocess
 import sys
 import tempfile
 
+import kernel_code
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "doc/results/registers.txt"
-CHIPS = ["80", "90a", "100a"]
+OCCUPANCY = ROOT / "doc/results/occupancy.txt"
+CHIPS = ["80", "90", "100"]
 FLAGS = [
     *"-std=c++20 -O3 -fatbin -x cu -I. --expt-relaxed-constexpr".split(),
     # 1675: pragmas of OpenMP, which are for g++
@@ -63,9 +69,12 @@ def unit(header):
 
 
 def compile_unit(nvcc, folder, header):
+    """What nvcc says; FOLDER/STEM/ has the machine code of each chip then."""
     source = folder / f"{header.stem}.cu"
     source.write_text(unit(header), encoding="utf-8")
-    command = [nvcc, *FLAGS, "-o", str(source.with_suffix(".fatbin")), str(source)]
+    kept = folder / header.stem
+    kept.mkdir()
+    command = [nvcc, *FLAGS, "--keep", f"--keep-dir={kept}", "-o", str(source.with_suffix(".fatbin")), str(source)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -106,17 +115,43 @@ def table_of(version, costs):
     return lines
 
 
-def differences(version, lines):
-    if not TABLE.is_file():
-        return [f"there is no {TABLE.relative_to(ROOT)}: make cuda-check RENEW=1 writes it"]
-    committed = TABLE.read_text(encoding="utf-8").splitlines()
+def instruction_faults(nvdisasm, kept):
+    """A line for every kernel whose machine code for Hopper breaks a rule of kernel_code.py."""
+    cubins = list(kept.glob("*_90.cubin"))
+    if len(cubins) != 1:
+        return [f"{kept.name}: expected machine code for sm_90, found {[cubin.name for cubin in kept.iterdir()]}"]
+    code = kernel_code.instructions(nvdisasm, cubins[0])
+    return [
+        f"{kernel}, sm_90: {fault}"
+        for kernel, name in zip(demangled(list(code)), code)
+        for fault in kernel_code.faults(kernel, code[name])
+    ]
+
+
+def occupancy_table(version, rows):
+    return [
+        "Blocks that an SM has room for, beside what the launcher assumes, by `make cuda-check RENEW=1`.",
+        f"nvcc {version}",
+        "",
+        *rows,
+    ]
+
+
+def differences(table, version, lines, cells):
+    """A line for each row whose last `cells` columns are not those of the committed table."""
+    name = table.relative_to(ROOT)
+    if not table.is_file():
+        return [f"there is no {name}: make cuda-check RENEW=1 writes it"]
+    committed = table.read_text(encoding="utf-8").splitlines()
     if committed[1] != f"nvcc {version}":
-        print(f"cuda-check: {TABLE.relative_to(ROOT)} is of {committed[1]}, this is {version}: not compared")
+        print(f"cuda-check: {name} is of {committed[1]}, this is {version}: not compared")
         return []
     # The widths of columns depend on the longest name: compare what is in them.
-    old, new = ({line.rsplit(None, 6)[0]: line.split()[-6:] for line in table[4:]} for table in (committed, lines))
+    old, new = (
+        {" ".join(line.split()[:-cells]): line.split()[-cells:] for line in each[4:]} for each in (committed, lines)
+    )
     return [
-        f"{kernel}: {' '.join(new.get(kernel, ['gone']))}; {TABLE.relative_to(ROOT)} has "
+        f"{kernel}: {' '.join(new.get(kernel, ['gone']))}; {name} has "
         f"{' '.join(old.get(kernel, ['nothing']))}. If that is meant: make cuda-check RENEW=1"
         for kernel in sorted(old.keys() | new.keys())
         if old.get(kernel) != new.get(kernel)
@@ -126,6 +161,8 @@ def differences(version, lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nvcc")
+    parser.add_argument("--cxx", default="g++", help="the host compiler")
+    parser.add_argument("--nvdisasm", default="", metavar="PROGRAM", help="looks at instructions, too")
     parser.add_argument("-j", type=int, default=1, metavar="N", help="compile N headers at once")
     parser.add_argument("--renew", action="store_true", help="write the table anew")
     options = parser.parse_args()
@@ -147,15 +184,28 @@ def main():
             own, spills = read_costs(log)
             costs.update(own)
             problems += spills
+        # An op is part of several units, and so are its faults.
+        if options.nvdisasm:
+            looked = pool.map(
+                lambda header: instruction_faults(options.nvdisasm, pathlib.Path(folder, header.stem)), units
+            )
+            problems += sorted({fault for faults in looked for fault in faults})
+        else:
+            print("cuda-check: instructions are not looked at: no nvdisasm (pip install nvidia-cuda-nvdisasm)")
     compiled = {re.sub(r"<.*", "", kernel) for kernel, _ in costs}
     problems += [f"{kernel} was not compiled: no op launches it" for kernel in sorted(declared - compiled)]
 
-    lines = table_of(version, costs)
-    if options.renew:
-        TABLE.parent.mkdir(parents=True, exist_ok=True)
-        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    else:
-        problems += differences(version, lines)
+    rows, crowded = kernel_code.occupancy(kernel_code.assumed_launches(options.cxx, ROOT), costs)
+    problems += crowded
+    # How many columns are compared: two for each of three chips; of a launch, whose threads are part of its name, two
+    # and those of four chips.
+    tables = [(TABLE, table_of(version, costs), 6), (OCCUPANCY, occupancy_table(version, rows), 6)]
+    for table, lines, cells in tables:
+        if options.renew:
+            table.parent.mkdir(parents=True, exist_ok=True)
+            table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        else:
+            problems += differences(table, version, lines, cells)
     print("\n".join(problems), end="\n" if problems else "")
     print(f"cuda-check: {len(compiled)} kernels, {len(costs)} times compiled, {len(problems)} problems")
     return 1 if problems else 0

@@ -10,7 +10,7 @@
 #include <vector>
 #include "llmc/base/bf16.h"             // to_bf16
 #include "llmc/base/fp8.h"              // to_fp8
-#include "llmc/base/library_version.h"  // check_library_version
+#include "llmc/base/library_version.h"  // check_library_version, library_text
 #include "llmc/base/rng.h"              // mix64
 #include "llmc/cuda/cuda_device.h"      // Cuda, cuda_check
 #include "llmc/cuda/matmul_cache.h"     // MatmulCache
@@ -387,9 +387,7 @@ void CublasLt::begin_step() { library_->plans.begin_step(); }
 void CublasLt::end_step() { library_->plans.end_step(); }
 
 std::string CublasLt::text() const {
-    const size_t version = cublasLtGetVersion();
-    return format("cuBLASLt %zu.%zu.%zu, %s", version / 10000, version / 100 % 100, version % 100,
-                  library_->plans.text().c_str());
+    return library_text("cuBLASLt", CUBLAS_VERSION, cublasLtGetVersion()) + ", " + library_->plans.text();
 }
 int64_t CublasLt::plans_made() const { return library_->plans.made(); }
 int64_t CublasLt::timed() const { return library_->plans.cache.num_added(); }

@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 #include "llmc/base/check.h"            // require, ensure, format
-#include "llmc/base/library_version.h"  // check_library_version
+#include "llmc/base/library_version.h"  // check_library_version, library_text
 #include "llmc/cuda/attention_graph.h"  // build_attention_forward
 #include "llmc/cuda/attention_plans.h"  // AttentionPlans
 #include "llmc/cuda/cuda_device.h"      // Cuda
@@ -14,10 +14,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // of the parts of the workspace
 
-std::string version_text() {
-    const size_t version = cudnnGetVersion();
-    return format("cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
-}
+std::string version_text() { return library_text("cuDNN", CUDNN_VERSION, cudnnGetVersion()); }
 
 std::string text_of(const AttentionShape& s, bool is_backward) {
     return format("attention_%s B %lld T %lld NH %lld NKV %lld HS %lld window %lld",

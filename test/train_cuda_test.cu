@@ -196,7 +196,7 @@ TEST_CASE("a head size that no kernel of a GPU takes is named, with what to do",
     CHECK_FALSE(std::filesystem::exists(runs.path("a")));
     must_succeed(runs.train("a", with(heads_of_12, {{"dtype", "fp32"}, {"steps", "1"}, {"warmup-steps", "0"}})));
     const Finished generated =
-        run(program("train_gpt") + " --device cuda --dtype bf16 --resume " + runs.path("a") + " --generate a");
+        run(program("train_gpt") + " --device cuda --dtype bf16 --init-from " + runs.path("a") + " --generate a");
     CHECK(generated.exit_code == 2);
     CHECK(contains(generated.err, says));
     CHECK(generated.out.empty());
@@ -205,7 +205,7 @@ TEST_CASE("a head size that no kernel of a GPU takes is named, with what to do",
 // GELU without biases is another epilogue of the product than with them.
 TEST_CASE("a run without biases on a GPU follows the CPU's", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
-    const FlagMap flags = {{"biases", "false"}, {"steps", "4"}};
+    const FlagMap flags = {{"biases", "false"}, {"steps", "4"}, {"warmup-steps", "2"}};
     must_succeed(runs.train("cpu", with(flags, {{"device", "cpu"}})));
     must_succeed(runs.train("cuda", with(flags, {{"device", "cuda"}})));
     const auto cpu = steps_in(runs.path("cpu")), cuda = steps_in(runs.path("cuda"));

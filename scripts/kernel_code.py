@@ -15,6 +15,7 @@ LOADS_LITTLE = {
     r"add_partials|residual_mix_sums|scatter_joins": "a column a thread: a warp reads them side by side",
     r"attention_remember|value_embedding_inputs": "a token's few numbers",
     r"transpose_kernel<\w+, 1>": "the form for odd sizes",
+    r"random_kernel|flush_kernel": "what measurements begin with",
 }
 STORES_LITTLE = LOADS_LITTLE | {
     r"absmax|attention_stats|column_sums|cross_entropy_kernel<\w+, false|muon_\w+_squares|squares": "sums",
@@ -22,6 +23,7 @@ STORES_LITTLE = LOADS_LITTLE | {
     r"embedding_positions|scatter_runs": "sums of many rows, in float",
     r"attention_decode|attention_fp32": "a lane has every 32nd element of a head",
     r"transpose": "a column of the tile in shared memory is not together there",
+    r"rotary_\w+_kernel<bf16, 4": "the form for heads whose halves are no multiple of 8",
 }
 TENSOR_CORES = [r"flash_", r"symmetric_matmul"]
 
@@ -150,15 +152,13 @@ def occupancy(launches, costs):
             problems.append(f"{name}: its launch is in scripts/kernel_code.py, and there is no such kernel")
         for kernel in kernels:
             if "_backward_kernel<" in kernel and kernel.startswith(("layernorm", "rmsnorm")):
-                if ("2, 1>" in kernel) != (
-                    threads == 512
-                ):  # two packs a thread: of many channels, in large blocks alone
+                # Two packs a thread: of many channels, in large blocks alone.
+                if ("2, 1>" in kernel) != (threads == 512):
                     continue
             room = {}
             for chip, (code, *_) in SMS.items():
-                registers, static_bytes = costs.get(
-                    (kernel, code), (255, 0)
-                )  # if it did not compile, which is said elsewhere
+                # If it did not compile, that is said elsewhere.
+                registers, static_bytes = costs.get((kernel, code), (255, 0))
                 room[chip] = resident_blocks(chip, registers, static_bytes, threads, dynamic_bytes)
                 known = any(re.match(pattern, kernel) and chip in chips for pattern, chips, _ in FEWER)
                 if room[chip] < blocks and not (known and room[chip] > 0):

@@ -166,6 +166,20 @@ TEST_CASE("--keep keeps the newest checkpoints", "[resume]") {
     CHECK(checkpoint_steps(runs.path("a")) == std::vector<int64_t>{12});
 }
 
+TEST_CASE("what a run left that was killed in its last save is gone after the next one, which saves nothing",
+          "[resume]") {
+    const TinyRuns runs;
+    const FlagMap flags = {{"steps", "6"}, {"checkpoint-every", "2"}, {"resume", "auto"}};
+    must_succeed(runs.train("run", with(flags, {{"keep", "3"}})));
+    const std::string out = runs.path("run");
+    REQUIRE(checkpoint_steps(out) == std::vector<int64_t>{2, 4, 6});
+    fs::rename(step_folder(out, 2), step_folder(out, 2) + ".tmp");  // half of it may be deleted
+    REQUIRE(is_saving(out));
+    must_succeed(runs.train("run", with(flags, {{"keep", "1"}})));
+    CHECK(!is_saving(out));
+    CHECK(checkpoint_steps(out) == std::vector<int64_t>{6});
+}
+
 TEST_CASE("a damaged checkpoint is passed over, and the run still ends the same", "[resume]") {
     const TinyRuns runs;
     const FlagMap flags = {{"checkpoint-every", "4"}, {"steps", "12"}, {"keep", "9"}};

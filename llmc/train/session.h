@@ -285,6 +285,11 @@ private:
             log_ = begun_log();
             follower_ = std::make_unique<LogFollower>(config_.log_to, config_.out_dir);
             already_saved_ = std::filesystem::exists(checkpoint_path(config_.out_dir, state_.step));
+            // What a run that was killed while it saved has left, if this one has nothing more to save.
+            if (start_.resumed() && already_saved_) {
+                remove_leftovers(config_.out_dir);
+                prune(config_.out_dir, config_.keep, state_.step);
+            }
         });
         already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
         if (!world_.is_first()) return;

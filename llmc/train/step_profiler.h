@@ -15,6 +15,7 @@ earlier ones if there are not as many, and all if that is not enough.
 #pragma once
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -116,7 +117,7 @@ public:
             const TraceFacts facts{.rank = rank_, .device = describe(device_), .first_step = begin_ + 1};
             write_file_atomically(path_, chrome_trace(profile->slices(), facts, peaks_));
             if (rank_ == 0) std::printf("profile: %s, for ui.perfetto.dev or chrome://tracing\n", path_.c_str());
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {
             std::fprintf(stderr, "warning: --profile: %s\n", error.what());
         }
     }

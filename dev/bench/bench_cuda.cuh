@@ -1,7 +1,5 @@
 /*
-What bench.h needs to time a GPU: random data made on it, and launches between CUDA events. Before each launch the L2
-cache is filled with other data by reading, not writing: lines that it still had to write back would slow down the
-launch that follows.
+What bench.h needs to time a GPU. How launches are timed, and what a GPU does at most: llmc/cuda/peaks.cuh.
 */
 #pragma once
 #include <cmath>
@@ -11,6 +9,7 @@ launch that follows.
 #include "llmc/cuda/cublaslt.h"     // CublasLt, MatmulCall
 #include "llmc/cuda/cuda_device.h"  // Cuda, cuda_check
 #include "llmc/cuda/device.cuh"     // launch, load16
+#include "llmc/cuda/peaks.cuh"      // CudaStopwatch, CudaValues
 
 using Device = Cuda;
 

@@ -320,7 +320,7 @@ private:
     // Can the NVLink switch of these GPUs add? CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED; the runtime has no name for it.
     bool has_multicast() const {
         int supported = 0;
-        if (cudaDeviceGetAttribute(&supported, static_cast<cudaDeviceAttr>(132), cuda_.ordinal) != cudaSuccess)
+        if (cudaDeviceGetAttribute(&supported, cudaDevAttrReserved132, cuda_.ordinal) != cudaSuccess)
             cudaGetLastError();
         return supported != 0;
     }

@@ -77,7 +77,7 @@ void with_columns_per_lane(int64_t HS, Run run) {
 // why not others, for the log. An Error if cuDNN was asked for by name and cannot.
 template <class T>
 std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes, bool learns) {
-    Cuda::PlannedAttention& planned = cuda.planned_attention.emplace();
+    PlannedAttention& planned = cuda.planned_attention.emplace();
     planned.learns = learns;
     if (std::is_same_v<T, float>) return "own kernels (cuDNN's are for bf16)";
     if (cuda.attention == AttentionKernels::own) return "own kernels (--attention own)";

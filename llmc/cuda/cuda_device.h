@@ -53,6 +53,12 @@ struct CudaOptions {
     bool deterministic = true;  // cuDNN's backward
 };
 
+// What cuDNN runs: these shapes, backward only to learn.
+struct PlannedAttention {
+    std::vector<AttentionKey> shapes;
+    bool learns = false;
+};
+
 struct Cuda {
     static constexpr bool kAsynchronous = true;  // an op is enqueued when it returns
     static constexpr double kExpFlops = 1;       // of an exponential: one instruction
@@ -66,12 +72,7 @@ struct Cuda {
     size_t used_bytes = 0, peak_bytes = 0;  // of allocate(), now and at most
     size_t l2_bytes = 0;
     AttentionKernels attention;
-    // What cuDNN runs, by plan_attention() in attention.cuh; nothing before that.
-    struct PlannedAttention {
-        std::vector<AttentionKey> shapes;
-        bool learns = false;
-    };
-    std::optional<PlannedAttention> planned_attention;
+    std::optional<PlannedAttention> planned_attention;  // nothing before plan_attention() in attention.cuh
 
     explicit Cuda(int ordinal = 0, const CudaOptions& options = {});
     Cuda(const Cuda&) = delete;

@@ -317,7 +317,7 @@ private:
         return false;
     }
 
-    // Can the NVLink switch of these GPUs add? CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED; the runtime has no name for it.
+    // Can the NVLink switch of these GPUs add? CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, to the runtime a reserved number.
     bool has_multicast() const {
         int supported = 0;
         if (cudaDeviceGetAttribute(&supported, cudaDevAttrReserved132, cuda_.ordinal) != cudaSuccess)

@@ -317,7 +317,8 @@ private:
         return false;
     }
 
-    // Can the NVLink switch of these GPUs add? CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, to the runtime a reserved number.
+    // Can the NVLink switch of these GPUs add? It is CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, for the runtime a
+    // reserved number.
     bool has_multicast() const {
         int supported = 0;
         if (cudaDeviceGetAttribute(&supported, cudaDevAttrReserved132, cuda_.ordinal) != cudaSuccess)

@@ -32,10 +32,12 @@ struct ncclComm {
     int64_t collectives = 0;
     cudaEvent_t event = nullptr;
     cudaStream_t stream = nullptr;
-    std::atomic<int> threads = 0;                                 // inside
-    std::map<const char*, size_t> registered{};                   // buffers and their bytes
-    std::set<std::string> connected{};                            // kinds of collectives that were called
-    std::vector<void*> taken{};                                   // memory
+    std::atomic<int> threads = 0;                // inside
+    std::map<const char*, size_t> registered{};  // buffers and their bytes
+    std::set<std::string> connected{};           // kinds of collectives that were called
+    std::vector<void*> taken{};                  // memory
+    // Seen by what is still in a stream: after an abort nothing reads or writes memory that may be gone.
+    std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
     std::shared_ptr<emulator::ProcessRanks> processes = nullptr;  // the ranks, if they are no LocalGroup
 };
 
@@ -153,6 +155,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (comm->threads > 0) misuse("ncclCommAbort while another thread is in the communicator");
+    *comm->aborted = true;
     if (comm->stream) emulator::stall(comm->stream, false);
     nccl.aborted++;
     free_comm(comm);
@@ -279,7 +282,8 @@ ncclResult_t collective(Call call, void* receive, size_t bytes, bool in_place, n
     }
     if (number == nccl.hangs_at && is_faulty(comm->rank)) emulator::stall(stream, true);
     if (comm->processes) {
-        emulator::submit(stream, [=, ranks = comm->processes, size = size_t(comm->size)] {
+        emulator::submit(stream, [=, ranks = comm->processes, aborted = comm->aborted, size = size_t(comm->size)] {
+            if (*aborted) return;
             among_processes(*ranks, call, size, [&](const std::vector<Call>& all) {
                 std::vector<char> outcome(bytes);
                 compute(outcome.data(), all);
@@ -298,10 +302,12 @@ ncclResult_t collective(Call call, void* receive, size_t bytes, bool in_place, n
             return misuse(format("%s of a buffer that is registered on some ranks only", call.name));
     }
     const auto outcome = std::make_shared<std::vector<char>>(bytes);
-    emulator::submit(stream, [=] { compute(outcome->data(), all); });
+    emulator::submit(stream, [=, aborted = comm->aborted] {
+        if (!*aborted) compute(outcome->data(), all);
+    });
     meet(comm, call);
-    emulator::submit(stream, [=] {
-        if (bytes > 0) std::memcpy(receive, outcome->data(), bytes);
+    emulator::submit(stream, [=, aborted = comm->aborted] {
+        if (bytes > 0 && !*aborted) std::memcpy(receive, outcome->data(), bytes);
     });
     return ncclSuccess;
 }

@@ -187,9 +187,11 @@ ENGINE   := $(BASE) $(call copies,$(COPIED))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
+# Which tests run programs: they call `program(`, whose parenthesis make would count, or what does.
+RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|golden'
 # KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine.
 ifneq ($(KERNELS_ONLY),)
-  TEST_FILES := $(filter-out $(shell grep -lE 'program."|TinyRuns|golden' $(TEST_FILES)),$(TEST_FILES))
+  TEST_FILES := $(filter-out $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
   ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
 endif
 TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cpp,$(TEST_FILES)))
@@ -348,7 +350,7 @@ test: ## build and run the tests; OP=layernorm runs one topic
 	    build/counts || status=1; exit $$status
 
 # A topic may have tests of one kind only, and may do without the programs.
-NEEDED_PROGRAMS = $(if $(shell grep -lE 'program."|TinyRuns|golden' $(TEST_FILES)),$(PROGRAMS))
+NEEDED_PROGRAMS = $(if $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(PROGRAMS))
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
 	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 

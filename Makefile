@@ -194,18 +194,24 @@ ifneq ($(KERNELS_ONLY),)
   TEST_FILES := $(filter-out $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
   ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
 endif
-TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cpp,$(TEST_FILES)))
-# Those of the CPU's ops, which hold what the optimiser makes of these.
-OPS_TESTS  := $(filter $(patsubst llmc/cpu/%.h,$(O)/test/%_test.cpp.o,$(wildcard llmc/cpu/*.h)),$(TESTS))
+# Those of the CPU's ops, which hold what the optimizer makes of these.
+OPS_FILES  := $(filter $(patsubst llmc/cpu/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
+HOST_FILES := $(filter-out $(OPS_FILES),$(filter %.cpp,$(TEST_FILES)))
+CUDA_FILES := $(filter %.cu,$(TEST_FILES))
+# Most of what a test takes to compile is its headers: scripts/join_sources.py makes one source of many, unless a single topic
+# is asked for. $(call joined,FOLDER,FILES,HOW MANY,NAME)
+joined = $(if $(OP_TESTS),$(2:%=$(1)/%.o),$(if $(2),$(patsubst %,$(1)/test/joined_%-of-$(3)_$(4).o,$(shell seq $(3)))))
+OPS_TESTS  := $(call joined,$(O),$(OPS_FILES),6,ops.cpp)
+TESTS      := $(OPS_TESTS) $(call joined,$(O),$(HOST_FILES),10,host.cpp)
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
 EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
-EMULATED_TESTS := $(patsubst %,$(E)/%.o,$(filter %.cu,$(TEST_FILES)) \
-  $(if $(shell grep -l '"test/models.h"' /dev/null $(filter %.cu,$(TEST_FILES))),test/models.cu))
-GPU_TESTS      := $(patsubst %,$(O)/%.o,$(filter %.cu,$(TEST_FILES)))
+EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),8,cuda.cu) \
+  $(if $(shell grep -l '"test/models.h"' /dev/null $(CUDA_FILES)),$(E)/test/models.cu.o)
+GPU_TESTS      := $(CUDA_FILES:%=$(O)/%.o)
 BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
 PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/tokenize.cpp)))
 OBJECTS := $(ENGINE) $(call copies,train_gpt.cu) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o $(E)/train_gpt.cu.o \
@@ -237,10 +243,15 @@ $(EMULATED_PROGRAMS):
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
 
+define compile_host
+@mkdir -p $(@D)
+$(call say,CXX,$<)
+$(Q)$(CCACHE) $(COMPILE) -MMD -MP -c $< -o $@
+endef
 $(O)/%.cpp.o: %.cpp $(O)/flags | headers
-	@mkdir -p $(@D)
-	$(call say,CXX,$<)
-	$(Q)$(CCACHE) $(COMPILE) -MMD -MP -c $< -o $@
+	$(compile_host)
+$(O)/%.cpp.o: $(O)/%.cpp $(O)/flags | headers
+	$(compile_host)
 
 # Without CUDA, a .cu file is C++.
 $(O)/%.cu.o: %.cu $(O)/flags | headers
@@ -258,7 +269,7 @@ $(O)/$(1)/%.o: % $(O)/flags | headers
 	$(if $(filter-out only,$(1)),$$(Q)! objdump -h $$@ | grep -q '\.init_array' || { echo '$$@: computes something before main()' >&2; exit 1; })
 endef
 $(foreach level,$(LEVELS),$(eval $(call copy_rules,$(level))))
-$(O)/test/% $(O)/dev/% $(E)/% $(O)/precompiled.h.gch: private ARCH = $(HERE)
+$(O)/test/% $(O)/dev/% $(E)/%: private ARCH = $(HERE)
 # It looks what the processor has.
 $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-64)
 
@@ -270,10 +281,31 @@ $(E)/%.cpp.o: %.cpp $(O)/flags | headers
 	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) -MMD -MP -c $< -o $@
 
 # Kernels are where races are looked for: see dev/emulator/race.h.
+define compile_emulated
+@mkdir -p $(@D)
+$(call say,CXX,"$< (emulated)")
+$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread) -MMD -MP -x c++ -c $< -o $@
+endef
 $(E)/%.cu.o: %.cu $(O)/flags | headers
-	@mkdir -p $(@D)
-	$(call say,CXX,"$< (emulated)")
-	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread) -MMD -MP -x c++ -c $< -o $@
+	$(compile_emulated)
+$(E)/%.cu.o: $(E)/%.cu $(O)/flags | headers
+	$(compile_emulated)
+
+# Written when they change, so that a changed test is compiled again with those of its group alone.
+$(O)/test/joined_%_ops.cpp: FILES = $(OPS_FILES)
+$(O)/test/joined_%_host.cpp: FILES = $(HOST_FILES)
+$(E)/test/joined_%_cuda.cu: FILES = $(CUDA_FILES)
+define write_joined
+@mkdir -p $(@D)
+@python3 scripts/join_sources.py --part $* $(FILES) > $@.new
+@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+endef
+$(O)/test/joined_%_ops.cpp: FORCE
+	$(write_joined)
+$(O)/test/joined_%_host.cpp: FORCE
+	$(write_joined)
+$(E)/test/joined_%_cuda.cu: FORCE
+	$(write_joined)
 
 # Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
 # hardly slower. `private`: the flags that stand in $(O)/flags are those of the engine.
@@ -281,28 +313,8 @@ $(E)/%.cu.o: %.cu $(O)/flags | headers
 LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(LIGHT)
 TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
-LIGHT_TESTS := $(filter-out $(OPS_TESTS),$(TESTS))
-# What every test includes is compiled once, a third of what a small test takes. Not with ccache, which has whole objects and
-# would have to look through a header of 90 MB for each, nor for a single topic.
-ifeq ($(CCACHE)$(OP),)
-  PRECOMPILED := $(O)/precompiled.h.gch $(E)/precompiled.h.gch
-  $(LIGHT_TESTS): $(O)/precompiled.h.gch
-  $(LIGHT_TESTS): private CXXFLAGS += -include $(O)/precompiled.h
-  $(EMULATED_TESTS): $(E)/precompiled.h.gch
-  $(EMULATED_TESTS): private CXXFLAGS += -include $(E)/precompiled.h
-endif
-$(O)/precompiled.h.gch: private HEADER = test/testing.h
-$(E)/precompiled.h.gch: private HEADER = test/cuda_testing.h
-$(E)/precompiled.h.gch: private CXXFLAGS += $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread)
-%/precompiled.h.gch: $(O)/flags | headers
-	@mkdir -p $(@D)
-	$(call say,CXX,$(@:.gch=))
-	@echo '#include "$(HEADER)"' > $(@:.gch=)
-	$(Q)$(COMPILE) -MMD -MP -MF $(@:.gch=.d) -x c++-header -c $(@:.gch=) -o $@
--include $(PRECOMPILED:.gch=.d)
-
-$(LIGHT_TESTS) $(O)/precompiled.h.gch: private override OPT := $(TEST_OPT) $(TRUSTED)
-$(EMULATED_TESTS) $(E)/precompiled.h.gch $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
+$(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
+$(EMULATED_TESTS) $(E)/train_gpt.cu.o $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
 
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
@@ -310,23 +322,28 @@ $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
 # Catch2's own code: 16 s to compile with optimisation, and nothing of it matters for speed.
 $(O)/test/main.cpp.o: private override OPT := -O0
 
-# nccl.h by -I: the one that belongs to the library, before one that the toolkit may have.
+# nccl.h by -I: the one that belongs to the library, before one that the toolkit may have. It and mpi.h are included by these
+# files alone, and only they are compiled again when another is found.
 NCCL_FLAGS = $(if $(IS_NCCL),-I$(NCCL_DIR))
-$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: CPPFLAGS += $(NCCL_FLAGS)
-# mpi.h is included by .cpp files with this beginning alone.
-$(O)/llmc/comm/mpi_%.cpp.o: CPPFLAGS += $(MPI_FLAGS)
+$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: private CPPFLAGS += $(NCCL_FLAGS)
+$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: $(O)/nccl_flags
+MPI_FILES = $(patsubst %,$(O)/%.o,$(wildcard llmc/comm/mpi_*.cpp))
+$(MPI_FILES): private CPPFLAGS += $(MPI_FLAGS)
+$(MPI_FILES): $(O)/mpi_flags
 
 # `private`: not of $(O)/flags, which it depends on, or every commit would rebuild everything.
 $(O)/llmc/base/build_id.cpp.o: private CXXFLAGS += -DANVIL_BUILD_ID='"$(BUILD_ID)"' -DANVIL_LIBRARIES='"$(strip $(LIBRARIES))"'
 $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 
 # Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
-$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(foreach level,$(LEVELS),$(ARCH_$(level))) $(CPU_SUM) $(MPI_FLAGS) $(NCCL_FLAGS) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
+$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(foreach level,$(LEVELS),$(ARCH_$(level))) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
+$(O)/nccl_flags: STAMP = $(NCCL_FLAGS)
+$(O)/mpi_flags: STAMP = $(MPI_FLAGS)
 $(O)/build_id: STAMP = $(BUILD_ID) $(strip $(LIBRARIES))
 # The programs at the top are of one variant, of which this names the one.
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
-$(O)/flags $(O)/build_id build/variant: FORCE
+$(O)/flags $(O)/nccl_flags $(O)/mpi_flags $(O)/build_id build/variant: FORCE
 	@mkdir -p $(@D)
 	@echo '$(STAMP)' | cmp -s - $@ || echo '$(STAMP)' > $@
 
@@ -566,7 +583,8 @@ run-bench-smoke: $(BENCH) $(EMULATED_BENCH)
 # ---- house-keeping ---------------------------------------------------------------------------------------------
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
 # Formatters differ by version: this one and no other.
-CLANG_FORMAT = $(or $(wildcard $(DEPS_DIR)/lint/bin/clang-format),clang-format)
+# Looked for when it is needed: setup.sh may just have installed it.
+CLANG_FORMAT = $$(ls $(DEPS_DIR)/lint/bin/clang-format 2>/dev/null || echo clang-format)
 
 lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there is, too
 	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh $(if $(WARNINGS),--tests) --lint

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Joins .cu files into one, of which a compiler reads the headers once: for `make cuda-link`, which runs nothing.
+"""Joins sources into one, of which a compiler reads the headers once: tests, and all that `make cuda-link` compiles.
 
-    python3 scripts/join_sources.py FILE.cu... > JOINED.cu
+    python3 scripts/join_sources.py [--part I-of-N] FILE... > JOINED
+
+--part 2-of-8 takes every eighth file from the second on.
 
 First whatever the files include, in their order and under their own #if; then each file in a namespace of its own, so
 that names (and even main) may be the same in several. The headers are read a second time there, and `#pragma once`
@@ -34,7 +36,11 @@ def includes(path):
 
 
 def main():
-    files = [pathlib.Path(name) for name in sys.argv[1:]]
+    names = sys.argv[1:]
+    if names[:1] == ["--part"]:
+        index, count = map(int, names[1].split("-of-"))
+        names = names[2:][index - 1 :: count]
+    files = [pathlib.Path(name) for name in names]
     for file in files:
         print("\n".join(includes(file)))
     for file in files:

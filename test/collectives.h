@@ -39,9 +39,9 @@ inline float as_float(float x) { return x; }
 
 // n elements inside an allocation or on the heap, with a guard zone on both sides.
 template <class T>
-class Buffer {
+class RankBuffer {
 public:
-    Buffer(HostComm& comm, bool shared, int64_t n) : comm_(comm), shared_(shared), n_(n) {
+    RankBuffer(HostComm& comm, bool shared, int64_t n) : comm_(comm), shared_(shared), n_(n) {
         const size_t bytes = size_t(n + 2 * kGuard) * sizeof(T);
         memory_ = static_cast<T*>(shared ? comm.allocate(bytes) : std::malloc(bytes));
         REQUIRE(reinterpret_cast<uintptr_t>(memory_) % (shared ? 256 : 1) == 0);
@@ -50,7 +50,7 @@ public:
             if (fill[i] != 0xFF) FAIL("an allocation is not filled with NaN at byte " << i << " of " << bytes);
         std::memset(static_cast<void*>(memory_), 0x5A, bytes);
     }
-    ~Buffer() {
+    ~RankBuffer() {
         for (int64_t i = 0; i < kGuard; i++) {
             if (!intact(memory_[i]) || !intact(memory_[kGuard + n_ + i])) {
                 std::fprintf(stderr, "written outside a buffer of %lld\n", static_cast<long long>(n_));
@@ -94,7 +94,7 @@ inline void check_collectives(HostComm& comm, const std::string& hosts, bool sha
     const int64_t n = world_size * shard, begin = rank * shard, end = begin + shard;
     INFO("rank " << rank << " of " << hosts << (shared ? ", shared" : ", on the heap") << ", shard " << shard);
     {
-        Buffer<float> buffer(comm, shared, n);
+        RankBuffer<float> buffer(comm, shared, n);
         float* const data = buffer.data();
         for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
         comm.wait(comm.reduce_scatter(data, shard));
@@ -113,7 +113,7 @@ inline void check_collectives(HostComm& comm, const std::string& hosts, bool sha
         }
     }
     {
-        Buffer<bf16> buffer(comm, shared, n);
+        RankBuffer<bf16> buffer(comm, shared, n);
         bf16* const data = buffer.data();
         for (int64_t i = 0; i < n; i++) data[i] = to_bf16(term(rank, i));
         comm.wait(comm.reduce_scatter(data, shard));
@@ -121,7 +121,7 @@ inline void check_collectives(HostComm& comm, const std::string& hosts, bool sha
                       [&](int64_t i) { return to_bf16(sum_over_hosts(hosts, as_bf16, i)); });
     }
     {
-        Buffer<uint64_t> buffer(comm, shared, n);
+        RankBuffer<uint64_t> buffer(comm, shared, n);
         uint64_t* const data = buffer.data();
         const auto word = [](int r, int64_t i) { return uint64_t(i + 1) * 0x9E3779B97F4A7C15u * uint64_t(r + 1); };
         for (int64_t i = 0; i < n; i++) data[i] = word(rank, i);

@@ -61,10 +61,10 @@ inline constexpr int64_t kShard = 100;
 // Runs `collective(data)` on n elements of every rank, keeps elements [begin, begin + kept) of the outcome, and gives
 // them back once all ranks have enqueued theirs.
 template <class T, class Device>
-class Trial {
+class CollectiveTrial {
 public:
     template <class Collective>
-    Trial(Device& device, Comm<Device>& comm, Terms terms, int64_t n, int64_t begin, int64_t kept,
+    CollectiveTrial(Device& device, Comm<Device>& comm, Terms terms, int64_t n, int64_t begin, int64_t kept,
           Collective collective)
         : device_(device),
           comm_(comm),
@@ -84,7 +84,7 @@ public:
         copy_to_host(device_, values.data(), kept_, kept_n_);
         return values;
     }
-    ~Trial() {
+    ~CollectiveTrial() {
         comm_.release(data_, size_t(n_) * sizeof(T));
         comm_.release(kept_, size_t(kept_n_) * sizeof(T));
     }
@@ -106,19 +106,19 @@ template <class Device>
 std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks& ranks, Terms terms, int first) {
     const int rank = comm.rank, W = comm.world_size;
     const int64_t n = W * kShard, odd = n - 1;
-    Trial<float, Device> scattered(device, comm, terms, n, rank * kShard, kShard,
+    CollectiveTrial<float, Device> scattered(device, comm, terms, n, rank * kShard, kShard,
                                    [&](float* data) { return comm.reduce_scatter(data, kShard); });
-    Trial<bf16, Device> halves(device, comm, terms, n, rank * kShard, kShard,
+    CollectiveTrial<bf16, Device> halves(device, comm, terms, n, rank * kShard, kShard,
                                [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
-    Trial<float, Device> gathered(device, comm, terms, n, 0, n,
+    CollectiveTrial<float, Device> gathered(device, comm, terms, n, 0, n,
                                   [&](float* data) { return comm.all_gather(data, kShard * sizeof(float)); });
-    Trial<float, Device> reduced(device, comm, terms, odd, 0, odd,
+    CollectiveTrial<float, Device> reduced(device, comm, terms, odd, 0, odd,
                                  [&](float* data) { return comm.all_reduce(data, odd); });
-    Trial<uint64_t, Device> counts(device, comm, terms, 3, 0, 3,
+    CollectiveTrial<uint64_t, Device> counts(device, comm, terms, 3, 0, 3,
                                    [&](uint64_t* data) { return comm.all_reduce(data, 3); });
-    Trial<float, Device> sent(device, comm, terms, n, 0, n,
+    CollectiveTrial<float, Device> sent(device, comm, terms, n, 0, n,
                               [&](float* data) { return comm.broadcast(data, size_t(n) * sizeof(float), 0); });
-    Trial<float, Device> returned(device, comm, terms, n, 0, n,
+    CollectiveTrial<float, Device> returned(device, comm, terms, n, 0, n,
                                   [&](float* data) { return comm.broadcast(data, size_t(n) * sizeof(float), W - 1); });
     std::vector<std::string> bits;
     for (int turn = 0; turn < W; turn++) {

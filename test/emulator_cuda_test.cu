@@ -3,7 +3,9 @@
 #include "test/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 
-namespace emulator_test {
+namespace emulator_cases {
+
+using namespace emulator_test;
 
 inline constexpr int kTwoBarriers = __LINE__ + 3;
 __global__ void two_barriers(float* out, const float* inp) {
@@ -205,5 +207,5 @@ TEST_CASE("the emulator's options come from the environment", "[emulator]" ON_DE
     CHECK(contains(found("ANVIL_EMULATOR_MEMORY_MIB=1G"), "ANVIL_EMULATOR_MEMORY_MIB=1G: expected a number"));
 }
 
-}  // namespace emulator_test
+}  // namespace emulator_cases
 #endif

@@ -2,7 +2,9 @@
 #include "test/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 
-namespace emulator_test {
+namespace emulator_cases {
+
+using namespace emulator_test;
 
 // ---- what shows as NaN, and is a race as well ----------------------------------------------------------------------
 // Each pair: what thread i writes, another one reads. `kBarrier`: with what keeps them apart.
@@ -307,5 +309,5 @@ TEST_CASE("the order of threads is a choice, on which right results do not depen
 }
 #endif
 
-}  // namespace emulator_test
+}  // namespace emulator_cases
 #endif

@@ -6,7 +6,9 @@
 #include <iostream>
 #endif
 
-namespace emulator_test {
+namespace emulator_cases {
+
+using namespace emulator_test;
 
 #if defined(ANVIL_ASAN) || defined(ANVIL_MSAN)
 // Kernels that a sanitizer stops. Memory on the device is allocated without guard zones here: those would be in its
@@ -195,5 +197,5 @@ TEST_CASE("what an error left on the stacks stops no later launch", "[emulator_s
     CHECK(result.exit_code == 0);
 }
 
-}  // namespace emulator_test
+}  // namespace emulator_cases
 #endif

@@ -2,7 +2,9 @@
 #include "test/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 
-namespace emulator_test {
+namespace emulator_cases {
+
+using namespace emulator_test;
 
 __global__ void add_one(float* x) { x[0] = x[0] + 1; }
 __global__ void barrier_for_one() {
@@ -185,5 +187,5 @@ TEST_CASE("device memory is limited, and counted", "[emulator_streams]" ON_DEVIC
     CHECK(cuda.free_bytes() == 5 << 20);
 }
 
-}  // namespace emulator_test
+}  // namespace emulator_cases
 #endif

@@ -92,7 +92,7 @@ OpCost matmul_forward_cost(int64_t N, int64_t C, int64_t OC, int outs = 1) {
             .in = C,
             .out = OC};
 }
-// Of two products; inp, weight and dout in, dinp out, dweight out, and in where it is added to. `ins`: tensors of the
+// Two GEMMs; inp, weight and dout in, dinp out, dweight out, and in where it is added to. `ins`: tensors of the
 // input's size, 3 behind an activation, whose own input is read.
 template <class T>
 OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int ins = 2) {
@@ -113,13 +113,13 @@ inline double seen_scores(const AttentionShape& s) {
     const int64_t most = s.window < 0 ? s.T : std::min(s.T, s.window + 1);  // keys that a query sees
     return double(s.B * s.NH) * (double(most) * double(most + 1) / 2 + double(s.T - most) * double(most));
 }
-// Two products.
+// Two GEMMs a head: scores and values.
 template <class T>
 OpCost attention_forward_cost(const AttentionShape& s, double exp_flops, double scores) {
     return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * s.NH + 2 * s.NKV)),
             .flops = scores * (2 * 2 * double(s.HS) + exp_flops)};
 }
-// Five: it makes the scores again, and then dP, dv, dq and dk.
+// Five: the scores again, then dP, dv, dq and dk.
 template <class T>
 OpCost attention_backward_cost(const AttentionShape& s, double exp_flops, double scores) {
     return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * (s.NH + 2 * s.NKV) + 2 * s.NH)),
@@ -155,7 +155,7 @@ inline OpCost accumulate_cost(int64_t n) { return elements_cost<float>(3, 1, n);
 // By triangles; without the multiplications that a device may make besides.
 template <class T>
 OpCost newton_schulz_cost(int64_t batch, int64_t R, int64_t K, int iterations) {
-    const double n = double(std::min(R, K)), m = double(std::max(R, K)), products = double(batch) * iterations;
-    return {.bytes = double(sizeof(T)) * products * (4 * n * m + 4 * n * n),
-            .flops = products * (3 * n * n * m + n * n * n)};
+    const double n = double(std::min(R, K)), m = double(std::max(R, K)), rounds = double(batch) * iterations;
+    return {.bytes = double(sizeof(T)) * rounds * (4 * n * m + 4 * n * n),
+            .flops = rounds * (3 * n * n * m + n * n * n)};
 }

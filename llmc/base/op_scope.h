@@ -24,7 +24,7 @@ enum class SliceKind { phase, op, kernel, collective };
 class OpObserver {
 public:
     virtual ~OpObserver() = default;
-    // Scopes nest. `name` stays where it is for ever; `number`: of the step, micro-batch or block; -1: none.
+    // Scopes nest. `name` is a string literal or lives as long; `number`: of the step, micro-batch or block; -1: none.
     virtual void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) = 0;
     virtual void end() noexcept = 0;
 };

@@ -89,3 +89,29 @@ TEST_CASE("a run ends after so many steps, tokens for each parameter, or FLOPs",
     config.document_token = 50257;
     CHECK(contains(error_of(steps), "--document-token 50257: the vocabulary has the tokens 0 to 50256"));
 }
+
+TEST_CASE("the warm-up that nobody gave fits the run, and one that was given stays", "[resolve]") {
+    TrainConfig config;
+    config.model.model = "gpt2-124M";
+    const auto warmup = [&](int64_t steps) {
+        config.steps = steps;
+        return resolve(config, config.model.shape(0), 1, kAlways).recipe.warmup_steps;
+    };
+    CHECK(warmup(0) == 0);
+    CHECK(warmup(5) == 0);
+    CHECK(warmup(50) == 5);
+    CHECK(warmup(999) == 99);
+    for (const int64_t steps : {1000, 20000, -1}) CHECK(warmup(steps) == 100);
+    config.warmup_steps = 6;
+    CHECK(warmup(6) == 6);
+    CHECK(contains(error_of([&] { warmup(5); }), "--warmup-steps 6 is more than --steps 5"));
+
+    TrainConfig dialed = of_depth(12);
+    CHECK(resolved(dialed).recipe.warmup_steps == 40);
+    dialed.steps = 5;
+    CHECK(resolved(dialed).recipe.warmup_steps == 0);
+    // Also where the scaling law gives fewer steps than the recipe's warm-up has.
+    dialed.steps = -1, dialed.target_param_data_ratio = 0.1;
+    CHECK(resolved(dialed).config.steps == 21);
+    CHECK(resolved(dialed).recipe.warmup_steps == 2);
+}

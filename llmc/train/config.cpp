@@ -99,7 +99,12 @@ std::vector<Field> TrainConfig::fields() {
          &lr_schedule,
          "after warm-up",
          {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}},
-        {"optimizer", "warmup-steps", &warmup_steps, "of a linear rise", {}, -1},
+        {"optimizer",
+         "warmup-steps",
+         &warmup_steps,
+         "of a linear rise (-1: the recipe's, but no more than a tenth of --steps)",
+         {},
+         -1},
         {"optimizer", "final-lr-fraction", &final_lr_fraction, "the last learning rate over the largest", {}, -1, 1},
         {"optimizer",
          "decay-fraction",
@@ -437,6 +442,8 @@ Recipe TrainConfig::chosen_recipe() const {
     scale(x0_lambdas, scalar_learning_rate, {resid_lambdas, vectors});
 
     if (lr_schedule != "recipe") r.schedule_kind = lr_schedule;
+    // That of the recipe is made for long runs. How long an open length is, resolve() finds out, and asks again.
+    if (steps >= 0) r.warmup_steps = std::min(r.warmup_steps, steps / 10);
     replace(r.warmup_steps, warmup_steps);
     replace(r.final_fraction, final_lr_fraction), replace(r.decay_fraction, decay_fraction);
     replace(r.grad_clip, grad_clip);

@@ -60,7 +60,7 @@ Dial dial_of(const TrainConfig& config, const GptShape& shape, int64_t world_siz
 }  // namespace
 
 ResolvedRun resolve(const TrainConfig& asked, const GptShape& shape, int64_t world_size, const Fits& fits) {
-    ResolvedRun run{.config = asked, .recipe = asked.chosen_recipe(), .text = ""};
+    ResolvedRun run{.config = asked, .recipe = {}, .text = ""};
     TrainConfig& config = run.config;
     const int64_t seq_len = config.seq_len(shape);
     const bool dialed = config.model.depth > 0;
@@ -106,6 +106,7 @@ ResolvedRun resolve(const TrainConfig& asked, const GptShape& shape, int64_t wor
         }
     }
     config.validate();
+    run.recipe = config.chosen_recipe();  // whose warm-up follows the steps
     if (!dialed) run.scaling = scaling_of(config, step.num_tokens(), shape.channels);
     if (!dialed && run.scaling.asked) run.text += run.scaling.text(run.recipe) + "\n";
     run.recipe = scaled(run.recipe, run.scaling);

@@ -124,11 +124,22 @@ TEST_CASE("README: a text of one's own on a GPU", "[readme][once]" ON_DEVICE) {
     std::string book;
     for (int i = 0; i < 400; i++) book += "Chapter " + std::to_string(i) + "\n\nIt was a dark and stormy night.\n\n";
     put_file(clone.path("my_book.txt"), book);
-    must_succeed(clone.run(readme_command({"data/tokenize my_book.txt"}) + " --val-fraction 0.2"));
+    must_succeed(clone.run(readme_command({"data/tokenize my_book.txt --out"}) + " --val-fraction 0.2"));
     const std::string train = readme_command({"--num-layers 6", "--out-dir run/my_book"});
     clone.run_on_gpu(replaced(train, "--num-layers 6", "--num-layers 1") + kShort + " --sample-tokens 0");
     clone.run_on_gpu(readme_command({"./train_gpt --resume run/my_book --steps 20000"}) + kShort);
     CHECK(steps_in(clone.path("run/my_book")).size() >= 1);
+
+    // The text again in the tokens of a model that is there, which this one stands for.
+    const auto model_at = [](const std::string& command, const std::string& path) {
+        return replaced(command, "path/to/gpt2", path);
+    };
+    const std::string last = step_folder("run/my_book", checkpoint_steps(clone.path("run/my_book")).back());
+    must_succeed(clone.run(model_at(readme_command({"data/tokenize my_book.txt --tokenizer path/to/gpt2"}), last) +
+                           " --val-fraction 0.2"));
+    const std::string tune = readme_command({"./train_gpt --init-from path/to/gpt2", "--out-dir run/tuned"});
+    clone.run_on_gpu(model_at(replaced(tune, "--seq-len 256", "--seq-len 128"), last) + kShort + " --sample-tokens 0");
+    CHECK(steps_in(clone.path("run/tuned")).size() >= 1);
 }
 
 // With a GPU for each, over NCCL; where there is one GPU, the second rank is told.

@@ -486,7 +486,8 @@ std::vector<std::string> TrainConfig::task_files() const {
 
 std::string TrainConfig::tokenizer_path() const {
     if (!tokenizer.empty()) return tokenizer;
-    return std::filesystem::path(train_data).parent_path() / "tokenizer.json";
+    const std::string& data = eval_only && !val_data.empty() ? val_data : train_data;
+    return std::filesystem::path(data).parent_path() / "tokenizer.json";
 }
 
 std::string flags_document() {

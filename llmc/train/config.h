@@ -117,7 +117,7 @@ struct TrainConfig {
     Packing packing_mode() const { return packing == "best-fit" ? Packing::best_fit : Packing::stream; }
     SampleConfig sample() const;
     std::vector<std::string> task_files() const;  // of --eval-tasks
-    std::string tokenizer_path() const;           // --tokenizer, or tokenizer.json beside the training data
+    std::string tokenizer_path() const;           // --tokenizer, or tokenizer.json beside the data
 };
 
 // The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens a step".

@@ -9,14 +9,13 @@ much of it in a step. Of the device's memory only what the exchange itself needs
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 #include "llmc/comm/handshake.h"     // check_alike
 #include "llmc/data/loader.h"        // DataLoader
-#include "llmc/data/tokenizer.h"     // Tokenizer, tokenizer_json_of
+#include "llmc/data/tokenizer.h"     // Tokenizer
 #include "llmc/eval/task_file.h"     // TaskFile
 #include "llmc/model/kv_cache.h"     // KvCache
 #include "llmc/optim/optimizer.h"    // Optimizer
@@ -26,28 +25,12 @@ much of it in a step. Of the device's memory only what the exchange itself needs
 #include "llmc/train/resolve.h"      // resolve
 #include "llmc/train/start.h"        // Start, find_shape
 #include "llmc/train/step.h"         // Stepper, StepConfig
+#include "llmc/train/tokens.h"       // KnownTokenizer, check_tokens
 #include "llmc/train/world.h"        // World, make_comm
 
 // Of a micro-batch on the CPU, whose memory is not known: where it fits into a processor's caches, larger ones are no
 // faster.
 inline constexpr int64_t kCpuBatchTokens = 4096;
-
-// The tokenizer that lies beside the data, or that was named; where nothing is learned and neither is there, the
-// model's.
-struct KnownTokenizer {
-    std::optional<Tokenizer> tokenizer;
-    std::string json;  // its file, which checkpoints take along
-
-    explicit KnownTokenizer(const Start& start) {
-        std::string path = start.config.tokenizer_path();
-        const bool is_named = !start.config.tokenizer.empty(), has_own = start.config.eval_only && start.resumed();
-        if (!is_named && has_own && !std::filesystem::exists(path)) path = start.from.path + "/tokenizer.json";
-        if (!is_named && !std::filesystem::exists(path)) return;
-        tokenizer = load_tokenizer(path);
-        json = tokenizer_json_of(*tokenizer, path);
-    }
-    int vocab_size() const { return tokenizer ? tokenizer->vocab_size() : 0; }
-};
 
 // The same on all ranks.
 template <class Device, class T>
@@ -67,7 +50,9 @@ public:
                       [&] {
                           // First: without it there is no tokenizer beside it either.
                           if (!start.config.eval_only) open_shards(start.config.train_data);
-                          return KnownTokenizer(start);
+                          KnownTokenizer found(start);
+                          check_tokens(start, found, world.is_first());
+                          return found;
                       })),
           shape(on_all(world,
                        [&] {

@@ -82,10 +82,14 @@ void open_source(Start& start, Ranks& ranks) {
     });
     config.model.follow(start.source->shape());
     const std::string tokenizer = start.source->tokenizer_path();
-    if (tokenizer.empty() || std::filesystem::exists(config.tokenizer_path())) return;
+    const bool has_data = !config.eval_only || !config.val_data.empty();
+    if (tokenizer.empty() || (has_data && std::filesystem::exists(config.tokenizer_path()))) return;
     try {
         load_tokenizer(tokenizer);
         config.tokenizer = tokenizer;
+        if (has_data && ranks.rank == 0)
+            std::fprintf(stderr, "warning: no tokenizer.json beside the data: taken to be in the tokens of %s\n",
+                         tokenizer.c_str());
     } catch (const Error& error) {
         if (ranks.rank == 0)
             std::fprintf(stderr, "warning: no samples and no bits per byte, for want of a tokenizer: %s\n",
@@ -138,13 +142,27 @@ Start find_start(int argc, char** argv, Ranks& ranks) {
         parse_flags(config.fields(), argc, argv, kDescription);
         if (!flags.has("out-dir")) config.out_dir = parent_folder(start.from.path);
     }
-    if (!start.resumed() && !config.init_from.empty()) open_source(start, ranks);
+    if (!start.resumed() && !config.init_from.empty()) {
+        // What nobody named is no measure of a model that comes from elsewhere.
+        if (config.eval_only && !flags.has("val-data")) config.val_data.clear();
+        open_source(start, ranks);
+    }
     if (!config.eval_only && config.generate.empty()) on_first_rank(ranks, [&] { check_out_dir(start); });
     share_errors(ranks, [&] {
+        // A run that has it from a checkpoint goes on at any number of ranks.
+        require(!flags.has("noise-scale") || !config.noise_scale || ranks.world_size > 1,
+                "--noise-scale compares each rank's gradient with that of all, and this is one rank: start it with "
+                "mpirun or torchrun, give --virtual-ranks 2, or leave it out");
         require(
             !config.eval_only || start.resumed() || start.source,
             "--eval-only looks at a model that there is: give --resume, a run's folder or one of its checkpoints, or "
             "--init-from");
+        require(!config.eval_only || !config.val_data.empty() || !config.eval_tasks.empty(),
+                "--eval-only has nothing to look at: give --val-data, in the model's tokens, or --eval-tasks");
+        require(config.steps != 0 || config.eval_only || !config.generate.empty() || !start.source ||
+                    flags.has("train-data") || flags.has("val-data"),
+                "--steps 0 validates the model of --init-from, and nobody has said on which data: give --train-data "
+                "and --val-data, in its tokens");
         config.validate();
         // AdamW's second moments could be read as Muon's, which mean something else.
         const auto name = [](bool muon) { return muon ? "muon" : "adamw"; };

@@ -1,0 +1,116 @@
+// See tokens.h.
+#include "llmc/train/tokens.h"
+#include <cstdio>
+#include <filesystem>
+#include "llmc/base/check.h"           // require, format
+#include "llmc/base/file.h"            // read_file
+#include "llmc/train/checkpointing.h"  // checkpoint_shape
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// No vocabulary is padded by more: to a multiple of 128 for each of eight ranks that share it, at the most.
+constexpr int64_t kMostPadding = 1024;
+
+std::string if_there(const std::string& path) {
+    std::error_code ignored;
+    return fs::exists(path, ignored) ? path : "";
+}
+
+std::string beside(const std::string& pattern) {
+    return if_there(fs::path(pattern).parent_path() / "tokenizer.json");
+}
+
+std::string kind_text(const Tokenizer& tokenizer) {
+    return format("%d symbols, %s", tokenizer.vocab_size(), tokenizer.name());
+}
+
+struct NamedTokenizer {
+    std::string whose, path;
+    Tokenizer tokenizer;
+};
+
+void check_pair(const NamedTokenizer& wanted, const NamedTokenizer& found) {
+    const int id = first_difference(wanted.tokenizer, found.tokenizer);
+    require(id < 0,
+            "%s and %s are of different tokenizers: %s (%s) and %s (%s), which first differ in id %d. Make the shards "
+            "again from the text: data/tokenize TEXT --tokenizer %s --out FOLDER",
+            wanted.whose.c_str(), found.whose.c_str(), wanted.path.c_str(), kind_text(wanted.tokenizer).c_str(),
+            found.path.c_str(), kind_text(found.tokenizer).c_str(), id, wanted.path.c_str());
+}
+
+// Of a model without a tokenizer that can be read.
+void check_sizes(const std::string& model, int64_t vocab_size, const std::string& why, const KnownTokenizer& text,
+                 bool speaks) {
+    const int64_t n = text.vocab_size();
+    const std::string sizes = format("%s has %ld symbols, the model in %s a vocabulary of %ld", text.path.c_str(), n,
+                                     model.c_str(), vocab_size);
+    require(n == 0 || (n <= vocab_size && vocab_size - n <= kMostPadding),
+            "the data are not in the model's tokens: %s. Make the shards again from the text with the tokenizer it was "
+            "trained with: data/tokenize TEXT --tokenizer ... --out FOLDER",
+            sizes.c_str());
+    if (!speaks || (n == vocab_size && why.empty())) return;
+    std::fprintf(stderr, "warning: whether the data are in the model's tokens cannot be known: %s\n",
+                 !why.empty() ? why.c_str()
+                 : n > 0      ? sizes.c_str()
+                              : format("neither they nor %s have a tokenizer.json", model.c_str()).c_str());
+}
+
+}  // namespace
+
+KnownTokenizer::KnownTokenizer(const Start& start) {
+    const TrainConfig& config = start.config;
+    path = config.tokenizer_path();
+    const bool is_named = !config.tokenizer.empty(), has_own = config.eval_only && start.resumed();
+    if (!is_named && has_own && if_there(path).empty()) path = start.from.path + "/tokenizer.json";
+    if (!is_named) path = if_there(path);
+    if (path.empty()) return;
+    tokenizer = load_tokenizer(path);
+    json = tokenizer_json_of(*tokenizer, path);
+}
+
+int first_difference(const Tokenizer& a, const Tokenizer& b) {
+    const std::vector<int32_t> bytes_a = a.token_bytes(), bytes_b = b.token_bytes();
+    const auto text = [](const Tokenizer& tokenizer, const std::vector<int32_t>& bytes, size_t id) -> std::string_view {
+        if (id >= bytes.size() || bytes[id] == 0) return {};
+        return tokenizer.symbols[id];
+    };
+    for (size_t id = 0; id < std::max(bytes_a.size(), bytes_b.size()); id++)
+        if (text(a, bytes_a, id) != text(b, bytes_b, id)) return int(id);
+    return -1;
+}
+
+void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks) {
+    const TrainConfig& config = start.config;
+    if (config.eval_only && config.val_data.empty()) return;  // no data
+    std::optional<NamedTokenizer> wanted, of_run;
+    if (text.tokenizer)
+        of_run = {config.eval_only ? "the validation data" : "the training data", text.path, *text.tokenizer};
+
+    if (start.resumed() || start.source) {
+        const std::string path =
+            start.source ? start.source->tokenizer_path() : if_there(start.from.path + "/tokenizer.json");
+        const bool is_same = !path.empty() && of_run && read_file(path) == text.json;
+        std::string why;
+        if (!path.empty() && !is_same) try {
+                wanted = {"the model", path, load_tokenizer(path)};
+            } catch (const Error& error) {
+                why = error.what();
+            }
+        // A run that is resumed has been asked when it began.
+        if (!wanted && !is_same && start.source)
+            check_sizes(start.path(), start.source->shape().vocab_size, why, text, speaks);
+        if (wanted && of_run) check_pair(*wanted, *of_run);
+    }
+    if (!wanted) wanted = of_run;
+    if (!wanted || !config.tokenizer.empty() || config.val_data.empty()) return;  // named: so all data are of that
+    const std::string path = beside(config.val_data);
+    if (path.empty() || path == text.path || read_file(path) == text.json) return;
+    check_pair(*wanted, {"the validation data", path, load_tokenizer(path)});
+}
+
+int64_t planned_vocab_size(const TrainConfig& config) {
+    const std::string path = if_there(config.tokenizer_path());
+    return path.empty() ? 0 : load_tokenizer(path).vocab_size();
+}

@@ -1,0 +1,35 @@
+/*
+In whose tokens the data are: the tokenizer of a run, and whether the model that it starts from and all of its data are
+of that one. A model that reads the ids of another tokenizer learns from noise, and no loss says so.
+
+  const KnownTokenizer text(start);
+  check_tokens(start, text, is_first);
+*/
+#pragma once
+#include <optional>
+#include <string>
+#include "llmc/data/tokenizer.h"  // Tokenizer
+#include "llmc/train/start.h"     // Start
+
+// The tokenizer that lies beside the data, or that was named; where nothing is learned and neither is there, the
+// model's.
+struct KnownTokenizer {
+    std::optional<Tokenizer> tokenizer;
+    std::string path;  // empty: none is known
+    std::string json;  // its file, which checkpoints take along
+
+    explicit KnownTokenizer(const Start& start);
+    int vocab_size() const { return tokenizer ? tokenizer->vocab_size() : 0; }
+};
+
+// The first id that stands for other text in one tokenizer than in the other, or in one alone; -1: there is none. Ids
+// that stand for no text, special ones, do not count.
+int first_difference(const Tokenizer& a, const Tokenizer& b);
+
+// An Error if the model that the run starts from, its training data and its validation data are not of one tokenizer.
+// Where a model has none beside it, the size of its vocabulary is all that can be compared: `speaks` warns of what that
+// leaves open.
+void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks);
+
+// Of the tokenizer that --plan would find; 0: there is none.
+int64_t planned_vocab_size(const TrainConfig& config);

@@ -28,6 +28,7 @@ llmc/train/cpu_program.h.
 #include "llmc/train/session.h"      // Session
 #include "llmc/train/setup.h"        // Setup
 #include "llmc/train/start.h"        // find_start
+#include "llmc/train/tokens.h"       // planned_vocab_size
 #include "llmc/train/world.h"        // in_world, make_comm
 
 namespace {
@@ -161,8 +162,12 @@ int main(int argc, char** argv) {
         if (help) return kExitOk;
         if (asked.plan.asked) {
             asked.validate();
-            const RunPlan plan = plan_run(asked, asked.model.shape(0), std::max(1, asked.launch.world_size));
+            const int64_t found = asked.model.vocab_size ? 0 : planned_vocab_size(asked);
+            const RunPlan plan = plan_run(asked, asked.model.shape(found), std::max(1, asked.launch.world_size));
             std::printf("%s\n", text_of(plan).c_str());
+            if (found == plan.shape.vocab_size)
+                std::printf("vocabulary: that of %s; --vocab-size plans for another\n",
+                            asked.tokenizer_path().c_str());
             return kExitOk;
         }
         if (asked.export_format != "none") {

@@ -242,7 +242,8 @@ TEST_CASE("dial: each number with its formula", "[dial]") {
                              "scalars: 50 = 2 x 12 + 24 + 2\n",
                              "parameters: 286261730 in all\n",
                              "N: 110100912 = matrices + gates + head\n",
-                             "FLOPs a token: 7.597e+08 = 6 N + 12 C x the keys of all layers\n",
+                             "FLOPs a token: 7.597e+08 = 6 N + 12 C x the keys of all layers (nanochat's count, for "
+                             "--target-flops; all other figures count the keys that causal attention sees)\n",
                              "D: 1321210944 tokens = 12 N; D_ref = 1321210944, of depth 12\n",
                              "batch: B = 524288 tokens a step = 2^round(log2(524288 (D / D_ref)^0.383))\n",
                              "learning rates: x 1 = sqrt(B / 524288)\n",

@@ -2,6 +2,7 @@
 #include "llmc/train/plan.h"
 #include "llmc/cpu/ops.h"          // the device Cpu
 #include "llmc/optim/optimizer.h"  // Optimizer
+#include "llmc/train/tokens.h"     // planned_vocab_size
 #include "test/testing.h"
 
 static TrainConfig config_of(const std::string& model, int batch_size, int64_t total_batch_size) {
@@ -166,4 +167,19 @@ TEST_CASE("plan: the program prints it without data and without a GPU", "[plan]"
     CHECK(contains(done.out, "32000 steps, 33.55 G tokens"));
     CHECK(contains(done.out, "assumed, H200: --plan-memory 141 GB, --plan-tflops 989, --plan-mfu 0.47"));
     CHECK(contains(done.out, "--plan-price 2 USD an hour"));
+}
+
+TEST_CASE("plan: the vocabulary is that of the data's tokenizer, where there is one", "[plan]") {
+    const ScratchFolder scratch;
+    TrainConfig config;
+    config.train_data = scratch / "train_*.bin";
+    config.model.depth = 12;
+    CHECK(planned_vocab_size(config) == 0);
+    CHECK(contains(error_of([&] { config.model.shape(planned_vocab_size(config)); }),
+                   "no tokenizer.json beside the data (--train-data) gives the vocabulary's size: give --vocab-size"));
+    save_tokenizer(byte_tokenizer(), scratch / "tokenizer.json");
+    CHECK(planned_vocab_size(config) == 256);
+    CHECK(config.model.shape(planned_vocab_size(config)).vocab_size == 256);
+    config.tokenizer = scratch / "other.json";
+    CHECK(planned_vocab_size(config) == 0);
 }

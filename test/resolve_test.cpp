@@ -115,3 +115,11 @@ TEST_CASE("the warm-up that nobody gave fits the run, and one that was given sta
     CHECK(resolved(dialed).config.steps == 21);
     CHECK(resolved(dialed).recipe.warmup_steps == 2);
 }
+
+TEST_CASE("a depth without steps says so", "[resolve]") {
+    TrainConfig config = of_depth(12);
+    config.steps = 0;
+    const ResolvedRun run = resolved(config);
+    CHECK(run.config.steps == 0);
+    CHECK(contains(run.text, "\nsteps: 0, as asked\n"));
+}

@@ -164,7 +164,7 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     else if (custom || depth > 0)
         shape.vocab_size = tokenizer_vocab_size;
     require(shape.vocab_size > 0,
-            "the data has no tokenizer.json beside it that gives the vocabulary's size: give --vocab-size");
+            "no tokenizer.json beside the data (--train-data) gives the vocabulary's size: give --vocab-size");
     require(tokenizer_vocab_size <= shape.vocab_size,
             "the data's tokenizer has %ld symbols, but the model a vocabulary of %ld: raise --vocab-size",
             tokenizer_vocab_size, shape.vocab_size);

@@ -171,7 +171,10 @@ std::string text_of(const DialedModel& m) {
     text += format("scalars: %ld = 2 x %ld + %ld + 2\n", m.scalars, m.depth, kSmearChannels);
     text += format("parameters: %ld in all\n", m.num_parameters());
     text += format("N: %ld = matrices + gates + head\n", m.scaling_parameters());
-    text += format("FLOPs a token: %.4g = 6 N + 12 C x the keys of all layers\n", m.flops_per_token());
+    text += format(
+        "FLOPs a token: %.4g = 6 N + 12 C x the keys of all layers (nanochat's count, for --target-flops; all other "
+        "figures count the keys that causal attention sees)\n",
+        m.flops_per_token());
     return text;
 }
 

@@ -79,7 +79,8 @@ ResolvedRun resolve(const TrainConfig& asked, const GptShape& shape, int64_t wor
     const StepConfig step = config.step(seq_len, world_size);
     if (dialed) {
         dial.batch_size = config.batch_size;
-        const DialedRun dialed_run = dial_run(dial);
+        DialedRun dialed_run = dial_run(dial);
+        if (config.steps == 0) dialed_run.steps = 0, dialed_run.steps_were_asked = true;  // 0 leaves it open there
         if (config.steps < 0) config.steps = dialed_run.steps;
         run.scaling = dialed_run.scaling;
         run.text = text_of(dialed_run);

@@ -2,6 +2,7 @@
 # Do architecture, optimizer and backward pass learn as they should? Four small models on tiny Shakespeare, byte by byte:
 #
 #   scripts/proxy.sh [--seeds N] [--text FILE]          3 seeds by default; a few seconds a run
+#   scripts/proxy.sh --steps N ...                      300 by default; the bounds below are those of 300
 #   scripts/proxy.sh --flags A|B|C|D                    an arm's flags for train_gpt, and nothing else
 #
 #                     AdamW  Muon
@@ -26,29 +27,31 @@ adamw="--beta1 0.8 --beta2 0.99"
 recipe="--recipe stage-a --embedding-learning-rate 0.3 --unembedding-learning-rate 0.008"
 
 flags() {
-    local schedule="--warmup-steps 30 --lr-schedule trapezoid --decay-fraction 0.5 --final-lr-fraction 0"
-    local sizes="--num-layers 2 --num-heads 2 --channels 64 --seq-len 64 --batch-size 16 --steps 300"
+    local schedule="--warmup-steps $((steps / 10)) --lr-schedule trapezoid --decay-fraction 0.5 --final-lr-fraction 0"
+    local sizes="--num-layers 2 --num-heads 2 --channels 64 --seq-len 64 --batch-size 16 --steps $steps"
     case $1 in
         A) echo "$sizes $schedule --learning-rate 0.004 $adamw" ;;
         B) echo "$sizes $schedule --learning-rate 0.004 $adamw --optimizer muon --muon-learning-rate 0.02" ;;
-        C) echo "$sizes $schedule --architecture nanochat --learning-rate 0.002 $adamw" ;;
+        C) echo "$sizes $schedule --architecture nanochat --recipe gpt2 --learning-rate 0.002 $adamw" ;;
         D) echo "$sizes $schedule --architecture nanochat $recipe --muon-learning-rate 0.02" ;;
         *) echo "error: --flags $1: expected A, B, C or D" >&2 && exit 2 ;;
     esac
 }
 
-seeds=3 text=
+seeds=3 steps=300 text=
 while [ $# -gt 0 ]; do
     case $1 in
         --seeds) seeds=${2-} && shift ;;
         --text) text=${2-} && shift ;;
+        --steps) steps=${2-} && shift ;;
         --flags) flags "${2-}" && exit 0 || exit 2 ;;
         -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
-        *) echo "error: $1: expected --seeds N, --text FILE or --flags ARM" >&2 && exit 2 ;;
+        *) echo "error: $1: expected --seeds N, --steps N, --text FILE or --flags ARM" >&2 && exit 2 ;;
     esac
     shift || break
 done
 [[ $seeds =~ ^[1-9][0-9]*$ ]] || { echo "error: --seeds '$seeds': expected a whole number above 0" >&2 && exit 2; }
+[[ $steps =~ ^[1-9][0-9]*$ ]] || { echo "error: --steps '$steps': expected a whole number above 0" >&2 && exit 2; }
 [ -x ./train_gpt ] || { echo "error: train_gpt is missing: run make first" >&2 && exit 2; }
 
 scratch=$(mktemp -d)
@@ -100,7 +103,7 @@ check() {
 }
 check 'D < 1.95' "$(awk "BEGIN {print (${means[D]} < 1.95)}")"
 check 'A - D > 0.35' "$(awk "BEGIN {print (${means[A]} - ${means[D]} > 0.35)}")"
-weights=step_00000300/model.safetensors
+weights=$(printf step_%08d "$steps")/model.safetensors
 check 'two runs of D are the same, bit for bit' \
     "$(cmp -s "$scratch/D1/$weights" "$scratch/D-again1/$weights" && echo 1 || echo 0)"
 exit $failed

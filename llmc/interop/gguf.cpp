@@ -92,7 +92,7 @@ void write_gguf(const std::string& path, const StoredModel& model, DType dtype, 
                 const EndToken& end) {
     const GptShape& s = model.shape();
     require(family_of(s) == ModelFamily::gpt2,
-            "--export gguf writes GPT-2, and this is another model; use --export hf");
+            "--export gguf writes GPT-2, and this is another model; %s", export_advice(s));
     const ParameterList list(s);
     Keys keys;
     keys.text("general.architecture", "gpt2");

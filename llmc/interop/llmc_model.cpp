@@ -35,6 +35,14 @@ std::vector<size_t> order_of(const ParameterList& list) {
     return order;
 }
 
+// What torch.save() writes: since 2020 a zip archive, before that bare pickles of protocol 2.
+bool is_pickle(const void* data, size_t size) {
+    return size >= 4 && (!std::memcmp(data, "PK\3\4", 4) || !std::memcmp(data, "\x80\2", 2));
+}
+constexpr const char* kPickleAdvice =
+    ". It is a file of torch.save(), as nanochat's are: Anvil runs no pickles. Write the weights as a folder of "
+    "config.json and model.safetensors, from transformers by save_pretrained(), in the names of doc/formats.md";
+
 }  // namespace
 
 LlmcModel::LlmcModel(const std::string& path) : file_(path) {
@@ -43,8 +51,8 @@ LlmcModel::LlmcModel(const std::string& path) : file_(path) {
     if (size >= kHeaderBytes) std::memcpy(header, file_.data(), sizeof header);
     require(size >= kHeaderBytes && header[0] == kMagic,
             "%s is no model file of llm.c: expected one that begins with the number %d; models of transformers are "
-            "folders",
-            path.c_str(), kMagic);
+            "folders%s",
+            path.c_str(), kMagic, is_pickle(file_.data(), file_.size()) ? kPickleAdvice : "");
     require(header[1] == kFp32 || header[1] == kBf16,
             "%s has version %d of llm.c's model format: expected 3 (fp32) or 5 (bf16)", path.c_str(), header[1]);
     dtype_ = header[1] == kBf16 ? DType::bf16 : DType::f32;
@@ -96,8 +104,8 @@ void LlmcModel::read(const Parameter& p, float* to) const {
 void write_llmc_model(const std::string& path, const GptShape& s, DType dtype,
                       const std::function<void(const Parameter&, float*)>& read) {
     require(family_of(s) == ModelFamily::gpt2 && s.architecture == Architecture() && s.hidden() == 4 * s.channels,
-            "--export llmc: its files hold GPT-2 with a tied head and 4 C hidden channels, and this is another model; "
-            "use --export hf");
+            "--export llmc: its files hold GPT-2 with a tied head and 4 C hidden channels, and this is another model; %s",
+            export_advice(s));
     const ParameterList list(s);
     FileWriter file(path);
     std::vector<int32_t> header(size_t(kHeaderBytes) / sizeof(int32_t));

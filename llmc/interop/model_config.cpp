@@ -194,6 +194,12 @@ ModelFamily family_of(const GptShape& s) {
     return is_variety(s.architecture, "llama") ? ModelFamily::llama : ModelFamily::anvil;
 }
 
+const char* export_advice(const GptShape& s) {
+    return family_of(s) == ModelFamily::anvil
+               ? "other programs have no such model; --init-from takes it, and --export hf writes it for that alone"
+               : "use --export hf";
+}
+
 std::string model_config(const GptShape& s, DType dtype, int64_t end_token) {
     const std::string stored_as = dtype == DType::bf16 ? "bfloat16" : "float32";
     const ModelFamily family = family_of(s);

@@ -109,6 +109,20 @@ struct FolderModel {
     }
 };
 
+// For OWNER/NAME, which may be meant for the hub. The pattern takes what is read here, *.json and *.safetensors, and
+// leaves the other formats' copies of the weights.
+std::string hub_advice(const std::string& path) {
+    const size_t slash = path.find('/');
+    const bool is_name =
+        slash != std::string::npos && slash > 0 && path.find('/', slash + 1) == std::string::npos && path[0] != '.' &&
+        path.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_./") == std::string::npos;
+    std::error_code ignored;
+    if (!is_name || fs::exists(path.substr(0, slash), ignored)) return "";
+    const std::string name = path.substr(slash + 1);
+    return "; a model of the Hugging Face hub is downloaded first: pip install huggingface_hub, hf download " + path +
+           " --include '*.[js]*' --local-dir " + name + ", and then --init-from " + name;
+}
+
 }  // namespace
 
 std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily family, DType dtype) {
@@ -133,7 +147,8 @@ StoredModel::StoredModel(const std::string& path, bool is_verified) : path_(path
     while (path_.size() > 1 && path_.ends_with("/")) path_.pop_back();
     std::error_code ignored;
     require(fs::exists(path_, ignored),
-            "%s: no such file or folder; give a folder with config.json, or a model of llm.c", path_.c_str());
+            "%s: no such file or folder; give a folder with config.json, or a model of llm.c%s", path_.c_str(),
+            hub_advice(path_).c_str());
     if (fs::is_directory(path_, ignored))
         open_folder(is_verified);
     else

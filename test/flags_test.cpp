@@ -149,10 +149,6 @@ TEST_CASE("help, tables and JSON come from the same list", "[flags]") {
                    "### batch\n\n| flag | default | meaning |\n|---|---|---|\n"
                    "| `--batch-size N` | `12` | sequences per micro-step (B) |\n"));
     CHECK(contains(markdown_table(e.fields()), "`a\\|b`"));
-    CHECK(config_table(e.fields()) ==
-          "batch      batch-size 12\n"
-          "optimizer  steps 2000   learning-rate 0.001   schedule cosine\n"
-          "run        seed 1337   prompt a|b   resume false   flash true\n");
 }
 
 TEST_CASE("JSON reads back exactly", "[flags]") {
@@ -197,13 +193,16 @@ TEST_CASE("JSON reads back exactly", "[flags]") {
     CHECK(contains(error_of([&] { from_older_json(older.fields(), "[]", "state.json"); }), "not a JSON object"));
 }
 
-TEST_CASE("the table shows text as a config file takes it, on one line", "[flags]") {
-    std::string prompt = "a \"b\"\n\\", plain = "run/x", empty;
-    const std::vector<Field> fields = {
-        {"s", "prompt", &prompt, ""}, {"s", "plain", &plain, ""}, {"s", "empty", &empty, ""}};
-    const std::string table = config_table(fields);
-    CHECK(contains(table, "prompt \"a \\\"b\\\"\\n\\\\\"   plain run/x   empty \"\""));
-    CHECK(std::count(table.begin(), table.end(), '\n') == 1);
+TEST_CASE("what was changed is shown as flags, text as a config file takes it", "[flags]") {
+    Example e, defaults;
+    CHECK(changed_flags(e.fields(), defaults.fields()) == "");
+    e.batch_size = 5, e.prompt = "a \"b\"\n\\", e.flash = false;
+    CHECK(changed_flags(e.fields(), defaults.fields()) ==
+          "flags: --batch-size 5 --prompt \"a \\\"b\\\"\\n\\\\\" --flash false\n");
+    // Long lines are broken between flags.
+    e.schedule = std::string(90, 's'), e.prompt = "";
+    CHECK(changed_flags(e.fields(), defaults.fields()) ==
+          "flags: --batch-size 5\n       --schedule " + e.schedule + "\n       --flash false\n");
 }
 
 // If not: ./train_gpt --help-markdown >doc/flags.md

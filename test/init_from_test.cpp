@@ -1,7 +1,9 @@
 // Runs that begin with the weights of another model, and checkpoints of programs that had fewer flags.
 #include <nlohmann/json.hpp>
 #include "llmc/base/hash.h"    // xxh3
+#include "llmc/interop/stored_model.h"  // StoredModel
 #include "llmc/io/manifest.h"  // Manifest
+#include "llmc/train/tokens.h"  // first_difference
 #include "test/program.h"
 
 namespace fs = std::filesystem;
@@ -74,6 +76,101 @@ TEST_CASE("a run begins with the weights of a checkpoint of any architecture", "
     CHECK(contains(error({{"init-from", "gone"}}), "gone: no such file or folder"));
 }
 
+TEST_CASE("two tokenizers are the same if their ids stand for the same text", "[init_from]") {
+    const auto chars = [](const std::string& text) {
+        Symbols symbols;
+        symbols.add(text, "text");
+        return char_tokenizer(symbols);
+    };
+    CHECK(first_difference(byte_tokenizer(), byte_tokenizer()) == -1);
+    CHECK(first_difference(chars("abc"), chars("cba")) == -1);
+    CHECK(first_difference(chars("abd"), chars("abc")) == 2);
+    CHECK(first_difference(chars("abc"), chars("abcd")) == 3);
+    CHECK(first_difference(chars("abcd"), chars("abc")) == 3);
+    // Special tokens stand for no text: a model may have more of them.
+    Tokenizer gpt2 = load_tokenizer("test/fixtures/tokenizers/gpt2.json"), more = gpt2;
+    CHECK(first_difference(gpt2, more) == -1);
+    more.symbols.push_back("");
+    CHECK(first_difference(gpt2, more) == -1);
+    more.symbols.back() = "text";
+    CHECK(first_difference(more, gpt2) == gpt2.vocab_size());
+}
+
+TEST_CASE("data in other tokens than the model's are refused, and so are those that nobody named", "[init_from]") {
+    const TinyRuns runs;
+    must_succeed(runs.train("model", {{"steps", "2"}}));
+    const std::string bytes = runs.path("bytes"), model = step_folder(runs.path("model"), 2);
+    must_succeed(run(program("data/tokenize") + " --stories 2000 --tokenizer byte --out " + bytes));
+    const FlagMap in_bytes = {{"train-data", bytes + "/train_*.bin"}, {"val-data", bytes + "/val_*.bin"}};
+    const auto refused = [&](FlagMap flags, const std::vector<std::string>& parts) {
+        flags.insert({{"out-dir", runs.path("no")}, {"dtype", "fp32"}});
+        const Finished finished = run(command_of(flags));
+        INFO(finished.err);
+        CHECK(finished.exit_code == 2);
+        for (const std::string& part : parts) CHECK(contains(finished.err, part));
+        CHECK_FALSE(fs::exists(runs.path("no/log.jsonl")));
+    };
+    const auto with = [](FlagMap flags, const FlagMap& more) {
+        flags.insert(more.begin(), more.end());
+        return flags;
+    };
+    const std::string again = "data/tokenize TEXT --tokenizer " + model + "/tokenizer.json --out FOLDER";
+    const std::vector<std::string> both = {"of different tokenizers: " + model + "/tokenizer.json", " symbols, char)",
+                                           bytes + "/tokenizer.json (256 symbols, byte)", again};
+    refused(with(in_bytes, {{"init-from", runs.path("model")}, {"seq-len", "16"}}), both);
+    refused(with(in_bytes, {{"resume", runs.path("model")}, {"steps", "4"}}), both);
+    refused({{"resume", runs.path("model")}, {"steps", "4"}, {"val-data", in_bytes.at("val-data")}}, both);
+    for (const char* from : {"init-from", "resume"})
+        refused({{from, model}, {"eval-only", "true"}, {"val-data", in_bytes.at("val-data")}}, both);
+    // Without any model: training and validation.
+    refused(runs.flags("no", {{"val-data", in_bytes.at("val-data")}}),
+            {"the training data and the validation data are of different tokenizers"});
+
+    // A model without a tokenizer has a size of vocabulary.
+    for (const char* name : {"bare", "large"}) fs::create_directory(runs.path(name));
+    for (const char* name : {"config.json", "model.safetensors"}) fs::copy(model + "/" + name, runs.path("bare"));
+    refused(with(in_bytes, {{"init-from", runs.path("bare")}, {"seq-len", "16"}}),
+            {"the data are not in the model's tokens: " + bytes + "/tokenizer.json has 256 symbols",
+             "a vocabulary of "});
+    const Finished equal = run(command_of(data_flags(runs, "equal", {{"init-from", runs.path("bare")}})));
+    must_succeed(equal);
+    CHECK_FALSE(contains(equal.err, "warning"));
+    must_succeed(runs.train("wide", {{"steps", "1"}, {"warmup-steps", "0"}, {"vocab-size", "64"}}));
+    for (const char* name : {"config.json", "model.safetensors"})
+        fs::copy(step_folder(runs.path("wide"), 1) + "/" + name, runs.path("large"));
+    const Finished wider = run(command_of(data_flags(runs, "wider", {{"init-from", runs.path("large")}})));
+    must_succeed(wider);
+    CHECK(contains(wider.err, "warning: whether the data are in the model's tokens cannot be known: "));
+
+    // Nobody named any data.
+    refused({{"init-from", model}, {"eval-only", "true"}}, {"--eval-only has nothing to look at: give --val-data"});
+    refused({{"init-from", model}, {"eval-only", "true"}, {"train-data", runs.path("data/train_*.bin")}},
+            {"--eval-only has nothing to look at: give --val-data"});
+    refused({{"init-from", model}, {"steps", "0"}}, {"nobody has said on which data: give --train-data"});
+    const Finished named = run(command_of(
+        {{"init-from", model}, {"eval-only", "true"}, {"val-data", runs.path("data/val_*.bin")}, {"dtype", "fp32"}}));
+    must_succeed(named);
+    CHECK(contains(named.out, "bpb "));
+}
+
+TEST_CASE("what is no model here gets the way to one", "[init_from]") {
+    const ScratchFolder scratch;
+    const auto error = [](const std::string& path) { return error_of([&] { StoredModel model(path); }); };
+    CHECK(contains(error("openai-community/gpt2"),
+                   "hf download openai-community/gpt2 --include '*.[js]*' --local-dir gpt2, and then --init-from gpt2"));
+    for (const char* path : {"gpt2", "./gpt2/model", "/nowhere/gpt2", "a/b/c", "llmc/gone"}) {
+        INFO(path);
+        CHECK(contains(error(path), "no such file or folder; give a folder with config.json"));
+        CHECK_FALSE(contains(error(path), "hf download"));
+    }
+    for (const std::string begin : {std::string("PK\3\4", 4), std::string("\x80\2c", 3)}) {
+        put_file(scratch / "model.pt", begin + std::string(4000, 'x'));
+        CHECK(contains(error(scratch / "model.pt"), "It is a file of torch.save(), as nanochat's are"));
+    }
+    put_file(scratch / "model.pt", std::string(4000, 'x'));
+    CHECK_FALSE(contains(error(scratch / "model.pt"), "torch.save()"));
+}
+
 TEST_CASE("--export writes what others read, and says what", "[init_from]") {
     const TinyRuns runs;
     must_succeed(runs.train("a", {{"steps", "2"}, {"warmup-steps", "0"}}));
@@ -83,6 +180,7 @@ TEST_CASE("--export writes what others read, and says what", "[init_from]") {
             run(command_of({{"export", format_name}, {"init-from", runs.path("a")}, {"out-dir", out}}));
         must_succeed(finished);
         CHECK(contains(finished.out, out + ": model."));
+        CHECK_FALSE(contains(finished.out, "transformers has no class"));
         if (format_name == "gguf") CHECK(contains(finished.out, "without the tokenizer: its symbols are characters"));
         CHECK(fs::exists(out + "/tokenizer_config.json") == (format_name == "hf"));
         if (format_name == "gguf") continue;
@@ -93,6 +191,21 @@ TEST_CASE("--export writes what others read, and says what", "[init_from]") {
     CHECK(read_file(runs.path("hf/model.safetensors")) ==
           read_file(step_folder(runs.path("a"), 2) + "/model.safetensors"));
     CHECK(read_file(runs.path("gguf/model.gguf")).starts_with(std::string("GGUF\3\0\0\0", 8)));
+    // What nobody else has a program for, says so; and nothing is advised that does not help.
+    must_succeed(runs.train("modern", {{"architecture", "nanochat"}, {"steps", "1"}, {"warmup-steps", "0"}}));
+    const auto export_modern = [&](const std::string& format_name) {
+        return run(command_of({{"export", format_name},
+                               {"init-from", runs.path("modern")},
+                               {"out-dir", runs.path("modern_" + format_name)}}));
+    };
+    const Finished ours = export_modern("hf");
+    must_succeed(ours);
+    CHECK(contains(ours.out, "transformers has no class for this architecture and cannot load it"));
+    for (const char* format_name : {"llmc", "gguf"}) {
+        const Finished refused = export_modern(format_name);
+        CHECK(refused.exit_code == 2);
+        CHECK(contains(refused.err, "and this is another model; other programs have no such model"));
+    }
     const Finished no_model = run(command_of({{"export", "hf"}, {"out-dir", runs.path("no")}}));
     CHECK(no_model.exit_code == 2);
     CHECK(contains(no_model.err, "--export hf: expected --init-from MODEL"));

@@ -38,6 +38,33 @@ TEST_CASE("who gives --train-data alone does not validate on the default's text"
     CHECK(records_in(runs.path("a"), "end").size() == 1);
 }
 
+TEST_CASE("what is tried first works: a few steps, and nothing else said", "[train_errors]") {
+    const TinyRuns runs;
+    FlagMap flags = runs.flags("a", {{"steps", "5"}});
+    flags.erase("warmup-steps");
+    const Finished short_run = run(command_of(flags));
+    must_succeed(short_run);
+    CHECK(steps_in(runs.path("a")).size() == 5);
+    // The start is short, and says what was asked and what came of it.
+    CHECK(std::count(short_run.out.begin(), short_run.out.end(), '\n') <= 13);
+    CHECK(contains(short_run.out, " --channels 32 "));
+    CHECK_FALSE(contains(short_run.out, "lr-schedule"));
+    CHECK(contains(short_run.out, "M parameters in fp32, "));
+    CHECK(contains(short_run.out,
+                   "recipe: gpt2, 5 steps; learning rate: cosine, 0 steps of warm-up, to 0.1 of the largest; gradients "
+                   "clipped to a norm of 1.5\n  AdamW: learning rate 0.001, betas 0.9, 0.99, "));
+    CHECK(contains(records_in(runs.path("a"), "start").at(0), "\"lr-schedule\":\"recipe\""));
+
+    const std::string plan = " --plan --depth 4 --train-data '" + runs.path("data/train_*.bin'");
+    const Finished planned = run(program("train_gpt") + plan);
+    must_succeed(planned);
+    CHECK(contains(planned.out, "\nvocabulary: that of " + runs.path("data/tokenizer.json") + "; --vocab-size"));
+    const Finished asked = run(program("train_gpt") + plan + " --vocab-size 32768");
+    must_succeed(asked);
+    CHECK(contains(asked.out, "a vocabulary of 32768"));
+    CHECK_FALSE(contains(asked.out, "\nvocabulary: "));
+}
+
 TEST_CASE("shards that are missing or damaged", "[train_errors]") {
     const TinyRuns runs;
     // For training as for validation. A token may be found late, but before a step has learned from it.
@@ -238,6 +265,7 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"config", runs.path("nowhere.ini")}}, {runs.path("nowhere.ini"), "No such file"});
     check_refused(run(command_of(runs.flags("a")) + " more"), {"unexpected argument 'more'"});
     check_refused(run(command_of(runs.flags("a")) + " --steps 3"), {"--steps is given 2 times"});
+    refused({{"noise-scale", "true"}}, {"--noise-scale compares each rank's gradient", "give --virtual-ranks 2"});
     fs::remove(runs.path("data/tokenizer.json"));
     refused({}, {"no tokenizer.json", "give --vocab-size"});
 }

@@ -1,5 +1,5 @@
 /*
-What a run can be asked: one list of fields per struct gives the flags, --help, the config file, the table printed at
+What a run can be asked: one list of fields per struct gives the flags, --help, the config file, the flags printed at
 the start, doc/flags.md, the first record of the log, and JSON that reads back exactly.
 
   struct TrainConfig {
@@ -55,10 +55,12 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
 
 // The values as they are now: "12", "0.001", "true", "cosine"; a double in the fewest digits that read back exactly.
 std::string text_of(const Field& field);
-// --help, a table for the start of a run, and the body of doc/flags.md.
+// --help, and the body of doc/flags.md.
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const std::string& description);
-std::string config_table(const std::vector<Field>& fields);
 std::string markdown_table(const std::vector<Field>& fields);
+// For the start of a run: the fields whose values are not those of `defaults`, the same list, as flags on lines of at
+// most 110 characters; "" if there are none.
+std::string changed_flags(const std::vector<Field>& fields, const std::vector<Field>& defaults);
 
 // {"batch-size":12,"schedule":"cosine",...} on one line or, with indent > 0, on several. Numbers must be finite.
 std::string to_json(const std::vector<Field>& fields, int indent = 0);

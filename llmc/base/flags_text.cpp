@@ -70,22 +70,22 @@ static std::string quoted(const Field& field) {
     return safe + "\"";
 }
 
-std::string config_table(const std::vector<Field>& fields) {
+std::string changed_flags(const std::vector<Field>& fields, const std::vector<Field>& defaults) {
     constexpr size_t kWidth = 110;
-    size_t indent = 0;
-    for (const Field& field : fields) indent = std::max(indent, std::string(field.section).size() + 2);
-    std::string text, line, section;
-    for (const Field& field : fields) {
-        const std::string item = std::string(field.name) + " " + quoted(field);
-        const bool new_section = field.section != section;
-        if (new_section || line.size() + 3 + item.size() > kWidth) {
-            if (!line.empty()) text += line + "\n";
-            line = padded(new_section ? section = field.section : "", indent) + item;
-        } else {
-            line += "   " + item;
+    ensure(fields.size() == defaults.size());
+    std::string text, line = "flags:";
+    bool any = false;
+    for (size_t i = 0; i < fields.size(); i++) {
+        if (text_of(fields[i]) == text_of(defaults[i])) continue;
+        any = true;
+        const std::string item = std::string(" --") + fields[i].name + " " + quoted(fields[i]);
+        if (line.size() + item.size() > kWidth) {
+            text += line + "\n";
+            line = "      ";
         }
+        line += item;
     }
-    return line.empty() ? text : text + line + "\n";
+    return any ? text + line + "\n" : "";
 }
 
 std::string markdown_table(const std::vector<Field>& fields) {

@@ -1,5 +1,6 @@
 // See recipe.h.
 #include "llmc/optim/recipe.h"
+#include <algorithm>
 #include "llmc/base/check.h"  // ensure, format
 
 namespace {
@@ -95,7 +96,7 @@ Rates Recipe::rates(int64_t step, int64_t steps) const {
     return rates;
 }
 
-std::string Recipe::table(bool markdown) const {
+std::string Recipe::schedule_text() const {
     std::string text = format("learning rate: %s, %ld steps of warm-up, ", schedule_kind.c_str(), warmup_steps);
     if (decays_late()) text += format("down in the last %g of all steps, ", decay_fraction);
     text += format("to %g of the largest; gradients %s", final_fraction,
@@ -104,6 +105,24 @@ std::string Recipe::table(bool markdown) const {
         text += format("; Muon's momentum from %g to %g in %ld steps, then with the rate to %g", momentum.start,
                        momentum.peak, momentum.warmup_steps, momentum.end);
     if (cosine_muon_decay) text += "; Muon's weight decay to 0 as a cosine";
+    return text;
+}
+
+std::string Recipe::text() const {
+    const GroupRule& first = rules.groups[0];
+    double weight_decay = 0;
+    for (const GroupRule& rule : rules.groups) {
+        if (muon || rule.learning_rate != first.learning_rate || rule.beta1 != first.beta1 ||
+            rule.beta2 != first.beta2 || rule.eps != first.eps)
+            return table();
+        weight_decay = std::max(weight_decay, rule.weight_decay);
+    }
+    return schedule_text() + format("\n  AdamW: learning rate %.4g, betas %g, %g, eps %g, weight decay %.4g\n",
+                                    first.learning_rate, first.beta1, first.beta2, first.eps, weight_decay);
+}
+
+std::string Recipe::table(bool markdown) const {
+    std::string text = schedule_text();
     text += markdown ? "\n\n| group | rule | learning rate | betas | eps | weight decay |\n|---|---|---|---|---|---|\n"
                      : format("\n  %-17s %-7s %13s %12s %8s %13s\n", "group", "rule", "learning rate", "betas", "eps",
                               "weight decay");

@@ -43,6 +43,9 @@ struct Recipe {
     bool decays_late() const { return schedule_kind == "wsd" || schedule_kind == "trapezoid"; }
     // The schedules in a sentence, and a line a group; as markdown, a table.
     std::string table(bool markdown = false) const;
+    // The same in two lines where AdamW has all groups at one learning rate.
+    std::string text() const;
+    std::string schedule_text() const;
 };
 
 std::vector<std::string> recipe_names();

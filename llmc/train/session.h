@@ -10,7 +10,6 @@ looking at the model, saving, stopping, and telling of it. When each of it is du
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -294,11 +293,11 @@ private:
         already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
         if (!world_.is_first()) return;
         const Recipe& recipe = setup_.recipe();
-        std::printf("model: %.2fM parameters, %.1f MFLOP a token; batch: %s\n",
-                    double(model_.parameters.num_parameters) * 1e-6, flops_per_token_ * 1e-6,
-                    batch_text(setup_.how).c_str());
+        std::printf("model: %.2fM parameters in %s, %.1f MFLOP a token; batch: %s\n",
+                    double(model_.parameters.num_parameters) * 1e-6, config_.fp8() ? "fp8" : type_name<T>(),
+                    flops_per_token_ * 1e-6, batch_text(setup_.how).c_str());
         std::printf("%s", setup_.run.text.c_str());
-        if (std::strcmp(recipe.name, "gpt2") != 0) std::printf("--recipe %s\n%s", recipe.name, recipe.table().c_str());
+        std::printf("recipe: %s, %ld steps; %s", recipe.name, config_.steps, recipe.text().c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
         std::printf("%s", kernel_line().c_str());
@@ -327,7 +326,8 @@ private:
             .steps = config.steps, .print_every = config.print_every, .tensorboard = config.tensorboard};
         if (config.time_budget_s > 0) options.time_budget_s = std::max(0.0, config.time_budget_s - state_.training_s);
         RunLog log(config.out_dir, start_.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
-        std::printf("%s\n", config_table(config.fields()).c_str());
+        TrainConfig asked = start_.config, defaults;
+        std::printf("%s", changed_flags(asked.fields(), defaults.fields()).c_str());
         std::vector<std::string> passed_over;
         for (const PassedOver& other : start_.from.passed_over) passed_over.push_back(other.path + ": " + other.why);
         if (start_.resumed())

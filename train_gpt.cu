@@ -166,8 +166,7 @@ int main(int argc, char** argv) {
             const RunPlan plan = plan_run(asked, asked.model.shape(found), std::max(1, asked.launch.world_size));
             std::printf("%s\n", text_of(plan).c_str());
             if (found == plan.shape.vocab_size)
-                std::printf("vocabulary: that of %s; --vocab-size plans for another\n",
-                            asked.tokenizer_path().c_str());
+                std::printf("vocabulary: that of %s; --vocab-size plans for another\n", asked.tokenizer_path().c_str());
             return kExitOk;
         }
         if (asked.export_format != "none") {

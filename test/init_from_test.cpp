@@ -1,9 +1,9 @@
 // Runs that begin with the weights of another model, and checkpoints of programs that had fewer flags.
 #include <nlohmann/json.hpp>
-#include "llmc/base/hash.h"    // xxh3
+#include "llmc/base/hash.h"             // xxh3
 #include "llmc/interop/stored_model.h"  // StoredModel
-#include "llmc/io/manifest.h"  // Manifest
-#include "llmc/train/tokens.h"  // first_difference
+#include "llmc/io/manifest.h"           // Manifest
+#include "llmc/train/tokens.h"          // first_difference
 #include "test/program.h"
 
 namespace fs = std::filesystem;
@@ -129,9 +129,9 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     // A model without a tokenizer has a size of vocabulary.
     for (const char* name : {"bare", "large"}) fs::create_directory(runs.path(name));
     for (const char* name : {"config.json", "model.safetensors"}) fs::copy(model + "/" + name, runs.path("bare"));
-    refused(with(in_bytes, {{"init-from", runs.path("bare")}, {"seq-len", "16"}}),
-            {"the data are not in the model's tokens: " + bytes + "/tokenizer.json has 256 symbols",
-             "a vocabulary of "});
+    refused(
+        with(in_bytes, {{"init-from", runs.path("bare")}, {"seq-len", "16"}}),
+        {"the data are not in the model's tokens: " + bytes + "/tokenizer.json has 256 symbols", "a vocabulary of "});
     const Finished equal = run(command_of(data_flags(runs, "equal", {{"init-from", runs.path("bare")}})));
     must_succeed(equal);
     CHECK_FALSE(contains(equal.err, "warning"));
@@ -156,8 +156,9 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
 TEST_CASE("what is no model here gets the way to one", "[init_from]") {
     const ScratchFolder scratch;
     const auto error = [](const std::string& path) { return error_of([&] { StoredModel model(path); }); };
-    CHECK(contains(error("openai-community/gpt2"),
-                   "hf download openai-community/gpt2 --include '*.[js]*' --local-dir gpt2, and then --init-from gpt2"));
+    CHECK(
+        contains(error("openai-community/gpt2"),
+                 "hf download openai-community/gpt2 --include '*.[js]*' --local-dir gpt2, and then --init-from gpt2"));
     for (const char* path : {"gpt2", "./gpt2/model", "/nowhere/gpt2", "a/b/c", "llmc/gone"}) {
         INFO(path);
         CHECK(contains(error(path), "no such file or folder; give a folder with config.json"));

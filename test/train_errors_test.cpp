@@ -171,6 +171,8 @@ TEST_CASE("--resume of something that is no run", "[train_errors]") {
     for (const std::string name : {"nowhere", "data", "file"})
         check_refused(run(command_of({{"resume", runs.path(name)}})),
                       {"--resume " + runs.path(name) + ": there is no checkpoint", "give a run's folder"});
+    put_file(runs.path("data/config.json"), "{}");
+    check_refused(run(command_of({{"resume", runs.path("data")}})), {"a model of another program is for --init-from"});
     check_refused(run(command_of({{"resume", runs.path("step_00000010")}})),
                   {"step_00000010: no such checkpoint folder"});
 }

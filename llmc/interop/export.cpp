@@ -76,8 +76,9 @@ std::string export_model(const StoredModel& model, const std::string& format_nam
             write_hf(tmp, model, dtype, json);
             if (!json.empty()) what += ", tokenizer.json";
             if (family_of(model.shape()) == ModelFamily::anvil)
-                what += "; transformers has no class for this architecture and cannot load it, only GPT-2 and Llama: "
-                        "it is for --init-from, and scripts/reference_gpt.py computes it in PyTorch";
+                what +=
+                    "; transformers has no class for this architecture and cannot load it, only GPT-2 and Llama: "
+                    "it is for --init-from, and scripts/reference_gpt.py computes it in PyTorch";
         } else if (format_name == "llmc") {
             write_llmc_model(tmp + "/model.bin", model.shape(), dtype,
                              [&](const Parameter& p, float* to) { model.read(p, to); });

@@ -113,9 +113,10 @@ struct FolderModel {
 // leaves the other formats' copies of the weights.
 std::string hub_advice(const std::string& path) {
     const size_t slash = path.find('/');
-    const bool is_name =
-        slash != std::string::npos && slash > 0 && path.find('/', slash + 1) == std::string::npos && path[0] != '.' &&
-        path.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_./") == std::string::npos;
+    const bool is_name = slash != std::string::npos && slash > 0 && path.find('/', slash + 1) == std::string::npos &&
+                         path[0] != '.' &&
+                         path.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_./") ==
+                             std::string::npos;
     std::error_code ignored;
     if (!is_name || fs::exists(path.substr(0, slash), ignored)) return "";
     const std::string name = path.substr(slash + 1);

@@ -42,8 +42,11 @@ FoundCheckpoint find_asked(const TrainConfig& config) {
             whys += (whys.empty() ? "" : "; ") + other.path + ": " + other.why;
         require(whys.empty(), "--resume %s: no checkpoint in %s verifies (%s); to start anew, give another --out-dir",
                 config.resume.c_str(), where.c_str(), whys.c_str());
-        require(automatic, "--resume %s: there is no checkpoint; give a run's folder, one of its checkpoints, or auto",
-                config.resume.c_str());
+        std::error_code ignored;
+        const bool is_model = std::filesystem::exists(where + "/config.json", ignored);
+        require(automatic,
+                "--resume %s: there is no checkpoint; give a run's folder, one of its checkpoints, or auto%s",
+                config.resume.c_str(), is_model ? "; a model of another program is for --init-from" : "");
     }
     for (const PassedOver& other : found.passed_over)
         std::fprintf(stderr, "warning: passed over %s: %s\n", other.path.c_str(), other.why.c_str());

@@ -18,9 +18,7 @@ std::string if_there(const std::string& path) {
     return fs::exists(path, ignored) ? path : "";
 }
 
-std::string beside(const std::string& pattern) {
-    return if_there(fs::path(pattern).parent_path() / "tokenizer.json");
-}
+std::string beside(const std::string& pattern) { return if_there(fs::path(pattern).parent_path() / "tokenizer.json"); }
 
 std::string kind_text(const Tokenizer& tokenizer) {
     return format("%d symbols, %s", tokenizer.vocab_size(), tokenizer.name());

@@ -164,7 +164,7 @@ TEST_CASE("what is no model here gets the way to one", "[init_from]") {
         CHECK(contains(error(path), "no such file or folder; give a folder with config.json"));
         CHECK_FALSE(contains(error(path), "hf download"));
     }
-    for (const std::string begin : {std::string("PK\3\4", 4), std::string("\x80\2c", 3)}) {
+    for (const std::string& begin : {std::string("PK\3\4", 4), std::string("\x80\2c", 3)}) {
         put_file(scratch / "model.pt", begin + std::string(4000, 'x'));
         CHECK(contains(error(scratch / "model.pt"), "It is a file of torch.save(), as nanochat's are"));
     }

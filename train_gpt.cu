@@ -15,6 +15,7 @@ llmc/train/cpu_program.h.
 #include <filesystem>
 #include <optional>
 #include "llmc/base/build_id.h"      // build_id
+#include "llmc/base/file.h"          // open_standard_files
 #include "llmc/comm/bench_comm.h"    // bench_comm
 #include "llmc/comm/handshake.h"     // check_alike
 #include "llmc/comm/host.h"          // raise_file_limit
@@ -135,6 +136,7 @@ bool names_ranks(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    open_standard_files();
     wait_briefly(argv);
     raise_file_limit();
     const double began_s = now_s();

@@ -5,6 +5,7 @@ data/tokenize: text in, a folder of token shards out. This file is its flags; th
 #include <cstdio>
 #include <filesystem>
 #include "llmc/base/check.h"    // Error, ExitCode
+#include "llmc/base/file.h"     // open_standard_files
 #include "llmc/data/dataset.h"  // make_dataset
 
 namespace {
@@ -28,6 +29,7 @@ Examples:
 }  // namespace
 
 int main(int argc, char** argv) {
+    open_standard_files();
     DatasetConfig config;
     CLI::App app("Turns text into token shards to train on.", "data/tokenize");
     app.footer(kExamples);

@@ -247,6 +247,31 @@ TEST_CASE("prune keeps the newest, and the newest that verifies", "[checkpoint]"
     CHECK(entries(out) == std::vector<std::string>{"step_00000050"});
 }
 
+TEST_CASE("what another program writes into a checkpoint is noticed before it is one", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string out = scratch / "run", path = checkpoint_path(out, 20) + ".tmp/model.safetensors";
+    save(out, 10);
+    const Floats values(300);
+    const std::vector<Tensor> tensors = {{"a", DType::f32, {300}}, {"b", DType::f32, {300}}};
+    const auto save_beside = [&](auto&& other_writer) {
+        return error_of([&] {
+            CheckpointWriter checkpoint(out, 20);
+            checkpoint.add_tensors("model.safetensors", tensors, {}, [&](const Tensor& tensor) {
+                if (tensor.name == "b") other_writer();
+                return values.data();
+            });
+            checkpoint.commit();
+            prune(out, 1, 20);
+        });
+    };
+    CHECK(contains(save_beside([&] { put_byte(path, 100, 'x'); }), "2: " + path + " holds something else than was"));
+    CHECK(contains(save_beside([&] { put_byte(path, 5000, 'x'); }), "(5001 bytes, expected "));
+    CHECK(entries(out) == std::vector<std::string>{"step_00000010"});
+    CHECK(find_checkpoint(out).step == 10);
+    CHECK(save_beside([] {}) == "");
+    CHECK(entries(out) == std::vector<std::string>{"step_00000020"});
+}
+
 TEST_CASE("SIGKILL at any moment leaves the newest checkpoint whole", "[checkpoint]") {
     const ScratchFolder scratch;
     const std::string out = scratch / "run";

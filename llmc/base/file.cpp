@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <utility>
 #include "llmc/base/check.h"  // require
+#include "llmc/base/hash.h"   // Hasher, hex64
 
 std::string read_file(const std::string& path) {
     const MappedFile file(path);
@@ -30,6 +31,36 @@ void write_file_atomically(const std::string& path, std::string_view content) {
     }
     const std::string folder = std::filesystem::path(path).parent_path();
     sync_folder(folder.empty() ? "." : folder);
+}
+
+void open_standard_files() {
+    for (int fd = 0; fd <= 2; fd++)
+        // The lowest number that is free is `fd`. Without a /dev/null any file does that cannot be written to.
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0 && open("/", O_RDONLY) < 0) _exit(kExitUsage);
+}
+
+void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    require(fd >= 0, "cannot read %s back: %s", path.c_str(), std::strerror(errno));
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    std::vector<char> piece(size_t(1) << 20);
+    Hasher found;
+    uint64_t found_bytes = 0;
+    // Not mapped: a disk's error is then an errno.
+    ssize_t n;
+    while ((n = read(fd, piece.data(), piece.size())) > 0 || (n < 0 && errno == EINTR)) {
+        if (n < 0) continue;
+        found.update(piece.data(), size_t(n));
+        found_bytes += uint64_t(n);
+    }
+    const int error = errno;
+    close(fd);
+    require(n == 0, "cannot read %s back: %s", path.c_str(), std::strerror(error));
+    require(found_bytes == size_bytes && found.digest() == hash,
+            "%s holds something else than was written to it just now (%llu bytes, expected %llu with the checksum %s): "
+            "another program writes to it, or disk or memory are failing; checkpoints from before are kept",
+            path.c_str(), static_cast<unsigned long long>(found_bytes), static_cast<unsigned long long>(size_bytes),
+            hex64(hash).c_str());
 }
 
 void make_folders(const std::string& path) {

@@ -14,6 +14,17 @@ std::string read_file(const std::string& path);
 // Writes PATH.tmp, fsyncs it, renames it over PATH and fsyncs the folder.
 void write_file_atomically(const std::string& path, std::string_view content);
 
+// Opens /dev/null in place of standard input, output and error where they are closed. The first thing a program does:
+// else the first files it opens get their numbers, and what it prints goes into them.
+void open_standard_files();
+
+// Reads a file and compares it with the size and the XXH3 of what was written to it; an Error if they differ. What Linux
+// has in memory of the file is dropped before, so that a file on a local disk is read from there. That proves what the
+// kernel and the disk give back now: it finds another writer, bytes lost on the way, bad memory. It cannot prove what a
+// disk keeps that acknowledges a write before it is safe; and of tmpfs and some network file systems there is nothing
+// to drop.
+void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash);
+
 void make_folders(const std::string& path);
 void sync_folder(const std::string& path);
 

@@ -87,7 +87,7 @@ void CheckpointPart::add_text(const std::string& name, const std::string& conten
     FileWriter file(tmp_ + "/" + name);
     file.write(content.data(), content.size());
     file.sync_and_close();
-    records_.push_back({name, content.size(), xxh3(content.data(), content.size())});
+    add_record({name, content.size(), xxh3(content.data(), content.size())});
 }
 
 void CheckpointPart::add_tensors(const std::string& name, const std::vector<Tensor>& tensors, const Metadata& metadata,
@@ -95,7 +95,12 @@ void CheckpointPart::add_tensors(const std::string& name, const std::vector<Tens
     SafetensorsWriter file(tmp_ + "/" + name, tensors, metadata);
     for (const Tensor& tensor : tensors) file.write(data ? data(tensor) : tensor.data, tensor.size_bytes());
     file.finish();
-    records_.push_back({name, file.size_bytes(), file.hash(), file.records()});
+    add_record({name, file.size_bytes(), file.hash(), file.records()});
+}
+
+void CheckpointPart::add_record(const FileRecord& record) {
+    check_written(tmp_ + "/" + record.name, record.size_bytes, record.hash);
+    records_.push_back(record);
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& out_dir, int64_t step)
@@ -123,6 +128,7 @@ std::string CheckpointWriter::commit() {
     const std::string text = to_json(Manifest{step_, records_});
     file.write(text.data(), text.size());
     file.sync_and_close();
+    check_written(tmp_ + "/manifest.json", text.size(), xxh3(text.data(), text.size()));
     sync_folder(tmp_);
 
     const std::string replaced = final_ + kReplaced;

@@ -4,8 +4,10 @@ Checkpoints: one folder per saved step, whole or not there at all.
   OUT/step_00001000/   model.safetensors  config.json  tokenizer.json  optimizer_*_of_*.safetensors  state.json
                        manifest.json      sizes and checksums of all of them (manifest.h)
 
-Saving: everything goes to OUT/step_00001000.tmp/, each file is fsynced, the manifest comes last, and then the folder is
-renamed. A program killed at any moment leaves a .tmp folder that nobody reads and the next save removes.
+Saving: everything goes to OUT/step_00001000.tmp/, each file is fsynced and read back (check_written in file.h says what
+that proves), the manifest comes last, and then the folder is renamed. So a checkpoint that is there has been read once,
+and prune() removes no older one for a newer one that is damaged. A program killed at any moment leaves a .tmp folder
+that nobody reads and the next save removes.
 
   CheckpointWriter checkpoint(out_dir, step);
   checkpoint.add_text("state.json", to_json(state.fields()));
@@ -62,6 +64,9 @@ public:
 protected:
     std::string tmp_;
     std::vector<FileRecord> records_;
+
+private:
+    void add_record(const FileRecord& record);  // of a file that was written and read back
 };
 
 class CheckpointWriter : public CheckpointPart {

@@ -29,6 +29,7 @@ llmc/train/cpu_program.h.
 #include "llmc/train/session.h"      // Session
 #include "llmc/train/setup.h"        // Setup
 #include "llmc/train/start.h"        // find_start
+#include "llmc/train/stop.h"         // catch_stop_signals, outlive_broken_pipes
 #include "llmc/train/tokens.h"       // planned_vocab_size
 #include "llmc/train/world.h"        // in_world, make_comm
 
@@ -50,6 +51,39 @@ void measure_comm(Device& device, World& world, const TrainConfig& config) {
     if (world.is_first()) std::printf("%s", table.c_str());
 }
 
+// The loop. Looking at the model comes before the step, so that the last state is seen as well. After a resume it
+// is looked at again, because a run that was told to stop did not wait for that. Saving comes before all that may
+// fail and that the checkpoint can do without; ranks that differ have nothing to save.
+template <class Device, class T>
+void train_on(Session<Device, T>& session, const TrainConfig& config, const RunData& data, bool compares) {
+    const bool validates = data.val.has_value(), scores = !data.tasks.empty(), samples = !data.prompt.empty();
+    while (true) {
+        const int64_t next = session.next_step();
+        const char* signal = session.stop_reason();
+        const auto is_due = [&](int64_t every) { return next >= config.steps || due(next, every); };
+        const bool look = (validates && is_due(config.val_every)) || (scores && is_due(config.eval_tasks_every)) ||
+                          (samples && is_due(config.sample_every)) || is_due(config.checkpoint_every) ||
+                          (compares && is_due(config.check_replicas));
+        // Whoever looks at the state sees that of a step which is over, and so does the clock.
+        if (look || signal || session.out_of_time())
+            while (session.under_way() > 0) session.finish_step();
+        const bool idle = session.under_way() == 0;
+        const bool last = idle && (session.step() >= config.steps || session.out_of_time());
+        const auto now = [&](int64_t every) { return idle && (last || due(session.step(), every)); };
+        if (compares && now(config.check_replicas)) session.compare_ranks();
+        if (!session.is_saved() && idle && (signal || last || (session.is_sound() && now(config.checkpoint_every))))
+            session.save(last || signal || !config.async_checkpoint);
+        if (validates && !signal && now(config.val_every)) session.validate();
+        if (scores && !signal && now(config.eval_tasks_every)) session.look("score", true, [&] { session.score(); });
+        if (samples && !signal && now(config.sample_every))
+            session.look("sample", false, [&] { session.show_sample(); });
+        if (last || signal) break;
+
+        session.start_step();
+        if (session.is_full()) session.finish_step();
+    }
+}
+
 template <class T, class Device>
 void train(Device& device, World& world, const Start& start, double began_s) {
     // What we learn from, what we learn, and how much in a step
@@ -65,37 +99,16 @@ void train(Device& device, World& world, const Start& start, double began_s) {
     // Where we start
     Session<Device, T> session(device, world, start, setup, data);
 
-    // The loop. Looking at the model comes before the step, so that the last state is seen as well. After a resume it
-    // is looked at again, because a run that was told to stop did not wait for that.
-    const bool validates = data.val.has_value(), scores = !data.tasks.empty(), samples = !data.prompt.empty(),
-               compares = !world.is_alone() && config.check_replicas > 0;
-    while (!config.eval_only) {
-        const int64_t next = session.next_step();
-        const char* signal = session.stop_reason();
-        const auto is_due = [&](int64_t every) { return next >= config.steps || due(next, every); };
-        const bool look = (validates && is_due(config.val_every)) || (scores && is_due(config.eval_tasks_every)) ||
-                          (samples && is_due(config.sample_every)) || is_due(config.checkpoint_every) ||
-                          (compares && is_due(config.check_replicas));
-        // Whoever looks at the state sees that of a step which is over, and so does the clock.
-        if (look || signal || session.out_of_time())
-            while (session.under_way() > 0) session.finish_step();
-        const bool idle = session.under_way() == 0;
-        const bool last = idle && (session.step() >= config.steps || session.out_of_time());
-        const auto now = [&](int64_t every) { return idle && (last || due(session.step(), every)); };
-        if (validates && !signal && now(config.val_every)) session.validate();
-        if (scores && !signal && now(config.eval_tasks_every)) session.score();
-        if (samples && !signal && now(config.sample_every)) session.show_sample();
-        if (compares && now(config.check_replicas)) session.compare_ranks();
-        if (!session.is_saved() && idle && (signal || last || (session.is_sound() && now(config.checkpoint_every))))
-            session.save(last || signal || !config.async_checkpoint);
-        if (last || signal) break;
-
-        session.start_step();
-        if (session.is_full()) session.finish_step();
+    const bool compares = !world.is_alone() && config.check_replicas > 0;
+    try {
+        if (!config.eval_only) train_on(session, config, data, compares);
+    } catch (const Error& error) {
+        session.save_before(error);
+        throw;
     }
     if (config.eval_only) {
-        if (validates) session.validate();
-        if (scores) session.score();
+        if (data.val) session.validate();
+        if (!data.tasks.empty()) session.score();
     }
     session.end();
     if (config.summary && world.is_first()) std::printf("%s", session.summary(now_s() - began_s).c_str());
@@ -133,22 +146,36 @@ bool names_ranks(int argc, char** argv) {
     return false;
 }
 
+// What a program is asked to print, and cannot, it has not done. For a training run that is only what log.jsonl says
+// too.
+void check_output(bool is_training) {
+    if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return;
+    const char* const lost = "standard output could not be written, and some of it is lost";
+    require(is_training, "%s: is its disk full?", lost);
+    std::fprintf(stderr, "warning: %s; log.jsonl has all steps\n", lost);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     open_standard_files();
+    catch_cut_files();
     wait_briefly(argv);
     raise_file_limit();
     const double began_s = now_s();
     int rank = 0;
+    const auto end = [](bool is_training = false) {
+        check_output(is_training);
+        return kExitOk;
+    };
     try {
         if (argc == 2 && !std::strcmp(argv[1], "--help-markdown")) {
             std::printf("%s", flags_document().c_str());
-            return kExitOk;
+            return end();
         }
         if (argc == 2 && !std::strcmp(argv[1], "--version")) {
             std::printf("train_gpt %s\n", build_id());
-            return kExitOk;
+            return end();
         }
         bool help = false;
         TrainConfig asked;
@@ -161,7 +188,7 @@ int main(int argc, char** argv) {
             wrong_flags = std::current_exception();
             asked.comm_timeout_s = kMeetingS;
         }
-        if (help) return kExitOk;
+        if (help) return end();
         if (asked.plan.asked) {
             asked.validate();
             const int64_t found = asked.model.vocab_size ? 0 : planned_vocab_size(asked);
@@ -169,14 +196,16 @@ int main(int argc, char** argv) {
             std::printf("%s\n", text_of(plan).c_str());
             if (found == plan.shape.vocab_size)
                 std::printf("vocabulary: that of %s; --vocab-size plans for another\n", asked.tokenizer_path().c_str());
-            return kExitOk;
+            return end();
         }
         if (asked.export_format != "none") {
             std::printf("%s", export_asked(asked).c_str());
-            return kExitOk;
+            return end();
         }
         if (asked.doctor) return doctor(argc, argv, look_at_gpu);
         catch_stop_signals();
+        const bool is_training = asked.generate.empty() && !asked.eval_only && !asked.bench_comm && !asked.dry_run;
+        if (is_training) outlive_broken_pipes();  // the others end with them, as programs do whose output is all
         in_world(asked, wrong_flags, [&](World& world) {
             if (!world.group) rank = world.ranks.rank;
             if (world.is_first() && !world.is_alone()) std::printf("%s\n", world.source.c_str());
@@ -186,7 +215,7 @@ int main(int argc, char** argv) {
             on_device(world, errand,
                       [&](auto& device, auto element) { carry_out<decltype(element)>(device, world, errand); });
         });
-        return kExitOk;
+        return end(is_training);
     } catch (const std::exception& error) {
         if (!dynamic_cast<const SaidError*>(&error)) print_error(error, rank);
         const Error* ours = dynamic_cast<const Error*>(&error);

@@ -1,7 +1,11 @@
 // Files: whole or untouched, and errors that name them.
+#include <unistd.h>
+#include <csignal>
 #include <filesystem>
 #include "llmc/base/file.h"
-#include "llmc/base/hash.h"  // Hasher
+#include "llmc/base/hash.h"  // Hasher, xxh3
+#include "llmc/base/host_memory.h"
+#include "test/processes.h"  // in_processes
 #include "test/testing.h"
 
 namespace fs = std::filesystem;
@@ -95,4 +99,88 @@ TEST_CASE("checksums are XXH3's, in one piece or in many", "[file]") {
     hasher.reset();
     hasher.update("abc", 3);
     CHECK(hex64(hasher.digest()) == "78af5f94892f3950");
+}
+
+TEST_CASE("what was written is read back", "[file]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a", content(3000000, 'x');
+    write_file_atomically(path, content);
+    check_written(path, content.size(), xxh3(content.data(), content.size()));
+    CHECK(contains(error_of([&] { check_written(path, content.size(), 1); }),
+                   "2: " + path +
+                       " holds something else than was written to it just now (3000000 bytes, expected "
+                       "3000000 with the checksum 0000000000000001)"));
+    CHECK(contains(error_of([&] { check_written(path, 5, xxh3(content.data(), content.size())); }), "expected 5 with"));
+    CHECK(contains(error_of([&] { check_written(scratch / "none", 5, 1); }),
+                   "cannot read " + scratch / "none" + " back"));
+}
+
+TEST_CASE("a file that is cut short while it is mapped", "[file]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a", content(100000, 'x');
+    catch_cut_files();
+    for (const off_t left : {5000, 99999, 0}) {  // of which the second ends in its last page, where there is no signal
+        write_file_atomically(path, content);
+        const MappedFile file(path, IfCut::read_zeros);
+        write_file_atomically(scratch / "b", content);
+        const MappedFile other(scratch / "b", IfCut::read_zeros);
+        file.check_uncut();
+        REQUIRE(truncate(path.c_str(), left) == 0);
+        CHECK(file.data()[99999] == 0);
+        CHECK(contains(error_of([&] { file.check_uncut(); }), "2: " + path + " was cut short"));
+        CHECK(other.data()[99999] == 'x');
+        other.check_uncut();
+        // Nor is it whole again for who has it open.
+        if (left == 5000) {
+            FileWriter(path).write(content.data(), content.size());
+            CHECK(contains(error_of([&] { file.check_uncut(); }), path + " was cut short"));
+        }
+    }
+    // Renamed over is not cut.
+    write_file_atomically(path, content);
+    const MappedFile file(path, IfCut::read_zeros);
+    write_file_atomically(path, "short");
+    file.check_uncut();
+    CHECK(file.data()[99999] == 'x');
+
+    const std::vector<Finished> ended = in_processes(1, [&](int) {
+        const MappedFile trusting(scratch / "b");
+        if (truncate((scratch / "b").c_str(), 5000) != 0) throw Error(77, "cannot truncate");
+        volatile char byte = trusting.data()[50000];
+        static_cast<void>(byte);
+    });
+    CHECK(ended[0].exit_code == 2);
+    CHECK(contains(ended[0].err, "error: " + scratch / "b" + " was cut short"));
+    std::signal(SIGBUS, SIG_DFL);
+}
+
+TEST_CASE("the memory of a host is what its control groups leave of it", "[file]") {
+    const ScratchFolder root;
+    const auto put = [&](const std::string& path, const std::string& content) {
+        make_folders(fs::path(root / path).parent_path());
+        write_file_atomically(root / path, content);
+    };
+    CHECK(host_memory_bytes(root.path) == 0);
+    put("proc/meminfo", "MemTotal:       16000 kB\nMemFree: 1 kB\nSwapTotal:       1000 kB\n");
+    CHECK(host_memory_bytes(root.path) == 17000 * 1024);
+    put("proc/self/cgroup", "0::/slice/job\n");
+    put("sys/fs/cgroup/slice/job/memory.max", "max\n");
+    CHECK(host_memory_bytes(root.path) == 17000 * 1024);
+    put("sys/fs/cgroup/slice/memory.max", "8192000\n");  // of the group above, and swap has no limit
+    CHECK(host_memory_bytes(root.path) == 8192000 + 1000 * 1024);
+    put("sys/fs/cgroup/slice/memory.swap.max", "0\n");
+    CHECK(host_memory_bytes(root.path) == 8192000);
+    put("sys/fs/cgroup/slice/job/memory.max", "4096000\n");
+    put("sys/fs/cgroup/slice/job/memory.swap.max", "1000\n");
+    CHECK(host_memory_bytes(root.path) == 4097000);
+    // v1: in a container the path is one of the host, and the container's own group the top of what it sees.
+    put("proc/self/cgroup", "5:cpu:/docker/f00\n4:blkio,memory:/docker/f00\n1:name=systemd:/docker/f00\n");
+    CHECK(host_memory_bytes(root.path) == 17000 * 1024);
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // none
+    CHECK(host_memory_bytes(root.path) == 17000 * 1024);
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "2048000\n");
+    CHECK(host_memory_bytes(root.path) == 2048000 + 1000 * 1024);
+    put("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "2048001\n");
+    CHECK(host_memory_bytes(root.path) == 2048001);
+    CHECK(host_memory_bytes() > 0);  // of this one
 }

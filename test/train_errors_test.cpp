@@ -1,6 +1,9 @@
 // What bad input gets: exit code 2, one line that says what to do, and nothing that a later run would trust.
 #include <sys/mount.h>
 #include <unistd.h>
+#include <cmath>
+#include "llmc/base/hash.h"    // xxh3
+#include "llmc/io/manifest.h"  // Manifest
 #include "test/program.h"
 
 namespace fs = std::filesystem;
@@ -91,10 +94,17 @@ TEST_CASE("shards that are missing or damaged", "[train_errors]") {
         refused({shard + " has version 3", "expected 1"});
         put_file(shard, good);
         put_number(shard, 1024 + 2 * 40, 60, 2);
-        refused({shard + ": token 40 has the id 60, outside the vocabulary of ", "prepare the data again"});
+        check_refused(runs.train(kind, {{"val-every", "1"}}),
+                      {shard + ": token 40 has the id 60, outside the vocabulary of ", "prepare the data again"});
         put_file(shard, good);
     }
-    must_succeed(runs.train("a"));
+    must_succeed(runs.train("a", {{"val-every", "1"}}));
+    // What had been learned by then is not lost.
+    CHECK(checkpoint_steps(runs.path("val")) == std::vector<int64_t>{1});
+    must_succeed(runs.resume("val"));
+    CHECK(difference(step_folder(runs.path("val"), 20), step_folder(runs.path("a"), 20)) == "");
+    const std::vector<StepRecord> learned = steps_in(runs.path("train"));
+    if (!learned.empty()) CHECK(checkpoint_steps(runs.path("train")) == std::vector<int64_t>{learned.back().step});
     // A folder that is not there has no tokenizer either, but that is not what the user must hear of.
     check_refused(runs.train("b", {{"train-data", runs.path("nowhere/train_*.bin")}}),
                   {"no file matches '" + runs.path("nowhere/train_*.bin") + "'"});
@@ -177,12 +187,146 @@ TEST_CASE("--resume of something that is no run", "[train_errors]") {
                   {"step_00000010: no such checkpoint folder"});
 }
 
+TEST_CASE("a shard that is cut short during a run costs no step", "[train_errors]") {
+    const TinyRuns runs(20000);
+    const std::string out = runs.path("a"), shard = runs.path("data/train_000000.bin"), good = read_file(shard);
+    const Started one(command_of(runs.flags("a", {{"steps", "1000000"}})), out);
+    while (!fs::exists(out + "/log.jsonl") || steps_in(out).size() < 3) usleep(1000);
+    REQUIRE(truncate(shard.c_str(), 5000) == 0);
+    check_refused(one.finish(), {shard + " was cut short", "put the whole file back"});
+    const std::string last = std::to_string(steps_in(out).back().step);
+    CHECK(checkpoint_steps(out) == std::vector<int64_t>{std::stoll(last)});
+    put_file(shard, good);
+    const Finished resumed = runs.resume("a", {{"steps", std::to_string(std::stoll(last) + 2)}});
+    must_succeed(resumed);
+    CHECK(resumed.err == "");
+}
+
+TEST_CASE("standard files that are closed, full or broken cost a run nothing", "[train_errors]") {
+    const TinyRuns runs;
+    const FlagMap talks = {{"steps", "8"}, {"checkpoint-every", "1"}, {"print-every", "1"}, {"keep", "20"}};
+    must_succeed(runs.train("a", talks));
+    // As `command <&- >&- 2>&- &` starts a daemon: no file that is opened later may get their numbers.
+    REQUIRE(run("{ " + command_of(runs.flags("closed", talks)) + "; } <&- >&- 2>&-").exit_code == 0);
+    for (int64_t step = 1; step <= 8; step++)
+        CHECK(difference(step_folder(runs.path("closed"), step), step_folder(runs.path("a"), step)) == "");
+    CHECK(find_checkpoint(runs.path("closed")).step == 8);
+    const std::string log = read_file(runs.path("closed/log.jsonl"));
+    for (size_t begin = 0; begin < log.size(); begin = log.find('\n', begin) + 1) CHECK(log[begin] == '{');
+    REQUIRE(run("{ " + program("data/tokenize") + " --stories 2000 --tokenizer char --out " + runs.path("again") +
+                "; } <&- >&- 2>&-")
+                .exit_code == 0);
+    for (const std::string name : {"train_000000.bin", "val_000000.bin", "tokenizer.json"})
+        CHECK(read_file(runs.path("again/" + name)) == read_file(runs.path("data/" + name)));
+
+    // Nobody reads at the other end, as behind `| head -1`.
+    const std::string broken = "mkfifo " + runs.path("pipe") + "; exec 3<>" + runs.path("pipe") + " 4>" +
+                               runs.path("pipe") + " 3<&-; rm " + runs.path("pipe") + "; ";
+    const std::string generate =
+        command_of({{"resume", runs.path("a")}, {"generate", "a"}, {"sample-tokens", "5"}, {"threads", "1"}});
+    const std::string evaluate = command_of({{"resume", runs.path("a")}, {"threads", "1"}}) + " --eval-only --summary";
+    const std::vector<std::string> lost = {"standard output"};
+    for (const std::string to : {">&4", ">/dev/full"}) {
+        const std::string out = to == ">&4" ? "broken" : "full";
+        const Finished finished = run(broken + command_of(runs.flags(out, talks)) + " --summary " + to);
+        must_succeed(finished);
+        CHECK(finished.err ==
+              "warning: standard output could not be written, and some of it is lost; log.jsonl has all "
+              "steps\n");
+        CHECK(records_in(runs.path(out), "end").size() == 1);
+        CHECK(difference(step_folder(runs.path(out), 8), step_folder(runs.path("a"), 8)) == "");
+    }
+    // What is asked for its output alone ends with that: as programs do, or with an error.
+    for (const std::string& command : {generate, evaluate}) {
+        check_refused(run(command + " >/dev/full"), lost);
+        const Finished quiet = run(broken + "env --default-signal=PIPE " + command + " >&4");
+        CHECK(quiet.exit_code == 128 + SIGPIPE);
+        CHECK_FALSE(contains(quiet.err, "error"));
+    }
+}
+
+TEST_CASE("what a run can do without costs no checkpoint", "[train_errors]") {
+    const TinyRuns runs;
+    // A sample of tokens that the tokenizer does not know.
+    const Finished finished =
+        runs.train("a", {{"steps", "6"}, {"vocab-size", "4000"}, {"sample-tokens", "20"}, {"sample-every", "3"}});
+    must_succeed(finished);
+    CHECK(contains(finished.err, "warning: no sample at step 3: token id "));
+    CHECK(contains(finished.err, "warning: no sample at step 6: token id "));
+    const std::vector<std::string> warnings = records_in(runs.path("a"), "warning");
+    REQUIRE(warnings.size() == 2);
+    CHECK(contains(warnings[1], "\"step\":6,\"what\":\"sample\",\"message\":\"token id "));
+    CHECK(find_checkpoint(runs.path("a")).step == 6);
+}
+
+TEST_CASE("a state or weights that no run can have come to", "[train_errors]") {
+    const TinyRuns runs;
+    must_succeed(runs.train("a", {{"steps", "2"}}));
+    const std::string folder = step_folder(runs.path("a"), 2), path = folder + "/state.json";
+    // With its checksum made right again.
+    const auto put_state = [&](const std::string& name, const std::string& content) {
+        std::vector<FileRecord> records;
+        put_file(folder + "/" + name, content);
+        for (const auto& entry : fs::directory_iterator(folder)) {
+            const std::string file = entry.path().filename(), bytes = read_file(entry.path());
+            if (file != "manifest.json") records.push_back({file, bytes.size(), xxh3(bytes.data(), bytes.size())});
+        }
+        put_file(folder + "/manifest.json", to_json(Manifest{2, records}));
+    };
+    const RunState good = state_in(folder);
+    const auto refused = [&](auto RunState::*field, auto value, const std::vector<std::string>& parts) {
+        RunState state = good;
+        state.*field = value;
+        put_state("state.json", to_json(state.fields()));
+        check_refused(runs.resume("a", {{"steps", "4"}}), parts);
+    };
+    refused(&RunState::step, int64_t(3), {folder + ": state.json is of step 3, and manifest.json of step 2"});
+    refused(&RunState::step, int64_t(1) << 62, {path + ": step is 4611686018427387904: expected 0 to "});
+    refused(&RunState::updates, int64_t(-1), {path + ": updates is -1: expected 0 to 2"});
+    refused(&RunState::updates, INT64_MAX, {path + ": updates is 9223372036854775807: expected 0 to 2"});
+    refused(&RunState::tokens, INT64_MAX, {path + ": tokens is 9223372036854775807: expected 0 to "});
+    refused(&RunState::skipped_in_a_row, int64_t(-1), {path + ": skipped_in_a_row is -1"});
+    refused(&RunState::training_s, -1.0, {path + ": training_s is -1"});
+    RunState state = good;
+    put_state("state.json", to_json(state.fields()));
+
+    // The last weight: NaN.
+    std::string model = read_file(folder + "/model.safetensors");
+    const float nan = NAN;
+    model.replace(model.size() - 4, 4, reinterpret_cast<const char*>(&nan), 4);
+    put_state("model.safetensors", model);
+    const std::vector<std::string> ruined = {" has values that are not finite", "take an earlier checkpoint"};
+    const FlagMap from = {{"init-from", folder}};
+    const auto with = [&](const FlagMap& more) {
+        FlagMap all = from;
+        all.insert(more.begin(), more.end());
+        return run(command_of(all));
+    };
+    check_refused(with({{"generate", "a"}, {"threads", "1"}}), ruined);
+    check_refused(with({{"export", "hf"}, {"out-dir", runs.path("hf")}}), ruined);
+    CHECK_FALSE(fs::exists(runs.path("hf")));
+    FlagMap none = runs.flags("b", from);
+    for (const char* name : {"num-layers", "num-heads", "channels"}) none.erase(name);
+    none["steps"] = "0", none["warmup-steps"] = "0";
+    check_refused(run(command_of(none)), ruined);
+    CHECK(checkpoint_steps(runs.path("b")).empty());
+}
+
 TEST_CASE("an output folder that cannot be written to", "[train_errors]") {
     const TinyRuns runs;
     put_file(runs.path("file"), "");
     check_refused(runs.train("file/run"), {"cannot create the folder " + runs.path("file/run"), "Not a directory"});
     check_refused(runs.train("file"), {runs.path("file")});
     CHECK(read_file(runs.path("file")) == "");
+
+    // Found before the work, not when that step is saved.
+    for (const std::string name : {"step_00000020", "step_00000200.tmp"}) {
+        fs::create_directory(runs.path("taken"));
+        put_file(runs.path("taken/" + name), "");
+        check_refused(runs.train("taken"), {runs.path("taken/" + name) + " is in the way", "move it"});
+        CHECK_FALSE(fs::exists(runs.path("taken/log.jsonl")));
+        fs::remove_all(runs.path("taken"));
+    }
 
     fs::create_directory(runs.path("locked"));
     fs::permissions(runs.path("locked"), fs::perms::owner_read | fs::perms::owner_exec);

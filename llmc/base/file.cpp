@@ -5,7 +5,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -104,7 +106,79 @@ void FileWriter::sync_and_close() {
     require(close(fd) == 0, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
 }
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
+namespace {
+// What the handler of SIGBUS may look at: it can neither lock nor allocate. A slot is being used if it has a size,
+// which is therefore written last and cleared first.
+struct Mapped {
+    std::atomic<bool> taken = false, cut = false;
+    std::atomic<size_t> size = 0;
+    const char* data = nullptr;
+    IfCut if_cut = IfCut::end;
+    char path[1000] = "";
+};
+constexpr int kMostMapped = 4096;  // files beyond them die without a name
+Mapped mapped_files[kMostMapped];
+
+int take_slot(const char* data, size_t size, IfCut if_cut, const std::string& path) {
+    for (int i = 0; i < kMostMapped; i++) {
+        Mapped& slot = mapped_files[i];
+        if (slot.taken.exchange(true)) continue;
+        slot.data = data;
+        slot.if_cut = if_cut;
+        slot.cut = false;
+        slot.path[path.copy(slot.path, sizeof slot.path - 1)] = '\0';
+        slot.size = size;
+        return i;
+    }
+    return -1;
+}
+
+void give_slot_back(int i) {
+    mapped_files[i].size = 0;
+    mapped_files[i].taken = false;
+}
+
+void say(const char* text) {
+    for (size_t left = std::strlen(text); left > 0;) {
+        const ssize_t written = write(STDERR_FILENO, text, left);
+        if (written <= 0) return;
+        text += written;
+        left -= size_t(written);
+    }
+}
+
+// Only what a handler of signals may call.
+void on_bus_error(int, siginfo_t* info, void*) {
+    const char* const at = static_cast<const char*>(info->si_addr);
+    for (Mapped& slot : mapped_files) {
+        const size_t size = slot.size;
+        if (size == 0 || at < slot.data || at >= slot.data + size) continue;
+        const size_t page = size_t(sysconf(_SC_PAGESIZE)), begin = size_t(at - slot.data) / page * page;
+        if (slot.if_cut == IfCut::read_zeros && mmap(const_cast<char*>(slot.data) + begin, size - begin, PROT_READ,
+                                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
+            slot.cut = true;
+            return;
+        }
+        say("error: ");
+        say(slot.path);
+        say(" was cut short, or cannot be read any more, while this program read it: put the whole file back, and "
+            "start again\n");
+        _exit(kExitUsage);
+    }
+    say("error: bus error: memory that was promised is not there. Shared memory may be full (df /dev/shm; in a "
+        "container --shm-size or --ipc=host), or a disk with a mapped file failing\n");
+    std::signal(SIGBUS, SIG_DFL);  // and the same again, this time for good
+}
+}  // namespace
+
+void catch_cut_files() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, nullptr);
+}
+
+MappedFile::MappedFile(const std::string& path, IfCut if_cut) : path_(path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     require(fd >= 0, "cannot read %s: %s", path.c_str(), std::strerror(errno));
     struct stat info;
@@ -116,9 +190,13 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     require(data != MAP_FAILED, "cannot read %s: %s", path.c_str(), std::strerror(errno));
     data_ = static_cast<const char*>(data);
     size_ = size_t(info.st_size);
+    device_ = info.st_dev;
+    inode_ = info.st_ino;
+    if (size_ > 0) slot_ = take_slot(data_, size_, if_cut, path);
 }
 
 MappedFile::~MappedFile() {
+    if (slot_ >= 0) give_slot_back(slot_);
     if (data_) munmap(const_cast<char*>(data_), size_);
 }
 
@@ -128,7 +206,21 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     std::swap(path_, other.path_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(device_, other.device_);
+    std::swap(inode_, other.inode_);
+    std::swap(slot_, other.slot_);
     return *this;
+}
+
+void MappedFile::check_uncut() const {
+    // Within its last page a file that was cut reads as zeros, and there is no signal.
+    struct stat now;
+    const bool is_shorter =
+        stat(path_.c_str(), &now) == 0 && now.st_dev == device_ && now.st_ino == inode_ && size_t(now.st_size) < size_;
+    require(!is_shorter && !(slot_ >= 0 && mapped_files[slot_].cut),
+            "%s was cut short, or cannot be read any more, while it was in use (it had %zu bytes): put the whole file "
+            "back; a file that is in use can be replaced by mv, but not by cp",
+            path_.c_str(), size_);
 }
 
 std::vector<std::string> files_matching(const std::string& pattern) {

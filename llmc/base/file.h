@@ -18,11 +18,11 @@ void write_file_atomically(const std::string& path, std::string_view content);
 // else the first files it opens get their numbers, and what it prints goes into them.
 void open_standard_files();
 
-// Reads a file and compares it with the size and the XXH3 of what was written to it; an Error if they differ. What Linux
-// has in memory of the file is dropped before, so that a file on a local disk is read from there. That proves what the
-// kernel and the disk give back now: it finds another writer, bytes lost on the way, bad memory. It cannot prove what a
-// disk keeps that acknowledges a write before it is safe; and of tmpfs and some network file systems there is nothing
-// to drop.
+// Reads a file and compares it with the size and the XXH3 of what was written to it; an Error if they differ. What
+// Linux has in memory of the file is dropped before, so that a file on a local disk is read from there. That proves
+// what the kernel and the disk give back now: it finds another writer, bytes lost on the way, bad memory. It cannot
+// prove what a disk keeps that acknowledges a write before it is safe; and of tmpfs and some network file systems there
+// is nothing to drop.
 void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash);
 
 void make_folders(const std::string& path);
@@ -43,22 +43,34 @@ private:
     int fd_;
 };
 
+// What becomes of a program that reads a mapped file where it ends no more, because another has cut it short: it ends
+// with exit code 2 and the file's name, or reads zeros from there on, if whoever reads asks check_uncut() after that.
+enum class IfCut { end, read_zeros };
+
 // A file mapped read-only.
 class MappedFile {
 public:
-    explicit MappedFile(const std::string& path);
+    explicit MappedFile(const std::string& path, IfCut if_cut = IfCut::end);
     ~MappedFile();
     MappedFile(MappedFile&& other) noexcept;
     MappedFile& operator=(MappedFile&& other) noexcept;
     const char* data() const { return data_; }
     size_t size() const { return size_; }
     const std::string& path() const { return path_; }
+    // An Error if the file is shorter now than it was when it was mapped: what was read may be zeros. (A file that
+    // another one was renamed over is still there, whole. What is overwritten in place at its length nobody notices.)
+    void check_uncut() const;
 
 private:
     std::string path_;
     const char* data_ = nullptr;
     size_t size_ = 0;
+    uint64_t device_ = 0, inode_ = 0;
+    int slot_ = -1;  // in the list of mapped files that the handler of SIGBUS looks into; -1: it was full
 };
+
+// Says what MappedFile promises instead of dying of SIGBUS without a word. Once, early in main().
+void catch_cut_files();
 
 // The files a pattern such as data/train_*.bin names, sorted; a plain path names itself.
 std::vector<std::string> files_matching(const std::string& pattern);

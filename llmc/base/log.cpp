@@ -361,6 +361,11 @@ void RunLog::checkpoint(int64_t step, const std::string& path, double ms) {
     write_record({{{"type", "checkpoint"}, {"step", step}, {"path", path}, {"ms", number(ms)}}});
 }
 
+void RunLog::warning(int64_t step, const std::string& what, const std::string& message) {
+    if (silent()) return;
+    write_line(line_of({{"type", "warning"}, {"step", step}, {"what", what}, {"message", message}}));
+}
+
 void RunLog::end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans) {
     if (silent()) return;
     json line = {{"type", "end"}, {"step", step}, {"reason", reason}};

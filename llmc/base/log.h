@@ -11,6 +11,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
       of a GPU also "plans":{"attention","gemm","timed"}, made since the start of the program
+  {"type":"warning","step","what","message"}     of what failed that the run can do without: a sample, say
   {"type":"tasks","step","file","score","tasks":{NAME:{"accuracy","centered","right","examples"}},"ms"}
 
 A step is numbered from 1; what belongs to the state before the first is of step 0. After a resume from step S the
@@ -113,6 +114,8 @@ public:
     void ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest);
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
+    // What failed that the run can do without: "sample"
+    void warning(int64_t step, const std::string& what, const std::string& message);
     // "finished", "time budget", "SIGTERM"
     void end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans = {});
 

@@ -172,6 +172,7 @@ uint64_t DataLoader::data_hash() const {
         const int64_t bytes = std::min(kSampleBytes, size), last = size - bytes;
         for (int64_t i = 0; i < kSamples; i++)  // evenly spaced, from the header to the end
             add(file.data() + last / (kSamples - 1) * i + last % (kSamples - 1) * i / (kSamples - 1), size_t(bytes));
+        file.check_uncut();
     }
     return xxh3(digest.data(), digest.size());
 }

@@ -136,6 +136,7 @@ std::optional<Document> PackedRows::next_document() {
         if (begins_.empty()) {
             for (int64_t at = -1; (at = shard.find(config_.separator, at + 1)) < shard.num_tokens();)
                 begins_.push_back(int32_t(at));
+            shard.file().check_uncut();
             document_order_ = Permutation(begins_.size(), epoch_seed_ + s);
         }
         if (next_ >= begins_.size()) continue;

@@ -29,7 +29,7 @@ std::string existing(const std::string& path) {
 }
 }  // namespace
 
-TokenShard::TokenShard(const std::string& path) : file_(existing(path)) {
+TokenShard::TokenShard(const std::string& path) : file_(existing(path), IfCut::read_zeros) {
     const int64_t size = int64_t(file_.size());
     require(size > 0, "%s is empty: expected a token shard; %s", path.c_str(), kRemake);
     require(size >= kShardHeaderBytes, "%s has %lld bytes: a token shard starts with a header of %lld bytes; %s",
@@ -67,6 +67,7 @@ void TokenShard::copy(int64_t begin, int64_t n, int32_t* out) const {
 
 void TokenShard::read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const {
     copy(begin, n, out);
+    file_.check_uncut();
     for (int64_t i = 0; i < n; i++)
         require(out[i] >= 0 && out[i] < vocab_size,
                 "%s: token %lld has the id %u, outside the vocabulary of %d; prepare the data again, or train with the "
@@ -88,9 +89,9 @@ static int64_t find_token(const Token* tokens, int64_t begin, int64_t end, Token
 int64_t TokenShard::find(int32_t id, int64_t from) const {
     ensure(id >= 0 && from >= 0 && from <= num_tokens_);
     const char* tokens = file_.data() + kShardHeaderBytes;
+    if (bytes_per_token_ == 2 && id > UINT16_MAX) return num_tokens_;
     if (bytes_per_token_ == 4)
         return find_token(reinterpret_cast<const uint32_t*>(tokens), from, num_tokens_, uint32_t(id));
-    if (id > UINT16_MAX) return num_tokens_;
     return find_token(reinterpret_cast<const uint16_t*>(tokens), from, num_tokens_, uint16_t(id));
 }
 

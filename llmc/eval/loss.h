@@ -40,18 +40,21 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
     typename Device::template ToDevice<int32_t> tokens_to_device(model.device, B * T),
         targets_to_device(model.device, B * T);
     std::vector<float> losses(token_bytes.empty() ? 0 : size_t(B * T));
-    for (int64_t i = ranks.rank; i < batches; i += ranks.world_size) {
-        const Batch& batch = data.next();
-        model.forward(tokens_to_device.send(batch.tokens.data(), B * T), B, T);
-        sums.loss.add(model.loss(targets_to_device.send(batch.targets.data(), B * T)));
-        if (token_bytes.empty()) continue;
-        copy_to_host(model.device, losses.data(), model.acts.losses, B * T);
-        for (size_t t = 0; t < losses.size(); t++) {
-            const int32_t bytes = token_bytes[size_t(batch.targets[t])];
-            if (bytes > 0) sums.text_loss.add(losses[t]);
-            sums.bytes += bytes;
+    const auto own_share = [&] {
+        for (int64_t i = ranks.rank; i < batches; i += ranks.world_size) {
+            const Batch& batch = data.next();
+            model.forward(tokens_to_device.send(batch.tokens.data(), B * T), B, T);
+            sums.loss.add(model.loss(targets_to_device.send(batch.targets.data(), B * T)));
+            if (token_bytes.empty()) continue;
+            copy_to_host(model.device, losses.data(), model.acts.losses, B * T);
+            for (size_t t = 0; t < losses.size(); t++) {
+                const int32_t bytes = token_bytes[size_t(batch.targets[t])];
+                if (bytes > 0) sums.text_loss.add(losses[t]);
+                sums.bytes += bytes;
+            }
         }
-    }
+    };
+    share_errors(ranks, own_share);  // of the data, which one rank may find
     std::string record(sizeof sums, '\0');
     std::memcpy(record.data(), &sums, sizeof sums);
     sums = {};

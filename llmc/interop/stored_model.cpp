@@ -1,6 +1,7 @@
 // See stored_model.h.
 #include "llmc/interop/stored_model.h"
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -177,6 +178,16 @@ void StoredModel::open_llmc() {
     shape_ = model->shape();
     dtype_ = model->dtype();
     read_ = [model](const Parameter& p, float* to) { model->read(p, to); };
+}
+
+void StoredModel::read(const Parameter& p, float* to) const {
+    read_(p, to);
+    const float *const begin = to, *const end = to + p.size();
+    require(
+        std::all_of(begin, end, [](float value) { return std::isfinite(value); }),
+        "%s: %s has values that are not finite (NaN or infinite), the model is ruined; take an earlier checkpoint or "
+        "another file",
+        path_.c_str(), p.name.c_str());
 }
 
 std::string StoredModel::tokenizer_path() const {

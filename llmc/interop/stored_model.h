@@ -65,7 +65,8 @@ public:
     const std::string& path() const { return path_; }  // a run's: the checkpoint that was taken
     DType dtype() const { return dtype_; }             // of the file; half precision counts as F32
     std::string tokenizer_path() const;                // empty: the files have none
-    void read(const Parameter& p, float* to) const { read_(p, to); }
+    // An Error if a value is not finite: such a model computes nothing, and nobody can mend it.
+    void read(const Parameter& p, float* to) const;
 
 private:
     std::string path_;

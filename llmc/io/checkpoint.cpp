@@ -70,6 +70,20 @@ static void remove_folder(const std::string& path) {
     require(!error, "cannot remove %s: %s", path.c_str(), error.message().c_str());
 }
 
+void check_names_are_free(const std::string& out_dir) {
+    std::error_code error;
+    if (!fs::is_directory(out_dir, error)) return;
+    for (fs::directory_iterator entry(out_dir, error), end; !error && entry != end; entry.increment(error)) {
+        int64_t step;
+        std::string suffix;
+        std::error_code ignored;
+        require(!parse_name(entry->path().filename(), step, suffix) || entry->is_directory(ignored),
+                "%s/%s is in the way: expected a checkpoint's folder there or nothing; move it", out_dir.c_str(),
+                entry->path().filename().c_str());
+    }
+    require(!error, "cannot read the folder %s: %s", out_dir.c_str(), error.message().c_str());
+}
+
 void remove_leftovers(const std::string& out_dir) {
     for (const Folder& folder : folders_in(out_dir)) {
         const std::string final_path = checkpoint_path(out_dir, folder.step);

@@ -103,6 +103,9 @@ struct FoundCheckpoint {
 // checkpoint folder; then it is an Error if that does not verify. An OUT folder that is not there holds no checkpoints.
 FoundCheckpoint find_checkpoint(const std::string& where);
 
+// An Error if something in OUT has the name of a checkpoint or of one that is being saved, and is no folder.
+void check_names_are_free(const std::string& out_dir);
+
 // The steps that have a folder, whole or not, in ascending order.
 std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
 

@@ -1,5 +1,25 @@
 // See checkpointing.h.
 #include "llmc/train/checkpointing.h"
+#include <cmath>
+#include "llmc/base/check.h"  // require
+
+void RunState::check(const std::string& path) const {
+    // Far beyond any run, and far enough from 2^63 for whatever is added.
+    constexpr int64_t kMostSteps = int64_t(1) << 40, kMostTokens = int64_t(1) << 60;
+    const auto within = [&](const char* name, int64_t value, int64_t least, int64_t most) {
+        require(value >= least && value <= most,
+                "%s: %s is %lld: expected %lld to %lld; use another checkpoint, and report it if a run of Anvil wrote "
+                "this one",
+                path.c_str(), name, static_cast<long long>(value), static_cast<long long>(least),
+                static_cast<long long>(most));
+    };
+    within("step", step, 0, kMostSteps);
+    within("updates", updates, 0, step);
+    within("skipped_in_a_row", skipped_in_a_row, 0, step);
+    within("tokens", tokens, 0, kMostTokens);
+    require(std::isfinite(training_s) && training_s >= 0,
+            "%s: training_s is %g: expected a time; use another checkpoint", path.c_str(), training_s);
+}
 
 GptShape checkpoint_shape(const std::string& folder) {
     const std::string path = folder + "/config.json";

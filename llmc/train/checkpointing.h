@@ -38,6 +38,9 @@ struct RunState {
     uint64_t data_key = 0;  // of what `position` counts in: data_key()
     double training_s = 0;  // time spent in steps
 
+    // An Error if a run cannot have come to this: of a file whose checksum is right, and which `path` names.
+    void check(const std::string& path) const;
+
     std::vector<Field> fields() {
         return {{"", "step", &step, ""},
                 {"", "updates", &updates, ""},
@@ -135,6 +138,8 @@ RunState load_run(const std::string& folder, Gpt<Device, T>& model, Optimizer<De
         copy_to_device(model.device, data, host.data(), end - begin);
     });
     RunState run;
-    from_older_json(run.fields(), read_file(folder + "/state.json"), folder + "/state.json");
+    const std::string path = folder + "/state.json";
+    from_older_json(run.fields(), read_file(path), path);
+    run.check(path);
     return run;
 }

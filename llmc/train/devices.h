@@ -10,6 +10,7 @@ Which devices this build has, and what a run must know of each.
 #include <vector>
 #include "llmc/base/bf16.h"         // bf16
 #include "llmc/base/check.h"        // format
+#include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/base/log.h"          // PlanRecord
 #include "llmc/base/processor.h"    // level_in_use, text_of
 #include "llmc/cpu/ops.h"           // the device Cpu
@@ -33,6 +34,8 @@ const char* type_name() {
     return std::is_same_v<T, float> ? "fp32" : "bf16";
 }
 inline size_t free_memory(const Cpu&) { return 0; }  // not known: the system gives what is used
+// What a rank may take at most, of `ranks` on this host that share it; 0: not known.
+inline size_t memory_limit(const Cpu&, int ranks) { return host_memory_bytes() / size_t(ranks); }
 // What a run leaves free of it.
 inline size_t memory_margin(const Cpu&) { return 0; }
 // The most that this process, or its arenas on a GPU, have taken so far.
@@ -82,6 +85,7 @@ inline AttentionKernels attention_kernels(const TrainConfig& config) {
                                          : AttentionKernels::automatic;
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
+inline size_t memory_limit(const Cuda& cuda, int) { return free_memory(cuda); }
 // cuBLASLt, cuDNN and NCCL load kernels and take buffers when a shape first comes, and memory has gaps. That is less
 // than a gigabyte on any card, so a large one does not give away more; a small one gives 3 %, since every MiB counts
 // there.

@@ -7,8 +7,10 @@ A model that has learned from documents with a token in front of each (--documen
 text too; a sample ends where the next document would begin.
 */
 #pragma once
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -64,8 +66,8 @@ private:
     std::string pending_;
 
     void write(size_t n) {
-        std::fwrite(pending_.data(), 1, n, stdout);
-        std::fflush(stdout);
+        require(std::fwrite(pending_.data(), 1, n, stdout) == n && std::fflush(stdout) == 0,
+                "cannot write to standard output: %s", std::strerror(errno));
         pending_.erase(0, n);
     }
 };

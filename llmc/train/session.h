@@ -105,6 +105,7 @@ public:
     // Takes the result of the oldest step under way, which comes back while the next one is computed.
     void finish_step() {
         const StepConfig& how = setup_.how;
+        is_between_steps_ = false;
         const StepResult step = stepper_->finish();
         const double finished_s = now_s(), step_s = finished_s - last_s_;
         last_s_ = finished_s;
@@ -131,6 +132,7 @@ public:
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
         profiler_.finish_step(state_.step);
         state_.step++;
+        is_between_steps_ = true;
         if (!step.applied) log_.skip(state_.step, step.loss, step.norm, "not finite");
         if (state_.skipped_in_a_row >= kMostSkippedInARow)
             throw SharedError(kExitDiverged,
@@ -167,6 +169,24 @@ public:
         log_.sample(state_.step, config_.prompt, setup_.text.tokenizer->decode(tokens));
     }
 
+    // What a run can do without, such as a sample: if it fails the run goes on, with a warning. Of several ranks that
+    // is so only if all of them know, or if rank 0 works alone (`together` is false), or they would wait for each
+    // other.
+    template <class Look>
+    void look(const char* what, bool together, Look&& look) {
+        try {
+            look();
+        } catch (const std::exception& error) {
+            const Error* const ours = dynamic_cast<const Error*>(&error);
+            const bool all_know = world_.is_alone() || !together || dynamic_cast<const SharedError*>(&error);
+            if (!all_know || (ours && ours->exit_code == kExitRank)) throw;
+            if (world_.is_first())
+                std::fprintf(stderr, "warning: no %s at step %lld: %s\n", what, static_cast<long long>(state_.step),
+                             error.what());
+            log_.warning(state_.step, what, error.what());
+        }
+    }
+
     void compare_ranks() {
         const RankReport report = watch_->compare(model_);
         log_.ranks(state_.step, report.weight_hash, report.min_ms, report.median_ms, report.max_ms, report.slowest);
@@ -176,10 +196,32 @@ public:
 
     void save(bool and_wait) {
         finish_save();
+        is_saving_ = true;
         state_.data_key = data_key_;
         state_.data = data_.train->state();
         saver_.begin(start_.config, state_, setup_.text.json);
+        begun_step_ = state_.step;
+        is_saving_ = false;
         if (and_wait) finish_save();
+    }
+
+    // The run ends by this error: data that are damaged, say. Saves the last step that is over, if the error leaves
+    // that whole and all ranks know of it.
+    void save_before(const Error& error) {
+        const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
+        if (config_.eval_only || !all_know || error.exit_code != kExitUsage || is_saving_ || !is_between_steps_ ||
+            !stepper_->is_whole())
+            return;
+        try {
+            while (under_way() > 0) finish_step();
+            finish_save();
+            if (state_.step > first_step_ && begun_step_ != state_.step && is_sound()) save(true);
+        } catch (const Error& other) {
+            if (other.exit_code == kExitRank) throw;
+            if (world_.is_first())
+                std::fprintf(stderr, "warning: no checkpoint of step %lld: %s\n", static_cast<long long>(state_.step),
+                             other.what());
+        }
     }
 
     void end() {
@@ -224,6 +266,9 @@ private:
     RunState state_;
     int64_t first_step_ = 0;
     bool already_saved_ = false;
+    bool is_saving_ = false;        // what fails now is the save itself
+    bool is_between_steps_ = true;  // state_ is that of the weights, or of the last step but those under way
+    int64_t begun_step_ = -1;       // whose save was begun last
     std::unique_ptr<Stepper<Device, T>> stepper_;
     RunLog log_;  // of the ranks, the first one speaks
     std::unique_ptr<LogFollower> follower_;
@@ -260,6 +305,12 @@ private:
             return model_.initialize_weights(config_.seed,
                                              [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
         share_errors(ranks_, [&] { state_ = load_run(start_.from.path, model_, optimizer_); });
+        share_errors(ranks_, [&] {
+            require(state_.step == start_.from.step,
+                    "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
+                    start_.from.path.c_str(), static_cast<long long>(state_.step),
+                    static_cast<long long>(start_.from.step));
+        });
         first_step_ = state_.step;
         if (!data_.train) return;
         if (state_.data_key == data_key_)
@@ -349,11 +400,13 @@ private:
 
     void finish_save() {
         if (!saver_.is_under_way()) return;
+        is_saving_ = true;
         const SavedCheckpoint saved = saver_.finish();
         on_first_rank(ranks_, [&] {
             prune(config_.out_dir, config_.keep, saved.step);
             log_.checkpoint(saved.step, saved.path, saved.ms);
         });
+        is_saving_ = false;
     }
 
     double mfu(double tokens, double seconds) const {

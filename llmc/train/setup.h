@@ -177,7 +177,8 @@ struct RunData {
                             .packing = config.packing_mode(),
                             .document_token = setup.document_token()};
         share_errors(world.ranks, [&] {
-            check_fits(setup.how.B, config.recompute_mode(), free_memory(device),
+            const int sharers = world.group ? world.group->world_size : world.place().processes;
+            check_fits(setup.how.B, config.recompute_mode(), memory_limit(device, sharers),
                        [&](int64_t batch_size, Recompute recompute) {
                            StepConfig other = setup.how;
                            other.B = batch_size;

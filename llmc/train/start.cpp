@@ -57,6 +57,7 @@ FoundCheckpoint find_asked(const TrainConfig& config) {
 // them apart.
 void check_out_dir(const Start& start) {
     const std::string& out_dir = start.config.out_dir;
+    check_names_are_free(out_dir);
     const std::vector<int64_t> steps = checkpoint_steps(out_dir);
     if (steps.empty()) return;
     require(start.resumed(),

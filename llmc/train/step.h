@@ -143,6 +143,7 @@ public:
         await(sums);
         decide_step(device, scalars_, config_.grad_clip);
         phase.emplace(device, "update");
+        is_whole_ = false;
         for (size_t b = buckets().size(); b-- > 0;) {
             optimizer_.update(b, model_.weights, model_.gradients, rates, scalars_);
             gathered_[b] =
@@ -151,6 +152,7 @@ public:
         end_training_step(device);
         results_.send(scalars_);
         under_way_++;
+        is_whole_ = true;
     }
 
     StepResult finish() {
@@ -163,6 +165,8 @@ public:
     }
 
     int under_way() const { return under_way_; }
+    // False if start() has thrown while it changed the weights. Reading the data comes before that.
+    bool is_whole() const { return is_whole_; }
 
 private:
     std::unique_ptr<Comm<Device>> own_comm_;  // of one rank
@@ -181,6 +185,7 @@ private:
     size_t complete_ = 0;                         // buckets whose reduction has begun
     bool in_last_micro_batch_ = false;
     int under_way_ = 0;
+    bool is_whole_ = true;
 
     Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, std::unique_ptr<Comm<Device>> comm,
             const StepConfig& config, int64_t updates)

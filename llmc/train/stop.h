@@ -1,7 +1,8 @@
 /*
 Asking a run to end early: SIGTERM (a scheduler), Ctrl-C (a person), SIGHUP (a terminal that goes away, but not under
 nohup), SIGUSR1 (a scheduler through mpirun or srun, which pass it on to all ranks and do not end them). The current
-step is finished and a checkpoint saved. A second signal ends the program at once.
+step is finished and a checkpoint saved. A second signal ends the program at once. And the signal that is no such wish:
+SIGPIPE.
 */
 #pragma once
 #include <csignal>
@@ -22,6 +23,16 @@ inline void catch_stop_signals() {
     // A file above the shell's limit (ulimit -f) is no reason to die without a word: the write fails and names the
     // file.
     std::signal(SIGXFSZ, SIG_IGN);
+}
+
+// A training run goes on when nobody reads its standard output any more (`| head -1`, a tee that died): log.jsonl is
+// the record. By a handler that does nothing, and not by SIG_IGN, which programs that are started from here would
+// inherit.
+inline void outlive_broken_pipes() {
+    struct sigaction action = {};
+    action.sa_handler = [](int) {};
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGPIPE, &action, nullptr);
 }
 
 // "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", or null while nobody has asked.

@@ -508,7 +508,8 @@ std::string flags_document() {
            "| 0 | finished, or stopped by `--time-budget`, SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C after saving a "
            "checkpoint |\n"
            "| 1 | a bug of Anvil's: please report it |\n"
-           "| 2 | a bad flag or input file, no space, a missing device or library |\n"
+           "| 2 | a bad flag or input file, no space, a missing device or library; an input file that goes bad during a run "
+           "of one rank costs no step, since a checkpoint is saved first |\n"
            "| 3 | another rank died or did not answer within `--comm-timeout` |\n"
            "| 4 | the loss or the gradients were not finite ten steps in a row |\n"
            "| 5 | the ranks' weights are no longer the same (`--check-replicas`) |\n";

@@ -23,7 +23,7 @@ std::string new_meeting() {
 }
 
 ProcessRanks::ProcessRanks(const std::string& meeting, int rank, int size)
-    : memory_(SharedMemory::open(meeting)),
+    : memory_(SharedMemory::open(meeting, sizeof(Meeting), "the rank that made the meeting")),
       meeting_(reinterpret_cast<Meeting*>(memory_.data())),
       rank_(rank),
       size_(size) {

@@ -16,7 +16,6 @@ the slowest rank's mean over several calls, which is a training step's point of 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 #include "llmc/base/check.h"   // format
@@ -51,12 +50,7 @@ CommTiming time_calls(Device& device, Ranks& ranks, const char* what, size_t byt
     // The slowest rank's, and so the same on all: they must make the same calls.
     const auto slowest = [&](double seconds) {
         double most = 0;
-        for (const std::string& record :
-             ranks.all_gather(std::string(reinterpret_cast<const char*>(&seconds), sizeof seconds))) {
-            double other;
-            std::memcpy(&other, record.data(), sizeof other);
-            most = std::max(most, other);
-        }
+        for (const double other : ranks.all_gather_values(seconds, "its time")) most = std::max(most, other);
         return most;
     };
     run(1);

@@ -2,12 +2,14 @@
 #include "llmc/comm/handshake.h"
 #include <algorithm>
 #include <map>
-#include "llmc/base/check.h"  // ensure, format
+#include "llmc/base/check.h"      // ensure, format
+#include "llmc/comm/peer_text.h"  // peer_text
 
 void check_connected(Ranks& ranks) {
     const std::vector<std::string> numbers = ranks.all_gather(std::to_string(ranks.rank));
     ensure(int(numbers.size()) == ranks.world_size);
-    for (int r = 0; r < ranks.world_size; r++) ensure(numbers[size_t(r)] == std::to_string(r));
+    for (int r = 0; r < ranks.world_size; r++)
+        ranks.require_sense(numbers[size_t(r)] == std::to_string(r), r, "its number");
 }
 
 namespace {
@@ -62,6 +64,7 @@ void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::str
                 kExitUsage,
                 format("the ranks differ in %s: it is %s on rank %d, and %s on rank %d; start all ranks with the same "
                        "program, flags and data",
-                       name.c_str(), value(r, name).c_str(), r, value(other, name).c_str(), other));
+                       peer_text(name).c_str(), peer_text(value(r, name)).c_str(), r, peer_text(value(other, name)).c_str(),
+                       other));
         }
 }

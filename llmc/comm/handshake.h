@@ -10,7 +10,7 @@ What must hold before ranks train together: that they are connected, and that th
 #include <vector>
 #include "llmc/comm/ranks.h"  // Ranks
 
-// Every rank hears from every other, in the right order; else an Error of ours.
+// Every rank hears from every other, in the right order; else an Error with exit code 3.
 void check_connected(Ranks& ranks);
 
 // Every name must have the same value on every rank. Else an Error (exit code 2) on all of them, which names the first

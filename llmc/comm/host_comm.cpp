@@ -104,17 +104,11 @@ HostComm::HostComm(Ranks& ranks, Cpu& cpu, HostCommOptions options)
     if (num_hosts() > 1 && !network_) network_ = make_mpi_network();
 
     const Process process = Process::current();
-    const std::vector<std::string> processes =
-        ranks.all_gather(std::string(reinterpret_cast<const char*>(&process), sizeof process));
-    for (const int r : hosts_[size_t(host_)]) {
-        Process other;
-        ensure(processes[size_t(r)].size() == sizeof other);
-        std::memcpy(&other, processes[size_t(r)].data(), sizeof other);
-        processes_.push_back(other);
-    }
+    const std::vector<Process> processes = ranks.all_gather_values(process, "its process");
+    for (const int r : hosts_[size_t(host_)]) processes_.push_back(processes[size_t(r)]);
 
     const size_t control_bytes = sizeof(Control) + size_t(local_size()) * sizeof(Control::Entry);
-    control_memory_ = std::move(share(leads() ? control_bytes : 0, false)[0]);
+    control_memory_ = std::move(share(control_bytes, false, true)[0]);
     control_ = reinterpret_cast<Control*>(control_memory_.data());
     hook_ = watchdog_->add_hook([this](const std::string& why) {
         auto& words = control_->entries[local_].last_words;
@@ -134,23 +128,24 @@ std::string HostComm::describe() const {
     return format("shared memory and MPI, %d ranks on %d hosts", world_size, num_hosts());
 }
 
-// As much memory of each rank of this host; for 0 bytes a rank has none. What goes wrong on one does so on all.
-std::vector<SharedMemory> HostComm::share(size_t bytes, bool filled) {
+// As much memory of each rank of this host, or of its first one alone. What goes wrong on one does so on all.
+std::vector<SharedMemory> HostComm::share(size_t bytes, bool filled, bool of_first_alone) {
+    const bool has_any = leads() || !of_first_alone;
     SharedMemory mine;
     share_errors(ranks_, [&] {
-        if (bytes == 0) return;
+        if (!has_any) return;
         mine = SharedMemory::create(bytes);
         char* const data = mine.data();
         if (filled)
             parallel_chunks(cpu_, int64_t(bytes), 1 << 21,
                             [=](int64_t begin, int64_t end) { std::memset(data + begin, 0xFF, size_t(end - begin)); });
     });
-    const std::vector<std::string> records = ranks_.all_gather(bytes ? mine.record() : "");
+    const std::vector<std::string> records = ranks_.all_gather(has_any ? mine.record() : "");
     std::vector<SharedMemory> memory(static_cast<size_t>(local_size()));
     share_errors(ranks_, [&] {
-        for (int local = 0; local < local_size(); local++) {
-            const std::string& record = records[size_t(rank_of(host_, local))];
-            if (local != local_ && !record.empty()) memory[size_t(local)] = SharedMemory::open(record);
+        for (int local = 0; local < (of_first_alone ? 1 : local_size()); local++) {
+            const int r = rank_of(host_, local);
+            if (local != local_) memory[size_t(local)] = SharedMemory::open(records[size_t(r)], bytes, ranks_.name_of(r));
         }
     });
     mine.close();  // all have opened it
@@ -160,8 +155,7 @@ std::vector<SharedMemory> HostComm::share(size_t bytes, bool filled) {
 
 void* HostComm::allocate(size_t bytes) {
     bytes = std::max<size_t>(bytes, 1);
-    Allocation allocation{num_allocations_++, share(bytes, true)};
-    for (const SharedMemory& memory : allocation.memory) ensure(memory.bytes() == bytes);
+    Allocation allocation{num_allocations_++, share(bytes, true, false)};
     allocations_.push_back(std::move(allocation));
     return allocations_.back().memory[size_t(local_)].data();
 }

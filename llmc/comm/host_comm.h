@@ -108,7 +108,7 @@ private:
     bool leads() const { return local_ == 0; }
     int rank_of(int host, int local) const { return hosts_[size_t(host)][size_t(local)]; }
 
-    std::vector<SharedMemory> share(size_t bytes, bool filled);
+    std::vector<SharedMemory> share(size_t bytes, bool filled, bool of_first_alone);
     const Allocation* allocation_of(const void* data, int64_t bytes) const;
 
     template <class Body>

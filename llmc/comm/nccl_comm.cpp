@@ -69,7 +69,7 @@ public:
             if (status != ncclSuccess) throw_error(status, "ncclGetUniqueId");
         });
         const std::string record = ranks.broadcast(std::string(id.internal, sizeof id.internal));
-        ensure(record.size() == sizeof id.internal);
+        ranks.require_sense(record.size() == sizeof id.internal, 0, "NCCL's id");
         std::memcpy(id.internal, record.data(), record.size());
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 1;

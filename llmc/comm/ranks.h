@@ -4,6 +4,7 @@ together to large buffers is Comm's (comm.h).
 
   ranks.rank, ranks.world_size                  this one, and how many there are
   ranks.all_gather(record)                      every rank's record, in the order of ranks; waits for all
+  ranks.all_gather_values(x, "its speed")       the same of numbers and structs
   ranks.broadcast(record, 0)                    rank 0's
   ranks.barrier()                               waits for all
   ranks.watchdog()                              for whoever waits for other ranks in another way (watchdog.h)
@@ -18,11 +19,14 @@ all the others with exit code 3 (watchdog.h). Around work on files it is --io-ti
 */
 #pragma once
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
-#include "llmc/base/check.h"     // Error
-#include "llmc/comm/watchdog.h"  // Watchdog
+#include "llmc/base/check.h"      // Error, format
+#include "llmc/comm/peer_text.h"  // peer_text
+#include "llmc/comm/watchdog.h"   // Watchdog
 
 class Ranks {
 public:
@@ -35,11 +39,34 @@ public:
     virtual ~Ranks() = default;
     virtual std::vector<std::string> all_gather(const std::string& record) = 0;
     virtual Watchdog* watchdog() { return nullptr; }  // null: nobody to wait for
+    // "rank 1 (10.0.0.2:41000)": with the address that its records come from, where there is one.
+    virtual std::string name_of(int of_rank) const { return "rank " + std::to_string(of_rank); }
+
+    // What a rank has sent does not mean what it should. An Error with exit code 3: records come from outside.
+    void require_sense(bool makes_sense, int of_rank, const char* what) const {
+        if (!makes_sense)
+            throw Error(kExitRank, format("what %s sent as %s makes no sense: either it is no rank of this run, or it "
+                                          "is of another build",
+                                          name_of(of_rank).c_str(), what));
+    }
 
     std::string broadcast(const std::string& record, int root = 0) {
         return all_gather(rank == root ? record : "")[size_t(root)];
     }
     void barrier() { all_gather(""); }
+
+    // Every rank's value of a type that memcpy copies. `what` it is: for an Error about a record of another size.
+    template <class T>
+    std::vector<T> all_gather_values(const T& mine, const char* what) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        const std::vector<std::string> records = all_gather({reinterpret_cast<const char*>(&mine), sizeof mine});
+        std::vector<T> values(records.size());
+        for (size_t r = 0; r < records.size(); r++) {
+            require_sense(records[r].size() == sizeof(T), int(r), what);
+            std::memcpy(&values[r], records[r].data(), sizeof(T));
+        }
+        return values;
+    }
 
     // Who is where, from every rank's host.
     void set_hosts(const std::vector<std::string>& hosts) {
@@ -76,8 +103,10 @@ void share_errors(Ranks& ranks, Work&& work) {
     const std::vector<std::string> all = ranks.all_gather(mine);
     for (size_t r = 0; r < all.size(); r++) {
         if (all[r].empty()) continue;
-        const std::string what = all[r].substr(all[r].find(' ') + 1);
-        throw SharedError(std::stoi(all[r]), r == 0 ? what : "rank " + std::to_string(r) + ": " + what);
+        ranks.require_sense(all[r].size() > 2 && all[r][0] > '0' && all[r][0] <= '9' && all[r][1] == ' ', int(r),
+                            "its error");
+        const std::string what = int(r) == ranks.rank ? all[r].substr(2) : peer_text(all[r].substr(2));
+        throw SharedError(all[r][0] - '0', r == 0 ? what : "rank " + std::to_string(r) + ": " + what);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
@@ -10,28 +11,56 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
-#include "llmc/base/check.h"  // format, require, ensure
+#include "llmc/base/check.h"      // format, require, ensure
+#include "llmc/comm/peer_text.h"  // peer_text
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 SharedMemory SharedMemory::create(size_t bytes) {
     SharedMemory memory;
     memory.bytes_ = std::max<size_t>(bytes, 1);
-    memory.fd_ = memfd_create("anvil", MFD_CLOEXEC);
-    require(memory.fd_ >= 0 && ftruncate(memory.fd_, off_t(memory.bytes_)) == 0,
+    memory.fd_ = memfd_create("anvil", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    require(memory.fd_ >= 0 && ftruncate(memory.fd_, off_t(memory.bytes_)) == 0 &&
+                fcntl(memory.fd_, F_ADD_SEALS, kSeals) == 0,
             "cannot allocate %.1f MiB of shared memory: %s", double(bytes) / (1 << 20), std::strerror(errno));
     memory.map(false);
     return memory;
 }
 
-SharedMemory SharedMemory::open(const std::string& record) {
-    int pid = 0, fd = 0;
+SharedMemory SharedMemory::open(const std::string& record, size_t bytes, const std::string& who) {
+    const auto refuse = [&](const std::string& why) {
+        throw Error(kExitRank,
+                    format("%s names memory that this rank does not open: %s. Either it is no rank of this run, "
+                           "or it is of another build",
+                           who.c_str(), why.c_str()));
+    };
+    int pid = 0, fd = 0, end = 0;
     SharedMemory memory;
-    ensure(std::sscanf(record.c_str(), "%d %d %zu", &pid, &fd, &memory.bytes_) == 3);
+    if (std::sscanf(record.c_str(), "%d %d %zu%n", &pid, &fd, &memory.bytes_, &end) != 3 ||
+        size_t(end) != record.size() || pid <= 0 || fd < 0)
+        refuse("expected PID, FD and BYTES, found " + peer_text(record.substr(0, 64)));
+    if (memory.bytes_ != std::max<size_t>(bytes, 1))
+        refuse(format("expected %zu bytes, found %zu", std::max<size_t>(bytes, 1), memory.bytes_));
+    // First a path to the file only: to open a device or a FIFO can itself do something.
     const std::string path = format("/proc/%d/fd/%d", pid, fd);
-    memory.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    require(memory.fd_ >= 0,
+    SharedMemory found;
+    found.fd_ = ::open(path.c_str(), O_PATH | O_CLOEXEC);
+    require(found.fd_ >= 0,
             "%s, memory of another rank on this host, cannot be opened: %s. The ranks of a host must run as one user "
             "and see each other's processes",
             path.c_str(), std::strerror(errno));
+    struct stat process = {}, file = {};
+    if (stat(format("/proc/%d", pid).c_str(), &process) != 0 || process.st_uid != geteuid())
+        refuse(format("process %d is not of user %d", pid, int(geteuid())));
+    if (fstat(found.fd_, &file) != 0 || !S_ISREG(file.st_mode) || file.st_uid != geteuid())
+        refuse(format("%s is no memory of user %d", path.c_str(), int(geteuid())));
+    memory.fd_ = ::open(format("/proc/self/fd/%d", found.fd_).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    // Only a memfd has this seal: files of a disk have none, and those of /dev/shm only F_SEAL_SEAL.
+    const int seals = memory.fd_ >= 0 ? fcntl(memory.fd_, F_GET_SEALS) : -1;
+    if (seals < 0 || !(seals & F_SEAL_SHRINK)) refuse(path + " is a file, or memory that can shrink");
+    if (uint64_t(file.st_size) < memory.bytes_)
+        refuse(format("%s has %lld bytes, expected %zu", path.c_str(), static_cast<long long>(file.st_size),
+                      memory.bytes_));
     memory.map(true);
     memory.close();
     return memory;

@@ -10,7 +10,6 @@ The same batches each time.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -55,12 +54,9 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
         }
     };
     share_errors(ranks, own_share);  // of the data, which one rank may find
-    std::string record(sizeof sums, '\0');
-    std::memcpy(record.data(), &sums, sizeof sums);
+    const std::vector<Sums> all = ranks.all_gather_values(sums, "its sums of the loss");
     sums = {};
-    for (const std::string& other : ranks.all_gather(record)) {
-        Sums theirs;
-        std::memcpy(&theirs, other.data(), sizeof theirs);
+    for (const Sums& theirs : all) {
         sums.loss.add(theirs.loss);
         sums.text_loss.add(theirs.text_loss);
         sums.bytes += theirs.bytes;

@@ -179,12 +179,16 @@ TaskScores score_tasks(Gpt<Device, Type>& model, const TaskFile& file, Ranks& ra
     std::string record(right.size() * sizeof(int64_t), '\0');
     std::memcpy(record.data(), right.data(), record.size());
     std::fill(right.begin(), right.end(), 0);
-    for (const std::string& other : ranks.all_gather(record))
+    const std::vector<std::string> records = ranks.all_gather(record);
+    for (size_t r = 0; r < records.size(); r++) {
+        const std::string& other = records[r];
+        ranks.require_sense(other.size() == record.size(), int(r), "its right answers");
         for (size_t t = 0; t < right.size(); t++) {
             int64_t theirs;
             std::memcpy(&theirs, other.data() + t * sizeof theirs, sizeof theirs);
             right[t] += theirs;
         }
+    }
     TaskScores scores;
     for (size_t t = 0; t < right.size(); t++) {
         const Task& task = file.tasks()[t];

@@ -41,13 +41,17 @@ std::string packed(const std::vector<FileRecord>& records) {
     return {bytes.begin(), bytes.end()};
 }
 
-std::vector<FileRecord> unpacked(const std::string& bytes) {
-    std::vector<FileRecord> records;
-    for (const json& file : json::from_msgpack(bytes)) {
-        records.push_back({file[0], file[1], file[2]});
-        for (const json& t : file[3]) records.back().tensors.push_back({t[0], t[1], t[2], t[3]});
+std::optional<std::vector<FileRecord>> unpacked(const std::string& bytes) {
+    try {
+        std::vector<FileRecord> records;
+        for (const json& file : json::from_msgpack(bytes)) {
+            records.push_back({file.at(0), file.at(1), file.at(2)});
+            for (const json& t : file.at(3)) records.back().tensors.push_back({t.at(0), t.at(1), t.at(2), t.at(3)});
+        }
+        return records;
+    } catch (const json::exception&) {
+        return std::nullopt;
     }
-    return records;
 }
 
 // Is `object` an object with a count under each of `keys`?

@@ -10,6 +10,7 @@ manifest_xxh3 is that of the same object without this key, printed without space
 */
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 #include "llmc/io/safetensors.h"  // TensorRecord
@@ -31,7 +32,7 @@ std::string to_json(const Manifest& manifest);
 
 // Records on their way from one rank to another: any bytes.
 std::string packed(const std::vector<FileRecord>& records);
-std::vector<FileRecord> unpacked(const std::string& bytes);
+std::optional<std::vector<FileRecord>> unpacked(const std::string& bytes);  // nothing: it is not what packed() makes
 
 // What verify() found: a folder is whole if `why` is empty, else `why` is one line such as
 // "model.safetensors: tensor wte is damaged".

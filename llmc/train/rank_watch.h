@@ -9,7 +9,6 @@ exchange costs beside what it should.
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 #include "llmc/base/hash.h"        // hex64
@@ -96,9 +95,7 @@ public:
         compute_ms_ = 0, steps_ = 0;
         std::vector<uint64_t> hashes;
         std::vector<double> times;
-        for (const std::string& record : ranks_.all_gather(std::string(reinterpret_cast<char*>(&mine), sizeof mine))) {
-            Mine theirs;
-            std::memcpy(&theirs, record.data(), sizeof theirs);
+        for (const Mine& theirs : ranks_.all_gather_values(mine, "its hash of the weights")) {
             hashes.push_back(theirs.hash);
             times.push_back(theirs.compute_ms);
         }

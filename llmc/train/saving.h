@@ -58,7 +58,11 @@ public:
         const std::vector<std::string> records = ranks_.all_gather(packed(part().records()));
         std::string path = checkpoint_path(out_dir_, step_);
         on_first_rank(ranks_, [&] {
-            for (size_t r = 1; r < records.size(); r++) leader_->add_records(unpacked(records[r]));
+            for (size_t r = 1; r < records.size(); r++) {
+                const auto theirs = unpacked(records[r]);
+                ranks_.require_sense(theirs.has_value(), int(r), "the list of its files");
+                leader_->add_records(*theirs);
+            }
             leader_->commit();
         });
         leader_.reset();

@@ -79,8 +79,8 @@ public:
         comm = make_comm(world, device, start.config);
         comm->warm_up();                         // before what is free is measured: NCCL's buffers are hundreds of MiB
         size_t available = free_memory(device);  // of the rank that has least: all take the same batch
-        for (const std::string& other : world.ranks.all_gather(std::to_string(available)))
-            available = std::min<size_t>(available, std::stoull(other));
+        for (const size_t other : world.ranks.all_gather_values(available, "its free memory"))
+            available = std::min(available, other);
         available_ = available;
         // No batch is so large that the head would be slow.
         const auto fits = [&](const StepConfig& step) {

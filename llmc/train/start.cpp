@@ -129,7 +129,7 @@ Start find_start(int argc, char** argv, Ranks& ranks) {
     if (!config.resume.empty()) {
         on_first_rank(ranks, [&] { start.from = find_asked(config); });
         start.from.path = ranks.broadcast(start.from.path);
-        start.from.step = std::stoll(ranks.broadcast(std::to_string(start.from.step)));
+        start.from.step = ranks.all_gather_values(start.from.step, "the step to go on from")[0];
     }
     bool by_muon = false;  // the checkpoint's --optimizer
     if (start.resumed()) {

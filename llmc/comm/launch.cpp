@@ -94,6 +94,7 @@ private:
         if (launch.world_size == 1) return launch;
         const Address address = parse_address(master);
         launch.meet = Launch::Meet::at_address;
+        launch.secret = given_secret(environment_);
         launch.master = (address.host.find(':') == std::string::npos ? address.host : "[" + address.host + "]") + ":" +
                         std::to_string(address.port);
         return launch;
@@ -240,8 +241,11 @@ Launch detect_launch(const LaunchFlags& flags, const Environment& environment, b
     return Detector(flags, environment, has_mpi).launch();
 }
 
-std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s) {
+std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s, const std::function<const char*()>& stop_signal) {
     std::unique_ptr<Ranks> ranks;
+    Meeting meeting;
+    meeting.timeout_s = timeout_s, meeting.run_key = launch.run_key, meeting.secret = launch.secret;
+    meeting.stop_signal = stop_signal;
     switch (launch.meet) {
         case Launch::Meet::nobody:
             ranks = std::make_unique<OneRank>();
@@ -250,8 +254,8 @@ std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s) {
             ranks = join_mpi(launch.world_size, timeout_s);
             break;
         case Launch::Meet::at_address:
-            ranks = std::make_unique<TcpRanks>(launch.rank, launch.world_size, parse_address(launch.master),
-                                               launch.run_key, timeout_s);
+            ranks = std::make_unique<TcpRanks>(launch.rank, launch.world_size,
+                                               std::vector<Address>{parse_address(launch.master)}, meeting);
             break;
     }
     if (ranks->world_size > 1) ranks->set_hosts(ranks->all_gather(host_identity()));

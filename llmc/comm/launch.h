@@ -27,6 +27,7 @@ meet: N processes are never N runs.
 #include <string>
 #include "llmc/comm/mpi_ranks.h"  // mpi_is_built_in
 #include "llmc/comm/ranks.h"      // Ranks
+#include "llmc/comm/tcp.h"        // Address, kDefaultPort
 
 struct LaunchFlags {
     int rank = -1, world_size = 0, local_rank = -1;
@@ -41,6 +42,7 @@ struct Launch {
     int local_rank = -1;           // as flags or launcher say; -1: they do not
     std::string master;            // host:port where rank 0 listens
     std::string run_key;           // text that only processes of this run have; "": the launcher gives none
+    std::string secret;            // of ANVIL_KEY or ANVIL_KEY_FILE, where ranks meet at an address; "": none
     std::string source;            // "Open MPI's mpirun"
 
     std::string describe() const;
@@ -52,15 +54,13 @@ using Environment = std::function<const char*(const char*)>;
 Launch detect_launch(const LaunchFlags& flags, const Environment& environment = std::getenv,
                      bool has_mpi = mpi_is_built_in());
 
-// Connects the ranks. An Error if that takes longer than timeout_s, which is also the watchdog's from then on.
-std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s);
+// Connects the ranks. An Error if that takes longer than timeout_s, which is also the watchdog's from then on, or when
+// stop_signal() names a signal.
+std::unique_ptr<Ranks> join(
+    const Launch& launch, double timeout_s,
+    const std::function<const char*()>& stop_signal = [] { return static_cast<const char*>(nullptr); });
 
 // The parts of --master: "host", "host:port", "[::1]:port", "::1".
-struct Address {
-    std::string host;
-    int port;
-};
-inline constexpr int kDefaultPort = 29500;
 Address parse_address(const std::string& text);
 
 // "gpu-a[017-019,022],gpu-b3" -> "gpu-a017": Slurm's way to write many names.

@@ -1,19 +1,15 @@
 /*
 Ranks that meet at an address: rank 0 listens there, and all others hold one connection to it.
 
-  TcpRanks ranks(launch.rank, launch.world_size, parse_address("node1:29500"), launch.run_key, 600);
+  TcpRanks ranks(launch.rank, launch.world_size, {parse_address("node1:29500")}, {.secret = launch.secret});
 
 Rank 0 collects the records and gives all of them to everybody. A thread of each rank reads from its connections at all
 times, so a rank that dies is noticed at once by rank 0, whatever the others are doing, and named to all of them; they
 end with exit code 3. So it is when a watchdog gives up: all hear why. A rank that ends with an error of its own gives
 the others a second to end with theirs: what is wrong with one is often wrong with all.
 
-Whoever connects says which run it belongs to (run_key and world size) and which rank it is; rank 0 refuses strangers,
-goes on, and tells those that understand it why. There is no encryption, and nothing in a record is executed: meant for
-the inside of a cluster.
-
-On the wire, in the byte order of the machines, which must be alike: a header of 24 bytes {magic, kind, key, bytes} and
-the bytes of the record. The key is rank 0's random number for this run.
+Who is let in is meeting.h's. Nothing in a record is executed or believed: what makes no sense ends the rank with exit
+code 3 and the address that it came from.
 */
 #pragma once
 #include <condition_variable>
@@ -23,28 +19,32 @@ the bytes of the record. The key is rank 0's random number for this run.
 #include <string>
 #include <thread>
 #include <vector>
-#include "llmc/comm/launch.h"    // Address
+#include "llmc/comm/meeting.h"   // Meeting
 #include "llmc/comm/ranks.h"     // Ranks
+#include "llmc/comm/tcp.h"       // Address, Listeners
 #include "llmc/comm/watchdog.h"  // Watchdog
 
 class TcpRanks : public Ranks {
 public:
-    // Returns when this rank is connected, rank 0 when all are. An Error if that takes too long.
-    TcpRanks(int rank, int world_size, const Address& master, const std::string& run_key, double timeout_s);
+    // Returns when this rank is connected, rank 0 when all are. An Error if that takes too long. Rank 0 listens at
+    // the first address of `place`, or where it does already; the others try one after the other.
+    TcpRanks(int rank, int world_size, const std::vector<Address>& place, const Meeting& meeting,
+             const Listeners* listeners = nullptr);
     ~TcpRanks() override;
 
     std::vector<std::string> all_gather(const std::string& record) override;
     Watchdog* watchdog() override { return &watchdog_; }
+    std::string name_of(int of_rank) const override;
 
 private:
     // The rank at the other end of a connection: on rank 0 every other one, elsewhere rank 0.
     struct Peer {
         int rank = -1, socket = -1;
+        std::string from;                 // its address
         std::deque<std::string> records;  // received and not yet asked for
         bool ended = false;               // it has said goodbye
     };
     Watchdog watchdog_;
-    Address master_;
     uint64_t key_ = 0;
     std::string forwarded_;  // why another rank has given up, in its words
     std::vector<Peer> peers_;
@@ -54,8 +54,6 @@ private:
     std::thread reader_;
 
     void close_all();
-    void await_others(const std::string& run_key);
-    void connect_to_first(const std::string& run_key);
     void read_records();
     bool read_one(Peer& peer);
     void tell_all(const std::string& why);

@@ -21,6 +21,7 @@ Who trains together, and over what they exchange gradients: the one header that 
 #include "llmc/comm/watchdog.h"   // Watchdog
 #include "llmc/train/config.h"    // TrainConfig
 #include "llmc/train/devices.h"   // ANVIL_HAS_CUDA
+#include "llmc/train/stop.h"      // stop_signal
 #if ANVIL_HAS_CUDA
 #include "llmc/comm/local_cuda.cuh"  // LocalComm<Cuda>
 #include "llmc/comm/nccl_comm.h"     // make_nccl_comm
@@ -92,7 +93,7 @@ void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, 
 #endif
     std::unique_ptr<Ranks> ranks;
     try {
-        ranks = join(launch, config.comm_timeout_s);
+        ranks = join(launch, config.comm_timeout_s, stop_signal);
     } catch (const Error&) {
         if (wrong_flags) std::rethrow_exception(wrong_flags);
         throw;

@@ -1,0 +1,390 @@
+// See meeting.h.
+#include "llmc/comm/meeting.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include "llmc/base/check.h"      // require, format
+#include "llmc/base/hmac.h"       // hmac_sha256, random_bytes
+#include "llmc/comm/host.h"       // raise_file_limit
+#include "llmc/comm/peer_text.h"  // peer_text
+#include "llmc/comm/watchdog.h"   // rank_list
+
+namespace {
+
+constexpr double kQuietS = 5;         // before waiting is worth a line
+constexpr int kMostWarnings = 20;     // about guests: others may send more than a terminal bears
+constexpr size_t kLeastSecret = 16;   // bytes
+constexpr size_t kMostSecret = 4096;  // of a file
+
+using Nonce = std::array<uint8_t, 32>;
+struct Hello {
+    Nonce nonce;
+    uint64_t run_hash;  // of the run's name with the nonce
+    int32_t rank, world_size;
+    uint64_t has_secret;
+};
+struct Challenge {
+    Nonce nonce;
+};
+
+template <class T>
+std::string bytes_of(const T& value) {
+    return {reinterpret_cast<const char*>(&value), sizeof(value)};
+}
+
+Nonce new_nonce() {
+    Nonce nonce;
+    std::memcpy(nonce.data(), random_bytes(nonce.size()).data(), nonce.size());
+    return nonce;
+}
+
+uint64_t run_hash(const Meeting& meeting, const Nonce& nonce) {
+    const Digest digest = hmac_sha256(meeting.run_key, bytes_of(nonce));
+    uint64_t hash = 0;
+    std::memcpy(&hash, digest.data(), sizeof(hash));
+    return hash;
+}
+
+// What a rank, or rank 0, alone can say about this greeting. Neither's is the other's: they cannot be sent back.
+Digest proof(const Meeting& meeting, const char* whose, const Hello& hello, const Challenge& challenge) {
+    return hmac_sha256(meeting.secret + '\n' + meeting.run_key,
+                       whose + ('\n' + bytes_of(hello)) + bytes_of(challenge));
+}
+constexpr const char* kOfRank = "anvil: a rank";
+constexpr const char* kOfFirst = "anvil: rank 0";
+
+constexpr const char* kKeyAdvice = "give all ranks the same ANVIL_KEY";
+
+std::string no_more_connections(size_t has, int world_size, int error) {
+    const std::string whose = error == ENFILE ? "the system allows no more open files (sysctl fs.file-max)"
+                                              : format("a process here may open %zu files", raise_file_limit());
+    return format(
+        "rank 0 can take no more than %zu connections and needs %d, one for each other rank: %s. Start it "
+        "where the hard limit is higher (ulimit -Hn; LimitNOFILE of systemd, --ulimit nofile of docker)",
+        has, world_size - 1, whose.c_str());
+}
+
+// ---- rank 0 --------------------------------------------------------------------------------------------------------
+
+class Reception {
+public:
+    Reception(int port, int world_size, const Meeting& meeting, uint64_t key, std::vector<Seat>& seats)
+        : port_(port), world_size_(world_size), meeting_(meeting), key_(key), seats_(seats) {}
+
+    bool full() const { return int(seats_.size()) == world_size_ - 1; }
+    std::vector<int> missing() const {
+        std::vector<int> ranks;
+        for (int r = 1; r < world_size_; r++)
+            if (!is_there(r)) ranks.push_back(r);
+        return ranks;
+    }
+
+    // One turn: hears who has something to say, and lets in who knocks.
+    void attend(const std::vector<Socket>& listeners, int wait_ms) {
+        std::vector<pollfd> waiting;
+        for (const Socket& listener : listeners) waiting.push_back({is_crowded_ ? -1 : listener.fd, POLLIN, 0});
+        for (const Seat& seat : seats_) waiting.push_back({seat.socket, POLLRDHUP, 0});
+        for (const Guest& guest : guests_) waiting.push_back({guest.socket.fd, POLLIN, 0});
+        if (poll(waiting.data(), nfds_t(waiting.size()), is_crowded_ ? std::min(wait_ms, 10) : wait_ms) < 0)
+            return;  // a signal
+        const size_t first_guest = listeners.size() + seats_.size();
+        // First, so that who comes for a seat finds it free.
+        for (size_t i = seats_.size(); i-- > 0;)
+            if (waiting[listeners.size() + i].revents) free_seat(i);
+        for (size_t i = guests_.size(); i-- > 0;)
+            if ((waiting[first_guest + i].revents && hear(guests_[i])) || is_late(guests_[i]))
+                guests_.erase(guests_.begin() + int64_t(i));
+        is_crowded_ = false;
+        for (const Socket& listener : listeners) admit(listener);
+    }
+
+private:
+    struct Guest {
+        Socket socket;
+        std::string from, said;
+        Deadline until;
+        bool was_asked = false;  // it has said hello
+        Hello hello = {};
+        Challenge challenge = {};
+    };
+    const int port_, world_size_;
+    const Meeting& meeting_;
+    const uint64_t key_;
+    std::vector<Seat>& seats_;
+    std::vector<Guest> guests_;                                        // in the order in which they came
+    Socket spare_ = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));  // for other_end, when no more files are allowed
+    bool is_crowded_ = false;  // this process may open no more files: guests have a tenth of their time
+    int warnings_ = 0;
+
+    bool is_late(const Guest& guest) const {
+        return guest.until.left_ms() <= (is_crowded_ ? 900 * meeting_.greeting_s : 0);
+    }
+
+    bool is_there(int rank) const {
+        return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) { return seat.rank == rank; });
+    }
+
+    void warn(const std::string& text) {
+        if (++warnings_ > kMostWarnings) return;
+        std::fprintf(stderr, "warning: rank 0: %s%s\n", text.c_str(),
+                     warnings_ == kMostWarnings ? " (more such warnings are left out)" : "");
+    }
+
+    void free_seat(size_t i) {
+        std::fprintf(stderr, "warning: rank 0: rank %d (%s) is gone before all were there: waiting for another\n",
+                     seats_[i].rank, seats_[i].from.c_str());
+        close(seats_[i].socket);
+        seats_.erase(seats_.begin() + int64_t(i));
+    }
+
+    void admit(const Socket& listener) {
+        Connection connection = accept_from(listener);
+        const int error = errno;
+        if (connection.socket.fd >= 0) {
+            guests_.push_back({std::move(connection.socket), connection.from, {}, Deadline(meeting_.greeting_s)});
+            if (guests_.size() > meeting_.most_guests) drop_one();
+        } else if (error == EMFILE || error == ENFILE) {
+            if (guests_.empty()) throw Error(kExitUsage, no_more_connections(seats_.size(), world_size_, error));
+            is_crowded_ = true;
+        }  // else nothing has come after all, or whoever came has left
+    }
+
+    // The oldest of those who have said nothing, else of all. A rank that was dropped comes again.
+    void drop_one() {
+        const auto silent =
+            std::find_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.was_asked; });
+        guests_.erase(silent == guests_.end() ? guests_.begin() : silent);
+    }
+
+    // True when the guest is dealt with: it has a seat, or has been sent away.
+    bool hear(Guest& guest) {
+        const size_t body_bytes = guest.was_asked ? sizeof(Digest) : sizeof(Hello), bytes = sizeof(Header) + body_bytes;
+        char data[sizeof(Header) + std::max(sizeof(Digest), sizeof(Hello))];
+        const ssize_t got = recv(guest.socket.fd, data, bytes - guest.said.size(), MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+        if (got > 0) guest.said.append(data, size_t(got));
+        Header header = {};
+        std::memcpy(&header, guest.said.data(), std::min(guest.said.size(), sizeof(header)));
+        const bool has_header = guest.said.size() >= sizeof(header);
+        const bool is_ours = guest.said.size() < sizeof(header.magic) || header.magic == kMagic;
+        if (got > 0 && is_ours && has_header && header.kind == kHello && header.bytes != sizeof(Hello))
+            return refuse(guest, "it is of another build: start all ranks with the same program");
+        if (got <= 0 || !is_ours ||
+            (has_header && (header.kind != (guest.was_asked ? kProof : kHello) || header.bytes != body_bytes))) {
+            // Whoever only looks whether the port is open says nothing and is worth no word.
+            if (!guest.said.empty())
+                warn(format("%s connected to port %d and is no rank of Anvil's: ignored", guest.from.c_str(), port_));
+            return true;
+        }
+        if (guest.said.size() < bytes) return false;
+        const std::string body = guest.said.substr(sizeof(header));
+        guest.said.clear();
+        return guest.was_asked ? take_proof(guest, body) : take_hello(guest, body);
+    }
+
+    bool take_hello(Guest& guest, const std::string& body) {
+        std::memcpy(&guest.hello, body.data(), sizeof(guest.hello));
+        if (guest.hello.run_hash != run_hash(meeting_, guest.hello.nonce))
+            return refuse(guest, format("port %d belongs to another run: give each run a port of its own", port_));
+        if (bool(guest.hello.has_secret) != !meeting_.secret.empty())
+            return refuse(guest, format("rank 0 %s a key, and this rank %s: %s", meeting_.secret.empty() ? "has not" : "has",
+                                        meeting_.secret.empty() ? "has" : "has not", kKeyAdvice));
+        if (meeting_.secret.empty()) {
+            spare_ = Socket();
+            const OtherEnd end = other_end(guest.socket.fd);
+            spare_ = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));
+            if (end == OtherEnd::another_user)
+                return refuse(guest, format("it is of another user of this host: %s", kKeyAdvice));
+        }
+        guest.was_asked = true;
+        guest.challenge.nonce = new_nonce();
+        send_message(guest.socket.fd, kChallenge, 0, bytes_of(guest.challenge));
+        return false;
+    }
+
+    bool take_proof(Guest& guest, const std::string& body) {
+        const Hello& hello = guest.hello;
+        Digest given;
+        std::memcpy(given.data(), body.data(), given.size());
+        if (!equal_digests(given, proof(meeting_, kOfRank, hello, guest.challenge)))
+            return refuse(guest, format("its key is not that of rank 0: %s", kKeyAdvice));
+        if (hello.world_size != world_size_)
+            return refuse(guest, format("it was told that there are %d ranks, and rank 0 that there are %d: start all "
+                                        "alike",
+                                        hello.world_size, world_size_));
+        if (hello.rank < 1 || hello.rank >= world_size_)
+            return refuse(guest, format("its rank is %d, and those to come are 1 to %d", hello.rank, world_size_ - 1));
+        if (is_there(hello.rank))
+            return refuse(guest, format("another process is rank %d already: each needs a number of its own, and each "
+                                        "run a port of its own",
+                                        hello.rank));
+        prepare(guest.socket.fd);
+        send_message(guest.socket.fd, kWelcome, key_, bytes_of(proof(meeting_, kOfFirst, hello, guest.challenge)));
+        seats_.push_back({hello.rank, guest.socket.take(), guest.from});
+        return true;
+    }
+
+    bool refuse(const Guest& guest, const std::string& why) {
+        warn(format("refused a rank %d from %s: %s", guest.hello.rank, guest.from.c_str(), why.c_str()));
+        send_message(guest.socket.fd, kRefused, 0, why);
+        return true;
+    }
+};
+
+// ---- the others ----------------------------------------------------------------------------------------------------
+
+struct Caller {
+    const int rank, world_size;
+    const Meeting& meeting;
+    const Deadline deadline;
+    const Look look;
+    uint64_t key = 0;
+
+    // Why nobody is there yet, or "" and `connected`. Everything else is an Error.
+    std::string greet(const Address& address, Socket& connected) {
+        const std::string where = text_of(address);
+        const Deadline patience(std::min(meeting.greeting_s, std::max(0.1, deadline.left_ms() * 1e-3)));
+        prepare(connected.fd);
+        Hello hello = {new_nonce(), 0, rank, world_size, !meeting.secret.empty()};
+        hello.run_hash = run_hash(meeting, hello.nonce);
+        const std::string silent = "it does not answer";
+        Header header = {};
+        const auto answered = [&](Kind kind, size_t bytes) {
+            if (!receive_bytes(connected.fd, &header.magic, sizeof(header.magic), &patience, look)) return false;
+            require(header.magic == kMagic &&
+                        receive_bytes(connected.fd, &header.kind, sizeof(header) - 4, &patience, look) &&
+                        (header.kind == kRefused || (header.kind == kind && header.bytes == bytes)),
+                    "--master %s: whoever listens there is no rank 0 of Anvil's, or of another build: give a port that "
+                    "nothing else uses, and start all ranks with the same program",
+                    where.c_str());
+            if (header.kind == kind) return true;
+            std::string why(std::min<uint64_t>(header.bytes, kMostPeerText), ' ');
+            receive_bytes(connected.fd, why.data(), why.size(), &patience, look);
+            throw Error(kExitUsage,
+                        format("rank 0 at %s refused rank %d: %s", where.c_str(), rank, peer_text(why).c_str()));
+        };
+        Challenge challenge;
+        if (!send_message(connected.fd, kHello, 0, bytes_of(hello)) || !answered(kChallenge, sizeof(challenge)) ||
+            !receive_bytes(connected.fd, &challenge, sizeof(challenge), &patience, look))
+            return silent;
+        // Now it has accepted the connection: before, the kernel does not say whose it is.
+        require(!meeting.secret.empty() || other_end(connected.fd) != OtherEnd::another_user,
+                "--master %s: another user of this host listens there: give another port, or %s", where.c_str(),
+                kKeyAdvice);
+        Digest given;
+        if (!send_message(connected.fd, kProof, 0, bytes_of(proof(meeting, kOfRank, hello, challenge))) ||
+            !answered(kWelcome, sizeof(given)) ||
+            !receive_bytes(connected.fd, given.data(), given.size(), &patience, look))
+            return silent;
+        require(equal_digests(given, proof(meeting, kOfFirst, hello, challenge)),
+                "--master %s: whoever listens there does not know this run's key: %s", where.c_str(), kKeyAdvice);
+        key = header.key;
+        return "";
+    }
+};
+
+// Throws when a signal has come.
+Look look_for_signal(int rank, const Meeting& meeting, const std::string& waits_for) {
+    return [=, &meeting] {
+        if (const char* signal = meeting.stop_signal())
+            throw Error(kExitRank, format("rank %d: %s came while this rank waited for %s: nothing was done", rank,
+                                          signal, waits_for.c_str()));
+    };
+}
+
+}  // namespace
+
+void await_ranks(const Listeners& listeners, const std::string& where, int world_size, const Meeting& meeting,
+                 uint64_t key, std::vector<Seat>& seats) {
+    if (!listeners.local && meeting.secret.empty())
+        std::fprintf(stderr,
+                     "warning: rank 0: any host that reaches port %d can join this run: %s (doc/security.md)\n",
+                     listeners.port, kKeyAdvice);
+    Reception reception(listeners.port, world_size, meeting, key, seats);
+    const Deadline deadline(meeting.timeout_s), quiet(kQuietS);
+    bool said = false;
+    while (!reception.full()) {
+        look_for_signal(0, meeting, rank_list(reception.missing()))();
+        if (deadline.over())
+            throw Error(
+                kExitRank,
+                format("%s did not come to %s within %g s (--comm-timeout): was it started, with the same "
+                       "--master, and does the network let it through to port %d?",
+                       rank_list(reception.missing()).c_str(), where.c_str(), meeting.timeout_s, listeners.port));
+        if (!said && quiet.over()) {
+            std::fprintf(stderr, "rank 0: waiting at %s for %s\n", where.c_str(),
+                         rank_list(reception.missing()).c_str());
+            said = true;
+        }
+        reception.attend(listeners.sockets, std::min(deadline.left_ms(), 100));
+    }
+    std::sort(seats.begin(), seats.end(), [](const Seat& a, const Seat& b) { return a.rank < b.rank; });
+}
+
+Seat find_first(int rank, int world_size, const std::vector<Address>& place, const Meeting& meeting, uint64_t* key) {
+    const std::string where = text_of(place[0]);
+    Caller caller{rank, world_size, meeting, Deadline(meeting.timeout_s),
+                  look_for_signal(rank, meeting, "rank 0 at " + where)};
+    const Deadline quiet(kQuietS);
+    bool said = false;
+    for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, 500)) {
+        std::string why;
+        for (const Address& address : place) {
+            int reason = 0;
+            Socket connected = connect_to(address, caller.deadline, caller.look, &reason);
+            why = std::strerror(reason);
+            require(connected.fd >= 0 || place.size() > 1 || (reason != ENETUNREACH && reason != EHOSTUNREACH),
+                    "--master %s: no way leads there from this host (%s): give an address of rank 0's host in a "
+                    "network that both are in",
+                    where.c_str(), why.c_str());
+            if (connected.fd < 0) continue;
+            why = caller.greet(address, connected);
+            if (!why.empty()) continue;
+            *key = caller.key;
+            return {0, connected.take(), text_of(address)};
+        }
+        if (caller.deadline.over())
+            throw Error(kExitRank, format("rank 0 was not at %s within %g s (--comm-timeout; %s): was it started, with "
+                                          "the same --master, and does the network let others through to port %d?",
+                                          where.c_str(), meeting.timeout_s, why.c_str(), place[0].port));
+        if (!said && quiet.over()) {
+            std::fprintf(stderr, "rank %d: waiting for rank 0 at %s (%s)\n", rank, where.c_str(), why.c_str());
+            said = true;
+        }
+        for (int left_ms = std::min(pause_ms, caller.deadline.left_ms() + 1); left_ms > 0; left_ms -= 100) {
+            caller.look();
+            poll(nullptr, 0, std::min(left_ms, 100));
+        }
+    }
+}
+
+std::string given_secret(const std::function<const char*(const char*)>& environment) {
+    const char* const key = environment("ANVIL_KEY");
+    const char* const path = environment("ANVIL_KEY_FILE");
+    std::string secret = key ? key : "", from = "ANVIL_KEY";
+    if (secret.empty() && path && *path) {
+        from = format("ANVIL_KEY_FILE=%s", path);
+        const Socket file(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+        struct stat status = {};
+        require(file.fd >= 0 && fstat(file.fd, &status) == 0, "%s: cannot be read: %s", from.c_str(),
+                std::strerror(errno));
+        require(S_ISREG(status.st_mode), "%s: expected a file", from.c_str());
+        require(!(status.st_mode & 077) && (status.st_uid == geteuid() || status.st_uid == 0),
+                "%s: others can read or change it (mode %03o, user %d): chmod 600, and make it your own", from.c_str(),
+                unsigned(status.st_mode & 0777), int(status.st_uid));
+        secret.resize(kMostSecret);
+        const ssize_t got = read(file.fd, secret.data(), secret.size());
+        require(got >= 0, "%s: cannot be read: %s", from.c_str(), std::strerror(errno));
+        secret.resize(size_t(got));
+        while (!secret.empty() && std::strchr(" \t\r\n", secret.back())) secret.pop_back();
+        require(!secret.empty(), "%s: the file is empty: write a key into it (openssl rand -hex 32)", from.c_str());
+    }
+    require(secret.empty() || secret.size() >= kLeastSecret,
+            "%s: a key of %zu bytes can be guessed, expected at least %zu: make one by openssl rand -hex 32",
+            from.c_str(), secret.size(), kLeastSecret);
+    return secret;
+}

@@ -1,0 +1,280 @@
+// See tcp.h.
+#include "llmc/comm/tcp.h"
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include "llmc/base/check.h"  // require, format
+
+namespace {
+
+void set_option(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
+
+sockaddr* base(sockaddr_storage& address) { return reinterpret_cast<sockaddr*>(&address); }
+
+std::string host_text(const sockaddr* address, socklen_t length) {
+    char host[NI_MAXHOST] = "?";
+    getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+    return host;
+}
+
+int port_of(const sockaddr_storage& address) {
+    return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                               : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+bool is_loopback(const sockaddr* address) {
+    if (address->sa_family == AF_INET) {
+        in_addr_t v4 = reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr;
+        return ntohl(v4) >> 24 == 127;
+    }
+    return address->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+struct Resolved {
+    addrinfo* first = nullptr;
+    // Nothing at first if the name server asks for patience.
+    Resolved(const Address& address, int flags) {
+        addrinfo hints = {};
+        hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM, hints.ai_flags = flags;
+        const int error = getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(),
+                                      std::to_string(address.port).c_str(), &hints, &first);
+        if (error == EAI_AGAIN) first = nullptr;
+        require(error == 0 || error == EAI_AGAIN,
+                "--master %s: no such host is known here (%s): give the name or the number of the host of "
+                "rank 0",
+                address.host.c_str(), gai_strerror(error));
+    }
+    Resolved(const Resolved&) = delete;
+    ~Resolved() {
+        if (first) freeaddrinfo(first);
+    }
+};
+
+// -1 and errno if it cannot.
+Socket listen_on(const sockaddr* address, socklen_t length) {
+    Socket s(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (s.fd < 0) return s;  // a kernel without IPv6, say
+    set_option(s.fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (address->sa_family == AF_INET6) set_option(s.fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (bind(s.fd, address, length) == 0 && listen(s.fd, SOMAXCONN) == 0) return s;
+    const int error = errno;
+    s = Socket();
+    errno = error;
+    return s;
+}
+
+// As in /proc/net/tcp: "0100007F:7350"
+std::string table_text(const sockaddr_storage& address) {
+    if (address.ss_family == AF_INET)
+        return format("%08X:%04X", reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr, port_of(address));
+    uint32_t words[4];
+    std::memcpy(words, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, sizeof(words));
+    return format("%08X%08X%08X%08X:%04X", words[0], words[1], words[2], words[3], port_of(address));
+}
+
+}  // namespace
+
+std::string text_of(const Address& address) {
+    const bool v6 = address.host.find(':') != std::string::npos;
+    return (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
+int Deadline::left_ms() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at - Clock::now());
+    return int(std::clamp<int64_t>(left.count(), 0, 1 << 30));
+}
+
+// ---- connections ---------------------------------------------------------------------------------------------------
+
+Listeners listen_at(const Address& master) {
+    const Resolved named(master, 0);
+    const bool is_number =
+        master.host.find(':') != std::string::npos || master.host.find_first_not_of("0123456789.") == std::string::npos;
+    Listeners all;
+    all.port = master.port;
+    all.local = is_number || master.host == "localhost";
+    for (const addrinfo* each = named.first; each; each = each->ai_next)
+        all.local = all.local && is_loopback(each->ai_addr);
+    // Debian lets a host's own name mean 127.0.1.1.
+    const Resolved any(all.local ? master : Address{"", master.port}, all.local ? 0 : AI_PASSIVE);
+    std::string why;
+    for (const addrinfo* each = any.first; each; each = each->ai_next) {
+        Socket s = listen_on(each->ai_addr, each->ai_addrlen);
+        if (s.fd < 0) {
+            require(errno != EADDRINUSE,
+                    "--master %s: port %d is in use on this host, perhaps by another run: give another port",
+                    text_of(master).c_str(), master.port);
+            require(errno != EACCES, "--master %s: this user may not listen at port %d: give one above 1023",
+                    text_of(master).c_str(), master.port);
+            why = std::strerror(errno);
+            continue;
+        }
+        all.sockets.push_back(std::move(s));
+    }
+    require(!all.sockets.empty(), "--master %s: rank 0 cannot listen there (%s): it must run on that host",
+            text_of(master).c_str(), why.c_str());
+    return all;
+}
+
+Listeners listen_anywhere(bool local) {
+    Listeners all;
+    all.local = local;
+    sockaddr_in v4 = {};
+    v4.sin_family = AF_INET, v4.sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY);
+    Socket s = listen_on(reinterpret_cast<const sockaddr*>(&v4), sizeof(v4));
+    require(s.fd >= 0, "rank 0 cannot listen at any port: %s", std::strerror(errno));
+    sockaddr_storage bound = {};
+    socklen_t length = sizeof(bound);
+    getsockname(s.fd, base(bound), &length);
+    all.port = port_of(bound);
+    all.sockets.push_back(std::move(s));
+    return all;
+}
+
+std::vector<std::string> own_addresses() {
+    std::vector<std::string> all;
+    ifaddrs* first = nullptr;
+    if (getifaddrs(&first) != 0) return all;
+    for (const ifaddrs* each = first; each; each = each->ifa_next)
+        if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET && each->ifa_flags & IFF_UP &&
+            !(each->ifa_flags & IFF_LOOPBACK))
+            all.push_back(host_text(each->ifa_addr, sizeof(sockaddr_in)));
+    freeifaddrs(first);
+    return all;
+}
+
+Connection accept_from(const Socket& listener) {
+    sockaddr_storage from = {};
+    socklen_t length = sizeof(from);
+    Connection connection{Socket(accept4(listener.fd, base(from), &length, SOCK_CLOEXEC)), ""};
+    if (connection.socket.fd >= 0)
+        connection.from = text_of(Address{host_text(base(from), length), port_of(from)});
+    return connection;
+}
+
+Socket connect_to(const Address& address, const Deadline& deadline, const Look& look, int* reason) {
+    const Resolved resolved(address, 0);
+    for (const addrinfo* each = resolved.first; each; each = each->ai_next) {
+        Socket s(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (s.fd < 0) continue;
+        if (connect(s.fd, each->ai_addr, each->ai_addrlen) != 0) {
+            int error = errno;
+            if (error == EINPROGRESS) {
+                pollfd waiting{s.fd, POLLOUT, 0};
+                const Deadline patience(std::min(5., deadline.left_ms() * 1e-3));
+                do {
+                    look();
+                    poll(&waiting, 1, std::min(patience.left_ms(), 100));
+                } while (!waiting.revents && !patience.over());
+                socklen_t length = sizeof(error);
+                if (waiting.revents == 0)
+                    error = ETIMEDOUT;
+                else
+                    getsockopt(s.fd, SOL_SOCKET, SO_ERROR, &error, &length);
+            }
+            if (error != 0) {
+                *reason = error;
+                continue;
+            }
+        }
+        fcntl(s.fd, F_SETFL, fcntl(s.fd, F_GETFL) & ~O_NONBLOCK);
+        return s;
+    }
+    return Socket();
+}
+
+void prepare(int fd) {
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+}
+
+// The kernel's table of connections has both ends of one within this host (network namespace), each with its user.
+OtherEnd other_end(int fd) {
+    sockaddr_storage here = {}, there = {};
+    socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
+    if (getsockname(fd, base(here), &here_bytes) != 0 || getpeername(fd, base(there), &there_bytes) != 0)
+        return OtherEnd::another_user;  // it has gone
+    const std::string wanted = " " + table_text(there) + " " + table_text(here) + " ";
+    bool readable = false;
+    // Lines that come and go while it is read can hide another: what is missing is looked for again.
+    for (int tries = 0; tries < 3; tries++) {
+        errno = 0;
+        std::ifstream table(there.ss_family == AF_INET6 ? "/proc/self/net/tcp6" : "/proc/self/net/tcp");
+        if (errno == EMFILE || errno == ENFILE) return OtherEnd::another_user;  // not a way in
+        for (std::string line; std::getline(table, line);) {
+            readable = true;
+            const size_t at = line.find(wanted);
+            unsigned state = 0, user = 0;
+            unsigned long inode = 0;
+            // Behind the addresses: state, queues, timer, retransmits, user, timeout, inode. One that nobody holds any
+            // more is shown as root's, with inode 0.
+            if (at == std::string::npos || std::sscanf(line.c_str() + at + wanted.size(), "%x %*s %*s %*s %u %*s %lu",
+                                                       &state, &user, &inode) != 3)
+                continue;
+            constexpr unsigned kEstablished = 1;
+            return state == kEstablished && inode != 0 && user == geteuid() ? OtherEnd::this_user
+                                                                            : OtherEnd::another_user;
+        }
+    }
+    return readable && is_loopback(base(there)) ? OtherEnd::another_user : OtherEnd::elsewhere;
+}
+
+// ---- messages ------------------------------------------------------------------------------------------------------
+
+std::string message_of(Kind kind, uint64_t key, const std::string& body) {
+    const Header header{kMagic, kind, key, body.size()};
+    return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + body;
+}
+
+bool send_message(int fd, Kind kind, uint64_t key, const std::string& body) {
+    const std::string message = message_of(kind, key, body);
+    for (size_t at = 0; at < message.size();) {
+        const ssize_t sent = send(fd, message.data() + at, message.size() - at, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0) return false;
+        at += size_t(sent);
+    }
+    return true;
+}
+
+bool receive_bytes(int fd, void* data, size_t bytes, const Deadline* deadline, const Look& look) {
+    char* at = static_cast<char*>(data);
+    while (bytes > 0) {
+        if (deadline) {
+            if (look) look();
+            pollfd waiting{fd, POLLIN, 0};
+            const int ready = poll(&waiting, 1, std::min(deadline->left_ms(), 100));
+            if (ready <= 0 && (ready == 0 || errno == EINTR) && !deadline->over()) continue;
+            if (ready <= 0) return false;
+        }
+        const ssize_t got = recv(fd, at, bytes, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        at += got, bytes -= size_t(got);
+    }
+    return true;
+}
+
+bool receive_body(int fd, std::string& body, uint64_t bytes) {
+    constexpr uint64_t kPiece = 1 << 20;
+    body.clear();
+    while (body.size() < bytes) {
+        const size_t at = body.size(), n = size_t(std::min<uint64_t>(bytes - at, kPiece));
+        body.resize(at + n);
+        if (!receive_bytes(fd, body.data() + at, n)) return false;
+    }
+    return true;
+}

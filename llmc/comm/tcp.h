@@ -1,0 +1,113 @@
+/*
+TCP between ranks: sockets, addresses, and messages of a header and a body. Who may speak is meeting.h's.
+
+On the wire, in the byte order of the machines, which must be alike: a header of 24 bytes {magic, kind, key, bytes} and
+the bytes of the body. The key is rank 0's random number for this run: what a connection carries belongs to it.
+*/
+#pragma once
+#include <sys/socket.h>
+#include <unistd.h>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+inline constexpr int kDefaultPort = 29500;
+struct Address {
+    std::string host;
+    int port;
+};
+std::string text_of(const Address& address);  // "node1:29500", "[::1]:29500"
+
+// A socket that is closed unless it is taken.
+struct Socket {
+    int fd = -1;
+    explicit Socket(int fd = -1) : fd(fd) {}
+    Socket(Socket&& other) noexcept : fd(other.take()) {}
+    Socket& operator=(Socket&& other) noexcept {
+        std::swap(fd, other.fd);
+        return *this;
+    }
+    ~Socket() {
+        if (fd >= 0) close(fd);
+    }
+    int take() { return std::exchange(fd, -1); }
+};
+
+struct Deadline {
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point at;
+    explicit Deadline(double seconds)
+        : at(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
+    int left_ms() const;
+    bool over() const { return Clock::now() >= at; }
+};
+
+// Called while waiting, every tenth of a second and after every signal; throws to end the wait.
+using Look = std::function<void()>;
+
+// ---- connections ---------------------------------------------------------------------------------------------------
+
+// Where rank 0 listens: if the address says localhost, only there; else on every network, since a host does not always
+// know the address that others reach it by. An Error if it cannot.
+struct Listeners {
+    std::vector<Socket> sockets;
+    int port = 0;
+    bool local = false;  // only this host can connect
+};
+Listeners listen_at(const Address& master);
+Listeners listen_anywhere(bool local);  // at a port that the system chooses
+
+// The numbers of this host by which others may reach it: those of its interfaces that are up.
+std::vector<std::string> own_addresses();
+
+// The next connection, or nothing; errno tells why.
+struct Connection {
+    Socket socket;
+    std::string from;  // "10.0.0.2:41000"
+};
+Connection accept_from(const Socket& listener);
+
+// Connects to any of the host's addresses, or not: `reason` is the errno of the last one.
+Socket connect_to(const Address& address, const Deadline& deadline, const Look& look, int* reason);
+
+// Small records without delay; a host that has lost power is noticed after a minute.
+void prepare(int fd);
+
+// Who holds the other end, as far as this host knows.
+enum class OtherEnd {
+    this_user,
+    another_user,  // of this host; or this host, and nobody holds it any more
+    elsewhere,     // on another host, or this system does not tell (/proc/net/tcp is hidden)
+};
+OtherEnd other_end(int fd);
+
+// ---- messages ------------------------------------------------------------------------------------------------------
+
+enum Kind : uint32_t {
+    kHello = 1,      // body: Hello (meeting.h)
+    kWelcome = 2,    // key: that of the run from here on; body: rank 0's proof
+    kRefused = 3,    // body: why
+    kRecord = 4,
+    kGoodbye = 5,    // this rank has finished
+    kFailed = 6,     // this rank ends at once; body: "rank 1: WHY"; empty: with an error of its own
+    kChallenge = 7,  // body: Challenge
+    kProof = 8,      // body: Proof
+};
+struct Header {
+    uint32_t magic, kind;
+    uint64_t key, bytes;
+};
+inline constexpr uint32_t kMagic = 0x6c76'6e61;  // "anvl"
+inline constexpr uint64_t kMostBytes = uint64_t(1) << 30;
+
+std::string message_of(Kind kind, uint64_t key, const std::string& body);
+// False if the other end is gone.
+bool send_message(int fd, Kind kind, uint64_t key, const std::string& body);
+// False if the other end is gone, or it took too long.
+bool receive_bytes(int fd, void* data, size_t bytes, const Deadline* deadline = nullptr, const Look& look = {});
+// The body of a message of this size: memory is taken as it comes, so that a header alone takes none.
+bool receive_body(int fd, std::string& body, uint64_t bytes);

@@ -251,7 +251,7 @@ std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s, const std::f
             ranks = std::make_unique<OneRank>();
             break;
         case Launch::Meet::by_mpi:
-            ranks = join_mpi(launch.world_size, timeout_s);
+            ranks = join_mpi(launch.world_size, timeout_s, stop_signal);
             break;
         case Launch::Meet::at_address:
             ranks = std::make_unique<TcpRanks>(launch.rank, launch.world_size,

@@ -2,9 +2,7 @@
 #include "llmc/comm/mpi_network.h"
 #include <mpi.h>
 #include <sched.h>
-#include <mutex>
-#include "llmc/base/check.h"      // ensure, require
-#include "llmc/comm/mpi_ranks.h"  // mpi_mutex
+#include "llmc/base/check.h"  // ensure, require
 
 namespace {
 
@@ -16,14 +14,11 @@ public:
                   const std::function<void()>& look) override {
         ensure(send_bytes <= 1 << 30 && receive_bytes <= 1 << 30);
         MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-        {
-            const std::lock_guard lock(mpi_mutex());
-            // What we offer before what we want: the other order answers an early host first, which then fills the
-            // line with its data before it hears of ours, and the two directions take turns instead of sharing it.
-            if (send_bytes) MPI_Isend(send, int(send_bytes), MPI_BYTE, to, kTag, MPI_COMM_WORLD, &requests[0]);
-            if (receive_bytes)
-                MPI_Irecv(receive, int(receive_bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &requests[1]);
-        }
+        // What we offer before what we want: the other order answers an early host first, which then fills the line
+        // with its data before it hears of ours, and the two directions take turns instead of sharing it.
+        if (send_bytes) MPI_Isend(send, int(send_bytes), MPI_BYTE, to, kTag, MPI_COMM_WORLD, &requests[0]);
+        if (receive_bytes)
+            MPI_Irecv(receive, int(receive_bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &requests[1]);
         // Messages advance while MPI is asked about them, so this never sleeps; where cores are few, others go first.
         for (int turns = 0; !over(requests); turns++) {
             look();
@@ -33,7 +28,6 @@ public:
 
 private:
     static bool over(MPI_Request (&requests)[2]) {
-        const std::lock_guard lock(mpi_mutex());
         int done = 0;
         MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE);
         return done != 0;
@@ -44,10 +38,7 @@ private:
 
 std::unique_ptr<HostNetwork> make_mpi_network() {
     int initialised = 0;
-    {
-        const std::lock_guard lock(mpi_mutex());
-        MPI_Initialized(&initialised);
-    }
+    MPI_Initialized(&initialised);
     require(
         initialised,
         "the ranks are on several hosts, and on the CPU only MPI connects these: start them with mpirun, and without "

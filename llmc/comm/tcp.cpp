@@ -137,6 +137,10 @@ Listeners listen_anywhere(bool local) {
     getsockname(s.fd, base(bound), &length);
     all.port = port_of(bound);
     all.sockets.push_back(std::move(s));
+    sockaddr_in6 v6 = {};
+    v6.sin6_family = AF_INET6, v6.sin6_addr = in6addr_any, v6.sin6_port = htons(uint16_t(all.port));
+    Socket also = local ? Socket() : listen_on(reinterpret_cast<const sockaddr*>(&v6), sizeof(v6));
+    if (also.fd >= 0) all.sockets.push_back(std::move(also));
     return all;
 }
 
@@ -144,10 +148,17 @@ std::vector<std::string> own_addresses() {
     std::vector<std::string> all;
     ifaddrs* first = nullptr;
     if (getifaddrs(&first) != 0) return all;
-    for (const ifaddrs* each = first; each; each = each->ifa_next)
-        if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET && each->ifa_flags & IFF_UP &&
-            !(each->ifa_flags & IFF_LOOPBACK))
-            all.push_back(host_text(each->ifa_addr, sizeof(sockaddr_in)));
+    for (const int family : {AF_INET, AF_INET6})
+        for (const ifaddrs* each = first; each; each = each->ifa_next) {
+            const sockaddr* const address = each->ifa_addr;
+            if (!address || address->sa_family != family || !(each->ifa_flags & IFF_UP) ||
+                each->ifa_flags & IFF_LOOPBACK)
+                continue;
+            if (family == AF_INET6 &&
+                IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr))
+                continue;  // means something else on each host
+            all.push_back(host_text(address, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+        }
     freeifaddrs(first);
     return all;
 }

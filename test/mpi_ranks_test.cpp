@@ -81,9 +81,9 @@ TEST_CASE("under mpirun, a rank that dies ends all others", "[mpi_ranks][mpi]") 
     // mpirun ends them.
     for (const auto& [victim, busy] : {std::pair(0, std::string("ANVIL_TEST_BUSY=1 ")), std::pair(2, std::string())}) {
         const ScratchFolder scratch;
-        const Finished ended = mpirun(3, "--mca odls_base_sigkill_timeout 2 env " + busy + "ANVIL_TEST_VICTIM=" +
-                                             std::to_string(victim) + " ANVIL_TEST_FOLDER=" + scratch.path + " " +
-                                             this_test("each MPI rank: one dies"));
+        const Finished ended =
+            mpirun(3, "--mca odls_base_sigkill_timeout 2 env " + busy + "ANVIL_TEST_VICTIM=" + std::to_string(victim) +
+                          " ANVIL_TEST_FOLDER=" + scratch.path + " " + this_test("each MPI rank: one dies"));
         INFO("rank " << victim << " " << busy << ended.out << ended.err);
         CHECK(ended.exit_code != 0);
         CHECK(ended.exit_code != 124);  // that of the time limit

@@ -135,8 +135,8 @@ TEST_CASE("another user's process and memory are refused", "[shared_memory]") {
     const Impostor impostor;
     // What it has made itself, and what it has inherited: memory of this user's.
     CHECK(contains(refusal(record_of(impostor.pid, impostor.own, 5000)), kRefused + "process "));
-    const int inherited = open(("/proc/" + std::to_string(impostor.pid) + "/fd/" + std::to_string(impostor.own)).c_str(),
-                               O_RDWR | O_CLOEXEC);
+    const int inherited = open(
+        ("/proc/" + std::to_string(impostor.pid) + "/fd/" + std::to_string(impostor.own)).c_str(), O_RDWR | O_CLOEXEC);
     REQUIRE(inherited >= 0);
     CHECK(contains(refusal(record_of(getpid(), inherited, 5000)), " is no memory of user 0"));
     close(inherited);

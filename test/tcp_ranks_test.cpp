@@ -545,7 +545,8 @@ TEST_CASE("ranks that know the key meet, others are refused, and the run goes on
     const std::string prefix = "error: rank 0 at localhost:" + std::to_string(port) + " refused rank 1: ";
     for (int process = 2; process < 5; process++) CHECK(ended[size_t(process)].exit_code == kExitUsage);
     CHECK(contains(ended[2].err, prefix + "its key is not that of rank 0: give all ranks the same ANVIL_KEY"));
-    CHECK(contains(ended[3].err, prefix + "rank 0 has a key, and this rank has not: give all ranks the same ANVIL_KEY"));
+    CHECK(
+        contains(ended[3].err, prefix + "rank 0 has a key, and this rank has not: give all ranks the same ANVIL_KEY"));
     CHECK(contains(ended[4].err, prefix + "port " + std::to_string(port) + " belongs to another run"));
     CHECK(contains(ended[0].err, "warning: rank 0: refused a rank 1 from 127.0.0.1:"));
     // The other way around
@@ -774,9 +775,7 @@ TEST_CASE("a signal ends the wait for other ranks", "[tcp_ranks]") {
             sleep_s(0.3);
             kill(getpid(), SIGTERM);
         }).detach();
-        const Launch launch = process == 0   ? at(0, 3, port)
-                              : process == 1 ? at(1, 2, nobodys)
-                                             : at(1, 2, silent.port);
+        const Launch launch = process == 0 ? at(0, 3, port) : process == 1 ? at(1, 2, nobodys) : at(1, 2, silent.port);
         join(launch, 600, stop_signal);
     });
     CHECK(now_s() - begin_s < 9);  // less than a greeting
@@ -843,7 +842,8 @@ TEST_CASE("a rank that talks nonsense ends the others with its address", "[tcp_r
         std::memcpy(text.data() + 16, &bytes, sizeof(bytes));
         return text;
     };
-    const std::string strange = " is not of this run", senseless = " makes no sense: either it is no rank of this run, ";
+    const std::string strange = " is not of this run",
+                      senseless = " makes no sense: either it is no rank of this run, ";
     const Case cases[] = {
         {"another magic", std::string(24, 'x'), strange},
         {"an unknown kind", header(Kind(99), 0), strange},

@@ -48,7 +48,8 @@ std::string text_of(const Digest& digest) { return {digest.begin(), digest.end()
 }  // namespace
 
 Digest sha256(const std::string& message) {
-    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     std::string padded = message + '\x80';
     padded.resize((padded.size() + 8 + kBlock - 1) / kBlock * kBlock);
     const uint64_t bits = uint64_t(message.size()) * 8;

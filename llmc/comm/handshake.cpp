@@ -64,7 +64,7 @@ void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::str
                 kExitUsage,
                 format("the ranks differ in %s: it is %s on rank %d, and %s on rank %d; start all ranks with the same "
                        "program, flags and data",
-                       peer_text(name).c_str(), peer_text(value(r, name)).c_str(), r, peer_text(value(other, name)).c_str(),
-                       other));
+                       peer_text(name).c_str(), peer_text(value(r, name)).c_str(), r,
+                       peer_text(value(other, name)).c_str(), other));
         }
 }

@@ -145,7 +145,8 @@ std::vector<SharedMemory> HostComm::share(size_t bytes, bool filled, bool of_fir
     share_errors(ranks_, [&] {
         for (int local = 0; local < (of_first_alone ? 1 : local_size()); local++) {
             const int r = rank_of(host_, local);
-            if (local != local_) memory[size_t(local)] = SharedMemory::open(records[size_t(r)], bytes, ranks_.name_of(r));
+            if (local != local_)
+                memory[size_t(local)] = SharedMemory::open(records[size_t(r)], bytes, ranks_.name_of(r));
         }
     });
     mine.close();  // all have opened it

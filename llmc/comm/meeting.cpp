@@ -51,8 +51,7 @@ uint64_t run_hash(const Meeting& meeting, const Nonce& nonce) {
 
 // What a rank, or rank 0, alone can say about this greeting. Neither's is the other's: they cannot be sent back.
 Digest proof(const Meeting& meeting, const char* whose, const Hello& hello, const Challenge& challenge) {
-    return hmac_sha256(meeting.secret + '\n' + meeting.run_key,
-                       whose + ('\n' + bytes_of(hello)) + bytes_of(challenge));
+    return hmac_sha256(meeting.secret + '\n' + meeting.run_key, whose + ('\n' + bytes_of(hello)) + bytes_of(challenge));
 }
 constexpr const char* kOfRank = "anvil: a rank";
 constexpr const char* kOfFirst = "anvil: rank 0";
@@ -115,7 +114,7 @@ private:
     const Meeting& meeting_;
     const uint64_t key_;
     std::vector<Seat>& seats_;
-    std::vector<Guest> guests_;                                        // in the order in which they came
+    std::vector<Guest> guests_;                                       // in the order in which they came
     Socket spare_ = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));  // for other_end, when no more files are allowed
     bool is_crowded_ = false;  // this process may open no more files: guests have a tenth of their time
     int warnings_ = 0;
@@ -191,8 +190,9 @@ private:
         if (guest.hello.run_hash != run_hash(meeting_, guest.hello.nonce))
             return refuse(guest, format("port %d belongs to another run: give each run a port of its own", port_));
         if (bool(guest.hello.has_secret) != !meeting_.secret.empty())
-            return refuse(guest, format("rank 0 %s a key, and this rank %s: %s", meeting_.secret.empty() ? "has not" : "has",
-                                        meeting_.secret.empty() ? "has" : "has not", kKeyAdvice));
+            return refuse(guest,
+                          format("rank 0 %s a key, and this rank %s: %s", meeting_.secret.empty() ? "has not" : "has",
+                                 meeting_.secret.empty() ? "has" : "has not", kKeyAdvice));
         if (meeting_.secret.empty()) {
             spare_ = Socket();
             const OtherEnd end = other_end(guest.socket.fd);
@@ -301,8 +301,7 @@ Look look_for_signal(int rank, const Meeting& meeting, const std::string& waits_
 void await_ranks(const Listeners& listeners, const std::string& where, int world_size, const Meeting& meeting,
                  uint64_t key, std::vector<Seat>& seats) {
     if (!listeners.local && meeting.secret.empty())
-        std::fprintf(stderr,
-                     "warning: rank 0: any host that reaches port %d can join this run: %s (doc/security.md)\n",
+        std::fprintf(stderr, "warning: rank 0: any host that reaches port %d can join this run: %s (doc/security.md)\n",
                      listeners.port, kKeyAdvice);
     Reception reception(listeners.port, world_size, meeting, key, seats);
     const Deadline deadline(meeting.timeout_s), quiet(kQuietS);

@@ -29,8 +29,8 @@ struct Meeting {
     std::string run_key;  // text that only processes of this run have; a launcher's, often guessable
     std::string secret;   // of ANVIL_KEY; "": none
     std::function<const char*()> stop_signal = [] { return static_cast<const char*>(nullptr); };
-    double greeting_s = 10;    // for a guest to say who it is, and for rank 0 to answer
-    size_t most_guests = 64;   // who have not said it yet
+    double greeting_s = 10;   // for a guest to say who it is, and for rank 0 to answer
+    size_t most_guests = 64;  // who have not said it yet
 };
 
 struct Seat {
@@ -45,5 +45,6 @@ void await_ranks(const Listeners& listeners, const std::string& where, int world
 // `place`: the addresses that rank 0 may be at, of which the first that answers as it should is taken.
 Seat find_first(int rank, int world_size, const std::vector<Address>& place, const Meeting& meeting, uint64_t* key);
 
-// ANVIL_KEY, or what is in the file that ANVIL_KEY_FILE names, which nobody else may be able to read; "": neither is set.
+// ANVIL_KEY, or what is in the file that ANVIL_KEY_FILE names, which nobody else may be able to read; "": neither is
+// set.
 std::string given_secret(const std::function<const char*(const char*)>& environment);

@@ -17,8 +17,7 @@ public:
         // What we offer before what we want: the other order answers an early host first, which then fills the line
         // with its data before it hears of ours, and the two directions take turns instead of sharing it.
         if (send_bytes) MPI_Isend(send, int(send_bytes), MPI_BYTE, to, kTag, MPI_COMM_WORLD, &requests[0]);
-        if (receive_bytes)
-            MPI_Irecv(receive, int(receive_bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &requests[1]);
+        if (receive_bytes) MPI_Irecv(receive, int(receive_bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &requests[1]);
         // Messages advance while MPI is asked about them, so this never sleeps; where cores are few, others go first.
         for (int turns = 0; !over(requests); turns++) {
             look();

@@ -14,7 +14,7 @@ all the others with exit code 3 (watchdog.h). Around work on files it is --io-ti
 
   OneRank           one rank: nothing to exchange
   LocalRanks        threads of one process (local.h)
-  MpiRanks          processes that mpirun started (mpi_ranks.h)
+  MpiRanks          processes that mpirun started: TcpRanks that MPI has brought together (mpi_ranks.h)
   TcpRanks          processes that know an address to meet at: torchrun, Slurm, --master (tcp_ranks.h)
 */
 #pragma once

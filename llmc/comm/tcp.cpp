@@ -154,8 +154,7 @@ std::vector<std::string> own_addresses() {
             if (!address || address->sa_family != family || !(each->ifa_flags & IFF_UP) ||
                 each->ifa_flags & IFF_LOOPBACK)
                 continue;
-            if (family == AF_INET6 &&
-                IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr))
+            if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr))
                 continue;  // means something else on each host
             all.push_back(host_text(address, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
         }
@@ -167,8 +166,7 @@ Connection accept_from(const Socket& listener) {
     sockaddr_storage from = {};
     socklen_t length = sizeof(from);
     Connection connection{Socket(accept4(listener.fd, base(from), &length, SOCK_CLOEXEC)), ""};
-    if (connection.socket.fd >= 0)
-        connection.from = text_of(Address{host_text(base(from), length), port_of(from)});
+    if (connection.socket.fd >= 0) connection.from = text_of(Address{host_text(base(from), length), port_of(from)});
     return connection;
 }
 
@@ -232,8 +230,8 @@ OtherEnd other_end(int fd) {
             unsigned long inode = 0;
             // Behind the addresses: state, queues, timer, retransmits, user, timeout, inode. One that nobody holds any
             // more is shown as root's, with inode 0.
-            if (at == std::string::npos || std::sscanf(line.c_str() + at + wanted.size(), "%x %*s %*s %*s %u %*s %lu",
-                                                       &state, &user, &inode) != 3)
+            if (at == std::string::npos ||
+                std::sscanf(line.c_str() + at + wanted.size(), "%x %*s %*s %*s %u %*s %lu", &state, &user, &inode) != 3)
                 continue;
             constexpr unsigned kEstablished = 1;
             return state == kEstablished && inode != 0 && user == geteuid() ? OtherEnd::this_user

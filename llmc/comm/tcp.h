@@ -88,9 +88,9 @@ OtherEnd other_end(int fd);
 // ---- messages ------------------------------------------------------------------------------------------------------
 
 enum Kind : uint32_t {
-    kHello = 1,      // body: Hello (meeting.h)
-    kWelcome = 2,    // key: that of the run from here on; body: rank 0's proof
-    kRefused = 3,    // body: why
+    kHello = 1,    // body: Hello (meeting.h)
+    kWelcome = 2,  // key: that of the run from here on; body: rank 0's proof
+    kRefused = 3,  // body: why
     kRecord = 4,
     kGoodbye = 5,    // this rank has finished
     kFailed = 6,     // this rank ends at once; body: "rank 1: WHY"; empty: with an error of its own

@@ -134,8 +134,8 @@ private:
     }
 
     void free_seat(size_t i) {
-        std::fprintf(stderr, "warning: rank 0: rank %d (%s) is gone before all were there: waiting for another\n",
-                     seats_[i].rank, seats_[i].from.c_str());
+        warn(format("rank %d (%s) is gone before all were there: waiting for another", seats_[i].rank,
+                    seats_[i].from.c_str()));
         close(seats_[i].socket);
         seats_.erase(seats_.begin() + int64_t(i));
     }

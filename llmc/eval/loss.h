@@ -54,9 +54,9 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
         }
     };
     share_errors(ranks, own_share);  // of the data, which one rank may find
-    const std::vector<Sums> all = ranks.all_gather_values(sums, "its sums of the loss");
+    const std::vector<Sums> of_ranks = ranks.all_gather_values(sums, "its sums of the loss");
     sums = {};
-    for (const Sums& theirs : all) {
+    for (const Sums& theirs : of_ranks) {
         sums.loss.add(theirs.loss);
         sums.text_loss.add(theirs.text_loss);
         sums.bytes += theirs.bytes;

@@ -55,7 +55,7 @@ TEST_CASE("what is tried first works: a few steps, and nothing else said", "[tra
     CHECK(contains(short_run.out, "M parameters in fp32, "));
     CHECK(contains(short_run.out,
                    "recipe: gpt2, 5 steps; learning rate: cosine, 0 steps of warm-up, to 0.1 of the largest; gradients "
-                   "clipped to a norm of 1.5\n  AdamW: learning rate 0.001, betas 0.9, 0.99, "));
+                   "clipped to a norm of 1.5\n  AdamW: learning rate 0.001, betas 0.9, 0.95, "));
     CHECK(contains(records_in(runs.path("a"), "start").at(0), "\"lr-schedule\":\"recipe\""));
 
     const std::string plan = " --plan --depth 4 --train-data '" + runs.path("data/train_*.bin'");

@@ -145,6 +145,22 @@ TEST_CASE("headers of other writers are read", "[safetensors]") {
     CHECK(std::string(static_cast<const char*>(file.at("b").data), 2) == "ef");
 }
 
+// With quadratic work for each further tensor this test takes minutes.
+TEST_CASE("a header is read in linear time", "[safetensors]") {
+    constexpr size_t kEntries = 60'000;
+    const auto header = [](size_t last) {
+        std::string text = "{";
+        for (size_t i = 0; i < kEntries; i++)
+            text += (i ? "," : "") + entry(std::to_string(i + 1 < kEntries ? i : last), "F32", "[0]", "[0,0]");
+        return bytes_of(text + "}", "");
+    };
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a.safetensors";
+    put_file(path, header(kEntries));
+    CHECK(SafetensorsReader(path).tensors().size() == kEntries);
+    CHECK(contains(read_error(header(7)), "two tensors named \"7\""));
+}
+
 TEST_CASE("tensors of other types than ours are passed over, and say so when asked for", "[safetensors]") {
     const ScratchFolder scratch;
     const std::string path = scratch / "a.safetensors";
@@ -179,6 +195,7 @@ TEST_CASE("a file that does not fit together is refused", "[safetensors]") {
         {bytes_of("{\"\xFF\":1}", ""), "not a JSON object"},
         {bytes_of(std::string(100000, '['), ""), "not a JSON object"},
         {bytes_of("{" + good + "," + good + "}", eight), "two tensors named \"a\""},
+        {bytes_of("{\"\":1,\"\":1}", ""), "two tensors named \"\""},
         {bytes_of("{\"a\":1}", ""), "tensor \"a\": expected dtype, shape and data_offsets"},
         {bytes_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", eight), "expected dtype, shape and data_offsets"},
         {bytes_of("{\"a\":{\"dtype\":1,\"shape\":[2],\"data_offsets\":[0,8]}}", eight), "dtype is not a string"},

@@ -5,7 +5,8 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
+#include <unordered_set>
 #include "llmc/base/check.h"  // require, ensure
 
 using nlohmann::json;
@@ -45,18 +46,40 @@ static Error damaged(const std::string& path, const std::string& what) {
     return Error(kExitUsage, path + ": not a valid safetensors file: " + what + "; use another copy of it");
 }
 
+namespace {
+// Walks over a header and builds nothing: finds a tensor's name that stands there twice, of which json::parse() silently
+// keeps the last. (json::parse() with a callback could tell, but takes quadratic time.)
+struct RepeatedName : nlohmann::json_sax<json> {
+    std::unordered_set<std::string> names;
+    std::optional<std::string> repeated;
+    int depth = 0;
+
+    bool key(string_t& name) override {
+        if (depth != 1 || names.insert(name).second) return true;
+        repeated = name;
+        return false;
+    }
+    bool start_object(size_t) override { return ++depth, true; }
+    bool end_object() override { return --depth, true; }
+    bool start_array(size_t) override { return ++depth, true; }
+    bool end_array() override { return --depth, true; }
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(number_integer_t) override { return true; }
+    bool number_unsigned(number_unsigned_t) override { return true; }
+    bool number_float(number_float_t, const string_t&) override { return true; }
+    bool string(string_t&) override { return true; }
+    bool binary(json::binary_t&) override { return true; }
+    bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+};
+}  // namespace
+
 static json parse_header(const std::string& path, const char* begin, const char* end) {
-    // The library silently keeps the last of two equal keys; two tensors of one name are an error.
-    std::set<std::string> names;
-    std::string repeated;
-    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (event == json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)
-            repeated = parsed.get<std::string>();
-        return true;
-    };
-    json header = json::parse(begin, end, watch, false);
+    RepeatedName watch;
+    const bool parses = json::sax_parse(begin, end, &watch);
+    if (watch.repeated) throw damaged(path, "two tensors named " + in_quotes(*watch.repeated));
+    json header = parses ? json::parse(begin, end, nullptr, false) : json();
     if (!header.is_object()) throw damaged(path, "the header is not a JSON object");
-    if (!repeated.empty()) throw damaged(path, "two tensors named " + in_quotes(repeated));
     return header;
 }
 

@@ -166,6 +166,15 @@ TEST_CASE("each flipped bit is noticed, and the tensor named", "[checkpoint]") {
     CHECK(verify(path).why == "");
 }
 
+TEST_CASE("what cannot be reached is not called missing", "[checkpoint]") {
+    const ScratchFolder scratch;
+    make_folders(scratch / "a");
+    CHECK(verify(scratch / "a").why == "manifest.json is missing");
+    CHECK(verify(scratch / "none").why == "manifest.json is missing");
+    fs::create_symlink("loop", scratch / "loop");  // permissions are nothing to root: another error of the system
+    CHECK(verify(scratch / "loop").why == "manifest.json cannot be read: Too many levels of symbolic links");
+}
+
 TEST_CASE("a newer format is told apart from damage", "[checkpoint]") {
     const ScratchFolder scratch;
     const auto with_version = [&](const std::string& version) {

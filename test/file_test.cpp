@@ -1,4 +1,7 @@
 // Files: whole or untouched, and errors that name them.
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <csignal>
 #include <filesystem>
@@ -33,7 +36,8 @@ TEST_CASE("a failed write leaves the old file", "[file]") {
     write_file_atomically(path, "old");
     fs::create_symlink("/dev/full", path + ".tmp");
     CHECK(error_of([&] { write_file_atomically(path, "new"); }) ==
-          "2: cannot write " + path + ".tmp: No space left on device");
+          "2: cannot write " + path + ".tmp: No space left on device; delete what is not needed there, "
+          "or use another disk");
     CHECK(read_file(path) == "old");
     CHECK(contains(error_of([&] { write_file_atomically(scratch / "none/a", "x"); }),
                    "2: cannot write " + scratch / "none/a.tmp: No such file"));
@@ -46,7 +50,9 @@ TEST_CASE("what cannot be read is named", "[file]") {
     const ScratchFolder scratch;
     CHECK(error_of([&] { read_file(scratch / "none"); }) ==
           "2: cannot read " + scratch / "none" + ": No such file or directory");
-    CHECK(error_of([&] { read_file(scratch.path); }) == "2: cannot read " + scratch.path + ": not a regular file");
+    CHECK(error_of([&] { read_file(scratch.path); }) ==
+          "2: cannot read " + scratch.path + ": it is a folder, not a regular file; copy what it holds to a file");
+    CHECK(contains(error_of([&] { read_file(scratch / std::string(300, 'x')); }), "too long; use a shorter path"));
     write_file_atomically(scratch / "a", "");
     CHECK(contains(error_of([&] { read_file(scratch / "a/b"); }), "2: cannot read " + scratch / "a/b"));
     CHECK(error_of([&] { make_folders(scratch / "a/b"); }) ==
@@ -55,6 +61,21 @@ TEST_CASE("what cannot be read is named", "[file]") {
     make_folders(scratch / "b/c/d");
     make_folders(scratch / "b/c/d");
     CHECK(fs::is_directory(scratch / "b/c/d"));
+}
+
+// Opening a pipe that nobody writes into would wait for ever.
+TEST_CASE("pipes, sockets and devices are refused at once", "[file]") {
+    const ScratchFolder scratch;
+    const std::string pipe = scratch / "pipe", socket_path = scratch / "socket";
+    REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+    CHECK(contains(error_of([&] { read_file(pipe); }), "2: cannot read " + pipe + ": it is a pipe, not a regular"));
+    sockaddr_un address = {AF_UNIX, ""};
+    socket_path.copy(address.sun_path, sizeof address.sun_path - 1);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    CHECK(contains(error_of([&] { read_file(socket_path); }), ": it is a socket, not a regular file"));
+    close(fd);
+    CHECK(contains(error_of([&] { read_file("/dev/null"); }), "/dev/null: it is a device, not a regular file"));
 }
 
 TEST_CASE("an empty file maps to nothing, and maps move", "[file]") {
@@ -79,6 +100,17 @@ TEST_CASE("a pattern names the files in order", "[file]") {
           std::vector<std::string>{scratch / "train_1.bin", scratch / "train_2.bin"});
     CHECK(files_matching(scratch / "val_1.bin") == std::vector<std::string>{scratch / "val_1.bin"});
     CHECK(files_matching(scratch / "test_*.bin").empty());
+
+    // Brackets in the name of a folder that exists are not a pattern.
+    for (const char* folder : {"d[1]", "d1", "d\\*"}) {
+        make_folders(scratch / folder);
+        write_file_atomically(scratch / folder + "/a[2]_1.bin", "");
+    }
+    CHECK(files_matching(scratch / "d[1]/a*_[0-9].bin") ==
+          std::vector<std::string>{scratch / "d[1]/a[2]_1.bin"});
+    CHECK(files_matching(scratch / "d[1]/a[2]_1.bin") == std::vector<std::string>{scratch / "d[1]/a[2]_1.bin"});
+    CHECK(files_matching(scratch / "d\\*/a*") == std::vector<std::string>{scratch / "d\\*/a[2]_1.bin"});
+    CHECK(files_matching(scratch / "d?/a*") == std::vector<std::string>{scratch / "d1/a[2]_1.bin"});
 }
 
 TEST_CASE("checksums are XXH3's, in one piece or in many", "[file]") {

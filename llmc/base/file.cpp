@@ -14,6 +14,24 @@
 #include "llmc/base/check.h"  // require
 #include "llmc/base/hash.h"   // Hasher, hex64
 
+std::string reason_of(int error) {
+    const std::string text = std::strerror(error);
+    if (error == EACCES || error == EPERM) return text + "; change its owner or mode, or use another path";
+    if (error == EROFS) return text + "; use a path on another disk";
+    if (error == ENOSPC || error == EDQUOT) return text + "; delete what is not needed there, or use another disk";
+    if (error == ENAMETOOLONG) return text + "; use a shorter path";
+    if (error == EMFILE) return text + "; raise the limit with ulimit -n";
+    return text;
+}
+
+static const char* kind_of(mode_t mode) {
+    return S_ISDIR(mode)    ? "a folder"
+           : S_ISFIFO(mode) ? "a pipe"
+           : S_ISSOCK(mode) ? "a socket"
+           : S_ISREG(mode)  ? "a file"
+                            : "a device";
+}
+
 std::string read_file(const std::string& path) {
     const MappedFile file(path);
     return std::string(file.data(), file.size());
@@ -26,7 +44,7 @@ void write_file_atomically(const std::string& path, std::string_view content) {
         file.write(content.data(), content.size());
         file.sync_and_close();
         require(std::rename(tmp.c_str(), path.c_str()) == 0, "cannot rename %s to %s: %s", tmp.c_str(), path.c_str(),
-                std::strerror(errno));
+                reason_of(errno).c_str());
     } catch (...) {
         std::remove(tmp.c_str());
         throw;
@@ -68,21 +86,21 @@ void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash) 
 void make_folders(const std::string& path) {
     std::error_code error;
     std::filesystem::create_directories(path, error);
-    require(!error, "cannot create the folder %s: %s", path.c_str(), error.message().c_str());
+    require(!error, "cannot create the folder %s: %s", path.c_str(), reason_of(error.value()).c_str());
 }
 
 void sync_folder(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY);
-    require(fd >= 0, "cannot open the folder %s: %s", path.c_str(), std::strerror(errno));
+    require(fd >= 0, "cannot open the folder %s: %s", path.c_str(), reason_of(errno).c_str());
     const int result = fsync(fd);
     const int error = errno;
     close(fd);
-    require(result == 0, "cannot sync the folder %s: %s", path.c_str(), std::strerror(error));
+    require(result == 0, "cannot sync the folder %s: %s", path.c_str(), reason_of(error).c_str());
 }
 
 FileWriter::FileWriter(const std::string& path)
     : path_(path), fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    require(fd_ >= 0, "cannot write %s: %s", path.c_str(), std::strerror(errno));
+    require(fd_ >= 0, "cannot write %s: %s", path.c_str(), reason_of(errno).c_str());
 }
 
 FileWriter::~FileWriter() {
@@ -94,16 +112,16 @@ void FileWriter::write(const void* data, size_t bytes) {
     while (bytes > 0) {
         const ssize_t written = ::write(fd_, from, bytes);
         if (written < 0 && errno == EINTR) continue;
-        require(written > 0, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
+        require(written > 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
         from += written;
         bytes -= size_t(written);
     }
 }
 
 void FileWriter::sync_and_close() {
-    require(fsync(fd_) == 0, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
+    require(fsync(fd_) == 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
     const int fd = std::exchange(fd_, -1);
-    require(close(fd) == 0, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
+    require(close(fd) == 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
 }
 
 namespace {
@@ -179,15 +197,22 @@ void catch_cut_files() {
 }
 
 MappedFile::MappedFile(const std::string& path, IfCut if_cut) : path_(path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    require(fd >= 0, "cannot read %s: %s", path.c_str(), std::strerror(errno));
-    struct stat info;
-    const bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    void* data =
-        is_file && info.st_size > 0 ? mmap(nullptr, size_t(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
-    close(fd);
-    require(is_file, "cannot read %s: not a regular file", path.c_str());
-    require(data != MAP_FAILED, "cannot read %s: %s", path.c_str(), std::strerror(errno));
+    // O_NONBLOCK: opening a pipe would wait for whoever writes into it. Files do not care.
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int error = errno;
+    struct stat info = {};
+    const bool found = (fd >= 0 ? fstat(fd, &info) : stat(path.c_str(), &info)) == 0;  // sockets cannot be opened
+    const bool is_file = found && S_ISREG(info.st_mode);
+    void* data = fd >= 0 && is_file && info.st_size > 0
+                     ? mmap(nullptr, size_t(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0)
+                     : nullptr;
+    const int map_error = errno;
+    if (fd >= 0) close(fd);
+    require(!found || is_file || (fd < 0 && error == EACCES),
+            "cannot read %s: it is %s, not a regular file; copy what it holds to a file", path.c_str(),
+            kind_of(info.st_mode));
+    require(fd >= 0, "cannot read %s: %s", path.c_str(), reason_of(error).c_str());
+    require(data != MAP_FAILED, "cannot read %s: %s", path.c_str(), reason_of(map_error).c_str());
     data_ = static_cast<const char*>(data);
     size_ = size_t(info.st_size);
     device_ = info.st_dev;
@@ -223,10 +248,21 @@ void MappedFile::check_uncut() const {
             path_.c_str(), size_);
 }
 
+static std::string without_wildcards(const std::string& text) {
+    std::string escaped;
+    for (const char c : text) escaped += (std::strchr("*?[\\", c) ? "\\" : "") + std::string(1, c);
+    return escaped;
+}
+
 std::vector<std::string> files_matching(const std::string& pattern) {
+    std::error_code ignored;
+    if (std::filesystem::exists(pattern, ignored)) return {pattern};
+    const std::string folder = std::filesystem::path(pattern).parent_path();
+    const bool is_folder = !folder.empty() && std::filesystem::is_directory(folder, ignored);
+    const std::string asked = is_folder ? without_wildcards(folder) + pattern.substr(folder.size()) : pattern;
     glob_t found;
     std::vector<std::string> paths;
-    if (glob(pattern.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    if (glob(asked.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     globfree(&found);
     return paths;
 }

@@ -8,6 +8,9 @@ Files, with errors that name the file. Writing is never in place: a reader sees 
 #include <string_view>
 #include <vector>
 
+// What errno says, and what to do about it where that is known: ends an error's message.
+std::string reason_of(int error);
+
 // Whole content; an error if the file is missing or cannot be read.
 std::string read_file(const std::string& path);
 
@@ -47,7 +50,7 @@ private:
 // with exit code 2 and the file's name, or reads zeros from there on, if whoever reads asks check_uncut() after that.
 enum class IfCut { end, read_zeros };
 
-// A file mapped read-only.
+// A file mapped read-only. An error for anything but a regular file: pipes and devices have no size, and may wait.
 class MappedFile {
 public:
     explicit MappedFile(const std::string& path, IfCut if_cut = IfCut::end);
@@ -72,5 +75,6 @@ private:
 // Says what MappedFile promises instead of dying of SIGBUS without a word. Once, early in main().
 void catch_cut_files();
 
-// The files a pattern such as data/train_*.bin names, sorted; a plain path names itself.
+// The files a pattern such as data/train_*.bin names, sorted. What exists is not a pattern: a path names itself, and a
+// folder called data[1] that folder.
 std::vector<std::string> files_matching(const std::string& pattern);

@@ -79,13 +79,20 @@ static std::string damaged_part(const std::string& name, const MappedFile& file,
     return name + ": its header is damaged (its checksum differs)";
 }
 
+// A folder that may not be entered is not one that lacks files.
+static std::string why_no_file(const std::string& path, const std::string& name) {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) return "";
+    const bool is_missing = !error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+    return name + (is_missing ? " is missing" : " cannot be read: " + reason_of(error.value()));
+}
+
 static std::string why_file_differs(const std::string& folder, const std::string& name, const json& record) {
     if (!has_counts(record, {"bytes"}) || !has_text(record, "xxh3") || name.empty() ||
         name.find('/') != std::string::npos)
         return "manifest.json is malformed";
     const std::string path = folder + "/" + name;
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) return name + " is missing";
+    if (const std::string why = why_no_file(path, name); !why.empty()) return why;
     const MappedFile file(path);
     const uint64_t bytes = record["bytes"];
     if (file.size() != bytes)
@@ -97,8 +104,7 @@ static std::string why_file_differs(const std::string& folder, const std::string
 
 Verified verify(const std::string& folder) {
     const std::string path = folder + "/manifest.json";
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) return {-1, "manifest.json is missing"};
+    if (const std::string why = why_no_file(path, "manifest.json"); !why.empty()) return {-1, why};
     const std::string text = read_file(path);
     json manifest = json::parse(text, nullptr, false);
     if (!has_counts(manifest, {"format_version"})) return {-1, "manifest.json is damaged or cut short"};

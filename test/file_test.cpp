@@ -36,8 +36,9 @@ TEST_CASE("a failed write leaves the old file", "[file]") {
     write_file_atomically(path, "old");
     fs::create_symlink("/dev/full", path + ".tmp");
     CHECK(error_of([&] { write_file_atomically(path, "new"); }) ==
-          "2: cannot write " + path + ".tmp: No space left on device; delete what is not needed there, "
-          "or use another disk");
+          "2: cannot write " + path +
+              ".tmp: No space left on device; delete what is not needed there, "
+              "or use another disk");
     CHECK(read_file(path) == "old");
     CHECK(contains(error_of([&] { write_file_atomically(scratch / "none/a", "x"); }),
                    "2: cannot write " + scratch / "none/a.tmp: No such file"));
@@ -106,8 +107,7 @@ TEST_CASE("a pattern names the files in order", "[file]") {
         make_folders(scratch / folder);
         write_file_atomically(scratch / folder + "/a[2]_1.bin", "");
     }
-    CHECK(files_matching(scratch / "d[1]/a*_[0-9].bin") ==
-          std::vector<std::string>{scratch / "d[1]/a[2]_1.bin"});
+    CHECK(files_matching(scratch / "d[1]/a*_[0-9].bin") == std::vector<std::string>{scratch / "d[1]/a[2]_1.bin"});
     CHECK(files_matching(scratch / "d[1]/a[2]_1.bin") == std::vector<std::string>{scratch / "d[1]/a[2]_1.bin"});
     CHECK(files_matching(scratch / "d\\*/a*") == std::vector<std::string>{scratch / "d\\*/a[2]_1.bin"});
     CHECK(files_matching(scratch / "d?/a*") == std::vector<std::string>{scratch / "d1/a[2]_1.bin"});

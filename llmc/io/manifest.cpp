@@ -83,7 +83,8 @@ static std::string damaged_part(const std::string& name, const MappedFile& file,
 static std::string why_no_file(const std::string& path, const std::string& name) {
     std::error_code error;
     if (std::filesystem::is_regular_file(path, error)) return "";
-    const bool is_missing = !error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+    const bool is_missing =
+        !error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
     return name + (is_missing ? " is missing" : " cannot be read: " + reason_of(error.value()));
 }
 

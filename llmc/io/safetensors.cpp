@@ -47,8 +47,8 @@ static Error damaged(const std::string& path, const std::string& what) {
 }
 
 namespace {
-// Walks over a header and builds nothing: finds a tensor's name that stands there twice, of which json::parse() silently
-// keeps the last. (json::parse() with a callback could tell, but takes quadratic time.)
+// Walks over a header and builds nothing: finds a tensor's name that stands there twice, of which json::parse()
+// silently keeps the last. (json::parse() with a callback could tell, but takes quadratic time.)
 struct RepeatedName : nlohmann::json_sax<json> {
     std::unordered_set<std::string> names;
     std::optional<std::string> repeated;

@@ -1,8 +1,11 @@
 // Flags, config files, and the texts made from the same list of fields.
 #include <cfloat>
+#include <utility>
 #include "llmc/base/flags.h"
-#include "llmc/base/file.h"  // write_file_atomically, read_file
-#include "test/program.h"    // program, run
+#include "llmc/base/file.h"           // write_file_atomically, read_file
+#include "llmc/model/architecture.h"  // ArchitectureFields
+#include "llmc/train/config.h"        // TrainConfig
+#include "test/program.h"             // program, run
 #include "test/testing.h"
 
 namespace {
@@ -103,6 +106,37 @@ TEST_CASE("a wrong flag says what was found and what is expected", "[flags]") {
     CHECK(contains(parse_error({"--steps"}), "2: --steps: expected a value"));
     CHECK(contains(parse_error({"--batch-size", "--steps", "3"}), "--batch-size --steps: expected an integer"));
     CHECK(contains(parse_error({"--config", "/nowhere/run.toml"}), "2: cannot read /nowhere/run.toml"));
+}
+
+// Kernels compute in floats: what is infinite there must not come that far.
+TEST_CASE("no real flag takes a number that is none as a float", "[flags]") {
+    TrainConfig config;
+    ArchitectureFields architecture{Architecture()};
+    std::vector<Field> fields = config.fields();
+    const std::vector<Field> parts = architecture.fields();
+    fields.insert(fields.end(), parts.begin(), parts.end());
+    int tried = 0;
+    for (const Field& field : fields) {
+        if (!std::holds_alternative<double*>(field.value)) continue;
+        const std::string flag = "--" + std::string(field.name);
+        for (const char* huge : {"1e308", "-1e308", "3.5e38", "inf", "nan"}) {
+            INFO(flag << " " << huge);
+            CHECK(error_of([&] { set_field(field, huge, flag); }).starts_with("2: " + flag + ": expected a number"));
+        }
+        tried++;
+    }
+    CHECK(tried > 30);
+    CHECK(contains(parse_error({"--learning-rate", "3.5e38"}),
+                   "expected a number of at least 0; numbers go up to 3.4e38"));
+
+    architecture.softcap_kind = "tanh";
+    architecture.qk_scale = 1;
+    for (double* value : {&architecture.softcap, &architecture.qk_scale, &architecture.score_scale}) {
+        const double before = std::exchange(*value, 1e-46);  // 0 as a float
+        CHECK(contains(error_of([&] { architecture.architecture(); }), "1e-46: expected at least 1e-06"));
+        *value = before > 0 ? before : 1;
+    }
+    architecture.architecture();
 }
 
 TEST_CASE("a config file sets the same names, and the command line wins", "[flags]") {

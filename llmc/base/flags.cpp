@@ -59,6 +59,8 @@ void set_field(const Field& field, const std::string& text, const std::string& w
                 check(fits, std::is_same_v<T, double> ? "; it does not fit a double" : "; it does not fit the type");
                 check(error == std::errc() && stop == end && std::isfinite(double(number)), "");
                 check(double(number) >= field.min && double(number) <= field.max, "");
+                // Kernels take floats.
+                check(std::isfinite(float(number)), "; numbers go up to 3.4e38");
                 *value = number;
             }
         },

@@ -141,18 +141,24 @@ std::vector<Field> ArchitectureFields::fields() {
     const auto names = [](const auto& all) { return std::vector<std::string>(std::begin(all), std::end(all)); };
     return {
         {"model", "norm", &norm, "with gain and bias, with gain, with neither", names(kNorms)},
-        {"model", "norm-eps", &norm_eps, "added to the variance or mean square", {}, 0},
+        {"model", "norm-eps", &norm_eps, "added to the variance or mean square", {}, 0, 1},
         {"model", "biases", &biases, "of linear layers inside the blocks"},
         {"model", "mlp", &mlp, "its activation", names(kMlps)},
         {"model", "tied-head", &tied_head, "the embedding is the head's matrix too"},
         {"model", "positions", &positions, "learned vectors, or rotated queries and keys", {"learned", "rotary"}},
-        {"model", "rotary-base", &rotary_base, "the slowest frequency is nearly 1 / this, in radians a token", {}, 1},
+        {"model",
+         "rotary-base",
+         &rotary_base,
+         "the slowest frequency is nearly 1 / this, in radians a token",
+         {},
+         1,
+         1e15},
         {"model", "half-rotary", &half_rotary, "half of each head is not rotated"},
         {"model", "clockwise-rotary", &clockwise_rotary, "rotated the other way"},
         {"model", "qk-norm", &qk_norm, "queries and keys divided by their root mean square; with rotary positions"},
-        {"model", "qk-scale", &qk_scale, "times this, each", {}, 0},
-        {"model", "qk-eps", &qk_eps, "added to that mean square", {}, 0},
-        {"model", "score-scale", &score_scale, "of attention's scores (0: 1 / sqrt(HS))", {}, 0},
+        {"model", "qk-scale", &qk_scale, "times this, each", {}, 0, 1e6},
+        {"model", "qk-eps", &qk_eps, "added to that mean square", {}, 0, 1},
+        {"model", "score-scale", &score_scale, "of attention's scores (0: 1 / sqrt(HS))", {}, 0, 1e6},
         {"model", "window-pattern", &windows,
          "how far each layer sees, repeated: L all tokens, S fewer; the last layer sees all"},
         {"model",
@@ -169,18 +175,23 @@ std::vector<Field> ArchitectureFields::fields() {
         {"model", "smear", &smear, "a part of the token before is added to each embedding, through a gate"},
         {"model", "backout", &backout, "a learned part of the middle of the network is taken out of its end"},
         {"model", "softcap-kind", &softcap_kind, "how logits are kept within --softcap", names(kSoftcaps)},
-        {"model", "softcap", &softcap, "the largest logit", {}, 0},
+        {"model", "softcap", &softcap, "the largest logit", {}, 0, 1e6},
     };
 }
+
+// Of what is divided by: far from where a float becomes 0.
+static constexpr double kLeastScale = 1e-6;
 
 Architecture ArchitectureFields::architecture() const {
     const bool rotates = positions == "rotary";
     require(rotates || !qk_norm, "--qk-norm needs --positions rotary: it is part of the same step");
     require(rotates || !embedding_norm,
             "--embedding-norm needs --positions rotary: a norm would undo learned positions");
-    require(softcap_kind == "none" || softcap > 0,
-            "--softcap %g: expected more than 0, such as 15, or --softcap-kind none", softcap);
-    require(qk_scale > 0, "--qk-scale %g: expected more than 0, such as 1", qk_scale);
+    require(softcap_kind == "none" || softcap >= kLeastScale,
+            "--softcap %g: expected at least %g, such as 15, or --softcap-kind none", softcap, kLeastScale);
+    require(qk_scale >= kLeastScale, "--qk-scale %g: expected at least %g, such as 1", qk_scale, kLeastScale);
+    require(score_scale == 0 || score_scale >= kLeastScale,
+            "--score-scale %g: expected at least %g, or 0 for 1 / sqrt(HS)", score_scale, kLeastScale);
     Architecture a;
     a.norm = kind_named<NormKind>(kNorms, norm);
     a.norm_eps = norm_eps;

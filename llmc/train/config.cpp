@@ -115,7 +115,7 @@ std::vector<Field> TrainConfig::fields() {
          1},
         {"optimizer", "beta1", &beta1, "decay of the first moment", {}, -1, 0.9999999},
         {"optimizer", "beta2", &beta2, "decay of the second moment", {}, -1, 0.9999999},
-        {"optimizer", "adam-eps", &adam_eps, "added to the root of the second moment", {}, -1},
+        {"optimizer", "adam-eps", &adam_eps, "added to the root of the second moment", {}, -1, 1},
         {"optimizer",
          "weight-decay",
          &weight_decay,

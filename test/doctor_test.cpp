@@ -146,11 +146,23 @@ TEST_CASE("the program says what stands in the way of a run", "[doctor]") {
     for (const char* part :
          {"ok    build: ", "ok    products: --dtype auto on the CPU: ", "ok    launch: 1 rank\n",
           "ok    run: begins anew\n", "ok    training data: 1 shard of ", "ok    validation data: 1 shard of ",
-          "ok    tokenizer: ", "ok    disk: --out-dir ", " warn, 0 FAIL\n"})
+          "ok    tokenizer: ", "ok    tokens: all are in the vocabulary of ", "ok    disk: --out-dir ",
+          " warn, 0 FAIL\n"})
         CHECK(contains(good.out, part));
     CHECK_FALSE(std::filesystem::exists(runs.path("a")));
 
-    const std::string shard = runs.path("data/val_000000.bin");
+    const std::string shard = runs.path("data/val_000000.bin"), as_it_was = read_file(shard);
+    // The last token is one that the model does not know.
+    put_file(shard, as_it_was.substr(0, as_it_was.size() - 2) + "\xFF\xFF");
+    int64_t vocab_size = 0;
+    TrainConfig config;
+    config.train_data = runs.path("data/train_*.bin"), config.val_data = runs.path("data/val_*.bin");
+    const Finding tokens = check_data(config, &vocab_size).back();
+    INFO(line_of(tokens));
+    CHECK(tokens.grade == Grade::fail);
+    CHECK(contains(tokens.found, shard + ": token "));
+    CHECK(contains(line_of(tokens), " has the id 65535, outside the vocabulary of "));
+
     put_file(shard, read_file(shard).substr(0, 500));
     const Finished bad =
         run("env WORLD_SIZE=2 " + command_of(runs.flags("a", {{"warmup-steps", "100"}})) + " --doctor");

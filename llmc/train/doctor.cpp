@@ -258,6 +258,28 @@ Finding check_disk(const TrainConfig& config, size_t checkpoint_bytes) {
     return ok("disk", found);
 }
 
+namespace {
+// Reads every token of the run: one that is outside the vocabulary would end it when its turn comes, hours later.
+Finding check_tokens(const TrainConfig& config, int64_t vocab_size) {
+    constexpr int64_t kAtOnce = 1 << 20;
+    std::vector<int32_t> ids(kAtOnce);
+    try {
+        for (const std::string& pattern : {config.train_data, config.val_data}) {
+            if (pattern.empty()) continue;
+            for (const TokenShard& shard : open_shards(pattern))
+                for (int64_t at = 0; at < shard.num_tokens(); at += kAtOnce)
+                    shard.read(at, std::min(kAtOnce, shard.num_tokens() - at), ids.data(), int(vocab_size));
+        }
+    } catch (const Error& error) {
+        const std::string said = error.what();
+        const size_t todo = said.rfind("; ");
+        return fail("tokens", said.substr(0, todo),
+                    todo == std::string::npos ? "see the message" : said.substr(todo + 2));
+    }
+    return ok("tokens", format("all are in the vocabulary of %ld", vocab_size));
+}
+}  // namespace
+
 std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size) {
     std::vector<Finding> findings;
     const auto look = [&](const char* what, const std::string& pattern) {
@@ -294,6 +316,9 @@ std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size) 
     } catch (const Error& error) {
         findings.push_back(fail("tokenizer", error));
     }
+    const bool has_shards = findings[0].grade == Finding::Grade::ok && findings[1].grade == Finding::Grade::ok;
+    const int64_t models = config.model.vocab_size > 0 ? config.model.vocab_size : *vocab_size;
+    if (has_shards && models > 0) findings.push_back(check_tokens(config, models));
     return findings;
 }
 

@@ -103,6 +103,11 @@ TEST_CASE("what is not a shard is refused with the reason", "[shards]") {
     CHECK(contains(refusal(header(20240520, 1, 0x80000001u) + two_tokens), "holds -2147483647 tokens"));
     CHECK(contains(refusal(header(20240520, 1, 2) + two_tokens + "x"), "something behind the last one"));
     CHECK(contains(refusal(header(20240801, 7, 2) + two_tokens), "it was cut short"));
+    for (const size_t at : {12, 500, 1023}) {
+        std::string flipped = header(20240520, 1, 2) + two_tokens;
+        flipped[at] = '\x80';
+        CHECK(contains(refusal(flipped), format("byte %zu of its header is 128: expected zeros", at)));
+    }
 }
 
 TEST_CASE("a shard cut short is refused", "[shards]") {

@@ -45,6 +45,10 @@ TokenShard::TokenShard(const std::string& path) : file_(existing(path), IfCut::r
     const Kind kind = magic == kU16.magic ? kU16 : kU32;
     require(version == kind.version, "%s has version %d of the shard format: expected %d; %s", path.c_str(), version,
             kind.version, kRemake);
+    const char *const rest = file_.data() + sizeof header, *const end = file_.data() + kShardHeaderBytes;
+    const char* const odd = std::find_if(rest, end, [](char byte) { return byte != 0; });
+    require(odd == end, "%s: byte %td of its header is %d: expected zeros behind the first three numbers; %s",
+            path.c_str(), odd - file_.data(), odd == end ? 0 : int(static_cast<unsigned char>(*odd)), kRemake);
     require(tokens > 0, "%s says that it holds %d tokens: expected at least 1; %s", path.c_str(), tokens, kRemake);
     const int64_t expected = kShardHeaderBytes + int64_t(tokens) * kind.bytes_per_token;
     require(size == expected, "%s has %lld bytes, but its header promises %d tokens, which are %lld bytes (%s); %s",

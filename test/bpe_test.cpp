@@ -274,6 +274,8 @@ TEST_CASE("vocab.bpe numbers bytes and merges", "[bpe][tokenizer]") {
     };
     CHECK(contains(refused(""), "2: v has no merges"));
     CHECK(contains(refused("t h\nthe\n"), "2: v:3: 'the': expected two tokens with a space between"));
+    CHECK(contains(refused("t h\n\x1B[2J\x7F\xC2\x9B\xC4\xA0\xFFx\n"),
+                   "2: v:3: '\\x1B[2J\\x7F\\xC2\\x9B\xC4\xA0\\xFFx': expected two tokens"));
     CHECK(contains(refused("t h\nth ee\n"), "2: v:3: 'th ee': expected two tokens"));
     CHECK(contains(refused("t €\n"), "2: v:2: "));
     CHECK(contains(refused("t h\nt h\n"), "2: v:3: 't h' makes a token that a line before makes too"));

@@ -200,6 +200,10 @@ TEST_CASE("of few documents the last are for validation, or those of files of th
     CHECK(documents_of(Dataset(scratch / "out").val) == Documents{"4", "5"});
     write_lines(scratch / "one.jsonl", {"1"});
     CHECK(contains(refusal(scratch / "one.jsonl " + out), "1 document: expected at least two"));
+    write_file_atomically(scratch / "gz.jsonl", std::string("\x1F\x8B\x08\0\0", 5));
+    CHECK(contains(refusal(scratch / "gz.jsonl " + out), "gz.jsonl:1: no valid JSON"));
+    write_file_atomically(scratch / "nul.jsonl", std::string(100, '\0'));
+    CHECK(contains(refusal(scratch / "nul.jsonl " + out), "nul.jsonl:1: no valid JSON"));
     tokenize("--val-input " + scratch / "one.jsonl " + in + out);
     CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"1", "2", "3", "4", "5"});
     CHECK(documents_of(Dataset(scratch / "out").val) == Documents{"1"});

@@ -241,6 +241,8 @@ private:
             split_.hash_fraction = fraction;
             return;
         }
+        // A file of another kind than its name says is a single line, too: that comes first.
+        if (documents < 2) for_each_piece("looking", options_, [](std::string_view, const std::string&) {});
         require(documents >= 2,
                 "%lld document: expected at least two, so that one can be kept for validation; give --val-input, or "
                 "--val-fraction 0",

@@ -53,13 +53,18 @@ bool is_known(const fs::path& path) {
     return false;
 }
 
+// A path for a message: both ends of a very long one.
+std::string clipped(const std::string& path) {
+    return path.size() <= 400 ? path : path.substr(0, 150) + "..." + path.substr(path.size() - 150);
+}
+
 std::vector<std::string> files_in(const std::string& folder) {
     std::vector<std::string> paths;
     std::error_code error;
     for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
         if (at->is_regular_file(error) && is_known(at->path()) && at->file_size(error) > 0)
             paths.push_back(at->path().string());
-    require(!error, "cannot read the folder %s: %s", folder.c_str(), error.message().c_str());
+    require(!error, "cannot read the folder %s: %s", clipped(folder).c_str(), reason_of(error.value()).c_str());
     require(!paths.empty(),
             "%s has no text: expected .txt, .md, .jsonl or .parquet files that are not empty, in it or in folders "
             "below",
@@ -153,11 +158,16 @@ std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::opti
                                bool validation) {
     std::vector<Source> sources;
     const auto add = [&](const std::string& path) {
-        sources.push_back(
-            {path, path, type.value_or(format_of_ending(path)), validation, int64_t(fs::file_size(path))});
+        std::error_code error;
+        const auto bytes = fs::file_size(path, error);
+        require(!error, "cannot read %s: %s", clipped(path).c_str(), reason_of(error.value()).c_str());
+        sources.push_back({path, path, type.value_or(format_of_ending(path)), validation, int64_t(bytes)});
     };
     for (const std::string& input : inputs) {
-        require(fs::exists(input), "%s: no such file or folder", input.c_str());
+        std::error_code error;
+        const bool exists = fs::exists(input, error);
+        require(!error, "cannot read %s: %s", clipped(input).c_str(), reason_of(error.value()).c_str());
+        require(exists, "%s: no such file or folder", input.c_str());
         if (fs::is_directory(input)) {
             for (const std::string& path : files_in(input)) add(path);
             continue;

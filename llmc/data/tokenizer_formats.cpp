@@ -10,6 +10,7 @@
 #include "llmc/base/file.h"   // read_file, write_file_atomically
 #include "llmc/data/bpe.h"    // Bpe
 #include "llmc/data/split.h"  // split_pattern, name_of
+#include "llmc/data/utf8.h"   // code_point_at
 
 namespace {
 using Json = nlohmann::ordered_json;
@@ -23,7 +24,20 @@ std::string_view take_line(std::string_view& text) {
     return line;
 }
 
-std::string shown(std::string_view line) { return std::string(line.substr(0, 60)); }
+// Up to 60 bytes of it; what is not printable, and could command a terminal, as \xNN.
+std::string shown(std::string_view line) {
+    std::string text;
+    for (size_t at = 0; at < std::min<size_t>(line.size(), 60);) {
+        const CodePoint c = code_point_at(line, at);
+        const bool is_printable = c.bytes > 0 && c.value >= 0x20 && (c.value < 0x7F || c.value >= 0xA0);
+        if (is_printable)
+            text += line.substr(at, size_t(c.bytes));
+        else
+            text += format("\\x%02X", unsigned(static_cast<unsigned char>(line[at])));
+        at += is_printable ? size_t(c.bytes) : 1;
+    }
+    return text;
+}
 }  // namespace
 
 // ---- vocab.bpe -----------------------------------------------------------------------------------------------------

@@ -312,6 +312,16 @@ TEST_CASE("a state or weights that no run can have come to", "[train_errors]") {
     CHECK(checkpoint_steps(runs.path("b")).empty());
 }
 
+TEST_CASE("what OpenMP's variables ask for must be possible", "[train_errors]") {
+    const TinyRuns runs;
+    const std::string command = command_of(runs.flags("a", {{"threads", "0"}}));
+    for (const char* absurd : {"100000", "2000000000", "99999999999"})
+        check_refused(run("env OMP_NUM_THREADS=" + std::string(absurd) + " " + command), {"expected 1 to 4096"});
+    for (const char* tiny : {"16", "64k", "65536B"})
+        check_refused(run("env OMP_STACKSIZE=" + std::string(tiny) + " " + command),
+                      {std::string("OMP_STACKSIZE=") + tiny, "at least 256k"});
+}
+
 TEST_CASE("an output folder that cannot be written to", "[train_errors]") {
     const TinyRuns runs;
     put_file(runs.path("file"), "");

@@ -18,8 +18,27 @@ Where a run takes place: on the GPU of this process, or on the CPU by the copy f
 #include "llmc/train/doctor.h"       // GpuFacts
 #include "llmc/train/world.h"        // World, Place
 
+// An Error where the environment asks OpenMP for what ends in a crash or a standstill.
+inline void check_openmp() {
+#ifdef _OPENMP
+    constexpr int kMost = 4096;
+    constexpr double kLeastStackKiB = 256;
+    const char* const threads = std::getenv("OMP_NUM_THREADS");
+    require(!threads || omp_get_max_threads() <= kMost,
+            "OMP_NUM_THREADS=%s: expected 1 to %d; this machine has %d cores", threads, kMost, omp_get_num_procs());
+    const char* const stack = std::getenv("OMP_STACKSIZE");
+    if (!stack) return;
+    char* unit = nullptr;
+    const double number = std::strtod(stack, &unit);
+    const char letter = *unit && *unit != ' ' ? char(*unit | 0x20) : 'k';  // small; without one the number is of KiB
+    const double kib = number * (letter == 'b' ? 0x1p-10 : letter == 'm' ? 0x1p10 : letter == 'g' ? 0x1p20 : 1);
+    require(kib >= kLeastStackKiB, "OMP_STACKSIZE=%s: threads need at least %gk; unset it", stack, kLeastStackKiB);
+#endif
+}
+
 // As many as the user says, else the process's share of the cores, of those it may run on.
 inline int num_threads(const TrainConfig& config, int processes) {
+    check_openmp();
     if (config.threads > 0 || processes == 1 || std::getenv("OMP_NUM_THREADS")) return config.threads;
     const int cores = int(std::thread::hardware_concurrency()), share = std::max(1, cores / processes);
 #ifdef _OPENMP

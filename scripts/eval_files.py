@@ -30,7 +30,13 @@ def tokenizer_of(name):
         sys.exit(f"error: {error}; run: pip install {error.name}")
     if not pathlib.Path(name).is_file():
         sys.exit(f"error: --tokenizer {name}: expected a tokenizer.json, gpt2 or bytes")
-    tokenizer = Tokenizer.from_file(name)
+    try:
+        tokenizer = Tokenizer.from_file(name)
+    except Exception as error:  # tokenizers raises nothing more special
+        sys.exit(
+            f"error: --tokenizer {name}: not a tokenizer.json ({error}); of GPT-2's vocab.bpe, tiktoken's ranks and "
+            "others data/tokenize makes one: data/tokenize TEXT --tokenizer FILE --out DIR writes DIR/tokenizer.json"
+        )
     # What stands in front of a document: nanochat's name for it, then GPT-2's.
     ids = [tokenizer.token_to_id(mark) for mark in ("<|bos|>", "<|endoftext|>")]
     found = [i for i in ids if i is not None]

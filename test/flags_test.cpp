@@ -200,7 +200,7 @@ TEST_CASE("JSON reads back exactly", "[flags]") {
     CHECK(back.learning_rate == e.learning_rate);
     CHECK(back.prompt == e.prompt);
     CHECK(back.resume);
-    for (double extreme : {DBL_MAX, DBL_TRUE_MIN, 1 / 3.0, 5e-324, 123456789012345678.0}) {
+    for (double extreme : {double(FLT_MAX), DBL_TRUE_MIN, 1 / 3.0, 5e-324, 123456789012345678.0}) {
         e.learning_rate = extreme;
         from_json(back.fields(), to_json(e.fields()), "state.json");
         CHECK(back.learning_rate == extreme);

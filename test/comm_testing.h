@@ -65,7 +65,7 @@ class CollectiveTrial {
 public:
     template <class Collective>
     CollectiveTrial(Device& device, Comm<Device>& comm, Terms terms, int64_t n, int64_t begin, int64_t kept,
-          Collective collective)
+                    Collective collective)
         : device_(device),
           comm_(comm),
           n_(n),
@@ -107,19 +107,20 @@ std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks
     const int rank = comm.rank, W = comm.world_size;
     const int64_t n = W * kShard, odd = n - 1;
     CollectiveTrial<float, Device> scattered(device, comm, terms, n, rank * kShard, kShard,
-                                   [&](float* data) { return comm.reduce_scatter(data, kShard); });
+                                             [&](float* data) { return comm.reduce_scatter(data, kShard); });
     CollectiveTrial<bf16, Device> halves(device, comm, terms, n, rank * kShard, kShard,
-                               [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
+                                         [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
     CollectiveTrial<float, Device> gathered(device, comm, terms, n, 0, n,
-                                  [&](float* data) { return comm.all_gather(data, kShard * sizeof(float)); });
+                                            [&](float* data) { return comm.all_gather(data, kShard * sizeof(float)); });
     CollectiveTrial<float, Device> reduced(device, comm, terms, odd, 0, odd,
-                                 [&](float* data) { return comm.all_reduce(data, odd); });
+                                           [&](float* data) { return comm.all_reduce(data, odd); });
     CollectiveTrial<uint64_t, Device> counts(device, comm, terms, 3, 0, 3,
-                                   [&](uint64_t* data) { return comm.all_reduce(data, 3); });
-    CollectiveTrial<float, Device> sent(device, comm, terms, n, 0, n,
-                              [&](float* data) { return comm.broadcast(data, size_t(n) * sizeof(float), 0); });
-    CollectiveTrial<float, Device> returned(device, comm, terms, n, 0, n,
-                                  [&](float* data) { return comm.broadcast(data, size_t(n) * sizeof(float), W - 1); });
+                                             [&](uint64_t* data) { return comm.all_reduce(data, 3); });
+    CollectiveTrial<float, Device> sent(
+        device, comm, terms, n, 0, n, [&](float* data) { return comm.broadcast(data, size_t(n) * sizeof(float), 0); });
+    CollectiveTrial<float, Device> returned(device, comm, terms, n, 0, n, [&](float* data) {
+        return comm.broadcast(data, size_t(n) * sizeof(float), W - 1);
+    });
     std::vector<std::string> bits;
     for (int turn = 0; turn < W; turn++) {
         ranks.barrier();

@@ -248,7 +248,8 @@ TEST_CASE("what a recipe cannot be told", "[recipe]") {
                    "2: --recipe nanochat has a learning rate for each group: instead of --learning-rate give "));
     CHECK(contains(error([](TrainConfig& c) { c.weight_decay = -0.5; }),
                    "2: --weight-decay -0.5: expected at least 0, or -1 for the recipe's"));
-    CHECK(contains(error([](TrainConfig& c) { c.steps = 20; }), "--warmup-steps 40 is more than --steps 20"));
+    CHECK(contains(error([](TrainConfig& c) { c.steps = 20, c.warmup_steps = 40; }),
+                   "--warmup-steps 40 is more than --steps 20"));
     CHECK(contains(error([](TrainConfig& c) { c.decay_fraction = 0; }),
                    "--lr-schedule trapezoid needs a --decay-fraction"));
     CHECK(contains(

@@ -791,10 +791,11 @@ TEST_CASE("a signal ends the wait for other ranks", "[tcp_ranks]") {
 
 TEST_CASE("a rank that dies before all have come makes room for another", "[tcp_ranks]") {
     const int port = free_port();
-    const Signal replaced;
+    const Signal joined, replaced;
     const std::vector<Finished> ended = in_processes(4, [&](int process) {
         if (process == 1) {
             TcpRanks ranks(1, 3, {{"localhost", port}}, impatient());
+            joined.give();
             raise(SIGKILL);
         }
         if (process == 2) {
@@ -802,22 +803,16 @@ TEST_CASE("a rank that dies before all have come makes room for another", "[tcp_
             return check_connected(*join(at(2, 3, port), 20));
         }
         if (process == 0) return check_connected(*join(at(0, 3, port), 20));
-        // The other rank 1: refused while the first is there, and perhaps before that one has come.
+        // The other rank 1: refused while the first is there.
+        joined.await();
         const double end_s = now_s() + 20;
-        for (bool had_company = false;;) {
+        for (;;) {
             try {
-                const TcpRanks ranks(1, 3, {{"localhost", port}}, impatient());
-                if (!had_company) {  // the first: it was not there yet, and this one leaves the seat to it
-                    had_company = true;
-                    sleep_s(0.05);
-                    continue;
-                }
+                TcpRanks ranks(1, 3, {{"localhost", port}}, impatient());
                 replaced.give();
-                TcpRanks& mine = const_cast<TcpRanks&>(ranks);
-                mine.set_hosts(mine.all_gather(host_identity()));
-                return check_connected(mine);
-            } catch (const Error& error) {
-                had_company = true;
+                ranks.set_hosts(ranks.all_gather(host_identity()));
+                return check_connected(ranks);
+            } catch (const Error&) {
                 if (now_s() > end_s) throw;
                 sleep_s(0.02);
             }

@@ -382,8 +382,8 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
             {"--num-kv-heads 2 does not divide --num-heads 3", "the nearest that do are 1 and 3"});
     refused({{"positions", "rotary"}, {"num-heads", "4"}, {"channels", "20"}},
             {"--positions rotary: heads of 5 channels, expected a multiple of 2", "--channels are 16 and 24"});
-    refused({{"softcap-kind", "tanh"}, {"softcap", "0"}}, {"--softcap 0: expected more than 0, such as 15"});
-    refused({{"softcap", "-1"}}, {"--softcap -1: expected a number of at least 0"});
+    refused({{"softcap-kind", "tanh"}, {"softcap", "0"}}, {"--softcap 0: expected at least 1e-06, such as 15"});
+    refused({{"softcap", "-1"}}, {"--softcap -1: expected a number from 0 to 1000000"});
     refused({{"qk-norm", "true"}}, {"--qk-norm needs --positions rotary"});
     refused({{"embedding-norm", "true"}}, {"--embedding-norm needs --positions rotary"});
     refused({{"biases", "maybe"}}, {"--biases maybe: expected one of preset, true, false"});

@@ -45,6 +45,8 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
 
 TcpRanks::~TcpRanks() {
     const bool in_order = std::uncaught_exceptions() == 0;
+    // Others hang up when they hear of it, and what they say then must not hide the error that ends this rank.
+    leaving_ = true;
     for (const Peer& peer : peers_) {
         send_message(peer.socket, in_order ? kGoodbye : kFailed, key_, "");
         shutdown(peer.socket, SHUT_WR);
@@ -82,35 +84,39 @@ void TcpRanks::read_records() {
     }
 }
 
+bool TcpRanks::lost(const std::string& why) {
+    if (!leaving_) watchdog_.give_up(why);
+    return false;
+}
+
 // False when there is no more to come.
 bool TcpRanks::read_one(Peer& peer) {
     Header header = {};
     const bool complete = receive_bytes(peer.socket, &header, sizeof(header));
     if (!complete) {
         const std::lock_guard lock(mutex_);
-        if (!peer.ended) watchdog_.give_up(format("rank %d is gone: its connection is closed", peer.rank));
-        return false;
+        return !peer.ended && lost(format("rank %d is gone: its connection is closed", peer.rank));
     }
     if (header.magic != kMagic || header.key != key_ || header.bytes > kMostBytes ||
         (header.kind != kRecord && header.kind != kGoodbye && header.kind != kFailed))
-        watchdog_.give_up(format("what comes from %s is not of this run", name_of(peer.rank).c_str()));
+        return lost(format("what comes from %s is not of this run", name_of(peer.rank).c_str()));
     std::string body;
     if (!receive_body(peer.socket, body, header.kind == kRecord ? header.bytes : std::min(header.bytes, kMostPeerText)))
-        watchdog_.give_up(format("rank %d is gone: its connection is closed", peer.rank));
+        return lost(format("rank %d is gone: its connection is closed", peer.rank));
     if (header.kind == kFailed) {
         if (!body.empty()) {
             forwarded_ = peer_text(body);
-            watchdog_.give_up("ended by " + forwarded_);
+            return lost("ended by " + forwarded_);
         }
         // What is wrong there may be wrong here as well, and then this rank says it better itself.
         pollfd leaving{wake_[0], POLLIN, 0};
         if (poll(&leaving, 1, 1000) > 0) return false;
-        watchdog_.give_up(format("rank %d has ended with an error, which it has printed", peer.rank));
+        return lost(format("rank %d has ended with an error, which it has printed", peer.rank));
     }
     const std::lock_guard lock(mutex_);
     // Ranks go in lockstep: each waits for an answer before it sends again.
     if (header.kind == kRecord && peer.records.size() >= 2)
-        watchdog_.give_up(format("%s sends records that nobody waits for", name_of(peer.rank).c_str()));
+        return lost(format("%s sends records that nobody waits for", name_of(peer.rank).c_str()));
     if (header.kind == kGoodbye) peer.ended = true;
     if (header.kind == kRecord) peer.records.push_back(std::move(body));
     arrived_.notify_all();

@@ -12,6 +12,7 @@ Who is let in is meeting.h's. Nothing in a record is executed or believed: what 
 code 3 and the address that it came from.
 */
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -52,10 +53,12 @@ private:
     std::mutex mutex_;        // of Peer::records and ended
     std::condition_variable arrived_;
     std::thread reader_;
+    std::atomic<bool> leaving_ = false;  // this rank ends: whoever else ends now is not missed
 
     void close_all();
     void read_records();
     bool read_one(Peer& peer);
+    bool lost(const std::string& why);  // ends this rank, unless it is leaving; false
     void tell_all(const std::string& why);
     void send_record(const Peer& peer, const std::string& record);
     std::string next_record(Peer& peer);

@@ -86,7 +86,7 @@ void open_source(Start& start, Ranks& ranks) {
     });
     config.model.follow(start.source->shape());
     const std::string tokenizer = start.source->tokenizer_path();
-    const bool has_data = !config.eval_only || !config.val_data.empty();
+    const bool has_data = config.generate.empty() && (!config.eval_only || !config.val_data.empty());
     if (tokenizer.empty() || (has_data && std::filesystem::exists(config.tokenizer_path()))) return;
     try {
         load_tokenizer(tokenizer);

@@ -169,6 +169,7 @@ int main(int argc, char** argv) {
         return kExitOk;
     };
     try {
+        check_openmp();
         if (argc == 2 && !std::strcmp(argv[1], "--help-markdown")) {
             std::printf("%s", flags_document().c_str());
             return end();

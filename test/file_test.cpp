@@ -79,6 +79,16 @@ TEST_CASE("pipes, sockets and devices are refused at once", "[file]") {
     CHECK(contains(error_of([&] { read_file("/dev/null"); }), "/dev/null: it is a device, not a regular file"));
 }
 
+TEST_CASE("no file is put where a device or a pipe is", "[file]") {
+    const ScratchFolder scratch;
+    const std::string pipe = scratch / "pipe";
+    REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+    CHECK(error_of([&] { write_file_atomically(pipe, "x"); }) ==
+          "2: cannot write " + pipe + ": it is a pipe, not a regular file");
+    CHECK(fs::is_fifo(pipe));
+    CHECK_FALSE(fs::exists(pipe + ".tmp"));
+}
+
 TEST_CASE("an empty file maps to nothing, and maps move", "[file]") {
     const ScratchFolder scratch;
     write_file_atomically(scratch / "empty", "");

@@ -32,6 +32,10 @@ struct Site {
     int line;
     bool operator==(const Site& other) const { return file == other.file && line == other.line; }
 };
+// Compilers call a file "./test/x.cu" if they found it by -I. and "test/x.cu" if it is the one they compile.
+constexpr Site site_at(const char* file, int line) {
+    return {file[0] == '.' && file[1] == '/' ? file + 2 : file, line};
+}
 
 // Bytes on their way from global to shared memory.
 struct AsyncCopy {
@@ -114,7 +118,7 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site);
 }  // namespace emulator
 
 #define EMULATOR_SITE const char *site_file_ = __builtin_FILE(), int site_line_ = __builtin_LINE()
-#define EMULATOR_HERE (::emulator::Site{site_file_, site_line_})
+#define EMULATOR_HERE (::emulator::site_at(site_file_, site_line_))
 #if defined(__SANITIZE_THREAD__)
 #define EMULATOR_UNCHECKED __attribute__((no_sanitize("thread")))
 #else

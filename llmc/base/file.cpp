@@ -38,6 +38,10 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {
+    // The rename below would put a file where /dev/null was.
+    struct stat info;
+    require(stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode), "cannot write %s: it is %s, not a regular file",
+            path.c_str(), kind_of(info.st_mode));
     const std::string tmp = path + ".tmp";
     try {
         FileWriter file(tmp);

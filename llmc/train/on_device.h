@@ -18,14 +18,16 @@ Where a run takes place: on the GPU of this process, or on the CPU by the copy f
 #include "llmc/train/doctor.h"       // GpuFacts
 #include "llmc/train/world.h"        // World, Place
 
-// An Error where the environment asks OpenMP for what ends in a crash or a standstill.
+// An Error where the environment asks OpenMP for what ends in a crash or a standstill: of its first call, so none is
+// made here.
 inline void check_openmp() {
 #ifdef _OPENMP
-    constexpr int kMost = 4096;
+    constexpr long kMost = 4096;
     constexpr double kLeastStackKiB = 256;
     const char* const threads = std::getenv("OMP_NUM_THREADS");
-    require(!threads || omp_get_max_threads() <= kMost,
-            "OMP_NUM_THREADS=%s: expected 1 to %d; this machine has %d cores", threads, kMost, omp_get_num_procs());
+    require(!threads || std::strtol(threads, nullptr, 10) <= kMost,
+            "OMP_NUM_THREADS=%s: expected 1 to %ld; this machine has %u cores", threads, kMost,
+            std::thread::hardware_concurrency());
     const char* const stack = std::getenv("OMP_STACKSIZE");
     if (!stack) return;
     char* unit = nullptr;
@@ -38,7 +40,6 @@ inline void check_openmp() {
 
 // As many as the user says, else the process's share of the cores, of those it may run on.
 inline int num_threads(const TrainConfig& config, int processes) {
-    check_openmp();
     if (config.threads > 0 || processes == 1 || std::getenv("OMP_NUM_THREADS")) return config.threads;
     const int cores = int(std::thread::hardware_concurrency()), share = std::max(1, cores / processes);
 #ifdef _OPENMP

@@ -133,8 +133,8 @@ private:
 
     void check_writable() const {
         const std::filesystem::path path(path_);
-        require(!std::filesystem::is_directory(path) && path.has_filename(),
-                "--profile %s: that is a folder: give the name of a file", path_.c_str());
+        require((!std::filesystem::exists(path) || std::filesystem::is_regular_file(path)) && path.has_filename(),
+                "--profile %s: that is a folder or a device: give the name of a file", path_.c_str());
         if (path.has_parent_path()) make_folders(path.parent_path());
         const std::string tmp = path_ + ".tmp";
         try {

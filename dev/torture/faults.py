@@ -1,0 +1,38 @@
+"""Disks that fail, fill up, write less than asked or are slow, and clocks that jump."""
+
+import re
+
+from harness import CONFIGS, Case
+
+# What a user can do something about is exit code 2; a failed disk must not look like our bug (1) or a crash.
+REFUSED = 2
+
+
+def of_disks(bench):
+    """At each call that changes a file, in a random order: the run ends with a message, and goes on when it is mended."""
+    for config in CONFIGS:
+        calls = bench.count_calls(config)
+        points = [(n, what) for n in range(1, calls + 1) for what in ("eio", "enospc", "short")]
+        bench.random.shuffle(points)
+        for n, what in points:
+            out = bench.fresh()
+            finished = bench.run(bench.flags(out, config), torture={"DIR": out, "AT": n, "DO": what})
+            wrong = ""
+            if finished.code not in (0, REFUSED) or (what == "short" and finished.code != 0):
+                wrong = f"exit code {finished.code}: {finished.last_words()}"
+            elif finished.code == REFUSED and not re.search(r"error: .*(Input/output error|No space left)", finished.err):
+                wrong = f"no reason given: {finished.last_words()}"
+            yield Case(wrong or bench.wrong_end(out, config), f"configuration {config}, TORTURE_AT={n} TORTURE_DO={what}")
+            bench.remove(out)
+
+
+def of_clocks(bench):
+    """The wall clock jumps by decades between any two looks at it, forward and back; a disk takes its time."""
+    while True:
+        config, seed = bench.random.choice(list(CONFIGS)), bench.random.randrange(1 << 30)
+        out = bench.fresh()
+        how = {"DIR": out, "CLOCK": seed} if bench.random.random() < 0.7 else {"DIR": out, "SLOW_US": 300}
+        finished = bench.run(bench.flags(out, config), torture=how)
+        wrong = bench.wrong_end(out, config, finished)
+        yield Case(wrong, f"configuration {config}, {how}")
+        bench.remove(out)

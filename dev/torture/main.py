@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Everything that can happen to a run, done to tiny ones: kills, crashes, damage, bad disks, strangers, bad input.
+
+    python3 dev/torture/main.py                      the long form: about an hour and a half on two cores
+    python3 dev/torture/main.py --short              two minutes, of which CI has one or two
+    python3 dev/torture/main.py --only kills,peers   parts; --list names them
+    python3 dev/torture/main.py --seed 7             other cases; the same seed makes the same ones
+    python3 dev/torture/main.py --programs build/sanitize    train_gpt and data/tokenize from there: with sanitizers
+    python3 dev/torture/main.py --json doc/results/torture.json   the figures, for doc/reliability.md
+
+Each case is one thing done to one run; it is wrong if the run does not end as it must, which is nearly always: the same
+weights, moments and losses, bit for bit, as if nothing had happened. What is wrong is printed as it is found, with what
+makes it again. Exit code 1 if anything was. Parts and what they hold a run to: the files beside this one.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+
+import crash_states
+import damage
+import endurance
+import faults
+import inputs
+import kills
+import peers
+from harness import ROOT, Bench, compile_shim
+
+# name, what is done, cases of the short and of the long form, the generator
+PARTS = (
+    ("kills", "SIGKILL at a random moment", 20, 500, kills.at_random),
+    ("calls", "SIGKILL before, inside or after a system call", 30, 700, kills.at_system_calls),
+    ("crashes", "states that a crash of the machine may leave", 60, 6000, crash_states.replay),
+    ("flips", "one bit of a checkpoint flipped", 20, 10_000, damage.flips),
+    ("files", "a file of a checkpoint cut, swapped, replaced, removed", 20, 1000, damage.files),
+    ("log", "the log damaged", 5, 200, damage.log),
+    ("disks", "a disk that fails, is full, or writes less than asked", 30, 1000, faults.of_disks),
+    ("clocks", "a clock that jumps, a slow disk", 5, 100, faults.of_clocks),
+    ("deaths", "one of two ranks killed", 5, 100, peers.deaths),
+    ("strangers", "strangers at the port where ranks meet", 20, 500, peers.strangers),
+    ("inputs", "models, tokenizers, shards and texts mutated", 60, 5000, inputs.files),
+    ("flags", "flags with absurd values", 60, 2000, inputs.flags),
+    ("endurance", "memory and open files of a run of 10,000 steps", 0, 1, endurance.long_run),
+)
+
+
+def run_part(part, bench, cases, limit_s):
+    name, what, _, _, generator = part
+    began, tried, wrong = time.monotonic(), 0, 0
+    for case in generator(bench):
+        tried += 1
+        if case.wrong:
+            wrong += 1
+            print(f"WRONG {name} {tried}: {case.wrong}\n      {case.how}", flush=True)
+        if tried >= cases or time.monotonic() - began > limit_s:
+            break
+    seconds = time.monotonic() - began
+    print(f"{name:10} {what:56} {tried:6} tried {wrong:4} wrong {seconds:7.0f} s", flush=True)
+    return {"part": name, "what": what, "tried": tried, "wrong": wrong, "seconds": round(seconds)}
+
+
+def facts(seed):
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    models = [line.split(":")[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "machine": f"{models[0] if models else platform.machine()}, {len(models)} threads, Linux {platform.release().split('-')[0]}",
+        "seed": seed,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--only", default="", metavar="PART,PART")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=int, help="of each part, instead of its own number")
+    parser.add_argument("--minutes", type=float, default=0, help="of each part at most")
+    parser.add_argument("--programs", default=ROOT)
+    parser.add_argument("--scratch", help="where the runs lie: a disk, or /dev/shm (default: the system's)")
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    if args.list:
+        for name, what, short, long, _ in PARTS:
+            print(f"{name:10} {what:56} {short:4} or {long} cases")
+        return
+    only = [name for name in args.only.split(",") if name]
+    unknown = set(only) - {part[0] for part in PARTS}
+    if unknown:
+        sys.exit(f"error: --only {','.join(sorted(unknown))}: expected {', '.join(part[0] for part in PARTS)}")
+    for name in ("train_gpt", "data/tokenize"):
+        if not (pathlib.Path(args.programs) / name).exists():
+            sys.exit(f"error: {args.programs}/{name} is missing: run make first")
+
+    results = []
+    with tempfile.TemporaryDirectory(dir=args.scratch, prefix="torture_") as scratch:
+        shim = compile_shim(pathlib.Path(scratch) / "system_calls.so")
+        for part in PARTS:
+            cases = args.cases or part[2 if args.short else 3]
+            if (only and part[0] not in only) or cases == 0:
+                continue
+            # A part does not depend on those before it: alone it does the same.
+            with tempfile.TemporaryDirectory(dir=scratch) as folder:
+                bench = Bench(args.programs, shim, folder, f"{args.seed} {part[0]}")
+                results.append(run_part(part, bench, cases, 60 * args.minutes or float("inf")))
+    tried, wrong = (sum(result[key] for result in results) for key in ("tried", "wrong"))
+    print(f"{tried} tried, {wrong} wrong")
+    if args.json:
+        args.json.write_text(json.dumps({"facts": facts(args.seed), "parts": results}, indent=1) + "\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

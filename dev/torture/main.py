@@ -42,7 +42,7 @@ PARTS = (
     ("log", "the log damaged", 5, 200, damage.log),
     ("disks", "a disk that fails, is full, or writes less than asked", 30, 1000, faults.of_disks),
     ("clocks", "a clock that jumps, a slow disk", 5, 100, faults.of_clocks),
-    ("deaths", "one of two ranks killed", 5, 100, peers.deaths),
+    ("deaths", "one of two or four ranks killed", 0, 100, peers.deaths),
     ("strangers", "strangers at the port where ranks meet", 20, 500, peers.strangers),
     ("inputs", "models, tokenizers, shards and texts mutated", 60, 5000, inputs.files),
     ("flags", "flags with absurd values", 60, 2000, inputs.flags),

@@ -43,7 +43,13 @@ TEST_CASE("a failed write leaves the old file", "[file]") {
     CHECK(contains(error_of([&] { write_file_atomically(scratch / "none/a", "x"); }),
                    "2: cannot write " + scratch / "none/a.tmp: No such file"));
     make_folders(scratch / "folder");
-    CHECK(contains(error_of([&] { write_file_atomically(scratch / "folder", "x"); }), "2: cannot rename"));
+    CHECK(error_of([&] { write_file_atomically(scratch / "folder", "x"); }) ==
+          "2: cannot write " + scratch / "folder" + ": it is a folder, not a regular file");
+    const std::string pipe = scratch / "pipe";
+    REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+    CHECK(error_of([&] { write_file_atomically(pipe, "x"); }) ==
+          "2: cannot write " + pipe + ": it is a pipe, not a regular file");
+    CHECK(fs::is_fifo(pipe));
     CHECK(fs::is_directory(scratch / "folder"));
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that can happen to a run, done to tiny ones: kills, crashes, damage, bad disks, strangers, bad input.
 
-    python3 dev/torture/main.py                      the long form: about an hour and a half on two cores
+    python3 dev/torture/main.py --jobs 2             the long form: about an hour and a half on two cores
     python3 dev/torture/main.py --short              two minutes, of which CI has one or two
     python3 dev/torture/main.py --only kills,peers   parts; --list names them
     python3 dev/torture/main.py --seed 7             other cases; the same seed makes the same ones
@@ -14,6 +14,7 @@ makes it again. Exit code 1 if anything was. Parts and what they hold a run to: 
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import json
 import pathlib
@@ -21,6 +22,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import crash_states
@@ -50,6 +52,10 @@ PARTS = (
 )
 
 
+# Ctrl-C: each part ends with the case it is at.
+stopped = threading.Event()
+
+
 def run_part(part, bench, cases, limit_s):
     name, what, _, _, generator = part
     began, tried, wrong = time.monotonic(), 0, 0
@@ -58,7 +64,7 @@ def run_part(part, bench, cases, limit_s):
         if case.wrong:
             wrong += 1
             print(f"WRONG {name} {tried}: {case.wrong}\n      {case.how}", flush=True)
-        if tried >= cases or time.monotonic() - began > limit_s:
+        if tried >= cases or time.monotonic() - began > limit_s or stopped.is_set():
             break
     seconds = time.monotonic() - began
     print(f"{name:10} {what:56} {tried:6} tried {wrong:4} wrong {seconds:7.0f} s", flush=True)
@@ -84,6 +90,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, help="of each part, instead of its own number")
     parser.add_argument("--minutes", type=float, default=0, help="of each part at most")
+    parser.add_argument("--jobs", type=int, default=1, help="parts at a time")
     parser.add_argument("--programs", default=ROOT)
     parser.add_argument("--scratch", help="where the runs lie: a disk, or /dev/shm (default: the system's)")
     parser.add_argument("--json", type=pathlib.Path)
@@ -100,17 +107,25 @@ def main():
         if not (pathlib.Path(args.programs) / name).exists():
             sys.exit(f"error: {args.programs}/{name} is missing: run make first")
 
-    results = []
+    def run(part):
+        # A part does not depend on the others: alone it does the same.
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            bench = Bench(args.programs, shim, folder, f"{args.seed} {part[0]}")
+            return run_part(part, bench, cases_of(part), 60 * args.minutes or float("inf"))
+
+    def cases_of(part):
+        return args.cases or part[2 if args.short else 3]
+
+    chosen = [part for part in PARTS if (not only or part[0] in only) and cases_of(part)]
     with tempfile.TemporaryDirectory(dir=args.scratch, prefix="torture_") as scratch:
         shim = compile_shim(pathlib.Path(scratch) / "system_calls.so")
-        for part in PARTS:
-            cases = args.cases or part[2 if args.short else 3]
-            if (only and part[0] not in only) or cases == 0:
-                continue
-            # A part does not depend on those before it: alone it does the same.
-            with tempfile.TemporaryDirectory(dir=scratch) as folder:
-                bench = Bench(args.programs, shim, folder, f"{args.seed} {part[0]}")
-                results.append(run_part(part, bench, cases, 60 * args.minutes or float("inf")))
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            try:
+                results = list(pool.map(run, chosen))
+            except BaseException:
+                stopped.set()
+                pool.shutdown(cancel_futures=True)
+                raise
     tried, wrong = (sum(result[key] for result in results) for key in ("tried", "wrong"))
     print(f"{tried} tried, {wrong} wrong")
     if args.json:

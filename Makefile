@@ -224,7 +224,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize msan fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
+.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize tsan msan fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
   lint format info help clean headers FORCE
 
 all: $(PROGRAMS) ## build what this machine can (the default)
@@ -417,6 +417,13 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 	  $(addprefix ASAN_SYMBOLIZER_PATH=,$(wildcard $(dir $(realpath $(SANITIZE_CXX)))llvm-symbolizer)) \
 	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
 	  CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
+
+# The threads of the host: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not compiled so and whose
+# barriers this sanitizer does not see.
+TSAN_ENVIRONMENT = TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:second_deadlock_stack=1
+tsan: ## the host's tests under ThreadSanitizer; with build/tsan/ as its --programs the torture suite, too
+	@+$(TSAN_ENVIRONMENT) WITHOUT_TESTS='~[plain]' $(SUBMAKE) run-tests VARIANT=tsan USE_OMP=0 USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
+	  CXXFLAGS_EXTRA='-fsanitize=thread -fno-omit-frame-pointer'
 
 # clang++ alone has this sanitizer, and every part of a program should be compiled with it: the standard library is not.
 # So only the memory that kernels share is watched, which dev/emulator marks as undefined, and neither the heap nor the

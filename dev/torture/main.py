@@ -6,7 +6,8 @@
     python3 dev/torture/main.py --only kills,peers   parts; --list names them
     python3 dev/torture/main.py --seed 7             other cases; the same seed makes the same ones
     python3 dev/torture/main.py --programs build/sanitize    train_gpt and data/tokenize from there: with sanitizers
-    python3 dev/torture/main.py --json doc/results/torture.json   the figures, for doc/reliability.md
+    python3 dev/torture/main.py --json doc/results/torture.json   the figures go into this file, of which page.py makes
+                                                     the table of doc/reliability.md
 
 Each case is one thing done to one run; it is wrong if the run does not end as it must, which is nearly always: the same
 weights, moments and losses, bit for bit, as if nothing had happened. What is wrong is printed as it is found, with what
@@ -17,6 +18,7 @@ import argparse
 import concurrent.futures
 import datetime
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -52,6 +54,8 @@ PARTS = (
 )
 
 
+SANITIZERS = {"AddressSanitizer": b"__asan_init", "UBSan": b"__ubsan_handle", "ThreadSanitizer": b"__tsan_init"}
+
 # Ctrl-C: each part ends with the case it is at.
 stopped = threading.Event()
 
@@ -71,15 +75,31 @@ def run_part(part, bench, cases, limit_s):
     return {"part": name, "what": what, "tried": tried, "wrong": wrong, "seconds": round(seconds)}
 
 
-def facts(seed):
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    models = [line.split(":")[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
+def facts(programs, seed):
+    """Where and with what the figures were made."""
+    program = pathlib.Path(programs) / "train_gpt"
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
+    code = program.read_bytes()
+    sanitizers = [name for name, call in SANITIZERS.items() if call in code]
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        processors = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    kernel = platform.release().split("-")[0]
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": f"{models[0] if models else platform.machine()}, {len(models)} threads, Linux {platform.release().split('-')[0]}",
+        "commit": version[-1],
+        "machine": f"{processors[0] if processors else platform.machine()}, {os.cpu_count()} threads, Linux {kernel}",
+        "sanitizers": " and ".join(sanitizers),
         "seed": seed,
     }
+
+
+def write_rows(path, rows):
+    """Into a file of rows: one of a part and kind of program takes the place of the earlier one."""
+    kept = json.loads(path.read_text()) if path.exists() else []
+    new = {(row["part"], row["sanitizers"]) for row in rows}
+    rows = [row for row in kept if (row["part"], row["sanitizers"]) not in new] + rows
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    path.write_text(f"[\n{lines}\n]\n")
 
 
 def main():
@@ -129,7 +149,7 @@ def main():
     tried, wrong = (sum(result[key] for result in results) for key in ("tried", "wrong"))
     print(f"{tried} tried, {wrong} wrong")
     if args.json:
-        args.json.write_text(json.dumps({"facts": facts(args.seed), "parts": results}, indent=1) + "\n")
+        write_rows(args.json, [result | facts(args.programs, args.seed) for result in results])
     sys.exit(1 if wrong else 0)
 
 

@@ -149,7 +149,7 @@ private:
 
 // body(i) for i in [0, n), the indices dealt to the threads in contiguous runs.
 template <class Body>
-void parallel_for(Cpu& cpu, int64_t n, Body&& body) {
+void parallel_for([[maybe_unused]] Cpu& cpu, int64_t n, Body&& body) {
 #pragma omp parallel for schedule(static) num_threads(cpu.num_threads) if (n > 1)
     for (int64_t i = 0; i < n; i++) body(i);
 }

@@ -5,22 +5,26 @@
     scripts/report.py RUN RUN ...             all on one page, with the settings in which they differ; FILE is
                                               report.html in the folder that holds them all
     scripts/report.py RUN --reference 'llm.c=3.29' --reference 'track 3=125:4.586,250:4.098' --usd-per-hour 24
+    scripts/report.py RUN RUN --x tokens      over the tokens learned from, or the time in training steps (--x time)
 
 A reference is the validation loss of others, a level or STEP:LOSS points, drawn beside the runs' and compared with them.
+Of the flags those are shown that differ from the defaults in doc/flags.md; all of them are folded away below.
 
 The page is self-contained (no scripts, nothing fetched) and follows the reader's light or dark setting. Needs Python 3
 and nothing else. A last line cut short by a kill is left out; what a resume went back over is taken from the later run.
 """
 import argparse
+import bisect
 import html
 import json
 import math
 import os
+import re
 import statistics
 import sys
 
-WIDTH, HEIGHT = 760, 260  # of one chart, in SVG units
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 44  # its margins
+WIDTH, HEIGHT = 760, 276  # of one chart, in SVG units
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 30, 44  # its margins
 MAX_POINTS = 1200  # per curve; more than the pixels there are
 
 STYLE = """
@@ -116,12 +120,54 @@ def thinned(points):
 
 
 def smoothed(points, window):
-    """The mean over the last `window` points."""
-    result, total = [], 0.0
-    for i, (step, value) in enumerate(points):
-        total += value - (points[i - window][1] if i >= window else 0)
-        result.append((step, total / min(i + 1, window)))
+    """Of each point the mean over as many before it as behind it, up to `window` in all: no lag, and at both ends the curve."""
+    sums = [0.0]
+    for _, value in points:
+        sums.append(sums[-1] + value)
+    result = []
+    for i, (step, _) in enumerate(points):
+        half = min((window - 1) // 2, i, len(points) - 1 - i)
+        result.append((step, (sums[i + half + 1] - sums[i - half]) / (2 * half + 1)))
     return result
+
+
+def smoothing(train):
+    """How many points smoothed() takes of this curve: an odd number, a fiftieth of them."""
+    return max(1, len(train) // 50 // 2 * 2 + 1)
+
+
+def last_mean(points, window):
+    return statistics.fmean(value for _, value in points[-window:])
+
+
+class Axis:
+    """Where a step lies: on an axis of steps, of tokens learned from, or of the time in training steps."""
+
+    def __init__(self, records, kind):
+        self.kind, self.steps, self.ends = kind, [], [0.0]
+        speed = dict(series(records, "step", "tokens_per_s"))
+        for step, ms in series(records, "step", "ms"):
+            of_step = ms / 1000 * (speed.get(step, 0) if kind == "tokens" else 1)
+            since = step - (self.steps[-1] if self.steps else 0)  # more than one where steps are not in this log
+            self.steps.append(step)
+            self.ends.append(self.ends[-1] + of_step * since)
+        self.last = self.at(max((r.get("step", 0) for r in records), default=0))
+
+    def at(self, step):
+        return step if self.kind == "step" else self.ends[bisect.bisect_right(self.steps, step)]
+
+    def place(self, points):
+        """[(x, value, step)] for chart()"""
+        return [(self.at(step), value, step) for step, value in points]
+
+    @staticmethod
+    def common(axes):
+        """What chart() needs of axes that share one: where it ends, what a unit of it is, and what it says below."""
+        last, kind = max(axis.last for axis in axes) or 1, axes[0].kind
+        if kind != "time":
+            return last, 1, "optimizer step" if kind == "step" else "tokens learned from"
+        unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if last >= 2 * u or u == 1)
+        return last, unit, f"time in training steps [{name}]"
 
 
 def ticks(low, high, count):
@@ -143,42 +189,42 @@ def number_text(value):
         for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= unit:
                 return f"{value / unit:.4g}{name}"
-    return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")
+    return re.sub(r"\.?0*e([+-])0?", r"e\1", f"{value:.2e}")
 
 
-def chart(label, unit, curves, last_step, from_zero):
-    """An SVG of curves [(css class, points, with dots)] over the steps."""
-    values = [value for _, points, _ in curves for _, value in points]
+def chart(label, unit, curves, axis, from_zero):
+    """An SVG of curves [(css class, [(x, value, step)], with dots)] over Axis.common()."""
+    values = [value for _, points, _ in curves for _, value, _ in points]
     if not values:
         return f'<p class="dim">no {html.escape(label)} in this log yet</p>'
     low, high = (min(0, min(values)) if from_zero else min(values)), max(values)
     pad = (high - low) * 0.05 or abs(high) * 0.05 or 1
     low, high = (low if from_zero else low - pad), high + pad
-    last_step = max(1, last_step)
+    last, x_unit, x_name = axis
 
-    def x(step):
-        return LEFT + (WIDTH - LEFT - RIGHT) * step / last_step
+    def x(at):
+        return LEFT + (WIDTH - LEFT - RIGHT) * at / last
 
     def y(value):
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
 
     name = html.escape(f"{label} [{unit}]" if unit else label)
-    out = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over steps">']
+    out = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over {x_name}">']
     for value in ticks(low, high, 7):
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
         out.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{number_text(value)}</text>')
-    for step in ticks(0, last_step, 10):
-        if step == int(step):
-            out.append(f'<line class="grid" x1="{x(step):.1f}" x2="{x(step):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-            out.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{int(step)}</text>')
-    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">optimizer step</text>')
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    out.append(f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{name}</text>')
+    for at in ticks(0, last / x_unit, 10):
+        if x_name != "optimizer step" or at == int(at):
+            place, text = x(at * x_unit), int(at) if x_name == "optimizer step" else number_text(at)
+            out.append(f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+            out.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{text}</text>')
+    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{x_name}</text>')
+    out.append(f'<text x="4" y="{TOP - 14}">{name}</text>')  # above: beside the ticks it would not have room
     for css, points, dots in curves:
-        path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in thinned(points))
+        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value, _ in thinned(points))
         out.append(f'<polyline class="line {css}" points="{path}"/>')
-        for step, value in thinned(points) if dots else []:
-            out.append(f'<circle class="dot {css}" cx="{x(step):.1f}" cy="{y(value):.1f}" r="3">'
+        for at, value, step in thinned(points) if dots else []:
+            out.append(f'<circle class="dot {css}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="3">'
                        f"<title>step {step}: {value:.4f}</title></circle>")
     return "\n".join(out + ["</svg>"])
 
@@ -186,6 +232,38 @@ def chart(label, unit, curves, last_step, from_zero):
 def table(rows):
     cells = (f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>" for k, v in rows)
     return "<table>" + "\n".join(cells) + "</table>"
+
+
+def default_flags():
+    """{name: default} as doc/flags.md beside this script has them; {} if it is not there."""
+    try:
+        with open(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../doc/flags.md"), encoding="utf-8") as file:
+            text = file.read()
+    except OSError:
+        return {}
+    row = r"^\| `--(?:\[no-\])?([a-z0-9-]+)[^`]*` \| (?:`([^`]*)`)? *\|"
+    return {name: default.replace("\\|", "|") for name, default in re.findall(row, text, re.MULTILINE)}
+
+
+def changed_flags(config):
+    """[(name, value)] of those that are not their defaults."""
+    def is_default(value, default):
+        if isinstance(value, bool) or default is None:
+            return default == str(value).lower()
+        if isinstance(value, (int, float)):
+            try:
+                return float(default) == value
+            except ValueError:
+                return False  # `auto`, say
+        return value == default
+    defaults = default_flags()
+    return [(name, value) for name, value in config.items() if not is_default(value, defaults.get(name))]
+
+
+def config_parts(config):
+    changed = changed_flags(config)
+    return ["<h2>Config</h2>", table(changed) if changed else '<p class="dim">all flags are their defaults</p>',
+            f"<details><summary>all flags</summary>{table(config.items())}</details>"]
 
 
 def wide_table(heads, rows):
@@ -229,27 +307,30 @@ def compared_with(reference, val):
     return label, f"{other:.4f} nats per token; this run {loss - other:+.4f} at step {step}"
 
 
-def page(name, records, references=(), usd_per_hour=0.0):
-    train, val = series(records, "step", "loss"), series(records, "val", "loss")
+def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
+    train, val, bpb = series(records, "step", "loss"), series(records, "val", "loss"), series(records, "val", "bpb")
     norm, lr = series(records, "step", "norm"), series(records, "step", "lr")
     speed, ms = series(records, "step", "tokens_per_s"), series(records, "step", "ms")
     comm = {key: series(records, "step", key) for key in ("comm_ms", "comm_exposed_ms", "comm_predicted_ms")}
     last_step = max((r.get("step", 0) for r in records), default=0)
-    window = max(1, len(train) // 50)
+    axis = Axis(records, x_kind)
+    shared, window = Axis.common([axis]), smoothing(train)
     count = {kind: sum(r["type"] == kind for r in records) for kind in ("skip", "resume", "checkpoint")}
 
     summary = [("steps", last_step)]
     if train:
-        summary.append((f"training loss, mean of the last {window}", f"{smoothed(train, window)[-1][1]:.4f} nats per token"))
+        summary.append((f"training loss, mean of the last {window}", f"{last_mean(train, window):.4f} nats per token"))
     if val:
-        best = min(val, key=lambda p: p[1])
-        summary.append(("best validation loss", f"{best[1]:.4f} nats per token at step {best[0]}"))
-        summary.append(("last validation loss", f"{val[-1][1]:.4f} nats per token at step {val[-1][0]}"))
+        for which, (step, loss) in (("best", min(val, key=lambda p: p[1])), ("last", val[-1])):
+            beside = f", {dict(bpb)[step]:.4f} bits per byte" if step in dict(bpb) else ""
+            summary.append((f"{which} validation loss", f"{loss:.4f} nats per token at step {step}{beside}"))
     summary += [compared_with(reference, val) for reference in references]
     if speed:
         summary.append(("median speed", f"{number_text(statistics.median(v for _, v in speed))} tokens/s"))
     if ms:
         seconds = sum(v for _, v in ms) / 1000
+        if speed:
+            summary.append(("tokens learned from", number_text(Axis(records, "tokens").last)))
         summary.append(("time in training steps", duration(seconds)))
         if usd_per_hour:
             summary.append(("cost", f"{seconds / 3600 * usd_per_hour:.2f} USD at {usd_per_hour:g} an hour"))
@@ -266,7 +347,7 @@ def page(name, records, references=(), usd_per_hour=0.0):
     summary.append(("skipped steps, resumes, checkpoints", f"{count['skip']}, {count['resume']}, {count['checkpoint']}"))
     summary.append(("state", state_of(records)))
 
-    key = '<p><span class="key-train">&#9473;&#9473; training</span>' + (f" (pale: each step; strong: mean of {window})"
+    key = '<p><span class="key-train">&#9473;&#9473; training</span>' + (f" (pale: each step; strong: mean of {window} around it)"
                                                                           if window > 1 else "")
     key += ' &#160; <span class="key-val">&#9679; validation</span>' if val else ""
     key += "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
@@ -281,23 +362,28 @@ def page(name, records, references=(), usd_per_hour=0.0):
         drawn = [(0, level), (last_step, level)] if level is not None else [p for p in points if p[0] <= last_step]
         loss_curves.append(("ref", drawn, False))
 
+    def drawn_chart(label, unit, curves, from_zero):
+        return chart(label, unit, [(css, axis.place(points), dots) for css, points, dots in curves], shared, from_zero)
+
     parts = [f"<h1>{html.escape(name)}</h1>", table(summary), "<h2>Loss</h2>", key,
-             chart("loss", "nats per token", loss_curves, last_step, False),
-             "<h2>Gradient norm</h2>", chart("gradient norm before clipping", "", [("train", norm, False)], last_step, True),
-             "<h2>Learning rate</h2>", chart("learning rate", "", [("train", lr, False)], last_step, True),
-             "<h2>Speed</h2>", chart("speed", "tokens/s", [("train", speed, False)], last_step, True)]
+             drawn_chart("loss", "nats per token", loss_curves, False)]
+    if bpb:
+        parts += ["<h2>Bits per byte</h2>", drawn_chart("validation", "bits per byte", [("val", bpb, True)], False)]
+    parts += ["<h2>Gradient norm</h2>", drawn_chart("gradient norm before clipping", "", [("train", norm, False)], True),
+              "<h2>Learning rate</h2>", drawn_chart("learning rate", "", [("train", lr, False)], True),
+              "<h2>Speed</h2>", drawn_chart("speed", "tokens/s", [("train", speed, False)], True)]
     if comm["comm_ms"]:
         key = '<p><span class="key-train">&#9473;&#9473; waited for</span>' \
               ' &#160; <span class="key-val">&#9473;&#9473; in collectives</span></p>'
         parts += ["<h2>Exchange between ranks</h2>", key,
-                  chart("time of a step", "ms", [("val", comm["comm_ms"], False), ("train", comm["comm_exposed_ms"], False)],
-                        last_step, True)]
+                  drawn_chart("time of a step", "ms",
+                              [("val", comm["comm_ms"], False), ("train", comm["comm_exposed_ms"], False)], True)]
     step, samples = last_samples(records, 5)
     if samples:
         parts += [f"<h2>Samples at step {step}</h2>"] + [sample_text(sample) for sample in samples]
     header = last_header(records)
     if header:
-        parts += ["<h2>Config</h2>", table(header.get("config", {}).items())]
+        parts += config_parts(header.get("config", {}))
         parts += ["<h2>Where and with what</h2>",
                   table([*header.get("machine", {}).items(), *header.get("build", {}).items(),
                          *(("data, " + k, v) for k, v in header.get("data", {}).items())])]
@@ -332,49 +418,58 @@ def sample_text(sample):
             f"{html.escape(str(sample.get('text', '')))}</pre>")
 
 
-def comparison(names, logs, references=(), usd_per_hour=0.0):
+def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
     """The page of several runs: curves on the same axes, and the settings in which they differ."""
     runs = list(enumerate(zip(names, logs)))
     css = [f"run{i}" for i, _ in runs]
-    last_step = max(r.get("step", 0) for log in logs for r in log)
+    axes = [Axis(log, x_kind) for log in logs]
+    shared = Axis.common(axes)
     key = "<p>" + " &#160; ".join(f'<span class="key-{css[i]}">&#9473;&#9473; {html.escape(name)}</span>'
                                   for i, (name, _) in runs)
     ref_key = "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
 
-    heads = ["run", "steps", "training loss", "best validation", "last validation", "tokens/s", "time"]
+    bpb = [series(log, "val", "bpb") for log in logs]
+    heads = ["run", "steps", "training loss", "best validation", "last validation"]
+    heads += (["bits per byte"] if any(bpb) else []) + ["tokens/s", "time"]
     heads += (["USD"] if usd_per_hour else []) + [label for label, _, _ in references] + ["state"]
     rows, train_curves = [], []
     for i, (name, log) in runs:
         train, val = series(log, "step", "loss"), series(log, "val", "loss")
         speed, ms = series(log, "step", "tokens_per_s"), series(log, "step", "ms")
-        train_curves.append((css[i], smoothed(train, max(1, len(train) // 50)), False))
+        train_curves.append((css[i], axes[i].place(smoothed(train, smoothing(train))), False))
         best = min(val, key=lambda p: p[1]) if val else None
         seconds = sum(v for _, v in ms) / 1000
         row = [("key-" + css[i], name), max((r.get("step", 0) for r in log), default=0),
-               f"{train_curves[-1][1][-1][1]:.4f}" if train else "",
-               f"{best[1]:.4f} at {best[0]}" if val else "", f"{val[-1][1]:.4f} at {val[-1][0]}" if val else "",
-               number_text(statistics.median(v for _, v in speed)) if speed else "", duration(seconds)]
+               f"{last_mean(train, smoothing(train)):.4f}" if train else "",
+               f"{best[1]:.4f} at {best[0]}" if val else "", f"{val[-1][1]:.4f} at {val[-1][0]}" if val else ""]
+        row += [f"{bpb[i][-1][1]:.4f} at {bpb[i][-1][0]}" if bpb[i] else ""] if any(bpb) else []
+        row += [number_text(statistics.median(v for _, v in speed)) if speed else "", duration(seconds)]
         row += [f"{seconds / 3600 * usd_per_hour:.2f}"] if usd_per_hour else []
         rows.append(row + [compared_with(reference, val)[1] for reference in references] + [state_of(log)])
 
     def overlaid(kind, name, dots=False):
-        return [(css[i], series(log, kind, name), dots) for i, (_, log) in runs]
+        return [(css[i], axes[i].place(series(log, kind, name)), dots) for i, (_, log) in runs]
 
     val_curves = overlaid("val", "loss", True)
     for _, level, points in references:
-        drawn = [(0, level), (last_step, level)] if level is not None else [p for p in points if p[0] <= last_step]
-        val_curves.append(("ref", drawn, False))
+        if level is None and x_kind != "step":
+            raise UserError(f"a --reference by steps has no place on the axis of several runs with --x {x_kind}: give LABEL=LOSS")
+        drawn = [(0, level), (shared[0], level)] if level is not None else [p for p in points if p[0] <= shared[0]]
+        val_curves.append(("ref", [(at, loss, at) for at, loss in drawn], False))
     parts = [f"<h1>{html.escape(', '.join(names))}</h1>", wide_table(heads, rows),
              "<h2>Validation loss</h2>", key + ref_key + "</p>",
-             chart("validation loss", "nats per token", val_curves, last_step, False),
-             "<h2>Training loss</h2>", key + "</p>",
-             chart("training loss, smoothed", "nats per token", train_curves, last_step, False),
-             "<h2>Gradient norm</h2>", key + "</p>",
-             chart("gradient norm before clipping", "", overlaid("step", "norm"), last_step, True),
-             "<h2>Learning rate</h2>", key + "</p>",
-             chart("learning rate", "", overlaid("step", "lr"), last_step, True),
-             "<h2>Speed</h2>", key + "</p>",
-             chart("speed", "tokens/s", overlaid("step", "tokens_per_s"), last_step, True)]
+             chart("validation loss", "nats per token", val_curves, shared, False)]
+    if any(bpb):
+        parts += ["<h2>Bits per byte</h2>", key + "</p>",
+                  chart("validation", "bits per byte", overlaid("val", "bpb", True), shared, False)]
+    parts += ["<h2>Training loss</h2>", key + "</p>",
+              chart("training loss, smoothed", "nats per token", train_curves, shared, False),
+              "<h2>Gradient norm</h2>", key + "</p>",
+              chart("gradient norm before clipping", "", overlaid("step", "norm"), shared, True),
+              "<h2>Learning rate</h2>", key + "</p>",
+              chart("learning rate", "", overlaid("step", "lr"), shared, True),
+              "<h2>Speed</h2>", key + "</p>",
+              chart("speed", "tokens/s", overlaid("step", "tokens_per_s"), shared, True)]
 
     for i, (name, log) in runs:
         step, samples = last_samples(log, 2)
@@ -402,19 +497,22 @@ def main():
     parser.add_argument("--reference", metavar="LABEL=LOSSES", action="append", default=[],
                         help="the validation loss of others: LOSS, or STEP:LOSS,STEP:LOSS,...; may be given again")
     parser.add_argument("--usd-per-hour", metavar="X", type=float, default=0, help="the machine's price, for the cost [0]")
+    parser.add_argument("--x", choices=["step", "tokens", "time"], default="step", help="what curves are drawn over [step]")
     args = parser.parse_args()
     try:
         references = [parse_reference(text) for text in args.reference]
         logs = [read_records(os.path.join(run, "log.jsonl")) for run in args.runs]
         if len(logs) == 1:
             folder = args.runs[0]
-            text = page(os.path.basename(os.path.abspath(folder)), logs[0], references, args.usd_per_hour)
+            text = page(os.path.basename(os.path.abspath(folder)), logs[0], references, args.usd_per_hour,
+                        args.x)
         else:
             paths = [os.path.abspath(run) for run in args.runs]
             if len(set(paths)) < len(paths):
                 raise UserError("a run is given twice; expected different ones")
             folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-            text = comparison([os.path.relpath(path, folder) for path in paths], logs, references, args.usd_per_hour)
+            text = comparison([os.path.relpath(path, folder) for path in paths], logs, references, args.usd_per_hour,
+                              args.x)
         out = args.out or os.path.join(folder, "report.html")
         try:
             with open(out + ".tmp", "w", encoding="utf-8") as file:

@@ -1,6 +1,8 @@
 // scripts/report.py: the page of a run, and of several.
 #include <unistd.h>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include "llmc/base/file.h"
 #include "llmc/base/log.h"
 #include "test/testing.h"
@@ -67,6 +69,10 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[report
     for (const char* heading : {"Loss", "Gradient norm", "Learning rate", "Speed", "Samples at step 4", "Config"})
         CHECK(contains(page, std::string("<h2>") + heading + "</h2>"));
 
+    // Bits per byte where the log has them. Of the flags those that are not their defaults, and all of them folded away.
+    CHECK_FALSE(contains(page, "its per byte"));
+    CHECK(contains(page, "<details><summary>all flags</summary><table><tr><td>prompt</td><td>&lt;i&gt;"));
+
     CHECK_FALSE(contains(page, "Exchange"));
 
     quietly([&] {
@@ -96,6 +102,88 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[report
     write_file_atomically(out / "log.jsonl", "");
     CHECK(contains(run("python3 -B scripts/report.py " + out.path).err, "holds no records"));
     CHECK(contains(run("python3 -B scripts/report.py " + out.path + " --out /dev/null/x").err, "error: "));
+}
+
+TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags that were changed", "[report]") {
+    const ScratchFolder out;
+    std::string log = "{\"type\":\"start\",\"config\":{\"steps\":200,\"shuffle\":true,\"beta2\":-1.0,\"model\":\"custom\","
+                      "\"learning-rate\":0.0006,\"seed\":7,\"val-data\":\"\",\"no-such-flag\":1}}\n";
+    for (int step = 1; step <= 200; step++)  // a straight line, 1000 tokens in 2 s a step, faster from step 101 on
+        log += format("{\"type\":\"step\",\"step\":%d,\"loss\":%d,\"lr\":0.00025,\"ms\":%d,\"tokens_per_s\":%d}\n", step,
+                      1000 - step, step > 100 ? 1000 : 2000, step > 100 ? 1000 : 500);
+    log += "{\"type\":\"val\",\"step\":100,\"loss\":3.5,\"bpb\":1.25}\n{\"type\":\"val\",\"step\":200,\"loss\":4.5}\n";
+    write_file_atomically(out / "log.jsonl", log);
+    const auto page_of = [&](const std::string& flags) {
+        const Finished report = run("python3 -B scripts/report.py " + out.path + flags);
+        INFO(report.err);
+        REQUIRE(report.exit_code == 0);
+        return read_file(out / "report.html");
+    };
+    // The points of the n-th curve of a class: x and y in turn.
+    const auto points_of = [](const std::string& page, const std::string& css, int n = 0) {
+        size_t at = 0;
+        for (int i = 0; i <= n; i++) at = page.find("<polyline class=\"line " + css + "\" points=\"", at) + 1;
+        REQUIRE(at != 0);
+        at = page.find("points=", at) + 8;
+        std::string text = page.substr(at, page.find('"', at) - at);
+        std::replace(text.begin(), text.end(), ',', ' ');
+        std::vector<double> numbers;
+        for (char* next = text.data(); *next;) numbers.push_back(std::strtod(next, &next));
+        return numbers;
+    };
+    const std::string page = page_of("");
+    // Of a straight line the mean around each point is the line: it does not lag, nor begin or end elsewhere.
+    const std::vector<double> raw = points_of(page, "train raw"), smooth = points_of(page, "train");
+    REQUIRE(raw.size() == 400);
+    CHECK(smooth == raw);
+    CHECK(contains(page, "<td>training loss, mean of the last 5</td><td>802.0000 nats per token</td>"));
+    CHECK(contains(page, "<td>best validation loss</td><td>3.5000 nats per token at step 100, 1.2500 bits per byte</td>"));
+    CHECK(contains(page, "<td>last validation loss</td><td>4.5000 nats per token at step 200</td>"));
+    CHECK(contains(page, "<h2>Bits per byte</h2>"));
+    CHECK(contains(page, "<td>tokens learned from</td><td>200k</td>"));
+    // What the axes say is above them, and no longer than needed.
+    CHECK(contains(page, "<text x=\"4\" y=\"16\">loss [nats per token]</text>"));
+    CHECK(contains(page, ">2e-4</text>"));
+    CHECK_FALSE(contains(page, "rotate("));
+    const std::string flags = page.substr(0, page.find("<details>"));
+    for (const char* changed : {"<td>learning-rate</td><td>0.0006</td>", "<td>seed</td><td>7</td>", "<td>no-such-flag</td>"})
+        CHECK(contains(flags, changed));
+    for (const char* same : {"<td>shuffle</td>", "<td>beta2</td>", "<td>model</td>"}) {
+        CHECK_FALSE(contains(flags, same));
+        CHECK(contains(page, same));
+    }
+
+    // Half of the steps are half of the tokens and two thirds of the time; and the axis says so.
+    const auto place = [&](const std::string& of_page, size_t step) {
+        const std::vector<double> points = points_of(of_page, "train raw");
+        return (points[2 * step - 2] - 64) / (points[398] - 64);
+    };
+    CHECK(std::fabs(place(page, 100) - 0.5) < 1e-3);
+    const std::string tokens = page_of(" --x tokens"), time = page_of(" --x time");
+    CHECK(contains(tokens, ">tokens learned from</text>"));
+    CHECK(std::fabs(place(tokens, 100) - 0.5) < 1e-3);
+    CHECK(contains(time, ">time in training steps [minutes]</text>"));
+    CHECK(std::fabs(place(time, 100) - 2. / 3) < 1e-3);
+    CHECK(contains(run("python3 -B scripts/report.py " + out.path + " --x hours").err, "invalid choice"));
+
+    // Of several runs each on its own scale: the one with half the steps has the same number of tokens.
+    std::string other = "{\"type\":\"start\"}\n";
+    for (int step = 1; step <= 100; step++)
+        other += format("{\"type\":\"step\",\"step\":%d,\"loss\":3,\"ms\":1000,\"tokens_per_s\":2000}\n", step);
+    make_folders(out / "other");
+    write_file_atomically(out / "other/log.jsonl", other + "{\"type\":\"val\",\"step\":100,\"loss\":3,\"bpb\":1.5}\n");
+    const std::string two = "python3 -B scripts/report.py " + out.path + " " + out / "other" + " --out " + out / "two.html";
+    REQUIRE(run(two + " --x tokens").exit_code == 0);
+    const std::string both = read_file(out / "two.html");
+    CHECK(contains(both, "<th>bits per byte</th>"));
+    CHECK(contains(both, "<td>1.2500 at 100</td>"));
+    CHECK(contains(both, "<td>1.5000 at 100</td>"));
+    CHECK(contains(both, "<h2>Bits per byte</h2>"));
+    CHECK(points_of(both, "run0", 2).at(398) == points_of(both, "run1", 2).at(198));
+    REQUIRE(run(two).exit_code == 0);
+    const std::string by_steps = read_file(out / "two.html");
+    CHECK(points_of(by_steps, "run0", 2).at(198) == points_of(by_steps, "run1", 2).at(198));
+    CHECK(contains(run(two + " --x time --reference 'a=5:3'").err, "error: a --reference by steps has no place"));
 }
 
 TEST_CASE("several runs on one page", "[report]") {

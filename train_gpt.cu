@@ -91,10 +91,10 @@ void train(Device& device, World& world, const Start& start, double began_s) {
     const TrainConfig& config = setup.config();
     if (config.dry_run) {
         if (world.is_first())
-            std::printf("%s\n", setup.memory(setup.how, config.recompute_mode()).table(free_memory(device)).c_str());
+            std::printf("%s\n", setup.memory(setup.how, config.recompute_mode()).table(setup.memory_bytes()).c_str());
         return;
     }
-    RunData data(setup, device, world);
+    RunData data(setup, world);
 
     // Where we start
     Session<Device, T> session(device, world, start, setup, data);

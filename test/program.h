@@ -12,6 +12,7 @@ train_gpt as its users meet it: tiny runs in a scratch folder, and what they lea
 #include <sys/wait.h>
 #include <unistd.h>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,6 +42,15 @@ inline std::string command_of(const FlagMap& flags) {
 
 inline void put_file(const std::string& path, const std::string& content) {
     FileWriter(path).write(content.data(), content.size());
+}
+
+// In place: the file is never shorter meanwhile, so a program that has it mapped sees the new bytes and nothing else.
+inline void overwrite(const std::string& path, size_t at, const std::string& bytes) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(std::streamoff(at));
+    file << bytes;
+    file.close();
+    REQUIRE(file.good());
 }
 
 // OUT/step_00000012, and the state in it

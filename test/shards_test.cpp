@@ -1,9 +1,12 @@
 // Token shards: what is written is llm.c's format byte for byte, and what is not that format is refused by name.
+#include <unistd.h>
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "llmc/data/shards.h"
+#include "llmc/data/token_scan.h"
 #include "test/testing.h"
 
 namespace {
@@ -31,6 +34,13 @@ std::string header(uint32_t magic, uint32_t version, uint32_t tokens) {
     std::string text = little_endian(magic) + little_endian(version) + little_endian(tokens);
     text.resize(1024);
     return text;
+}
+
+// Overwrites a token in place, of a shard that may be mapped.
+void put_token(const std::string& path, int64_t at, uint32_t id, int bytes = 2) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(kShardHeaderBytes + at * bytes);
+    file << little_endian(id, bytes);
 }
 
 bool leaves_nothing(const ScratchFolder& scratch) { return std::filesystem::is_empty(scratch.path); }
@@ -192,4 +202,82 @@ TEST_CASE("a token is found wherever it stands, in either format", "[shards]") {
         CHECK(wrong == 0);
         CHECK(contains(error_of([&] { shard.find(65000, 1001); }), "internal"));
     }
+}
+
+TEST_CASE("the first token outside the vocabulary is found wherever it stands, in either format", "[shards]") {
+    const ScratchFolder scratch;
+    for (const int bytes : {2, 4}) {
+        const std::string path = scratch / std::to_string(bytes);
+        write_shard(path, bytes == 2 ? 65536 : 65537, Ids(400, 999));
+        const TokenShard shard(path);
+        Ids ids(400);
+        size_t wrong = 0;
+        for (int64_t at = 0; at < 400; at += 7) {
+            put_token(path, at, 1000, bytes);
+            shard.check(0, at, 1000);
+            shard.check(at + 1, 399 - at, 1000);
+            const std::string want = "2: " + path + ": token " + std::to_string(at) + " has the id 1000, outside the " +
+                                     "vocabulary of 1000; prepare the data again";
+            wrong += !contains(error_of([&] { shard.check(at / 2, 400 - at / 2, 1000); }), want);
+            wrong += !contains(error_of([&] { shard.read(at / 2, 400 - at / 2, ids.data(), 1000); }), want);
+            put_token(path, at, 999, bytes);
+        }
+        CHECK(wrong == 0);
+        // What no token of two bytes can be outside of; and the highest that there is.
+        put_token(path, 17, bytes == 2 ? 65535 : 4294967295u, bytes);
+        if (bytes == 2) shard.check(0, 400, 65536);
+        const std::string highest = bytes == 2 ? "65535, outside the vocabulary of 65535" : "4294967295, outside";
+        CHECK(contains(error_of([&] { shard.check(0, 400, 65535); }), "token 17 has the id " + highest));
+        CHECK(contains(error_of([&] { shard.check(1, 400, 1000); }), "internal"));
+    }
+}
+
+TEST_CASE("a scan looks at every token once, whatever the number of parts", "[shards]") {
+    const ScratchFolder scratch;
+    const std::vector<int64_t> sizes = {5, 1, 9, 4};
+    std::vector<std::string> paths;
+    for (const int64_t size : sizes) {
+        paths.push_back(scratch / "train_" + std::to_string(paths.size()) + ".bin");
+        write_shard(paths.back(), 10, Ids(size_t(size), 9));
+    }
+    std::filesystem::rename(paths[3], scratch / "val_0.bin");
+    paths[3] = scratch / "val_0.bin";
+    const std::vector<TokenShard> train = open_shards(scratch / "train_*.bin"), val = open_shards(paths[3]);
+    const auto finders = [&](int parts) {
+        std::vector<std::string> errors;
+        for (int part = 0; part < parts; part++) {
+            const TokenScan scan({&train, &val}, 10, part, parts);
+            scan.wait();
+            if (scan.has_found()) errors.push_back(error_of([&] { scan.rethrow(); }));
+        }
+        return errors;
+    };
+    for (const int parts : {1, 2, 3, 25}) {
+        CHECK(finders(parts).empty());
+        for (size_t s = 0; s < sizes.size(); s++)
+            for (int64_t at = 0; at < sizes[s]; at++) {
+                put_token(paths[s], at, 10);
+                const std::vector<std::string> errors = finders(parts);
+                REQUIRE(errors.size() == 1);
+                CHECK(contains(errors[0], paths[s] + ": token " + std::to_string(at) + " has the id 10, outside"));
+                put_token(paths[s], at, 9);
+            }
+    }
+    // A file that is cut is found as well, up to the end of its page without a signal.
+    REQUIRE(truncate(paths[2].c_str(), 1030) == 0);
+    CHECK(contains(finders(1).at(0), paths[2] + " was cut short"));
+}
+
+TEST_CASE("a scan that is no longer wanted stops before its end", "[shards]") {
+    // 4 GB that take no space, a second's work; the only token outside the vocabulary is the last one.
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a.bin";
+    write_file_atomically(path, header(20240520, 1, INT32_MAX));
+    REQUIRE(truncate(path.c_str(), kShardHeaderBytes + int64_t(INT32_MAX) * 2) == 0);
+    put_token(path, INT32_MAX - 1, 10);
+    const std::vector<TokenShard> shards = open_shards(path);
+    TokenScan scan({&shards}, 10, 0, 1);
+    scan.stop();
+    CHECK_FALSE(scan.has_found());
+    CHECK(contains(error_of([&] { shards[0].check(INT32_MAX - 5, 5, 10); }), "token 2147483646 has the id 10"));
 }

@@ -105,6 +105,42 @@ TEST_CASE("a loss that overflows over finite gradients leaves weights and moment
     CHECK((at.bits() == before));
 }
 
+TEST_CASE("a step that one rank votes against, or has no data for, leaves weights and moments as they are", "[skip]") {
+    const TinyRuns runs;
+    InMemory at(runs);
+    REQUIRE(at.step().applied);
+    std::string before = at.bits();
+    at.stepper.start(at.data, OptimizerConfig().rates(1e-3), {Vote::bad_data, Vote::written});
+    const StepResult against = at.stepper.finish();
+    CHECK_FALSE(against.applied);
+    CHECK(against.count(Vote::bad_data) == 1);
+    CHECK(against.count(Vote::written) == 1);
+    CHECK(against.updates == 1);
+    CHECK((at.bits() == before));
+    at.stepper.rethrow_data_error();  // there is none
+    REQUIRE(at.step().applied);
+
+    // Windows of 16 tokens, two a micro-batch and two micro-batches a step: this one is the second's, in the next step.
+    const std::string shard = runs.path("data/train_000000.bin");
+    const size_t place = size_t(kShardHeaderBytes) + 2 * (6 * 16 + 5);
+    const std::string good = read_file(shard).substr(place, 2);
+    InMemory other(runs);
+    REQUIRE(other.step().applied);
+    overwrite(shard, place, std::string("\x3c\0", 2));
+    before = other.bits();
+    for (int turn : {0, 1}) {
+        other.stepper.start(other.data, OptimizerConfig().rates(1e-3), {Vote::written});
+        const StepResult refused = other.stepper.finish();
+        CHECK_FALSE(refused.applied);
+        CHECK(refused.count(Vote::bad_data) == 1);
+        CHECK(refused.count(Vote::written) == 1);
+        CHECK((other.bits() == before));
+        CHECK(contains(error_of([&] { other.stepper.rethrow_data_error(); }), "token 101 has the id 60, outside"));
+        // A GPU has started the step behind it by then. It is not applied either, even if its data are good again.
+        if (turn == 0) overwrite(shard, place, good);
+    }
+}
+
 TEST_CASE("ten skipped steps in a row end the run, and the checkpoint from before is still there", "[skip]") {
     const TinyRuns runs;
     // Checkpoints of 3 and 6, then one step that ruins the weights.

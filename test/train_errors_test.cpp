@@ -2,8 +2,9 @@
 #include <sys/mount.h>
 #include <unistd.h>
 #include <cmath>
-#include "llmc/base/hash.h"    // xxh3
-#include "llmc/io/manifest.h"  // Manifest
+#include "llmc/base/hash.h"         // xxh3
+#include "llmc/base/host_memory.h"  // host_memory_bytes
+#include "llmc/io/manifest.h"       // Manifest
 #include "test/program.h"
 
 namespace fs = std::filesystem;
@@ -70,7 +71,7 @@ TEST_CASE("what is tried first works: a few steps, and nothing else said", "[tra
 
 TEST_CASE("shards that are missing or damaged", "[train_errors]") {
     const TinyRuns runs;
-    // For training as for validation. A token may be found late, but before a step has learned from it.
+    // For training as for validation. A token may be found after some steps, but before one has learned from it.
     for (const std::string kind : {"train", "val"}) {
         const std::string shard = runs.path("data/" + kind + "_000000.bin"), good = read_file(shard);
         const auto refused = [&](const std::vector<std::string>& parts) {
@@ -100,11 +101,13 @@ TEST_CASE("shards that are missing or damaged", "[train_errors]") {
     }
     must_succeed(runs.train("a", {{"val-every", "1"}}));
     // What had been learned by then is not lost.
-    CHECK(checkpoint_steps(runs.path("val")) == std::vector<int64_t>{1});
-    must_succeed(runs.resume("val"));
-    CHECK(difference(step_folder(runs.path("val"), 20), step_folder(runs.path("a"), 20)) == "");
-    const std::vector<StepRecord> learned = steps_in(runs.path("train"));
-    if (!learned.empty()) CHECK(checkpoint_steps(runs.path("train")) == std::vector<int64_t>{learned.back().step});
+    for (const std::string kind : {"train", "val"}) {
+        const std::vector<StepRecord> learned = steps_in(runs.path(kind));
+        if (learned.empty()) continue;
+        CHECK(checkpoint_steps(runs.path(kind)) == std::vector<int64_t>{learned.back().step});
+        must_succeed(runs.resume(kind));
+        CHECK(difference(step_folder(runs.path(kind), 20), step_folder(runs.path("a"), 20)) == "");
+    }
     // A folder that is not there has no tokenizer either, but that is not what the user must hear of.
     check_refused(runs.train("b", {{"train-data", runs.path("nowhere/train_*.bin")}}),
                   {"no file matches '" + runs.path("nowhere/train_*.bin") + "'"});
@@ -200,6 +203,85 @@ TEST_CASE("a shard that is cut short during a run costs no step", "[train_errors
     const Finished resumed = runs.resume("a", {{"steps", std::to_string(std::stoll(last) + 2)}});
     must_succeed(resumed);
     CHECK(resumed.err == "");
+}
+
+TEST_CASE("a token that no step would read soon is found all the same", "[train_errors]") {
+    // Behind the last whole window, and beyond what is validated: without a look at all of them this would end well.
+    const TinyRuns runs;
+    FlagMap flags = {{"steps", "3000"}, {"total-batch-size", "64"}, {"shuffle", "false"}, {"val-tokens", "32"}};
+    for (const std::string kind : {"train", "val"}) {
+        const std::string shard = runs.path("data/" + kind + "_000000.bin"), good = read_file(shard);
+        const int64_t tokens = (int64_t(good.size()) - kShardHeaderBytes) / 2, windows = (tokens - 1) / 16;
+        std::string more = good.substr(0, size_t(kShardHeaderBytes + (windows * 16 + 1) * 2)) + std::string("\0\0", 2) +
+                           std::string("\xff\xff", 2);
+        const auto now = int32_t((int64_t(more.size()) - kShardHeaderBytes) / 2);
+        std::memcpy(more.data() + 8, &now, sizeof now);
+        put_file(shard, more);
+        const std::string token = shard + ": token " + std::to_string(now - 1) + " has the id 65535, outside";
+        for (const std::string ranks : {"0", "2"}) {
+            const std::string out = kind + ranks;
+            flags["virtual-ranks"] = ranks;
+            check_refused(runs.train(out, flags), {token});
+            const std::vector<StepRecord> learned = steps_in(runs.path(out));
+            const std::vector<int64_t> saved = checkpoint_steps(runs.path(out));
+            CHECK((learned.empty() ? saved.empty() : saved == std::vector<int64_t>{learned.back().step}));
+        }
+        put_file(shard, good);
+    }
+}
+
+TEST_CASE("a token that goes bad during a run costs no step", "[train_errors]") {
+    const TinyRuns runs(4000);
+    const std::string shard = runs.path("data/train_000000.bin"), good = read_file(shard);
+    // In order, two windows to each of two ranks: this one is rank 1's, some steps from now, or in the next epoch.
+    const int64_t at = (4 * 48 + 2) * 16 + 3, windows = ((int64_t(good.size()) - kShardHeaderBytes) / 2 - 1) / 16;
+    const size_t place = size_t(kShardHeaderBytes + 2 * at);
+    const FlagMap flags = {{"total-batch-size", "64"}, {"shuffle", "false"}, {"lr-schedule", "constant"}, {"val-data", ""}};
+    for (const std::string ranks : {"0", "2"}) {
+        const auto flags_of = [&](const std::string& out, int64_t steps) {
+            FlagMap all = flags;
+            all["virtual-ranks"] = ranks, all["steps"] = std::to_string(steps);
+            return runs.flags(out + ranks, all);
+        };
+        const std::string out = runs.path("a" + ranks);
+        const Started one(command_of(flags_of("a", 1000000)), out);
+        while (!fs::exists(out + "/log.jsonl") || steps_in(out).size() < 3) usleep(1000);
+        overwrite(shard, place, std::string("\x3c\0", 2));
+        check_refused(one.finish(), {shard + ": token " + std::to_string(at) + " has the id 60, outside"});
+        overwrite(shard, place, good.substr(place, 2));
+        // Its state is that behind the last step, though the loader of a rank with good data was ahead.
+        const int64_t last = steps_in(out).back().step;
+        REQUIRE(checkpoint_steps(out) == std::vector<int64_t>{last});
+        const LoaderState state = state_in(step_folder(out, last)).data;
+        CHECK(int64_t(state.epoch) * windows + int64_t(state.position) == 4 * last);
+        must_succeed(runs.resume("a" + ranks, {{"steps", std::to_string(last + 2)}}));
+        must_succeed(run(command_of(flags_of("whole", last + 2))));
+        CHECK(difference(step_folder(out, last + 2), step_folder(runs.path("whole" + ranks), last + 2)) == "");
+    }
+}
+
+TEST_CASE("a plan is held against the memory of this host", "[train_errors]") {
+    const size_t limit = host_memory_bytes();
+    REQUIRE(limit > 0);
+    // Of 4096 tokens, the most that `auto` takes on a CPU, these layers need more than there is, and of a quarter less.
+    const auto layers = int64_t(1.4 * double(limit) / 470e6);
+    if (layers > 1000) return;
+    const TinyRuns runs;
+    const Finished plan = runs.train("a", {{"dry-run", "true"},
+                                           {"num-layers", std::to_string(std::max<int64_t>(layers, 2))},
+                                           {"channels", "1024"},
+                                           {"num-heads", "16"},
+                                           {"batch-size", "auto"},
+                                           {"total-batch-size", "4096"}});
+    must_succeed(plan);
+    INFO(plan.out);
+    const size_t total = plan.out.find("  total ");
+    REQUIRE(total != std::string::npos);
+    const std::string line = plan.out.substr(total), free = format("of %.1f that are free", double(limit) / (1 << 20));
+    CHECK(contains(line, free));
+    CHECK(std::stod(line.substr(8)) * (1 << 20) <= double(limit));
+    CHECK_FALSE(contains(plan.out, " of 4096 rows at a time"));
+    CHECK_FALSE(fs::exists(runs.path("a")));
 }
 
 TEST_CASE("standard files that are closed, full or broken cost a run nothing", "[train_errors]") {

@@ -64,6 +64,7 @@ public:
     // The part of all documents' tokens so far that packing left out; NaN: nothing is packed, or no row so far.
     double cropped() const;
     size_t num_shards() const { return shards_.size(); }
+    const std::vector<TokenShard>& shards() const { return shards_; }
     // A hash of the shards' names and sizes, and of 64 samples of the content of each (the header included): tells one
     // data set from another.
     uint64_t data_hash() const;

@@ -1,6 +1,7 @@
 // Reading and writing the format that llmc/data/shards.h describes.
 #include "llmc/data/shards.h"
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <algorithm>
 #include <bit>
@@ -8,6 +9,8 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
+#include <type_traits>
 #include "llmc/base/check.h"  // require, ensure
 
 namespace {
@@ -69,34 +72,66 @@ void TokenShard::copy(int64_t begin, int64_t n, int32_t* out) const {
     for (int64_t i = 0; i < n; i++) out[i] = tokens[i];
 }
 
-void TokenShard::read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const {
-    copy(begin, n, out);
-    file_.check_uncut();
-    for (int64_t i = 0; i < n; i++)
-        require(out[i] >= 0 && out[i] < vocab_size,
-                "%s: token %lld has the id %u, outside the vocabulary of %d; prepare the data again, or train with the "
-                "tokenizer that made it",
-                path().c_str(), static_cast<long long>(begin + i), uint32_t(out[i]), vocab_size);
-}
-
-template <class Token>
-static int64_t find_token(const Token* tokens, int64_t begin, int64_t end, Token id) {
+// The first of the tokens [begin, end) that is meant; `end` if there is none.
+template <class Token, class IsMeant>
+static int64_t find_token(const Token* tokens, int64_t begin, int64_t end, IsMeant&& is_meant) {
     constexpr int64_t kBlock = 128;  // compared all at once, since most have none
     for (; begin + kBlock <= end; begin += kBlock) {
         Token found = 0;
-        for (int64_t i = 0; i < kBlock; i++) found |= Token(tokens[begin + i] == id);
+        for (int64_t i = 0; i < kBlock; i++) found |= Token(is_meant(tokens[begin + i]));
         if (found) break;
     }
-    return std::find(tokens + begin, tokens + end, id) - tokens;
+    return std::find_if(tokens + begin, tokens + end, is_meant) - tokens;
+}
+
+static void require_known(bool is_known, const TokenShard& shard, int64_t at, uint32_t id, int vocab_size) {
+    require(is_known,
+            "%s: token %lld has the id %u, outside the vocabulary of %d; prepare the data again, or train with the "
+            "tokenizer that made it",
+            shard.path().c_str(), static_cast<long long>(at), id, vocab_size);
+}
+
+void TokenShard::read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const {
+    copy(begin, n, out);
+    file_.check_uncut();
+    const auto* const ids = reinterpret_cast<const uint32_t*>(out);
+    const int64_t at = find_token(ids, 0, n, [=](uint32_t id) { return id >= uint32_t(vocab_size); });
+    require_known(at == n, *this, begin + at, at == n ? 0 : ids[at], vocab_size);
+}
+
+void TokenShard::check(int64_t begin, int64_t n, int vocab_size) const {
+    ensure(begin >= 0 && n >= 0 && begin + n <= num_tokens_);
+    const char* const tokens = file_.data() + kShardHeaderBytes;
+    const int64_t end = begin + n;
+    int64_t at = end;
+    uint32_t id = 0;
+    const auto look = [&](const auto* ids) {
+        using Token = std::remove_cvref_t<decltype(*ids)>;
+        if (int64_t(vocab_size) > int64_t(std::numeric_limits<Token>::max())) return;
+        at = find_token(ids, begin, end, [=](Token one) { return one >= Token(vocab_size); });
+        if (at < end) id = ids[at];
+    };
+    if (bytes_per_token_ == 4)
+        look(reinterpret_cast<const uint32_t*>(tokens));
+    else
+        look(reinterpret_cast<const uint16_t*>(tokens));
+    file_.check_uncut();
+    require_known(at == end, *this, at, id, vocab_size);
+}
+
+void TokenShard::forget(int64_t begin, int64_t n) const {
+    const auto page = int64_t(sysconf(_SC_PAGESIZE)), from = kShardHeaderBytes + begin * bytes_per_token_;
+    const int64_t first = (from + page - 1) / page * page, end = (from + n * bytes_per_token_) / page * page;
+    if (first < end) madvise(const_cast<char*>(file_.data()) + first, size_t(end - first), MADV_DONTNEED);
 }
 
 int64_t TokenShard::find(int32_t id, int64_t from) const {
     ensure(id >= 0 && from >= 0 && from <= num_tokens_);
     const char* tokens = file_.data() + kShardHeaderBytes;
     if (bytes_per_token_ == 2 && id > UINT16_MAX) return num_tokens_;
-    if (bytes_per_token_ == 4)
-        return find_token(reinterpret_cast<const uint32_t*>(tokens), from, num_tokens_, uint32_t(id));
-    return find_token(reinterpret_cast<const uint16_t*>(tokens), from, num_tokens_, uint16_t(id));
+    const auto is_it = [=](auto token) { return token == decltype(token)(id); };
+    if (bytes_per_token_ == 4) return find_token(reinterpret_cast<const uint32_t*>(tokens), from, num_tokens_, is_it);
+    return find_token(reinterpret_cast<const uint16_t*>(tokens), from, num_tokens_, is_it);
 }
 
 // data/tokenize was killed while it replaced the shards of this folder: they may be of two data sets, or none.

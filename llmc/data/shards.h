@@ -36,6 +36,10 @@ public:
     void copy(int64_t begin, int64_t n, int32_t* out) const;
     // The same; an id outside [0, V) is an error.
     void read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const;
+    // An error if one of n tokens from `begin` on is outside [0, V), or if the file was cut short.
+    void check(int64_t begin, int64_t n, int vocab_size) const;
+    // The whole pages of these tokens are no longer counted as this process's memory. Reading them brings them back.
+    void forget(int64_t begin, int64_t n) const;
     // The first token from `from` on that is this id; num_tokens() if there is none.
     int64_t find(int32_t id, int64_t from) const;
 

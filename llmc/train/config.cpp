@@ -180,7 +180,8 @@ std::vector<Field> TrainConfig::fields() {
         {"output",
          "export",
          &export_format,
-         "write the model of --init-from or --resume to --out-dir in another format and end",
+         "write the model of --init-from or --resume to --out-dir in another format and end; weights that are NaN or "
+         "infinite are refused",
          {"none", "hf", "llmc", "gguf"}},
         {"output", "checkpoint-every", &checkpoint_every, "steps (0: only at the end)", {}, 0},
         {"output", "async-checkpoint", &async_checkpoint,
@@ -226,7 +227,7 @@ std::vector<Field> TrainConfig::fields() {
          1},
         {"sampling", "generate", &generate,
          "continue this text, or that of @FILE, with the model of --resume instead of training: up to --sample-tokens "
-         "new tokens on stdout as they come"},
+         "new tokens on stdout as they come; weights that are NaN or infinite are refused"},
         {"sampling", "num-samples", &num_samples, "continuations that --generate makes", {}, 1, 4096},
         {"machine", "device", &device, "auto takes the fastest there is", {"auto", "cuda", "cpu"}},
         {"machine",
@@ -508,9 +509,8 @@ std::string flags_document() {
            "| 0 | finished, or stopped by `--time-budget`, SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C after saving a "
            "checkpoint |\n"
            "| 1 | a bug of Anvil's: please report it |\n"
-           "| 2 | a bad flag or input file, no space, a missing device or library; an input file that goes bad during "
-           "a run "
-           "of one rank costs no step, since a checkpoint is saved first |\n"
+           "| 2 | a bad flag or input file, no space, a missing device or library; data that go bad during a run "
+           "cost no step, since a checkpoint is saved first |\n"
            "| 3 | another rank died or did not answer within `--comm-timeout` |\n"
            "| 4 | the loss or the gradients were not finite ten steps in a row |\n"
            "| 5 | the ranks' weights are no longer the same (`--check-replicas`) |\n";

@@ -97,6 +97,7 @@ public:
         world_.set_step(*comm_, next + 1);
         model_.set_windows(config_.window_part(next));
         const auto watch = profiler_.watch(next);
+        data_states_[size_t(next) % data_states_.size()] = data_.train->state();
         stepper_->start(*data_.train, setup_.recipe().rates(next, config_.steps), votes());
         cropped_[size_t(next) % cropped_.size()] = data_.cropped();
         model_.set_windows(1);
@@ -107,6 +108,7 @@ public:
         const StepConfig& how = setup_.how;
         is_between_steps_ = false;
         const StepResult step = stepper_->finish();
+        if (step.count(Vote::bad_data) > 0) end_by_data();
         const double finished_s = now_s(), step_s = finished_s - last_s_;
         last_s_ = finished_s;
         state_.training_s += step_s;
@@ -198,15 +200,15 @@ public:
         finish_save();
         is_saving_ = true;
         state_.data_key = data_key_;
-        state_.data = data_.train->state();
+        state_.data = ends_by_data_ ? data_states_[size_t(state_.step) % data_states_.size()] : data_.train->state();
         saver_.begin(start_.config, state_, setup_.text.json);
         begun_step_ = state_.step;
         is_saving_ = false;
         if (and_wait) finish_save();
     }
 
-    // The run ends by this error: data that are damaged, say. Saves the last step that is over, if the error leaves
-    // that whole and all ranks know of it.
+    // The run ends by this error. Saves the last step that is over, if the error leaves that whole and all ranks know
+    // of it, as they do of damaged data.
     void save_before(const Error& error) {
         const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
         if (config_.eval_only || !all_know || error.exit_code != kExitUsage || is_saving_ || !is_between_steps_ ||
@@ -267,6 +269,7 @@ private:
     int64_t first_step_ = 0;
     bool already_saved_ = false;
     bool is_saving_ = false;        // what fails now is the save itself
+    bool ends_by_data_ = false;     // some of which could not be used: the ranks' loaders are ahead of state_
     bool is_between_steps_ = true;  // state_ is that of the weights, or of the last step but those under way
     int64_t begun_step_ = -1;       // whose save was begun last
     std::unique_ptr<Stepper<Device, T>> stepper_;
@@ -275,6 +278,7 @@ private:
     std::unique_ptr<RankWatch<Device, T>> watch_;
     NoiseScale noise_scale_;
     std::array<double, Stepper<Device, T>::kMostUnderWay> cropped_ = {};  // of the steps under way, up to them
+    std::array<LoaderState, Stepper<Device, T>::kMostUnderWay> data_states_;  // before the steps under way
     Evaluation seen_;                                                     // the last one
     std::vector<std::pair<std::string, double>> scores_;                  // the last ones
     bool all_stop_ = false, all_out_of_time_ = false;
@@ -395,7 +399,19 @@ private:
         if (stop_signal()) all.push_back(Vote::stop);
         if (world_.is_first() && out_of_time_here()) all.push_back(Vote::out_of_time);
         if (saver_.is_written()) all.push_back(Vote::written);
+        if (data_.scan->has_found()) all.push_back(Vote::bad_data);
         return all;
+    }
+
+    // One rank's data cannot be used, so the step was applied on none. All throw the first such rank's error.
+    void end_by_data() {
+        while (under_way() > 0) stepper_->finish();
+        ends_by_data_ = is_between_steps_ = true;
+        share_errors(ranks_, [&] {
+            stepper_->rethrow_data_error();
+            data_.scan->rethrow();
+        });
+        ensure(false);  // whoever votes has an error
     }
 
     void finish_save() {

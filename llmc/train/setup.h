@@ -4,7 +4,7 @@ much of it in a step. Of the device's memory only what the exchange itself needs
 --dry-run ends here.
 
   const Setup<Device, T> setup(device, world, start);
-  RunData data(setup, device, world);         the batches; a run that does not fit ends here
+  RunData data(setup, world);                 the batches; a run that does not fit ends here
 */
 #pragma once
 #include <algorithm>
@@ -15,6 +15,7 @@ much of it in a step. Of the device's memory only what the exchange itself needs
 #include <vector>
 #include "llmc/comm/handshake.h"     // check_alike
 #include "llmc/data/loader.h"        // DataLoader
+#include "llmc/data/token_scan.h"    // TokenScan
 #include "llmc/data/tokenizer.h"     // Tokenizer
 #include "llmc/eval/task_file.h"     // TaskFile
 #include "llmc/model/kv_cache.h"     // KvCache
@@ -28,8 +29,8 @@ much of it in a step. Of the device's memory only what the exchange itself needs
 #include "llmc/train/tokens.h"       // KnownTokenizer, check_tokens
 #include "llmc/train/world.h"        // World, make_comm
 
-// Of a micro-batch on the CPU, whose memory is not known: where it fits into a processor's caches, larger ones are no
-// faster.
+// The most of a micro-batch on the CPU, in the memory that it may use: where it fits into a processor's caches, larger
+// ones are no faster.
 inline constexpr int64_t kCpuBatchTokens = 4096;
 
 // The same on all ranks.
@@ -78,15 +79,19 @@ public:
                                   {"the type of weights", type_name<T>()}});
         comm = make_comm(world, device, start.config);
         comm->warm_up();                         // before what is free is measured: NCCL's buffers are hundreds of MiB
-        size_t available = free_memory(device);  // of the rank that has least: all take the same batch
-        for (const size_t other : world.ranks.all_gather_values(available, "its free memory"))
-            available = std::min(available, other);
-        available_ = available;
+        struct Memory {
+            size_t available, limit;
+        } least{free_memory(device), memory_limit(device, world.group ? world.group->world_size
+                                                                      : world.place().processes)};
+        // Of the rank that has least: all take the same batch.
+        for (const Memory& other : world.ranks.all_gather_values(least, "its free memory"))
+            least = {std::min(least.available, other.available), std::min(least.limit, other.limit)};
+        available_ = least.available;
+        limit_ = least.limit;
         // No batch is so large that the head would be slow.
         const auto fits = [&](const StepConfig& step) {
-            return available == 0
-                       ? step.B * step.T <= kCpuBatchTokens
-                       : head_plan(step, start.config.recompute_mode(), kGpuHeadRows).memory.total_bytes() <= available;
+            const size_t bytes = head_plan(step, start.config.recompute_mode(), kGpuHeadRows).memory.total_bytes();
+            return (available_ > 0 || step.B * step.T <= kCpuBatchTokens) && (limit_ == 0 || bytes <= limit_);
         };
         run = on_all(world, [&] { return resolve(start.config, shape, world.ranks.world_size, fits); });
         how = run.config.step(seq_len, world.ranks.world_size);
@@ -120,6 +125,8 @@ public:
     MemoryPlan memory(const StepConfig& step, Recompute recompute) const {
         return head_plan(step, recompute, kLeastHeadRows).memory;
     }
+    // What a rank may take at most; 0: not known.
+    size_t memory_bytes() const { return limit_; }
 
 private:
     Device& device_;
@@ -127,6 +134,7 @@ private:
     bool fp8_, learns_;
     size_t optimizer_bytes_, sample_bytes_;
     size_t available_ = 0;  // 0: not known
+    size_t limit_ = 0;      // the same, or of a CPU, whose memory is never full, its share of the host's
 
     std::vector<int64_t> whole_windows() const {
         return layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len);
@@ -158,12 +166,13 @@ struct RunData {
     std::optional<DataLoader> train, val;  // without the first there is nothing to learn from: --eval-only
     std::vector<int32_t> prompt, token_bytes;
     std::vector<TaskFile> tasks;
+    std::optional<TokenScan> scan;  // of the shards of a run that learns; last, because it reads them
 
     uint64_t train_hash() const { return train ? train->data_hash() : 0; }
     double cropped() const { return train ? train->cropped() : NAN; }  // DataLoader::cropped()
 
     template <class Device, class T>
-    RunData(const Setup<Device, T>& setup, Device& device, World& world) {
+    RunData(const Setup<Device, T>& setup, World& world) {
         const TrainConfig& config = setup.config();
         LoaderConfig loader{.pattern = config.train_data,
                             .batch_size = int(setup.how.B),
@@ -177,8 +186,7 @@ struct RunData {
                             .packing = config.packing_mode(),
                             .document_token = setup.document_token()};
         share_errors(world.ranks, [&] {
-            const int sharers = world.group ? world.group->world_size : world.place().processes;
-            check_fits(setup.how.B, config.recompute_mode(), memory_limit(device, sharers),
+            check_fits(setup.how.B, config.recompute_mode(), setup.memory_bytes(),
                        [&](int64_t batch_size, Recompute recompute) {
                            StepConfig other = setup.how;
                            other.B = batch_size;
@@ -193,5 +201,9 @@ struct RunData {
             if (tokenizer) token_bytes = tokenizer->token_bytes();
             if (tokenizer && config.sample_tokens > 0) prompt = tokenizer->encode(config.prompt, "--prompt");
         });
+        if (!train) return;
+        std::vector<const std::vector<TokenShard>*> sets = {&train->shards()};
+        if (val) sets.push_back(&val->shards());
+        scan.emplace(sets, loader.vocab_size, world.ranks.rank, world.ranks.world_size);
     }
 };

@@ -17,10 +17,13 @@ are dealt to ranks, as long as each rank has a power of two of them. It takes lo
 */
 #pragma once
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <vector>
+#include "llmc/base/check.h"       // Error
 #include "llmc/base/op_scope.h"    // PhaseScope
 #include "llmc/base/op_types.h"    // StepScalars
 #include "llmc/comm/comm.h"        // Comm, NoComm
@@ -41,8 +44,9 @@ struct StepConfig {
     bool has_halves() const { return bf16_gradients && world_size > 1; }
 };
 
-// What ranks ask of all by voting; see StepSums::votes.
-enum class Vote { stop, out_of_time, written };  // written: its part of a checkpoint
+// What ranks ask of all by voting; see StepSums::votes. written: its part of a checkpoint. bad_data: it cannot go on,
+// and a step with such a vote is applied on no rank.
+enum class Vote { stop, out_of_time, written, bad_data };
 
 struct StepResult {
     double loss;      // mean over the step's tokens of all ranks, before the update
@@ -110,9 +114,7 @@ public:
         Device& device = model_.device;
         ensure(under_way_ < kMostUnderWay);
         const PhaseScope step(device, "step");
-        StepSums nothing_yet;
-        for (const Vote vote : votes) nothing_yet.votes[int(vote)]++;
-        copy_on_device(device, &scalars_->sums, votes_.send(&nothing_yet, 1), 1);
+        begin_sums(votes);
         complete_ = 0;
         begin_training_step(device);
         model_.begin_step();
@@ -120,7 +122,7 @@ public:
             const PhaseScope micro_batch(device, "micro_batch", micro);
             if (micro == 0 || config_.tree_sum) model_.zero_gradients();
             in_last_micro_batch_ = micro + 1 == config_.accumulation;
-            const Batch& batch = data.next();
+            const Batch& batch = next_batch(data, votes);
             const int32_t* tokens = tokens_.send(batch.tokens.data(), config_.B * config_.T);
             const int32_t* targets = targets_.send(batch.targets.data(), config_.B * config_.T);
             model_.forward(tokens, config_.B, config_.T);
@@ -165,8 +167,13 @@ public:
     }
 
     int under_way() const { return under_way_; }
-    // False if start() has thrown while it changed the weights. Reading the data comes before that.
+    // False if start() has thrown while it changed the weights.
     bool is_whole() const { return is_whole_; }
+    // What the data threw on this rank; does nothing if there is no such error. The other ranks wait for this one in
+    // the step, so start() only votes, computes on with zeros, and asks the data for nothing more.
+    void rethrow_data_error() const {
+        if (data_error_) std::rethrow_exception(data_error_);
+    }
 
 private:
     std::unique_ptr<Comm<Device>> own_comm_;  // of one rank
@@ -186,6 +193,8 @@ private:
     bool in_last_micro_batch_ = false;
     int under_way_ = 0;
     bool is_whole_ = true;
+    std::exception_ptr data_error_;
+    Batch zeros_;  // once there is an error
 
     Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, std::unique_ptr<Comm<Device>> comm,
             const StepConfig& config, int64_t updates)
@@ -194,6 +203,28 @@ private:
     }
 
     const std::vector<Bucket>& buckets() const { return optimizer_.plan.buckets; }
+
+    // This rank's votes, and no loss so far. With bad data among them the loss is not finite, on any rank.
+    void begin_sums(const std::vector<Vote>& votes) {
+        StepSums sums;
+        for (const Vote vote : votes) sums.votes[int(vote)]++;
+        if (data_error_) sums.votes[int(Vote::bad_data)]++;
+        if (sums.votes[int(Vote::bad_data)] > 0) sums.loss.add(double(NAN));
+        copy_on_device(model_.device, &scalars_->sums, votes_.send(&sums, 1), 1);
+    }
+
+    const Batch& next_batch(DataLoader& data, const std::vector<Vote>& votes) {
+        if (data_error_) return zeros_;
+        try {
+            return data.next();
+        } catch (const Error&) {
+            data_error_ = std::current_exception();
+        }
+        const std::vector<int32_t> zeros(size_t(config_.B * config_.T));
+        zeros_ = {zeros, zeros};
+        begin_sums(votes);  // what this step has added up so far does not matter
+        return zeros_;
+    }
 
     void await(Ticket& ticket) {
         if (ticket.number >= 0) comm_.wait(ticket);

@@ -1,0 +1,65 @@
+// See token_scan.h.
+#include "llmc/data/token_scan.h"
+#include <sched.h>
+#include <algorithm>
+
+namespace {
+constexpr int64_t kAtOnce = 1 << 18;  // tokens between two looks at whether to stop
+// So many are read as fast as they come: a small data set is done before the first step. Only then the thread makes way
+// for all others, after which it may wait long for a core, even to learn that it should stop.
+constexpr int64_t kFast = 1 << 23;
+
+void make_way() {
+#ifdef SCHED_IDLE
+    const sched_param none = {};
+    sched_setscheduler(0, SCHED_IDLE, &none);  // of this thread alone
+#endif
+}
+}  // namespace
+
+TokenScan::TokenScan(const std::vector<const std::vector<TokenShard>*>& sets, int vocab_size, int part, int parts)
+    : vocab_size_(vocab_size) {
+    int64_t tokens = 0;
+    for (const std::vector<TokenShard>* set : sets)
+        for (const TokenShard& shard : *set) {
+            shards_.push_back(&shard);
+            tokens += shard.num_tokens();
+        }
+    const auto up_to = [&](int of_part) { return tokens / parts * of_part + tokens % parts * of_part / parts; };
+    begin_ = up_to(part);
+    end_ = up_to(part + 1);
+    thread_ = std::async(std::launch::async, [this] { run(); });
+}
+
+void TokenScan::stop() {
+    stopped_ = true;
+    thread_.wait();
+}
+
+void TokenScan::rethrow() const {
+    if (has_found_) std::rethrow_exception(error_);
+}
+
+void TokenScan::run() {
+    try {
+        int64_t done = 0, first = 0;  // `first` of this shard among the tokens of all
+        for (const TokenShard* shard : shards_) {
+            const int64_t n = shard->num_tokens();
+            check(*shard, std::clamp<int64_t>(begin_ - first, 0, n), std::clamp<int64_t>(end_ - first, 0, n), &done);
+            first += n;
+        }
+    } catch (...) {
+        error_ = std::current_exception();
+        has_found_ = true;
+    }
+}
+
+void TokenScan::check(const TokenShard& shard, int64_t begin, int64_t end, int64_t* done) {
+    for (; begin < end && !stopped_; begin += kAtOnce) {
+        const int64_t n = std::min(kAtOnce, end - begin);
+        shard.check(begin, n, vocab_size_);
+        if (n == kAtOnce) shard.forget(begin, n);
+        if (*done < kFast && *done + n >= kFast) make_way();
+        *done += n;
+    }
+}

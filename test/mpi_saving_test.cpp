@@ -35,6 +35,41 @@ TEST_CASE("what one rank cannot save is every rank's error, and costs no older c
     CHECK_FALSE(fs::exists(out + "/log.jsonl"));
 }
 
+TEST_CASE("a shard that is cut short on one of several ranks costs no step", "[mpi_saving]") {
+    // Each rank has a copy of its own, as on two hosts, and the one of rank 1 is cut.
+    const TinyRuns runs;
+    const std::string out = runs.path("a"), shard = "data/train_000000.bin";
+    const FlagMap flags = with(kEight, {{"steps", "1000000"},
+                                        {"lr-schedule", "constant"},
+                                        {"val-data", ""},
+                                        {"train-data", "data/train_*.bin"},
+                                        {"world-size", "2"},
+                                        {"master", "127.0.0.1:" + std::to_string(free_port())}});
+    const std::string ours = program("train_gpt");
+    std::vector<Started> ranks;
+    for (const std::string rank : {"0", "1"}) {
+        fs::create_directory(runs.path(rank));
+        fs::copy(runs.path("data"), runs.path(rank + "/data"));
+        ranks.emplace_back("env -C " + runs.path(rank) + " " + fs::absolute(ours).string() +
+                               command_of(with(runs.flags("a", flags), {{"rank", rank}})).substr(ours.size()),
+                           runs.path("rank" + rank));
+    }
+    REQUIRE(wait_until([&] { return has_steps(out, 3); }));
+    REQUIRE(truncate(runs.path("1/" + shard).c_str(), 1500) == 0);
+    const std::vector<Finished> finished = {ranks[0].finish(), ranks[1].finish()};
+    CHECK(finished[1].exit_code == kExitUsage);
+    CHECK(finished[1].err == "");
+    check_ended(finished[0], kExitUsage, {"error: rank 1: " + shard + " was cut short", "put the whole file back"});
+    // One rank alone comes to the same state, of the weights as of the data.
+    const int64_t last = steps_in(out).back().step;
+    REQUIRE(checkpoint_steps(out) == std::vector<int64_t>{last});
+    must_succeed(runs.train(
+        "whole", with(kEight, {{"steps", std::to_string(last)}, {"lr-schedule", "constant"}, {"val-data", ""}})));
+    const std::string whole = step_folder(runs.path("whole"), last);
+    CHECK(tensor_difference(step_folder(out, last), whole) == "");
+    CHECK(state_in(step_folder(out, last)).data == state_in(whole).data);
+}
+
 TEST_CASE("checkpoints written in the background are those that were waited for", "[mpi_saving][mpi]") {
     const TinyRuns runs;
     // Every step, so that each save finds the one before it under way; and the run ends while one is written.

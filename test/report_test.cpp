@@ -69,7 +69,8 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[report
     for (const char* heading : {"Loss", "Gradient norm", "Learning rate", "Speed", "Samples at step 4", "Config"})
         CHECK(contains(page, std::string("<h2>") + heading + "</h2>"));
 
-    // Bits per byte where the log has them. Of the flags those that are not their defaults, and all of them folded away.
+    // Bits per byte where the log has them. Of the flags those that are not their defaults, and all of them folded
+    // away.
     CHECK_FALSE(contains(page, "its per byte"));
     CHECK(contains(page, "<details><summary>all flags</summary><table><tr><td>prompt</td><td>&lt;i&gt;"));
 
@@ -106,11 +107,12 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[report
 
 TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags that were changed", "[report]") {
     const ScratchFolder out;
-    std::string log = "{\"type\":\"start\",\"config\":{\"steps\":200,\"shuffle\":true,\"beta2\":-1.0,\"model\":\"custom\","
-                      "\"learning-rate\":0.0006,\"seed\":7,\"val-data\":\"\",\"no-such-flag\":1}}\n";
+    std::string log =
+        "{\"type\":\"start\",\"config\":{\"steps\":200,\"shuffle\":true,\"beta2\":-1.0,\"model\":\"custom\","
+        "\"learning-rate\":0.0006,\"seed\":7,\"val-data\":\"\",\"no-such-flag\":1}}\n";
     for (int step = 1; step <= 200; step++)  // a straight line, 1000 tokens in 2 s a step, faster from step 101 on
-        log += format("{\"type\":\"step\",\"step\":%d,\"loss\":%d,\"lr\":0.00025,\"ms\":%d,\"tokens_per_s\":%d}\n", step,
-                      1000 - step, step > 100 ? 1000 : 2000, step > 100 ? 1000 : 500);
+        log += format("{\"type\":\"step\",\"step\":%d,\"loss\":%d,\"lr\":0.00025,\"ms\":%d,\"tokens_per_s\":%d}\n",
+                      step, 1000 - step, step > 100 ? 1000 : 2000, step > 100 ? 1000 : 500);
     log += "{\"type\":\"val\",\"step\":100,\"loss\":3.5,\"bpb\":1.25}\n{\"type\":\"val\",\"step\":200,\"loss\":4.5}\n";
     write_file_atomically(out / "log.jsonl", log);
     const auto page_of = [&](const std::string& flags) {
@@ -137,7 +139,8 @@ TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags th
     REQUIRE(raw.size() == 400);
     CHECK(smooth == raw);
     CHECK(contains(page, "<td>training loss, mean of the last 5</td><td>802.0000 nats per token</td>"));
-    CHECK(contains(page, "<td>best validation loss</td><td>3.5000 nats per token at step 100, 1.2500 bits per byte</td>"));
+    CHECK(contains(page,
+                   "<td>best validation loss</td><td>3.5000 nats per token at step 100, 1.2500 bits per byte</td>"));
     CHECK(contains(page, "<td>last validation loss</td><td>4.5000 nats per token at step 200</td>"));
     CHECK(contains(page, "<h2>Bits per byte</h2>"));
     CHECK(contains(page, "<td>tokens learned from</td><td>200k</td>"));
@@ -146,7 +149,8 @@ TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags th
     CHECK(contains(page, ">2e-4</text>"));
     CHECK_FALSE(contains(page, "rotate("));
     const std::string flags = page.substr(0, page.find("<details>"));
-    for (const char* changed : {"<td>learning-rate</td><td>0.0006</td>", "<td>seed</td><td>7</td>", "<td>no-such-flag</td>"})
+    for (const char* changed :
+         {"<td>learning-rate</td><td>0.0006</td>", "<td>seed</td><td>7</td>", "<td>no-such-flag</td>"})
         CHECK(contains(flags, changed));
     for (const char* same : {"<td>shuffle</td>", "<td>beta2</td>", "<td>model</td>"}) {
         CHECK_FALSE(contains(flags, same));
@@ -172,7 +176,8 @@ TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags th
         other += format("{\"type\":\"step\",\"step\":%d,\"loss\":3,\"ms\":1000,\"tokens_per_s\":2000}\n", step);
     make_folders(out / "other");
     write_file_atomically(out / "other/log.jsonl", other + "{\"type\":\"val\",\"step\":100,\"loss\":3,\"bpb\":1.5}\n");
-    const std::string two = "python3 -B scripts/report.py " + out.path + " " + out / "other" + " --out " + out / "two.html";
+    const std::string two =
+        "python3 -B scripts/report.py " + out.path + " " + out / "other" + " --out " + out / "two.html";
     REQUIRE(run(two + " --x tokens").exit_code == 0);
     const std::string both = read_file(out / "two.html");
     CHECK(contains(both, "<th>bits per byte</th>"));

@@ -236,7 +236,8 @@ TEST_CASE("a token that goes bad during a run costs no step", "[train_errors]") 
     // In order, two windows to each of two ranks: this one is rank 1's, some steps from now, or in the next epoch.
     const int64_t at = (4 * 48 + 2) * 16 + 3, windows = ((int64_t(good.size()) - kShardHeaderBytes) / 2 - 1) / 16;
     const size_t place = size_t(kShardHeaderBytes + 2 * at);
-    const FlagMap flags = {{"total-batch-size", "64"}, {"shuffle", "false"}, {"lr-schedule", "constant"}, {"val-data", ""}};
+    const FlagMap flags = {
+        {"total-batch-size", "64"}, {"shuffle", "false"}, {"lr-schedule", "constant"}, {"val-data", ""}};
     for (const std::string ranks : {"0", "2"}) {
         const auto flags_of = [&](const std::string& out, int64_t steps) {
             FlagMap all = flags;

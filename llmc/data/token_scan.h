@@ -1,6 +1,6 @@
 /*
-Every token that a run may read, looked at while the run goes on: an id outside the vocabulary is found in seconds, and
-not when its window comes, hours later.
+Every token that a run may read, looked at while the run goes on: an id outside the vocabulary is found soon, and not
+when its window comes, hours later.
 
   TokenScan scan({&train.shards(), &val.shards()}, V, rank, world_size);
   if (scan.has_found()) scan.rethrow();
@@ -26,7 +26,7 @@ public:
     TokenScan& operator=(const TokenScan&) = delete;
 
     bool has_found() const { return has_found_; }
-    void rethrow() const;  // the Error about what was found; does nothing if there is none
+    void rethrow() const;                  // the Error about what was found; does nothing if there is none
     void wait() const { thread_.wait(); }  // until all of the part has been looked at
     void stop();                           // early, in well under a millisecond of work
 

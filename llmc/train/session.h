@@ -277,10 +277,10 @@ private:
     std::unique_ptr<LogFollower> follower_;
     std::unique_ptr<RankWatch<Device, T>> watch_;
     NoiseScale noise_scale_;
-    std::array<double, Stepper<Device, T>::kMostUnderWay> cropped_ = {};  // of the steps under way, up to them
+    std::array<double, Stepper<Device, T>::kMostUnderWay> cropped_ = {};      // of the steps under way, up to them
     std::array<LoaderState, Stepper<Device, T>::kMostUnderWay> data_states_;  // before the steps under way
-    Evaluation seen_;                                                     // the last one
-    std::vector<std::pair<std::string, double>> scores_;                  // the last ones
+    Evaluation seen_;                                                         // the last one
+    std::vector<std::pair<std::string, double>> scores_;                      // the last ones
     bool all_stop_ = false, all_out_of_time_ = false;
     double last_s_ = 0;       // when the last step ended
     Saver<Device, T> saver_;  // last, because its thread reads the others

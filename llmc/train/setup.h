@@ -78,11 +78,11 @@ public:
                                   {"the library of exchange", exchange_version(device)},
                                   {"the type of weights", type_name<T>()}});
         comm = make_comm(world, device, start.config);
-        comm->warm_up();                         // before what is free is measured: NCCL's buffers are hundreds of MiB
+        comm->warm_up();  // before what is free is measured: NCCL's buffers are hundreds of MiB
         struct Memory {
             size_t available, limit;
-        } least{free_memory(device), memory_limit(device, world.group ? world.group->world_size
-                                                                      : world.place().processes)};
+        } least{free_memory(device),
+                memory_limit(device, world.group ? world.group->world_size : world.place().processes)};
         // Of the rank that has least: all take the same batch.
         for (const Memory& other : world.ranks.all_gather_values(least, "its free memory"))
             least = {std::min(least.available, other.available), std::min(least.limit, other.limit)};

@@ -1,8 +1,10 @@
 // Byte-pair tokenizers: splitting, merging, learning, the files of other programs, and what is refused. Against other
 // programs: tokenizer_reference_test.cpp.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "llmc/data/bpe.h"
 #include "llmc/data/bpe_training.h"
@@ -33,6 +35,56 @@ Tokenizer trained(const std::string& text, int vocab_size, const std::string& pa
     PieceCounts counts(pattern);
     counts.add(text);
     return train_bpe(counts, {.vocab_size = vocab_size, .special_tokens = {"<|bos|>", "<|é x|>"}});
+}
+
+// So many letters, each any of the first ones.
+std::string word_of(Rng& rng, uint64_t letters, size_t n) {
+    std::string word;
+    while (word.size() < n) word += char('a' + rng.below(letters));
+    return word;
+}
+
+// What a piece becomes, by the definition: the pair of the lowest rank, the leftmost of several, until there is none.
+// Bytes are their own ids.
+Ids merged_plainly(const std::vector<Merge>& merges, const std::string& piece) {
+    std::map<std::pair<int32_t, int32_t>, size_t> ranks;
+    for (size_t rank = 0; rank < merges.size(); rank++) ranks[{merges[rank].left, merges[rank].right}] = rank;
+    Ids ids;
+    for (const char byte : piece) ids.push_back(static_cast<unsigned char>(byte));
+    for (;;) {
+        size_t best = merges.size(), at = 0;
+        for (size_t i = 0; i + 1 < ids.size(); i++) {
+            const auto found = ranks.find({ids[i], ids[i + 1]});
+            if (found != ranks.end() && found->second < best) best = found->second, at = i;
+        }
+        if (best == merges.size()) return ids;
+        ids[at] = merges[best].result;
+        ids.erase(ids.begin() + int64_t(at) + 1);
+    }
+}
+
+// The merges of words, by the definition: all pairs are counted anew for each.
+std::vector<Merge> learned_plainly(const std::vector<std::pair<std::string, int64_t>>& words, int merges) {
+    std::vector<std::pair<Ids, int64_t>> texts;
+    for (const auto& [word, count] : words) texts.push_back({Ids(word.begin(), word.end()), count});
+    std::vector<Merge> learned;
+    while (int(learned.size()) < merges) {
+        std::map<std::pair<int32_t, int32_t>, int64_t> counts;  // in the order of the ids
+        for (const auto& [ids, count] : texts)
+            for (size_t i = 0; i + 1 < ids.size(); i++) counts[{ids[i], ids[i + 1]}] += count;
+        if (counts.empty()) break;
+        const auto best = std::max_element(counts.begin(), counts.end(),
+                                           [](const auto& a, const auto& b) { return a.second < b.second; });
+        const Merge merge = {best->first.first, best->first.second, int32_t(256 + learned.size())};
+        learned.push_back(merge);
+        for (auto& [ids, count] : texts)
+            for (size_t i = 0; i + 1 < ids.size(); i++)
+                if (ids[i] == merge.left && ids[i + 1] == merge.right) {
+                    ids[i] = merge.result;
+                    ids.erase(ids.begin() + int64_t(i) + 1);
+                }
+    }
+    return learned;
 }
 
 const std::string kText =
@@ -85,7 +137,7 @@ TEST_CASE("merges go by rank, and of the same from the left", "[bpe][tokenizer]"
     CHECK(t.encode("aaaaa") == Ids{259, 259, 'a'});  // (a, aa) never stands there
     CHECK(t.encode("aaa") == Ids{259, 'a'});
     CHECK(t.encode("<|bos|>") == Ids{'<', '|', 'b', 'o', 's', '|', '>'});
-    // The same for a piece so long that the heap merges it.
+    // The same for a piece so long that merge_short() does not take it.
     std::string text;
     Ids want;
     for (int i = 0; i < 1000; i++) {
@@ -97,26 +149,50 @@ TEST_CASE("merges go by rank, and of the same from the left", "[bpe][tokenizer]"
 }
 
 TEST_CASE("pieces of any length are merged as the definition says", "[bpe][tokenizer]") {
-    PieceCounts counts("gpt2");
     Rng rng(3, Stream::tests);
-    const auto letters = [&](size_t n) {
-        std::string text;
-        while (text.size() < n) text += "abcaab"[rng.below(6)];
-        return text;
-    };
-    counts.add(letters(5000));
-    const Tokenizer t = train_bpe(counts, {.vocab_size = 400, .special_tokens = {}});
-    for (const size_t n : {1, 2, 3, 127, 128, 129, 400, 2000}) {
-        const std::string text = letters(n);
-        Ids want;
-        for (const char c : text) want.push_back(c);
-        for (const Merge& m : t.bpe->merges)  // by rank; a merge makes no pair of lower rank than its own
-            for (size_t i = 0; i + 1 < want.size(); i++)
-                if (want[i] == m.left && want[i + 1] == m.right) {
-                    want[i] = m.result;
-                    want.erase(want.begin() + int64_t(i) + 1);
-                }
-        CHECK(t.encode(text) == want);
+    for (int round = 0; round < 40; round++) {
+        PieceCounts counts("gpt2");
+        const uint64_t letters = 1 + rng.below(4);
+        counts.add(word_of(rng, letters, 500));
+        Bpe bpe = *train_bpe(counts, {.vocab_size = 300, .special_tokens = {}}).bpe;
+        // In odd rounds merges have any order, so that some make pairs of lower ranks than their own.
+        if (round % 2) {
+            for (size_t i = bpe.merges.size(); i > 1; i--) std::swap(bpe.merges[i - 1], bpe.merges[rng.below(i)]);
+            bpe.ranks.reset(bpe.merges.size());
+            for (size_t i = 0; i < bpe.merges.size(); i++)
+                bpe.ranks.add(bpe.merges[i].left, bpe.merges[i].right, uint32_t(i));
+        }
+        for (const size_t n : {size_t(1), size_t(2), size_t(3), 4 + size_t(rng.below(100)), size_t(127), size_t(128),
+                               size_t(129), 130 + size_t(rng.below(300))}) {
+            const std::string piece = word_of(rng, letters, n);
+            Ids ids;
+            bpe.merge_piece(piece, ids);
+            CHECK(ids == merged_plainly(bpe.merges, piece));
+        }
+    }
+}
+
+TEST_CASE("a long word costs a small multiple of its length", "[bpe][tokenizer]") {
+    constexpr size_t kBytes = 200000;
+    Rng rng(4, Stream::tests);
+    for (const uint64_t letters : {1, 2, 26}) {
+        const std::string word = word_of(rng, letters, kBytes);
+        PieceCounts counts("gpt2");
+        counts.add(word);
+        Bpe bpe = *train_bpe(counts, {.vocab_size = 2000, .special_tokens = {}}).bpe;
+        // At most n pairs to begin with, and two new ones for each of fewer than n merges; fewer than 2^11 runs come to
+        // the heap and leave it, by 2 log2(2^11) comparisons at most each. A heap of the pairs would compare 17 n times
+        // and more, a search for each merge n^2 / 2 times.
+        Ids ids;
+        const size_t steps = bpe.merge_piece(word, ids);
+        CHECK(steps >= kBytes - 1);
+        CHECK(steps <= 3 * kBytes + (2 * 11 * 2) * 2048);
+        // Merges in the opposite order: as many runs as pairs at worst, so O(n log n).
+        std::reverse(bpe.merges.begin(), bpe.merges.end());
+        bpe.ranks.reset(bpe.merges.size());
+        for (size_t i = 0; i < bpe.merges.size(); i++)
+            bpe.ranks.add(bpe.merges[i].left, bpe.merges[i].right, uint32_t(i));
+        CHECK(bpe.merge_piece(word, ids) <= 3 * kBytes * (1 + 4 * 20));
     }
 }
 
@@ -185,6 +261,28 @@ TEST_CASE("a BPE learns the most frequent pairs", "[bpe][tokenizer]") {
     CHECK(t.separator() == 278);
     CHECK(t.token_bytes()[279] == 0);
     CHECK(std::string(t.name()) == "bpe");
+}
+
+TEST_CASE("a BPE learns what the definition says", "[bpe][tokenizer]") {
+    Rng rng(5, Stream::tests);
+    for (int round = 0; round < 30; round++) {
+        const uint64_t letters = 1 + rng.below(4);
+        PieceCounts counts("gpt2");
+        for (uint64_t words = 1 + rng.below(8); words > 0; words--) {
+            const std::string word = word_of(rng, letters, 1 + rng.below(60));
+            for (uint64_t times = 1 + rng.below(3); times > 0; times--) counts.add(word);
+        }
+        std::vector<std::pair<std::string, int64_t>> words;
+        for (size_t i = 0; i < counts.size(); i++) words.push_back({std::string(counts.piece(i)), counts.count(i)});
+        const std::vector<Merge> want = learned_plainly(words, 60);
+        const Tokenizer t = train_bpe(counts, {.vocab_size = 256 + 60, .special_tokens = {}});
+        REQUIRE(t.bpe->merges.size() == want.size());
+        for (size_t i = 0; i < want.size(); i++) {
+            CHECK(t.bpe->merges[i].left == want[i].left);
+            CHECK(t.bpe->merges[i].right == want[i].right);
+            CHECK(t.bpe->merges[i].result == want[i].result);
+        }
+    }
 }
 
 TEST_CASE("what cannot be learned from is refused", "[bpe][tokenizer]") {

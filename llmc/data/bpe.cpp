@@ -4,7 +4,6 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
-#include <queue>
 #include <unordered_set>
 #include "llmc/base/check.h"      // require, ensure
 #include "llmc/data/tokenizer.h"  // Tokenizer
@@ -71,14 +70,15 @@ int32_t PieceIds::find_long(std::string_view piece) const {
 }
 
 namespace {
-void merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
+size_t merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
     int32_t token[kShortPiece];
     uint32_t rank[kShortPiece];  // of token i and the next
-    size_t n = piece.size();
+    size_t n = piece.size(), steps = 0;
     for (size_t i = 0; i < n; i++) token[i] = bpe.byte_ids[static_cast<unsigned char>(piece[i])];
     for (size_t i = 0; i + 1 < n; i++) rank[i] = bpe.ranks.find(token[i], token[i + 1]);
     while (n > 1) {
         const size_t at = size_t(std::min_element(rank, rank + n - 1) - rank);
+        steps += n - 1;
         if (rank[at] == PairRanks::kNone) break;
         token[at] = bpe.merges[rank[at]].result;
         n--;
@@ -90,57 +90,130 @@ void merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& i
         if (at > 0) rank[at - 1] = bpe.ranks.find(token[at - 1], token[at]);
     }
     ids.insert(ids.end(), token, token + n);
+    return steps;
 }
 
-// The tokens as a list linked both ways, and a heap of the pairs with their ranks, in which pairs that are no more are
-// known by their rank.
-void merge_long(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
+// Which pair is next: the one of the lowest rank, of several the leftmost. Pairs wait in runs, each of one rank and
+// from left to right, and a heap holds the first of each run. Two tokens become neighbours when the later merge of the
+// two makes its token, from left to right, too. So where merges have the order in which they were learned, a rank has
+// one run, and a pair comes and goes without a search of the heap, which a heap of all pairs would need for each of
+// them.
+template <class Index>
+class WaitingPairs {
+public:
+    void add(uint32_t rank, Index at) {
+        const auto [found, is_new] = last_run_.try_emplace(rank, runs_.size());
+        if (!is_new) {
+            Run& run = runs_[found->second];
+            if (run.taken == run.places.size()) {
+                run.places.clear();
+                run.taken = 0;
+                run.places.push_back(at);
+                return push({rank, at, found->second});
+            }
+            if (run.places.back() <= at) return run.places.push_back(at);
+            found->second = runs_.size();
+        }
+        runs_.push_back({{at}, 0});
+        push({rank, at, runs_.size() - 1});
+    }
+    // Takes the next pair. false: none waits.
+    bool take(uint32_t& rank, Index& at) {
+        if (heap_.empty()) return false;
+        steps_++;
+        First first = heap_.front();
+        rank = first.rank;
+        at = first.at;
+        Run& run = runs_[first.run];
+        run.taken++;
+        if (run.taken == run.places.size()) {
+            pop();
+            return true;
+        }
+        first.at = run.places[run.taken];
+        const auto children = heap_.begin() + 1, end = children + std::min<ptrdiff_t>(ptrdiff_t(heap_.size()) - 1, 2);
+        if (std::any_of(children, end, [&](const First& child) { return later(first, child); })) {
+            pop();
+            push(first);
+        } else {
+            heap_.front() = first;
+        }
+        return true;
+    }
+    size_t steps() const { return steps_; }  // pairs taken, and comparisons to order the runs
+
+private:
+    struct Run {
+        std::vector<Index> places;
+        size_t taken;  // so many of them
+    };
+    struct First {
+        uint32_t rank;
+        Index at;
+        size_t run;
+    };
+    static bool later(const First& a, const First& b) { return a.rank != b.rank ? a.rank > b.rank : a.at > b.at; }
+    void push(const First& first) {
+        heap_.push_back(first);
+        std::push_heap(heap_.begin(), heap_.end(), counted());
+    }
+    void pop() {
+        std::pop_heap(heap_.begin(), heap_.end(), counted());
+        heap_.pop_back();
+    }
+    auto counted() {
+        return [this](const First& a, const First& b) {
+            steps_++;
+            return later(a, b);
+        };
+    }
+    std::vector<Run> runs_;
+    std::vector<First> heap_;
+    std::unordered_map<uint32_t, size_t> last_run_;  // by rank
+    size_t steps_ = 0;
+};
+
+// The tokens as a list linked both ways. Pairs that are no more are known by their rank. Index holds the length of the
+// piece.
+template <class Index>
+size_t merge_long(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
     struct Node {
         int32_t token;
         uint32_t rank;  // of this and the next
-        size_t previous, next;
+        Index previous, next;
     };
-    struct Pair {
-        uint32_t rank;
-        size_t at;
-        bool operator>(const Pair& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
-    };
-    const size_t n = piece.size();
+    const Index n = Index(piece.size());
     std::vector<Node> nodes(n);
-    std::vector<Pair> pairs;
-    for (size_t i = 0; i < n; i++)
-        nodes[i] = {bpe.byte_ids[static_cast<unsigned char>(piece[i])], PairRanks::kNone, i - 1, i + 1};
-    const auto rank_of = [&](size_t at) {
-        const size_t next = nodes[at].next;
-        return next == n ? PairRanks::kNone : bpe.ranks.find(nodes[at].token, nodes[next].token);
+    for (Index i = 0; i < n; i++)
+        nodes[i] = {bpe.byte_ids[static_cast<unsigned char>(piece[i])], PairRanks::kNone, Index(i - 1), Index(i + 1)};
+    WaitingPairs<Index> waiting;
+    const auto renew = [&](Index at) {
+        Node& node = nodes[at];
+        node.rank = node.next == n ? PairRanks::kNone : bpe.ranks.find(node.token, nodes[node.next].token);
+        if (node.rank != PairRanks::kNone) waiting.add(node.rank, at);
     };
-    for (size_t i = 0; i < n; i++)
-        if ((nodes[i].rank = rank_of(i)) != PairRanks::kNone) pairs.push_back({nodes[i].rank, i});
-    std::priority_queue<Pair, std::vector<Pair>, std::greater<Pair>> heap(std::greater<Pair>(), std::move(pairs));
-    const auto renew = [&](size_t at) {
-        if ((nodes[at].rank = rank_of(at)) != PairRanks::kNone) heap.push({nodes[at].rank, at});
-    };
-    while (!heap.empty()) {
-        const auto [rank, at] = heap.top();
-        heap.pop();
+    for (Index i = 0; i < n; i++) renew(i);
+    uint32_t rank;
+    Index at;
+    while (waiting.take(rank, at)) {
         if (nodes[at].rank != rank) continue;
-        const size_t gone = nodes[at].next;
+        const Index gone = nodes[at].next;
         nodes[at].token = bpe.merges[rank].result;
         nodes[at].next = nodes[gone].next;
         nodes[gone].rank = PairRanks::kNone;
         if (nodes[at].next < n) nodes[nodes[at].next].previous = at;
-        renew(at);
         if (at > 0) renew(nodes[at].previous);
+        renew(at);
     }
-    for (size_t at = 0; at < n; at = nodes[at].next) ids.push_back(nodes[at].token);
+    for (at = 0; at < n; at = nodes[at].next) ids.push_back(nodes[at].token);
+    return waiting.steps();
 }
 }  // namespace
 
-void Bpe::merge_piece(std::string_view piece, std::vector<int32_t>& ids) const {
-    if (piece.size() <= kShortPiece)
-        merge_short(*this, piece, ids);
-    else
-        merge_long(*this, piece, ids);
+size_t Bpe::merge_piece(std::string_view piece, std::vector<int32_t>& ids) const {
+    if (piece.size() <= kShortPiece) return merge_short(*this, piece, ids);
+    if (piece.size() < UINT32_MAX) return merge_long<uint32_t>(*this, piece, ids);
+    return merge_long<size_t>(*this, piece, ids);
 }
 
 namespace {
@@ -149,7 +222,10 @@ class PieceCache {
 public:
     // Appends the ids of the piece to `ids`; what is remembered is of one tokenizer.
     void encode(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
-        if (piece.size() > sizeof Entry::text) return bpe.merge_piece(piece, ids);
+        if (piece.size() > sizeof Entry::text) {
+            bpe.merge_piece(piece, ids);
+            return;
+        }
         if (serial_ != bpe.serial) {
             entries_.assign(kEntries, {});
             serial_ = bpe.serial;

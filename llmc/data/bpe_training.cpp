@@ -1,5 +1,6 @@
 // Counting pieces, and the merges that follow from the counts.
 #include "llmc/data/bpe_training.h"
+#include <bit>
 #include <queue>
 #include <set>
 #include "llmc/base/check.h"  // require, ensure
@@ -67,8 +68,9 @@ class Pairs {
 public:
     // The number of the pair, which is new if it was not there.
     size_t number_of(int32_t left, int32_t right) {
+        const size_t mask = table_.size() - 1;
         size_t place = place_of(left, right);
-        for (; table_[place] != kEmpty; place = (place + 1) & (table_.size() - 1)) {
+        for (; table_[place] != kEmpty; place = (place + 1) & mask) {
             const Pair& there = pairs_[table_[place]];
             if (there.left == left && there.right == right) return table_[place];
         }
@@ -81,9 +83,10 @@ public:
     size_t size() const { return pairs_.size(); }
 
 private:
+    // The upper bits: in those below 32 the left token has no part, and a frequent right one has thousands of them.
     size_t place_of(int32_t left, int32_t right) const {
         const uint64_t key = uint64_t(uint32_t(left)) << 32 | uint32_t(right);
-        return (key * 0x9E3779B97F4A7C15 >> 20) & (table_.size() - 1);
+        return key * 0x9E3779B97F4A7C15 >> (64 - std::countr_zero(table_.size()));
     }
     void grow() {
         table_.assign(table_.size() * 2, kEmpty);

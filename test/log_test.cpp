@@ -162,7 +162,8 @@ TEST_CASE("a log that cannot be written is an error that names it", "[log]") {
     printed([&] {
         RunLog log(out / "full", kResume, {});
         CHECK(contains(error_of([&] { log.validation(1, 2); }),
-                       "2: cannot write " + out / "full/log.jsonl" + ": No space left on device"));
+                       "2: cannot write " + out / "full/log.jsonl" +
+                           ": No space left on device; delete what is not needed there, or use another disk"));
     });
 
     RunLog first(out / "twice", kFresh, {});

@@ -65,7 +65,7 @@ void open_standard_files() {
 
 void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    require(fd >= 0, "cannot read %s back: %s", path.c_str(), std::strerror(errno));
+    require(fd >= 0, "cannot read %s back: %s", path.c_str(), reason_of(errno).c_str());
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     std::vector<char> piece(size_t(1) << 20);
     Hasher found;
@@ -79,7 +79,7 @@ void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash) 
     }
     const int error = errno;
     close(fd);
-    require(n == 0, "cannot read %s back: %s", path.c_str(), std::strerror(error));
+    require(n == 0, "cannot read %s back: %s", path.c_str(), reason_of(error).c_str());
     require(found_bytes == size_bytes && found.digest() == hash,
             "%s holds something else than was written to it just now (%llu bytes, expected %llu with the checksum %s): "
             "another program writes to it, or disk or memory are failing; checkpoints from before are kept",

@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -17,7 +16,7 @@
 #include <utility>
 #include "llmc/base/build_id.h"  // build_id
 #include "llmc/base/check.h"     // require, format
-#include "llmc/base/file.h"      // make_folders
+#include "llmc/base/file.h"      // make_folders, reason_of
 #include "llmc/base/hash.h"      // hex64
 
 using json = nlohmann::ordered_json;
@@ -86,12 +85,12 @@ RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
     : out_dir_(out_dir), path_(out_dir + "/log.jsonl"), speaks_(true), options_(options), opened_(Clock::now()) {
     make_folders(out_dir);
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    require(fd_ >= 0, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
+    require(fd_ >= 0, "cannot write %s: %s", path_.c_str(), reason_of(errno).c_str());
     // From here on the destructor does not run if this throws: close by hand.
     const auto check = [&](bool good, const char* what) {
         const int error = errno;
         if (!good) close(std::exchange(fd_, -1));
-        require(good, "%s %s: %s", what, path_.c_str(), std::strerror(error));
+        require(good, "%s %s: %s", what, path_.c_str(), reason_of(error).c_str());
     };
     // Some network file systems have no locks; only a lock held by another is an error.
     const bool is_locked = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -146,7 +145,7 @@ void RunLog::write_line(const std::string& json) {
         if (written <= 0) {
             const int error = errno;
             const bool taken_back = before >= 0 && ftruncate(fd_, before) == 0;
-            throw Error(kExitUsage, "cannot write " + path_ + ": " + std::strerror(error) +
+            throw Error(kExitUsage, "cannot write " + path_ + ": " + reason_of(error) +
                                         (taken_back ? "" : " (its last line is cut short)"));
         }
         done += size_t(written);

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 #include "llmc/base/check.h"  // require, format
-#include "llmc/base/file.h"   // read_file, write_file_atomically
+#include "llmc/base/file.h"   // read_file, reason_of, write_file_atomically
 #include "llmc/base/hash.h"   // xxh3, hex64
 
 namespace {
@@ -63,7 +63,7 @@ MatmulCache::MatmulCache(std::string path, std::string machine) : path_(std::mov
     const size_t slash = path_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     require(access(folder.c_str(), W_OK) == 0, "cannot write %s: %s: %s", path_.c_str(), folder.c_str(),
-            std::strerror(errno));
+            reason_of(errno).c_str());
 }
 
 const MatmulAlgorithm* MatmulCache::find(const std::string& call) const {
@@ -88,7 +88,7 @@ void MatmulCache::save() {
     const std::string own = path_ + format(".%d", int(getpid()));
     write_file_atomically(own, text);
     require(std::rename(own.c_str(), path_.c_str()) == 0, "cannot rename %s to %s: %s", own.c_str(), path_.c_str(),
-            std::strerror(errno));
+            reason_of(errno).c_str());
 }
 
 size_t MatmulCache::size() const {

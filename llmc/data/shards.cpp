@@ -194,14 +194,14 @@ void ShardWriter::finish() {
     const Kind kind = bytes_per_token_ == 2 ? kU16 : kU32;
     const int32_t header[3] = {kind.magic, kind.version, int32_t(num_tokens_)};
     const int fd = open(tmp_path_.c_str(), O_WRONLY | O_CLOEXEC);
-    require(fd >= 0, "cannot write %s: %s", tmp_path_.c_str(), std::strerror(errno));
+    require(fd >= 0, "cannot write %s: %s", tmp_path_.c_str(), reason_of(errno).c_str());
     const bool written = pwrite(fd, header, sizeof header, 0) == ssize_t(sizeof header) && fsync(fd) == 0;
     const int error = errno;
     close(fd);
-    require(written, "cannot write %s: %s", tmp_path_.c_str(), std::strerror(error));
+    require(written, "cannot write %s: %s", tmp_path_.c_str(), reason_of(error).c_str());
 
     require(std::rename(tmp_path_.c_str(), path_.c_str()) == 0, "cannot rename %s to %s: %s", tmp_path_.c_str(),
-            path_.c_str(), std::strerror(errno));
+            path_.c_str(), reason_of(errno).c_str());
     tmp_path_.clear();
     const std::string folder = std::filesystem::path(path_).parent_path();
     sync_folder(folder.empty() ? "." : folder);

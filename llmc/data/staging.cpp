@@ -5,11 +5,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 #include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <vector>
 #include "llmc/base/check.h"   // require
-#include "llmc/base/file.h"    // make_folders, read_file, sync_folder, write_file_atomically
+#include "llmc/base/file.h"    // make_folders, read_file, reason_of, sync_folder, write_file_atomically
 #include "llmc/data/shards.h"  // kUnfinishedFolder
 
 namespace {
@@ -72,7 +71,7 @@ Staging::Staging(const std::string& out)
     const int error = errno;
     if (!locked && lock_ >= 0) close(lock_);
     require(locked, "cannot lock the folder %s: %s; is another data/tokenize writing there?", out.c_str(),
-            std::strerror(error));
+            reason_of(error).c_str());
     if (fs::exists(unfinished_ / "dataset.json") || fs::exists(unfinished_ / kMoving)) put_into_place();
 }
 

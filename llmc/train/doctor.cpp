@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -24,6 +23,7 @@
 #include <thread>
 #include "llmc/base/build_id.h"      // build_id, build_libraries
 #include "llmc/base/check.h"         // Error, format
+#include "llmc/base/file.h"          // reason_of
 #include "llmc/base/log.h"           // count_text
 #include "llmc/comm/ranks.h"         // Ranks
 #include "llmc/data/shards.h"        // open_shards
@@ -105,7 +105,7 @@ std::vector<std::string> interfaces() {
 double write_speed(const std::string& folder, size_t bytes) {
     std::string path = folder + "/doctor_XXXXXX";
     const int fd = mkstemp(path.data());
-    require(fd >= 0, "cannot write to %s: %s", folder.c_str(), std::strerror(errno));
+    require(fd >= 0, "cannot write to %s: %s", folder.c_str(), reason_of(errno).c_str());
     unlink(path.c_str());
     const std::string block(1 << 20, 'x');
     const auto began = std::chrono::steady_clock::now();
@@ -115,7 +115,7 @@ double write_speed(const std::string& folder, size_t bytes) {
     good = good && fsync(fd) == 0;
     const int error = errno;
     close(fd);
-    require(good, "cannot write to %s: %s", folder.c_str(), std::strerror(error));
+    require(good, "cannot write to %s: %s", folder.c_str(), reason_of(error).c_str());
     return double(bytes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
@@ -260,7 +260,7 @@ Finding check_disk(const TrainConfig& config, size_t checkpoint_bytes) {
 
 namespace {
 // Reads every token of the run. A run does so, too (llmc/data/token_scan.h), but it has begun by then.
-Finding check_tokens(const TrainConfig& config, int64_t vocab_size) {
+Finding look_for_foreign_tokens(const TrainConfig& config, int64_t vocab_size) {
     try {
         for (const std::string& pattern : {config.train_data, config.val_data}) {
             if (pattern.empty()) continue;
@@ -314,7 +314,7 @@ std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size) 
     }
     const bool has_shards = findings[0].grade == Finding::Grade::ok && findings[1].grade == Finding::Grade::ok;
     const int64_t models = config.model.vocab_size > 0 ? config.model.vocab_size : *vocab_size;
-    if (has_shards && models > 0) findings.push_back(check_tokens(config, models));
+    if (has_shards && models > 0) findings.push_back(look_for_foreign_tokens(config, models));
     return findings;
 }
 

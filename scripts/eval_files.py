@@ -15,6 +15,9 @@ TYPES = {"multiple_choice": 0, "schema": 1, "language_modeling": 2}
 # ---- tokenizers -------------------------------------------------------------------------------------------------
 
 
+HOW_TO_MAKE_ONE = "data/tokenize TEXT --tokenizer FILE --out DIR writes DIR/tokenizer.json"
+
+
 def tokenizer_of(name):
     """(encode, id of the token in front of each text or None), of a tokenizer.json, `gpt2` or `bytes`."""
     if name == "bytes":
@@ -23,7 +26,13 @@ def tokenizer_of(name):
         if name == "gpt2":
             import tiktoken
 
-            gpt2 = tiktoken.get_encoding("gpt2")
+            try:
+                gpt2 = tiktoken.get_encoding("gpt2")
+            except Exception as error:  # of whatever library downloads its ranks
+                sys.exit(
+                    f"error: --tokenizer gpt2: tiktoken cannot download its ranks ({type(error).__name__}); give a "
+                    f"tokenizer.json: {HOW_TO_MAKE_ONE}"
+                )
             return gpt2.encode_ordinary, gpt2.eot_token
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -35,7 +44,7 @@ def tokenizer_of(name):
     except Exception as error:  # tokenizers raises nothing more special
         sys.exit(
             f"error: --tokenizer {name}: not a tokenizer.json ({error}); of GPT-2's vocab.bpe, tiktoken's ranks and "
-            "others data/tokenize makes one: data/tokenize TEXT --tokenizer FILE --out DIR writes DIR/tokenizer.json"
+            f"others data/tokenize makes one: {HOW_TO_MAKE_ONE}"
         )
     # What stands in front of a document: nanochat's name for it, then GPT-2's.
     ids = [tokenizer.token_to_id(mark) for mark in ("<|bos|>", "<|endoftext|>")]

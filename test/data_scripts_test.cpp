@@ -216,3 +216,25 @@ TEST_CASE("fineweb.sh and climbmix.sh: what, how much, from where", "[data_scrip
     CHECK(contains(network.on_mirror("climbmix.sh 7000").err, "'7000' files: expected 1 to 6542"));
     CHECK(contains(network.on_mirror("climbmix.sh --bogus").err, "error: --bogus: expected a number of files"));
 }
+
+TEST_CASE("make_hellaswag.py without a tokenizer that it can read says how to make one", "[data_scripts]") {
+    // Of the two packages only what they do with a file that is none, and without a network.
+    const ScratchFolder scratch;
+    write_file_atomically(scratch / "tokenizers.py",
+                          "class Tokenizer:\n"
+                          "    @staticmethod\n"
+                          "    def from_file(name):\n"
+                          "        raise Exception('expected value at line 1 column 1')\n");
+    write_file_atomically(scratch / "tiktoken.py", "def get_encoding(name):\n    raise OSError('no route to host')\n");
+    write_file_atomically(scratch / "vocab.bpe", "#version: 0.2\nt h\n");
+    for (const auto& [tokenizer, said] :
+         {std::pair<std::string, std::string>{scratch / "vocab.bpe", "not a tokenizer.json (expected value at line 1"},
+          {"gpt2", "--tokenizer gpt2: tiktoken cannot download its ranks (OSError); give a tokenizer.json"}}) {
+        const Finished finished = run("PYTHONPATH=" + scratch.path + " python3 scripts/make_hellaswag.py --tokenizer " +
+                                      tokenizer + " questions.jsonl " + scratch / "out.bin");
+        CHECK(finished.exit_code == 1);
+        CHECK(contains(finished.err, said));
+        CHECK(contains(finished.err, "data/tokenize TEXT --tokenizer FILE --out DIR writes DIR/tokenizer.json"));
+        CHECK(std::count(finished.err.begin(), finished.err.end(), '\n') == 1);
+    }
+}

@@ -7,10 +7,11 @@ data/tokenize: text in, a folder of token shards out. This file is its flags; th
 #include "llmc/base/check.h"    // Error, ExitCode
 #include "llmc/base/file.h"     // open_standard_files
 #include "llmc/data/dataset.h"  // make_dataset
+#include "llmc/data/utf8.h"     // printable
 
 namespace {
 int fail(int exit_code, const char* message) {
-    std::fprintf(stderr, "error: %s\n", message);
+    std::fprintf(stderr, "error: %s\n", printable(message).c_str());
     return exit_code;
 }
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "llmc/data/tokenizer.h"
-#include "llmc/data/utf8.h"  // code_point_at, utf8, unfinished_bytes
+#include "llmc/data/utf8.h"  // code_point_at, printable, ...
 #include "test/testing.h"
 
 namespace {
@@ -180,4 +180,24 @@ TEST_CASE("a character that is not complete is known by its beginning", "[tokeni
         CHECK(unfinished_bytes(text) == 0);
     CHECK(unfinished_bytes("\xF0\x9F\x98") == 3);
     CHECK(unfinished_bytes("\xE2\x82\xE2") == 1);
+}
+
+TEST_CASE("what is not UTF-8 is replaced as Python does", "[tokenizer]") {
+    const std::string none = "\xEF\xBF\xBD";
+    // How many U+FFFD bytes.decode(errors="replace") makes of them.
+    const std::vector<std::pair<std::string, int>> cases = {
+        {"\xFF", 1},         {"\xE2\x82", 1}, {"\xE0\x80", 2}, {"\xF0\x9F\x98", 1}, {"\xF0\x80\x80", 3},
+        {"\xED\xA0\x80", 3}, {"\xF4\x90", 2}, {"\xC0\x80", 2}, {"\xF4\x8F\xBF", 1}, {"\xF5\x80", 2}};
+    for (const auto& [bytes, count] : cases) {
+        std::string want = "é";
+        for (int i = 0; i < count; i++) want += none;
+        CHECK(replace_invalid("é" + bytes) == want);
+        CHECK(replace_invalid("é" + bytes + "€") == want + "€");
+    }
+    CHECK(replace_invalid(std::string("a\0\x1B\n", 4)) == std::string("a\0\x1B\n", 4));
+}
+
+TEST_CASE("messages do not command a terminal", "[tokenizer]") {
+    CHECK(printable("a\tb\né€\U0001F600") == "a\tb\né€\U0001F600");
+    CHECK(printable("\x1B[2J\r\x7F\x9B\xC2\x9B\xE2\x82") == "\\x1B[2J\\x0D\\x7F\\x9B\\xC2\\x9B\\xE2\\x82");
 }

@@ -10,7 +10,7 @@
 #include "llmc/base/file.h"   // read_file, write_file_atomically
 #include "llmc/data/bpe.h"    // Bpe
 #include "llmc/data/split.h"  // split_pattern, name_of
-#include "llmc/data/utf8.h"   // code_point_at
+#include "llmc/data/utf8.h"   // code_point_at, printable
 
 namespace {
 using Json = nlohmann::ordered_json;
@@ -24,20 +24,8 @@ std::string_view take_line(std::string_view& text) {
     return line;
 }
 
-// Up to 60 bytes of it; what is not printable, and could command a terminal, as \xNN.
-std::string shown(std::string_view line) {
-    std::string text;
-    for (size_t at = 0; at < std::min<size_t>(line.size(), 60);) {
-        const CodePoint c = code_point_at(line, at);
-        const bool is_printable = c.bytes > 0 && c.value >= 0x20 && (c.value < 0x7F || c.value >= 0xA0);
-        if (is_printable)
-            text += line.substr(at, size_t(c.bytes));
-        else
-            text += format("\\x%02X", unsigned(static_cast<unsigned char>(line[at])));
-        at += is_printable ? size_t(c.bytes) : 1;
-    }
-    return text;
-}
+// The beginning of a line that may be of any file.
+std::string shown(std::string_view line) { return printable(line.substr(0, 60)); }
 }  // namespace
 
 // ---- vocab.bpe -----------------------------------------------------------------------------------------------------

@@ -43,6 +43,46 @@ inline size_t unfinished_bytes(std::string_view text) {
     return 0;
 }
 
+// For messages: what commands a terminal, and what is not UTF-8, as \xNN. Lines and tabs stay.
+inline std::string printable(std::string_view text) {
+    std::string shown;
+    for (size_t at = 0; at < text.size();) {
+        const CodePoint c = code_point_at(text, at);
+        const bool stays = c.bytes > 0 && (c.value == '\n' || c.value == '\t' || (c.value >= 0x20 && c.value < 0x7F) ||
+                                           c.value >= 0xA0);
+        const size_t bytes = stays ? c.bytes : 1;
+        if (stays) {
+            shown += text.substr(at, bytes);
+        } else {
+            const auto byte = static_cast<unsigned char>(text[at]);
+            for (const char part : {'\\', 'x', "0123456789ABCDEF"[byte >> 4], "0123456789ABCDEF"[byte & 15]})
+                shown += part;
+        }
+        at += bytes;
+    }
+    return shown;
+}
+
+// U+FFFD in place of what is not UTF-8, one for each longest beginning of a code point, as Python's errors="replace".
+inline std::string replace_invalid(std::string_view text) {
+    std::string valid;
+    for (size_t at = 0; at < text.size();) {
+        size_t bytes = code_point_at(text, at).bytes;
+        if (bytes > 0) {
+            valid += text.substr(at, bytes);
+        } else {
+            const auto begins_one = [&](size_t n) {
+                return at + n <= text.size() &&
+                       code_point_at(std::string(text.substr(at, n)) + "\x80\x80", 0).bytes > n;
+            };
+            bytes = begins_one(3) ? 3 : begins_one(2) ? 2 : 1;
+            valid += "\xEF\xBF\xBD";
+        }
+        at += bytes;
+    }
+    return valid;
+}
+
 inline std::string utf8(char32_t c) {
     if (c < 0x80) return {char(c)};
     if (c < 0x800) return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};

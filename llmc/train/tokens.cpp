@@ -4,6 +4,7 @@
 #include <filesystem>
 #include "llmc/base/check.h"           // require, format
 #include "llmc/base/file.h"            // read_file
+#include "llmc/data/utf8.h"            // printable
 #include "llmc/train/checkpointing.h"  // checkpoint_shape
 
 namespace fs = std::filesystem;
@@ -50,7 +51,7 @@ void check_sizes(const std::string& model, int64_t vocab_size, const std::string
             sizes.c_str());
     if (!speaks || (n == vocab_size && why.empty())) return;
     std::fprintf(stderr, "warning: whether the data are in the model's tokens cannot be known: %s\n",
-                 !why.empty() ? why.c_str()
+                 !why.empty() ? printable(why).c_str()
                  : n > 0      ? sizes.c_str()
                               : format("neither they nor %s have a tokenizer.json", model.c_str()).c_str());
 }

@@ -19,6 +19,7 @@ Who trains together, and over what they exchange gradients: the one header that 
 #include "llmc/comm/local.h"      // LocalGroup, LocalRanks, LocalComm
 #include "llmc/comm/ranks.h"      // Ranks, SharedError, share_errors
 #include "llmc/comm/watchdog.h"   // Watchdog
+#include "llmc/data/utf8.h"       // printable
 #include "llmc/train/config.h"    // TrainConfig
 #include "llmc/train/devices.h"   // ANVIL_HAS_CUDA
 #include "llmc/train/stop.h"      // stop_signal
@@ -61,7 +62,7 @@ inline std::vector<std::pair<std::string, std::string>> alike(const TrainConfig&
 inline void print_error(const std::exception& error, int rank = 0) {
     std::fflush(stdout);
     const std::string who = rank > 0 ? format("rank %d: ", rank) : "";
-    std::fprintf(stderr, "error: %s%s\n", who.c_str(), error.what());
+    std::fprintf(stderr, "error: %s%s\n", who.c_str(), printable(error.what()).c_str());
 }
 
 // Thrown in place of an Error that has been printed.

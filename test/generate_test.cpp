@@ -111,3 +111,23 @@ TEST_CASE("--generate refuses what it cannot do", "[generate]") {
     must_succeed(trained.runs.train("ids", {{"steps", "5"}, {"vocab-size", "80"}}));
     trained.check_refused({{"resume", trained.runs.path("ids")}}, "has no tokenizer.json: give --tokenizer");
 }
+
+TEST_CASE("bytes that are no characters come out as U+FFFD", "[generate]") {
+    const auto written = [](const std::vector<std::string>& tokens) {
+        std::FILE* const file = std::tmpfile();
+        WholeCharacters out(file);
+        for (const std::string& token : tokens) out.add(token);
+        out.end();
+        std::string text(size_t(std::ftell(file)), ' ');
+        std::rewind(file);
+        CHECK(std::fread(text.data(), 1, text.size(), file) == text.size());
+        std::fclose(file);
+        return text;
+    };
+    const std::string euro = "\xE2\x82\xAC", none = "\xEF\xBF\xBD";
+    CHECK(written({"a", "\xE2", "\x82", "\xAC", "b"}) == "a" + euro + "b");
+    CHECK(written({"a", "\xFF", "b"}) == "a" + none + "b");
+    CHECK(written({"\xE2", "\x82", "b"}) == none + "b");
+    CHECK(written({"b", "\xE2\x82"}) == "b" + none);  // the last token ends within a character
+    CHECK(written({euro + "\xF0", "\x9F", euro}) == euro + none + euro);
+}

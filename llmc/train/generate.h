@@ -10,13 +10,12 @@ text too; a sample ends where the next document would begin.
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
-#include "llmc/base/file.h"            // read_file
+#include "llmc/base/file.h"            // read_file, reason_of
 #include "llmc/data/tokenizer.h"       // Tokenizer, load_tokenizer
-#include "llmc/data/utf8.h"            // unfinished_bytes
+#include "llmc/data/utf8.h"            // replace_invalid, unfinished_bytes
 #include "llmc/eval/sample.h"          // sample_each
 #include "llmc/train/checkpointing.h"  // read_weights
 #include "llmc/train/start.h"          // Start, find_shape
@@ -53,9 +52,11 @@ inline std::vector<int32_t> prompt_tokens(const TrainConfig& config, const Token
     return tokens;
 }
 
-// What comes token by token goes out in whole characters; what is no UTF-8 goes out as it is.
+// What comes token by token goes out in whole characters, and what is not UTF-8 as U+FFFD: a model of bytes may make
+// anything, and readers of text expect UTF-8.
 class WholeCharacters {
 public:
+    explicit WholeCharacters(std::FILE* to = stdout) : to_(to) {}
     void add(const std::string& bytes) {
         pending_ += bytes;
         write(pending_.size() - unfinished_bytes(pending_));
@@ -63,11 +64,13 @@ public:
     void end() { write(pending_.size()); }
 
 private:
+    std::FILE* to_;
     std::string pending_;
 
     void write(size_t n) {
-        require(std::fwrite(pending_.data(), 1, n, stdout) == n && std::fflush(stdout) == 0,
-                "cannot write to standard output: %s", std::strerror(errno));
+        const std::string text = replace_invalid(std::string_view(pending_).substr(0, n));
+        require(std::fwrite(text.data(), 1, text.size(), to_) == text.size() && std::fflush(to_) == 0,
+                "cannot write to standard output: %s", reason_of(errno).c_str());
         pending_.erase(0, n);
     }
 };

@@ -5,6 +5,7 @@
 #include "llmc/base/hash.h"         // xxh3
 #include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/io/manifest.h"       // Manifest
+#include "llmc/train/on_device.h"   // crowd_warning
 #include "test/program.h"
 
 namespace fs = std::filesystem;
@@ -403,6 +404,11 @@ TEST_CASE("what OpenMP's variables ask for must be possible", "[train_errors]") 
     for (const char* tiny : {"16", "64k", "65536B"})
         check_refused(run("env OMP_STACKSIZE=" + std::string(tiny) + " " + command),
                       {std::string("OMP_STACKSIZE=") + tiny, "at least 256k"});
+    CHECK(crowd_warning(nullptr, 2) == "");
+    CHECK(crowd_warning("4", 2) == "");
+    CHECK(contains(crowd_warning("5", 2), "OMP_NUM_THREADS=5, and this process may use 2 cores: "));
+    CHECK(contains(crowd_warning("128", 1), "1 core: threads wait for each other"));
+    CHECK(contains(crowd_warning("128", 2), "set it to 2"));
 }
 
 TEST_CASE("an output folder that cannot be written to", "[train_errors]") {

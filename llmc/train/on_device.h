@@ -12,7 +12,7 @@ Where a run takes place: on the GPU of this process, or on the CPU by the copy f
 #include <cstdlib>
 #include <string>
 #include <thread>
-#include "llmc/base/check.h"         // require
+#include "llmc/base/check.h"         // require, format
 #include "llmc/train/cpu_program.h"  // cpu_program, Errand
 #include "llmc/train/devices.h"      // ANVIL_HAS_CUDA
 #include "llmc/train/doctor.h"       // GpuFacts
@@ -36,6 +36,17 @@ inline void check_openmp() {
     const double kib = number * (letter == 'b' ? 0x1p-10 : letter == 'm' ? 0x1p10 : letter == 'g' ? 0x1p20 : 1);
     require(kib >= kLeastStackKiB, "OMP_STACKSIZE=%s: threads need at least %gk; unset it", stack, kLeastStackKiB);
 #endif
+}
+
+// What to say of OMP_NUM_THREADS: more than twice as many threads as cores wait for each other in every op. "" :
+// nothing.
+inline std::string crowd_warning(const char* asked, int cores) {
+    const long threads = asked ? std::strtol(asked, nullptr, 10) : 0;
+    if (threads <= 2L * cores) return "";
+    return format(
+        "OMP_NUM_THREADS=%ld, and this process may use %d core%s: threads wait for each other, and a step takes many "
+        "times as long; unset it or set it to %d",
+        threads, cores, cores == 1 ? "" : "s", cores);
 }
 
 // As many as the user says, else the process's share of the cores, of those it may run on.
@@ -119,6 +130,11 @@ void on_device(World& world, const Errand& errand, [[maybe_unused]] OnGpu&& on_g
     }
     if (config.device == "auto" && place.is_first)
         std::fprintf(stderr, "no GPU, training on the CPU: %s\n", why.c_str());
+#endif
+#ifdef _OPENMP
+    const std::string crowd =
+        config.threads > 0 ? "" : crowd_warning(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs());
+    if (!crowd.empty() && place.is_first) std::fprintf(stderr, "warning: %s\n", crowd.c_str());
 #endif
     cpu_program().carry_out(world, errand, num_threads(config, place.processes), dtype);
 }

@@ -17,6 +17,7 @@ looking at the model, saving, stopping, and telling of it. When each of it is du
 #include "llmc/base/hash.h"            // hex64, xxh3
 #include "llmc/base/log.h"             // RunLog
 #include "llmc/comm/handshake.h"       // check_alike
+#include "llmc/data/utf8.h"            // printable
 #include "llmc/eval/loss.h"            // evaluate
 #include "llmc/eval/sample.h"          // sample
 #include "llmc/eval/tasks.h"           // score_tasks
@@ -184,7 +185,7 @@ public:
             if (!all_know || (ours && ours->exit_code == kExitRank)) throw;
             if (world_.is_first())
                 std::fprintf(stderr, "warning: no %s at step %lld: %s\n", what, static_cast<long long>(state_.step),
-                             error.what());
+                             printable(error.what()).c_str());
             log_.warning(state_.step, what, error.what());
         }
     }
@@ -192,7 +193,8 @@ public:
     void compare_ranks() {
         const RankReport report = watch_->compare(model_);
         log_.ranks(state_.step, report.weight_hash, report.min_ms, report.median_ms, report.max_ms, report.slowest);
-        if (world_.is_first() && report.has_straggler())
+        // Virtual ranks share the cores of one process: none of them is a slow machine.
+        if (world_.is_first() && !world_.group && report.has_straggler())
             std::fprintf(stderr, "warning: %s\n", report.straggler_text().c_str());
     }
 
@@ -222,7 +224,7 @@ public:
             if (other.exit_code == kExitRank) throw;
             if (world_.is_first())
                 std::fprintf(stderr, "warning: no checkpoint of step %lld: %s\n", static_cast<long long>(state_.step),
-                             other.what());
+                             printable(other.what()).c_str());
         }
     }
 

@@ -5,6 +5,7 @@
 #include "llmc/base/check.h"           // require
 #include "llmc/base/file.h"            // read_file
 #include "llmc/data/tokenizer.h"       // load_tokenizer
+#include "llmc/data/utf8.h"            // printable
 #include "llmc/interop/export.h"       // export_model
 #include "llmc/train/checkpointing.h"  // checkpoint_shape, kTrainConfigFile
 
@@ -49,7 +50,7 @@ FoundCheckpoint find_asked(const TrainConfig& config) {
                 config.resume.c_str(), is_model ? "; a model of another program is for --init-from" : "");
     }
     for (const PassedOver& other : found.passed_over)
-        std::fprintf(stderr, "warning: passed over %s: %s\n", other.path.c_str(), other.why.c_str());
+        std::fprintf(stderr, "warning: passed over %s: %s\n", other.path.c_str(), printable(other.why).c_str());
     return found;
 }
 
@@ -97,7 +98,7 @@ void open_source(Start& start, Ranks& ranks) {
     } catch (const Error& error) {
         if (ranks.rank == 0)
             std::fprintf(stderr, "warning: no samples and no bits per byte, for want of a tokenizer: %s\n",
-                         error.what());
+                         printable(error.what()).c_str());
     }
 }
 
@@ -168,6 +169,8 @@ Start find_start(int argc, char** argv, Ranks& ranks) {
                 "--steps 0 validates the model of --init-from, and nobody has said on which data: give --train-data "
                 "and --val-data, in its tokens");
         config.validate();
+        // What does not depend on the data is wrong before anything is measured or read for it.
+        if (!start.resumed() && !start.source) config.model.shape(1);
         // AdamW's second moments could be read as Muon's, which mean something else.
         const auto name = [](bool muon) { return muon ? "muon" : "adamw"; };
         require(!start.resumed() || config.muon() == by_muon,

@@ -211,7 +211,12 @@ int main(int argc, char** argv) {
             if (!world.group) rank = world.ranks.rank;
             if (world.is_first() && !world.is_alone()) std::printf("%s\n", world.source.c_str());
             std::optional<Start> start;
-            if (!asked.bench_comm) start = find_start(argc, argv, world.ranks);
+            if (!asked.bench_comm) {
+                start = find_start(argc, argv, world.ranks);
+                // What is wrong whatever the vocabulary is said before anything is measured for it.
+                if (!start->resumed() && !start->source)
+                    share_errors(world.ranks, [&] { start->config.model.shape(1); });
+            }
             const Errand errand{asked, start ? &*start : nullptr, began_s};
             on_device(world, errand,
                       [&](auto& device, auto element) { carry_out<decltype(element)>(device, world, errand); });

@@ -396,6 +396,11 @@ TEST_CASE("a state or weights that no run can have come to", "[train_errors]") {
     CHECK(checkpoint_steps(runs.path("b")).empty());
 }
 
+TEST_CASE("wrong flags of a model are known before products are measured", "[train_errors]") {
+    const TinyRuns runs;
+    check_refused(run(command_of(runs.flags("a", {{"dtype", "auto"}, {"num-heads", "3"}}))), {"--num-heads 3: "});
+}
+
 TEST_CASE("what OpenMP's variables ask for must be possible", "[train_errors]") {
     const TinyRuns runs;
     const std::string command = command_of(runs.flags("a", {{"threads", "0"}}));

@@ -169,8 +169,6 @@ Start find_start(int argc, char** argv, Ranks& ranks) {
                 "--steps 0 validates the model of --init-from, and nobody has said on which data: give --train-data "
                 "and --val-data, in its tokens");
         config.validate();
-        // What does not depend on the data is wrong before anything is measured or read for it.
-        if (!start.resumed() && !start.source) config.model.shape(1);
         // AdamW's second moments could be read as Muon's, which mean something else.
         const auto name = [](bool muon) { return muon ? "muon" : "adamw"; };
         require(!start.resumed() || config.muon() == by_muon,

@@ -545,7 +545,7 @@ $(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cublaslt_calls llmc/cuda/cub
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib)) $(CATCH2_LIBS)
 
-$(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/nccl_calls llmc/comm/nccl_comm llmc/comm/cuda_comm llmc/comm/watchdog llmc/cuda/cudnn_absent llmc/base/file test/main)
+$(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/nccl_calls llmc/comm/nccl_comm llmc/comm/cuda_comm llmc/comm/watchdog llmc/cuda/cudnn_absent llmc/base/file llmc/base/hash test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 

@@ -227,7 +227,8 @@ std::vector<Field> TrainConfig::fields() {
          1},
         {"sampling", "generate", &generate,
          "continue this text, or that of @FILE, with the model of --resume instead of training: up to --sample-tokens "
-         "new tokens on stdout as they come, in UTF-8 (other bytes become U+FFFD); weights that are NaN or infinite are "
+         "new tokens on stdout as they come, in UTF-8 (other bytes become U+FFFD); weights that are NaN or infinite "
+         "are "
          "refused"},
         {"sampling", "num-samples", &num_samples, "continuations that --generate makes", {}, 1, 4096},
         {"machine", "device", &device, "auto takes the fastest there is", {"auto", "cuda", "cpu"}},

@@ -54,7 +54,7 @@ TEST_CASE("a shard that is cut short on one of several ranks costs no step", "[m
                                command_of(with(runs.flags("a", flags), {{"rank", rank}})).substr(ours.size()),
                            runs.path("rank" + rank));
     }
-    REQUIRE(wait_until([&] { return has_steps(out, 3); }));
+    REQUIRE(wait_until([&] { return has_steps(out, 3); }, 120));
     REQUIRE(truncate(runs.path("1/" + shard).c_str(), 1500) == 0);
     const std::vector<Finished> finished = {ranks[0].finish(), ranks[1].finish()};
     CHECK(finished[1].exit_code == kExitUsage);

@@ -700,9 +700,9 @@ TEST_CASE("who holds the other end of a connection of this host is known", "[tcp
         const Connection far = accept_from(listeners.sockets[0]);
         CHECK(other_end(far.socket.fd) == OtherEnd::this_user);
         CHECK(other_end(near.fd) == OtherEnd::this_user);
-        if (goes) {  // the kernel shows what nobody holds any more as root's
+        if (goes) {  // which the kernel shows as root's
             near = Socket();
-            CHECK(wait_until([&] { return other_end(far.socket.fd) == OtherEnd::another_user; }));
+            CHECK(wait_until([&] { return other_end(far.socket.fd) == OtherEnd::nobody; }));
         }
     }
 }

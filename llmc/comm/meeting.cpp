@@ -197,6 +197,7 @@ private:
             spare_ = Socket();
             const OtherEnd end = other_end(guest.socket.fd);
             spare_ = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));
+            if (end == OtherEnd::nobody) return true;
             if (end == OtherEnd::another_user)
                 return refuse(guest, format("it is of another user of this host: %s", kKeyAdvice));
         }
@@ -272,7 +273,9 @@ struct Caller {
             !receive_bytes(connected.fd, &challenge, sizeof(challenge), &patience, look))
             return silent;
         // Now it has accepted the connection: before, the kernel does not say whose it is.
-        require(!meeting.secret.empty() || other_end(connected.fd) != OtherEnd::another_user,
+        const OtherEnd end = meeting.secret.empty() ? other_end(connected.fd) : OtherEnd::elsewhere;
+        if (end == OtherEnd::nobody) return silent;
+        require(end != OtherEnd::another_user,
                 "--master %s: another user of this host listens there: give another port, or %s", where.c_str(),
                 kKeyAdvice);
         Digest given;

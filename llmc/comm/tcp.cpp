@@ -215,7 +215,7 @@ OtherEnd other_end(int fd) {
     sockaddr_storage here = {}, there = {};
     socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
     if (getsockname(fd, base(here), &here_bytes) != 0 || getpeername(fd, base(there), &there_bytes) != 0)
-        return OtherEnd::another_user;  // it has gone
+        return OtherEnd::nobody;
     const std::string wanted = " " + table_text(there) + " " + table_text(here) + " ";
     bool readable = false;
     // Lines that come and go while it is read can hide another: what is missing is looked for again.
@@ -234,11 +234,11 @@ OtherEnd other_end(int fd) {
                 std::sscanf(line.c_str() + at + wanted.size(), "%x %*s %*s %*s %u %*s %lu", &state, &user, &inode) != 3)
                 continue;
             constexpr unsigned kEstablished = 1;
-            return state == kEstablished && inode != 0 && user == geteuid() ? OtherEnd::this_user
-                                                                            : OtherEnd::another_user;
+            if (state != kEstablished || inode == 0) return OtherEnd::nobody;
+            return user == geteuid() ? OtherEnd::this_user : OtherEnd::another_user;
         }
     }
-    return readable && is_loopback(base(there)) ? OtherEnd::another_user : OtherEnd::elsewhere;
+    return readable && is_loopback(base(there)) ? OtherEnd::nobody : OtherEnd::elsewhere;
 }
 
 // ---- messages ------------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ void prepare(int fd);
 // Who holds the other end, as far as this host knows.
 enum class OtherEnd {
     this_user,
-    another_user,  // of this host; or this host, and nobody holds it any more
+    another_user,  // of this host
+    nobody,        // of this host holds it any more
     elsewhere,     // on another host, or this system does not tell (/proc/net/tcp is hidden)
 };
 OtherEnd other_end(int fd);

@@ -30,7 +30,7 @@ CONFIGS = {
     "waits": {"async-checkpoint": False, "keep": 1},
     "bf16": {"dtype": "bf16"},
     "ranks": {"virtual-ranks": 2, "total-batch-size": 128},
-    "four ranks": {"virtual-ranks": 4, "total-batch-size": 256, "optimizer": "muon", "muon-learning-rate": 0.02},
+    "four_ranks": {"virtual-ranks": 4, "total-batch-size": 256, "optimizer": "muon", "muon-learning-rate": 0.02},
     "nanochat": {"architecture": "nanochat", "optimizer": "muon", "recipe": "gpt2"},
 }
 
@@ -118,7 +118,7 @@ class Bench:
     def straight(self, config="adamw"):
         """The undisturbed run of a configuration, made when it is first asked for: its folder."""
         if config not in self._straight:
-            out = self.scratch / f"straight_{config.replace(' ', '_')}"
+            out = self.scratch / f"straight_{config}"
             finished = self.run(self.flags(out, config))
             if finished.code != 0:
                 raise SystemExit(f"torture: the undisturbed run of {config} failed: {finished.last_words()}")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Everything that can happen to a run, done to tiny ones: kills, crashes, damage, bad disks, strangers, bad input.
 
-    python3 dev/torture/main.py --jobs 2             the long form: about an hour and a half on two cores
-    python3 dev/torture/main.py --short              two minutes, of which CI has one or two
+    python3 dev/torture/main.py --jobs 2             the long form: more than an hour on two cores
+    python3 dev/torture/main.py --short              one or two minutes, a step of CI
     python3 dev/torture/main.py --only kills,peers   parts; --list names them
     python3 dev/torture/main.py --seed 7             other cases; the same seed makes the same ones
     python3 dev/torture/main.py --programs build/sanitize    train_gpt and data/tokenize from there: with sanitizers

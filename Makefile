@@ -280,11 +280,12 @@ $(E)/%.cpp.o: %.cpp $(O)/flags | headers
 	$(call say,CXX,"$< (emulated)")
 	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) -MMD -MP -c $< -o $@
 
-# Kernels are where races are looked for: see dev/emulator/race.h.
+# Kernels are where races are looked for: see dev/emulator/race.h. -gdwarf-4: of a joined source's functions, addr2line 2.40
+# takes DWARF 5's first file for the source itself, and a race would be reported in a file that nobody wrote.
 define compile_emulated
 @mkdir -p $(@D)
 $(call say,CXX,"$< (emulated)")
-$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread) -MMD -MP -x c++ -c $< -o $@
+$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread -gdwarf-4) -MMD -MP -x c++ -c $< -o $@
 endef
 $(E)/%.cu.o: %.cu $(O)/flags | headers
 	$(compile_emulated)

@@ -203,7 +203,11 @@ int main(int argc, char** argv) {
             std::printf("%s", export_asked(asked).c_str());
             return end();
         }
-        if (asked.doctor) return doctor(argc, argv, look_at_gpu);
+        if (asked.doctor) {
+            const int exit_code = doctor(argc, argv, look_at_gpu);
+            check_output(false);
+            return exit_code;
+        }
         catch_stop_signals();
         const bool is_training = asked.generate.empty() && !asked.eval_only && !asked.bench_comm && !asked.dry_run;
         if (is_training) outlive_broken_pipes();  // the others end with them, as programs do whose output is all

@@ -10,6 +10,9 @@ data/tokenize: text in, a folder of token shards out. This file is its flags; th
 #include "llmc/data/utf8.h"     // printable
 
 namespace {
+// Whether everything that was printed has arrived.
+bool written() { return std::fflush(stdout) == 0 && !std::ferror(stdout); }
+
 int fail(int exit_code, const char* message) {
     std::fprintf(stderr, "error: %s\n", printable(message).c_str());
     return exit_code;
@@ -98,9 +101,13 @@ int main(int argc, char** argv) {
                     static_cast<long long>(summary.val_tokens), summary.val_shards, summary.vocab_size,
                     summary.tokenizer.c_str());
         if (summary.kept_shards > 0) std::printf("%d of the files were kept from a run before\n", summary.kept_shards);
+        if (!written()) std::fprintf(stderr, "warning: standard output could not be written; the files are complete\n");
         return kExitOk;
     } catch (const CLI::ParseError& error) {
-        if (error.get_exit_code() == 0) return app.exit(error);  // --help
+        if (error.get_exit_code() == 0) {  // --help
+            app.exit(error);
+            return written() ? kExitOk : fail(kExitUsage, "standard output could not be written: is its disk full?");
+        }
         return fail(kExitUsage, (std::string(error.what()) + "; see data/tokenize --help").c_str());
     } catch (const Error& error) {
         return fail(error.exit_code, error.what());

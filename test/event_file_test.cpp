@@ -1,6 +1,7 @@
 // TensorBoard's files, read back by a decoder of the test's own; scripts/check_interop.sh has TensorBoard itself read
 // them.
 #include "llmc/base/event_file.h"
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cstring>
@@ -189,6 +190,29 @@ TEST_CASE("each file comes after all that are there", "[event_file]") {
     CHECK(event_files(out.path) == std::vector<std::string>({others, odd}));
     CHECK(contains(error_of([&] { EventFile(out / "none", 0); }),
                    "2: cannot write " + out / "none/events.out.tfevents."));
+}
+
+TEST_CASE("events that cannot be written cost a run nothing but these", "[event_file]") {
+    const ScratchFolder out;
+    RunLog log(out.path, RunLog::Mode::fresh, {.steps = 9, .print_every = 100, .tensorboard = true});
+    log.start({.config_json = "{}", .device = "cpu", .data_hash = "ff"});
+    log.validation(0, 5);
+    const std::string path = event_files(out.path).at(0);
+    const auto size = std::filesystem::file_size(path);
+    // From here on its disk is full.
+    const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code ignored;
+        if (std::filesystem::equivalent(entry.path(), path, ignored))
+            REQUIRE(dup2(full, std::stoi(entry.path().filename())) >= 0);
+    }
+    close(full);
+    log.validation(1, 5);
+    log.validation(2, 5);
+    CHECK(std::filesystem::file_size(path) == size);
+    const std::string lines = read_file(out / "log.jsonl");
+    CHECK(contains(lines, "{\"type\":\"val\",\"step\":1,"));
+    CHECK(contains(lines, "{\"type\":\"val\",\"step\":2,"));
 }
 
 TEST_CASE("a run's scalars, through a kill and a resume", "[event_file]") {

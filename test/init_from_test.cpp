@@ -123,6 +123,9 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     refused({{"resume", runs.path("model")}, {"steps", "4"}, {"val-data", in_bytes.at("val-data")}}, {apart});
     for (const char* from : {"init-from", "resume"})
         refused({{from, model}, {"eval-only", "true"}, {"val-data", in_bytes.at("val-data")}}, both);
+    // To name a tokenizer does not make the data its own.
+    refused(with(in_bytes, {{"init-from", model}, {"seq-len", "16"}, {"tokenizer", model + "/tokenizer.json"}}),
+            {"--tokenizer and the training data are of different tokenizers"});
     // Without any model: training and validation.
     refused(runs.flags("no", {{"val-data", in_bytes.at("val-data")}}), {apart});
 

@@ -927,6 +927,11 @@ TEST_CASE("a refusal is as long as a message should be, and plain", "[tcp_ranks]
     CHECK(ended[0].err.size() > 4096);
     CHECK(ended[0].err.size() < 4096 + 200);
     CHECK_FALSE(has_control_bytes(ended[0].err));
+
+    const Stranger padded(message_of(kRefused, 0, "go" + std::string(8, '\0')));
+    const std::vector<Finished> told = in_processes(1, [&](int) { join(at(1, 2, padded.port), 20); });
+    CHECK(told[0].exit_code == kExitUsage);
+    CHECK(contains(told[0].err, "refused rank 1: go\n"));
 }
 
 TEST_CASE("a rank that names another's file writes nothing and learns nothing", "[tcp_ranks]") {

@@ -321,6 +321,8 @@ TEST_CASE("standard files that are closed, full or broken cost a run nothing", "
         CHECK(records_in(runs.path(out), "end").size() == 1);
         CHECK(difference(step_folder(runs.path(out), 8), step_folder(runs.path("a"), 8)) == "");
     }
+    check_refused(run(command_of(runs.flags("none", {})) + " --doctor >/dev/full"), lost);
+    check_refused(run(program("data/tokenize") + " --help >/dev/full"), lost);
     // What is asked for its output alone ends with that: as programs do, or with an error.
     for (const std::string& command : {generate, evaluate}) {
         check_refused(run(command + " >/dev/full"), lost);

@@ -165,7 +165,12 @@ void RunLog::write_record(const Record& record) {
 
 void RunLog::write_event(const std::string& type, int64_t step, const Scalars& values) {
     if (!events_ || values.empty() || (step == resumed_step_ && told_.count(type))) return;
-    events_->scalars(step, values);
+    try {
+        events_->scalars(step, values);
+    } catch (const Error& error) {  // a run can do without them, and log.jsonl has all
+        std::fprintf(stderr, "warning: nothing more for TensorBoard: %s\n", error.what());
+        events_.reset();
+    }
 }
 
 // What stands behind the first `name` and its separator in a file of such lines; "unknown" if none does.

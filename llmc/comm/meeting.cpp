@@ -265,8 +265,9 @@ struct Caller {
             if (header.kind == kind) return true;
             std::string why(std::min<uint64_t>(header.bytes, kMostPeerText), ' ');
             receive_bytes(connected.fd, why.data(), why.size(), &patience, look);
-            throw Error(kExitUsage,
-                        format("rank 0 at %s refused rank %d: %s", where.c_str(), rank, peer_text(why).c_str()));
+            why = peer_text(why);
+            why.erase(why.find_last_not_of(' ') + 1);  // fewer came than were promised
+            throw Error(kExitUsage, format("rank 0 at %s refused rank %d: %s", where.c_str(), rank, why.c_str()));
         };
         Challenge challenge;
         if (!send_message(connected.fd, kHello, 0, bytes_of(hello)) || !answered(kChallenge, sizeof(challenge)) ||

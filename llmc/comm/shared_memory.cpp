@@ -45,10 +45,10 @@ SharedMemory SharedMemory::open(const std::string& record, size_t bytes, const s
     const std::string path = format("/proc/%d/fd/%d", pid, fd);
     SharedMemory found;
     found.fd_ = ::open(path.c_str(), O_PATH | O_CLOEXEC);
-    require(found.fd_ >= 0,
-            "%s, memory of another rank on this host, cannot be opened: %s. The ranks of a host must run as one user "
-            "and see each other's processes",
-            path.c_str(), std::strerror(errno));
+    if (found.fd_ < 0)
+        throw Error(kExitRank, format("%s names memory on this host that cannot be opened, %s: %s. The ranks of a host "
+                                      "must run as one user and see each other's processes",
+                                      who.c_str(), path.c_str(), std::strerror(errno)));
     struct stat process = {}, file = {};
     if (stat(format("/proc/%d", pid).c_str(), &process) != 0 || process.st_uid != geteuid())
         refuse(format("process %d is not of user %d", pid, int(geteuid())));

@@ -13,6 +13,7 @@ std::string MemoryPlan::table(size_t available_bytes) const {
     std::string free;
     if (available_bytes > 0) free = format("of %.1f that are free", double(available_bytes) / (1 << 20));
     if (taken_bytes > 0) free += format(", after %.1f taken by NCCL", double(taken_bytes) / (1 << 20));
+    if (available_bytes > 0 && total_bytes() > available_bytes) free += ": it does not fit";
     text += row("total", total_bytes(), free);
     text.pop_back();
     return text;

@@ -118,24 +118,25 @@ public:
         if (how.noise_scale)
             noise_scale_.add(how.B * how.T * how.accumulation, step.rank_squared(how), how.num_tokens(),
                              step.norm * step.norm);
-        log_.step({.step = state_.step + 1,
-                   .loss = step.loss,
-                   .norm = step.norm,
-                   .lr = learning_rate(schedule_, state_.step),
-                   .ms = step_s * 1e3,
-                   .tokens = how.num_tokens(),
-                   .has_comm = !world_.is_alone(),
-                   .comm_ms = cost.ms,
-                   .comm_exposed_ms = cost.exposed_ms,
-                   .comm_predicted_ms = cost.predicted_ms,
-                   .noise_scale = how.noise_scale ? noise_scale_.tokens() : 0,
-                   .mfu = mfu(double(how.num_tokens()), step_s),
-                   .cropped = cropped_[size_t(state_.step) % cropped_.size()]});
+        const StepRecord record{.step = state_.step + 1,
+                                .loss = step.loss,
+                                .norm = step.norm,
+                                .lr = learning_rate(schedule_, state_.step),
+                                .ms = step_s * 1e3,
+                                .tokens = how.num_tokens(),
+                                .has_comm = !world_.is_alone(),
+                                .comm_ms = cost.ms,
+                                .comm_exposed_ms = cost.exposed_ms,
+                                .comm_predicted_ms = cost.predicted_ms,
+                                .noise_scale = how.noise_scale ? noise_scale_.tokens() : 0,
+                                .mfu = mfu(double(how.num_tokens()), step_s),
+                                .cropped = cropped_[size_t(state_.step) % cropped_.size()]};
         state_.updates = step.updates;
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
-        profiler_.finish_step(state_.step);
         state_.step++;
         is_between_steps_ = true;
+        log_.step(record);  // which may throw: the step is over, and can be saved
+        profiler_.finish_step(record.step - 1);
         if (!step.applied) log_.skip(state_.step, step.loss, step.norm, "not finite");
         if (state_.skipped_in_a_row >= kMostSkippedInARow)
             throw SharedError(kExitDiverged,

@@ -85,7 +85,10 @@ void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks) {
     if (config.eval_only && config.val_data.empty()) return;  // no data
     std::optional<NamedTokenizer> wanted, of_run;
     if (text.tokenizer)
-        of_run = {config.eval_only ? "the validation data" : "the training data", text.path, *text.tokenizer};
+        of_run = {!config.tokenizer.empty() ? "--tokenizer"
+                  : config.eval_only       ? "the validation data"
+                                           : "the training data",
+                  text.path, *text.tokenizer};
 
     if (start.resumed() || start.source) {
         const std::string path =
@@ -103,10 +106,15 @@ void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks) {
         if (wanted && of_run) check_pair(*wanted, *of_run);
     }
     if (!wanted) wanted = of_run;
-    if (!wanted || !config.tokenizer.empty() || config.val_data.empty()) return;  // named: so all data are of that
-    const std::string path = beside(config.val_data);
-    if (path.empty() || path == text.path || read_file(path) == text.json) return;
-    check_pair(*wanted, {"the validation data", path, load_tokenizer(path)});
+    if (!wanted) return;
+    // What lies beside shards is what they were made with, whatever was named.
+    const auto check_beside = [&](const char* whose, const std::string& pattern) {
+        const std::string path = pattern.empty() ? "" : beside(pattern);
+        if (path.empty() || path == text.path || read_file(path) == text.json) return;
+        check_pair(*wanted, {whose, path, load_tokenizer(path)});
+    };
+    if (!config.eval_only) check_beside("the training data", config.train_data);
+    check_beside("the validation data", config.val_data);
 }
 
 int64_t planned_vocab_size(const TrainConfig& config) {

@@ -201,7 +201,7 @@ TEST_CASE("of few documents the last are for validation, or those of files of th
     write_lines(scratch / "one.jsonl", {"1"});
     CHECK(contains(refusal(scratch / "one.jsonl " + out), "1 document: expected at least two"));
     write_file_atomically(scratch / "gz.jsonl", std::string("\x1F\x8B\x08\0\0", 5));
-    CHECK(contains(refusal(scratch / "gz.jsonl " + out), "gz.jsonl:1: no valid JSON"));
+    CHECK(contains(refusal(scratch / "gz.jsonl " + out), "gz.jsonl is compressed (gzip)"));
     write_file_atomically(scratch / "nul.jsonl", std::string(100, '\0'));
     CHECK(contains(refusal(scratch / "nul.jsonl " + out), "nul.jsonl:1: no valid JSON"));
     tokenize("--val-input " + scratch / "one.jsonl " + in + out);

@@ -165,6 +165,9 @@ TEST_CASE("what data/tokenize refuses, and that it leaves nothing behind", "[tok
     CHECK(contains(latin1, scratch / "latin1.txt is not UTF-8: the byte at offset 3 is 0xe9"));
     CHECK(contains(latin1, "--tokenizer byte"));
     CHECK(contains(refusal(scratch / "utf16" + out), scratch / "utf16/b.txt has a zero byte at offset 1"));
+    write_file_atomically(scratch / "in.txt.gz", "\x1f\x8b\x08 and so on");
+    CHECK(contains(refusal(scratch / "in.txt.gz" + out),
+                   scratch / "in.txt.gz is compressed (gzip): expected text; give what is in it: zcat "));
     CHECK(contains(refusal(in + "--val-fraction 0.01 --tokenizer char --out " + in), "cannot create the folder"));
     CHECK(contains(refusal(in + "--out /proc/anvil"), "cannot create the folder /proc/anvil"));
     CHECK(contains(refusal(scratch / "in.txt --val-fraction 1e-18" + out), "9 bytes are too few"));

@@ -180,6 +180,22 @@ std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::opti
     return sources;
 }
 
+// An Error for a file whose first bytes no text begins with: a byte tokenizer would take it.
+static void check_unpacked(const Source& source, std::string_view content) {
+    using namespace std::string_view_literals;
+    struct Packer {
+        std::string_view begin;
+        const char *name, *unpack;
+    };
+    for (const Packer& packer :
+         {Packer{"\x1f\x8b\x08"sv, "gzip", "zcat"}, Packer{"\x28\xb5\x2f\xfd"sv, "zstd", "zstdcat"},
+          Packer{"\xfd\x37zXZ\0"sv, "xz", "xzcat"}, Packer{"BZh91AY&SY"sv, "bzip2", "bzcat"},
+          Packer{"PK\3\4"sv, "zip", "unzip -p"}})
+        require(!content.starts_with(packer.begin),
+                "%s is compressed (%s): expected text; give what is in it: %s %s | data/tokenize - ...",
+                source.name.c_str(), packer.name, packer.unpack, source.name.c_str());
+}
+
 std::optional<DocumentBatch> DocumentReader::next() {
     while (source_ < sources_.size()) {
         if (!is_open_) open_source();
@@ -212,6 +228,7 @@ void DocumentReader::open_source() {
             open_parquet();
         } else {
             text_ = {file->data(), file->size()};
+            check_unpacked(source, text_);
         }
     }
 }

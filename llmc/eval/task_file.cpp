@@ -239,7 +239,7 @@ void TaskFile::check(int64_t vocab_size, int64_t T) const {
             require(
                 length <= T,
                 "%s: example %zu, of %s, has a row of %ld tokens, and the model reads %ld at once: raise --seq-len, "
-                "or make the file with --max-tokens %ld",
+                "or make the file with shorter prompts (--max-tokens %ld of scripts/make_core.py)",
                 path_.c_str(), e, tasks_[size_t(example.task)].name.c_str(), length, T, T);
             ids.resize(size_t(length));
             copy_row(r, ids.data());

@@ -513,7 +513,8 @@ std::string flags_document() {
            "| 1 | a bug of Anvil's: please report it |\n"
            "| 2 | a bad flag or input file, no space, a missing device or library; data that go bad during a run "
            "cost no step, since a checkpoint is saved first |\n"
-           "| 3 | another rank died or did not answer within `--comm-timeout`, or a signal came while ranks still met |\n"
+           "| 3 | another rank died or did not answer within `--comm-timeout`, or a signal came while ranks still met "
+           "|\n"
            "| 4 | the loss or the gradients were not finite ten steps in a row |\n"
            "| 5 | the ranks' weights are no longer the same (`--check-replicas`) |\n";
 }

@@ -86,8 +86,8 @@ void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks) {
     std::optional<NamedTokenizer> wanted, of_run;
     if (text.tokenizer)
         of_run = {!config.tokenizer.empty() ? "--tokenizer"
-                  : config.eval_only       ? "the validation data"
-                                           : "the training data",
+                  : config.eval_only        ? "the validation data"
+                                            : "the training data",
                   text.path, *text.tokenizer};
 
     if (start.resumed() || start.source) {

@@ -2,7 +2,7 @@
 
 import re
 
-from harness import CONFIGS, Case
+from harness import CONFIGS, Case, checkpoints, steps_of
 
 # What a user can do something about is exit code 2; a failed disk must not look like our bug (1) or a crash.
 REFUSED = 2
@@ -24,6 +24,23 @@ def of_disks(bench):
                 wrong = f"no reason given: {finished.last_words()}"
             yield Case(wrong or bench.wrong_end(out, config), f"configuration {config}, TORTURE_AT={n} TORTURE_DO={what}")
             bench.remove(out)
+
+
+def of_logs(bench):
+    """Only log.jsonl cannot be written any more: the step that could not be told of is in the last checkpoint."""
+    while True:
+        config = bench.random.choice([name for name, changes in CONFIGS.items() if "virtual-ranks" not in changes])
+        out, at = bench.fresh(), bench.random.randrange(2, 20)
+        finished = bench.run(
+            bench.flags(out, config), torture={"DIR": out / "log.jsonl", "AT": at, "DO": "enospc"}
+        )
+        wrong = ""
+        if finished.code != REFUSED or "error: cannot write" not in finished.err or "warning" in finished.err:
+            wrong = f"exit code {finished.code}: {finished.err}"
+        elif max(checkpoints(out), default=0) < max(steps_of(out), default=0):
+            wrong = f"step {max(steps_of(out))} is lost: there are the checkpoints {checkpoints(out)}"
+        yield Case(wrong or bench.wrong_end(out, config), f"configuration {config}, TORTURE_AT={at} of log.jsonl")
+        bench.remove(out)
 
 
 def of_clocks(bench):

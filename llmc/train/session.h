@@ -217,6 +217,7 @@ public:
         if (config_.eval_only || !all_know || error.exit_code != kExitUsage || is_saving_ || !is_between_steps_ ||
             !stepper_->is_whole())
             return;
+        is_ending_ = true;
         try {
             while (under_way() > 0) finish_step();
             finish_save();
@@ -272,6 +273,7 @@ private:
     int64_t first_step_ = 0;
     bool already_saved_ = false;
     bool is_saving_ = false;        // what fails now is the save itself
+    bool is_ending_ = false;        // by an error
     bool ends_by_data_ = false;     // some of which could not be used: the ranks' loaders are ahead of state_
     bool is_between_steps_ = true;  // state_ is that of the weights, or of the last step but those under way
     int64_t begun_step_ = -1;       // whose save was begun last
@@ -421,11 +423,15 @@ private:
         if (!saver_.is_under_way()) return;
         is_saving_ = true;
         const SavedCheckpoint saved = saver_.finish();
+        is_saving_ = false;
         on_first_rank(ranks_, [&] {
             prune(config_.out_dir, config_.keep, saved.step);
-            log_.checkpoint(saved.step, saved.path, saved.ms);
+            try {
+                log_.checkpoint(saved.step, saved.path, saved.ms);
+            } catch (const Error&) {
+                if (!is_ending_) throw;  // else it may be the log whose error ends the run
+            }
         });
-        is_saving_ = false;
     }
 
     double mfu(double tokens, double seconds) const {

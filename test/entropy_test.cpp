@@ -1,15 +1,9 @@
 // A small model on the built-in stories, whose entropy is known exactly: how close its validation loss gets, and that
-// it never gets below.
+// it never gets below. Under sanitizers fewer steps, and only the lower bound.
 #include "llmc/data/stories.h"  // stories_nats_per_byte, tell_story
 #include "test/program.h"
 
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;  // ten times slower: fewer steps, and only the lower bound
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // The standard deviation of the entropy rate of n stories around stories_nats_per_byte(): that of (nats - rate * bytes)
 // of a story, over sqrt(n) mean stories.

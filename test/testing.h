@@ -16,9 +16,17 @@ using Catch::Approx;
 #include <string>
 #include <type_traits>
 #include <vector>
-#include "llmc/base/bf16.h"   // bf16, to_bf16, to_float
-#include "llmc/base/check.h"  // Error
-#include "llmc/base/rng.h"    // Rng
+#include "dev/emulator/sanitizers.h"  // ANVIL_ASAN
+#include "llmc/base/bf16.h"           // bf16, to_bf16, to_float
+#include "llmc/base/check.h"          // Error
+#include "llmc/base/rng.h"            // Rng
+
+// Five to ten times slower: then a long test does less.
+#if defined(ANVIL_ASAN) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
 
 using Floats = std::vector<float>;
 

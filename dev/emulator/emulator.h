@@ -22,6 +22,7 @@ Kernels see none of this: they include <cuda_runtime.h>, which is the one in inc
 #include <string>
 #include <vector>
 #include "dev/emulator/include/vector_types.h"  // dim3, uint3
+#include "dev/emulator/sanitizers.h"            // ANVIL_ASAN
 
 namespace emulator {
 
@@ -125,7 +126,7 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site);
 #define EMULATOR_UNCHECKED
 #endif
 // For what reads nothing but its own arrays and those of the emulator's own callers.
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef ANVIL_ASAN
 #define EMULATOR_UNBOUNDED __attribute__((no_sanitize("address", "undefined")))
 #else
 #define EMULATOR_UNBOUNDED

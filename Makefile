@@ -421,7 +421,7 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 
 # The threads of the host: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not compiled so and whose
 # barriers this sanitizer does not see.
-TSAN_ENVIRONMENT = TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:second_deadlock_stack=1
+TSAN_ENVIRONMENT = TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:report_thread_leaks=0:second_deadlock_stack=1
 tsan: ## the host's tests under ThreadSanitizer
 	@+$(TSAN_ENVIRONMENT) WITHOUT_TESTS='~[plain]' $(SUBMAKE) run-tests VARIANT=tsan USE_OMP=0 USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
 	  CXXFLAGS_EXTRA='-fsanitize=thread -fno-omit-frame-pointer'

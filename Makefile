@@ -121,7 +121,7 @@ endif
 # -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise the compiler decides, function
 # by function, and the same training run would give other bits under another compiler or at another -O.
 # -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). clang++ warns of what libstdc++'s
-# stable_sort uses, and of functions in train_gpt.cu that its copies for CPU levels do without.
+# stable_sort uses.
 # -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorised.
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
   $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations -Wno-unneeded-internal-declaration,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
@@ -172,18 +172,17 @@ O   := build/$(VARIANT)
 # The everyday programs lie where people look for them; those of other variants stay in their build folder.
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
-NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
-  comm/cuda_comm comm/nccl_comm comm/nccl_absent))
+CUDA_BACKENDS := $(patsubst %,llmc/train/%.cpp,cuda_backend cuda_backend_fp32 cuda_backend_bf16)
+NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
+  comm/cuda_comm comm/nccl_comm comm/nccl_absent) $(CUDA_BACKENDS))
+CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu))
 # Where a library may be missing, one file has what needs it and another says that it is not there.
 LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention) comm/nccl_$(if $(IS_NCCL),absent,comm) \
-  $(if $(IS_MPI),comm/mpi_absent comm/mpi_network_absent,comm/mpi_ranks comm/mpi_network))
-# What the CPU's ops are part of, once a level. Of an inline function in several objects the linker keeps the first. Whoever
-# calls one has a copy of its own, so in ascending order nobody gets one of a level above his.
-COPIED   := llmc/comm/host_comm.cpp
-copies    = $(foreach level,$(LEVELS),$(patsubst %,$(O)/$(level)/%.o,$(1)))
-BASE     := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) $(COPIED),$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
-  $(if $(IS_CUDA),$(NVIDIA))))
-ENGINE   := $(BASE) $(call copies,$(COPIED))
+  $(if $(IS_MPI),comm/mpi_absent comm/mpi_network_absent,comm/mpi_ranks comm/mpi_network) $(if $(IS_CUDA),train/cuda_backend_absent))
+# The CPU's kernels, once per level.
+KERNELS  := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
+ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
+  $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
@@ -206,15 +205,19 @@ TESTS      := $(OPS_TESTS) $(call joined,$(O),$(HOST_FILES),10,host.cpp)
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
+# The table of all kernels. An op's own test does without.
+EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
+NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
 EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
+EMULATED_BACKENDS := $(CUDA_BACKENDS:%=$(E)/%.o)
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),8,cuda.cu) \
   $(if $(shell grep -l '"test/models.h"' /dev/null $(CUDA_FILES)),$(E)/test/models.cu.o)
 GPU_TESTS      := $(CUDA_FILES:%=$(O)/%.o)
 BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
 PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/tokenize.cpp)))
-OBJECTS := $(ENGINE) $(call copies,train_gpt.cu) $(TESTS) $(EMULATED) $(EMULATED_TESTS) $(O)/test/main.cpp.o $(E)/train_gpt.cu.o \
+OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_KERNELS) $(EMULATED_TESTS) $(O)/test/main.cpp.o $(EMULATED_BACKENDS) \
   $(patsubst %,$(O)/%.o,$(wildcard train_gpt.cu data/tokenize.cpp dev/bench/*.cu test/fuzz/*.cpp))
 
 # V=1 shows whole commands.
@@ -229,14 +232,14 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 
 all: $(PROGRAMS) ## build what this machine can (the default)
 
-$(BIN)train_gpt: $(O)/train_gpt.cu.o $(BASE) $(call copies,$(COPIED) train_gpt.cu)
+$(BIN)train_gpt: $(O)/train_gpt.cu.o $(ENGINE)
 $(BIN)data/tokenize: $(O)/data/tokenize.cpp.o $(ENGINE)
 $(PROGRAMS):
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $(filter %.o,$^) -o $@ $(LDFLAGS)
 
-$(E)/train_gpt: $(E)/train_gpt.cu.o $(EMULATED) $(BASE) $(call copies,$(COPIED) train_gpt.cu)
+$(E)/train_gpt: $(O)/train_gpt.cu.o $(EMULATED) $(EMULATED_KERNELS) $(EMULATED_BACKENDS) $(filter-out $(O)/llmc/train/cuda_backend%,$(ENGINE))
 $(E)/data/tokenize: $(O)/data/tokenize.cpp.o $(ENGINE)
 $(EMULATED_PROGRAMS):
 	@mkdir -p $(@D)
@@ -259,16 +262,20 @@ $(O)/%.cu.o: %.cu $(O)/flags | headers
 	$(call say,$(if $(IS_CUDA),NVCC,CXX),$<)
 	$(Q)$(if $(IS_CUDA),$(NVCC),$(CCACHE) $(COMPILE) -x c++) -MMD -MP -c $< -o $@
 
-# What a copy computed before main() would run on every processor: it must have nothing of the kind.
-define copy_rules
+# g++ makes a static variable of an inline function one for the whole process, which objcopy would have to leave so.
+NOT_UNIQUE := $(if $(findstring clang,$(CXX_VERSION)),,-fno-gnu-unique)
+# An object for a level shows one name, that of its table: what it has of inline functions stays its own. What it computed
+# before main() would run on every processor: it must have nothing of the kind.
+define kernel_rules
 $(O)/$(1)/%.o: private ARCH = $(ARCH_$(1))
 $(O)/$(1)/%.o: % $(O)/flags | headers
 	@mkdir -p $$(@D)
 	$$(call say,CXX,"$$<$(if $(filter-out only,$(1)), ($(1)))")
-	$$(Q)$$(CCACHE) $$(COMPILE) -DANVIL_IS_CPU_COPY=1 -MMD -MP -x c++ -c $$< -o $$@
-	$(if $(filter-out only,$(1)),$$(Q)! objdump -h $$@ | grep -q '\.init_array' || { echo '$$@: computes something before main()' >&2; exit 1; })
+	$$(Q)$$(CCACHE) $$(COMPILE) $(NOT_UNIQUE) -DANVIL_KERNELS=kKernels_$(1) -MMD -MP -MF $$(@:.o=.d) -MT $$@ -c $$< -o $$(@:.o=.all.o)
+	$(if $(filter-out only,$(1)),$$(Q)scripts/hide_names.sh $$(@:.o=.all.o) kKernels_$(1) $$@,$$(Q)mv $$(@:.o=.all.o) $$@)
 endef
-$(foreach level,$(LEVELS),$(eval $(call copy_rules,$(level))))
+$(foreach level,$(LEVELS),$(eval $(call kernel_rules,$(level))))
+$(O)/llmc/cpu/chosen_kernels.cpp.o: private CPPFLAGS += '-DANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))'
 $(O)/test/% $(O)/dev/% $(E)/%: private ARCH = $(HERE)
 # It looks what the processor has.
 $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-64)
@@ -315,7 +322,7 @@ LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(LIGHT)
 TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
 $(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
-$(EMULATED_TESTS) $(E)/train_gpt.cu.o $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
+$(EMULATED_TESTS) $(EMULATED_KERNELS) $(EMULATED_BACKENDS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
 
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
@@ -383,7 +390,7 @@ $(O)/$(TEST_NAME): $(OPS_TESTS) $(ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
 # The emulator first: what the race checker itself calls must not be a copy that the checker watches.
-$(E)/$(TEST_NAME): $(EMULATED) $(EMULATED_TESTS) $(ENGINE) $(O)/test/main.cpp.o
+$(E)/$(TEST_NAME): $(EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
@@ -461,7 +468,7 @@ run-fuzz: $(FUZZED:%=$(O)/fuzz/%)
 	  $(O)/fuzz/$$name -max_total_time=$(SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_funcs=0 -print_final_stats=1 \
 	    -artifact_prefix=$(O)/fuzz/found/$$name- $(O)/fuzz/found/$$name test/fuzz/corpus/$$name; done
 
-$(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(filter-out $(patsubst %,$(O)/llmc/%/%.o,comm optim train),$(BASE))
+$(O)/fuzz/%: $(O)/test/fuzz/%_fuzz.cpp.o $(filter-out $(patsubst %,$(O)/llmc/%/%.o,comm optim train),$(ENGINE))
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) -fsanitize=fuzzer $^ -o $@ $(LDFLAGS)
@@ -475,7 +482,7 @@ cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked 
 	@$(if $(HAVE_CUDA),,echo 'cuda-link: skipped: it needs $(strip $(CUDA_MISSING))')
 	$(if $(HAVE_CUDA),@+$(SUBMAKE) engine VARIANT=$(HOST_VARIANT) && $(SUBMAKE) run-cuda-link VARIANT=cuda GPU_ARCHS=90 OPT=-O0)
 
-engine: $(ENGINE) $(call copies,train_gpt.cu) $(O)/test/main.cpp.o
+engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 
 # A quarter of an hour of one core, file by file as for a run, most of it for headers: so many files are one here, nothing is
 # optimised (cuda-check does that, with every kernel), and what needs no header of NVIDIA's is the other build's.
@@ -489,16 +496,17 @@ $(J)/benches.cu: JOINED = $(sort $(wildcard dev/bench/*.cu))
 $(J)/tests_1.cu $(J)/tests_2.cu $(J)/benches.cu: scripts/join_sources.py $(TESTED_CU) $(wildcard dev/bench/*.cu)
 	@mkdir -p $(@D)
 	$(Q)python3 $< $(JOINED) > $@
-$(J)/train_gpt.cu: train_gpt.cu
+$(J)/kernels.cu: $(CUDA_KERNELS)
 	@mkdir -p $(@D)
-	$(Q)cp $< $@
+	$(Q)printf '#include "%s"\n' $^ > $@
 $(J)/%.o: $(J)/%.cu $(O)/flags | headers
 	$(call say,NVCC,$<)
 	$(Q)$(JOINED_NVCC) -MMD -MP -c $< -o $@
 -include $(wildcard $(J)/*.d)
 
-$(J)/tests_and_benches: $(patsubst %,$(J)/%.o,tests_1 tests_2 benches) $(call FROM_HOST,$(ENGINE) $(O)/test/main.cpp.o)
-$(J)/train_gpt: $(J)/train_gpt.o $(call FROM_HOST,$(BASE) $(call copies,$(COPIED) train_gpt.cu))
+J_ENGINE = $(J)/kernels.o $(call FROM_HOST,$(filter-out $(CUDA_KERNELS:%=$(O)/%.o),$(ENGINE)))
+$(J)/tests_and_benches: $(patsubst %,$(J)/%.o,tests_1 tests_2 benches) $(J_ENGINE) $(call FROM_HOST,$(O)/test/main.cpp.o)
+$(J)/train_gpt: $(call FROM_HOST,$(O)/train_gpt.cu.o) $(J_ENGINE)
 $(J)/tests_and_benches $(J)/train_gpt:
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
@@ -600,6 +608,14 @@ lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there 
 
 objects: $(OBJECTS)
 
+compile_commands.json: FORCE ## for editors (clangd) and clang-tidy: how each file is compiled
+	$(Q)$(SUBMAKE) -nBk V=1 VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 scripts/compile_commands.py > $@.tmp
+	$(Q)mv $@.tmp $@
+
+debug: ## programs for a debugger, in build/debug: no optimization, all variables
+	@+$(SUBMAKE) all VARIANT=debug OPT=-O0 DEBUG_INFO=-g CCACHE=
+	@echo 'GOMP_SPINCOUNT=1000 gdb --args build/debug/train_gpt ...    (with that set, the program does not start itself again)'
+
 format: ## rewrite all sources with clang-format
 	@DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --lint
 	@$(CLANG_FORMAT) -i $(SOURCES)
@@ -624,7 +640,7 @@ info: ## what was found, where, and why something was not
 	$(call row,build id,$(BUILD_ID))
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z_.-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT DEBUG_INFO CXXFLAGS_EXTRA CCACHE DEPS_DIR JOBS V=1'
 
 clean: ## remove what was built

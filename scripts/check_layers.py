@@ -13,7 +13,8 @@ import sys
 
 LAYERS = [
     ["llmc/base"],
-    ["llmc/cpu", "llmc/cuda", "llmc/io", "llmc/data"],
+    ["llmc/ops", "llmc/io", "llmc/data"],
+    ["llmc/cpu", "llmc/cuda"],
     ["llmc/model", "llmc/comm"],
     ["llmc/optim", "llmc/eval", "llmc/interop"],
     ["llmc/train"],

@@ -3,9 +3,11 @@
 
     python3 scripts/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
 
-- An op llmc/cpu/X.h has a test test/X_test.cpp, a benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test
-  test/X_cuda_test.cu. What else is in llmc/cuda/*.cuh is a known part of several ops or of one that is large.
-- A file name tells which file is meant: it occurs in one folder only. A mirror differs in ending or in `_test`.
+- An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. Every llmc/cpu/X.h has a test test/X_test.cpp, a
+  benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/X_cuda_test.cu. What else is in
+  llmc/cuda/*.cuh is a known part of several ops or of one that is large.
+- A file name tells which file is meant: it occurs in one folder only. A mirror differs in ending or in `_test`, but for
+  an op's declaration and its implementation on the CPU, and for its kernels and their benchmark.
 - Headers of other projects are included by .cpp files only: they are slow to compile, and nvcc rejects some of them.
 """
 
@@ -15,10 +17,10 @@ import re
 import sys
 
 # Files that are tools, parts or lists of the ops, not ops.
-TOOLS = {"amx", "device", "gate", "gemm", "ops", "panels", "peaks", "product_rates", "reduce", "simd", "tile_product", "waiting"}
+TOOLS = {"amx", "device", "gate", "gemm", "kernels", "ops", "panels", "peaks", "product_rates", "reduce", "simd", "tile_product", "waiting"}
 CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
-    *("flash_tile", "float_pack", "gate", "ops", "reduce", "scatter_rows", "sort_tokens"),
+    *("flash_tile", "float_pack", "gate", "kernels", "ops", "reduce", "scatter_rows", "sort_tokens"),
 }
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}
 FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|nccl\.h|cudnn\w*\.h|cublas\w*\.h|catch2/[^>]+)>")
@@ -27,6 +29,9 @@ MAY_INCLUDE_CATCH2 = "test/testing.h"
 
 
 def missing_mirrors(root):
+    for op in sorted((root / "llmc/ops").glob("*.h")):
+        if op.stem != "ops" and not (root / f"llmc/cpu/{op.name}").is_file():
+            yield f"llmc/ops/{op.name}: the op has no llmc/cpu/{op.name}"
     for op in sorted((root / "llmc/cpu").glob("*.h")):
         if op.stem in TOOLS:
             continue
@@ -49,6 +54,8 @@ def repeated_names(root):
     for path in sources(root):
         places[path.name].append(path.relative_to(root).as_posix())
     for name, paths in sorted(places.items()):
+        if sorted(paths) in ([f"llmc/cpu/{name}", f"llmc/ops/{name}"], [f"dev/bench/{name}", f"llmc/cuda/{name}"]):
+            continue
         if len(paths) > 1:
             yield f"{paths[0]}: the name {name} occurs again: {', '.join(paths[1:])}"
 

@@ -1,7 +1,7 @@
 // Every architecture made of the CUDA kernels: against PyTorch in fp32, against the CPU in bf16, and its training
 // steps.
-#include "llmc/cpu/ops.h"
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cpu/kernels.h"
+#include "llmc/cuda/cuda_kernels.h"
 #include "llmc/model/gpt.h"
 #include "llmc/optim/recipe.h"   // find_recipe
 #include "test/architectures.h"  // kArchitectureCases

@@ -1,5 +1,5 @@
 // Every architecture against PyTorch: loss, logits, the gradient of every parameter, and twenty steps of whole recipes.
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
 #include "llmc/optim/recipe.h"   // find_recipe
 #include "test/architectures.h"  // kArchitectureCases

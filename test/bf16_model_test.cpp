@@ -65,16 +65,17 @@ Trained train(int threads, const char* recipe_name, std::vector<Floats>* want = 
         result.losses.push_back(learn(cpu, model, B, T).first);
         scalars.sums = {};
         scalars.sums.loss.add(result.losses.back());
-        add_squares(cpu, &scalars.sums.squares, model.gradients.data, model.gradients.size);
-        decide_step(cpu, &scalars, 1);
+        ops<float>(cpu).add_squares(cpu, &scalars.sums.squares, model.gradients.data, model.gradients.size);
+        ops<float>(cpu).decide_step(cpu, &scalars, 1);
         const Rates rates = recipe.rules.rates(recipe.muon ? 0.3 : 3);
         optimizer.update(model.weights, model.gradients, rates, &scalars);
         for (size_t i = 0; want && i < want->size(); i++) {
             const Parameter& p = model.parameters.parameters[i];
             const GroupRule& rule = recipe.rules.rule(p.group);
-            adamw_update(cpu, (*want)[i].data(), nullptr, m[i].data(), v[i].data(), model.gradients.at(p), p.size(),
-                         AdamWHyper{rates.adamw[size_t(p.group)], rule.beta1, rule.beta2, rule.eps, rule.weight_decay},
-                         &scalars);
+            ops<float>(cpu).adamw_update(
+                cpu, (*want)[i].data(), nullptr, m[i].data(), v[i].data(), model.gradients.at(p), p.size(),
+                AdamWHyper{rates.adamw[size_t(p.group)], rule.beta1, rule.beta2, rule.eps, rule.weight_decay},
+                &scalars);
         }
     }
     result.masters.resize(model.parameters.parameters.size());

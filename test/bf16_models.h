@@ -10,7 +10,7 @@ Models in bf16 against the same in fp32 on the CPU, on any device: what rounding
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/cpu/ops.h"  // Cpu
+#include "llmc/cpu/kernels.h"  // Cpu
 #include "llmc/model/gpt.h"
 #include "test/architectures.h"  // small_shape
 #include "test/model_testing.h"  // learn, without_key_bias

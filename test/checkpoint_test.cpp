@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include "llmc/base/file.h"
-#include "llmc/cpu/ops.h"  // Cpu, for checkpointing.h
+#include "llmc/cpu/kernels.h"  // Cpu, for checkpointing.h
 #include "llmc/io/checkpoint.h"
 #include "llmc/train/checkpointing.h"  // model_config, checkpoint_shape
 #include "test/testing.h"

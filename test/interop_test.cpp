@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/half.h"
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/interop/export.h"
 #include "llmc/interop/llmc_model.h"
 #include "llmc/interop/tokenizer_export.h"

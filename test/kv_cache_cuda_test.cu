@@ -1,8 +1,8 @@
 // Texts continued a token at a time on a GPU: of every architecture the logits are those of a pass over the whole text
 // there, but for roundings.
 #include "llmc/model/kv_cache.h"
-#include "llmc/cpu/ops.h"
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cpu/kernels.h"
+#include "llmc/cuda/cuda_kernels.h"
 #include "llmc/model/gpt.h"
 #include "test/architectures.h"  // kArchitectureCases
 #include "test/cuda_testing.h"   // OnDevice, ON_DEVICE

@@ -1,7 +1,7 @@
 // Texts continued a token at a time: of every architecture the logits are, bit for bit, those of a pass over the whole
 // text, in rows of different lengths, on any number of threads, and beyond the context where windows slide on.
 #include "llmc/model/kv_cache.h"
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
 #include "test/architectures.h"  // kArchitectureCases
 #include "test/op_testing.h"     // Ints, check_equal

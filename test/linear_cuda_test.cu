@@ -1,6 +1,6 @@
 // Models whose large linear layers are computed in eight bits, made of the CUDA kernels.
-#include "llmc/cpu/ops.h"
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cpu/kernels.h"
+#include "llmc/cuda/cuda_kernels.h"
 #include "test/cuda_testing.h"    // OnDevice, ON_DEVICE
 #include "test/linear_testing.h"  // kFp8Cases, learn, check_learned
 #include "test/models.h"          // Gpt

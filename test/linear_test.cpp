@@ -1,7 +1,7 @@
 // Models whose large linear layers are computed in eight bits: against PyTorch's arithmetic, in every way of
 // recomputing, and as they are trained.
 #include "llmc/model/linear.h"
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "test/linear_testing.h"  // kFp8Cases, learn, check_learned
 #include "test/rank_runs.h"       // TinyRuns, tensor_difference
 #include "test/testing.h"

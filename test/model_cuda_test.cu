@@ -1,7 +1,8 @@
 // The whole model made of the CUDA kernels: against PyTorch in fp32, against the CPU in bf16, and its training steps.
 #include <cstring>
-#include "llmc/cpu/ops.h"
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cpu/kernels.h"
+#include "llmc/cuda/cuda_kernels.h"
+#include "llmc/cuda/limits.h"  // kOldestFp8
 #include "llmc/model/gpt.h"
 #include "llmc/optim/optimizer.h"  // AdamW
 #include "llmc/optim/schedule.h"   // learning_rate
@@ -82,8 +83,8 @@ TEST_CASE("on a GPU, twenty AdamW steps agree with PyTorch in fp32", "[model][on
         model.forward(on_device, kB, kT);
         model.add_loss_and_gradient(scalars.data, targets.send(host_targets.data(), kN), 1.f / kN, 1);
         model.backward(on_device);
-        add_squares(cuda, &scalars.data->sums.squares, model.gradients.data, model.gradients.size);
-        decide_step(cuda, scalars.data, 2);
+        model.op.add_squares(cuda, &scalars.data->sums.squares, model.gradients.data, model.gradients.size);
+        model.op.decide_step(cuda, scalars.data, 2);
         optimizer.update(model.weights, model.gradients, optimizer.config.rates(learning_rate(schedule, step)),
                          scalars.data);
         const StepScalars got = scalars.values()[0];

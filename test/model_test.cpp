@@ -1,6 +1,6 @@
 // The whole model against PyTorch: loss, logits, the gradient of every parameter, and twenty steps of training.
 #include <cstring>
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
 #include "llmc/optim/optimizer.h"  // AdamW
 #include "llmc/optim/schedule.h"   // learning_rate
@@ -157,8 +157,8 @@ TEST_CASE("twenty AdamW steps with warm-up, decay and clipping agree with PyTorc
         model.backward(tokens.data());
         scalars.sums = {};
         scalars.sums.loss.add(loss);
-        add_squares(cpu, &scalars.sums.squares, model.gradients.data, model.gradients.size);
-        decide_step(cpu, &scalars, kClip);
+        model.op.add_squares(cpu, &scalars.sums.squares, model.gradients.data, model.gradients.size);
+        model.op.decide_step(cpu, &scalars, kClip);
         const double norm = scalars.norm;
         const double rate = learning_rate(schedule, step);
         INFO("step " << step);

@@ -4,8 +4,8 @@ nothing here: it wants a kernel's code in the file that launches it.
 */
 #pragma once
 #ifdef ANVIL_EMULATED
-#include "llmc/cpu/ops.h"
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cpu/kernels.h"
+#include "llmc/cuda/cuda_kernels.h"
 #include "llmc/model/gpt.h"
 
 extern template struct Gpt<Cpu, float>;

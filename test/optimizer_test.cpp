@@ -4,7 +4,7 @@ itself, against PyTorch; AdamW for the rest.
 */
 #include "llmc/optim/optimizer.h"
 #include <set>
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/optim/recipe.h"  // find_recipe
 #include "test/fixture.h"
 #include "test/muon_testing.h"
@@ -230,14 +230,13 @@ TEST_CASE("each group is updated by its own rule", "[optimizer]") {
         const GroupRule& rule = rules.rule(p.group);
         Floats want(start.begin() + p.offset, start.begin() + p.offset + p.size());
         Floats first(want.size()), second(want.size());
-        adamw_update(cpu, want.data(), static_cast<float*>(nullptr), first.data(), second.data(), gradients.at(p),
-                     p.size(),
-                     AdamWHyper{.learning_rate = rule.learning_rate * 0.5,
-                                .beta1 = rule.beta1,
-                                .beta2 = rule.beta2,
-                                .eps = rule.eps,
-                                .weight_decay = rule.weight_decay},
-                     &scalars);
+        ops<float>(cpu).adamw_update(cpu, want.data(), nullptr, first.data(), second.data(), gradients.at(p), p.size(),
+                                     AdamWHyper{.learning_rate = rule.learning_rate * 0.5,
+                                                .beta1 = rule.beta1,
+                                                .beta2 = rule.beta2,
+                                                .eps = rule.eps,
+                                                .weight_decay = rule.weight_decay},
+                                     &scalars);
         INFO(p.name);
         CHECK((Floats(weights.at(p), weights.at(p) + p.size()) == want));
         seen.insert(p.group);

@@ -1,7 +1,7 @@
 // The list of parameters: how many there are at each depth of nanochat's dial, and what they begin with.
 #include "llmc/model/parameters.h"
 #include <map>
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
 #include "llmc/train/dial.h"  // dial_model
 #include "test/testing.h"

@@ -1,6 +1,6 @@
 // What --plan says, against values worked out by hand.
 #include "llmc/train/plan.h"
-#include "llmc/cpu/ops.h"          // the device Cpu
+#include "llmc/cpu/kernels.h"      // the device Cpu
 #include "llmc/optim/optimizer.h"  // Optimizer
 #include "llmc/train/tokens.h"     // planned_vocab_size
 #include "test/testing.h"

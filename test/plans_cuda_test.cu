@@ -1,6 +1,6 @@
 // How many plans cuDNN and cuBLASLt make in a run with everything in it: as many as its steps need, however long
 // samples are and whatever windows grow through. With the emulator's cuDNN, which counts as the real one does.
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cuda/cuda_kernels.h"
 #include "test/cuda_testing.h"  // ON_DEVICE
 #include "test/program.h"       // TinyRuns
 

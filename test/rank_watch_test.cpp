@@ -1,7 +1,7 @@
 // Ranks that watch each other: weights that are no longer the same, and who is slowest.
 #include "llmc/train/rank_watch.h"
 #include <cstring>
-#include "llmc/cpu/weight_hash.h"  // add_hash
+#include "llmc/cpu/kernels.h"  // Cpu
 #include "test/small_rank.h"
 
 TEST_CASE("one bit of one rank's weights is found, and the rank is named", "[rank_watch]") {

@@ -9,6 +9,8 @@ run with them on any machine.
 #include <cstdint>
 #include <cstring>
 #include "llmc/base/check.h"        // ensure
+#include "llmc/base/level.h"        // ANVIL_CPU_LEVEL
+#include "llmc/cpu/kernels.h"       // cpu_kernels
 #include "llmc/cpu/tile_product.h"  // tile_product, Tmm
 
 struct SoftwareTiles {
@@ -100,13 +102,19 @@ TileProduct software_tiles() {
         return nullptr;
 }
 
+// Used by the test's own ops and, where panels are as wide as the test's, by those of cpu_kernels().
 class UsedTiles {
 public:
-    explicit UsedTiles(TileProduct product) : before_(tile_product()) { tile_product() = product; }
+    explicit UsedTiles(TileProduct product) { use(product, product); }
     UsedTiles(const UsedTiles&) = delete;
     UsedTiles& operator=(const UsedTiles&) = delete;
-    ~UsedTiles() { tile_product() = before_; }
+    ~UsedTiles() { use(before_, kernels_before_); }
 
 private:
-    const TileProduct before_;
+    const TileProduct before_ = tile_product(), kernels_before_ = cpu_kernels().tile_product();
+
+    static void use(TileProduct own, TileProduct kernels) {
+        tile_product() = own;
+        if (cpu_kernels().level == CpuLevel::ANVIL_CPU_LEVEL) cpu_kernels().tile_product() = kernels;
+    }
 };

@@ -1,5 +1,5 @@
 // Scores on tasks on a GPU are those of PyTorch, and a run takes them when they are due.
-#include "llmc/cuda/ops.cuh"
+#include "llmc/cuda/cuda_kernels.h"
 #include "llmc/eval/tasks.h"
 #include "test/cuda_testing.h"  // ON_DEVICE
 #include "test/models.h"        // Gpt

@@ -2,7 +2,7 @@
 // number of ranks.
 #include "llmc/eval/tasks.h"
 #include "llmc/comm/local.h"  // LocalGroup, LocalRanks
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "test/task_runs.h"
 
 namespace {

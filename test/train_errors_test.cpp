@@ -5,7 +5,7 @@
 #include "llmc/base/hash.h"         // xxh3
 #include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/io/manifest.h"       // Manifest
-#include "llmc/train/on_device.h"   // crowd_warning
+#include "llmc/train/backend.h"     // crowd_warning
 #include "test/program.h"
 
 namespace fs = std::filesystem;

@@ -1,5 +1,5 @@
 // Attention windows of each layer and step, and documents found by their first token.
-#include "llmc/cpu/ops.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
 #include "test/architectures.h"  // small_shape
 #include "test/testing.h"

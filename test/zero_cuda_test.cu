@@ -2,8 +2,8 @@
 ZeRO-1 on a GPU: virtual ranks on device buffers have the bits of one rank, and what overlaps has those of what does
 not.
 */
-#include "llmc/comm/local_cuda.cuh"
-#include "llmc/cuda/ops.cuh"
+#include "llmc/comm/local_cuda.h"
+#include "llmc/cuda/cuda_kernels.h"
 #include "llmc/optim/recipe.h"    // find_recipe
 #include "llmc/optim/sharding.h"  // plan_sharding
 #include "llmc/train/step.h"      // Stepper

@@ -31,7 +31,7 @@ int main() { return 0; }
 #include <map>
 #include "llmc/base/flags.h"    // Field, parse_flags
 #include "llmc/base/profile.h"  // HostProfile, summary_of
-#include "llmc/cpu/ops.h"       // every op
+#include "llmc/cpu/kernels.h"   // every op
 #include "llmc/data/loader.h"
 #include "llmc/model/gpt.h"
 #include "llmc/optim/optimizer.h"

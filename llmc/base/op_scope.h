@@ -11,7 +11,6 @@ observer, which is how training runs, a scope is one branch that is never taken.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
 
 // What an op has to do: every tensor once, read or written, and its arithmetic. 0: not known.
 struct OpCost {
@@ -28,8 +27,6 @@ public:
     virtual void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) = 0;
     virtual void end() noexcept = 0;
 };
-
-inline namespace ANVIL_CPU_LEVEL {
 
 class Scope {
 public:
@@ -63,5 +60,3 @@ struct PhaseScope : Scope {
     PhaseScope(const Device& device, const char* name, int64_t number = -1)
         : Scope(device.observer, SliceKind::phase, name, {}, number) {}
 };
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,7 +1,7 @@
 /*
-What this processor can do, in levels of which each has the instructions of those below it. The CPU's code is compiled
-once for each (level.h), and a run takes the best copy that the processor can run. ANVIL_CPU_ISA=avx2 in the environment
-takes a lower one, which computes the same bits.
+What this processor can do, in levels of which each has the instructions of those below it. The CPU's kernels are
+compiled once for each (llmc/cpu/kernels.h), and a run takes the best that the processor can run. ANVIL_CPU_ISA=avx2 in
+the environment takes lower ones, which compute the same bits.
 */
 #pragma once
 #include <cstddef>

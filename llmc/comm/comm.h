@@ -14,7 +14,7 @@ rank must make the same calls in the same order. Sums of floats are taken pairwi
 binary tree (sum_tree), so that they do not depend on how the work is cut or timed; NCCL, and MPI between hosts, add in
 an order of their own. Sums of integers are exact in any order.
 
-Backends: NoComm (here), LocalComm (local.h, on a GPU local_cuda.cuh), HostComm (host_comm.h), NcclComm (nccl_comm.h).
+Backends: NoComm (here), LocalComm (local.h, on a GPU local_cuda.h), HostComm (host_comm.h), NcclComm (nccl_comm.h).
 */
 #pragma once
 #include <cstddef>

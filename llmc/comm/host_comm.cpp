@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include "llmc/base/check.h"     // Error, ensure, format
-#include "llmc/comm/host.h"      // host_identity
-#include "llmc/cpu/sum_ranks.h"  // sum_ranks
+#include "llmc/base/check.h"   // Error, ensure, format
+#include "llmc/comm/host.h"    // host_identity
+#include "llmc/cpu/kernels.h"  // sum_ranks_kernel
 
 namespace {
 
@@ -26,7 +26,7 @@ constexpr timespec kSleep = {0, 100'000'000};  // kLookEvery again
 // The sum of from[...], element by element, goes to each of to[...], which may be among them.
 template <class T>
 void add_up(Cpu& cpu, const std::vector<T*>& to, const std::vector<T*>& from, int64_t n) {
-    sum_ranks(cpu, to.data(), from.data(), int(to.size()), int(from.size()), n);
+    sum_ranks_kernel<T>()(cpu, to.data(), from.data(), int(to.size()), int(from.size()), n);
 }
 
 template <class T>

@@ -38,8 +38,6 @@ whether the others of its host live; if one is dead, it says which one, and all 
 #include "llmc/comm/watchdog.h"       // Watchdog
 #include "llmc/cpu/device.h"          // Cpu
 
-inline namespace ANVIL_CPU_LEVEL {
-
 // For tests, which have several hosts on one.
 struct HostCommOptions {
     std::string host = {};                      // ranks with the same one share memory; empty: host_identity()
@@ -140,5 +138,3 @@ private:
     void all_gather_hosts(char* data, const Ranges& ranges, int64_t element_bytes);
     void broadcast_hosts(char* data, int64_t bytes, int from_host);
 };
-
-}  // namespace ANVIL_CPU_LEVEL

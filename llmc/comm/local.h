@@ -21,11 +21,11 @@ lock, and a run is the same every time.
 #include <mutex>
 #include <thread>
 #include <vector>
-#include "llmc/base/check.h"  // Error, ensure
-#include "llmc/comm/comm.h"   // Comm
-#include "llmc/comm/ranks.h"  // Ranks
-#include "llmc/cpu/device.h"  // Cpu
-#include "llmc/cpu/sum_ranks.h"
+#include "llmc/base/check.h"   // Error, ensure
+#include "llmc/comm/comm.h"    // Comm
+#include "llmc/comm/ranks.h"   // Ranks
+#include "llmc/cpu/device.h"   // Cpu
+#include "llmc/cpu/kernels.h"  // sum_ranks_kernel
 
 class LocalGroup {
 public:
@@ -148,7 +148,7 @@ private:
     void add_up(T* to, T* data, int64_t begin, int64_t n) {
         std::vector<const T*> all;
         for (const void* of_rank : group_.meet(rank, data)) all.push_back(static_cast<const T*>(of_rank) + begin);
-        sum_ranks(cpu_, to, all.data(), world_size, n);
+        sum_ranks_kernel<T>()(cpu_, &to, all.data(), 1, world_size, n);
     }
     template <class T>
     Ticket reduce_scatter_of(T* data, int64_t shard) {

@@ -1,13 +1,8 @@
 /*
-AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as torch.optim.AdamW does it:
+AdamW on the CPU: llmc/ops/adamw.h.
 
-  g = grad * grad_scale,   m += (1 - beta1) (g - m),   v = beta2 v + (1 - beta2) g^2
-  master = master (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps),   param = master
-
-  param (n) float or bf16     master, m, v, grad (n) float
-A float param is its own master, and `master` null; else param is the master rounded to nearest, and not read. One pass:
-28 bytes moved an element, with a bf16 param 30. Memory is the limit, and plain stores reach it: what is stored was just
-read (dev/LOG.md).
+One pass: 28 bytes moved an element, with a bf16 param 30. Memory is the limit, and plain stores reach it: what is
+stored was just read (dev/LOG.md).
 */
 #pragma once
 #include <cmath>
@@ -18,8 +13,6 @@ read (dev/LOG.md).
 #include "llmc/base/op_types.h"  // AdamWHyper, StepScalars
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 struct AdamWStep {
     double learning_rate, beta1, beta2, eps, weight_decay;  // double: 1 - 0.999f is off by 3e-5 of itself
@@ -70,5 +63,3 @@ void adamw_update(Cpu& cpu, T* param, float* master, float* m, float* v, const f
                AdamWStep{hyper.learning_rate, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay, s->grad_scale,
                          s->updates});
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -22,10 +22,7 @@ same without the processor. Inline assembly, since intrinsics would need -mamx-b
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#include "llmc/base/level.h"      // ANVIL_CPU_LEVEL
 #include "llmc/base/processor.h"  // may_use_amx
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // One of the tile registers by its number, and what they hold: sums (rows, cols), factors (rows, depth), (depth, cols).
 template <int number>
@@ -93,5 +90,3 @@ inline bool has_amx() {
     static const bool granted = ask_for_amx();
     return granted;
 }
-
-}  // namespace ANVIL_CPU_LEVEL

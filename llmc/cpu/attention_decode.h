@@ -1,18 +1,5 @@
 /*
-Attention of tokens that come one by one, as a text is continued: the newest token of each row against the keys and
-values of those before it, which are kept (Shazeer, 2019, arXiv:1911.02150, has the sums). With t = positions[b]:
-
-  attention_remember   keys[b], values[b] at t, t+1, ..., t+tokens-1  =  k, v in qkv[b]
-  attention_decode     out[b] = sum over first <= s <= t of softmax_s(scale q[b] . keys[b,s]) values[b,s]
-                       for each of NH heads;   first = max(t - window, starts[b], 0)
-
-  qkv (B, tokens, NH + 2 NKV, HS) T, in attention_decode one token: the row's at t     out (B, NH, HS) T
-  positions (B) int32, null for zeros     starts (B) int32, null for zeros: where the row's document begins
-  keys, values T: rings of slots, see KeyValueShape. What a slot held `capacity` positions ago is forgotten.
-Remember a token before its own query: it sees itself. HS <= 256.
-
-The sums are those of attention_forward, tile by tile in the same order, so that a token's row has the bits that it has
-in a pass over the whole text. In bf16 the weights are not rounded here, as they are there for the sake of products.
+Attention of tokens that come one by one on the CPU: llmc/ops/attention_decode.h.
 */
 #pragma once
 #include <algorithm>
@@ -23,8 +10,6 @@ in a pass over the whole text. In bf16 the weights are not rounded here, as they
 #include "llmc/cpu/attention.h"  // kKeys, softmax_tile
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 static_assert(kCacheTile == kKeys && kCacheTile % kLanes == 0);  // tiles make the order of sums
 
@@ -82,5 +67,3 @@ void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* va
         });
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

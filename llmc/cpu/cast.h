@@ -1,12 +1,10 @@
 /*
-From one element type to another:   out[i] = inp[i]   over n elements; to bf16 rounded to nearest, ties to even
+Casts on the CPU: llmc/ops/cast.h.
 */
 #pragma once
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class To, class From>
 void cast(Cpu& cpu, To* out, const From* inp, int64_t n) {
@@ -16,5 +14,3 @@ void cast(Cpu& cpu, To* out, const From* inp, int64_t n) {
                   [=](int64_t i, auto width) { store(out + begin + i, load(inp + begin + i, width), width); });
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,16 +1,5 @@
 /*
-Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(logits[n,v])) - logits[n, targets[n]]
-
-  logits  (N, Vp) T, of which the first V columns count; the rest is padding and is never predicted
-  targets (N) int32 in [0, V)     losses (N) float, in nats
-The fused form turns logits into their gradients in place, dlogits = (softmax - onehot) * dloss, the padding into zeros:
-a second buffer of V columns never exists, or in bf16 one row of float a thread, so that nothing is rounded on the way.
-
-With a softcap (llmc/base/op_types.h) of limit c the logits are replaced by l(logits) first, and dlogits gets the factor
-dl/dlogits:
-  tanh   l = c - 2c / (e + 1),  slope 4e / (e + 1)^2,  with e = exp(2 logits / c)
-  isru   l = logits r,          slope r^3,             with r = 1 / sqrt((logits / c)^2 + 1)
-Logits of any size have finite ones of both.
+Softmax cross-entropy on the CPU: llmc/ops/cross_entropy.h.
 */
 #pragma once
 #include <cmath>
@@ -20,8 +9,6 @@ Logits of any size have finite ones of both.
 #include "llmc/base/op_types.h"  // Softcap
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // Sums of `term(v, width)` over v < V: blocks of 1024 in float lanes, the blocks in double.
 template <class Term>
@@ -132,5 +119,3 @@ void cross_entropy_forward_backward(Cpu& cpu, float* losses, T* logits, const in
         std::memset(static_cast<void*>(row + V), 0, size_t(Vp - V) * sizeof(T));
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -21,12 +21,9 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #endif
 #include "llmc/base/check.h"      // ensure, require
 #include "llmc/base/head_rows.h"  // cpu_head_rows
-#include "llmc/base/level.h"      // ANVIL_CPU_LEVEL
 #include "llmc/base/memory.h"     // aligned
 #include "llmc/base/op_cost.h"    // elements_cost
 #include "llmc/base/op_scope.h"   // OpScope
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // The indices of a loop that a thread has yet to take: [begin, end), in the upper and the lower half.
 class alignas(64) IndexRun {
@@ -210,5 +207,3 @@ inline double mean(Cpu&, const float* data, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum += double(data[i]);
     return sum / double(n);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,17 +1,9 @@
 /*
-Where documents begin in rows that hold several, one behind the other:
-
-  starts[b,t] = the largest s <= t with s = 0 or tokens[b,s] = first_token
-
-  tokens (B, T) int32     starts (B, T) int32: what attention takes (AttentionShape::starts)
-first_token stands in front of every document: beginning-of-sequence, or GPT-2's end-of-text, which llm.c's shards have
-there. What a row begins with may be the rest of a document; it is one of its own here. Exact; 8 bytes a token.
+Where documents begin on the CPU: llmc/ops/document_starts.h.
 */
 #pragma once
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
-
-inline namespace ANVIL_CPU_LEVEL {
 
 inline void document_starts(Cpu& cpu, int32_t* starts, const int32_t* tokens, int32_t first_token, int64_t B,
                             int64_t T) {
@@ -24,5 +16,3 @@ inline void document_starts(Cpu& cpu, int32_t* starts, const int32_t* tokens, in
         }
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,18 +1,11 @@
 /*
-Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t],   or without learned positions, wpe null, out[b,t] = wte[tokens[b,t]]
-
-  tokens (B, T) int32, each in [0, rows of wte)
-  wte    (V, C) T     wpe (max T, C) T     out (B, T, C) T
-Backward adds to dwte and to dwpe, float both, of which dwpe may be null. Threads share out the channels, so that each
-sum runs over the tokens in order.
+Embedding on the CPU: llmc/ops/embedding.h.
 */
 #pragma once
 #include <cstdint>
 #include "llmc/base/op_cost.h"  // embedding_backward_cost, embedding_forward_cost
 #include "llmc/cpu/device.h"    // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void embedding_forward(Cpu& cpu, T* out, const int32_t* tokens, const T* wte, std::type_identity_t<const T*> wpe,
@@ -44,5 +37,3 @@ void embedding_backward(Cpu& cpu, float* dwte, float* dwpe, const T* dout, const
         }
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

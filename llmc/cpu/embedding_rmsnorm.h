@@ -1,12 +1,5 @@
 /*
-The embedding and the norm without gain right behind it, in one pass, as nanochat and modded-nanogpt begin:
-
-  out[n] = x[n] * rstd[n],   x[n] = wte[tokens[n]],   rstd[n] = 1 / sqrt(mean(x[n]^2) + eps)
-
-  tokens (N) int32, each in [0, rows of wte)     wte (V, C) T     out (N, C) T     rstd (N) float: saved for backward
-The bits are those of embedding_forward without positions and rmsnorm_forward without gain. Backward adds to dwte,
-float, and overwrites dout with the gradient of x on the way there: another (N, C) would be read and written for
-nothing.
+Embedding and RMSNorm in one pass on the CPU: llmc/ops/embedding_rmsnorm.h.
 */
 #pragma once
 #include <cstdint>
@@ -14,8 +7,6 @@ nothing.
 #include "llmc/cpu/embedding.h"  // embedding_backward
 #include "llmc/cpu/rmsnorm.h"    // rmsnorm_row
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void embedding_rmsnorm_forward(Cpu& cpu, T* out, float* rstd, const int32_t* tokens, const T* wte, int64_t N, int64_t C,
@@ -44,5 +35,3 @@ void embedding_rmsnorm_backward(Cpu& cpu, float* dwte, T* dout, const int32_t* t
     });
     embedding_backward(cpu, dwte, nullptr, dout, tokens, B, T_, C);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

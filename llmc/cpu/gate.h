@@ -9,8 +9,6 @@ A learned gate that sees the first G channels of a row:   sigmoid(weight . inp[0
 #include "llmc/base/op_types.h"  // GateOpening
 #include "llmc/cpu/simd.h"
 
-inline namespace ANVIL_CPU_LEVEL {
-
 // With e^-|x| neither overflows, and the slope keeps its digits where the sigmoid is near one.
 template <class T>
 GateOpening gate_of(const T* inp, const T* weight, int64_t G) {
@@ -22,5 +20,3 @@ GateOpening gate_of(const T* inp, const T* weight, int64_t G) {
     const float e = lanes[0], s = 1 / (1 + e);
     return {x < 0 ? e * s : s, e * s * s};
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,9 +1,5 @@
 /*
-GELU in its tanh form, GPT-2's (Hendrycks and Gimpel, 2016, arXiv:1606.08415):
-
-  out = x/2 * (1 + tanh(u)),  u = sqrt(2/pi) * (x + 0.044715 x^3)       = x * sigmoid(2u), which is how it is computed:
-one exponential, and no cancellation where tanh(u) is near -1.
-Element by element over n values of T; `backward` overwrites dinp, which may be dout itself.
+GELU on the CPU: llmc/ops/gelu.h.
 */
 #pragma once
 #include <cstdint>
@@ -11,8 +7,6 @@ Element by element over n values of T; `backward` overwrites dinp, which may be 
 #include "llmc/base/op_cost.h"  // gelu_backward_cost, gelu_forward_cost
 #include "llmc/cpu/device.h"    // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr float kGeluMinus2Scale = -1.5957691216f;  // -2 sqrt(2/pi)
 inline constexpr float kGeluCube = 0.044715f;
@@ -52,5 +46,3 @@ void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
         });
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -32,8 +32,6 @@ Where the processor has tiles for bf16, they multiply, with an order of sums of 
 #include "llmc/cpu/simd.h"
 #include "llmc/cpu/tile_product.h"  // tile_product
 
-inline namespace ANVIL_CPU_LEVEL {
-
 // What every lane is multiplied by: one element, or a pair of them.
 template <class T>
 ANVIL_INLINE FloatRegister spread(const T* a) {
@@ -337,5 +335,3 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
         }
     }
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,14 +1,5 @@
 /*
-The squared L2 norm of the gradient, for clipping:   sum += x[0]^2 + x[1]^2 + ...
-
-  x (n)     sum: an ExactSum, accumulated
-Units of 32 elements, counted from x, are summed in float: 16 pairs 16 apart, by a fused multiply-add each, and then the
-pairs 8 apart, 4, 2 and 1; what is missing of the last unit counts as zeros. The sum of units is exact. So any cut of a
-buffer at multiples of 32 elements, in any order, on any number of threads, processors or ranks, gives the same words,
-and so do the kernels (llmc/cuda/global_norm.cuh).
-
-A unit that is not finite counts as such: one that has NaN or infinity in it, or squares that no float holds (an element
-above 1.8e19). Squares of elements below 1e-19 lose digits, and those of elements below 2.6e-23 count for nothing.
+The gradient's norm on the CPU: llmc/ops/global_norm.h.
 */
 #pragma once
 #include <algorithm>
@@ -17,8 +8,6 @@ above 1.8e19). Squares of elements below 1e-19 lose digits, and those of element
 #include "llmc/base/op_cost.h"    // add_squares_cost
 #include "llmc/cpu/device.h"      // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr int64_t kNormUnit = 2 * kLanes;
 inline constexpr int64_t kNormAhead = 2048;  // elements that are asked for before they are added (dev/LOG.md)
@@ -136,5 +125,3 @@ inline void add_squares(Cpu& cpu, ExactSum* sum, const float* x, int64_t n) {
     });
     for (int64_t thread = 0; thread < threads; thread++) sum->add(partials[thread]);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,10 +1,5 @@
 /*
-LayerNorm (Ba et al., 2016, arXiv:1607.06450):   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
-
-  inp, out (N, C) T     weight, bias (C) T     mean, rstd (N) float: saved for backward     dweight, dbias (C) float
-Forward takes the mean first and then the centred variance, so a large offset cancels nothing. The fused form adds the
-two branches of a residual stream on the way:   residual = inp1 + inp2,   out = layernorm(residual). Backward adds to
-all three of dinp, dweight and dbias.
+LayerNorm on the CPU: llmc/ops/layernorm.h.
 */
 #pragma once
 #include <cmath>
@@ -13,8 +8,6 @@ all three of dinp, dweight and dbias.
 #include "llmc/cpu/device.h"    // Cpu, parallel_for
 #include "llmc/cpu/reduce.h"    // add_partials
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias, int64_t C,
@@ -95,5 +88,3 @@ void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T
     add_partials(cpu, dweight, partials, chunks, C, 2 * C);
     add_partials(cpu, dbias, partials + C, chunks, C, 2 * C);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,16 +1,7 @@
 /*
-A linear layer:   out = inp weight^T + bias
+Linear layers on the CPU: llmc/ops/matmul.h.
 
-  inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC), of float or bf16; sums and the gradients of
-  parameters are float
-Backward:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp, as `write` says,  dbias += column
-sums of dout (may be null). The only door to matrix products outside attention.
-
-To set dweight is to add to zeros, bit for bit, but for sums that underflow: a -0 stays one, where 0 + -0 is 0. Nothing
-that a step makes of gradients can tell them apart.
-
-matmul_gelu_forward and _backward are the same with a GELU behind the layer and before it, matmul_relu_squared_forward
-and _backward with squared ReLU: a device may fuse them. Here a pass of its own is the faster way (dev/LOG.md).
+A pass of its own for the activation is faster here than fusing it (dev/LOG.md).
 */
 #pragma once
 #include <cstdint>
@@ -21,8 +12,6 @@ and _backward with squared ReLU: a device may fuse them. Here a pass of its own 
 #include "llmc/cpu/gemm.h"          // gemm, Strided
 #include "llmc/cpu/reduce.h"        // add_column_sums
 #include "llmc/cpu/relu_squared.h"  // relu_squared_forward, relu_squared_backward
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void matmul_forward(Cpu& cpu, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C, int64_t OC) {
@@ -76,5 +65,3 @@ void matmul_relu_squared_backward(Cpu& cpu, T* dhidden, float* dweight, float* d
     matmul_backward(cpu, dhidden, dweight, dbias, dout, inp, weight, N, C, OC, write);
     relu_squared_backward(cpu, dhidden, dhidden, hidden, N * C);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

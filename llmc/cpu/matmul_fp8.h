@@ -1,13 +1,7 @@
 /*
-A linear layer in eight bits:   out = inp weight^T + bias   (scales and types: llmc/base/fp8.h, quantise.h)
+Linear layers in FP8 on the CPU: llmc/ops/matmul_fp8.h.
 
-  inp (N, C) and weight (OC, C) in e4m3     bias (OC) T, may be null     out (N, OC) T
-Backward, with dout (N, OC) in e5m2:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp, as
-`write` says. The bias's gradient is that of any linear layer, from dout before it is rounded.
-
-Every product runs along rows of both operands, which is all that a GPU before Blackwell can do: forward takes `data`,
-backward dout.data, weight.transposed, dout.transposed and inp.transposed. N, C and OC are multiples of 16. Here the
-numbers are widened to float and multiplied like others: the arithmetic of a GPU, not its speed.
+The numbers are widened to float and multiplied like others: the arithmetic of a GPU, not its speed.
 */
 #pragma once
 #include <cstdint>
@@ -15,8 +9,6 @@ numbers are widened to float and multiplied like others: the arithmetic of a GPU
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/gemm.h"    // gemm, Strided
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // out (m, n) = or += a (m, k) b (n, k)^T * scale + bias (n), which may be null
 template <class T, class A, class B>
@@ -65,5 +57,3 @@ void matmul_fp8_backward(Cpu& cpu, T* dinp, float* dweight, const Quantised<e5m2
     multiply_fp8(cpu, dweight, dout.transposed, inp.transposed, nullptr, OC, C, N,
                  *dout.inverse_scale * *inp.inverse_scale, write);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

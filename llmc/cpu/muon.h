@@ -1,23 +1,5 @@
 /*
-Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in nanochat's variant, for one matrix (R, K): everything
-but the products in the middle, which make it orthogonal.
-
-  muon_momentum    momentum += (1 - mu) (grad - momentum),   X = (1 - mu) grad + mu momentum (Nesterov's look ahead)
-  muon_normalise   X_r *= |X|_F / sqrt(R) / max(|X_r|, 1e-6) for each row if equal_rows;   X /= margin |X|_F + 1e-6
-  newton_schulz    turns X into U V^T of its singular value decomposition, roughly (newton_schulz.h)
-  muon_squares     squares = the sums of squares of its rows if R >= K, else of its columns
-  muon_scales      v = mean of g^2 along these rows or columns, where g = X sqrt(min(R, K)) / max(|X|_F, 1e-6) if
-                   fixed_norm, else X;   V += (1 - beta2) (v - V);   s = 1 / sqrt(max(V, 1e-10));   scale such that
-                   s g has the norm of g again (NorMuon: Li et al., 2025, arXiv:2510.05491)
-  muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale, and rate() of MuonStep;
-                   the whole W decays unless cautious
-
-  weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
-  grad, momentum (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
-grad is multiplied by the StepScalars' grad_scale on the way; momentum, V and weight keep their bits if the step is not
-applied. Sums of squares are of X as rounded.
-The norms come from the sums of squares that the pass before left behind: X is read and written once in each. Sums of R
-or K squares are taken in double, in order.
+Muon on the CPU: llmc/ops/muon.h.
 */
 #pragma once
 #include <algorithm>
@@ -29,8 +11,6 @@ or K squares are taken in double, in order.
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/reduce.h"     // add_partials
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 ANVIL_INLINE float sum_of_squares(const T* row, int64_t n) {
@@ -147,5 +127,3 @@ void muon_update(Cpu& cpu, T* weight, float* master, const std::type_identity_t<
         });
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

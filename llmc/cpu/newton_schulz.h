@@ -1,18 +1,5 @@
 /*
-Newton-Schulz iterations, the middle of a Muon step (Jordan et al., 2024, kellerjordan.github.io/posts/muon; Amsel et
-al., 2025, arXiv:2505.16932): with the singular value decomposition X = U S V^T, X becomes U p(S) V^T, where the
-polynomials of the options take all but the smallest singular values near 1.
-
-  A = X X^T,   X = a X + (b A + c A^2) X   for R <= K;   else  A = X^T X,   X = a X + X (b A + c A^2)
-
-  X (batch, R, K) float or bf16, in place; no singular value may be much larger than 1, which muon_normalise sees to
-
-Sums are float; of a bf16 X, A, b A + c A^2 and every next X are rounded once.
-
-With n = min(R, K), m = max(R, K), an iteration is 4 n^2 m + 2 n^3 FLOPs, of which the two symmetric products (n^2 m +
-n^3) are computed for one triangle. A matrix has the same bits whatever else is in its batch. Accuracy: rounding errors
-of the first iterations grow with the singular values that they disturb, by up to the product of the later a's
-(test/newton_schulz_test.cpp). Zeros stay zeros.
+Newton-Schulz iterations on the CPU: llmc/ops/newton_schulz.h.
 */
 #pragma once
 #include <algorithm>
@@ -26,8 +13,6 @@ of the first iterations grow with the singular values that they disturb, by up t
 #include "llmc/cpu/gemm.h"       // gemm
 #include "llmc/cpu/simd.h"
 #include "llmc/cpu/symmetric_matmul.h"  // symmetric_matmul
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // Bytes: A, b A + c A^2 and the next X of one matrix, of which beside a bf16 X the last is float. One matrix at a time
 // is enough for all threads of a CPU.
@@ -90,5 +75,3 @@ inline void newton_schulz(Cpu& cpu, bf16* X, int64_t batch, int64_t R, int64_t K
             convert(X, sums, size);
         }
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -11,8 +11,6 @@ Operands in bf16 are taken two at a time, neighbours in k: a panel of bf16 consi
 #include "llmc/base/bf16.h"  // bf16
 #include "llmc/cpu/simd.h"
 
-inline namespace ANVIL_CPU_LEVEL {
-
 // Sums of so many rows and registers stay in registers while k runs.
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 12, kTileRegisters = 2;  // 24 of 32 registers hold sums
@@ -140,5 +138,3 @@ void pack_panels(float* to, Strided<T> from, int64_t K, int64_t N) {
     for (int64_t j = 0; j < N; j += kTileCols, to += panel)
         pack_panel<kTileCols>(to, from.at(0, j), K, std::min<int64_t>(kTileCols, N - j));
 }
-
-}  // namespace ANVIL_CPU_LEVEL

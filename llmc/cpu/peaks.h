@@ -9,13 +9,12 @@ What a CPU does at most, measured: the yardsticks of benchmarks (dev/bench) and 
 #include <cstdint>
 #include <cstring>
 #include <vector>
+#include "llmc/base/profile.h"      // PeakRates
 #include "llmc/base/timing.h"       // Timing, timing_of
 #include "llmc/cpu/amx.h"           // AmxTiles
 #include "llmc/cpu/device.h"        // Cpu, parallel_for
 #include "llmc/cpu/simd.h"          // F32x16, fma
 #include "llmc/cpu/tile_product.h"  // tile_product
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // Runs f for about a fifth of a second, five times at least, after a warm-up.
 struct CpuStopwatch {
@@ -138,4 +137,8 @@ const char* compute_text() {
     return tile_product() ? "tdpbf16ps in registers" : kBf16Text;
 }
 
-}  // namespace ANVIL_CPU_LEVEL
+template <class T>
+PeakRates peak_rates(Cpu& cpu) {
+    CpuStopwatch stopwatch(cpu, false);
+    return {copy_peak(cpu, stopwatch), compute_peak<T>(cpu, stopwatch), kCpuCopyText, compute_text<T>()};
+}

@@ -9,25 +9,11 @@ list of processors would be complete.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <string>
 #include <vector>
-#include "llmc/base/bf16.h"   // bf16, to_bf16
-#include "llmc/base/check.h"  // format
-#include "llmc/cpu/device.h"  // Cpu
-#include "llmc/cpu/matmul.h"  // matmul_forward
-
-struct ProductRates {
-    double fp32, bf16;  // FLOP/s of one core
-
-    // What is rounded more often should pay for it.
-    const char* faster() const { return bf16 >= 1.3 * fp32 ? "bf16" : "fp32"; }
-    std::string text() const {
-        return format("%s, as a core's products run at %.0f GFLOP/s in fp32 and at %.0f in bf16", faster(), fp32 * 1e-9,
-                      bf16 * 1e-9);
-    }
-};
-
-inline namespace ANVIL_CPU_LEVEL {
+#include "llmc/base/bf16.h"    // bf16, to_bf16
+#include "llmc/cpu/device.h"   // Cpu
+#include "llmc/cpu/kernels.h"  // ProductRates
+#include "llmc/cpu/matmul.h"   // matmul_forward
 
 // A layer of 256 channels and 192 rows, out of the cache. The fastest of eight rounds counts, and the two types take
 // turns: what else the machine does meanwhile slows down both or is passed over.
@@ -52,5 +38,3 @@ inline ProductRates product_rates() {
     constexpr double kFlops = 2. * N * C * C;
     return {kFlops / fp32_s, kFlops / bf16_s};
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,13 +1,5 @@
 /*
-A tensor in eight bits under one scale, found from the tensor itself ("FP8 Formats for Deep Learning", Micikevicius et
-al., 2022, arXiv:2209.05433, section 3.2):
-
-  amax = max |inp|,   scale = MAX / max(amax, 1e-12),   out = inp * scale rounded (to_fp8),   inverse_scale = 1 / scale
-
-  inp (rows, cols) float or bf16     out (rows, cols) e4m3 or e5m2     out_transposed (cols, rows), may be null
-  amax, inverse_scale: one float each
-MAX is the type's largest number. All is overwritten. A NaN in inp makes amax NaN and with it every number; an infinity
-leaves inverse_scale infinite, so that what is multiplied with it is not finite either.
+Quantization to FP8 on the CPU: llmc/ops/quantise.h.
 */
 #pragma once
 #include <algorithm>
@@ -17,8 +9,6 @@ leaves inverse_scale infinite, so that what is multiplied with it is not finite 
 #include "llmc/base/fp8.h"       // to_fp8, fp8_scale
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/transpose.h"  // transpose
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // Of the bits of |x|, which are in the order of the numbers, with NaN above all of them.
 template <class T>
@@ -49,5 +39,3 @@ void quantise(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
     if (out_transposed) transpose(cpu, out_transposed, out, rows, cols);
     *inverse_scale = 1 / scale;
 }
-
-}  // namespace ANVIL_CPU_LEVEL

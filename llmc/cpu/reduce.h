@@ -10,8 +10,6 @@ then the chunks in order.
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 
-inline namespace ANVIL_CPU_LEVEL {
-
 inline constexpr int64_t kRowsPerChunk = 32;
 
 inline int64_t num_row_chunks(int64_t N) { return (N + kRowsPerChunk - 1) / kRowsPerChunk; }
@@ -44,5 +42,3 @@ void add_column_sums(Cpu& cpu, float* out, const T* inp, int64_t N, int64_t C) {
     });
     add_partials(cpu, out, partials, num_row_chunks(N), C, C);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,17 +1,11 @@
 /*
-ReLU squared, the activation of nanochat and modded-nanogpt (So et al., 2021, arXiv:2109.08668):
-
-  out = max(inp, 0)^2          dinp = 2 max(inp, 0) dout
-Element by element over n values of T; `backward` overwrites dinp, which may be dout itself. One rounding each: the
-doubling is exact.
+Squared ReLU on the CPU: llmc/ops/relu_squared.h.
 */
 #pragma once
 #include <cstdint>
 #include "llmc/base/op_cost.h"  // relu_squared_backward_cost, relu_squared_forward_cost
 #include "llmc/cpu/device.h"    // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr int64_t kReluSquaredChunk = 4096;  // elements: large enough to hide the loop, few enough for L1
 
@@ -36,5 +30,3 @@ void relu_squared_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64
         });
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

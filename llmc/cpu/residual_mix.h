@@ -1,16 +1,5 @@
 /*
-Residual mix: two streams added with learned factors, as nanochat mixes each block's input with the first one's, and as
-it takes a part of the middle of the network out of its end:
-
-  out = a inp + b_sign b inp0
-  dinp = a dout,   dinp0 (+)= b_sign b dout,   da += sum of dout inp,   db += b_sign sum of dout inp0
-
-  inp, inp0, out (n) T     a, b: one parameter each, T in the device's memory, or null, which is a factor of one;
-  backward takes b     da, db float
-out may be inp, and dinp may be dout; without a, dinp == dout is left as it is and inp is not read. dinp0 is overwritten
-or, with add_to_dinp0, added to. The fused form is a block's end with the mix and the norm behind it:
-
-  residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without a gain     (N, C)
+Residual mix on the CPU: llmc/ops/residual_mix.h.
 */
 #pragma once
 #include <cstdint>
@@ -18,8 +7,6 @@ or, with add_to_dinp0, added to. The fused form is a block's end with the mix an
 #include "llmc/cpu/device.h"   // Cpu, parallel_chunks
 #include "llmc/cpu/rmsnorm.h"  // rmsnorm_row
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 inline constexpr int64_t kMixChunk = 1 << 13;  // elements that are summed up as one
 
@@ -89,5 +76,3 @@ void residual_mix_rmsnorm_forward(Cpu& cpu, T* residual, T* mixed, T* out, float
         rmsnorm_row(out + n * C, rstd + n, mixed + n * C, nullptr, C, eps);
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

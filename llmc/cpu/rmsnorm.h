@@ -1,11 +1,5 @@
 /*
-RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467):   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps)
-
-  inp, out (N, C) T     weight (C) T, or null for a norm without gain     rstd (N) float: saved for backward
-  dweight (C) float
-One row of C at a time. The fused form adds the two branches of a residual stream on the way:   residual = inp1 + inp2,
-out = rmsnorm(residual). Backward adds to dinp, so the gradient that already flows along the residual stream is fused
-in; it adds to dweight as well, which may be null.
+RMSNorm on the CPU: llmc/ops/rmsnorm.h.
 */
 #pragma once
 #include <cmath>
@@ -15,8 +9,6 @@ in; it adds to dweight as well, which may be null.
 #include "llmc/cpu/device.h"    // Cpu, parallel_for
 #include "llmc/cpu/reduce.h"    // add_partials
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void rmsnorm_row(T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t C, float eps) {
@@ -86,5 +78,3 @@ void rmsnorm_backward(Cpu& cpu, T* dinp, float* dweight, const T* dout, const T*
     });
     if (dweight) add_partials(cpu, dweight, partials, chunks, C, C);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -21,10 +21,7 @@ bf16 is a type of memory only: loading widens it, which is exact, and storing ro
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-#include "llmc/base/bf16.h"   // bf16, to_float
-#include "llmc/base/level.h"  // ANVIL_CPU_LEVEL
-
-inline namespace ANVIL_CPU_LEVEL {
+#include "llmc/base/bf16.h"  // bf16, to_float
 
 inline constexpr int kLanes = 16;
 template <int n>
@@ -461,5 +458,3 @@ ANVIL_INLINE F32<n> exp(F32<n> x) {
     return zero_below(times_power_of_2(e, k, shifted), x, kSmallest);
 }
 #undef ANVIL_EACH_PART
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -1,15 +1,5 @@
 /*
-Smear: each token's embedding gets some of the one before it, as much as a gate that sees its first G channels lets
-through (modded-nanogpt's and nanochat's "smear"):
-
-  out[b,0] = inp[b,0],   out[b,t] = inp[b,t] + lambda sigmoid(w . inp[b,t,0:G]) inp[b,t-1]
-
-  inp, out (B, T, C) T     gate_weight w (G) T, G <= C     lambda (1) T     out is not inp     dgate_weight, dlambda
-float Backward, with s_t = sigmoid(w . inp[b,t,0:G]), d_t = sum over C of dout[b,t] inp[b,t-1] for t > 0, and u_t = d_t
-lambda s_t (1 - s_t):
-
-  dinp[b,t] = dout[b,t] + lambda s_(t+1) dout[b,t+1],   and + u_t w in the first G channels
-  dlambda += sum of d_t s_t,   dgate_weight += sum of u_t inp[b,t,0:G]
+Smear on the CPU: llmc/ops/smear.h.
 */
 #pragma once
 #include <cstdint>
@@ -17,8 +7,6 @@ lambda s_t (1 - s_t):
 #include "llmc/cpu/gate.h"    // gate_of
 #include "llmc/cpu/reduce.h"  // add_partials
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void smear_forward(Cpu& cpu, T* out, const T* inp, const T* gate_weight, const T* lambda, int64_t B, int64_t T_,
@@ -74,5 +62,3 @@ void smear_backward(Cpu& cpu, T* dinp, float* dgate_weight, float* dlambda, cons
     add_partials(cpu, dgate_weight, partials, chunks, G, G + 1);
     add_partials(cpu, dlambda, partials + G, chunks, 1, G + 1);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

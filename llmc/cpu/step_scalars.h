@@ -1,13 +1,11 @@
 /*
-What a training step adds up and decides where the data is (StepScalars in llmc/base/op_types.h).
+A step's scalars on the CPU: llmc/ops/step_scalars.h.
 */
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include "llmc/base/op_types.h"  // StepScalars
 #include "llmc/cpu/device.h"     // Cpu, mean
-
-inline namespace ANVIL_CPU_LEVEL {
 
 // s->sums.loss += weight * mean of losses (n), which is rounded; the sum of such means is exact
 inline void add_mean_loss(Cpu& cpu, StepScalars* s, const float* losses, int64_t n, double weight) {
@@ -26,5 +24,3 @@ inline void decide_step(Cpu& cpu, StepScalars* s, double grad_clip) {
     s->grad_scale = grad_clip > 0 && s->norm > grad_clip ? grad_clip / (s->norm + 1e-6) : 1;
     s->updates += s->applied;
 }
-
-}  // namespace ANVIL_CPU_LEVEL

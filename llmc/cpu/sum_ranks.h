@@ -15,8 +15,6 @@ Reads num_ranks n elements and writes num_outs n.
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"       // F32x16, for_lanes
 
-inline namespace ANVIL_CPU_LEVEL {
-
 // With numbers known to the compiler, and pointers copied to where no store can reach them, all of these stay in
 // registers.
 template <int num_ranks, int num_outs, class T>
@@ -68,5 +66,3 @@ template <class T>
 void sum_ranks(Cpu& cpu, T* out, const T* const* inp, int num_ranks, int64_t n) {
     sum_ranks(cpu, &out, inp, 1, num_ranks, n);
 }
-
-}  // namespace ANVIL_CPU_LEVEL

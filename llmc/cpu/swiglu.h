@@ -1,12 +1,5 @@
 /*
-SwiGLU, the MLP's activation of Llama (Shazeer, 2020, arXiv:2002.05202):
-
-  out = silu(gate) * up,   silu(x) = x sigmoid(x)
-  dgate = dout * up * s (1 + gate (1 - s)),   dup = dout * silu(gate)          with s = sigmoid(gate)
-
-  inp, dinp (N, 2C) T: each row the C gates, then the C ups     out, dout (N, C) T
-One product with both matrices makes inp. Nothing else is saved: backward computes the sigmoid again, and overwrites
-dinp, which may be inp itself.
+SwiGLU on the CPU: llmc/ops/swiglu.h.
 */
 #pragma once
 #include <cstdint>
@@ -14,8 +7,6 @@ dinp, which may be inp itself.
 #include "llmc/base/op_cost.h"  // swiglu_backward_cost, swiglu_forward_cost
 #include "llmc/cpu/device.h"    // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
-
-inline namespace ANVIL_CPU_LEVEL {
 
 template <class T>
 void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {
@@ -47,5 +38,3 @@ void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, 
         });
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -19,8 +19,6 @@ itself. out overlaps neither X nor addend.
 #include "llmc/cpu/gemm.h"       // gemm, Strided
 #include "llmc/cpu/simd.h"
 
-inline namespace ANVIL_CPU_LEVEL {
-
 template <class Out, class T>
 void symmetric_matmul(Cpu& cpu, Out* out, const T* X, const std::type_identity_t<T>* addend, int64_t batch, int64_t R,
                       int64_t K, Gram gram, float alpha, float beta) {
@@ -61,5 +59,3 @@ void symmetric_matmul(Cpu& cpu, Out* out, const T* X, const std::type_identity_t
         if (addend) addend += n * n;
     }
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -15,8 +15,6 @@ neighbours in k in two chains, even and odd. Neither threads nor how many rows t
 #include "llmc/cpu/amx.h"        // AmxTiles, has_amx
 #include "llmc/cpu/panels.h"     // pack_panel, packed_size, Strided
 
-inline namespace ANVIL_CPU_LEVEL {
-
 // What a thread multiplies at once: A's rows of two tiles times a panel, which is two tiles wide, or one where
 // registers are shorter.
 inline constexpr int64_t kStripRows = 2 * kTmmRows;
@@ -147,5 +145,3 @@ TileProduct tile_product_of() {
     else
         return nullptr;
 }
-
-}  // namespace ANVIL_CPU_LEVEL

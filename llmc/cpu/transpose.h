@@ -6,8 +6,6 @@ out (C, R) = transpose of inp (R, C), not in place, for elements of any type.
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
 
-inline namespace ANVIL_CPU_LEVEL {
-
 template <class T>
 void transpose(Cpu& cpu, T* out, const T* inp, int64_t R, int64_t C) {
     constexpr int64_t kTile = 64;  // a tile of both matrices stays in the first cache
@@ -18,5 +16,3 @@ void transpose(Cpu& cpu, T* out, const T* inp, int64_t R, int64_t C) {
                 for (int64_t r = r0; r < std::min(R, r0 + kTile); r++) out[c * R + r] = inp[r * C + c];
     });
 }
-
-}  // namespace ANVIL_CPU_LEVEL

@@ -35,19 +35,7 @@ Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4
 #include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/flash_attention_backward.cuh"
 #include "llmc/cuda/flash_attention_forward.cuh"
-
-// An Error if no kernel takes heads of this size: they are read 16 bytes at a time.
-template <class T>
-void check_head_size(int64_t HS) {
-    constexpr int P = Pack<T>::size;
-    require(HS > 0 && HS % P == 0 && HS <= kMaxHeadSize,
-            "heads of %ld channels: on a GPU attention in %s takes multiples of %d up to %ld: choose --channels and "
-            "--num-heads so that channels / heads is one%s",
-            HS, P == 4 ? "fp32" : "bf16", P, kMaxHeadSize,
-            HS > kMaxHeadSize       ? ""  // nor does the CPU's
-            : P == 8 && HS % 4 == 0 ? ", or give --dtype fp32 or --device cpu"
-                                    : ", or give --device cpu");
-}
+#include "llmc/cuda/limits.h"  // check_head_size
 
 template <class T>
 void check_attention(const AttentionShape& s, std::initializer_list<const void*> tensors) {

@@ -16,17 +16,10 @@ in eight bits. Neither speed nor accuracy measured on a GPU yet
 #pragma once
 #include "llmc/base/check.h"     // require
 #include "llmc/base/fp8.h"       // Quantised, check_fp8_layer
+#include "llmc/cuda/limits.h"    // check_fp8_device
 #include "llmc/cuda/cublaslt.h"  // CublasLt, MatmulCall
 #include "llmc/cuda/device.cuh"  // Cuda
 #include "llmc/cuda/matmul.cuh"  // kDType
-
-inline constexpr int kOldestFp8 = 89;  // Ada
-
-inline void check_fp8_device(const Cuda& cuda, const char* op) {
-    require(cuda.compute_capability >= kOldestFp8,
-            "%s: %s has no products in fp8, which begin with Ada (sm_89), and this is sm_%d: train in bf16", op,
-            cuda.name.c_str(), cuda.compute_capability);
-}
 
 template <class T>
 void matmul_fp8_forward(Cuda& cuda, T* out, const Quantised<e4m3>& inp, const Quantised<e4m3>& weight, const T* bias) {

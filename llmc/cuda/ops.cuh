@@ -31,15 +31,3 @@
 #include "llmc/cuda/transpose.cuh"
 #include "llmc/cuda/value_embedding.cuh"
 #include "llmc/cuda/weight_hash.cuh"
-
-// Workspace of a training step of N = B*T tokens in C channels, with layers up to `widest` wide: the largest of any
-// op's.
-template <class T>
-size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, const AttentionShape& attention,
-                          bool learns = true) {
-    const int64_t norm_partials = int64_t(cuda.num_sms) * 32 * 2 * C;  // at most 32 blocks an SM: layernorm_backward
-    const int64_t column_sums = ceil_div(N, int64_t(kColumnRows)) * widest;
-    return std::max({CublasLt::kWorkspaceBytes, attention_workspace<T>(cuda, attention, learns),
-                     scatter_rows_workspace(N, C), value_embedding_backward_workspace(attention, kWarp),
-                     size_t(std::max(norm_partials, column_sums)) * sizeof(float)});
-}

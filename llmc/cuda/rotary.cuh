@@ -18,6 +18,7 @@ by element, four a lane
 #include "llmc/base/check.h"         // require, ensure
 #include "llmc/base/op_types.h"      // AttentionShape, RotaryOptions
 #include "llmc/cuda/device.cuh"      // Pack, load16, store16, launch
+#include "llmc/cuda/limits.h"        // check_rotary_head_size
 #include "llmc/cuda/float_pack.cuh"  // load_floats
 
 inline constexpr int kRotaryMaxThreads = 256;
@@ -132,13 +133,6 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         }
         store_neighbours(dqkv + offset, first), store_neighbours(dqkv + offset + half, second);
     }
-}
-
-inline void check_rotary_head_size(int64_t HS) {
-    require(HS % 8 == 0 && HS <= kMaxHeadSize,
-            "--positions rotary: heads of %ld channels: on a GPU they are multiples of 8 up to %ld: choose --channels "
-            "and --num-heads so",
-            HS, kMaxHeadSize);
 }
 
 // start(P, group, threads) with as many neighbours as a lane can take at once, the smallest power of two of lanes that

@@ -45,10 +45,12 @@ NH heads, NKV of keys and values, HS = C/NH, F the MLP's width, V vocabulary, Vp
 #include "llmc/model/norm.h"         // NormSite
 #include "llmc/model/parameters.h"   // ParameterList, Buffer
 #include "llmc/model/shape.h"        // GptShape
+#include "llmc/ops/ops.h"            // Ops
 
 template <class Device, class T = float>
 struct Gpt {
     Device& device;
+    const Ops<Device, T>& op;
     const ParameterList parameters;
     const GptShape& shape;
     Buffer<Device, T> weights;
@@ -70,6 +72,7 @@ struct Gpt {
     template <class Source>
     Gpt(Device& device, const ParameterList& list, int64_t max_B, int64_t max_T, Passes passes, Source& shared)
         : device(device),
+          op(ops<T>(device)),
           parameters(list),
           shape(parameters.model),
           weights(device, shared, "weights", parameters),
@@ -199,8 +202,9 @@ struct Gpt {
         norm_backward(device, arch(), first_norm(L), acts.d_residual, g.ln_f_weight, g.ln_f_bias, acts.d_norm, N, C);
         have_gradients(shape.num_layers);
         if (arch().backout)
-            residual_mix_backward(device, acts.d_residual, acts.d_backout, nullptr, g.backout_lambda, acts.d_residual,
-                                  acts.residual_last, backout_stream(), nullptr, w.backout_lambda, -1.f, false, N * C);
+            op.residual_mix_backward(device, acts.d_residual, acts.d_backout, nullptr, g.backout_lambda,
+                                     acts.d_residual, acts.residual_last, backout_stream(), nullptr, w.backout_lambda,
+                                     -1.f, false, N * C);
         for (size_t l = L; l-- > 0;) {
             const auto& d = g.blocks[l];
             auto& a = acts.blocks[l];
@@ -218,9 +222,9 @@ struct Gpt {
             norm_backward(device, arch(), first_norm(l), acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, N,
                           C);  // (N, C)
             if (arch().residual_lambdas)
-                residual_mix_backward(device, acts.d_residual, acts.d_first, g.resid_lambdas + l, g.x0_lambdas + l,
-                                      acts.d_residual, a.residual_before, stream_before(0), w.resid_lambdas + l,
-                                      w.x0_lambdas + l, 1.f, l + 1 < L, N * C);
+                op.residual_mix_backward(device, acts.d_residual, acts.d_first, g.resid_lambdas + l, g.x0_lambdas + l,
+                                         acts.d_residual, a.residual_before, stream_before(0), w.resid_lambdas + l,
+                                         w.x0_lambdas + l, 1.f, l + 1 < L, N * C);
             have_gradients(int64_t(l));
         }
         linear_write_ = Write::add;
@@ -233,8 +237,8 @@ struct Gpt {
     // softcap, which capped() applies.
     const T* logits(int64_t first, int64_t rows) {
         require(rows <= acts.head_rows, "logits of %ld rows at once: at most %ld", rows, acts.head_rows);
-        matmul_forward(device, acts.logits, acts.ln_f + first * shape.channels, weights.pointers.lm_head,
-                       static_cast<const T*>(nullptr), rows, shape.channels, shape.padded_vocab_size());
+        op.matmul_forward(device, acts.logits, acts.ln_f + first * shape.channels, weights.pointers.lm_head, nullptr,
+                          rows, shape.channels, shape.padded_vocab_size());
         return acts.logits;
     }
 
@@ -327,7 +331,7 @@ private:
         B = batch, seq_len = length;
         starts_ = starts;
         if (starts || document_token < 0) return;
-        document_starts(device, acts.starts, tokens, document_token, B, seq_len);
+        op.document_starts(device, acts.starts, tokens, document_token, B, seq_len);
         starts_ = acts.starts;
     }
 
@@ -357,7 +361,7 @@ private:
 
     // to += from
     void add(T* to, const T* from) {
-        residual_mix_forward(device, to, to, from, nullptr, static_cast<const T*>(nullptr), 1.f, N() * shape.channels);
+        op.residual_mix_forward(device, to, to, from, nullptr, nullptr, 1.f, N() * shape.channels);
     }
 
     void embed(const int32_t* tokens) {
@@ -365,19 +369,20 @@ private:
         const int64_t C = shape.channels;
         T* out = arch().smear ? acts.embedded : stream_before(0);  // (N, C)
         if (arch().embedding_norm)
-            embedding_rmsnorm_forward(device, out, acts.embedding_rstd, tokens, w.wte, N(), C, float(arch().norm_eps));
+            op.embedding_rmsnorm_forward(device, out, acts.embedding_rstd, tokens, w.wte, N(), C,
+                                         float(arch().norm_eps));
         else
             each_position([&](int64_t first, int64_t rows, int64_t position) {
                 const T* wpe = w.wpe ? w.wpe + position * C : nullptr;
-                embedding_forward(device, out + first * C, tokens + first, w.wte, wpe, rows, seq_len, C);
+                op.embedding_forward(device, out + first * C, tokens + first, w.wte, wpe, rows, seq_len, C);
             });
         if (!arch().smear) return;
         if (!kept_.by_one())
-            return smear_forward(device, stream_before(0), out, w.smear_gate, w.smear_lambda, B, seq_len, C,
-                                 kSmearChannels);
+            return op.smear_forward(device, stream_before(0), out, w.smear_gate, w.smear_lambda, B, seq_len, C,
+                                    kSmearChannels);
         KvCache<Device, T>& cache = *kept_.cache;
         for (int64_t b = 0; b < B; b++) copy_on_device(device, cache.next(b), out + b * C, C);
-        smear_forward(device, cache.smeared, cache.pairs, w.smear_gate, w.smear_lambda, B, 2, C, kSmearChannels);
+        op.smear_forward(device, cache.smeared, cache.pairs, w.smear_gate, w.smear_lambda, B, 2, C, kSmearChannels);
         for (int64_t b = 0; b < B; b++) {
             copy_on_device(device, stream_before(0) + b * C, cache.smeared + (2 * b + 1) * C, C);
             copy_on_device(device, cache.newest(b), cache.next(b), C);
@@ -390,21 +395,21 @@ private:
         T* d_embedded = acts.d_residual;
         if (arch().smear) {
             d_embedded = acts.d_norm;
-            smear_backward(device, d_embedded, g.smear_gate, g.smear_lambda, acts.d_residual, acts.embedded,
-                           w.smear_gate, w.smear_lambda, B, seq_len, C, kSmearChannels);
+            op.smear_backward(device, d_embedded, g.smear_gate, g.smear_lambda, acts.d_residual, acts.embedded,
+                              w.smear_gate, w.smear_lambda, B, seq_len, C, kSmearChannels);
         }
         if (arch().embedding_norm)
-            embedding_rmsnorm_backward(device, g.wte, d_embedded, tokens, w.wte, acts.embedding_rstd, B, seq_len, C);
+            op.embedding_rmsnorm_backward(device, g.wte, d_embedded, tokens, w.wte, acts.embedding_rstd, B, seq_len, C);
         else
-            embedding_backward(device, g.wte, g.wpe, d_embedded, tokens, B, seq_len, C);
+            op.embedding_backward(device, g.wte, g.wpe, d_embedded, tokens, B, seq_len, C);
     }
 
     // Of the stream in front of block l, what the block reads.
     void mix(size_t l) {
         if (!arch().residual_lambdas) return;
         const GptPointers<T>& w = weights.pointers;
-        residual_mix_forward(device, acts.blocks[l].residual_in, stream_before(l), stream_before(0),
-                             w.resid_lambdas + l, w.x0_lambdas + l, 1.f, N() * shape.channels);
+        op.residual_mix_forward(device, acts.blocks[l].residual_in, stream_before(l), stream_before(0),
+                                w.resid_lambdas + l, w.x0_lambdas + l, 1.f, N() * shape.channels);
     }
 
     // Block l's end: what its MLP gave goes onto the stream, and through the norm behind it.
@@ -416,14 +421,13 @@ private:
         const T* mid = acts.blocks[l].residual_mid;
         if (!is_mixed) return residual_norm_forward(device, arch(), norm, mid, acts.branch, N(), C);
         if (!is_last && arch().norm == NormKind::plain_rmsnorm)
-            return residual_mix_rmsnorm_forward(device, stream_before(l + 1), norm.residual, norm.out, norm.rstd, mid,
-                                                acts.branch, stream_before(0), w.resid_lambdas + l + 1,
-                                                w.x0_lambdas + l + 1, N(), C, float(arch().norm_eps));
-        residual_mix_forward(device, stream_before(l + 1), mid, acts.branch, nullptr, static_cast<const T*>(nullptr),
-                             1.f, N() * C);
+            return op.residual_mix_rmsnorm_forward(device, stream_before(l + 1), norm.residual, norm.out, norm.rstd,
+                                                   mid, acts.branch, stream_before(0), w.resid_lambdas + l + 1,
+                                                   w.x0_lambdas + l + 1, N(), C, float(arch().norm_eps));
+        op.residual_mix_forward(device, stream_before(l + 1), mid, acts.branch, nullptr, nullptr, 1.f, N() * C);
         if (is_last)
-            residual_mix_forward(device, acts.residual_out, acts.residual_last, backout_stream(), nullptr,
-                                 w.backout_lambda, -1.f, N() * C);
+            op.residual_mix_forward(device, acts.residual_out, acts.residual_last, backout_stream(), nullptr,
+                                    w.backout_lambda, -1.f, N() * C);
         else
             mix(l + 1);
         norm_forward(device, arch(), norm, N(), C);
@@ -453,26 +457,26 @@ private:
         each_position([&](int64_t first, int64_t rows, int64_t position) {
             attention.B = rows;
             float* rstd = a.qk_rstd ? a.qk_rstd + first * (attention.NH + attention.NKV) : nullptr;
-            rotary_forward(device, a.qkv + first * attention.row(), rstd, table + position * attention.HS, attention,
-                           arch().rotary);
+            op.rotary_forward(device, a.qkv + first * attention.row(), rstd, table + position * attention.HS, attention,
+                              arch().rotary);
         });
     }
 
     // With a cache, keys and values are left there.
     void attend(size_t l, const AttentionShape& attention) {
         auto& a = acts.blocks[l];
-        if (!kept_.by_one()) attention_forward(device, a.attention, a.lse, a.qkv, attention);
+        if (!kept_.by_one()) op.attention_forward(device, a.attention, a.lse, a.qkv, attention);
         if (!kept_.cache) return;
         const auto& layer = kept_.cache->layers[l];
         KeyValueShape rows = layer.shape;
         if (!kept_.by_one()) {
             const int64_t at = kept_.row * rows.row_size();
             rows.B = 1;
-            return attention_remember(device, layer.keys + at, layer.values + at, a.qkv, nullptr, seq_len, rows);
+            return op.attention_remember(device, layer.keys + at, layer.values + at, a.qkv, nullptr, seq_len, rows);
         }
         const int32_t *positions = kept_.cache->positions, *starts = kept_.cache->starts;
-        attention_remember(device, layer.keys, layer.values, a.qkv, positions, 1, rows);
-        attention_decode(device, a.attention, a.qkv, layer.keys, layer.values, positions, starts, rows);
+        op.attention_remember(device, layer.keys, layer.values, a.qkv, positions, 1, rows);
+        op.attention_decode(device, a.attention, a.qkv, layer.keys, layer.values, positions, starts, rows);
     }
 
     // Block l from its first norm's output to the MLP's activation.
@@ -483,8 +487,8 @@ private:
         const AttentionShape attention = attention_shape(l);
         linear_forward(device, a.qkv, a.ln_1, linear(l, kQkv));
         if (p.value_embeds)
-            value_embedding_forward(device, a.qkv, a.ln_1, tokens, p.value_embeds, p.ve_gate, attention, C,
-                                    kGateChannels, kGateScale);
+            op.value_embedding_forward(device, a.qkv, a.ln_1, tokens, p.value_embeds, p.ve_gate, attention, C,
+                                       kGateChannels, kGateScale);
         if (arch().rotary_positions) rotate(l, attention);
         attend(l, attention);                                                                       // (N, C)
         linear_forward(device, acts.branch, a.attention, linear(l, kProjection));                   // (N, C)
@@ -499,13 +503,13 @@ private:
         const auto& d = gradients.pointers.blocks[l];
         auto& a = acts.blocks[l];
         const AttentionShape attention = attention_shape(l);
-        attention_backward(device, acts.d_qkv, acts.d_norm, a.attention, a.lse, a.qkv, attention);  // (N, qkv rows)
+        op.attention_backward(device, acts.d_qkv, acts.d_norm, a.attention, a.lse, a.qkv, attention);  // (N, qkv rows)
         if (arch().rotary_positions)
-            rotary_backward(device, acts.d_qkv, a.qkv, a.qk_rstd, acts.rotary_table, attention, arch().rotary);
+            op.rotary_backward(device, acts.d_qkv, a.qkv, a.qk_rstd, acts.rotary_table, attention, arch().rotary);
         linear_backward(device, acts.d_norm, acts.d_qkv, a.ln_1, linear(l, kQkv));  // (N, C)
         if (p.value_embeds)
-            value_embedding_backward(device, acts.d_norm, d.value_embeds, d.ve_gate, acts.d_qkv, a.ln_1, tokens,
-                                     p.value_embeds, p.ve_gate, attention, C, kGateChannels, kGateScale);
+            op.value_embedding_backward(device, acts.d_norm, d.value_embeds, d.ve_gate, acts.d_qkv, a.ln_1, tokens,
+                                        p.value_embeds, p.ve_gate, attention, C, kGateChannels, kGateScale);
     }
 
     // What block l's forward left and another block's has overwritten since.
@@ -552,17 +556,17 @@ private:
             const int64_t rows = std::min(chunk, N - first);
             logits(first, rows);  // (rows, Vp)
             if (!scale) {
-                cross_entropy_forward(device, acts.losses + first, acts.logits, targets + first, rows, V, Vp,
-                                      cap);  // (rows)
+                op.cross_entropy_forward(device, acts.losses + first, acts.logits, targets + first, rows, V, Vp,
+                                         cap);  // (rows)
                 continue;
             }
-            cross_entropy_forward_backward(device, acts.losses + first, acts.logits, targets + first, *scale, rows, V,
-                                           Vp, cap);
-            matmul_backward(device, acts.d_norm + first * C, gradients.pointers.lm_head, static_cast<float*>(nullptr),
-                            acts.logits, acts.ln_f + first * C, weights.pointers.lm_head, rows, C, Vp,
-                            head_write_);  // (rows, C)
+            op.cross_entropy_forward_backward(device, acts.losses + first, acts.logits, targets + first, *scale, rows,
+                                              V, Vp, cap);
+            op.matmul_backward(device, acts.d_norm + first * C, gradients.pointers.lm_head, nullptr, acts.logits,
+                               acts.ln_f + first * C, weights.pointers.lm_head, rows, C, Vp,
+                               head_write_);  // (rows, C)
             head_write_ = Write::add;
         }
-        add_mean_loss(device, s, acts.losses, N, weight);
+        op.add_mean_loss(device, s, acts.losses, N, weight);
     }
 };

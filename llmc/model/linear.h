@@ -18,6 +18,7 @@ operands; for the same reason forward leaves inp8 turned for backward, which the
 #include "llmc/base/fp8.h"       // e4m3, e5m2, Quantised, suits_fp8
 #include "llmc/base/op_types.h"  // Write
 #include "llmc/model/shape.h"    // GptShape
+#include "llmc/ops/ops.h"        // Ops
 
 // The linear layers of a block.
 enum LinearKind { kQkv, kProjection, kUp, kDown };
@@ -91,36 +92,37 @@ struct LinearSite {
 template <class Device, class T>
 void linear_convert_weight(Device& device, const LinearSite<T>& s) {
     if (!s.codes) return;
-    absmax(device, s.scratch.amax, s.weight, s.OC * s.C);
-    quantise(device, s.codes->weight, s.codes->weight_turned, s.codes->weight_inverse_scale, s.weight, s.scratch.amax,
-             s.OC, s.C);
+    ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C);
+    ops<T>(device).quantise_e4m3(device, s.codes->weight, s.codes->weight_turned, s.codes->weight_inverse_scale,
+                                 s.weight, s.scratch.amax, s.OC, s.C);
 }
 
 // What forward leaves for backward, and nothing else.
 template <class Device, class T>
 void linear_convert_input(Device& device, const T* inp, const LinearSite<T>& s) {
     if (!s.codes) return;
-    absmax(device, s.scratch.amax, inp, s.N * s.C);
-    quantise(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.codes->inp_turned, s.codes->inp_inverse_scale, inp,
-             s.scratch.amax, s.N, s.C);
+    ops<T>(device).absmax(device, s.scratch.amax, inp, s.N * s.C);
+    ops<T>(device).quantise_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.codes->inp_turned,
+                                 s.codes->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C);
 }
 
 template <class Device, class T>
 void linear_forward(Device& device, T* out, const T* inp, const LinearSite<T>& s) {
-    if (!s.codes) return matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
+    if (!s.codes) return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
     linear_convert_input(device, inp, s);
-    matmul_fp8_forward(device, out, s.quantised_inp(), s.quantised_weight(), s.bias);
+    ops<T>(device).matmul_fp8_forward(device, out, s.quantised_inp(), s.quantised_weight(), s.bias);
 }
 
 // In eight bits inp is not read. Adds to the gradient of the bias; s.write says what becomes of the weight's.
 template <class Device, class T>
 void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearSite<T>& s) {
     if (!s.codes)
-        return matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC, s.write);
+        return ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC,
+                                              s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
-    absmax(device, s.scratch.amax, dout, s.N * s.OC);
-    quantise(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC);
-    matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC}, s.quantised_inp(),
-                        s.quantised_weight(), s.write);
-    if (s.dbias) add_column_sums(device, s.dbias, dout, s.N, s.OC);
+    ops<T>(device).absmax(device, s.scratch.amax, dout, s.N * s.OC);
+    ops<T>(device).quantise_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC);
+    ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
+                                       s.quantised_inp(), s.quantised_weight(), s.write);
+    if (s.dbias) ops<T>(device).add_column_sums(device, s.dbias, dout, s.N, s.OC);
 }

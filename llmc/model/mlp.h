@@ -8,17 +8,18 @@ The MLP of a block, whichever activation the architecture has:   out = down(act(
 #include <cstdint>
 #include "llmc/model/architecture.h"  // MlpKind
 #include "llmc/model/linear.h"        // LinearSite
+#include "llmc/ops/ops.h"             // Ops
 
 // hidden -> activated
 template <class Device, class T>
 void mlp_activate(Device& device, T* activated, const T* hidden, int64_t N, int64_t F, MlpKind kind) {
     switch (kind) {
         case MlpKind::gelu:
-            return gelu_forward(device, activated, hidden, N * F);
+            return ops<T>(device).gelu_forward(device, activated, hidden, N * F);
         case MlpKind::relu_squared:
-            return relu_squared_forward(device, activated, hidden, N * F);
+            return ops<T>(device).relu_squared_forward(device, activated, hidden, N * F);
         case MlpKind::swiglu:
-            return swiglu_forward(device, activated, hidden, N, F);
+            return ops<T>(device).swiglu_forward(device, activated, hidden, N, F);
     }
 }
 
@@ -27,9 +28,10 @@ template <class Device, class T>
 void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearSite<T>& up, MlpKind kind) {
     const int64_t F = kind == MlpKind::swiglu ? up.OC / 2 : up.OC;
     if (!up.codes && kind == MlpKind::gelu)
-        return matmul_gelu_forward(device, activated, hidden, inp, up.weight, up.bias, up.N, up.C, F);
+        return ops<T>(device).matmul_gelu_forward(device, activated, hidden, inp, up.weight, up.bias, up.N, up.C, F);
     if (!up.codes && kind == MlpKind::relu_squared)
-        return matmul_relu_squared_forward(device, activated, hidden, inp, up.weight, up.bias, up.N, up.C, F);
+        return ops<T>(device).matmul_relu_squared_forward(device, activated, hidden, inp, up.weight, up.bias, up.N,
+                                                          up.C, F);
     linear_forward(device, hidden, inp, up);
     mlp_activate(device, activated, hidden, up.N, F, kind);
 }
@@ -41,25 +43,25 @@ T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activat
                      const LinearSite<T>& down, MlpKind kind) {
     const int64_t N = down.N, F = down.C, OC = down.OC;
     if (!down.codes && kind == MlpKind::gelu) {
-        matmul_gelu_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden, down.weight, N, F, OC,
-                             down.write);
+        ops<T>(device).matmul_gelu_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden,
+                                            down.weight, N, F, OC, down.write);
         return scratch;
     }
     if (!down.codes && kind == MlpKind::relu_squared) {
-        matmul_relu_squared_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden, down.weight, N,
-                                     F, OC, down.write);
+        ops<T>(device).matmul_relu_squared_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden,
+                                                    down.weight, N, F, OC, down.write);
         return scratch;
     }
     linear_backward(device, scratch, dout, activated, down);
     switch (kind) {
         case MlpKind::gelu:
-            gelu_backward(device, scratch, scratch, hidden, N * F);
+            ops<T>(device).gelu_backward(device, scratch, scratch, hidden, N * F);
             return scratch;
         case MlpKind::relu_squared:
-            relu_squared_backward(device, scratch, scratch, hidden, N * F);
+            ops<T>(device).relu_squared_backward(device, scratch, scratch, hidden, N * F);
             return scratch;
         case MlpKind::swiglu:
-            swiglu_backward(device, hidden, scratch, hidden, N, F);
+            ops<T>(device).swiglu_backward(device, hidden, scratch, hidden, N, F);
             return hidden;
     }
     return nullptr;

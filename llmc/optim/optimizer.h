@@ -20,6 +20,7 @@ What a piece is updated from lies in its own shard of the gradients, which holds
 #include <vector>
 #include "llmc/base/op_types.h"     // AdamWHyper, MuonStep, NewtonSchulzOptions, StepScalars
 #include "llmc/model/parameters.h"  // ParameterList, Buffer
+#include "llmc/ops/ops.h"           // Ops
 #include "llmc/optim/sharding.h"    // ShardingPlan, ShardPiece
 
 // AdamW's, for one group of parameters. The defaults are GPT-2's.
@@ -84,6 +85,7 @@ public:
     const ShardingPlan plan;
     const int rank;
     const OptimizerConfig config;
+    const Ops<Device, T>& op;
 
     // One rank that owns everything, in the order of the list.
     Optimizer(Device& device, const ParameterList& list, const OptimizerConfig& config, bool muon = false)
@@ -96,6 +98,7 @@ public:
           plan(plan),
           rank(rank),
           config(config),
+          op(ops<T>(device)),
           sizes_(plan, rank, config.muon),
           arena_(device, "optimizer", sizes_.arena_bytes()) {
         first_ = zeros(sizes_.first);
@@ -149,13 +152,14 @@ public:
             const int64_t at = parameter(piece).offset + piece.begin;
             const ParameterGroup group = parameter(piece).group;
             const GroupRule& rule = config.rule(group);
-            adamw_update(device, weights.data + at, masters(i), first(i), second(i), gradients.data + at, piece.size(),
-                         AdamWHyper{.learning_rate = rates.adamw[size_t(group)],
-                                    .beta1 = rule.beta1,
-                                    .beta2 = rule.beta2,
-                                    .eps = rule.eps,
-                                    .weight_decay = rule.weight_decay},
-                         scalars);
+            op.adamw_update(device, weights.data + at, masters(i), first(i), second(i), gradients.data + at,
+                            piece.size(),
+                            AdamWHyper{.learning_rate = rates.adamw[size_t(group)],
+                                       .beta1 = rule.beta1,
+                                       .beta2 = rule.beta2,
+                                       .eps = rule.eps,
+                                       .weight_decay = rule.weight_decay},
+                            scalars);
         }
         for (const auto& [shape, batches] : sizes_.of_bucket[bucket].muon)
             for (const std::vector<size_t>& batch : batches)
@@ -174,7 +178,7 @@ public:
             for (const auto& [shape, batches] : bucket.muon)
                 for (const std::vector<size_t>& batch : batches)
                     most = std::max(
-                        most, newton_schulz_workspace<T>(device, int64_t(batch.size()), shape.first, shape.second));
+                        most, op.newton_schulz_workspace(device, int64_t(batch.size()), shape.first, shape.second));
         return most;
     }
 
@@ -247,17 +251,17 @@ private:
         const auto at = [&](size_t i) { return parameter(pieces()[i]).offset + pieces()[i].begin; };
         T* X = X_;
         for (const size_t i : batch) {
-            muon_momentum(device, X, row_squares_, first(i), gradients.data + at(i), R, K, step, scalars);
-            muon_normalise(device, X, row_squares_, R, K, step);
+            op.muon_momentum(device, X, row_squares_, first(i), gradients.data + at(i), R, K, step, scalars);
+            op.muon_normalise(device, X, row_squares_, R, K, step);
             X += R * K;
         }
-        newton_schulz(device, X_, int64_t(batch.size()), R, K, config.muon.newton_schulz);
+        op.newton_schulz(device, X_, int64_t(batch.size()), R, K, config.muon.newton_schulz);
         X = X_;
         for (const size_t i : batch) {
-            muon_squares(device, squares_, X, R, K);
-            muon_scales(device, scales_, config.muon.second_moment ? second(i) : nullptr, squares_, R, K, step,
-                        scalars);
-            muon_update(device, weights.data + at(i), masters(i), X, scales_, R, K, step, scalars);
+            op.muon_squares(device, squares_, X, R, K);
+            op.muon_scales(device, scales_, config.muon.second_moment ? second(i) : nullptr, squares_, R, K, step,
+                           scalars);
+            op.muon_update(device, weights.data + at(i), masters(i), X, scales_, R, K, step, scalars);
             X += R * K;
         }
     }

@@ -1,5 +1,5 @@
 /*
-Which devices this build has, and what a run must know of each.
+What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU, by functions of the same names.
 */
 #pragma once
 #include <algorithm>
@@ -12,20 +12,19 @@ Which devices this build has, and what a run must know of each.
 #include "llmc/base/check.h"        // format
 #include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/base/log.h"          // PlanRecord
+#include "llmc/base/profile.h"      // HostProfile, PeakRates
 #include "llmc/base/processor.h"    // level_in_use, text_of
-#include "llmc/cpu/ops.h"           // the device Cpu
+#include "llmc/comm/comm.h"         // Comm, NoComm
+#include "llmc/comm/host_comm.h"    // HostComm
+#include "llmc/comm/local.h"        // LocalComm
+#include "llmc/cpu/kernels.h"       // the device Cpu, cpu_kernels
 #include "llmc/train/config.h"      // TrainConfig
 #include "llmc/train/peak_flops.h"  // peak_bf16_flops
-#if defined(__CUDACC__) || defined(ANVIL_EMULATED)
-#include "llmc/cuda/ops.cuh"  // the device Cuda
-#define ANVIL_HAS_CUDA 1
-#else
-#define ANVIL_HAS_CUDA 0
-#endif
+#include "llmc/train/world.h"       // World
 
 // For the start of a run: "cpu, 2 threads, AVX-512 with bf16", "cuda, NVIDIA H200, ...".
 inline std::string describe(const Cpu& cpu) {
-    return format("cpu, %d threads, %s", cpu.num_threads, text_of(level_in_use(CpuLevel::ANVIL_CPU_LEVEL)));
+    return format("cpu, %d threads, %s", cpu.num_threads, text_of(level_in_use(cpu_kernels().level)));
 }
 // What ranks must have alike.
 inline std::string kind_of(const Cpu&) { return "cpu"; }
@@ -72,69 +71,20 @@ KernelFacts plan_kernels(Cpu&, const GptShape&, int64_t, int64_t, bool, bool) {
 }
 inline std::optional<PlanRecord> plans_made(Cpu&) { return {}; }
 
-#if ANVIL_HAS_CUDA
-inline std::string describe(const Cuda& cuda) {
-    return format("cuda, %s, compute capability %d.%d, %d SMs, %.1f GiB", cuda.name.c_str(),
-                  cuda.compute_capability / 10, cuda.compute_capability % 10, cuda.num_sms,
-                  double(cuda.memory_bytes) / (1 << 30));
+// Over what ranks exchange gradients and weights.
+// What must be the same on all ranks for them to exchange anything: "NCCL 2.28.9".
+inline std::string exchange_version(const Cpu&) { return "none"; }
+
+inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const TrainConfig&) {
+    if (world.group) return std::make_unique<LocalComm<Cpu>>(*world.group, world.ranks.rank, cpu);
+    if (world.is_alone()) return std::make_unique<NoComm<Cpu>>(cpu);
+    return std::make_unique<HostComm>(world.ranks, cpu);
 }
-inline std::string kind_of(const Cuda& cuda) { return cuda.name; }
-inline AttentionKernels attention_kernels(const TrainConfig& config) {
-    return config.attention == "own"     ? AttentionKernels::own
-           : config.attention == "cudnn" ? AttentionKernels::cudnn
-                                         : AttentionKernels::automatic;
-}
-inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
-inline size_t memory_limit(const Cuda& cuda, int) { return free_memory(cuda); }
-// cuBLASLt, cuDNN and NCCL load kernels and take buffers when a shape first comes, and memory has gaps. That is less
-// than a gigabyte on any card, so a large one does not give away more; a small one gives 3 %, since every MiB counts
-// there.
-inline size_t memory_margin(const Cuda& cuda) {
-    return std::min(size_t(1) << 30, size_t(double(cuda.memory_bytes) * 0.03));
-}
-inline size_t peak_memory(const Cuda& cuda) { return cuda.peak_bytes; }
+
+// How a run of ops is observed, and what the device does at most.
+inline std::unique_ptr<Profile> make_profile(Cpu&) { return std::make_unique<HostProfile>(); }
 template <class T>
-double peak_flops(const Cuda& cuda) {
-    return std::is_same_v<T, bf16> ? peak_bf16_flops(cuda.name) : 0;  // of bf16 alone there is a table
+PeakRates measure_peaks(Cpu& cpu) {
+    const CpuKernels& kernels = cpu_kernels();
+    return std::is_same_v<T, float> ? kernels.peak_rates_fp32(cpu) : kernels.peak_rates_bf16(cpu);
 }
-// Of a step's batches: every window of the whole model once.
-inline std::vector<AttentionShape> attention_shapes(const GptShape& s, int64_t B, int64_t seq_len, bool documents) {
-    static constexpr int32_t kSome = 0;  // attention asks whether there are documents, not where
-    std::set<AttentionKey> keys;
-    std::vector<AttentionShape> shapes;
-    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
-        const AttentionShape shape = {.B = B,
-                                      .T = seq_len,
-                                      .NH = s.num_heads,
-                                      .NKV = s.kv_heads(),
-                                      .HS = s.head_size(),
-                                      .window = window,
-                                      .starts = documents ? &kSome : nullptr};
-        if (keys.insert(key_of(shape)).second) shapes.push_back(shape);
-    }
-    return shapes;
-}
-template <class T>
-size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false,
-                       bool learns = true) {
-    const int64_t widest = std::max({s.hidden_rows(), s.qkv_rows(), s.channels});
-    size_t most = 0;
-    for (const AttentionShape& shape : attention_shapes(s, B, seq_len, documents))
-        most = std::max(most, training_workspace<T>(cuda, B * seq_len, s.channels, widest, shape, learns));
-    return most;
-}
-template <class T>
-KernelFacts plan_kernels(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents, bool learns) {
-    return {plan_attention<T>(cuda, attention_shapes(s, B, seq_len, documents), learns), cuda.cublaslt().text()};
-}
-inline std::optional<PlanRecord> plans_made(Cuda& cuda) {
-    return PlanRecord{.attention = cuda.cudnn_attention().plans_made(),
-                      .gemm = cuda.cublaslt().plans_made(),
-                      .timed = cuda.cublaslt().timed()};
-}
-template <class T>
-void check_heads(const Cuda&, const GptShape& s) {
-    check_head_size<T>(s.head_size());
-    if (s.architecture.rotary_positions) check_rotary_head_size(s.head_size());
-}
-#endif

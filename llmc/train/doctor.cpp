@@ -21,16 +21,16 @@
 #include <set>
 #include <sstream>
 #include <thread>
-#include "llmc/base/build_id.h"      // build_id, build_libraries
-#include "llmc/base/check.h"         // Error, format
-#include "llmc/base/file.h"          // reason_of
-#include "llmc/base/log.h"           // count_text
-#include "llmc/comm/ranks.h"         // Ranks
-#include "llmc/data/shards.h"        // open_shards
-#include "llmc/data/tokenizer.h"     // load_tokenizer
-#include "llmc/model/parameters.h"   // ParameterList
-#include "llmc/train/cpu_program.h"  // cpu_program
-#include "llmc/train/start.h"        // find_start, find_shape
+#include "llmc/base/build_id.h"     // build_id, build_libraries
+#include "llmc/base/check.h"        // Error, format
+#include "llmc/base/file.h"         // reason_of
+#include "llmc/base/log.h"          // count_text
+#include "llmc/comm/ranks.h"        // Ranks
+#include "llmc/cpu/kernels.h"       // cpu_kernels
+#include "llmc/data/shards.h"       // open_shards
+#include "llmc/data/tokenizer.h"    // load_tokenizer
+#include "llmc/model/parameters.h"  // ParameterList
+#include "llmc/train/start.h"       // find_start, find_shape
 
 namespace fs = std::filesystem;
 
@@ -333,10 +333,10 @@ int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gp
     start.config = parse_config(argc, argv, &help);
     Launch launch;
     const Finding launched = check_launch(start.config.launch, std::getenv, &launch);
-    const CpuProgram& program = cpu_program();
+    const CpuKernels& kernels = cpu_kernels();
     findings.push_back(
-        check_processor(content_of("/proc/cpuinfo"), level_in_use(program.level), highest_level(cpuid_facts())));
-    findings.push_back(ok("products", "--dtype auto on the CPU: " + program.product_rates().text()));
+        check_processor(content_of("/proc/cpuinfo"), level_in_use(kernels.level), highest_level(cpuid_facts())));
+    findings.push_back(ok("products", "--dtype auto on the CPU: " + kernels.product_rates().text()));
 #ifndef _OPENMP
     findings.push_back(warn("threads", "this build has no OpenMP: one thread", "install libgomp1 or use g++, make"));
 #endif

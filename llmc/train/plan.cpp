@@ -2,7 +2,7 @@
 #include "llmc/train/plan.h"
 #include <algorithm>
 #include "llmc/base/check.h"       // require, ensure, format
-#include "llmc/cpu/ops.h"          // the device Cpu
+#include "llmc/cpu/kernels.h"      // the device Cpu
 #include "llmc/optim/optimizer.h"  // Optimizer
 #include "llmc/train/step.h"       // Stepper
 

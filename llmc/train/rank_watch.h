@@ -88,7 +88,7 @@ public:
         Arena arena(device, "hash", aligned(sizeof(uint64_t)));
         uint64_t* sum = arena.take<uint64_t>(1);
         fill_zero(device, sum, 1);
-        add_hash(device, sum, model.weights.data, model.weights.size, 0);
+        model.op.add_hash(device, sum, model.weights.data, model.weights.size, 0);
         Mine mine;
         copy_to_host(device, &mine.hash, sum, 1);
         if (steps_ > 0) mine.compute_ms = compute_ms_ / double(steps_);

@@ -21,13 +21,13 @@ much of it in a step. Of the device's memory only what the exchange itself needs
 #include "llmc/model/kv_cache.h"     // KvCache
 #include "llmc/optim/optimizer.h"    // Optimizer
 #include "llmc/optim/sharding.h"     // plan_sharding
-#include "llmc/train/devices.h"      // workspace_bytes, plan_kernels
+#include "llmc/train/devices.h"      // make_comm, plan_kernels, workspace_bytes
 #include "llmc/train/memory_plan.h"  // memory_plan, check_fits
 #include "llmc/train/resolve.h"      // resolve
 #include "llmc/train/start.h"        // Start, find_shape
 #include "llmc/train/step.h"         // Stepper, StepConfig
 #include "llmc/train/tokens.h"       // KnownTokenizer, check_tokens
-#include "llmc/train/world.h"        // World, make_comm
+#include "llmc/train/world.h"        // World
 
 // The most of a micro-batch on the CPU, in the memory that it may use: where it fits into a processor's caches, larger
 // ones are no faster.

@@ -137,13 +137,14 @@ public:
         for (size_t b = 0; b < buckets().size(); b++) {
             await(reduced_[b]);
             const int64_t own = buckets()[b].offset + comm_.rank * buckets()[b].shard;
-            if (halves_) cast(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
-            add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
+            if (halves_)
+                model_.op.cast_to_float(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
+            model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
         }
         Ticket sums =
             comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
-        decide_step(device, scalars_, config_.grad_clip);
+        model_.op.decide_step(device, scalars_, config_.grad_clip);
         phase.emplace(device, "update");
         is_whole_ = false;
         for (size_t b = buckets().size(); b-- > 0;) {
@@ -235,7 +236,7 @@ private:
     void put_away(uint64_t micro) {
         const int level = std::countr_one(micro);
         for (int k = 0; k < level; k++)
-            accumulate(model_.device, model_.gradients.data, sums_[size_t(k)].data, model_.gradients.size);
+            model_.op.accumulate(model_.device, model_.gradients.data, sums_[size_t(k)].data, model_.gradients.size);
         copy_on_device(model_.device, sums_[size_t(level)].data, model_.gradients.data, model_.gradients.size);
     }
 
@@ -245,10 +246,10 @@ private:
         float* data = model_.gradients.data + bucket.offset;
         for (size_t k = 0; k < sums_.size(); k++)
             if (uint64_t(config_.accumulation - 1) >> k & 1)
-                accumulate(model_.device, data, sums_[k].data + bucket.offset, n);
-        if (config_.noise_scale) add_squares(model_.device, &scalars_->sums.rank_squares, data, n);
+                model_.op.accumulate(model_.device, data, sums_[k].data + bucket.offset, n);
+        if (config_.noise_scale) model_.op.add_squares(model_.device, &scalars_->sums.rank_squares, data, n);
         if (halves_) {
-            cast(model_.device, halves_->data + bucket.offset, data, n);
+            model_.op.cast_to_bf16(model_.device, halves_->data + bucket.offset, data, n);
             reduced_[b] = comm_.reduce_scatter(halves_->data + bucket.offset, bucket.shard);
         } else {
             reduced_[b] = comm_.reduce_scatter(data, bucket.shard);

@@ -23,36 +23,9 @@ earlier ones if there are not as many, and all if that is not enough.
 #include "llmc/base/check.h"     // require
 #include "llmc/base/file.h"      // FileWriter, write_file_atomically
 #include "llmc/base/profile.h"   // HostProfile, chrome_trace, profile_table
-#include "llmc/cpu/peaks.h"      // CpuStopwatch, copy_peak
 #include "llmc/train/config.h"   // TrainConfig
-#include "llmc/train/devices.h"  // ANVIL_HAS_CUDA, describe
+#include "llmc/train/devices.h"  // describe, make_profile, measure_peaks
 #include "llmc/train/world.h"    // World
-#if ANVIL_HAS_CUDA
-#include "llmc/cuda/cuda_profile.h"  // CudaProfile
-#include "llmc/cuda/peaks.cuh"       // CudaStopwatch
-#endif
-
-inline std::unique_ptr<Profile> make_profile(Cpu&) { return std::make_unique<HostProfile>(); }
-template <class T>
-PeakRates measure_peaks(Cpu& cpu) {
-    CpuStopwatch stopwatch(cpu, false);
-    return {copy_peak(cpu, stopwatch), compute_peak<T>(cpu, stopwatch), kCpuCopyText, compute_text<T>()};
-}
-#if ANVIL_HAS_CUDA
-inline std::unique_ptr<Profile> make_profile(Cuda& cuda) { return std::make_unique<CudaProfile>(cuda); }
-template <class T>
-PeakRates measure_peaks(Cuda& cuda) {
-#ifdef ANVIL_EMULATED
-    constexpr bool kTiny = true;
-#else
-    constexpr bool kTiny = false;
-#endif
-    const char* nothing = "of an emulated device: it means nothing";
-    CudaStopwatch stopwatch(cuda, kTiny);
-    return {copy_peak(cuda, stopwatch), compute_peak(cuda, stopwatch, std::is_same_v<T, float>),
-            kTiny ? nothing : kCudaCopyText, kTiny ? nothing : kCudaComputeText};
-}
-#endif
 
 template <class Device, class T>
 class StepProfiler {

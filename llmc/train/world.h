@@ -1,8 +1,8 @@
 /*
-Who trains together, and over what they exchange gradients: the one header that knows which kinds of ranks there are.
+Who trains together. What they exchange gradients over: device_comm.h.
 
-  in_world(config, nullptr, [&](World& world) {              once a rank
-      const auto comm = make_comm(world, device, config);
+  in_world(config, nullptr, [&](World& world) {              once per rank
+      ...
   });
 */
 #pragma once
@@ -12,21 +12,15 @@ Who trains together, and over what they exchange gradients: the one header that 
 #include <memory>
 #include <string>
 #include "llmc/base/build_id.h"   // build_id
-#include "llmc/comm/comm.h"       // Comm, NoComm
+#include "llmc/comm/comm.h"       // Comm
 #include "llmc/comm/handshake.h"  // check_connected, check_alike
-#include "llmc/comm/host_comm.h"  // HostComm
 #include "llmc/comm/launch.h"     // detect_launch, join
-#include "llmc/comm/local.h"      // LocalGroup, LocalRanks, LocalComm
+#include "llmc/comm/local.h"      // LocalGroup, LocalRanks
 #include "llmc/comm/ranks.h"      // Ranks, SharedError, share_errors
 #include "llmc/comm/watchdog.h"   // Watchdog
 #include "llmc/data/utf8.h"       // printable
 #include "llmc/train/config.h"    // TrainConfig
-#include "llmc/train/devices.h"   // ANVIL_HAS_CUDA
 #include "llmc/train/stop.h"      // stop_signal
-#if ANVIL_HAS_CUDA
-#include "llmc/comm/local_cuda.cuh"  // LocalComm<Cuda>
-#include "llmc/comm/nccl_comm.h"     // make_nccl_comm
-#endif
 
 // A process among those on the same host, which do not get in each other's way.
 struct Place {
@@ -87,11 +81,9 @@ void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, 
             body(world);
         });
     }
-#if ANVIL_HAS_CUDA
     // Or a kernel is loaded when it is first launched, which can wait until the GPU is idle, and that for a collective
     // of ranks that wait for this one. Before the first call of CUDA, which MPI may make.
     if (launch.meet != Launch::Meet::nobody && config.device != "cpu") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-#endif
     std::unique_ptr<Ranks> ranks;
     try {
         ranks = join(launch, config.comm_timeout_s, stop_signal);
@@ -114,23 +106,3 @@ void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, 
         throw SaidError(error.exit_code, error.what());
     }
 }
-
-// What must be the same on all ranks for them to exchange anything: "NCCL 2.28.9".
-inline std::string exchange_version(const Cpu&) { return "none"; }
-
-inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const TrainConfig&) {
-    if (world.group) return std::make_unique<LocalComm<Cpu>>(*world.group, world.ranks.rank, cpu);
-    if (world.is_alone()) return std::make_unique<NoComm<Cpu>>(cpu);
-    return std::make_unique<HostComm>(world.ranks, cpu);
-}
-
-#if ANVIL_HAS_CUDA
-inline std::string exchange_version(const Cuda&) { return "NCCL " + nccl_version(); }
-
-inline std::unique_ptr<Comm<Cuda>> make_comm(World& world, Cuda& cuda, const TrainConfig& config) {
-    const Order order = config.overlap ? Order::overlapped : Order::serial;
-    if (world.group) return std::make_unique<LocalComm<Cuda>>(*world.group, world.ranks.rank, cuda, order);
-    if (world.is_alone()) return std::make_unique<NoComm<Cuda>>(cuda);
-    return make_nccl_comm(world.ranks, cuda, order);
-}
-#endif

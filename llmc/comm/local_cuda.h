@@ -10,9 +10,9 @@ allocated: a rank writes the shard that is its own, which no other reads meanwhi
 #include <algorithm>
 #include <string>
 #include <vector>
-#include "llmc/comm/cuda_comm.h"    // CudaComm, OnStream
-#include "llmc/comm/local.h"        // LocalComm, LocalGroup
-#include "llmc/cuda/sum_ranks.cuh"  // sum_ranks
+#include "llmc/comm/cuda_comm.h"     // CudaComm, OnStream
+#include "llmc/comm/local.h"         // LocalComm, LocalGroup
+#include "llmc/cuda/cuda_kernels.h"  // sum_ranks
 
 template <>
 class LocalComm<Cuda> : public CudaComm {
@@ -99,7 +99,7 @@ private:
     template <class T>
     Ticket all_reduce_of(T* data, int64_t n) {
         return start("all_reduce", 2, double(n) * sizeof(T), [&] {
-            const int64_t shard = ceil_div(n, int64_t(world_size));
+            const int64_t shard = (n + world_size - 1) / world_size;
             const auto begin = [=](int64_t r) { return std::min(n, r * shard); };
             const std::vector<void*> all = meet(data);
             add_up<T>(all, begin(rank), begin(rank + 1) - begin(rank));

@@ -1,0 +1,89 @@
+// The table of the level that this is compiled for: ANVIL_KERNELS names it. See kernels.h.
+#include "llmc/cpu/kernels.h"
+#include "llmc/base/level.h"         // ANVIL_CPU_LEVEL
+#include "llmc/cpu/ops.h"            // every op
+#include "llmc/cpu/peaks.h"          // peak_rates
+#include "llmc/cpu/product_rates.h"  // product_rates
+
+namespace {
+
+// Which of several functions of a name is meant, the entry's type says.
+template <class T>
+constexpr Ops<Cpu, T> table_of_ops() {
+    Ops<Cpu, T> o{};
+    o.accumulate = accumulate;
+    o.adamw_update = adamw_update;
+    o.attention_forward = attention_forward;
+    o.attention_backward = attention_backward;
+    o.attention_remember = attention_remember;
+    o.attention_decode = attention_decode;
+    o.cast_to_bf16 = cast;
+    o.cast_to_float = cast;
+    o.cross_entropy_forward = cross_entropy_forward;
+    o.cross_entropy_forward_backward = cross_entropy_forward_backward;
+    o.document_starts = document_starts;
+    o.embedding_forward = embedding_forward;
+    o.embedding_backward = embedding_backward;
+    o.embedding_rmsnorm_forward = embedding_rmsnorm_forward;
+    o.embedding_rmsnorm_backward = embedding_rmsnorm_backward;
+    o.gelu_forward = gelu_forward;
+    o.gelu_backward = gelu_backward;
+    o.add_squares = add_squares;
+    o.layernorm_forward = layernorm_forward;
+    o.residual_layernorm_forward = residual_layernorm_forward;
+    o.layernorm_backward = layernorm_backward;
+    o.add_column_sums = add_column_sums;
+    o.matmul_forward = matmul_forward;
+    o.matmul_backward = matmul_backward;
+    o.matmul_gelu_forward = matmul_gelu_forward;
+    o.matmul_gelu_backward = matmul_gelu_backward;
+    o.matmul_relu_squared_forward = matmul_relu_squared_forward;
+    o.matmul_relu_squared_backward = matmul_relu_squared_backward;
+    o.matmul_fp8_forward = matmul_fp8_forward;
+    o.matmul_fp8_backward = matmul_fp8_backward;
+    o.muon_momentum = muon_momentum;
+    o.muon_normalise = muon_normalise;
+    o.muon_squares = muon_squares;
+    o.muon_scales = muon_scales;
+    o.muon_update = muon_update;
+    o.newton_schulz_workspace = newton_schulz_workspace<T>;
+    o.newton_schulz = newton_schulz;
+    o.absmax = absmax;
+    o.quantise_e4m3 = quantise;
+    o.quantise_e5m2 = quantise;
+    o.relu_squared_forward = relu_squared_forward;
+    o.relu_squared_backward = relu_squared_backward;
+    o.residual_mix_forward = residual_mix_forward;
+    o.residual_mix_backward = residual_mix_backward;
+    o.residual_mix_rmsnorm_forward = residual_mix_rmsnorm_forward;
+    o.rmsnorm_forward = rmsnorm_forward;
+    o.residual_rmsnorm_forward = residual_rmsnorm_forward;
+    o.rmsnorm_backward = rmsnorm_backward;
+    o.rotary_forward = rotary_forward;
+    o.rotary_backward = rotary_backward;
+    o.smear_forward = smear_forward;
+    o.smear_backward = smear_backward;
+    o.add_mean_loss = add_mean_loss;
+    o.decide_step = decide_step;
+    o.swiglu_forward = swiglu_forward;
+    o.swiglu_backward = swiglu_backward;
+    o.value_embedding_forward = value_embedding_forward;
+    o.value_embedding_backward = value_embedding_backward;
+    o.add_hash = add_hash;
+    return o;
+}
+
+}  // namespace
+
+// A constant: what is computed before main() would be so on every processor.
+extern const CpuKernels ANVIL_KERNELS;
+constexpr CpuKernels ANVIL_KERNELS = {.level = CpuLevel::ANVIL_CPU_LEVEL,
+                                      .fp32_ops = table_of_ops<float>(),
+                                      .bf16_ops = table_of_ops<bf16>(),
+                                      .sum_ranks_fp32 = sum_ranks,
+                                      .sum_ranks_bf16 = sum_ranks,
+                                      .sum_ranks_uint64 = sum_ranks,
+                                      .product_rates = product_rates,
+                                      .peak_rates_fp32 = peak_rates<float>,
+                                      .peak_rates_bf16 = peak_rates<bf16>,
+                                      .tile_product = tile_product};

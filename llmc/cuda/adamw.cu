@@ -1,0 +1,16 @@
+// The GPU's kernels of llmc/ops/adamw.h, compiled by themselves.
+#include "llmc/cuda/cuda_kernels.h"  // cuda_ops
+#include "llmc/cuda/adamw.cuh"
+
+template <class T>
+static AdamwOps<Cuda, T> adamw_ops() {
+    return {.adamw_update = adamw_update};
+}
+template <>
+AdamwOps<Cuda, float> cuda_ops() {
+    return adamw_ops<float>();
+}
+template <>
+AdamwOps<Cuda, bf16> cuda_ops() {
+    return adamw_ops<bf16>();
+}

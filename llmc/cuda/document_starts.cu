@@ -1,0 +1,8 @@
+// The GPU's kernels of llmc/ops/document_starts.h, compiled by themselves.
+#include "llmc/cuda/cuda_kernels.h"  // cuda_ops
+#include "llmc/cuda/document_starts.cuh"
+
+template <>
+DocumentStartsOps<Cuda> cuda_ops() {
+    return {.document_starts = document_starts};
+}

@@ -1,0 +1,8 @@
+// The GPU's kernels of llmc/ops/global_norm.h, compiled by themselves.
+#include "llmc/cuda/cuda_kernels.h"  // cuda_ops
+#include "llmc/cuda/global_norm.cuh"
+
+template <>
+GlobalNormOps<Cuda> cuda_ops() {
+    return {.add_squares = add_squares};
+}

@@ -1,0 +1,20 @@
+// The GPU's kernels of llmc/ops/muon.h, compiled by themselves.
+#include "llmc/cuda/cuda_kernels.h"  // cuda_ops
+#include "llmc/cuda/muon.cuh"
+
+template <class T>
+static MuonOps<Cuda, T> muon_ops() {
+    return {.muon_momentum = muon_momentum,
+            .muon_normalise = muon_normalise,
+            .muon_squares = muon_squares,
+            .muon_scales = muon_scales,
+            .muon_update = muon_update};
+}
+template <>
+MuonOps<Cuda, float> cuda_ops() {
+    return muon_ops<float>();
+}
+template <>
+MuonOps<Cuda, bf16> cuda_ops() {
+    return muon_ops<bf16>();
+}

@@ -1,0 +1,7 @@
+// The sum over virtual ranks on a GPU, compiled by itself.
+#include "llmc/cuda/sum_ranks.cuh"
+#include "llmc/cuda/cuda_kernels.h"
+
+template void sum_ranks<float>(Cuda&, float* out, const float* const* inp, int num_ranks, int64_t n);
+template void sum_ranks<bf16>(Cuda&, bf16* out, const bf16* const* inp, int num_ranks, int64_t n);
+template void sum_ranks<uint64_t>(Cuda&, uint64_t* out, const uint64_t* const* inp, int num_ranks, int64_t n);

@@ -1,0 +1,16 @@
+// The GPU's kernels of llmc/ops/swiglu.h, compiled by themselves.
+#include "llmc/cuda/cuda_kernels.h"  // cuda_ops
+#include "llmc/cuda/swiglu.cuh"
+
+template <class T>
+static SwigluOps<Cuda, T> swiglu_ops() {
+    return {.swiglu_forward = swiglu_forward, .swiglu_backward = swiglu_backward};
+}
+template <>
+SwigluOps<Cuda, float> cuda_ops() {
+    return swiglu_ops<float>();
+}
+template <>
+SwigluOps<Cuda, bf16> cuda_ops() {
+    return swiglu_ops<bf16>();
+}

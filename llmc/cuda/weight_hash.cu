@@ -1,0 +1,16 @@
+// The GPU's kernels of llmc/ops/weight_hash.h, compiled by themselves.
+#include "llmc/cuda/cuda_kernels.h"  // cuda_ops
+#include "llmc/cuda/weight_hash.cuh"
+
+template <class T>
+static WeightHashOps<Cuda, T> weight_hash_ops() {
+    return {.add_hash = add_hash};
+}
+template <>
+WeightHashOps<Cuda, float> cuda_ops() {
+    return weight_hash_ops<float>();
+}
+template <>
+WeightHashOps<Cuda, bf16> cuda_ops() {
+    return weight_hash_ops<bf16>();
+}

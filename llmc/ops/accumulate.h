@@ -1,0 +1,10 @@
+/*
+Adding one buffer to another:   to[i] += from[i]   over n floats. Gradients of micro-batches, summed pairwise.
+*/
+#pragma once
+#include <cstdint>
+
+template <class Device>
+struct AccumulateOps {
+    void (*accumulate)(Device&, float* to, const float* from, int64_t n);
+};

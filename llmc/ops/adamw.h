@@ -1,0 +1,18 @@
+/*
+AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as torch.optim.AdamW does it:
+
+  g = grad * grad_scale,   m += (1 - beta1) (g - m),   v = beta2 v + (1 - beta2) g^2
+  master = master (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps),   param = master
+
+  param (n) float or bf16     master, m, v, grad (n) float
+A float param is its own master, and `master` null; else param is the master rounded to nearest, and not read.
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/base/op_types.h"  // AdamWHyper, StepScalars
+
+template <class Device, class T>
+struct AdamwOps {
+    void (*adamw_update)(Device&, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
+                         const AdamWHyper& hyper, const StepScalars* s);
+};

@@ -1,0 +1,12 @@
+/*
+From one element type to another:   out[i] = inp[i]   over n elements; to bf16 rounded to nearest, ties to even
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/base/bf16.h"  // bf16
+
+template <class Device>
+struct CastOps {
+    void (*cast_to_bf16)(Device&, bf16* out, const float* inp, int64_t n);
+    void (*cast_to_float)(Device&, float* out, const bf16* inp, int64_t n);
+};

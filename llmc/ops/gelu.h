@@ -1,0 +1,15 @@
+/*
+GELU in its tanh form, GPT-2's (Hendrycks and Gimpel, 2016, arXiv:1606.08415):
+
+  out = x/2 * (1 + tanh(u)),  u = sqrt(2/pi) * (x + 0.044715 x^3)       = x * sigmoid(2u), which is how it is computed:
+one exponential, and no cancellation where tanh(u) is near -1.
+Element by element over n values of T; `backward` overwrites dinp, which may be dout itself.
+*/
+#pragma once
+#include <cstdint>
+
+template <class Device, class T>
+struct GeluOps {
+    void (*gelu_forward)(Device&, T* out, const T* inp, int64_t n);
+    void (*gelu_backward)(Device&, T* dinp, const T* dout, const T* inp, int64_t n);
+};

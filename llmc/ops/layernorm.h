@@ -1,0 +1,20 @@
+/*
+LayerNorm (Ba et al., 2016, arXiv:1607.06450):   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
+
+  inp, out (N, C) T     weight, bias (C) T     mean, rstd (N) float: saved for backward     dweight, dbias (C) float
+Forward takes the mean first and then the centred variance, so a large offset cancels nothing. The fused form adds the
+two branches of a residual stream on the way:   residual = inp1 + inp2,   out = layernorm(residual). Backward adds to
+all three of dinp, dweight and dbias.
+*/
+#pragma once
+#include <cstdint>
+
+template <class Device, class T>
+struct LayernormOps {
+    void (*layernorm_forward)(Device&, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
+                              int64_t N, int64_t C, float eps);
+    void (*residual_layernorm_forward)(Device&, T* residual, T* out, float* mean, float* rstd, const T* inp1,
+                                       const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps);
+    void (*layernorm_backward)(Device&, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
+                               const T* weight, const float* mean, const float* rstd, int64_t N, int64_t C);
+};

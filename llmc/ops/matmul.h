@@ -1,0 +1,36 @@
+/*
+A linear layer:   out = inp weight^T + bias
+
+  inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC), of float or bf16; sums and the gradients of
+  parameters are float
+Backward:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp, as `write` says,  dbias += column
+sums of dout (may be null). The only door to matrix products outside attention.
+
+To set dweight is to add to zeros, bit for bit, but for sums that underflow: a -0 stays one, where 0 + -0 is 0. Nothing
+that a step makes of gradients can tell them apart.
+
+matmul_gelu_forward and _backward are the same with a GELU behind the layer and before it, matmul_relu_squared_forward
+and _backward with squared ReLU: a device may fuse them.
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/base/op_types.h"  // Write
+
+template <class Device, class T>
+struct MatmulOps {
+    void (*matmul_forward)(Device&, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C,
+                           int64_t OC);
+    void (*matmul_backward)(Device&, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
+                            const T* weight, int64_t N, int64_t C, int64_t OC, Write write);
+    void (*matmul_gelu_forward)(Device&, T* out, T* hidden, const T* inp, const T* weight, const T* bias, int64_t N,
+                                int64_t C, int64_t OC);
+    void (*matmul_gelu_backward)(Device&, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
+                                 const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC, Write write);
+    void (*matmul_relu_squared_forward)(Device&, T* out, T* hidden, const T* inp, const T* weight, const T* bias,
+                                        int64_t N, int64_t C, int64_t OC);
+    void (*matmul_relu_squared_backward)(Device&, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
+                                         const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
+                                         Write write);
+    // out (C) += column sums of inp (N, C): the gradient of a bias
+    void (*add_column_sums)(Device&, float* out, const T* inp, int64_t N, int64_t C);
+};

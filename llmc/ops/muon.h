@@ -1,0 +1,36 @@
+/*
+Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in nanochat's variant, for one matrix (R, K): everything
+but the products in the middle, which make it orthogonal.
+
+  muon_momentum    momentum += (1 - mu) (grad - momentum),   X = (1 - mu) grad + mu momentum (Nesterov's look ahead)
+  muon_normalise   X_r *= |X|_F / sqrt(R) / max(|X_r|, 1e-6) for each row if equal_rows;   X /= margin |X|_F + 1e-6
+  newton_schulz    turns X into U V^T of its singular value decomposition, roughly (newton_schulz.h)
+  muon_squares     squares = the sums of squares of its rows if R >= K, else of its columns
+  muon_scales      v = mean of g^2 along these rows or columns, where g = X sqrt(min(R, K)) / max(|X|_F, 1e-6) if
+                   fixed_norm, else X;   V += (1 - beta2) (v - V);   s = 1 / sqrt(max(V, 1e-10));   scale such that
+                   s g has the norm of g again (NorMuon: Li et al., 2025, arXiv:2510.05491)
+  muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale, and rate() of MuonStep;
+                   the whole W decays unless cautious
+
+  weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
+  grad, momentum (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
+grad is multiplied by the StepScalars' grad_scale on the way; momentum, V and weight keep their bits if the step is not
+applied. Sums of squares are of X as rounded.
+The norms come from the sums of squares that the pass before left behind: X is read and written once in each. Sums of R
+or K squares are taken in double, in order.
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/base/op_types.h"  // MuonStep, StepScalars
+
+template <class Device, class T>
+struct MuonOps {
+    void (*muon_momentum)(Device&, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
+                          const MuonStep& step, const StepScalars* s);
+    void (*muon_normalise)(Device&, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step);
+    void (*muon_squares)(Device&, float* squares, const T* X, int64_t R, int64_t K);
+    void (*muon_scales)(Device&, float* scales, float* V, const float* squares, int64_t R, int64_t K,
+                        const MuonStep& step, const StepScalars* s);
+    void (*muon_update)(Device&, T* weight, float* master, const T* X, const float* scales, int64_t R, int64_t K,
+                        const MuonStep& step, const StepScalars* s);
+};

@@ -1,0 +1,50 @@
+/*
+Every op of the model and the optimizer, declared once: a table of functions for a device and an element type T, in
+which weights and activations are kept. What an op computes, the shapes and types of what it is given, and its source
+stand in the header of its family; how, in llmc/cpu and llmc/cuda, whose files have the same names.
+
+  ops<T>(device).layernorm_forward(device, out, mean, rstd, inp, weight, bias, N, C, eps);
+
+The model, the optimizer and the trainer know no other way to an op, so they are compiled once, and which instructions
+a kernel is compiled for is its own business: llmc/cpu/kernels.h.
+*/
+#pragma once
+#include "llmc/ops/accumulate.h"
+#include "llmc/ops/adamw.h"
+#include "llmc/ops/attention.h"
+#include "llmc/ops/attention_decode.h"
+#include "llmc/ops/cast.h"
+#include "llmc/ops/cross_entropy.h"
+#include "llmc/ops/document_starts.h"
+#include "llmc/ops/embedding.h"
+#include "llmc/ops/embedding_rmsnorm.h"
+#include "llmc/ops/gelu.h"
+#include "llmc/ops/global_norm.h"
+#include "llmc/ops/layernorm.h"
+#include "llmc/ops/matmul.h"
+#include "llmc/ops/matmul_fp8.h"
+#include "llmc/ops/muon.h"
+#include "llmc/ops/newton_schulz.h"
+#include "llmc/ops/quantise.h"
+#include "llmc/ops/relu_squared.h"
+#include "llmc/ops/residual_mix.h"
+#include "llmc/ops/rmsnorm.h"
+#include "llmc/ops/rotary.h"
+#include "llmc/ops/smear.h"
+#include "llmc/ops/step_scalars.h"
+#include "llmc/ops/swiglu.h"
+#include "llmc/ops/value_embedding.h"
+#include "llmc/ops/weight_hash.h"
+
+// Families of entries as one table.
+template <class... Families>
+struct OpTable : Families... {};
+
+template <class Device, class T>
+using Ops = OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
+                    CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, EmbeddingOps<Device, T>,
+                    EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>,
+                    MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>, NewtonSchulzOps<Device, T>,
+                    QuantiseOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>, RmsnormOps<Device, T>,
+                    RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>, SwigluOps<Device, T>,
+                    ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;

@@ -1,0 +1,15 @@
+/*
+ReLU squared, the activation of nanochat and modded-nanogpt (So et al., 2021, arXiv:2109.08668):
+
+  out = max(inp, 0)^2          dinp = 2 max(inp, 0) dout
+Element by element over n values of T; `backward` overwrites dinp, which may be dout itself. One rounding each: the
+doubling is exact.
+*/
+#pragma once
+#include <cstdint>
+
+template <class Device, class T>
+struct ReluSquaredOps {
+    void (*relu_squared_forward)(Device&, T* out, const T* inp, int64_t n);
+    void (*relu_squared_backward)(Device&, T* dinp, const T* dout, const T* inp, int64_t n);
+};

@@ -1,0 +1,27 @@
+/*
+Residual mix: two streams added with learned factors, as nanochat mixes each block's input with the first one's, and as
+it takes a part of the middle of the network out of its end:
+
+  out = a inp + b_sign b inp0
+  dinp = a dout,   dinp0 (+)= b_sign b dout,   da += sum of dout inp,   db += b_sign sum of dout inp0
+
+  inp, inp0, out (n) T     a, b: one parameter each, T in the device's memory, or null, which is a factor of one;
+  backward takes b     da, db float
+out may be inp, and dinp may be dout; without a, dinp == dout is left as it is and inp is not read. dinp0 is overwritten
+or, with add_to_dinp0, added to. The fused form is a block's end with the mix and the norm behind it:
+
+  residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without a gain     (N, C)
+*/
+#pragma once
+#include <cstdint>
+
+template <class Device, class T>
+struct ResidualMixOps {
+    void (*residual_mix_forward)(Device&, T* out, const T* inp, const T* inp0, const T* a, const T* b, float b_sign,
+                                 int64_t n);
+    void (*residual_mix_backward)(Device&, T* dinp, T* dinp0, float* da, float* db, const T* dout, const T* inp,
+                                  const T* inp0, const T* a, const T* b, float b_sign, bool add_to_dinp0, int64_t n);
+    void (*residual_mix_rmsnorm_forward)(Device&, T* residual, T* mixed, T* out, float* rstd, const T* inp1,
+                                         const T* inp2, const T* inp0, const T* a, const T* b, int64_t N, int64_t C,
+                                         float eps);
+};

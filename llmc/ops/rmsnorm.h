@@ -1,0 +1,21 @@
+/*
+RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467):   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps)
+
+  inp, out (N, C) T     weight (C) T, or null for a norm without gain     rstd (N) float: saved for backward
+  dweight (C) float
+One row of C at a time. The fused form adds the two branches of a residual stream on the way:   residual = inp1 + inp2,
+out = rmsnorm(residual). Backward adds to dinp, so the gradient that already flows along the residual stream is fused
+in; it adds to dweight as well, which may be null.
+*/
+#pragma once
+#include <cstdint>
+
+template <class Device, class T>
+struct RmsnormOps {
+    void (*rmsnorm_forward)(Device&, T* out, float* rstd, const T* inp, const T* weight, int64_t N, int64_t C,
+                            float eps);
+    void (*residual_rmsnorm_forward)(Device&, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
+                                     const T* weight, int64_t N, int64_t C, float eps);
+    void (*rmsnorm_backward)(Device&, T* dinp, float* dweight, const T* dout, const T* inp, const T* weight,
+                             const float* rstd, int64_t N, int64_t C);
+};

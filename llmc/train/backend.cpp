@@ -1,0 +1,96 @@
+// See backend.h.
+#include "llmc/train/backend.h"
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#include "llmc/base/check.h"      // require, format
+#include "llmc/cpu/kernels.h"     // cpu_kernels
+#include "llmc/train/backends.h"  // cpu_backend_fp32, cuda_backend_fp32, ...
+
+namespace {
+
+// As many as the user says, else the process's share of the cores, of those it may run on.
+int num_threads(const TrainConfig& config, int processes) {
+    if (config.threads > 0 || processes == 1 || std::getenv("OMP_NUM_THREADS")) return config.threads;
+    const int cores = int(std::thread::hardware_concurrency()), share = std::max(1, cores / processes);
+#ifdef _OPENMP
+    return std::min(share, omp_get_num_procs());  // fewer if a launcher has bound it to some
+#else
+    return share;
+#endif
+}
+
+bool is_on_cpu(const TrainConfig& config) { return config.device == "cpu" || !why_no_cuda().empty(); }
+
+// An Error if there is no such device for a rank at this place.
+void check_device(const TrainConfig& config, const Place& place) {
+    const std::string why = config.device == "cpu" ? "" : why_no_cuda();
+    require(config.device != "cuda" || why.empty(), "--device cuda: %s", why.c_str());
+    if (config.device == "cpu" || !why.empty()) return;
+    const std::string why_not_this = why_no_cuda(place.gpu);  // two ranks never share one
+    require(why_not_this.empty(), "no GPU for every rank of this host: %s; start fewer ranks, or --device cpu",
+            why_not_this.c_str());
+}
+
+// What --dtype auto means on this processor; said on stderr.
+std::string measured_dtype() {
+    const ProductRates rates = cpu_kernels().product_rates();
+    std::fprintf(stderr, "--dtype auto: %s\n", rates.text().c_str());
+    return rates.faster();
+}
+
+// --dtype on the CPU. What is left to a measurement, rank 0 measures: another might find otherwise.
+std::string cpu_dtype(World& world, const TrainConfig& config) {
+    if (config.dtype != "auto" || config.bench_comm) return config.dtype;
+    return world.ranks.broadcast(world.is_first() && is_on_cpu(config) ? measured_dtype() : "");
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> open_backend(World& world, const TrainConfig& config) {
+    const Place place = world.place();
+    share_errors(world.ranks, [&] { check_device(config, place); });
+    const std::string dtype = cpu_dtype(world, config);
+    if (!is_on_cpu(config))
+        return config.dtype == "fp32" ? cuda_backend_fp32(place.gpu, config) : cuda_backend_bf16(place.gpu, config);
+    if (config.device == "auto" && has_cuda() && place.is_first)
+        std::fprintf(stderr, "no GPU, training on the CPU: %s\n", why_no_cuda().c_str());
+#ifdef _OPENMP
+    const std::string crowd =
+        config.threads > 0 ? "" : crowd_warning(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs());
+    if (!crowd.empty() && place.is_first) std::fprintf(stderr, "warning: %s\n", crowd.c_str());
+#endif
+    const int threads = num_threads(config, place.processes);
+    return dtype == "bf16" ? cpu_backend_bf16(threads) : cpu_backend_fp32(threads);
+}
+
+void check_openmp() {
+#ifdef _OPENMP
+    constexpr long kMost = 4096;
+    constexpr double kLeastStackKiB = 256;
+    const char* const threads = std::getenv("OMP_NUM_THREADS");
+    require(!threads || std::strtol(threads, nullptr, 10) <= kMost,
+            "OMP_NUM_THREADS=%s: expected 1 to %ld; this machine has %u cores", threads, kMost,
+            std::thread::hardware_concurrency());
+    const char* const stack = std::getenv("OMP_STACKSIZE");
+    if (!stack) return;
+    char* unit = nullptr;
+    const double number = std::strtod(stack, &unit);
+    const char letter = *unit && *unit != ' ' ? char(*unit | 0x20) : 'k';  // small; without one the number is of KiB
+    const double kib = number * (letter == 'b' ? 0x1p-10 : letter == 'm' ? 0x1p10 : letter == 'g' ? 0x1p20 : 1);
+    require(kib >= kLeastStackKiB, "OMP_STACKSIZE=%s: threads need at least %gk; unset it", stack, kLeastStackKiB);
+#endif
+}
+
+std::string crowd_warning(const char* asked, int cores) {
+    const long threads = asked ? std::strtol(asked, nullptr, 10) : 0;
+    if (threads <= 2L * cores) return "";
+    return format(
+        "OMP_NUM_THREADS=%ld, and this process may use %d core%s: threads wait for each other, and a step takes many "
+        "times as long; unset it or set it to %d",
+        threads, cores, cores == 1 ? "" : "s", cores);
+}

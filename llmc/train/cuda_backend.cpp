@@ -1,0 +1,18 @@
+// What is asked of a GPU before there is a backend for it.
+#include "llmc/train/backends.h"
+#include "llmc/train/cuda_devices.h"  // Cuda, describe
+
+bool has_cuda() { return true; }
+
+std::string why_no_cuda(int gpu) { return why_no_gpu(gpu); }
+
+GpuFacts look_at_gpu(int gpu) {
+    GpuFacts facts;
+    facts.is_built = true;
+    facts.why_none = why_no_gpu(gpu);
+    if (!facts.why_none.empty()) return facts;
+    const Cuda cuda(gpu);
+    facts.device = describe(cuda) + ", " + driver_text();
+    facts.free_bytes = cuda.free_bytes(), facts.bytes = cuda.memory_bytes;
+    return facts;
+}

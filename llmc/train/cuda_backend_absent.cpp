@@ -1,0 +1,15 @@
+// In place of cuda_backend*.cpp, in a build without CUDA.
+#include "llmc/base/check.h"  // ensure
+#include "llmc/train/backends.h"
+
+bool has_cuda() { return false; }
+
+std::string why_no_cuda(int) { return "this build of Anvil has no CUDA (`make info` tells why)"; }
+
+GpuFacts look_at_gpu(int) { return {.why_none = why_no_cuda()}; }
+
+std::unique_ptr<Backend> cuda_backend_fp32(int, const TrainConfig&) {
+    ensure(false);  // why_no_cuda() has told
+    return nullptr;
+}
+std::unique_ptr<Backend> cuda_backend_bf16(int, const TrainConfig&) { return cuda_backend_fp32(0, {}); }

@@ -1,0 +1,100 @@
+// What a run must know of a GPU: devices.h, for the device Cuda.
+#pragma once
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+#include "llmc/comm/local_cuda.h"       // LocalComm<Cuda>
+#include "llmc/comm/nccl_comm.h"        // make_nccl_comm
+#include "llmc/cuda/attention_plans.h"  // AttentionKey
+#include "llmc/cuda/cublaslt.h"         // CublasLt
+#include "llmc/cuda/cuda_kernels.h"     // the device Cuda, ops
+#include "llmc/cuda/cuda_profile.h"     // CudaProfile
+#include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
+#include "llmc/cuda/limits.h"           // check_head_size
+#include "llmc/train/devices.h"         // KernelFacts
+#include "llmc/train/world.h"           // World
+
+inline std::string describe(const Cuda& cuda) {
+    return format("cuda, %s, compute capability %d.%d, %d SMs, %.1f GiB", cuda.name.c_str(),
+                  cuda.compute_capability / 10, cuda.compute_capability % 10, cuda.num_sms,
+                  double(cuda.memory_bytes) / (1 << 30));
+}
+inline std::string kind_of(const Cuda& cuda) { return cuda.name; }
+inline AttentionKernels attention_kernels(const TrainConfig& config) {
+    return config.attention == "own"     ? AttentionKernels::own
+           : config.attention == "cudnn" ? AttentionKernels::cudnn
+                                         : AttentionKernels::automatic;
+}
+inline CudaOptions device_options(const TrainConfig& config) {
+    return {config.tune_matmul, attention_kernels(config), config.deterministic};
+}
+inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
+inline size_t memory_limit(const Cuda& cuda, int) { return free_memory(cuda); }
+// cuBLASLt, cuDNN and NCCL load kernels and take buffers when a shape first comes, and memory has gaps. That is less
+// than a gigabyte on any card, so a large one does not give away more; a small one gives 3 %, since every MiB counts
+// there.
+inline size_t memory_margin(const Cuda& cuda) {
+    return std::min(size_t(1) << 30, size_t(double(cuda.memory_bytes) * 0.03));
+}
+inline size_t peak_memory(const Cuda& cuda) { return cuda.peak_bytes; }
+template <class T>
+double peak_flops(const Cuda& cuda) {
+    return std::is_same_v<T, bf16> ? peak_bf16_flops(cuda.name) : 0;  // of bf16 alone there is a table
+}
+// Of a step's batches: every window of the whole model once.
+inline std::vector<AttentionShape> attention_shapes(const GptShape& s, int64_t B, int64_t seq_len, bool documents) {
+    static constexpr int32_t kSome = 0;  // attention asks whether there are documents, not where
+    std::set<AttentionKey> keys;
+    std::vector<AttentionShape> shapes;
+    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
+        const AttentionShape shape = {.B = B,
+                                      .T = seq_len,
+                                      .NH = s.num_heads,
+                                      .NKV = s.kv_heads(),
+                                      .HS = s.head_size(),
+                                      .window = window,
+                                      .starts = documents ? &kSome : nullptr};
+        if (keys.insert(key_of(shape)).second) shapes.push_back(shape);
+    }
+    return shapes;
+}
+template <class T>
+size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false,
+                       bool learns = true) {
+    const int64_t widest = std::max({s.hidden_rows(), s.qkv_rows(), s.channels});
+    size_t most = 0;
+    for (const AttentionShape& shape : attention_shapes(s, B, seq_len, documents))
+        most = std::max(most, training_workspace<T>(cuda, B * seq_len, s.channels, widest, shape, learns));
+    return most;
+}
+template <class T>
+KernelFacts plan_kernels(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents, bool learns) {
+    return {plan_attention<T>(cuda, attention_shapes(s, B, seq_len, documents), learns), cuda.cublaslt().text()};
+}
+inline std::optional<PlanRecord> plans_made(Cuda& cuda) {
+    return PlanRecord{.attention = cuda.cudnn_attention().plans_made(),
+                      .gemm = cuda.cublaslt().plans_made(),
+                      .timed = cuda.cublaslt().timed()};
+}
+template <class T>
+void check_heads(const Cuda&, const GptShape& s) {
+    check_head_size<T>(s.head_size());
+    if (s.architecture.rotary_positions) check_rotary_head_size(s.head_size());
+}
+
+inline std::string exchange_version(const Cuda&) { return "NCCL " + nccl_version(); }
+
+inline std::unique_ptr<Comm<Cuda>> make_comm(World& world, Cuda& cuda, const TrainConfig& config) {
+    const Order order = config.overlap ? Order::overlapped : Order::serial;
+    if (world.group) return std::make_unique<LocalComm<Cuda>>(*world.group, world.ranks.rank, cuda, order);
+    if (world.is_alone()) return std::make_unique<NoComm<Cuda>>(cuda);
+    return make_nccl_comm(world.ranks, cuda, order);
+}
+
+inline std::unique_ptr<Profile> make_profile(Cuda& cuda) { return std::make_unique<CudaProfile>(cuda); }
+template <class T>
+PeakRates measure_peaks(Cuda& cuda) {
+    return cuda_peak_rates(cuda, std::is_same_v<T, float>);
+}

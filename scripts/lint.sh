@@ -38,6 +38,7 @@ check layers python3 scripts/check_layers.py
 check mirrors python3 scripts/check_mirrors.py
 check text python3 scripts/check_text.py
 check pages python3 dev/torture/page.py --check
+check variables python3 scripts/check_environment.py
 check scripts check_scripts
 check format check_format
 # Minutes, where all other checks take seconds.

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Writes what editors and clang-tidy read to compile a file as the build does: make compile_commands.json
+
+    make -nBk V=1 objects | python3 scripts/compile_commands.py > compile_commands.json
+
+Tests are compiled in joined sources (scripts/join_sources.py): each gets the command of the one that it is part of. Kernels
+are shown as the emulated GPU compiles them, so no CUDA toolkit is needed.
+"""
+
+import json
+import os
+import shlex
+import sys
+
+SOURCES = (".cpp", ".cu")
+
+
+def joined_sources(words):
+    """(OUT, FILES) of a call of join_sources.py."""
+    part = words.index("--part")
+    index, count = map(int, words[part + 1].split("-of-"))
+    end = words.index(">")
+    return words[end + 1].removesuffix(".new"), words[part + 2 : end][index - 1 :: count]
+
+
+def main():
+    joined, commands = {}, {}
+    for line in sys.stdin:
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            continue  # a line of a longer command of the shell's
+        if "scripts/join_sources.py" in words and "--part" in words:
+            out, files = joined_sources(words)
+            joined[out] = files
+        elif "-c" in words and words[-2:-1] == ["-o"]:
+            begin = next((i for i, word in enumerate(words) if "++" in os.path.basename(word)), None)
+            source = words[words.index("-c") + 1]
+            if begin is None or not source.endswith(SOURCES):
+                continue
+            for file in joined.get(source, [source]):
+                # Of several ways to compile a file the first, but kernels as they are emulated.
+                if file not in commands or ("-DANVIL_EMULATED" in words and file.startswith(("llmc/cuda/", "test/", "dev/bench"))):
+                    commands[file] = [file if word == source else word for word in words[begin:]]
+    if not commands:
+        sys.exit("error: no command that compiles: expected the output of `make -nBk V=1 objects`")
+    entries = [{"directory": os.getcwd(), "file": file, "arguments": words} for file, words in sorted(commands.items())]
+    print(json.dumps(entries, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -62,11 +62,10 @@ TEST_CASE("ranks under mpirun exchange records", "[mpi_ranks][mpi]") {
 
 TEST_CASE("each MPI rank: one dies", "[.rank]") {
     const std::unique_ptr<Ranks> ranks = join_all();
-    const double begin_s = now_s();
     std::signal(SIGTERM, SIG_IGN);  // mpirun's, to those who are left: as train_gpt, which would go on to a checkpoint
     ranks->watchdog()->add_hook([&](const std::string& why) {
         if (const char* folder = std::getenv("ANVIL_TEST_FOLDER"))
-            std::ofstream(folder + ("/" + std::to_string(ranks->rank))) << now_s() - begin_s << " " << why;
+            std::ofstream(folder + ("/" + std::to_string(ranks->rank))) << why;
     });
     ranks->barrier();  // all have the hook before one dies
     if (ranks->rank == std::atoi(std::getenv("ANVIL_TEST_VICTIM"))) raise(SIGKILL);
@@ -77,8 +76,8 @@ TEST_CASE("each MPI rank: one dies", "[.rank]") {
 
 TEST_CASE("under mpirun, a rank that dies ends all others", "[mpi_ranks][mpi]") {
     if (!has_mpi()) return;
-    // Whether they wait for each other or are busy with something else, all others know at once who it was, long before
-    // mpirun ends them.
+    // Whether they wait for each other or are busy with something else, all others know at once who it was: mpirun
+    // kills after 4 s whoever has not, and then the file with its words is missing.
     for (const auto& [victim, busy] : {std::pair(0, std::string("ANVIL_TEST_BUSY=1 ")), std::pair(2, std::string())}) {
         const ScratchFolder scratch;
         const Finished ended =
@@ -91,7 +90,6 @@ TEST_CASE("under mpirun, a rank that dies ends all others", "[mpi_ranks][mpi]") 
             if (rank == victim) continue;
             const std::string words = read_file(scratch / std::to_string(rank));
             CHECK(contains(words, "rank " + std::to_string(victim) + " is gone: its connection is closed"));
-            CHECK(std::atof(words.c_str()) < 20);
         }
     }
 }

@@ -189,7 +189,7 @@ COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id event_file fla
   $(addprefix comm/,handshake host launch meeting mpi_absent mpi_network_absent nccl_absent tcp_ranks watchdog) \
   $(addprefix data/,progress tokenizer_formats tokenizer_json) $(addprefix interop/,export model_config tokenizer_export) \
   $(addprefix model/,architecture shape) $(addprefix optim/,recipe whole_plan) \
-  $(addprefix train/,backend checkpointing config cuda_backend_absent dial doctor log_follower memory_plan plan resolve scaling start tokens))
+  $(addprefix train/,backend checkpointing command cuda_backend_absent dial doctor log_follower memory_plan plan run_config run_flags run_inputs run_request scaling tokens))
 ENGINE   := $(filter-out $(COLD),$(ENGINE)) $(filter $(COLD),$(ENGINE))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))

@@ -5,29 +5,27 @@ Trains a GPT. One optimizer step:
                -> norm -> clip -> AdamW or Muon, each rank its share -> weights to all ranks
 
 Files in reading order: this one, llmc/train/device_session.h, llmc/train/step.h, llmc/model/gpt.h, llmc/ops/layernorm.h
-and llmc/cpu/layernorm.h (an op). The map of the house is doc/design.md; what can be asked is in llmc/train/config.cpp
-and doc/flags.md.
+and llmc/cpu/layernorm.h (an op). The map of the house is doc/design.md; what can be asked is in llmc/train/command.cpp,
+llmc/train/run_flags.cpp and doc/flags.md.
 */
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <optional>
-#include "llmc/base/build_id.h"   // build_id
-#include "llmc/base/file.h"       // open_standard_files
-#include "llmc/comm/host.h"       // raise_file_limit
-#include "llmc/cpu/kernels.h"     // cpu_kernels
-#include "llmc/cpu/waiting.h"     // wait_briefly
-#include "llmc/train/backend.h"   // open_backend
-#include "llmc/train/backends.h"  // look_at_gpu
-#include "llmc/train/config.h"    // TrainConfig
-#include "llmc/train/doctor.h"    // doctor
-#include "llmc/train/plan.h"      // plan_run
-#include "llmc/train/session.h"   // Session
-#include "llmc/train/start.h"     // find_start
-#include "llmc/train/stop.h"      // catch_stop_signals, outlive_broken_pipes
-#include "llmc/train/tokens.h"    // planned_vocab_size
-#include "llmc/train/world.h"     // in_world
+#include "llmc/base/build_id.h"      // build_id
+#include "llmc/base/file.h"          // open_standard_files
+#include "llmc/comm/host.h"          // raise_file_limit
+#include "llmc/cpu/kernels.h"        // cpu_kernels
+#include "llmc/cpu/waiting.h"        // wait_briefly
+#include "llmc/train/backend.h"      // open_backend
+#include "llmc/train/backends.h"     // look_at_gpu
+#include "llmc/train/command.h"      // parse_command_line
+#include "llmc/train/doctor.h"       // doctor
+#include "llmc/train/plan.h"         // plan_run
+#include "llmc/train/session.h"      // Session
+#include "llmc/train/run_request.h"  // find_request
+#include "llmc/train/stop.h"         // catch_stop_signals, outlive_broken_pipes
+#include "llmc/train/tokens.h"       // planned_vocab_size
+#include "llmc/train/world.h"        // in_world
 
 namespace {
 
@@ -38,13 +36,13 @@ double seconds_since(std::chrono::steady_clock::time_point then) {
 // Looking at the model comes before the step, so that the last state is seen as well. Saving comes before all that may
 // fail and that a checkpoint can do without.
 void train(Session& session) {
-    const TrainConfig& config = session.config();
+    const RunFlags& flags = session.config().flags;
     while (!session.done()) {
-        if (session.due(config.check_replicas)) session.compare_ranks();
-        if (session.due(config.checkpoint_every)) session.save();
-        if (session.due(config.val_every)) session.validate();
-        if (session.due(config.eval_tasks_every)) session.score_tasks();
-        if (session.due(config.sample_every)) session.show_sample();
+        if (session.due(flags.check_replicas)) session.compare_ranks();
+        if (session.due(flags.checkpoint_every)) session.save();
+        if (session.due(flags.val_every)) session.validate();
+        if (session.due(flags.eval_tasks_every)) session.score_tasks();
+        if (session.due(flags.sample_every)) session.show_sample();
         session.train_step();
     }
     session.finish();
@@ -69,6 +67,42 @@ void check_output(bool is_training) {
     std::fprintf(stderr, "warning: %s; log.jsonl has all steps\n", lost);
 }
 
+void print_plan(const CommandLine& line) {
+    const RunFlags& flags = line.run;
+    flags.validate();
+    const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
+    const RunPlan plan = plan_run(flags, line.plan, flags.model.shape(found), std::max(1, flags.launch.world_size));
+    std::printf("%s\n", text_of(plan).c_str());
+    if (found == plan.shape.vocab_size)
+        std::printf("vocabulary: that of %s; --vocab-size plans for another\n", flags.tokenizer_path().c_str());
+}
+
+// The commands of several ranks, once per rank.
+void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clock::time_point began) {
+    const auto print = [&](const std::string& text) {
+        if (world.is_first()) std::printf("%s", text.c_str());
+    };
+    if (!world.is_alone()) print(world.source + "\n");
+    if (line.run.command == Command::bench_comm)
+        return print(open_backend(world, line.run)->bench_comm(world, line.run, line.bench_comm));
+
+    const RunRequest request = find_request(line, world.ranks);
+    // What is wrong whatever the vocabulary is said before anything is measured for it.
+    if (!request.resumed() && !request.source) share_errors(world.ranks, [&] { request.flags.model.shape(1); });
+    const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
+    if (line.run.command == Command::generate)
+        return backend->generate(world, request, line.run.tokenizer, line.generate);
+    if (request.flags.dry_run) return print(backend->memory_table(world, request) + "\n");
+    const std::unique_ptr<Session> session = backend->open_session(world, request);
+    try {
+        train(*session);
+    } catch (const Error& error) {
+        session->save_before(error);
+        throw;
+    }
+    if (request.flags.summary) print(session->summary(seconds_since(began)));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -77,81 +111,48 @@ int main(int argc, char** argv) {
     wait_briefly(argv);
     raise_file_limit();
     const auto began = std::chrono::steady_clock::now();
-    int rank = 0;
-    const auto end = [](bool is_training = false) {
-        check_output(is_training);
-        return kExitOk;
-    };
+    int rank = 0, exit_code = kExitOk;
+    bool is_training = false;
     try {
         check_openmp();
-        if (argc == 2 && !std::strcmp(argv[1], "--help-markdown")) {
-            std::printf("%s", flags_document().c_str());
-            return end();
-        }
-        if (argc == 2 && !std::strcmp(argv[1], "--version")) {
-            std::printf("train_gpt %s\n", build_id());
-            return end();
-        }
-        bool help = false;
-        TrainConfig asked;
+        const std::string only = argc == 2 ? argv[1] : "";
+        CommandLine line;
         std::exception_ptr wrong_flags;
-        try {
-            asked = parse_config(argc, argv, &help);
-            cpu_kernels();  // are there any for this processor?
-        } catch (const Error&) {
-            if (names_ranks(argc, argv)) throw;  // how to reach the others is not known
-            wrong_flags = std::current_exception();
-            asked.comm_timeout_s = kMeetingS;
-        }
-        if (help) return end();
-        if (asked.plan.asked) {
-            asked.validate();
-            const int64_t found = asked.model.vocab_size ? 0 : planned_vocab_size(asked);
-            const RunPlan plan = plan_run(asked, asked.model.shape(found), std::max(1, asked.launch.world_size));
-            std::printf("%s\n", text_of(plan).c_str());
-            if (found == plan.shape.vocab_size)
-                std::printf("vocabulary: that of %s; --vocab-size plans for another\n", asked.tokenizer_path().c_str());
-            return end();
-        }
-        if (asked.export_format != "none") {
-            std::printf("%s", export_asked(asked).c_str());
-            return end();
-        }
-        if (asked.doctor) {
-            const int exit_code = doctor(argc, argv, look_at_gpu);
-            check_output(false);
-            return exit_code;
-        }
-        catch_stop_signals();
-        const bool is_training = asked.generate.empty() && !asked.eval_only && !asked.bench_comm && !asked.dry_run;
-        if (is_training) outlive_broken_pipes();  // the others end with them, as programs do whose output is all
-        in_world(asked, wrong_flags, [&](World& world) {
-            if (!world.group) rank = world.ranks.rank;
-            if (world.is_first() && !world.is_alone()) std::printf("%s\n", world.source.c_str());
-            std::optional<Start> start;
-            if (!asked.bench_comm) {
-                start = find_start(argc, argv, world.ranks);
-                // What is wrong whatever the vocabulary is said before anything is measured for it.
-                if (!start->resumed() && !start->source)
-                    share_errors(world.ranks, [&] { start->config.model.shape(1); });
-            }
-            const std::unique_ptr<Backend> backend = open_backend(world, start ? start->config : asked);
-            if (!asked.generate.empty()) return backend->generate(world, *start, asked.tokenizer);
-            const auto print = [&](const std::string& text) {
-                if (world.is_first()) std::printf("%s", text.c_str());
-            };
-            if (!start) return print(backend->bench_comm(world, asked));
-            if (start->config.dry_run) return print(backend->memory_table(world, *start) + "\n");
-            const std::unique_ptr<Session> session = backend->open_session(world, *start);
+        if (only == "--help-markdown") {
+            std::printf("%s", flags_document().c_str());
+            line.is_done = true;
+        } else if (only == "--version") {
+            std::printf("train_gpt %s\n", build_id());
+            line.is_done = true;
+        } else {
             try {
-                train(*session);
-            } catch (const Error& error) {
-                session->save_before(error);
-                throw;
+                line = parse_command_line(argc, argv);
+                cpu_kernels();  // are there any for this processor?
+            } catch (const Error&) {
+                if (names_ranks(argc, argv)) throw;  // how to reach the others is not known
+                wrong_flags = std::current_exception();
+                line.run.comm_timeout_s = kMeetingS;
             }
-            if (start->config.summary) print(session->summary(seconds_since(began)));
-        });
-        return end(is_training);
+        }
+        const Command command = line.run.command;
+        if (line.is_done) {
+        } else if (command == Command::plan) {
+            print_plan(line);
+        } else if (command == Command::export_model) {
+            std::printf("%s", export_asked(line).c_str());
+        } else if (command == Command::doctor) {
+            exit_code = doctor(line, look_at_gpu);
+        } else {
+            catch_stop_signals();
+            is_training = command == Command::train && !line.run.dry_run;
+            if (is_training) outlive_broken_pipes();  // the others end with them, as programs do whose output is all
+            in_world(line, wrong_flags, [&](World& world) {
+                if (!world.group) rank = world.ranks.rank;
+                run_on_ranks(line, world, began);
+            });
+        }
+        check_output(is_training);
+        return exit_code;
     } catch (const std::exception& error) {
         if (!dynamic_cast<const SaidError*>(&error)) print_error(error, rank);
         const Error* ours = dynamic_cast<const Error*>(&error);

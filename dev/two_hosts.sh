@@ -121,7 +121,7 @@ model=(--train-data "$scratch/data/train_*.bin" --val-data '' --num-layers 4 --n
     --warmup-steps 0 --learning-rate 1e-3 --sample-tokens 0 --checkpoint-every 0)
 
 echo "== collectives between them"
-start collectives --bench-comm --bench-comm-mib 16
+start collectives bench-comm --mib 16
 finish collectives
 sed -n '/^shared memory/p; /^|/p' "$scratch/collectives"
 

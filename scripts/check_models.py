@@ -5,7 +5,7 @@
 
 Random tiny models, GPT-2 and Llama, saved by transformers in one file and in several, in fp32 and bf16:
 --init-from, validation loss against PyTorch's; three steps of training, whose checkpoint transformers loads as it is;
---export hf, gguf and llmc of that, read by transformers, the gguf package and by hand; AutoTokenizer.
+exports of that to hf, gguf and llmc, read by transformers, the gguf package and by hand; AutoTokenizer.
 """
 
 import json
@@ -165,19 +165,19 @@ def main():
             check(f"{name}: it has learned", got < loss_of(model, tokens))
 
             exported = scratch / f"{name}_exported"
-            run(program, "--export", "hf", "--init-from", trained, "--out-dir", exported)
+            run(program, "export", "--init-from", trained, "--out-dir", exported)
             row = tokens[:T].view(1, T)
             check(f"{name}: exported logits", torch.equal(logits_of(loaded(exported), row), logits_of(tuned, row)))
             tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
             ids = tokenizer(TEXT)["input_ids"]
             check(f"{name}: AutoTokenizer", ids == list(TEXT.encode()) and tokenizer.decode(ids) == TEXT)
             bf16 = scratch / f"{name}_bf16"
-            run(program, "--export", "hf", "--resume", checkpoint, "--dtype", "bf16", "--out-dir", bf16)
+            run(program, "export", "--resume", checkpoint, "--dtype", "bf16", "--out-dir", bf16)
             pairs = zip(loaded(bf16, dtype="auto").parameters(), tuned.parameters(), strict=True)
             check(f"{name}: exported in bf16", all(torch.equal(a, b.to(torch.bfloat16)) for a, b in pairs))
             if name == "gpt2":
                 for kind in ("gguf", "llmc"):
-                    run(program, "--export", kind, "--init-from", checkpoint, "--out-dir", scratch / kind)
+                    run(program, "export", "--format", kind, "--init-from", checkpoint, "--out-dir", scratch / kind)
                 check_gguf(scratch / "gguf/model.gguf", tuned, tokenizer)
                 check_llmc(scratch / "llmc/model.bin", tuned)
                 run(program, "--init-from", scratch / "llmc/model.bin", *data, "--steps", 0, "--out-dir", scratch / "c")

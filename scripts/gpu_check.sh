@@ -3,7 +3,7 @@
 #
 #   scripts/gpu_check.sh [PART...]          first, second, third, fourth and comm unless told otherwise
 #
-#   first         what matters most, in this order: libraries and --doctor; conformance; GPT-2 124M with each attention (speed,
+#   first         what matters most, in this order: libraries and doctor; conformance; GPT-2 124M with each attention (speed,
 #                 equal losses); its first losses as on a CPU; the same bits twice; the quickstart with its samples; the head
 #                 in chunks of 320 and 8192 rows; benchmarks of matmul, attention and cross_entropy; a micro-step op by op
 #                 (--profile) and kernel by kernel (ncu); GPT-2 1558M; then tests until the time is over

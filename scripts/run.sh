@@ -3,7 +3,7 @@
 # stopped.
 #
 #   scripts/run.sh NAME [--gpus N] [--dry-run] [FLAGS]     --dry-run: size, memory, time and cost on N or 8 GPUs, no more
-#   scripts/run.sh --check | --renew                       are scripts/run_*.sh what --plan says now? write them
+#   scripts/run.sh --check | --renew                       are scripts/run_*.sh what `plan` says now? write them
 #
 # FLAGS are train_gpt's and replace the table's. Tokens come by data/fineweb.sh unless --train-data is among the flags.
 # Without a GPU it trains only if told to, with --device cpu. $ANVIL_PROGRAMS: where train_gpt lies, else here.
@@ -88,7 +88,7 @@ replace_flags() {
 script_of() {
     look_up "$1"
     local plan
-    plan=$("$train" --plan --world-size 8 --plan-gpu H100 "${flags[@]}")
+    plan=$("$train" plan --world-size 8 --gpu H100 "${flags[@]}")
     local figures
     figures=$(awk '/^step: / { match($0, / of [0-9.]+ [A-Z]*FLOP/); split(substr($0, RSTART + 4, RLENGTH - 4), word, " ")
                                zeros["TFLOP"] = 1e12; zeros["PFLOP"] = 1e15; a_step = word[1] * zeros[word[2]] }
@@ -99,7 +99,7 @@ script_of() {
     cat <<TEXT
 #!/usr/bin/env bash
 # $title on FineWeb: $figures,
-# as train_gpt --plan computes them. Expected validation loss: $expected.
+# as train_gpt plan computes them. Expected validation loss: $expected.
 exec "\$(dirname "\$0")/run.sh" $1 "\$@"
 TEXT
 }
@@ -119,7 +119,7 @@ case ${1-} in
             if [ "$1" = --renew ]; then
                 script_of "$name" >"$file" && chmod +x "$file"
             elif ! diff "$file" <(script_of "$name"); then
-                echo "$file is not what train_gpt --plan says: scripts/run.sh --renew writes it" && status=1
+                echo "$file is not what train_gpt plan says: scripts/run.sh --renew writes it" && status=1
             fi
         done
         exit $status
@@ -146,7 +146,7 @@ on_cpu() { [[ " ${own[*]-} " =~ " --device"[\ =]"cpu " ]]; }
 replace_flags "${own[@]}"
 if [ -n "$dry_run" ]; then
     asked --train-data || echo "$title on FineWeb; expected validation loss: $expected"
-    exec "$train" --plan --world-size "${gpus:-8}" "${flags[@]}"
+    exec "$train" plan --world-size "${gpus:-8}" "${flags[@]}"
 fi
 
 if [ -z "$gpus" ]; then
@@ -157,7 +157,7 @@ fi
 
 if ! asked --train-data; then
     # As many shards of 100M tokens as the run reads, as far as there are any; "run: 3250 steps, 1.704 G tokens, ..."
-    shards=$("$train" --plan --world-size "$gpus" "${flags[@]}" | awk '/^run: / {
+    shards=$("$train" plan --world-size "$gpus" "${flags[@]}" | awk '/^run: / {
         size["M"] = 0.01; size["G"] = 10; size["T"] = 10000; n = $4 * size[$5]; n = n > int(n) ? int(n) + 1 : n
         print n < 1 ? 1 : n < 1030 ? n : 1030 }')
     data=$(data/fineweb.sh --shards "$shards" | tee /dev/stderr | tail -n 1)

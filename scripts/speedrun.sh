@@ -39,7 +39,7 @@ done
 [ -z "$text" ] || [ "$target$smoke" = d12 ] || fail "--text: expected --target d12 with it; the others' tokens are GPT-2's"
 [[ $gpus =~ ^([1-9][0-9]*)?$ ]] || fail "--gpus '$gpus': expected how many to train on, 1 or more"
 
-# A machine of GPUs costs what --plan assumes of an H100; the published losses are of the same tokens and batch.
+# A machine of GPUs costs what `plan` assumes of an H100; the published losses are of the same tokens and batch.
 usd_per_gpu_hour=3
 references=() tiny=() tokenizer=(--tokenizer byte)
 case $target in

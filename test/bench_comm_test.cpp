@@ -1,5 +1,5 @@
 /*
-What --bench-comm measures and prints, between virtual ranks and of the program with each kind of rank.
+What `bench-comm` measures and prints, between virtual ranks and of the program with each kind of rank.
 */
 #include "llmc/comm/bench_comm.h"
 #include <algorithm>
@@ -10,7 +10,7 @@ What --bench-comm measures and prints, between virtual ranks and of the program 
 
 namespace {
 
-const std::string kFlags = " --bench-comm --bench-comm-mib 1 --device cpu --threads 1";
+const std::string kFlags = " bench-comm --mib 1 --device cpu --threads 1";
 
 // One table of 1 KB to 1 MB, each number above zero, under a line that ends with `how`.
 void check_table(const Finished& ended, const std::string& how) {
@@ -80,7 +80,7 @@ TEST_CASE("one rank has nothing to measure", "[bench_comm]") {
     CHECK(measure_bandwidth<Cpu>(comm, cpu, ranks) == 0);
 }
 
-TEST_CASE("--bench-comm with virtual ranks, and with ranks over TCP", "[bench_comm]") {
+TEST_CASE("bench-comm with virtual ranks, and with ranks over TCP", "[bench_comm]") {
     check_table(run(program("train_gpt") + kFlags + " --virtual-ranks 2"), "\n2 virtual ranks");
     const std::string master = " --world-size 2 --master 127.0.0.1:" + std::to_string(free_port());
     const auto rank = [&](int r) { return program("train_gpt") + kFlags + master + " --rank " + std::to_string(r); };
@@ -91,19 +91,19 @@ TEST_CASE("--bench-comm with virtual ranks, and with ranks over TCP", "[bench_co
     CHECK(read_file(other).empty());
 }
 
-TEST_CASE("--bench-comm under mpirun", "[bench_comm][mpi]") {
+TEST_CASE("bench-comm under mpirun", "[bench_comm][mpi]") {
     if (!has_mpi()) return;
     check_table(mpirun(3, program("train_gpt") + kFlags), "\nshared memory, 3 ranks");
 }
 
-TEST_CASE("--bench-comm of ranks that would not do the same, or of one", "[bench_comm]") {
+TEST_CASE("bench-comm of ranks that would not do the same, or of one", "[bench_comm]") {
     const Finished alone = run(program("train_gpt") + kFlags);
     CHECK(alone.exit_code == 2);
     CHECK(contains(alone.err, "--virtual-ranks"));
     const std::string master = " --world-size 2 --master 127.0.0.1:" + std::to_string(free_port());
-    const std::string both = program("train_gpt") + " --bench-comm --device cpu" + master;
-    const Finished unlike = run(both + " --rank 1 --bench-comm-mib 2 2>&1 & " + both +
-                                " --rank 0 --bench-comm-mib 1; status=$?; wait; exit $status");
+    const std::string both = program("train_gpt") + " bench-comm --device cpu" + master;
+    const Finished unlike =
+        run(both + " --rank 1 --mib 2 2>&1 & " + both + " --rank 0 --mib 1; status=$?; wait; exit $status");
     CHECK(unlike.exit_code == 2);
-    CHECK(contains(unlike.out + unlike.err, "--bench-comm-mib"));
+    CHECK(contains(unlike.out + unlike.err, "--mib"));
 }

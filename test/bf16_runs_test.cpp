@@ -63,10 +63,11 @@ TEST_CASE("a run in bf16 begins as one in fp32 does, is resumed bit for bit, and
           0.6 * double(fs::file_size(step_folder(runs.path("fp32"), 9) + "/model.safetensors")));
 
     // It is looked at and continued in bf16, and goes on in fp32 where somebody wants that.
-    const Finished seen = run(command_of({{"resume", runs.path("whole")}}) + " --eval-only --summary");
+    const Finished seen = run(command_of({{"resume", runs.path("whole")}}, "eval") + " --summary");
     must_succeed(seen);
-    const Finished text = run(command_of(
-        {{"resume", runs.path("whole")}, {"generate", "Once"}, {"sample-tokens", "11"}, {"temperature", "1"}}));
+    const Finished text = run(
+        command_of({{"resume", runs.path("whole")}, {"prompt", "Once"}, {"sample-tokens", "11"}, {"temperature", "1"}},
+                   "generate"));
     must_succeed(text);
     CHECK(text.out.size() == 11);
     must_succeed(runs.resume("whole", {{"dtype", "fp32"}, {"steps", "10"}}));

@@ -1,4 +1,4 @@
-// --doctor: every check against surroundings that are well and that are not.
+// train_gpt doctor: every check against surroundings that are well and that are not.
 #include "llmc/train/doctor.h"
 #include <map>
 #include "test/program.h"
@@ -50,7 +50,7 @@ TEST_CASE("libraries load, or are not there for a reason", "[doctor]") {
 
 TEST_CASE("a GPU is there, free, or not asked for", "[doctor]") {
     const auto grade = [](const std::string& device, const GpuFacts& gpu) {
-        TrainConfig config;
+        RunFlags config;
         config.device = device;
         return check_gpu(config, gpu).grade;
     };
@@ -117,7 +117,7 @@ TEST_CASE("names of hosts", "[doctor]") {
 
 TEST_CASE("a disk has room, and is measured without a trace", "[doctor]") {
     const ScratchFolder scratch;
-    TrainConfig config;
+    RunFlags config;
     config.out_dir = scratch / "not/there/yet";
     const Finding good = check_disk(config, 1000);
     INFO(line_of(good));
@@ -140,7 +140,7 @@ TEST_CASE("a disk has room, and is measured without a trace", "[doctor]") {
 
 TEST_CASE("the program says what stands in the way of a run", "[doctor]") {
     const TinyRuns runs;
-    const Finished good = run(command_of(runs.flags("a")) + " --doctor");
+    const Finished good = run(command_of(runs.flags("a"), "doctor"));
     INFO(good.out << good.err);
     CHECK(good.exit_code == 0);
     for (const char* part :
@@ -155,7 +155,7 @@ TEST_CASE("the program says what stands in the way of a run", "[doctor]") {
     // The last token is one that the model does not know.
     put_file(shard, as_it_was.substr(0, as_it_was.size() - 2) + "\xFF\xFF");
     int64_t vocab_size = 0;
-    TrainConfig config;
+    RunFlags config;
     config.train_data = runs.path("data/train_*.bin"), config.val_data = runs.path("data/val_*.bin");
     const Finding tokens = check_data(config, &vocab_size).back();
     INFO(line_of(tokens));
@@ -164,8 +164,7 @@ TEST_CASE("the program says what stands in the way of a run", "[doctor]") {
     CHECK(contains(line_of(tokens), " has the id 65535, outside the vocabulary of "));
 
     put_file(shard, read_file(shard).substr(0, 500));
-    const Finished bad =
-        run("env WORLD_SIZE=2 " + command_of(runs.flags("a", {{"warmup-steps", "100"}})) + " --doctor");
+    const Finished bad = run("env WORLD_SIZE=2 " + command_of(runs.flags("a", {{"warmup-steps", "100"}}), "doctor"));
     INFO(bad.out << bad.err);
     CHECK(bad.exit_code == 2);
     CHECK(contains(bad.out, "FAIL  launch: WORLD_SIZE is set in the environment and RANK is not -> "));
@@ -176,11 +175,11 @@ TEST_CASE("the program says what stands in the way of a run", "[doctor]") {
     // A run that is there, with its flags and its data.
     TinyRuns others;
     must_succeed(others.train("a"));
-    const Finished again = run(program("train_gpt") + " --doctor --resume '" + others.path("a") + "'");
+    const Finished again = run(program("train_gpt") + " doctor --resume '" + others.path("a") + "'");
     INFO(again.out << again.err);
     CHECK(again.exit_code == 0);
     CHECK(contains(again.out, "ok    run: goes on from " + others.path("a/step_")));
-    const Finished anew = run(command_of(others.flags("a")) + " --doctor");
+    const Finished anew = run(command_of(others.flags("a"), "doctor"));
     CHECK(anew.exit_code == 2);
     CHECK(contains(anew.out, "holds the checkpoints of a run -> continue it with --resume auto"));
 }

@@ -4,7 +4,7 @@
 #include "llmc/base/flags.h"
 #include "llmc/base/file.h"           // write_file_atomically, read_file
 #include "llmc/model/architecture.h"  // ArchitectureFields
-#include "llmc/train/config.h"        // TrainConfig
+#include "llmc/train/command.h"       // parse_command_line
 #include "test/program.h"             // program, run
 #include "test/testing.h"
 
@@ -68,7 +68,7 @@ TEST_CASE("flags set the fields of every type", "[flags]") {
     Example untouched;
     CHECK(parse(untouched, {}).given.empty());
     CHECK(to_json(untouched.fields()) == to_json(Example().fields()));
-    CHECK(parse(untouched, {"--flash=false", "--seed", "7"}).given == std::set<std::string>{"flash", "seed"});
+    CHECK(parse(untouched, {"--flash=false", "--seed", "7"}).has("flash"));
     CHECK_FALSE(untouched.flash);
     CHECK(untouched.seed == 7);
 
@@ -110,18 +110,20 @@ TEST_CASE("a wrong flag says what was found and what is expected", "[flags]") {
 
 // Kernels compute in floats: what is infinite there must not come that far.
 TEST_CASE("no real flag takes a number that is none as a float", "[flags]") {
-    TrainConfig config;
+    RunFlags config;
     ArchitectureFields architecture{Architecture()};
     std::vector<Field> fields = config.fields();
     const std::vector<Field> parts = architecture.fields();
     fields.insert(fields.end(), parts.begin(), parts.end());
     int tried = 0;
     for (const Field& field : fields) {
-        if (!std::holds_alternative<double*>(field.value)) continue;
+        if (!std::holds_alternative<double*>(field.value) &&
+            !std::holds_alternative<std::optional<double>*>(field.value))
+            continue;
         const std::string flag = "--" + std::string(field.name);
         for (const char* huge : {"1e308", "-1e308", "3.5e38", "inf", "nan"}) {
             INFO(flag << " " << huge);
-            CHECK(error_of([&] { set_field(field, huge, flag); }).starts_with("2: " + flag + ": expected a number"));
+            CHECK(error_of([&] { set_field(field, huge, flag); }).starts_with("2: " + flag + ": expected "));
         }
         tried++;
     }
@@ -171,7 +173,7 @@ TEST_CASE("a config file sets the same names, and the command line wins", "[flag
 
 TEST_CASE("help, tables and JSON come from the same list", "[flags]") {
     Example e;
-    const std::string help = help_text(e.fields(), "train_gpt", "Trains.");
+    const std::string help = help_text(e.fields(), "train_gpt", {.description = "Trains."});
     CHECK(contains(help, "--batch-size N"));
     CHECK(contains(help, "sequences per micro-step (B) [12]"));
     CHECK(contains(help, "--schedule cosine|linear"));
@@ -227,16 +229,107 @@ TEST_CASE("JSON reads back exactly", "[flags]") {
     CHECK(contains(error_of([&] { from_older_json(older.fields(), "[]", "state.json"); }), "not a JSON object"));
 }
 
-TEST_CASE("what was changed is shown as flags, text as a config file takes it", "[flags]") {
-    Example e, defaults;
-    CHECK(changed_flags(e.fields(), defaults.fields()) == "");
+TEST_CASE("flags are shown by where they are from, text as a config file takes it", "[flags]") {
+    Example e;
+    CHECK(flags_by_source(e.fields(), {}) == "");
     e.batch_size = 5, e.prompt = "a \"b\"\n\\", e.flash = false;
-    CHECK(changed_flags(e.fields(), defaults.fields()) ==
-          "flags: --batch-size 5 --prompt \"a \\\"b\\\"\\n\\\\\" --flash false\n");
+    CHECK(flags_by_source(e.fields(), {{"prompt", "x"}, {"flash", "memory"}, {"batch-size", "x"}, {"other", "y"}}) ==
+          "from x: --batch-size 5 --prompt \"a \\\"b\\\"\\n\\\\\"\nfrom memory: --flash false\n");
     // Long lines are broken between flags.
-    e.schedule = std::string(90, 's'), e.prompt = "";
-    CHECK(changed_flags(e.fields(), defaults.fields()) ==
-          "flags: --batch-size 5\n       --schedule " + e.schedule + "\n       --flash false\n");
+    e.schedule = std::string(90, 's');
+    CHECK(flags_by_source(e.fields(), {{"batch-size", "x"}, {"schedule", "x"}, {"flash", "x"}}) ==
+          "from x: --batch-size 5\n    --schedule " + e.schedule + "\n    --flash false\n");
+}
+
+TEST_CASE("a field may have no value: a word on the command line, null in JSON, -1 of old", "[flags]") {
+    std::optional<double> rate;
+    std::optional<int> batch = 3;
+    std::vector<Field> fields = {Field{"a", "rate", &rate, "r"}.from(0).or_else("recipe"),
+                                 Field{"a", "batch", &batch, "b"}.from(1, 9).zero_is("auto").or_else("default")};
+    CHECK(to_json(fields) == "{\"rate\":null,\"batch\":3}");
+    CHECK((text_of(fields[0]) == "recipe" && text_of(fields[1]) == "3"));
+    set_field(fields[0], "0.25", "--rate"), set_field(fields[1], "auto", "--batch");
+    CHECK((rate == 0.25 && batch == 0));
+    const std::string text = to_json(fields);
+    set_field(fields[0], "recipe", "--rate"), set_field(fields[1], "default", "--batch");
+    CHECK((!rate && !batch));
+    from_json(fields, text, "run.json");
+    CHECK((rate == 0.25 && batch == 0));
+    from_json(fields, "{\"rate\":null,\"batch\":null}", "run.json");
+    CHECK((!rate && !batch));
+    rate = 1, batch = 1;
+    from_older_json(fields, "{\"rate\":-1,\"batch\":-1}", "run.json");
+    CHECK((!rate && !batch));
+    CHECK(error_of([&] { set_field(fields[0], "-1", "--rate -1"); }) ==
+          "2: --rate -1: expected recipe or a number of at least 0");
+    CHECK(error_of([&] { set_field(fields[1], "10", "--batch 10"); }) ==
+          "2: --batch 10: expected default, auto or an integer from 1 to 9");
+    CHECK(contains(error_of([&] { from_json(fields, "{\"rate\":-1,\"batch\":1}", "run.json"); }), "\"rate\": -1"));
+    CHECK(contains(help_text(fields, "p", {.description = "d"}), "--rate X"));
+    CHECK(contains(help_text(fields, "p", {.description = "d"}), "r [recipe]"));
+}
+
+namespace {
+CommandLine parsed(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "./train_gpt");
+    return parse_command_line(int(arguments.size()), arguments.data());
+}
+std::string refusal(const std::vector<const char*>& arguments) {
+    return error_of([&] { parsed(arguments); });
+}
+}  // namespace
+
+TEST_CASE("a command has its own flags, and those of a run that it takes", "[flags]") {
+    CHECK(parsed({}).run.command == Command::train);
+    CHECK(parsed({"train", "--steps", "3"}).run.steps == 3);
+    const CommandLine generate = parsed({"generate", "--resume", "run/x", "--prompt", "Once", "--top-k=4"});
+    CHECK((generate.run.generates() && generate.generate.prompt == "Once" && generate.run.prompt == "\n"));
+    CHECK((generate.run.resume == "run/x" && generate.run.top_k == 4));
+    CHECK(parsed({"plan", "--gpu", "H200", "--depth", "24"}).plan.gpu == "H200");
+    CHECK(parsed({"export", "--format", "gguf"}).exported.format == "gguf");
+    CHECK(parsed({"bench-comm", "--mib", "4"}).bench_comm.mib == 4);
+    CHECK(parsed({"eval", "--val-tokens", "7"}).run.evaluates());
+    CHECK(parsed({"doctor", "--grad-clip", "2"}).run.grad_clip == 2.0);
+
+    CHECK(
+        contains(refusal({"fly"}), "2: unexpected argument 'fly': expected a command (train, generate, eval, plan, "));
+    CHECK(contains(refusal({"generate", "--steps", "3"}),
+                   "--steps is no flag of `generate`, but of: train, plan, doctor"));
+    CHECK(contains(refusal({"--gpu", "H100"}), "--gpu is no flag of `train`, but of: plan"));
+    CHECK(contains(refusal({"--stepz", "3"}), "unknown flag --stepz, did you mean --steps?"));
+    // What were flags once.
+    CHECK(refusal({"--generate", "Once"}) == "2: --generate is now a command: ./train_gpt generate --prompt TEXT");
+    CHECK(refusal({"--resume", "run/x", "--eval-only"}) == "2: --eval-only is now a command: ./train_gpt eval");
+    CHECK(refusal({"--plan", "--plan-gpu", "H100"}) == "2: --plan is now a command: ./train_gpt plan");
+    CHECK(refusal({"plan", "--plan-price", "2"}) == "2: --plan-price is now --price of ./train_gpt plan");
+    CHECK(refusal({"--export=hf"}) == "2: --export is now a command: ./train_gpt export --format FORMAT");
+    const ScratchFolder scratch;
+    write_file_atomically(scratch / "run.cfg", "steps = 4\neval-only = true\n");
+    CHECK(refusal({"--config", (scratch / "run.cfg").c_str()}) ==
+          "2: " + scratch / "run.cfg" + ":2: --eval-only is now a command: ./train_gpt eval");
+}
+
+TEST_CASE("a value knows where it is from", "[flags]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "run.cfg";
+    write_file_atomically(path, "steps = 4\nseed = 5\n");
+    const CommandLine line = parsed({"--config", path.c_str(), "--seed", "6", "--depth=4"});
+    CHECK(line.run.sources == std::map<std::string, std::string>{
+                                  {"steps", path}, {"seed", "the command line"}, {"depth", "the command line"}});
+}
+
+TEST_CASE("a command's help is a screen", "[flags]") {
+    for (const char* name : {"train", "generate", "eval", "plan", "export", "doctor", "bench-comm"}) {
+        const Finished help = run(program("train_gpt") + " " + name + " --help");
+        must_succeed(help);
+        INFO(help.out);
+        CHECK(contains(help.out, "usage: "));
+        CHECK(std::count(help.out.begin(), help.out.end(), '\n') <= 75);
+        const Finished all = run(program("train_gpt") + " " + name + " --help-all");
+        must_succeed(all);
+        CHECK(all.out.size() >= help.out.size() - 200);
+    }
+    CHECK(contains(run(program("train_gpt") + " --help-all").out, "--muon-momentum-warmup-steps N"));
 }
 
 // If not: ./train_gpt --help-markdown >doc/flags.md

@@ -1,4 +1,4 @@
-// --generate: what it prints, that it is what sampling in memory gives, and what it refuses.
+// train_gpt generate: what it prints, that it is what sampling in memory gives, and what it refuses.
 #include "llmc/train/generate.h"
 #include "test/program.h"
 
@@ -15,8 +15,8 @@ struct Trained {
     }
     Finished generate(const FlagMap& flags) const {
         FlagMap all = flags;
-        all.insert({{"resume", folder}, {"generate", "Once"}, {"sample-tokens", "30"}, {"temperature", "1"}});
-        return run(command_of(all));
+        all.insert({{"resume", folder}, {"prompt", "Once"}, {"sample-tokens", "30"}, {"temperature", "1"}});
+        return run(command_of(all, "generate"));
     }
     std::string text(const FlagMap& flags) const {
         const Finished finished = generate(flags);
@@ -49,7 +49,7 @@ std::string in_memory(const Trained& trained, const std::string& prompt, const S
 }  // namespace
 
 // The context is 16 tokens: one text stays within it, one goes on beyond it.
-TEST_CASE("--generate prints what sampling gives", "[generate]") {
+TEST_CASE("generate prints what sampling gives", "[generate]") {
     const Trained trained;
     const std::string text = trained.text({});
     CHECK(text.size() == 30);
@@ -64,17 +64,18 @@ TEST_CASE("--generate prints what sampling gives", "[generate]") {
     CHECK(three.starts_with(text + "\n---\n"));
     CHECK(!contains(three.substr(35), text));
     put_file(trained.runs.path("prompt.txt"), "Once");
-    CHECK(trained.text({{"generate", "@" + trained.runs.path("prompt.txt")}}) == text);
+    CHECK(trained.text({{"prompt", "@" + trained.runs.path("prompt.txt")}}) == text);
     must_succeed(trained.runs.resume("run", {{"steps", "6"}}));
     CHECK(trained.text({{"resume", step_folder(trained.folder, 5)}}) == text);
     CHECK(trained.text({}) != text);
     // Nor does it need to be a run of one's own; seed 7 is that of this one.
     const Finished given = run(command_of({{"init-from", step_folder(trained.folder, 5)},
-                                           {"generate", "Once"},
+                                           {"prompt", "Once"},
                                            {"sample-tokens", "30"},
                                            {"temperature", "1"},
                                            {"dtype", "fp32"},
-                                           {"seed", "7"}}));
+                                           {"seed", "7"}},
+                                          "generate"));
     must_succeed(given);
     CHECK(given.out == text);
     // Nothing was written.
@@ -82,28 +83,28 @@ TEST_CASE("--generate prints what sampling gives", "[generate]") {
     CHECK(records_in(trained.folder, "sample").empty());
 }
 
-TEST_CASE("--generate with rotary positions slides on", "[generate]") {
+TEST_CASE("generate with rotary positions slides on", "[generate]") {
     const Trained trained({{"steps", "16"}, {"architecture", "nanochat"}, {"num-layers", "3"}});
     const std::string text = trained.text({});
     CHECK(text.size() == 30);
     CHECK(text.substr(0, 12) == in_memory(trained, "Once", {.num_tokens = 30, .temperature = 1}, 7).substr(0, 12));
 }
 
-TEST_CASE("--generate refuses what it cannot do", "[generate]") {
+TEST_CASE("generate refuses what it cannot do", "[generate]") {
     const Trained trained;
-    trained.check_refused({{"generate", ""}}, "--generate is empty");
-    trained.check_refused({{"generate", "@/nowhere/prompt"}}, "/nowhere/prompt");
-    trained.check_refused({{"generate", "Once upon a time there was"}},
-                          "--generate has 26 tokens, and the model's context is 16");
-    trained.check_refused({{"generate", "\xE2\x82\xAC"}}, "U+20AC");
+    trained.check_refused({{"prompt", ""}}, "--prompt is empty");
+    trained.check_refused({{"prompt", "@/nowhere/prompt"}}, "/nowhere/prompt");
+    trained.check_refused({{"prompt", "Once upon a time there was"}},
+                          "--prompt has 26 tokens, and the model's context is 16");
+    trained.check_refused({{"prompt", "\xE2\x82\xAC"}}, "U+20AC");
     trained.check_refused({{"top-p", "0"}}, "--top-p 0 leaves no token");
     trained.check_refused({{"top-p", "1.5"}}, "--top-p 1.5");
-    trained.check_refused({{"sample-tokens", "0"}}, "nothing to do");
+    trained.check_refused({{"sample-tokens", "0"}}, "nothing to generate");
     trained.check_refused({{"resume", trained.runs.path("nowhere")}}, "there is no checkpoint");
-    trained.check_refused({{"resume", "auto"}, {"out-dir", trained.runs.path("nowhere")}}, "with --resume");
-    trained.check_refused({{"virtual-ranks", "2"}}, "one process");
+    trained.check_refused({{"resume", "auto"}, {"out-dir", trained.runs.path("nowhere")}}, "give --resume");
+    trained.check_refused({{"virtual-ranks", "2"}}, "--virtual-ranks is no flag of `generate`, but of: train");
     put_file(trained.runs.path("empty"), "");
-    trained.check_refused({{"generate", "@" + trained.runs.path("empty")}}, "is empty");
+    trained.check_refused({{"prompt", "@" + trained.runs.path("empty")}}, "is empty");
     // Of another tokenizer, and of none.
     save_tokenizer(byte_tokenizer(), trained.runs.path("bytes.json"));
     trained.check_refused({{"tokenizer", trained.runs.path("bytes.json")}}, "has 256 symbols, and the model in");

@@ -69,9 +69,9 @@ struct FakeMachine {
         // first steps.
         script("train_gpt", R"(
             case $1 in
-            --help) echo '  --attention auto|own|cudnn   which'; echo "${PROFILE-  --profile FILE   where}"
+            --help-all) echo '  --attention auto|own|cudnn   which'; echo "${PROFILE-  --profile FILE   where}"
                 echo '  --[no-]deterministic   or'; exit ;;
-            --doctor) exit ${DOCTOR:-0} ;;
+            doctor) exit ${DOCTOR:-0} ;;
             esac
             echo "${ANVIL_HEAD_ROWS-} $*" >>trained
             steps=20

@@ -102,9 +102,9 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     const std::string bytes = runs.path("bytes"), model = step_folder(runs.path("model"), 2);
     must_succeed(run(program("data/tokenize") + " --stories 2000 --tokenizer byte --out " + bytes));
     const FlagMap in_bytes = {{"train-data", bytes + "/train_*.bin"}, {"val-data", bytes + "/val_*.bin"}};
-    const auto refused = [&](FlagMap flags, const std::vector<std::string>& parts) {
+    const auto refused = [&](FlagMap flags, const std::vector<std::string>& parts, const std::string& name = "train") {
         flags.insert({{"out-dir", runs.path("no")}, {"dtype", "fp32"}});
-        const Finished finished = run(command_of(flags));
+        const Finished finished = run(command_of(flags, name));
         INFO(finished.err);
         CHECK(finished.exit_code == 2);
         for (const std::string& part : parts) CHECK(contains(finished.err, part));
@@ -122,7 +122,7 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     const std::string apart = "the training data and the validation data are of different tokenizers";
     refused({{"resume", runs.path("model")}, {"steps", "4"}, {"val-data", in_bytes.at("val-data")}}, {apart});
     for (const char* from : {"init-from", "resume"})
-        refused({{from, model}, {"eval-only", "true"}, {"val-data", in_bytes.at("val-data")}}, both);
+        refused({{from, model}, {"val-data", in_bytes.at("val-data")}}, both, "eval");
     // To name a tokenizer does not make the data its own.
     refused(with(in_bytes, {{"init-from", model}, {"seq-len", "16"}, {"tokenizer", model + "/tokenizer.json"}}),
             {"--tokenizer and the training data are of different tokenizers"});
@@ -146,12 +146,12 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     CHECK(contains(wider.err, "warning: whether the data are in the model's tokens cannot be known: "));
 
     // Nobody named any data.
-    refused({{"init-from", model}, {"eval-only", "true"}}, {"--eval-only has nothing to look at: give --val-data"});
-    refused({{"init-from", model}, {"eval-only", "true"}, {"train-data", runs.path("data/train_*.bin")}},
-            {"--eval-only has nothing to look at: give --val-data"});
+    refused({{"init-from", model}}, {"nothing to evaluate: give --val-data"}, "eval");
+    refused({{"init-from", model}, {"train-data", runs.path("data/train_*.bin")}},
+            {"--train-data is no flag of `eval`, but of: train, plan, doctor"}, "eval");
     refused({{"init-from", model}, {"steps", "0"}}, {"nobody has said on which data: give --train-data"});
-    const Finished named = run(command_of(
-        {{"init-from", model}, {"eval-only", "true"}, {"val-data", runs.path("data/val_*.bin")}, {"dtype", "fp32"}}));
+    const Finished named =
+        run(command_of({{"init-from", model}, {"val-data", runs.path("data/val_*.bin")}, {"dtype", "fp32"}}, "eval"));
     must_succeed(named);
     CHECK(contains(named.out, "bpb "));
 }
@@ -175,13 +175,13 @@ TEST_CASE("what is no model here gets the way to one", "[init_from]") {
     CHECK_FALSE(contains(error(scratch / "model.pt"), "torch.save()"));
 }
 
-TEST_CASE("--export writes what others read, and says what", "[init_from]") {
+TEST_CASE("export writes what others read, and says what", "[init_from]") {
     const TinyRuns runs;
     must_succeed(runs.train("a", {{"steps", "2"}, {"warmup-steps", "0"}}));
     for (const std::string format_name : {"hf", "llmc", "gguf"}) {
         const std::string out = runs.path(format_name);
         const Finished finished =
-            run(command_of({{"export", format_name}, {"init-from", runs.path("a")}, {"out-dir", out}}));
+            run(command_of({{"format", format_name}, {"init-from", runs.path("a")}, {"out-dir", out}}, "export"));
         must_succeed(finished);
         CHECK(contains(finished.out, out + ": model."));
         CHECK_FALSE(contains(finished.out, "transformers has no class"));
@@ -198,9 +198,10 @@ TEST_CASE("--export writes what others read, and says what", "[init_from]") {
     // What nobody else has a program for, says so; and nothing is advised that does not help.
     must_succeed(runs.train("modern", {{"architecture", "nanochat"}, {"steps", "1"}, {"warmup-steps", "0"}}));
     const auto export_modern = [&](const std::string& format_name) {
-        return run(command_of({{"export", format_name},
+        return run(command_of({{"format", format_name},
                                {"init-from", runs.path("modern")},
-                               {"out-dir", runs.path("modern_" + format_name)}}));
+                               {"out-dir", runs.path("modern_" + format_name)}},
+                              "export"));
     };
     const Finished ours = export_modern("hf");
     must_succeed(ours);
@@ -210,9 +211,9 @@ TEST_CASE("--export writes what others read, and says what", "[init_from]") {
         CHECK(refused.exit_code == 2);
         CHECK(contains(refused.err, "and this is another model; other programs have no such model"));
     }
-    const Finished no_model = run(command_of({{"export", "hf"}, {"out-dir", runs.path("no")}}));
+    const Finished no_model = run(command_of({{"out-dir", runs.path("no")}}, "export"));
     CHECK(no_model.exit_code == 2);
-    CHECK(contains(no_model.err, "--export hf: expected --init-from MODEL"));
+    CHECK(contains(no_model.err, "expected the model to export: give --resume"));
 }
 
 TEST_CASE("a checkpoint from before a flag was there goes on with what that flag is by default", "[init_from]") {
@@ -221,7 +222,7 @@ TEST_CASE("a checkpoint from before a flag was there goes on with what that flag
     must_succeed(runs.train("b", {{"steps", "3"}, {"keep", "9"}, {"warmup-steps", "0"}}));
     const std::string folder = step_folder(runs.path("a"), 3), path = folder + "/train_config.json";
     json config = json::parse(read_file(path));
-    for (const char* name : {"init-from", "export", "softcap-kind", "noise-scale"}) {
+    for (const char* name : {"init-from", "log-to", "softcap-kind", "noise-scale"}) {
         REQUIRE(config.contains(name));
         config.erase(name);
     }

@@ -120,7 +120,7 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
     const StoredModel llama(fixture_folder("llama")), gpt2(fixture_folder("gpt2"));
     for (const std::string format_name : {"llmc", "gguf"})
         CHECK(contains(error_of([&] { export_model(llama, format_name, scratch / "no", DType::f32); }),
-                       "and this is another model; use --export hf"));
+                       "and this is another model; use --format hf"));
     CHECK(contains(error_of([&] { export_model(gpt2, "llmc", scratch / "no", DType::f32); }), "4 C hidden channels"));
     CHECK(!fs::exists(scratch / "no"));
     CHECK(!fs::exists(scratch / "no.tmp"));

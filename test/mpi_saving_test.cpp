@@ -110,7 +110,7 @@ TEST_CASE("what is being saved is the state at that moment, whatever training do
     LocalGroup group(2);
     group.run([&](int rank) {
         SmallRank self(group, rank);
-        TrainConfig config;
+        RunFlags config;
         RunState state{.step = 3, .tokens = 77};
         Saver<Cpu, float> saver(scratch / "waited", self.ranks, *self.model, *self.optimizer);
         saver.begin(config, state, "");

@@ -1,19 +1,19 @@
-// What --plan says, against values worked out by hand.
+// What `plan` says, against values worked out by hand.
 #include "llmc/train/plan.h"
 #include "llmc/cpu/kernels.h"      // the device Cpu
 #include "llmc/optim/optimizer.h"  // Optimizer
 #include "llmc/train/tokens.h"     // planned_vocab_size
 #include "test/testing.h"
 
-static TrainConfig config_of(const std::string& model, int batch_size, int64_t total_batch_size) {
-    TrainConfig config;
+static RunFlags config_of(const std::string& model, int batch_size, int64_t total_batch_size) {
+    RunFlags config;
     config.model.model = model;
     config.batch_size = batch_size, config.total_batch_size = total_batch_size;
     return config;
 }
 
-static RunPlan planned(const TrainConfig& config, int world_size) {
-    return plan_run(config, config.model.shape(0), world_size);
+static RunPlan planned(const RunFlags& config, int world_size, const PlanOptions& options = {}) {
+    return plan_run(config, options, config.model.shape(0), world_size);
 }
 
 // GPT-2 124M: C = 768, 12 layers, V = 50257, Vp = 50304, T = 1024. Over 8 ranks a layer has 12 C^2 + 13 C = 7087872
@@ -23,11 +23,11 @@ static constexpr double kElements124M = 12 * 7087872.0 + 2 * 768 + (50304 + 1024
 static constexpr double kFlops124M = 6 * (12 * 12 * 768.0 * 768 + 50257.0 * 768) + 6 * 12 * 768.0 * 1024;
 
 TEST_CASE("plan: GPT-2 124M on 8 H100", "[plan]") {
-    TrainConfig config = config_of("gpt2-124M", 64, 524288);
+    RunFlags config = config_of("gpt2-124M", 64, 524288);
     config.steps = 20000;
     const RunPlan plan = planned(config, 8);
     CHECK(plan.num_parameters == 124439808);
-    CHECK(plan.step.accumulation == 1);
+    CHECK(plan.config.step.accumulation == 1);
     const double elements = kElements124M + kPadding124M;
     CHECK(double(plan.sharding.buffer_size) == elements);
     CHECK(plan.bandwidth == 350e9);
@@ -56,7 +56,7 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
     for (const bool muon : {false, true})
         for (const int world : {1, 6}) {
             INFO("muon " << muon << " on " << world);
-            TrainConfig config = config_of("gpt2-355M", 4, 0);
+            RunFlags config = config_of("gpt2-355M", 4, 0);
             config.optimizer = muon ? "muon" : "adamw", config.recompute = "norms", config.grad_comm = "bf16";
             const GptShape shape = config.model.shape(0);
             const RunPlan plan = planned(config, world);
@@ -80,17 +80,18 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
             // The largest batches that fit, and no larger ones.
             for (const char* recompute : {"none", "norms", "block"}) {
                 config.recompute = recompute;
-                config.batch_size = int(plan.largest_batches[int(config.recompute_mode())]);
-                INFO(recompute << " " << config.batch_size);
+                const int largest = int(plan.largest_batches[int(config.recompute_mode())]);
+                config.batch_size = largest;
+                INFO(recompute << " " << largest);
                 CHECK(double(planned(config, world).memory.total_bytes()) <= 80e9);
-                config.batch_size++;
+                config.batch_size = largest + 1;
                 CHECK(double(planned(config, world).memory.total_bytes()) > 80e9);
             }
         }
 }
 
 TEST_CASE("plan: Newton-Schulz is part of an update", "[plan]") {
-    TrainConfig config = config_of("gpt2-124M", 64, 0);
+    RunFlags config = config_of("gpt2-124M", 64, 0);
     config.optimizer = "muon";
     const RunPlan plan = planned(config, 4);
     // A rank has 6 halves of a layer: 5 iterations of 30 C^3; 36 C^2 elements with two floats of state, and three for a
@@ -101,11 +102,11 @@ TEST_CASE("plan: Newton-Schulz is part of an update", "[plan]") {
 }
 
 TEST_CASE("plan: a slow network shows", "[plan]") {
-    TrainConfig config = config_of("gpt2-124M", 8, 8 * 1024 * 16 * 2);
-    config.plan.network = 1, config.plan.tflops = 500, config.plan.mfu = 0.5, config.plan.usd_per_hour = 10;
-    const RunPlan plan = planned(config, 16);
+    RunFlags config = config_of("gpt2-124M", 8, 8 * 1024 * 16 * 2);
+    PlanOptions options{.tflops = 500, .mfu = 0.5, .network = 1, .usd_per_hour = 10};
+    const RunPlan plan = planned(config, 16, options);
     CHECK(plan.bandwidth == 8e9);  // of 8 cards
-    CHECK(plan.step.accumulation == 2);
+    CHECK(plan.config.step.accumulation == 2);
     const double micro_batch_s = kFlops124M * 8 * 1024 / 250e12;
     CHECK(plan.compute_s == Approx(2 * micro_batch_s));
     const double size = double(plan.sharding.buffer_size);
@@ -116,19 +117,19 @@ TEST_CASE("plan: a slow network shows", "[plan]") {
     CHECK(plan.usd == Approx(plan.run_s / 3600 * 16 * 10));
     // Inside a server the network does not matter; over two it is not faster than a server is inside.
     config.total_batch_size = 0;
-    CHECK(planned(config, 8).bandwidth == 350e9);
-    config.plan.network = 100;
-    CHECK(planned(config, 16).bandwidth == 350e9);
-    config.plan.bandwidth = 20;
-    CHECK(planned(config, 16).bandwidth == 20e9);
+    CHECK(planned(config, 8, options).bandwidth == 350e9);
+    options.network = 100;
+    CHECK(planned(config, 16, options).bandwidth == 350e9);
+    options.bandwidth = 20;
+    CHECK(planned(config, 16, options).bandwidth == 20e9);
     // Recomputing blocks is a forward pass more.
-    const double before = planned(config, 16).compute_s;
+    const double before = planned(config, 16, options).compute_s;
     config.recompute = "block";
-    CHECK(planned(config, 16).compute_s == Approx(before * 4 / 3));
+    CHECK(planned(config, 16, options).compute_s == Approx(before * 4 / 3));
 }
 
 TEST_CASE("plan: a server holds its own ranks' part of a checkpoint", "[plan]") {
-    TrainConfig config = config_of("gpt2-124M", 8, 0);
+    RunFlags config = config_of("gpt2-124M", 8, 0);
     const RunPlan plan = planned(config, 32);
     CHECK(plan.checkpoint_bytes == 12 * kElements124M + 2 * 124439808);
     const double shares = 12 * kElements124M / 4;  // of 8 ranks; padding is the last one's
@@ -145,33 +146,32 @@ TEST_CASE("plan: every GPU, and what replaces its figures", "[plan]") {
         {.gpu = "B200", .memory_gb = 1, .tflops = 2, .mfu = 0.3, .bandwidth = 4, .network = 5, .usd_per_hour = 6});
     CHECK((own.memory_gb == 1 && own.tflops == 2 && own.mfu == 0.3));
     CHECK((own.bandwidth == 4 && own.network == 5 && own.usd_per_hour == 6));
-    TrainConfig config = config_of("gpt2-124M", 1, 0);
+    RunFlags config = config_of("gpt2-124M", 1, 0);
     config.dtype = "fp32";
-    CHECK(contains(error_of([&] { planned(config, 1); }), "2: --plan assumes --dtype bf16"));
+    CHECK(contains(error_of([&] { planned(config, 1); }), "2: `plan` assumes --dtype bf16"));
 }
 
 TEST_CASE("plan: the program prints it without data and without a GPU", "[plan]") {
-    const Finished done =
-        run(program("train_gpt") +
-            " --plan --world-size 64 --model gpt2-1558M --optimizer muon --batch-size 16 "
-            "--total-batch-size 1048576 --steps 32000 --plan-gpu H200 --plan-price 2 --train-data no");
+    const Finished done = run(program("train_gpt") +
+                              " plan --world-size 64 --model gpt2-1558M --optimizer muon --batch-size 16 "
+                              "--total-batch-size 1048576 --steps 32000 --gpu H200 --price 2 --train-data no");
     INFO(done.out << done.err);
     CHECK(done.exit_code == 0);
     CHECK(contains(done.out, "model: 1.558 G parameters: 48 layers, 25 heads, 1600 channels"));
-    CHECK(contains(done.out, "16 sequences x 1024 tokens x 1 micro-batch x 64 ranks = 1048576 tokens a step"));
+    CHECK(contains(done.out, "16 sequences x 1024 tokens x 1 micro-batch x 64 ranks = 1048576 tokens per step"));
     CHECK(contains(done.out, "sharding over 64 ranks"));
     CHECK(contains(done.out, " GFLOP a token, forward and backward\n"));
     CHECK(contains(done.out, "\ncheckpoint: "));
     CHECK_FALSE(contains(done.out, "  workspace "));  // a GPU's is not known without it
     CHECK(contains(done.out, "fits; the largest --batch-size that would: "));
     CHECK(contains(done.out, "32000 steps, 33.55 G tokens"));
-    CHECK(contains(done.out, "assumed, H200: --plan-memory 141 GB, --plan-tflops 989, --plan-mfu 0.47"));
-    CHECK(contains(done.out, "--plan-price 2 USD an hour"));
+    CHECK(contains(done.out, "assumed, H200: --memory 141 GB, --tflops 989, --mfu 0.47"));
+    CHECK(contains(done.out, "--price 2 USD per hour"));
 }
 
 TEST_CASE("plan: the vocabulary is that of the data's tokenizer, where there is one", "[plan]") {
     const ScratchFolder scratch;
-    TrainConfig config;
+    RunFlags config;
     config.train_data = scratch / "train_*.bin";
     config.model.depth = 12;
     CHECK(planned_vocab_size(config) == 0);

@@ -147,7 +147,7 @@ TEST_CASE("a level that is not there ends a run of several ranks in words", "[pr
     const Finished refused = at_level("sse9", runs.flags("a", {{"virtual-ranks", "2"}, {"total-batch-size", "128"}}));
     CHECK(refused.exit_code == kExitUsage);
     CHECK(contains(refused.err, "ANVIL_CPU_ISA=sse9"));
-    const Finished doctor = run("env ANVIL_CPU_ISA=sse9 " + command_of(runs.flags("a")) + " --doctor");
+    const Finished doctor = run("env ANVIL_CPU_ISA=sse9 " + command_of(runs.flags("a"), "doctor"));
     CHECK(doctor.exit_code == kExitUsage);
     const Finished help = run("env ANVIL_CPU_ISA=sse9 " + program("train_gpt") + " --help");
     CHECK(help.exit_code == kExitOk);

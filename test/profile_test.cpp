@@ -213,7 +213,7 @@ TEST_CASE("a trace that cannot be written ends a run before it begins, and not l
         CHECK(refused.err.find(path.substr(0, path.rfind('/'))) != std::string::npos);
         CHECK(!std::filesystem::exists(runs.path("a")));
     }
-    const Finished no_steps = run(program("train_gpt") + " --profile t.json --eval-only --resume " + runs.path("a"));
+    const Finished no_steps = run(program("train_gpt") + " eval --profile t.json --resume " + runs.path("a"));
     CHECK(no_steps.exit_code == 2);
 
     // Files may be 256 KiB long: the checkpoint's are, and the trace of twenty steps is not.

@@ -34,9 +34,9 @@ inline const FlagMap kTiny = {
     {"grad-clip", "1.5"}, {"checkpoint-every", "0"},  {"val-tokens", "320"}, {"sample-tokens", "0"},
     {"temperature", "1"}, {"threads", "1"},           {"seed", "7"},         {"dtype", "fp32"}};
 
-inline std::string command_of(const FlagMap& flags) {
-    std::string command = program("train_gpt");
-    for (const auto& [name, value] : flags) command += " --" + name + "='" + value + "'";
+inline std::string command_of(const FlagMap& flags, const std::string& name = "train") {
+    std::string command = program("train_gpt") + " " + name;
+    for (const auto& [flag, value] : flags) command += " --" + flag + "='" + value + "'";
     return command;
 }
 
@@ -174,7 +174,7 @@ inline std::string difference(const std::string& a, const std::string& b) {
     };
     if (names(a) != names(b)) return "the names of the files";
     for (const std::string& name : names(a)) {
-        if (name == "state.json" || name == kTrainConfigFile || name == "manifest.json") continue;  // speak of the time
+        if (name == "state.json" || name == kRunFlagsFile || name == "manifest.json") continue;  // speak of the time
         if (read_file(a + "/" + name) != read_file(b + "/" + name)) return name;
     }
     RunState left = state_in(a), right = state_in(b);

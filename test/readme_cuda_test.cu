@@ -103,12 +103,12 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
     CHECK(contains(read_file(step_folder(clone.path("run/default"), steps.back().step) + "/config.json"), "bfloat16"));
 
     const std::string generate =
-        replaced(readme_command({"--generate 'Once upon a time'"}), "run/my_book", "run/default");
+        replaced(readme_command({"--prompt 'Once upon a time'"}), "run/my_book", "run/default");
     const Finished text = clone.run(replaced(generate, "--sample-tokens 500", "--sample-tokens 5") + " --device cuda");
     must_succeed(text);
     CHECK(text.out.size() >= 5);
 
-    const std::string eval = readme_command({"./train_gpt --resume run/x --eval-only"});
+    const std::string eval = readme_command({"./train_gpt eval --resume run/x"});
     const Finished score = clone.run_on_gpu(
         replaced(replaced(eval, "run/x", "run/default"), "--eval-tasks hellaswag.bin", "--sample-tokens 0"));
     CHECK(contains(score.out, "val "));

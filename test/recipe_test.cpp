@@ -14,7 +14,7 @@ void check_near(double got, double want) { CHECK(std::fabs(got - want) <= 8 * 0x
 
 TEST_CASE("gpt2: one learning rate for all, exactly the schedule's, and Muon's in proportion", "[recipe]") {
     for (const double learning_rate : {1e-3, 3e-4, 0.0123}) {
-        TrainConfig config;
+        RunFlags config;
         config.learning_rate = learning_rate, config.optimizer = "muon", config.warmup_steps = 7, config.steps = 50;
         const Recipe recipe = config.chosen_recipe();
         const Schedule schedule{
@@ -71,7 +71,7 @@ TEST_CASE("nanochat: rates, betas and decays of each group", "[recipe]") {
            recipe.rules.muon.cautious));
 
     // Four times the batch, 4 / 3 of the width, as many tokens.
-    TrainConfig config;
+    RunFlags config;
     config.recipe = "nanochat", config.steps = 100, config.reference_tokens = 100 * (int64_t(1) << 21);
     const Scaling scaling = scaling_of(config, int64_t(1) << 21, 1024);
     const Recipe now = scaled(recipe, scaling);
@@ -161,7 +161,7 @@ TEST_CASE("stage-a: plain Muon, AdamW, flat and then down to zero", "[recipe]") 
 TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
     for (const std::string& name : recipe_names()) {
         INFO(name);
-        TrainConfig config;
+        RunFlags config;
         config.recipe = name;
         const Recipe plain = find_recipe(name), same = config.chosen_recipe();
         CHECK(same.table() == plain.table());
@@ -208,7 +208,7 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
     // What a recipe has, flags can take away, and what it has not they do not add.
     for (const std::string name : {"nanochat", "stage-a"}) {
         const MuonConfig had = find_recipe(name).rules.muon;
-        TrainConfig config;
+        RunFlags config;
         config.recipe = name;
         const MuonConfig kept = config.chosen_recipe().rules.muon;
         CHECK((kept.equal_rows == had.equal_rows && kept.fixed_norm == had.fixed_norm));
@@ -224,38 +224,38 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
         CHECK(!config.chosen_recipe().rules.muon.cautious);
     }
     // A constant momentum stays constant.
-    TrainConfig config;
+    RunFlags config;
     config.muon_momentum = 0.5, config.muon_momentum_warmup_steps = 10;
     CHECK(config.chosen_recipe().rates(0, 100).muon_momentum == 0.5);
     CHECK(config.chosen_recipe().rates(100, 100).muon_momentum == 0.5);
     config.recipe = "nanochat";
     CHECK(config.chosen_recipe().rates(0, 100).muon_momentum == 0.85);
-    CHECK(!TrainConfig().muon());
+    CHECK(!RunFlags().muon());
     config.optimizer = "muon", config.recipe = "gpt2";
     CHECK(config.muon());
 }
 
 TEST_CASE("what a recipe cannot be told", "[recipe]") {
-    const auto error = [](const std::function<void(TrainConfig&)>& change) {
-        TrainConfig config;
+    const auto error = [](const std::function<void(RunFlags&)>& change) {
+        RunFlags config;
         config.recipe = "nanochat";
         change(config);
         return error_of([&] { config.validate(); });
     };
-    CHECK(contains(error([](TrainConfig& c) { c.optimizer = "adamw"; }),
+    CHECK(contains(error([](RunFlags& c) { c.optimizer = "adamw"; }),
                    "2: --recipe nanochat has no AdamW for the matrices: leave --optimizer adamw out"));
-    CHECK(contains(error([](TrainConfig& c) { c.learning_rate = 1; }),
+    CHECK(contains(error([](RunFlags& c) { c.learning_rate = 1; }),
                    "2: --recipe nanochat has a learning rate for each group: instead of --learning-rate give "));
-    CHECK(contains(error([](TrainConfig& c) { c.weight_decay = -0.5; }),
+    CHECK(contains(error([](RunFlags& c) { c.weight_decay = -0.5; }),
                    "2: --weight-decay -0.5: expected at least 0, or -1 for the recipe's"));
-    CHECK(contains(error([](TrainConfig& c) { c.steps = 20, c.warmup_steps = 40; }),
+    CHECK(contains(error([](RunFlags& c) { c.steps = 20, c.warmup_steps = 40; }),
                    "--warmup-steps 40 is more than --steps 20"));
-    CHECK(contains(error([](TrainConfig& c) { c.decay_fraction = 0; }),
+    CHECK(contains(error([](RunFlags& c) { c.decay_fraction = 0; }),
                    "--lr-schedule trapezoid needs a --decay-fraction"));
     CHECK(contains(
-        error([](TrainConfig& c) { c.decay_fraction = 0.99, c.steps = 2000; }),
+        error([](RunFlags& c) { c.decay_fraction = 0.99, c.steps = 2000; }),
         "--lr-schedule trapezoid: --warmup-steps 40 and the last --decay-fraction 0.99 of --steps 2000 overlap"));
-    CHECK(contains(error([](TrainConfig& c) { c.recipe = "gpt2", c.learning_rate = 0; }),
+    CHECK(contains(error([](RunFlags& c) { c.recipe = "gpt2", c.learning_rate = 0; }),
                    "--learning-rate 0 learns nothing"));
 }
 

@@ -36,9 +36,9 @@ std::string log_difference(const std::string& got, const std::string& want, int6
     return one == other ? "" : one + "against\n" + other;
 }
 
-TrainConfig config_in(const std::string& checkpoint) {
-    TrainConfig config;
-    from_json(config.fields(), read_file(checkpoint + "/" + kTrainConfigFile), checkpoint);
+RunFlags config_in(const std::string& checkpoint) {
+    RunFlags config;
+    from_json(config.fields(), read_file(checkpoint + "/" + kRunFlagsFile), checkpoint);
     return config;
 }
 
@@ -144,8 +144,8 @@ TEST_CASE("a resumed run keeps its flags but those that are given", "[resume]") 
     const Finished finished =
         run("cd " + runs.path("a") + " && " + here + " --resume step_00000006 --steps 9 --learning-rate 0.004");
     must_succeed(finished);
-    const TrainConfig before = config_in(step_folder(runs.path("a"), 6)),
-                      after = config_in(step_folder(runs.path("a"), 9));
+    const RunFlags before = config_in(step_folder(runs.path("a"), 6)),
+                   after = config_in(step_folder(runs.path("a"), 9));
     CHECK(after.beta2 == 0.9);
     CHECK(after.batch_size == 2);
     CHECK(after.model.channels == 32);
@@ -154,8 +154,8 @@ TEST_CASE("a resumed run keeps its flags but those that are given", "[resume]") 
     CHECK(after.learning_rate == 0.004);
     const std::vector<StepRecord> steps = steps_in(runs.path("a"));
     REQUIRE(steps.size() == 9);
-    CHECK(steps[5].lr == learning_rate(before.chosen_recipe().schedule(before.steps), 5));
-    CHECK(steps[8].lr == learning_rate(after.chosen_recipe().schedule(after.steps), 8));
+    CHECK(steps[5].lr == learning_rate(before.chosen_recipe().schedule(*before.steps), 5));
+    CHECK(steps[8].lr == learning_rate(after.chosen_recipe().schedule(*after.steps), 8));
 }
 
 TEST_CASE("--keep keeps the newest checkpoints", "[resume]") {

@@ -1,29 +1,34 @@
 // Batch arithmetic, and hyperparameters carried to another batch size: against values worked out by hand, and against
 // those of nanochat, whose models have d layers and 64 d channels and train on 12 tokens a parameter.
 #include "llmc/train/scaling.h"
+#include "llmc/train/run_config.h"  // grad_accumulation, step_config
 #include "test/testing.h"
 
-static TrainConfig config_of(int batch_size, int64_t total_batch_size) {
-    TrainConfig config;
-    config.batch_size = batch_size, config.total_batch_size = total_batch_size;
-    return config;
+static RunFlags flags_of(int64_t total_batch_size) {
+    RunFlags flags;
+    flags.total_batch_size = total_batch_size;
+    return flags;
+}
+static int64_t accumulation(int64_t batch_size, int64_t total_batch_size, int64_t seq_len, int64_t world_size) {
+    return grad_accumulation(flags_of(total_batch_size), batch_size, seq_len, world_size);
 }
 
 TEST_CASE("scaling: micro-batches of each rank in a step", "[scaling]") {
-    CHECK(config_of(16, 0).grad_accumulation(1024, 8) == 1);
-    CHECK(config_of(16, 524288).grad_accumulation(1024, 1) == 32);
-    CHECK(config_of(16, 524288).grad_accumulation(1024, 8) == 4);
-    CHECK(config_of(64, 524288).grad_accumulation(1024, 8) == 1);
-    CHECK(config_of(12, 491520).grad_accumulation(1024, 8) == 5);
-    CHECK(config_of(16, 1 << 20).grad_accumulation(2048, 8) == 4);
-    CHECK(batch_text(config_of(12, 491520).step(1024, 8)) ==
-          "12 sequences x 1024 tokens x 5 micro-batches x 8 ranks = 491520 tokens a step");
-    CHECK(batch_text(config_of(1, 1).step(1, 1)) == "1 sequence x 1 token x 1 micro-batch x 1 rank = 1 token a step");
+    CHECK(accumulation(16, 0, 1024, 8) == 1);
+    CHECK(accumulation(16, 524288, 1024, 1) == 32);
+    CHECK(accumulation(16, 524288, 1024, 8) == 4);
+    CHECK(accumulation(64, 524288, 1024, 8) == 1);
+    CHECK(accumulation(12, 491520, 1024, 8) == 5);
+    CHECK(accumulation(16, 1 << 20, 2048, 8) == 4);
+    CHECK(batch_text(step_config(flags_of(491520), 12, 1024, 8)) ==
+          "12 sequences x 1024 tokens x 5 micro-batches x 8 ranks = 491520 tokens per step");
+    CHECK(batch_text(step_config(flags_of(1), 1, 1, 1)) ==
+          "1 sequence x 1 token x 1 micro-batch x 1 rank = 1 token per step");
 }
 
 TEST_CASE("scaling: a batch that does not divide, and what would", "[scaling]") {
     const auto error = [](int batch_size, int64_t total, int64_t seq_len, int64_t world) {
-        return error_of([&] { config_of(batch_size, total).grad_accumulation(seq_len, world); });
+        return error_of([&] { accumulation(batch_size, total, seq_len, world); });
     };
     // 512 sequences over 8 ranks are 64 for each, which 8 and 16 divide, and 12 does not.
     CHECK(
@@ -42,8 +47,8 @@ TEST_CASE("scaling: a batch that does not divide, and what would", "[scaling]") 
     // 7 sequences: 1 and 7.
     CHECK(contains(error(2, 7 * 64, 64, 1), "the nearest are 384 and 512; or --batch-size 1 and 7"));
     // What is offered works.
-    for (const int offered : {8, 16}) CHECK(config_of(offered, 524288).grad_accumulation(1024, 8) > 0);
-    for (const int64_t offered : {491520, 589824}) CHECK(config_of(12, offered).grad_accumulation(1024, 8) > 0);
+    for (const int offered : {8, 16}) CHECK(accumulation(offered, 524288, 1024, 8) > 0);
+    for (const int64_t offered : {491520, 589824}) CHECK(accumulation(12, offered, 1024, 8) > 0);
 }
 
 TEST_CASE("scaling: learning rate by the root of the batch, weight decay by a constant T_epoch", "[scaling]") {
@@ -56,16 +61,17 @@ TEST_CASE("scaling: learning rate by the root of the batch, weight decay by a co
     for (const Case& c : {Case{1 << 18, 41.94, 0.7071, 0.5197, 1e-4}, Case{1 << 19, 110.1, 1, 0.28, 1e-4},
                           Case{1 << 20, 435.16, 1.414, 0.1002, 1e-3}, Case{1 << 20, 729.81, 1.41421, 0.0597, 1e-4},
                           Case{1 << 21, 1677.7, 2, 0.0368, 1e-4}}) {
-        TrainConfig config;
+        RunFlags config;
         config.scale_hyperparameters = true;
         config.learning_rate = 1, config.muon_learning_rate = 3;
         config.weight_decay = 0.28, config.muon_weight_decay = 0.56;
         config.reference_tokens = int64_t(reference);
-        config.steps = int64_t(c.scaling_params * 12e6 / double(c.batch));
-        INFO(c.batch << " tokens a step, " << config.steps << " steps");
+        const auto steps = int64_t(c.scaling_params * 12e6 / double(c.batch));
+        config.steps = steps;
+        INFO(c.batch << " tokens a step, " << steps << " steps");
         const Recipe before = config.chosen_recipe(), now = scaled(before, scaling_of(config, c.batch, 768));
         // The values were printed with so many digits, parameters with two or one, and tokens are of whole steps.
-        const double rounding = c.digit / 2 + c.weight_decay * (1 / double(config.steps) + 0.05 / c.scaling_params);
+        const double rounding = c.digit / 2 + c.weight_decay * (1 / double(steps) + 0.05 / c.scaling_params);
         CHECK(std::fabs(now.learning_rate - c.learning_rate) <= 5e-4);
         CHECK(std::fabs(now.rule(ParameterGroup::embedding).weight_decay - c.weight_decay) <= rounding);
         CHECK(now.rule(ParameterGroup::positions).learning_rate == now.learning_rate);
@@ -75,13 +81,13 @@ TEST_CASE("scaling: learning rate by the root of the batch, weight decay by a co
         const auto t_epoch = [](double B, const Recipe& with, double D) {
             return B / (with.learning_rate * with.rule(ParameterGroup::embedding).weight_decay * D);
         };
-        CHECK(t_epoch(double(c.batch), now, double(config.steps * c.batch)) ==
+        CHECK(t_epoch(double(c.batch), now, double(steps * c.batch)) ==
               Approx(t_epoch(524288, before, double(config.reference_tokens))));
     }
 }
 
 TEST_CASE("scaling: what is not asked, and what is not said", "[scaling]") {
-    TrainConfig config;
+    RunFlags config;
     config.steps = 100;
     const Recipe plain = config.chosen_recipe();
     CHECK(scaled(plain, scaling_of(config, 1 << 17, 64)).table() == plain.table());

@@ -1,7 +1,7 @@
 // The learning rate, at the borders of every schedule, against values worked out by hand from the formulas in
 // schedule.h.
 #include "llmc/optim/schedule.h"
-#include "llmc/train/config.h"  // TrainConfig
+#include "llmc/train/run_flags.h"  // RunFlags
 #include "test/testing.h"
 
 namespace {
@@ -75,10 +75,10 @@ TEST_CASE("without warm-up, and with nothing but warm-up", "[schedule]") {
 }
 
 TEST_CASE("the flags say what the schedule is", "[schedule]") {
-    TrainConfig config;
+    RunFlags config;
     config.lr_schedule = "wsd", config.learning_rate = 0.02, config.final_lr_fraction = 0.25;
     config.warmup_steps = 3, config.steps = 50, config.decay_fraction = 0.5;
-    const Schedule schedule = config.chosen_recipe().schedule(config.steps);
+    const Schedule schedule = config.chosen_recipe().schedule(50);
     CHECK(schedule.kind == "wsd");
     CHECK(schedule.max == 0.02);
     CHECK(schedule.min == 0.005);

@@ -1,4 +1,4 @@
-// Runs of train_gpt that score their model on tasks, --eval-only, and the scripts that make files of tasks.
+// Runs of train_gpt that score their model on tasks, train_gpt eval, and the scripts that make files of tasks.
 #include <filesystem>
 #include "llmc/eval/task_file.h"
 #include "test/program.h"  // TinyRuns
@@ -47,8 +47,7 @@ std::string text_of(const TaskFile& file, int64_t row, bool scored) {
 
 }  // namespace
 
-TEST_CASE("a run scores its model when it is due, the same on any number of ranks; --eval-only once more",
-          "[score_runs]") {
+TEST_CASE("a run scores its model when it is due, the same on any number of ranks; eval once more", "[score_runs]") {
     const TinyRuns runs;
     const std::string ours = runs.path("small.tasks"), theirs = runs.path("quiz.bin");
     write_file_atomically(ours, small_tasks(2, 8));
@@ -85,7 +84,7 @@ TEST_CASE("a run scores its model when it is due, the same on any number of rank
     std::filesystem::remove(runs.path("data/train_000000.bin"));
     const std::string log = read_file(runs.path("one/log.jsonl"));
     for (const std::string rank_flag : {"", " --virtual-ranks 2"}) {
-        const Finished seen = run(command_of({{"resume", runs.path("one")}}) + " --eval-only --summary" + rank_flag);
+        const Finished seen = run(command_of({{"resume", runs.path("one")}}, "eval") + " --summary" + rank_flag);
         must_succeed(seen);
         CHECK(!contains(seen.err, "warning"));
         for (const char* name : {"val_loss", "val_bpb", "accuracy_choices", "score_small", "accuracy_quiz"}) {
@@ -95,7 +94,7 @@ TEST_CASE("a run scores its model when it is due, the same on any number of rank
         }
     }
     const Finished older =
-        run(command_of({{"resume", step_folder(runs.path("one"), 3)}, {"val-data", ""}}) + " --eval-only --summary");
+        run(command_of({{"resume", step_folder(runs.path("one"), 3)}, {"val-data", ""}}, "eval") + " --summary");
     must_succeed(older);
     CHECK(contains(older.out, "model: " + step_folder(runs.path("one"), 3) + ", "));
     CHECK(contains(older.out, "tasks at step 3:"));
@@ -103,12 +102,12 @@ TEST_CASE("a run scores its model when it is due, the same on any number of rank
     CHECK(read_file(runs.path("one/log.jsonl")) == log);
 
     // What cannot be: nothing to look at, and tasks that are not the model's.
-    const Finished none = run(command_of(runs.flags("none", {})) + " --eval-only");
+    const Finished none = run(program("train_gpt") + " eval --val-data x");
     CHECK(none.exit_code == 2);
-    CHECK(contains(none.err, "--eval-only looks at a model that there is: give --resume"));
+    CHECK(contains(none.err, "expected the model to evaluate: give --resume"));
     const auto refused = [&](const std::string& bytes) {
         write_file_atomically(ours, bytes);
-        const Finished finished = run(command_of({{"resume", runs.path("one")}}) + " --eval-only");
+        const Finished finished = run(command_of({{"resume", runs.path("one")}}, "eval"));
         CHECK(finished.exit_code == 2);
         return finished.err;
     };

@@ -64,7 +64,7 @@ struct FakeMachine {
 
 }  // namespace
 
-TEST_CASE("run_*.sh say what --plan says", "[speedrun]") {
+TEST_CASE("run_*.sh say what `plan` says", "[speedrun]") {
     const Finished checked = run(with_programs() + "scripts/run.sh --check");
     INFO(checked.out << checked.err);
     CHECK(checked.exit_code == 0);
@@ -73,7 +73,7 @@ TEST_CASE("run_*.sh say what --plan says", "[speedrun]") {
             CHECK((entry.status().permissions() & fs::perms::owner_exec) != fs::perms::none);
 }
 
-TEST_CASE("run --check finds what --plan does not say", "[speedrun]") {
+TEST_CASE("run --check finds what `plan` does not say", "[speedrun]") {
     const ScratchFolder repository;
     fs::create_directory(repository / "scripts");
     for (const auto& entry : fs::directory_iterator("scripts"))
@@ -100,7 +100,7 @@ TEST_CASE("speedrun --dry-run prints the plan of each target, and fetches nothin
     };
     const std::string stage_a = plan("");
     CHECK(contains(stage_a, "12 layers, 6 heads, 768 channels"));
-    CHECK(contains(stage_a, "64 sequences x 1024 tokens x 1 micro-batch x 8 ranks = 524288 tokens a step"));
+    CHECK(contains(stage_a, "64 sequences x 1024 tokens x 1 micro-batch x 8 ranks = 524288 tokens per step"));
     CHECK(contains(stage_a, "3250 steps, 1.704 G tokens"));
     CHECK(contains(stage_a, "expected validation loss: 3.279"));
     CHECK(contains(plan("--gpus 1"), "x 8 micro-batches x 1 rank"));

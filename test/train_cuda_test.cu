@@ -197,8 +197,8 @@ TEST_CASE("a head size that no kernel of a GPU takes is named, with what to do",
     CHECK(contains(finished.err, says));
     CHECK_FALSE(std::filesystem::exists(runs.path("a")));
     must_succeed(runs.train("a", with(heads_of_12, {{"dtype", "fp32"}, {"steps", "1"}, {"warmup-steps", "0"}})));
-    const Finished generated =
-        run(program("train_gpt") + " --device cuda --dtype bf16 --init-from " + runs.path("a") + " --generate a");
+    const Finished generated = run(program("train_gpt") + " generate --device cuda --dtype bf16 --init-from " +
+                                   runs.path("a") + " --prompt a");
     CHECK(generated.exit_code == 2);
     CHECK(contains(generated.err, says));
     CHECK(generated.out.empty());

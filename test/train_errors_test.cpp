@@ -60,7 +60,7 @@ TEST_CASE("what is tried first works: a few steps, and nothing else said", "[tra
                    "clipped to a norm of 1.5\n  AdamW: learning rate 0.001, betas 0.9, 0.95, "));
     CHECK(contains(records_in(runs.path("a"), "start").at(0), "\"lr-schedule\":\"recipe\""));
 
-    const std::string plan = " --plan --depth 4 --train-data '" + runs.path("data/train_*.bin'");
+    const std::string plan = " plan --depth 4 --train-data '" + runs.path("data/train_*.bin'");
     const Finished planned = run(program("train_gpt") + plan);
     must_succeed(planned);
     CHECK(contains(planned.out, "\nvocabulary: that of " + runs.path("data/tokenizer.json") + "; --vocab-size"));
@@ -146,7 +146,7 @@ TEST_CASE("a checkpoint that is damaged, newer, or of another model", "[train_er
     };
     const auto untouched = [](const std::string&) {};
 
-    for (const std::string& name : std::vector<std::string>{"model.safetensors", "state.json", kTrainConfigFile,
+    for (const std::string& name : std::vector<std::string>{"model.safetensors", "state.json", kRunFlagsFile,
                                                             shard_file(kOptimizerStem, 0, 1), "config.json"})
         refused(cut(name), {folder + ": " + name + " has ", "(cut short)"});
     refused(cut("manifest.json"), {folder + ": manifest.json is damaged or cut short"});
@@ -308,8 +308,8 @@ TEST_CASE("standard files that are closed, full or broken cost a run nothing", "
     const std::string broken = "mkfifo " + runs.path("pipe") + "; exec 3<>" + runs.path("pipe") + " 4>" +
                                runs.path("pipe") + " 3<&-; rm " + runs.path("pipe") + "; ";
     const std::string generate =
-        command_of({{"resume", runs.path("a")}, {"generate", "a"}, {"sample-tokens", "5"}, {"threads", "1"}});
-    const std::string evaluate = command_of({{"resume", runs.path("a")}, {"threads", "1"}}) + " --eval-only --summary";
+        command_of({{"resume", runs.path("a")}, {"prompt", "a"}, {"sample-tokens", "5"}, {"threads", "1"}}, "generate");
+    const std::string evaluate = command_of({{"resume", runs.path("a")}, {"threads", "1"}}, "eval") + " --summary";
     const std::vector<std::string> lost = {"standard output"};
     for (const std::string to : {">&4", ">/dev/full"}) {
         const std::string out = to == ">&4" ? "broken" : "full";
@@ -321,7 +321,7 @@ TEST_CASE("standard files that are closed, full or broken cost a run nothing", "
         CHECK(records_in(runs.path(out), "end").size() == 1);
         CHECK(difference(step_folder(runs.path(out), 8), step_folder(runs.path("a"), 8)) == "");
     }
-    check_refused(run(command_of(runs.flags("none", {})) + " --doctor >/dev/full"), lost);
+    check_refused(run(command_of(runs.flags("none", {}), "doctor") + " >/dev/full"), lost);
     check_refused(run(program("data/tokenize") + " --help >/dev/full"), lost);
     // What is asked for its output alone ends with that: as programs do, or with an error.
     for (const std::string& command : {generate, evaluate}) {
@@ -384,13 +384,13 @@ TEST_CASE("a state or weights that no run can have come to", "[train_errors]") {
     put_state("model.safetensors", model);
     const std::vector<std::string> ruined = {" has values that are not finite", "take an earlier checkpoint"};
     const FlagMap from = {{"init-from", folder}};
-    const auto with = [&](const FlagMap& more) {
+    const auto with = [&](const std::string& name, const FlagMap& more) {
         FlagMap all = from;
         all.insert(more.begin(), more.end());
-        return run(command_of(all));
+        return run(command_of(all, name));
     };
-    check_refused(with({{"generate", "a"}, {"dtype", "fp32"}, {"threads", "1"}}), ruined);
-    check_refused(with({{"export", "hf"}, {"out-dir", runs.path("hf")}}), ruined);
+    check_refused(with("generate", {{"prompt", "a"}, {"dtype", "fp32"}, {"threads", "1"}}), ruined);
+    check_refused(with("export", {{"out-dir", runs.path("hf")}}), ruined);
     CHECK_FALSE(fs::exists(runs.path("hf")));
     FlagMap none = runs.flags("b", from);
     for (const char* name : {"num-layers", "num-heads", "channels"}) none.erase(name);

@@ -50,11 +50,11 @@ def files(bench):
     run = bench.straight()
     newest = sorted(run.glob("step_*"))[-1]
     model = bench.fresh("model")
-    exported = bench.run([bench.program("train_gpt"), "--export", "hf", "--init-from", newest, "--out-dir", model])
+    exported = bench.run([bench.program("train_gpt"), "export", "--format", "hf", "--init-from", newest, "--out-dir", model])
     llmc = bench.fresh("llmc")
-    bench.run([bench.program("train_gpt"), "--export", "llmc", "--init-from", newest, "--out-dir", llmc])
+    bench.run([bench.program("train_gpt"), "export", "--format", "llmc", "--init-from", newest, "--out-dir", llmc])
     if exported.code:
-        yield Case(f"--export hf: {exported.last_words()}")
+        yield Case(f"export: {exported.last_words()}")
         return
     text = b"".join(path.read_bytes() for path in sorted(ROOT.glob("doc/*.md"))[:2])[:20_000]
     jsonl = b"".join(b'{"text": "line %d of it"}\n' % i for i in range(300))

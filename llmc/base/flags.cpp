@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <set>
 #include "llmc/base/check.h"  // require, ensure
 #include "llmc/base/file.h"   // read_file
 
@@ -12,6 +13,20 @@ template <class T>
 static constexpr bool is_bool = std::is_same_v<T, bool>;
 template <class T>
 static constexpr bool is_string = std::is_same_v<T, std::string>;
+
+// int of std::optional<int>, and of int.
+template <class T>
+struct NumberOf {
+    using Type = T;
+};
+template <class T>
+struct NumberOf<std::optional<T>> {
+    using Type = T;
+};
+
+static bool holds_double(const Field& field) {
+    return std::holds_alternative<double*>(field.value) || std::holds_alternative<std::optional<double>*>(field.value);
+}
 
 // "an integer of at least 1"
 static std::string expected(const Field& field) {
@@ -24,7 +39,8 @@ static std::string expected(const Field& field) {
     }
     if (is_text) return "text";
     std::string text = field.choices.empty() ? "" : field.choices[0] + " or ";
-    text += std::holds_alternative<double*>(field.value) ? "a number" : "an integer";
+    if (*field.unset) text = std::string(field.unset) + (text.empty() ? " or " : ", ") + text;
+    text += holds_double(field) ? "a number" : "an integer";
     const bool is_unsigned = std::holds_alternative<uint64_t*>(field.value);
     const double min = is_unsigned ? std::max(field.min, 0.0) : field.min;
     if (std::isfinite(min) && std::isfinite(field.max)) return text + format(" from %.15g to %.15g", min, field.max);
@@ -48,7 +64,10 @@ void set_field(const Field& field, const std::string& text, const std::string& w
                 check(choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end(), "");
                 *value = text;
             } else {
-                T number{};
+                using Number = typename NumberOf<T>::Type;
+                if constexpr (!std::is_same_v<T, Number>)
+                    if (text == field.unset) return value->reset();
+                Number number{};
                 if (!field.choices.empty() && text == field.choices[0]) {
                     *value = number;
                     return;
@@ -56,7 +75,8 @@ void set_field(const Field& field, const std::string& text, const std::string& w
                 const char* const end = text.data() + text.size();
                 const auto [stop, error] = std::from_chars(text.data(), end, number);
                 const bool fits = error != std::errc::result_out_of_range;
-                check(fits, std::is_same_v<T, double> ? "; it does not fit a double" : "; it does not fit the type");
+                check(fits,
+                      std::is_same_v<Number, double> ? "; it does not fit a double" : "; it does not fit the type");
                 check(error == std::errc() && stop == end && std::isfinite(double(number)), "");
                 check(double(number) >= field.min && double(number) <= field.max, "");
                 // Kernels take floats.
@@ -89,18 +109,27 @@ static std::string nearest(const std::vector<std::string>& names, const std::str
     });
 }
 
+static const Field* find_field(const std::vector<Field>& fields, const std::string& name) {
+    for (const Field& field : fields)
+        if (field.name == name) return &field;
+    return nullptr;
+}
+
 const Field& field_named(const std::vector<Field>& fields, const std::string& name, const std::string& where) {
+    if (const Field* const field = find_field(fields, name)) return *field;
     std::vector<std::string> names;
-    for (const Field& field : fields) {
-        if (field.name == name) return field;
-        names.push_back(field.name);
-    }
+    for (const Field& field : fields) names.push_back(field.name);
     ensure(!names.empty());
     throw Error(kExitUsage, where + ": unknown name '" + name + "', did you mean '" + nearest(names, name) + "'?");
 }
 
+void set_given(const std::vector<Field>& fields, const Flags& flags) {
+    for (const auto& [name, given] : flags.given)
+        if (const Field* const field = find_field(fields, name)) set_field(*field, given.text, given.where);
+}
+
 static void check_unique(const std::vector<Field>& fields) {
-    std::set<std::string> names = {"help", "config"};
+    std::set<std::string> names = {"help", "help-all", "config"};
     for (const Field& field : fields) ensure(names.insert(field.name).second);
 }
 
@@ -134,7 +163,8 @@ static std::string config_value(const std::string& text, const std::string& wher
 }
 
 // Reads --config FILE. CLI11 has a reader, but it cuts values at a # inside quotes and says no line numbers.
-static void read_config_file(const std::vector<Field>& fields, const std::string& path, Flags& flags) {
+static void read_config_file(const std::vector<Field>& fields, const std::string& path, const HelpText& help,
+                             Flags& flags) {
     const std::string content = read_file(path);
     std::map<std::string, int> lines;  // name -> where it was set
     std::string section;
@@ -157,6 +187,10 @@ static void read_config_file(const std::vector<Field>& fields, const std::string
         require(equals != std::string::npos, "%s: expected name = value, found '%s'", where.c_str(), line.c_str());
         std::string name = line.substr(0, equals);
         name.erase(name.find_last_not_of(" \t") + 1);
+        if (help.explain && !find_field(fields, name)) {
+            const std::string why = help.explain(name);
+            require(why.empty(), "%s: %s", where.c_str(), why.c_str());
+        }
         const Field& field = field_named(fields, name, where);
         require(section.empty() || section == field.section, "%s: '%s' stands under [%s], it belongs to [%s]",
                 where.c_str(), name.c_str(), section.c_str(), field.section);
@@ -165,12 +199,13 @@ static void read_config_file(const std::vector<Field>& fields, const std::string
 
         std::string text = line.substr(equals + 1);
         text.erase(0, text.find_first_not_of(" \t"));
-        set_field(field, config_value(text, where), where + ": " + name + " = " + text);
-        flags.given.insert(name);
+        const Flags::Given given{config_value(text, where), where + ": " + name + " = " + text, true};
+        set_field(field, given.text, given.where);
+        flags.given[name] = given;
     }
 }
 
-Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const* argv, const std::string& description) {
+Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const* argv, const HelpText& help) {
     check_unique(fields);
     const std::string program = argc > 0 ? argv[0] : "";
 
@@ -178,9 +213,10 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
     CLI::App app;
     app.set_help_flag();
     app.allow_extras();
-    std::vector<std::string> names = {"--help", "--config"};
+    std::vector<std::string> names = {"--help", "--help-all", "--config"};
     std::vector<CLI::Option*> options;
-    CLI::Option* const help = app.add_flag("-h,--help");
+    CLI::Option* const asks_help = app.add_flag("-h,--help");
+    CLI::Option* const asks_all = app.add_flag("--help-all");
     CLI::Option* const config = app.add_option("--config")->take_all();
     for (const Field& field : fields) {
         const std::string flag = std::string("--") + field.name;
@@ -213,25 +249,30 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
     }
 
     Flags flags;
-    if (help->count() > 0) {
-        std::fputs(help_text(fields, program, description).c_str(), stdout);
+    if (asks_help->count() + asks_all->count() > 0) {
+        std::fputs(help_text(fields, program, help, asks_all->count() > 0).c_str(), stdout);
         flags.help = true;
         return flags;
     }
     for (const std::string& extra : app.remaining()) {
         const std::string name = extra.substr(0, extra.find('='));
+        if (help.explain && name.starts_with("--")) {
+            const std::string why = help.explain(name.substr(2));
+            require(why.empty(), "%s", why.c_str());
+        }
         require(!name.starts_with("-"), "unknown flag %s, did you mean %s?", name.c_str(),
                 nearest(names, name).c_str());
     }
     require(config->count() <= 1, "--config is given %zu times, expected once", config->count());
-    if (config->count() == 1) read_config_file(fields, config->results()[0], flags);
+    if (config->count() == 1) read_config_file(fields, config->results()[0], help, flags);
     for (size_t i = 0; i < fields.size(); i++) {
         const std::string flag = std::string("--") + fields[i].name;
         const std::vector<std::string>& results = options[i]->results();
         if (results.empty()) continue;
         require(results.size() == 1, "%s is given %zu times, expected once", flag.c_str(), results.size());
-        set_field(fields[i], results[0], flag + " " + (results[0].empty() ? "''" : results[0]));
-        flags.given.insert(fields[i].name);
+        const Flags::Given given{results[0], flag + " " + (results[0].empty() ? "''" : results[0]), false};
+        set_field(fields[i], given.text, given.where);
+        flags.given[fields[i].name] = given;
     }
     // After the values, because `--batch-size --steps 3` is better told about --batch-size than about the 3.
     require(app.remaining().empty(), "unexpected argument '%s': expected --flag value pairs; see --help",

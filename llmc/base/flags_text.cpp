@@ -1,4 +1,5 @@
-// How the fields of config.h are shown and stored: help, tables, JSON.
+// How the fields of flags.h are shown and stored: help, tables, JSON.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -9,16 +10,20 @@ using nlohmann::ordered_json;
 
 std::string text_of(const Field& field) {
     return std::visit(
-        [](const auto* value) -> std::string {
-            using T = std::remove_cv_t<std::remove_pointer_t<decltype(value)>>;
-            if constexpr (std::is_same_v<T, bool>) {
-                return *value ? "true" : "false";
-            } else if constexpr (std::is_same_v<T, std::string>) {
-                return *value;
-            } else {
+        [&](const auto* value) -> std::string {
+            const auto digits = [](auto number) {
                 char text[32];
-                return std::string(text, std::to_chars(text, text + sizeof text, *value).ptr);
-            }
+                return std::string(text, std::to_chars(text, text + sizeof text, number).ptr);
+            };
+            using T = std::remove_cv_t<std::remove_pointer_t<decltype(value)>>;
+            if constexpr (std::is_same_v<T, bool>)
+                return *value ? "true" : "false";
+            else if constexpr (std::is_same_v<T, std::string>)
+                return *value;
+            else if constexpr (std::is_arithmetic_v<T>)
+                return digits(*value);
+            else
+                return *value ? digits(**value) : field.unset;
         },
         field.value);
 }
@@ -26,7 +31,8 @@ std::string text_of(const Field& field) {
 // The value's place in --help: N for an integer, X for a number.
 static std::string placeholder(const Field& field) {
     if (std::holds_alternative<bool*>(field.value)) return "";
-    if (std::holds_alternative<double*>(field.value)) return " X";
+    if (std::holds_alternative<double*>(field.value) || std::holds_alternative<std::optional<double>*>(field.value))
+        return " X";
     if (!std::holds_alternative<std::string*>(field.value)) return " N";
     if (field.choices.empty()) return " TEXT";
     std::string text;
@@ -34,28 +40,40 @@ static std::string placeholder(const Field& field) {
     return text;
 }
 
+// A default in a table, on one line.
+static std::string shown(const Field& field) {
+    std::string text;
+    for (const char c : text_of(field)) text += c == '\n' ? "\\n" : std::string(1, c);
+    return text;
+}
+
 static std::string padded(const std::string& text, size_t width) {
     return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
 }
 
-std::string help_text(const std::vector<Field>& fields, const std::string& program, const std::string& description) {
+std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help, bool all) {
     constexpr size_t kColumn = 36;
     const auto line = [](const std::string& flag, const std::string& help) {
         const std::string left = "  " + flag;
         return left.size() + 2 <= kColumn ? padded(left, kColumn) + help + "\n"
                                           : left + "\n" + std::string(kColumn, ' ') + help + "\n";
     };
-    std::string text = description + "\n\nusage: " + program + " [--flag value]...     defaults are in brackets\n";
+    const auto& common = help.common;
+    all = all || common.empty();
+    std::string text =
+        help.description + "\n\nusage: " + program + " " + help.usage + "     defaults are in brackets\n";
     std::string section;
     for (const Field& field : fields) {
+        if (!all && std::find(common.begin(), common.end(), field.name) == common.end()) continue;
         if (field.section != section) text += "\n" + (section = field.section) + "\n";
-        const std::string now = text_of(field);
+        const std::string now = shown(field);
         const bool is_bool = std::holds_alternative<bool*>(field.value);
         const std::string flag = (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
         text += line(flag, std::string(field.help) + (now.empty() ? "" : " [" + now + "]"));
     }
     text += "\ngeneral\n" + line("--config TEXT", "a file of name = value lines; the command line wins") +
             line("-h, --help", "print this and leave");
+    if (!all) text += line("--help-all", format("all %zu flags", fields.size()));
     return text;
 }
 
@@ -70,22 +88,25 @@ static std::string quoted(const Field& field) {
     return safe + "\"";
 }
 
-std::string changed_flags(const std::vector<Field>& fields, const std::vector<Field>& defaults) {
+std::string flags_by_source(const std::vector<Field>& fields, const std::map<std::string, std::string>& sources) {
     constexpr size_t kWidth = 110;
-    ensure(fields.size() == defaults.size());
-    std::string text, line = "flags:";
-    bool any = false;
-    for (size_t i = 0; i < fields.size(); i++) {
-        if (text_of(fields[i]) == text_of(defaults[i])) continue;
-        any = true;
-        const std::string item = std::string(" --") + fields[i].name + " " + quoted(fields[i]);
-        if (line.size() + item.size() > kWidth) {
-            text += line + "\n";
-            line = "      ";
+    std::vector<std::string> order;  // as the fields are listed
+    std::map<std::string, std::string> lines;
+    for (const Field& field : fields) {
+        const auto found = sources.find(field.name);
+        if (found == sources.end()) continue;
+        std::string& line = lines[found->second];
+        if (line.empty()) {
+            order.push_back(found->second);
+            line = "from " + found->second + ":";
         }
-        line += item;
+        const std::string item = std::string(" --") + field.name + " " + quoted(field);
+        const size_t begin = line.rfind('\n') + 1;  // 0: there is one line
+        line += (line.size() - begin + item.size() > kWidth ? "\n   " : "") + item;
     }
-    return any ? text + line + "\n" : "";
+    std::string text;
+    for (const std::string& source : order) text += lines[source] + "\n";
+    return text;
 }
 
 std::string markdown_table(const std::vector<Field>& fields) {
@@ -100,7 +121,7 @@ std::string markdown_table(const std::vector<Field>& fields) {
             text += (text.empty() ? "### " : "\n### ") + (section = field.section);
             text += "\n\n| flag | default | meaning |\n|---|---|---|\n";
         }
-        const std::string now = text_of(field);
+        const std::string now = shown(field);
         const bool is_bool = std::holds_alternative<bool*>(field.value);
         const std::string flag = (is_bool ? "--[no-]" : "--") + std::string(field.name) + placeholder(field);
         text += "| `" + escaped(flag) + "` | " + (now.empty() ? "" : "`" + escaped(now) + "`") + " | " +
@@ -114,8 +135,14 @@ std::string to_json(const std::vector<Field>& fields, int indent) {
     for (const Field& field : fields)
         std::visit(
             [&](const auto* value) {
-                if constexpr (std::is_same_v<decltype(value), const double*>) ensure(std::isfinite(*value));
-                object[field.name] = *value;
+                using T = std::remove_cv_t<std::remove_pointer_t<decltype(value)>>;
+                if constexpr (std::is_same_v<T, double>) ensure(std::isfinite(*value));
+                if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>)
+                    object[field.name] = *value;
+                else if (*value)
+                    object[field.name] = **value;
+                else
+                    object[field.name] = nullptr;
             },
             field.value);
     return object.dump(indent > 0 ? indent : -1, ' ', false, ordered_json::error_handler_t::replace);
@@ -129,6 +156,11 @@ static void read_fields(const std::vector<Field>& fields, const std::string& tex
         if (may_lack && !object.contains(field.name)) continue;
         require(object.contains(field.name), "%s: \"%s\" is missing", where.c_str(), field.name);
         const ordered_json& value = object[field.name];
+        // Before there were optional values, -1 said so.
+        if (*field.unset && (value.is_null() || (may_lack && value.is_number() && value == -1 && field.min >= 0))) {
+            set_field(field, field.unset, where);
+            continue;
+        }
         const bool wants_string = std::holds_alternative<std::string*>(field.value);
         const std::string found = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
         const std::string message = where + ": \"" + field.name + "\": " + found;

@@ -4,7 +4,7 @@ How many rows of logits the head computes at one time (Gpt::head). Each device h
   CPU   about 64 MiB of fp32 logits: long enough for full speed, short enough to stay a small part of the memory
   GPU   a 32nd of the card's memory, 2^30 logits at most, but at least 8192 rows: fewer leave multiprocessors idle, and
         the head's gradient is read and written once for each chunk. Where memory is short the trainer halves the
-        number (llmc/train/setup.h)
+        number (llmc/train/memory_budget.h)
 
 The number decides in which order the head's gradient is added up, so it changes the last bits of a run. On a GPU it
 follows from the card, the vocabulary and the batch, and from free memory only where that is short.

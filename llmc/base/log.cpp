@@ -218,6 +218,7 @@ static json header(const char* type, const RunFacts& facts) {
     return {{"type", type},
             {"time", int64_t(std::time(nullptr))},  // seconds since 1970, UTC
             {"config", config},
+            {"sources", facts.sources},
             {"build", {{"id", build_id()}, {"compiler", __VERSION__}}},
             {"machine",
              {{"cpu", value_in("/proc/cpuinfo", "model name", ':')},

@@ -35,6 +35,7 @@ short by a kill stays, and what follows begins on a line of its own.
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -72,8 +73,9 @@ struct PlanRecord {
 
 // What a run is made of, for the first record of its log.
 struct RunFacts {
-    std::string config_json = "{}";  // an object of all flags
-    std::string device = "";         // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
+    std::string config_json = "{}";                   // an object of all flags
+    std::map<std::string, std::string> sources = {};  // of those that are no defaults: where the value is from
+    std::string device = "";                          // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
     int ranks = 1;
     std::string data_hash = "", val_hash = "", tokenizer_hash = "";  // "": there is none
     std::string attention = "", gemm = "";                           // whose kernels, on a GPU

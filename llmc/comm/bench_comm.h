@@ -97,7 +97,7 @@ inline std::string comm_csv(const std::vector<CommTiming>& timings) {
     return text;
 }
 
-// What `--bench-comm` prints.
+// What `bench-comm` prints.
 template <class Device>
 std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t most_bytes) {
     return comm.describe() + "\n\n" + comm_table(time_collectives(comm, device, ranks, most_bytes));

@@ -66,7 +66,7 @@ std::string export_model(const StoredModel& model, const std::string& format_nam
                          DType dtype) {
     std::error_code ignored;
     require(!fs::exists(out_dir, ignored) || (fs::is_directory(out_dir, ignored) && fs::is_empty(out_dir, ignored)),
-            "--out-dir %s is not empty: give a new folder for --export", out_dir.c_str());
+            "--out-dir %s is not empty: give a new one", out_dir.c_str());
     const std::string path = model.tokenizer_path(), json = path.empty() ? "" : read_file(path), tmp = out_dir + ".tmp";
     std::string what = "model.safetensors, config.json";
     fs::remove_all(tmp, ignored);

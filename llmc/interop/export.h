@@ -1,5 +1,5 @@
 /*
-A model that Anvil can read, written for others: ./train_gpt --export FORMAT --init-from MODEL --out-dir OUT
+A model that Anvil can read, written for others: ./train_gpt export --format FORMAT --init-from MODEL --out-dir OUT
 
   hf      OUT/model.safetensors, config.json, tokenizer.json, tokenizer_config.json, generation_config.json: a folder
           that from_pretrained() of transformers loads (GPT-2, Llama; others in Anvil's own names)

@@ -91,7 +91,7 @@ void add_tokenizer(Keys& keys, const GptShape& s, const ByteLevelTokenizer& toke
 void write_gguf(const std::string& path, const StoredModel& model, DType dtype, const ByteLevelTokenizer& tokenizer,
                 const EndToken& end) {
     const GptShape& s = model.shape();
-    require(family_of(s) == ModelFamily::gpt2, "--export gguf writes GPT-2, and this is another model; %s",
+    require(family_of(s) == ModelFamily::gpt2, "--format gguf writes GPT-2, and this is another model; %s",
             export_advice(s));
     const ParameterList list(s);
     Keys keys;

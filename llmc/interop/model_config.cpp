@@ -195,9 +195,9 @@ ModelFamily family_of(const GptShape& s) {
 }
 
 const char* export_advice(const GptShape& s) {
-    return family_of(s) == ModelFamily::anvil
-               ? "other programs have no such model; --init-from takes it, and --export hf writes it for that alone"
-               : "use --export hf";
+    return family_of(s) == ModelFamily::anvil ? "other programs have no such model; --init-from takes it, and `export "
+                                                "--format hf` writes it for that alone"
+                                              : "use --format hf";
 }
 
 std::string model_config(const GptShape& s, DType dtype, int64_t end_token) {

@@ -23,7 +23,7 @@ enum class ModelFamily { gpt2, llama, anvil };
 // The one that a model is written as.
 ModelFamily family_of(const GptShape& shape);
 
-// What to do with a model that the format of an --export cannot hold.
+// What to do with a model that the format of an export cannot hold.
 const char* export_advice(const GptShape& shape);
 
 // `end_token` ends a document, -1: none that is known.

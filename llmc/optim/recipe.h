@@ -1,6 +1,6 @@
 /*
 Recipes: what each group of parameters is updated with, and how that changes over a run. Data, one row a group; flags
-change parts of it (TrainConfig::chosen_recipe), and batch size, width and length scale it (llmc/train/scaling.h).
+change parts of it (RunFlags::chosen_recipe), and batch size, width and length scale it (llmc/train/scaling.h).
 
   const Recipe recipe = find_recipe("nanochat");
   Optimizer<Device> optimizer(device, list, plan, rank, recipe.rules);

@@ -79,7 +79,7 @@ struct ShardingPlan {
     // The largest rank's Newton-Schulz work, or without Muon its state, over the mean: 1 is perfect.
     double imbalance() const;
     // A line for each rank, or if they are many the range over the ranks: bytes of state (all of it fp32: AdamW's two
-    // moments, Muon's one, masters), matrices, Newton-Schulz FLOPs; and padding and balance of it all. For --plan.
+    // moments, Muon's one, masters), matrices, Newton-Schulz FLOPs; and padding and balance of it all. For `plan`.
     std::string table(bool masters) const;
     // Of what table() says, in bytes.
     int64_t state_bytes(int rank, bool masters) const;

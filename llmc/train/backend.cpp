@@ -14,8 +14,8 @@
 namespace {
 
 // As many as the user says, else the process's share of the cores, of those it may run on.
-int num_threads(const TrainConfig& config, int processes) {
-    if (config.threads > 0 || processes == 1 || std::getenv("OMP_NUM_THREADS")) return config.threads;
+int num_threads(const RunFlags& flags, int processes) {
+    if (flags.threads > 0 || processes == 1 || std::getenv("OMP_NUM_THREADS")) return flags.threads;
     const int cores = int(std::thread::hardware_concurrency()), share = std::max(1, cores / processes);
 #ifdef _OPENMP
     return std::min(share, omp_get_num_procs());  // fewer if a launcher has bound it to some
@@ -24,13 +24,13 @@ int num_threads(const TrainConfig& config, int processes) {
 #endif
 }
 
-bool is_on_cpu(const TrainConfig& config) { return config.device == "cpu" || !why_no_cuda().empty(); }
+bool is_on_cpu(const RunFlags& flags) { return flags.device == "cpu" || !why_no_cuda().empty(); }
 
 // An Error if there is no such device for a rank at this place.
-void check_device(const TrainConfig& config, const Place& place) {
-    const std::string why = config.device == "cpu" ? "" : why_no_cuda();
-    require(config.device != "cuda" || why.empty(), "--device cuda: %s", why.c_str());
-    if (config.device == "cpu" || !why.empty()) return;
+void check_device(const RunFlags& flags, const Place& place) {
+    const std::string why = flags.device == "cpu" ? "" : why_no_cuda();
+    require(flags.device != "cuda" || why.empty(), "--device cuda: %s", why.c_str());
+    if (flags.device == "cpu" || !why.empty()) return;
     const std::string why_not_this = why_no_cuda(place.gpu);  // two ranks never share one
     require(why_not_this.empty(), "no GPU for every rank of this host: %s; start fewer ranks, or --device cpu",
             why_not_this.c_str());
@@ -44,27 +44,27 @@ std::string measured_dtype() {
 }
 
 // --dtype on the CPU. What is left to a measurement, rank 0 measures: another might find otherwise.
-std::string cpu_dtype(World& world, const TrainConfig& config) {
-    if (config.dtype != "auto" || config.bench_comm) return config.dtype;
-    return world.ranks.broadcast(world.is_first() && is_on_cpu(config) ? measured_dtype() : "");
+std::string cpu_dtype(World& world, const RunFlags& flags) {
+    if (flags.dtype != "auto" || flags.command == Command::bench_comm) return flags.dtype;
+    return world.ranks.broadcast(world.is_first() && is_on_cpu(flags) ? measured_dtype() : "");
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> open_backend(World& world, const TrainConfig& config) {
+std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
     const Place place = world.place();
-    share_errors(world.ranks, [&] { check_device(config, place); });
-    const std::string dtype = cpu_dtype(world, config);
-    if (!is_on_cpu(config))
-        return config.dtype == "fp32" ? cuda_backend_fp32(place.gpu, config) : cuda_backend_bf16(place.gpu, config);
-    if (config.device == "auto" && has_cuda() && place.is_first)
+    share_errors(world.ranks, [&] { check_device(flags, place); });
+    const std::string dtype = cpu_dtype(world, flags);
+    if (!is_on_cpu(flags))
+        return flags.dtype == "fp32" ? cuda_backend_fp32(place.gpu, flags) : cuda_backend_bf16(place.gpu, flags);
+    if (flags.device == "auto" && has_cuda() && place.is_first)
         std::fprintf(stderr, "no GPU, training on the CPU: %s\n", why_no_cuda().c_str());
 #ifdef _OPENMP
     const std::string crowd =
-        config.threads > 0 ? "" : crowd_warning(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs());
+        flags.threads > 0 ? "" : crowd_warning(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs());
     if (!crowd.empty() && place.is_first) std::fprintf(stderr, "warning: %s\n", crowd.c_str());
 #endif
-    const int threads = num_threads(config, place.processes);
+    const int threads = num_threads(flags, place.processes);
     return dtype == "bf16" ? cpu_backend_bf16(threads) : cpu_backend_fp32(threads);
 }
 

@@ -5,16 +5,16 @@ cuda_backend_absent.cpp says so.
 #pragma once
 #include <memory>
 #include <string>
-#include "llmc/train/backend.h"  // Backend
-#include "llmc/train/config.h"   // TrainConfig
-#include "llmc/train/doctor.h"   // GpuFacts
+#include "llmc/train/backend.h"    // Backend
+#include "llmc/train/run_flags.h"  // RunFlags
+#include "llmc/train/doctor.h"     // GpuFacts
 
 std::unique_ptr<Backend> cpu_backend_fp32(int num_threads);
 std::unique_ptr<Backend> cpu_backend_bf16(int num_threads);
 
 // On the host's GPU of that number.
-std::unique_ptr<Backend> cuda_backend_fp32(int gpu, const TrainConfig& config);
-std::unique_ptr<Backend> cuda_backend_bf16(int gpu, const TrainConfig& config);
+std::unique_ptr<Backend> cuda_backend_fp32(int gpu, const RunFlags& config);
+std::unique_ptr<Backend> cuda_backend_bf16(int gpu, const RunFlags& config);
 
 // Is this program built with CUDA?
 bool has_cuda();

@@ -26,7 +26,7 @@ How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ran
 #include "llmc/io/sharded_tensors.h"    // ShardedTensors
 #include "llmc/model/gpt.h"             // Gpt
 #include "llmc/optim/optimizer.h"       // Optimizer
-#include "llmc/train/config.h"          // TrainConfig
+#include "llmc/train/run_flags.h"       // RunFlags
 
 // All of a run's state that is not a tensor.
 struct RunState {
@@ -57,7 +57,7 @@ struct RunState {
 };
 
 // Positions in the data mean the same only while the data, the cut into rows and the order are the same.
-inline uint64_t data_key(const TrainConfig& config, uint64_t data_hash, int64_t T, int separator) {
+inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, int64_t T, int separator) {
     const uint64_t key = mix64(mix64(mix64(data_hash) + uint64_t(T)) + (config.shuffle ? config.seed + 1 : 0));
     return config.packing_mode() == Packing::best_fit ? mix64(key + 1 + uint64_t(separator)) : key;
 }
@@ -67,7 +67,7 @@ GptShape checkpoint_shape(const std::string& folder);
 
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerStem = "optimizer";
-inline constexpr const char* kTrainConfigFile = "train_config.json";
+inline constexpr const char* kRunFlagsFile = "train_config.json";
 
 // What there is of a piece's state besides m: the name of each part, its elements in the named tensor and its place in
 // the device's memory. visit(name, begin, end, data)

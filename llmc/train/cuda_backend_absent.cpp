@@ -8,8 +8,8 @@ std::string why_no_cuda(int) { return "this build of Anvil has no CUDA (`make in
 
 GpuFacts look_at_gpu(int) { return {.why_none = why_no_cuda()}; }
 
-std::unique_ptr<Backend> cuda_backend_fp32(int, const TrainConfig&) {
+std::unique_ptr<Backend> cuda_backend_fp32(int, const RunFlags&) {
     ensure(false);  // why_no_cuda() has told
     return nullptr;
 }
-std::unique_ptr<Backend> cuda_backend_bf16(int, const TrainConfig&) { return cuda_backend_fp32(0, {}); }
+std::unique_ptr<Backend> cuda_backend_bf16(int, const RunFlags&) { return cuda_backend_fp32(0, {}); }

@@ -22,12 +22,12 @@ inline std::string describe(const Cuda& cuda) {
                   double(cuda.memory_bytes) / (1 << 30));
 }
 inline std::string kind_of(const Cuda& cuda) { return cuda.name; }
-inline AttentionKernels attention_kernels(const TrainConfig& config) {
+inline AttentionKernels attention_kernels(const RunFlags& config) {
     return config.attention == "own"     ? AttentionKernels::own
            : config.attention == "cudnn" ? AttentionKernels::cudnn
                                          : AttentionKernels::automatic;
 }
-inline CudaOptions device_options(const TrainConfig& config) {
+inline CudaOptions device_options(const RunFlags& config) {
     return {config.tune_matmul, attention_kernels(config), config.deterministic};
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
@@ -84,9 +84,9 @@ void check_heads(const Cuda&, const GptShape& s) {
     if (s.architecture.rotary_positions) check_rotary_head_size(s.head_size());
 }
 
-inline std::string exchange_version(const Cuda&) { return "NCCL " + nccl_version(); }
+inline std::string comm_version(const Cuda&) { return "NCCL " + nccl_version(); }
 
-inline std::unique_ptr<Comm<Cuda>> make_comm(World& world, Cuda& cuda, const TrainConfig& config) {
+inline std::unique_ptr<Comm<Cuda>> make_comm(World& world, Cuda& cuda, const RunFlags& config) {
     const Order order = config.overlap ? Order::overlapped : Order::serial;
     if (world.group) return std::make_unique<LocalComm<Cuda>>(*world.group, world.ranks.rank, cuda, order);
     if (world.is_alone()) return std::make_unique<NoComm<Cuda>>(cuda);

@@ -17,28 +17,30 @@ public:
     template <class... Arguments>
     explicit DeviceBackend(Arguments&&... arguments) : device_(std::forward<Arguments>(arguments)...) {}
 
-    std::unique_ptr<Session> open_session(World& world, const Start& start) override {
-        return std::make_unique<DeviceSession<Device, T>>(device_, world, start);
+    std::unique_ptr<Session> open_session(World& world, const RunRequest& request) override {
+        return std::make_unique<DeviceSession<Device, T>>(device_, world, request);
     }
 
-    std::string memory_table(World& world, const Start& start) override {
-        const Setup<Device, T> setup(device_, world, start);
-        return setup.memory(setup.how, setup.config().recompute_mode()).table(setup.memory_bytes());
+    std::string memory_table(World& world, const RunRequest& request) override {
+        const PreparedRun<Device, T> run = prepare<T>(device_, world, request);
+        return run.memory.plan(run.config.step, run.config.flags.recompute_mode()).table(run.memory.limit());
     }
 
-    void generate(World& world, const Start& start, const std::string& tokenizer_path) override {
-        ::generate<T>(device_, world, start, tokenizer_path);
+    void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
+                  const GenerateOptions& options) override {
+        ::generate<T>(device_, world, request, tokenizer_path, options);
     }
 
-    std::string bench_comm(World& world, const TrainConfig& config) override {
-        require(!world.is_alone(),
-                "--bench-comm measures what ranks exchange, and this is one: start it with mpirun, or give "
-                "--virtual-ranks");
-        check_alike(world.ranks, {{"the build", build_id()},
-                                  {"the device", kind_of(device_)},
-                                  {"--bench-comm-mib", std::to_string(config.bench_comm_mib)}});
-        const std::unique_ptr<Comm<Device>> comm = make_comm(world, device_, config);
-        return ::bench_comm(*comm, device_, world.ranks, size_t(config.bench_comm_mib) << 20);
+    std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) override {
+        require(
+            !world.is_alone(),
+            "`bench-comm` measures communication between ranks, and this is one rank: start it with mpirun, or give "
+            "--virtual-ranks 2");
+        check_alike(
+            world.ranks,
+            {{"the build", build_id()}, {"the device", kind_of(device_)}, {"--mib", std::to_string(options.mib)}});
+        const std::unique_ptr<Comm<Device>> comm = make_comm(world, device_, flags);
+        return ::bench_comm(*comm, device_, world.ranks, size_t(options.mib) << 20);
     }
 
 private:

@@ -22,7 +22,8 @@
 #include "llmc/train/rank_watch.h"     // RankWatch
 #include "llmc/train/saving.h"         // Saver
 #include "llmc/train/session.h"        // Session
-#include "llmc/train/setup.h"          // Setup, RunData
+#include "llmc/train/prepare.h"        // prepare
+#include "llmc/train/run_inputs.h"     // RunInputs
 #include "llmc/train/step_profiler.h"  // StepProfiler
 #include "llmc/train/stop.h"           // stop_signal
 #include "llmc/train/summary.h"        // summary_text
@@ -37,30 +38,30 @@ public:
     static constexpr int64_t kMostSkippedInARow = 10;
 
     // Makes the model and takes it to where the run starts. All ranks.
-    DeviceSession(Device& device, World& world, const Start& start)
+    DeviceSession(Device& device, World& world, const RunRequest& request)
         : device_(device),
           world_(world),
           ranks_(world.ranks),
-          start_(start),
-          setup_(device, world, start),
-          config_(setup_.config()),
-          data_(setup_, world),
-          passes_(setup_.passes()),
+          request_(request),
+          run_(prepare<T>(device, world, request)),
+          config_(run_.config),
+          flags_(config_.flags),
+          data_(open_inputs()),
+          passes_{flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_)},
           comm_(meet()),
-          profiler_(device, world, config_),
-          model_(device, setup_.list, setup_.how.B, setup_.seq_len, passes_, *comm_),
-          optimizer_(device, model_.parameters, setup_.plan, ranks_.rank, setup_.recipe().rules),
-          data_key_(data_key(config_, data_.train_hash(), setup_.seq_len, setup_.document_token())),
-          schedule_(setup_.recipe().schedule(config_.steps)),
-          flops_per_token_(model_.flops_per_token(setup_.seq_len)),
+          profiler_(device, world, flags_),
+          model_(device, run_.parameters, config_.step.B, config_.step.T, passes_, *comm_),
+          optimizer_(device, model_.parameters, run_.sharding, ranks_.rank, config_.recipe.rules),
+          data_key_(data_key(flags_, data_.train_hash(), config_.step.T, separator_of(flags_, run_.tokenizer))),
+          flops_per_token_(model_.flops_per_token(config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
-          saver_(config_.out_dir, ranks_, model_, optimizer_) {
+          saver_(flags_.out_dir, ranks_, model_, optimizer_) {
         device.reserve_workspace(optimizer_.workspace_bytes());
-        model_.document_token = config_.document_token;
+        model_.document_token = flags_.document_token.value_or(-1);
         begin_at_start();
         profiler_.plan(first_step_, config_.steps);
         comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
-        stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, setup_.how, state_.updates);
+        stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, config_.step, state_.updates);
         open_log();
         watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, *comm_, device);
         if (world_.is_first() && !world_.is_alone())
@@ -69,10 +70,10 @@ public:
         last_s_ = now_s();
     }
 
-    const TrainConfig& config() const override { return config_; }
+    const RunConfig& config() const override { return config_; }
 
     bool done() override {
-        if (config_.eval_only) return true;
+        if (flags_.evaluates()) return true;
         stop_reason_ = stop_reason();
         if (stop_reason_ || out_of_time() || is_any_due(next_step())) drain();
         is_last_ = under_way() == 0 && (state_.step >= config_.steps || out_of_time());
@@ -99,20 +100,20 @@ public:
 
     void save() override {
         // While steps are skipped, the weights may be ruined: the checkpoints from before must not be pruned for them.
-        if (!is_saved() && state_.skipped_in_a_row == 0) save_state(!config_.async_checkpoint);
+        if (!is_saved() && state_.skipped_in_a_row == 0) save_state(!flags_.async_checkpoint);
     }
 
     void validate() override {
         if (!data_.val) return;
         seen_ =
-            evaluate(model_, *data_.val, ranks_, setup_.how.B, setup_.seq_len, config_.val_tokens, data_.token_bytes);
+            evaluate(model_, *data_.val, ranks_, config_.step.B, config_.step.T, flags_.val_tokens, data_.token_bytes);
         log_.validation(state_.step, seen_.loss, seen_.bits_per_byte);
     }
 
     // Of an evaluation they are the result, and of a training run something that it can do without.
     void score_tasks() override {
         if (data_.tasks.empty()) return;
-        if (config_.eval_only) return score();
+        if (flags_.evaluates()) return score();
         look("score", true, [&] { score(); });
     }
 
@@ -121,16 +122,16 @@ public:
     }
 
     void finish() override {
-        if (!config_.eval_only) {
-            if (config_.check_replicas > 0 && (is_last_ || due(config_.check_replicas))) compare_ranks();
+        if (flags_.trains()) {
+            if (flags_.check_replicas > 0 && (is_last_ || due(flags_.check_replicas))) compare_ranks();
             // Saving comes before all that may fail and that the checkpoint can do without; ranks that differ have
             // nothing to save.
             if (!is_saved()) save_state(true);
         }
-        if (config_.eval_only || !stop_reason_) {
+        if (flags_.evaluates() || !stop_reason_) {
             validate();
             score_tasks();
-            if (!config_.eval_only) show_sample();
+            if (flags_.trains()) show_sample();
         }
         finish_save();
         profiler_.finish();
@@ -140,7 +141,7 @@ public:
 
     void save_before(const Error& error) override {
         const bool all_know = world_.is_alone() || dynamic_cast<const SharedError*>(&error);
-        if (config_.eval_only || !all_know || error.exit_code != kExitUsage || is_saving_ || !is_between_steps_ ||
+        if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || is_saving_ || !is_between_steps_ ||
             !stepper_->is_whole())
             return;
         is_ending_ = true;
@@ -168,17 +169,18 @@ public:
                              .tokens = state_.tokens,
                              .steps = state_.step,
                              .parameters = model_.parameters.num_parameters,
-                             .layers = setup_.shape.num_layers});
+                             .layers = config_.shape.num_layers});
     }
 
 private:
     Device& device_;
     World& world_;
     Ranks& ranks_;
-    const Start& start_;
-    const Setup<Device, T> setup_;
-    const TrainConfig& config_;
-    RunData data_;
+    const RunRequest& request_;
+    const PreparedRun<Device, T> run_;
+    const RunConfig& config_;
+    const RunFlags& flags_;
+    RunInputs data_;
     Passes passes_;
     KernelFacts kernels_;
     Comm<Device>* comm_;
@@ -186,7 +188,6 @@ private:
     Gpt<Device, T> model_;
     Optimizer<Device, T> optimizer_;
     uint64_t data_key_;
-    Schedule schedule_;
     double flops_per_token_, all_peak_flops_;
     RunState state_;
     int64_t first_step_ = 0;
@@ -227,10 +228,10 @@ private:
     bool is_any_due(int64_t step) const {
         if (step >= config_.steps) return true;
         const auto due_every = [&](int64_t every) { return every > 0 && step > 0 && step % every == 0; };
-        return (data_.val && due_every(config_.val_every)) ||
-               (!data_.tasks.empty() && due_every(config_.eval_tasks_every)) ||
-               (!data_.prompt.empty() && due_every(config_.sample_every)) || due_every(config_.checkpoint_every) ||
-               (!world_.is_alone() && due_every(config_.check_replicas));
+        return (data_.val && due_every(flags_.val_every)) ||
+               (!data_.tasks.empty() && due_every(flags_.eval_tasks_every)) ||
+               (!data_.prompt.empty() && due_every(flags_.sample_every)) || due_every(flags_.checkpoint_every) ||
+               (!world_.is_alone() && due_every(flags_.check_replicas));
     }
 
     // Waits until no step is under way.
@@ -242,17 +243,17 @@ private:
         const int64_t next = next_step();
         if (under_way() == 0) last_s_ = now_s();
         world_.set_step(*comm_, next + 1);
-        model_.set_windows(config_.window_part(next));
+        model_.set_windows(config_.window_fraction(next));
         const auto watch = profiler_.watch(next);
         data_states_[size_t(next) % data_states_.size()] = data_.train->state();
-        stepper_->start(*data_.train, setup_.recipe().rates(next, config_.steps), votes());
+        stepper_->start(*data_.train, config_.recipe.rates(next, config_.steps), votes());
         cropped_[size_t(next) % cropped_.size()] = data_.cropped();
         model_.set_windows(1);
     }
 
     // Takes the result of the oldest step under way, which comes back while the next one is computed.
     void finish_step() {
-        const StepConfig& how = setup_.how;
+        const StepConfig& how = config_.step;
         is_between_steps_ = false;
         const StepResult step = stepper_->finish();
         if (step.count(Vote::bad_data) > 0) end_by_data();
@@ -267,7 +268,7 @@ private:
         const StepRecord record{.step = state_.step + 1,
                                 .loss = step.loss,
                                 .norm = step.norm,
-                                .lr = learning_rate(schedule_, state_.step),
+                                .lr = learning_rate(config_.schedule, state_.step),
                                 .ms = step_s * 1e3,
                                 .tokens = how.num_tokens(),
                                 .has_comm = !world_.is_alone(),
@@ -298,7 +299,7 @@ private:
         scores_.clear();
         for (const TaskFile& file : data_.tasks) {
             const double began_s = now_s();
-            const TaskScores scores = ::score_tasks(model_, file, ranks_, setup_.how.B, setup_.seq_len);
+            const TaskScores scores = ::score_tasks(model_, file, ranks_, config_.step.B, config_.step.T);
             log_.tasks(state_.step, file.path(), scores.tasks, scores.score, (now_s() - began_s) * 1e3);
             for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
             if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});
@@ -307,10 +308,10 @@ private:
 
     void print_sample() {
         if (!world_.is_first()) return;
-        Rng rng(mix64(config_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
+        Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
         const std::vector<int32_t> tokens =
-            sample(model_, data_.prompt, setup_.seq_len, config_.sample(), Context::kept, rng);
-        log_.sample(state_.step, config_.prompt, setup_.text.tokenizer->decode(tokens));
+            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::kept, rng);
+        log_.sample(state_.step, flags_.prompt, run_.tokenizer.tokenizer->decode(tokens));
     }
 
     // What a run can do without, such as a sample: if it fails the run goes on, with a warning. Of several ranks that
@@ -336,21 +337,30 @@ private:
         is_saving_ = true;
         state_.data_key = data_key_;
         state_.data = ends_by_data_ ? data_states_[size_t(state_.step) % data_states_.size()] : data_.train->state();
-        saver_.begin(start_.config, state_, setup_.text.json);
+        saver_.begin(request_.flags, state_, run_.tokenizer.json);
         begun_step_ = state_.step;
         is_saving_ = false;
         if (and_wait) finish_save();
     }
 
+    // A run that does not fit ends here.
+    RunInputs open_inputs() {
+        share_errors(ranks_, [&] { run_.memory.check(config_); });
+        return {config_, run_.tokenizer, world_};
+    }
+
     Comm<Device>* meet() {
-        share_errors(ranks_, [&] { kernels_ = setup_.plan_kernels(); });
+        share_errors(ranks_, [&] {
+            kernels_ = plan_kernels<T>(device_, config_.shape, config_.step.B, config_.step.T,
+                                       flags_.document_token.has_value(), flags_.trains());
+        });
         check_alike(ranks_, {{"the kernels of attention", kernels_.attention},
                              {"the rows of logits at a time", std::to_string(passes_.head_rows)},
                              {"the training data", hex64(data_.train_hash())},
                              {"the validation data", data_.val ? hex64(data_.val->data_hash()) : ""},
                              {"the files of --eval-tasks", hash_of_tasks()}});
-        device_.reserve_workspace(setup_.workspace(setup_.how.B));
-        return setup_.comm.get();
+        device_.reserve_workspace(run_.memory.workspace(config_.step.B));
+        return run_.comm.get();
     }
 
     std::string hash_of_tasks() const {
@@ -360,17 +370,17 @@ private:
     }
 
     void begin_at_start() {
-        if (start_.source)
-            return share_errors(ranks_, [&] { load_weights(*start_.source, model_, optimizer_, nullptr); });
-        if (!start_.resumed())
-            return model_.initialize_weights(config_.seed,
+        if (request_.source)
+            return share_errors(ranks_, [&] { load_weights(*request_.source, model_, optimizer_, nullptr); });
+        if (!request_.resumed())
+            return model_.initialize_weights(flags_.seed,
                                              [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
-        share_errors(ranks_, [&] { state_ = load_run(start_.from.path, model_, optimizer_); });
+        share_errors(ranks_, [&] { state_ = load_run(request_.checkpoint.path, model_, optimizer_); });
         share_errors(ranks_, [&] {
-            require(state_.step == start_.from.step,
+            require(state_.step == request_.checkpoint.step,
                     "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
-                    start_.from.path.c_str(), static_cast<long long>(state_.step),
-                    static_cast<long long>(start_.from.step));
+                    request_.checkpoint.path.c_str(), static_cast<long long>(state_.step),
+                    static_cast<long long>(request_.checkpoint.step));
         });
         first_step_ = state_.step;
         if (!data_.train) return;
@@ -380,35 +390,35 @@ private:
             std::fprintf(stderr,
                          "warning: not the data, --seq-len, --packing, --shuffle or --seed that %s was trained with: "
                          "reading the data from their start\n",
-                         start_.from.path.c_str());
+                         request_.checkpoint.path.c_str());
     }
 
     void open_log() {
-        if (config_.eval_only) {
+        if (flags_.evaluates()) {
             if (!world_.is_first()) return;
             log_ = RunLog::on_console({.steps = config_.steps});
-            std::printf("model: %s, %.2fM parameters; device: %s\n", start_.path().c_str(),
+            std::printf("model: %s, %.2fM parameters; device: %s\n", request_.path().c_str(),
                         double(model_.parameters.num_parameters) * 1e-6, describe(device_).c_str());
             std::printf("%s", kernel_line().c_str());
             return;
         }
         on_first_rank(ranks_, [&] {
             log_ = begun_log();
-            follower_ = std::make_unique<LogFollower>(config_.log_to, config_.out_dir);
-            already_saved_ = std::filesystem::exists(checkpoint_path(config_.out_dir, state_.step));
+            follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
+            already_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state_.step));
             // What a run that was killed while it saved has left, if this one has nothing more to save.
-            if (start_.resumed() && already_saved_) {
-                remove_leftovers(config_.out_dir);
-                prune(config_.out_dir, config_.keep, state_.step);
+            if (request_.resumed() && already_saved_) {
+                remove_leftovers(flags_.out_dir);
+                prune(flags_.out_dir, flags_.keep, state_.step);
             }
         });
         already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
         if (!world_.is_first()) return;
-        const Recipe& recipe = setup_.recipe();
+        const Recipe& recipe = config_.recipe;
         std::printf("model: %.2fM parameters in %s, %.1f MFLOP a token; batch: %s\n",
-                    double(model_.parameters.num_parameters) * 1e-6, config_.fp8() ? "fp8" : type_name<T>(),
-                    flops_per_token_ * 1e-6, batch_text(setup_.how).c_str());
-        std::printf("%s", setup_.run.text.c_str());
+                    double(model_.parameters.num_parameters) * 1e-6, flags_.fp8() ? "fp8" : type_name<T>(),
+                    flops_per_token_ * 1e-6, batch_text(config_.step).c_str());
+        std::printf("%s", config_.derivation.c_str());
         std::printf("recipe: %s, %ld steps; %s", recipe.name, config_.steps, recipe.text().c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
@@ -419,13 +429,14 @@ private:
         if (kernels_.attention.empty()) return "";
         return format("attention: %s; GEMM: %s; head: %ld of %ld rows of logits at a time\n",
                       kernels_.attention.c_str(), kernels_.gemm.c_str(), long(passes_.head_rows),
-                      long(setup_.how.B * setup_.seq_len));
+                      long(config_.step.B * config_.step.T));
     }
 
     RunLog begun_log() const {
-        TrainConfig config = config_;  // whose fields() are for reading and writing
-        const std::string& tokenizer = setup_.text.json;
-        const RunFacts facts{.config_json = to_json(config.fields()),
+        RunFlags flags = flags_;  // whose fields() are for reading and writing
+        const std::string& tokenizer = run_.tokenizer.json;
+        const RunFacts facts{.config_json = to_json(flags.fields()),
+                             .sources = flags_.sources,
                              .device = describe(device_),
                              .ranks = ranks_.world_size,
                              .data_hash = hex64(data_.train->data_hash()),
@@ -435,21 +446,21 @@ private:
                              .gemm = kernels_.gemm,
                              .head_rows = passes_.head_rows};
         RunLog::Options options{
-            .steps = config.steps, .print_every = config.print_every, .tensorboard = config.tensorboard};
-        if (config.time_budget_s > 0) options.time_budget_s = std::max(0.0, config.time_budget_s - state_.training_s);
-        RunLog log(config.out_dir, start_.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
-        TrainConfig asked = start_.config, defaults;
-        std::printf("%s", changed_flags(asked.fields(), defaults.fields()).c_str());
+            .steps = config_.steps, .print_every = flags.print_every, .tensorboard = flags.tensorboard};
+        if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state_.training_s);
+        RunLog log(flags.out_dir, request_.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
+        std::printf("%s", flags_by_source(flags.fields(), flags.sources).c_str());
         std::vector<std::string> passed_over;
-        for (const PassedOver& other : start_.from.passed_over) passed_over.push_back(other.path + ": " + other.why);
-        if (start_.resumed())
-            log.resume(facts, state_.step, start_.from.path, passed_over);
+        for (const PassedOver& other : request_.checkpoint.passed_over)
+            passed_over.push_back(other.path + ": " + other.why);
+        if (request_.resumed())
+            log.resume(facts, state_.step, request_.checkpoint.path, passed_over);
         else
             log.start(facts);
         return log;
     }
 
-    bool out_of_time_here() const { return config_.time_budget_s > 0 && state_.training_s >= config_.time_budget_s; }
+    bool out_of_time_here() const { return flags_.time_budget_s > 0 && state_.training_s >= flags_.time_budget_s; }
 
     std::vector<Vote> votes() const {
         std::vector<Vote> all;
@@ -477,7 +488,7 @@ private:
         const SavedCheckpoint saved = saver_.finish();
         is_saving_ = false;
         on_first_rank(ranks_, [&] {
-            prune(config_.out_dir, config_.keep, saved.step);
+            prune(flags_.out_dir, flags_.keep, saved.step);
             try {
                 log_.checkpoint(saved.step, saved.path, saved.ms);
             } catch (const Error&) {

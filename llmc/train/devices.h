@@ -18,7 +18,7 @@ What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU,
 #include "llmc/comm/host_comm.h"    // HostComm
 #include "llmc/comm/local.h"        // LocalComm
 #include "llmc/cpu/kernels.h"       // the device Cpu, cpu_kernels
-#include "llmc/train/config.h"      // TrainConfig
+#include "llmc/train/run_flags.h"   // RunFlags
 #include "llmc/train/peak_flops.h"  // peak_bf16_flops
 #include "llmc/train/world.h"       // World
 
@@ -73,9 +73,9 @@ inline std::optional<PlanRecord> plans_made(Cpu&) { return {}; }
 
 // Over what ranks exchange gradients and weights.
 // What must be the same on all ranks for them to exchange anything: "NCCL 2.28.9".
-inline std::string exchange_version(const Cpu&) { return "none"; }
+inline std::string comm_version(const Cpu&) { return "none"; }
 
-inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const TrainConfig&) {
+inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const RunFlags&) {
     if (world.group) return std::make_unique<LocalComm<Cpu>>(*world.group, world.ranks.rank, cpu);
     if (world.is_alone()) return std::make_unique<NoComm<Cpu>>(cpu);
     return std::make_unique<HostComm>(world.ranks, cpu);

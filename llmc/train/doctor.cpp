@@ -21,16 +21,16 @@
 #include <set>
 #include <sstream>
 #include <thread>
-#include "llmc/base/build_id.h"     // build_id, build_libraries
-#include "llmc/base/check.h"        // Error, format
-#include "llmc/base/file.h"         // reason_of
-#include "llmc/base/log.h"          // count_text
-#include "llmc/comm/ranks.h"        // Ranks
-#include "llmc/cpu/kernels.h"       // cpu_kernels
-#include "llmc/data/shards.h"       // open_shards
-#include "llmc/data/tokenizer.h"    // load_tokenizer
-#include "llmc/model/parameters.h"  // ParameterList
-#include "llmc/train/start.h"       // find_start, find_shape
+#include "llmc/base/build_id.h"      // build_id, build_libraries
+#include "llmc/base/check.h"         // Error, format
+#include "llmc/base/file.h"          // reason_of
+#include "llmc/base/log.h"           // count_text
+#include "llmc/comm/ranks.h"         // Ranks
+#include "llmc/cpu/kernels.h"        // cpu_kernels
+#include "llmc/data/shards.h"        // open_shards
+#include "llmc/data/tokenizer.h"     // load_tokenizer
+#include "llmc/model/parameters.h"   // ParameterList
+#include "llmc/train/run_request.h"  // find_request, find_shape
 
 namespace fs = std::filesystem;
 
@@ -157,7 +157,7 @@ std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_bui
     return findings;
 }
 
-Finding check_gpu(const TrainConfig& config, const GpuFacts& gpu) {
+Finding check_gpu(const RunFlags& config, const GpuFacts& gpu) {
     if (config.device == "cpu") return ok("GPU", "not asked for (--device cpu)");
     if (!gpu.why_none.empty()) {
         const std::string todo = gpu.is_built ? "nvidia-smi should list it" : "install the CUDA toolkit and make again";
@@ -225,7 +225,7 @@ std::vector<Finding> check_network(const Launch& launch, const std::string& host
     return findings;
 }
 
-Finding check_disk(const TrainConfig& config, size_t checkpoint_bytes) {
+Finding check_disk(const RunFlags& config, size_t checkpoint_bytes) {
     constexpr size_t kMeasured = 64 << 20;
     std::error_code ignored;
     fs::path folder = fs::absolute(config.out_dir.empty() ? "." : config.out_dir);
@@ -260,7 +260,7 @@ Finding check_disk(const TrainConfig& config, size_t checkpoint_bytes) {
 
 namespace {
 // Reads every token of the run. A run does so, too (llmc/data/token_scan.h), but it has begun by then.
-Finding look_for_foreign_tokens(const TrainConfig& config, int64_t vocab_size) {
+Finding look_for_foreign_tokens(const RunFlags& config, int64_t vocab_size) {
     try {
         for (const std::string& pattern : {config.train_data, config.val_data}) {
             if (pattern.empty()) continue;
@@ -276,7 +276,7 @@ Finding look_for_foreign_tokens(const TrainConfig& config, int64_t vocab_size) {
 }
 }  // namespace
 
-std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size) {
+std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size) {
     std::vector<Finding> findings;
     const auto look = [&](const char* what, const std::string& pattern) {
         try {
@@ -318,7 +318,7 @@ std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size) 
     return findings;
 }
 
-int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gpu) {
+int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu) {
 #ifdef __clang__
     const char* compiler = "";  // its version begins with its name
 #else
@@ -328,11 +328,9 @@ int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gp
     const auto add = [&](const std::vector<Finding>& more) {
         findings.insert(findings.end(), more.begin(), more.end());
     };
-    bool help = false;
-    Start start;
-    start.config = parse_config(argc, argv, &help);
+    RunRequest request{line.run, {}, nullptr};
     Launch launch;
-    const Finding launched = check_launch(start.config.launch, std::getenv, &launch);
+    const Finding launched = check_launch(request.flags.launch, std::getenv, &launch);
     const CpuKernels& kernels = cpu_kernels();
     findings.push_back(
         check_processor(content_of("/proc/cpuinfo"), level_in_use(kernels.level), highest_level(cpuid_facts())));
@@ -341,7 +339,7 @@ int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gp
     findings.push_back(warn("threads", "this build has no OpenMP: one thread", "install libgomp1 or use g++, make"));
 #endif
     const GpuFacts gpu = look_at_gpu(std::max(0, launch.local_rank));
-    findings.push_back(check_gpu(start.config, gpu));
+    findings.push_back(check_gpu(request.flags, gpu));
     add(check_libraries(build_libraries(), gpu.is_built));
 
     findings.push_back(launched);
@@ -360,16 +358,16 @@ int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gp
     std::vector<Finding> data;
     const std::unique_ptr<Ranks> alone = join(Launch{}, 1);
     try {
-        start = find_start(argc, argv, *alone);
-        data = check_data(start.config, &vocab_size);
+        request = find_request(line, *alone);
+        data = check_data(request.flags, &vocab_size);
         // Weights of two bytes and masters, or of four; two moments.
-        checkpoint_bytes = 14 * size_t(ParameterList(find_shape(start, vocab_size)).num_parameters);
-        findings.push_back(ok("run", start.resumed() ? "goes on from " + start.from.path : "begins anew"));
+        checkpoint_bytes = 14 * size_t(ParameterList(find_shape(request, vocab_size)).num_parameters);
+        findings.push_back(ok("run", request.resumed() ? "goes on from " + request.checkpoint.path : "begins anew"));
     } catch (const Error& error) {
         findings.push_back(fail("run", error));
     }
-    add(data.empty() ? check_data(start.config, &vocab_size) : data);
-    findings.push_back(check_disk(start.config, checkpoint_bytes));
+    add(data.empty() ? check_data(request.flags, &vocab_size) : data);
+    findings.push_back(check_disk(request.flags, checkpoint_bytes));
 
     std::printf("%s", text_of(findings, launch.rank).c_str());
     const bool failed = std::any_of(findings.begin(), findings.end(),

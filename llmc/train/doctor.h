@@ -1,5 +1,6 @@
 /*
---doctor: what a run with these flags would trip over on this machine, each with what to do about it, before it starts.
+The command `doctor`: what a run with these flags would trip over on this machine, each with what to do about it, before
+it starts.
 
   ok    limits: 1048576 open files
   warn  shared memory: /dev/shm has 64 MiB -> MPI and NCCL want more: docker run --shm-size 1g
@@ -15,7 +16,7 @@ its own host; those after the first print what is not ok. Exit code 2 if anythin
 #include <vector>
 #include "llmc/base/processor.h"  // CpuLevel
 #include "llmc/comm/launch.h"     // Environment, Launch
-#include "llmc/train/config.h"    // TrainConfig
+#include "llmc/train/command.h"   // CommandLine, RunFlags
 
 struct Finding {
     enum class Grade { ok, warn, fail };
@@ -33,7 +34,7 @@ struct GpuFacts {
 
 // Looks, prints a line for each finding, and returns the exit code. `look_at_gpu` is asked for the GPU of this process,
 // by its number.
-int doctor(int argc, char** argv, const std::function<GpuFacts(int)>& look_at_gpu);
+int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu);
 
 // The lines and their sum. Of another rank than the first, only those that are not ok.
 std::string text_of(const std::vector<Finding>& findings, int rank = 0);
@@ -42,9 +43,9 @@ std::string text_of(const std::vector<Finding>& findings, int rank = 0);
 Finding check_processor(const std::string& cpuinfo, CpuLevel used, CpuLevel highest);
 // `libraries` as in build_id.h.
 std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_build);
-Finding check_gpu(const TrainConfig& config, const GpuFacts& gpu);
+Finding check_gpu(const RunFlags& config, const GpuFacts& gpu);
 Finding check_launch(const LaunchFlags& flags, const Environment& environment, Launch* launch);
 std::vector<Finding> check_limits(int world_size, size_t open_files, size_t shared_memory_bytes);
 std::vector<Finding> check_network(const Launch& launch, const std::string& host_name);
-Finding check_disk(const TrainConfig& config, size_t checkpoint_bytes);
-std::vector<Finding> check_data(const TrainConfig& config, int64_t* vocab_size);
+Finding check_disk(const RunFlags& config, size_t checkpoint_bytes);
+std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size);

@@ -1,7 +1,7 @@
 /*
---generate: a trained model continues a text. On stdout are the new tokens' bytes, as they come, and nothing else;
-characters of several bytes come whole. Of several samples the first is printed as it comes and the others behind it,
-each after a line of three dashes. How long it took is on stderr.
+The command `generate`: a trained model continues a text. On stdout are the new tokens' bytes, as they come, and nothing
+else; characters of several bytes come whole. Of several samples the first is printed as it comes and the others after
+it, each after a line of three dashes. How long it took is on stderr.
 
 A model that has learned from documents with a token in front of each (--document-token) sees that in front of the
 text too; a sample ends where the next document would begin.
@@ -18,7 +18,7 @@ text too; a sample ends where the next document would begin.
 #include "llmc/data/utf8.h"            // replace_invalid, unfinished_bytes
 #include "llmc/eval/sample.h"          // sample_each
 #include "llmc/train/checkpointing.h"  // read_weights
-#include "llmc/train/start.h"          // Start, find_shape
+#include "llmc/train/run_request.h"    // RunRequest, find_shape
 #include "llmc/train/stop.h"           // stop_signal
 #include "llmc/train/world.h"          // World
 
@@ -37,15 +37,14 @@ inline Tokenizer tokenizer_for(const StoredModel& stored, const std::string& nam
 }
 
 // The text to continue, in tokens.
-inline std::vector<int32_t> prompt_tokens(const TrainConfig& config, const Tokenizer& tokenizer, int64_t context) {
-    const bool is_file = config.generate.starts_with("@");
-    const std::string where = is_file ? config.generate.substr(1) : "--generate";
-    const std::string text = is_file ? read_file(where) : config.generate;
-    require(!text.empty(), "%s is empty, but a text to continue begins somewhere: write at least a line break into it",
-            where.c_str());
+inline std::vector<int32_t> prompt_tokens(const GenerateOptions& options, int32_t document_token,
+                                          const Tokenizer& tokenizer, int64_t context) {
+    const bool is_file = options.prompt.starts_with("@");
+    const std::string where = is_file ? options.prompt.substr(1) : "--prompt";
+    const std::string text = is_file ? read_file(where) : options.prompt;
+    require(!text.empty(), "%s is empty: give a text to continue, at least a line break", where.c_str());
     std::vector<int32_t> tokens = tokenizer.encode(text, where);
-    if (config.document_token >= 0 && tokens[0] != config.document_token)
-        tokens.insert(tokens.begin(), config.document_token);
+    if (document_token >= 0 && tokens[0] != document_token) tokens.insert(tokens.begin(), document_token);
     require(int64_t(tokens.size()) <= context,
             "%s has %zu tokens, and the model's context is %ld: shorten it, by its beginning say", where.c_str(),
             tokens.size(), context);
@@ -76,33 +75,33 @@ private:
 };
 
 template <class T, class Device>
-void generate(Device& device, World& world, const Start& start, const std::string& tokenizer_path) {
-    const TrainConfig& config = start.config;
-    require(world.is_alone(),
-            "--generate is for one process: start it without mpirun, srun, torchrun and --virtual-ranks");
-    require(start.resumed() || start.source,
-            "--generate continues a text with a trained model: give its run's folder with --resume, or --init-from");
-    const StoredModel stored(start.path(), true);
-    const GptShape shape = find_shape(start, 0);
+void generate(Device& device, World& world, const RunRequest& request, const std::string& tokenizer_path,
+              const GenerateOptions& options) {
+    const RunFlags& flags = request.flags;
+    const int32_t document_token = flags.document_token.value_or(-1);
+    require(world.is_alone(), "`generate` is for one process: start it without mpirun, srun and torchrun");
+    require(flags.sample_tokens > 0, "--sample-tokens 0 leaves nothing to generate: give a length");
+    const StoredModel stored(request.path(), true);
+    const GptShape shape = find_shape(request, 0);
     check_heads<T>(device, shape);
-    const int64_t context = config.seq_len(shape);
+    const int64_t context = flags.seq_len(shape);
     const Tokenizer tokenizer = tokenizer_for(stored, tokenizer_path);
-    const std::vector<int32_t> prompt = prompt_tokens(config, tokenizer, context);
-    const int32_t end = config.document_token >= 0 ? config.document_token : tokenizer.separator();
+    const std::vector<int32_t> prompt = prompt_tokens(options, document_token, tokenizer, context);
+    const int32_t end = document_token >= 0 ? document_token : tokenizer.separator();
 
-    Gpt<Device, T> model(device, shape, 1, std::max<int64_t>(context, config.num_samples),
-                         {Recompute::never, false, std::max(1, config.num_samples)});
+    Gpt<Device, T> model(device, shape, 1, std::max<int64_t>(context, options.num_samples),
+                         {Recompute::never, false, std::max(1, options.num_samples)});
     read_weights(stored, model.parameters, nullptr,
                  [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
-    model.document_token = config.document_token;
+    model.document_token = document_token;
 
     std::vector<Rng> rngs;  // each sample's own, so that it is the same however many there are
-    for (int i = 0; i < config.num_samples; i++) rngs.emplace_back(mix64(config.seed) + uint64_t(i), Stream::sampling);
+    for (int i = 0; i < options.num_samples; i++) rngs.emplace_back(mix64(flags.seed) + uint64_t(i), Stream::sampling);
     std::vector<std::string> later(rngs.size());
     WholeCharacters out;
     int64_t num_tokens = 0;
     const auto started = std::chrono::steady_clock::now();
-    sample_each(model, prompt, context, tokenizer.vocab_size(), config.sample(), Context::sliding, rngs,
+    sample_each(model, prompt, context, tokenizer.vocab_size(), flags.sample(), Context::sliding, rngs,
                 [&](size_t sample, int32_t token) {
                     num_tokens++;
                     if (token == end) return false;
@@ -119,6 +118,6 @@ void generate(Device& device, World& world, const Start& start, const std::strin
         out.end();
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-    std::fprintf(stderr, "\n%ld tokens behind a prompt of %zu in %.2f s: %.1f tokens/s\n", num_tokens, prompt.size(),
+    std::fprintf(stderr, "\n%ld tokens after a prompt of %zu in %.2f s: %.1f tokens/s\n", num_tokens, prompt.size(),
                  seconds, double(num_tokens) / seconds);
 }

@@ -34,26 +34,26 @@ std::vector<std::string> plan_gpu_names() {
     return names;
 }
 
-PlannedGpu planned_gpu(const PlanConfig& config) {
+PlannedGpu planned_gpu(const PlanOptions& options) {
     PlannedGpu result = kPlannedGpus[0];
     for (const PlannedGpu& gpu : kPlannedGpus)
-        if (config.gpu == gpu.name) result = gpu;
-    ensure(config.gpu == result.name);
-    if (config.memory_gb > 0) result.memory_gb = config.memory_gb;
-    if (config.tflops > 0) result.tflops = config.tflops;
-    if (config.mfu > 0) result.mfu = config.mfu;
-    if (config.bandwidth > 0) result.bandwidth = config.bandwidth;
-    if (config.network > 0) result.network = config.network;
-    if (config.usd_per_hour > 0) result.usd_per_hour = config.usd_per_hour;
+        if (options.gpu == gpu.name) result = gpu;
+    ensure(options.gpu == result.name);
+    if (options.memory_gb > 0) result.memory_gb = options.memory_gb;
+    if (options.tflops > 0) result.tflops = options.tflops;
+    if (options.mfu > 0) result.mfu = options.mfu;
+    if (options.bandwidth > 0) result.bandwidth = options.bandwidth;
+    if (options.network > 0) result.network = options.network;
+    if (options.usd_per_hour > 0) result.usd_per_hour = options.usd_per_hour;
     return result;
 }
 
-RunPlan plan_run(const TrainConfig& asked, const GptShape& shape, int world_size) {
-    require(asked.dtype != "fp32", "--plan assumes --dtype bf16, in which GPUs train: leave --dtype fp32 away");
-    const PlannedGpu gpu = planned_gpu(asked.plan);
+RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptShape& shape, int world_size) {
+    require(asked.dtype != "fp32", "`plan` assumes --dtype bf16, in which GPUs train: leave --dtype fp32 out");
+    const PlannedGpu gpu = planned_gpu(options);
     const int64_t seq_len = asked.seq_len(shape);
     RunPlan plan;
-    plan.shape = shape;
+    plan.shape = shape, plan.gpu = gpu;
 
     ParameterList list(shape);
     plan.num_parameters = list.num_parameters;
@@ -79,19 +79,19 @@ RunPlan plan_run(const TrainConfig& asked, const GptShape& shape, int world_size
                               })
             .memory;
     };
-    plan.run = resolve(asked, shape, world_size, [&](const StepConfig& step) {
+    const Decision decision = decide(asked, shape, world_size, [&](const StepConfig& step) {
         return memory_of(step, asked.recompute_mode(), kGpuHeadRows).total_bytes() <= bytes;
     });
-    const TrainConfig& config = plan.run.config;
-    plan.step = config.step(seq_len, world_size);
-    const StepConfig& step = plan.step;
+    plan.config = RunConfig(decision, shape, world_size);
+    const RunFlags& flags = plan.config.flags;
+    const StepConfig& step = plan.config.step;
     const auto memory = [&](int64_t B, Recompute how) {
         StepConfig other = step;
         other.B = B;
         return memory_of(other, how);
     };
-    if (config.fp8()) check_fp8_model(shape, step.B, step.T);
-    plan.memory = memory(step.B, config.recompute_mode());
+    if (flags.fp8()) check_fp8_model(shape, step.B, step.T);
+    plan.memory = memory(step.B, flags.recompute_mode());
     for (const Recompute how : kRecomputes) {
         const auto fits = [&](int64_t B) { return double(memory(B, how).total_bytes()) <= gpu.memory_gb * 1e9; };
         int64_t low = 0, high = 1;
@@ -122,7 +122,7 @@ RunPlan plan_run(const TrainConfig& asked, const GptShape& shape, int world_size
     plan.flops_per_token = flops_per_token(list, step.T);
     plan.flops = plan.flops_per_token * double(step.num_tokens());
     const double sustained = gpu.tflops * 1e12 * gpu.mfu;
-    const double recomputed = config.recompute_mode() == Recompute::block ? 4. / 3 : 1;
+    const double recomputed = flags.recompute_mode() == Recompute::block ? 4. / 3 : 1;
     plan.compute_s = recomputed * plan.flops / W / sustained;
     // State is read and written; the gradient (fp32) read and the weight (bf16) written, for a W-th of all.
     plan.update_s = (2 * most_state + size / W * 6) / (gpu.memory_tb_s * 1e12) + most_work / sustained;
@@ -131,15 +131,15 @@ RunPlan plan_run(const TrainConfig& asked, const GptShape& shape, int world_size
                      std::max(0., plan.weights_s - micro_batch_s / 3);
     plan.step_s = plan.compute_s + plan.update_s + plan.exposed_s;
 
-    plan.tokens = double(config.steps) * double(step.num_tokens());
-    plan.run_s = double(config.steps) * plan.step_s;
+    plan.tokens = double(plan.config.steps) * double(step.num_tokens());
+    plan.run_s = double(plan.config.steps) * plan.step_s;
     plan.usd = plan.run_s / 3600 * W * gpu.usd_per_hour;
     return plan;
 }
 
 std::string text_of(const RunPlan& plan) {
-    const TrainConfig& config = plan.run.config;
-    const PlannedGpu gpu = planned_gpu(config.plan);
+    const RunFlags& flags = plan.config.flags;
+    const PlannedGpu& gpu = plan.gpu;
     const GptShape& s = plan.shape;
     const double W = plan.sharding.world_size, total = double(plan.memory.total_bytes());
     const double mib = 1 << 20;
@@ -148,8 +148,8 @@ std::string text_of(const RunPlan& plan) {
         "  %s a token, forward and backward\n"
         "batch: %s\n%s%s\n",
         count_text(double(plan.num_parameters)).c_str(), s.num_layers, s.num_heads, s.channels, s.vocab_size,
-        config.model.architecture_name().c_str(), count_text(plan.flops_per_token, "FLOP").c_str(),
-        batch_text(plan.step).c_str(), plan.run.text.c_str(), plan.sharding.table(true).c_str());
+        flags.model.architecture_name().c_str(), count_text(plan.flops_per_token, "FLOP").c_str(),
+        batch_text(plan.config.step).c_str(), plan.config.derivation.c_str(), plan.sharding.table(true).c_str());
 
     text += "of the rank that needs most, without the workspace of the ops: " +
             plan.memory.table(size_t(gpu.memory_gb * 1e9));
@@ -160,13 +160,12 @@ std::string text_of(const RunPlan& plan) {
     text += format(
         "checkpoint: %.1f MiB on the disk, %.1f with --keep %d and the one being written; %.1f MiB of a server's own "
         "memory to write it from\n",
-        plan.checkpoint_bytes / mib, (config.keep + 1) * plan.checkpoint_bytes / mib, config.keep,
-        plan.host_bytes / mib);
+        plan.checkpoint_bytes / mib, (flags.keep + 1) * plan.checkpoint_bytes / mib, flags.keep, plan.host_bytes / mib);
     text += format(
         "communication of a rank in a step, as a ring at %.4g GB/s\n"
         "  gradients, %s: %.1f MiB sent by reduce-scatter, %s; of the last bucket %s\n"
         "  weights, bf16: %.1f MiB sent by all-gather, %s\n",
-        plan.bandwidth * 1e-9, plan.step.bf16_gradients ? "bf16" : "fp32", plan.sent_gradient_bytes / mib,
+        plan.bandwidth * 1e-9, plan.config.step.bf16_gradients ? "bf16" : "fp32", plan.sent_gradient_bytes / mib,
         time_text(plan.gradients_s).c_str(), time_text(plan.last_bucket_s).c_str(), plan.sent_weight_bytes / mib,
         time_text(plan.weights_s).c_str());
     text += format(
@@ -174,13 +173,13 @@ std::string text_of(const RunPlan& plan) {
         "  %s tokens/s, %s a GPU\n",
         time_text(plan.step_s).c_str(), time_text(plan.compute_s).c_str(), count_text(plan.flops, "FLOP").c_str(),
         gpu.tflops * gpu.mfu, time_text(plan.update_s).c_str(), time_text(plan.exposed_s).c_str(),
-        count_text(double(plan.step.num_tokens()) / plan.step_s).c_str(),
-        count_text(double(plan.step.num_tokens()) / plan.step_s / W).c_str());
-    text += format("run: %ld steps, %s tokens, %s, %.4g USD for %.4g GPU-hours\n", config.steps,
+        count_text(double(plan.config.step.num_tokens()) / plan.step_s).c_str(),
+        count_text(double(plan.config.step.num_tokens()) / plan.step_s / W).c_str());
+    text += format("run: %ld steps, %s tokens, %s, %.4g USD for %.4g GPU-hours\n", plan.config.steps,
                    count_text(plan.tokens).c_str(), time_text(plan.run_s).c_str(), plan.usd, plan.run_s / 3600 * W);
     text += format(
-        "assumed, %s: --plan-memory %g GB, --plan-tflops %g, --plan-mfu %g, --plan-bandwidth %g GB/s and "
-        "--plan-network %g GB/s, --plan-price %g USD an hour; memory of %g TB/s; %d GPUs a server; no latency",
+        "assumed, %s: --memory %g GB, --tflops %g, --mfu %g, --bandwidth %g GB/s and --network %g GB/s, --price %g USD "
+        "per hour; memory at %g TB/s; %d GPUs per server; no latency",
         gpu.name, gpu.memory_gb, gpu.tflops, gpu.mfu, gpu.bandwidth, gpu.network, gpu.usd_per_hour, gpu.memory_tb_s,
         kGpusPerServer);
     return text;

@@ -1,7 +1,7 @@
 /*
-What a run would take, before there is a machine for it: ./train_gpt --plan --world-size 64 --model gpt2-1558M ...
+What a run would take, before there is a machine for it: ./train_gpt plan --world-size 64 --model gpt2-1558M ...
 Memory and bytes are counted as the run itself counts them; times and cost are arithmetic on assumptions, all of which
-are printed and can be replaced (--plan-...).
+are printed and can be replaced (--gpu, --mfu, ...).
 
   bytes sent     a ring's: (W - 1) / W of all gradients for reduce-scatter, and of all weights for all-gather
                  (Patarasuk and Yuan, 2009), for W ranks. Latency is not counted: it grows with W.
@@ -18,9 +18,9 @@ are printed and can be replaced (--plan-...).
 #include <vector>
 #include "llmc/model/shape.h"        // GptShape
 #include "llmc/optim/sharding.h"     // ShardingPlan
-#include "llmc/train/config.h"       // TrainConfig, PlanConfig
 #include "llmc/train/memory_plan.h"  // MemoryPlan
-#include "llmc/train/resolve.h"      // ResolvedRun
+#include "llmc/train/options.h"      // PlanOptions
+#include "llmc/train/run_config.h"   // RunConfig, RunFlags
 
 struct PlannedGpu {
     const char* name;
@@ -43,12 +43,12 @@ inline constexpr int kGpusPerServer = 8;
 
 std::vector<std::string> plan_gpu_names();
 // The GPU asked for, with the flags' values where they are given.
-PlannedGpu planned_gpu(const PlanConfig& config);
+PlannedGpu planned_gpu(const PlanOptions& options);
 
 struct RunPlan {
     GptShape shape{};
-    ResolvedRun run{};
-    StepConfig step{};
+    RunConfig config{};
+    PlannedGpu gpu{};
     int64_t num_parameters = 0;
     ShardingPlan sharding{};
     MemoryPlan memory{};              // of the rank that needs most
@@ -63,5 +63,5 @@ struct RunPlan {
     double tokens = 0, run_s = 0, usd = 0;  // of the whole run
 };
 
-RunPlan plan_run(const TrainConfig& asked, const GptShape& shape, int world_size);
+RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptShape& shape, int world_size);
 std::string text_of(const RunPlan& plan);

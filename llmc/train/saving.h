@@ -35,7 +35,7 @@ public:
         if (writing_.valid()) writing_.wait();  // it uses what goes next
     }
 
-    void begin(TrainConfig config, RunState state, const std::string& tokenizer_json) {
+    void begin(RunFlags config, RunState state, const std::string& tokenizer_json) {
         ensure(!is_under_way());
         began_ = std::chrono::steady_clock::now();
         step_ = state.step;
@@ -131,6 +131,6 @@ private:
             part().add_text("tokenizer_config.json", tokenizer_config(tokenizer_json, model_.shape.max_seq_len));
         }
         part().add_text("state.json", state_json);
-        part().add_text(kTrainConfigFile, config_json);
+        part().add_text(kRunFlagsFile, config_json);
     }
 };

@@ -4,6 +4,15 @@
 #include <cmath>
 #include "llmc/base/check.h"  // format
 
+std::vector<Field> Scaling::fields() {
+    return {{"", "asked", &asked, ""},
+            {"", "batch", &batch, ""},
+            {"", "reference-batch", &reference_batch, ""},
+            {"", "tokens", &tokens, ""},
+            {"", "reference-tokens", &reference_tokens, ""},
+            {"", "channels", &channels, ""}};
+}
+
 double Scaling::learning_rate() const { return asked ? std::sqrt(double(batch) / double(reference_batch)) : 1; }
 
 double Scaling::weight_decay() const {
@@ -44,14 +53,14 @@ std::string Scaling::text(const Recipe& recipe) const {
         tokens, reference_tokens);
 }
 
-Scaling scaling_of(const TrainConfig& config, int64_t tokens_per_step, int64_t channels) {
+Scaling scaling_of(const RunFlags& flags, int64_t tokens_per_step, int64_t channels) {
     // A run of no steps has nothing to decay.
-    const int64_t tokens = (config.steps > 0 ? config.steps : 1) * tokens_per_step;
-    return {.asked = config.scale_hyperparameters || config.chosen_recipe().always_scaled,
+    const int64_t tokens = std::max<int64_t>(1, flags.steps.value_or(0)) * tokens_per_step;
+    return {.asked = flags.scale_hyperparameters || flags.chosen_recipe().always_scaled,
             .batch = tokens_per_step,
-            .reference_batch = config.reference_batch_size,
+            .reference_batch = flags.reference_batch_size,
             .tokens = tokens,
-            .reference_tokens = config.reference_tokens > 0 ? config.reference_tokens : tokens,
+            .reference_tokens = flags.reference_tokens > 0 ? flags.reference_tokens : tokens,
             .channels = channels};
 }
 

@@ -13,15 +13,17 @@ are averaged stays as it was (Wang and Aitchison, 2024, arXiv:2405.13698).
 #pragma once
 #include <cstdint>
 #include <string>
-#include "llmc/train/config.h"  // TrainConfig
+#include <vector>
+#include "llmc/train/run_flags.h"  // RunFlags
 
 struct Scaling {
-    bool asked;
-    int64_t batch, reference_batch;    // B, B_ref
-    int64_t tokens, reference_tokens;  // D, D_ref
+    bool asked = false;
+    int64_t batch = 0, reference_batch = 0;    // B, B_ref
+    int64_t tokens = 0, reference_tokens = 0;  // D, D_ref
 
-    int64_t channels;
+    int64_t channels = 0;
 
+    std::vector<Field> fields();
     double learning_rate() const;  // the factors
     double weight_decay() const;
     double width() const;
@@ -29,7 +31,7 @@ struct Scaling {
     std::string text(const Recipe& recipe) const;
 };
 
-Scaling scaling_of(const TrainConfig& config, int64_t tokens_per_step, int64_t channels);
+Scaling scaling_of(const RunFlags& flags, int64_t tokens_per_step, int64_t channels);
 
 // What to train with: the learning rates and weight decays of all rules scaled, or as they are if that is not asked.
 Recipe scaled(const Recipe& recipe, const Scaling& scaling);

@@ -2,7 +2,7 @@
 A training run under way: the model with its optimizer, and all that is done with them besides the steps themselves:
 looking at the model, saving, stopping, and telling of it. When each is due, the loop in train_gpt.cu decides.
 
-  const std::unique_ptr<Session> session = backend->open_session(world, start);
+  const std::unique_ptr<Session> session = backend->open_session(world, request);
   while (!session->done()) {
       if (session->due(every)) session->validate();
       session->train_step();
@@ -15,17 +15,17 @@ model is looked at, and saved, only between steps.
 #pragma once
 #include <cstdint>
 #include <string>
-#include "llmc/base/check.h"    // Error
-#include "llmc/train/config.h"  // TrainConfig
+#include "llmc/base/check.h"        // Error
+#include "llmc/train/run_config.h"  // RunConfig
 
 class Session {
 public:
     virtual ~Session() = default;
 
-    virtual const TrainConfig& config() const = 0;  // with every number filled in
+    virtual const RunConfig& config() const = 0;
 
-    // Is the run over: all its steps, its time, or was it told to stop? With --eval-only it is, from the start. All
-    // ranks; may throw, as train_step() does.
+    // Is the run over: all its steps, its time, or was it told to stop? With the command `eval` it is, from the start.
+    // All ranks; may throw, as train_step() does.
     virtual bool done() = 0;
     // After done(): is something due that is wanted every so many steps (0: never)? After a resume it is due again, as
     // a run that was told to stop did not wait for that.

@@ -20,12 +20,12 @@ earlier ones if there are not as many, and all if that is not enough.
 #include <memory>
 #include <string>
 #include <type_traits>
-#include "llmc/base/check.h"     // require
-#include "llmc/base/file.h"      // FileWriter, write_file_atomically
-#include "llmc/base/profile.h"   // HostProfile, chrome_trace, profile_table
-#include "llmc/train/config.h"   // TrainConfig
-#include "llmc/train/devices.h"  // describe, make_profile, measure_peaks
-#include "llmc/train/world.h"    // World
+#include "llmc/base/check.h"       // require
+#include "llmc/base/file.h"        // FileWriter, write_file_atomically
+#include "llmc/base/profile.h"     // HostProfile, chrome_trace, profile_table
+#include "llmc/train/run_flags.h"  // RunFlags
+#include "llmc/train/devices.h"    // describe, make_profile, measure_peaks
+#include "llmc/train/world.h"      // World
 
 template <class Device, class T>
 class StepProfiler {
@@ -34,7 +34,7 @@ public:
 
     // An Error, on all ranks, if a rank's file cannot be written. Before the model takes its memory, of which the
     // measurement needs some.
-    StepProfiler(Device& device, World& world, const TrainConfig& config)
+    StepProfiler(Device& device, World& world, const RunFlags& config)
         : device_(device), count_(config.profile_steps), rank_(world.ranks.rank) {
         if (config.profile.empty()) return;
         path_ = profile_path(config.profile, rank_);

@@ -58,11 +58,11 @@ void check_sizes(const std::string& model, int64_t vocab_size, const std::string
 
 }  // namespace
 
-KnownTokenizer::KnownTokenizer(const Start& start) {
-    const TrainConfig& config = start.config;
-    path = config.tokenizer_path();
-    const bool is_named = !config.tokenizer.empty(), has_own = config.eval_only && start.resumed();
-    if (!is_named && has_own && if_there(path).empty()) path = start.from.path + "/tokenizer.json";
+KnownTokenizer::KnownTokenizer(const RunRequest& request) {
+    const RunFlags& flags = request.flags;
+    path = flags.tokenizer_path();
+    const bool is_named = !flags.tokenizer.empty(), has_own = flags.evaluates() && request.resumed();
+    if (!is_named && has_own && if_there(path).empty()) path = request.checkpoint.path + "/tokenizer.json";
     if (!is_named) path = if_there(path);
     if (path.empty()) return;
     tokenizer = load_tokenizer(path);
@@ -80,19 +80,19 @@ int first_difference(const Tokenizer& a, const Tokenizer& b) {
     return -1;
 }
 
-void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks) {
-    const TrainConfig& config = start.config;
-    if (config.eval_only && config.val_data.empty()) return;  // no data
+void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool speaks) {
+    const RunFlags& flags = request.flags;
+    if (flags.evaluates() && flags.val_data.empty()) return;  // no data
     std::optional<NamedTokenizer> wanted, of_run;
     if (text.tokenizer)
-        of_run = {!config.tokenizer.empty() ? "--tokenizer"
-                  : config.eval_only        ? "the validation data"
-                                            : "the training data",
+        of_run = {!flags.tokenizer.empty() ? "--tokenizer"
+                  : flags.evaluates()      ? "the validation data"
+                                           : "the training data",
                   text.path, *text.tokenizer};
 
-    if (start.resumed() || start.source) {
+    if (request.resumed() || request.source) {
         const std::string path =
-            start.source ? start.source->tokenizer_path() : if_there(start.from.path + "/tokenizer.json");
+            request.source ? request.source->tokenizer_path() : if_there(request.checkpoint.path + "/tokenizer.json");
         const bool is_same = !path.empty() && of_run && read_file(path) == text.json;
         std::string why;
         if (!path.empty() && !is_same) try {
@@ -101,8 +101,8 @@ void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks) {
                 why = error.what();
             }
         // A run that is resumed has been asked when it began.
-        if (!wanted && !is_same && start.source)
-            check_sizes(start.path(), start.source->shape().vocab_size, why, text, speaks);
+        if (!wanted && !is_same && request.source)
+            check_sizes(request.path(), request.source->shape().vocab_size, why, text, speaks);
         if (wanted && of_run) check_pair(*wanted, *of_run);
     }
     if (!wanted) wanted = of_run;
@@ -113,11 +113,11 @@ void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks) {
         if (path.empty() || path == text.path || read_file(path) == text.json) return;
         check_pair(*wanted, {whose, path, load_tokenizer(path)});
     };
-    if (!config.eval_only) check_beside("the training data", config.train_data);
-    check_beside("the validation data", config.val_data);
+    if (flags.trains()) check_beside("the training data", flags.train_data);
+    check_beside("the validation data", flags.val_data);
 }
 
-int64_t planned_vocab_size(const TrainConfig& config) {
-    const std::string path = if_there(config.tokenizer_path());
+int64_t planned_vocab_size(const RunFlags& flags) {
+    const std::string path = if_there(flags.tokenizer_path());
     return path.empty() ? 0 : load_tokenizer(path).vocab_size();
 }

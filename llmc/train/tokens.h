@@ -2,14 +2,14 @@
 In whose tokens the data are: the tokenizer of a run, and whether the model that it starts from and all of its data are
 of that one. A model that reads the ids of another tokenizer learns from noise, and no loss says so.
 
-  const KnownTokenizer text(start);
-  check_tokens(start, text, is_first);
+  const KnownTokenizer text(request);
+  check_tokens(request, text, is_first);
 */
 #pragma once
 #include <optional>
 #include <string>
-#include "llmc/data/tokenizer.h"  // Tokenizer
-#include "llmc/train/start.h"     // Start
+#include "llmc/data/tokenizer.h"     // Tokenizer
+#include "llmc/train/run_request.h"  // RunRequest
 
 // The tokenizer that lies beside the data, or that was named; where nothing is learned and neither is there, the
 // model's.
@@ -18,7 +18,7 @@ struct KnownTokenizer {
     std::string path;  // empty: none is known
     std::string json;  // its file, which checkpoints take along
 
-    explicit KnownTokenizer(const Start& start);
+    explicit KnownTokenizer(const RunRequest& request);
     int vocab_size() const { return tokenizer ? tokenizer->vocab_size() : 0; }
 };
 
@@ -29,7 +29,7 @@ int first_difference(const Tokenizer& a, const Tokenizer& b);
 // An Error if the model that the run starts from, its training data and its validation data are not of one tokenizer.
 // Where a model has none beside it, the size of its vocabulary is all that can be compared: `speaks` warns of what that
 // leaves open.
-void check_tokens(const Start& start, const KnownTokenizer& text, bool speaks);
+void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool speaks);
 
-// Of the tokenizer that --plan would find; 0: there is none.
-int64_t planned_vocab_size(const TrainConfig& config);
+// Of the tokenizer that `plan` would find; 0: there is none.
+int64_t planned_vocab_size(const RunFlags& flags);

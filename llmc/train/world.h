@@ -1,7 +1,7 @@
 /*
 Who trains together. What they exchange gradients over: device_comm.h.
 
-  in_world(config, nullptr, [&](World& world) {              once per rank
+  in_world(line, nullptr, [&](World& world) {              once per rank
       ...
   });
 */
@@ -19,7 +19,7 @@ Who trains together. What they exchange gradients over: device_comm.h.
 #include "llmc/comm/ranks.h"      // Ranks, SharedError, share_errors
 #include "llmc/comm/watchdog.h"   // Watchdog
 #include "llmc/data/utf8.h"       // printable
-#include "llmc/train/config.h"    // TrainConfig
+#include "llmc/train/command.h"   // CommandLine
 #include "llmc/train/stop.h"      // stop_signal
 
 // A process among those on the same host, which do not get in each other's way.
@@ -46,9 +46,9 @@ struct World {
 };
 
 // What ranks must have alike before they look at anything.
-inline std::vector<std::pair<std::string, std::string>> alike(const TrainConfig& config) {
+inline std::vector<std::pair<std::string, std::string>> alike(const CommandLine& line) {
     std::vector<std::pair<std::string, std::string>> all = {{"the build", build_id()}};
-    for (const auto& flag : config.shared_flags()) all.push_back(flag);
+    for (const auto& flag : line.shared_flags()) all.push_back(flag);
     return all;
 }
 
@@ -67,14 +67,15 @@ struct SaidError : Error {
 // An Error that all ranks throw is printed once, before any of them ends: a launcher that sees one end ends the others,
 // in the middle of a word. `wrong_flags`: why this rank has no flags; the others shall end as well.
 template <class Body>
-void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, Body&& body) {
-    const Launch launch = detect_launch(config.launch);
-    if (config.virtual_ranks > 0) {
+void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Body&& body) {
+    const RunFlags& flags = line.run;
+    const Launch launch = detect_launch(flags.launch);
+    if (flags.virtual_ranks > 0) {
         require(
             launch.meet == Launch::Meet::nobody,
             "--virtual-ranks %d are of one process, and this is one of several: leave the flag out, or the launcher",
-            config.virtual_ranks);
-        LocalGroup group(config.virtual_ranks);
+            flags.virtual_ranks);
+        LocalGroup group(flags.virtual_ranks);
         return group.run([&](int rank) {
             LocalRanks ranks(group, rank);
             World world{ranks, &group, std::to_string(group.world_size) + " virtual ranks in one process"};
@@ -83,22 +84,22 @@ void in_world(const TrainConfig& config, const std::exception_ptr& wrong_flags, 
     }
     // Or a kernel is loaded when it is first launched, which can wait until the GPU is idle, and that for a collective
     // of ranks that wait for this one. Before the first call of CUDA, which MPI may make.
-    if (launch.meet != Launch::Meet::nobody && config.device != "cpu") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    if (launch.meet != Launch::Meet::nobody && flags.device != "cpu") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     std::unique_ptr<Ranks> ranks;
     try {
-        ranks = join(launch, config.comm_timeout_s, stop_signal);
+        ranks = join(launch, flags.comm_timeout_s, stop_signal);
     } catch (const Error&) {
         if (wrong_flags) std::rethrow_exception(wrong_flags);
         throw;
     }
-    if (Watchdog* watchdog = ranks->watchdog()) watchdog->disk_timeout_s = config.io_timeout_s;
+    if (Watchdog* watchdog = ranks->watchdog()) watchdog->disk_timeout_s = flags.io_timeout_s;
     check_connected(*ranks);
     World world{*ranks, nullptr, launch.describe()};
     try {
         share_errors(*ranks, [&] {
             if (wrong_flags) std::rethrow_exception(wrong_flags);
         });
-        check_alike(*ranks, alike(config));
+        check_alike(*ranks, alike(line));
         body(world);
     } catch (const SharedError& error) {
         if (world.is_first()) print_error(error);

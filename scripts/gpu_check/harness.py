@@ -211,7 +211,7 @@ class Part:
             stamp.write_text(told)
         self.carried = True
         if (ROOT / "train_gpt").exists():
-            ran = self.run([ROOT / "train_gpt", "--help"], limit=30, quiet=True)
+            ran = self.run([ROOT / "train_gpt", "--help-all"], limit=30, quiet=True)
             if ran.code != 0:
                 self.result("programs carried along", "not run", f"they do not run here, and are built anew: {ran.why()}")
                 self.carried = False

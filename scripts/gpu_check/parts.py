@@ -34,7 +34,7 @@ def versions(part):
                ", ".join(name for name, _ in libraries))  # fmt: skip
     with part.isolated("doctor"):
         data = training.tokens_of(training.GPT2_VOCAB)
-        ran = part.run([train_gpt, "--doctor", "--device=cuda", "--model=gpt2-124M", "--vocab-size=50257", "--dtype=bf16",
+        ran = part.run([train_gpt, "doctor", "--device=cuda", "--model=gpt2-124M", "--vocab-size=50257", "--dtype=bf16",
                         f"--train-data={data}", "--val-data=", f"--out-dir={RUNS}/doctor"], limit=60)  # fmt: skip
         part.check("doctor", ran.code == 0, "" if ran.code == 0 else ran.why())
 

@@ -130,7 +130,7 @@ GPT2 = {"model": "gpt2-124M", "vocab-size": GPT2_VOCAB, "seq-len": 1024, "learni
 
 
 def help_of(part):
-    return part.run([part.program("train_gpt"), "--help"], limit=30, quiet=True).text
+    return part.run([part.program("train_gpt"), "--help-all"], limit=30, quiet=True).text
 
 
 def attentions(part):

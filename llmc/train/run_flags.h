@@ -1,54 +1,56 @@
 /*
-Everything that train_gpt can be asked, each flag listed once, and what follows from the flags.
+The flags of a run, each listed once: what can be asked. What follows from them, the model and the number of ranks is
+RunConfig (run_config.h). A flag without a value is left to what comes later: the recipe, --depth, a default.
 */
 #pragma once
-#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 #include "llmc/base/flags.h"         // Field
 #include "llmc/comm/launch.h"        // LaunchFlags
 #include "llmc/data/loader.h"        // Packing
 #include "llmc/eval/sample.h"        // SampleConfig
-#include "llmc/model/activations.h"  // Passes, Recompute
+#include "llmc/model/activations.h"  // Recompute
 #include "llmc/model/shape.h"        // ModelConfig
 #include "llmc/optim/recipe.h"       // Recipe
-#include "llmc/train/step.h"         // StepConfig
 
-// What --plan assumes (plan.h).
-struct PlanConfig {
-    bool asked = false;
-    std::string gpu = "H100";
-    double memory_gb = 0, tflops = 0, mfu = 0, bandwidth = 0, network = 0, usd_per_hour = 0;  // 0: that GPU's
-};
+// --rank, --threads and other flags that may differ from rank to rank.
+bool is_of_one_process(const Field& field);
 
-// Sequences, where nothing else is asked.
-inline constexpr int kDefaultBatchSize = 12;
+// What train_gpt is told to do (command.h).
+enum class Command { train, generate, eval, plan, export_model, doctor, bench_comm };
 
-struct TrainConfig {
+struct RunFlags {
+    // No flags, and no checkpoint keeps them: what to do, and where a value is from, by the flag's name: "the command
+    // line", "run.cfg", "the checkpoint", "--depth", "memory"... What is not there is a default.
+    Command command = Command::train;
+    std::map<std::string, std::string> sources;
+
     std::string train_data = "data/tinyshakespeare/train_*.bin", val_data = "data/tinyshakespeare/val_*.bin", tokenizer;
     bool shuffle = true;
     std::string packing = "stream";
-    int document_token = -1;
+    std::optional<int> document_token;
 
     ModelConfig model;
 
-    int batch_size = -1;  // 0: the largest that fits; -1: kDefaultBatchSize, with --depth as 0
+    std::optional<int> batch_size;  // 0: the largest that fits
     int64_t total_batch_size = 0;
-    int64_t steps = -1;  // -1: what the targets give (resolve.h)
+    std::optional<int64_t> steps;
     int64_t window_warmup_steps = 0;
     double target_param_data_ratio = 0, target_flops = 0;
     double time_budget_s = 0;
 
-    // "recipe" and -1: as the recipe has it (chosen_recipe).
+    // "recipe" and no value: the recipe's (chosen_recipe).
     std::string recipe = "model", optimizer = "recipe", lr_schedule = "recipe";
-    double learning_rate = -1, embedding_learning_rate = -1, unembedding_learning_rate = -1, scalar_learning_rate = -1,
-           final_lr_fraction = -1, decay_fraction = -1, grad_clip = -1;
-    int64_t warmup_steps = -1;
-    double beta1 = -1, beta2 = -1, adam_eps = -1, weight_decay = -1;
-    double muon_learning_rate = -1, muon_momentum = -1, muon_momentum_start = -1, muon_momentum_end = -1,
-           muon_weight_decay = -1, muon_beta2 = -1;
-    int64_t muon_momentum_warmup_steps = -1;
+    std::optional<double> learning_rate, embedding_learning_rate, unembedding_learning_rate, scalar_learning_rate,
+        final_lr_fraction, decay_fraction, grad_clip;
+    std::optional<int64_t> warmup_steps;
+    std::optional<double> beta1, beta2, adam_eps, weight_decay;
+    std::optional<double> muon_learning_rate, muon_momentum, muon_momentum_start, muon_momentum_end, muon_weight_decay,
+        muon_beta2;
+    std::optional<int64_t> muon_momentum_warmup_steps;
     std::string muon_weight_decay_schedule = "recipe", muon_coefficients = "polar-express";
     bool muon_equal_rows = true, muon_fixed_norm = true, muon_second_moment = true, muon_cautious = true;
     int muon_iterations = 5;
@@ -58,28 +60,24 @@ struct TrainConfig {
     int64_t val_every = 250, val_tokens = 131072, checkpoint_every = 500, sample_every = 0;
     std::string eval_tasks;
     int64_t eval_tasks_every = 0;
-    bool eval_only = false;
     int keep = 2, print_every = 10;
     bool async_checkpoint = true, summary = false, tensorboard = false;
     std::string log_to = "none", profile;
     int64_t profile_steps = 3;
 
     std::string prompt = "\n";
-    int sample_tokens = 256, top_k = 0, num_samples = 1;
+    int sample_tokens = 256, top_k = 0;
     double temperature = 0.8, top_p = 1;
-    std::string generate;
 
-    std::string out_dir = "run/default", resume, init_from, export_format = "none", device = "auto", dtype = "auto",
-                recompute = "none", attention = "auto", tune_matmul;
-    bool deterministic = true, dry_run = false, doctor = false;
-    PlanConfig plan;
+    std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
+                attention = "auto", tune_matmul;
+    bool deterministic = true, dry_run = false;
     int threads = 0;
 
     LaunchFlags launch;
     int virtual_ranks = 0;
     std::string grad_comm = "fp32", sum_order = "in-place";
-    bool overlap = true, noise_scale = false, bench_comm = false;
-    int bench_comm_mib = 256;
+    bool overlap = true, noise_scale = false;
     int64_t check_replicas = 100;
     double comm_timeout_s = 600, io_timeout_s = 3600;
 
@@ -94,21 +92,15 @@ struct TrainConfig {
         profile = "";
     }
 
-    // What must be the same on all ranks: every flag but those of one process or machine.
-    std::vector<std::pair<std::string, std::string>> shared_flags() const;
-
     // Contradictions that no single flag can show.
     void validate() const;
 
+    bool evaluates() const { return command == Command::eval; }
+    bool generates() const { return command == Command::generate; }
+    // Does it learn, from --train-data?
+    bool trains() const { return !evaluates() && !generates(); }
+
     int64_t seq_len(const GptShape& shape) const { return model.seq_len ? model.seq_len : shape.max_seq_len; }
-    // Micro-batches of each rank in a step; an error names the nearest total batch sizes that work, and batch sizes
-    // with which the one asked for would.
-    int64_t grad_accumulation(int64_t seq_len, int64_t world_size) const;
-    StepConfig step(int64_t seq_len, int64_t world_size) const;
-    // The part of every attention window at this step, counted from 0.
-    double window_part(int64_t step) const {
-        return window_warmup_steps > 0 ? std::min(1.0, double(step + 1) / double(window_warmup_steps)) : 1;
-    }
     // The recipe with what the flags change of it.
     Recipe chosen_recipe() const;
     bool muon() const { return chosen_recipe().muon; }
@@ -119,9 +111,3 @@ struct TrainConfig {
     std::vector<std::string> task_files() const;  // of --eval-tasks
     std::string tokenizer_path() const;           // --tokenizer, or tokenizer.json beside the data
 };
-
-// The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens a step".
-std::string batch_text(const StepConfig& step);
-
-// The table of exit codes and the flags, as markdown: doc/flags.md.
-std::string flags_document();

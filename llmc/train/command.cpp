@@ -1,0 +1,293 @@
+// See command.h.
+#include "llmc/train/command.h"
+#include <algorithm>
+#include <cstring>
+#include "llmc/base/check.h"  // require, ensure
+#include "llmc/train/plan.h"  // plan_gpu_names
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+struct CommandInfo {
+    Command command;
+    const char* name;
+    const char* description;
+    const char* example;
+    Names flags;   // of a run, beside the command's own; empty: all
+    Names common;  // those that --help shows; empty: all
+};
+
+const Names kLaunch = {"launcher", "rank", "world-size", "local-rank", "master", "comm-timeout"};
+
+Names operator+(Names a, const Names& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+const std::vector<CommandInfo>& commands() {
+    static const std::vector<CommandInfo> all = {
+        {Command::train,
+         "train",
+         "Train a GPT on token shards, which data/tokenize makes from text.",
+         "./train_gpt --depth 4 --out-dir run/d4",
+         {},
+         {"train-data", "val-data",      "model",        "depth",      "num-layers",       "num-heads",
+          "channels",   "seq-len",       "architecture", "batch-size", "total-batch-size", "steps",
+          "recipe",     "learning-rate", "out-dir",      "resume",     "init-from",        "checkpoint-every",
+          "val-every",  "sample-every",  "eval-tasks",   "prompt",     "device",           "dtype",
+          "recompute",  "dry-run",       "seed",         "rank",       "world-size",       "master"}},
+        {Command::generate,
+         "generate",
+         "Continue a text with a trained model; new tokens go to stdout as they come.",
+         "./train_gpt generate --resume run/default --prompt \"Once upon a time\"",
+         Names{"resume", "init-from", "out-dir", "tokenizer", "document-token", "seq-len", "sample-tokens",
+               "temperature", "top-k", "top-p", "device", "dtype", "attention", "threads", "seed"} +
+             kLaunch,
+         {}},
+        {Command::eval,
+         "eval",
+         "Validate a model and score it on tasks, without training.",
+         "./train_gpt eval --resume run/default --eval-tasks hellaswag.tasks",
+         Names{"resume",         "init-from",     "out-dir",    "val-data",         "tokenizer",     "packing",
+               "document-token", "seq-len",       "batch-size", "total-batch-size", "val-tokens",    "eval-tasks",
+               "summary",        "device",        "dtype",      "attention",        "deterministic", "threads",
+               "seed",           "virtual-ranks", "io-timeout"} +
+             kLaunch,
+         {}},
+        {Command::plan,
+         "plan",
+         "Print parameters, memory, communication, time and cost of a run on --world-size GPUs; needs no data, no GPU.",
+         "./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M --optimizer muon",
+         {},
+         {"gpu",
+          "memory",
+          "tflops",
+          "mfu",
+          "bandwidth",
+          "network",
+          "price",
+          "world-size",
+          "model",
+          "depth",
+          "num-layers",
+          "num-heads",
+          "channels",
+          "seq-len",
+          "architecture",
+          "batch-size",
+          "total-batch-size",
+          "steps",
+          "target-param-data-ratio",
+          "recipe",
+          "optimizer",
+          "dtype",
+          "recompute",
+          "keep"}},
+        {Command::export_model,
+         "export",
+         "Write a model to --out-dir in another program's format; weights that are NaN or infinite are refused.",
+         "./train_gpt export --resume run/default --format gguf --out-dir model",
+         {"resume", "init-from", "out-dir", "dtype"},
+         {}},
+        {Command::doctor,
+         "doctor",
+         "Check machine, libraries, launch, network, disk and data for the run that these flags describe, and say what "
+         "to do.",
+         "./train_gpt doctor --train-data 'data/mine/train_*.bin'",
+         {},
+         {"train-data", "val-data", "tokenizer", "out-dir", "resume", "init-from", "device", "dtype", "rank",
+          "world-size", "master"}},
+        {Command::bench_comm,
+         "bench-comm",
+         "Measure how fast collectives between the ranks are; needs no data.",
+         "mpirun -np 8 ./train_gpt bench-comm",
+         Names{"device", "dtype", "threads", "overlap", "virtual-ranks", "io-timeout"} + kLaunch,
+         {}},
+    };
+    return all;
+}
+
+const CommandInfo& info_of(Command command) {
+    for (const CommandInfo& info : commands())
+        if (info.command == command) return info;
+    ensure(false);
+    return commands()[0];
+}
+
+// The flags that only this command has.
+std::vector<Field> own_fields(CommandLine& line) {
+    switch (line.run.command) {
+        case Command::generate:
+            return {
+                {"sampling", "prompt", &line.generate.prompt, "text to continue, or @FILE for that of a file"},
+                Field{"sampling", "num-samples", &line.generate.num_samples, "number of continuations"}.from(1, 4096)};
+        case Command::plan:
+            return {
+                Field{"plan", "gpu", &line.plan.gpu, "GPU whose figures are assumed"}.one_of(plan_gpu_names()),
+                Field{"plan", "memory", &line.plan.memory_gb, "GB per GPU (0: that GPU's, as for all below)"}.from(0),
+                Field{"plan", "tflops", &line.plan.tflops, "peak dense bf16 TFLOP/s per GPU"}.from(0),
+                Field{"plan", "mfu", &line.plan.mfu, "fraction of the peak that forward and backward reach"}.from(0, 1),
+                Field{"plan", "bandwidth", &line.plan.bandwidth, "GB/s of collectives inside a server"}.from(0),
+                Field{"plan", "network", &line.plan.network, "GB/s per GPU to other servers"}.from(0),
+                Field{"plan", "price", &line.plan.usd_per_hour, "USD per GPU-hour"}.from(0)};
+        case Command::export_model:
+            return {Field{"output", "format", &line.exported.format,
+                          "hf: safetensors for transformers; llmc: llm.c's model.bin; gguf: for llama.cpp"}
+                        .one_of({"hf", "llmc", "gguf"})};
+        case Command::bench_comm:
+            return {Field{"ranks", "mib", &line.bench_comm.mib, "MiB of the largest buffer"}.from(1, 1 << 14)};
+        default:
+            return {};
+    }
+}
+
+bool contains(const Names& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// What the flags were that are commands now, and their parts.
+struct OldFlag {
+    const char *name, *now;
+};
+constexpr OldFlag kOldFlags[] = {
+    {"generate", "a command: ./train_gpt generate --prompt TEXT"},
+    {"eval-only", "a command: ./train_gpt eval"},
+    {"plan", "a command: ./train_gpt plan"},
+    {"plan-gpu", "--gpu of ./train_gpt plan"},
+    {"plan-memory", "--memory of ./train_gpt plan"},
+    {"plan-tflops", "--tflops of ./train_gpt plan"},
+    {"plan-mfu", "--mfu of ./train_gpt plan"},
+    {"plan-bandwidth", "--bandwidth of ./train_gpt plan"},
+    {"plan-network", "--network of ./train_gpt plan"},
+    {"plan-price", "--price of ./train_gpt plan"},
+    {"export", "a command: ./train_gpt export --format FORMAT"},
+    {"doctor", "a command: ./train_gpt doctor"},
+    {"bench-comm", "a command: ./train_gpt bench-comm"},
+    {"bench-comm-mib", "--mib of ./train_gpt bench-comm"},
+};
+
+// Why this command does not know the flag; "": nobody does.
+std::string why_unknown(Command asked, const std::string& name) {
+    for (const OldFlag& old : kOldFlags)
+        if (name == old.name) return format("--%s is now %s", old.name, old.now);
+    std::string others;
+    for (const CommandInfo& info : commands()) {
+        CommandLine other;
+        other.run.command = info.command;
+        for (const Field& field : other.fields())
+            if (name == field.name || name == std::string("no-") + field.name)
+                others += (others.empty() ? "" : ", ") + std::string(info.name);
+    }
+    const char* const here = info_of(asked).name;
+    return others.empty() ? ""
+                          : format("--%s is no flag of `%s`, but of: %s; see ./train_gpt %s --help", name.c_str(), here,
+                                   others.c_str(), here);
+}
+
+std::string description_of(const CommandInfo& info) {
+    std::string text = std::string(info.description) + "\n\n  " + info.example;
+    if (info.command != Command::train) return text;
+    text += "\n\ncommands, each with its own --help:";
+    for (const CommandInfo& other : commands()) text += format("\n  %-12s%s", other.name, other.description);
+    return text;
+}
+
+std::string exit_codes() {
+    return "\n## Exit codes\n\n"
+           "| code | meaning |\n"
+           "|---|---|\n"
+           "| 0 | finished, or stopped by `--time-budget`, SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C after saving a "
+           "checkpoint |\n"
+           "| 1 | a bug of Anvil's: please report it |\n"
+           "| 2 | a bad flag or input file, no space, a missing device or library; data that go bad during a run "
+           "cost no step, since a checkpoint is saved first |\n"
+           "| 3 | another rank died or did not answer within `--comm-timeout`, or a signal came while ranks still met "
+           "|\n"
+           "| 4 | the loss or the gradients were not finite ten steps in a row |\n"
+           "| 5 | the ranks' weights are no longer the same (`--check-replicas`) |\n";
+}
+
+}  // namespace
+
+std::vector<Field> CommandLine::fields() {
+    const CommandInfo& info = info_of(run.command);
+    std::vector<Field> all = own_fields(*this);
+    Names own;
+    for (const Field& field : all) own.push_back(field.name);
+    for (const Field& field : run.fields())
+        if ((info.flags.empty() || contains(info.flags, field.name)) && !contains(own, field.name))
+            all.push_back(field);
+    return all;
+}
+
+std::vector<std::pair<std::string, std::string>> CommandLine::shared_flags() const {
+    CommandLine copy = *this;
+    std::vector<std::pair<std::string, std::string>> all = {{"the command", info_of(run.command).name}};
+    for (const Field& field : copy.fields())
+        if (!is_of_one_process(field)) all.push_back({std::string("--") + field.name, text_of(field)});
+    return all;
+}
+
+void note_given(RunFlags& flags, const Flags& given) {
+    for (const Field& field : flags.fields())
+        if (const auto found = given.given.find(field.name); found != given.given.end())
+            flags.sources[field.name] = found->second.in_file
+                                            ? found->second.where.substr(0, found->second.where.find(':'))
+                                            : "the command line";
+}
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+    CommandLine line;
+    std::vector<const char*> arguments(argv, argv + argc);
+    if (argc > 1 && argv[1][0] != '-') {
+        const CommandInfo* found = nullptr;
+        std::string names;
+        for (const CommandInfo& info : commands()) {
+            if (!std::strcmp(argv[1], info.name)) found = &info;
+            names += (names.empty() ? "" : ", ") + std::string(info.name);
+        }
+        require(found, "unexpected argument '%s': expected a command (%s) or --flag value pairs; see --help", argv[1],
+                names.c_str());
+        line.run.command = found->command;
+        arguments.erase(arguments.begin() + 1);
+    }
+    const CommandInfo& info = info_of(line.run.command);
+    const bool is_train = info.command == Command::train;
+    line.given = parse_flags(line.fields(), int(arguments.size()), arguments.data(),
+                             {.description = description_of(info),
+                              .usage = std::string(is_train ? "[COMMAND]" : info.name) + " [--flag value]...",
+                              .common = info.common,
+                              .explain = [&](const std::string& name) { return why_unknown(info.command, name); }});
+    line.is_done = line.given.help;
+    note_given(line.run, line.given);
+    // With training data of your own, tiny Shakespeare is no validation set.
+    if (line.given.has("train-data") && !line.given.has("val-data")) line.run.val_data.clear();
+    return line;
+}
+
+std::string flags_document() {
+    std::string text =
+        "# Flags of train_gpt\n\n"
+        "Made by `./train_gpt --help-markdown`; `make test` checks that it is up to date. The same names work in a "
+        "file given\n"
+        "with `--config FILE` (`batch-size = 8`); the command line wins. With `--resume`, flags that are not given "
+        "keep the values of\n"
+        "the run that is resumed. `--help` shows a command's most used flags, `--help-all` all of them.\n";
+    for (const CommandInfo& info : commands()) {
+        CommandLine line;
+        line.run.command = info.command;
+        text += format("\n## %s\n\n%s\n\n    %s\n", info.name, info.description, info.example);
+        const bool has_own = info.command == Command::train;
+        const std::vector<Field> own = has_own ? line.fields() : own_fields(line);
+        if (!own.empty()) text += "\n" + markdown_table(own);
+        if (has_own) continue;
+        std::string others;
+        for (const std::string& name : info.flags) others += (others.empty() ? "`--" : ", `--") + name + "`";
+        text += own.empty() ? "\nFlags of `train`: " : "\nAnd of `train`'s flags: ";
+        text += (others.empty() ? "all" : others) + ".\n";
+    }
+    text += "\n## Recipes\n";
+    for (const std::string& name : recipe_names()) text += "\n### " + name + "\n\n" + find_recipe(name).table(true);
+    return text + exit_codes();
+}

@@ -1,0 +1,44 @@
+/*
+What train_gpt does, a command each, and the flags that each of them takes:
+
+  ./train_gpt [train] --depth 12                            `train` may be left out
+  ./train_gpt generate --resume run/default --prompt "Once upon a time"
+  ./train_gpt plan --gpu H200 --world-size 64 --depth 24
+
+  const CommandLine line = parse_command_line(argc, argv);
+  if (line.is_done) return kExitOk;                         it asked for help, which is printed
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+#include "llmc/base/flags.h"       // Field, Flags
+#include "llmc/train/options.h"    // GenerateOptions, ...
+#include "llmc/train/run_flags.h"  // RunFlags, Command
+
+struct CommandLine {
+    RunFlags run;  // with its command
+    GenerateOptions generate;
+    PlanOptions plan;
+    ExportOptions exported;
+    BenchCommOptions bench_comm;
+
+    Flags given;
+    bool is_done = false;  // --help: there is nothing more to do
+
+    // The flags of this command: its own, then those of a run that it takes.
+    std::vector<Field> fields();
+    // What must be the same on all ranks: the command, and every flag but those of one process or machine.
+    std::vector<std::pair<std::string, std::string>> shared_flags() const;
+};
+
+// Where the values of the given flags are from, into flags.sources.
+void note_given(RunFlags& flags, const Flags& given);
+
+// An Error for an unknown command or flag; of a flag that another command has, or that was a command's once, it says
+// which. `line`, if there is one, has the command even then.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+// doc/flags.md: the commands with their flags, the recipes, and the exit codes.
+std::string flags_document();

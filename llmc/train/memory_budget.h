@@ -1,0 +1,102 @@
+/*
+What a rank's device has room for, and what a step takes of it. Of all ranks the one that has least decides, so that all
+take the same batch.
+
+  const MemoryBudget<Device, T> memory(device, world, request.flags, tokenizer, parameters, sharding, *comm);
+  memory.fits(step), memory.plan(step, recompute), memory.check(config)
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+#include "llmc/comm/comm.h"          // Comm
+#include "llmc/model/kv_cache.h"     // KvCache
+#include "llmc/model/parameters.h"   // ParameterList
+#include "llmc/optim/optimizer.h"    // Optimizer
+#include "llmc/train/devices.h"      // free_memory, memory_limit, workspace_bytes
+#include "llmc/train/memory_plan.h"  // memory_plan, check_fits
+#include "llmc/train/run_config.h"   // RunConfig
+#include "llmc/train/step.h"         // Stepper, StepConfig
+#include "llmc/train/world.h"        // World
+
+// The most tokens of a micro-batch on the CPU, where they still fit into a processor's caches: more are no faster.
+inline constexpr int64_t kCpuBatchTokens = 4096;
+
+template <class Device, class T>
+class MemoryBudget {
+public:
+    // All ranks, after the communicator has taken what it needs. `makes_samples`: a sample keeps keys and values.
+    MemoryBudget(Device& device, World& world, const RunFlags& flags, bool makes_samples,
+                 const ParameterList& parameters, const ShardingPlan& sharding, const Comm<Device>& comm)
+        : device_(device),
+          flags_(flags),
+          parameters_(parameters),
+          seq_len_(flags.seq_len(parameters.model)),
+          comm_bytes_(comm.taken_bytes()) {
+        const GptShape& shape = parameters.model;
+        if (makes_samples)
+            sample_bytes_ = KvCache<Device, T>::bytes(
+                shape, layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len), 1, seq_len_, seq_len_);
+        struct Memory {
+            size_t available, limit, optimizer;
+        } all{free_memory(device),
+              memory_limit(device, world.group ? world.group->world_size : world.place().processes),
+              Optimizer<Device, T>::memory_bytes(sharding, world.ranks.rank, flags.chosen_recipe().rules)};
+        for (const Memory& other : world.ranks.all_gather_values(all, "its free memory"))
+            all = {std::min(all.available, other.available), std::min(all.limit, other.limit),
+                   std::max(all.optimizer, other.optimizer)};
+        available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer;
+    }
+
+    // What a rank may take at most; 0: not known.
+    size_t limit() const { return limit_; }
+
+    // Of --batch-size auto: no batch is so large that the head would be slow.
+    bool fits(const StepConfig& step) const {
+        const size_t bytes = head_plan(step, flags_.recompute_mode(), kGpuHeadRows).memory.total_bytes();
+        return (available_ > 0 || step.B * step.T <= kCpuBatchTokens) && (limit_ == 0 || bytes <= limit_);
+    }
+    MemoryPlan plan(const StepConfig& step, Recompute recompute) const {
+        return head_plan(step, recompute, kLeastHeadRows).memory;
+    }
+    // Rows of logits at a time.
+    int64_t head_rows(const RunConfig& config) const {
+        return head_plan(config.step, config.flags.recompute_mode(), kLeastHeadRows).head_rows;
+    }
+    // An Error with advice if the run does not fit.
+    void check(const RunConfig& config) const {
+        check_fits(config.step.B, config.flags.recompute_mode(), limit_, [&](int64_t batch_size, Recompute recompute) {
+            StepConfig other = config.step;
+            other.B = batch_size;
+            return plan(other, recompute);
+        });
+    }
+
+    // Of the model's ops.
+    size_t workspace(int64_t B) const {
+        return workspace_bytes<T>(device_, parameters_.model, B, seq_len_, flags_.document_token.has_value(),
+                                  flags_.trains());
+    }
+
+private:
+    Device& device_;
+    RunFlags flags_;
+    ParameterList parameters_;
+    int64_t seq_len_;
+    size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0;
+    size_t available_ = 0;  // 0: not known
+    size_t limit_ = 0;      // the same, or of a CPU, whose memory is never full, its share of the host's
+
+    HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
+        const int64_t most = device_.head_rows(step.B * seq_len_, parameters_.model.padded_vocab_size(), sizeof(T));
+        const size_t more = Stepper<Device, T>::more_gradient_bytes(parameters_, step), ops = workspace(step.B);
+        return plan_head_rows(
+            most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
+                MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, more, step.B, seq_len_,
+                                                 {recompute, flags_.fp8(), head_rows}, ops, sample_bytes_);
+                plan.lines.push_back({"left free", "for libraries", memory_margin(device_)});
+                plan.taken_bytes = comm_bytes_;
+                return plan;
+            });
+    }
+};

@@ -1,0 +1,22 @@
+// What commands other than `train` take besides a run's flags (command.h).
+#pragma once
+#include <string>
+
+struct GenerateOptions {
+    std::string prompt;  // the text to continue, or @FILE
+    int num_samples = 1;
+};
+
+// 0: that GPU's figure (plan.h).
+struct PlanOptions {
+    std::string gpu = "H100";
+    double memory_gb = 0, tflops = 0, mfu = 0, bandwidth = 0, network = 0, usd_per_hour = 0;
+};
+
+struct ExportOptions {
+    std::string format = "hf";
+};
+
+struct BenchCommOptions {
+    int mib = 256;  // of the largest buffer
+};

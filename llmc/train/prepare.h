@@ -1,0 +1,81 @@
+/*
+From what was asked to what will be run: which tokenizer, which model, who owns what of it, over what ranks communicate,
+how much of it in a step. Of the device's memory only what communication itself needs is taken, and no file is written;
+--dry-run ends here.
+
+  const PreparedRun<Device, T> run = prepare<T>(device, world, request);          all ranks; the same on each
+*/
+#pragma once
+#include <memory>
+#include <optional>
+#include <utility>
+#include "llmc/comm/handshake.h"       // check_alike
+#include "llmc/optim/sharding.h"       // plan_sharding
+#include "llmc/train/devices.h"        // make_comm, check_heads
+#include "llmc/train/memory_budget.h"  // MemoryBudget
+#include "llmc/train/run_config.h"     // RunConfig, decide
+#include "llmc/train/run_request.h"    // RunRequest, find_shape
+#include "llmc/train/tokens.h"         // KnownTokenizer, check_tokens
+#include "llmc/train/world.h"          // World
+
+template <class Device, class T>
+struct PreparedRun {
+    KnownTokenizer tokenizer;
+    RunConfig config;
+    ParameterList parameters;
+    ShardingPlan sharding;
+    std::unique_ptr<Comm<Device>> comm;
+    MemoryBudget<Device, T> memory;
+};
+
+// The value of `make`, or on all ranks the Error that it threw on one.
+template <class Make>
+auto on_all_ranks(World& world, Make&& make) {
+    std::optional<decltype(make())> result;
+    share_errors(world.ranks, [&] { result.emplace(make()); });
+    return std::move(*result);
+}
+
+template <class T, class Device>
+PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& request) {
+    const RunFlags& flags = request.flags;
+    KnownTokenizer tokenizer = on_all_ranks(world, [&] {
+        // First: without it there is no tokenizer beside it either.
+        if (flags.trains()) open_shards(flags.train_data);
+        KnownTokenizer found(request);
+        check_tokens(request, found, world.is_first());
+        return found;
+    });
+    const GptShape shape = on_all_ranks(world, [&] {
+        const GptShape found = find_shape(request, tokenizer.vocab_size());
+        check_heads<T>(device, found);
+        return found;
+    });
+    ParameterList parameters(shape);
+    ShardingPlan sharding =
+        plan_sharding(parameters, {.world_size = world.ranks.world_size, .muon = flags.chosen_recipe().muon});
+    parameters.place(sharding.offsets, sharding.buffer_size);
+
+    check_alike(world.ranks, {{"the device", kind_of(device)},
+                              {"the communication library", comm_version(device)},
+                              {"the type of weights", type_name<T>()}});
+    std::unique_ptr<Comm<Device>> comm = make_comm(world, device, flags);
+    comm->warm_up();  // before what is free is measured: NCCL's buffers are hundreds of MiB
+    const bool makes_samples = flags.trains() && tokenizer.tokenizer && flags.sample_tokens > 0;
+    MemoryBudget<Device, T> memory(device, world, flags, makes_samples, parameters, sharding, *comm);
+
+    Decision decision;
+    on_first_rank(world.ranks, [&] {
+        decision =
+            decide(flags, shape, world.ranks.world_size, [&](const StepConfig& step) { return memory.fits(step); });
+    });
+    decision = received(world.ranks.broadcast(text_of(decision)), flags);
+    RunConfig config(decision, shape, world.ranks.world_size);
+    share_errors(world.ranks, [&] {
+        if (!flags.fp8()) return;
+        check_fp8_device(device, "--dtype fp8");
+        check_fp8_model(shape, config.step.B, config.step.T);
+    });
+    return {std::move(tokenizer), std::move(config), std::move(parameters),
+            std::move(sharding),  std::move(comm),   std::move(memory)};
+}

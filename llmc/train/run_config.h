@@ -1,0 +1,71 @@
+/*
+What will be run: every number filled in. Flags, model and number of ranks together give batch, length and learning
+rates; what was asked stays as it is, and what was left open follows:
+
+  --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (dial.h)
+  --batch-size auto     the largest that divides a step's sequences and fits in memory
+  --steps               else from --target-flops or --target-param-data-ratio; else 2000
+
+  const Decision decision = decide(flags, shape, world_size, fits);         rank 0, which sends it to the others
+  const RunConfig config(decision, shape, world_size);                      made once, and never changed
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include "llmc/model/shape.h"      // GptShape
+#include "llmc/optim/recipe.h"     // Recipe
+#include "llmc/optim/schedule.h"   // Schedule
+#include "llmc/train/run_flags.h"  // RunFlags
+#include "llmc/train/scaling.h"    // Scaling
+#include "llmc/train/step.h"       // StepConfig
+
+// Sequences per micro-batch, where nothing else is asked.
+inline constexpr int kDefaultBatchSize = 12;
+
+// What the flags left open, decided.
+struct Decision {
+    RunFlags flags;  // with batch, length and token counts
+    Scaling scaling = {};
+    std::string derivation;  // each derived number with its formula, a line each; empty: nothing was derived
+};
+
+struct RunConfig {
+    RunFlags flags;  // those of the Decision
+    GptShape shape{};
+    StepConfig step{};  // B, T, micro-batches, ranks
+    int64_t steps = 0;  // of the whole run
+    Scaling scaling = {};
+    Recipe recipe = {};      // scaled to this run's batch and length
+    Schedule schedule = {};  // of the learning rate
+    std::string derivation;
+
+    RunConfig() = default;
+    RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size);
+
+    // The fraction of every attention window at this step, counted from 0.
+    double window_fraction(int64_t at_step) const {
+        const int64_t warmup = flags.window_warmup_steps;
+        return warmup > 0 ? std::min(1.0, double(at_step + 1) / double(warmup)) : 1;
+    }
+};
+
+// Whether a step of such micro-batches fits in memory.
+using Fits = std::function<bool(const StepConfig&)>;
+
+Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits);
+
+// A decision as a text to send, and what was received: flags of one process (--rank, --threads, ...) are those of
+// `own`.
+std::string text_of(const Decision& decision);
+Decision received(const std::string& text, const RunFlags& own);
+
+// Micro-batches of each rank per step. An Error names the nearest total batch sizes that work, and batch sizes with
+// which the one asked for would.
+int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
+// A step with this many sequences per micro-batch.
+StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
+
+// The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens per step".
+std::string batch_text(const StepConfig& step);

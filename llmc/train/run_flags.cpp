@@ -1,0 +1,374 @@
+// See run_flags.h.
+#include "llmc/train/run_flags.h"
+#include <algorithm>
+#include <filesystem>
+#include "llmc/base/check.h"  // require
+
+namespace {
+
+std::vector<std::string> recipe_choices() {
+    std::vector<std::string> all = {"model"};
+    for (const std::string& name : recipe_names()) all.push_back(name);
+    return all;
+}
+
+void append(std::vector<Field>& all, const std::vector<Field>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+bool is_of_one_process(const Field& field) {
+    const std::string name = field.name;
+    return name == "rank" || name == "local-rank" || name == "threads" || name == "tune-matmul";
+}
+
+// The order is that of --help and doc/flags.md.
+std::vector<Field> RunFlags::fields() {
+    std::vector<Field> all = {
+        {"data", "train-data", &train_data, "token shards to train on, a glob pattern"},
+        {"data", "val-data", &val_data,
+         "token shards to validate on, a glob pattern; empty, and by default with a --train-data of your own: none"},
+        {"data", "tokenizer", &tokenizer, "tokenizer.json; empty: the one beside the training data"},
+        {"data", "shuffle", &shuffle, "read the training data in a new order in every epoch"},
+        Field{"data", "packing", &packing,
+              "best-fit: rows start at document boundaries and are filled with whole documents, the last one truncated "
+              "(documents start with --document-token or the tokenizer's separator); stream: rows start anywhere"}
+            .one_of({"stream", "best-fit"}),
+        Field{"data", "document-token", &document_token,
+              "the token before each document, 50256 in GPT-2's shards; attention is masked to stay inside documents"}
+            .from(0)
+            .or_else("none"),
+    };
+    append(all, model.fields());
+    append(
+        all,
+        {
+            Field{"batch", "batch-size", &batch_size,
+                  "sequences per micro-batch (B); auto: the largest that fits in memory and divides "
+                  "--total-batch-size; default: 12, with --depth auto"}
+                .from(1, 1 << 20)
+                .zero_is("auto")
+                .or_else("default"),
+            Field{"batch", "total-batch-size", &total_batch_size,
+                  "tokens per step over all ranks, by gradient accumulation (0: one micro-batch per rank, with --depth "
+                  "from its scaling law)"}
+                .from(0),
+            Field{"length", "steps", &steps, "optimizer steps (auto: from the targets below, else 2000)"}
+                .from(0)
+                .or_else("auto"),
+            Field{"length", "window-warmup-steps", &window_warmup_steps,
+                  "grow attention's windows linearly to full size over these steps, windows above 128 tokens in "
+                  "multiples of 128; validation and samples use full windows"}
+                .from(0),
+            Field{"length", "target-param-data-ratio", &target_param_data_ratio,
+                  "train for this many tokens per parameter, counting matrices and lm_head (0: none; with --depth 12)"}
+                .from(0),
+            Field{"length", "target-flops", &target_flops, "train for this many FLOPs (0: no target)"}.from(0),
+            Field{"length", "time-budget", &time_budget_s,
+                  "stop after this many seconds of training, as if at the last step (0: no limit)"}
+                .from(0),
+
+            Field{"optimizer", "recipe", &recipe,
+                  "learning rates, rules and schedules of each parameter group, as in the tables of doc/flags.md; the "
+                  "other flags of this section override parts of it; model: the recipe of the model's architecture"}
+                .one_of(recipe_choices()),
+            Field{"optimizer", "optimizer", &optimizer,
+                  "muon: Muon for the matrices inside the blocks, AdamW for everything else"}
+                .one_of({"recipe", "adamw", "muon"}),
+            Field{"optimizer", "learning-rate", &learning_rate, "peak AdamW learning rate (only with --recipe gpt2)"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "embedding-learning-rate", &embedding_learning_rate,
+                  "peak learning rate of token and position embeddings; value embeddings scale with it"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "unembedding-learning-rate", &unembedding_learning_rate,
+                  "peak learning rate of an untied lm_head"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "scalar-learning-rate", &scalar_learning_rate,
+                  "peak learning rate of the x0 lambdas; residual lambdas, norm weights and biases scale with it"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "lr-schedule", &lr_schedule, "learning-rate schedule after warm-up"}.one_of(
+                {"recipe", "cosine", "linear", "constant", "wsd", "trapezoid"}),
+            Field{"optimizer", "warmup-steps", &warmup_steps,
+                  "steps of linear warm-up (recipe: the recipe's, at most a tenth of --steps)"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "final-lr-fraction", &final_lr_fraction, "final learning rate as a fraction of the peak"}
+                .from(0, 1)
+                .or_else("recipe"),
+            Field{"optimizer", "decay-fraction", &decay_fraction,
+                  "fraction of all steps in which wsd and trapezoid decay"}
+                .from(0, 1)
+                .or_else("recipe"),
+            Field{"optimizer", "beta1", &beta1, "AdamW: decay of the first moment"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the root of the second moment"}
+                .from(0, 1)
+                .or_else("recipe"),
+            Field{"optimizer", "weight-decay", &weight_decay,
+                  "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-learning-rate", &muon_learning_rate, "Muon: peak learning rate"}.from(0).or_else(
+                "recipe"),
+            Field{"optimizer", "muon-momentum", &muon_momentum, "Muon: Nesterov momentum at its peak"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-momentum-warmup-steps", &muon_momentum_warmup_steps,
+                  "Muon: steps in which momentum rises to its peak"}
+                .from(0)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-momentum-start", &muon_momentum_start, "Muon: momentum at the first step"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-momentum-end", &muon_momentum_end,
+                  "Muon: momentum at the last step, reached while wsd and trapezoid decay"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-weight-decay", &muon_weight_decay, "Muon: decoupled weight decay"}.from(0).or_else(
+                "recipe"),
+            Field{"optimizer", "muon-weight-decay-schedule", &muon_weight_decay_schedule,
+                  "Muon: cosine decays the weight decay to 0"}
+                .one_of({"recipe", "constant", "cosine"}),
+            {"optimizer", "muon-cautious", &muon_cautious,
+             "Muon: decay only where the update does not increase the weight's magnitude, if the recipe does"},
+            {"optimizer", "muon-equal-rows", &muon_equal_rows,
+             "MuonEq: normalize rows before Newton-Schulz, if the recipe does"},
+            {"optimizer", "muon-fixed-norm", &muon_fixed_norm,
+             "Muon+: rescale the update to the norm of an orthogonal matrix, if the recipe does"},
+            {"optimizer", "muon-second-moment", &muon_second_moment,
+             "NorMuon: divide rows or columns by their second moment, if the recipe does"},
+            Field{"optimizer", "muon-beta2", &muon_beta2, "NorMuon: decay of that second moment"}
+                .from(0, 0.9999999)
+                .or_else("recipe"),
+            Field{"optimizer", "muon-coefficients", &muon_coefficients, "Muon: coefficients of Newton-Schulz"}.one_of(
+                {"polar-express", "quintic"}),
+            Field{"optimizer", "muon-iterations", &muon_iterations, "Muon: Newton-Schulz iterations per step"}.from(1,
+                                                                                                                    50),
+            {"optimizer", "scale-hyperparameters", &scale_hyperparameters,
+             "scale learning rates and weight decays from the reference batch size and length to this run's; --recipe "
+             "nanochat always does"},
+            Field{"optimizer", "reference-batch-size", &reference_batch_size,
+                  "tokens per step that the hyperparameters were tuned with"}
+                .from(1),
+            Field{"optimizer", "reference-tokens", &reference_tokens,
+                  "training tokens that the hyperparameters were tuned with (0: as in this run)"}
+                .from(0),
+            Field{"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}
+                .from(0)
+                .or_else("recipe"),
+
+            {"output", "out-dir", &out_dir, "folder for checkpoints and log.jsonl"},
+            {"output", "resume", &resume,
+             "resume from a run's folder, from one of its checkpoints, or with `auto` from the newest in --out-dir, if "
+             "any; flags that are not given keep the run's values"},
+            {"output", "init-from", &init_from,
+             "start from the weights of another model: a folder of transformers (GPT-2, Llama), a checkpoint, a run, "
+             "or "
+             "a model file of llm.c; the model's flags follow it unless given"},
+            Field{"output", "checkpoint-every", &checkpoint_every, "steps between checkpoints (0: only at the end)"}
+                .from(0),
+            {"output", "async-checkpoint", &async_checkpoint,
+             "write checkpoints in the background, from a copy in host memory"},
+            Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
+            Field{"output", "print-every", &print_every, "steps per line on the terminal; log.jsonl has every step"}
+                .from(1),
+            {"output", "summary", &summary,
+             "print the run's figures at the end as `name: value` lines, for scripts (doc/formats.md)"},
+            {"output", "tensorboard", &tensorboard,
+             "also write log.jsonl's numbers as TensorBoard events, 150 bytes per step"},
+            Field{"output", "log-to", &log_to,
+                  "stream log.jsonl there during the run, by scripts/log_to_wandb.py (WANDB_MODE=offline: to files)"}
+                .one_of({"none", "wandb"}),
+            {"output", "profile", &profile,
+             "profile a few steps op by op: write a trace for ui.perfetto.dev to this file and print a table; ranks "
+             "after the first write FILE with .rankN before its extension (empty: off)"},
+            Field{"output", "profile-steps", &profile_steps, "steps to profile, after two of warm-up"}.from(1, 1000),
+            Field{"output", "val-every", &val_every, "steps between validations (0: only at the end)"}.from(0),
+            Field{"output", "val-tokens", &val_tokens,
+                  "tokens per validation, whole batches, the same ones each time (0: all)"}
+                .from(0),
+            {"output", "eval-tasks", &eval_tasks,
+             "task files to score the model on, separated by commas; made by scripts/make_hellaswag.py and "
+             "scripts/make_core.py"},
+            Field{"output", "eval-tasks-every", &eval_tasks_every, "steps between scores (0: only at the end)"}.from(0),
+            Field{"output", "sample-every", &sample_every, "steps between samples (0: only at the end)"}.from(0),
+
+            {"sampling", "prompt", &prompt, "text that samples start with"},
+            Field{"sampling", "sample-tokens", &sample_tokens, "tokens per sample (0: no samples)"}.from(0),
+            Field{"sampling", "temperature", &temperature, "softmax temperature; 0: greedy"}.from(0),
+            Field{"sampling", "top-k", &top_k, "sample from the k most likely tokens (0: all)"}.from(0),
+            Field{"sampling", "top-p", &top_p,
+                  "sample from the most likely tokens that add up to this probability (1: all)"}
+                .from(0, 1),
+
+            Field{"machine", "device", &device, "auto: a GPU if there is one"}.one_of({"auto", "cuda", "cpu"}),
+            Field{
+                "machine", "dtype", &dtype,
+                "type of weights and activations; auto: bf16 on a GPU and on CPUs whose bf16 GEMMs are measured to be "
+                "1.3 times as fast or more, else fp32; fp8: bf16 (fp32 on the CPU) with the blocks' large linear "
+                "layers in FP8 (GPUs from sm_89; the CPU emulates the arithmetic)"}
+                .one_of({"auto", "fp32", "bf16", "fp8"}),
+            Field{"machine", "recompute", &recompute,
+                  "activation checkpointing: recompute norms and GELU, or whole blocks, in the backward pass"}
+                .one_of({"none", "norms", "block"}),
+            Field{
+                "machine", "attention", &attention,
+                "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes where it has a plan; cudnn: an "
+                "error if it has none"}
+                .one_of({"auto", "own", "cudnn"}),
+            {"machine", "deterministic", &deterministic,
+             "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "
+             "deterministic)"},
+            {"machine", "tune-matmul", &tune_matmul,
+             "file of GEMM algorithms timed on this GPU, created and extended in the first step (empty: cuBLASLt's "
+             "heuristics)"},
+            {"machine", "dry-run", &dry_run, "print the memory plan and exit"},
+            Field{"machine", "threads", &threads, "CPU threads (0: OMP_NUM_THREADS, else one per core)"}.from(0, 4096),
+            {"machine", "seed", &seed, "seed of weights, data order and samples"},
+
+            Field{"ranks", "launcher", &launch.launcher,
+                  "which launcher's environment variables give rank and world size; none: a single rank"}
+                .one_of({"auto", "none", "mpi", "slurm", "torchrun"}),
+            Field{"ranks", "rank", &launch.rank, "this process's rank, without a launcher (-1: from the launcher)"}
+                .from(-1),
+            Field{"ranks", "world-size", &launch.world_size,
+                  "number of ranks, without a launcher or for `plan` (0: from the launcher)"}
+                .from(0, 1 << 16),
+            Field{"ranks", "local-rank", &launch.local_rank, "GPU to use on this host (-1: by order of the ranks)"}
+                .from(-1),
+            {"ranks", "master", &launch.master, "HOST[:PORT] of rank 0, where ranks meet without MPI"},
+            Field{"ranks", "virtual-ranks", &virtual_ranks,
+                  "run this many ranks in one process, taking turns: sharding without a second machine (0: off)"}
+                .from(0, 64),
+            Field{"ranks", "grad-comm", &grad_comm, "type of gradients in communication"}.one_of({"fp32", "bf16"}),
+            Field{
+                "ranks", "sum-order", &sum_order,
+                "order in which micro-batches' gradients are summed; tree: the same bits on any number of ranks with a "
+                "power of two of micro-batches each, for log2 of that many more gradient buffers"}
+                .one_of({"in-place", "tree"}),
+            {"ranks", "overlap", &overlap, "overlap communication of gradients and weights with computation"},
+            Field{"ranks", "check-replicas", &check_replicas,
+                  "steps between comparisons of all ranks' weights and speed (0: never)"}
+                .from(0),
+            {"ranks", "noise-scale", &noise_scale,
+             "estimate the gradient noise scale from how ranks' gradients differ, a column of log.jsonl"},
+            Field{"ranks", "comm-timeout", &comm_timeout_s, "seconds to wait for another rank before giving up"}.from(
+                0.1),
+            Field{"ranks", "io-timeout", &io_timeout_s,
+                  "the same while that rank reads or writes files; at least --comm-timeout"}
+                .from(0.1),
+        });
+    return all;
+}
+
+void RunFlags::validate() const {
+    require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
+            "--target-flops and --target-param-data-ratio both say how long to train: give one");
+    require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
+    require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
+    require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
+    const Recipe chosen = chosen_recipe();
+    const int64_t num_steps = steps.value_or(0);
+    require(chosen.warmup_steps <= num_steps || num_steps == 0,
+            "--warmup-steps %ld is more than --steps %ld: lower one or raise the other", chosen.warmup_steps,
+            num_steps);
+    require(!prompt.empty() || sample_tokens == 0,
+            "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
+    require(top_p > 0, "--top-p 0 leaves no token to choose: give a probability above 0, up to 1");
+    require(!chosen.decays_late() || chosen.decay_fraction > 0,
+            "--lr-schedule %s needs a --decay-fraction above 0, such as 0.2", chosen.schedule_kind.c_str());
+    require(!chosen.decays_late() || num_steps == 0 ||
+                double(chosen.warmup_steps) + chosen.decay_fraction * double(num_steps) <= double(num_steps) + 0.5,
+            "--lr-schedule %s: --warmup-steps %ld and the last --decay-fraction %g of --steps %ld overlap: lower one "
+            "of them",
+            chosen.schedule_kind.c_str(), chosen.warmup_steps, chosen.decay_fraction, num_steps);
+}
+
+Recipe RunFlags::chosen_recipe() const {
+    using enum ParameterGroup;
+    const std::string name = recipe != "model" ? recipe : model.recipe();
+    Recipe r = find_recipe(name);
+    const bool gpt2 = name == "gpt2";
+    require(optimizer != "adamw" || gpt2,
+            "--recipe %s has no AdamW for the matrices: leave --optimizer adamw out, or give --recipe gpt2",
+            name.c_str());
+    require(!learning_rate || gpt2,
+            "--recipe %s has a learning rate for each group: instead of --learning-rate give "
+            "--embedding-learning-rate, --unembedding-learning-rate, --scalar-learning-rate or --muon-learning-rate",
+            name.c_str());
+    if (optimizer != "recipe") r.muon = optimizer == "muon";
+    const auto replace = [](auto& value, const auto& by) { value = by.value_or(value); };
+    const auto scale = [&](ParameterGroup first, std::optional<double> to,
+                           std::initializer_list<ParameterGroup> others) {
+        if (!to) return;
+        for (const ParameterGroup other : others)
+            r.rule(other).learning_rate = *to * (r.rule(other).learning_rate / r.rule(first).learning_rate);
+        r.rule(first).learning_rate = *to;
+    };
+    replace(r.learning_rate, learning_rate);
+    for (GroupRule& rule : r.rules.groups) {
+        replace(rule.learning_rate, learning_rate);
+        replace(rule.beta1, beta1), replace(rule.beta2, beta2), replace(rule.eps, adam_eps);
+        if (rule.weight_decay > 0) replace(rule.weight_decay, weight_decay);
+    }
+    scale(embedding, embedding_learning_rate, {positions, value_embeddings});
+    scale(head, unembedding_learning_rate, {});
+    scale(x0_lambdas, scalar_learning_rate, {resid_lambdas, vectors});
+
+    if (lr_schedule != "recipe") r.schedule_kind = lr_schedule;
+    // The recipe's warm-up is made for long runs. RunConfig asks again once it knows the length.
+    if (steps) r.warmup_steps = std::min(r.warmup_steps, *steps / 10);
+    replace(r.warmup_steps, warmup_steps);
+    replace(r.final_fraction, final_lr_fraction), replace(r.decay_fraction, decay_fraction);
+    replace(r.grad_clip, grad_clip);
+
+    MuonConfig& muon = r.rules.muon;
+    replace(r.rules.muon_learning_rate, muon_learning_rate);
+    if (muon_momentum) {
+        // A constant momentum stays one.
+        if (r.momentum.start == r.momentum.peak) r.momentum.start = *muon_momentum;
+        if (r.momentum.end == r.momentum.peak) r.momentum.end = *muon_momentum;
+        r.momentum.peak = *muon_momentum;
+    }
+    replace(r.momentum.start, muon_momentum_start), replace(r.momentum.end, muon_momentum_end);
+    replace(r.momentum.warmup_steps, muon_momentum_warmup_steps);
+    replace(muon.weight_decay, muon_weight_decay), replace(muon.beta2, muon_beta2);
+    if (muon_weight_decay_schedule != "recipe") r.cosine_muon_decay = muon_weight_decay_schedule == "cosine";
+    muon.equal_rows &= muon_equal_rows, muon.fixed_norm &= muon_fixed_norm;
+    muon.second_moment &= muon_second_moment, muon.cautious &= muon_cautious;
+    muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
+                                                        : NewtonSchulzOptions::polar_express(muon_iterations);
+    return r;
+}
+
+Recompute RunFlags::recompute_mode() const {
+    return recompute == "block" ? Recompute::block : recompute == "norms" ? Recompute::norms : Recompute::none;
+}
+
+SampleConfig RunFlags::sample() const {
+    return {.num_tokens = sample_tokens, .temperature = temperature, .top_k = top_k, .top_p = top_p};
+}
+
+std::vector<std::string> RunFlags::task_files() const {
+    std::vector<std::string> files;
+    for (size_t begin = 0, end; begin < eval_tasks.size(); begin = end + 1) {
+        end = std::min(eval_tasks.find(',', begin), eval_tasks.size());
+        files.push_back(eval_tasks.substr(begin, end - begin));
+    }
+    return files;
+}
+
+std::string RunFlags::tokenizer_path() const {
+    if (!tokenizer.empty()) return tokenizer;
+    const std::string& data = evaluates() && !val_data.empty() ? val_data : train_data;
+    return std::filesystem::path(data).parent_path() / "tokenizer.json";
+}

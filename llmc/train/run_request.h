@@ -1,0 +1,33 @@
+/*
+What a run was asked for, complete: the command line's flags, those of the checkpoint where it gives none, and where the
+weights come from: a checkpoint, another model, or nowhere.
+*/
+#pragma once
+#include <cstdint>
+#include <memory>
+#include "llmc/comm/ranks.h"            // Ranks
+#include "llmc/interop/stored_model.h"  // StoredModel
+#include "llmc/io/checkpoint.h"         // FoundCheckpoint
+#include "llmc/model/shape.h"           // GptShape
+#include "llmc/train/command.h"         // CommandLine
+
+struct RunRequest {
+    RunFlags flags;
+    FoundCheckpoint checkpoint;  // its path is empty for a new run; what was passed over, rank 0 alone knows
+    std::shared_ptr<const StoredModel> source;  // of a new run with --init-from, else null
+
+    bool resumed() const { return !checkpoint.path.empty(); }
+    // Of the model that there is; empty: a new one.
+    const std::string& path() const { return source ? source->path() : checkpoint.path; }
+};
+
+// Finds the checkpoint or model that the flags name. Rank 0 looks for it and checks all of it, and the others take its
+// word. Warns on stderr of newer checkpoints that do not verify. All ranks.
+RunRequest find_request(const CommandLine& line, Ranks& ranks);
+
+// The command `export`: writes the model and says what it wrote.
+std::string export_asked(const CommandLine& line);
+
+// The model to make: the checkpoint's or that of --init-from, which the flags may not contradict, or what the flags and
+// the data ask for. `tokenizer_vocab_size` is 0 if the data has no tokenizer.
+GptShape find_shape(const RunRequest& request, int64_t tokenizer_vocab_size);

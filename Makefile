@@ -370,7 +370,7 @@ headers:
 	  or put them in $(DEPS_DIR)/include))@:
 
 # Threads that wait for each other spin a little, then sleep. libgomp's default, to spin for long, is no faster on a
-# quiet machine and many times slower on one that does anything else. train_gpt sets this itself (llmc/cpu/waiting.h).
+# quiet machine and many times slower on one that does anything else. train_gpt sets this itself (llmc/train/omp_spin.h).
 export GOMP_SPINCOUNT ?= 1000
 
 # ---- tests and benchmarks --------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ llmc/train/run_flags.cpp and doc/flags.md.
 #include "llmc/base/file.h"          // open_standard_files
 #include "llmc/comm/host.h"          // raise_file_limit
 #include "llmc/cpu/kernels.h"        // cpu_kernels
-#include "llmc/cpu/waiting.h"        // wait_briefly
 #include "llmc/train/backend.h"      // open_backend
 #include "llmc/train/backends.h"     // look_at_gpu
 #include "llmc/train/command.h"      // parse_command_line
 #include "llmc/train/doctor.h"       // doctor
+#include "llmc/train/omp_spin.h"     // limit_omp_spin
 #include "llmc/train/plan.h"         // plan_run
 #include "llmc/train/session.h"      // Session
 #include "llmc/train/run_request.h"  // find_request
@@ -108,7 +108,7 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
 int main(int argc, char** argv) {
     open_standard_files();
     catch_cut_files();
-    wait_briefly(argv);
+    limit_omp_spin(argv);
     raise_file_limit();
     const auto began = std::chrono::steady_clock::now();
     int rank = 0, exit_code = kExitOk;

@@ -1,7 +1,7 @@
 """Makes the reference tensors in test/fixtures/ with PyTorch: what every op and the whole model are checked against.
 
     pip install torch==2.13.0 numpy          (the CPU build is enough)
-    python scripts/make_fixtures.py          writes test/fixtures/*.safetensors; the same bytes every time
+    python scripts/make_fixtures.py          writes those of test/fixtures/*.safetensors that are missing or differ
     python scripts/make_fixtures.py --check  makes them again elsewhere and compares; exit code 1 on a difference
 
 Inputs are float32, made from integers (splitmix64) without any library function, so that every machine and also the
@@ -21,7 +21,7 @@ import torch
 import model_fixtures
 import op_fixtures
 import optimizer_fixtures
-from fixture_file import TORCH, check, save
+from fixture_file import TORCH, agrees, check, save
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "test" / "fixtures"
 
@@ -47,9 +47,10 @@ def main():
     size = sum(a.nbytes for arrays in made.values() for a in arrays.values())
     summary = f"{len(made)} fixtures, {size / 1e6:.2f} MB"
     if not arguments.check:
-        for name, arrays in made.items():
-            save(FOLDER / f"{name}.safetensors", arrays)
-        print(f"{summary}, written to {FOLDER}")
+        written = [name for name, arrays in made.items() if not agrees(FOLDER / f"{name}.safetensors", arrays)]
+        for name in written:
+            save(FOLDER / f"{name}.safetensors", made[name])
+        print(f"{summary}; written to {FOLDER}: {', '.join(written) or 'none, the committed ones agree'}")
     elif differences := check(made, FOLDER):
         sys.exit(f"error: {differences} tensors differ; if that is meant, run this script without --check and commit")
     else:

@@ -6,8 +6,8 @@ against, with bounds for their roundings. Which query sees which key is asked of
 #include <algorithm>
 #include <cmath>
 #include <vector>
-#include "llmc/base/op_types.h"  // AttentionShape
 #include "test/testing.h"        // Floats, kEpsF32
+#include "llmc/ops/attention.h"  // AttentionShape
 
 struct Sizes : AttentionShape {
     std::vector<int32_t> documents = {};  // (B, T): the number of each token's document, rising along a row; none: one

@@ -57,29 +57,29 @@ TEST_CASE("dial: shapes, parameters and hyperparameters of nanochat's depths", "
         const DialedModel& m = run.model;
         CHECK((m.channels == r.channels && m.num_heads == r.heads && m.num_kv_heads == r.heads));
         CHECK(m.head_size == 128);
-        check_printed(double(m.num_parameters()) / 1e6, r.total, 2);
+        check_printed(double(m.num_parameters) / 1e6, r.total, 2);
         check_printed(double(m.matrices + m.gates) / 1e6, r.matrices, r.matrix_digits);
         check_printed(double(m.embedding) / 1e6, r.table, r.depth == 4 ? 2 : 1);
         CHECK(m.head == m.embedding);
         check_printed(double(m.value_embeddings) / 1e6, r.value_embeddings, 1);
-        check_printed(double(m.scaling_parameters()) / 1e6, r.scaling_parameters, r.depth == 32 ? 1 : 2);
+        check_printed(double(m.scaling_parameters) / 1e6, r.scaling_parameters, r.depth == 32 ? 1 : 2);
         CHECK(run.batch == int64_t(1) << r.log2_batch);
         check_printed(run.scaling.learning_rate(), r.by_batch, 4);
         check_printed(run.scaling.width(), r.by_width, r.width_digits);
         check_printed(run.weight_decay, r.weight_decay, r.decay_digits);
         CHECK(run.steps == r.steps);
         CHECK(run.accumulation == run.batch / 2048);
-        check_printed(m.flops_per_token() / r.flops_unit, r.flops, 2);
+        check_printed(m.flops_per_token / r.flops_unit, r.flops, 2);
     }
 }
 
 TEST_CASE("dial: figures that are known to more digits", "[dial]") {
-    CHECK(dial_model(of_depth(12)).num_parameters() == 286261730);
-    check_printed(dial_model(of_depth(12)).flops_per_token() / 1e8, 7.5970, 4);
-    check_printed(dial_model(of_depth(24)).flops_per_token() / 1e9, 4.7752, 4);
+    CHECK(dial_model(of_depth(12)).num_parameters == 286261730);
+    check_printed(dial_model(of_depth(12)).flops_per_token / 1e8, 7.5970, 4);
+    check_printed(dial_model(of_depth(24)).flops_per_token / 1e9, 4.7752, 4);
     Dial full = of_depth(12);
     full.window_pattern = "L";
-    check_printed(dial_model(full).flops_per_token() / 1e8, 8.8710, 4);
+    check_printed(dial_model(full).flops_per_token / 1e8, 8.8710, 4);
     CHECK(dial_run(of_depth(12)).batch == 524288);
     check_printed(dial_run(of_depth(24)).scaling.learning_rate(), 1.41421, 5);
 
@@ -104,8 +104,7 @@ TEST_CASE("dial: figures that are known to more digits", "[dial]") {
     CHECK(few.value_embeddings * 3 == all.value_embeddings);
     CHECK(dial_run(grouped).scaling.reference_tokens == dial_run(of_depth(12)).scaling.reference_tokens);
     CHECK((few.gates == 6 * 2 * 12 && all.gates == 6 * 6 * 12 && few.scalars == 2 * 12 + 24 + 1 + 1));
-    CHECK(all.flops_per_token() - few.flops_per_token() ==
-          6 * double(all.scaling_parameters() - few.scaling_parameters()));
+    CHECK(all.flops_per_token - few.flops_per_token == 6 * double(all.scaling_parameters - few.scaling_parameters));
 }
 
 TEST_CASE("dial: what ends the run, and what that leaves alone", "[dial]") {
@@ -114,7 +113,7 @@ TEST_CASE("dial: what ends the run, and what that leaves alone", "[dial]") {
     dial.steps = 77;
     CHECK(dial_run(dial).steps == 77);
     CHECK((dial_run(dial).batch == plain.batch && dial_run(dial).weight_decay == plain.weight_decay));
-    dial.steps = 0, dial.target_flops = plain.model.flops_per_token() * double(plain.batch) * 10.6;
+    dial.steps = 0, dial.target_flops = plain.model.flops_per_token * double(plain.batch) * 10.6;
     CHECK(dial_run(dial).steps == 11);
     CHECK((dial_run(dial).batch == plain.batch && dial_run(dial).weight_decay == plain.weight_decay));
     dial.target_flops = 0, dial.param_data_ratio = 24;
@@ -161,7 +160,7 @@ TEST_CASE("dial: the model that is trained has the same parameters", "[dial]") {
                                  .num_kv_heads = kv_heads,
                                  .architecture = find_architecture("nanochat")};
             const ParameterList list(shape);
-            CHECK(list.num_parameters == m.num_parameters());
+            CHECK(list.num_parameters == m.num_parameters);
             std::map<ParameterGroup, int64_t> of_group;
             for (const Parameter& p : list) of_group[p.group] += p.exported_rows * (p.size() / p.shape[0]);
             using enum ParameterGroup;

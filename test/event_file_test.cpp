@@ -1,6 +1,6 @@
 // TensorBoard's files, read back by a decoder of the test's own; scripts/check_interop.sh has TensorBoard itself read
 // them.
-#include "llmc/base/event_file.h"
+#include "llmc/train/event_file.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <ctime>
 #include <filesystem>
 #include <map>
-#include "llmc/base/log.h"
+#include "llmc/train/log.h"
 #include "test/testing.h"
 
 namespace {

@@ -10,7 +10,7 @@ two results of ours may differ by twice as much, and what a kernel stores in bf1
 #include <type_traits>
 #include <vector>
 #include "llmc/base/bf16.h"      // bf16
-#include "llmc/base/op_types.h"  // AttentionShape
+#include "llmc/ops/attention.h"  // AttentionShape
 #include "test/op_testing.h"     // Floats, Ints
 
 using Bounds = std::vector<double>;

@@ -43,7 +43,7 @@ std::string in_memory(const Trained& trained, const std::string& prompt, const S
     const Tokenizer tokenizer = load_tokenizer(checkpoint + "/tokenizer.json");
     Rng rng(mix64(seed), Stream::sampling);
     return tokenizer.decode(
-        sample(model, tokenizer.encode(prompt), shape.max_seq_len, config, Context::recomputed, rng));
+        sample(model, tokenizer.encode(prompt), shape.max_seq_len, config, Context::recompute, rng));
 }
 
 }  // namespace

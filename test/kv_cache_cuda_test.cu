@@ -1,9 +1,8 @@
 // Texts continued a token at a time on a GPU: of every architecture the logits are those of a pass over the whole text
 // there, but for roundings.
-#include "llmc/model/kv_cache.h"
+#include "llmc/model/gpt_decoder.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"
-#include "llmc/model/gpt.h"
 #include "test/architectures.h"  // kArchitectureCases
 #include "test/cuda_testing.h"   // OnDevice, ON_DEVICE
 #include "test/model_testing.h"  // load_weights, kModelTolerance, kFixtureShape
@@ -41,15 +40,15 @@ void check_decode(Cuda& cuda, Gpt<Cuda, T>& model, double tolerance) {
         for (int64_t t = 0; t < length; t++) want[row].push_back(row_of_logits(model, t));
     }
     const size_t before = cuda.used_bytes;
-    KvCache<Cuda, T> cache(cuda, model.shape, model.windows, 2, length, length);
+    GptDecoder<Cuda, T> decoder(model, 2, length, length);
     CHECK(cuda.used_bytes - before == KvCache<Cuda, T>::bytes(model.shape, model.windows, 2, length, length));
-    model.prefill(cache, 0, {texts[0][0]});
+    decoder.prefill(0, {texts[0][0]});
     CHECK(relative_l2(row_of_logits(model, 0), want[0][0]) <= tolerance);
-    model.prefill(cache, 1, Text(texts[1].begin(), texts[1].begin() + half));
+    decoder.prefill(1, Text(texts[1].begin(), texts[1].begin() + half));
     CHECK(relative_l2(row_of_logits(model, half - 1), want[1][size_t(half) - 1]) <= tolerance);
     for (int64_t step = 0; half + step < length; step++) {
         INFO("step " << step);
-        model.decode(cache, {texts[0][size_t(1 + step)], texts[1][size_t(half + step)]});
+        decoder.decode({texts[0][size_t(1 + step)], texts[1][size_t(half + step)]});
         CHECK(relative_l2(row_of_logits(model, 0), want[0][size_t(1 + step)]) <= tolerance);
         CHECK(relative_l2(row_of_logits(model, 1), want[1][size_t(half + step)]) <= tolerance);
     }

@@ -1,8 +1,7 @@
 // Texts continued a token at a time: of every architecture the logits are, bit for bit, those of a pass over the whole
 // text, in rows of different lengths, on any number of threads, and beyond the context where windows slide on.
-#include "llmc/model/kv_cache.h"
+#include "llmc/model/gpt_decoder.h"
 #include "llmc/cpu/kernels.h"
-#include "llmc/model/gpt.h"
 #include "test/architectures.h"  // kArchitectureCases
 #include "test/op_testing.h"     // Ints, check_equal
 #include "test/testing.h"
@@ -67,13 +66,13 @@ TEST_CASE("decode gives the bits of a pass over the whole text, for every archit
     }
     const std::vector<std::vector<Floats>> want = {whole_logits(*model, texts[0]), whole_logits(*model, texts[1])};
 
-    KvCache<Cpu, float> cache(cpu, c.shape, model->windows, 2, T, T);
+    GptDecoder<Cpu, float> decoder(*model, 2, T, T);
     for (size_t row = 0; row < 2; row++) {
-        model->prefill(cache, int64_t(row), Ints(texts[row].begin(), texts[row].begin() + ptrdiff_t(prompts[row])));
+        decoder.prefill(int64_t(row), Ints(texts[row].begin(), texts[row].begin() + ptrdiff_t(prompts[row])));
         check_bits("prefill", row_of_logits(*model, int64_t(prompts[row]) - 1), want[row][prompts[row] - 1]);
     }
     for (size_t step = 0; prompts[1] + step < size_t(T); step++) {
-        model->decode(cache, {texts[0][prompts[0] + step], texts[1][prompts[1] + step]});
+        decoder.decode({texts[0][prompts[0] + step], texts[1][prompts[1] + step]});
         for (size_t row = 0; row < 2; row++) {
             INFO("row " << row << " at position " << prompts[row] + step);
             check_bits("decode", row_of_logits(*model, int64_t(row)), want[row][prompts[row] + step]);
@@ -89,12 +88,12 @@ TEST_CASE("copies of a row go their own ways", "[kv_cache]") {
     const int64_t V = c.shape.vocab_size;
     const Ints prompt = text_of(20, V, 1), tails[] = {text_of(6, V, 2), text_of(6, V, 3), text_of(6, V, 4)};
     model->document_token = prompt[8];  // a document that began in the prompt goes on
-    KvCache<Cpu, float> cache(cpu, c.shape, model->windows, 3, 32, 32);
-    model->prefill(cache, 2, text_of(31, V, 9));
-    model->prefill(cache, 1, prompt);
-    for (const int64_t row : {0, 2}) cache.copy_row(1, row);
+    GptDecoder<Cpu, float> decoder(*model, 3, 32, 32);
+    decoder.prefill(2, text_of(31, V, 9));
+    decoder.prefill(1, prompt);
+    for (const int64_t row : {0, 2}) decoder.copy(1, row);
     for (size_t i = 0; i < 6; i++) {
-        model->decode(cache, {tails[0][i], tails[1][i], tails[2][i]});
+        decoder.decode({tails[0][i], tails[1][i], tails[2][i]});
         std::vector<Floats> got;
         for (int64_t row = 0; row < 3; row++) got.push_back(row_of_logits(*model, row));
         for (size_t row = 0; row < 3; row++) {
@@ -119,10 +118,10 @@ TEST_CASE("beyond the context windows slide on", "[kv_cache]") {
     for (int64_t& window : whole->windows) window = window < 0 ? T - 1 : std::min(window, T - 1);
     const Ints text = text_of(all, c.shape.vocab_size, 1);
     const std::vector<Floats> want = whole_logits(*whole, text);
-    KvCache<Cpu, float> cache(cpu, c.shape, model->windows, 1, T, all);
-    model->prefill(cache, 0, Ints(text.begin(), text.begin() + T - 2));
+    GptDecoder<Cpu, float> decoder(*model, 1, T, all);
+    decoder.prefill(0, Ints(text.begin(), text.begin() + T - 2));
     for (size_t t = size_t(T) - 2; t < text.size(); t++) {
-        model->decode(cache, {text[t]});
+        decoder.decode({text[t]});
         INFO("position " << t);
         check_bits("decode", row_of_logits(*model, 0), want[t]);
     }
@@ -131,11 +130,11 @@ TEST_CASE("beyond the context windows slide on", "[kv_cache]") {
 TEST_CASE("a text cannot grow beyond the positions that there are", "[kv_cache]") {
     Cpu cpu(1);
     const auto model = model_of(cpu, {1, 1, 8, 6, 10});
-    CHECK(error_of([&] { KvCache<Cpu, float>(cpu, model->shape, model->windows, 1, 6, 7); }) ==
+    CHECK(error_of([&] { GptDecoder<Cpu, float>(*model, 1, 6, 7); }) ==
           "2: a text of 7 tokens: the model has learned 6 positions");
-    KvCache<Cpu, float> cache(cpu, model->shape, model->windows, 1, 6, 6);
-    CHECK(error_of([&] { model->decode(cache, {1}); }).starts_with("1: "));  // no text yet
-    model->prefill(cache, 0, {1, 2, 3, 4, 5});
-    model->decode(cache, {1});
-    CHECK(error_of([&] { model->decode(cache, {1}); }).starts_with("1: "));
+    GptDecoder<Cpu, float> decoder(*model, 1, 6, 6);
+    CHECK(error_of([&] { decoder.decode({1}); }).starts_with("1: "));  // no text yet
+    decoder.prefill(0, {1, 2, 3, 4, 5});
+    decoder.decode({1});
+    CHECK(error_of([&] { decoder.decode({1}); }).starts_with("1: "));
 }

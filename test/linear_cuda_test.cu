@@ -17,8 +17,8 @@ struct Layer {
     static constexpr int64_t kWidest = C;
     Device& device;
     Arena arena;
-    LinearCodes codes;
-    LinearSite<T> site{N, C, OC, &codes};
+    Fp8LinearState fp8;
+    LinearLayer<T> site{N, C, OC, &fp8};
     T *inp, *dout, *out, *dinp;
 
     explicit Layer(Device& device) : device(device), arena(device, "layer", 1 << 20) {
@@ -29,8 +29,8 @@ struct Layer {
             copy_to_device(device, data, host.data(), int64_t(host.size()));
             return data;
         };
-        codes = {arena.take<e4m3>(OC * C), arena.take<e4m3>(OC * C), arena.take<e4m3>(N * C), arena.take<float>(1),
-                 arena.take<float>(1)};
+        fp8 = {arena.take<e4m3>(OC * C), arena.take<e4m3>(OC * C), arena.take<e4m3>(N * C), arena.take<float>(1),
+               arena.take<float>(1)};
         site.scratch = {arena.take<uint8_t>(N * kWidest), arena.take<uint8_t>(N * kWidest), arena.take<float>(1),
                         arena.take<float>(1)};
         site.dweight = arena.take<float>(OC * C), site.dbias = arena.take<float>(OC);
@@ -41,7 +41,7 @@ struct Layer {
         site.bias = give(rounded<bf16>(randn(size_t(OC), 4, 0.3f)));
     }
     std::vector<Floats> pass() {
-        linear_convert_weight(device, site);
+        linear_quantize_weight(device, site);
         linear_forward(device, out, inp, site);
         linear_backward(device, dinp, dout, static_cast<const T*>(nullptr), site);
         const auto get = [&](const auto* data, int64_t n) {

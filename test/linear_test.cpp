@@ -53,9 +53,9 @@ TEST_CASE("weights are converted once a step, and outside of one nothing is", "[
 
 TEST_CASE("in eight bits inputs are kept as bytes, and weights twice", "[linear]") {
     const int64_t C = 256, F = 1024, N = 512;
-    const auto layer = [&](Passes passes) {  // what one layer more takes
+    const auto layer = [&](ActivationPolicy policy) {  // what one layer more takes
         const auto bytes = [&](int64_t layers) {
-            return Activations<bf16>().bytes({layers, 4, C, 128, 61}, 4, 128, {passes.recompute, passes.fp8, 64});
+            return Activations<bf16>({layers, 4, C, 128, 61}, 4, 128, {policy.recompute, policy.fp8, 64}).bytes();
         };
         return int64_t(bytes(3) - bytes(2));
     };

@@ -36,9 +36,9 @@ struct Learned {
 // A model of the fixtures on any device after a step of two micro-batches of half the weight, both the same, with the
 // fixtures' weights or those of a new model.
 template <class T, class Device>
-Learned learn(Device& device, const ArchitectureCase& c, Passes passes, bool is_new = false) {
+Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy, bool is_new = false) {
     const Fixture fixture(c.fixture);
-    Gpt<Device, T> model(device, c.shape, c.B, c.T, passes);
+    Gpt<Device, T> model(device, c.shape, c.B, c.T, policy);
     model.initialize_weights(7);
     if (!is_new)
         for (const Parameter& p : model.parameters) model.set_weight(p, made_weights(p, fixture).data());

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/file.h"
-#include "llmc/base/log.h"
+#include "llmc/train/log.h"
 #include "test/testing.h"
 
 using nlohmann::json;

@@ -76,10 +76,10 @@ std::pair<double, std::vector<Floats>> learn(Device& device, Gpt<Device, T>& mod
 // zero_gradients() and two micro-batches on a model whose gradients were all NaN, the gaps between them as well, leave
 // what the same two add to a new model's zeros.
 template <class T, class Device>
-void check_gradients_begin_anew(Device& device, const ParameterList& list, int64_t B, int64_t T_, Passes passes,
-                                double tolerance = 0) {
+void check_gradients_begin_anew(Device& device, const ParameterList& list, int64_t B, int64_t T_,
+                                ActivationPolicy policy, double tolerance = 0) {
     const auto gradients = [&](bool is_new) {
-        Gpt<Device, T> model(device, list, B, T_, passes, device);
+        Gpt<Device, T> model(device, list, B, T_, policy, device);
         model.acts.head_rows = std::min(model.acts.head_rows, B * T_ / 2 + 1);
         for (const Parameter& p : model.parameters) {
             Floats values = randn(size_t(p.size()), uint64_t(p.offset), 0.1f);

@@ -6,8 +6,10 @@ A whole step of Muon out of its ops, on any device, and the run that the fixture
 */
 #pragma once
 #include <type_traits>
-#include "llmc/base/op_types.h"  // MuonStep, NewtonSchulzOptions, StepScalars
-#include "test/op_testing.h"     // bell, Guarded
+#include "test/op_testing.h"         // bell, Guarded
+#include "llmc/ops/muon.h"           // MuonStep
+#include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
+#include "llmc/ops/step_scalars.h"   // StepScalars
 
 // scripts/optimizer_fixtures.py has the same table.
 struct MuonMatrix {

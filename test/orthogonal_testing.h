@@ -16,9 +16,10 @@ from 1 to 2) times the norm: four of them are 2.3 / sqrt(n) half units. Half a u
 #include <cmath>
 #include <string>
 #include <vector>
-#include "llmc/base/op_types.h"      // NewtonSchulzOptions
 #include "llmc/cpu/muon.h"           // muon_normalise
 #include "llmc/cpu/newton_schulz.h"  // newton_schulz
+#include "llmc/ops/muon.h"           // MuonStep
+#include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
 #include "test/op_testing.h"         // Floats, randn
 
 struct Rounding {

@@ -59,7 +59,7 @@ TEST_CASE("nanochat's models have the published number of parameters at each dep
         CHECK(of_group[matrices] == row.matrices + row.gates);
 
         const DialedModel dialed = dial_model({.depth = row.depth});
-        CHECK(dialed.num_parameters() == list.num_parameters);
+        CHECK(dialed.num_parameters == list.num_parameters);
         CHECK((dialed.matrices == row.matrices && dialed.gates == gates));
         CHECK((dialed.embedding == of_group[embedding] && dialed.head == of_group[head]));
         CHECK(dialed.value_embeddings == of_group[value_embeddings]);
@@ -172,4 +172,41 @@ TEST_CASE("nanochat's loss begins at ln V, and with a head of zeros exactly", "[
         const bool zeros = architecture == std::string("stage-a");
         CHECK(std::fabs(loss - std::log(double(V))) <= (zeros ? 4 * kEpsF32 * std::log(double(V)) : 1e-3));
     }
+}
+
+TEST_CASE("models are the same if they compute the same from the same weights", "[parameters]") {
+    const GptShape shape = small_model("nanochat");
+    GptShape other = shape;
+    other.architecture.init.embedding *= 2, other.mlp_channels = 4 * shape.channels;  // the default
+    CHECK(same_model(shape, other));
+    CHECK(other.architecture != shape.architecture);
+    other.num_kv_heads = 0;  // as many as heads
+    CHECK_FALSE(same_model(shape, other));
+    other = shape, other.architecture.softcap.limit += 1;
+    CHECK_FALSE(same_model(shape, other));
+    other = shape, other.max_seq_len += 1;
+    CHECK_FALSE(same_model(shape, other));
+}
+
+TEST_CASE("activations take the memory that they count", "[parameters]") {
+    Cpu cpu;
+    for (const std::string& name : architecture_names())
+        for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block, Recompute::never})
+            for (const bool fp8 : {false, true}) {
+                GptShape shape = small_model(name.c_str());
+                shape.channels = 128;
+                INFO(name << ", recompute " << int(recompute) << (fp8 ? ", FP8" : ""));
+                const Activations<float> plan(shape, 3, 16, {recompute, fp8, 5});
+                Arena arena(cpu, "activations", plan.bytes());
+                Activations<float> acts = plan;
+                acts.take(arena);
+                CHECK(arena.used_bytes == plan.bytes());
+                CHECK(plan.blocks[1].qkv == nullptr);
+                const auto &first = acts.blocks[0], &last = acts.blocks[3];
+                CHECK((first.qkv == last.qkv) == (recompute >= Recompute::block));
+                CHECK((first.activated == last.activated) == (fp8 || recompute >= Recompute::norms));
+                CHECK((first.fp8[kQkv].inp_t == last.fp8[kQkv].inp_t) == (!fp8 || recompute >= Recompute::norms));
+                CHECK((first.fp8[kQkv].weight == last.fp8[kQkv].weight) == !fp8);
+                CHECK((acts.d_residual == nullptr) == (recompute == Recompute::never));
+            }
 }

@@ -72,7 +72,7 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
                     optimizer, Optimizer<Cpu, bf16>::memory_bytes(plan.sharding, r, config.chosen_recipe().rules));
             CHECK(plan.memory.lines[2].bytes == optimizer);
             CHECK(plan.memory.lines[3].bytes + plan.memory.lines[4].bytes + plan.memory.lines[5].bytes ==
-                  Activations<bf16>().bytes(shape, 4, 1024, {Recompute::norms, false, 4096}));
+                  Activations<bf16>(shape, 4, 1024, {Recompute::norms, false, 4096}).bytes());
             CHECK(plan.memory.lines[5].bytes == size_t(2 * 4096 * shape.padded_vocab_size()));
             CHECK(plan.memory.lines[5].note == "4096 of 4096 rows at a time");
             if (world > 1) CHECK(plan.sent_gradient_bytes == plan.sent_weight_bytes);

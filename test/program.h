@@ -18,10 +18,10 @@ train_gpt as its users meet it: tiny runs in a scratch folder, and what they lea
 #include <vector>
 #include "llmc/base/file.h"            // read_file, FileWriter
 #include "llmc/base/flags.h"           // from_json
-#include "llmc/base/log.h"             // StepRecord
 #include "llmc/cpu/kernels.h"          // Cpu, for checkpointing.h
 #include "llmc/io/checkpoint.h"        // checkpoint_path, checkpoint_steps, verify
 #include "llmc/train/checkpointing.h"  // RunState
+#include "llmc/train/log.h"            // StepRecord
 #include "test/testing.h"              // run, ScratchFolder
 
 // name -> value; a map, because train_gpt refuses a flag that is given twice

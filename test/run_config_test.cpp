@@ -1,6 +1,6 @@
 // What follows from flags, model and ranks together: batch, length, learning rates.
-#include "llmc/model/parameters.h"
 #include "llmc/train/run_config.h"
+#include "llmc/model/flops.h"
 #include "test/testing.h"
 
 static const Fits kAlways = [](const StepConfig&) { return true; };

@@ -43,7 +43,7 @@ struct Model {
         // Larger weights, so that the softmax is far from flat.
         for (int64_t i = 0; i < gpt.weights.size; i++) gpt.weights.data[i] *= 8;
     }
-    Ints continued(const Ints& prompt, const SampleConfig& config, uint64_t seed, Context context = Context::kept) {
+    Ints continued(const Ints& prompt, const SampleConfig& config, uint64_t seed, Context context = Context::cached) {
         Rng rng(seed, Stream::sampling);
         return sample(gpt, prompt, T, config, context, rng);
     }
@@ -157,7 +157,7 @@ TEST_CASE("each token is drawn from the last T before it", "[sample]") {
     const int32_t T = int32_t(Model::T);
     // Prompts of one token, of exactly the context, and beyond it; and 40 tokens to slide over.
     // Positions are learned, so that there is nowhere to slide to.
-    for (const Context context : {Context::recomputed, Context::kept, Context::sliding})
+    for (const Context context : {Context::recompute, Context::cached, Context::sliding})
         for (const int32_t length : {1, T - 1, T, 3 * T}) {
             Ints tokens = tokens_up_to(length);
             const SampleConfig config{.num_tokens = 40, .temperature = 0.9, .top_k = 20, .top_p = 0.95};
@@ -178,7 +178,7 @@ TEST_CASE("each token is drawn from the last T before it", "[sample]") {
 TEST_CASE("samples of one prompt do not disturb each other", "[sample]") {
     Model model;
     const SampleConfig config{.num_tokens = 30, .temperature = 1};
-    for (const Context context : {Context::recomputed, Context::kept}) {
+    for (const Context context : {Context::recompute, Context::cached}) {
         std::vector<Rng> rngs;
         std::vector<Ints> got(4);
         for (uint64_t seed = 0; seed < 4; seed++) rngs.emplace_back(seed, Stream::sampling);
@@ -194,7 +194,7 @@ TEST_CASE("samples of one prompt do not disturb each other", "[sample]") {
     }
     // Ids from num_ids on are not drawn, however likely.
     std::vector<Rng> rngs = {Rng(1, Stream::sampling)};
-    sample_each(model.gpt, {3, 1}, Model::T, 7, config, Context::kept, rngs, [&](size_t, int32_t token) {
+    sample_each(model.gpt, {3, 1}, Model::T, 7, config, Context::cached, rngs, [&](size_t, int32_t token) {
         REQUIRE((token >= 0 && token < 7));
         return true;
     });

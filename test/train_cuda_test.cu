@@ -63,21 +63,21 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
     const GptShape shape{3, 2, 128, 64, 300};
     const int64_t B = 4, seq_len = 64;
     constexpr int64_t kRows = 128;
-    for (const Passes passes : {Passes(Recompute::none, false, kRows),
-                                {Recompute::none, true, kRows},
-                                {Recompute::norms, false, kRows},
-                                {Recompute::norms, true, kRows},
-                                {Recompute::block, false, kRows},
-                                {Recompute::block, true, kRows}}) {
+    for (const ActivationPolicy policy : {ActivationPolicy(Recompute::none, false, kRows),
+                                          {Recompute::none, true, kRows},
+                                          {Recompute::norms, false, kRows},
+                                          {Recompute::norms, true, kRows},
+                                          {Recompute::block, false, kRows},
+                                          {Recompute::block, true, kRows}}) {
         Cuda cuda;
-        if (passes.fp8 && cuda.compute_capability < kOldestFp8) continue;
+        if (policy.fp8 && cuda.compute_capability < kOldestFp8) continue;
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
         const ParameterList list(shape);
         const MemoryPlan plan = memory_plan<bf16>(list, Optimizer<Cuda, bf16>::memory_bytes(whole_plan(list), 0, {}), 0,
-                                                  B, seq_len, passes, workspace);
+                                                  B, seq_len, policy, workspace);
         const size_t before = cuda.free_bytes();
         cuda.reserve_workspace(workspace);
-        Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, passes);
+        Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, policy);
         Optimizer<Cuda, bf16> optimizer(cuda, model.parameters, {});
         const size_t taken = before - cuda.free_bytes();
         // The driver takes memory in pieces of 2 MiB.

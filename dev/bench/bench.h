@@ -12,7 +12,7 @@ CPU's function (`make bench OP=gelu`), nvcc the GPU's (`make bench VARIANT=cuda 
   BENCHMARK("gelu", Bound::memory, measure)
 
 One line an op and shape: the median of the runs with the fastest and the 90th percentile, GB/s and GFLOP/s from the
-formulas of llmc/base/op_cost.h or those given, and the percentage of what this machine does when it does nothing else,
+formulas of llmc/ops/op_cost.h or those given, and the percentage of what this machine does when it does nothing else,
 measured in the same run: a large copy, or arithmetic alone. `bytes` counts every tensor once, read or written. How a
 device is timed, and its shapes: bench_cpu.h, bench_cuda.cuh.
 
@@ -30,10 +30,10 @@ device is timed, and its shapes: bench_cpu.h, bench_cuda.cuh.
 #include <initializer_list>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"    // Error, require
-#include "llmc/base/op_cost.h"  // gelu_forward_cost, ...
-#include "llmc/base/rng.h"      // Rng
-#include "llmc/base/timing.h"   // Timing
+#include "llmc/base/check.h"   // Error, require
+#include "llmc/base/rng.h"     // Rng
+#include "llmc/base/timing.h"  // Timing
+#include "llmc/ops/op_cost.h"  // gelu_forward_cost, ...
 
 struct BenchShape {
     const char* name;

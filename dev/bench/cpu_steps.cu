@@ -19,7 +19,7 @@ cache and nothing twice:
   8 + 2 S gradients written, and read for their norm; weights read in both passes
   4 S     what backward needs of a block, 16 C a token, and the logits: written and read, and so are their gradients
 
-What an op does is counted as in dev/bench (llmc/base/op_cost.h): every tensor once. Above 100 %: it was still in a
+What an op does is counted as in dev/bench (llmc/ops/op_cost.h): every tensor once. Above 100 %: it was still in a
 cache.
 */
 #include "dev/bench/bench.h"  // format, Stopwatch, compute_peak
@@ -33,6 +33,7 @@ int main() { return 0; }
 #include "llmc/base/profile.h"  // HostProfile, summary_of
 #include "llmc/cpu/kernels.h"   // every op
 #include "llmc/data/loader.h"
+#include "llmc/model/flops.h"  // flops_per_token
 #include "llmc/model/gpt.h"
 #include "llmc/optim/optimizer.h"
 #include "llmc/train/step.h"  // Stepper

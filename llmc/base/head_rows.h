@@ -1,5 +1,6 @@
 /*
-How many rows of logits the head computes at one time (Gpt::head). Each device has its own number, Device::head_rows():
+How many rows of logits the head computes at one time (Gpt::add_loss). Each device has its own number,
+Device::head_rows():
 
   CPU   about 64 MiB of fp32 logits: long enough for full speed, short enough to stay a small part of the memory
   GPU   a 32nd of the card's memory, 2^30 logits at most, but at least 8192 rows: fewer leave multiprocessors idle, and

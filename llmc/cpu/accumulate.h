@@ -4,8 +4,8 @@ Adding one buffer to another on the CPU: llmc/ops/accumulate.h.
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include "llmc/base/op_cost.h"  // accumulate_cost
-#include "llmc/cpu/device.h"    // Cpu, parallel_chunks
+#include "llmc/cpu/device.h"   // Cpu, parallel_chunks
+#include "llmc/ops/op_cost.h"  // accumulate_cost
 
 inline void accumulate(Cpu& cpu, float* to, const float* from, int64_t n) {
     const OpScope op(cpu, __func__, accumulate_cost(n));

@@ -8,11 +8,12 @@ stored was just read (dev/LOG.md).
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/check.h"     // ensure
-#include "llmc/base/op_cost.h"   // adamw_cost
-#include "llmc/base/op_types.h"  // AdamWHyper, StepScalars
-#include "llmc/cpu/device.h"     // Cpu, parallel_chunks
+#include "llmc/base/check.h"  // ensure
+#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/adamw.h"         // AdamWHyper
+#include "llmc/ops/op_cost.h"       // adamw_cost
+#include "llmc/ops/step_scalars.h"  // StepScalars
 
 struct AdamWStep {
     double learning_rate, beta1, beta2, eps, weight_decay;  // double: 1 - 0.999f is off by 3e-5 of itself

@@ -12,13 +12,14 @@ are part of the definition of the result, see gemm.h.
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include "llmc/base/bf16.h"      // bf16
-#include "llmc/base/check.h"     // ensure, require
-#include "llmc/base/op_cost.h"   // attention_backward_cost, attention_forward_cost
-#include "llmc/base/op_types.h"  // AttentionShape
-#include "llmc/cpu/device.h"     // Cpu, parallel_tasks
-#include "llmc/cpu/gemm.h"       // multiply_panels
+#include "llmc/base/bf16.h"   // bf16
+#include "llmc/base/check.h"  // ensure, require
+#include "llmc/cpu/device.h"  // Cpu, parallel_tasks
+#include "llmc/cpu/gemm.h"    // multiply_panels
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/attention.h"  // kMaxHeadSize, AttentionShape
+#include "llmc/ops/matmul.h"     // Write
+#include "llmc/ops/op_cost.h"    // attention_backward_cost, attention_forward_cost
 
 inline constexpr int64_t kQueries = 32, kKeys = 64;
 

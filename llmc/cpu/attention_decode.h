@@ -6,10 +6,11 @@ Attention of tokens that come one by one on the CPU: llmc/ops/attention_decode.h
 #include <cstdint>
 #include <limits>
 #include "llmc/base/check.h"     // ensure
-#include "llmc/base/op_types.h"  // KeyValueShape
 #include "llmc/cpu/attention.h"  // kKeys, softmax_tile
 #include "llmc/cpu/device.h"     // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/attention.h"         // kMaxHeadSize
+#include "llmc/ops/attention_decode.h"  // kCacheTile, KeyValueShape
 
 static_assert(kCacheTile == kKeys && kCacheTile % kLanes == 0);  // tiles make the order of sums
 

@@ -5,10 +5,10 @@ Softmax cross-entropy on the CPU: llmc/ops/cross_entropy.h.
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include "llmc/base/op_cost.h"   // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
-#include "llmc/base/op_types.h"  // Softcap
-#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/cross_entropy.h"  // Softcap, kSoftcapFar, check_softcap
+#include "llmc/ops/op_cost.h"        // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
 
 // Sums of `term(v, width)` over v < V: blocks of 1024 in float lanes, the blocks in double.
 template <class Term>

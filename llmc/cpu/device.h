@@ -22,8 +22,8 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #include "llmc/base/check.h"      // ensure, require
 #include "llmc/base/head_rows.h"  // cpu_head_rows
 #include "llmc/base/memory.h"     // aligned
-#include "llmc/base/op_cost.h"    // elements_cost
 #include "llmc/base/op_scope.h"   // OpScope
+#include "llmc/ops/op_cost.h"     // elements_cost
 
 // The indices of a loop that a thread has yet to take: [begin, end), in the upper and the lower half.
 class alignas(64) IndexRun {

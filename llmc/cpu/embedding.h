@@ -3,9 +3,9 @@ Embedding on the CPU: llmc/ops/embedding.h.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/op_cost.h"  // embedding_backward_cost, embedding_forward_cost
-#include "llmc/cpu/device.h"    // Cpu, parallel_for
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/op_cost.h"  // embedding_backward_cost, embedding_forward_cost
 
 template <class T>
 void embedding_forward(Cpu& cpu, T* out, const int32_t* tokens, const T* wte, std::type_identity_t<const T*> wpe,

@@ -6,8 +6,8 @@ A learned gate that sees the first G channels of a row:   sigmoid(weight . inp[0
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // GateOpening
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/gate.h"  // GateOpening
 
 // With e^-|x| neither overflows, and the slope keeps its digits where the sigmoid is near one.
 template <class T>

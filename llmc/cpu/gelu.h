@@ -4,9 +4,9 @@ GELU on the CPU: llmc/ops/gelu.h.
 #pragma once
 #include <cstdint>
 #include <limits>
-#include "llmc/base/op_cost.h"  // gelu_backward_cost, gelu_forward_cost
-#include "llmc/cpu/device.h"    // Cpu, parallel_chunks
+#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/op_cost.h"  // gelu_backward_cost, gelu_forward_cost
 
 inline constexpr float kGeluMinus2Scale = -1.5957691216f;  // -2 sqrt(2/pi)
 inline constexpr float kGeluCube = 0.044715f;

@@ -24,13 +24,13 @@ Where the processor has tiles for bf16, they multiply, with an order of sums of 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/bf16.h"      // bf16
-#include "llmc/base/check.h"     // ensure
-#include "llmc/base/op_types.h"  // Write
-#include "llmc/cpu/device.h"     // Cpu, parallel_tasks
-#include "llmc/cpu/panels.h"     // pack_panel, Strided
+#include "llmc/base/bf16.h"   // bf16
+#include "llmc/base/check.h"  // ensure
+#include "llmc/cpu/device.h"  // Cpu, parallel_tasks
+#include "llmc/cpu/panels.h"  // pack_panel, Strided
 #include "llmc/cpu/simd.h"
 #include "llmc/cpu/tile_product.h"  // tile_product
+#include "llmc/ops/matmul.h"        // Write
 
 // What every lane is multiplied by: one element, or a pair of them.
 template <class T>

@@ -5,9 +5,9 @@ The gradient's norm on the CPU: llmc/ops/global_norm.h.
 #include <algorithm>
 #include <cstdint>
 #include "llmc/base/exact_sum.h"  // ExactSum
-#include "llmc/base/op_cost.h"    // add_squares_cost
 #include "llmc/cpu/device.h"      // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/op_cost.h"  // add_squares_cost
 
 inline constexpr int64_t kNormUnit = 2 * kLanes;
 inline constexpr int64_t kNormAhead = 2048;  // elements that are asked for before they are added (dev/LOG.md)

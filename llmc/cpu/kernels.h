@@ -11,7 +11,7 @@ inline in several of them cannot be taken from the wrong one.
 #include <type_traits>
 #include "llmc/base/bf16.h"       // bf16
 #include "llmc/base/check.h"      // format
-#include "llmc/base/op_types.h"   // Write
+#include "llmc/ops/matmul.h"   // Write
 #include "llmc/base/processor.h"  // CpuLevel
 #include "llmc/base/profile.h"    // PeakRates
 #include "llmc/cpu/device.h"      // Cpu

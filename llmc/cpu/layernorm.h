@@ -4,10 +4,10 @@ LayerNorm on the CPU: llmc/ops/layernorm.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/op_cost.h"  // layernorm_backward_cost, ...
-#include "llmc/cpu/device.h"    // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"    // add_partials
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/cpu/reduce.h"  // add_partials
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/op_cost.h"  // layernorm_backward_cost, ...
 
 template <class T>
 void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias, int64_t C,

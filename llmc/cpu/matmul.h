@@ -5,13 +5,13 @@ A pass of its own for the activation is faster here than fusing it (dev/LOG.md).
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/op_cost.h"      // matmul_backward_cost, matmul_forward_cost
-#include "llmc/base/op_types.h"     // Write
 #include "llmc/cpu/device.h"        // Cpu
 #include "llmc/cpu/gelu.h"          // gelu_forward, gelu_backward
 #include "llmc/cpu/gemm.h"          // gemm, Strided
 #include "llmc/cpu/reduce.h"        // add_column_sums
 #include "llmc/cpu/relu_squared.h"  // relu_squared_forward, relu_squared_backward
+#include "llmc/ops/matmul.h"        // Write
+#include "llmc/ops/op_cost.h"       // matmul_backward_cost, matmul_forward_cost
 
 template <class T>
 void matmul_forward(Cpu& cpu, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C, int64_t OC) {

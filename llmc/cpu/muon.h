@@ -6,11 +6,12 @@ Muon on the CPU: llmc/ops/muon.h.
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/check.h"     // ensure
-#include "llmc/base/op_types.h"  // MuonStep, StepScalars
-#include "llmc/cpu/device.h"     // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"     // add_partials
+#include "llmc/base/check.h"  // ensure
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/cpu/reduce.h"  // add_partials
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/muon.h"          // MuonStep
+#include "llmc/ops/step_scalars.h"  // StepScalars
 
 template <class T>
 ANVIL_INLINE float sum_of_squares(const T* row, int64_t n) {

@@ -6,13 +6,14 @@ Newton-Schulz iterations on the CPU: llmc/ops/newton_schulz.h.
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#include "llmc/base/bf16.h"      // bf16
-#include "llmc/base/op_cost.h"   // newton_schulz_cost
-#include "llmc/base/op_types.h"  // NewtonSchulzOptions
-#include "llmc/cpu/device.h"     // Cpu, parallel_chunks
-#include "llmc/cpu/gemm.h"       // gemm
+#include "llmc/base/bf16.h"   // bf16
+#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/cpu/gemm.h"    // gemm
 #include "llmc/cpu/simd.h"
 #include "llmc/cpu/symmetric_matmul.h"  // symmetric_matmul
+#include "llmc/ops/matmul.h"            // Write
+#include "llmc/ops/newton_schulz.h"     // Gram, NewtonSchulzOptions
+#include "llmc/ops/op_cost.h"           // newton_schulz_cost
 
 // Bytes: A, b A + c A^2 and the next X of one matrix, of which beside a bf16 X the last is float. One matrix at a time
 // is enough for all threads of a CPU.

@@ -3,9 +3,9 @@ Squared ReLU on the CPU: llmc/ops/relu_squared.h.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/op_cost.h"  // relu_squared_backward_cost, relu_squared_forward_cost
-#include "llmc/cpu/device.h"    // Cpu, parallel_chunks
+#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/op_cost.h"  // relu_squared_backward_cost, relu_squared_forward_cost
 
 inline constexpr int64_t kReluSquaredChunk = 4096;  // elements: large enough to hide the loop, few enough for L1
 

@@ -4,11 +4,11 @@ RMSNorm on the CPU: llmc/ops/rmsnorm.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/check.h"    // ensure
-#include "llmc/base/op_cost.h"  // residual_rmsnorm_forward_cost, ...
-#include "llmc/cpu/device.h"    // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"    // add_partials
+#include "llmc/base/check.h"  // ensure
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/cpu/reduce.h"  // add_partials
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/op_cost.h"  // residual_rmsnorm_forward_cost, ...
 
 template <class T>
 void rmsnorm_row(T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t C, float eps) {

@@ -4,10 +4,11 @@ Rotary positions and QK-norm on the CPU: llmc/ops/rotary.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/check.h"     // ensure
-#include "llmc/base/op_types.h"  // AttentionShape, RotaryOptions
-#include "llmc/cpu/device.h"     // Cpu, parallel_for
+#include "llmc/base/check.h"  // ensure
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/attention.h"  // AttentionShape
+#include "llmc/ops/rotary.h"     // RotaryOptions
 
 template <class T>
 void rotary_forward(Cpu& cpu, T* qkv, float* rstd, const float* table, AttentionShape shape, RotaryOptions options) {

@@ -4,8 +4,8 @@ A step's scalars on the CPU: llmc/ops/step_scalars.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // StepScalars
-#include "llmc/cpu/device.h"     // Cpu, mean
+#include "llmc/cpu/device.h"        // Cpu, mean
+#include "llmc/ops/step_scalars.h"  // StepScalars
 
 // s->sums.loss += weight * mean of losses (n), which is rounded; the sum of such means is exact
 inline void add_mean_loss(Cpu& cpu, StepScalars* s, const float* losses, int64_t n, double weight) {

@@ -4,9 +4,9 @@ SwiGLU on the CPU: llmc/ops/swiglu.h.
 #pragma once
 #include <cstdint>
 #include <limits>
-#include "llmc/base/op_cost.h"  // swiglu_backward_cost, swiglu_forward_cost
-#include "llmc/cpu/device.h"    // Cpu, parallel_for
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/op_cost.h"  // swiglu_backward_cost, swiglu_forward_cost
 
 template <class T>
 void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {

@@ -14,10 +14,11 @@ itself. out overlaps neither X nor addend.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/op_types.h"  // Gram
-#include "llmc/cpu/device.h"     // Cpu, parallel_for
-#include "llmc/cpu/gemm.h"       // gemm, Strided
+#include "llmc/cpu/device.h"  // Cpu, parallel_for
+#include "llmc/cpu/gemm.h"    // gemm, Strided
 #include "llmc/cpu/simd.h"
+#include "llmc/ops/matmul.h"         // Write
+#include "llmc/ops/newton_schulz.h"  // Gram
 
 template <class Out, class T>
 void symmetric_matmul(Cpu& cpu, Out* out, const T* X, const std::type_identity_t<T>* addend, int64_t batch, int64_t R,

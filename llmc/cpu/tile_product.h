@@ -10,10 +10,10 @@ neighbours in k in two chains, even and odd. Neither threads nor how many rows t
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include "llmc/base/bf16.h"      // bf16
-#include "llmc/base/op_types.h"  // Write
-#include "llmc/cpu/amx.h"        // AmxTiles, has_amx
-#include "llmc/cpu/panels.h"     // pack_panel, packed_size, Strided
+#include "llmc/base/bf16.h"   // bf16
+#include "llmc/cpu/amx.h"     // AmxTiles, has_amx
+#include "llmc/cpu/panels.h"  // pack_panel, packed_size, Strided
+#include "llmc/ops/matmul.h"  // Write
 
 // What a thread multiplies at once: A's rows of two tiles times a panel, which is two tiles wide, or one where
 // registers are shorter.

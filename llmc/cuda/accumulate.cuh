@@ -7,8 +7,8 @@ Accuracy  the CPU's bits: one rounding each (test/accumulate_cuda_test.cu)
 Requires  pointers 16-byte aligned; any n
 */
 #pragma once
-#include "llmc/base/op_cost.h"   // accumulate_cost
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/ops/op_cost.h"    // accumulate_cost
 
 inline constexpr int kAccumulateThreads = 256;
 

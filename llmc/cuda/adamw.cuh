@@ -17,10 +17,11 @@ Requires  pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"         // ensure
-#include "llmc/base/op_cost.h"       // adamw_cost
-#include "llmc/base/op_types.h"      // AdamWHyper, StepScalars
 #include "llmc/cuda/device.cuh"      // Pack, store16, launch
 #include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
+#include "llmc/ops/adamw.h"          // AdamWHyper
+#include "llmc/ops/op_cost.h"        // adamw_cost
+#include "llmc/ops/step_scalars.h"   // StepScalars
 
 inline constexpr int kAdamWThreads = 256, kAdamWBlocksPerSm = 4;
 

@@ -29,13 +29,13 @@ Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4
 #include <string>
 #include <type_traits>
 #include <vector>
-#include "llmc/base/check.h"    // require
-#include "llmc/base/op_cost.h"  // attention_backward_cost, attention_forward_cost
+#include "llmc/base/check.h"  // require
 #include "llmc/cuda/attention_fp32.cuh"
 #include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/flash_attention_backward.cuh"
 #include "llmc/cuda/flash_attention_forward.cuh"
 #include "llmc/cuda/limits.h"  // check_head_size
+#include "llmc/ops/op_cost.h"  // attention_backward_cost, attention_forward_cost
 
 template <class T>
 void check_attention(const AttentionShape& s, std::initializer_list<const void*> tensors) {

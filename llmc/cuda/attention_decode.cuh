@@ -18,10 +18,10 @@ Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
 */
 #pragma once
 #include <algorithm>
-#include "llmc/base/check.h"        // ensure
-#include "llmc/base/op_types.h"     // KeyValueShape
-#include "llmc/cuda/attention.cuh"  // with_columns_per_lane, kLog2E
-#include "llmc/cuda/device.cuh"     // Pack, load16, warp_sum, launch
+#include "llmc/base/check.h"            // ensure
+#include "llmc/cuda/attention.cuh"      // with_columns_per_lane, kLog2E
+#include "llmc/cuda/device.cuh"         // Pack, load16, warp_sum, launch
+#include "llmc/ops/attention_decode.h"  // kCacheTile, KeyValueShape
 
 inline constexpr int kDecodeWarps = 8, kDecodeThreads = kDecodeWarps * kWarp, kDecodeMaxHS = 256;
 

@@ -21,7 +21,7 @@ last, and return its result.
 #include <utility>
 #include <vector>
 #include "llmc/base/check.h"     // ensure
-#include "llmc/base/op_types.h"  // AttentionShape
+#include "llmc/ops/attention.h"  // AttentionShape
 
 enum class GraphType { f32, bf16, i32, boolean };
 enum class Pointwise { add, sub, mul, div, exp, log, identity, greater, greater_equal };  // the unary ones take no b

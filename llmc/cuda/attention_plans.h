@@ -10,7 +10,7 @@ attention.cuh for who may ask.
 #include <tuple>
 #include <utility>
 #include "llmc/base/check.h"     // Error
-#include "llmc/base/op_types.h"  // AttentionShape
+#include "llmc/ops/attention.h"  // AttentionShape
 
 // What a plan depends on. All windows that hide nothing are one; the scale is an argument of each call.
 using AttentionKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;

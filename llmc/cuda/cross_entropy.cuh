@@ -12,10 +12,10 @@ Accuracy  f32: losses 4 eps, dlogits 1.5 |l - max| + 6 eps of each, a cap's erro
 Requires  Vp % Pack<T>::size == 0, pointers 16-byte aligned, V < 2^30
 */
 #pragma once
-#include "llmc/base/check.h"     // require
-#include "llmc/base/op_cost.h"   // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
-#include "llmc/base/op_types.h"  // Softcap
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, fast_exp2, block_max, block_sum, launch
+#include "llmc/base/check.h"         // require
+#include "llmc/cuda/device.cuh"      // Pack, load16, store16, fast_exp2, block_max, block_sum, launch
+#include "llmc/ops/cross_entropy.h"  // Softcap, kSoftcapFar, check_softcap, capped
+#include "llmc/ops/op_cost.h"        // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
 
 inline constexpr int kEntropyThreads = 512;
 

@@ -19,9 +19,9 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 #include <vector>
 #include "llmc/base/check.h"            // Error
 #include "llmc/base/head_rows.h"        // gpu_head_rows
-#include "llmc/base/op_cost.h"          // elements_cost
 #include "llmc/base/op_scope.h"         // OpScope
 #include "llmc/cuda/attention_plans.h"  // AttentionKey
+#include "llmc/ops/op_cost.h"           // elements_cost
 
 inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor cores, cp.async
 

@@ -7,9 +7,9 @@ compiled by itself, in llmc/cuda/X.cu; what includes this header has no kernel i
 #pragma once
 #include <string>
 #include <vector>
-#include "llmc/base/op_types.h"     // AttentionShape
 #include "llmc/base/profile.h"      // PeakRates
 #include "llmc/cuda/cuda_device.h"  // the device Cuda
+#include "llmc/ops/attention.h"     // AttentionShape
 #include "llmc/ops/ops.h"           // Ops
 
 // The entries of a family: cuda_ops<GeluOps<Cuda, bf16>>() is in gelu.cu.

@@ -26,7 +26,7 @@ Pointers are multiples of 16 bytes. What is supported: why_not_cudnn() below, th
 #include <string>
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/base/check.h"     // format
-#include "llmc/base/op_types.h"  // AttentionShape
+#include "llmc/ops/attention.h"  // AttentionShape
 
 struct Cuda;
 

@@ -12,9 +12,9 @@ Requires  C % Pack<T>::size == 0, tokens below 2^24, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"           // require
-#include "llmc/base/op_cost.h"         // embedding_backward_cost, embedding_forward_cost
 #include "llmc/cuda/device.cuh"        // Pack, load16, store16, launch
 #include "llmc/cuda/scatter_rows.cuh"  // scatter_rows
+#include "llmc/ops/op_cost.h"          // embedding_backward_cost, embedding_forward_cost
 
 inline constexpr int kEmbeddingThreads = 256;
 

@@ -8,8 +8,8 @@ left operand of a next product: scores become weights and are multiplied without
 */
 #pragma once
 #include <type_traits>
-#include "llmc/base/op_types.h"  // AttentionShape
 #include "llmc/cuda/device.cuh"
+#include "llmc/ops/attention.h"  // AttentionShape
 
 inline constexpr int kFlashWarps = 4, kFlashThreads = kFlashWarps * kWarp;
 inline constexpr int kFlashTile = 64;  // rows of the side that is walked over, a step of cp.async

@@ -7,8 +7,8 @@ A warp takes one together, each lane a channel: G <= kWarp.
 */
 #pragma once
 #include "llmc/base/check.h"     // require
-#include "llmc/base/op_types.h"  // GateOpening
 #include "llmc/cuda/device.cuh"  // warp_sum
+#include "llmc/ops/gate.h"       // GateOpening
 
 // With e^-|x| neither overflows, and the slope keeps its digits where the sigmoid is near one.
 DEVICE GateOpening gate_of(float inp, float weight) {

@@ -13,8 +13,8 @@ Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"     // require
-#include "llmc/base/op_cost.h"   // gelu_backward_cost, gelu_forward_cost
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, fast_exp2, launch
+#include "llmc/ops/op_cost.h"    // gelu_backward_cost, gelu_forward_cost
 
 inline constexpr int kGeluThreads = 256, kGeluPacks = 2;
 

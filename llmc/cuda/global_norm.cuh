@@ -14,8 +14,8 @@ matter Requires  x 16-byte aligned
 #pragma once
 #include <algorithm>
 #include "llmc/base/exact_sum.h"  // ExactSum, exact_part
-#include "llmc/base/op_cost.h"    // add_squares_cost
 #include "llmc/cuda/device.cuh"   // Pack, load16_below, atomic_add, launch
+#include "llmc/ops/op_cost.h"     // add_squares_cost
 
 inline constexpr int kNormThreads = 256, kNormWarps = kNormThreads / kWarp, kNormBlocksPerSm = 4;
 inline constexpr int kNormUnitElements = 32, kNormRoundElements = kWarp * kNormUnitElements;

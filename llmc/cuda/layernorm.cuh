@@ -13,9 +13,9 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 */
 #pragma once
 #include "llmc/base/check.h"     // require
-#include "llmc/base/op_cost.h"   // layernorm_backward_cost, ...
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/reduce.cuh"  // add_partials
+#include "llmc/ops/op_cost.h"    // layernorm_backward_cost, ...
 
 inline constexpr int kNormRowsPerBlock = 4;  // forward
 inline constexpr int kNormMaxThreads = 512;  // backward: leaves each thread 128 registers

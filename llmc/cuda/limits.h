@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 #include "llmc/base/check.h"        // require
-#include "llmc/base/op_types.h"     // kMaxHeadSize
 #include "llmc/cuda/cuda_device.h"  // Cuda
+#include "llmc/ops/attention.h"     // kMaxHeadSize
 
 // An Error if no kernel takes heads of this size: they are read 16 bytes at a time.
 template <class T>

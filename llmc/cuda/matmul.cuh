@@ -18,13 +18,13 @@ Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 #pragma once
 #include <type_traits>
 #include "llmc/base/check.h"           // require
-#include "llmc/base/op_cost.h"         // matmul_backward_cost, matmul_forward_cost
-#include "llmc/base/op_types.h"        // Write
 #include "llmc/cuda/cublaslt.h"        // CublasLt, MatmulCall
 #include "llmc/cuda/device.cuh"        // Cuda, Pack
 #include "llmc/cuda/gelu.cuh"          // gelu_forward, gelu_backward
 #include "llmc/cuda/reduce.cuh"        // add_column_sums
 #include "llmc/cuda/relu_squared.cuh"  // relu_squared_forward, relu_squared_backward
+#include "llmc/ops/matmul.h"           // Write
+#include "llmc/ops/op_cost.h"          // matmul_backward_cost, matmul_forward_cost
 
 template <class T>
 inline constexpr DType kDType = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;

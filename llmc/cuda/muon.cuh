@@ -17,10 +17,11 @@ Requires  K a multiple of Pack<T>::size, pointers 16-byte aligned
 #pragma once
 #include <algorithm>
 #include "llmc/base/check.h"         // require, ensure
-#include "llmc/base/op_types.h"      // MuonStep, StepScalars
 #include "llmc/cuda/device.cuh"      // Pack, load16, store16, block_sum, launch
 #include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
 #include "llmc/cuda/reduce.cuh"      // add_partials
+#include "llmc/ops/muon.h"           // MuonStep
+#include "llmc/ops/step_scalars.h"   // StepScalars
 
 inline constexpr int kMuonThreads = 256;
 inline constexpr int kMuonRows = 64;  // a block of muon_column_squares_kernel

@@ -15,12 +15,12 @@ the singular values Requires  K a multiple of Pack<T>::size, X 16-byte aligned; 
 #include <algorithm>
 #include <utility>
 #include "llmc/base/check.h"               // require
-#include "llmc/base/op_cost.h"             // newton_schulz_cost
-#include "llmc/base/op_types.h"            // NewtonSchulzOptions
 #include "llmc/cuda/cublaslt.h"            // CublasLt, MatmulCall
 #include "llmc/cuda/device.cuh"            // Pack
 #include "llmc/cuda/matmul.cuh"            // kDType
 #include "llmc/cuda/symmetric_matmul.cuh"  // symmetric_matmul
+#include "llmc/ops/newton_schulz.h"        // Gram, SymmetricProducts, NewtonSchulzOptions
+#include "llmc/ops/op_cost.h"              // newton_schulz_cost
 
 // A row of A: padded, so that cuBLASLt has rows of whole packs where R is not a multiple of them.
 template <class T>

@@ -1,7 +1,6 @@
 // Every op on the GPU, for code that is written for any device: include this one and instantiate with Cuda.
 #pragma once
 #include <algorithm>
-#include "llmc/base/op_types.h"
 #include "llmc/cuda/accumulate.cuh"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/attention.cuh"

@@ -11,8 +11,8 @@ Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"     // require
-#include "llmc/base/op_cost.h"   // relu_squared_backward_cost, relu_squared_forward_cost
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/ops/op_cost.h"    // relu_squared_backward_cost, relu_squared_forward_cost
 
 inline constexpr int kReluSquaredThreads = 256;
 

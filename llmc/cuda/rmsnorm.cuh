@@ -14,9 +14,9 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 #pragma once
 #include <algorithm>
 #include "llmc/base/check.h"     // require, ensure
-#include "llmc/base/op_cost.h"   // residual_rmsnorm_forward_cost, ...
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/reduce.cuh"  // add_partials
+#include "llmc/ops/op_cost.h"    // residual_rmsnorm_forward_cost, ...
 
 inline constexpr int kRmsRowsPerBlock = 4;  // forward
 inline constexpr int kRmsMaxThreads = 512;  // backward: leaves each thread 128 registers

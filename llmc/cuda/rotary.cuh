@@ -16,10 +16,11 @@ by element, four a lane
 #include <algorithm>
 #include <type_traits>
 #include "llmc/base/check.h"         // require, ensure
-#include "llmc/base/op_types.h"      // AttentionShape, RotaryOptions
 #include "llmc/cuda/device.cuh"      // Pack, load16, store16, launch
 #include "llmc/cuda/limits.h"        // check_rotary_head_size
 #include "llmc/cuda/float_pack.cuh"  // load_floats
+#include "llmc/ops/attention.h"      // AttentionShape
+#include "llmc/ops/rotary.h"         // RotaryOptions
 
 inline constexpr int kRotaryMaxThreads = 256;
 

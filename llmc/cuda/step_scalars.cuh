@@ -12,9 +12,9 @@ Accuracy  the mean within n / 1024 + 10 double roundings; the decision is the CP
 Requires  nothing
 */
 #pragma once
-#include "llmc/base/op_types.h"  // StepScalars
-#include "llmc/cuda/device.cuh"  // launch
-#include "llmc/cuda/reduce.cuh"  // sum_in_double
+#include "llmc/cuda/device.cuh"     // launch
+#include "llmc/cuda/reduce.cuh"     // sum_in_double
+#include "llmc/ops/step_scalars.h"  // StepScalars
 
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)

@@ -12,8 +12,8 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"     // require
-#include "llmc/base/op_cost.h"   // swiglu_backward_cost, swiglu_forward_cost
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/ops/op_cost.h"    // swiglu_backward_cost, swiglu_forward_cost
 
 inline constexpr int kSwigluMaxThreads = 256;
 

@@ -16,11 +16,11 @@ Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers 16-byte align
 */
 #pragma once
 #include "llmc/base/check.h"         // require
-#include "llmc/base/op_types.h"      // Gram
 #include "llmc/cuda/cublaslt.h"      // CublasLt
 #include "llmc/cuda/device.cuh"      // launch
 #include "llmc/cuda/flash_tile.cuh"  // FlashTile, multiply_by_rows, for_elements
 #include "llmc/cuda/matmul.cuh"      // kDType
+#include "llmc/ops/newton_schulz.h"  // Gram
 
 inline constexpr int kSymmetricTile = 128, kSymmetricDepth = 64;
 inline constexpr int kSymmetricElements = kSymmetricTile * kSymmetricDepth;  // of one operand, in shared memory

@@ -15,11 +15,12 @@ Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and 
 #pragma once
 #include "llmc/base/check.h"           // require
 #include "llmc/base/memory.h"          // aligned
-#include "llmc/base/op_types.h"        // AttentionShape
 #include "llmc/cuda/device.cuh"        // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/gate.cuh"          // gate_of, gate_channel, check_gate
 #include "llmc/cuda/reduce.cuh"        // add_partials
 #include "llmc/cuda/scatter_rows.cuh"  // scatter_rows
+#include "llmc/ops/attention.h"        // AttentionShape
+#include "llmc/ops/gate.h"             // GateOpening
 
 inline constexpr int kValueWarps = 8, kValueRows = 64;  // tokens a block of backward: 8 a warp
 inline constexpr int kValueThreads = 256;

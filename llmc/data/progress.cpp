@@ -2,8 +2,8 @@
 #include "llmc/data/progress.h"
 #include <unistd.h>
 #include <cstdio>
-#include "llmc/base/check.h"  // format
-#include "llmc/base/log.h"    // count_text, duration_text
+#include "llmc/base/check.h"        // format
+#include "llmc/base/number_text.h"  // count_text, duration_text
 
 std::string progress_line(const std::string& verb, const ProgressState& now, const ProgressState& before,
                           double seconds) {

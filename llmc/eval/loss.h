@@ -1,10 +1,10 @@
 /*
-The mean loss over the beginning of a data set, in nats per token, and the same in bits per byte of its text, which
-tokenizers of any kind can be compared by: over the targets t that stand for text, with b_t bytes each,
+Validation loss: the mean over the beginning of a data set, in nats per token and in bits per byte of text, which is
+comparable between tokenizers. Over the targets t that stand for text, of b_t bytes each:
 
   bits per byte = sum of losses_t / (ln 2  sum of b_t)
 
-The same batches each time.
+The batches are the same every time.
 */
 #pragma once
 #include <algorithm>
@@ -20,12 +20,12 @@ The same batches each time.
 
 struct Evaluation {
     double loss = NAN;
-    double bits_per_byte = NAN;  // not known without a tokenizer
+    double bits_per_byte = NAN;  // NaN without a tokenizer
 };
 
-// Whole batches of B x T up to `tokens` tokens, at least one; 0 means as many as there are. The ranks share the work,
-// and all come to the same result, to the same bits as one rank alone. `token_bytes` has the bytes of each token, 0 of
-// those that stand for no text; empty: not known.
+// Over whole batches of B x T tokens, up to `tokens` in all but at least one batch; 0: the whole data set. The ranks
+// share the batches, and all return the same result, with the bits of a single rank. `token_bytes`: the length of each
+// token's text, 0 for special tokens; empty if not known.
 template <class Device, class Type>
 Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, int64_t B, int64_t T, int64_t tokens,
                     const std::vector<int32_t>& token_bytes = {}) {

@@ -1,9 +1,9 @@
 /*
-Sampling: a token at a time from the softmax of the last position's logits, sharpened by a temperature and cut to the
-top k and to the nucleus, the likeliest tokens that make up the part p of what is left (Holtzman et al., 2019,
+Sampling: one token at a time from the softmax of the last position's logits, with temperature, top-k and top-p (nucleus
+sampling: the likeliest tokens whose probabilities add up to p of what top-k left; Holtzman et al., 2019,
 arXiv:1904.09751).
 
-What a token is drawn from is the last T tokens: computed anew for each one, or from kept keys and values (kv_cache.h).
+Each token depends on the T before it, which are computed again for every token or read from a KV cache (gpt_decoder.h).
 */
 #pragma once
 #include <algorithm>
@@ -12,10 +12,10 @@ What a token is drawn from is the last T tokens: computed anew for each one, or 
 #include <numeric>
 #include <optional>
 #include <vector>
-#include "llmc/base/bf16.h"       // to_float
-#include "llmc/base/rng.h"        // Rng
-#include "llmc/model/gpt.h"       // Gpt
-#include "llmc/model/kv_cache.h"  // KvCache
+#include "llmc/base/bf16.h"          // to_float
+#include "llmc/base/rng.h"           // Rng
+#include "llmc/model/gpt.h"          // Gpt
+#include "llmc/model/gpt_decoder.h"  // GptDecoder
 
 struct SampleConfig {
     int num_tokens = 256;
@@ -61,28 +61,26 @@ inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config
     return order[size_t(std::min<ptrdiff_t>(chosen - sums.begin(), ptrdiff_t(order.size()) - 1))];
 }
 
-// How tokens come by those before them.
-//   recomputed   each one computes the last T anew
-//   kept         from kept keys and values while the text is no longer than T, with the same logits but for the order
-//   of
-//                sums, which on the CPU is the same too; then recomputed
-//   sliding      with rotary positions, kept for ever: beyond T the layers' windows slide on (kv_cache.h)
-enum class Context { recomputed, kept, sliding };
+// Where a token's context comes from.
+//   recompute   a forward pass over the last T tokens for each one
+//   cached      a KV cache while the text has at most T tokens, then as recompute. The logits are the same but for the
+//               order of sums, which on the CPU is the same, too.
+//   sliding     a KV cache throughout: beyond T the layers' windows slide on. Takes rotary positions, else as cached.
+enum class Context { recompute, cached, sliding };
 
-// Continues a prompt, which must not be empty, once for each of rngs: each(sample, token) hears of every new token, and
-// says whether that sample is to go on. Tokens below `num_ids` are drawn.
+// Continues a prompt, which must not be empty, once for each of rngs. each(sample, token) gets every new token and
+// returns whether that sample is to go on. Only tokens below `num_ids` are drawn.
 template <class Device, class Type, class Each>
 void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T, int64_t num_ids,
                  const SampleConfig& config, Context context, std::vector<Rng>& rngs, Each&& each) {
     const GptShape& shape = model.shape;
     const size_t samples = rngs.size();
     const int64_t all = int64_t(prompt.size()) + config.num_tokens;
-    // What the cache takes: tokens up to `most`, the prompt in one pass of at most T.
     const bool slides = context == Context::sliding && shape.architecture.rotary_positions;
-    const int64_t most = slides ? all : std::min(T, all);
-    std::optional<KvCache<Device, Type>> cache;
-    if (context != Context::recomputed && int64_t(prompt.size()) <= T)
-        cache.emplace(model.device, shape, model.windows, int64_t(samples), std::min(T, all), most);
+    const int64_t max_length = slides ? all : std::min(T, all);  // in the cache
+    std::optional<GptDecoder<Device, Type>> decoder;
+    if (context != Context::recompute && int64_t(prompt.size()) <= T)
+        decoder.emplace(model, int64_t(samples), std::min(T, all), max_length);
 
     std::vector<std::vector<int32_t>> texts(samples, prompt);
     std::vector<int32_t> newest(samples);
@@ -92,13 +90,13 @@ void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, i
     typename Device::template ToDevice<int32_t> to_device(model.device, T);
     for (int i = 0; i < config.num_tokens && std::count(goes_on.begin(), goes_on.end(), true) > 0; i++) {
         const int64_t length = int64_t(prompt.size()) + i;
-        const bool from_cache = cache && length <= most;
+        const bool from_cache = decoder && length <= max_length;
         const Type* rows = nullptr;  // of logits, Vp apart
         if (from_cache && i == 0) {
-            model.prefill(*cache, 0, prompt);
-            for (size_t sample = 1; sample < samples; sample++) cache->copy_row(0, int64_t(sample));
+            decoder->prefill(0, prompt);
+            for (size_t sample = 1; sample < samples; sample++) decoder->copy(0, int64_t(sample));
         } else if (from_cache) {
-            model.decode(*cache, newest);
+            decoder->decode(newest);
             rows = model.logits(0, int64_t(samples));
         }
         for (size_t sample = 0; sample < samples; sample++) {

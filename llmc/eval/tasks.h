@@ -22,11 +22,11 @@ counted are examples, so the result is the same at any number of ranks.
 #include <numeric>
 #include <string>
 #include <vector>
-#include "llmc/base/bf16.h"       // to_float
-#include "llmc/base/log.h"        // TaskRecord
-#include "llmc/comm/ranks.h"      // Ranks
-#include "llmc/eval/task_file.h"  // TaskFile
-#include "llmc/model/gpt.h"       // Gpt
+#include "llmc/base/bf16.h"         // to_float
+#include "llmc/comm/ranks.h"        // Ranks
+#include "llmc/eval/task_file.h"    // TaskFile
+#include "llmc/eval/task_record.h"  // TaskRecord
+#include "llmc/model/gpt.h"         // Gpt
 
 struct RowScore {
     double nll = 0;
@@ -42,14 +42,14 @@ inline int32_t answer(const std::vector<RowScore>& rows) {
     return best;
 }
 
-// Examples of similar length, which a device gets at once.
+// Examples of similar length, for one forward pass.
 struct TaskBatch {
     std::vector<size_t> examples;
     int64_t length = 0, num_rows = 0;
 };
 
-// All examples, the longest first. Lengths are rounded up, because every other shape of a batch is one more for which
-// libraries make a plan. Does not depend on the number of ranks, and so no bit of a score does.
+// All examples, longest first. Lengths are rounded up, because libraries make a plan for every shape of a batch. Does
+// not depend on the number of ranks, so scores do not either.
 inline std::vector<TaskBatch> task_batches(const TaskFile& file, int64_t B, int64_t T) {
     constexpr int64_t kUnit = 32;
     const auto length_of = [&](size_t e) {
@@ -100,12 +100,12 @@ public:
         std::vector<RowScore> scores;
         for (int64_t first = 0; first < int64_t(rows.size()); first += max_rows) {
             const int64_t n = std::min(max_rows, int64_t(rows.size()) - first);
-            // As few shapes as lengths: all batches but the last ones are full.
+            // Powers of two, again for few shapes.
             const int64_t B = std::min(max_rows, int64_t(std::bit_ceil(uint64_t(n)))), T = batch.length;
             ids_.assign(size_t(B * T) + 1, 0);
             for (int64_t i = 0; i < n; i++) file.copy_row(rows[size_t(first + i)].index, ids_.data() + i * T);
             model_.forward(tokens_.send(ids_.data(), B * T), B, T);
-            // What follows each token; behind the last one of a row nothing does, and nobody looks there.
+            // Targets are the following tokens. Those of the last token of each row are not read.
             model_.loss(targets_.send(ids_.data() + 1, B * T));
             losses_.resize(size_t(B * T));
             copy_to_host(model_.device, losses_.data(), model_.acts.losses, B * T);
@@ -140,9 +140,9 @@ private:
         return score;
     }
 
-    // Whether the model would have chosen the token behind this place of the batch.
+    // Whether the token after this place of the batch is the model's most likely one.
     bool is_likeliest(int64_t place) {
-        // More likely than all others together: then no logits are fetched. ln 2 = 0.693, less what a loss may be off.
+        // Above a probability of 1/2 it is, without a look at the logits: ln 2 = 0.693, less the error of a loss.
         if (losses_[size_t(place)] < 0.68f) return true;
         logits_.resize(size_t(model_.shape.vocab_size));
         copy_to_host(model_.device, logits_.data(), model_.logits(place, 1), model_.shape.vocab_size);
@@ -158,13 +158,13 @@ private:
     }
 };
 
-// What a model knows of a file's tasks, in the order of the file.
+// The results of a file's tasks, in the order of the file.
 struct TaskScores {
     std::vector<TaskRecord> tasks;
-    double score = 0;  // the mean of what is centered
+    double score = 0;  // mean of the centered accuracies
 };
 
-// All ranks take part, and come to the same. The file must have passed check() for this model and T.
+// Collective: all ranks take part and return the same. The file must have passed check() for this model and T.
 template <class Device, class Type>
 TaskScores score_tasks(Gpt<Device, Type>& model, const TaskFile& file, Ranks& ranks, int64_t B, int64_t T) {
     std::vector<int64_t> right(file.tasks().size());

@@ -104,7 +104,7 @@ void LlmcModel::read(const Parameter& p, float* to) const {
 void write_llmc_model(const std::string& path, const GptShape& s, DType dtype,
                       const std::function<void(const Parameter&, float*)>& read) {
     require(
-        family_of(s) == ModelFamily::gpt2 && s.architecture == Architecture() && s.hidden() == 4 * s.channels,
+        family_of(s) == ModelFamily::gpt2 && same_function(s.architecture, {}) && s.hidden() == 4 * s.channels,
         "--format llmc: its files hold GPT-2 with a tied head and 4 C hidden channels, and this is another model; %s",
         export_advice(s));
     const ParameterList list(s);

@@ -32,7 +32,7 @@ bool is_variety(const Architecture& a, const char* name) {
     base.norm_eps = a.norm_eps;
     base.tied_head = a.tied_head;
     if (base.rotary_positions) base.rotary.base = a.rotary.base;
-    return a == base;
+    return same_function(a, base);
 }
 
 // The fields of a config.json of transformers, of which most may be absent or null and then have a default.

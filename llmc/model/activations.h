@@ -1,97 +1,125 @@
 /*
-What the forward pass leaves for the backward pass, and the scratch of both, for up to B x T tokens. Everything is taken
-from one arena at the start.
+Activations of up to B x T tokens: what the forward pass saves for the backward pass, and the scratch of both. All of it
+is taken from one arena at the start.
 
-Per block and token, GPT-2 saves 16 C values of T and a few floats of statistics: the input and output of both norms (4
-C), q k v (3 C), attention's output (C), the MLP's hidden layer before and after its activation (8 C). Residual lambdas
-add what comes in before they mix it (C). Saving less takes time:
+Per block and token, GPT-2 saves 16 C values of T and a few floats of statistics: the inputs and outputs of both norms
+(4 C), q k v (3 C), attention's output (C), the MLP's hidden layer before and after its activation (8 C). Residual
+lambdas add the block's input from before the mix (C). Activation checkpointing (Chen et al., 2016, arXiv:1604.06174)
+saves less and takes time:
 
-  Recompute::norms    the norms' outputs and the activation's are made again: 10 C a block, one pass over them more
-  Recompute::block    the whole block is: C a block, a forward pass more, and one block's 15 C besides
-  Recompute::never    nothing is, for there will be no backward pass: that, without what only the pass needs, and
-                      without gradients
+  Recompute::norms    recomputes the outputs of norms and of the activation: 10 C per block, for one more pass over them
+  Recompute::block    recomputes the whole block: C per block, for one more forward pass, and 15 C for one block's rest
+  Recompute::never    has no backward pass: as block, without what only backward needs and without gradients
 
-Linear layers in eight bits (linear.h) keep codes of their inputs, a byte each, and, as attention's output is needed
-elsewhere, the inputs of the other three are then shared by all blocks. Beside them each block has its weights' codes.
+FP8 linear layers (linear.h) save their inputs quantized, one byte per value. Attention's output is also needed
+elsewhere; the inputs of the other three are then shared by all blocks. Each block also has its quantized weights.
 
-The logits are never stored whole: see Gpt::head.
+The logits never exist whole: Gpt::add_loss.
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
-#include "llmc/base/check.h"     // ensure
-#include "llmc/base/memory.h"    // Arena, aligned
-#include "llmc/base/op_types.h"  // StepScalars
-#include "llmc/model/linear.h"   // LinearCodes
-#include "llmc/model/shape.h"    // GptShape
+#include "llmc/base/check.h"        // ensure
+#include "llmc/base/memory.h"       // Arena, aligned
+#include "llmc/model/linear.h"      // Fp8LinearState
+#include "llmc/model/shape.h"       // GptShape
+#include "llmc/ops/step_scalars.h"  // StepScalars
 
-enum class Recompute { none, norms, block, never };  // from little to much that blocks share
+enum class Recompute { none, norms, block, never };  // each shares more memory between blocks than the one before
 
-// How a step's passes are made: what is computed twice, whether large linear layers are computed in eight bits, and how
-// many rows of logits exist at one time.
-struct Passes {
+// What is recomputed, whether large linear layers compute in FP8, and how many rows of logits exist at a time.
+struct ActivationPolicy {
     Recompute recompute = Recompute::none;
     bool fp8 = false;
     int64_t head_rows = 0;  // 0: Device::head_rows()
-    Passes(Recompute recompute, bool fp8 = false, int64_t head_rows = 0)
+    ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0)
         : recompute(recompute), fp8(fp8), head_rows(head_rows) {}
 };
 
-// Null: the architecture has none. F, NKV and the rows of q k v: see GptShape.
+// Pointers that an architecture does not need are null. F, NKV and the rows of q k v: see GptShape.
 template <class T>
 struct Activations {
     struct Block {
-        T* residual_before = nullptr;                          // (N, C): what comes in, before lambdas mix it
-        T *residual_in, *ln_1, *qkv, *attention;               // (N, C), (N, C), (N, qkv rows), (N, C)
-        T *residual_mid, *ln_2, *hidden, *activated;           // (N, C), (N, C), (N, hidden rows), (N, F)
-        float *ln_1_mean, *ln_1_rstd, *ln_2_mean, *ln_2_rstd;  // (N)
-        float *qk_rstd = nullptr, *lse;                        // (N, NH + NKV), (B, NH, T)
-        LinearCodes codes[std::size(kLinearKinds)];
+        T* residual_before = nullptr;                                      // (N, C): the input before lambdas mix
+        T *residual_in = nullptr, *ln_1 = nullptr, *qkv = nullptr;         // (N, C), (N, C), (N, qkv rows)
+        T *attention = nullptr, *residual_mid = nullptr, *ln_2 = nullptr;  // (N, C)
+        T *hidden = nullptr, *activated = nullptr;                         // (N, hidden rows), (N, F)
+        float *ln_1_mean = nullptr, *ln_1_rstd = nullptr;                  // (N)
+        float *ln_2_mean = nullptr, *ln_2_rstd = nullptr;                  // (N)
+        float *qk_rstd = nullptr, *lse = nullptr;                          // (N, NH + NKV), (B, NH, T)
+        Fp8LinearState fp8[std::size(kLinearKinds)];
     };
     std::vector<Block> blocks;
-    Passes passes = Recompute::none;
-    CodeScratch code_scratch;
-    float* rotary_table = nullptr;    // (max T, 2, HS / 2)
-    int32_t* starts = nullptr;        // (N): where documents begin (Gpt::document_token)
-    float* embedding_rstd = nullptr;  // (N)
-    T* embedded = nullptr;            // (N, C): before smear
-    T* residual_last = nullptr;       // (N, C): what the last block gives, before backout
-    T *residual_out, *ln_f;           // (N, C)
-    float *ln_f_mean, *ln_f_rstd;     // (N)
-    float* losses;                    // (N)
-    T* branch;                        // (N, C): a block's two additions to the residual stream, one after the other
-    T* logits;                        // (head_rows, Vp)
-    T *d_residual, *d_norm;           // (N, C)
-    T *d_hidden, *d_qkv;              // (N, F), (N, qkv rows)
-    T *d_first = nullptr, *d_backout = nullptr;  // (N, C): of the first block's input, and of what backout took
-    StepScalars* scalars;                        // of a look at the loss
-    int64_t head_rows;                           // rows of logits that exist at one time
+    ActivationPolicy policy = Recompute::none;
+    int64_t head_rows = 0;  // of logits that exist at a time
+    Fp8Scratch fp8_scratch;
+    float* rotary_table = nullptr;                     // (max T, 2, HS / 2)
+    int32_t* starts = nullptr;                         // (N): where documents begin (Gpt::document_token)
+    float* embedding_rstd = nullptr;                   // (N)
+    T* embedded = nullptr;                             // (N, C): before smear
+    T* residual_last = nullptr;                        // (N, C): the last block's output, before backout
+    T *residual_out = nullptr, *ln_f = nullptr;        // (N, C)
+    float *ln_f_mean = nullptr, *ln_f_rstd = nullptr;  // (N)
+    float* losses = nullptr;                           // (N)
+    T* branch = nullptr;                         // (N, C): attention's, then the MLP's addition to the residual stream
+    T* logits = nullptr;                         // (head_rows, Vp)
+    T *d_residual = nullptr, *d_norm = nullptr;  // (N, C)
+    T *d_hidden = nullptr, *d_qkv = nullptr;     // (N, F), (N, qkv rows)
+    T *d_first = nullptr, *d_backout = nullptr;  // (N, C): gradients of the first block's input, of backout's
+    StepScalars* scalars = nullptr;              // for Gpt::loss
 
-    // Walks all of them: visit(pointer, number of elements). Called once to count and once to take. What is recomputed
-    // exists once, for all blocks. `how` has a number of head_rows.
-    template <class Visit>
-    void each(const GptShape& s, int64_t B, int64_t T_, Passes how, Visit&& visit) {
+    Activations() = default;
+    // Of B x T tokens at most. `how` has a number of head_rows. take() gives the pointers memory.
+    Activations(const GptShape& shape, int64_t B, int64_t T_, ActivationPolicy how)
+        : blocks(size_t(shape.num_layers)),
+          policy(how),
+          head_rows(std::min(B * T_, how.head_rows)),
+          shape_(shape),
+          N_(B * T_) {
+        ensure(how.head_rows > 0);  // the device's default, which is not known here
+    }
+
+    size_t bytes() const {
+        size_t sum = 0;
+        each(
+            *this, [&](const auto* pointer, int64_t n) { sum += aligned(size_t(n) * sizeof *pointer); },
+            [](const auto*, const auto*) {});
+        return sum;
+    }
+    void take(Arena& arena) {
+        each(
+            *this,
+            [&](auto*& pointer, int64_t n) { pointer = arena.take<std::remove_reference_t<decltype(*pointer)>>(n); },
+            [](auto*& pointer, auto* owner) { pointer = owner; });
+    }
+
+private:
+    GptShape shape_ = {};
+    int64_t N_ = 0;
+
+    // The list: own(pointer, number of elements) for all that has memory of its own, share(pointer, owner) for what a
+    // block shares with the first one. `self` is these Activations, const to count.
+    template <class Self, class Own, class Share>
+    static void each(Self& self, Own&& own, Share&& share) {
+        const GptShape& s = self.shape_;
+        const ActivationPolicy how = self.policy;
         const Architecture& arch = s.architecture;
-        const int64_t N = B * T_, C = s.channels, F = s.hidden(), norm_mean = arch.norm == NormKind::layernorm ? N : 0;
-        passes = how;
-        ensure(how.head_rows > 0);  // the device's, which is not known here
-        head_rows = std::min(N, how.head_rows);
-        blocks.resize(size_t(s.num_layers));
-        for (Block& b : blocks) {
+        const int64_t N = self.N_, C = s.channels, F = s.hidden(), norm_mean = arch.norm == NormKind::layernorm ? N : 0;
+        for (auto& b : self.blocks) {
             const auto saved = [&](auto Block::*member, int64_t n, Recompute shared_from) {
-                if (n == 0)
-                    b.*member = nullptr;
-                else if (how.recompute < shared_from || &b == &blocks[0])
-                    visit(b.*member, n);
+                if (n == 0) return;
+                if (how.recompute < shared_from || &b == &self.blocks[0])
+                    own(b.*member, n);
                 else
-                    b.*member = blocks[0].*member;
+                    share(b.*member, self.blocks[0].*member);
             };
             const auto saved_input = [&](auto Block::*member, int64_t n, LinearKind kind) {
                 saved(member, n, how.fp8 && suits_fp8(s, kind) ? Recompute::none : Recompute::norms);
             };
-            // What comes into a block is kept; what lambdas make of it is made again.
-            visit(arch.residual_lambdas ? b.residual_before : b.residual_in, N * C);
+            // A block's input is always saved; what lambdas make of it is recomputed.
+            own(arch.residual_lambdas ? b.residual_before : b.residual_in, N * C);
             if (arch.residual_lambdas) saved(&Block::residual_in, N * C, Recompute::norms);
             saved_input(&Block::ln_1, N * C, kQkv);
             saved(&Block::ln_1_mean, norm_mean, Recompute::block), saved(&Block::ln_1_rstd, N, Recompute::block);
@@ -102,49 +130,40 @@ struct Activations {
             saved(&Block::ln_2_mean, norm_mean, Recompute::block), saved(&Block::ln_2_rstd, N, Recompute::block);
             saved(&Block::hidden, N * s.hidden_rows(), Recompute::block);
             saved_input(&Block::activated, N * F, kDown);
-            if (how.fp8) visit_codes(s, N, b, visit);
+            if (how.fp8) each_fp8(self, b, own, share);
         }
         if (how.fp8) {
             const int64_t widest = std::max({C, s.qkv_rows(), s.hidden_rows()});
-            visit(code_scratch.rows, N * widest), visit(code_scratch.columns, N * widest);
-            visit(code_scratch.amax, 1), visit(code_scratch.inverse_scale, 1);
+            own(self.fp8_scratch.rows, N * widest), own(self.fp8_scratch.columns, N * widest);
+            own(self.fp8_scratch.amax, 1), own(self.fp8_scratch.inverse_scale, 1);
         }
-        if (arch.rotary_positions) visit(rotary_table, s.max_seq_len * s.head_size());
-        visit(starts, N);
-        if (arch.embedding_norm) visit(embedding_rstd, N);
-        if (arch.smear) visit(embedded, N * C);
-        if (arch.backout) visit(residual_last, N * C);
-        visit(residual_out, N * C), visit(ln_f, N * C), visit(ln_f_rstd, N), visit(losses, N);
-        ln_f_mean = nullptr;
-        if (norm_mean > 0) visit(ln_f_mean, norm_mean);
-        visit(branch, N * C), visit(logits, head_rows * s.padded_vocab_size());
-        visit(scalars, 1);
+        if (arch.rotary_positions) own(self.rotary_table, s.max_seq_len * s.head_size());
+        own(self.starts, N);
+        if (arch.embedding_norm) own(self.embedding_rstd, N);
+        if (arch.smear) own(self.embedded, N * C);
+        if (arch.backout) own(self.residual_last, N * C);
+        own(self.residual_out, N * C), own(self.ln_f, N * C), own(self.ln_f_rstd, N), own(self.losses, N);
+        if (norm_mean > 0) own(self.ln_f_mean, norm_mean);
+        own(self.branch, N * C), own(self.logits, self.head_rows * s.padded_vocab_size());
+        own(self.scalars, 1);
         if (how.recompute == Recompute::never) return;
-        visit(d_residual, N * C), visit(d_norm, N * C), visit(d_hidden, N * F), visit(d_qkv, N * s.qkv_rows());
-        if (arch.residual_lambdas) visit(d_first, N * C);
-        if (arch.backout) visit(d_backout, N * C);
+        own(self.d_residual, N * C), own(self.d_norm, N * C), own(self.d_hidden, N * F);
+        own(self.d_qkv, N * s.qkv_rows());
+        if (arch.residual_lambdas) own(self.d_first, N * C);
+        if (arch.backout) own(self.d_backout, N * C);
     }
-
-    size_t bytes(const GptShape& s, int64_t B, int64_t T_, Passes how) {
-        size_t sum = 0;
-        each(s, B, T_, how, [&](auto* pointer, int64_t n) { sum += aligned(size_t(n) * sizeof *pointer); });
-        return sum;
-    }
-
-private:
-    template <class Visit>
-    void visit_codes(const GptShape& s, int64_t N, Block& b, Visit&& visit) {
+    template <class Self, class SelfBlock, class Own, class Share>
+    static void each_fp8(Self& self, SelfBlock& b, Own&& own, Share&& share) {
         for (const LinearKind kind : kLinearKinds) {
-            LinearCodes &codes = b.codes[kind], &first = blocks[0].codes[kind];
-            codes = {};
-            if (!suits_fp8(s, kind)) continue;
-            const auto [in, out] = linear_size(s, kind);
-            visit(codes.weight, out * in), visit(codes.weight_turned, in * out);
-            visit(codes.weight_inverse_scale, 1);
-            if (passes.recompute == Recompute::none || &codes == &first)
-                visit(codes.inp_turned, in * N), visit(codes.inp_inverse_scale, 1);
+            auto &fp8 = b.fp8[kind], &first = self.blocks[0].fp8[kind];
+            if (!suits_fp8(self.shape_, kind)) continue;
+            const auto [in, out] = linear_size(self.shape_, kind);
+            own(fp8.weight, out * in), own(fp8.weight_t, in * out);
+            own(fp8.weight_inverse_scale, 1);
+            if (self.policy.recompute == Recompute::none || &fp8 == &first)
+                own(fp8.inp_t, in * self.N_), own(fp8.inp_inverse_scale, 1);
             else
-                codes.inp_turned = first.inp_turned, codes.inp_inverse_scale = first.inp_inverse_scale;
+                share(fp8.inp_t, first.inp_t), share(fp8.inp_inverse_scale, first.inp_inverse_scale);
         }
     }
 };

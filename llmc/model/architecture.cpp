@@ -92,8 +92,8 @@ Architecture find_architecture(const std::string& name) {
     return {};
 }
 
-std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, int64_t seq_len, double part) {
-    ensure(part > 0 && part <= 1);
+std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, int64_t seq_len, double fraction) {
+    ensure(fraction > 0 && fraction <= 1);
     require(!a.windows.empty(), "--window-pattern is empty: give letters L (all tokens) and S (fewer), such as SSSL");
     const size_t wrong = a.windows.find_first_not_of("LS");
     require(wrong == std::string::npos,
@@ -106,8 +106,8 @@ std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, in
     for (int64_t layer = 0; layer < num_layers; layer++) {
         const bool all = a.windows[size_t(layer) % a.windows.size()] == 'L' || layer + 1 == num_layers;
         const int64_t whole = all ? seq_len : std::min(window, seq_len);
-        auto now = int64_t(std::ceil(part * double(whole)));
-        if (part < 1 && whole > kMultiple) now = std::min(whole, (now + kMultiple - 1) / kMultiple * kMultiple);
+        auto now = int64_t(std::ceil(fraction * double(whole)));
+        if (fraction < 1 && whole > kMultiple) now = std::min(whole, (now + kMultiple - 1) / kMultiple * kMultiple);
         windows.push_back(now >= seq_len ? -1 : now);
     }
     return windows;

@@ -1,31 +1,31 @@
 /*
-A linear layer of the model, in the type of its weights or in eight bits:   out = inp weight^T + bias
+A linear layer of the model, in the type of its weights or in FP8:   out = inp weight^T + bias
 
   inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC)
 
-In eight bits ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433; one scale a tensor, found
-from the tensor itself: llmc/cpu/quantise.h), with x8 what is left of x in e4m3 and dout8 of dout in e5m2:
+In FP8 ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433; one scale per tensor, from its own
+largest magnitude: llmc/ops/quantise.h), with x8 for x quantized to e4m3 and dout8 for dout quantized to e5m2:
 
   out = inp8 weight8^T + bias     dinp = dout8 weight8     dweight = or += dout8^T inp8     dbias += column sums of dout
 
-Weights stay what they are. Their codes are made once a step, both ways round, because products run along rows of both
-operands; for the same reason forward leaves inp8 turned for backward, which then needs inp no more.
+The weights keep their type. They are quantized once per step, as they are and transposed, because the matmuls read rows
+of both operands. For the same reason forward saves inp8 transposed for backward, which then does not read inp.
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include "llmc/base/check.h"     // require
-#include "llmc/base/fp8.h"       // e4m3, e5m2, Quantised, suits_fp8
-#include "llmc/base/op_types.h"  // Write
-#include "llmc/model/shape.h"    // GptShape
-#include "llmc/ops/ops.h"        // Ops
+#include "llmc/base/check.h"   // require
+#include "llmc/base/fp8.h"     // e4m3, e5m2, Quantised, suits_fp8
+#include "llmc/model/shape.h"  // GptShape
+#include "llmc/ops/matmul.h"   // Write
+#include "llmc/ops/ops.h"      // Ops
 
-// The linear layers of a block.
+// The linear layers of a block: c_attn, c_proj, and c_fc and c_proj of the MLP.
 enum LinearKind { kQkv, kProjection, kUp, kDown };
 inline constexpr LinearKind kLinearKinds[] = {kQkv, kProjection, kUp, kDown};
 
 struct LinearSize {
-    int64_t C, OC;  // channels that go in and come out
+    int64_t C, OC;  // input and output channels
 };
 inline LinearSize linear_size(const GptShape& s, LinearKind kind) {
     switch (kind) {
@@ -41,7 +41,7 @@ inline LinearSize linear_size(const GptShape& s, LinearKind kind) {
     return {};
 }
 
-// Layers too small for it stay in the type of the weights, and so do the head, the embeddings and the gates.
+// Whether a layer is large enough to gain by FP8. Smaller ones, lm_head, embeddings and gates are never in FP8.
 inline bool suits_fp8(const GptShape& s, LinearKind kind) {
     const auto [C, OC] = linear_size(s, kind);
     return suits_fp8(C, OC);
@@ -58,71 +58,70 @@ inline void check_fp8_model(const GptShape& s, int64_t B, int64_t T) {
             B, T, kFp8Multiple);
 }
 
-// What a layer in eight bits has beside its weights. Null: it is not computed in them.
-struct LinearCodes {
-    e4m3 *weight = nullptr, *weight_turned = nullptr;  // (OC, C), (C, OC): of this step
-    e4m3* inp_turned = nullptr;                        // (C, N): from forward to backward
+// The quantized tensors of a layer in FP8. Null: it is not in FP8.
+struct Fp8LinearState {
+    e4m3 *weight = nullptr, *weight_t = nullptr;  // (OC, C), (C, OC): of this step
+    e4m3* inp_t = nullptr;                        // (C, N): saved by forward for backward
     float *weight_inverse_scale = nullptr, *inp_inverse_scale = nullptr;
 };
 
-// Of one product at a time: what is converted for it.
-struct CodeScratch {
+// The other operands of the matmul under way.
+struct Fp8Scratch {
     uint8_t *rows = nullptr, *columns = nullptr;  // (N, widest layer), (widest layer, N)
     float *amax = nullptr, *inverse_scale = nullptr;
 };
 
 template <class T>
-struct LinearSite {
+struct LinearLayer {
     int64_t N, C, OC;
-    const LinearCodes* codes;  // null: in T
-    CodeScratch scratch = {};
+    const Fp8LinearState* fp8;  // null: in T
+    Fp8Scratch scratch = {};
     const T *weight = nullptr, *bias = nullptr;
     float *dweight = nullptr, *dbias = nullptr;
     Write write = Write::add;  // of dweight
 
-    Quantised<e4m3> quantised_inp() const {
-        return {reinterpret_cast<const e4m3*>(scratch.rows), codes->inp_turned, codes->inp_inverse_scale, N, C};
+    Quantised<e4m3> quantized_inp() const {
+        return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
     }
-    Quantised<e4m3> quantised_weight() const {
-        return {codes->weight, codes->weight_turned, codes->weight_inverse_scale, OC, C};
-    }
+    Quantised<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
 };
 
-// The codes of a weight that has changed.
+// Quantizes a weight that has changed. Does nothing for a layer in T, and so the next.
 template <class Device, class T>
-void linear_convert_weight(Device& device, const LinearSite<T>& s) {
-    if (!s.codes) return;
+void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
+    if (!s.fp8) return;
     ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C);
-    ops<T>(device).quantise_e4m3(device, s.codes->weight, s.codes->weight_turned, s.codes->weight_inverse_scale,
-                                 s.weight, s.scratch.amax, s.OC, s.C);
+    ops<T>(device).quantise_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
+                                 s.scratch.amax, s.OC, s.C);
 }
 
-// What forward leaves for backward, and nothing else.
+// Quantizes an input as forward does, for a backward pass whose saved one was overwritten.
 template <class Device, class T>
-void linear_convert_input(Device& device, const T* inp, const LinearSite<T>& s) {
-    if (!s.codes) return;
+void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s) {
+    if (!s.fp8) return;
     ops<T>(device).absmax(device, s.scratch.amax, inp, s.N * s.C);
-    ops<T>(device).quantise_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.codes->inp_turned,
-                                 s.codes->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C);
+    ops<T>(device).quantise_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
+                                 s.fp8->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C);
 }
 
 template <class Device, class T>
-void linear_forward(Device& device, T* out, const T* inp, const LinearSite<T>& s) {
-    if (!s.codes) return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
-    linear_convert_input(device, inp, s);
-    ops<T>(device).matmul_fp8_forward(device, out, s.quantised_inp(), s.quantised_weight(), s.bias);
+void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& s) {
+    if (!s.fp8) return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
+    linear_quantize_input(device, inp, s);
+    ops<T>(device).matmul_fp8_forward(device, out, s.quantized_inp(), s.quantized_weight(), s.bias);
 }
 
-// In eight bits inp is not read. Adds to the gradient of the bias; s.write says what becomes of the weight's.
+// Adds to the gradient of the bias; s.write says whether that of the weight is overwritten or added to. FP8 does not
+// read inp.
 template <class Device, class T>
-void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearSite<T>& s) {
-    if (!s.codes)
+void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearLayer<T>& s) {
+    if (!s.fp8)
         return ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC,
                                               s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
     ops<T>(device).absmax(device, s.scratch.amax, dout, s.N * s.OC);
     ops<T>(device).quantise_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
-                                       s.quantised_inp(), s.quantised_weight(), s.write);
+                                       s.quantized_inp(), s.quantized_weight(), s.write);
     if (s.dbias) ops<T>(device).add_column_sums(device, s.dbias, dout, s.N, s.OC);
 }

@@ -7,7 +7,7 @@ The MLP of a block, whichever activation the architecture has:   out = down(act(
 #pragma once
 #include <cstdint>
 #include "llmc/model/architecture.h"  // MlpKind
-#include "llmc/model/linear.h"        // LinearSite
+#include "llmc/model/linear.h"        // LinearLayer
 #include "llmc/ops/ops.h"             // Ops
 
 // hidden -> activated
@@ -25,29 +25,29 @@ void mlp_activate(Device& device, T* activated, const T* hidden, int64_t N, int6
 
 // inp -> hidden, activated
 template <class Device, class T>
-void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearSite<T>& up, MlpKind kind) {
+void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearLayer<T>& up, MlpKind kind) {
     const int64_t F = kind == MlpKind::swiglu ? up.OC / 2 : up.OC;
-    if (!up.codes && kind == MlpKind::gelu)
+    if (!up.fp8 && kind == MlpKind::gelu)
         return ops<T>(device).matmul_gelu_forward(device, activated, hidden, inp, up.weight, up.bias, up.N, up.C, F);
-    if (!up.codes && kind == MlpKind::relu_squared)
+    if (!up.fp8 && kind == MlpKind::relu_squared)
         return ops<T>(device).matmul_relu_squared_forward(device, activated, hidden, inp, up.weight, up.bias, up.N,
                                                           up.C, F);
     linear_forward(device, hidden, inp, up);
     mlp_activate(device, activated, hidden, up.N, F, kind);
 }
 
-// dout, the gradient behind `down` -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in place
-// of hidden itself, which is needed no more. The gradients of `down` are as linear_backward has them.
+// dout, the gradient of down's output -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in
+// place of `hidden`. The gradients of down's weight and bias are as in linear_backward.
 template <class Device, class T>
 T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activated, T* hidden,
-                     const LinearSite<T>& down, MlpKind kind) {
+                     const LinearLayer<T>& down, MlpKind kind) {
     const int64_t N = down.N, F = down.C, OC = down.OC;
-    if (!down.codes && kind == MlpKind::gelu) {
+    if (!down.fp8 && kind == MlpKind::gelu) {
         ops<T>(device).matmul_gelu_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden,
                                             down.weight, N, F, OC, down.write);
         return scratch;
     }
-    if (!down.codes && kind == MlpKind::relu_squared) {
+    if (!down.fp8 && kind == MlpKind::relu_squared) {
         ops<T>(device).matmul_relu_squared_backward(device, scratch, down.dweight, down.dbias, dout, activated, hidden,
                                                     down.weight, N, F, OC, down.write);
         return scratch;

@@ -1,11 +1,11 @@
 /*
-The parameters of a GPT, listed once. Allocation, initialisation, optimizer groups, the gradient's norm, checkpoints and
+The parameters of a GPT, listed once. Allocation, initialization, optimizer groups, the gradient's norm, checkpoints and
 the export to Hugging Face's layout all walk this list; no code knows a parameter by its number.
 
   ParameterList list(shape);                      names, shapes, rules, where each starts
   Buffer weights(device, "weights", list);        one value each
   weights.pointers.blocks[3].c_fc_weight          for the model
-  for (const Parameter& p : list) weights.at(p)   for everybody else
+  for (const Parameter& p : list) weights.at(p)   for all other code
 
 Matrices are (out, in), row-major, as torch.nn.Linear keeps them.
 */
@@ -22,11 +22,14 @@ Matrices are (out, in), row-major, as torch.nn.Linear keeps them.
 #include "llmc/base/tensor.h"  // Shape
 #include "llmc/model/shape.h"  // GptShape
 
-// What a parameter begins with.
+// A parameter's initial values:
+//   constant   a
+//   normal     of mean 0 and standard deviation a
+//   uniform    in [a, b)
+//   ramp       linear from a in the first element to b in the last
 struct Init {
     enum class Kind { constant, normal, uniform, ramp } kind = Kind::constant;
-    double a = 0,
-           b = 0;  // the constant; the standard deviation; in [a, b); from a in the first element to b in the last
+    double a = 0, b = 0;
 
     static Init zeros() { return {}; }
     static Init constant(double value) { return {Kind::constant, value}; }
@@ -35,39 +38,39 @@ struct Init {
     static Init ramp(double first, double last) { return {Kind::ramp, first, last}; }
 };
 
-// Parameters that are updated by one rule (llmc/optim/optimizer.h).
+// Parameters with the same update rule (llmc/optim/optimizer.h).
 enum class ParameterGroup {
-    matrices,  // inside the blocks
+    matrices,  // of the blocks
     embedding,
     positions,
-    head,  // where it is not the embedding
+    head,  // lm_head, if it is not tied to the embedding
     value_embeddings,
-    vectors,  // gains of norms, and biases
+    vectors,  // norm weights and biases
     resid_lambdas,
     x0_lambdas,
     smear,  // its gate, and the lambdas of smear and backout
 };
-// As flags and logs call them.
+// Their names in flags and logs.
 inline constexpr const char* kParameterGroupNames[] = {
     "matrices", "embedding", "positions", "head", "value-embeddings", "vectors", "resid-lambdas", "x0-lambdas", "smear",
 };
 inline constexpr size_t kNumParameterGroups = std::size(kParameterGroupNames);
 
 struct Parameter {
-    std::string name;  // of GPT-2's as in Hugging Face's, without the prefix "transformer."
+    std::string name;  // for GPT-2 Hugging Face's, without the prefix "transformer."
     Shape shape;
     Init init = {};
     ParameterGroup group = ParameterGroup::vectors;
     int64_t exported_rows = 0;  // without the vocabulary's padding
-    int64_t layer = -1;         // the block it belongs to; L: behind the last one, -1: embeddings
-    int64_t offset = 0;         // where it starts in a Buffer, in elements
-    // For Muon: the rows of each of its matrices, one above the other (Q, K and V; gate and up). Empty: not for Muon.
+    int64_t layer = -1;         // the block it belongs to; L: after the last one, -1: before the first
+    int64_t offset = 0;         // in a Buffer, in elements
+    // For Muon: the rows of each of the matrices that it stacks (Q, K and V; gate and up). Empty: not for Muon.
     std::vector<int64_t> matrix_rows = {};
 
     int64_t size() const { return count(shape); }
 };
 
-// Where each parameter is; T* for the weights, float* for their gradients. Null: the architecture has none.
+// Pointers to the parameters: T* to weights, float* to gradients. Those that the architecture does not have are null.
 template <class T>
 struct GptPointers {
     struct Block {
@@ -81,7 +84,7 @@ struct GptPointers {
     T* backout_lambda = nullptr;
     std::vector<Block> blocks;
     T *ln_f_weight = nullptr, *ln_f_bias = nullptr;
-    T* lm_head = nullptr;  // wte itself where the head is tied
+    T* lm_head = nullptr;  // wte if the weights are tied
 
     // The list: visit(pointer, parameter) in the order of the forward pass.
     template <class Visit>
@@ -100,7 +103,7 @@ struct GptPointers {
                                      .layer = layer,
                                      .matrix_rows = std::move(matrix_rows)});
         };
-        // Of tokens, without the padding below them.
+        // One row per token, without the padding of the vocabulary.
         const auto add_table = [&](T*& pointer, const std::string& name, int64_t columns, Init init,
                                    ParameterGroup group) {
             visit(pointer, Parameter{.name = name,
@@ -172,7 +175,7 @@ struct GptPointers {
     }
 };
 
-// Where a parameter may start in a Buffer: at a multiple of 64 elements, 128 bytes of bf16.
+// Parameters start at multiples of 64 elements in a Buffer: 128 bytes of bf16.
 inline constexpr int64_t kParameterAlignment = int64_t(kAlignment / sizeof(bf16));
 inline int64_t aligned_elements(int64_t n) {
     return (n + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
@@ -181,8 +184,8 @@ inline int64_t aligned_elements(int64_t n) {
 struct ParameterList {
     GptShape model;
     std::vector<Parameter> parameters;
-    int64_t buffer_size = 0;     // elements of a Buffer, gaps of alignment included
-    int64_t num_parameters = 0;  // without gaps and without the vocabulary's padding
+    int64_t buffer_size = 0;     // elements of a Buffer, with padding for alignment
+    int64_t num_parameters = 0;  // without any padding
 
     explicit ParameterList(const GptShape& model) : model(model) {
         GptPointers<float> unused;
@@ -193,7 +196,7 @@ struct ParameterList {
             parameters.push_back(std::move(p));
         });
     }
-    // Another order in the Buffers than that of the list: an offset for each parameter (llmc/optim/sharding.h).
+    // Lays the Buffers out in another order: an offset for each parameter (llmc/optim/sharding.h).
     void place(const std::vector<int64_t>& offsets, int64_t size) {
         for (size_t i = 0; i < parameters.size(); i++) parameters[i].offset = offsets[i];
         buffer_size = size;
@@ -202,7 +205,7 @@ struct ParameterList {
     auto end() const { return parameters.end(); }
 };
 
-// One T for every parameter: weights or gradients. All zero at first.
+// Memory for all parameters: weights of type T, or gradients. Zero at first.
 template <class Device, class T = float>
 struct Buffer {
     Arena arena;
@@ -210,7 +213,7 @@ struct Buffer {
     int64_t size;
     GptPointers<T> pointers;
 
-    // `source` gives the memory: the device, or a Comm. One that is not wanted takes none.
+    // `source` allocates: the device, or a Comm. Takes no memory unless `wanted`.
     template <class Source>
     Buffer(Device& device, Source& source, const std::string& name, const ParameterList& list, bool wanted = true)
         : arena(wanted ? Arena(source, name, size_t(list.buffer_size) * sizeof(T)) : Arena()),
@@ -226,29 +229,10 @@ struct Buffer {
     T* at(const Parameter& p) const { return data + p.offset; }
 };
 
-// Of training. Multiply-adds count as two. 6 a weight of a matrix and token (2 forward, 4 backward), of the head too;
-// and for attention 12 C a key that is seen, a layer (PaLM, Chowdhery et al., 2022, appendix B, but with the keys that
-// the mask leaves: T / 2 of all tokens in the mean, less under a window).
-inline double flops_per_token(const ParameterList& list, int64_t T) {
-    const GptShape& s = list.model;
-    double matrix_weights = 0;
-    for (const Parameter& p : list) {
-        using enum ParameterGroup;
-        const bool is_head = p.group == head || (p.group == embedding && s.architecture.tied_head);
-        if (p.group == matrices || is_head) matrix_weights += double(p.exported_rows) * double(p.size() / p.shape[0]);
-    }
-    double keys = 0;
-    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
-        const double w = window < 0 ? double(T) : double(std::min(window, T));
-        keys += w - w * w / (2 * double(T));
-    }
-    return 6 * matrix_weights + 12 * double(s.channels) * keys;
-}
-
-// Host memory; the numbers depend on the seed alone, not on how they are stored or sharded.
+// Writes the initial values of p to host memory. They depend only on the seed and the name, not on dtype or sharding.
 inline void initialize(const Parameter& p, float* to, uint64_t seed) {
     using Kind = Init::Kind;
-    uint64_t stream = seed;  // of its own for each name, so that a model with another layer keeps the rest
+    uint64_t stream = seed;  // one per name, so that models with more layers agree on the first ones
     for (const char letter : p.name) stream = mix64(stream ^ uint64_t(letter));
     Rng rng(stream, Stream::weights);
     const int64_t used = p.exported_rows * (p.size() / p.shape[0]);  // the rest is the vocabulary's padding: zero

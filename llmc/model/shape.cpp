@@ -4,7 +4,7 @@
 #include <iterator>
 #include "llmc/base/check.h"     // require
 #include "llmc/base/integers.h"  // up_to_multiple, nearest_divisors
-#include "llmc/base/op_types.h"  // kMaxHeadSize
+#include "llmc/ops/attention.h"  // kMaxHeadSize
 
 namespace {
 

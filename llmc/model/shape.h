@@ -1,8 +1,8 @@
 /*
-What a model is: its sizes and its architecture. Presets have names; flags change parts of them, or make another.
+The shape of a model: its sizes and its architecture. Presets have names; flags change parts of one or make another.
 
   ModelConfig config;  ... parse_flags(config.fields(), ...)
-  const GptShape shape = config.shape(V of the tokenizer);       presets filled in, contradictions found
+  const GptShape shape = config.shape(V of the tokenizer);       fills in the preset, refuses contradictions
 */
 #pragma once
 #include <cstdint>
@@ -11,7 +11,7 @@ What a model is: its sizes and its architecture. Presets have names; flags chang
 #include "llmc/base/flags.h"          // Field
 #include "llmc/model/architecture.h"  // Architecture
 
-// The vocabulary is padded to a multiple of this, so that the head's product has even rows; see cross_entropy.h.
+// The vocabulary is padded to a multiple of this, so that rows of logits are aligned; see cross_entropy.h.
 inline constexpr int64_t kVocabularyMultiple = 128;
 
 struct GptShape {
@@ -28,23 +28,25 @@ struct GptShape {
     int64_t head_size() const { return channels / num_heads; }                         // HS
     int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }   // NKV
     int64_t hidden() const { return mlp_channels > 0 ? mlp_channels : 4 * channels; }  // F
-    int64_t hidden_rows() const {  // of the MLP's first matrix: SwiGLU has gates above
+    int64_t hidden_rows() const {  // of the MLP's first matrix; SwiGLU stacks the gate's on top
         return architecture.mlp == MlpKind::swiglu ? 2 * hidden() : hidden();
     }
     int64_t qkv_rows() const { return (num_heads + 2 * kv_heads()) * head_size(); }
-    // Every second layer, and the last.
+    // Every second layer, the last one included.
     bool has_value_embedding(int64_t layer) const {
         return architecture.value_embeddings && layer % 2 == (num_layers - 1) % 2;
     }
-    // Backout takes a part of what comes out of this layer.
+    // The layer whose output backout subtracts part of.
     int64_t backout_layer() const { return num_layers / 2; }
-    // The same model, whether a size that follows from others is given or left open.
-    bool operator==(const GptShape& s) const {
-        return num_layers == s.num_layers && num_heads == s.num_heads && channels == s.channels &&
-               max_seq_len == s.max_seq_len && vocab_size == s.vocab_size && kv_heads() == s.kv_heads() &&
-               hidden() == s.hidden() && architecture == s.architecture;
-    }
 };
+
+// Whether both compute the same from the same weights: their weights may be initialized in other ways, and a size that
+// follows from others may be given or left open.
+inline bool same_model(const GptShape& a, const GptShape& b) {
+    return a.num_layers == b.num_layers && a.num_heads == b.num_heads && a.channels == b.channels &&
+           a.max_seq_len == b.max_seq_len && a.vocab_size == b.vocab_size && a.kv_heads() == b.kv_heads() &&
+           a.hidden() == b.hidden() && same_function(a.architecture, b.architecture);
+}
 
 struct GptPreset {
     const char* name;
@@ -65,10 +67,10 @@ struct ModelConfig {
     ModelConfig();
     std::vector<Field> fields();
     std::string architecture_name() const;
-    // Takes over what is not asked of a model that is there already.
+    // Sizes and parts that no flag gives become those of an existing model.
     void follow(const GptShape& shape);
-    // The recipe that models of this architecture were made with (llmc/optim/recipe.h).
+    // The default recipe for this architecture (llmc/optim/recipe.h).
     std::string recipe() const;
-    // The model to make; `tokenizer_vocab_size` is that of the data, 0 if there is none.
+    // The model's shape. `tokenizer_vocab_size`: of the data's tokenizer, 0 if there is none.
     GptShape shape(int64_t tokenizer_vocab_size) const;
 };

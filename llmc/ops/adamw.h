@@ -9,7 +9,11 @@ A float param is its own master, and `master` null; else param is the master rou
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/op_types.h"  // AdamWHyper, StepScalars
+#include "llmc/ops/step_scalars.h"  // StepScalars
+
+struct AdamWHyper {
+    double learning_rate, beta1, beta2, eps, weight_decay;
+};
 
 template <class Device, class T>
 struct AdamwOps {

@@ -15,8 +15,25 @@ The sums are those of attention_forward, tile by tile in the same order, so that
 in a pass over the whole text. In bf16 the weights are not rounded here, as they are there for the sake of products.
 */
 #pragma once
+#include <cmath>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // KeyValueShape
+
+// A KV cache: of each of B sequences the keys and values of the last `capacity` tokens at least, in a ring: position p
+// is in slot p % capacity. In memory
+//   keys (B, NKV, capacity / kCacheTile, HS, kCacheTile)     values (B, NKV, capacity, HS)
+// A tile of keys is transposed, so that the scores of neighboring keys are sums in neighboring lanes.
+inline constexpr int64_t kCacheTile = 64;
+struct KeyValueShape {
+    int64_t B, NH, NKV, HS;
+    int64_t window;   // as AttentionShape::window, but never negative: what is seen has an end
+    float scale = 0;  // of the scores; 0: 1 / sqrt(HS)
+
+    // Room for the window + 1 that are seen.
+    int64_t capacity() const { return (window / kCacheTile + 1) * kCacheTile; }
+    int64_t row_size() const { return NKV * capacity() * HS; }  // elements of a row, of keys and of values each
+    int64_t qkv_row() const { return (NH + 2 * NKV) * HS; }
+    float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
+};
 
 template <class Device, class T>
 struct AttentionDecodeOps {

@@ -6,15 +6,41 @@ Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(logits[n,v])) - log
 The fused form turns logits into their gradients in place, dlogits = (softmax - onehot) * dloss, the padding into zeros:
 a second buffer of V columns never exists, or in bf16 one row of float a thread, so that nothing is rounded on the way.
 
-With a softcap (llmc/base/op_types.h) of limit c the logits are replaced by l(logits) first, and dlogits gets the factor
+With a softcap (Softcap) of limit c the logits are replaced by l(logits) first, and dlogits gets the factor
 dl/dlogits:
   tanh   l = c - 2c / (e + 1),  slope 4e / (e + 1)^2,  with e = exp(2 logits / c)
   isru   l = logits r,          slope r^3,             with r = 1 / sqrt((logits / c)^2 + 1)
 Logits of any size have finite ones of both.
 */
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // Softcap
+#include "llmc/base/check.h"  // ensure
+
+// A bound that logits bend towards on their way into the softmax, so that none grows without end; nearly the identity
+// far below it.
+//   tanh   limit * tanh(logit / limit)                         Gemma 2, 2024, arXiv:2408.00118; nanochat, at 15
+//   isru   limit * logit / sqrt(logit^2 + limit^2)             Carlile et al., 2017, arXiv:1710.09967; modded-nanogpt
+struct Softcap {
+    enum class Kind { none, tanh, isru } kind = Kind::none;
+    float limit = 0;  // above 0, but for none
+
+    bool operator==(const Softcap&) const = default;
+};
+
+inline void check_softcap(Softcap cap) { ensure(cap.kind == Softcap::Kind::none || cap.limit > 0); }
+
+// Beyond this many limits a logit is at the limit in any precision of ours, and its slope 0.
+inline constexpr float kSoftcapFar = 0x1p60f;
+
+// One logit on the host, for samplers, which take logits as the head leaves them.
+inline float capped(float logit, Softcap cap) {
+    check_softcap(cap);
+    if (cap.kind == Softcap::Kind::none) return logit;
+    const double limit = double(cap.limit), far = double(kSoftcapFar), x = std::clamp(double(logit) / limit, -far, far);
+    return float(limit * (cap.kind == Softcap::Kind::tanh ? std::tanh(x) : x / std::sqrt(x * x + 1)));
+}
 
 template <class Device, class T>
 struct CrossEntropyOps {

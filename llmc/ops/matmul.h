@@ -14,7 +14,9 @@ and _backward with squared ReLU: a device may fuse them.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/op_types.h"  // Write
+
+// Whether an op overwrites (=) or accumulates into (+=) its output. With `set` it is never read.
+enum class Write { set, add };
 
 template <class Device, class T>
 struct MatmulOps {

@@ -10,8 +10,8 @@ backward dout.data, weight.transposed, dout.transposed and inp.transposed. N, C 
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/fp8.h"       // Quantised, e4m3, e5m2
-#include "llmc/base/op_types.h"  // Write
+#include "llmc/base/fp8.h"    // Quantised, e4m3, e5m2
+#include "llmc/ops/matmul.h"  // Write
 
 template <class Device, class T>
 struct MatmulFp8Ops {

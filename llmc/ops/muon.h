@@ -20,8 +20,23 @@ The norms come from the sums of squares that the pass before left behind: X is r
 or K squares are taken in double, in order.
 */
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // MuonStep, StepScalars
+#include "llmc/ops/step_scalars.h"  // StepScalars
+
+// One step of Muon for one matrix (R, K), as in nanochat.
+struct MuonStep {
+    double learning_rate, momentum, beta2, weight_decay;
+    bool equal_rows = true;  // MuonEq: all rows have the same norm before the matrix is made orthogonal
+    bool fixed_norm = true;  // Muon+: the orthogonal matrix has the norm of an exact one
+    bool cautious = true;    // weights decay only where the update does not make them larger; else everywhere
+    double margin = 1.01;    // how far below one the largest singular value stays
+
+    // A tall matrix maps onto more outputs than it has inputs, and moves faster.
+    static double shape_factor(int64_t R, int64_t K) { return std::sqrt(std::max(1.0, double(R) / double(K))); }
+    double rate(int64_t R, int64_t K) const { return learning_rate * shape_factor(R, K); }
+};
 
 template <class Device, class T>
 struct MuonOps {

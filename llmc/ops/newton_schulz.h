@@ -15,9 +15,46 @@ of the first iterations grow with the singular values that they disturb, by up t
 (test/newton_schulz_test.cpp). Zeros stay zeros.
 */
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // NewtonSchulzOptions
+#include <vector>
+
+// Of a matrix X (R, K): X X^T (R, R) holds the dot products of its rows, X^T X (K, K) those of its columns.
+enum class Gram { rows, columns };
+
+// How newton_schulz makes its symmetric products: our kernel, which computes one triangle
+// (llmc/cuda/symmetric_matmul.cuh), or the library's whole product. The CPU always computes a triangle, and float on a
+// GPU always the whole.
+enum class SymmetricProducts { automatic, triangle, whole };
+
+// X = a X + (b A + c A^2) X with A = X X^T, `iterations` times: each singular value s becomes a s + b s^3 + c s^5.
+struct NewtonSchulzOptions {
+    struct Coefficients {
+        double a, b, c;
+    };
+    std::vector<Coefficients> coefficients;  // of each iteration; later ones repeat the last
+    int iterations;
+    SymmetricProducts products = SymmetricProducts::automatic;
+
+    const Coefficients& of_iteration(int i) const { return coefficients[std::min(size_t(i), coefficients.size() - 1)]; }
+
+    // Amsel et al., 2025 (arXiv:2505.16932): each polynomial is the best one for where the one before leaves the
+    // singular values. These are nanochat's, for values from 10^-3 on, with a margin of 2% for rounding.
+    static NewtonSchulzOptions polar_express(int iterations = 5) {
+        return {.coefficients = {{8.156554524902461, -22.48329292557795, 15.878769915207462},
+                                 {4.042929935166739, -2.808917465908714, 0.5000178451051316},
+                                 {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
+                                 {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
+                                 {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}},
+                .iterations = iterations};
+    }
+    // Jordan et al., 2024 (kellerjordan.github.io/posts/muon): one polynomial, steep at zero; values end near one, not
+    // at it.
+    static NewtonSchulzOptions quintic(int iterations = 5) {
+        return {.coefficients = {{3.4445, -4.7750, 2.0315}}, .iterations = iterations};
+    }
+};
 
 template <class Device, class T>
 struct NewtonSchulzOps {

@@ -11,6 +11,8 @@ out may be inp, and dinp may be dout; without a, dinp == dout is left as it is a
 or, with add_to_dinp0, added to. The fused form is a block's end with the mix and the norm behind it:
 
   residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without a gain     (N, C)
+
+residual_add is the mix with both factors one:   out = inp1 + inp2     (n); out may be inp1
 */
 #pragma once
 #include <cstdint>
@@ -24,4 +26,8 @@ struct ResidualMixOps {
     void (*residual_mix_rmsnorm_forward)(Device&, T* residual, T* mixed, T* out, float* rstd, const T* inp1,
                                          const T* inp2, const T* inp0, const T* a, const T* b, int64_t N, int64_t C,
                                          float eps);
+
+    void residual_add(Device& device, T* out, const T* inp1, const T* inp2, int64_t n) const {
+        residual_mix_forward(device, out, inp1, inp2, nullptr, nullptr, 1.f, n);
+    }
 };

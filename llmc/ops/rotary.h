@@ -15,8 +15,44 @@ that backward needs here: with y = out / scale = rstd * rotated, the derivative 
 rotation is undone by its transpose. The inputs need no memory of their own, rstd is one number a head.
 */
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include "llmc/base/op_types.h"  // AttentionShape, RotaryOptions
+#include <vector>
+#include "llmc/base/check.h"     // require
+#include "llmc/ops/attention.h"  // AttentionShape
+
+// Llama: {.base = 500000}. nanochat:
+// {.base = 100000, .clockwise = true, .qk_norm = true, .scale = 1.2f}.
+struct RotaryOptions {
+    double base = 10000;          // frequency j of HS/2 turns base^(-2j / HS) a position
+    bool half_truncated = false;  // modded-nanogpt: the first HS/4 turn 1 to 1/base a position, the others not at all
+    bool clockwise = false;       // turns the other way: nanochat and modded-nanogpt do, Llama and the paper do not
+    bool qk_norm = false;         // each head's query and key is divided by its root mean square
+    float eps = 0x1p-23f;         // of QK-norm; PyTorch's rms_norm takes the epsilon of float32 when told nothing
+    float scale = 1;              // queries and keys both are multiplied by it
+
+    bool operator==(const RotaryOptions&) const = default;
+};
+
+// cos and sin of every position below T, (T, 2, HS/2): a row of cosines, a row of sines. In double, rounded once; the
+// direction is in the sign of the sines.
+inline std::vector<float> rotary_table(int64_t T, int64_t HS, const RotaryOptions& options) {
+    require(HS % (options.half_truncated ? 4 : 2) == 0, "head size %ld: rotary positions need a multiple of %d",
+            long(HS), options.half_truncated ? 4 : 2);
+    const int64_t half = HS / 2, turning = options.half_truncated ? HS / 4 : half;
+    const double steps = options.half_truncated ? double(std::max<int64_t>(turning - 1, 1)) : double(half);
+    std::vector<float> table(size_t(T * HS));
+    for (int64_t j = 0; j < half; j++) {
+        const double frequency = j < turning ? std::pow(options.base, -double(j) / steps) : 0;
+        for (int64_t t = 0; t < T; t++) {
+            const double angle = double(t) * frequency;
+            table[size_t(t * HS + j)] = float(std::cos(angle));
+            table[size_t(t * HS + half + j)] = float(options.clockwise ? -std::sin(angle) : std::sin(angle));
+        }
+    }
+    return table;
+}
 
 template <class Device, class T>
 struct RotaryOps {

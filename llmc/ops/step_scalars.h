@@ -1,9 +1,28 @@
 /*
-What a training step adds up and decides where the data is (StepScalars in llmc/base/op_types.h).
+What a training step adds up and decides where the data is (StepScalars).
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/op_types.h"  // StepScalars
+#include "llmc/base/exact_sum.h"  // ExactSum
+
+// The sums of one optimizer step, in 64-bit integers only: an all-reduce adds them word by word, and the result has the
+// same bits for any number of ranks.
+struct StepSums {
+    ExactSum loss;           // mean over the step's tokens
+    ExactSum squares;        // of the gradient, before clipping
+    ExactSum rank_squares;   // of each rank's own gradient (llmc/train/noise_scale.h)
+    uint64_t votes[4] = {};  // ranks that request something of all (Vote in llmc/train/step.h)
+};
+
+// The results and decisions of one optimizer step. In device memory, so that the host need not wait.
+struct StepScalars {
+    StepSums sums = {};
+    double loss = 0;        // NaN if it is not finite
+    double norm = 0;        // of the gradient, before clipping; NaN if it is not finite
+    double grad_scale = 1;  // the clip factor of the gradient
+    int64_t updates = 0;    // steps so far that changed the weights, this one included
+    int32_t applied = 0;    // 0: something was not finite, and nothing may change
+};
 
 template <class Device>
 struct StepScalarsOps {

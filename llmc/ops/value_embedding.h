@@ -14,7 +14,7 @@ entry and u = d gate_scale s (1 - s), backward adds:
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/op_types.h"  // AttentionShape
+#include "llmc/ops/attention.h"  // AttentionShape
 
 template <class Device, class T>
 struct ValueEmbeddingOps {

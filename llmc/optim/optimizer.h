@@ -18,10 +18,13 @@ What a piece is updated from lies in its own shard of the gradients, which holds
 #include <type_traits>
 #include <utility>
 #include <vector>
-#include "llmc/base/op_types.h"     // AdamWHyper, MuonStep, NewtonSchulzOptions, StepScalars
-#include "llmc/model/parameters.h"  // ParameterList, Buffer
-#include "llmc/ops/ops.h"           // Ops
-#include "llmc/optim/sharding.h"    // ShardingPlan, ShardPiece
+#include "llmc/model/parameters.h"   // ParameterList, Buffer
+#include "llmc/ops/adamw.h"          // AdamWHyper
+#include "llmc/ops/muon.h"           // MuonStep
+#include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
+#include "llmc/ops/ops.h"            // Ops
+#include "llmc/ops/step_scalars.h"   // StepScalars
+#include "llmc/optim/sharding.h"     // ShardingPlan, ShardPiece
 
 // AdamW's, for one group of parameters. The defaults are GPT-2's.
 struct GroupRule {

@@ -128,7 +128,7 @@ template <class Device, class T>
 RunState load_run(const std::string& folder, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer) {
     const ShardedTensors state(folder, kOptimizerStem);
     const StoredModel stored(folder, true);
-    require(stored.shape() == model.shape, "%s: %s", folder.c_str(), kOtherModel);
+    require(same_model(stored.shape(), model.shape), "%s: %s", folder.c_str(), kOtherModel);
     load_weights(stored, model, optimizer, &state);
     std::vector<float> host;
     each_state(optimizer, optimizer.rank, [&](const std::string& name, int64_t begin, int64_t end, float* data) {

@@ -8,15 +8,17 @@
 #include <string>
 #include <vector>
 #include "llmc/base/hash.h"            // hex64, xxh3
-#include "llmc/base/log.h"             // RunLog
+#include "llmc/base/number_text.h"     // count_text
 #include "llmc/comm/handshake.h"       // check_alike
 #include "llmc/data/utf8.h"            // printable
 #include "llmc/eval/loss.h"            // evaluate
 #include "llmc/eval/sample.h"          // sample
 #include "llmc/eval/tasks.h"           // score_tasks
+#include "llmc/model/flops.h"          // flops_per_token
 #include "llmc/model/gpt.h"            // Gpt
 #include "llmc/optim/schedule.h"       // learning_rate
 #include "llmc/train/checkpointing.h"  // load_run, RunState
+#include "llmc/train/log.h"            // RunLog
 #include "llmc/train/log_follower.h"   // LogFollower
 #include "llmc/train/noise_scale.h"    // NoiseScale
 #include "llmc/train/rank_watch.h"     // RankWatch
@@ -53,7 +55,7 @@ public:
           model_(device, run_.parameters, config_.step.B, config_.step.T, passes_, *comm_),
           optimizer_(device, model_.parameters, run_.sharding, ranks_.rank, config_.recipe.rules),
           data_key_(data_key(flags_, data_.train_hash(), config_.step.T, separator_of(flags_, run_.tokenizer))),
-          flops_per_token_(model_.flops_per_token(config_.step.T)),
+          flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
           saver_(flags_.out_dir, ranks_, model_, optimizer_) {
         device.reserve_workspace(optimizer_.workspace_bytes());
@@ -181,7 +183,7 @@ private:
     const RunConfig& config_;
     const RunFlags& flags_;
     RunInputs data_;
-    Passes passes_;
+    ActivationPolicy passes_;
     KernelFacts kernels_;
     Comm<Device>* comm_;
     StepProfiler<Device, T> profiler_;
@@ -310,7 +312,7 @@ private:
         if (!world_.is_first()) return;
         Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
         const std::vector<int32_t> tokens =
-            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::kept, rng);
+            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng);
         log_.sample(state_.step, flags_.prompt, run_.tokenizer.tokenizer->decode(tokens));
     }
 

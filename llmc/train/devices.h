@@ -11,13 +11,13 @@ What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU,
 #include "llmc/base/bf16.h"         // bf16
 #include "llmc/base/check.h"        // format
 #include "llmc/base/host_memory.h"  // host_memory_bytes
-#include "llmc/base/log.h"          // PlanRecord
 #include "llmc/base/profile.h"      // HostProfile, PeakRates
 #include "llmc/base/processor.h"    // level_in_use, text_of
 #include "llmc/comm/comm.h"         // Comm, NoComm
 #include "llmc/comm/host_comm.h"    // HostComm
 #include "llmc/comm/local.h"        // LocalComm
 #include "llmc/cpu/kernels.h"       // the device Cpu, cpu_kernels
+#include "llmc/train/log.h"         // PlanRecord
 #include "llmc/train/run_flags.h"   // RunFlags
 #include "llmc/train/peak_flops.h"  // peak_bf16_flops
 #include "llmc/train/world.h"       // World

@@ -1,11 +1,12 @@
 // See dial.h.
+#include "llmc/ops/attention.h"  // kMaxHeadSize
 #include "llmc/train/dial.h"
 #include <algorithm>
 #include <cmath>
 #include "llmc/base/check.h"          // require, format
 #include "llmc/base/integers.h"       // up_to_multiple, nearest_divisors
-#include "llmc/base/op_types.h"       // kMaxHeadSize
-#include "llmc/model/architecture.h"  // layer_windows, kGateChannels, kSmearChannels
+#include "llmc/model/architecture.h"  // find_architecture, layer_windows, kGateChannels, kSmearChannels
+#include "llmc/model/flops.h"         // flops_per_token, matmul_parameters
 
 namespace {
 
@@ -18,31 +19,40 @@ constexpr int64_t kHeadMultiple = 16;  // what the kernels of rotary positions t
 int64_t channels_of(const Dial& dial) { return up_to_multiple(dial.depth * dial.aspect_ratio, dial.head_size); }
 
 double tokens_of(double ratio, const DialedModel& model) {
-    return std::floor(ratio * double(model.scaling_parameters()));
+    return std::floor(ratio * double(model.scaling_parameters));
 }
 
 // Of a dial that has been looked at.
 DialedModel model_of(const Dial& dial) {
-    const int64_t d = dial.depth, HS = dial.head_size, C = channels_of(dial);
-    DialedModel m{.depth = d,
+    const int64_t C = channels_of(dial);
+    GptShape shape{dial.depth, C / dial.head_size, C, dial.seq_len, dial.vocab_size, dial.num_kv_heads};
+    shape.architecture = find_architecture("nanochat");
+    shape.architecture.windows = dial.window_pattern;
+    const ParameterList list(shape);
+    DialedModel m{.depth = dial.depth,
                   .channels = C,
-                  .num_heads = C / HS,
-                  .num_kv_heads = dial.num_kv_heads > 0 ? dial.num_kv_heads : C / HS,
-                  .head_size = HS,
+                  .num_heads = shape.num_heads,
+                  .num_kv_heads = shape.kv_heads(),
+                  .head_size = dial.head_size,
                   .seq_len = dial.seq_len,
                   .vocab_size = dial.vocab_size,
-                  .windows = layer_windows({.windows = dial.window_pattern}, d, dial.seq_len),
-                  .value_embedding_layers = std::vector<bool>(size_t(d))};
-    int64_t with_value_embedding = 0;
-    for (int64_t layer = 0; layer < d; layer++)
-        if (layer % 2 == (d - 1) % 2) m.value_embedding_layers[size_t(layer)] = true, with_value_embedding++;
-
-    const int64_t KV = m.num_kv_heads * HS;
-    m.matrices = d * (2 * C * C + 2 * KV * C + 8 * C * C);  // queries and outputs, keys and values, the MLP
-    m.gates = with_value_embedding * m.num_kv_heads * kGateChannels;
-    m.embedding = m.head = m.vocab_size * C;
-    m.value_embeddings = with_value_embedding * m.vocab_size * KV;
-    m.scalars = 2 * d + kSmearChannels + 2;  // lambdas of each layer; the smear's gate and lambda; the backout's
+                  .windows = layer_windows(shape.architecture, dial.depth, dial.seq_len),
+                  .value_embedding_layers = {},
+                  .num_parameters = list.num_parameters,
+                  .scaling_parameters = matmul_parameters(list),
+                  .flops_per_token = flops_per_token(list, dial.seq_len, AttentionFlops::unmasked)};
+    for (int64_t layer = 0; layer < dial.depth; layer++)
+        m.value_embedding_layers.push_back(shape.has_value_embedding(layer));
+    for (const Parameter& p : list) {
+        using enum ParameterGroup;
+        int64_t& sum = p.name.ends_with("ve_gate.weight") ? m.gates
+                       : p.group == matrices              ? m.matrices
+                       : p.group == embedding             ? m.embedding
+                       : p.group == head                  ? m.head
+                       : p.group == value_embeddings      ? m.value_embeddings
+                                                          : m.scalars;
+        sum += p.exported_rows * (p.size() / p.shape[0]);
+    }
     return m;
 }
 
@@ -55,13 +65,6 @@ std::string window_text(const std::vector<int64_t>& windows, int64_t seq_len) {
 }
 
 }  // namespace
-
-double DialedModel::flops_per_token() const {
-    // A multiply-add counts as two, 6 a weight of a matrix (2 forward, 4 backward); scores and their use 12 C a key.
-    double keys = 0;
-    for (const int64_t window : windows) keys += double(window < 0 ? seq_len : std::min(window, seq_len));
-    return 6 * double(scaling_parameters()) + 12 * double(num_heads * head_size) * keys;
-}
 
 DialedModel dial_model(const Dial& dial) {
     const int64_t d = dial.depth, HS = dial.head_size;
@@ -125,14 +128,14 @@ DialedRun dial_run(const Dial& dial) {
     run.weight_decay = dial.weight_decay * run.scaling.weight_decay();
 
     if (run.target_flops > 0) {
-        const double step_flops = run.model.flops_per_token() * double(run.batch);
+        const double step_flops = run.model.flops_per_token * double(run.batch);
         run.steps = int64_t(std::nearbyint(run.target_flops / step_flops));
         require(run.steps > 0, "--target-flops %g is less than half a step: the nearest that works is %.4g, one step",
                 run.target_flops, step_flops);
     } else if (run.steps == 0) {
         run.steps = int64_t(D) / run.batch;
         // Up in its last digit, or the printed number would be just too small.
-        const double least = double(run.batch) / double(run.model.scaling_parameters());
+        const double least = double(run.batch) / double(run.model.scaling_parameters);
         const double digit = std::pow(10, std::floor(std::log10(least)) - 3);
         require(run.steps > 0,
                 "--target-param-data-ratio %g: %ld tokens are less than a step of %ld: the nearest that works is %.4g",
@@ -169,12 +172,12 @@ std::string text_of(const DialedModel& m) {
     text += format("embedding and head: %ld each = V C, V = %ld\n", m.head, m.vocab_size);
     text += format("value embeddings: %ld = %ld V x %ld\n", m.value_embeddings, with, KV);
     text += format("scalars: %ld = 2 x %ld + %ld + 2\n", m.scalars, m.depth, kSmearChannels);
-    text += format("parameters: %ld in all\n", m.num_parameters());
-    text += format("N: %ld = matrices + gates + head\n", m.scaling_parameters());
+    text += format("parameters: %ld in all\n", m.num_parameters);
+    text += format("N: %ld = matrices + gates + head\n", m.scaling_parameters);
     text += format(
         "FLOPs a token: %.4g = 6 N + 12 C x the keys of all layers (nanochat's count, for --target-flops; all other "
         "figures count the keys that causal attention sees)\n",
-        m.flops_per_token());
+        m.flops_per_token);
     return text;
 }
 

@@ -39,9 +39,9 @@ struct DialedModel {
 
     // Parameters, without the vocabulary's padding.
     int64_t matrices = 0, gates = 0, embedding = 0, head = 0, value_embeddings = 0, scalars = 0;
-    int64_t num_parameters() const { return matrices + gates + embedding + head + value_embeddings + scalars; }
-    int64_t scaling_parameters() const { return matrices + gates + head; }  // N
-    double flops_per_token() const;
+    int64_t num_parameters = 0;      // all of them
+    int64_t scaling_parameters = 0;  // N: matrices, gates and head (matmul_parameters in llmc/model/flops.h)
+    double flops_per_token = 0;      // with AttentionFlops::unmasked, as nanochat counts
 };
 
 struct DialedRun {

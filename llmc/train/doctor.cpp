@@ -24,7 +24,7 @@
 #include "llmc/base/build_id.h"      // build_id, build_libraries
 #include "llmc/base/check.h"         // Error, format
 #include "llmc/base/file.h"          // reason_of
-#include "llmc/base/log.h"           // count_text
+#include "llmc/base/number_text.h"   // count_text
 #include "llmc/comm/ranks.h"         // Ranks
 #include "llmc/cpu/kernels.h"        // cpu_kernels
 #include "llmc/data/shards.h"        // open_shards

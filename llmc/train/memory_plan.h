@@ -10,7 +10,7 @@ card before the start.
 #include "llmc/base/check.h"         // format
 #include "llmc/base/head_rows.h"     // kLeastHeadRows, forced_head_rows
 #include "llmc/base/memory.h"        // aligned
-#include "llmc/model/activations.h"  // Activations, Passes
+#include "llmc/model/activations.h"  // Activations, ActivationPolicy
 #include "llmc/model/parameters.h"   // ParameterList
 #include "llmc/model/shape.h"        // GptShape
 
@@ -31,20 +31,20 @@ struct MemoryPlan {
     std::string table(size_t available_bytes) const;
 };
 
-// What a run of T = float or bf16 takes on one rank. `passes` has a number of head_rows. The `optimizer_bytes` are that
+// What a run of T = float or bf16 takes on one rank. `policy` has a number of head_rows. The `optimizer_bytes` are that
 // rank's; `more_gradients` are bytes of gradient buffers beside the one; `workspace_bytes` is what the ops of the
 // device work with, `sample_bytes` what a sample keeps (KvCache).
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t more_gradients, int64_t B, int64_t T_,
-                       Passes passes, size_t workspace_bytes, size_t sample_bytes = 0) {
+                       ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
-    Activations<T> acts;
-    const size_t activations = acts.bytes(shape, B, T_, passes);
+    const Activations<T> acts(shape, B, T_, policy);
+    const size_t activations = acts.bytes();
     const size_t logits = aligned(size_t(acts.head_rows * shape.padded_vocab_size()) * sizeof(T));
     GptShape deeper = shape;
     deeper.num_layers++;
-    const size_t layer = Activations<T>().bytes(deeper, B, T_, passes) - activations;
+    const size_t layer = Activations<T>(deeper, B, T_, policy).bytes() - activations;
     MemoryPlan plan;
     plan.lines.push_back({"weights", sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))});
     plan.lines.push_back({"gradients", "fp32", values(sizeof(float)) + more_gradients});
@@ -53,7 +53,7 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     const size_t layers = layer * size_t(shape.num_layers);
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =
-        std::to_string(shape.num_layers) + " layers" + (passes.fp8 ? ", with their weights in fp8" : "");
+        std::to_string(shape.num_layers) + " layers" + (policy.fp8 ? ", with their weights in fp8" : "");
     plan.lines.push_back({"other", "ends of the model, scratch of both passes", activations - layers - logits});
     plan.lines.push_back({"logits", format("%ld of %ld rows at a time", long(acts.head_rows), long(B * T_)), logits});
     plan.lines.push_back({"workspace", "of the ops", workspace_bytes});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include "llmc/base/check.h"       // require, ensure, format
 #include "llmc/cpu/kernels.h"      // the device Cpu
+#include "llmc/model/flops.h"      // flops_per_token
 #include "llmc/optim/optimizer.h"  // Optimizer
 #include "llmc/train/step.h"       // Stepper
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include "llmc/base/check.h"        // require, format
-#include "llmc/model/parameters.h"  // ParameterList, flops_per_token
+#include "llmc/model/flops.h"       // flops_per_token, matmul_parameters
 #include "llmc/train/dial.h"        // dial_run
 
 using nlohmann::ordered_json;
@@ -11,18 +11,6 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr int64_t kDefaultSteps = 2000;
-
-// N of the tokens per parameter: matrices and lm_head, no embeddings, as for --depth.
-double scaling_parameters(const ParameterList& list) {
-    double sum = 0;
-    for (const Parameter& p : list) {
-        const bool is_head = p.group == ParameterGroup::head ||
-                             (p.group == ParameterGroup::embedding && list.model.architecture.tied_head);
-        if (p.group == ParameterGroup::matrices || is_head)
-            sum += double(p.exported_rows) * double(p.size() / p.shape[0]);
-    }
-    return sum;
-}
 
 // The largest micro-batch that divides a step's sequences per rank and fits in memory.
 int64_t largest_batch(const RunFlags& flags, int64_t seq_len, int64_t world_size, const Fits& fits) {
@@ -77,7 +65,7 @@ Length length_of(const RunFlags& flags, const GptShape& shape, const StepConfig&
                        flags.target_flops, step_flops / tokens, tokens)};
     }
     if (flags.target_param_data_ratio > 0) {
-        const double N = scaling_parameters(list);
+        const auto N = double(matmul_parameters(list));
         const auto steps = int64_t(flags.target_param_data_ratio * N / tokens);
         require(steps > 0, "--target-param-data-ratio %g gives no step of %.0f tokens: it takes more than %.4g",
                 flags.target_param_data_ratio, tokens, tokens / N);

@@ -23,13 +23,13 @@ are dealt to ranks, as long as each rank has a power of two of them. It takes lo
 #include <memory>
 #include <optional>
 #include <vector>
-#include "llmc/base/check.h"       // Error
-#include "llmc/base/op_scope.h"    // PhaseScope
-#include "llmc/base/op_types.h"    // StepScalars
-#include "llmc/comm/comm.h"        // Comm, NoComm
-#include "llmc/data/loader.h"      // DataLoader
-#include "llmc/model/gpt.h"        // Gpt
-#include "llmc/optim/optimizer.h"  // Optimizer, Rates
+#include "llmc/base/check.h"        // Error
+#include "llmc/base/op_scope.h"     // PhaseScope
+#include "llmc/comm/comm.h"         // Comm, NoComm
+#include "llmc/data/loader.h"       // DataLoader
+#include "llmc/model/gpt.h"         // Gpt
+#include "llmc/ops/step_scalars.h"  // StepSums, StepScalars
+#include "llmc/optim/optimizer.h"   // Optimizer, Rates
 
 struct StepConfig {
     int64_t B, T, accumulation;  // sequences, tokens each, micro-batches of this rank

@@ -41,7 +41,8 @@ short by a kill stays, and what follows begins on a line of its own.
 #include <set>
 #include <string>
 #include <vector>
-#include "llmc/base/event_file.h"  // EventFile
+#include "llmc/eval/task_record.h"  // TaskRecord
+#include "llmc/train/event_file.h"  // EventFile
 
 struct StepRecord {
     int64_t step = 0;  // 1 is the first
@@ -56,14 +57,6 @@ struct StepRecord {
     double noise_scale = 0;  // the gradient's, in tokens; 0: not asked for
     double mfu = 0;          // model FLOP/s over the devices' peak; 0: that is not known
     double cropped = NAN;    // by packing so far, of all documents' tokens; NaN: there is none
-};
-
-// Of one task (llmc/eval/tasks.h).
-struct TaskRecord {
-    std::string name;
-    int64_t examples = 0, right = 0;
-    double centered = 0;  // 0: as good as guessing, 1: all right
-    double accuracy() const { return double(right) / double(examples); }
 };
 
 // What libraries have planned: cuDNN's attention, cuBLASLt's products, and of these what was timed.
@@ -144,10 +137,6 @@ private:
     int64_t first_step_ = -1;
 };
 
-// "12.3 s", "4:05", "1:02:03", "3d 04:05"
-std::string duration_text(double seconds);
-// "590k", "1.20M", "768": three digits
-std::string count_text(double count);
 // The line for stdout, without its end: "step   120/2000 | loss 3.2841 | norm 0.41 | lr 6.00e-04 | ..."
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s);
 // A line for each task, and if there are several one for their score.

@@ -1,5 +1,5 @@
 // See event_file.h.
-#include "llmc/base/event_file.h"
+#include "llmc/train/event_file.h"
 #include <array>
 #include <bit>
 #include <chrono>

@@ -1,5 +1,5 @@
 // See log.h.
-#include "llmc/base/log.h"
+#include "llmc/train/log.h"
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -14,10 +14,11 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include "llmc/base/build_id.h"  // build_id
-#include "llmc/base/check.h"     // require, format
-#include "llmc/base/file.h"      // make_folders, reason_of
-#include "llmc/base/hash.h"      // hex64
+#include "llmc/base/build_id.h"     // build_id
+#include "llmc/base/check.h"        // require, format
+#include "llmc/base/file.h"         // make_folders, reason_of
+#include "llmc/base/hash.h"         // hex64
+#include "llmc/base/number_text.h"  // count_text, duration_text
 
 using json = nlohmann::ordered_json;
 
@@ -40,25 +41,6 @@ static std::string line_of(const json& record) { return record.dump(-1, ' ', fal
 struct RunLog::Record {
     json fields;
 };
-
-std::string duration_text(double seconds) {
-    if (!(seconds >= 0) || seconds > 1e9) return "?";
-    if (seconds < 59.95) return format("%.1f s", seconds);
-    const long long s = std::llround(seconds);
-    if (s < 3600) return format("%lld:%02lld", s / 60, s % 60);
-    if (s < 86400) return format("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    return format("%lldd %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
-}
-
-std::string count_text(double count) {
-    const char* unit = "";
-    for (const char* next : {"k", "M", "G", "T"}) {
-        if (!(count >= 999.5)) break;
-        count /= 1000;
-        unit = next;
-    }
-    return format("%.*f%s", *unit == '\0' || count >= 99.95 ? 0 : count >= 9.995 ? 1 : 2, count, unit);
-}
 
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s) {
     const int width = int(std::to_string(steps).size());

@@ -7,8 +7,10 @@ left out. FLOPs count an exponential as `exp_flops`, which is the device's (kExp
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/op_scope.h"  // OpCost
-#include "llmc/base/op_types.h"  // AttentionShape, Softcap, Write
+#include "llmc/base/op_scope.h"      // OpCost
+#include "llmc/ops/attention.h"      // AttentionShape
+#include "llmc/ops/cross_entropy.h"  // Softcap
+#include "llmc/ops/matmul.h"         // Write
 
 // n elements of so many tensors of type T, and so many FLOPs for each.
 template <class T>

@@ -1,0 +1,43 @@
+/*
+FLOPs of training per token, from the list of parameters:
+
+  6 N + 12 C * (keys that a token sees, summed over the layers)
+
+N counts the parameters that multiply activations: all matrices of the blocks and lm_head, no embeddings, norms or
+biases, and no padding of the vocabulary. A multiply-add is two FLOPs; backward takes two matmuls for each of forward's,
+so a parameter takes 6 per token (Kaplan et al., 2020, arXiv:2001.08361, section 2.1). Attention multiplies each query
+of C channels with its keys and their values (PaLM: Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+#include "llmc/model/parameters.h"  // ParameterList
+
+// Which keys count.
+enum class AttentionFlops {
+    causal,    // those that the mask leaves: T / 2 on average, fewer with a window
+    unmasked,  // all T, or those of the window, for every token: PaLM's and nanochat's convention
+};
+
+// N.
+inline int64_t matmul_parameters(const ParameterList& list) {
+    int64_t sum = 0;
+    for (const Parameter& p : list) {
+        using enum ParameterGroup;
+        const bool is_lm_head = p.group == head || (p.group == embedding && list.model.architecture.tied_head);
+        if (p.group == matrices || is_lm_head) sum += p.exported_rows * (p.size() / p.shape[0]);
+    }
+    return sum;
+}
+
+// Of sequences of T tokens.
+inline double flops_per_token(const ParameterList& list, int64_t T, AttentionFlops count = AttentionFlops::causal) {
+    const GptShape& s = list.model;
+    double keys = 0;
+    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
+        const auto w = double(window < 0 ? T : std::min(window, T));
+        keys += count == AttentionFlops::causal ? w - w * w / (2 * double(T)) : w;
+    }
+    return 6 * double(matmul_parameters(list)) + 12 * double(s.channels) * keys;
+}

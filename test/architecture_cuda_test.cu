@@ -57,7 +57,7 @@ TEST_CASE("on a GPU, twenty steps of nanochat's whole optimizer agree with PyTor
     Cuda cuda;
     Gpt<Cuda, float> model(cuda, c.shape, c.B, c.T);
     load_weights(model, start);
-    Optimizer<Cuda, float> optimizer(cuda, model.parameters, recipe.rules, recipe.muon);
+    Optimizer<Cuda, float> optimizer(cuda, model.parameters, recipe.rules);
     const Floats want_loss = want.floats("want.loss");
     for (int step = 0; step < (kWatched ? 2 : RecipeRun::kSteps); step++) {
         INFO("step " << step);

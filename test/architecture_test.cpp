@@ -55,7 +55,7 @@ TEST_CASE("twenty steps of nanochat's and of modded-nanogpt's whole optimizer ag
         Cpu cpu;
         Gpt<Cpu> model(cpu, c.shape, c.B, c.T);
         load_weights(model, start);
-        Optimizer<Cpu> optimizer(cpu, model.parameters, recipe.rules, recipe.muon);
+        Optimizer<Cpu> optimizer(cpu, model.parameters, recipe.rules);
         const Floats want_loss = want.floats("want.loss");
         for (int step = 0; step < RecipeRun::kSteps; step++) {
             INFO(run.fixture << ", step " << step);

@@ -50,7 +50,7 @@ Trained train(int threads, const char* recipe_name, std::vector<Floats>* want = 
     const Recipe recipe = find_recipe(recipe_name);
     Cpu cpu(threads);
     Gpt<Cpu, bf16> model(cpu, shape, B, T);
-    Optimizer<Cpu, bf16> optimizer(cpu, model.parameters, recipe.rules, recipe.muon);
+    Optimizer<Cpu, bf16> optimizer(cpu, model.parameters, recipe.rules);
     std::vector<Floats> m, v;
     model.initialize_weights(1, [&](size_t i, const float* values) {
         optimizer.set_masters(i, values);
@@ -67,14 +67,14 @@ Trained train(int threads, const char* recipe_name, std::vector<Floats>* want = 
         scalars.sums.loss.add(result.losses.back());
         ops<float>(cpu).add_squares(cpu, &scalars.sums.squares, model.gradients.data, model.gradients.size);
         ops<float>(cpu).decide_step(cpu, &scalars, 1);
-        const Rates rates = recipe.rules.rates(recipe.muon ? 0.3 : 3);
+        const Rates rates = recipe.rules.rates(recipe.muon() ? 0.3 : 3);
         optimizer.update(model.weights, model.gradients, rates, &scalars);
         for (size_t i = 0; want && i < want->size(); i++) {
             const Parameter& p = model.parameters.parameters[i];
             const GroupRule& rule = recipe.rules.rule(p.group);
             ops<float>(cpu).adamw_update(
                 cpu, (*want)[i].data(), nullptr, m[i].data(), v[i].data(), model.gradients.at(p), p.size(),
-                AdamWHyper{rates.adamw[size_t(p.group)], rule.beta1, rule.beta2, rule.eps, rule.weight_decay},
+                AdamWHyper{rates.groups[size_t(p.group)], rule.beta1, rule.beta2, rule.eps, rule.weight_decay},
                 &scalars);
         }
     }

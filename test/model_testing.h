@@ -112,7 +112,7 @@ void check_gradients_begin_anew(Device& device, const ParameterList& list, int64
 // As Muon's two ranks have them in memory: with paddings.
 inline ParameterList sharded_list(const GptShape& shape) {
     ParameterList list(shape);
-    const ShardingPlan plan = plan_sharding(list, {.world_size = 2, .muon = true});
+    const ShardingPlan plan = plan_sharding(list, {.world_size = 2, .whole_matrices = true});
     list.place(plan.offsets, plan.buffer_size);
     return list;
 }

@@ -30,7 +30,7 @@ std::map<std::string, Floats> trained(int world_size, const MuonConfig& muon, in
     const Fixture fixture("muon_training");
     Cpu cpu(1);
     ParameterList list(kShape);
-    const ShardingPlan plan = plan_sharding(list, {.world_size = world_size, .muon = true});
+    const ShardingPlan plan = plan_sharding(list, {.world_size = world_size, .whole_matrices = true});
     list.place(plan.offsets, plan.buffer_size);
     Buffer<Cpu> weights(cpu, cpu, "weights", list), gradients(cpu, cpu, "gradients", list);
     for (const Parameter& p : list)
@@ -38,7 +38,7 @@ std::map<std::string, Floats> trained(int world_size, const MuonConfig& muon, in
             const Floats start = fixture.floats(kNames.at(p.name));
             std::copy(start.begin(), start.end(), weights.at(p));
         }
-    OptimizerConfig rules{.muon_learning_rate = kMuonTraining.learning_rate, .muon = muon};
+    OptimizerConfig rules = with_rule({.muon_learning_rate = kMuonTraining.learning_rate, .muon = muon}, "muon");
     for (GroupRule& rule : rules.groups) rule.learning_rate = 0;
     std::vector<std::unique_ptr<Optimizer<Cpu>>> optimizers;
     for (int rank = 0; rank < world_size; rank++)
@@ -105,7 +105,7 @@ TEST_CASE("what is not a matrix inside a block is AdamW's", "[optimizer]") {
         }
     const StepScalars scalars{.updates = 1, .applied = 1};
     const Rates rates = OptimizerConfig{.muon_learning_rate = 2}.rates(0.01);
-    Optimizer<Cpu> both(cpu, list, {}, true), adamw(cpu, list, {}, false);
+    Optimizer<Cpu> both(cpu, list, with_rule({}, "muon")), adamw(cpu, list, {});
     both.update(weights, gradients, rates, &scalars);
     adamw.update(want, gradients, rates, &scalars);
     for (const Parameter& p : list) {
@@ -120,7 +120,7 @@ TEST_CASE("a step that is not applied changes no bit of weights and state", "[op
     ParameterList list(kShape);
     Buffer<Cpu> weights(cpu, cpu, "weights", list), gradients(cpu, cpu, "gradients", list);
     std::fill_n(gradients.data, gradients.size, 0.5f);
-    Optimizer<Cpu> optimizer(cpu, list, {}, true);
+    Optimizer<Cpu> optimizer(cpu, list, with_rule({}, "muon"));
     const StepScalars applied{.updates = 1, .applied = 1}, skipped{.updates = 1, .applied = 0};
     const Rates rates = OptimizerConfig{.muon_learning_rate = 2}.rates(0.01);
     optimizer.update(weights, gradients, rates, &applied);
@@ -128,8 +128,8 @@ TEST_CASE("a step that is not applied changes no bit of weights and state", "[op
         std::vector<float> all(weights.data, weights.data + weights.size);
         for (size_t i = 0; i < optimizer.pieces().size(); i++) {
             const ShardPiece& piece = optimizer.pieces()[i];
-            all.insert(all.end(), optimizer.first(i), optimizer.first(i) + piece.size());
-            all.insert(all.end(), optimizer.second(i), optimizer.second(i) + optimizer.second_size(piece));
+            all.insert(all.end(), optimizer.state(0, i), optimizer.state(0, i) + piece.size());
+            all.insert(all.end(), optimizer.state(1, i), optimizer.state(1, i) + optimizer.range(1, piece).size());
         }
         return all;
     };
@@ -149,8 +149,9 @@ std::map<std::string, Floats> trained_family(const Recipe& recipe, int world_siz
     const auto value = [](size_t i, int64_t k, int step) {
         return float(std::sin(double(k) * (1 + double(i)) + double(step)));
     };
-    const ShardingPlan plan = world_size > 0 ? plan_sharding(list, {.world_size = world_size, .muon = recipe.muon})
-                                             : whole_plan(list, recipe.muon);
+    const bool whole = shards_whole_matrices(recipe.rules);
+    const ShardingPlan plan = world_size > 0 ? plan_sharding(list, {.world_size = world_size, .whole_matrices = whole})
+                                             : whole_plan(list, whole);
     list.place(plan.offsets, plan.buffer_size);
     ParameterList one_block({1, 1, 1, 1, 1});
     one_block.buffer_size =
@@ -180,8 +181,11 @@ std::map<std::string, Floats> trained_family(const Recipe& recipe, int world_siz
         for (size_t i = 0; i < optimizer->pieces().size(); i++) {
             const ShardPiece& piece = optimizer->pieces()[i];
             const std::string& name = optimizer->parameter(piece).name;
-            put("m." + name, piece.begin, optimizer->first(i), piece.size());
-            put("v." + name, optimizer->second_begin(piece), optimizer->second(i), optimizer->second_size(piece));
+            const UpdateRule& rule = optimizer->rule(piece);
+            for (size_t k = 0; k < rule.state.size(); k++) {
+                const StateRange range = optimizer->range(k, piece);
+                put(rule.state[k].name + "." + name, range.begin, optimizer->state(k, i), range.size());
+            }
         }
     return all;
 }
@@ -189,16 +193,19 @@ std::map<std::string, Floats> trained_family(const Recipe& recipe, int world_siz
 }  // namespace
 
 TEST_CASE("weights and state of all groups have the same bits on any number of ranks", "[optimizer]") {
-    for (const std::string& name : recipe_names()) {
+    std::vector<std::pair<std::string, std::string>> cases;
+    for (const std::string& name : recipe_names()) cases.push_back({name, "muon"});
+    for (const UpdateRule* rule : UpdateRules::values()) cases.push_back({"gpt2", rule->name});
+    for (const auto& [name, optimizer] : cases) {
         Recipe recipe = find_recipe(name);
-        recipe.muon = true, recipe.warmup_steps = 2;
+        recipe.set_optimizer(optimizer), recipe.warmup_steps = 2;
         recipe.momentum.warmup_steps = std::min<int64_t>(recipe.momentum.warmup_steps, 3);
         const auto alone = trained_family(recipe, 1, 6);
         for (const auto& [tensor, values] : alone)
             for (const float value : values)
                 if (!std::isfinite(value)) FAIL(tensor);
         for (const int world_size : {0, 2, 3, 4, 9}) {
-            INFO(name << " on " << world_size << " ranks");
+            INFO(name << ", " << optimizer << " on " << world_size << " ranks");
             CHECK((trained_family(recipe, world_size, 6) == alone));
         }
     }
@@ -244,6 +251,65 @@ TEST_CASE("each group is updated by its own rule", "[optimizer]") {
     CHECK(seen.size() + 2 == kNumParameterGroups);  // no positions; and with value embeddings no gains
 }
 
+TEST_CASE("groups may have different rules", "[optimizer]") {
+    Cpu cpu(1);
+    const ParameterList list(kShape);
+    const auto weights_after = [&](const OptimizerConfig& rules) {
+        Buffer<Cpu> weights(cpu, cpu, "weights", list), gradients(cpu, cpu, "gradients", list);
+        for (int64_t i = 0; i < weights.size; i++)
+            weights.data[i] = float(std::sin(double(i))), gradients.data[i] = float(std::cos(double(3 * i)));
+        Optimizer<Cpu> optimizer(cpu, list, rules);
+        for (const int step : {1, 2}) {
+            const StepScalars scalars{.updates = step, .applied = 1};
+            optimizer.update(weights, gradients, rules.rates(0.1), &scalars);
+        }
+        return Floats(weights.data, weights.data + weights.size);
+    };
+    const OptimizerConfig adamw, muon = with_rule({}, "muon"), lion = with_rule({}, "lion");
+    OptimizerConfig mixed = muon;
+    mixed.rule(ParameterGroup::embedding).name = "lion";
+    const Floats by_adamw = weights_after(adamw), by_muon = weights_after(muon), by_lion = weights_after(lion),
+                 got = weights_after(mixed);
+    for (const Parameter& p : list) {
+        INFO(p.name);
+        const Floats& want = p.group == ParameterGroup::matrices    ? by_muon
+                             : p.group == ParameterGroup::embedding ? by_lion
+                                                                    : by_adamw;
+        const auto begin = got.begin() + p.offset;
+        CHECK(std::equal(begin, begin + p.size(), want.begin() + p.offset));
+        CHECK(!std::equal(begin, begin + p.size(),
+                          (p.group == ParameterGroup::embedding ? by_adamw : by_lion).begin() + p.offset));
+    }
+}
+
+TEST_CASE("what rules are called, and what of theirs checkpoints and plans ask", "[optimizer]") {
+    std::set<std::string> names;
+    for (const UpdateRule* rule : UpdateRules::values()) {
+        INFO(rule->name);
+        CHECK(names.insert(rule->name).second);
+        CHECK(&update_rule(rule->name) == rule);
+        std::set<std::string> tensors = {"master"};  // the name of master weights
+        for (const StateTensor& tensor : rule->state) {
+            CHECK(tensors.insert(tensor.name).second);
+            CHECK((rule->whole_matrices || !tensor.matrix_size));
+        }
+        CHECK(rule->state.size() <= kMostStateTensors);
+    }
+    const OptimizerConfig lion = with_rule({}, "lion"), muon = with_rule({}, "muon");
+    CHECK((!shards_whole_matrices({}) && !shards_whole_matrices(lion) && shards_whole_matrices(muon)));
+    CHECK((lion.rule(ParameterGroup::head).name == "lion" && muon.rule(ParameterGroup::head).name == "adamw"));
+    // On one rank: floats per element of state and master weights.
+    const ParameterList list(kShape);
+    const ShardingPlan whole = whole_plan(list);
+    const int64_t elements = whole.state_size[0];
+    for (const auto& [config, floats] : {std::pair{OptimizerConfig(), 2}, {lion, 1}}) {
+        CHECK(state_bytes(list, whole, 0, config, false) == 4 * floats * elements);
+        CHECK(state_bytes(list, whole, 0, config, true) == 4 * (floats + 1) * elements);
+        CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(float)) == size_t(4 * floats * elements));
+        CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(bf16)) == size_t(4 * (floats + 1) * elements));
+    }
+}
+
 TEST_CASE("momentum, weight decay and learning rate of Muon are those of the step", "[optimizer]") {
     const auto weights_after = [](const OptimizerConfig& rules, const Rates& second_step) {
         Cpu cpu(1);
@@ -251,7 +317,7 @@ TEST_CASE("momentum, weight decay and learning rate of Muon are those of the ste
         Buffer<Cpu> weights(cpu, cpu, "weights", list), gradients(cpu, cpu, "gradients", list);
         for (int64_t i = 0; i < weights.size; i++)
             weights.data[i] = float(std::sin(double(i))), gradients.data[i] = float(std::cos(double(3 * i)));
-        Optimizer<Cpu> optimizer(cpu, list, rules, true);
+        Optimizer<Cpu> optimizer(cpu, list, with_rule(rules, "muon"));
         for (const int step : {1, 2}) {
             const StepScalars scalars{.updates = step, .applied = 1};
             optimizer.update(weights, gradients, second_step, &scalars);
@@ -283,7 +349,7 @@ TEST_CASE("the decay follows Muon's factor for tall matrices, or not", "[optimiz
         OptimizerConfig rules{.muon_learning_rate = 0.5};
         rules.muon.weight_decay = weight_decay, rules.muon.cautious = false, rules.muon.shaped_decay = shaped_decay;
         const StepScalars scalars{.updates = 1, .applied = 1};
-        Optimizer<Cpu>(cpu, list, rules, true).update(weights, gradients, rules.rates(1), &scalars);
+        Optimizer<Cpu>(cpu, list, with_rule(rules, "muon")).update(weights, gradients, rules.rates(1), &scalars);
         std::map<std::string, Floats> all;
         for (const Parameter& p : list) all[p.name] = Floats(weights.at(p), weights.at(p) + p.size());
         return all;

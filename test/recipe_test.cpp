@@ -22,14 +22,14 @@ TEST_CASE("gpt2: one learning rate for all, exactly the schedule's, and Muon's i
         for (int64_t step = 0; step <= 50; step++) {
             const Rates rates = recipe.rates(step, 50);
             const double now = ::learning_rate(schedule, step);
-            for (const double rate : rates.adamw) CHECK(rate == now);
+            for (const double rate : rates.groups) CHECK(rate == now);
             CHECK(rates.muon == 0.02 * (now / learning_rate));
             CHECK(rates.muon_momentum == 0.95);
             CHECK(rates.muon_weight_decay == 0.1);
         }
     }
     const Recipe recipe = find_recipe("gpt2");
-    CHECK(!recipe.muon);
+    CHECK(!recipe.muon());
     CHECK(!recipe.always_scaled);
     CHECK(recipe.grad_clip == 1);
     for (size_t g = 0; g < kNumParameterGroups; g++) {
@@ -62,7 +62,7 @@ TEST_CASE("nanochat: rates, betas and decays of each group", "[recipe]") {
         CHECK((rule.by_batch == row.by_batch && rule.by_width == row.by_width));
         CHECK(!rule.decay_by_length);
     }
-    CHECK(recipe.muon);
+    CHECK(recipe.muon());
     CHECK(recipe.grad_clip == 0);
     CHECK(recipe.rules.muon_learning_rate == 0.02);
     CHECK(
@@ -86,7 +86,7 @@ TEST_CASE("nanochat: rates, betas and decays of each group", "[recipe]") {
     CHECK(now.rule(head).weight_decay == 0.01);
     // A group keeps its proportion to the schedule, scaled or not.
     for (size_t g = 0; g < kNumParameterGroups; g++)
-        check_near(now.rates(3, 100).adamw[g], now.rules.groups[g].learning_rate * 4 / 40);
+        check_near(now.rates(3, 100).groups[g], now.rules.groups[g].learning_rate * 4 / 40);
     check_near(now.rates(3, 100).muon, 0.04 * 4 / 40);
     INFO(scaling.text(recipe));
     CHECK(contains(scaling.text(recipe), "learning rate: embedding 0.3 -> 0.519615, "));
@@ -98,7 +98,7 @@ TEST_CASE("nanochat: rates, betas and decays of each group", "[recipe]") {
 TEST_CASE("nanochat: schedules", "[recipe]") {
     const Recipe recipe = find_recipe("nanochat");
     const auto part = [&](int64_t step, int64_t steps) {
-        return recipe.rates(step, steps).adamw[size_t(x0_lambdas)] / 0.5;
+        return recipe.rates(step, steps).groups[size_t(x0_lambdas)] / 0.5;
     };
     check_near(part(0, 1000), 0.025);
     check_near(part(39, 1000), 1);
@@ -141,7 +141,7 @@ TEST_CASE("stage-a: plain Muon, AdamW, flat and then down to zero", "[recipe]") 
     CHECK(recipe.rule(embedding).learning_rate == 0.7);
     CHECK(recipe.rule(head).learning_rate == 0.004);
     CHECK(recipe.rule(vectors).learning_rate == 0.015);
-    CHECK((recipe.muon && recipe.grad_clip == 0 && !recipe.always_scaled));
+    CHECK((recipe.muon() && recipe.grad_clip == 0 && !recipe.always_scaled));
     CHECK(recipe.rules.muon_learning_rate == 0.025);
     CHECK((recipe.rules.muon.weight_decay == 0.05 && recipe.rules.muon.margin == 1.02));
     CHECK(!(recipe.rules.muon.equal_rows || recipe.rules.muon.fixed_norm || recipe.rules.muon.second_moment ||
@@ -230,9 +230,31 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
     CHECK(config.chosen_recipe().rates(100, 100).muon_momentum == 0.5);
     config.recipe = "nanochat";
     CHECK(config.chosen_recipe().rates(0, 100).muon_momentum == 0.85);
-    CHECK(!RunFlags().muon());
+    CHECK(!RunFlags().chosen_recipe().muon());
     config.optimizer = "muon", config.recipe = "gpt2";
-    CHECK(config.muon());
+    CHECK(config.chosen_recipe().muon());
+}
+
+TEST_CASE("Lion: a tenth of AdamW's learning rate, ten times its decay, and what flags say of these", "[recipe]") {
+    RunFlags config;
+    config.optimizer = "lion", config.warmup_steps = 10;
+    const Recipe lion = config.chosen_recipe(), adamw = find_recipe("gpt2");
+    check_near(lion.learning_rate, 1e-4);
+    for (size_t g = 0; g < kNumParameterGroups; g++) {
+        const GroupRule &rule = lion.rules.groups[g], &other = adamw.rules.groups[g];
+        CHECK((rule.name == "lion" && rule.beta1 == 0.9 && rule.beta2 == 0.99));
+        CHECK(rule.learning_rate == lion.learning_rate);
+        check_near(rule.learning_rate * rule.weight_decay, other.learning_rate * other.weight_decay);
+    }
+    CHECK(contains(lion.text(), "\n  Lion: learning rate 0.0001, betas 0.9, 0.99, weight decay 1\n"));
+    check_near(lion.rates(9, 100).groups[0], 1e-4);
+    config.learning_rate = 3e-4, config.weight_decay = 0.5, config.beta2 = 0.98;
+    const Recipe changed = config.chosen_recipe();
+    for (const GroupRule& rule : changed.rules.groups)
+        CHECK(
+            (rule.learning_rate == 3e-4 && rule.beta2 == 0.98 && (rule.weight_decay == 0.5 || rule.weight_decay == 0)));
+    CHECK(changed.rates(10, 100).groups[0] == 3e-4);
+    CHECK(optimizer_names() == std::vector<std::string>{"recipe", "adamw", "muon", "lion"});
 }
 
 TEST_CASE("what a recipe cannot be told", "[recipe]") {
@@ -244,6 +266,8 @@ TEST_CASE("what a recipe cannot be told", "[recipe]") {
     };
     CHECK(contains(error([](RunFlags& c) { c.optimizer = "adamw"; }),
                    "2: --recipe nanochat has no AdamW for the matrices: leave --optimizer adamw out"));
+    CHECK(contains(error([](RunFlags& c) { c.optimizer = "lion"; }),
+                   "2: --recipe nanochat has no Lion for the matrices: leave --optimizer lion out"));
     CHECK(contains(error([](RunFlags& c) { c.learning_rate = 1; }),
                    "2: --recipe nanochat has a learning rate for each group: instead of --learning-rate give "));
     CHECK(contains(error([](RunFlags& c) { c.weight_decay = -0.5; }),

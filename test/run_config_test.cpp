@@ -24,7 +24,7 @@ TEST_CASE("a depth makes a whole run, and any flag overrides a part of it", "[ru
     CHECK(run.step.B == 32);
     CHECK(run.step.accumulation == 1);
     CHECK(std::string(run.recipe.name) == "nanochat");
-    CHECK(run.recipe.muon);
+    CHECK(run.recipe.muon());
     CHECK(run.recipe.rules.muon.weight_decay == Approx(0.28));
     CHECK(contains(run.derivation, "steps: 2520 = D / B"));
 

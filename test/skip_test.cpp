@@ -35,7 +35,7 @@ struct InMemory {
     // Weights and both moments, as bits: NaN equals itself.
     std::string bits() const {
         std::string all;
-        for (const float* from : {model.weights.data, optimizer.first(0), optimizer.second(0)})
+        for (const float* from : {model.weights.data, optimizer.state(0, 0), optimizer.state(1, 0)})
             all.append(reinterpret_cast<const char*>(from), size_t(model.weights.size) * sizeof(float));
         return all;
     }

@@ -22,7 +22,7 @@ struct SmallRank {
     std::unique_ptr<Optimizer<Cpu>> optimizer;
 
     SmallRank(LocalGroup& group, int rank) : ranks(group, rank), comm(group, rank, cpu) {
-        plan = plan_sharding(list, {.world_size = group.world_size, .muon = false});
+        plan = plan_sharding(list, {.world_size = group.world_size});
         list.place(plan.offsets, plan.buffer_size);
         model = std::make_unique<Gpt<Cpu>>(cpu, list, 2, 16, Recompute::none, comm);
         optimizer = std::make_unique<Optimizer<Cpu>>(cpu, model->parameters, plan, rank, OptimizerConfig{});

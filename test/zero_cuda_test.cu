@@ -36,10 +36,11 @@ Trained train(const TinyRuns& runs, const How& how) {
         LocalComm<Cuda> comm(group, rank, cuda, how.order);
         ParameterList list(GptShape{2, 1, 64, kT, 60});
         const ShardingPlan plan = plan_sharding(
-            list, {.world_size = how.world_size, .muon = how.muon, .bucket_elements = 1 << 15});  // several buckets
+            list,
+            {.world_size = how.world_size, .whole_matrices = how.muon, .bucket_elements = 1 << 15});  // several buckets
         list.place(plan.offsets, plan.buffer_size);
         Gpt<Cuda, T> model(cuda, list, kB, kT, Recompute::none, comm);
-        Optimizer<Cuda, T> optimizer(cuda, model.parameters, plan, rank, {});
+        Optimizer<Cuda, T> optimizer(cuda, model.parameters, plan, rank, with_rule({}, how.muon ? "muon" : "adamw"));
         model.initialize_weights(3, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
         DataLoader data({.pattern = runs.path("data/train_*.bin"),
                          .batch_size = int(kB),
@@ -81,8 +82,8 @@ Trained train(const TinyRuns& runs, const How& how) {
         for (size_t i = 0; i < optimizer.pieces().size(); i++) {
             const ShardPiece& piece = optimizer.pieces()[i];
             const std::string& name = optimizer.parameter(piece).name;
-            add("m." + name, piece.begin, piece.size(), optimizer.first(i));
-            if (!piece.muon) add("v." + name, piece.begin, piece.size(), optimizer.second(i));
+            add("m." + name, piece.begin, piece.size(), optimizer.state(0, i));
+            if (!piece.is_matrix()) add("v." + name, piece.begin, piece.size(), optimizer.state(1, i));
             if (optimizer.kHasMasters) add("master." + name, piece.begin, piece.size(), optimizer.masters(i));
         }
     });

@@ -151,6 +151,12 @@ OpCost adamw_cost(int64_t n) {
     const double bytes = std::is_same_v<T, float> ? 4 * 7 : 4 * 7 + sizeof(T);
     return {.bytes = bytes * double(n), .flops = 14 * double(n)};
 }
+// Weight and m in and out, the gradient in; weights in bf16 as for AdamW.
+template <class T>
+OpCost lion_cost(int64_t n) {
+    const double bytes = std::is_same_v<T, float> ? 4 * 5 : 4 * 5 + sizeof(T);
+    return {.bytes = bytes * double(n), .flops = 9 * double(n)};
+}
 inline OpCost add_squares_cost(int64_t n) { return elements_cost<float>(1, 2, n); }
 inline OpCost accumulate_cost(int64_t n) { return elements_cost<float>(3, 1, n); }
 

@@ -21,6 +21,7 @@ a kernel is compiled for is its own business: llmc/cpu/kernels.h.
 #include "llmc/ops/gelu.h"
 #include "llmc/ops/global_norm.h"
 #include "llmc/ops/layernorm.h"
+#include "llmc/ops/lion.h"
 #include "llmc/ops/matmul.h"
 #include "llmc/ops/matmul_fp8.h"
 #include "llmc/ops/muon.h"
@@ -41,10 +42,11 @@ template <class... Families>
 struct OpTable : Families... {};
 
 template <class Device, class T>
-using Ops = OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
-                    CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, EmbeddingOps<Device, T>,
-                    EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>,
-                    MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>, NewtonSchulzOps<Device, T>,
-                    QuantiseOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>, RmsnormOps<Device, T>,
-                    RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>, SwigluOps<Device, T>,
-                    ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;
+using Ops =
+    OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
+            CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, EmbeddingOps<Device, T>,
+            EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>,
+            LionOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>,
+            NewtonSchulzOps<Device, T>, QuantiseOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>,
+            RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>,
+            SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;

@@ -1,7 +1,8 @@
 // See recipe.h.
 #include "llmc/optim/recipe.h"
 #include <algorithm>
-#include "llmc/base/check.h"  // ensure, format
+#include "llmc/base/check.h"          // require, ensure, format
+#include "llmc/optim/update_rules.h"  // update_rule, with_rule
 
 namespace {
 
@@ -25,7 +26,6 @@ Recipe gpt2() {
 
 Recipe nanochat() {
     Recipe r{.name = "nanochat",
-             .muon = true,
              .warmup_steps = 40,
              .decay_fraction = 0.65,
              .final_fraction = 0.05,
@@ -54,11 +54,12 @@ Recipe nanochat() {
     set(vectors, 0.01 * 0.5, 0.8, 0.95, 0, true, false);
     r.rules.muon_learning_rate = 0.02;
     r.rules.muon.weight_decay = 0.28;
+    r.rule(matrices).name = "muon";
     return r;
 }
 
 Recipe stage_a() {
-    Recipe r{.name = "stage-a", .muon = true, .decay_fraction = 0.7, .momentum = MomentumSchedule::constant(0.95)};
+    Recipe r{.name = "stage-a", .decay_fraction = 0.7, .momentum = MomentumSchedule::constant(0.95)};
     for (GroupRule& rule : r.rules.groups)
         rule = {.learning_rate = 0.7, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-10, .weight_decay = 0.001};
     r.rule(head).learning_rate = 0.004;
@@ -68,10 +69,31 @@ Recipe stage_a() {
     r.rules.muon.equal_rows = r.rules.muon.fixed_norm = r.rules.muon.second_moment = r.rules.muon.cautious = false;
     r.rules.muon.margin = 1.02;
     r.rules.muon.shaped_decay = false;
+    r.rule(matrices).name = "muon";
     return r;
 }
 
 }  // namespace
+
+void Recipe::set_optimizer(const std::string& optimizer) {
+    const UpdateRule& rule = update_rule(optimizer);
+    require(rule.whole_matrices || name == std::string("gpt2"),
+            "--recipe %s has no %s for the matrices: leave --optimizer %s out, or give --recipe gpt2", name,
+            rule.title.c_str(), optimizer.c_str());
+    rules = with_rule(rules, optimizer);
+    if (rule.whole_matrices) return;  // its numbers are its own
+    learning_rate /= rule.smaller_rate;
+    for (GroupRule& group : rules.groups) {
+        group.learning_rate /= rule.smaller_rate, group.weight_decay *= rule.smaller_rate;
+        if (rule.beta2 > 0) group.beta2 = rule.beta2;
+    }
+}
+
+std::vector<std::string> optimizer_names() {
+    std::vector<std::string> names = {"recipe"};
+    for (const UpdateRule* rule : UpdateRules::values()) names.push_back(rule->name);
+    return names;
+}
 
 Schedule Recipe::schedule(int64_t steps) const {
     return {.kind = schedule_kind,
@@ -84,12 +106,12 @@ Schedule Recipe::schedule(int64_t steps) const {
 
 Rates Recipe::rates(int64_t step, int64_t steps) const {
     const Schedule schedule = this->schedule(steps);
-    const double now = ::learning_rate(schedule, step), part = now / learning_rate;
+    const double now = ::learning_rate(schedule, step), fraction = now / learning_rate;
     // A group whose rate is the schedule's gets that very number: x (now / x) need not be it.
-    const auto rate = [&](double highest) { return highest == learning_rate ? now : highest * part; };
+    const auto rate = [&](double peak) { return peak == learning_rate ? now : peak * fraction; };
     Rates rates;
-    for (size_t g = 0; g < kNumParameterGroups; g++) rates.adamw[g] = rate(rules.groups[g].learning_rate);
-    rates.muon = rules.muon_learning_rate * part;
+    for (size_t g = 0; g < kNumParameterGroups; g++) rates.groups[g] = rate(rules.groups[g].learning_rate);
+    rates.muon = rules.muon_learning_rate * fraction;
     rates.muon_momentum = momentum_at(momentum, schedule, step);
     rates.muon_weight_decay = rules.muon.weight_decay;
     if (cosine_muon_decay) rates.muon_weight_decay *= cosine_to_zero(step, steps);
@@ -112,13 +134,15 @@ std::string Recipe::text() const {
     const GroupRule& first = rules.groups[0];
     double weight_decay = 0;
     for (const GroupRule& rule : rules.groups) {
-        if (muon || rule.learning_rate != first.learning_rate || rule.beta1 != first.beta1 ||
+        if (rule.name != first.name || rule.learning_rate != first.learning_rate || rule.beta1 != first.beta1 ||
             rule.beta2 != first.beta2 || rule.eps != first.eps)
             return table();
         weight_decay = std::max(weight_decay, rule.weight_decay);
     }
-    return schedule_text() + format("\n  AdamW: learning rate %.4g, betas %g, %g, eps %g, weight decay %.4g\n",
-                                    first.learning_rate, first.beta1, first.beta2, first.eps, weight_decay);
+    const UpdateRule& rule = update_rule(first.name);
+    return schedule_text() + format("\n  %s: learning rate %.4g, betas %g, %g, %sweight decay %.4g\n",
+                                    rule.title.c_str(), first.learning_rate, first.beta1, first.beta2,
+                                    rule.has_eps ? format("eps %g, ", first.eps).c_str() : "", weight_decay);
 }
 
 std::string Recipe::table(bool markdown) const {
@@ -128,14 +152,15 @@ std::string Recipe::table(bool markdown) const {
                               "weight decay");
     const char* line = markdown ? "| %s | %s | %.4g | %s | %s | %.4g |\n" : "  %-17s %-7s %13.4g %12s %8s %13.4g\n";
     const MuonConfig& m = rules.muon;
-    text += format(line, kParameterGroupNames[size_t(matrices)], muon ? "Muon" : "if Muon", rules.muon_learning_rate,
+    text += format(line, kParameterGroupNames[size_t(matrices)], muon() ? "Muon" : "if Muon", rules.muon_learning_rate,
                    format(m.second_moment ? "%g, %g" : "%g", momentum.peak, m.beta2).c_str(), "", m.weight_decay);
     for (size_t g = 0; g < kNumParameterGroups; g++) {
-        if (muon && g == size_t(matrices)) continue;
+        if (muon() && g == size_t(matrices)) continue;
         const GroupRule& rule = rules.groups[g];
-        text +=
-            format(line, kParameterGroupNames[g], "AdamW", rule.learning_rate,
-                   format("%g, %g", rule.beta1, rule.beta2).c_str(), format("%g", rule.eps).c_str(), rule.weight_decay);
+        const UpdateRule& update = update_rule(rule.name);
+        text += format(line, kParameterGroupNames[g], update.title.c_str(), rule.learning_rate,
+                       format("%g, %g", rule.beta1, rule.beta2).c_str(),
+                       update.has_eps ? format("%g", rule.eps).c_str() : "", rule.weight_decay);
     }
     return text;
 }

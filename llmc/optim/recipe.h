@@ -15,12 +15,11 @@ change parts of it (RunFlags::chosen_recipe), and batch size, width and length s
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/optim/optimizer.h"  // OptimizerConfig, Rates
-#include "llmc/optim/schedule.h"   // Schedule, MomentumSchedule
+#include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
+#include "llmc/optim/schedule.h"          // Schedule, MomentumSchedule
 
 struct Recipe {
     const char* name;
-    bool muon = false;  // the matrices are Muon's
     OptimizerConfig rules = {};
 
     // The learning rate's schedule has this maximum, and a group's own rate keeps its proportion to it.
@@ -37,6 +36,12 @@ struct Recipe {
     GroupRule& rule(ParameterGroup group) { return rules.rule(group); }
     const GroupRule& rule(ParameterGroup group) const { return rules.rule(group); }
 
+    // The update rule of the matrices, by which --optimizer names a recipe's rules.
+    const std::string& optimizer() const { return rule(ParameterGroup::matrices).name; }
+    bool muon() const { return optimizer() == "muon"; }
+    // Other update rules with the numbers that this recipe has for them; an Error if it has none.
+    void set_optimizer(const std::string& optimizer);
+
     Schedule schedule(int64_t steps) const;
     Rates rates(int64_t step, int64_t steps) const;
     // It goes down at the end only, in decay_fraction of all steps.
@@ -48,5 +53,7 @@ struct Recipe {
     std::string schedule_text() const;
 };
 
+// For --optimizer: `recipe`, the one that a recipe has, and the update rules.
+std::vector<std::string> optimizer_names();
 std::vector<std::string> recipe_names();
 Recipe find_recipe(const std::string& name);

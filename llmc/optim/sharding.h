@@ -1,9 +1,9 @@
 /*
-ZeRO-1 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 1): weights and gradients are whole on every rank, the
-optimizer's state and the fp32 masters lie on one rank only, the owner. The plan says who owns what, and in which order
-parameters lie in memory so that the exchange needs no copies:
+ZeRO-1 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 1): every rank has all weights and gradients; the optimizer's
+state and the master weights are on one rank only, the owner. The plan says who owns what, and in which order parameters
+lie in memory, so that communication needs no copies:
 
-  const ShardingPlan plan = plan_sharding(list, {.world_size = 8, .muon = true});
+  const ShardingPlan plan = plan_sharding(list, {.world_size = 8, .whole_matrices = true});
   list.place(plan.offsets, plan.buffer_size);            before any Buffer is made of the list
   for (const Bucket& bucket : plan.buckets)              in the order in which backward completes them
       comm.reduce_scatter(gradients + bucket.offset, bucket.shard);
@@ -11,23 +11,22 @@ parameters lie in memory so that the exchange needs no copies:
 
 A bucket is world_size equal shards, and shard r belongs to rank r: one reduce-scatter, one all-gather.
 
-- By element: for AdamW. Buckets hold whole layers in the order of backward, the embeddings last, and a large head of
-  its own first. A shard may begin
-  anywhere at a multiple of kParameterAlignment; the end of the bucket is padding, less than that for each rank.
-- Of whole matrices: for Muon, whose step needs all of a matrix. Each layer lies as [FC, Q, K | V, O, PROJ]: two
-  halves of as many elements and equal Newton-Schulz work, in GPT-2 6 C^2, and with fewer key and value heads as well.
-  world_size / 2 consecutive layers make a bucket in which every cut falls between matrices. That needs world_size / 2
-  to divide the layers, matrices of a multiple of kParameterAlignment elements, and a layer that has such halves (with
-  SwiGLU's three large matrices none has). Otherwise the matrices of a bucket (those of one parameter as one unit,
-because forward needs them next to each other) are dealt to the ranks, the largest first to the least loaded (LPT:
-Graham, 1969), and shards are padded to the largest; how many layers make a bucket is what costs least (sharding.cpp
-says how cost is counted).
-- Of the rest, with Muon: by element as without it, between those of the matrices where backward completes them.
-  With them lie the matrices that not every layer has, and those much smaller than the others (gates of value
-  embeddings), each whole on one rank.
+- By element, for update rules such as AdamW. Buckets hold whole layers in the order of backward, the embeddings last,
+and a large untied head first, by itself. A shard may begin at any multiple of kParameterAlignment; the end of the
+bucket is padding, less than that for each rank.
+- Whole matrices, for rules such as Muon, whose step needs all of a matrix. Each layer is split in halves of as many
+  elements and equal Newton-Schulz work: [FC, Q, K | V, O, PROJ], in GPT-2 6 C^2 each, and with fewer key and value
+heads as well. world_size / 2 consecutive layers make a bucket in which every cut falls between matrices. That needs
+  world_size / 2 to divide the layers, matrices of a multiple of kParameterAlignment elements, and a layer that has such
+  halves (with SwiGLU's three large matrices none has). Otherwise LPT (lpt.h) assigns the parameters of a bucket to
+ranks, each with all its matrices, because forward needs them next to each other, and shards are padded to the largest.
+How many layers make a bucket is what costs least (matrix_buckets.cpp says how cost is counted).
+- The rest, beside whole matrices: by element as without them, between their buckets, where backward completes it. With
+it lie the matrices that not every layer has, and those much smaller than the others (gates of value embeddings), each
+  whole on one rank.
 
-A shard of whole matrices cannot be smaller than the largest matrix: with more ranks than matrices the rest own none,
-and padding grows with the ranks. table() shows it; AdamW has no such limit.
+A shard of whole matrices cannot be smaller than the largest matrix: with more ranks than matrices some own none, and
+padding grows with the ranks. table() shows it; sharding by element has no such limit.
 
 Matrices, and every other parameter, begin at multiples of kParameterAlignment. Q, K and V follow each other without a
 gap, so that K and V do so only if C is a multiple of 8. A piece's state always does.
@@ -40,20 +39,20 @@ gap, so that K and V do so only if C is a multiple of 8. A piece's state always 
 
 struct ShardingOptions {
     int world_size = 1;
-    bool muon = false;                        // matrices are Muon's, whole; the rest, or without it all, by element
+    bool whole_matrices = false;              // for rules such as Muon; all else by element
     int64_t bucket_elements = 8 * (1 << 20);  // by element: layers are put together up to this, 32 MiB of gradients
 };
 
 // A part of a parameter, all of it in one shard.
 struct ShardPiece {
-    size_t parameter;      // its number in the list
-    int64_t begin, end;    // elements of the parameter
-    size_t bucket;         // its number in the plan
-    int64_t state_offset;  // where its state begins in the owner's buffers of state_size elements
-    bool muon = false;     // then it is one whole matrix (rows, cols)
-    int64_t rows = 0, cols = 0;
+    size_t parameter;            // its number in the list
+    int64_t begin, end;          // elements of the parameter
+    size_t bucket;               // its number in the plan
+    int64_t state_offset;        // where its state begins in the owner's buffers of state_size elements
+    int64_t rows = 0, cols = 0;  // if it is one whole matrix
 
     int64_t size() const { return end - begin; }
+    bool is_matrix() const { return rows > 0; }
 };
 
 struct Bucket {
@@ -69,23 +68,20 @@ struct ShardingPlan {
     int64_t buffer_size;           // of a Buffer, in elements
     std::vector<Bucket> buckets;   // in the order of backward; together they are the Buffer, without gaps
     std::vector<std::vector<ShardPiece>> pieces;  // of each rank, in the order of its state
-    std::vector<int64_t> state_size;              // of each rank's optimizer state, in elements
-    std::vector<int64_t> muon_state_size;         // of it, what Muon updates
+    std::vector<int64_t> state_size;              // of each rank: elements of all pieces, each aligned
 
     // Floating-point operations of a rank's Newton-Schulz iterations in a step (5 of them, 4 m^2 n + 2 m^3 each for a
     // matrix of m <= n).
     double newton_schulz_flops(int rank) const;
     int64_t padding() const;
-    // The largest rank's Newton-Schulz work, or without Muon its state, over the mean: 1 is perfect.
+    // The largest rank's Newton-Schulz work, or without matrices its state, over the mean: 1 is perfect.
     double imbalance() const;
-    // A line for each rank, or if they are many the range over the ranks: bytes of state (all of it fp32: AdamW's two
-    // moments, Muon's one, masters), matrices, Newton-Schulz FLOPs; and padding and balance of it all. For `plan`.
-    std::string table(bool masters) const;
-    // Of what table() says, in bytes.
-    int64_t state_bytes(int rank, bool masters) const;
+    // A line for each rank, or the range if there are many: its bytes of state (llmc/optim/state_layout.h), matrices
+    // and Newton-Schulz FLOPs; then padding and balance. For `plan`.
+    std::string table(const std::vector<int64_t>& state_bytes) const;
 };
 
 ShardingPlan plan_sharding(const ParameterList& list, const ShardingOptions& options);
 
 // One rank, one bucket, parameters as they lie in the list.
-ShardingPlan whole_plan(const ParameterList& list, bool muon = false);
+ShardingPlan whole_plan(const ParameterList& list, bool whole_matrices = false);

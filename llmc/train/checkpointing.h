@@ -5,8 +5,8 @@ What a checkpoint of a training run holds, so that resuming is bit-exact, on any
   config.json            what they are of, as transformers loads them where it can (llmc/interop/stored_model.h)
   tokenizer.json         of the data
   optimizer_*_of_*.safetensors
-                         the optimizer's state, a file a rank (llmc/io/sharded_tensors.h): of every parameter m
-                         (AdamW's first moment, Muon's momentum), v (the second moment) and beside bf16 weights
+                         the optimizer's state, one file per rank (llmc/io/sharded_tensors.h): for every parameter the
+                         state tensors of its update rule (AdamW: m and v, the moments), and beside bf16 weights
                          master, in our layout: (out, in), vocabulary padded
   optimizer.safetensors.index.json
                          which file holds what
@@ -69,8 +69,8 @@ inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kRunFlagsFile = "train_config.json";
 
-// What there is of a piece's state besides m: the name of each part, its elements in the named tensor and its place in
-// the device's memory. visit(name, begin, end, data)
+// The state of a rank's pieces, master weights last: the name of each tensor, as of the whole parameter, the elements
+// of it that the piece has, and their place in the device's memory. visit(name, begin, end, data)
 template <class Device, class T, class Visit>
 void each_state(const Optimizer<Device, T>& optimizer, int rank, Visit&& visit) {
     const std::vector<ShardPiece>& pieces = optimizer.plan.pieces[size_t(rank)];
@@ -78,9 +78,12 @@ void each_state(const Optimizer<Device, T>& optimizer, int rank, Visit&& visit) 
         const ShardPiece& piece = pieces[i];
         const std::string& name = optimizer.parameter(piece).name;
         const bool own = rank == optimizer.rank;
-        visit("m." + name, piece.begin, piece.end, own ? optimizer.first(i) : nullptr);
-        const int64_t n = optimizer.second_size(piece), begin = optimizer.second_begin(piece);
-        if (n > 0) visit("v." + name, begin, begin + n, own ? optimizer.second(i) : nullptr);
+        const UpdateRule& rule = optimizer.rule(piece);
+        for (size_t k = 0; k < rule.state.size(); k++) {
+            const StateRange range = optimizer.range(k, piece);
+            if (range.size() > 0)
+                visit(rule.state[k].name + "." + name, range.begin, range.end, own ? optimizer.state(k, i) : nullptr);
+        }
         if (optimizer.kHasMasters)
             visit("master." + name, piece.begin, piece.end, own ? optimizer.masters(i) : nullptr);
     }

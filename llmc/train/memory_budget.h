@@ -9,15 +9,15 @@ take the same batch.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
-#include "llmc/comm/comm.h"          // Comm
-#include "llmc/model/kv_cache.h"     // KvCache
-#include "llmc/model/parameters.h"   // ParameterList
-#include "llmc/optim/optimizer.h"    // Optimizer
-#include "llmc/train/devices.h"      // free_memory, memory_limit, workspace_bytes
-#include "llmc/train/memory_plan.h"  // memory_plan, check_fits
-#include "llmc/train/run_config.h"   // RunConfig
-#include "llmc/train/step.h"         // Stepper, StepConfig
-#include "llmc/train/world.h"        // World
+#include "llmc/comm/comm.h"           // Comm
+#include "llmc/model/kv_cache.h"      // KvCache
+#include "llmc/model/parameters.h"    // ParameterList
+#include "llmc/optim/state_layout.h"  // StateLayout
+#include "llmc/train/devices.h"       // free_memory, memory_limit, workspace_bytes
+#include "llmc/train/memory_plan.h"   // memory_plan, check_fits
+#include "llmc/train/run_config.h"    // RunConfig
+#include "llmc/train/step.h"          // Stepper, StepConfig
+#include "llmc/train/world.h"         // World
 
 // The most tokens of a micro-batch on the CPU, where they still fit into a processor's caches: more are no faster.
 inline constexpr int64_t kCpuBatchTokens = 4096;
@@ -41,7 +41,7 @@ public:
             size_t available, limit, optimizer;
         } all{free_memory(device),
               memory_limit(device, world.group ? world.group->world_size : world.place().processes),
-              Optimizer<Device, T>::memory_bytes(sharding, world.ranks.rank, flags.chosen_recipe().rules)};
+              StateLayout(parameters, sharding, world.ranks.rank, flags.chosen_recipe().rules).memory_bytes(sizeof(T))};
         for (const Memory& other : world.ranks.all_gather_values(all, "its free memory"))
             all = {std::min(all.available, other.available), std::min(all.limit, other.limit),
                    std::max(all.optimizer, other.optimizer)};

@@ -1,11 +1,11 @@
 // See plan.h.
 #include "llmc/train/plan.h"
 #include <algorithm>
-#include "llmc/base/check.h"       // require, ensure, format
-#include "llmc/cpu/kernels.h"      // the device Cpu
-#include "llmc/model/flops.h"      // flops_per_token
-#include "llmc/optim/optimizer.h"  // Optimizer
-#include "llmc/train/step.h"       // Stepper
+#include "llmc/base/check.h"          // require, ensure, format
+#include "llmc/cpu/kernels.h"         // the device Cpu
+#include "llmc/model/flops.h"         // flops_per_token
+#include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
+#include "llmc/train/step.h"          // Stepper
 
 namespace {
 
@@ -57,16 +57,18 @@ RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptSha
     plan.shape = shape, plan.gpu = gpu;
 
     ParameterList list(shape);
+    const OptimizerConfig rules = asked.chosen_recipe().rules;
     plan.num_parameters = list.num_parameters;
-    plan.sharding = plan_sharding(list, {.world_size = world_size, .muon = asked.chosen_recipe().muon});
+    plan.sharding = plan_sharding(list, {.world_size = world_size, .whole_matrices = shards_whole_matrices(rules)});
     list.place(plan.sharding.offsets, plan.sharding.buffer_size);
 
+    plan.state_bytes = state_bytes(list, plan.sharding, rules, true);
     size_t optimizer_bytes = 0;
     double most_state = 0, most_work = 0;
     for (int r = 0; r < world_size; r++) {
-        optimizer_bytes = std::max(optimizer_bytes,
-                                   Optimizer<Cpu, bf16>::memory_bytes(plan.sharding, r, asked.chosen_recipe().rules));
-        most_state = std::max(most_state, double(plan.sharding.state_bytes(r, true)));
+        optimizer_bytes =
+            std::max(optimizer_bytes, StateLayout(list, plan.sharding, r, rules).memory_bytes(sizeof(bf16)));
+        most_state = std::max(most_state, double(plan.state_bytes[size_t(r)]));
         most_work = std::max(most_work, plan.sharding.newton_schulz_flops(r));
     }
     const auto bytes = size_t(gpu.memory_gb * 1e9);
@@ -115,7 +117,7 @@ RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptSha
     plan.host_bytes = double(plan.memory.lines[0].bytes);
     plan.checkpoint_bytes = 2 * double(plan.num_parameters);
     for (int r = 0; r < world_size; r++) {
-        const double state = double(plan.sharding.state_bytes(r, true));
+        const double state = double(plan.state_bytes[size_t(r)]);
         plan.checkpoint_bytes += state;
         if (r < kGpusPerServer) plan.host_bytes += state;
     }
@@ -150,7 +152,8 @@ std::string text_of(const RunPlan& plan) {
         "batch: %s\n%s%s\n",
         count_text(double(plan.num_parameters)).c_str(), s.num_layers, s.num_heads, s.channels, s.vocab_size,
         flags.model.architecture_name().c_str(), count_text(plan.flops_per_token, "FLOP").c_str(),
-        batch_text(plan.config.step).c_str(), plan.config.derivation.c_str(), plan.sharding.table(true).c_str());
+        batch_text(plan.config.step).c_str(), plan.config.derivation.c_str(),
+        plan.sharding.table(plan.state_bytes).c_str());
 
     text += "of the rank that needs most, without the workspace of the ops: " +
             plan.memory.table(size_t(gpu.memory_gb * 1e9));

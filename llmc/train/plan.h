@@ -51,10 +51,11 @@ struct RunPlan {
     PlannedGpu gpu{};
     int64_t num_parameters = 0;
     ShardingPlan sharding{};
-    MemoryPlan memory{};              // of the rank that needs most
-    int64_t largest_batches[3] = {};  // sequences a micro-batch that would fit; for each Recompute
-    double host_bytes = 0;            // of the first server, in its own memory: what checkpoints are written from
-    double checkpoint_bytes = 0;      // on the disk: weights and the optimizer's state
+    std::vector<int64_t> state_bytes;  // of each rank
+    MemoryPlan memory{};               // of the rank that needs most
+    int64_t largest_batches[3] = {};   // sequences a micro-batch that would fit; for each Recompute
+    double host_bytes = 0;             // of the first server, in its own memory: what checkpoints are written from
+    double checkpoint_bytes = 0;       // on the disk: weights and the optimizer's state
     double sent_gradient_bytes = 0, sent_weight_bytes = 0;     // a step and rank
     double bandwidth = 0;                                      // bytes/s
     double gradients_s = 0, last_bucket_s = 0, weights_s = 0;  // of their exchange

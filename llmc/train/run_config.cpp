@@ -2,9 +2,9 @@
 #include "llmc/train/run_config.h"
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include "llmc/base/check.h"        // require, format
-#include "llmc/model/flops.h"       // flops_per_token, matmul_parameters
-#include "llmc/train/dial.h"        // dial_run
+#include "llmc/base/check.h"   // require, format
+#include "llmc/model/flops.h"  // flops_per_token, matmul_parameters
+#include "llmc/train/dial.h"   // dial_run
 
 using nlohmann::ordered_json;
 

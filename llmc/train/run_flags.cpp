@@ -74,9 +74,12 @@ std::vector<Field> RunFlags::fields() {
                   "other flags of this section override parts of it; model: the recipe of the model's architecture"}
                 .one_of(recipe_choices()),
             Field{"optimizer", "optimizer", &optimizer,
-                  "muon: Muon for the matrices inside the blocks, AdamW for everything else"}
-                .one_of({"recipe", "adamw", "muon"}),
-            Field{"optimizer", "learning-rate", &learning_rate, "peak AdamW learning rate (only with --recipe gpt2)"}
+                  "muon: Muon for the matrices inside the blocks, AdamW for everything else; lion: a tenth of AdamW's "
+                  "learning "
+                  "rate and ten times its weight decay; adamw and lion only with --recipe gpt2"}
+                .one_of(optimizer_names()),
+            Field{"optimizer", "learning-rate", &learning_rate,
+                  "peak learning rate of AdamW or Lion (only with --recipe gpt2)"}
                 .from(0)
                 .or_else("recipe"),
             Field{"optimizer", "embedding-learning-rate", &embedding_learning_rate,
@@ -298,14 +301,11 @@ Recipe RunFlags::chosen_recipe() const {
     const std::string name = recipe != "model" ? recipe : model.recipe();
     Recipe r = find_recipe(name);
     const bool gpt2 = name == "gpt2";
-    require(optimizer != "adamw" || gpt2,
-            "--recipe %s has no AdamW for the matrices: leave --optimizer adamw out, or give --recipe gpt2",
-            name.c_str());
     require(!learning_rate || gpt2,
             "--recipe %s has a learning rate for each group: instead of --learning-rate give "
             "--embedding-learning-rate, --unembedding-learning-rate, --scalar-learning-rate or --muon-learning-rate",
             name.c_str());
-    if (optimizer != "recipe") r.muon = optimizer == "muon";
+    if (optimizer != "recipe") r.set_optimizer(optimizer);
     const auto replace = [](auto& value, const auto& by) { value = by.value_or(value); };
     const auto scale = [&](ParameterGroup first, std::optional<double> to,
                            std::initializer_list<ParameterGroup> others) {

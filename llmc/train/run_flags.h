@@ -103,7 +103,6 @@ struct RunFlags {
     int64_t seq_len(const GptShape& shape) const { return model.seq_len ? model.seq_len : shape.max_seq_len; }
     // The recipe with what the flags change of it.
     Recipe chosen_recipe() const;
-    bool muon() const { return chosen_recipe().muon; }
     Recompute recompute_mode() const;
     bool fp8() const { return dtype == "fp8"; }
     Packing packing_mode() const { return packing == "best-fit" ? Packing::best_fit : Packing::stream; }

@@ -110,7 +110,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         request.checkpoint.path = ranks.broadcast(request.checkpoint.path);
         request.checkpoint.step = ranks.all_gather_values(request.checkpoint.step, "the step to go on from")[0];
     }
-    bool by_muon = false;  // the checkpoint's --optimizer
+    std::string optimizer;  // the checkpoint's
     if (request.resumed()) {
         const std::string stored = request.checkpoint.path + "/" + kRunFlagsFile;
         share_errors(ranks, [&] {
@@ -121,7 +121,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
             from_older_json(flags.fields(), read_file(stored), stored);
         });
         note_changes(flags, RunFlags(), "the checkpoint");
-        by_muon = flags.muon();
+        optimizer = flags.chosen_recipe().optimizer();
         flags.resume.clear();
         flags.reset_launch();
         set_given(flags.fields(), line.given);
@@ -149,11 +149,11 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
                 "--steps 0 validates the model of --init-from, and nobody has said on which data: give --train-data "
                 "and --val-data, in its tokens");
         flags.validate();
-        // AdamW's second moments could be read as Muon's, which mean something else.
-        const auto name = [](bool muon) { return muon ? "muon" : "adamw"; };
-        require(!request.resumed() || flags.muon() == by_muon,
+        // Rules may give the same name to state that means something else.
+        const std::string asked = flags.chosen_recipe().optimizer();
+        require(!request.resumed() || asked == optimizer,
                 "%s holds the state of --optimizer %s, with which --optimizer %s cannot go on: leave that flag out",
-                request.checkpoint.path.c_str(), name(by_muon), name(flags.muon()));
+                request.checkpoint.path.c_str(), optimizer.c_str(), asked.c_str());
     });
     return request;
 }

@@ -32,7 +32,7 @@ std::string Scaling::text(const Recipe& recipe) const {
         return rule.learning_rate == groups[0].learning_rate;
     });
     bool by_width = false;
-    for (size_t g = recipe.muon ? 1 : 0; g < kNumParameterGroups; g++) {
+    for (size_t g = recipe.muon() ? 1 : 0; g < kNumParameterGroups; g++) {
         const GroupRule &before = groups[g], &after = now.rules.groups[g];
         const std::string name = one_rate ? "" : kParameterGroupNames[g] + std::string(" ");
         if (!one_rate || rates.empty()) add(rates, name, before.learning_rate, after.learning_rate);
@@ -40,7 +40,7 @@ std::string Scaling::text(const Recipe& recipe) const {
             add(decays, "", before.weight_decay, after.weight_decay);
         by_width |= before.by_width;
     }
-    if (recipe.muon) {
+    if (recipe.muon()) {
         add(rates, "muon's ", recipe.rules.muon_learning_rate, now.rules.muon_learning_rate);
         add(decays, "muon's ", recipe.rules.muon.weight_decay, now.rules.muon.weight_decay);
     }

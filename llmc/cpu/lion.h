@@ -1,0 +1,46 @@
+/*
+Lion on the CPU: llmc/ops/lion.h.
+
+One pass: 20 bytes moved per element, with a bf16 param 22. Memory is the limit.
+*/
+#pragma once
+#include <cstdint>
+#include <type_traits>
+#include "llmc/base/check.h"    // ensure
+#include "llmc/base/op_cost.h"  // lion_cost
+#include "llmc/cpu/device.h"    // Cpu, parallel_chunks
+#include "llmc/cpu/simd.h"
+#include "llmc/ops/lion.h"  // LionHyper
+
+// 1 or -1; 0 and NaN stay what they are.
+ANVIL_INLINE F32x16 sign_of(F32x16 x) {
+    const FloatRegister one = broadcast(1).part[0], zero = {};
+    for (FloatRegister& part : x.part) part = part > zero ? one : part < zero ? -one : part;
+    return x;
+}
+
+template <class T>
+void lion_update(Cpu& cpu, T* param, float* master, float* m, const float* grad, int64_t n, const LionHyper& hyper,
+                 const StepScalars* s) {
+    const OpScope op(cpu, __func__, lion_cost<T>(n));
+    ensure((master == nullptr) == (std::is_same_v<T, float>));
+    if (!s->applied) return;
+    float* weight = master;
+    if constexpr (std::is_same_v<T, float>) weight = param;
+    const auto rounded = [](double x) { return broadcast(float(x)); };
+    const F32x16 keep = rounded(1 - hyper.learning_rate * hyper.weight_decay);
+    const F32x16 minus_rate = rounded(-hyper.learning_rate), grad_scale = rounded(s->grad_scale);
+    const F32x16 one_minus_beta1 = rounded(1 - hyper.beta1), one_minus_beta2 = rounded(1 - hyper.beta2);
+    parallel_chunks(cpu, n, 16384, [=](int64_t begin, int64_t end) {
+        for_lanes(end - begin, [=](int64_t offset, auto width) {
+            const int64_t i = begin + offset;
+            const F32x16 old_m = load(m + i, width);
+            const F32x16 change = load(grad + i, width) * grad_scale - old_m;
+            const F32x16 direction = sign_of(fma(one_minus_beta1, change, old_m));
+            const F32x16 new_weight = fma(minus_rate, direction, load(weight + i, width) * keep);
+            store(m + i, fma(one_minus_beta2, change, old_m), width);
+            store(weight + i, new_weight, width);
+            if constexpr (!std::is_same_v<T, float>) store(param + i, new_weight, width);
+        });
+    });
+}

@@ -1,0 +1,24 @@
+/*
+Lion (Chen et al., 2023, arXiv:2302.06675, algorithm 2), element by element: the step has the sign of the momentum,
+looked at with a shorter memory than the one it is kept with, and always the same size.
+
+  g = grad * grad_scale,   c = m + (1 - beta1) (g - m)
+  master = master (1 - lr wd) - lr sign(c),   m += (1 - beta2) (g - m),   param = master          sign(0) = 0
+
+  param (n) float or bf16     master, m, grad (n) float
+A float param is its own master, and `master` null; else param is the master rounded to nearest, and not read. A NaN in
+c comes out as NaN.
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/ops/step_scalars.h"  // StepScalars
+
+struct LionHyper {
+    double learning_rate, beta1, beta2, weight_decay;
+};
+
+template <class Device, class T>
+struct LionOps {
+    void (*lion_update)(Device&, T* param, float* master, float* m, const float* grad, int64_t n,
+                        const LionHyper& hyper, const StepScalars* s);
+};

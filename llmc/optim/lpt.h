@@ -1,0 +1,45 @@
+/*
+Scheduling on identical machines: items of known loads are put into bins, so that the fullest bin is as empty as can be.
+LPT, longest processing time first (Graham, 1969, SIAM J. Appl. Math. 17): the items in descending order of load, each
+into the least loaded bin. The fullest bin has at most 4/3 of the load that it has in the best assignment.
+
+  const std::vector<Bin> bins = lpt(items, 8, &Load::work);
+*/
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <queue>
+#include <utility>
+#include <vector>
+
+struct Load {
+    int64_t elements = 0, work = 0;  // memory and time; LPT balances one of them
+};
+
+struct Bin {
+    Load load;
+    std::vector<size_t> items;  // in the order in which they came
+};
+
+// Of items of equal load the first comes first, of bins of equal load the first gets it.
+inline std::vector<Bin> lpt(const std::vector<Load>& items, size_t num_bins, int64_t Load::*load) {
+    std::vector<size_t> order(items.size());
+    std::iota(order.begin(), order.end(), size_t(0));
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return items[a].*load > items[b].*load; });
+    std::vector<Bin> bins(num_bins);
+    using LoadedBin = std::pair<int64_t, size_t>;
+    std::priority_queue<LoadedBin, std::vector<LoadedBin>, std::greater<>> least_loaded;
+    for (size_t b = 0; b < num_bins; b++) least_loaded.push({0, b});
+    for (const size_t item : order) {
+        const size_t to = least_loaded.top().second;
+        least_loaded.pop();
+        Bin& bin = bins[to];
+        bin.load.elements += items[item].elements, bin.load.work += items[item].work;
+        bin.items.push_back(item);
+        least_loaded.push({bin.load.*load, to});
+    }
+    return bins;
+}

@@ -1,0 +1,66 @@
+/*
+The hyperparameters of an optimizer, as data: for each group of parameters the update rule (update_rules.h) and its
+numbers. A recipe (recipe.h) is made of these, and of schedules.
+
+  OptimizerConfig config;                          AdamW with GPT-2's numbers
+  config.rule(ParameterGroup::head).beta2 = 0.96;
+  const OptimizerConfig with_muon = with_rule(config, "muon");          update_rules.h
+*/
+#pragma once
+#include <array>
+#include <string>
+#include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
+#include "llmc/model/parameters.h"   // ParameterGroup
+
+// The update rule of one group of parameters. The defaults are GPT-2's.
+struct GroupRule {
+    double learning_rate = 1;  // at the peak of the schedule
+    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+    // Which of them are scaled (llmc/train/scaling.h): the rate by batch size and by width, the decay by run length.
+    bool by_batch = true, by_width = false, decay_by_length = true;
+    std::string name = "adamw";  // of the rule
+};
+
+// Muon's own, for every group that it updates. The switches turn on the parts of nanochat's variant (llmc/ops/muon.h).
+struct MuonConfig {
+    double momentum = 0.95, beta2 = 0.9, weight_decay = 0.1;
+    double margin = 1.01;      // of MuonStep
+    bool shaped_decay = true;  // tall matrices decay faster, too (MuonStep::rate); else by the learning rate alone
+    bool equal_rows = true, fixed_norm = true, second_moment = true, cautious = true;
+    NewtonSchulzOptions newton_schulz = NewtonSchulzOptions::polar_express();
+};
+
+// What changes from step to step; everything else stays as configured.
+struct Rates {
+    std::array<double, kNumParameterGroups> groups;  // learning rates
+    double muon, muon_momentum, muon_weight_decay;
+};
+
+struct OptimizerConfig {
+    std::array<GroupRule, kNumParameterGroups> groups = decayed_groups();
+    double muon_learning_rate = 1;
+    MuonConfig muon = {};
+
+    GroupRule& rule(ParameterGroup group) { return groups[size_t(group)]; }
+    const GroupRule& rule(ParameterGroup group) const { return groups[size_t(group)]; }
+
+    // Every group at this fraction of its peak learning rate.
+    Rates rates(double fraction) const {
+        Rates rates{.groups = {},
+                    .muon = muon_learning_rate * fraction,
+                    .muon_momentum = muon.momentum,
+                    .muon_weight_decay = muon.weight_decay};
+        for (size_t g = 0; g < groups.size(); g++) rates.groups[g] = groups[g].learning_rate * fraction;
+        return rates;
+    }
+
+private:
+    // Matrices and embeddings decay; vectors and scalars do not.
+    static std::array<GroupRule, kNumParameterGroups> decayed_groups() {
+        std::array<GroupRule, kNumParameterGroups> groups;
+        using enum ParameterGroup;
+        for (const ParameterGroup group : {matrices, embedding, positions, head, value_embeddings})
+            groups[size_t(group)].weight_decay = 0.1;
+        return groups;
+    }
+};

@@ -1,0 +1,96 @@
+// See state_layout.h.
+#include "llmc/optim/state_layout.h"
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include "llmc/base/check.h"  // ensure
+
+namespace {
+
+// Two rules of a rank may each have scratch of their own.
+size_t aligned_sum(const std::vector<size_t>& bytes) {
+    size_t sum = 0;
+    for (const size_t n : bytes) sum += aligned(n);
+    return sum;
+}
+
+}  // namespace
+
+StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& parameter,
+                       const OptimizerConfig& config) {
+    const UpdateRule& rule = update_rule(config.rule(parameter.group).name);
+    if (!rule.state[tensor].matrix_size) return {piece.begin, piece.end};
+    int64_t begin = 0, at = 0;
+    for (const int64_t rows : parameter.matrix_rows) {
+        if (at == piece.begin) break;
+        begin += rule.state_size(tensor, rows * piece.cols, rows, piece.cols, config), at += rows * piece.cols;
+    }
+    return {begin, begin + rule.state_size(tensor, piece.size(), piece.rows, piece.cols, config)};
+}
+
+StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config)
+    : num_elements(plan.state_size[size_t(rank)]), batches(plan.buckets.size()) {
+    std::vector<size_t> rule_of_group;
+    for (const GroupRule& group : config.groups) rule_of_group.push_back(update_rule_index(group.name));
+    const auto rules = UpdateRules::values();
+    const std::vector<ShardPiece>& pieces = plan.pieces[size_t(rank)];
+    std::vector<std::map<std::tuple<size_t, int64_t, int64_t>, std::vector<Batch>>> alike(batches.size());
+    for (size_t i = 0; i < pieces.size(); i++) {
+        const ShardPiece& piece = pieces[i];
+        const size_t index = rule_of_group[size_t(list.parameters[piece.parameter].group)];
+        const UpdateRule& rule = *rules[index];
+        ensure(rule.state.size() <= kMostStateTensors && piece.is_matrix() == rule.whole_matrices);
+
+        offsets.push_back(sizes);
+        for (size_t k = 0; k < rule.state.size(); k++)
+            sizes[k] += aligned_elements(rule.state_size(k, piece.size(), piece.rows, piece.cols, config));
+
+        std::vector<Batch>& same = alike[piece.bucket][{index, piece.rows, piece.cols}];
+        if (same.empty() || int64_t(same.back().pieces.size() + 1) * piece.size() > rule.batch_elements)
+            same.push_back({index, piece.rows, piece.cols, {}});
+        same.back().pieces.push_back(i);
+    }
+    for (size_t b = 0; b < batches.size(); b++)
+        for (auto& [kind, same] : alike[b])
+            for (Batch& batch : same) batches[b].push_back(std::move(batch));
+}
+
+std::vector<size_t> StateLayout::scratch_bytes(size_t rule, size_t weight_size) const {
+    const auto bytes_of = UpdateRules::values()[rule]->scratch_bytes;
+    std::vector<size_t> most;
+    if (!bytes_of) return most;
+    for (const std::vector<Batch>& bucket : batches)
+        for (const Batch& batch : bucket) {
+            if (batch.rule != rule) continue;
+            const std::vector<size_t> bytes =
+                bytes_of(int64_t(batch.pieces.size()), batch.rows, batch.cols, weight_size);
+            most.resize(bytes.size());
+            for (size_t k = 0; k < bytes.size(); k++) most[k] = std::max(most[k], bytes[k]);
+        }
+    return most;
+}
+
+size_t StateLayout::memory_bytes(size_t weight_size) const {
+    size_t sum = weight_size < sizeof(float) ? aligned(size_t(num_elements) * sizeof(float)) : 0;
+    for (const int64_t n : sizes) sum += aligned(size_t(n) * sizeof(float));
+    for (size_t rule = 0; rule < UpdateRules::size; rule++) sum += aligned_sum(scratch_bytes(rule, weight_size));
+    return sum;
+}
+
+int64_t state_bytes(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config,
+                    bool master_weights) {
+    int64_t floats = 0;
+    for (const ShardPiece& piece : plan.pieces[size_t(rank)]) {
+        const UpdateRule& rule = update_rule(config.rule(list.parameters[piece.parameter].group).name);
+        floats += aligned_elements(piece.size()) * (rule.full_state_tensors() + master_weights);
+    }
+    return floats * int64_t(sizeof(float));
+}
+
+std::vector<int64_t> state_bytes(const ParameterList& list, const ShardingPlan& plan, const OptimizerConfig& config,
+                                 bool master_weights) {
+    std::vector<int64_t> all;
+    for (int rank = 0; rank < plan.world_size; rank++)
+        all.push_back(state_bytes(list, plan, rank, config, master_weights));
+    return all;
+}

@@ -1,0 +1,52 @@
+/*
+Where the optimizer state of a rank lies, how large it is in memory and in checkpoints, and what is updated together:
+what follows from the sharding plan and the update rules alone, without a device.
+
+  const StateLayout layout(list, plan, rank, config);
+  layout.memory_bytes(sizeof(bf16));            what the Optimizer takes
+*/
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+#include "llmc/optim/sharding.h"      // ShardingPlan, ShardPiece
+#include "llmc/optim/update_rules.h"  // UpdateRule, UpdateRules
+
+// Elements [begin, end) of a state tensor of a whole parameter, in which the states of its matrices follow each other.
+struct StateRange {
+    int64_t begin, end;
+
+    int64_t size() const { return end - begin; }
+};
+StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& parameter,
+                       const OptimizerConfig& config);
+
+struct StateLayout {
+    // The pieces of one call of a rule: one of them, or matrices of one shape.
+    struct Batch {
+        size_t rule;         // index in UpdateRules
+        int64_t rows, cols;  // 0 if it is no matrix
+        std::vector<size_t> pieces;
+    };
+
+    int64_t num_elements;                                         // of all pieces, each aligned; as many master weights
+    std::array<int64_t, kMostStateTensors> sizes = {};            // of each state tensor, elements of all pieces
+    std::vector<std::array<int64_t, kMostStateTensors>> offsets;  // of each piece, where its elements of each begin
+    std::vector<std::vector<Batch>> batches;                      // of each bucket
+
+    StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config);
+
+    // The buffers of a rule's UpdateRule::scratch_bytes.
+    std::vector<size_t> scratch_bytes(size_t rule, size_t weight_size) const;
+    // State, master weights beside weights that are not fp32, and scratch.
+    size_t memory_bytes(size_t weight_size) const;
+};
+
+// Bytes of a rank's state in a checkpoint, master weights included if there are any. Without what is smaller than the
+// parameter, such as Muon's second moments.
+int64_t state_bytes(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config,
+                    bool master_weights);
+// Of every rank.
+std::vector<int64_t> state_bytes(const ParameterList& list, const ShardingPlan& plan, const OptimizerConfig& config,
+                                 bool master_weights);

@@ -1,0 +1,96 @@
+/*
+An optimizer as a value. A rule is a struct with an UpdateRule, which is all that sharding, memory plan, checkpoints and
+recipes ask, and with the update itself, a template over device and dtype:
+
+  struct LionRule : RuleWithoutWorkspace {
+      inline static const UpdateRule value{.name = "lion", .title = "Lion", .state = {{"m"}}};
+      template <class Device, class T>
+      static void update(const UpdateBatch<Device, T>& batch);
+  };
+
+It has a file of its own, X_rule.h, and an entry in the list of update_rules.h; the Optimizer (optimizer.h) places its
+state and calls it, one indirect call per batch. State is fp32, and 0 before the first step.
+*/
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/ops/step_scalars.h"        // StepScalars
+#include "llmc/ops/ops.h"                 // Ops
+#include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
+
+inline constexpr size_t kMostStateTensors = 4;  // of a rule
+
+// What a rule keeps for each parameter.
+struct StateTensor {
+    std::string name;  // in checkpoints, where "m" is the tensor "m.wte.weight" of the parameter "wte.weight"
+    // Its elements for a matrix (rows, cols), for rules that update whole matrices. Null: one per element.
+    int64_t (*matrix_size)(int64_t rows, int64_t cols, const OptimizerConfig&) = nullptr;
+};
+
+struct UpdateRule {
+    std::string name;   // in flags and in GroupRule: "adamw"
+    std::string title;  // in tables: "AdamW"
+    // How parameters are divided over ranks (sharding.h): in pieces that begin and end anywhere, or one whole matrix
+    // each.
+    bool whole_matrices = false;
+    bool has_eps = false;  // for tables: it uses GroupRule::eps
+    // From the numbers that a recipe has for AdamW: learning rates divided and weight decays multiplied by
+    // smaller_rate, so that their product stays, and beta2 if it is not 0.
+    double smaller_rate = 1, beta2 = 0;
+    std::vector<StateTensor> state = {};
+
+    // Matrices of one shape are updated together, up to so many elements; 0: each piece by itself.
+    int64_t batch_elements = 0;
+    // Bytes of each buffer that the update of n matrices (rows, cols) uses besides, weights of weight_size bytes.
+    // Buffers are shared by all batches: each is as large as the largest needs. Null: none.
+    std::vector<size_t> (*scratch_bytes)(int64_t n, int64_t rows, int64_t cols, size_t weight_size) = nullptr;
+
+    // Elements of a state tensor for a matrix, or for a piece of `size` elements that is none.
+    int64_t state_size(size_t tensor, int64_t size, int64_t rows, int64_t cols, const OptimizerConfig& config) const {
+        const auto matrix_size = state[tensor].matrix_size;
+        return matrix_size ? matrix_size(rows, cols, config) : size;
+    }
+    // State tensors of the parameter's own size.
+    int64_t full_state_tensors() const {
+        int64_t n = 0;
+        for (const StateTensor& tensor : state) n += tensor.matrix_size == nullptr;
+        return n;
+    }
+};
+
+// A piece of a parameter that one rank updates, or one of its matrices. All in the device's memory.
+template <class T>
+struct UpdatePiece {
+    T* weight;
+    float* master_weight;                         // null where T is float
+    std::array<float*, kMostStateTensors> state;  // as UpdateRule::state; null where it has no elements
+    const float* gradient;
+    int64_t size;
+    ParameterGroup group;
+};
+
+// What a rule updates in one call.
+template <class Device, class T>
+struct UpdateBatch {
+    Device& device;
+    const Ops<Device, T>& op;
+    const std::vector<UpdatePiece<T>>& pieces;
+    int64_t rows, cols;                 // of every piece, if they are whole matrices
+    const std::vector<char*>& scratch;  // as UpdateRule::scratch_bytes
+    const OptimizerConfig& config;
+    const Rates& rates;
+    // The gradient's scale, the number of updates with this one, and whether there is one: if not, nothing may change,
+    // bit for bit. In the device's memory.
+    const StepScalars* scalars;
+};
+
+// For rules whose ops reserve no memory of the device (Ops).
+struct RuleWithoutWorkspace {
+    template <class Device, class T>
+    static size_t workspace_bytes(Device&, const Ops<Device, T>&, int64_t, int64_t, int64_t) {
+        return 0;
+    }
+};

@@ -1,0 +1,79 @@
+// Lion's kernel against the CPU's function: the same bits, with and without bf16 weights; and a step that is skipped.
+#include "llmc/cuda/lion.cuh"
+#include "llmc/cpu/lion.h"
+#include "test/cuda_testing.h"  // OnDevice, rounded_value
+
+constexpr LionHyper kHyper{.learning_rate = 3e-4, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 1};
+
+// Fewer than a pack, a pack and a rest, and more than all blocks of a GPU take at once.
+static size_t some_size(const Cuda& cuda) {
+    const size_t i = GENERATE(size_t(0), size_t(1), size_t(2), size_t(3));
+    return std::vector{size_t(3), size_t(8), size_t(1029),
+                       size_t(kLionBlocksPerSm * cuda.num_sms * kLionThreads * 8 + 2055)}[i];
+}
+
+TEMPLATE_TEST_CASE("lion_update on the device has the CPU's bits", "[lion]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    Cuda cuda;
+    const size_t n = some_size(cuda);
+    INFO(n << " elements");
+    const Floats start = randn(n, 1);
+    Cpu cpu;
+    Floats want = start, want_m(n, 0);
+    OnDevice<float> master(cuda, start), m(cuda, Floats(n, 0));
+    OnDevice<bf16> param(cuda, n);
+    for (const int64_t step : {1, 2, 3}) {
+        const StepScalars s{.grad_scale = step == 2 ? 0.37 : 1, .updates = step, .applied = 1};
+        const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+        Floats grad = randn(n, uint64_t(step), 0.3f);
+        if (step == 1) grad[1] = 0;  // no direction
+        const OnDevice<float> d_grad(cuda, grad);
+        lion_update(cpu, want.data(), nullptr, want_m.data(), grad.data(), int64_t(n), kHyper, &s);
+        if constexpr (std::is_same_v<T, float>)
+            lion_update<T>(cuda, master.data, nullptr, m.data, d_grad.data, int64_t(n), kHyper, d_s.data);
+        else
+            lion_update<T>(cuda, param.data, master.data, m.data, d_grad.data, int64_t(n), kHyper, d_s.data);
+    }
+    check_equal("master", master.get(), want);
+    check_equal("m", m.get(), want_m);
+    if constexpr (std::is_same_v<T, bf16>) check_equal("param", param.get(), rounded<bf16>(want));
+}
+
+TEST_CASE("lion_update on the device leaves everything as it is when the step is skipped", "[lion]" ON_DEVICE) {
+    const size_t n = 1029;
+    Cuda cuda;
+    const OnDevice<StepScalars> s(cuda, std::vector{StepScalars{.loss = NAN, .updates = 3, .applied = 0}});
+    const Floats param = rounded<bf16>(randn(n, 5)), start = randn(n, 1), start_m = randn(n, 2);
+    const OnDevice<float> grad(cuda, Floats(n, NAN));
+    OnDevice<float> master(cuda, start), m(cuda, start_m);
+    OnDevice<bf16> d_param(cuda, param);
+    lion_update(cuda, d_param.data, master.data, m.data, grad.data, int64_t(n), kHyper, s.data);
+    lion_update<float>(cuda, master.data, nullptr, m.data, grad.data, int64_t(n), kHyper, s.data);
+    CHECK(same_bits(d_param.get(), param));
+    CHECK(same_bits(master.get(), start));
+    CHECK(same_bits(m.get(), start_m));
+}
+
+TEST_CASE("lion_update on the device: a NaN in the gradient is one in weight and momentum", "[lion]" ON_DEVICE) {
+    Cuda cuda;
+    const OnDevice<StepScalars> s(cuda, std::vector{StepScalars{.updates = 1, .applied = 1}});
+    OnDevice<float> param(cuda, Floats(8, 1)), m(cuda, Floats(8, 0));
+    Floats values(8, 1);
+    values[5] = NAN;
+    const OnDevice<float> grad(cuda, values);
+    lion_update<float>(cuda, param.data, nullptr, m.data, grad.data, 8, kHyper, s.data);
+    for (size_t i = 0; i < 8; i++) {
+        CHECK(std::isnan(param.get()[i]) == (i == 5));
+        CHECK(std::isnan(m.get()[i]) == (i == 5));
+    }
+}
+
+TEST_CASE("lion_update on the device needs master weights exactly for rounded weights", "[lion]" ON_DEVICE) {
+    Cuda cuda;
+    OnDevice<float> x(cuda, 8);
+    OnDevice<bf16> param(cuda, 8);
+    const OnDevice<StepScalars> s(cuda, 1);
+    CHECK(contains(error_of([&] { lion_update(cuda, param.data, nullptr, x.data, x.data, 8, kHyper, s.data); }),
+                   "master"));
+    CHECK(contains(error_of([&] { lion_update(cuda, x.data, x.data, x.data, x.data, 8, kHyper, s.data); }), "master"));
+}

@@ -17,7 +17,10 @@ import re
 import sys
 
 # Files that are tools, parts or lists of the ops, not ops.
-TOOLS = {"amx", "device", "gate", "gemm", "kernels", "ops", "panels", "peaks", "product_rates", "reduce", "simd", "tile_product"}
+TOOLS = {
+    *("amx", "device", "gate", "gemm", "gemm_micro_kernel", "gemm_pack", "gemm_plan", "gemm_tiles", "kernels", "ops"),
+    *("peaks", "matmul_rates", "reduce", "simd"),
+}
 CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
     *("flash_tile", "float_pack", "gate", "kernels", "ops", "reduce", "scatter_rows", "sort_tokens"),

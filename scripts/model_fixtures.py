@@ -1,4 +1,4 @@
-"""Reference tensors of whole models, of their steps in eight bits and of their training, for scripts/make_fixtures.py."""
+"""Reference tensors of whole models, of their steps in FP8 and of their training, for scripts/make_fixtures.py."""
 
 import itertools
 import re
@@ -111,7 +111,7 @@ def model_gpt2_shape():
     return f
 
 
-# Models whose large linear layers are computed in eight bits: all of them, and with Llama's all but the MLP's second.
+# Models whose large linear layers are computed in FP8: all of them, and with Llama's all but the MLP's second.
 MODELS_IN_FP8 = {
     "fp8_gpt2": (1, 16, gpt.Config(L=2, NH=2, NKV=2, HS=64, C=128, F=128, max_T=16, V=61)),
     "fp8_nanochat": (2, 8, gpt.Config(L=3, NH=2, NKV=1, HS=64, C=128, F=128, V=61, windows=(3, 3, -1), **NANOCHAT)),

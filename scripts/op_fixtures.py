@@ -57,7 +57,7 @@ def layernorm():
         f.want(f"want.{case}dinp", inp1.grad)
         f.want(f"want.{case}dweight", weight.grad)
         f.want(f"want.{case}dbias", bias.grad)
-        # The fused op normalises the float32 sum it hands on, so that sum is where its reference starts, too.
+        # The fused op normalizes the float32 sum it hands on, so that sum is where its reference starts, too.
         residual = (inp1.float() + inp2.float()).double()
         f.want(f"want.{case}residual", residual)
         f.want(f"want.{case}residual_out", F.layer_norm(residual, (C,), weight, bias, eps=1e-5))
@@ -117,12 +117,12 @@ def fp8():
     return f
 
 
-def quantise():
-    f = Fixture("quantise")
+def quantize():
+    f = Fixture("quantize")
     for rows, cols, scale in [(1, 1, 1), (3, 7, 1e-3), (5, 33, 100), (16, 48, 1), (17, 16, 1e-20), (40, 20, 1e30)]:
         inp = f.floats(f"{rows}x{cols}.inp", rows, cols, scale=scale).detach().float()
         for name in gpt.FP8:
-            amax, inverse, codes = gpt.quantised(inp, name)
+            amax, inverse, codes = gpt.quantized(inp, name)
             f.arrays[f"want.{rows}x{cols}.{name}.amax"] = amax.reshape(1).numpy()
             f.arrays[f"want.{rows}x{cols}.{name}.inverse_scale"] = inverse.reshape(1).numpy()
             f.arrays[f"want.{rows}x{cols}.{name}.codes"] = codes.int().numpy()
@@ -137,7 +137,7 @@ def matmul_fp8():
         for operand, name, shape, scale in [("inp", "e4m3", (N, C), 3), ("weight", "e4m3", (OC, C), 0.02),
                                             ("dout", "e5m2", (N, OC), 1e-5)]:
             x = f.floats(case + operand, *shape, scale=scale).detach().float()
-            _, inverse, codes = gpt.quantised(x, name)
+            _, inverse, codes = gpt.quantized(x, name)
             operands.append(codes.view(gpt.FP8[name][0]).double() * inverse.double())
         inp, weight, dout = operands
         f.want(f"want.{case}out", inp @ weight.T)
@@ -294,7 +294,7 @@ def rmsnorm():
         out.backward(dout)
         f.want(f"want.{case}out_no_gain", out)
         f.want(f"want.{case}dinp_no_gain", inp1.grad)
-        # The fused op normalises the float32 sum it hands on, so that sum is where its reference starts, too.
+        # The fused op normalizes the float32 sum it hands on, so that sum is where its reference starts, too.
         residual = (inp1.float() + inp2.float()).double()
         f.want(f"want.{case}residual", residual)
         f.want(f"want.{case}residual_out", F.rms_norm(residual, (C,), weight, eps=1e-5))

@@ -148,7 +148,7 @@ def codes_of(x, name):
     return x.clamp(-largest, largest).to(dtype).view(torch.uint8)
 
 
-def quantised(x, name):
+def quantized(x, name):
     """float32 numbers under one scale for all: amax, the inverse of the scale, the bytes."""
     amax = x.abs().max()
     scale = (FP8[name][1] / amax.double().clamp(min=1e-12)).float()
@@ -156,13 +156,13 @@ def quantised(x, name):
 
 
 def rounded_to_fp8(x, name):
-    """What is left of x in eight bits."""
-    _, inverse, codes = quantised(x.float(), name)
+    """What is left of x in FP8."""
+    _, inverse, codes = quantized(x.float(), name)
     return codes.view(FP8[name][0]).to(x.dtype) * inverse.to(x.dtype)
 
 
 class LinearInFp8(torch.autograd.Function):
-    """x W^T with all operands in eight bits, in the backward pass too ("FP8 Formats for Deep Learning", Micikevicius et
+    """x W^T with all operands in FP8, in the backward pass too ("FP8 Formats for Deep Learning", Micikevicius et
     al., 2022, arXiv:2209.05433). see(operand, its type) is called for each."""
 
     @staticmethod
@@ -187,7 +187,7 @@ def suits_fp8(weight):
 
 def forward(config, params, tokens, starts=None, see=None):
     """tokens (B,T) -> logits (B,T,V); starts (B,T): where in its row each token's document begins, for attention;
-    see: the blocks' large linear layers are computed in eight bits, and it is called with what is converted"""
+    see: the blocks' large linear layers are computed in FP8, and it is called with what is converted"""
     c, (B, T) = config, tokens.shape
 
     def norm(x, name):

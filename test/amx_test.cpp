@@ -3,8 +3,8 @@
 #include "llmc/cpu/amx.h"
 #include <cfloat>
 #include <cstring>
-#include "llmc/cpu/gemm.h"    // multiply_panels
-#include "test/op_testing.h"  // same_bits
+#include "llmc/cpu/gemm_micro_kernel.h"  // multiply_panels
+#include "test/op_testing.h"             // same_bits
 #include "test/software_tiles.h"
 #include "test/testing.h"
 
@@ -80,28 +80,28 @@ TEST_CASE("the processor's tiles do what the software's do", "[amx]") {
 }
 
 // A as attention has it: rows that are read in place, with a guard of NaN behind what is theirs, or pairs of them
-// turned.
+// transposed.
 TEST_CASE("panels are multiplied in tiles as by registers, but for the order of sums", "[amx]") {
-    // Turned, a pair of the next row lies beside, or one further on.
-    const int turned = GENERATE(0, 1, 2);
+    // Transposed: the pair of the next row follows, or the one after it.
+    const int transposed = GENERATE(0, 1, 2);
     for (const int64_t M : {1, 15, 32, 48})
         for (const int64_t N : {7, 32, 64, 80})
             for (const int64_t K : {2, 30, 31, 32, 64, 80, 256}) {
-                INFO("M=" << M << " N=" << N << " K=" << K << (turned ? ", a turned" : ""));
-                const int64_t a_row = turned ? 2 * turned : K + K % 2 + 6, pair_row = a_row * (M + 5),
+                INFO("M=" << M << " N=" << N << " K=" << K << (transposed ? ", a transposed" : ""));
+                const int64_t a_row = transposed ? 2 * transposed : K + K % 2 + 6, pair_row = a_row * (M + 5),
                               depth = K + K % 2;
-                std::vector<bf16> a(size_t(turned > 0 ? depth / 2 * pair_row : M * a_row), to_bf16(std::nanf("")));
+                std::vector<bf16> a(size_t(transposed > 0 ? depth / 2 * pair_row : M * a_row), to_bf16(std::nanf("")));
                 const auto values = bf16_randn<bf16>(M * depth, 1), b = bf16_randn<bf16>(K * N, 2);
                 for (int64_t i = 0; i < M; i++)
                     for (int64_t k = 0; k < depth; k++)
-                        a[size_t(turned ? k / 2 * pair_row + a_row * i + k % 2 : i * a_row + k)] =
+                        a[size_t(transposed ? k / 2 * pair_row + a_row * i + k % 2 : i * a_row + k)] =
                             k < K ? values[size_t(i * depth + k)] : bf16{};
-                const Strided<bf16> factor{a.data(), a_row, turned ? pair_row / 2 : 1};
+                const Strided<bf16> factor{a.data(), a_row, transposed ? pair_row / 2 : 1};
                 Floats panels(size_t(packed_size<bf16>(K, N)));
-                pack_panels(panels.data(), Strided{b.data(), N, 1}, K, N);
+                pack_b(panels.data(), Strided{b.data(), N, 1}, K, N);
                 const Floats start = randn(size_t(M * N), 3);
                 for (const Write write : {Write::set, Write::add}) {
-                    const auto product = [&](TileProduct tiles) {
+                    const auto product = [&](TileKernel tiles) {
                         Guarded out(write == Write::add ? start : Floats(start.size(), std::nanf("")));
                         multiply_panels(out.data(), N, M, N, K, factor, panels.data(), write, tiles);
                         return out.get();

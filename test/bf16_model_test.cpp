@@ -17,7 +17,7 @@ TEST_CASE("every architecture's loss and gradients in bf16 are those of fp32 but
 // The order of sums is another one in tiles; the roundings that are counted are the same.
 TEST_CASE("a bf16 model's loss and gradients in tiles are those of fp32 but for roundings", "[bf16_model]") {
     const UsedTiles software(software_tiles());
-    if (!tile_product()) return;
+    if (!tile_kernel()) return;
     Cpu cpu;
     check_bf16_model(cpu);
 }
@@ -30,7 +30,7 @@ TEST_CASE("a step's first products in bf16 write their gradients, in registers a
     };
     check();
     const UsedTiles software(software_tiles());
-    if (tile_product()) check();
+    if (tile_kernel()) check();
 }
 
 namespace {
@@ -114,7 +114,7 @@ TEST_CASE("twenty steps in tiles have the same bits at any number of threads, an
         return train(1, "gpt2");
     }();
     const UsedTiles software(software_tiles());
-    if (!tile_product()) return;
+    if (!tile_kernel()) return;
     const Trained got = train(2, "gpt2");
     CHECK(got.losses.back() < got.losses.front() - 0.5);
     for (const int threads : {1, 3}) CHECK((train(threads, "gpt2") == got));

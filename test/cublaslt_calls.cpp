@@ -29,7 +29,7 @@ static struct Fake {
     // Of the last product
     int8_t fast_accumulation = 0;
     std::pair<const float*, const float*> scales;
-    int64_t not_finite = 0;  // operands' numbers, of all products in eight bits
+    int64_t not_finite = 0;  // operands' numbers, of all GEMMs in FP8
 } fake;
 
 // Every descriptor is a table of attributes.
@@ -209,7 +209,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     const auto* b_scale = op.get<const float*>(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, nullptr);
     fake.fast_accumulation = op.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0);
     fake.scales = {a_scale, b_scale};
-    // What the library asks of eight bits before Blackwell, and of others: no scales.
+    // What the library requires of FP8 before Blackwell, and of other types: no scales.
     REQUIRE(ma.is_fp8() == mb.is_fp8());
     REQUIRE((ma.is_fp8() == (a_scale != nullptr) && ma.is_fp8() == (b_scale != nullptr)));
     if (ma.is_fp8()) {
@@ -410,7 +410,7 @@ TEST_CASE("cublaslt calls: every kind of product is the one that was asked for",
 }
 
 // m x n x k with a (m, k) and b (n, k), both by rows.
-TEST_CASE("cublaslt calls: products in eight bits", "[cublaslt]") {
+TEST_CASE("cublaslt calls: GEMMs in FP8", "[cublaslt]") {
     fake = {};
     const auto [a_type, b_type, result] =
         GENERATE(table<DType, DType, DType>({{DType::e4m3, DType::e4m3, DType::bf16},
@@ -628,7 +628,7 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
         batched.batch = 2, sum.accumulate = true, gelu_bias.epilogue = Epilogue::gelu_aux_bias;
         for (const MatmulCall& c : {batched, sum, gelu_bias}) CHECK(chosen(path, c) == 1);
     }
-    SECTION("eight bits are timed with scales that are there, on numbers in range") {
+    SECTION("FP8 GEMMs are timed with scales that are there, on numbers in range") {
         fake.algorithms_us = {10, 5};
         MatmulCall fp8 = {.m = 16, .n = 16, .k = 32, .transpose_b = true, .a = DType::e5m2, .b = DType::e4m3};
         fp8.fast_accumulate = true;

@@ -1,54 +1,54 @@
 /*
-Layers in eight bits for tests: tensors quantised by the CPU's op, and one of whole numbers whose products are exact.
+Layers in FP8 for tests: tensors quantized by the CPU's op, and one of whole numbers whose products are exact.
 */
 #pragma once
 #include <algorithm>
 #include <vector>
 #include "llmc/base/fp8.h"
-#include "llmc/cpu/quantise.h"
+#include "llmc/cpu/quantize.h"
 #include "llmc/cpu/transpose.h"
 #include "test/op_testing.h"  // whole_numbers
 
 template <class Fp8>
-struct HostQuantised {
+struct HostQuantized {
     std::vector<Fp8> data, transposed;
     float inverse_scale;
     int64_t rows, cols;
 
-    HostQuantised(const Floats& x, int64_t rows, int64_t cols) : HostQuantised(rows, cols) {
+    HostQuantized(const Floats& x, int64_t rows, int64_t cols) : HostQuantized(rows, cols) {
         Cpu cpu(1);
         float amax;
         absmax(cpu, &amax, x.data(), rows * cols);
-        quantise(cpu, data.data(), transposed.data(), &inverse_scale, x.data(), &amax, rows, cols);
+        quantize(cpu, data.data(), transposed.data(), &inverse_scale, x.data(), &amax, rows, cols);
     }
     // These numbers, which the type has exactly, and a scale that has nothing to do with them.
-    HostQuantised(const Floats& x, int64_t rows, int64_t cols, float scale) : HostQuantised(rows, cols) {
+    HostQuantized(const Floats& x, int64_t rows, int64_t cols, float scale) : HostQuantized(rows, cols) {
         for (size_t i = 0; i < x.size(); i++) data[i] = to_fp8<Fp8>(x[i]);
         Cpu cpu(1);
         transpose(cpu, transposed.data(), data.data(), rows, cols);
         inverse_scale = scale;
     }
-    Quantised<Fp8> view() const { return {data.data(), transposed.data(), &inverse_scale, rows, cols}; }
+    Quantized<Fp8> view() const { return {data.data(), transposed.data(), &inverse_scale, rows, cols}; }
 
 private:
-    HostQuantised(int64_t rows, int64_t cols)
+    HostQuantized(int64_t rows, int64_t cols)
         : data(size_t(rows * cols)), transposed(size_t(rows * cols)), rows(rows), cols(cols) {}
 };
 
 struct Fp8Layer {
-    HostQuantised<e4m3> inp, weight;
-    HostQuantised<e5m2> dout;
+    HostQuantized<e4m3> inp, weight;
+    HostQuantized<e5m2> dout;
 };
 
 // Whole numbers up to 4 (three bits: e5m2 has them), scales that are powers of two. Hopper's tensor cores keep 14 bits
-// of a sum in eight bits, so whole sums are exact up to 2^13, in any order: 512 products of up to 16.
+// of a sum in FP8, so whole sums are exact up to 2^13, in any order: 512 products of up to 16.
 struct WholeFp8Layer {
     static constexpr int64_t kLongestSum = 512;
     static constexpr float kInpScale = 0.5f, kWeightScale = 0.0625f, kDoutScale = 4;
     Fp8Layer layer;
     Floats bias, out, dinp, dweight_start, dweight;
 
-    // The library's products of eight bits take a bias in bf16 only, so some have none.
+    // The library's FP8 GEMMs take a bias in bf16 only, so some have none.
     WholeFp8Layer(int64_t N, int64_t C, int64_t OC, bool has_bias)
         : layer{{whole_numbers(N * C, 1, 4), N, C, kInpScale},
                 {whole_numbers(OC * C, 2, 4), OC, C, kWeightScale},

@@ -1,5 +1,5 @@
-// Products of bf16: every element is the chain of fused multiply-adds that llmc/cpu/gemm.h defines, to the bit,
-// whichever instructions the processor has for it, and the other one in tiles. (matmul_test has those of float.)
+// GEMMs in bf16: every element is the chain of fused multiply-adds that llmc/cpu/gemm_micro_kernel.h defines, to the
+// bit, on every processor, or that of llmc/cpu/gemm_tiles.h in tiles. (matmul_test has float.)
 #include "llmc/cpu/gemm.h"
 #include <cmath>
 #include "test/op_testing.h"  // on_any_threads, same_bits
@@ -47,13 +47,13 @@ float tile_chain(const Strided<bf16>& a, const Strided<bf16>& b, int64_t i, int6
 
 // c (M, N) from a (M, K) and b (K, N), each of which may lie transposed in memory
 template <class Chain>
-void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool turned_a, bool turned_b) {
-    INFO("M=" << M << " N=" << N << " K=" << K << (turned_a ? ", a transposed" : "")
-              << (turned_b ? ", b transposed" : ""));
+void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool transposed_a, bool transposed_b) {
+    INFO("M=" << M << " N=" << N << " K=" << K << (transposed_a ? ", a transposed" : "")
+              << (transposed_b ? ", b transposed" : ""));
     Halves a_data = random_halves(M * K, 1), b_data = random_halves(K * N, 2);
     const Halves bias = random_halves(N, 3);
-    const Strided<bf16> a = turned_a ? Strided{a_data.data(), 1, M} : Strided{a_data.data(), K, 1};
-    const Strided<bf16> b = turned_b ? Strided{b_data.data(), 1, K} : Strided{b_data.data(), N, 1};
+    const Strided<bf16> a = transposed_a ? Strided{a_data.data(), 1, M} : Strided{a_data.data(), K, 1};
+    const Strided<bf16> b = transposed_b ? Strided{b_data.data(), 1, K} : Strided{b_data.data(), N, 1};
     // Where the second half of the terms takes back the first, roundings are all there is: in bf16, too, every bit of
     // the result speaks of the order of sums.
     const int64_t half = K % 4 == 0 ? K / 2 : 0;
@@ -93,38 +93,39 @@ void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool turned_a, b
 }
 }  // namespace
 
-// Around tiles of 12 rows and 32 columns, blocks of 512 terms, blocks of 8 x 16 and strips of 48 rows that are packed
-// at once, and pairs.
-TEST_CASE("products of bf16 are one chain on every processor", "[gemm]") {
+// Around tiles of 12 rows and 32 columns, blocks of 512 terms, blocks of 8 x 16 and groups of 48 rows that are packed
+// together, and pairs.
+TEST_CASE("a bf16 GEMM is one chain on every processor", "[gemm]") {
     const UsedTiles none(nullptr);
-    const bool turned_a = GENERATE(false, true), turned_b = GENERATE(false, true);
+    const bool transposed_a = GENERATE(false, true), transposed_b = GENERATE(false, true);
     for (const int64_t M : {1, 11, 13, 25})
         for (const int64_t N : {1, 31, 33})
-            for (const int64_t K : {1, 2, 17, 512, 513, 1200}) check_chains(chain, M, N, K, turned_a, turned_b);
-    check_chains(chain, 13, 33, 4200, turned_a, turned_b);  // more than is packed at once
-    check_chains(chain, 400, 40, 34, turned_a, turned_b);
-    check_chains(chain, 50, 33, 35, turned_a, turned_b);
-    check_chains(chain, 5, 2100, 18, turned_a, turned_b);
-    check_chains(chain, 25, 790, 600, turned_a, turned_b);  // panels enough for each thread to pack its own
-    check_chains(chain, 210, 790, 40, turned_a, turned_b);  // whose rows are rounded in parts
+            for (const int64_t K : {1, 2, 17, 512, 513, 1200}) check_chains(chain, M, N, K, transposed_a, transposed_b);
+    check_chains(chain, 13, 33, 4200, transposed_a, transposed_b);  // more than is packed at once
+    check_chains(chain, 400, 40, 34, transposed_a, transposed_b);
+    check_chains(chain, 50, 33, 35, transposed_a, transposed_b);
+    check_chains(chain, 5, 2100, 18, transposed_a, transposed_b);
+    check_chains(chain, 25, 790, 600, transposed_a, transposed_b);  // panels enough for each thread to pack its own
+    check_chains(chain, 210, 790, 40, transposed_a, transposed_b);  // whose rows are rounded in parts
 }
 
-// Around strips of 32 rows and halves of them, steps of 32 terms, and blocks of 256.
-TEST_CASE("products of bf16 in tiles are one chain", "[gemm]") {
+// Around tiles of 32 rows and halves of them, steps of 32 terms, and blocks of 256.
+TEST_CASE("a bf16 GEMM in tiles is one chain", "[gemm]") {
     const UsedTiles software(software_tiles());
-    if (!tile_product()) return;
-    const bool turned_a = GENERATE(false, true), turned_b = GENERATE(false, true);
+    if (!tile_kernel()) return;
+    const bool transposed_a = GENERATE(false, true), transposed_b = GENERATE(false, true);
     for (const int64_t M : {1, 13, 16, 33, 49})
         for (const int64_t N : {1, 32, 33})
-            for (const int64_t K : {1, 2, 32, 63, 257, 608}) check_chains(tile_chain, M, N, K, turned_a, turned_b);
-    check_chains(tile_chain, 35, 33, 2115, turned_a, turned_b);  // more than is packed at once
-    check_chains(tile_chain, 14, 33, 2112, turned_a, turned_b);
-    check_chains(tile_chain, 1100, 40, 34, turned_a, turned_b);  // more than a chunk
-    check_chains(tile_chain, 64, 2100, 32, turned_a, turned_b);
+            for (const int64_t K : {1, 2, 32, 63, 257, 608})
+                check_chains(tile_chain, M, N, K, transposed_a, transposed_b);
+    check_chains(tile_chain, 35, 33, 2115, transposed_a, transposed_b);  // more than is packed at once
+    check_chains(tile_chain, 14, 33, 2112, transposed_a, transposed_b);
+    check_chains(tile_chain, 1100, 40, 34, transposed_a, transposed_b);  // more than a chunk
+    check_chains(tile_chain, 64, 2100, 32, transposed_a, transposed_b);
 }
 
-TEST_CASE("a NaN in a product of bf16 spoils its row and no other", "[gemm]") {
-    const UsedTiles used(GENERATE(TileProduct(nullptr), software_tiles()));
+TEST_CASE("a NaN in a bf16 GEMM makes its row NaN and no other", "[gemm]") {
+    const UsedTiles used(GENERATE(TileKernel(nullptr), software_tiles()));
     const int64_t M = 14, N = 40, K = 301;
     Halves a = random_halves(M * K, 1), out(size_t(M * N));
     const Halves b = random_halves(K * N, 2);

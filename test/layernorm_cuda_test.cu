@@ -15,7 +15,7 @@ std::pair<int64_t, int64_t> norm_shape() {
 }
 
 // Half a unit of T for what is stored, which check_close's |want| + rms covers; and what the mean's own rounding makes
-// of a normalised value, as in layernorm_test.cpp: inputs here have |mean| * rstd below 4.
+// of a normalized value, as in layernorm_test.cpp: inputs here have |mean| * rstd below 4.
 template <class T>
 constexpr double kTolerance = std::is_same_v<T, bf16> ? kEpsBf16 : 8 * kEpsF32;
 

@@ -6,7 +6,7 @@
 
 constexpr float kEps = 1e-5f;
 
-// A float32 mean is off by at least half a unit of itself, which is |mean| * rstd half units of a normalised value. The
+// A float32 mean is off by at least half a unit of itself, which is |mean| * rstd half units of a normalized value. The
 // rest are a few roundings of one unit each: the subtraction, rstd, two products, the sums over C in 16 lanes.
 static double tolerance(const Floats& mean, const Floats& rstd) {
     double offset = 0;

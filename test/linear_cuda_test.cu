@@ -1,4 +1,4 @@
-// Models whose large linear layers are computed in eight bits, made of the CUDA kernels.
+// Models whose large linear layers are computed in FP8, made of the CUDA kernels.
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"
 #include "test/cuda_testing.h"    // OnDevice, ON_DEVICE
@@ -59,7 +59,7 @@ struct Layer {
 
 // On numbers of bf16 the codes are the same on both sides. What is left is as in test/matmul_fp8_cuda_test.cu: sums,
 // one rounding to bf16, and what sums in tensor cores may lose.
-TEST_CASE("on a GPU, a linear layer in eight bits is the CPU's", "[linear]" ON_DEVICE) {
+TEST_CASE("on a GPU, a linear layer in FP8 is the CPU's", "[linear]" ON_DEVICE) {
     if (!has_fp8()) return;
     Cpu cpu;
     Cuda cuda;
@@ -71,8 +71,8 @@ TEST_CASE("on a GPU, a linear layer in eight bits is the CPU's", "[linear]" ON_D
     check_close("dbias", got[3], want[3], sums(48));
 }
 
-#ifdef ANVIL_EMULATED  // a GPU's products in eight bits are not made for fp32, and their sums change codes
-TEST_CASE("loss and gradients of models in eight bits agree with PyTorch in fp32", "[linear][once]" ON_DEVICE) {
+#ifdef ANVIL_EMULATED  // a GPU's products in FP8 are not made for fp32, and their sums change codes
+TEST_CASE("loss and gradients of models in FP8 agree with PyTorch in fp32", "[linear][once]" ON_DEVICE) {
     for (const ArchitectureCase& c : kFp8Cases)
         for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
             INFO(c.fixture << ", recompute " << int(recompute));
@@ -86,8 +86,7 @@ TEST_CASE("loss and gradients of models in eight bits agree with PyTorch in fp32
 // off, and behind it tensors have roundings of their own on either side. A rounding to e4m3 is off by 2^-3 / sqrt(12)
 // of a number at most, to e5m2 by twice that. There are four of each in a block, on the way up and on the way down; the
 // weights' are the same on both sides.
-TEST_CASE("on a GPU, new bf16 models in eight bits learn what the CPU's do, in any way of recomputing",
-          "[linear]" ON_DEVICE) {
+TEST_CASE("on a GPU, new bf16 models in FP8 learn what the CPU's do, in any way of recomputing", "[linear]" ON_DEVICE) {
     if (!has_fp8()) return;
     for (const ArchitectureCase& c : {kFp8Cases[0], kFp8Cases[2]}) {
         Cpu cpu;
@@ -111,7 +110,7 @@ TEST_CASE("on a GPU, new bf16 models in eight bits learn what the CPU's do, in a
     }
 }
 
-TEST_CASE("a run on a GPU in eight bits goes on after a stop, and recomputes, with the same bits",
+TEST_CASE("a run on a GPU in FP8 goes on after a stop, and recomputes, with the same bits",
           "[linear][once]" ON_DEVICE) {
     if (!has_fp8()) return;
     const TinyRuns runs;
@@ -127,7 +126,7 @@ TEST_CASE("a run on a GPU in eight bits goes on after a stop, and recomputes, wi
     CHECK(losses.back().first < losses.front().first);
 }
 
-TEST_CASE("a GPU without products in eight bits is refused", "[linear]" ON_DEVICE) {
+TEST_CASE("a GPU without products in FP8 is refused", "[linear]" ON_DEVICE) {
     Cuda cuda;
     cuda.compute_capability = 86, cuda.name = "Old";
     CHECK(error_of([&] { check_fp8_device(cuda, "--dtype fp8"); }) ==

@@ -1,4 +1,4 @@
-// Models whose large linear layers are computed in eight bits: against PyTorch's arithmetic, in every way of
+// Models whose large linear layers are computed in FP8: against PyTorch's arithmetic, in every way of
 // recomputing, and as they are trained.
 #include "llmc/model/linear.h"
 #include "llmc/cpu/kernels.h"
@@ -6,7 +6,7 @@
 #include "test/rank_runs.h"       // TinyRuns, tensor_difference
 #include "test/testing.h"
 
-TEST_CASE("loss and gradients of models in eight bits agree with PyTorch", "[linear]") {
+TEST_CASE("loss and gradients of models in FP8 agree with PyTorch", "[linear]") {
     for (const ArchitectureCase& c : kFp8Cases)
         for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
             INFO(c.fixture << ", recompute " << int(recompute));
@@ -51,7 +51,7 @@ TEST_CASE("weights are converted once a step, and outside of one nothing is", "[
     CHECK(contains(error_of([&] { model.backward(tokens.data()); }), "1: internal"));
 }
 
-TEST_CASE("in eight bits inputs are kept as bytes, and weights twice", "[linear]") {
+TEST_CASE("in FP8 inputs are kept as bytes, and weights twice", "[linear]") {
     const int64_t C = 256, F = 1024, N = 512;
     const auto layer = [&](ActivationPolicy policy) {  // what one layer more takes
         const auto bytes = [&](int64_t layers) {
@@ -66,7 +66,7 @@ TEST_CASE("in eight bits inputs are kept as bytes, and weights twice", "[linear]
         CHECK(layer({recompute, true}) - layer(recompute) == codes_of_weights);
 }
 
-TEST_CASE("a model or a batch that is not for eight bits is refused", "[linear]") {
+TEST_CASE("a model or a batch that does not suit FP8 is refused", "[linear]") {
     const auto error = [](const GptShape& shape, int64_t B, int64_t T) {
         return error_of([&] { check_fp8_model(shape, B, T); });
     };
@@ -85,14 +85,14 @@ TEST_CASE("a model or a batch that is not for eight bits is refused", "[linear]"
 
 namespace {
 
-// One block whose four layers are all in eight bits; four micro-batches of 2 x 16 tokens a step.
+// One block whose four layers are all in FP8; four micro-batches of 2 x 16 tokens a step.
 const FlagMap kFp8 = {{"dtype", "fp8"},     {"device", "cpu"},       {"num-layers", "1"},
                       {"channels", "128"},  {"mlp-channels", "128"}, {"total-batch-size", "128"},
                       {"grad-clip", "1.5"}, {"sum-order", "tree"},   {"steps", "8"}};
 
 }  // namespace
 
-TEST_CASE("a run in eight bits goes on after a stop, and on two ranks, with the same bits", "[linear]") {
+TEST_CASE("a run in FP8 goes on after a stop, and on two ranks, with the same bits", "[linear]") {
     const TinyRuns runs;
     must_succeed(runs.train("whole", kFp8));
     must_succeed(runs.train("parts", with(kFp8, {{"steps", "5"}})));  // all of them warm-up
@@ -103,10 +103,10 @@ TEST_CASE("a run in eight bits goes on after a stop, and on two ranks, with the 
     CHECK(tensor_difference(step_folder(runs.path("ranks"), 8), step_folder(runs.path("whole"), 8)) == "");
 }
 
-// A rounding to eight bits is an error of random sign, 3.6% of a product's term at most, in hundreds of terms a sum: it
+// Rounding to FP8 is an error of random sign, 3.6% of a product's term at most, in hundreds of terms a sum: it
 // is noise in the gradient, less than that of a batch of 128 tokens. Measured over 40 steps, with two seeds: means of
-// the loss 0.1% and 0.4% apart, those of the two seeds 3%. And where the model is looked at, it is not in eight bits.
-TEST_CASE("a run in eight bits learns like one in fp32 and is validated in fp32", "[linear]") {
+// the loss 0.1% and 0.4% apart, those of the two seeds 3%. And where the model is looked at, it is not in FP8.
+TEST_CASE("a run in FP8 learns like one in fp32 and is validated in fp32", "[linear]") {
     const TinyRuns runs;
     const FlagMap flags = with(kFp8, {{"steps", "40"}, {"learning-rate", "3e-3"}, {"val-every", "40"}});
     must_succeed(runs.train("fp8", flags));
@@ -126,7 +126,7 @@ TEST_CASE("a run in eight bits learns like one in fp32 and is validated in fp32"
     CHECK(records_by_step(runs.path("on"), "val").at(40) == seen);
 }
 
-TEST_CASE("train_gpt says what eight bits need", "[linear]") {
+TEST_CASE("train_gpt says what FP8 needs", "[linear]") {
     const TinyRuns runs;
     const Finished narrow = runs.train("narrow", with(kFp8, {{"channels", "32"}, {"mlp-channels", "64"}}));
     CHECK(narrow.exit_code == 2);

@@ -1,5 +1,5 @@
 /*
-Models with layers in eight bits for tests: those of scripts/model_fixtures.py, and a step of them.
+Models with layers in FP8 for tests: those of scripts/model_fixtures.py, and a step of them.
 */
 #pragma once
 #include <cstdint>
@@ -10,7 +10,7 @@ Models with layers in eight bits for tests: those of scripts/model_fixtures.py, 
 #include "test/model_testing.h"  // from_device
 #include "test/op_testing.h"     // bell
 
-// The layers that are computed in eight bits: all, or with Llama's all but the MLP's second.
+// The layers that are computed in FP8: all, or with Llama's all but the MLP's second.
 //                          layers, heads, channels, longest sequence, vocabulary, key/value heads, MLP
 inline const std::vector<ArchitectureCase> kFp8Cases = {
     {"fp8_gpt2", 1, 16, {2, 2, 128, 16, 61, 2, 128}},

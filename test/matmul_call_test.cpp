@@ -135,7 +135,7 @@ TEST_CASE("matmul_call: what makes no sense is refused", "[matmul_call]") {
     CHECK(refused({.m = 2, .n = 3, .k = 4, .epilogue = Epilogue::dgelu, .ld_aux = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .accumulate = true, .epilogue = Epilogue::bias}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .fast_accumulate = true}));
-    // Eight bits: rows along k, sizes of 16, no epilogue but a bias.
+    // FP8: rows along k, sizes of 16, no epilogue but a bias.
     const MatmulCall fp8{.m = 32, .n = 48, .k = 16, .transpose_b = true, .a = DType::e5m2, .b = DType::e4m3};
     CHECK(!refused(fp8));
     const auto refused_with = [&](auto change) {

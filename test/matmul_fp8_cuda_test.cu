@@ -1,4 +1,4 @@
-// The linear layer in eight bits on a GPU: exact on whole numbers, and the CPU's on others.
+// The linear layer in FP8 on a GPU: exact on whole numbers, and the CPU's on others.
 #include "llmc/cuda/matmul_fp8.cuh"
 #include "llmc/cpu/matmul_fp8.h"
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
@@ -7,26 +7,26 @@
 namespace {
 
 template <class Fp8>
-struct DeviceQuantised {
+struct DeviceQuantized {
     OnDevice<Fp8> data, transposed;
     OnDevice<float> inverse_scale;
     int64_t rows, cols;
 
-    DeviceQuantised(Cuda& cuda, const HostQuantised<Fp8>& x)
+    DeviceQuantized(Cuda& cuda, const HostQuantized<Fp8>& x)
         : data(cuda, x.data),
           transposed(cuda, x.transposed),
           inverse_scale(cuda, Floats{x.inverse_scale}),
           rows(x.rows),
           cols(x.cols) {}
-    Quantised<Fp8> view() const { return {data.data, transposed.data, inverse_scale.data, rows, cols}; }
+    Quantized<Fp8> view() const { return {data.data, transposed.data, inverse_scale.data, rows, cols}; }
 };
 
 template <class T>
 std::vector<Floats> layer(const Fp8Layer& x, const Floats& bias, const Floats& dweight_start) {
     Cuda cuda;
     const OnDevice<T> on_device(cuda, bias.empty() ? Floats(1) : bias);
-    const DeviceQuantised<e4m3> inp(cuda, x.inp), weight(cuda, x.weight);
-    const DeviceQuantised<e5m2> dout(cuda, x.dout);
+    const DeviceQuantized<e4m3> inp(cuda, x.inp), weight(cuda, x.weight);
+    const DeviceQuantized<e5m2> dout(cuda, x.dout);
     return twice_the_same([&] {
         OnDevice<T> out(cuda, x.dout.data.size()), dinp(cuda, x.inp.data.size());
         OnDevice<float> dweight(cuda, dweight_start), alone(cuda, dweight_start);
@@ -91,7 +91,7 @@ TEST_CASE("matmul_fp8 on a GPU says what it needs", "[matmul_fp8]" ON_DEVICE) {
     OnDevice<e4m3> codes(cuda, 24 * 24);
     OnDevice<float> one(cuda, Floats{1});
     const auto error = [&](int64_t N, int64_t C, int64_t OC) {
-        const Quantised<e4m3> inp{codes.data, codes.data, one.data, N, C},
+        const Quantized<e4m3> inp{codes.data, codes.data, one.data, N, C},
             weight{codes.data, codes.data, one.data, OC, C};
         return error_of([&] { matmul_fp8_forward<bf16>(cuda, out.data, inp, weight, nullptr); });
     };

@@ -1,8 +1,8 @@
-// A linear layer in eight bits: PyTorch's products of the same codes, and exact on whole numbers.
+// A linear layer in FP8: PyTorch's products of the same codes, and exact on whole numbers.
 #include "llmc/cpu/matmul_fp8.h"
-#include "llmc/cpu/quantise.h"
+#include "llmc/cpu/quantize.h"
 #include "test/fixture.h"      // Fixture
-#include "test/fp8_testing.h"  // HostQuantised
+#include "test/fp8_testing.h"  // HostQuantized
 #include "test/op_testing.h"   // on_any_threads, check_equal, plus
 #include "test/testing.h"
 
@@ -70,7 +70,7 @@ TEST_CASE("matmul_fp8 is exact on whole numbers", "[matmul_fp8]") {
 TEST_CASE("matmul_fp8 of float tensors is near the product of floats", "[matmul_fp8]") {
     const int64_t N = 32, C = 128, OC = 48;
     const Floats inp = randn(size_t(N * C), 1), weight = randn(size_t(OC * C), 2, 0.02f);
-    const HostQuantised<e4m3> inp8{inp, N, C}, weight8{weight, OC, C};
+    const HostQuantized<e4m3> inp8{inp, N, C}, weight8{weight, OC, C};
     Cpu cpu(2);
     Guarded out(size_t(N * OC));
     matmul_fp8_forward<float>(cpu, out, inp8.view(), weight8.view(), nullptr);
@@ -98,8 +98,8 @@ TEST_CASE("matmul_fp8 refuses sizes that are not multiples of 16", "[matmul_fp8]
     Cpu cpu(1);
     const float one = 1;
     const auto error = [&](int64_t N, int64_t C, int64_t OC) {
-        const Quantised<e4m3> inp{nullptr, nullptr, &one, N, C}, weight{nullptr, nullptr, &one, OC, C};
-        const Quantised<e5m2> dout{nullptr, nullptr, &one, N, OC};
+        const Quantized<e4m3> inp{nullptr, nullptr, &one, N, C}, weight{nullptr, nullptr, &one, OC, C};
+        const Quantized<e5m2> dout{nullptr, nullptr, &one, N, OC};
         const std::string forward = error_of([&] { matmul_fp8_forward<float>(cpu, nullptr, inp, weight, nullptr); });
         CHECK(contains(error_of([&] { matmul_fp8_backward<float>(cpu, nullptr, nullptr, dout, inp, weight); }),
                        "2: matmul_fp8_backward of "));

@@ -181,8 +181,7 @@ TEST_CASE("matmul_backward leaves out what is not wanted", "[matmul]") {
     CHECK(same_bits(dweight_only.get(), dweight.get()));
 }
 
-// Over what was NaN, at sizes that take each way through gemm: by panels, by strips, with K in several blocks and
-// parts.
+// Over NaN, at sizes that take each path of gemm(): few rows, packed A, K in several blocks and in several KC.
 TEST_CASE("matmul_backward sets a gradient to the bits of one that is added to zeros", "[matmul]") {
     const auto [N, C, OC] =
         GENERATE(table<int, int, int>({{1, 1, 1}, {13, 33, 9}, {600, 40, 70}, {4200, 13, 35}, {5, 2100, 3}}));

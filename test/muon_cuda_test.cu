@@ -31,12 +31,12 @@ double tolerance(int64_t n) {
     return (double(n) / 16 / 2 + 6) * kEpsF32 + (std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0);
 }
 
-TEMPLATE_TEST_CASE("muon_momentum and muon_normalise agree with the CPU", "[muon]" ON_DEVICE, float, bf16) {
+TEMPLATE_TEST_CASE("muon_momentum and muon_normalize agree with the CPU", "[muon]" ON_DEVICE, float, bf16) {
     using T = TestType;
     const auto [R, K] = muon_shape<T>();
     MuonStep step = kStep;
     step.equal_rows = GENERATE(true, false);
-    const float size = GENERATE(1.f, 0x1p-20f);  // of what is normalised; the small one, where the 1e-6 in norms count
+    const float size = GENERATE(1.f, 0x1p-20f);  // of what is normalized; the small one, where the 1e-6 in norms count
     INFO(R << " x " << K << (step.equal_rows ? "" : ", rows as they are"));
     const auto n = size_t(R * K), rows = size_t(R);
     const Floats grad = randn(n, 1), momentum = randn(n, 2);
@@ -44,14 +44,14 @@ TEMPLATE_TEST_CASE("muon_momentum and muon_normalise agree with the CPU", "[muon
     Floats want_momentum = momentum, x(n), row_squares(rows);
     muon_momentum(cpu, x.data(), row_squares.data(), want_momentum.data(), grad.data(), R, K, step,
                   scalars(0.5, 1).data());
-    // What both sides normalise: rows of different sizes, one of zeros.
+    // What both sides normalize: rows of different sizes, one of zeros.
     Floats uneven = rounded<T>(x), uneven_squares(rows);
     for (int64_t r = 0; r < R; r++)
         for (int64_t k = 0; k < K; k++) uneven[size_t(r * K + k)] *= size * float(r % 4);
     uneven = rounded<T>(uneven);
     for (int64_t r = 0; r < R; r++) uneven_squares[size_t(r)] = sum_of_squares(&uneven[size_t(r * K)], K);
-    Floats normalised = uneven;
-    muon_normalise(cpu, normalised.data(), uneven_squares.data(), R, K, step);
+    Floats normalized = uneven;
+    muon_normalize(cpu, normalized.data(), uneven_squares.data(), R, K, step);
 
     Cuda cuda;
     const OnDevice<StepScalars> d_scalars(cuda, scalars(0.5, 1));
@@ -60,14 +60,14 @@ TEMPLATE_TEST_CASE("muon_momentum and muon_normalise agree with the CPU", "[muon
         OnDevice<float> d_momentum(cuda, momentum), d_row_squares(cuda, rows);
         OnDevice<T> d_x(cuda, n), d_uneven(cuda, uneven);
         muon_momentum(cuda, d_x.data, d_row_squares.data, d_momentum.data, d_grad.data, R, K, step, d_scalars.data);
-        muon_normalise(cuda, d_uneven.data, d_uneven_squares.data, R, K, step);
+        muon_normalize(cuda, d_uneven.data, d_uneven_squares.data, R, K, step);
         return std::vector{d_momentum.get(), d_x.get(), d_row_squares.get(), d_uneven.get()};
     });
     check_close("momentum", got[0], want_momentum, 4 * kEpsF32);
     check_close("X", got[1], x, 4 * kEpsF32 + tolerance<T>(0));
     for (int64_t r = 0; r < R; r++) row_squares[size_t(r)] = sum_of_squares(&got[1][size_t(r * K)], K);
     check_relative("row_squares", got[2], row_squares, tolerance<float>(K));
-    check_close("normalised", got[3], normalised, tolerance<T>(R) + tolerance<float>(R));  // two norms
+    check_close("normalized", got[3], normalized, tolerance<T>(R) + tolerance<float>(R));  // two norms
 }
 
 TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU", "[muon]" ON_DEVICE, float, bf16) {
@@ -129,7 +129,7 @@ TEST_CASE("muon's kernels: zeros stay zeros; a step that is not applied changes 
     OnDevice<float> second(cuda, Floats(8, 0)), master(cuda, Floats(32, 2));
     OnDevice<bf16> x(cuda, 32), weight(cuda, Floats(32, 2));
     muon_momentum(cuda, x.data, row_squares.data, momentum.data, grad.data, R, K, kStep, s.data);
-    muon_normalise(cuda, x.data, row_squares.data, R, K, kStep);
+    muon_normalize(cuda, x.data, row_squares.data, R, K, kStep);
     muon_squares(cuda, squares.data, x.data, R, K);
     muon_scales(cuda, scales.data, second.data, squares.data, R, K, kStep, s.data);
     muon_update(cuda, weight.data, master.data, x.data, scales.data, R, K, kStep, s.data);
@@ -172,7 +172,7 @@ TEST_CASE("muon's kernels refuse rows that are not a multiple of 16 bytes", "[mu
     const std::string rest = " of a (1, 12) matrix: its rows must be a multiple of 8, 16 bytes";
     CHECK(error_of([&] { muon_momentum(cuda, x.data, y.data, y.data, y.data, 1, 12, kStep, nullptr); }) ==
           "2: muon_momentum" + rest);
-    CHECK(error_of([&] { muon_normalise(cuda, x.data, y.data, 1, 12, kStep); }) == "2: muon_normalise" + rest);
+    CHECK(error_of([&] { muon_normalize(cuda, x.data, y.data, 1, 12, kStep); }) == "2: muon_normalize" + rest);
     CHECK(error_of([&] { muon_squares(cuda, y.data, x.data, 1, 12); }) == "2: muon_squares" + rest);
     CHECK(error_of([&] { muon_update(cuda, x.data, y.data, x.data, y.data, 1, 12, kStep, nullptr); }) ==
           "2: muon_update" + rest);

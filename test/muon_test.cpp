@@ -35,7 +35,7 @@ static const StepScalars kApplied{.applied = 1};
 // A sum of n squares: half a unit each in 16 lanes and their tree, or in rows of 32 and the chunks.
 static double sum_units(int64_t n) { return (double(n) / 16 + 5) / 2; }
 
-TEST_CASE("muon_momentum and muon_normalise agree with PyTorch", "[muon]") {
+TEST_CASE("muon_momentum and muon_normalize agree with PyTorch", "[muon]") {
     const Fixture f("muon");
     const auto [name, R, K, step] = GENERATE(from_range(kCases));
     INFO(name);
@@ -46,7 +46,7 @@ TEST_CASE("muon_momentum and muon_normalise agree with PyTorch", "[muon]") {
         Guarded m(momentum), x(grad.size()), row_squares{size_t(R)};
         muon_momentum(cpu, x.data(), row_squares, m, grad.data(), R, K, step, &scalars);
         const Floats look_ahead = x.get();
-        muon_normalise(cpu, x.data(), row_squares, R, K, step);
+        muon_normalize(cpu, x.data(), row_squares, R, K, step);
         return std::vector{m.get(), look_ahead, row_squares.get(), x.get()};
     });
     // the difference, the constant and the sum, of terms as large as the rms; twice for what looks ahead
@@ -60,7 +60,7 @@ TEST_CASE("muon_momentum and muon_normalise agree with PyTorch", "[muon]") {
     }
     check_relative("row_squares", got[2], squares, sum_units(K) * kEpsF32);
     // two norms of squares, whose roots halve their errors, and the factor and product
-    check_close("normalised", got[3], f.floats(want + ".normalised"), (4 + sum_units(K) + 2) * kEpsF32);
+    check_close("normalized", got[3], f.floats(want + ".normalised"), (4 + sum_units(K) + 2) * kEpsF32);
 }
 
 TEST_CASE("muon_squares, muon_scales and muon_update agree with PyTorch", "[muon]") {
@@ -106,7 +106,7 @@ TEST_CASE("muon: zeros stay zeros, and a row of them does no harm", "[muon]") {
     Guarded x(grad.size()), row_squares{size_t(R)}, m(grad.size(), 0), squares{size_t(K)}, scales{size_t(K)},
         second(size_t(K), 0), weight(grad.size(), 2);
     muon_momentum(cpu, x.data(), row_squares, m, grad.data(), R, K, step, &kApplied);
-    muon_normalise(cpu, x.data(), row_squares, R, K, step);
+    muon_normalize(cpu, x.data(), row_squares, R, K, step);
     CHECK(count_not_finite(x.get()) == 0);
     CHECK(Floats(x.data(), x + K) == Floats(size_t(K), 0));
     CHECK(std::fabs(rms(x, R * K) * std::sqrt(double(R * K)) - (whole ? 0 : 1 / 1.01)) < 1e-5);
@@ -202,7 +202,7 @@ TEST_CASE("muon in bf16: the bits of float, X and the weight rounded where they 
             if constexpr (!std::is_same_v<T, float>) CHECK(row_squares.data()[r] == of_held);
             row_squares.data()[r] = of_held;
         }
-        muon_normalise(cpu, held.data(), row_squares, R, K, step);
+        muon_normalize(cpu, held.data(), row_squares, R, K, step);
         muon_squares(cpu, squares, halves.data(), R, K);
         if constexpr (std::is_same_v<T, float>) {
             muon_update(cpu, master.data(), nullptr, halves.data(), scales.data(), R, K, step, &scalars);

@@ -62,7 +62,7 @@ struct MuonRunIn {
         for (int64_t i = 0; i < count; i++) {
             muon_momentum(device, pointer(X) + i * size, pointer(norms), pointer(momentum) + i * size,
                           pointer(grad) + i * size, R, K, step, s);
-            muon_normalise(device, pointer(X) + i * size, pointer(norms), R, K, step);
+            muon_normalize(device, pointer(X) + i * size, pointer(norms), R, K, step);
         }
         newton_schulz(device, pointer(X), count, R, K, NewtonSchulzOptions::polar_express());
         for (int64_t i = 0; i < count; i++) {

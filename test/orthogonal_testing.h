@@ -16,7 +16,7 @@ from 1 to 2) times the norm: four of them are 2.3 / sqrt(n) half units. Half a u
 #include <cmath>
 #include <string>
 #include <vector>
-#include "llmc/cpu/muon.h"           // muon_normalise
+#include "llmc/cpu/muon.h"           // muon_normalize
 #include "llmc/cpu/newton_schulz.h"  // newton_schulz
 #include "llmc/ops/muon.h"           // MuonStep
 #include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
@@ -151,7 +151,7 @@ inline std::vector<double> singular_values(const Floats& x, int64_t R, int64_t K
     return values;
 }
 
-// A matrix as muon_normalise leaves it; rank < 0: full.
+// A matrix as muon_normalize leaves it; rank < 0: full.
 struct OrthogonalCase {
     int64_t R, K, rank = -1;
     float decay = 1;  // row r is multiplied by decay^r: singular values over many orders of magnitude
@@ -199,7 +199,7 @@ inline Floats matrix_of(const OrthogonalCase& shape) {
     Cpu cpu(1);
     MuonStep step{};
     step.equal_rows = false;
-    muon_normalise(cpu, x.data(), squares.data(), R, K, step);
+    muon_normalize(cpu, x.data(), squares.data(), R, K, step);
     return x;
 }
 

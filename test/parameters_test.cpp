@@ -153,7 +153,7 @@ TEST_CASE("weights of every architecture begin with their mean, deviation and ra
     CHECK(one == 1.15f);
 }
 
-// Logits begin as products of normalised rows and a head of deviation 0.001: each is 0.001 sqrt(C) = 0.011 at random.
+// Logits begin as products of normalized rows and a head of deviation 0.001: each is 0.001 sqrt(C) = 0.011 at random.
 // The mean over N = 2048 targets of theirs moves the loss by 2.5e-4, the spread of the others by half of 0.011^2, 6e-5:
 // 1e-3 is four times the first.
 TEST_CASE("nanochat's loss begins at ln V, and with a head of zeros exactly", "[parameters]") {

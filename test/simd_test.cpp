@@ -51,21 +51,21 @@ TEST_CASE("exp is within 1.5 ulp over all normal results and right at its border
 __attribute__((noinline)) static void many_at_once(float* out, const float* x) {
     constexpr Vectors<4> kWidth{};
     const auto v = load(x, kWidth);
-    store(out, select_lanes(at_most(max(exp(v), fma(v, v, -2.f)) - 1, 3), 0x0F5A'1234'FFFF'8001, -5), kWidth);
+    store(out, select_lanes(min(max(exp(v), fma(v, v, -2.f)) - 1, 3), 0x0F5A'1234'FFFF'8001, -5), kWidth);
 }
 __attribute__((noinline)) static void one_at_a_time(float* out, const float* x) {
     for (int i = 0; i < 4; i++) {
         const F32x16 v = load(x + i * kLanes);
-        const F32x16 y = at_most(max(exp(v), fma(v, v, -2.f)) - 1, 3);
+        const F32x16 y = min(max(exp(v), fma(v, v, -2.f)) - 1, 3);
         store(out + i * kLanes, select_lanes(y, uint16_t(0x0F5A'1234'FFFF'8001 >> i * kLanes), -5));
     }
 }
 __attribute__((noinline)) static void bounded(float* out, const float* x, float bound) {
-    store(out, at_most(load(x), bound));
+    store(out, min(load(x), bound));
 }
 __attribute__((noinline)) static float added(const float* x) {
     float lanes[kLanes];
-    store(lanes, add_vectors(zeros(), load(x, Vectors<4>{})));
+    store(lanes, add_in_order(zeros(), load(x, Vectors<4>{})));
     return lanes[3];
 }
 
@@ -162,13 +162,13 @@ TEST_CASE("multiply-adds are rounded once", "[simd]") {
     for (const float lane : got) CHECK(lane == 0x1p-46f);
 }
 
-TEST_CASE("for_lanes and for_many_lanes cover a row once, and partial loads and stores keep to it", "[simd]") {
+TEST_CASE("for_lanes and for_lanes_unrolled cover a row once, and partial loads and stores keep to it", "[simd]") {
     for (int64_t n = 0; n <= 150; n++) {
         const Floats from = randn(size_t(n), uint64_t(n));
         Guarded to(static_cast<size_t>(n)), to_many(static_cast<size_t>(n));
         for_lanes(n, [&](int64_t i, auto width) { store(to + i, load(from.data() + i, width, 7) + 1, width); });
-        for_many_lanes(n,
-                       [&](int64_t i, auto width) { store(to_many + i, load(from.data() + i, width, 7) + 1, width); });
+        for_lanes_unrolled(
+            n, [&](int64_t i, auto width) { store(to_many + i, load(from.data() + i, width, 7) + 1, width); });
         Floats want = from;
         for (float& x : want) x += 1;
         CHECK(to.get() == want);

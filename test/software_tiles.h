@@ -1,5 +1,5 @@
 /*
-AMX's tiles in software, to the bit, from the same description (llmc/cpu/amx.h): the loops of llmc/cpu/tile_product.h
+AMX's tiles in software, to the bit, from the same description (llmc/cpu/amx.h): the loops of llmc/cpu/gemm_tiles.h
 run with them on any machine.
 
   const UsedTiles used(software_tiles());    products of bf16 are made so until the scope ends
@@ -8,10 +8,10 @@ run with them on any machine.
 #pragma once
 #include <cstdint>
 #include <cstring>
-#include "llmc/base/check.h"        // ensure
-#include "llmc/base/level.h"        // ANVIL_CPU_LEVEL
-#include "llmc/cpu/kernels.h"       // cpu_kernels
-#include "llmc/cpu/tile_product.h"  // tile_product, Tmm
+#include "llmc/base/check.h"      // ensure
+#include "llmc/base/level.h"      // ANVIL_CPU_LEVEL
+#include "llmc/cpu/gemm_tiles.h"  // tile_kernel, Tmm
+#include "llmc/cpu/kernels.h"     // cpu_kernels
 
 struct SoftwareTiles {
     struct Register {
@@ -95,7 +95,7 @@ private:
 
 // Null where panels are narrower than a tile, as with SSE: then there is nothing to test.
 template <class Tiles = SoftwareTiles>
-TileProduct software_tiles() {
+TileKernel software_tiles() {
     if constexpr (kPanelsFitTiles)
         return multiply_panels_in_tiles<Tiles>;
     else
@@ -105,16 +105,16 @@ TileProduct software_tiles() {
 // Used by the test's own ops and, where panels are as wide as the test's, by those of cpu_kernels().
 class UsedTiles {
 public:
-    explicit UsedTiles(TileProduct product) { use(product, product); }
+    explicit UsedTiles(TileKernel kernel) { use(kernel, kernel); }
     UsedTiles(const UsedTiles&) = delete;
     UsedTiles& operator=(const UsedTiles&) = delete;
     ~UsedTiles() { use(before_, kernels_before_); }
 
 private:
-    const TileProduct before_ = tile_product(), kernels_before_ = cpu_kernels().tile_product();
+    const TileKernel before_ = tile_kernel(), kernels_before_ = cpu_kernels().tile_kernel();
 
-    static void use(TileProduct own, TileProduct kernels) {
-        tile_product() = own;
-        if (cpu_kernels().level == CpuLevel::ANVIL_CPU_LEVEL) cpu_kernels().tile_product() = kernels;
+    static void use(TileKernel own, TileKernel kernels) {
+        tile_kernel() = own;
+        if (cpu_kernels().level == CpuLevel::ANVIL_CPU_LEVEL) cpu_kernels().tile_kernel() = kernels;
     }
 };

@@ -65,19 +65,19 @@ TEMPLATE_TEST_CASE("symmetric_matmul on a GPU agrees with the CPU, to the bit wi
     // Two orders of a sum of `terms` numbers, half a unit each of what the two vectors' norms bound; a few roundings of
     // the scaled terms, one of the result.
     std::vector<double> bounds;
-    Floats turned;
+    Floats transposed;
     for (int64_t b = 0; b < batch; b++)
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < n; j++) {
                 const auto at = [&](int64_t r, int64_t c) { return size_t((b * n + r) * n + c); };
                 const double norms = std::sqrt(double(products[at(i, i)]) * double(products[at(j, j)]));
-                turned.push_back(got[0][at(j, i)]);
+                transposed.push_back(got[0][at(j, i)]);
                 bounds.push_back(kEpsF32 * (double(terms) * norms + 4 * (norms + 2 * std::fabs(addend[at(i, j)]))) +
                                  (std::is_same_v<T, bf16> ? kEpsBf16 / 2 * std::fabs(want[at(i, j)]) : 0));
             }
     check_within("out", got[0], want, bounds);
     // Of a whole product by a library nobody promises it.
-    if (std::is_same_v<T, bf16>) CHECK(same_bits(got[0], turned));
+    if (std::is_same_v<T, bf16>) CHECK(same_bits(got[0], transposed));
 }
 
 TEST_CASE("symmetric_matmul on a GPU refuses rows that are not a multiple of 16 bytes",

@@ -56,19 +56,19 @@ TEST_CASE("symmetric_matmul agrees with sums in double, and is symmetric to the 
         symmetric_matmul(cpu, out.data(), x.data(), nullptr, 1, R, K, gram, 1, 0);
         return std::vector<Floats>{out.get()};
     });
-    Floats want, turned;
+    Floats want, transposed;
     std::vector<double> bounds, squares;
     for (int64_t i = 0; i < n; i++) squares.push_back(dot_of(x, R, K, gram, i, i));
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < n; j++) {
             want.push_back(float(dot_of(x, R, K, gram, i, j)));
-            turned.push_back(got[0][size_t(j * n + i)]);
+            transposed.push_back(got[0][size_t(j * n + i)]);
             // Each of the terms' roundings is at most half a unit of the sum so far, which the two norms' product
             // bounds.
             bounds.push_back(double(terms) * kEpsF32 * std::sqrt(squares[size_t(i)] * squares[size_t(j)]));
         }
     check_within("out", got[0], want, bounds);
-    CHECK(same_bits(got[0], turned));
+    CHECK(same_bits(got[0], transposed));
 }
 
 TEST_CASE("symmetric_matmul: a NaN spoils its row and column and no other", "[symmetric_matmul]") {

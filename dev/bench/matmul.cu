@@ -6,6 +6,7 @@
 #if BENCH_CUDA
 #include "llmc/cuda/matmul.cuh"
 #else
+#include "llmc/cpu/gemm.h"  // gemm_plan
 #include "llmc/cpu/matmul.h"
 #endif
 
@@ -30,6 +31,13 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
     const T* no_bias = nullptr;
     float* no_dbias = nullptr;
     Device& device = bench.device;
+#if !BENCH_CUDA
+    const TileKernel tiles = tile_kernel_of<T>();
+    const GemmPlan plan =
+        gemm_plan({.M = N, .N = OC, .K = C, .threads = device.num_threads, .rounds_c = sizeof(T) == 2},
+                  tiles ? amx_kernel() : register_kernel<T>());
+    std::printf("# matmul_forward %s: %s\n", layer.name, plan.text().c_str());
+#endif
 
     const auto measure_pass = [&](const char* pass, Sums& sums, const OpCost& cost, auto fused, auto alone) {
         const std::string what = format("matmul_%s %s", pass, layer.name);

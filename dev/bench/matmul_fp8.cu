@@ -1,13 +1,13 @@
-// Speed of the widest linear layer of a model, (N, C) to (N, 4 C), in eight bits: the products alone, beside the same
-// in the type of the model; and of forward with what is quantised for it.
+// Speed of the widest linear layer of a model, (N, C) to (N, 4 C), in FP8: the products alone, beside the same
+// in the type of the model; and of forward with what is quantized for it.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/matmul_fp8.cuh"
-#include "llmc/cuda/quantise.cuh"
+#include "llmc/cuda/quantize.cuh"
 #else
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/matmul_fp8.h"
-#include "llmc/cpu/quantise.h"
+#include "llmc/cpu/quantize.h"
 #endif
 
 // A tensor with its codes, which lie in floats.
@@ -29,9 +29,9 @@ struct Tensor8 {
     }
     void convert(Device& device) {
         absmax(device, amax.data(), values.data(), rows * cols);
-        quantise(device, codes(data), codes(transposed), inverse_scale.data(), values.data(), amax.data(), rows, cols);
+        quantize(device, codes(data), codes(transposed), inverse_scale.data(), values.data(), amax.data(), rows, cols);
     }
-    Quantised<Fp8> view() { return {codes(data), codes(transposed), inverse_scale.data(), rows, cols}; }
+    Quantized<Fp8> view() { return {codes(data), codes(transposed), inverse_scale.data(), rows, cols}; }
     static Fp8* codes(Values<float>& of) { return reinterpret_cast<Fp8*>(of.data()); }
 };
 
@@ -58,7 +58,7 @@ void measure(Bench& bench, const BenchShape& s) {
         weight.convert(device);
         forward();
     });
-    bench.print("quantise and matmul_fp8_forward", s, (2 * sizeof(T) + 3) * (n_in + n_weight) + sizeof(T) * n_out,
+    bench.print("quantize and matmul_fp8_forward", s, (2 * sizeof(T) + 3) * (n_in + n_weight) + sizeof(T) * n_out,
                 flops, whole_time, bench.dtype(), rival);
     const Timing backward_time = bench.stopwatch.time([&] {
         matmul_fp8_backward(device, dinp.data(), dweight.data(), dout.view(), inp.view(), weight.view(), Write::set);

@@ -23,8 +23,8 @@ void measure(Bench& bench, const BenchShape& s) {
     bench.run("muon_momentum", s, (4 * 3 + e) * n, 8 * n, [&] {
         muon_momentum(bench.device, X.data(), squares.data(), momentum.data(), grad.data(), R, K, step, scalars.data());
     });
-    bench.run("muon_normalise", s, 2 * e * n, n,
-              [&] { muon_normalise(bench.device, X.data(), squares.data(), R, K, step); });
+    bench.run("muon_normalize", s, 2 * e * n, n,
+              [&] { muon_normalize(bench.device, X.data(), squares.data(), R, K, step); });
     bench.run("muon_squares", s, e * n, 2 * n, [&] { muon_squares(bench.device, squares.data(), X.data(), R, K); });
     bench.run("muon_scales", s, 4 * 4 * double(R), 16 * double(R), [&] {
         muon_scales(bench.device, scales.data(), second.data(), squares.data(), R, K, step, scalars.data());

@@ -12,7 +12,7 @@ Infinity becomes the largest number too, as in the GPU's instruction (PTX ISA, c
 same for e4m3, but has infinity in e5m2 from 61440 on. A tensor is scaled into range before it is converted, so nothing
 is ever that large.
 
-A tensor is stored with one scale: x ~ code * inverse_scale (llmc/cpu/quantise.h).
+A tensor is stored with one scale: x ~ code * inverse_scale (llmc/cpu/quantize.h).
 */
 #pragma once
 #include <cstdint>
@@ -24,7 +24,7 @@ struct e4m3 {
     uint8_t bits;
     static constexpr int kMantissaBits = 3, kBias = 7;
     static constexpr float kMax = 448;
-    static constexpr uint32_t kFirstSpecial = 0x7F, kNan = 0x7F;  // codes from kFirstSpecial on are no numbers
+    static constexpr uint32_t kFirstSpecial = 0x7F, kNan = 0x7F;  // bit patterns from kFirstSpecial on are not finite
 };
 
 struct e5m2 {
@@ -80,26 +80,26 @@ ANVIL_HOST_DEVICE Fp8 to_fp8(float x) {
     return Fp8{uint8_t(magnitude > 0x7F800000 ? Fp8::kNan : code | sign)};
 }
 
-// What a tensor whose largest magnitude is `amax` is multiplied with, so that it just fits; at most MAX / 1e-12, so
-// that a tensor of zeros has a finite scale. In float: a quotient of floats taken in double and rounded is the same. Of
-// NaN, NaN: then all codes are NaN. Of infinity, 0, whose inverse is infinite: the tensor comes back as not finite.
+// The scale that maps a largest magnitude of `amax` to the largest number of Fp8; at most MAX / 1e-12, so that a tensor
+// of zeros has a finite one. In float: a quotient of floats taken in double and rounded is the same. An amax of NaN
+// gives NaN, and then every quantized value is NaN. Infinity gives 0, whose inverse is infinite, so the result of a
+// GEMM is not finite either.
 template <class Fp8>
 ANVIL_HOST_DEVICE float fp8_scale(float amax) {
     constexpr float kSmallest = 1e-12f;
     return Fp8::kMax / (amax < kSmallest ? kSmallest : amax);
 }
 
-// A tensor in eight bits, as the ops that multiply take it: the products run along rows, so each operand is there with
-// its rows and, for backward, with its columns as rows.
+// A tensor in FP8 as GEMMs take it. They multiply along rows, so backward needs each operand transposed, too.
 template <class Fp8>
-struct Quantised {
+struct Quantized {
     const Fp8* data;             // (rows, cols)
     const Fp8* transposed;       // (cols, rows); may be null where only forward is computed
-    const float* inverse_scale;  // one float, where the data is
+    const float* inverse_scale;  // one float, in the same memory as data
     int64_t rows, cols;
 };
 
-// Products in eight bits read rows of whole 16 bytes, of each operand and of each transposed one.
+// FP8 GEMMs read rows in units of 16 bytes, of operands and of transposed operands.
 inline constexpr int64_t kFp8Multiple = 16;
 
 inline void check_fp8_layer(const char* op, int64_t N, int64_t C, int64_t OC) {
@@ -108,7 +108,7 @@ inline void check_fp8_layer(const char* op, int64_t N, int64_t C, int64_t OC) {
             kFp8Multiple);
 }
 
-// Whether a linear layer gains by eight bits at all (nanochat's rule): smaller ones take longer to convert than is won.
+// Whether FP8 speeds up a linear layer (nanochat's rule): converting a smaller one takes longer than it saves.
 inline bool suits_fp8(int64_t C, int64_t OC) {
     return C % kFp8Multiple == 0 && OC % kFp8Multiple == 0 && C >= 128 && OC >= 128;
 }

@@ -1,5 +1,5 @@
 /*
-Adding one buffer to another on the CPU: llmc/ops/accumulate.h.
+Adds one buffer to another, on the CPU: llmc/ops/accumulate.h.
 */
 #pragma once
 #include <algorithm>

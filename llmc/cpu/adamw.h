@@ -1,8 +1,8 @@
 /*
 AdamW on the CPU: llmc/ops/adamw.h.
 
-One pass: 28 bytes moved an element, with a bf16 param 30. Memory is the limit, and plain stores reach it: what is
-stored was just read (dev/LOG.md).
+One pass, memory bound: 28 bytes per element, 30 with a bf16 param. Plain stores reach the limit, because the lines
+stored were just read (dev/LOG.md).
 */
 #pragma once
 #include <cmath>
@@ -16,7 +16,7 @@ stored was just read (dev/LOG.md).
 #include "llmc/ops/step_scalars.h"  // StepScalars
 
 struct AdamWStep {
-    double learning_rate, beta1, beta2, eps, weight_decay;  // double: 1 - 0.999f is off by 3e-5 of itself
+    double learning_rate, beta1, beta2, eps, weight_decay;  // double: 1 - 0.999f has a relative error of 3e-5
     double grad_scale;                                      // what clipping multiplies the gradient by
     int64_t step;                                           // from 1
 };
@@ -51,7 +51,7 @@ inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float
     adamw_pass(cpu, param, param, m, v, grad, n, s);
 }
 
-// The same as one step of training does it.
+// The same with the scalars of a training step.
 template <class T>
 void adamw_update(Cpu& cpu, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
                   const AdamWHyper& hyper, const StepScalars* s) {

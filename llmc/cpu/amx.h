@@ -2,9 +2,9 @@
 Intel's tiles (AMX): eight registers of 16 rows of 64 bytes, and the one instruction that multiplies them in bf16.
 
   has_amx()        does this process have them: the processor, and Linux, which is asked once for the memory they take
-  AmxTiles         load, store, zero and multiply; what the loops of tile_product.h are instantiated with
+  AmxTiles         load, store, zero and multiply; what the loops of gemm_tiles.h are instantiated with
 
-tdpbf16ps multiplies 16 rows of 32 values with 32 rows of 16, which lie in pairs of neighbours in k, and adds the result
+tdpbf16ps multiplies 16 rows of 32 values with 32 rows of 16, which lie in pairs of neighbors in k, and adds the result
 to sums of float. For each of these (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS,
 "Operation"; the same in the Instruction Set Extensions Programming Reference, 319433, chapter 3):
 

@@ -1,5 +1,5 @@
 /*
-Attention of tokens that come one by one on the CPU: llmc/ops/attention_decode.h.
+Attention of one new token per row against a KV cache, on the CPU: llmc/ops/attention_decode.h.
 */
 #pragma once
 #include <algorithm>
@@ -12,7 +12,7 @@ Attention of tokens that come one by one on the CPU: llmc/ops/attention_decode.h
 #include "llmc/ops/attention.h"         // kMaxHeadSize
 #include "llmc/ops/attention_decode.h"  // kCacheTile, KeyValueShape
 
-static_assert(kCacheTile == kKeys && kCacheTile % kLanes == 0);  // tiles make the order of sums
+static_assert(kCacheTile == kKeys && kCacheTile % kLanes == 0);  // tiles determine the order of sums
 
 template <class T>
 void attention_remember(Cpu& cpu, T* keys, T* values, const T* qkv, const int32_t* positions, int64_t tokens,
@@ -24,8 +24,8 @@ void attention_remember(Cpu& cpu, T* keys, T* values, const T* qkv, const int32_
         for (int64_t t = std::max<int64_t>(0, tokens - capacity); t < tokens; t++) {
             const int64_t slot = (first + t) % capacity;
             const T* k = qkv + (b * tokens + t) * shape.qkv_row() + (NH + kv) * HS;
-            T* turned = keys + (head * capacity + slot / kCacheTile * kCacheTile) * HS + slot % kCacheTile;
-            for (int64_t i = 0; i < HS; i++) turned[i * kCacheTile] = k[i];
+            T* k_t = keys + (head * capacity + slot / kCacheTile * kCacheTile) * HS + slot % kCacheTile;
+            for (int64_t i = 0; i < HS; i++) k_t[i * kCacheTile] = k[i];
             std::copy_n(k + NKV * HS, HS, values + (head * capacity + slot) * HS);
         }
     });
@@ -44,7 +44,7 @@ void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* va
         const int64_t ring = (b * NKV + h / (NH / NKV)) * capacity;
         const T* q = qkv + b * shape.qkv_row() + h * HS;
         float p[kCacheTile], sum[kMaxHeadSize] = {};
-        float largest[kLanes] = {-std::numeric_limits<float>::infinity()}, denominator[kLanes] = {}, shrink[kLanes];
+        float row_max[kLanes] = {-std::numeric_limits<float>::infinity()}, row_sum[kLanes] = {}, rescale[kLanes];
         for (int64_t s0 = first / kCacheTile * kCacheTile; s0 <= t; s0 += kCacheTile) {
             const T* tile = keys + (ring + s0 % capacity) * HS;
             const T* v = values + (ring + s0 % capacity) * HS;
@@ -55,16 +55,15 @@ void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* va
                     scores[j] = fma(broadcast(to_float(q[i])), load(tile + i * kCacheTile + j * kLanes), scores[j]);
             for (int64_t j = 0; j < kCacheTile / kLanes; j++) store(p + j * kLanes, scores[j]);
             const auto columns = [=](int64_t) { return columns_between(begin, end); };
-            softmax_tile(p, p, 1, scale, columns, largest, denominator, shrink);
+            softmax_tile(p, p, 1, scale, columns, row_max, row_sum, rescale);
             for_lanes(HS, [&](int64_t i, auto width) {
                 F32x16 of_tile = zeros();
                 for (int64_t s = begin; s < end; s++)
                     of_tile = fma(broadcast(p[s]), load(v + s * HS + i, width), of_tile);
-                store(sum + i, of_tile + load(sum + i, width) * shrink[0], width);
+                store(sum + i, of_tile + load(sum + i, width) * rescale[0], width);
             });
         }
-        for_lanes(HS, [&](int64_t i, auto width) {
-            store(out + head * HS + i, load(sum + i, width) / denominator[0], width);
-        });
+        for_lanes(HS,
+                  [&](int64_t i, auto width) { store(out + head * HS + i, load(sum + i, width) / row_sum[0], width); });
     });
 }

@@ -10,15 +10,15 @@ Softmax cross-entropy on the CPU: llmc/ops/cross_entropy.h.
 #include "llmc/ops/cross_entropy.h"  // Softcap, kSoftcapFar, check_softcap
 #include "llmc/ops/op_cost.h"        // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
 
-// Sums of `term(v, width)` over v < V: blocks of 1024 in float lanes, the blocks in double.
+// The sum of term(v, width) over v < V: in float lanes within blocks of 1024, and in double over blocks.
 template <class Term>
 ANVIL_INLINE double sum_in_blocks(int64_t V, Term&& term) {
     constexpr int64_t kBlock = 1024;
     double sum = 0;
     for (int64_t begin = 0; begin < V; begin += kBlock) {
         F32x16 block = zeros();
-        for_many_lanes(std::min(kBlock, V - begin),
-                       [&](int64_t v, auto width) { block = add_vectors(block, term(begin + v, width)); });
+        for_lanes_unrolled(std::min(kBlock, V - begin),
+                           [&](int64_t v, auto width) { block = add_in_order(block, term(begin + v, width)); });
         sum += double(sum_lanes(block));
     }
     return sum;
@@ -32,34 +32,34 @@ float row_max(const T* row, int64_t V) {
     return max_lanes(largest);
 }
 
-// Lanes beyond the row read as -infinity, whose exponential is 0.
+// Lanes after the end of the row read -infinity, whose exponential is 0.
 template <class T, class Width>
 ANVIL_INLINE auto exp_shifted(const T* logits, Width width, float shift) {
     return exp(load(logits, width, -std::numeric_limits<float>::infinity()) - shift);
 }
 
-// The capped logits, in place too, and their slope unless it is null
+// The softcapped logits, which may overwrite the row, and their slope unless it is null
 template <class T>
 void cap_row(float* capped, float* slope, const T* logits, int64_t V, Softcap cap) {
     constexpr float kLargest = std::numeric_limits<float>::max();
     const float c = cap.limit, far = c * kSoftcapFar;
     if (cap.kind == Softcap::Kind::tanh)
-        for_many_lanes(V, [=](int64_t v, auto width) {
+        for_lanes_unrolled(V, [=](int64_t v, auto width) {
             const auto e = exp(load(logits + v, width) * (2 / c)), rest = 1 / (e + 1);
             store(capped + v, fma(rest, -2 * c, c), width);
-            if (slope) store(slope + v, at_most(e, kLargest) * rest * rest * 4, width);  // an infinite e: 0, not NaN
+            if (slope) store(slope + v, min(e, kLargest) * rest * rest * 4, width);  // an infinite e: 0, not NaN
         });
     else
         for_lanes(V, [=](int64_t v, auto width) {
-            const F32x16 x = at_most(max(load(logits + v, width), broadcast(-far)), far), y = x * (1 / c);
+            const F32x16 x = min(max(load(logits + v, width), broadcast(-far)), far), y = x * (1 / c);
             const F32x16 r = 1 / sqrt(fma(y, y, 1));
             store(capped + v, x * r, width);
             if (slope) store(slope + v, r * r * r, width);
         });
 }
 
-// -log softmax(row)[target]. The exponentials e^(row - maximum) are left in `powers` unless it is null, which may be
-// `row` itself, their sum in `sum`.
+// -log softmax(row)[target]. Writes the exponentials e^(row - max) to `powers`, which may be `row` or null, and their
+// sum to `sum`.
 template <class T>
 float row_loss(double* sum, float* powers, const T* row, int64_t V, int32_t target) {
     const float largest = row_max(row, V), target_logit = to_float(row[target]);
@@ -82,7 +82,7 @@ void cross_entropy_forward(Cpu& cpu, float* losses, const T* logits, const int32
         if (softcap.kind == Softcap::Kind::none) {
             losses[n] = row_loss(&sum, nullptr, row, V, targets[n]);
         } else {
-            float* capped = cpu.own(V);
+            float* capped = cpu.thread_scratch(V);
             cap_row(capped, nullptr, row, V, softcap);
             losses[n] = row_loss<float>(&sum, nullptr, capped, V, targets[n]);
         }
@@ -97,7 +97,7 @@ void cross_entropy_forward_backward(Cpu& cpu, float* losses, T* logits, const in
     parallel_for(cpu, N, [=, &cpu](int64_t n) {
         T* row = logits + n * Vp;
         const int32_t target = targets[n];
-        float* slope = cpu.own(2 * V);
+        float* slope = cpu.thread_scratch(2 * V);
         float* powers = slope + V;
         if constexpr (std::is_same_v<T, float>) powers = row;
         double sum;
@@ -108,7 +108,7 @@ void cross_entropy_forward_backward(Cpu& cpu, float* losses, T* logits, const in
             cap_row(powers, slope, row, V, softcap);
             losses[n] = row_loss<float>(&sum, powers, powers, V, target);
         }
-        // softmax - 1 is taken before scaling: where the model is sure of the target it would otherwise cancel twice
+        // softmax - 1 comes before scaling: with a probability near 1 the other order would cancel twice
         const auto target_grad = float((double(powers[target]) - sum) / sum * double(dloss));
         const float scale = float(double(dloss) / sum), target_slope = slope ? slope[target] : 1;
         for_lanes(V, [&](int64_t v, auto width) {

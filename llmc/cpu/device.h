@@ -1,8 +1,8 @@
 /*
-The device `Cpu`: its threads, its memory, and the loops that every op is written with.
+The device `Cpu`: its threads, its memory, and the parallel loops of every op.
 
 Bit-identical results at any number of threads come from one rule: threads divide outputs, never sums. A sum over rows
-is cut into chunks whose size does not depend on the thread count, and the chunks are added in order (reduce.h).
+is cut into chunks whose size does not depend on the number of threads, and the chunks are added in order (reduce.h).
 */
 #pragma once
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ is cut into chunks whose size does not depend on the thread count, and the chunk
 #include "llmc/base/op_scope.h"   // OpScope
 #include "llmc/ops/op_cost.h"     // elements_cost
 
-// The indices of a loop that a thread has yet to take: [begin, end), in the upper and the lower half.
+// The indices that a thread has left: [begin, end), begin in the upper half of the word and end in the lower.
 class alignas(64) IndexRun {
     std::atomic<uint64_t> left_{0};
 
@@ -39,7 +39,7 @@ class alignas(64) IndexRun {
 
 public:
     void set(int64_t begin, int64_t end) { left_.store(uint64_t(begin) << 32 | uint64_t(end)); }
-    // -1: none is left
+    // -1 if none is left
     int64_t take_first() {
         uint64_t before;
         return take(before, [](uint64_t run) { return run + (uint64_t(1) << 32); }) ? int64_t(before >> 32) : -1;
@@ -52,11 +52,11 @@ public:
 
 struct Cpu {
     static constexpr bool kAsynchronous = false;  // an op is done when it returns
-    static constexpr double kExpFlops = 20;       // of an exponential: range reduction, polynomial, scaling (simd.h)
+    static constexpr double kExpFlops = 20;       // of exp(): range reduction, polynomial, scaling (simd.h)
     int num_threads;
-    OpObserver* observer = nullptr;  // is told of every op (llmc/base/op_scope.h)
+    OpObserver* observer = nullptr;  // notified of every op (llmc/base/op_scope.h)
 
-    // 0 threads: as many as OMP_NUM_THREADS says, else one per core.
+    // 0 threads: OMP_NUM_THREADS, else one per core.
     explicit Cpu(int threads = 0) : num_threads(threads) {
 #ifdef _OPENMP
         if (num_threads == 0) num_threads = omp_get_max_threads();
@@ -84,21 +84,21 @@ struct Cpu {
     }
     void release(void* data, size_t bytes) { munmap(data, pages(bytes)); }
 
-    // Working memory for one op, kept for the next one. `shared` belongs to the calling op as a whole; `own` to the
-    // calling thread inside a parallel loop; `outer` to an op made of other ops, which take `shared` for themselves.
-    // Content is undefined.
-    float* shared(int64_t n) { return grown(scratch_[size_t(num_threads)], n); }
-    float* outer(int64_t n) { return grown(scratch_.back(), n); }
-    float* own(int64_t n) { return grown(scratch_[size_t(thread())], n); }
+    // Working memory of n floats for one op, reused by the next. Its content is undefined. shared_scratch() is one for
+    // all threads, thread_scratch() one per thread, for use inside a parallel loop. An op that calls other ops uses
+    // outer_scratch(), since they use shared_scratch().
+    float* shared_scratch(int64_t n) { return grown(scratch_[size_t(num_threads)], n); }
+    float* outer_scratch(int64_t n) { return grown(scratch_.back(), n); }
+    float* thread_scratch(int64_t n) { return grown(scratch_[size_t(thread())], n); }
 
-    std::vector<IndexRun> runs;  // of parallel_tasks, one a thread
+    std::vector<IndexRun> runs;  // of parallel_tasks, one per thread
 
     void reserve_workspace(size_t) {}  // it grows as needed
 
-    // Rows of logits at a time, of N (head_rows.h).
+    // Rows of logits at a time, out of N (head_rows.h).
     int64_t head_rows(int64_t N, int64_t Vp, size_t) const { return cpu_head_rows(N, Vp); }
 
-    // What a device needs to take data to its memory and bring results back while it works. Here both are at home.
+    // Asynchronous copies to a device and back. Here there is nothing to copy.
     template <class T>
     struct ToDevice {
         ToDevice(Cpu&, int64_t) {}
@@ -129,7 +129,7 @@ private:
         void* data = nullptr;
         size_t bytes = 0;
     };
-    std::vector<Block> scratch_;  // one a thread, then the shared one and the outer one
+    std::vector<Block> scratch_;  // one per thread, then the shared one and the outer one
 
     static size_t pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
@@ -144,15 +144,15 @@ private:
     }
 };
 
-// body(i) for i in [0, n), the indices dealt to the threads in contiguous runs.
+// body(i) for i in [0, n), in one contiguous run per thread.
 template <class Body>
 void parallel_for([[maybe_unused]] Cpu& cpu, int64_t n, Body&& body) {
 #pragma omp parallel for schedule(static) num_threads(cpu.num_threads) if (n > 1)
     for (int64_t i = 0; i < n; i++) body(i);
 }
 
-// The same for indices that take long, some 10 us or more: a thread that has done its run takes from the ends of the
-// others', which a busy machine or a core's other half may have held up.
+// The same with work stealing, for bodies of some 10 us or more: a thread that has finished its run takes indices from
+// the ends of the others', which a busy machine or a hyperthread may have delayed.
 template <class Body>
 void parallel_tasks(Cpu& cpu, int64_t n, Body&& body) {
     const int64_t threads = cpu.num_threads;
@@ -168,17 +168,17 @@ void parallel_tasks(Cpu& cpu, int64_t n, Body&& body) {
     }
 }
 
-// body(begin, end) over [0, n) in chunks of `chunk`: for loops whose body is too small to be called once an element.
+// body(begin, end) over [0, n) in chunks of `chunk`, for bodies too small to be called per element.
 template <class Body>
 void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
     parallel_for(cpu, (n + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(n, (i + 1) * chunk)); });
 }
 
-// Around all that a training step computes: a GPU times products there.
+// Around the computation of a training step. A GPU times its GEMMs there.
 inline void begin_training_step(Cpu&) {}
 inline void end_training_step(Cpu&) {}
 
-// What host code needs of any device: clearing, copies in and out, and a mean (in double, in order).
+// What host code needs of any device: clearing, copies to it and back, and a mean (in double, in order).
 template <class T>
 void fill_zero(Cpu& cpu, T* data, int64_t n) {
     const OpScope op(cpu, __func__, elements_cost<T>(1, 0, n));

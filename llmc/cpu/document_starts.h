@@ -1,5 +1,5 @@
 /*
-Where documents begin on the CPU: llmc/ops/document_starts.h.
+Starts of documents in packed rows, on the CPU: llmc/ops/document_starts.h.
 */
 #pragma once
 #include <cstdint>

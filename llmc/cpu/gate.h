@@ -1,5 +1,5 @@
 /*
-A learned gate that sees the first G channels of a row:   sigmoid(weight . inp[0:G])
+A learned gate, computed from the first G channels of a row:   sigmoid(weight . inp[0:G])
 
   const GateOpening gate = gate_of(inp + n * C, weight, G);
 */
@@ -9,7 +9,7 @@ A learned gate that sees the first G channels of a row:   sigmoid(weight . inp[0
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/gate.h"  // GateOpening
 
-// With e^-|x| neither overflows, and the slope keeps its digits where the sigmoid is near one.
+// e^-|x| cannot overflow, and keeps the digits of the slope where the sigmoid is near one.
 template <class T>
 GateOpening gate_of(const T* inp, const T* weight, int64_t G) {
     F32x16 sum = zeros();

@@ -10,7 +10,7 @@ GELU on the CPU: llmc/ops/gelu.h.
 
 inline constexpr float kGeluMinus2Scale = -1.5957691216f;  // -2 sqrt(2/pi)
 inline constexpr float kGeluCube = 0.044715f;
-inline constexpr int64_t kGeluChunk = 4096;  // elements: large enough to hide the loop, small enough to stay in L1
+inline constexpr int64_t kGeluChunk = 4096;  // elements: many enough to hide the loop overhead, few enough for L1
 
 // e^-2u: sigmoid(2u) = 1 / (1 + e^-2u)
 template <int n>
@@ -22,7 +22,7 @@ template <class T>
 void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
     const OpScope op(cpu, __func__, gelu_forward_cost<T>(n, Cpu::kExpFlops));
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
-        for_many_lanes(end - begin, [=](int64_t i, auto width) {
+        for_lanes_unrolled(end - begin, [=](int64_t i, auto width) {
             const auto x = load(inp + begin + i, width);
             store(out + begin + i, x * (1 / (gelu_exp(x) + 1)), width);
         });
@@ -30,16 +30,16 @@ void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
 }
 
 // d out / dx = s + x s (1 - s) d(2u)/dx  with  s = sigmoid(2u),  d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
-// 1 - s is e^-2u s: the difference would keep no digit where s is near 1. An infinite e^-2u means that s is 0, and
-// takes part as the largest float: their product is to be 0, not NaN.
+// 1 - s is computed as e^-2u s, since the difference would lose all digits where s is near 1. Where e^-2u is infinite,
+// s is 0; the largest float replaces the infinity, so that their product is 0, not NaN.
 template <class T>
 void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
     const OpScope op(cpu, __func__, gelu_backward_cost<T>(n, Cpu::kExpFlops));
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
-        for_many_lanes(end - begin, [=](int64_t i, auto width) {
+        for_lanes_unrolled(end - begin, [=](int64_t i, auto width) {
             const auto x = load(inp + begin + i, width), e = gelu_exp(x), s = 1 / (e + 1);
-            const auto rest = at_most(e, kLargest) * s;
+            const auto rest = min(e, kLargest) * s;
             const auto slope = fma(x * x, 3 * kGeluCube, 1) * -kGeluMinus2Scale;
             const auto derivative = fma(x * (s * rest), slope, s);
             store(dinp + begin + i, load(dout + begin + i, width) * derivative, width);

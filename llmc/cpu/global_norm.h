@@ -1,5 +1,5 @@
 /*
-The gradient's norm on the CPU: llmc/ops/global_norm.h.
+The norm of the gradient on the CPU: llmc/ops/global_norm.h.
 */
 #pragma once
 #include <algorithm>
@@ -10,11 +10,10 @@ The gradient's norm on the CPU: llmc/ops/global_norm.h.
 #include "llmc/ops/op_cost.h"  // add_squares_cost
 
 inline constexpr int64_t kNormUnit = 2 * kLanes;
-inline constexpr int64_t kNormAhead = 2048;  // elements that are asked for before they are added (dev/LOG.md)
+inline constexpr int64_t kNormAhead = 2048;  // elements to prefetch ahead (dev/LOG.md)
 
-// An ExactSum of numbers that are not negative, of which sixteen at a time are added to the words of eight lanes. That
-// takes them to begin in one of three neighbouring words, a range of 2^96, as nearly all of a tensor do; if not, they
-// are added one by one.
+// An ExactSum of non-negative numbers, sixteen at a time in SIMD lanes. The fast path requires that they begin in one
+// of three neighboring words, a range of 2^96, as nearly all numbers of a tensor do; others are added one by one.
 class SumOfSixteens {
     typedef uint64_t Lanes __attribute__((vector_size(4 * kRegisterLanes)));  // half as many, twice as wide
     static constexpr uint64_t kLow = 0xFFFFFFFF;
@@ -23,7 +22,7 @@ class SumOfSixteens {
     int first_ = 0;
     ExactSum sum_;
 
-    // Numbers as exact_part() has them, mantissa * 2^shift for words[word] and the next one, counted from first_
+    // Numbers as in exact_part(): mantissa * 2^shift for words[word] and the next one, counted from first_
     struct Parts {
         UintRegister mantissa, shift, word;
     };
@@ -44,7 +43,7 @@ class SumOfSixteens {
         std::fill_n(words_, kWindow + 1, Lanes{});
         first_ = first;
     }
-    // Those to come are taken to be like the largest of these.
+    // Assumes that later numbers resemble the largest of these.
     __attribute__((noinline)) void add_one_by_one(const float (&numbers)[kLanes]) {
         float largest = 0;
         for (const float number : numbers) {
@@ -66,7 +65,7 @@ public:
 #pragma GCC unroll 4
         for (int i = 0; i < kRegisters; i++) {
             const UintRegister raw = UintRegister(x.part[i]), exponent = raw >> 23 & 0xFFu;
-            const UintRegister subnormal = UintRegister(exponent == 0);  // all bits, which as a number is -1
+            const UintRegister subnormal = UintRegister(exponent == 0);  // all bits set, -1 as an integer
             const UintRegister mantissa = (raw & 0x7FFFFFu) | (~subnormal & 0x800000u);
             const UintRegister position = exponent - subnormal + uint32_t(-150 - ExactSum::kLowest);
             const UintRegister word = (position >> 5) - uint32_t(first_);
@@ -97,7 +96,8 @@ public:
 inline void add_squares(Cpu& cpu, ExactSum* sum, const float* x, int64_t n) {
     const OpScope op(cpu, __func__, add_squares_cost(n));
     const int64_t units = (n + kNormUnit - 1) / kNormUnit, threads = cpu.num_threads;
-    ExactSum* partials = reinterpret_cast<ExactSum*>(cpu.shared(threads * int64_t(sizeof(ExactSum) / sizeof(float))));
+    ExactSum* partials =
+        reinterpret_cast<ExactSum*>(cpu.shared_scratch(threads * int64_t(sizeof(ExactSum) / sizeof(float))));
     parallel_for(cpu, threads, [=](int64_t thread) {
         SumOfSixteens own;
         const int64_t end = std::min(n, units * (thread + 1) / threads * kNormUnit);
@@ -105,8 +105,8 @@ inline void add_squares(Cpu& cpu, ExactSum* sum, const float* x, int64_t n) {
         for (; i + kLanes * kNormUnit <= end; i += kLanes * kNormUnit) {
             F32x16 of_unit[kLanes];
             const float* ahead = x + std::min(i + kNormAhead, end - kLanes * kNormUnit);
-            // Read in the order of memory, which a compiler gives up that unrolls all of it, and with it the
-            // processor's own prefetching.
+            // Not unrolled completely: the compiler would reorder the reads, and the hardware prefetcher would
+            // stop following them.
 #pragma GCC unroll 2
             for (int k = 0; k < kLanes; k++, ahead += kNormUnit) {
                 const float* unit = x + i + k * kNormUnit;

@@ -1,9 +1,9 @@
 // The table of the level that this is compiled for: ANVIL_KERNELS names it. See kernels.h.
 #include "llmc/cpu/kernels.h"
-#include "llmc/base/level.h"         // ANVIL_CPU_LEVEL
-#include "llmc/cpu/ops.h"            // every op
-#include "llmc/cpu/peaks.h"          // peak_rates
-#include "llmc/cpu/product_rates.h"  // product_rates
+#include "llmc/base/level.h"        // ANVIL_CPU_LEVEL
+#include "llmc/cpu/ops.h"           // every op
+#include "llmc/cpu/peaks.h"         // peak_rates
+#include "llmc/cpu/matmul_rates.h"  // matmul_rates
 
 namespace {
 
@@ -43,15 +43,15 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.matmul_fp8_forward = matmul_fp8_forward;
     o.matmul_fp8_backward = matmul_fp8_backward;
     o.muon_momentum = muon_momentum;
-    o.muon_normalise = muon_normalise;
+    o.muon_normalize = muon_normalize;
     o.muon_squares = muon_squares;
     o.muon_scales = muon_scales;
     o.muon_update = muon_update;
     o.newton_schulz_workspace = newton_schulz_workspace<T>;
     o.newton_schulz = newton_schulz;
     o.absmax = absmax;
-    o.quantise_e4m3 = quantise;
-    o.quantise_e5m2 = quantise;
+    o.quantize_e4m3 = quantize;
+    o.quantize_e5m2 = quantize;
     o.relu_squared_forward = relu_squared_forward;
     o.relu_squared_backward = relu_squared_backward;
     o.residual_mix_forward = residual_mix_forward;
@@ -84,7 +84,7 @@ constexpr CpuKernels ANVIL_KERNELS = {.level = CpuLevel::ANVIL_CPU_LEVEL,
                                       .sum_ranks_fp32 = sum_ranks,
                                       .sum_ranks_bf16 = sum_ranks,
                                       .sum_ranks_uint64 = sum_ranks,
-                                      .product_rates = product_rates,
+                                      .matmul_rates = matmul_rates,
                                       .peak_rates_fp32 = peak_rates<float>,
                                       .peak_rates_bf16 = peak_rates<bf16>,
-                                      .tile_product = tile_product};
+                                      .tile_kernel = tile_kernel};

@@ -1,9 +1,8 @@
 /*
-The CPU's kernels: a table for each level of processors, of functions that are compiled for its instructions. Nothing
-else is: the object of a level shows the linker its table and no other name (the Makefile's kernel_rules), so what is
-inline in several of them cannot be taken from the wrong one.
+The CPU's kernels: one table of functions per instruction-set level. Nothing else is compiled for a level: its object
+exports only the table (the Makefile's kernel_rules), so the linker cannot take an inline function from the wrong one.
 
-  ops<float>(cpu).gelu_forward(cpu, out, inp, n);     by the best kernels that this processor can run
+  ops<float>(cpu).gelu_forward(cpu, out, inp, n);     calls the best kernel that this processor can run
 */
 #pragma once
 #include <cstdint>
@@ -11,32 +10,31 @@ inline in several of them cannot be taken from the wrong one.
 #include <type_traits>
 #include "llmc/base/bf16.h"       // bf16
 #include "llmc/base/check.h"      // format
-#include "llmc/ops/matmul.h"   // Write
+#include "llmc/ops/matmul.h"      // Write
 #include "llmc/base/processor.h"  // CpuLevel
 #include "llmc/base/profile.h"    // PeakRates
 #include "llmc/cpu/device.h"      // Cpu
 #include "llmc/ops/ops.h"         // Ops
 
-// What GEMMs of either type reach on one core (product_rates.h).
-struct ProductRates {
+// What GEMMs of either type reach on one core (matmul_rates.h).
+struct MatmulRates {
     double fp32, bf16;  // FLOP/s of one core
 
-    // What is rounded more often should pay for it.
+    // bf16 rounds more often, so it must be clearly faster.
     const char* faster() const { return bf16 >= 1.3 * fp32 ? "bf16" : "fp32"; }
     std::string text() const {
-        return format("%s, as a core's products run at %.0f GFLOP/s in fp32 and at %.0f in bf16", faster(), fp32 * 1e-9,
-                      bf16 * 1e-9);
+        return format("%s (GEMMs on one core: %.0f GFLOP/s in fp32, %.0f in bf16)", faster(), fp32 * 1e-9, bf16 * 1e-9);
     }
 };
 
-// The sum over ranks, in as many places as are given (sum_ranks.h).
+// Sums one buffer per rank into one or more outputs (sum_ranks.h).
 template <class T>
 using SumRanks = void (*)(Cpu&, T* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n);
 
-// GEMMs of bf16 by tiles, if there are any (tile_product.h).
+// GEMMs of bf16 by tiles, if there are any (gemm_tiles.h).
 template <class T>
 struct Strided;
-using TileProduct = void (*)(float*, int64_t, int64_t, int64_t, int64_t, Strided<bf16>, const float*, Write);
+using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, Strided<bf16>, const float*, Write);
 
 struct CpuKernels {
     CpuLevel level;
@@ -45,13 +43,13 @@ struct CpuKernels {
     SumRanks<float> sum_ranks_fp32;
     SumRanks<bf16> sum_ranks_bf16;
     SumRanks<uint64_t> sum_ranks_uint64;
-    ProductRates (*product_rates)();
+    MatmulRates (*matmul_rates)();
     PeakRates (*peak_rates_fp32)(Cpu&);
     PeakRates (*peak_rates_bf16)(Cpu&);
-    TileProduct& (*tile_product)();  // in use by this table's ops; tests replace it
+    TileKernel& (*tile_kernel)();  // in use by this table's ops; tests replace it
 };
 
-// The best that this processor can run, or those that ANVIL_CPU_ISA names. An Error if there are none of these.
+// The best table that this processor can run, or the one that ANVIL_CPU_ISA names. Throws an Error if there is none.
 const CpuKernels& cpu_kernels();
 
 template <class T>

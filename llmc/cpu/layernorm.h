@@ -16,8 +16,8 @@ void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weig
     for_lanes(C, [&](int64_t c, auto width) { sum += load(inp + c, width); });
     const float m = sum_lanes(sum) / float(C);
     for_lanes(C, [&](int64_t c, auto width) {
-        const F32x16 centred = load(inp + c, width, m) - m;
-        squares = fma(centred, centred, squares);
+        const F32x16 centered = load(inp + c, width, m) - m;
+        squares = fma(centered, centered, squares);
     });
     const float s = 1 / std::sqrt(sum_lanes(squares) / float(C) + eps);
     for_lanes(C, [&](int64_t c, auto width) {
@@ -56,7 +56,7 @@ void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T
                         const float* mean, const float* rstd, int64_t N, int64_t C) {
     const OpScope op(cpu, __func__, layernorm_backward_cost<T>(N * C));
     const int64_t chunks = num_row_chunks(N);
-    float* partials = cpu.shared(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
+    float* partials = cpu.shared_scratch(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
     parallel_for(cpu, chunks, [=](int64_t chunk) {
         float* dw = partials + chunk * 2 * C;
         float* db = dw + C;

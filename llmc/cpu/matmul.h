@@ -1,7 +1,7 @@
 /*
 Linear layers on the CPU: llmc/ops/matmul.h.
 
-A pass of its own for the activation is faster here than fusing it (dev/LOG.md).
+A separate pass for the activation is faster here than fusing it (dev/LOG.md).
 */
 #pragma once
 #include <cstdint>
@@ -37,7 +37,7 @@ void matmul_gelu_forward(Cpu& cpu, T* out, T* hidden, const T* inp, const T* wei
     gelu_forward(cpu, out, hidden, N * OC);
 }
 
-// Where inp = gelu(hidden):   dhidden (N, C) = (dout weight) * gelu'(hidden),   overwritten
+// With inp = gelu(hidden):   dhidden (N, C) = (dout weight) * gelu'(hidden),   overwritten
 template <class T>
 void matmul_gelu_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
                           const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,
@@ -56,7 +56,7 @@ void matmul_relu_squared_forward(Cpu& cpu, T* out, T* hidden, const T* inp, cons
     relu_squared_forward(cpu, out, hidden, N * OC);
 }
 
-// Where inp = max(hidden, 0)^2:   dhidden (N, C) = (dout weight) * 2 max(hidden, 0),   overwritten
+// With inp = max(hidden, 0)^2:   dhidden (N, C) = (dout weight) * 2 max(hidden, 0),   overwritten
 template <class T>
 void matmul_relu_squared_backward(Cpu& cpu, T* dhidden, float* dweight, float* dbias, const T* dout, const T* inp,
                                   const T* hidden, const T* weight, int64_t N, int64_t C, int64_t OC,

@@ -1,11 +1,11 @@
 /*
 Linear layers in FP8 on the CPU: llmc/ops/matmul_fp8.h.
 
-The numbers are widened to float and multiplied like others: the arithmetic of a GPU, not its speed.
+Operands are converted to float and multiplied by gemm(): the arithmetic of a GPU, not its speed.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/base/fp8.h"    // Quantised, check_fp8_layer
+#include "llmc/base/fp8.h"    // Quantized, check_fp8_layer
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/gemm.h"    // gemm, Strided
 #include "llmc/cpu/simd.h"
@@ -14,7 +14,7 @@ The numbers are widened to float and multiplied like others: the arithmetic of a
 template <class T, class A, class B>
 void multiply_fp8(Cpu& cpu, T* out, const A* a, const B* b, std::type_identity_t<const T*> bias, int64_t m, int64_t n,
                   int64_t k, float scale, Write write) {
-    float* wide_a = cpu.outer(m * k + n * k + m * n);
+    float* wide_a = cpu.outer_scratch(m * k + n * k + m * n);
     float *wide_b = wide_a + m * k, *product = wide_b + n * k;
     constexpr int64_t kChunk = 16384;
     parallel_chunks(cpu, m * k, kChunk, [=](int64_t begin, int64_t end) {
@@ -35,7 +35,7 @@ void multiply_fp8(Cpu& cpu, T* out, const A* a, const B* b, std::type_identity_t
 }
 
 template <class T>
-void matmul_fp8_forward(Cpu& cpu, T* out, const Quantised<e4m3>& inp, const Quantised<e4m3>& weight, const T* bias) {
+void matmul_fp8_forward(Cpu& cpu, T* out, const Quantized<e4m3>& inp, const Quantized<e4m3>& weight, const T* bias) {
     const OpScope op(cpu, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_forward", N, C, OC);
@@ -45,8 +45,8 @@ void matmul_fp8_forward(Cpu& cpu, T* out, const Quantised<e4m3>& inp, const Quan
 }
 
 template <class T>
-void matmul_fp8_backward(Cpu& cpu, T* dinp, float* dweight, const Quantised<e5m2>& dout, const Quantised<e4m3>& inp,
-                         const Quantised<e4m3>& weight, Write write = Write::add) {
+void matmul_fp8_backward(Cpu& cpu, T* dinp, float* dweight, const Quantized<e5m2>& dout, const Quantized<e4m3>& inp,
+                         const Quantized<e4m3>& weight, Write write = Write::add) {
     const OpScope op(cpu, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_backward", N, C, OC);

@@ -42,11 +42,11 @@ void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const fl
 }
 
 template <class T>
-void muon_normalise(Cpu& cpu, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
+void muon_normalize(Cpu& cpu, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
     const OpScope op(cpu, __func__);
     double squares = 0, equal_squares = 0;
     for (int64_t r = 0; r < R; r++) squares += double(row_squares[r]);
-    const double row_norm = std::sqrt(squares / double(R));  // of every row, once they are equal
+    const double row_norm = std::sqrt(squares / double(R));  // of every row, once rows are equal
     const auto row_factor = [=](int64_t r) {
         return step.equal_rows ? row_norm / std::max(std::sqrt(double(row_squares[r])), 1e-6) : 1;
     };
@@ -62,7 +62,7 @@ template <class T>
 void muon_squares(Cpu& cpu, float* squares, const T* X, int64_t R, int64_t K) {
     const OpScope op(cpu, __func__);
     if (R >= K) return parallel_for(cpu, R, [=](int64_t r) { squares[r] = sum_of_squares(X + r * K, K); });
-    float* partials = cpu.shared(num_row_chunks(R) * K);
+    float* partials = cpu.shared_scratch(num_row_chunks(R) * K);
     parallel_for(cpu, num_row_chunks(R), [=](int64_t chunk) {
         const int64_t begin = chunk * kRowsPerChunk, end = std::min(R, begin + kRowsPerChunk);
         for_lanes(K, [=](int64_t k, auto width) {

@@ -15,8 +15,8 @@ Newton-Schulz iterations on the CPU: llmc/ops/newton_schulz.h.
 #include "llmc/ops/newton_schulz.h"     // Gram, NewtonSchulzOptions
 #include "llmc/ops/op_cost.h"           // newton_schulz_cost
 
-// Bytes: A, b A + c A^2 and the next X of one matrix, of which beside a bf16 X the last is float. One matrix at a time
-// is enough for all threads of a CPU.
+// Bytes for A, b A + c A^2 and the next X of one matrix; the next X is float even for a bf16 X. One matrix at a time
+// keeps all threads of a CPU busy.
 template <class T>
 size_t newton_schulz_workspace(Cpu&, int64_t, int64_t R, int64_t K) {
     const int64_t n = std::min(R, K);
@@ -26,7 +26,7 @@ size_t newton_schulz_workspace(Cpu&, int64_t, int64_t R, int64_t K) {
 inline void newton_schulz(Cpu& cpu, float* X, int64_t batch, int64_t R, int64_t K, const NewtonSchulzOptions& options) {
     const OpScope op(cpu, __func__, newton_schulz_cost<float>(batch, R, K, options.iterations));
     const int64_t n = std::min(R, K), size = R * K;
-    float* A = cpu.outer(int64_t(newton_schulz_workspace<float>(cpu, batch, R, K) / sizeof(float)));
+    float* A = cpu.outer_scratch(int64_t(newton_schulz_workspace<float>(cpu, batch, R, K) / sizeof(float)));
     float* B = A + n * n;
     for (int64_t i = 0; i < batch; i++, X += size) {
         float *from = X, *to = B + n * n;
@@ -52,9 +52,9 @@ inline void newton_schulz(Cpu& cpu, float* X, int64_t batch, int64_t R, int64_t 
 inline void newton_schulz(Cpu& cpu, bf16* X, int64_t batch, int64_t R, int64_t K, const NewtonSchulzOptions& options) {
     const OpScope op(cpu, __func__, newton_schulz_cost<bf16>(batch, R, K, options.iterations));
     const int64_t n = std::min(R, K), size = R * K;
-    float* sums = cpu.outer(int64_t(newton_schulz_workspace<bf16>(cpu, batch, R, K) / sizeof(float)));
+    float* sums = cpu.outer_scratch(int64_t(newton_schulz_workspace<bf16>(cpu, batch, R, K) / sizeof(float)));
     bf16 *A = reinterpret_cast<bf16*>(sums + size), *B = A + n * n;
-    // to[j] = from[j] * scale, rounded to what `to` holds
+    // to[j] = from[j] * scale, rounded to the type of `to`
     const auto convert = [&cpu](auto* to, const auto* from, int64_t elements, float scale = 1) {
         parallel_chunks(cpu, elements, 1 << 14, [=](int64_t begin, int64_t end) {
             for_lanes(end - begin, [=](int64_t j, auto width) {

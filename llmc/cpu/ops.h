@@ -1,4 +1,4 @@
-// Every op on the CPU, for code that is written for any device: include this one and instantiate with Cpu.
+// Every op on the CPU. Code that is generic in the device includes this and instantiates with Cpu.
 #pragma once
 #include "llmc/cpu/accumulate.h"
 #include "llmc/cpu/adamw.h"
@@ -17,7 +17,7 @@
 #include "llmc/cpu/matmul_fp8.h"
 #include "llmc/cpu/muon.h"
 #include "llmc/cpu/newton_schulz.h"
-#include "llmc/cpu/quantise.h"
+#include "llmc/cpu/quantize.h"
 #include "llmc/cpu/relu_squared.h"
 #include "llmc/cpu/residual_mix.h"
 #include "llmc/cpu/rmsnorm.h"

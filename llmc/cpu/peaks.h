@@ -1,5 +1,5 @@
 /*
-What a CPU does at most, measured: the yardsticks of benchmarks (dev/bench) and of --profile.
+Measured peak rates of this CPU, for benchmarks (dev/bench) and --profile.
 
   CpuStopwatch stopwatch(cpu, false);            true: tiny sizes, two runs; the numbers mean nothing
   copy_peak(cpu, stopwatch)                      bytes/s          compute_peak<bf16>(cpu, stopwatch)    FLOP/s
@@ -9,14 +9,14 @@ What a CPU does at most, measured: the yardsticks of benchmarks (dev/bench) and 
 #include <cstdint>
 #include <cstring>
 #include <vector>
-#include "llmc/base/profile.h"      // PeakRates
-#include "llmc/base/timing.h"       // Timing, timing_of
-#include "llmc/cpu/amx.h"           // AmxTiles
-#include "llmc/cpu/device.h"        // Cpu, parallel_for
-#include "llmc/cpu/simd.h"          // F32x16, fma
-#include "llmc/cpu/tile_product.h"  // tile_product
+#include "llmc/base/profile.h"    // PeakRates
+#include "llmc/base/timing.h"     // Timing, timing_of
+#include "llmc/cpu/amx.h"         // AmxTiles
+#include "llmc/cpu/device.h"      // Cpu, parallel_for
+#include "llmc/cpu/simd.h"        // F32x16, fma
+#include "llmc/cpu/gemm_tiles.h"  // tile_kernel
 
-// Runs f for about a fifth of a second, five times at least, after a warm-up.
+// Runs f for about 0.2 seconds, at least five times, after a warm-up.
 struct CpuStopwatch {
     bool smoke;
 
@@ -38,7 +38,7 @@ struct CpuStopwatch {
     }
 };
 
-// bytes/s, read and written, of a large copy
+// bytes/s of a large copy, reads plus writes
 inline constexpr const char* kCpuCopyText = "a copy of 128 MiB";
 inline double copy_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     constexpr int64_t kChunk = 1 << 20;
@@ -52,7 +52,7 @@ inline double copy_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     return 2 * double(bytes) / timing.fastest;
 }
 
-// FLOP/s of multiply-adds that never leave the registers: enough independent chains to hide the latency
+// FLOP/s of fused multiply-adds in registers, with enough independent chains to hide the latency
 inline constexpr const char* kCpuComputeText = "multiply-adds in registers";
 inline double multiply_add_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     constexpr int kChains = 12 / kRegisters > 0 ? 12 / kRegisters : 1;
@@ -74,7 +74,7 @@ inline double multiply_add_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
 }
 
 #if defined(__x86_64__)
-// Products of tiles that stay in their registers, and so does what they add up to
+// FLOP/s of AMX multiplications whose operands and sums stay in tiles
 inline double tile_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     const int64_t rounds = stopwatch.smoke ? 1 << 8 : 1 << 18;
     const Timing timing = stopwatch.time([&] {
@@ -121,12 +121,12 @@ inline double register_peak(Cpu& cpu, CpuStopwatch& stopwatch) { return multiply
 
 inline double bf16_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
 #if defined(__x86_64__)
-    if (tile_product()) return tile_peak(cpu, stopwatch);
+    if (tile_kernel()) return tile_peak(cpu, stopwatch);
 #endif
     return register_peak(cpu, stopwatch);
 }
 
-// What matrix products in T are held against, in FLOP/s, and what that is.
+// The peak FLOP/s for GEMMs in T, and a description of it.
 template <class T>
 double compute_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     return sizeof(T) == 2 ? bf16_peak(cpu, stopwatch) : multiply_add_peak(cpu, stopwatch);
@@ -134,7 +134,7 @@ double compute_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
 template <class T>
 const char* compute_text() {
     if (sizeof(T) == 4) return kCpuComputeText;
-    return tile_product() ? "tdpbf16ps in registers" : kBf16Text;
+    return tile_kernel() ? "tdpbf16ps in registers" : kBf16Text;
 }
 
 template <class T>

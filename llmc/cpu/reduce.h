@@ -1,8 +1,8 @@
 /*
-Sums over rows with one order on every machine: chunks of kRowsPerChunk rows are summed one by one, row after row, and
-then the chunks in order.
+Sums over rows in one order on every machine: within chunks of kRowsPerChunk rows, row after row, then over the chunks
+in order.
 
-  float* partials = cpu.shared(num_row_chunks(N) * C);       // fill partials[chunk * C + c], then
+  float* partials = cpu.shared_scratch(num_row_chunks(N) * C);       // fill partials[chunk * C + c], then
   add_partials(cpu, out, partials, num_row_chunks(N), C);    // out[c] += the sum over chunks
 */
 #pragma once
@@ -30,11 +30,11 @@ inline void add_partials(Cpu& cpu, float* out, const float* partials, int64_t nu
 template <class T>
 void add_column_sums(Cpu& cpu, float* out, const T* inp, int64_t N, int64_t C) {
     const OpScope op(cpu, __func__);
-    float* partials = cpu.shared(num_row_chunks(N) * C);
+    float* partials = cpu.shared_scratch(num_row_chunks(N) * C);
     parallel_for(cpu, num_row_chunks(N), [=](int64_t chunk) {
         const int64_t begin = chunk * kRowsPerChunk, end = std::min(N, begin + kRowsPerChunk);
-        // Many lanes: whole cache lines of each row, next to each other
-        for_many_lanes(C, [=](int64_t c, auto width) {
+        // Unrolled, to read several adjacent cache lines of each row
+        for_lanes_unrolled(C, [=](int64_t c, auto width) {
             auto sum = load(inp + begin * C + c, width);
             for (int64_t n = begin + 1; n < end; n++) sum = sum + load(inp + n * C + c, width);
             store(partials + chunk * C + c, sum, width);

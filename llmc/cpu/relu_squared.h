@@ -7,7 +7,8 @@ Squared ReLU on the CPU: llmc/ops/relu_squared.h.
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // relu_squared_backward_cost, relu_squared_forward_cost
 
-inline constexpr int64_t kReluSquaredChunk = 4096;  // elements: large enough to hide the loop, few enough for L1
+inline constexpr int64_t kReluSquaredChunk =
+    4096;  // elements: many enough to hide the loop overhead, few enough for L1
 
 template <class T>
 void relu_squared_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {

@@ -8,7 +8,7 @@ Residual mix on the CPU: llmc/ops/residual_mix.h.
 #include "llmc/cpu/rmsnorm.h"  // rmsnorm_row
 #include "llmc/cpu/simd.h"
 
-inline constexpr int64_t kMixChunk = 1 << 13;  // elements that are summed up as one
+inline constexpr int64_t kMixChunk = 1 << 13;  // elements per partial sum
 
 ANVIL_INLINE F32x16 mix(F32x16 inp, F32x16 inp0, float a, float b) { return fma(inp0, broadcast(b), inp * a); }
 
@@ -38,7 +38,7 @@ void residual_mix_backward(Cpu& cpu, T* dinp, T* dinp0, float* da, float* db, co
     ensure(!a == !da);
     const float factor = mix_factor(a), factor0 = b_sign * mix_factor(b);
     const int64_t chunks = (n + kMixChunk - 1) / kMixChunk;
-    float* partials = cpu.shared(2 * chunks);  // (chunks, 2)
+    float* partials = cpu.shared_scratch(2 * chunks);  // (chunks, 2)
     parallel_chunks(cpu, n, kMixChunk, [=](int64_t begin, int64_t end) {
         F32x16 sum = zeros(), sum0 = zeros();
         for_lanes(end - begin, [&](int64_t i, auto width) {
@@ -60,7 +60,7 @@ void residual_mix_backward(Cpu& cpu, T* dinp, T* dinp0, float* da, float* db, co
     *db += b_sign * float(sum0);
 }
 
-// The same bits as the sum, residual_mix_forward and rmsnorm_forward one after the other.
+// The bits are those of the sum, residual_mix_forward and rmsnorm_forward, one after another.
 template <class T>
 void residual_mix_rmsnorm_forward(Cpu& cpu, T* residual, T* mixed, T* out, float* rstd, const T* inp1, const T* inp2,
                                   const T* inp0, std::type_identity_t<const T*> a, const T* b, int64_t N, int64_t C,

@@ -52,7 +52,7 @@ void rmsnorm_backward(Cpu& cpu, T* dinp, float* dweight, const T* dout, const T*
     const OpScope op(cpu, __func__, rmsnorm_backward_cost<T>(N * C));
     ensure(weight || !dweight);
     const int64_t chunks = num_row_chunks(N);
-    float* partials = dweight ? cpu.shared(chunks * C) : nullptr;
+    float* partials = dweight ? cpu.shared_scratch(chunks * C) : nullptr;
     parallel_for(cpu, chunks, [=](int64_t chunk) {
         float* dw = dweight ? partials + chunk * C : nullptr;
         if (dw) std::memset(dw, 0, size_t(C) * sizeof(float));

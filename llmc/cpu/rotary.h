@@ -55,7 +55,7 @@ void rotary_backward(Cpu& cpu, T* dqkv, const T* qkv, const float* rstd, const f
             const int64_t at = n * shape.row() + head * shape.HS;
             T* g = dqkv + at;
             const T* out = qkv + at;
-            float factor = options.scale, along = 0;  // along: what is taken from g for each unit of out
+            float factor = options.scale, along = 0;  // along: subtracted from g per unit of out
             if (rstd) {
                 F32x16 sum = zeros();
                 for_lanes(shape.HS,

@@ -1,13 +1,16 @@
 /*
-Sixteen floats at a time, on every machine: one AVX-512 register, two AVX ones, or four of SSE or NEON.
+SIMD vectors of sixteen floats on every processor: one AVX-512 register, two of AVX, or four of SSE or NEON.
 
 A sum along a row always has sixteen partial sums, combined in one fixed tree, and multiply-adds are always fused, so an
-op gives the same bits on all of them. Loads and stores take a width, 16 (`kFull`) or what is left at the end of a row.
+op gives the same bits on every processor. Loads and stores take a width: 16 (`kFull`), or less at the end of a row.
 
-Several times sixteen (F32<n>) are n vectors between which nothing goes on: where one vector's operations wait for each
-other, as in a polynomial, n chains of them keep the processor busy. for_many_lanes() makes loops of them.
+  F32x16 x = load(p, width);   store(p, fma(x, y, z), width);   float s = sum_lanes(x);
+  for_lanes(n, [&](int64_t i, auto width) { ... });             a loop over a row
 
-bf16 is a type of memory only: loading widens it, which is exact, and storing rounds as to_bf16 does.
+F32<n> is n independent vectors: n chains of dependent operations, as in a polynomial, keep the processor busy.
+for_lanes_unrolled() loops over them.
+
+bf16 exists in memory only: a load converts it to float, which is exact, and a store rounds as to_bf16() does.
 */
 #pragma once
 #include <algorithm>
@@ -25,7 +28,7 @@ bf16 is a type of memory only: loading widens it, which is exact, and storing ro
 
 inline constexpr int kLanes = 16;
 template <int n>
-using Vectors = std::integral_constant<int, n * kLanes>;  // a width
+using Vectors = std::integral_constant<int, n * kLanes>;  // the width of n vectors
 using Full = Vectors<1>;
 inline constexpr Full kFull{};
 
@@ -36,12 +39,12 @@ inline constexpr int kRegisterLanes = 8;
 #else
 inline constexpr int kRegisterLanes = 4;
 #endif
-inline constexpr int kRegisters = kLanes / kRegisterLanes;  // registers that one F32x16 takes
+inline constexpr int kRegisters = kLanes / kRegisterLanes;  // registers per F32x16
 
 typedef float FloatRegister __attribute__((vector_size(4 * kRegisterLanes)));
 typedef int32_t IntRegister __attribute__((vector_size(4 * kRegisterLanes)));
 typedef uint32_t UintRegister __attribute__((vector_size(4 * kRegisterLanes)));
-typedef uint16_t HalfRegister __attribute__((vector_size(2 * kRegisterLanes)));
+typedef uint16_t Bf16Register __attribute__((vector_size(2 * kRegisterLanes)));
 
 template <int n>
 struct F32 {
@@ -52,7 +55,7 @@ using F32x16 = F32<1>;
 #define ANVIL_INLINE inline __attribute__((always_inline))
 #define ANVIL_EACH_PART _Pragma("GCC unroll 16") for (int i = 0; i < n * kRegisters; i++)
 
-ANVIL_INLINE FloatRegister fused(FloatRegister a, FloatRegister b, FloatRegister c) {
+ANVIL_INLINE FloatRegister fma(FloatRegister a, FloatRegister b, FloatRegister c) {
 #if defined(__AVX512F__)
     return _mm512_fmadd_ps(a, b, c);
 #elif defined(__FMA__)
@@ -66,7 +69,7 @@ ANVIL_INLINE FloatRegister fused(FloatRegister a, FloatRegister b, FloatRegister
 #endif
 }
 
-ANVIL_INLINE FloatRegister root(FloatRegister a) {
+ANVIL_INLINE FloatRegister sqrt(FloatRegister a) {
 #if defined(__AVX512F__)
     return _mm512_maskz_sqrt_ps(0xFFFF, a);  // the plain form warns in g++ 12
 #elif defined(__AVX__)
@@ -89,16 +92,16 @@ ANVIL_INLINE F32<n> broadcast(float x) {
 }
 ANVIL_INLINE F32x16 zeros() { return F32x16{}; }
 
-// The processor's masks of the first n lanes: a copy of n floats would be a call.
+// Masks of the first n lanes, for loads and stores without a call of memcpy.
 #if defined(__AVX512F__)
-ANVIL_INLINE __mmask16 first_lanes(int n) { return __mmask16((1u << n) - 1); }
+ANVIL_INLINE __mmask16 lane_mask(int n) { return __mmask16((1u << n) - 1); }
 #elif defined(__AVX2__)
-ANVIL_INLINE __m256i first_lanes(int n) {
+ANVIL_INLINE __m256i lane_mask(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 #endif
 
-// Register by register: of a copy of several g++ 12 makes one through the stack.
+// Register by register: g++ 12 copies several through the stack.
 template <int lanes>
 ANVIL_INLINE F32<lanes / kLanes> load(const float* p, std::integral_constant<int, lanes>) {
     constexpr int n = lanes / kLanes;
@@ -107,14 +110,14 @@ ANVIL_INLINE F32<lanes / kLanes> load(const float* p, std::integral_constant<int
     return out;
 }
 ANVIL_INLINE F32x16 load(const float* p) { return load(p, kFull); }
-// The first `width` lanes from memory, the others `rest`. What lies behind them is not touched.
-ANVIL_INLINE F32x16 load(const float* p, int width, float rest = 0) {
-    F32x16 out = broadcast(rest);
+// The first `width` lanes from memory, `fill` in the others. Memory after them is not touched.
+ANVIL_INLINE F32x16 load(const float* p, int width, float fill = 0) {
+    F32x16 out = broadcast(fill);
 #if defined(__AVX512F__)
-    out.part[0] = _mm512_mask_loadu_ps(out.part[0], first_lanes(width), p);
+    out.part[0] = _mm512_mask_loadu_ps(out.part[0], lane_mask(width), p);
 #elif defined(__AVX2__)
     for (int i = 0; i < kRegisters; i++) {
-        const __m256i mask = first_lanes(width - 8 * i);
+        const __m256i mask = lane_mask(width - 8 * i);
         out.part[i] = _mm256_blendv_ps(out.part[i], _mm256_maskload_ps(p + 8 * i, mask), _mm256_castsi256_ps(mask));
     }
 #else
@@ -129,16 +132,16 @@ ANVIL_INLINE void store(float* p, F32<n> x, Vectors<n>) {
 ANVIL_INLINE void store(float* p, F32x16 x) { store(p, x, kFull); }
 ANVIL_INLINE void store(float* p, F32x16 x, int width) {
 #if defined(__AVX512F__)
-    _mm512_mask_storeu_ps(p, first_lanes(width), x.part[0]);
+    _mm512_mask_storeu_ps(p, lane_mask(width), x.part[0]);
 #elif defined(__AVX2__)
-    for (int i = 0; i < kRegisters; i++) _mm256_maskstore_ps(p + 8 * i, first_lanes(width - 8 * i), x.part[i]);
+    for (int i = 0; i < kRegisters; i++) _mm256_maskstore_ps(p + 8 * i, lane_mask(width - 8 * i), x.part[i]);
 #else
     std::memcpy(p, &x, size_t(width) * sizeof(float));
 #endif
 }
 
-ANVIL_INLINE FloatRegister widened(HalfRegister halves) {
-#if defined(__AVX512F__)  // g++ 12 makes five instructions of the other form
+ANVIL_INLINE FloatRegister to_f32(Bf16Register halves) {
+#if defined(__AVX512F__)  // g++ 12 compiles the other form to five instructions
     const __m512i bits = _mm512_maskz_cvtepu16_epi32(0xFFFF, __m256i(halves));
     return FloatRegister(_mm512_maskz_slli_epi32(0xFFFF, bits, 16));
 #elif defined(__AVX2__)
@@ -147,20 +150,20 @@ ANVIL_INLINE FloatRegister widened(HalfRegister halves) {
     return FloatRegister(__builtin_convertvector(halves, UintRegister) << 16);
 #endif
 }
-ANVIL_INLINE HalfRegister narrowed(FloatRegister x) {
+ANVIL_INLINE Bf16Register to_bf16(FloatRegister x) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-    // The processor's own instruction takes subnormal numbers for zero, but these are rare.
+    // The processor's instruction takes subnormal numbers for zero. They are rare.
     constexpr int kSubnormal = 0x20;
-    if (__builtin_expect(_mm512_fpclass_ps_mask(x, kSubnormal) == 0, 1)) return HalfRegister(_mm512_cvtneps_pbh(x));
+    if (__builtin_expect(_mm512_fpclass_ps_mask(x, kSubnormal) == 0, 1)) return Bf16Register(_mm512_cvtneps_pbh(x));
 #endif
     const UintRegister bits = UintRegister(x);
     const UintRegister nearest = bits + 0x7FFFu + (bits >> 16 & 1u), quiet = bits | 0x400000u;
     const UintRegister high = (x != x ? quiet : nearest) >> 16;
 #if defined(__AVX2__) && !defined(__AVX512F__)
-    const __m256i packed = _mm256_packus_epi32(__m256i(high), __m256i(high));  // each half of it twice
-    return HalfRegister(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0b1000)));
+    const __m256i packed = _mm256_packus_epi32(__m256i(high), __m256i(high));  // each half is duplicated
+    return Bf16Register(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0b1000)));
 #else
-    return __builtin_convertvector(high, HalfRegister);
+    return __builtin_convertvector(high, Bf16Register);
 #endif
 }
 
@@ -169,20 +172,20 @@ ANVIL_INLINE F32<lanes / kLanes> load(const bf16* p, std::integral_constant<int,
     constexpr int n = lanes / kLanes;
     F32<n> out;
     ANVIL_EACH_PART {
-        HalfRegister halves;
+        Bf16Register halves;
         std::memcpy(&halves, p + i * kRegisterLanes, sizeof halves);
-        out.part[i] = widened(halves);
+        out.part[i] = to_f32(halves);
     }
     return out;
 }
 ANVIL_INLINE F32x16 load(const bf16* p) { return load(p, kFull); }
-ANVIL_INLINE F32x16 load(const bf16* p, int width, float rest = 0) {
+ANVIL_INLINE F32x16 load(const bf16* p, int width, float fill = 0) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-    const HalfRegister halves = HalfRegister(_mm256_maskz_loadu_epi16(first_lanes(width), p));
-    return {_mm512_mask_mov_ps(broadcast(rest).part[0], first_lanes(width), widened(halves))};
+    const Bf16Register halves = Bf16Register(_mm256_maskz_loadu_epi16(lane_mask(width), p));
+    return {_mm512_mask_mov_ps(broadcast(fill).part[0], lane_mask(width), to_f32(halves))};
 #else
     float lanes[kLanes];
-    for (int i = 0; i < kLanes; i++) lanes[i] = i < width ? to_float(p[i]) : rest;
+    for (int i = 0; i < kLanes; i++) lanes[i] = i < width ? to_float(p[i]) : fill;
     return load(lanes);
 #endif
 }
@@ -193,7 +196,7 @@ ANVIL_INLINE F32<lanes / kLanes> load(const T* p, std::integral_constant<int, la
 template <int n>
 ANVIL_INLINE void store(bf16* p, F32<n> x, Vectors<n>) {
     ANVIL_EACH_PART {
-        const HalfRegister halves = narrowed(x.part[i]);
+        const Bf16Register halves = to_bf16(x.part[i]);
         std::memcpy(p + i * kRegisterLanes, &halves, sizeof halves);
     }
 }
@@ -204,18 +207,18 @@ ANVIL_INLINE void store(bf16* p, F32x16 x, int width) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
     __m256i halves;
     std::memcpy(&halves, lanes, sizeof halves);
-    _mm256_mask_storeu_epi16(p, first_lanes(width), halves);
+    _mm256_mask_storeu_epi16(p, lane_mask(width), halves);
 #else
     std::memcpy(p, lanes, size_t(width) * sizeof(bf16));
 #endif
 }
 
-// Lane by lane, the first beside the second: a pair of rows as a product of bf16 takes them (gemm.h).
+// first[0], second[0], first[1], second[1], ...: two rows of bf16 in pairs, as GEMMs take them (gemm_pack.h)
 template <int n>
 ANVIL_INLINE void store_pairs(bf16* p, F32<n> first, F32<n> second) {
     ANVIL_EACH_PART {
         const UintRegister pairs =
-            UintRegister(widened(narrowed(first.part[i]))) >> 16 | UintRegister(widened(narrowed(second.part[i])));
+            UintRegister(to_f32(to_bf16(first.part[i]))) >> 16 | UintRegister(to_f32(to_bf16(second.part[i])));
         std::memcpy(p + 2 * i * kRegisterLanes, &pairs, sizeof pairs);
     }
 }
@@ -240,9 +243,9 @@ ANVIL_BINARY(*)
 ANVIL_BINARY(/)
 #undef ANVIL_BINARY
 ANVIL_INLINE F32x16& operator+=(F32x16& a, F32x16 b) { return a = a + b; }
-// sum + the first vector of x + the second + ...
+// ((sum + x's vector 0) + vector 1) + ...
 template <int n>
-ANVIL_INLINE F32x16 add_vectors(F32x16 sum, F32<n> x) {
+ANVIL_INLINE F32x16 add_in_order(F32x16 sum, F32<n> x) {
     ANVIL_EACH_PART sum.part[i % kRegisters] = sum.part[i % kRegisters] + x.part[i];
     return sum;
 }
@@ -250,7 +253,7 @@ ANVIL_INLINE F32x16 add_vectors(F32x16 sum, F32<n> x) {
 // a * b + c, rounded once
 template <int n>
 ANVIL_INLINE F32<n> fma(F32<n> a, F32<n> b, F32<n> c) {
-    ANVIL_EACH_PART a.part[i] = fused(a.part[i], b.part[i], c.part[i]);
+    ANVIL_EACH_PART a.part[i] = fma(a.part[i], b.part[i], c.part[i]);
     return a;
 }
 template <int n>
@@ -267,10 +270,10 @@ ANVIL_INLINE F32<n> fma(F32<n> a, float b, float c) {
 }
 template <int n>
 ANVIL_INLINE F32<n> sqrt(F32<n> a) {
-    ANVIL_EACH_PART a.part[i] = root(a.part[i]);
+    ANVIL_EACH_PART a.part[i] = sqrt(a.part[i]);
     return a;
 }
-// The larger one; a NaN in either comes out. Of two that do not compare the processor's instruction gives the second.
+// max(a, b); NaN if either is NaN. If one is, the processor's instruction returns the second operand.
 template <int n>
 ANVIL_INLINE F32<n> max(F32<n> a, F32<n> b) {
     ANVIL_EACH_PART {
@@ -287,7 +290,7 @@ ANVIL_INLINE F32<n> max(F32<n> a, F32<n> b) {
 }
 // min(x, bound), and NaN stays NaN
 template <int n>
-ANVIL_INLINE F32<n> at_most(F32<n> x, float bound) {
+ANVIL_INLINE F32<n> min(F32<n> x, float bound) {
     const FloatRegister most = broadcast<1>(bound).part[0];
     ANVIL_EACH_PART {
 #if defined(__AVX512F__)
@@ -301,7 +304,7 @@ ANVIL_INLINE F32<n> at_most(F32<n> x, float bound) {
     return x;
 }
 
-// The lanes of x whose bits are set, the others those of `rest`. Bits beyond the lanes of x are of no account.
+// x in the lanes whose bits are set, `rest` in the others. Higher bits are ignored.
 ANVIL_INLINE FloatRegister select_lanes(FloatRegister x, uint32_t lanes, FloatRegister rest) {
 #if defined(__AVX512F__)
     return _mm512_mask_mov_ps(rest, __mmask16(lanes), x);
@@ -319,7 +322,7 @@ ANVIL_INLINE F32<n> select_lanes(F32<n> x, uint64_t lanes, float rest) {
     return x;
 }
 
-// Lane 0 with 8, 1 with 9, ...; then 4 apart, 2 apart, 1 apart.
+// A tree: lane 0 with 8, 1 with 9, ...; then 4 apart, 2 apart, 1 apart.
 template <class Combine>
 ANVIL_INLINE float reduce_lanes(F32x16 x, Combine combine) {
     float lanes[kLanes];
@@ -335,15 +338,15 @@ ANVIL_INLINE float max_lanes(F32x16 x) {
     return reduce_lanes(x, [](float a, float b) { return a > b || a != a ? a : b; });
 }
 
-// Of two registers every second run of `apart` lanes, the first or the second ones of both, by turns: its lanes in the
-// one register behind the other.
+// Cuts a and b into runs of `apart` lanes and takes the even ones (which = 0) or the odd ones (which = 1), by turns one
+// of a and one of b.
 template <int apart, int which>
-constexpr int run_lane(int i) {
+constexpr int unzip_lane(int i) {
     return i / apart % 2 * kRegisterLanes + i / (2 * apart) * (2 * apart) + i % apart + which * apart;
 }
 template <int apart, int which>
-ANVIL_INLINE FloatRegister runs_of(FloatRegister a, FloatRegister b) {
-    constexpr auto at = run_lane<apart, which>;
+ANVIL_INLINE FloatRegister unzip(FloatRegister a, FloatRegister b) {
+    constexpr auto at = unzip_lane<apart, which>;
 #if defined(__AVX512F__)
     return __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9), at(10),
                                    at(11), at(12), at(13), at(14), at(15));
@@ -353,29 +356,29 @@ ANVIL_INLINE FloatRegister runs_of(FloatRegister a, FloatRegister b) {
     return __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3));
 #endif
 }
-// The same of two vectors.
+// The same for vectors.
 template <int apart, int which>
-ANVIL_INLINE F32x16 runs_of(F32x16 a, F32x16 b) {
+ANVIL_INLINE F32x16 unzip(F32x16 a, F32x16 b) {
     F32x16 out;
     constexpr int registers = std::max(apart / kRegisterLanes, 1);
     for (int i = 0; i < kRegisters; i++)
         if constexpr (apart < kRegisterLanes)
-            out.part[i] = runs_of<apart, which>(a.part[i], b.part[i]);
+            out.part[i] = unzip<apart, which>(a.part[i], b.part[i]);
         else
             out.part[i] = (i / registers % 2 ? b : a)
                               .part[i / (2 * registers) * (2 * registers) + i % registers + which * registers];
     return out;
 }
 
-// rows[r] = lanes `apart` apart of rows[r] and of rows[r + apart] combined, each of one half of the lanes
+// One level of the tree for 2 * apart rows: rows[r] = the halves of rows[r] and of rows[r + apart], each combined
 template <int apart, class Combine>
 ANVIL_INLINE void reduce_rows_once(F32x16* rows, Combine combine) {
 #pragma GCC unroll 8
     for (int r = 0; r < apart; r++)
-        rows[r] = combine(runs_of<apart, 0>(rows[r], rows[r + apart]), runs_of<apart, 1>(rows[r], rows[r + apart]));
+        rows[r] = combine(unzip<apart, 0>(rows[r], rows[r + apart]), unzip<apart, 1>(rows[r], rows[r + apart]));
 }
 
-// Lane r is reduce_lanes of rows[r], in the same tree, of sixteen rows at once.
+// Lane r is reduce_lanes(rows[r]), in the same tree, for sixteen rows at once.
 template <class Combine>
 ANVIL_INLINE F32x16 reduce_rows(const F32x16 (&rows)[kLanes], Combine combine) {
     F32x16 r[kLanes];
@@ -394,7 +397,7 @@ ANVIL_INLINE F32x16 max_rows(const F32x16 (&rows)[kLanes]) {
     return reduce_rows(rows, [](F32x16 a, F32x16 b) { return max(a, b); });
 }
 
-// body(i, width) along a row of n: i = 0, 16, 32, ... with width kFull, then the rest with an int width.
+// body(i, width) along a row of n elements: i = 0, 16, 32, ... with width kFull, then the rest with an int.
 template <class Body>
 ANVIL_INLINE void for_lanes(int64_t n, Body&& body) {
     int64_t i = 0;
@@ -402,25 +405,25 @@ ANVIL_INLINE void for_lanes(int64_t n, Body&& body) {
     if (i < n) body(i, int(n - i));
 }
 
-// So many vectors at once where one operation waits for the next: their chains fit the registers.
-inline constexpr Vectors<4 / kRegisters> kMany{};
+// As many vectors as fit the registers together with their temporaries.
+inline constexpr Vectors<4 / kRegisters> kUnrolled{};
 
-// As for_lanes, beginning with kMany lanes at a time.
+// for_lanes() with kUnrolled lanes at a time, as long as there are so many.
 template <class Body>
-ANVIL_INLINE void for_many_lanes(int64_t n, Body&& body) {
+ANVIL_INLINE void for_lanes_unrolled(int64_t n, Body&& body) {
     int64_t i = 0;
-    for (; i + kMany <= n; i += kMany) body(i, kMany);
+    for (; i + kUnrolled <= n; i += kUnrolled) body(i, kUnrolled);
     for_lanes(n - i, [&](int64_t j, auto width) { body(i + j, width); });
 }
 
-// a 2^k, with `shifted` = 1.5 * 2^23 + k, which holds k in its low bits. Below the normal numbers it is nothing.
+// a 2^k, with `shifted` = 1.5 * 2^23 + k, which holds k in its low bits; only for normal results
 template <int n>
 ANVIL_INLINE F32<n> times_power_of_2(F32<n> a, [[maybe_unused]] F32<n> k, [[maybe_unused]] F32<n> shifted) {
     ANVIL_EACH_PART {
 #if defined(__AVX512F__)
         a.part[i] = _mm512_maskz_scalef_ps(0xFFFF, a.part[i], k.part[i]);
 #else
-        // In two steps, since k = 128 alone has no float; unsigned, because what is far below or NaN overflows here
+        // In two steps, since 2^128 is no float; unsigned, because a k far below or NaN overflows here
         const UintRegister exponent = UintRegister(shifted.part[i]) - 0x4B400000u;
         const UintRegister half = UintRegister(IntRegister(exponent) >> 1);
         const UintRegister first = (half + 127u) << 23, second = (exponent - half + 127u) << 23;
@@ -430,22 +433,22 @@ ANVIL_INLINE F32<n> times_power_of_2(F32<n> a, [[maybe_unused]] F32<n> k, [[mayb
     return a;
 }
 
-// x where `in` is not below `least` or is NaN, else 0
+// 0 where in < least, else x
 template <int n>
 ANVIL_INLINE F32<n> zero_below(F32<n> x, F32<n> in, float least) {
     ANVIL_EACH_PART x.part[i] = in.part[i] < broadcast(least).part[0] ? FloatRegister{} : x.part[i];
     return x;
 }
 
-// e^x with an error below 1.5 units in the last place for results that are normal numbers, 0 below them, infinity above
-// the largest float, NaN for NaN (test/simd_test.cpp measures it over all of the range).
+// e^x with an error below 1.5 units in the last place for normal results; 0 below them, infinity above the largest
+// float, NaN for NaN (test/simd_test.cpp measures it over the whole range).
 // x = k ln 2 + r with |r| <= ln 2 / 2, and e^r by Taylor to degree 7: the rest, r^8 / 8!, is below 6e-9.
 template <int n>
 ANVIL_INLINE F32<n> exp(F32<n> x) {
     constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
     constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    constexpr float kSmallest = -87.33654f, kInfinite = 89;  // e^89 has no float, and k is 128
-    x = at_most(x, kInfinite);
+    constexpr float kSmallest = -87.33654f, kInfinite = 89;  // e^89 overflows, with k = 128
+    x = min(x, kInfinite);
     const F32<n> shifted = fma(x, kLog2E, kRound), k = shifted - kRound;
     const F32<n> r = fma(k, -kLn2Low, fma(k, -kLn2High, x));
     F32<n> e = fma(r, 1.f / 5040, 1.f / 720);

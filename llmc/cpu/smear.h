@@ -28,7 +28,7 @@ void smear_backward(Cpu& cpu, T* dinp, float* dgate_weight, float* dlambda, cons
                     const T* gate_weight, const T* lambda, int64_t B, int64_t T_, int64_t C, int64_t G) {
     const OpScope op(cpu, __func__);
     const int64_t N = B * T_, chunks = num_row_chunks(N);
-    float* partials = cpu.shared(chunks * (G + 1));  // (chunks, G + 1): dgate_weight, dlambda
+    float* partials = cpu.shared_scratch(chunks * (G + 1));  // (chunks, G + 1): dgate_weight, dlambda
     parallel_for(cpu, chunks, [=](int64_t chunk) {
         float* dweight = partials + chunk * (G + 1);
         std::memset(dweight, 0, size_t(G + 1) * sizeof(float));
@@ -52,7 +52,7 @@ void smear_backward(Cpu& cpu, T* dinp, float* dgate_weight, float* dlambda, cons
             const GateOpening gate = gate_of(row, gate_weight, G);
             const float du = dot * to_float(*lambda) * gate.slope;
             dweight[G] += dot * gate.open;
-            for_lanes(G, [=](int64_t g, auto width) {  // not from dx, which is rounded already
+            for_lanes(G, [=](int64_t g, auto width) {  // not from dx, which is already rounded
                 const F32x16 factor = broadcast(du);
                 store(dx + g, fma(load(gate_weight + g, width), factor, smeared(g, width)), width);
                 store(dweight + g, fma(load(row + g, width), factor, load(dweight + g, width)), width);

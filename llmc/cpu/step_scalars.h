@@ -1,5 +1,5 @@
 /*
-A step's scalars on the CPU: llmc/ops/step_scalars.h.
+Scalars of a training step on the CPU: llmc/ops/step_scalars.h.
 */
 #pragma once
 #include <cmath>
@@ -13,9 +13,9 @@ inline void add_mean_loss(Cpu& cpu, StepScalars* s, const float* losses, int64_t
     s->sums.loss.add(weight * mean(cpu, losses, n));
 }
 
-// What the sums come to: loss, norm, whether both are finite, and what clipping makes of the norm.
-// Clipping by the global norm (Pascanu et al., 2013, arXiv:1211.5063), as torch.nn.utils.clip_grad_norm_ does it; a
-// limit of 0 means none.
+// Computes loss and norm from the sums, whether both are finite, and the factor for clipping.
+// Clipping by the global norm (Pascanu et al., 2013, arXiv:1211.5063), as in torch.nn.utils.clip_grad_norm_; a limit
+// of 0 means none.
 inline void decide_step(Cpu& cpu, StepScalars* s, double grad_clip) {
     const OpScope op(cpu, __func__);
     s->loss = s->sums.loss.value();

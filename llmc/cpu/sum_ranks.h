@@ -1,5 +1,5 @@
 /*
-The sum over ranks, each of which has a buffer:   out[o][i] = sum over r of inp[r][i], in the order of sum_tree
+Sums one buffer per rank:   out[o][i] = sum over r of inp[r][i], in the order of sum_tree
 
   inp (num_ranks) pointers to n elements each: float, bf16 (summed in float, rounded once) or uint64_t
   out (num_outs)  pointers to n elements each, which may be among the inputs: the sum goes to all of them
@@ -15,8 +15,7 @@ Reads num_ranks n elements and writes num_outs n.
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"       // F32x16, for_lanes
 
-// With numbers known to the compiler, and pointers copied to where no store can reach them, all of these stay in
-// registers.
+// With compile-time counts and local copies of the pointers, which no store can alias, all of them stay in registers.
 template <int num_ranks, int num_outs, class T>
 void sum_ranks_fixed(T* const* out, const T* const* inp, int64_t begin, int64_t end) {
     std::array<const T*, num_ranks> from;
@@ -33,7 +32,7 @@ template <class T>
 void sum_ranks(Cpu& cpu, T* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n) {
     const OpScope op(cpu, __func__);
     if (num_ranks == 1 && num_outs == 1 && out[0] == inp[0]) return;
-    // One output and as many as there are ranks are what reduce-scatter and all-reduce want, of hosts with few ranks.
+    // Reduce-scatter has one output and all-reduce one per rank; specialized for few ranks per host.
     using Fixed = void (*)(T* const*, const T* const*, int64_t, int64_t);
     Fixed fixed = nullptr;
     if constexpr (!std::is_same_v<T, uint64_t>) {

@@ -13,15 +13,15 @@ void swiglu_forward(Cpu& cpu, T* out, const T* inp, int64_t N, int64_t C) {
     const OpScope op(cpu, __func__, swiglu_forward_cost<T>(N * C, Cpu::kExpFlops));
     parallel_for(cpu, N, [=](int64_t n) {
         const T* row = inp + n * 2 * C;
-        for_many_lanes(C, [=](int64_t c, auto width) {
+        for_lanes_unrolled(C, [=](int64_t c, auto width) {
             const auto gate = load(row + c, width), up = load(row + C + c, width);
             store(out + n * C + c, gate / (exp(0 - gate) + 1) * up, width);
         });
     });
 }
 
-// 1 - s is e^-gate s: the difference would keep no digit where s is near 1. An infinite e^-gate means that s is 0, and
-// takes part as the largest float: their product is to be 0, not NaN.
+// 1 - s is computed as e^-gate s, since the difference would lose all digits where s is near 1. Where e^-gate is
+// infinite, s is 0; the largest float replaces the infinity, so that their product is 0, not NaN.
 template <class T>
 void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
     const OpScope op(cpu, __func__, swiglu_backward_cost<T>(N * C, Cpu::kExpFlops));
@@ -29,10 +29,10 @@ void swiglu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t N, 
     parallel_for(cpu, N, [=](int64_t n) {
         const T* row = inp + n * 2 * C;
         T* drow = dinp + n * 2 * C;
-        for_many_lanes(C, [=](int64_t c, auto width) {
+        for_lanes_unrolled(C, [=](int64_t c, auto width) {
             const auto gate = load(row + c, width), up = load(row + C + c, width), d = load(dout + n * C + c, width);
             const auto e = exp(0 - gate), s = 1 / (e + 1);
-            const auto slope = fma(gate * s, at_most(e, kLargest) * s, s);
+            const auto slope = fma(gate * s, min(e, kLargest) * s, s);
             store(drow + c, d * up * slope, width);
             store(drow + C + c, d * (gate * s), width);
         });

@@ -1,14 +1,14 @@
 /*
-A product that is its own transpose (BLAS calls it syrk):   out = alpha X X^T + beta addend   or   alpha X^T X + ...
+Symmetric GEMM (BLAS: syrk):   out = alpha X X^T + beta addend   or   alpha X^T X + beta addend
 
   X (batch, R, K) T     out, addend (batch, n, n), symmetric; addend may be null     n = R for Gram::rows, else K
 
-T and addend are float or bf16, and out is that or float. Sums are float; an out of bf16 is rounded once, and once more
-where it is scaled or added to.
-A^2 of a symmetric A is Gram::rows of it. Both triangles of out are written, with the same bits; only the lower one is
-computed: strips of rows up to the diagonal, by gemm, then scaled and mirrored. Without a strip's width beyond the
-diagonal that is n^2 terms FLOPs, half of the whole; one strip is a whole product, which is symmetric to the bit by
-itself. out overlaps neither X nor addend.
+T and addend are float or bf16; out is of their type or float. Sums are float; an out of bf16 is rounded once, and once
+more where it is scaled or added to.
+A^2 of a symmetric A is Gram::rows of it. Only the lower triangle is computed, in blocks of rows up to the diagonal, by
+gemm(); then it is scaled and mirrored, so both triangles have the same bits. Apart from the blocks on the diagonal that
+is half of the FLOPs of the whole product. A single block is a whole product, symmetric to the bit without mirroring.
+out overlaps neither X nor addend.
 */
 #pragma once
 #include <algorithm>
@@ -24,18 +24,18 @@ template <class Out, class T>
 void symmetric_matmul(Cpu& cpu, Out* out, const T* X, const std::type_identity_t<T>* addend, int64_t batch, int64_t R,
                       int64_t K, Gram gram, float alpha, float beta) {
     const OpScope op(cpu, __func__);
-    constexpr int64_t kStripRows = 192;
+    constexpr int64_t kBlockRows = 192;
     const int64_t n = gram == Gram::rows ? R : K, terms = gram == Gram::rows ? K : R;
     for (int64_t i = 0; i < batch; i++, out += n * n, X += R * K) {
         const Strided<T> left = gram == Gram::rows ? Strided{X, K, 1} : Strided{X, 1, K}, right = left.transposed();
-        for (int64_t row = 0; row < n; row += kStripRows) {
-            const int64_t end = std::min(n, row + kStripRows);
+        for (int64_t row = 0; row < n; row += kBlockRows) {
+            const int64_t end = std::min(n, row + kBlockRows);
             gemm(cpu, out + row * n, n, end - row, end, terms, left.at(row, 0), right, nullptr, Write::set);
         }
         const bool scaled = alpha != 1 || addend;
-        if (scaled || n > kStripRows) {
-            // A tile and its mirror image stay in the first cache. Tiles in rows i and tiles - 1 - i are the same work
-            // for each i, so that threads get equal parts of the triangle.
+        if (scaled || n > kBlockRows) {
+            // A tile and its mirror image stay in L1. Rows of tiles i and tiles - 1 - i together are the same amount of
+            // work for every i, so threads get equal parts of the triangle.
             constexpr int64_t kTile = 64;
             const int64_t tiles = (n + kTile - 1) / kTile;
             const auto finish = [=](int64_t tile, int64_t col0) {

@@ -37,7 +37,7 @@ void value_embedding_backward(Cpu& cpu, T* dinp, float* dtable, float* dgate_wei
     const OpScope op(cpu, __func__);
     const int64_t N = shape.B * shape.T, NKV = shape.NKV, HS = shape.HS, row = shape.row(), chunks = num_row_chunks(N);
     const T* dvalues = dqkv + (shape.NH + NKV) * HS;
-    float* partials = cpu.shared(chunks * NKV * G + 2 * N * NKV);               // (chunks, NKV, G): dgate_weight
+    float* partials = cpu.shared_scratch(chunks * NKV * G + 2 * N * NKV);       // (chunks, NKV, G): dgate_weight
     float *factors = partials + chunks * NKV * G, *slopes = factors + N * NKV;  // (N, NKV) both
     parallel_for(cpu, chunks, [=](int64_t chunk) {
         std::memset(partials + chunk * NKV * G, 0, size_t(NKV * G) * sizeof(float));
@@ -69,7 +69,7 @@ void value_embedding_backward(Cpu& cpu, T* dinp, float* dtable, float* dgate_wei
         }
     });
     add_partials(cpu, dgate_weight, partials, chunks, NKV * G, NKV * G);
-    // Threads share out the columns, so that each sum runs over the tokens in order.
+    // Threads divide the columns, so each sum runs over the tokens in order.
     constexpr int64_t kColumns = 64;
     const int64_t parts = (HS + kColumns - 1) / kColumns;
     parallel_for(cpu, NKV * parts, [=](int64_t part) {

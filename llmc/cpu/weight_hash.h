@@ -17,7 +17,7 @@ void add_hash(Cpu& cpu, uint64_t* sum, const T* x, int64_t n, int64_t first_inde
     const uint64_t first = uint64_t(first_index / in_word);
     const auto hash = [=](int64_t j, uint64_t word) { return mix64((first + uint64_t(j) + 1) * Rng::kStep + word); };
     const int64_t whole = n / in_word, threads = cpu.num_threads;
-    uint64_t* partials = reinterpret_cast<uint64_t*>(cpu.shared(2 * threads));
+    uint64_t* partials = reinterpret_cast<uint64_t*>(cpu.shared_scratch(2 * threads));
     parallel_for(cpu, threads, [=](int64_t thread) {
         uint64_t own = 0;
         for (int64_t j = whole * thread / threads; j < whole * (thread + 1) / threads; j++) {

@@ -9,7 +9,7 @@ Attention of tokens that come one by one against kept keys and values (llmc/cpu/
 
 Math      f32 for scores, softmax and sums
 Work      remember: a thread an element. decode: a block a query head of a row, whose warps take tiles of 64 keys by
-          turns. Since a tile of keys lies turned, a lane reads 16 bytes of neighbouring keys, and makes their scores
+          turns. Since a tile of keys is transposed, a lane reads 16 bytes of neighboring keys and computes their scores
           whole but for the lanes that have other rows of the tile; the sums over a tile's values have a column a lane.
           The warps' results are added in their order: the same bits each time
 Bytes     decode: 2 HS sizeof(T) a key that is seen, a query head: heads of a group find each other's in L2
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
     SMEM_STATIC(float, q, [kDecodeMaxHS]);
     SMEM_STATIC(float, all_weights, [kDecodeWarps][kTile]);
     SMEM_STATIC(float, all_sums, [kDecodeWarps][kWarp * J]);
-    SMEM_STATIC(float, all_largest, [kDecodeWarps]);
-    SMEM_STATIC(float, all_denominators, [kDecodeWarps]);
+    SMEM_STATIC(float, all_max_scores, [kDecodeWarps]);
+    SMEM_STATIC(float, all_sum_exps, [kDecodeWarps]);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, HS = s.HS, h = blockIdx.x, b = blockIdx.y;
     const int t = positions ? positions[b] : 0, first = max(t - s.window, starts ? starts[b] : 0);
     const int64_t ring = (int64_t(b) * s.NKV + h / (s.NH / s.NKV)) * s.capacity;
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
     __syncthreads();
 
     float* weights = all_weights[warp];
-    float sums[J] = {}, largest = -INFINITY, denominator = 0;
-    const int row = lane / kRowLanes, key = lane % kRowLanes * P;  // of a turned tile: what the lane reads first
+    float sums[J] = {}, max_score = -INFINITY, sum_exp = 0;
+    const int row = lane / kRowLanes, key = lane % kRowLanes * P;  // of a transposed tile: what the lane reads first
     for (int s0 = (max(first, 0) / kTile + warp) * kTile; s0 <= t; s0 += kDecodeWarps * kTile) {
         const T* tile = keys + (ring + s0 % s.capacity) * HS;
         const T* v = values + (ring + s0 % s.capacity) * HS;
@@ -86,20 +86,20 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
             if (at < first || at > t) scores[p] = -INFINITY;
             tile_max = fmaxf(tile_max, scores[p]);
         }
-        const float now = fmaxf(largest, warp_max(tile_max));  // of scores before scaling
-        const float shift = now == -INFINITY ? 0 : __fmul_rn(now, scale_log2);
-        const float shrink = exp2f(__fmul_rn(largest, scale_log2) - shift);
+        const float new_max = fmaxf(max_score, warp_max(tile_max));  // of scores before scaling
+        const float shift = new_max == -INFINITY ? 0 : __fmul_rn(new_max, scale_log2);
+        const float rescale = exp2f(__fmul_rn(max_score, scale_log2) - shift);
         float sum = 0;
         for (int p = 0; p < P; p++) {
             const float weight = exp2f(fmaf(scores[p], scale_log2, -shift));
             sum += weight;
             if (row == 0) weights[key + p] = weight;
         }
-        largest = now;
-        denominator = fmaf(denominator, shrink, warp_sum(row == 0 ? sum : 0));
+        max_score = new_max;
+        sum_exp = fmaf(sum_exp, rescale, warp_sum(row == 0 ? sum : 0));
         __syncwarp();
 #pragma unroll
-        for (int j = 0; j < J; j++) sums[j] *= shrink;
+        for (int j = 0; j < J; j++) sums[j] *= rescale;
         const int begin = max(0, first - s0), end = min(kTile, t - s0 + 1);  // other slots may hold anything
         for (int k = begin; k < end; k++) {
             const float weight = weights[k];
@@ -114,16 +114,16 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
 
 #pragma unroll
     for (int j = 0; j < J; j++) all_sums[warp][lane + kWarp * j] = sums[j];
-    if (lane == 0) all_largest[warp] = largest, all_denominators[warp] = denominator;
+    if (lane == 0) all_max_scores[warp] = max_score, all_sum_exps[warp] = sum_exp;
     __syncthreads();
     const int c = threadIdx.x;
     if (c >= HS) return;
     float largest_of_all = -INFINITY, sum = 0, denominator_of_all = 0;
-    for (int w = 0; w < kDecodeWarps; w++) largest_of_all = fmaxf(largest_of_all, all_largest[w]);
+    for (int w = 0; w < kDecodeWarps; w++) largest_of_all = fmaxf(largest_of_all, all_max_scores[w]);
     for (int w = 0; w < kDecodeWarps; w++) {
-        const float factor = exp2f((all_largest[w] - largest_of_all) * scale_log2);  // 0 of a warp without a tile
+        const float factor = exp2f((all_max_scores[w] - largest_of_all) * scale_log2);  // 0 of a warp without a tile
         sum = fmaf(factor, all_sums[w][c], sum);
-        denominator_of_all = fmaf(factor, all_denominators[w], denominator_of_all);
+        denominator_of_all = fmaf(factor, all_sum_exps[w], denominator_of_all);
     }
     out[(int64_t(b) * s.NH + h) * HS + c] = from_float<T>(sum / denominator_of_all);
 }

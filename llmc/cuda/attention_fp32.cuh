@@ -117,12 +117,12 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     const FlashHead<const T> head(qkv, s, b, 0, h, HS);
     load_own(shared.own, head.q, s.row, t0, s.T, HS);
 
-    float sums[kFp32Rows][J] = {}, largest[kFp32Rows], denominator[kFp32Rows] = {};
-    int reach[kFp32Rows];
+    float sums[kFp32Rows][J] = {}, max_score[kFp32Rows], sum_exp[kFp32Rows] = {};
+    int window_left[kFp32Rows];
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++) {
-        largest[r] = -INFINITY;
-        reach[r] = s.reach(b, t + r);
+        max_score[r] = -INFINITY;
+        window_left[r] = s.window_left(b, t + r);
     }
     const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
@@ -134,15 +134,15 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         dot_rows(scores, shared.own + row * HS, shared.tile, HS);
 #pragma unroll
         for (int r = 0; r < kFp32Rows; r++) {
-            const float score = in_reach(t + r, s0 + lane, reach[r]) ? scores[r] : -INFINITY;
-            const float now = fmaxf(largest[r], warp_max(score));  // of scores before scaling
-            const float shift = now == -INFINITY ? 0 : __fmul_rn(now, s.scale_log2);
+            const float score = in_window(t + r, s0 + lane, window_left[r]) ? scores[r] : -INFINITY;
+            const float new_max = fmaxf(max_score[r], warp_max(score));  // of scores before scaling
+            const float shift = new_max == -INFINITY ? 0 : __fmul_rn(new_max, s.scale_log2);
             const float weight = exp2f(fmaf(score, s.scale_log2, -shift));
-            const float shrink = exp2f(__fmul_rn(largest[r], s.scale_log2) - shift);
-            largest[r] = now;
-            denominator[r] = fmaf(denominator[r], shrink, warp_sum(weight));
+            const float rescale = exp2f(__fmul_rn(max_score[r], s.scale_log2) - shift);
+            max_score[r] = new_max;
+            sum_exp[r] = fmaf(sum_exp[r], rescale, warp_sum(weight));
 #pragma unroll
-            for (int j = 0; j < J; j++) sums[r][j] *= shrink;
+            for (int j = 0; j < J; j++) sums[r][j] *= rescale;
             shared.weights[r * kFp32Tile + lane] = weight;
         }
         __syncwarp();
@@ -151,10 +151,10 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++) {
         if (lane == 0 && t + r < s.T)
-            lse[(int64_t(b) * s.NH + h) * s.T + t + r] = largest[r] * s.scale + logf(denominator[r]);
-        denominator[r] = 1 / denominator[r];
+            lse[(int64_t(b) * s.NH + h) * s.T + t + r] = max_score[r] * s.scale + logf(sum_exp[r]);
+        sum_exp[r] = 1 / sum_exp[r];
     }
-    write_rows(head_of_out(out, s, b, 0, h, HS), s.out_row, t, s.T, HS, sums, denominator);
+    write_rows(head_of_out(out, s, b, 0, h, HS), s.out_row, t, s.T, HS, sums, sum_exp);
 }
 
 // Own rows: queries and dout; tiles: keys and values.
@@ -172,12 +172,12 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
 
     float sums[kFp32Rows][J] = {}, log2_sum[kFp32Rows], D[kFp32Rows], factor[kFp32Rows];
-    int reach[kFp32Rows];
+    int window_left[kFp32Rows];
 #pragma unroll
     for (int r = 0; r < kFp32Rows; r++) {
         const float* from = row_stats + (t + r) / kFlashTile * kStatsBlock + (t + r) % kFlashTile;
         log2_sum[r] = from[0], D[r] = from[kFlashTile], factor[r] = s.scale;
-        reach[r] = s.reach(b, t + r);
+        window_left[r] = s.window_left(b, t + r);
     }
     const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
 #pragma unroll
         for (int r = 0; r < kFp32Rows; r++) {
             const float weight = exp2f(fmaf(scores[r], s.scale_log2, -log2_sum[r]));
-            const bool seen = in_reach(t + r, s0 + lane, reach[r]);
+            const bool seen = in_window(t + r, s0 + lane, window_left[r]);
             shared.weights[r * kFp32Tile + lane] = seen ? weight * (dp[r] - D[r]) : 0;
         }
         __syncwarp();
@@ -226,13 +226,13 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
             __syncthreads();
             const float* from = row_stats + (t0 + lane) / kFlashTile * kStatsBlock + (t0 + lane) % kFlashTile;
             const float log2_sum = from[0], D = from[kFlashTile];
-            const int reach = s.reach(b, t0 + lane);
+            const int window_left = s.window_left(b, t0 + lane);
             float scores[kFp32Rows], dp[kFp32Rows], ds[kFp32Rows];
             dot_rows(scores, shared.own + row * HS, shared.tile, HS);
             dot_rows(dp, shared.own_second + row * HS, shared.tile_second, HS);
 #pragma unroll
             for (int r = 0; r < kFp32Rows; r++) {
-                const bool seen = in_reach(t0 + lane, key + r, reach);
+                const bool seen = in_window(t0 + lane, key + r, window_left);
                 const float weight = seen ? exp2f(fmaf(scores[r], s.scale_log2, -log2_sum)) : 0;
                 shared.weights[r * kFp32Tile + lane] = weight;
                 ds[r] = seen ? weight * (dp[r] - D) : 0;

@@ -8,7 +8,7 @@ test/cudnn_attention_test.cpp for a plain interpreter, which holds it against th
 
 Tensors have four dimensions, (B, heads, rows, columns), at any strides, so that q, k and v are read from where they lie
 among each other. A product of NH heads with NKV lets each of NKV serve NH / NKV that follow each other. Order and kinds
-of the operations are what cuDNN's fused kernels are recognised by: another one that computes the same may have no plan.
+of the operations are what cuDNN's fused kernels are recognized by: another one that computes the same may have no plan.
 
 A builder G has: G::Tensor; real(uid, type, form), local(type, form), scalar(uid) make tensors; pointwise(op, x, b, y),
 index(x, axis, y), select(t, x, b, y), matmul(a, b, c), reduce(op, x, y), transpose(x, y) add an operation, results

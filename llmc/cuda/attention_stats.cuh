@@ -1,14 +1,14 @@
 /*
 What the backward of attention needs of every row of scores:   D[t] = sum over HS of dout[t] out[t]   and the softmax's
-denominator, as the logarithm to base 2; and, for kernels that ask for it, how far back it sees.
+denominator, as the logarithm to base 2; and, for kernels that ask for it, how many keys before it it sees.
 
   dout, out (B, T, NH, HS)     lse (B, NH, T)     tiles = ceil(T / 64)
-  stats (B, NH, tiles, 3, 64): log2, D, and the reach as int32, which is written `with_reach` alone
+  stats (B, NH, tiles, 3, 64): log2, D, and window_left as int32, which is written `with_window` alone
 Rows from T on get a denominator of infinity, so that their weights are zero without a mask. Each block of 192 floats is
 what a step of the kernel for keys fetches, aligned for cp.async.
 
-Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes a row, with the reach 12. D is summed over the lanes of a row in
-a fixed order.
+Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes a row, with window_left 12. D is summed over the lanes of a row
+in a fixed order.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"
@@ -23,7 +23,7 @@ inline int64_t attention_stats_size(const AttentionShape& s) {
 // memory.
 template <class T, int lanes>
 __global__ void __launch_bounds__(256)
-    attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, bool with_reach,
+    attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, bool with_window,
                            FlashShape s) {
     const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes;
     const int lane = threadIdx.x % lanes, padded_T = ceil_div(s.T, kFlashTile) * kFlashTile;
@@ -44,13 +44,13 @@ __global__ void __launch_bounds__(256)
     float* block = stats + (head * (padded_T / kFlashTile) + t / kFlashTile) * kStatsBlock + t % kFlashTile;
     block[0] = valid ? lse[head * s.T + t] * kLog2E : INFINITY;
     block[kFlashTile] = D;
-    if (with_reach) reinterpret_cast<int*>(block)[2 * kFlashTile] = s.reach(int(b), t);
+    if (with_window) reinterpret_cast<int*>(block)[2 * kFlashTile] = s.window_left(int(b), t);
 }
 
 template <int lanes, class T>
 void attention_stats(Cuda& cuda, float* stats, const T* dout, const T* out, const float* lse,
-                     const AttentionShape& shape, bool with_reach = false) {
+                     const AttentionShape& shape, bool with_window = false) {
     const int64_t rows = shape.B * shape.NH * ceil_div(shape.T, kFlashTile) * kFlashTile;
     launch(cuda, "attention_backward: row sums", attention_stats_kernel<T, lanes>,
-           unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows, with_reach, FlashShape(shape));
+           unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows, with_window, FlashShape(shape));
 }

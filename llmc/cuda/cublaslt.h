@@ -18,7 +18,7 @@ file.
 Descriptors and algorithm are kept for each distinct call, so a call costs a look-up and a launch. The first call of
 each kind asks the library, and times if tuning; a CUDA graph may be captured from the second on.
 
-Operands of eight bits (e4m3, e5m2: sm_89 and up) come with a scale each, a float in device memory.
+FP8 operands (e4m3, e5m2: sm_89 and up) have one scale each, a float in device memory.
 
 Pointers are multiples of 16 bytes. aux leading dimensions are multiples of 8 elements. Bytes moved: every matrix once
 is the least; FLOPs: 2 m n k.
@@ -30,7 +30,7 @@ is the least; FLOPs: 2 m n k.
 
 struct Cuda;
 
-// What operands of eight bits are multiplied with: one float each, in device memory.
+// The inverse scales of FP8 operands: one float each, in device memory.
 struct OperandScales {
     const float *a = nullptr, *b = nullptr;
 };

@@ -1,5 +1,5 @@
 /*
-The embedding and the norm without gain behind it:   out[n] = x[n] * rstd[n],   x[n] = wte[tokens[n]],
+Embedding and RMSNorm without weight, in one pass:   out[n] = x[n] * rstd[n],   x[n] = wte[tokens[n]],
 rstd[n] = 1 / sqrt(mean(x[n]^2) + eps);   backward: dout becomes dx = rstd * (dout - y * mean(dout * y)) with
 y = x * rstd, and dwte[tokens[n]] += dx[n]
 

@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
             const int t = begin + col;
             if (!mask.any_sees(t, 8 * N, own, 16 * M)) continue;
             float scores[M][N][4] = {}, dp[M][N][4] = {};
-            multiply_by_rows(scores, FlashReadRows<HS, M>{keys, row}, q, col);
-            multiply_by_rows(dp, FlashReadRows<HS, M>{values, row}, d_out, col);
+            multiply_by_rows(scores, FlashSharedRows<HS, M>{keys, row}, q, col);
+            multiply_by_rows(dp, FlashSharedRows<HS, M>{values, row}, d_out, col);
             uint32_t weights[M][N][2], ds[M][N][2];
             const float* log2_sums = tile_stats + col;
             const auto stats_of = [&](int, int c, int, int, int) {
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
             const float* from = stats + ((int64_t(b) * s.NH + h) * num_tiles + tile) * kStatsBlock + own % kFlashTile;
             row_stats[m][half] = {from[0], from[kFlashTile]};
         }
-    FlashKeptRows<HS, M> own_q(queries, row), own_dout(d_out, row);
+    FlashRegisterRows<HS, M> own_q(queries, row), own_dout(d_out, row);
     float dq[M][HS / 8][4] = {};
     for (int tile = first; tile <= last; tile++) {
         cp_async_wait<0>();

@@ -3,9 +3,9 @@ Flash attention forward in bf16 on tensor cores (Dao, 2023, arXiv:2307.08691): t
 are in attention.cuh.
 
 A block has 128 queries of a head, 32 a warp, and walks over their keys 64 at a time; the next 64 are on their way while
-these are worked on, one barrier a step. Blocks with the most keys start first. Scores are scaled and turned to base 2
-by one multiply-add, and only tiles on the border of the mask are compared with it; a warp leaves out tiles that none of
-its queries sees.
+these are worked on, one barrier a step. Blocks with the most keys start first. Scores are scaled and converted to base
+2 by one multiply-add, and only tiles on the border of the mask are compared with it; a warp leaves out tiles that none
+of its queries sees.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"
@@ -42,20 +42,21 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     fetch(first);
     cp_async_commit();
 
-    std::conditional_t<Config::kQueriesInRegisters, FlashKeptRows<HS, M>, FlashReadRows<HS, M>> left{queries, row};
+    std::conditional_t<Config::kQueriesInRegisters, FlashRegisterRows<HS, M>, FlashSharedRows<HS, M>> left{queries,
+                                                                                                           row};
     float sum[M][HS / 8][4] = {};
-    float largest[M][2], denominator[M][2];  // of scores before scaling; of the lane's columns
+    float max_score[M][2], sum_exp[M][2];  // of scores before scaling; of the lane's columns
 #pragma unroll
-    for (int m = 0; m < M; m++) largest[m][0] = largest[m][1] = -INFINITY, denominator[m][0] = denominator[m][1] = 0;
+    for (int m = 0; m < M; m++) max_score[m][0] = max_score[m][1] = -INFINITY, sum_exp[m][0] = sum_exp[m][1] = 0;
 
-    // What a row's scores are lowered by, scaled, before 2^x is taken; 0 while it has seen no key. The same rounded
-    // number each time, so that a row whose largest score stays is multiplied by 1 and nothing else.
+    // The scaled maximum, subtracted from a row's scaled scores before 2^x; 0 while the row has seen no key. It is
+    // rounded the same way each time, so a row whose maximum does not change is rescaled by exactly 1.
     const auto scaled = [&](float score) { return __fmul_rn(score, s.scale_log2); };
-    const auto shift_of = [&](float most) { return most == -INFINITY ? 0 : scaled(most); };
+    const auto scaled_max = [&](float most) { return most == -INFINITY ? 0 : scaled(most); };
 
     for (int tile = first; tile <= last; tile++) {
         cp_async_wait<0>();
-        __syncthreads();  // this tile is there, and nobody reads the other buffer any more
+        __syncthreads();  // this tile has arrived, and no warp reads the other buffer any more
         if ((tile + 1) * kFlashTile < min(t0 + kQueries, s.T)) fetch(tile + 1);  // `last` would cost a register
         cp_async_commit();
         if (tile == first) left.load();
@@ -69,34 +70,35 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
                 for_elements<M, N>([&](int r, int c, int m, int n, int i) {
                     if (!mask.sees(t + r, s0 + c)) p[m][n][i] = -INFINITY;
                 });
-            float shrink[M][2];
-            bool higher = false;
+            float rescale[M][2];
+            bool max_changed = false;
 #pragma unroll
             for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    float now = largest[m][half];
+                    float new_max = max_score[m][half];
 #pragma unroll
-                    for (int n = 0; n < N; n++) now = fmaxf(now, fmaxf(p[m][n][2 * half], p[m][n][2 * half + 1]));
-                    now = row_max(now);
-                    higher |= now != largest[m][half];
-                    shrink[m][half] = fast_exp2(scaled(largest[m][half]) - shift_of(now));
-                    largest[m][half] = now;
+                    for (int n = 0; n < N; n++)
+                        new_max = fmaxf(new_max, fmaxf(p[m][n][2 * half], p[m][n][2 * half + 1]));
+                    new_max = row_max(new_max);
+                    max_changed |= new_max != max_score[m][half];
+                    rescale[m][half] = fast_exp2(scaled(max_score[m][half]) - scaled_max(new_max));
+                    max_score[m][half] = new_max;
                 }
-            if (__any_sync(kAllLanes, higher))  // else all are multiplied by 1
-                for_elements<M, HS / 8>([&](int, int, int m, int n, int i) { sum[m][n][i] *= shrink[m][i / 2]; });
+            if (__any_sync(kAllLanes, max_changed))  // else all factors are 1
+                for_elements<M, HS / 8>([&](int, int, int m, int n, int i) { sum[m][n][i] *= rescale[m][i / 2]; });
             uint32_t weights[M][N][2];
 #pragma unroll
             for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const float shift = shift_of(largest[m][half]);
-                    denominator[m][half] *= shrink[m][half];
+                    const float shift = scaled_max(max_score[m][half]);
+                    sum_exp[m][half] *= rescale[m][half];
 #pragma unroll
                     for (int n = 0; n < N; n++) {
                         const float x = fast_exp2(fmaf(p[m][n][2 * half], s.scale_log2, -shift));
                         const float y = fast_exp2(fmaf(p[m][n][2 * half + 1], s.scale_log2, -shift));
-                        denominator[m][half] += x + y;
+                        sum_exp[m][half] += x + y;
                         weights[m][n][half] = bf16x2(x, y);
                     }
                 }
@@ -108,10 +110,10 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float total = row_sum(denominator[m][half]);
+            const float total = row_sum(sum_exp[m][half]);
             const int own = t + 16 * m + 8 * half + lane_id() / 4;
             if (own < s.T && lane_id() % 4 == 0)
-                lse[(int64_t(b) * s.NH + h) * s.T + own] = largest[m][half] * s.scale + logf(total);
+                lse[(int64_t(b) * s.NH + h) * s.T + own] = max_score[m][half] * s.scale + logf(total);
 #pragma unroll
             for (int n = 0; n < HS / 8; n++) sum[m][n][2 * half] *= 1 / total, sum[m][n][2 * half + 1] *= 1 / total;
         }

@@ -1,10 +1,11 @@
 /*
-What the flash attention kernels are made of: tiles of a head in shared memory, and products of them on tensor cores.
+Building blocks of the flash attention kernels: tiles of a head in shared memory, and their multiplication on tensor
+cores.
 
 A warp works on `M` times 16 rows of one side (queries, or keys in the backward of keys) and walks over the other side.
 Its accumulators have the layout of mma_m16n8k16: lane l, with g = l / 4 and c = 2 (l % 4), holds of each 16 x 8 block
-the elements (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). Rounded to bf16 in pairs, two neighbouring blocks are the
-left operand of a next product: scores become weights and are multiplied without leaving their registers.
+the elements (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1). Rounded to bf16 in pairs, two adjacent blocks are the A
+operand of the next multiplication: scores become weights and are multiplied without leaving registers.
 */
 #pragma once
 #include <type_traits>
@@ -12,7 +13,7 @@ left operand of a next product: scores become weights and are multiplied without
 #include "llmc/ops/attention.h"  // AttentionShape
 
 inline constexpr int kFlashWarps = 4, kFlashThreads = kFlashWarps * kWarp;
-inline constexpr int kFlashTile = 64;  // rows of the side that is walked over, a step of cp.async
+inline constexpr int kFlashTile = 64;  // rows of the other side per cp.async stage
 inline constexpr float kLog2E = 1.44269504f;
 
 DEVICE int lane_id() { return threadIdx.x % kWarp; }
@@ -20,9 +21,9 @@ DEVICE int warp_id() { return threadIdx.x / kWarp; }
 
 // AttentionShape as kernels use it.
 struct FlashShape {
-    int T, NH, group, window;  // query heads a key head; the window is at most T, also for "all keys"
+    int T, NH, group, window;  // group: query heads per key head; window: at most T, which means all keys
     int row, out_row;          // from one token of qkv to the next, and of out
-    float scale, scale_log2;   // of the scores, for e^x and for 2^x
+    float scale, scale_log2;   // of scores, for e^x and for 2^x
     const int32_t* starts;     // (B, T), or null
     int HS;
 
@@ -39,14 +40,14 @@ struct FlashShape {
           HS(int(s.HS)) {}
 
     DEVICE int num_kv() const { return NH / group; }
-    // Query t sees the keys [t - reach, t]. Queries from T on count to the last one's document.
-    DEVICE int reach(int b, int t) const {
+    // Query t sees the keys [t - window_left, t]. Queries from T on belong to the document of the last one.
+    DEVICE int window_left(int b, int t) const {
         return starts ? min(window, t - starts[int64_t(b) * T + min(t, T - 1)]) : window;
     }
-    // The tile of keys that the queries from t on begin with.
-    DEVICE int first_tile(int b, int t, int tile) const { return max(0, t - reach(b, t)) / tile; }
+    // The first tile of keys that queries from t on see.
+    DEVICE int first_tile(int b, int t, int tile) const { return max(0, t - window_left(b, t)) / tile; }
     // The last tile of queries that sees any of the keys [s, s + ns). Documents are in order, so a warp finds it by
-    // asking the first queries of 32 tiles at a time.
+    // testing the first queries of 32 tiles at a time.
     DEVICE int last_tile(int b, int s, int ns, int tile) const {
         const int most = min(T - 1, s + ns - 1 + window) / tile;
         if (!starts) return most;
@@ -62,8 +63,8 @@ struct FlashShape {
     }
 };
 
-// What a kernel is compiled for: heads of exactly HS channels, in rows that are one document or that have documents; or
-// heads of fewer, in any rows. Those lie in tiles of HS columns, of which the last are zeros.
+// What a kernel is specialized for: heads of exactly HS channels, without or with document masking; or narrower heads,
+// in tiles of HS columns padded with zeros.
 enum class FlashKind { one_document, documents, narrow };
 
 template <int HS, FlashKind kind>
@@ -71,11 +72,11 @@ DEVICE int columns_of(const FlashShape& s) {
     return kind == FlashKind::narrow ? s.HS : HS;
 }
 
-// How many columns of scores, in blocks of 8, a kernel of this kind makes at a time, if others make N: to know how
-// narrow a head is takes registers.
+// How many columns of scores, in blocks of 8, a kernel of this kind computes at a time where others compute N: the
+// width of a narrow head takes registers.
 constexpr int columns_at_a_time(int N, FlashKind kind) { return kind == FlashKind::narrow ? N / 2 : N; }
 
-// run(std::integral_constant) with the kind that the shape needs
+// Calls run(std::integral_constant) with the kind for this shape.
 template <int HS, class Run>
 void with_flash_kind(const AttentionShape& shape, Run run) {
     if (shape.HS < HS)
@@ -86,39 +87,40 @@ void with_flash_kind(const AttentionShape& shape, Run run) {
         run(std::integral_constant<FlashKind, FlashKind::one_document>());
 }
 
-// t - reach <= s <= t
-DEVICE bool in_reach(int t, int s, int reach) { return unsigned(t - s) <= unsigned(reach); }
+// t - window_left <= s <= t
+DEVICE bool in_window(int t, int s, int window_left) { return unsigned(t - s) <= unsigned(window_left); }
 
-// The mask of a tile. Where queries reach back differently, their reach lies in shared memory, for registers are short.
+// The mask of a tile. With documents window_left differs per query; it is kept in shared memory to save registers.
 template <FlashKind kind>
 struct FlashMask {
-    const FlashShape& shape;  // a copy of the window in it would be one register more
-    const int* reaches;       // of query `first` and those that follow
+    const FlashShape& shape;  // a copy of the window would cost a register
+    const int* window_lefts;  // of query `first` and those that follow
     int first;
 
-    DEVICE int reach(int t) const {
+    DEVICE int window_left(int t) const {
         if constexpr (kind == FlashKind::one_document)
             return shape.window;
         else
-            return reaches[t - first];
+            return window_lefts[t - first];
     }
-    DEVICE bool sees(int t, int s) const { return in_reach(t, s, reach(t)); }
-    // Does any of the queries [t, t + nt) see any of the keys [s, s + ns)? Does each see all? The same for whole warps.
-    DEVICE bool any_sees(int t, int nt, int s, int ns) const { return s < t + nt && t - reach(t) < s + ns; }
+    DEVICE bool sees(int t, int s) const { return in_window(t, s, window_left(t)); }
+    // Whether any of the queries [t, t + nt) sees any of the keys [s, s + ns), and whether each sees all. Uniform per
+    // warp.
+    DEVICE bool any_sees(int t, int nt, int s, int ns) const { return s < t + nt && t - window_left(t) < s + ns; }
     DEVICE bool all_see(int t, int nt, int s, int ns) const {
-        return s + ns - 1 <= t && t + nt - 1 - reach(t + nt - 1) <= s;
+        return s + ns - 1 <= t && t + nt - 1 - window_left(t + nt - 1) <= s;
     }
 };
 
-// The mask of a block's own queries [t, t + n), into `memory`. Needs a barrier.
+// The mask of a block's queries [t, t + n), stored in `memory`. The caller synchronizes.
 template <FlashKind kind, int n>
 DEVICE FlashMask<kind> mask_of_queries(int* memory, const FlashShape& s, int b, int t) {
     if constexpr (kind != FlashKind::one_document)
-        for (int i = threadIdx.x; i < n; i += kFlashThreads) memory[i] = s.reach(b, t + i);
+        for (int i = threadIdx.x; i < n; i += kFlashThreads) memory[i] = s.window_left(b, t + i);
     return {s, memory, t};
 }
 
-// Where head h of token t of sequence b lies in qkv-shaped memory, and in out-shaped memory.
+// Pointers to head h of token t of sequence b in memory shaped like qkv, and like out.
 template <class T>
 struct FlashHead {
     T *q, *k, *v;
@@ -185,10 +187,10 @@ struct FlashTile {
     }
 };
 
-// The warp's own rows of a tile as left operand, 16 columns at a time: read each time, or kept in registers from load()
-// on.
+// The warp's own rows of a tile as the A operand, 16 columns at a time: read from shared memory each time, or kept in
+// registers after load().
 template <int HS, int M>
-struct FlashReadRows {
+struct FlashSharedRows {
     FlashTile<HS> tile;
     int row;
 
@@ -200,11 +202,11 @@ struct FlashReadRows {
     }
 };
 template <int HS, int M>
-struct FlashKeptRows {
-    FlashReadRows<HS, M> rows;
+struct FlashRegisterRows {
+    FlashSharedRows<HS, M> rows;
     uint32_t kept[HS / 16][M][4];
 
-    DEVICE FlashKeptRows(const FlashTile<HS>& tile, int row) : rows{tile, row} {}
+    DEVICE FlashRegisterRows(const FlashTile<HS>& tile, int row) : rows{tile, row} {}
     DEVICE void load() {
 #pragma unroll
         for (int k = 0; k < HS / 16; k++) rows.get(kept[k], k);

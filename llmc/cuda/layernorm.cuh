@@ -4,7 +4,7 @@ LayerNorm:   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
   inp, out, dinp, dout (N, C) T     weight, bias (C) T     mean, rstd (N) f32: saved for backward
   dweight, dbias (C) f32            dinp += , dweight += , dbias +=     (llmc/cpu/layernorm.h has the formulas)
 
-Math      f32; the mean first, then the centred variance, as on the CPU
+Math      f32; the mean first, then the centered variance, as on the CPU
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
           thread kPacks packs of columns, for which it sums dweight and dbias in registers; then add_partials
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T)
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kWarp* kNormRowsPerBlock)
     for (int c = first; c < C; c += step) {
         const Pack<T> x = load16(row + c);
         for (int k = 0; k < P; k++) {
-            const float centred = to_float(x[k]) - m;
-            squares = fmaf(centred, centred, squares);
+            const float centered = to_float(x[k]) - m;
+            squares = fmaf(centered, centered, squares);
         }
     }
     const float s = 1 / sqrtf(warp_sum(squares) / float(C) + eps);

@@ -14,7 +14,7 @@ A linear layer, inp (N, C), weight (OC, C), out (N, OC):
   dweight += dout^T inp      {.m = OC, .n = C, .k = N, .transpose_a = true, .out = DType::f32, .accumulate = true}
   dweight = dout^T inp       the same without .accumulate
 
-Operands of eight bits have both their rows along k (transpose_b and not transpose_a), as tensor cores before Blackwell
+FP8 operands have both their rows along k (transpose_b and not transpose_a), as tensor cores before Blackwell
 want them, and a scale each, which the product is multiplied with before a bias is added.
 */
 #pragma once
@@ -50,7 +50,7 @@ struct MatmulCall {
     // Products of one shape, one after the other in memory; strides in elements, 0: they touch.
     int64_t batch = 1, stride_a = 0, stride_b = 0, stride_out = 0;
     float alpha = 1, beta = 1;
-    bool fast_accumulate = false;  // of eight bits: sums inside the tensor cores, with fewer bits than f32 has
+    bool fast_accumulate = false;  // FP8: sums inside the tensor cores, with fewer bits than f32
 
     auto operator<=>(const MatmulCall&) const = default;
 };

@@ -1,5 +1,5 @@
 /*
-A linear layer in eight bits:   out = inp weight^T + bias,   by cuBLASLt (scales: llmc/base/fp8.h, quantise.cuh)
+A linear layer in FP8:   out = inp weight^T + bias,   by cuBLASLt (scales: llmc/base/fp8.h, quantize.cuh)
 
   inp (N, C), weight (OC, C) e4m3     dout (N, OC) e5m2     out (N, OC), dinp (N, C) T =; dinp may be null
   dweight (OC, C) f32 = or +=, as `write` says     bias (OC) T, may be null; its gradient is matmul.cuh's
@@ -8,21 +8,21 @@ Math      products of a tile are added inside the tensor cores. Forward leaves t
           whose sums go into the weights, has them brought to f32 every so often
 Work      one product each, along rows of both operands: backward takes the transposed copies
 Bytes     of N*C + OC*C + N*OC*sizeof(T) forward at least
-Accuracy  of the same codes: a sum of C products in any order, then 1 rounding to T; with fast accumulation the sum has
-          about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2) (test/matmul_fp8_cuda_test.cu)
-Requires  N, C, OC multiples of 16, pointers 16-byte aligned, sm_89; a bias: bf16, the library adds no f32 to products
-in eight bits. Neither speed nor accuracy measured on a GPU yet
+Accuracy  for the same quantized values: a sum of C products in any order, then 1 rounding to T; with fast accumulation
+the sum has about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2) (test/matmul_fp8_cuda_test.cu) Requires  N,
+C, OC multiples of 16, pointers 16-byte aligned, sm_89; a bias: bf16, the library adds no f32 to products in FP8.
+Neither speed nor accuracy measured on a GPU yet
 */
 #pragma once
 #include "llmc/base/check.h"     // require
-#include "llmc/base/fp8.h"       // Quantised, check_fp8_layer
+#include "llmc/base/fp8.h"       // Quantized, check_fp8_layer
 #include "llmc/cuda/limits.h"    // check_fp8_device
 #include "llmc/cuda/cublaslt.h"  // CublasLt, MatmulCall
 #include "llmc/cuda/device.cuh"  // Cuda
 #include "llmc/cuda/matmul.cuh"  // kDType
 
 template <class T>
-void matmul_fp8_forward(Cuda& cuda, T* out, const Quantised<e4m3>& inp, const Quantised<e4m3>& weight, const T* bias) {
+void matmul_fp8_forward(Cuda& cuda, T* out, const Quantized<e4m3>& inp, const Quantized<e4m3>& weight, const T* bias) {
     const OpScope op(cuda, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_forward", N, C, OC);
@@ -42,8 +42,8 @@ void matmul_fp8_forward(Cuda& cuda, T* out, const Quantised<e4m3>& inp, const Qu
 }
 
 template <class T>
-void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantised<e5m2>& dout, const Quantised<e4m3>& inp,
-                         const Quantised<e4m3>& weight, Write write = Write::add) {
+void matmul_fp8_backward(Cuda& cuda, T* dinp, float* dweight, const Quantized<e5m2>& dout, const Quantized<e4m3>& inp,
+                         const Quantized<e4m3>& weight, Write write = Write::add) {
     const OpScope op(cuda, __func__);
     const int64_t N = inp.rows, C = inp.cols, OC = weight.rows;
     check_fp8_layer("matmul_fp8_backward", N, C, OC);

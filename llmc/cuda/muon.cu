@@ -5,7 +5,7 @@
 template <class T>
 static MuonOps<Cuda, T> muon_ops() {
     return {.muon_momentum = muon_momentum,
-            .muon_normalise = muon_normalise,
+            .muon_normalize = muon_normalize,
             .muon_squares = muon_squares,
             .muon_scales = muon_scales,
             .muon_update = muon_update};

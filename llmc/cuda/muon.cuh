@@ -7,8 +7,8 @@ Muon's element-wise steps for one matrix (R, K), around the products that make X
 
 Math      f32; sums of squares of X as rounded to T
 Work      momentum, update, squares of rows: a block a row. squares of columns: blocks of kMuonRows rows, then
-          add_partials. normalise: each block adds up all R squares by itself and then takes rows. scales: one block
-Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalise 2 s, squares s, update 3 s,
+          add_partials. normalize: each block adds up all R squares by itself and then takes rows. scales: one block
+Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
           with a master 8 + 2 s
 Accuracy  half a unit of T for X, and roundings of f32 (test/muon_cuda_test.cu)
           the same bits each time
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kMuonThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
-    muon_normalise_kernel(T* X, const float* row_squares, int R, int K, bool equal_rows, float margin) {
+    muon_normalize_kernel(T* X, const float* row_squares, int R, int K, bool equal_rows, float margin) {
     SMEM_STATIC(float, shared, [kWarp]);
     float squares = 0, equal_squares = 0;
     for (int r = threadIdx.x; r < R; r += blockDim.x) squares += row_squares[r];
@@ -174,10 +174,10 @@ void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const 
 }
 
 template <class T>
-void muon_normalise(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
+void muon_normalize(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
     const OpScope op(cuda, __func__);
-    const unsigned threads = muon_threads<T>("muon_normalise", R, K);
-    launch(cuda, "muon_normalise", muon_normalise_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)), threads,
+    const unsigned threads = muon_threads<T>("muon_normalize", R, K);
+    launch(cuda, "muon_normalize", muon_normalize_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)), threads,
            0, X, row_squares, int(R), int(K), step.equal_rows, float(step.margin));
 }
 

@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;  // whole warps leave together
     const float factor = factor_of(a), factor0 = factor_of(b);
-    const T* no_gain = nullptr;
-    rmsnorm_row(out, rstd, rows + threadIdx.y * C, no_gain, n, C, eps, [=](int64_t i) {
+    const T* no_weight = nullptr;
+    rmsnorm_row(out, rstd, rows + threadIdx.y * C, no_weight, n, C, eps, [=](int64_t i) {
         Pack<T> x = load16_streaming(inp1 + i);
         const Pack<T> y = load16_streaming(inp2 + i), x0 = load16_streaming(inp0 + i);
         for (int k = 0; k < x.size; k++) x[k] = from_float<T>(to_float(x[k]) + to_float(y[k]));

@@ -1,7 +1,7 @@
 /*
 RMSNorm:   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps),   fused with the residual stream's add
 
-  inp, out, dinp, dout (N, C) T     weight (C) T, or null for a norm without gain     rstd (N) f32: saved for backward
+  inp, out, dinp, dout (N, C) T     weight (C) T, or null for all ones     rstd (N) f32: saved for backward
   dweight (C) f32, or null          dinp += , dweight +=                     (llmc/cpu/rmsnorm.h has the formulas)
 
 Math      f32
@@ -24,9 +24,9 @@ template <class T>
 inline constexpr int kRmsThreadsPerSm =
     sizeof(T) == 2 ? 512 : 1024;  // backward: by its registers (doc/results/occupancy.txt)
 
-// The gains of a pack of columns: ones if there are none, and a product with one is exact.
+// The weights of a pack of columns; ones if weight is null, and multiplying by one is exact.
 template <class T>
-DEVICE Pack<T> gains(const T* weight, int c) {
+DEVICE Pack<T> weights_of(const T* weight, int c) {
     if (weight) return load16(weight + c);
     Pack<T> ones;
     for (int k = 0; k < ones.size; k++) ones[k] = from_float<T>(1);
@@ -47,7 +47,7 @@ DEVICE void rmsnorm_row(T* out, float* rstd, T* row, const T* weight, int64_t n,
     }
     const float s = 1 / sqrtf(warp_sum(squares) / float(C) + eps);
     for (int c = first; c < C; c += step) {
-        const Pack<T> x = load16(row + c), w = gains(weight, c);
+        const Pack<T> x = load16(row + c), w = weights_of(weight, c);
         Pack<T> y;
         for (int k = 0; k < P; k++) y[k] = from_float<T>(to_float(x[k]) * s * to_float(w[k]));
         store16(out + n * C + c, y);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
 #pragma unroll
         for (int i = 0; i < kPacks; i++) {
             if (column(i) >= C) continue;
-            const Pack<T> w = gains(weight, column(i));
+            const Pack<T> w = weights_of(weight, column(i));
 #pragma unroll
             for (int r = 0; r < kRows; r++)
 #pragma unroll
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
 #pragma unroll
         for (int i = 0; i < kPacks; i++) {
             if (column(i) >= C) continue;
-            const Pack<T> w = gains(weight, column(i));
+            const Pack<T> w = weights_of(weight, column(i));
 #pragma unroll
             for (int r = 0; r < kRows; r++) {
                 if (first + r >= N) continue;

@@ -5,7 +5,7 @@ Rotary positions with QK-norm, in place on the queries and keys:   x -> scale * 
                                          (llmc/cpu/rotary.h has the formulas, and why backward takes the output)
 
 Math      f32; cosines and sines come from the table, rounded from double
-Work      a block a token; a group of kGroup lanes a head, each with P neighbours of either half, a pack. The groups go
+Work      a block a token; a group of kGroup lanes a head, each with P neighbors of either half, a pack. The groups go
 through the heads, so a lane's cosines and sines stay in its registers Bytes     forward 2, backward 3 (without QK-norm
 2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once a token Accuracy  half a unit of T for what is stored, and the
 roundings of f32 (test/rotary_cuda_test.cu) Requires  HS % 8 == 0, HS <= 256, pointers 16-byte aligned. In bf16 the
@@ -31,29 +31,29 @@ DEVICE float group_sum(float x) {
     return x;
 }
 
-// P neighbours of a row: a pack, or four elements that are read and written one by one.
+// P neighbors of a row: a pack, or four elements that are read and written one by one.
 template <class T>
 struct FourElements {
     T values[4] = {};
     DEVICE T& operator[](int k) { return values[k]; }
 };
 template <class T, int P>
-using Neighbours = std::conditional_t<P == Pack<T>::size, Pack<T>, FourElements<T>>;
+using Neighbors = std::conditional_t<P == Pack<T>::size, Pack<T>, FourElements<T>>;
 
 template <class T>
-DEVICE void load_neighbours(Pack<T>& x, const T* from) {
+DEVICE void load_neighbors(Pack<T>& x, const T* from) {
     x = load16(from);
 }
 template <class T>
-DEVICE void load_neighbours(FourElements<T>& x, const T* from) {
+DEVICE void load_neighbors(FourElements<T>& x, const T* from) {
     for (int k = 0; k < 4; k++) x[k] = from[k];
 }
 template <class T>
-DEVICE void store_neighbours(T* to, const Pack<T>& x) {
+DEVICE void store_neighbors(T* to, const Pack<T>& x) {
     store16(to, x);
 }
 template <class T>
-DEVICE void store_neighbours(T* to, const FourElements<T>& x) {
+DEVICE void store_neighbors(T* to, const FourElements<T>& x) {
     for (int k = 0; k < 4; k++) to[k] = x.values[k];
 }
 
@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum
         T* x = qkv + token + head * HS + at;
-        Neighbours<T, P> first, second;
+        Neighbors<T, P> first, second;
         float squares = 0;
         if (active) {
-            load_neighbours(first, x), load_neighbours(second, x + half);
+            load_neighbors(first, x), load_neighbors(second, x + half);
             for (int k = 0; k < P; k++) {
                 squares = fmaf(to_float(first[k]), to_float(first[k]), squares);
                 squares = fmaf(to_float(second[k]), to_float(second[k]), squares);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
             first[k] = from_float<T>((a * cos[k] - b * sin[k]) * factor);
             second[k] = from_float<T>(fmaf(a, sin[k], b * cos[k]) * factor);
         }
-        store_neighbours(x, first), store_neighbours(x + half, second);
+        store_neighbors(x, first), store_neighbors(x + half, second);
     }
 }
 
@@ -110,13 +110,13 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
         const int head = begin + threadIdx.x / kGroup;
         const bool active = in_head && head < heads;  // whole warps reach the sum
         const int64_t offset = token + head * HS + at;
-        Neighbours<T, P> first, second, out_first, out_second;
-        if (active) load_neighbours(first, dqkv + offset), load_neighbours(second, dqkv + offset + half);
+        Neighbors<T, P> first, second, out_first, out_second;
+        if (active) load_neighbors(first, dqkv + offset), load_neighbors(second, dqkv + offset + half);
         float factor = scale, along = 0;  // along: what is taken from g for each unit of out
         if (rstd) {
             float sum = 0;
             if (active) {
-                load_neighbours(out_first, qkv + offset), load_neighbours(out_second, qkv + offset + half);
+                load_neighbors(out_first, qkv + offset), load_neighbors(out_second, qkv + offset + half);
                 for (int k = 0; k < P; k++) {
                     sum = fmaf(to_float(first[k]), to_float(out_first[k]), sum);
                     sum = fmaf(to_float(second[k]), to_float(out_second[k]), sum);
@@ -132,14 +132,15 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
             first[k] = from_float<T>(fmaf(a, cos[k], b * sin[k]) * factor);
             second[k] = from_float<T>((b * cos[k] - a * sin[k]) * factor);
         }
-        store_neighbours(dqkv + offset, first), store_neighbours(dqkv + offset + half, second);
+        store_neighbors(dqkv + offset, first), store_neighbors(dqkv + offset + half, second);
     }
 }
 
-// start(P, group, threads) with as many neighbours as a lane can take at once, the smallest power of two of lanes that
+// start(P, group, threads) with as many neighbors as a lane can take at once, the smallest power of two of lanes that
 // has a part for each of HS/2, and as many threads as all heads of a token need, up to a block of 256.
 template <class T, class RunRequest>
-void with_rotary_groups(const AttentionShape& shape, const float* rstd, const RotaryOptions& options, RunRequest request) {
+void with_rotary_groups(const AttentionShape& shape, const float* rstd, const RotaryOptions& options,
+                        RunRequest request) {
     using std::integral_constant;
     check_rotary_head_size(shape.HS);
     ensure(bool(rstd) == options.qk_norm);

@@ -48,11 +48,11 @@ DEVICE void fetch_operand(const SymmetricOperand<of_rows>& tile, const bf16* X, 
 // c (64, 64)  +=  rows [row, row + 64) of a times rows [col, col + 64) of b, transposed; the same for columns of both
 DEVICE void multiply_operands(float (&c)[4][8][4], const FlashTile<kSymmetricDepth>& a, int row,
                               const FlashTile<kSymmetricDepth>& b, int col) {
-    multiply_by_rows(c, FlashReadRows<kSymmetricDepth, 4>{a, row}, b, col);
+    multiply_by_rows(c, FlashSharedRows<kSymmetricDepth, 4>{a, row}, b, col);
 }
 DEVICE void multiply_operands(float (&c)[4][8][4], const FlashTile<kSymmetricTile>& a, int row,
                               const FlashTile<kSymmetricTile>& b, int col) {
-    // Both operands are turned on their way to the registers; row and col are multiples of 64, eight chunks.
+    // Both operands are transposed on their way to the registers; row and col are multiples of 64, eight chunks.
     const int place_a = a.place(lane_id() % 8 + lane_id() / 16 * 8, row / 8 + lane_id() / 8 % 2);
     const int place_b = b.place(lane_id() % 16, col / 8 + lane_id() / 16);
 #pragma unroll

@@ -4,7 +4,7 @@ A linear layer of the model, in the type of its weights or in FP8:   out = inp w
   inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC)
 
 In FP8 ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433; one scale per tensor, from its own
-largest magnitude: llmc/ops/quantise.h), with x8 for x quantized to e4m3 and dout8 for dout quantized to e5m2:
+largest magnitude: llmc/ops/quantize.h), with x8 for x quantized to e4m3 and dout8 for dout quantized to e5m2:
 
   out = inp8 weight8^T + bias     dinp = dout8 weight8     dweight = or += dout8^T inp8     dbias += column sums of dout
 
@@ -15,7 +15,7 @@ of both operands. For the same reason forward saves inp8 transposed for backward
 #include <algorithm>
 #include <cstdint>
 #include "llmc/base/check.h"   // require
-#include "llmc/base/fp8.h"     // e4m3, e5m2, Quantised, suits_fp8
+#include "llmc/base/fp8.h"     // e4m3, e5m2, Quantized, suits_fp8
 #include "llmc/model/shape.h"  // GptShape
 #include "llmc/ops/matmul.h"   // Write
 #include "llmc/ops/ops.h"      // Ops
@@ -80,10 +80,10 @@ struct LinearLayer {
     float *dweight = nullptr, *dbias = nullptr;
     Write write = Write::add;  // of dweight
 
-    Quantised<e4m3> quantized_inp() const {
+    Quantized<e4m3> quantized_inp() const {
         return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
     }
-    Quantised<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
+    Quantized<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
 };
 
 // Quantizes a weight that has changed. Does nothing for a layer in T, and so the next.
@@ -91,7 +91,7 @@ template <class Device, class T>
 void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
     if (!s.fp8) return;
     ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C);
-    ops<T>(device).quantise_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
+    ops<T>(device).quantize_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
                                  s.scratch.amax, s.OC, s.C);
 }
 
@@ -100,7 +100,7 @@ template <class Device, class T>
 void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s) {
     if (!s.fp8) return;
     ops<T>(device).absmax(device, s.scratch.amax, inp, s.N * s.C);
-    ops<T>(device).quantise_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
+    ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
                                  s.fp8->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C);
 }
 
@@ -120,7 +120,7 @@ void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const
                                               s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
     ops<T>(device).absmax(device, s.scratch.amax, dout, s.N * s.OC);
-    ops<T>(device).quantise_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC);
+    ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
                                        s.quantized_inp(), s.quantized_weight(), s.write);
     if (s.dbias) ops<T>(device).add_column_sums(device, s.dbias, dout, s.N, s.OC);

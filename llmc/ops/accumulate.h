@@ -1,5 +1,5 @@
 /*
-Adding one buffer to another:   to[i] += from[i]   over n floats. Gradients of micro-batches, summed pairwise.
+Adds one buffer to another:   to[i] += from[i]   over n floats. Used to sum gradients of micro-batches pairwise.
 */
 #pragma once
 #include <cstdint>

@@ -5,7 +5,8 @@ AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as tor
   master = master (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps),   param = master
 
   param (n) float or bf16     master, m, v, grad (n) float
-A float param is its own master, and `master` null; else param is the master rounded to nearest, and not read.
+A float param is its own master weight, and `master` is null. Otherwise param is master rounded to nearest, and is not
+read.
 */
 #pragma once
 #include <cstdint>

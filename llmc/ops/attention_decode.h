@@ -1,6 +1,6 @@
 /*
-Attention of tokens that come one by one, as a text is continued: the newest token of each row against the keys and
-values of those before it, which are kept (Shazeer, 2019, arXiv:1911.02150, has the sums). With t = positions[b]:
+Attention with a KV cache, for generation: the newest token of each row attends to the cached keys and values of the
+tokens before it and to its own (cost: Shazeer, 2019, arXiv:1911.02150). With t = positions[b]:
 
   attention_remember   keys[b], values[b] at t, t+1, ..., t+tokens-1  =  k, v in qkv[b]
   attention_decode     out[b] = sum over first <= s <= t of softmax_s(scale q[b] . keys[b,s]) values[b,s]
@@ -8,11 +8,11 @@ values of those before it, which are kept (Shazeer, 2019, arXiv:1911.02150, has 
 
   qkv (B, tokens, NH + 2 NKV, HS) T, in attention_decode one token: the row's at t     out (B, NH, HS) T
   positions (B) int32, null for zeros     starts (B) int32, null for zeros: where the row's document begins
-  keys, values T: rings of slots, see KeyValueShape. What a slot held `capacity` positions ago is forgotten.
-Remember a token before its own query: it sees itself. HS <= 256.
+  keys, values T: ring buffers, see KeyValueShape. A slot is overwritten after `capacity` positions.
+Call attention_remember before attention_decode: a token attends to itself. HS <= 256.
 
-The sums are those of attention_forward, tile by tile in the same order, so that a token's row has the bits that it has
-in a pass over the whole text. In bf16 the weights are not rounded here, as they are there for the sake of products.
+The order of sums is that of attention_forward, tile by tile, so in fp32 a token gets the same bits as in a pass over
+the whole text. In bf16 the weights are not rounded here, as they are there for the GEMM.
 */
 #pragma once
 #include <cmath>

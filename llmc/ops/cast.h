@@ -1,5 +1,5 @@
 /*
-From one element type to another:   out[i] = inp[i]   over n elements; to bf16 rounded to nearest, ties to even
+Converts element types:   out[i] = inp[i]   over n elements; to bf16 rounded to nearest, ties to even.
 */
 #pragma once
 #include <cstdint>

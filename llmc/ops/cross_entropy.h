@@ -1,16 +1,16 @@
 /*
 Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(logits[n,v])) - logits[n, targets[n]]
 
-  logits  (N, Vp) T, of which the first V columns count; the rest is padding and is never predicted
+  logits  (N, Vp) T, of which the first V columns count; the others are padding and are never predicted
   targets (N) int32 in [0, V)     losses (N) float, in nats
-The fused form turns logits into their gradients in place, dlogits = (softmax - onehot) * dloss, the padding into zeros:
-a second buffer of V columns never exists, or in bf16 one row of float a thread, so that nothing is rounded on the way.
+The fused form overwrites logits with their gradients, dlogits = (softmax - onehot) * dloss, and the padding with zeros,
+so no second buffer of V columns is needed. In bf16 each thread has one row in float, so nothing is rounded on the way.
 
 With a softcap (Softcap) of limit c the logits are replaced by l(logits) first, and dlogits gets the factor
 dl/dlogits:
   tanh   l = c - 2c / (e + 1),  slope 4e / (e + 1)^2,  with e = exp(2 logits / c)
   isru   l = logits r,          slope r^3,             with r = 1 / sqrt((logits / c)^2 + 1)
-Logits of any size have finite ones of both.
+l and its slope are finite for logits of any magnitude.
 */
 #pragma once
 #include <algorithm>

@@ -1,11 +1,11 @@
 /*
-Where documents begin in rows that hold several, one behind the other:
+Finds where documents begin in packed rows, which hold several one after another:
 
   starts[b,t] = the largest s <= t with s = 0 or tokens[b,s] = first_token
 
   tokens (B, T) int32     starts (B, T) int32: what attention takes (AttentionShape::starts)
-first_token stands in front of every document: beginning-of-sequence, or GPT-2's end-of-text, which llm.c's shards have
-there. What a row begins with may be the rest of a document; it is one of its own here. Exact; 8 bytes a token.
+first_token precedes every document: beginning-of-sequence, or GPT-2's end-of-text in llm.c's shards. A row may begin
+with the rest of a document, which counts as a document of its own. Exact; 8 bytes per token.
 */
 #pragma once
 #include <cstdint>

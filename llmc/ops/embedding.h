@@ -1,10 +1,10 @@
 /*
-Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t],   or without learned positions, wpe null, out[b,t] = wte[tokens[b,t]]
+Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t];   if wpe is null (no learned positions)   out[b,t] = wte[tokens[b,t]]
 
   tokens (B, T) int32, each in [0, rows of wte)
   wte    (V, C) T     wpe (max T, C) T     out (B, T, C) T
-Backward adds to dwte and to dwpe, float both, of which dwpe may be null. Threads share out the channels, so that each
-sum runs over the tokens in order.
+Backward adds to dwte and dwpe, both float; dwpe may be null. Threads divide the channels, so each sum runs over the
+tokens in order.
 */
 #pragma once
 #include <cstdint>

@@ -1,12 +1,11 @@
 /*
-The embedding and the norm without gain right behind it, in one pass, as nanochat and modded-nanogpt begin:
+Embedding and RMSNorm without weight in one pass, the first ops of nanochat and modded-nanogpt:
 
   out[n] = x[n] * rstd[n],   x[n] = wte[tokens[n]],   rstd[n] = 1 / sqrt(mean(x[n]^2) + eps)
 
   tokens (N) int32, each in [0, rows of wte)     wte (V, C) T     out (N, C) T     rstd (N) float: saved for backward
-The bits are those of embedding_forward without positions and rmsnorm_forward without gain. Backward adds to dwte,
-float, and overwrites dout with the gradient of x on the way there: another (N, C) would be read and written for
-nothing.
+The bits are those of embedding_forward without positions followed by rmsnorm_forward without weight. Backward adds to
+dwte, float, and overwrites dout with the gradient of x, which saves a buffer (N, C).
 */
 #pragma once
 #include <cstdint>

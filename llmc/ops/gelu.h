@@ -1,9 +1,10 @@
 /*
-GELU in its tanh form, GPT-2's (Hendrycks and Gimpel, 2016, arXiv:1606.08415):
+GELU, tanh approximation, as in GPT-2 (Hendrycks and Gimpel, 2016, arXiv:1606.08415):
 
-  out = x/2 * (1 + tanh(u)),  u = sqrt(2/pi) * (x + 0.044715 x^3)       = x * sigmoid(2u), which is how it is computed:
-one exponential, and no cancellation where tanh(u) is near -1.
-Element by element over n values of T; `backward` overwrites dinp, which may be dout itself.
+  out = x/2 * (1 + tanh(u)),  u = sqrt(2/pi) * (x + 0.044715 x^3)       = x * sigmoid(2u)
+
+Computed by the sigmoid: one exponential, and no cancellation where tanh(u) is near -1. Elementwise over n values of T;
+backward overwrites dinp, which may be dout.
 */
 #pragma once
 #include <cstdint>

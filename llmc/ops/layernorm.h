@@ -2,9 +2,9 @@
 LayerNorm (Ba et al., 2016, arXiv:1607.06450):   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
 
   inp, out (N, C) T     weight, bias (C) T     mean, rstd (N) float: saved for backward     dweight, dbias (C) float
-Forward takes the mean first and then the centred variance, so a large offset cancels nothing. The fused form adds the
-two branches of a residual stream on the way:   residual = inp1 + inp2,   out = layernorm(residual). Backward adds to
-all three of dinp, dweight and dbias.
+Forward computes the mean first, then the variance of the centered row, so a large mean causes no cancellation. The
+fused form adds the two branches of a residual stream:   residual = inp1 + inp2,   out = layernorm(residual). Backward
+accumulates into dinp, dweight and dbias.
 */
 #pragma once
 #include <cstdint>

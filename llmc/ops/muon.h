@@ -1,10 +1,10 @@
 /*
 Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in nanochat's variant, for one matrix (R, K): everything
-but the products in the middle, which make it orthogonal.
+but the orthogonalization in the middle.
 
-  muon_momentum    momentum += (1 - mu) (grad - momentum),   X = (1 - mu) grad + mu momentum (Nesterov's look ahead)
-  muon_normalise   X_r *= |X|_F / sqrt(R) / max(|X_r|, 1e-6) for each row if equal_rows;   X /= margin |X|_F + 1e-6
-  newton_schulz    turns X into U V^T of its singular value decomposition, roughly (newton_schulz.h)
+  muon_momentum    momentum += (1 - mu) (grad - momentum),   X = (1 - mu) grad + mu momentum (Nesterov)
+  muon_normalize   X_r *= |X|_F / sqrt(R) / max(|X_r|, 1e-6) for each row if equal_rows;   X /= margin |X|_F + 1e-6
+  newton_schulz    replaces X, with singular value decomposition U S V^T, by about U V^T (newton_schulz.h)
   muon_squares     squares = the sums of squares of its rows if R >= K, else of its columns
   muon_scales      v = mean of g^2 along these rows or columns, where g = X sqrt(min(R, K)) / max(|X|_F, 1e-6) if
                    fixed_norm, else X;   V += (1 - beta2) (v - V);   s = 1 / sqrt(max(V, 1e-10));   scale such that
@@ -14,10 +14,9 @@ but the products in the middle, which make it orthogonal.
 
   weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
   grad, momentum (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
-grad is multiplied by the StepScalars' grad_scale on the way; momentum, V and weight keep their bits if the step is not
-applied. Sums of squares are of X as rounded.
-The norms come from the sums of squares that the pass before left behind: X is read and written once in each. Sums of R
-or K squares are taken in double, in order.
+grad is multiplied by grad_scale of StepScalars. If the step is not applied, momentum, V and weight keep their bits.
+Each pass reads and writes X once: norms come from the sums of squares of the pass before, which are those of X as it
+was rounded. Sums of R or K squares are in double, in order.
 */
 #pragma once
 #include <algorithm>
@@ -42,7 +41,7 @@ template <class Device, class T>
 struct MuonOps {
     void (*muon_momentum)(Device&, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                           const MuonStep& step, const StepScalars* s);
-    void (*muon_normalise)(Device&, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step);
+    void (*muon_normalize)(Device&, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step);
     void (*muon_squares)(Device&, float* squares, const T* X, int64_t R, int64_t K);
     void (*muon_scales)(Device&, float* scales, float* V, const float* squares, int64_t R, int64_t K,
                         const MuonStep& step, const StepScalars* s);

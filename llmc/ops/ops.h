@@ -1,12 +1,12 @@
 /*
-Every op of the model and the optimizer, declared once: a table of functions for a device and an element type T, in
-which weights and activations are kept. What an op computes, the shapes and types of what it is given, and its source
-stand in the header of its family; how, in llmc/cpu and llmc/cuda, whose files have the same names.
+Every op of the model and the optimizer, declared once: a table of functions for a device and an element type T, the
+type of weights and activations. The header of each family says what its ops compute, with shapes, types and source. The
+implementations are in llmc/cpu and llmc/cuda, in files of the same names.
 
   ops<T>(device).layernorm_forward(device, out, mean, rstd, inp, weight, bias, N, C, eps);
 
-The model, the optimizer and the trainer know no other way to an op, so they are compiled once, and which instructions
-a kernel is compiled for is its own business: llmc/cpu/kernels.h.
+The model, the optimizer and the trainer call ops only through this table, so they are compiled once, independent of the
+instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 */
 #pragma once
 #include "llmc/ops/accumulate.h"
@@ -26,7 +26,7 @@ a kernel is compiled for is its own business: llmc/cpu/kernels.h.
 #include "llmc/ops/matmul_fp8.h"
 #include "llmc/ops/muon.h"
 #include "llmc/ops/newton_schulz.h"
-#include "llmc/ops/quantise.h"
+#include "llmc/ops/quantize.h"
 #include "llmc/ops/relu_squared.h"
 #include "llmc/ops/residual_mix.h"
 #include "llmc/ops/rmsnorm.h"
@@ -37,7 +37,7 @@ a kernel is compiled for is its own business: llmc/cpu/kernels.h.
 #include "llmc/ops/value_embedding.h"
 #include "llmc/ops/weight_hash.h"
 
-// Families of entries as one table.
+// All families in one table.
 template <class... Families>
 struct OpTable : Families... {};
 
@@ -47,6 +47,6 @@ using Ops =
             CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, EmbeddingOps<Device, T>,
             EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>,
             LionOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>,
-            NewtonSchulzOps<Device, T>, QuantiseOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>,
+            NewtonSchulzOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>,
             RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>,
             SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;

@@ -1,9 +1,9 @@
 /*
-ReLU squared, the activation of nanochat and modded-nanogpt (So et al., 2021, arXiv:2109.08668):
+Squared ReLU, the activation of nanochat and modded-nanogpt (So et al., 2021, arXiv:2109.08668):
 
   out = max(inp, 0)^2          dinp = 2 max(inp, 0) dout
-Element by element over n values of T; `backward` overwrites dinp, which may be dout itself. One rounding each: the
-doubling is exact.
+Elementwise over n values of T; backward overwrites dinp, which may be dout. Each result is rounded once: doubling is
+exact.
 */
 #pragma once
 #include <cstdint>

@@ -1,16 +1,16 @@
 /*
-Residual mix: two streams added with learned factors, as nanochat mixes each block's input with the first one's, and as
-it takes a part of the middle of the network out of its end:
+Residual mix: two streams added with learned factors. nanochat mixes each block's input with the first block's, and
+subtracts a part of the middle of the network from its end:
 
   out = a inp + b_sign b inp0
   dinp = a dout,   dinp0 (+)= b_sign b dout,   da += sum of dout inp,   db += b_sign sum of dout inp0
 
-  inp, inp0, out (n) T     a, b: one parameter each, T in the device's memory, or null, which is a factor of one;
-  backward takes b     da, db float
-out may be inp, and dinp may be dout; without a, dinp == dout is left as it is and inp is not read. dinp0 is overwritten
-or, with add_to_dinp0, added to. The fused form is a block's end with the mix and the norm behind it:
+  inp, inp0, out (n) T     a, b: one parameter each, T in device memory, or null for a factor of one; backward
+  needs b     da, db float
+out may be inp, and dinp may be dout. If a is null and dinp == dout, dinp is left as it is and inp is not read. dinp0 is
+overwritten, or accumulated into with add_to_dinp0. The fused form is the end of a block, the mix and the norm after it:
 
-  residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without a gain     (N, C)
+  residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without weight     (N, C)
 
 residual_add is the mix with both factors one:   out = inp1 + inp2     (n); out may be inp1
 */

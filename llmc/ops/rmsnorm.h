@@ -1,11 +1,11 @@
 /*
 RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467):   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps)
 
-  inp, out (N, C) T     weight (C) T, or null for a norm without gain     rstd (N) float: saved for backward
+  inp, out (N, C) T     weight (C) T, or null for all ones     rstd (N) float: saved for backward
   dweight (C) float
-One row of C at a time. The fused form adds the two branches of a residual stream on the way:   residual = inp1 + inp2,
-out = rmsnorm(residual). Backward adds to dinp, so the gradient that already flows along the residual stream is fused
-in; it adds to dweight as well, which may be null.
+One row of C at a time. The fused form adds the two branches of a residual stream:   residual = inp1 + inp2,
+out = rmsnorm(residual). Backward accumulates into dinp, which already holds the gradient of the residual stream, and
+into dweight, which may be null.
 */
 #pragma once
 #include <cstdint>

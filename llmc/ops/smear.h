@@ -1,12 +1,12 @@
 /*
-Smear: each token's embedding gets some of the one before it, as much as a gate that sees its first G channels lets
-through (modded-nanogpt's and nanochat's "smear"):
+Smear: adds to each token's embedding the one before it, times a gate computed from its first G channels
+(modded-nanogpt's and nanochat's "smear"):
 
   out[b,0] = inp[b,0],   out[b,t] = inp[b,t] + lambda sigmoid(w . inp[b,t,0:G]) inp[b,t-1]
 
-  inp, out (B, T, C) T     gate_weight w (G) T, G <= C     lambda (1) T     out is not inp     dgate_weight, dlambda
-float Backward, with s_t = sigmoid(w . inp[b,t,0:G]), d_t = sum over C of dout[b,t] inp[b,t-1] for t > 0, and u_t = d_t
-lambda s_t (1 - s_t):
+  inp, out (B, T, C) T     gate_weight w (G) T, G <= C     lambda (1) T     dgate_weight, dlambda float
+out must not be inp. Backward, with s_t = sigmoid(w . inp[b,t,0:G]), d_t = sum over C of dout[b,t] inp[b,t-1] for t > 0,
+and u_t = d_t lambda s_t (1 - s_t):
 
   dinp[b,t] = dout[b,t] + lambda s_(t+1) dout[b,t+1],   and + u_t w in the first G channels
   dlambda += sum of d_t s_t,   dgate_weight += sum of u_t inp[b,t,0:G]

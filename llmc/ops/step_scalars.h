@@ -1,5 +1,5 @@
 /*
-What a training step adds up and decides where the data is (StepScalars).
+The sums and decisions of a training step, computed in device memory.
 */
 #pragma once
 #include <cstdint>

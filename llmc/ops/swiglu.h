@@ -1,12 +1,12 @@
 /*
-SwiGLU, the MLP's activation of Llama (Shazeer, 2020, arXiv:2002.05202):
+SwiGLU, the activation of Llama's MLP (Shazeer, 2020, arXiv:2002.05202):
 
   out = silu(gate) * up,   silu(x) = x sigmoid(x)
   dgate = dout * up * s (1 + gate (1 - s)),   dup = dout * silu(gate)          with s = sigmoid(gate)
 
   inp, dinp (N, 2C) T: each row the C gates, then the C ups     out, dout (N, C) T
-One product with both matrices makes inp. Nothing else is saved: backward computes the sigmoid again, and overwrites
-dinp, which may be inp itself.
+One GEMM with both weights computes inp. Nothing else is saved: backward recomputes the sigmoid. It overwrites dinp,
+which may be inp.
 */
 #pragma once
 #include <cstdint>

@@ -48,7 +48,7 @@ struct MuonRule {
         T* X = all;
         for (const UpdatePiece<T>& piece : pieces) {
             op.muon_momentum(device, X, row_squares, piece.state[0], piece.gradient, R, K, step, scalars);
-            op.muon_normalise(device, X, row_squares, R, K, step);
+            op.muon_normalize(device, X, row_squares, R, K, step);
             X += R * K;
         }
         op.newton_schulz(device, all, int64_t(pieces.size()), R, K, muon.newton_schulz);

@@ -38,7 +38,7 @@ void check_device(const RunFlags& flags, const Place& place) {
 
 // What --dtype auto means on this processor; said on stderr.
 std::string measured_dtype() {
-    const ProductRates rates = cpu_kernels().product_rates();
+    const MatmulRates rates = cpu_kernels().matmul_rates();
     std::fprintf(stderr, "--dtype auto: %s\n", rates.text().c_str());
     return rates.faster();
 }

@@ -1,5 +1,5 @@
-// Eight bits under one scale: PyTorch's maximum, scale and codes, all of them exactly.
-#include "llmc/cpu/quantise.h"
+// Quantization to FP8: PyTorch's maximum, scale and values, all of them exactly.
+#include "llmc/cpu/quantize.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // on_any_threads, check_equal
 #include "test/testing.h"
@@ -8,14 +8,14 @@ static constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
 
 // amax, the inverse scale, the codes and the transposed ones, as numbers, with a mark behind each.
 template <class Fp8, class T>
-__attribute__((noinline)) static std::vector<Floats> quantised(Cpu& cpu, const std::vector<T>& inp, int64_t rows,
+__attribute__((noinline)) static std::vector<Floats> quantized(Cpu& cpu, const std::vector<T>& inp, int64_t rows,
                                                                int64_t cols) {
     constexpr Fp8 kMark{0xA5};
     std::vector<Fp8> out(inp.size() + 1, kMark), alone = out, transposed = out;
     Guarded amax(1), inverse(1);
     absmax(cpu, amax.data(), inp.data(), int64_t(inp.size()));
-    quantise(cpu, out.data(), transposed.data(), inverse.data(), inp.data(), amax.data(), rows, cols);
-    quantise<Fp8>(cpu, alone.data(), nullptr, inverse.data(), inp.data(), amax.data(), rows, cols);
+    quantize(cpu, out.data(), transposed.data(), inverse.data(), inp.data(), amax.data(), rows, cols);
+    quantize<Fp8>(cpu, alone.data(), nullptr, inverse.data(), inp.data(), amax.data(), rows, cols);
     std::vector<Floats> results;
     results.push_back(amax.get());
     results.push_back(inverse.get());
@@ -34,13 +34,13 @@ static std::string name() {
     return std::is_same_v<Fp8, e4m3> ? "e4m3." : "e5m2.";
 }
 
-TEMPLATE_TEST_CASE("quantise agrees with PyTorch in every bit", "[quantise]", e4m3, e5m2) {
-    const Fixture f("quantise");
+TEMPLATE_TEST_CASE("quantize agrees with PyTorch in every bit", "[quantize]", e4m3, e5m2) {
+    const Fixture f("quantize");
     const auto [rows, cols] = GENERATE(table<int, int>({{1, 1}, {3, 7}, {5, 33}, {16, 48}, {17, 16}, {40, 20}}));
     const std::string shape = format("%dx%d.", rows, cols), want = "want." + shape + name<TestType>();
     INFO(shape);
     const Floats inp = f.floats(shape + "inp");
-    const auto got = on_any_threads([&](Cpu& cpu) { return quantised<TestType>(cpu, inp, rows, cols); });
+    const auto got = on_any_threads([&](Cpu& cpu) { return quantized<TestType>(cpu, inp, rows, cols); });
     check_equal("amax", got[0], f.floats(want + "amax"));
     check_equal("inverse_scale", got[1], f.floats(want + "inverse_scale"));
     Floats codes, transposed(inp.size());
@@ -52,7 +52,7 @@ TEMPLATE_TEST_CASE("quantise agrees with PyTorch in every bit", "[quantise]", e4
     check_equal("out alone", got[4], codes);
 }
 
-TEST_CASE("absmax finds the largest magnitude wherever it lies", "[quantise]") {
+TEST_CASE("absmax finds the largest magnitude wherever it lies", "[quantize]") {
     const int64_t n = 50001;  // several chunks, and a part of one
     Floats inp = randn(size_t(n), 1);
     for (const int64_t at : {int64_t(0), int64_t(16383), int64_t(16384), int64_t(40000), n - 1}) {
@@ -67,30 +67,30 @@ TEST_CASE("absmax finds the largest magnitude wherever it lies", "[quantise]") {
     }
 }
 
-TEMPLATE_TEST_CASE("quantise uses the whole range, of bf16 as of float", "[quantise]", e4m3, e5m2) {
+TEMPLATE_TEST_CASE("quantize uses the whole range, of bf16 as of float", "[quantize]", e4m3, e5m2) {
     std::vector<bf16> inp;
     Floats wide;
     for (const float x : {3.f, -1.5f, 0.f, 0.75f, -3.f, 1e-6f})
         inp.push_back(to_bf16(x)), wide.push_back(to_float(inp.back()));
     Cpu cpu(1);
-    const auto got = quantised<TestType>(cpu, inp, 2, 3), same = quantised<TestType>(cpu, wide, 2, 3);
+    const auto got = quantized<TestType>(cpu, inp, 2, 3), same = quantized<TestType>(cpu, wide, 2, 3);
     for (size_t i = 0; i < got.size(); i++) check_equal("output", got[i], same[i]);
     CHECK(to_float(TestType{uint8_t(got[2][0])}) == TestType::kMax);
     CHECK(to_float(TestType{uint8_t(got[2][1])}) == -TestType::kMax / 2);
     CHECK(to_float(TestType{uint8_t(got[2][4])}) == -TestType::kMax);
 }
 
-TEMPLATE_TEST_CASE("quantise passes on what is not finite", "[quantise]", e4m3, e5m2) {
+TEMPLATE_TEST_CASE("quantize passes on what is not finite", "[quantize]", e4m3, e5m2) {
     Floats inp = randn(64, 1);
     Cpu cpu(2);
     inp[40] = kNanF;
     inp[50] = std::numeric_limits<float>::infinity();
-    auto got = quantised<TestType>(cpu, inp, 4, 16);
+    auto got = quantized<TestType>(cpu, inp, 4, 16);
     CHECK(std::isnan(got[0][0]));
     CHECK(std::isnan(got[1][0]));
     for (const float code : got[2]) CHECK(std::isnan(to_float(TestType{uint8_t(code)})));
     inp[40] = 0;
-    got = quantised<TestType>(cpu, inp, 4, 16);
+    got = quantized<TestType>(cpu, inp, 4, 16);
     CHECK(std::isinf(got[1][0]));
     for (const float code : got[2]) CHECK(!std::isfinite(to_float(TestType{uint8_t(code)}) * got[1][0]));
 }

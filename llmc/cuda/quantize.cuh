@@ -1,17 +1,17 @@
 /*
-A tensor in eight bits under one scale:   out = inp * MAX / max(max |inp|, 1e-12),   rounded (llmc/cpu/quantise.h)
+Quantization to FP8 with one scale:   out = inp * MAX / max(max |inp|, 1e-12),   rounded (llmc/cpu/quantize.h)
 
   inp (rows, cols) T     out (rows, cols) e4m3 or e5m2 =     out_transposed (cols, rows) =, may be null
   amax, inverse_scale: one float in device memory each =
 
 Math      the maximum over bits, as integers: the same in any order, NaN above all numbers
-Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantise: a
+Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantize: a
           block a tile of 128 x 128; a thread 16 elements of a row, kept in shared memory as bytes for the transposed
           copy, of which it writes 16 rows of 4 columns
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks
-Bytes     absmax: n*sizeof(T); quantise: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy)
-Accuracy  the CPU's codes, bit for bit (test/quantise_cuda_test.cu)
+Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy)
+Accuracy  the CPU's values, bit for bit (test/quantize_cuda_test.cu)
 Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte aligned, rows up to 8 million (the
           grid). One instruction converts two numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
 */
@@ -21,7 +21,7 @@ Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, fp8x2, launch
 
 inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
-inline constexpr int kQuantiseTile = 128, kQuantiseThreads = 256;
+inline constexpr int kQuantizeTile = 128, kQuantizeThreads = 256;
 
 DEVICE uint32_t block_max_bits(uint32_t bits, uint32_t* shared) {
 #pragma unroll
@@ -58,19 +58,19 @@ void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n) {
 }
 
 template <class Fp8, class T>
-__global__ void __launch_bounds__(kQuantiseThreads)
-    quantise_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax, int64_t rows,
+__global__ void __launch_bounds__(kQuantizeThreads)
+    quantize_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax, int64_t rows,
                     int64_t cols) {
     constexpr int kUnit = 16;                      // elements: 16 bytes of out
-    constexpr int kUnits = kQuantiseTile / kUnit;  // of a row of the tile, and of a column
-    constexpr int kWords = kQuantiseTile / 4;      // of a row
-    SMEM_STATIC(uint32_t, tile, [kQuantiseTile][kWords]);
+    constexpr int kUnits = kQuantizeTile / kUnit;  // of a row of the tile, and of a column
+    constexpr int kWords = kQuantizeTile / 4;      // of a row
+    SMEM_STATIC(uint32_t, tile, [kQuantizeTile][kWords]);
     const float scale = fp8_scale<Fp8>(*amax);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = 1 / scale;
-    const int64_t row = int64_t(blockIdx.y) * kQuantiseTile, col = int64_t(blockIdx.x) * kQuantiseTile;
+    const int64_t row = int64_t(blockIdx.y) * kQuantizeTile, col = int64_t(blockIdx.x) * kQuantizeTile;
 #pragma unroll
-    for (int i = 0; i < kQuantiseTile * kUnits / kQuantiseThreads; i++) {
-        const int at = i * kQuantiseThreads + int(threadIdx.x), r = at / kUnits, unit = at % kUnits;
+    for (int i = 0; i < kQuantizeTile * kUnits / kQuantizeThreads; i++) {
+        const int at = i * kQuantizeThreads + int(threadIdx.x), r = at / kUnits, unit = at % kUnits;
         if (row + r >= rows || col + unit * kUnit >= cols) continue;
         const int64_t from = (row + r) * cols + col + unit * kUnit;
         Pack<uint32_t> words;
@@ -111,12 +111,12 @@ __global__ void __launch_bounds__(kQuantiseThreads)
 }
 
 template <class Fp8, class T>
-void quantise(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
+void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
               int64_t rows, int64_t cols) {
     const OpScope op(cuda, __func__);
     require(cols % kFp8Multiple == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
-            "quantise of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
-    launch(cuda, "quantise", quantise_kernel<Fp8, T>,
-           dim3(unsigned(ceil_div(cols, kQuantiseTile)), unsigned(ceil_div(rows, kQuantiseTile))), kQuantiseThreads, 0,
+            "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
+    launch(cuda, "quantize", quantize_kernel<Fp8, T>,
+           dim3(unsigned(ceil_div(cols, kQuantizeTile)), unsigned(ceil_div(rows, kQuantizeTile))), kQuantizeThreads, 0,
            out, out_transposed, inverse_scale, inp, amax, rows, cols);
 }

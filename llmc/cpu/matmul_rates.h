@@ -1,9 +1,9 @@
 /*
-How fast this processor multiplies matrices of either type, as measured now, for --dtype auto: a product in bf16 costs
-half of one in fp32 where there is an instruction for it and it is not a slow one, and twice as much elsewhere, and no
-list of processors would be complete.
+Measures how fast this processor multiplies matrices in fp32 and in bf16, for --dtype auto. A GEMM in bf16 takes half
+the time of fp32 with a fast instruction for it, twice the time without one, and no list of processors would be
+complete.
 
-  const ProductRates rates = product_rates();        a few milliseconds on one core
+  const MatmulRates rates = matmul_rates();        a few milliseconds on one core
 */
 #pragma once
 #include <algorithm>
@@ -12,12 +12,12 @@ list of processors would be complete.
 #include <vector>
 #include "llmc/base/bf16.h"    // bf16, to_bf16
 #include "llmc/cpu/device.h"   // Cpu
-#include "llmc/cpu/kernels.h"  // ProductRates
+#include "llmc/cpu/kernels.h"  // MatmulRates
 #include "llmc/cpu/matmul.h"   // matmul_forward
 
-// A layer of 256 channels and 192 rows, out of the cache. The fastest of eight rounds counts, and the two types take
-// turns: what else the machine does meanwhile slows down both or is passed over.
-inline ProductRates product_rates() {
+// A layer of 256 channels and 192 rows, in cache. The two types alternate and the fastest of eight rounds counts, so
+// other load slows down both or is ignored.
+inline MatmulRates matmul_rates() {
     constexpr int64_t N = 192, C = 256;
     const std::vector<float> floats(size_t(C * C), 0.5f);
     const std::vector<bf16> halves(size_t(C * C), to_bf16(0.5f));

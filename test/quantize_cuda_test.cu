@@ -1,7 +1,7 @@
-// Eight bits under one scale on a GPU: the CPU's, bit for bit.
-#include "llmc/cuda/quantise.cuh"
+// Quantization to FP8 on a GPU: the CPU's, bit for bit.
+#include "llmc/cuda/quantize.cuh"
 #include <bit>
-#include "llmc/cpu/quantise.h"
+#include "llmc/cpu/quantize.h"
 #include "test/cuda_testing.h"
 
 namespace {
@@ -20,13 +20,13 @@ void check_against_cpu(int64_t rows, int64_t cols, bool with_transposed, const F
     Floats amax(1), inverse(1);
     std::vector<Fp8> out(n), transposed(n);
     absmax(cpu, amax.data(), inp.data(), int64_t(n));
-    quantise(cpu, out.data(), transposed.data(), inverse.data(), inp.data(), amax.data(), rows, cols);
+    quantize(cpu, out.data(), transposed.data(), inverse.data(), inp.data(), amax.data(), rows, cols);
     Cuda cuda;
     const OnDevice<T> d_inp(cuda, inp);
     OnDevice<Fp8> d_out(cuda, n), d_transposed(cuda, n);
     OnDevice<float> d_amax(cuda, 1), d_inverse(cuda, 1);
     absmax(cuda, d_amax.data, d_inp.data, int64_t(n));
-    quantise(cuda, d_out.data, with_transposed ? d_transposed.data : nullptr, d_inverse.data, d_inp.data, d_amax.data,
+    quantize(cuda, d_out.data, with_transposed ? d_transposed.data : nullptr, d_inverse.data, d_inp.data, d_amax.data,
              rows, cols);
     CHECK(same_bits(d_amax.get(), amax));
     CHECK(same_bits(d_inverse.get(), inverse));
@@ -36,7 +36,7 @@ void check_against_cpu(int64_t rows, int64_t cols, bool with_transposed, const F
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("quantise on a GPU gives the CPU's codes", "[quantise]" ON_DEVICE, float, bf16) {
+TEMPLATE_TEST_CASE("quantize on a GPU gives the CPU's codes", "[quantize]" ON_DEVICE, float, bf16) {
     using T = TestType;
     const auto [rows, cols] = GENERATE(table<int, int>(
         {{16, 16}, {16, 128}, {128, 16}, {128, 128}, {112, 144}, {144, 112}, {272, 400}, {1, 16}, {3, 2064}}));
@@ -46,7 +46,7 @@ TEMPLATE_TEST_CASE("quantise on a GPU gives the CPU's codes", "[quantise]" ON_DE
     check_against_cpu<e5m2, T>(rows, cols, with_transposed, inp);
 }
 
-TEMPLATE_TEST_CASE("absmax on a GPU finds the largest magnitude wherever it lies", "[quantise]" ON_DEVICE, float,
+TEMPLATE_TEST_CASE("absmax on a GPU finds the largest magnitude wherever it lies", "[quantize]" ON_DEVICE, float,
                    bf16) {
     using T = TestType;
     Cuda cuda;
@@ -65,7 +65,7 @@ TEMPLATE_TEST_CASE("absmax on a GPU finds the largest magnitude wherever it lies
 }
 
 // The emulator's kernel is compiled without the instruction, which has a rule of its own for what is not finite.
-TEMPLATE_TEST_CASE("quantise on a GPU passes on what is not finite", "[quantise]" ON_DEVICE, e4m3, e5m2) {
+TEMPLATE_TEST_CASE("quantize on a GPU passes on what is not finite", "[quantize]" ON_DEVICE, e4m3, e5m2) {
     for (const float strange : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         Floats inp = randn(16 * 32, 1);
         inp[77] = strange;
@@ -74,18 +74,18 @@ TEMPLATE_TEST_CASE("quantise on a GPU passes on what is not finite", "[quantise]
         OnDevice<TestType> out(cuda, inp.size()), transposed(cuda, inp.size());
         OnDevice<float> amax(cuda, 1), inverse(cuda, 1);
         absmax(cuda, amax.data, d_inp.data, int64_t(inp.size()));
-        quantise(cuda, out.data, transposed.data, inverse.data, d_inp.data, amax.data, 16, 32);
+        quantize(cuda, out.data, transposed.data, inverse.data, d_inp.data, amax.data, 16, 32);
         CHECK(!std::isfinite(inverse.get()[0]));
         for (const float x : out.get()) CHECK(!std::isfinite(x * inverse.get()[0]));
     }
 }
 
-TEST_CASE("quantise on a GPU refuses rows that are not a multiple of 16 bytes", "[quantise]" ON_DEVICE) {
+TEST_CASE("quantize on a GPU refuses rows that are not a multiple of 16 bytes", "[quantize]" ON_DEVICE) {
     Cuda cuda;
     OnDevice<e4m3> out(cuda, 16 * 24), transposed(cuda, 16 * 24);
     OnDevice<float> inp(cuda, 16 * 24), amax(cuda, 1), inverse(cuda, 1);
-    CHECK(error_of([&] { quantise<e4m3>(cuda, out.data, nullptr, inverse.data, inp.data, amax.data, 16, 24); }) ==
-          "2: quantise of (16, 24): fp8 needs multiples of 16");
-    CHECK(error_of([&] { quantise(cuda, out.data, transposed.data, inverse.data, inp.data, amax.data, 24, 16); }) ==
-          "2: quantise of (24, 16): fp8 needs multiples of 16");
+    CHECK(error_of([&] { quantize<e4m3>(cuda, out.data, nullptr, inverse.data, inp.data, amax.data, 16, 24); }) ==
+          "2: quantize of (16, 24): fp8 needs multiples of 16");
+    CHECK(error_of([&] { quantize(cuda, out.data, transposed.data, inverse.data, inp.data, amax.data, 24, 16); }) ==
+          "2: quantize of (24, 16): fp8 needs multiples of 16");
 }

@@ -1,5 +1,5 @@
 /*
-Quantization to FP8 on the CPU: llmc/ops/quantise.h.
+Quantization to FP8 on the CPU: llmc/ops/quantize.h.
 */
 #pragma once
 #include <algorithm>
@@ -10,13 +10,13 @@ Quantization to FP8 on the CPU: llmc/ops/quantise.h.
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
 #include "llmc/cpu/transpose.h"  // transpose
 
-// Of the bits of |x|, which are in the order of the numbers, with NaN above all of them.
+// Compares the bits of |x| as integers: their order is that of the numbers, with NaN above all.
 template <class T>
 void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n) {
     const OpScope op(cpu, __func__);
     constexpr int64_t kChunk = 16384;
     const int64_t chunks = (n + kChunk - 1) / kChunk;
-    float* largest = cpu.shared(chunks);
+    float* largest = cpu.shared_scratch(chunks);
     parallel_chunks(cpu, n, kChunk, [=](int64_t begin, int64_t end) {
         uint32_t most = 0;
         for (int64_t i = begin; i < end; i++)
@@ -29,7 +29,7 @@ void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n) {
 }
 
 template <class Fp8, class T>
-void quantise(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
+void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
               int64_t rows, int64_t cols) {
     const OpScope op(cpu, __func__);
     const float scale = fp8_scale<Fp8>(*amax);

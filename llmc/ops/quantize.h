@@ -1,6 +1,6 @@
 /*
-A tensor in eight bits under one scale, found from the tensor itself ("FP8 Formats for Deep Learning", Micikevicius et
-al., 2022, arXiv:2209.05433, section 3.2):
+Quantizes a tensor to FP8 with one scale, computed from the tensor itself ("FP8 Formats for Deep Learning", Micikevicius
+et al., 2022, arXiv:2209.05433, section 3.2):
 
   amax = max |inp|,   scale = MAX / max(amax, 1e-12),   out = inp * scale rounded (to_fp8),   inverse_scale = 1 / scale
 
@@ -14,10 +14,10 @@ leaves inverse_scale infinite, so that what is multiplied with it is not finite 
 #include "llmc/base/fp8.h"  // e4m3, e5m2
 
 template <class Device, class T>
-struct QuantiseOps {
+struct QuantizeOps {
     void (*absmax)(Device&, float* amax, const T* inp, int64_t n);
-    void (*quantise_e4m3)(Device&, e4m3* out, e4m3* out_transposed, float* inverse_scale, const T* inp,
+    void (*quantize_e4m3)(Device&, e4m3* out, e4m3* out_transposed, float* inverse_scale, const T* inp,
                           const float* amax, int64_t rows, int64_t cols);
-    void (*quantise_e5m2)(Device&, e5m2* out, e5m2* out_transposed, float* inverse_scale, const T* inp,
+    void (*quantize_e5m2)(Device&, e5m2* out, e5m2* out_transposed, float* inverse_scale, const T* inp,
                           const float* amax, int64_t rows, int64_t cols);
 };

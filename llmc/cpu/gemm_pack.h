@@ -1,27 +1,21 @@
 /*
-How the operands of a matrix product lie in memory: a matrix of any strides, and the panels into which its right factor
-is packed, kTileCols columns each, zeros filling the last one.
+Packing the operands of a matrix product (gemm_plan.h): B into micro-panels of NR columns, and A, where it cannot be
+read in place, into micro-panels of MR rows. Zeros fill the last one.
 
-Operands in bf16 are taken two at a time, neighbours in k: a panel of bf16 consists of such pairs, column by column.
+  packed B   (panels, K, NR)      a micro-panel is contiguous, row k of it after row k - 1
+  packed A   (panels, K, MR)      the same of the transpose of A
+
+bf16 is multiplied in pairs of neighbors in k: the two values of a pair lie side by side, (panels, K / 2, NR, 2).
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include "llmc/base/bf16.h"  // bf16
+#include "llmc/base/bf16.h"      // bf16
+#include "llmc/cpu/gemm_plan.h"  // kMR, kNR, kPair
 #include "llmc/cpu/simd.h"
 
-// Sums of so many rows and registers stay in registers while k runs.
-#if defined(__AVX512F__)
-inline constexpr int kTileRows = 12, kTileRegisters = 2;  // 24 of 32 registers hold sums
-#elif defined(__ARM_NEON)
-inline constexpr int kTileRows = 6, kTileRegisters = 4;  // 24 of 32
-#else
-inline constexpr int kTileRows = 6, kTileRegisters = 2;  // 12 of AVX2's 16
-#endif
-inline constexpr int kTileCols = kTileRegisters * kRegisterLanes;
-
-// A matrix in memory: element (i, j) is data[i * row + j * col].
+// A matrix in memory: element (i, j) is data[i * row + j * col]. BLIS calls the strides rs and cs.
 template <class T>
 struct Strided {
     const T* data;
@@ -31,21 +25,12 @@ struct Strided {
     Strided transposed() const { return {data, col, row}; }
 };
 
-// What is multiplied at a time has four bytes: one float, or a pair of bf16. Of a float there is one.
-template <class T>
-inline constexpr int64_t kPair = int64_t(sizeof(float) / sizeof(T));
-
-// Terms that are summed in one go, part of the definition of the result: see gemm.h. In tiles, whose sums it has no say
-// in, it is what stays in the L1 cache.
-template <class T>
-inline constexpr int64_t kBlockK = 256 * kPair<T>;
-inline constexpr int64_t kTileBlockK = 256;
-
-inline int64_t num_panels(int64_t N) { return (N + kTileCols - 1) / kTileCols; }
-// Floats that packed panels take.
+// Micro-panels of B.
+inline int64_t num_panels(int64_t N) { return (N + kNR - 1) / kNR; }
+// Floats that packed B takes.
 template <class T>
 int64_t packed_size(int64_t K, int64_t N) {
-    return num_panels(N) * kTileCols * ((K + kPair<T> - 1) / kPair<T>);
+    return num_panels(N) * kNR * ((K + kPair<T> - 1) / kPair<T>);
 }
 
 // to (8, 8)  <-  the transpose of from (8, 8), of four bytes each; rows lie to_row and from_row bytes apart
@@ -74,7 +59,7 @@ ANVIL_INLINE void transpose_8x8(void* to, int64_t to_row, const void* from, int6
     for (int i = 0; i < 8; i++) std::memcpy(static_cast<char*>(to) + i * to_row, &t[i], sizeof(V8));
 }
 
-// Row k of a panel: one row of what is packed, or two, column by column.
+// One row of a micro-panel: a row of floats, or two rows of bf16 in pairs.
 template <int width>
 ANVIL_INLINE void pack_row(float* to, const float* from, int64_t) {
     std::memcpy(to, from, width * sizeof(float));
@@ -86,17 +71,18 @@ ANVIL_INLINE void pack_row(float* to, const bf16* from, int64_t next_row) {
     std::memcpy(to, pairs, sizeof pairs);
 }
 
-// to (K / kPair, width), contiguous  <-  from (K, cols), zeros beyond K and cols; one of from's strides is 1
+// One micro-panel:   to (K / kPair, width, kPair)  <-  from (K, cols), zeros beyond K and cols; one of from's strides
+// is 1
 template <int width, class T>
-void pack_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
+void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
     constexpr int64_t pair = kPair<T>;
-    const bool turned = from.col != 1;
-    int64_t whole_k = 0, whole_cols = 0;  // of which is done in blocks
-    if (!turned && cols == width) {       // copies of constant size are two or three instructions
+    const bool transposed = from.col != 1;
+    int64_t whole_k = 0, whole_cols = 0;  // what the fast loops pack; the last loop packs the rest
+    if (!transposed && cols == width) {   // copies of constant size are two or three instructions
         whole_k = K / pair * pair, whole_cols = cols;
         for (int64_t k = 0; k < whole_k; k += pair)
             pack_row<width>(to + k / pair * width, from.data + k * from.row, from.row);
-    } else if (turned) {
+    } else if (transposed) {
         whole_k = K / (8 * pair) * (8 * pair), whole_cols = cols / 8 * 8;
         for (int64_t j = 0; j < whole_cols; j += 8)
             for (int64_t k = 0; k < whole_k; k += 8 * pair)
@@ -110,31 +96,30 @@ void pack_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
                 k < K && j < cols ? from.data[k * from.row + j * from.col] : T{};
 }
 
-// A transposed left factor is packed so many rows at a time: of a strip alone, a few values of each of its columns,
+// Rows of a transposed A that are packed together: one micro-panel alone uses a few values of each column of A, and
 // every cache line would be fetched again for the next one.
-inline constexpr int kStripsAtOnce = 48 / kTileRows;
+inline constexpr int kPackedTogether = 48 / kMR;
 
-// to (strips, K / kPair, kTileRows)  <-  the transpose of a (rows, K), zeros beyond K and rows; a strip is kTileRows
-// rows
+// to (panels, K / kPair, kMR, kPair)  <-  a (rows, K), zeros beyond K and rows
 template <class T>
-void pack_strips(float* to, Strided<T> a, int64_t rows, int64_t K) {
+void pack_a(float* to, Strided<T> a, int64_t rows, int64_t K) {
     constexpr int64_t pair = kPair<T>;
-    const int64_t strip = (K + pair - 1) / pair * kTileRows;
-    if (a.row == 1 && rows == kStripsAtOnce * kTileRows && K % pair == 0) {
-        for (int64_t k = 0; k < K; k += pair, to += kTileRows)
+    const int64_t panel = (K + pair - 1) / pair * kMR;
+    if (a.row == 1 && rows == kPackedTogether * kMR && K % pair == 0) {
+        for (int64_t k = 0; k < K; k += pair, to += kMR)
 #pragma GCC unroll 16
-            for (int s = 0; s < kStripsAtOnce; s++)
-                pack_row<kTileRows>(to + s * strip, a.data + k * a.col + s * kTileRows, a.col);
+            for (int p = 0; p < kPackedTogether; p++)
+                pack_row<kMR>(to + p * panel, a.data + k * a.col + p * kMR, a.col);
         return;
     }
-    for (int64_t i = 0; i < rows; i += kTileRows, to += strip)
-        pack_panel<kTileRows>(to, a.at(i, 0).transposed(), K, std::min<int64_t>(kTileRows, rows - i));
+    for (int64_t i = 0; i < rows; i += kMR, to += panel)
+        pack_micro_panel<kMR>(to, a.at(i, 0).transposed(), K, std::min<int64_t>(kMR, rows - i));
 }
 
-// to (panels, K / kPair, kTileCols)  <-  from (K, N)
+// to (panels, K / kPair, kNR, kPair)  <-  b (K, N), zeros beyond K and N
 template <class T>
-void pack_panels(float* to, Strided<T> from, int64_t K, int64_t N) {
+void pack_b(float* to, Strided<T> b, int64_t K, int64_t N) {
     const int64_t panel = packed_size<T>(K, 1);
-    for (int64_t j = 0; j < N; j += kTileCols, to += panel)
-        pack_panel<kTileCols>(to, from.at(0, j), K, std::min<int64_t>(kTileCols, N - j));
+    for (int64_t j = 0; j < N; j += kNR, to += panel)
+        pack_micro_panel<kNR>(to, b.at(0, j), K, std::min<int64_t>(kNR, N - j));
 }

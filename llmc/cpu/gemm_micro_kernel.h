@@ -1,0 +1,171 @@
+/*
+The micro-kernel of gemm(): C (MR, NR) stays in registers while k runs over A and a packed micro-panel of B (Goto and
+van de Geijn, 2008, doi:10.1145/1356052.1356053). Elements of A are broadcast. A is read through two strides, so it may
+be transposed.
+
+The result is specified to the bit. Each element of C is one chain of fused multiply-adds over a block of kBlockK terms,
+in the order of k, and blocks are added in order. Neither MR and NR, which follow the number of registers, nor the
+number of threads has any influence, so every processor gives the same bits.
+
+A and B are float or bf16, sums are always float. bf16 is multiplied in pairs of neighbors in k, of which the second is
+added first: what AVX-512's vdpbf16ps does in one instruction, at up to twice the rate of fp32, and other processors do
+in two (test/gemm_test.cpp: the same bits, except for numbers below 1.2e-38, which that instruction takes for zero). So
+packed bf16 consists of pairs, and the pairs of an A that is read in place must lie side by side.
+
+Processors with AMX multiply bf16 in its tiles, in another order: gemm_tiles.h.
+
+  multiply_panels(...)   C (=, +=) A times packed micro-panels of B, on the calling thread; attention is made of it
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include "llmc/base/bf16.h"       // bf16
+#include "llmc/ops/matmul.h"      // Write
+#include "llmc/cpu/gemm_pack.h"   // packed_size, Strided
+#include "llmc/cpu/gemm_tiles.h"  // tile_kernel_of
+#include "llmc/cpu/simd.h"
+
+// One element in every lane, or a pair of bf16.
+template <class T>
+ANVIL_INLINE FloatRegister broadcast_pair(const T* a) {
+    uint32_t bits;
+    std::memcpy(&bits, a, sizeof bits);
+    return broadcast_bits(bits);
+}
+
+template <class T>
+ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatRegister sum) {
+    if constexpr (std::is_same_v<T, float>) {
+        return fma(a, b, sum);
+    } else {
+#if defined(__AVX512BF16__)
+        return _mm512_dpbf16_ps(sum, __m512bh(a), __m512bh(b));
+#else
+        const auto second = [](FloatRegister pairs) { return FloatRegister(UintRegister(pairs) & 0xFFFF0000u); };
+        const auto first = [](FloatRegister pairs) { return FloatRegister(UintRegister(pairs) << 16); };
+        return fma(first(a), first(b), fma(second(a), second(b), sum));
+#endif
+    }
+}
+
+// What A times B is added to before it is stored. data null: nothing.
+struct Addend {
+    const float* data = nullptr;
+    int64_t row = 0;
+
+    Addend at(int64_t i, int64_t j) const { return {data ? data + i * row + j : nullptr, row}; }
+};
+
+ANVIL_INLINE FloatRegister load_register(const float* p) {
+    FloatRegister x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+}
+ANVIL_INLINE FloatRegister load_register(const bf16* p) {
+    Bf16Register halves;
+    std::memcpy(&halves, p, sizeof halves);
+    return to_f32(halves);
+}
+ANVIL_INLINE void store_register(float* p, FloatRegister x) { std::memcpy(p, &x, sizeof x); }
+ANVIL_INLINE void store_register(bf16* p, FloatRegister x) {
+    const Bf16Register halves = to_bf16(x);
+    std::memcpy(p, &halves, sizeof halves);
+}
+
+// The micro-kernel:   c (rows, cols)  =  a (rows, K) panel (K, kNR) [+ before] [+ bias],   rows <= kMR, cols <= kNR.
+// `rows` is a template parameter to keep the sums in registers.
+template <int rows, class Out, class T>
+void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K, Addend before,
+                  const Out* bias) {
+    // C, and what is added to it, is fetched while k runs.
+    constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
+    for (int i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j += kLine) __builtin_prefetch(c + i * c_row + j, 1);
+    if (before.data && static_cast<const void*>(before.data) != c)
+        for (int i = 0; i < rows; i++)
+            for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(before.data + i * before.row + j);
+    FloatRegister sum[rows][kNRRegisters] = {};
+    // One pointer for three rows, at offsets that an address can hold: a pointer per row would need too many registers.
+    constexpr int groups = (rows + 2) / 3;
+    const T* a_k[groups];
+#pragma GCC unroll 4
+    for (int g = 0; g < groups; g++) a_k[g] = a.data + 3 * g * a.row;
+    const int64_t step = kPair<T> * a.col;
+    for (int64_t k = 0; k < K; k += kPair<T>, panel += kNR) {
+        FloatRegister b[kNRRegisters];
+#pragma GCC unroll 4
+        for (int r = 0; r < kNRRegisters; r++) b[r] = load_register(panel + r * kRegisterLanes);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            const FloatRegister a_ik = broadcast_pair(a_k[i / 3] + i % 3 * a.row);
+#pragma GCC unroll 4
+            for (int r = 0; r < kNRRegisters; r++) sum[i][r] = multiply_add<T>(a_ik, b[r], sum[i][r]);
+        }
+#pragma GCC unroll 4
+        for (int g = 0; g < groups; g++) a_k[g] += step;
+    }
+    // At the right edge of C the rest is done in copies of full width.
+    Out edge[rows][kNR], edge_bias[kNR] = {};
+    float edge_before[rows][kNR];
+    const bool whole = cols == kNR;
+    if (!whole) {
+        if (bias) bias = static_cast<const Out*>(std::memcpy(edge_bias, bias, size_t(cols) * sizeof(Out)));
+        if (before.data) {
+            for (int i = 0; i < rows; i++)
+                std::memcpy(edge_before[i], before.data + i * before.row, size_t(cols) * sizeof(float));
+            before = {edge_before[0], kNR};
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kNRRegisters; r++) {
+        const int at = r * kRegisterLanes;
+        // In bf16 zeros are added even without a bias: they turn -0 into 0.
+        const FloatRegister offset = bias ? load_register(bias + at) : FloatRegister{};
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            if constexpr (std::is_same_v<Out, float>)
+                if (bias) sum[i][r] += offset;
+            if (before.data) sum[i][r] += load_register(before.data + i * before.row + at);
+            if constexpr (!std::is_same_v<Out, float>) sum[i][r] += offset;
+            store_register((whole ? c + i * c_row : edge[i]) + at, sum[i][r]);
+        }
+    }
+    if (!whole)
+        for (int i = 0; i < rows; i++) std::memcpy(c + i * c_row, edge[i], size_t(cols) * sizeof(Out));
+}
+
+template <int rows, class Out, class T>
+ANVIL_INLINE void micro_kernel_of_rows(int64_t M, Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel,
+                                       int64_t K, Addend before, const Out* bias) {
+    if constexpr (rows > 0) {
+        if (M == rows)
+            micro_kernel<rows>(c, c_row, cols, a, panel, K, before, bias);
+        else
+            micro_kernel_of_rows<rows - 1>(M, c, c_row, cols, a, panel, K, before, bias);
+    }
+}
+
+// c (M, N)  =  a (M, K) times packed micro-panels of B [+ before] [+ bias], rounded once; K <= kBlockK<T>
+template <class Out, class T>
+void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a,
+                                  const float* panels, Addend before, const Out* bias) {
+    const int64_t panel = packed_size<T>(K, 1);
+    for (int64_t j = 0; j < N; j += kNR, panels += panel)
+        for (int64_t i = 0; i < M; i += kMR)
+            micro_kernel_of_rows<kMR>(std::min<int64_t>(kMR, M - i), c + i * c_row + j, c_row,
+                                      std::min<int64_t>(kNR, N - j), a.at(i, 0), panels, K, before.at(i, j),
+                                      bias ? bias + j : nullptr);
+}
+
+// c (M, N) (=, +=) a (M, K) times packed micro-panels of B, on the calling thread; K <= kBlockK<T>, in tiles
+// kTileBlockK
+template <class T>
+void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, const float* panels,
+                     Write write, TileKernel tiles = tile_kernel_of<T>()) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (tiles) return tiles(c, c_row, M, N, K, a, panels, write);
+    const Addend before = write == Write::add ? Addend{c, c_row} : Addend{};
+    multiply_panels_in_registers<float>(c, c_row, M, N, K, a, panels, before, nullptr);
+}

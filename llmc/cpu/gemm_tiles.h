@@ -1,0 +1,144 @@
+/*
+The micro-kernel of gemm() in AMX's tiles (amx.h), for bf16 on processors that have them: many times the rate, and an
+order of sums of its own. Each element of C starts from what it is added to, else from zero, and grows by 32 terms at a
+time, which are summed in two chains, even and odd k. Neither threads nor the number of rows have any influence.
+
+  tile_kernel()   what multiplies packed micro-panels in this process; null: registers (gemm_micro_kernel.h)
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include "llmc/base/bf16.h"      // bf16
+#include "llmc/cpu/amx.h"        // AmxTiles, has_amx
+#include "llmc/cpu/gemm_pack.h"  // pack_micro_panel, packed_size, Strided
+#include "llmc/ops/matmul.h"     // Write
+
+// A micro-panel is two tiles wide, or one where registers are shorter.
+inline constexpr bool kPanelsFitTiles = kNR == kTmmCols || kNR == 2 * kTmmCols;
+
+// to (rows rounded up to whole tiles, kTileBlockK)  <-  a (rows, K), with contiguous rows, zeros beyond K and `rows`
+inline void pack_a_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
+    const int64_t whole_rows = (rows + kTmmRows - 1) / kTmmRows * kTmmRows;
+    const int64_t whole_K = (K + kTmmDepth - 1) / kTmmDepth * kTmmDepth, size = int64_t(sizeof(bf16));
+    if (rows < whole_rows || K < whole_K)
+        for (int64_t i = 0; i < whole_rows; i++) std::memset(to + i * kTileBlockK, 0, size_t(whole_K * size));
+    if (a.col == 1) {
+        for (int64_t i = 0; i < rows; i++) std::memcpy(to + i * kTileBlockK, a.data + i * a.row, size_t(K * size));
+        return;
+    }
+    const bool dense = a.row == 2;  // a pair is followed by the pair of the next row
+    const int64_t blocked_rows = dense ? rows / 8 * 8 : 0, blocked_K = K / 16 * 16;
+    for (int64_t i = 0; i < blocked_rows; i += 8)
+        for (int64_t k = 0; k < blocked_K; k += 16)
+            transpose_8x8(to + i * kTileBlockK + k, kTileBlockK * size, a.data + i * a.row + k * a.col,
+                          2 * a.col * size);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = i < blocked_rows ? blocked_K : 0; k < K; k += 2)
+            std::memcpy(to + i * kTileBlockK + k, a.data + i * a.row + k * a.col, size_t(2 * size));
+}
+
+// The same for an A whose columns are contiguous, so that pairs do not lie side by side; rows <= kTileMR
+inline void pack_a_tiles(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
+    if (a.col == 1) return pack_a_rows(to, a, rows, K);
+    float pairs[kTileBlockK / 2 * kTileMR];
+    pack_micro_panel<kTileMR>(pairs, a.transposed(), K, rows);
+    pack_a_rows(to, Strided{reinterpret_cast<const bf16*>(pairs), 2, kTileMR}, kTileMR, K);
+}
+
+// The micro-kernel:   c (16 high, kNR) (=, +=) a (16 high, steps of kTmmDepth) b, and one more step with the last rows
+// of b, `tail`, if not null. Four loads feed four multiplications, whose sums stay in tiles: the loads take half the
+// time.
+template <class Tiles, int high>
+void tile_micro_kernel(float* c, int64_t c_row, const bf16* a, int64_t a_row, const float* b, int64_t steps,
+                       const float* tail, Write write) {
+    constexpr bool tall = high == 2, wide = kNR > kTmmCols;
+    const auto each_sum = [=](auto visit) {
+        visit(Tmm<0>{}, c);
+        if constexpr (wide) visit(Tmm<1>{}, c + kTmmCols);
+        if constexpr (tall) visit(Tmm<2>{}, c + kTmmRows * c_row);
+        if constexpr (wide && tall) visit(Tmm<3>{}, c + kTmmRows * c_row + kTmmCols);
+    };
+    const auto step = [a_row](const bf16* a_k, const float* b_k) {
+        constexpr int64_t kPanelRow = kNR * int64_t(sizeof(float));
+        const int64_t row_bytes = a_row * int64_t(sizeof(bf16));
+        Tiles::load(Tmm<4>{}, a_k, row_bytes);
+        Tiles::load(Tmm<6>{}, b_k, kPanelRow);
+        Tiles::multiply(Tmm<0>{}, Tmm<4>{}, Tmm<6>{});
+        if constexpr (wide) {
+            Tiles::load(Tmm<7>{}, b_k + kTmmCols, kPanelRow);
+            Tiles::multiply(Tmm<1>{}, Tmm<4>{}, Tmm<7>{});
+        }
+        if constexpr (tall) {
+            Tiles::load(Tmm<5>{}, a_k + kTmmRows * a_row, row_bytes);
+            Tiles::multiply(Tmm<2>{}, Tmm<5>{}, Tmm<6>{});
+            if constexpr (wide) Tiles::multiply(Tmm<3>{}, Tmm<5>{}, Tmm<7>{});
+        }
+    };
+    const int64_t c_bytes = c_row * int64_t(sizeof(float));
+    if (write == Write::add)
+        each_sum([=](auto sum, float* at) { Tiles::load(sum, at, c_bytes); });
+    else
+        each_sum([](auto sum, float*) { Tiles::zero(sum); });
+    for (int64_t s = 0; s < steps; s++, a += kTmmDepth, b += kTmmDepth / 2 * kNR) step(a, b);
+    if (tail) step(a, tail);
+    each_sum([=](auto sum, float* at) { Tiles::store(sum, at, c_bytes); });
+}
+
+// multiply_panels() in tiles. Edges of A and C go through copies, so that nothing outside is touched.
+template <class Tiles>
+void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<bf16> a,
+                              const float* panels, Write write) {
+    static_assert(kPanelsFitTiles && sizeof(Tiles) > 0);  // checked only if instantiated
+    alignas(64) bf16 a_rows[kTileMR * kTileBlockK];
+    alignas(64) float edge[kTileMR * kNR], tail[kTmmDepth / 2 * kNR];
+    const int64_t panel = packed_size<bf16>(K, 1), steps = K / kTmmDepth, rest = packed_size<bf16>(K % kTmmDepth, 1);
+    Tiles::prepare();
+    for (int64_t i = 0; i < M; i += kTileMR) {
+        const int64_t rows = std::min(kTileMR, M - i);
+        Strided<bf16> a_i = a.at(i, 0);
+        if (a.col != 1 || rest > 0 || rows % kTmmRows != 0) {
+            pack_a_rows(a_rows, a_i, rows, K);
+            a_i = {a_rows, kTileBlockK, 1};
+        }
+        const float* b = panels;
+        for (int64_t j = 0; j < N; j += kNR, b += panel) {
+            const int64_t cols = std::min<int64_t>(kNR, N - j);
+            if (rest > 0) {
+                std::memset(tail, 0, sizeof tail);
+                std::memcpy(tail, b + panel - rest, size_t(rest) * sizeof(float));
+            }
+            const bool whole = cols == kNR && rows % kTmmRows == 0;
+            float *at = c + i * c_row + j, *to = whole ? at : edge;
+            const int64_t to_row = whole ? c_row : kNR;
+            if (!whole && write == Write::add) {
+                std::memset(edge, 0, sizeof edge);
+                for (int64_t r = 0; r < rows; r++)
+                    std::memcpy(edge + r * kNR, at + r * c_row, size_t(cols) * sizeof(float));
+            }
+            const auto multiply = rows > kTmmRows ? tile_micro_kernel<Tiles, 2> : tile_micro_kernel<Tiles, 1>;
+            multiply(to, to_row, a_i.data, a_i.row, b, steps, rest > 0 ? tail : nullptr, write);
+            for (int64_t r = 0; !whole && r < rows; r++)
+                std::memcpy(at + r * c_row, edge + r * kNR, size_t(cols) * sizeof(float));
+        }
+    }
+}
+
+// Set it only while nothing multiplies: at the start of the process, or in a test.
+using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, Strided<bf16>, const float*, Write);
+inline TileKernel& tile_kernel() {
+#if defined(__AVX512BF16__)  // as every processor with tiles has
+    static TileKernel kernel = has_amx() ? multiply_panels_in_tiles<AmxTiles> : nullptr;
+#else
+    static TileKernel kernel = nullptr;
+#endif
+    return kernel;
+}
+template <class T>
+TileKernel tile_kernel_of() {
+    if constexpr (std::is_same_v<T, bf16>)
+        return tile_kernel();
+    else
+        return nullptr;
+}

@@ -63,7 +63,7 @@ CUDA_DIR  := $(foreach d,$(CUDA_DIRS),$(if $(wildcard $(d)/bin/nvcc),$(call dir_
 CUDA_DIR  := $(firstword $(CUDA_DIR))
 # NVIDIA's libraries are part of the toolkit, of the system, or wheels of `pip install nvidia-cublas nvidia-cudnn-cu13`.
 NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/nvidia)
-# $(call library_in,NAME,FOLDERS): the first libNAME.so, or with a version behind it, as a path
+# $(call library_in,NAME,FOLDERS): the first libNAME.so, or with a version after it, as a path
 library_in = $(firstword $(foreach d,$(2),$(firstword $(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*)))))
 SYSTEM_LIBS  := $(wildcard /usr/lib/$(shell uname -m)-linux-gnu /usr/lib64 /usr/lib)
 CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/cu13/include) $(INCLUDE_DIRS))
@@ -122,7 +122,7 @@ endif
 # by function, and the same training run would give other bits under another compiler or at another -O.
 # -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). clang++ warns of what libstdc++'s
 # stable_sort uses.
-# -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorised.
+# -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorized.
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
   $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
 # $(call system_include,FOLDERS): but not what is searched anyway, whose order must stay as it is
@@ -325,7 +325,7 @@ $(E)/test/joined_%_cuda.cu: FORCE
 
 # Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
 # hardly slower. `private`: the flags that stand in $(O)/flags are those of the engine.
-# g++ -O1 takes for uninitialised what with -O3, in the engine, it sees to be set.
+# g++ -O1 takes for uninitialized what with -O3, in the engine, it sees to be set.
 LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(LIGHT)
 TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
@@ -337,7 +337,7 @@ $(COLD): private override OPT := $(LIGHT) $(TRUSTED)
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
 
-# Catch2's own code: 16 s to compile with optimisation, and nothing of it matters for speed.
+# Catch2's own code: 16 s to compile with optimization, and nothing of it matters for speed.
 $(O)/test/main.cpp.o: private override OPT := -O0
 
 # nccl.h by -I: the one that belongs to the library, before one that the toolkit may have. It and mpi.h are included by these
@@ -394,7 +394,7 @@ SCHEDULES ?= in_order reverse random
 run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
 	$(if $(EMULATED_TESTS),@SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
-# Of an inline function in two objects the linker keeps the first, which should be an optimised one.
+# Of an inline function in two objects the linker keeps the first, which should be an optimized one.
 $(O)/$(TEST_NAME): $(OPS_TESTS) $(ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
@@ -423,7 +423,7 @@ race: ## the kernels' tests on the emulator under its race checker
 CLANG = $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) clang++,$(shell command -v $(c))))
 # clang++ 16 or newer compiles these in half the time, if it has its OpenMP, too. Without MPI, which leaks a little and is not ours.
 # Without the tests tagged [plain], which train for long what shorter ones train, too. What tests themselves compute is
-# little: not optimised. Stacks are not kept for who uses them after their function: the emulator has a thousand a kernel.
+# little: not optimized. Stacks are not kept for who uses them after their function: the emulator has a thousand a kernel.
 SANITIZERS = -fsanitize=address,undefined -fno-sanitize=null,object-size,vptr,pointer-overflow -fno-sanitize-recover=all
 SANITIZE_CXX ?= $(or $(if $(filter file,$(origin CXX)),$(CLANG_SANITIZES)),$(CXX))
 CLANG_SANITIZES = $(if $(CLANG),$(shell printf '\043include <omp.h>\nstruct P { int a, b; };\n \
@@ -495,7 +495,7 @@ cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked 
 engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 
 # A quarter of an hour of one core, file by file as for a run, most of it for headers: so many files are one here, nothing is
-# optimised (cuda-check does that, with every kernel), and what needs no header of NVIDIA's is the other build's.
+# optimized (cuda-check does that, with every kernel), and what needs no header of NVIDIA's is the other build's.
 J := $(O)/joined
 FROM_HOST   = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(O)/%.o),$(1))) $(filter $(NVIDIA:%=$(O)/%.o),$(1))
 JOINED_NVCC = $(subst -O3 -g -x cu -lineinfo,-O0 -x cu -Xcicc -O0 -Xptxas -O0,$(NVCC))
@@ -621,6 +621,9 @@ objects: $(OBJECTS)
 compile_commands.json: FORCE ## for editors (clangd) and clang-tidy: how each file is compiled
 	$(Q)$(SUBMAKE) -nBk V=1 VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 scripts/compile_commands.py > $@.tmp
 	$(Q)mv $@.tmp $@
+
+tidy: compile_commands.json ## clang-tidy on changed files (.clang-tidy); skipped where it is missing. scripts/tidy.sh --all: on all
+	@scripts/tidy.sh
 
 debug: ## programs for a debugger, in build/debug: no optimization, all variables
 	@+$(SUBMAKE) all VARIANT=debug OPT=-O0 DEBUG_INFO=-g CCACHE=

@@ -5,7 +5,7 @@
 #   data/climbmix.sh [N] [--out DIR]      N files to train on and that one; 8 unless told otherwise
 #
 # data/tokenize reads them where python3 has pyarrow. They come from the folder $ANVIL_MIRROR if that is set, else from
-# Hugging Face ($HF_ENDPOINT is honoured). Files that are there and whole are kept, and a download that was cut goes on.
+# Hugging Face ($HF_ENDPOINT is honored). Files that are there and whole are kept, and a download that was cut goes on.
 # Exit code 2: a file cannot be had, or a flag is wrong. The last line of the output is the folder.
 set -euo pipefail
 here=$PWD

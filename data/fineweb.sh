@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# FineWeb as token shards of GPT-2's vocabulary, as published in llm.c's format: about 200 MB and 100M tokens a file.
+# FineWeb as token shards of GPT-2's vocabulary, as published in llm.c's format: about 200 MB and 100M tokens per file.
 #
 #   data/fineweb.sh [10B|100B|edu] [N] [--shards N] [--out DIR]
 #
@@ -8,7 +8,7 @@
 # data/fineweb10B and so on.
 #
 # Files that are there and whole are kept, and a download that was cut goes on where it stopped. They come from the folder
-# $ANVIL_MIRROR if that is set, else from Hugging Face ($HF_ENDPOINT is honoured). Exit code 2: a file cannot be had or is
+# $ANVIL_MIRROR if that is set, else from Hugging Face ($HF_ENDPOINT is honored). Exit code 2: a file cannot be had or is
 # damaged, or a flag is wrong. The last line of the output is the folder.
 set -euo pipefail
 here=$PWD

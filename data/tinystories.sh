@@ -5,7 +5,7 @@
 #   data/tinystories.sh [FLAGS]      FLAGS are data/tokenize's; without any --train-tokenizer --vocab-size 4096
 #
 # Its two files, 2.2 GB to train on and 23 MB to validate on, come from the folder $ANVIL_MIRROR if that is set, else from
-# Hugging Face ($HF_ENDPOINT is honoured), whose sha256 of them is verified. What is there is kept, and a download that was
+# Hugging Face ($HF_ENDPOINT is honored), whose sha256 of them is verified. What is there is kept, and a download that was
 # cut goes on. Exit code 2: they cannot be had, or a flag is wrong.
 set -euo pipefail
 # shellcheck source=data/fetch.sh

@@ -20,8 +20,8 @@ int fail(int exit_code, const char* message) {
 
 const char* kExamples =
     R"(Writes DIR/train_000000.bin ... and DIR/val_000000.bin ... (llm.c's format), DIR/tokenizer.json and
-DIR/dataset.json, and replaces those of an earlier run when all is done. Started again after it was killed, it goes on
-behind the last finished file.
+DIR/dataset.json, and replaces those of an earlier run when all is done. Started again after it was killed, it
+continues after the last finished file.
 
 Examples:
   data/tokenize notes.txt --out data/notes

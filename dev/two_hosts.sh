@@ -4,7 +4,7 @@
 #
 #   dev/two_hosts.sh [--rate RATE] [--steps N]       1gbit (as tc writes it) and 20 steps by default; about a minute
 #
-# It measures collectives between the hosts, then trains, and prints what the exchange of gradients and weights should
+# It measures collectives between the hosts, then trains, and prints what the collectives of gradients and weights should
 # take by bytes and rate beside what it took, and the bytes on the line beside those that must cross it. Then it keeps one
 # host's cores busy, and the trainer must warn that this rank is slow. mpirun reaches the second host by a command of our
 # own in place of ssh. Needs root, Linux with network namespaces and tc's token bucket, Open MPI, and ./train_gpt and
@@ -138,7 +138,7 @@ logged() {
     while read -r text; do [[ $text != '{"type":"step"'* ]] || over=$((over + 1)); done <"$scratch/train/log.jsonl"
 }
 start training "${model[@]}" --batch-size 4 --steps "$steps" --check-replicas 0 --out-dir "$scratch/train"
-# The bytes between two moments: the exchange of a step comes after its compute, so one has hardly begun when the log has
+# The bytes between two moments: communication follows compute in a step, so one has hardly begun when the log has
 # just got a line.
 marks=() last=0
 while kill -0 "$running" 2>/dev/null; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast a training run is on 1, 2, 4, ... ranks: tokens a second, efficiency, and what the exchange costs.
+"""How fast a training run is on 1, 2, 4, ... ranks: tokens per second, efficiency, and what communication costs.
 
     scripts/bench_scaling.py                   on all GPUs if there are any, else on this machine's processor
     scripts/bench_scaling.py --device cpu      1, 2 and 4 processes of one thread each, and as many as there are cores
@@ -39,7 +39,7 @@ RESULTS = ROOT / "doc/results"
 NOT_MEASURED = "not measured yet\n"
 MARKERS = "<!-- scaling: scripts/bench_scaling.py -->\n", "<!-- end of scaling -->\n"
 
-# Name, sequences a step, flags. T and the vocabulary are in the flags, too.
+# Name, sequences per step, flags. T and the vocabulary are in the flags, too.
 SMALL = ("quickstart: 4 layers, 128 channels", 12,
          {"num-layers": 4, "num-heads": 4, "channels": 128, "seq-len": 64, "vocab-size": 65})  # fmt: skip
 MIDDLE = ("6 layers, 384 channels", 8,
@@ -144,7 +144,7 @@ def measure_model(args, model, numbers):
                 steps[n] += of_run
                 others[n].append(used)
                 middle = statistics.median(step["ms"] for step in of_run)
-                print(f"{name}, round {turn + 1}, {n} ranks: {middle:.2f} ms a step, others used {used:.2f} cores",
+                print(f"{name}, round {turn + 1}, {n} ranks: {middle:.2f} ms per step, others used {used:.2f} cores",
                       flush=True)  # fmt: skip
     tokens = sequences * flags["seq-len"]
 
@@ -188,7 +188,7 @@ def processor():
 def table_of(rows):
     """Of one file, as Markdown."""
     text = f"{rows[0]['machine']}, {rows[0]['date']}:\n\n"
-    text += "| model, tokens a step | ranks | ms a step | tok/s | times one rank | efficiency | exchange ms | exposed | predicted |\n"
+    text += "| model, tokens per step | ranks | ms per step | tok/s | times one rank | efficiency | communication ms | exposed | predicted |\n"
     text += "|---" + "|--:" * 8 + "|\n"
     first = {}
     for row in rows:
@@ -274,7 +274,7 @@ def parse_args():
         args.name, args.machine = re.sub(r"\W+", "-", gpus[0]), f"{len(gpus)} x GPU {gpus[0]}"
         numbers, models = powers_of_two(len(gpus)), "large"
     else:
-        args.name, args.machine = "cpu", f"{processor()}, {cores} cores, one thread a rank"
+        args.name, args.machine = "cpu", f"{processor()}, {cores} cores, one thread per rank"
         numbers, models = sorted({1, 2, 4, *powers_of_two(cores)}), "small,middle"
     try:
         args.numbers = [int(word) for word in args.ranks.split(",")] if args.ranks else numbers

@@ -107,9 +107,9 @@ def check_gguf(path, model, tokenizer):
     check("gguf: as many tensors", len(tensors) == len(state), f"{len(tensors)} and {len(state)}")
     for key, weight in state.items():
         name = names.get_name(key, try_suffixes=(".weight", ".bias"))
-        turned = any(part in key for part in ("c_attn.w", "c_proj.w", "c_fc.w"))
+        transposed = any(part in key for part in ("c_attn.w", "c_proj.w", "c_fc.w"))
         got = tensors.get(name)
-        same = got is not None and np.array_equal(got.data, (weight.T if turned else weight).numpy())
+        same = got is not None and np.array_equal(got.data, (weight.T if transposed else weight).numpy())
         if not same:
             check(f"gguf: {key} as {name}", False)
 
@@ -123,8 +123,8 @@ def check_llmc(path, model):
     want = [state["wte.weight"], state["wpe.weight"]]
     for kind in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"):
         for part in (".weight", ".bias"):
-            turned = part == ".weight" and "c_" in kind
-            want += [state[b + kind + part].T if turned else state[b + kind + part] for b in h]
+            transposed = part == ".weight" and "c_" in kind
+            want += [state[b + kind + part].T if transposed else state[b + kind + part] for b in h]
     want += [state["ln_f.weight"], state["ln_f.bias"]]
     flat = torch.cat([w.reshape(-1) for w in want]).numpy()
     check("llmc: weights", np.array_equal(np.fromfile(path, "<f4", offset=1024), flat))
@@ -147,7 +147,7 @@ def main():
             if how:
                 check(f"{name}: several files", len(list(source.glob("*.safetensors"))) > 1)
             run(program, "--init-from", source, *data, "--steps", 0, "--out-dir", out)
-            # Read again: a Llama that is turned to bf16 and back has lost digits of its rotary frequencies.
+            # Read again: a Llama that is converted to bf16 and back has lost digits of its rotary frequencies.
             model = type(model).from_pretrained(source, dtype=torch.float32)
             got, want = validation_loss(out), loss_of(model, tokens)
             # Rounding errors of single losses, some 2^-22 of each, mostly cancel in a mean of hundreds.

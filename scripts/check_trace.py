@@ -8,7 +8,7 @@
 - The slices of a track nest: of two, one lies within the other or they share no time.
 - All of track 0 lies in steps, which follow each other, and what the ops of a step take is at most the step.
 
-Prints, for each category and name without numbers behind it, how often it is there. Exit code 1, with a line for what
+Prints, for each category and name without numbers after it, how often it is there. Exit code 1, with a line for what
 is wrong, if any of this does not hold.
 """
 
@@ -55,7 +55,7 @@ def parents(slices):
     open_, found = [], []
     for i, slice_ in enumerate(slices):
         begin, end = slice_["ts"], slice_["ts"] + slice_["dur"]
-        check(i == 0 or begin >= slices[i - 1]["ts"], f"{slice_}: begins before the slice in front of it")
+        check(i == 0 or begin >= slices[i - 1]["ts"], f"{slice_}: begins before the slice before it")
         while open_ and slices[open_[-1]]["ts"] + slices[open_[-1]]["dur"] <= begin:
             # One that takes no time lies within what ends where it begins, if that is not over before.
             if slices[open_[-1]]["dur"] == 0 and slices[open_[-1]]["ts"] == begin and end > begin:
@@ -66,7 +66,7 @@ def parents(slices):
             open_.pop()
         if open_:
             outer = slices[open_[-1]]
-            check(end <= outer["ts"] + outer["dur"], f"{slice_}: ends behind what it begins in, {outer}")
+            check(end <= outer["ts"] + outer["dur"], f"{slice_}: ends after what it begins in, {outer}")
         found.append(open_[-1] if open_ else None)
         open_.append(i)
     return found

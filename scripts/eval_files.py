@@ -19,7 +19,7 @@ HOW_TO_MAKE_ONE = "data/tokenize TEXT --tokenizer FILE --out DIR writes DIR/toke
 
 
 def tokenizer_of(name):
-    """(encode, id of the token in front of each text or None), of a tokenizer.json, `gpt2` or `bytes`."""
+    """(encode, id of the token before each text or None), of a tokenizer.json, `gpt2` or `bytes`."""
     if name == "bytes":
         return lambda text: list(text.encode()), 0
     try:
@@ -46,7 +46,7 @@ def tokenizer_of(name):
             f"error: --tokenizer {name}: not a tokenizer.json ({error}); of GPT-2's vocab.bpe, tiktoken's ranks and "
             f"others data/tokenize makes one: {HOW_TO_MAKE_ONE}"
         )
-    # What stands in front of a document: nanochat's name for it, then GPT-2's.
+    # What stands before a document: nanochat's name for it, then GPT-2's.
     ids = [tokenizer.token_to_id(mark) for mark in ("<|bos|>", "<|endoftext|>")]
     found = [i for i in ids if i is not None]
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids, found[0] if found else None
@@ -78,7 +78,7 @@ def common_prefix(rows):
 
 
 def example_of(kind, rows, gold=0, known=0, max_tokens=0):
-    """The example of these rows; of language modelling `known` tokens are given. Longer rows lose their beginning."""
+    """The example of these rows; of language modeling `known` tokens are given. Longer rows lose their beginning."""
     if kind == "multiple_choice":
         # At least the last token of each: a choice may be the beginning of another.
         starts = [min(common_prefix(rows), len(row) - 1) for row in rows]

@@ -29,8 +29,8 @@ def words(seed, n):
 def bell(seed, shape, scale=1.0):
     """float32 of a bell shape in scale * (-4, 4), standard deviation 1.15: the sum of a word's four 16-bit fields."""
     fields = words(seed, math.prod(shape)).astype("<u8").view("<u2").reshape(-1, 4)
-    centred = fields.sum(axis=1, dtype=np.int64) - 131070
-    return (centred.astype(np.float32) * (np.float32(scale) * np.float32(2.0**-15))).reshape(shape)
+    centered = fields.sum(axis=1, dtype=np.int64) - 131070
+    return (centered.astype(np.float32) * (np.float32(scale) * np.float32(2.0**-15))).reshape(shape)
 
 
 class Fixture:

@@ -22,7 +22,7 @@ list() { git ls-files -z --cached --others --exclude-standard "$@"; }
 
 check_format() { list '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 -r "${CLANG_FORMAT:-clang-format}" --dry-run -Werror; }
 
-# Without the optimiser: CI has its warnings, from the objects that its tests are made of.
+# Without the optimizer: CI has its warnings, from the objects that its tests are made of.
 check_warnings() {
     # shellcheck disable=SC2086  # SUBMAKE is a command with its flags
     ${SUBMAKE:-make} --silent --no-print-directory --keep-going objects VARIANT=lint OPT=-O0 DEBUG_INFO=-g0 CXXFLAGS_EXTRA=-Werror
@@ -34,11 +34,17 @@ check_scripts() {
     return $status
 }
 
+check_docs() { python3 scripts/check_docs.py --test && python3 scripts/check_docs.py; }
+
+check_words() { python3 scripts/check_words.py --test && python3 scripts/check_words.py; }
+
 check layers python3 scripts/check_layers.py
 check mirrors python3 scripts/check_mirrors.py
 check text python3 scripts/check_text.py
 check pages python3 dev/torture/page.py --check
 check variables python3 scripts/check_environment.py
+check docs check_docs
+check words check_words
 check scripts check_scripts
 check format check_format
 # Minutes, where all other checks take seconds.

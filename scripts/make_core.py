@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a file of CORE's 22 tasks that train_gpt --eval-tasks reads: every prompt rendered and tokenised, once.
+"""Makes a file of CORE's 22 tasks that train_gpt --eval-tasks reads: every prompt rendered and tokenized, once.
 
     scripts/make_core.py data/core/eval_bundle data/core/core.tasks --tokenizer data/x/tokenizer.json
 
@@ -10,7 +10,7 @@ empty line between them, and then the question; --max-per-task takes the first o
 
     multiple choice     query, delimiter, choice            scored from where the choices' tokens begin to differ
     schema              context, delimiter, continuation    scored from where the contexts' tokens end to differ
-    language modelling  context, delimiter, continuation    scored from where the continuation begins
+    language modeling  context, delimiter, continuation    scored from where the continuation begins
 """
 
 import argparse
@@ -24,7 +24,7 @@ from eval_files import Task, common_prefix, example_of, tokenizer_of, write_task
 
 
 def solved(kind, item, delimiter):
-    """An example with its answer, as those in front of a question are shown."""
+    """An example with its answer, as shown before a question."""
     if kind == "multiple_choice":
         return item["query"] + delimiter + item["choices"][item["gold"]]
     if kind == "schema":
@@ -33,7 +33,7 @@ def solved(kind, item, delimiter):
 
 
 def texts_of(kind, item, delimiter, shown):
-    """The prompts of a question, behind the examples that are shown; of language modelling without and with its end."""
+    """The prompts of a question, after the examples that are shown; of language modeling without and with its end."""
     before = "".join(solved(kind, example, delimiter) + "\n\n" for example in shown)
     if kind == "multiple_choice":
         return [before + item["query"] + delimiter + choice for choice in item["choices"]]

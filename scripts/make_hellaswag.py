@@ -4,8 +4,8 @@
     scripts/make_hellaswag.py data/hellaswag/hellaswag_val.jsonl data/hellaswag/hellaswag_val.bin
     scripts/make_hellaswag.py --tokenizer data/x/tokenizer.json hellaswag_val.jsonl data/x/hellaswag.bin
 
-The file is llm.c's, number for number (doc/formats.md), and so are the texts: the context, and each ending behind a
-space, tokenised apart from each other. HellaSwag: Zellers et al., 2019, arXiv:1905.07830.
+The file is llm.c's, number for number (doc/formats.md), and so are the texts: the context, and each ending after a
+space, tokenized apart from each other. HellaSwag: Zellers et al., 2019, arXiv:1905.07830.
 """
 
 import argparse

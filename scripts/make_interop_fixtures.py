@@ -85,7 +85,7 @@ def main():
     for name, model in models.items():
         model.save_pretrained(out / name)
         with torch.no_grad():
-            # Read again: a Llama that is turned to bf16 and back has lost digits of its rotary frequencies.
+            # Read again: a Llama that is converted to bf16 and back has lost digits of its rotary frequencies.
             again = type(model).from_pretrained(out / name, dtype=torch.float32)
             tensors[name] = again(input_ids=TOKENS.long()).logits.contiguous()
         if name == "gpt2_bare":

@@ -1,4 +1,4 @@
-"""Reference tensors of whole models, of their steps in FP8 and of their training, for scripts/make_fixtures.py."""
+"""Reference tensors of whole models, of their FP8 steps and of their training, for scripts/make_fixtures.py."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ STAGE_A = dict(
     positions="rotary", base=1024, half_truncated=True, clockwise=True, qk_norm=True, score_scale=0.12,
 )  # fmt: skip
 LLAMA = dict(norm="rmsnorm", eps=1e-5, biases=False, positions="rotary", base=5e5, mlp="swiglu", tied=False)
-# Of two layers, backout takes the output of the last one, which the norm behind it undoes: its gradient is only noise.
+# Of two layers, backout takes the output of the last one, which the norm after it undoes: its gradient is only noise.
 TWO_LAYERS = NANOCHAT | dict(L=2, backout=False)
 
 # Small models with every part of the real ones: B, T and the config.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Do architecture, optimizer and backward pass learn as they should? Four small models on tiny Shakespeare, byte by byte:
 #
-#   scripts/proxy.sh [--seeds N] [--text FILE]          3 seeds by default; a few seconds a run
+#   scripts/proxy.sh [--seeds N] [--text FILE]          3 seeds by default; a few seconds per run
 #   scripts/proxy.sh --steps N ...                      300 by default; the bounds below are those of 300
 #   scripts/proxy.sh --flags A|B|C|D                    an arm's flags for train_gpt, and nothing else
 #
@@ -13,7 +13,7 @@
 # reference figures are another implementation's, with the same text, sizes and schedule (a tenth of warm-up, a half of decay),
 # rates of its own, and a model between modded-nanogpt's and nanochat's in C and D; those without a deviation are of one run.
 #
-# Exit code 1: D is not below 1.95 nats a byte, or not 0.35 below A, or two runs of D are not the same bit for bit.
+# Exit code 1: D is not below 1.95 nats per byte, or not 0.35 below A, or two runs of D are not the same bit for bit.
 # Exit code 2: the text cannot be had (data/tinyshakespeare.sh), or a flag is wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -74,7 +74,7 @@ train() {
 value() { awk -v name="$1:" '$1 == name {print $2}' "$2"; }
 
 declare -A means
-printf '\n%-3s %-10s %-6s %-22s %-15s %9s %9s\n' arm model rule 'loss, nats a byte' reference 's a run' tokens/s
+printf '\n%-3s %-10s %-6s %-22s %-15s %9s %9s\n' arm model rule 'loss, nats per byte' reference 's per run' tokens/s
 row() {
     local arm=$1 losses=() speeds=() seed
     for seed in $(seq 1 "$seeds"); do

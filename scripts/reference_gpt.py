@@ -5,9 +5,9 @@ trains. Parameters have the engine's names, Hugging Face's for GPT-2; every matr
 
     x = norm(wte[token]) + wpe[t]                                 each part only if the config has it
     x_t = x_t + smear_lambda sigmoid(smear_gate x_t[:24]) x_(t-1)                t > 0, x_(t-1) as it was before
-    x0 = x;   in front of block l:   x = resid_lambdas[l] x + x0_lambdas[l] x0
+    x0 = x;   before block l:   x = resid_lambdas[l] x + x0_lambdas[l] x0
     block:    x = x + c_proj attention(norm(x));   x = x + c_proj mlp(norm(x))
-    x = x - backout_lambda (x behind block L/2);   logits = softcap(head norm(x))
+    x = x - backout_lambda (x after block L/2);   logits = softcap(head norm(x))
 
 Radford et al., 2019 (GPT-2); Su et al., 2021, arXiv:2104.09864 (rotary positions); Henry et al., 2020, arXiv:2010.04245
 (QK-norm); So et al., 2021, arXiv:2109.08668 (squared ReLU); Shazeer, 2020, arXiv:2002.05202 (SwiGLU).
@@ -111,8 +111,8 @@ def rotary_turns(T, HS, base, half_truncated=False, clockwise=False):
 
 def rotate(x, turns):
     """x (B, T, heads, HS), turns (T, HS/2)"""
-    turned = torch.complex(*x.chunk(2, dim=-1)) * turns[:, None]
-    return torch.cat([turned.real, turned.imag], -1)
+    rotated = torch.complex(*x.chunk(2, dim=-1)) * turns[:, None]
+    return torch.cat([rotated.real, rotated.imag], -1)
 
 
 def causal_attention(q, k, v, scale=0.0, window=-1, starts=None):
@@ -138,12 +138,12 @@ def softcap(kind, cap, z):
     return z
 
 
-# The largest number of each eight-bit type; PyTorch's names for them are longer.
+# The largest number of each FP8 type; PyTorch's names for them are longer.
 FP8 = {"e4m3": (torch.float8_e4m3fn, 448.0), "e5m2": (torch.float8_e5m2, 57344.0)}
 
 
 def codes_of(x, name):
-    """The bytes of float32 numbers in an eight-bit type, beyond its largest number that number."""
+    """The bytes of float32 numbers in an FP8 type, beyond its largest number that number."""
     dtype, largest = FP8[name]
     return x.clamp(-largest, largest).to(dtype).view(torch.uint8)
 

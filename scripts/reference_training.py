@@ -84,7 +84,7 @@ def warmup_cosine(warmup, max_lr, min_lr):
 
 
 def warmup_flat_linear(warmup, warmdown, final):
-    """From 1/warmup to 1, and in the last part `warmdown` of all steps on to `final`, which the step behind has."""
+    """From 1/warmup to 1, and in the last part `warmdown` of all steps on to `final`, which the next step has."""
 
     def at(step, steps):
         if step < warmup:
@@ -157,7 +157,7 @@ GPT2 = Recipe(
 def nanochat(C, batch_tokens):
     """nanochat's groups, betas and decays. Its schedules are made for thousands of steps; their ramps are cut to a few.
 
-    Learning rates are for 2^19 tokens a step and 768 channels, and go with the root of the one, against that of the
+    Learning rates are for 2^19 tokens per step and 768 channels, and go with the root of the one, against that of the
     other."""
     batch = math.sqrt(batch_tokens / 2**19)
     width = (C / 768) ** -0.5

@@ -120,7 +120,7 @@ def thinned(points):
 
 
 def smoothed(points, window):
-    """Of each point the mean over as many before it as behind it, up to `window` in all: no lag, and at both ends the curve."""
+    """Of each point the mean over as many before it as after it, up to `window` in all: no lag, and at both ends the curve."""
     sums = [0.0]
     for _, value in points:
         sums.append(sums[-1] + value)
@@ -336,13 +336,13 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
             summary.append(("cost", f"{seconds / 3600 * usd_per_hour:.2f} USD at {usd_per_hour:g} an hour"))
     if comm["comm_ms"]:
         total, waited, predicted = (statistics.median(v for _, v in points) if points else 0 for points in comm.values())
-        summary.append(("median exchange between ranks",
-                        f"{total:.2f} ms a step, {waited:.2f} of it waited for; {predicted:.2f} predicted"))
+        summary.append(("median communication between ranks",
+                        f"{total:.2f} ms per step, {waited:.2f} of it waited for; {predicted:.2f} predicted"))
     compared = [r for r in records if r["type"] == "ranks"]
     if compared:
         r = compared[-1]
         summary.append((f"ranks compute, at step {r['step']}",
-                        f"{r['min_ms']:.1f} to {r['max_ms']:.1f} ms a step, median {r['median_ms']:.1f}; "
+                        f"{r['min_ms']:.1f} to {r['max_ms']:.1f} ms per step, median {r['median_ms']:.1f}; "
                         f"rank {r['slowest']} is slowest"))
     summary.append(("skipped steps, resumes, checkpoints", f"{count['skip']}, {count['resume']}, {count['checkpoint']}"))
     summary.append(("state", state_of(records)))
@@ -375,7 +375,7 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
     if comm["comm_ms"]:
         key = '<p><span class="key-train">&#9473;&#9473; waited for</span>' \
               ' &#160; <span class="key-val">&#9473;&#9473; in collectives</span></p>'
-        parts += ["<h2>Exchange between ranks</h2>", key,
+        parts += ["<h2>Communication between ranks</h2>", key,
                   drawn_chart("time of a step", "ms",
                               [("val", comm["comm_ms"], False), ("train", comm["comm_exposed_ms"], False)], True)]
     step, samples = last_samples(records, 5)

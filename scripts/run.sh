@@ -23,8 +23,8 @@ look_up() {
     local half=524288 million=1048576
     # llm.c's: 700 steps of warm-up, a cosine to a tenth of it or to zero; betas, decay and clipping are the recipe's.
     local gpt2=(--recipe gpt2 --warmup-steps 700 --lr-schedule cosine --weight-decay 0.1 --grad-clip 1)
-    # One dial; all else follows from it and the vocabulary of these tokens.
-    local dial=(--vocab-size 50257 --depth)
+    # The depth sets everything else, with the vocabulary of these tokens.
+    local depth=(--vocab-size 50257 --depth)
     flags=(--val-every 250 --checkpoint-every 1000)
     expected="none published for these tokens"
     case $1 in
@@ -52,15 +52,15 @@ look_up() {
             ;;
         d12)
             title="The modern model, 12 layers"
-            flags+=("${dial[@]}" 12)
+            flags+=("${depth[@]}" 12)
             ;;
         d20)
             title="The modern model, 20 layers"
-            flags+=("${dial[@]}" 20)
+            flags+=("${depth[@]}" 20)
             ;;
         d24)
             title="The modern model, 24 layers"
-            flags+=("${dial[@]}" 24)
+            flags+=("${depth[@]}" 24)
             ;;
         stage-a)
             title="The baseline of modded-nanogpt's track 3"

@@ -3,7 +3,7 @@
 #
 #   sbatch --nodes 4 --time 12:00:00 scripts/slurm.sh --model gpt2-1558M --out-dir run/large ...
 #
-# Flags before the script are sbatch's and win over those below; flags behind it are train_gpt's. Submit from the folder of
+# Flags before the script are sbatch's and win over those below; flags after it are train_gpt's. Submit from the folder of
 # train_gpt, which all nodes must see, data and --out-dir too. doc/distributed.md, "Launching", tells the rest.
 #
 #SBATCH --job-name=train_gpt

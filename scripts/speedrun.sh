@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained and evaluated model with a report: sets up, builds, gets the tokens, trains on all GPUs
-# of this machine, and compares the loss with what others published. Run again, it goes on where it stopped.
+# From a fresh clone to a trained model with a report: sets up, builds, gets the tokens, trains on all GPUs of this
+# machine, and compares the validation loss with what others published. Run again, it resumes where it stopped.
 #
 #   scripts/speedrun.sh [--target stage-a|gpt2-124M|d12] [--gpus N] [--out DIR]      stage-a, into run/speedrun-stage-a
 #   scripts/speedrun.sh --target d12 --text PATH      on text of yours, or of data/climbmix.sh, in a vocabulary of its own

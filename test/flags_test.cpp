@@ -185,6 +185,8 @@ TEST_CASE("help, tables and JSON come from the same list", "[flags]") {
                    "### batch\n\n| flag | default | meaning |\n|---|---|---|\n"
                    "| `--batch-size N` | `12` | sequences per micro-step (B) |\n"));
     CHECK(contains(markdown_table(e.fields()), "`a\\|b`"));
+    e.prompt = "\n";
+    CHECK(contains(markdown_table(e.fields()), "`\\n`"));
 }
 
 TEST_CASE("JSON reads back exactly", "[flags]") {

@@ -65,7 +65,7 @@ struct FakeMachine {
         script("scripts/quickstart.sh", R"(mkdir -p "$OUT_DIR"; echo "$NO_BUILD $ANVIL_MIRROR" >quick
             printf '%s\n' '{"type":"step","step":1,"loss":4}' '{"type":"step","step":2,"loss":2}' \
                 '{"type":"sample","step":2,"text":"'"${SAMPLE-a text}"'"}' >"$OUT_DIR/log.jsonl")");
-        // Losses of the 124M model fall as those of the reference do; speeds are 500000 tokens a second behind slow
+        // Losses of the 124M model fall as those of the reference do; speeds are 500000 tokens per second after slow
         // first steps.
         script("train_gpt", R"(
             case $1 in
@@ -206,7 +206,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
     CHECK(count(machine.read("trained"), "\n8192 ") == 1);
     CHECK(count(machine.read("trained"), "--deterministic=false") == 1);
     CHECK(contains(machine.read("quick"), "1 /"));
-    // 500000 tokens a second at 800 MFLOP each are half of 8e14.
+    // 500000 tokens per second at 800 MFLOP each are half of 8e14.
     CHECK(contains(finished.out, "500000 tok/s, MFU 50.0 %"));
     CHECK(contains(machine.read("out/machine.json"), "\"CUDA\": \"13.0\""));
     int files = 0;
@@ -386,5 +386,5 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
 
     nccl_is(23002);
     CHECK(machine.check("comm", "NO_BUILD=1").exit_code == 0);
-    CHECK(contains(machine.result("ranks"), "NCCL 23002 takes one rank a GPU"));
+    CHECK(contains(machine.result("ranks"), "NCCL 23002 takes one rank per GPU"));
 }

@@ -263,7 +263,7 @@ TEST_CASE("a model file of llm.c cut short, or with another header, is refused",
     CHECK(error_with(0, 20240326) == "");
     CHECK(contains(error_with(0, 20240520), "is no model file of llm.c"));
     CHECK(contains(error_with(1, 2), "has version 2 of llm.c's model format: expected 3 (fp32) or 5 (bf16)"));
-    CHECK(contains(error_with(1, 5), "there is something behind the last tensor"));
+    CHECK(contains(error_with(1, 5), "there are bytes after the last tensor"));
     CHECK(contains(error_with(4, 3), "it was cut short"));
     for (size_t field = 2; field < 8; field++)
         for (const int32_t value : {0, -1, INT32_MIN, INT32_MAX}) {

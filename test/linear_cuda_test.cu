@@ -1,6 +1,7 @@
 // Models whose large linear layers are computed in FP8, made of the CUDA kernels.
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"
+#include "llmc/cuda/limits.h"     // kOldestFp8, check_fp8_device
 #include "test/cuda_testing.h"    // OnDevice, ON_DEVICE
 #include "test/linear_testing.h"  // kFp8Cases, learn, check_learned
 #include "test/models.h"          // Gpt

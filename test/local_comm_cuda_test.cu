@@ -1,5 +1,5 @@
 // Collectives between virtual ranks on one GPU: the bits of LocalComm<Cpu>, with nobody waiting on the host, and what
-// CudaComm says of tickets, times and collectives that hang.
+// CudaComm says of handles, times and collectives that hang.
 #include "llmc/comm/local_cuda.h"
 #include <chrono>
 #include <thread>
@@ -26,7 +26,7 @@ TEST_CASE("virtual ranks on a GPU get the bits of those on the CPU", "[local_com
     }
 }
 
-TEST_CASE("collectives of virtual ranks on a GPU overlap, and tickets may be waited for in any order",
+TEST_CASE("collectives of virtual ranks on a GPU overlap, and handles may be waited for in any order",
           "[local_comm]" ON_DEVICE) {
     const Streams streams(true);
     const int world_size = 3, buckets = 5;
@@ -38,13 +38,13 @@ TEST_CASE("collectives of virtual ranks on a GPU overlap, and tickets may be wai
         LocalComm<Cuda> comm(group, rank, cuda);
         auto* data = static_cast<float*>(comm.allocate(size_t(buckets * n) * sizeof(float)));
         auto* kept = static_cast<float*>(comm.allocate(size_t(buckets * n) * sizeof(float)));
-        std::vector<Ticket> tickets;
+        std::vector<Work> handles;
         for (int b = 0; b < buckets; b++) {
             fill(cuda, data + b * n, Terms::uneven, rank, b, n);
-            tickets.push_back(comm.all_reduce(data + b * n, n));
+            handles.push_back(comm.all_reduce(data + b * n, n));
         }
         for (const int b : {2, 0, 1, 4, 3}) {
-            comm.wait(tickets[size_t(b)]);
+            comm.wait(handles[size_t(b)]);
             keep(cuda, kept + b * n, data + b * n, n);
             fill_zero(cuda, data + b * n, n);
         }
@@ -107,19 +107,19 @@ struct Lonely : CudaComm {
         cuda_.release(number, sizeof(float));
     }
     template <class Enqueue>
-    Ticket add(Enqueue&& enqueue, double bytes = 1000);
-    Ticket add(double bytes = 1000) {
+    Work add(Enqueue&& enqueue, double bytes = 1000);
+    Work add(double bytes = 1000) {
         return add([] {}, bytes);
     }
     cudaStream_t comm_stream() const { return stream_; }
 
     std::string describe() const override { return ""; }
-    Ticket broadcast(void*, size_t, int) override { return {}; }
-    Ticket reduce_scatter(float*, int64_t) override { return {}; }
-    Ticket reduce_scatter(bf16*, int64_t) override { return {}; }
-    Ticket all_gather(void*, size_t) override { return {}; }
-    Ticket all_reduce(float*, int64_t) override { return {}; }
-    Ticket all_reduce(uint64_t*, int64_t) override { return {}; }
+    Work broadcast(void*, size_t, int) override { return {}; }
+    Work reduce_scatter(float*, int64_t) override { return {}; }
+    Work reduce_scatter(bf16*, int64_t) override { return {}; }
+    Work all_gather(void*, size_t) override { return {}; }
+    Work all_reduce(float*, int64_t) override { return {}; }
+    Work all_reduce(uint64_t*, int64_t) override { return {}; }
     void* allocate(size_t bytes) override { return cuda_.allocate(bytes); }
     void release(void* data, size_t bytes) override { cuda_.release(data, bytes); }
 };
@@ -130,7 +130,7 @@ __global__ void increment_kernel(T* number) {
 }
 
 template <class Enqueue>
-Ticket Lonely::add(Enqueue&& enqueue, double bytes) {
+Work Lonely::add(Enqueue&& enqueue, double bytes) {
     return start("increment", 2, bytes, [&] {
         enqueue();
         const OnStream on(cuda_, stream_);
@@ -166,9 +166,9 @@ TEST_CASE("the times of collectives are counted once, without waiting", "[local_
     Lonely comm(cuda, Order::overlapped);
     const int64_t many = 2 * CudaComm::kRing + 5;
     for (int64_t i = 0; i < many; i++) {
-        const Ticket ticket = comm.add(double(i));
-        CHECK(ticket.number == i);
-        if (i % 3 == 0) comm.wait(ticket);
+        const Work work = comm.add(double(i));
+        CHECK(work.number == i);
+        if (i % 3 == 0) comm.wait(work);
     }
     comm.wait({many - 1});
     comm.wait({0});  // long over
@@ -219,7 +219,7 @@ TEST_CASE("a collective that hangs is found, with its name and step", "[local_co
     emulator::stall(cuda.stream, false);
 
     comm.set_step(7);
-    const Ticket hanging = comm.add([&] { emulator::stall(comm.comm_stream(), true); });
+    const Work hanging = comm.add([&] { emulator::stall(comm.comm_stream(), true); });
     comm.wait(hanging);
     CHECK(comm.overdue(0) == "");  // seen for the first time
     sleep_ms(20);
@@ -234,7 +234,7 @@ TEST_CASE("a collective that hangs is found, with its name and step", "[local_co
     CHECK(times.exposed_ms > 20);
 
     // The clock starts anew for each.
-    const Ticket next = comm.add([&] { emulator::stall(comm.comm_stream(), true); });
+    const Work next = comm.add([&] { emulator::stall(comm.comm_stream(), true); });
     CHECK(comm.overdue(0.01) == "");
     emulator::stall(comm.comm_stream(), false);
     comm.wait(next);
@@ -250,11 +250,11 @@ TEST_CASE("a collective that hangs is found, with its name and step", "[local_co
     cuda.synchronize();
     CHECK(unread.take_times().sent_bytes == 2 * 1500);
     emulator::stall(cuda.stream, true);
-    const Ticket ticket = unread.add();
-    unread.wait(ticket);
+    const Work work = unread.add();
+    unread.wait(work);
     CHECK(unread.take_times().sent_bytes == 0);
     emulator::stall(cuda.stream, false);
-    const Ticket over = unread.add();
+    const Work over = unread.add();
     cuda.synchronize();
     emulator::stall(cuda.stream, true);
     unread.wait(over);
@@ -270,7 +270,7 @@ TEST_CASE("a collective that hangs is found, with its name and step", "[local_co
     cuda.synchronize();
     CHECK(unread.take_times().exposed_ms < 40);
 
-    // A ticket whose place in the ring has become that of one that hangs: it is over.
+    // A work whose place in the ring has become that of one that hangs: it is over.
     Lonely other(cuda, Order::overlapped);
     for (int64_t i = 0; i < CudaComm::kRing; i++) other.add();
     other.add([&] { emulator::stall(other.comm_stream(), true); });
@@ -279,7 +279,7 @@ TEST_CASE("a collective that hangs is found, with its name and step", "[local_co
     emulator::stall(other.comm_stream(), false);
 
     // As far ahead as the ring allows, and one hangs.
-    const Ticket first = comm.add([&] { emulator::stall(comm.comm_stream(), true); });
+    const Work first = comm.add([&] { emulator::stall(comm.comm_stream(), true); });
     for (int64_t i = 1; i < CudaComm::kRing; i++) comm.add();
     CHECK(comm.overdue(0) == "");
     sleep_ms(2);

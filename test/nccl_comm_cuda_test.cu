@@ -1,5 +1,5 @@
 // NcclComm: on a GPU with the real library and one rank; on the emulator with a fake of it
-// (dev/emulator/nccl_double.h) and several, and everything that may go wrong.
+// (dev/emulator/fake_nccl.h) and several, and everything that may go wrong.
 #include "llmc/comm/nccl_comm.h"
 #include <chrono>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #ifdef ANVIL_EMULATED
 #include "dev/emulator/emulator.h"
 #include "dev/emulator/include/nccl.h"  // ncclResult_t
-#include "dev/emulator/nccl_double.h"
+#include "dev/emulator/fake_nccl.h"
 #endif
 
 TEST_CASE("one rank of NCCL gets what it gave", "[nccl_comm]" ON_DEVICE) {

@@ -65,7 +65,7 @@ TEST_CASE("the slowest rank is told from the median", "[rank_watch]") {
     CHECK(report({1, 1, 1, 2}).has_straggler());
     CHECK_FALSE(report({10, 10, 1, 10}).has_straggler());  // one that is fast keeps nobody waiting
     CHECK(report({10, 10, 10, 15}).straggler_text() ==
-          "rank 3 is slow: it computes 15.0 ms a step, and the median of the ranks is 10.0 (all wait for it)");
+          "rank 3 is slow: it computes 15.0 ms per step, and the median of the ranks is 10.0 (all wait for it)");
 
     // As a run measures it: on average since the last comparison, without what a rank has waited for others.
     LocalGroup group(3);

@@ -92,10 +92,10 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[report
     });
     REQUIRE(run("python3 -B scripts/report.py " + out.path).exit_code == 0);
     const std::string of_ranks = read_file(out / "report.html");
-    CHECK(contains(of_ranks, "<td>3.25 ms a step, 2.50 of it waited for; 1.00 predicted</td>"));
-    CHECK(
-        contains(of_ranks, "<td>ranks compute, at step 3</td><td>4.0 to 6.5 ms a step, median 5.0; rank 1 is slowest"));
-    CHECK(contains(of_ranks, "<h2>Exchange between ranks</h2>"));
+    CHECK(contains(of_ranks, "<td>3.25 ms per step, 2.50 of it waited for; 1.00 predicted</td>"));
+    CHECK(contains(of_ranks,
+                   "<td>ranks compute, at step 3</td><td>4.0 to 6.5 ms per step, median 5.0; rank 1 is slowest"));
+    CHECK(contains(of_ranks, "<h2>Communication between ranks</h2>"));
 
     const Finished missing = run("python3 -B scripts/report.py " + out / "none");
     CHECK(missing.exit_code == 2);

@@ -111,7 +111,7 @@ TEST_CASE("what is not a shard is refused with the reason", "[shards]") {
     CHECK(contains(refusal(header(20240801, 1, 1) + two_tokens), "has version 1 of the shard format: expected 7"));
     CHECK(contains(refusal(header(20240520, 1, 0)), "holds 0 tokens"));
     CHECK(contains(refusal(header(20240520, 1, 0x80000001u) + two_tokens), "holds -2147483647 tokens"));
-    CHECK(contains(refusal(header(20240520, 1, 2) + two_tokens + "x"), "something behind the last one"));
+    CHECK(contains(refusal(header(20240520, 1, 2) + two_tokens + "x"), "bytes after the last one"));
     CHECK(contains(refusal(header(20240801, 7, 2) + two_tokens), "it was cut short"));
     for (const size_t at : {12, 500, 1023}) {
         std::string flipped = header(20240520, 1, 2) + two_tokens;

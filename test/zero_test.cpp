@@ -190,7 +190,7 @@ TEST_CASE("a rank whose gradient is not finite skips the step on all", "[zero]")
     struct Poisoned : LocalComm<Cpu> {
         using LocalComm<Cpu>::LocalComm;
         int64_t until = -1, reductions = 0;
-        Ticket reduce_scatter(float* data, int64_t shard) override {
+        Work reduce_scatter(float* data, int64_t shard) override {
             if (rank == 1 && reductions++ == until) data[0] = std::nanf("");
             return LocalComm<Cpu>::reduce_scatter(data, shard);
         }

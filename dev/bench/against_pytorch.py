@@ -400,7 +400,7 @@ def measure(args, config):
                     of_key = turns.setdefault(key, {"ms": [], "others": []})
                     of_key["ms"].append(middle)
                     of_key["others"].append(others)
-                    print(f"{config}, round {turn + 1}, {key}: {middle:.2f} ms a step, {B * T / middle * 1e3:.0f} tok/s, "
+                    print(f"{config}, round {turn + 1}, {key}: {middle:.2f} ms per step, {B * T / middle * 1e3:.0f} tok/s, "
                           f"others used {others:.2f} cores", flush=True)  # fmt: skip
         finally:
             stop(pytorch.process)
@@ -459,7 +459,7 @@ def is_small(result):
 
 
 def cells_of(result, key):
-    """Of a way of Anvil: the model, the type, tok/s, ms a step; and PyTorch's ms, eager and compiled, of each type."""
+    """Of a way of Anvil: the model, the type, tok/s, ms per step; and PyTorch's ms, eager and compiled, of each type."""
     _, _, _, T, B, _ = CONFIGS[result["config"]]
     middle = {way: statistics.median(turn["ms"]) for way, turn in result["turns"].items()}
     cells = [f"{result['config']}: {B} x {T} tokens", key.split()[1], f"{B * T / middle[key] * 1e3:.0f}", f"{middle[key]:.1f}"]
@@ -508,13 +508,13 @@ def page_text(results):
     whole, small = [r for r in steps if not is_small(r)], [r for r in steps if is_small(r)]
     if whole:
         text += f", {first['threads']} threads:\n\n" + table(
-            ["model", "Anvil", "tok/s", "ms a step", "PyTorch fp32, compiled", "bf16, compiled", "times its best",
+            ["model", "Anvil", "tok/s", "ms per step", "PyTorch fp32, compiled", "bf16, compiled", "times its best",
              "times its best in fp32", "times its fp32 eager", "goals"],
             range(2, 9), [row for result in whole for row in rows_of(result)],
         )  # fmt: skip
     if small:
         text += ":\n\n" if not whole else "\nSmall machines; a ratio is to PyTorch's best in the same type:\n\n"
-        text += table(["machine", "model", "Anvil", "tok/s", "ms a step", "PyTorch, compiled", "times its best", "goal"],
+        text += table(["machine", "model", "Anvil", "tok/s", "ms per step", "PyTorch, compiled", "times its best", "goal"],
                       range(3, 7), [row for result in small for row in rows_of_small(result)])  # fmt: skip
     if steps:
         most = max(max(turn["others"]) for result in steps for turn in result["turns"].values())

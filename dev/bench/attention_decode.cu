@@ -1,5 +1,5 @@
-// Speed of attention of one more token a row against the keys and values of T tokens, and of a window of T / 4; and of
-// keeping a prompt's keys and values.
+// Speed of attention of one more token per row against the keys and values of T tokens, and of a window of T / 4; and
+// of keeping a prompt's keys and values.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/attention_decode.cuh"

@@ -102,7 +102,7 @@ struct Bench {
     Bound bound;
     Device device;
     Stopwatch stopwatch;
-    double peak;  // bytes or FLOPs a second
+    double peak;  // bytes or FLOPs per second
 
     // Measures the machine's peak and prints it.
     Bench(const BenchFlags& flags, const char* op, Bound bound)

@@ -15,7 +15,7 @@ cache and nothing twice:
 
   P parameters, N tokens, C channels, L layers, V vocabulary, S bytes of a weight or activation
   FLOPs   as the trainer counts them: 6 a weight of a matrix and token, 6 L C T a token for causal attention
-  U       28 bytes: weight, both moments read and written, gradient read; in bf16 30, masters and a weight besides
+  U       28 bytes: weight, both moments read and written, gradient read; in bf16 30, with master weights and a weight
   8 + 2 S gradients written, and read for their norm; weights read in both passes
   4 S     what backward needs of a block, 16 C a token, and the logits: written and read, and so are their gradients
 
@@ -232,7 +232,7 @@ void measure(const StepFlags& flags, const StepShape& s, const std::string& fold
 
     const double ms = middle(times.steps), tokens_per_s = double(s.B * s.T) / ms * 1e3;
     const Roofline roof = roofline<T>(model.parameters, s, limits);
-    std::printf("\n%s, %s, %s: %.2f ms a step, %.0f tok/s; roofline %.2f ms, of which %.0f %% are reached\n", s.name,
+    std::printf("\n%s, %s, %s: %.2f ms per step, %.0f tok/s; roofline %.2f ms, of which %.0f %% are reached\n", s.name,
                 dtype, device_text(cpu).c_str(), ms, tokens_per_s, roof.ms(), 100 * roof.ms() / ms);
     std::printf("# limits: %.1f GFLOP/s (%s), %.1f GB/s copied, %.1f GB/s updated in place\n", limits.peak / 1e9,
                 compute_text<T>(), limits.copy / 1e9, limits.update / 1e9);

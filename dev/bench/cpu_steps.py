@@ -77,7 +77,7 @@ def page_text(results):
         return NOT_MEASURED
     first = results[0]
     text = f"{first['machine']}, {first['threads']} threads, {first['date']}:\n\n"
-    text += "| model | type | tok/s | ms a step | roofline: FLOPs + update + other memory, ms | reached | goal | where the time "
+    text += "| model | type | tok/s | ms per step | roofline: FLOPs + update + other memory, ms | reached | goal | where the time "
     text += "goes |\n|---|---" + "|--:" * 5 + "|---|\n"
     for r in results:
         goal = GOALS[r["dtype"]]

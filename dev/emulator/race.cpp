@@ -147,7 +147,7 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
     }
 }
 
-// Called before every atomic. With a fence behind it, the thread releases what it did and acquires what others
+// Called before every atomic. With a fence after it, the thread releases what it did and acquires what others
 // released.
 void atomic_access(const void* pointer, size_t bytes, uint32_t code) {
     access(pointer, bytes, true, true, code);

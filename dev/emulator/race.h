@@ -1,6 +1,6 @@
 /*
 The race checker: two accesses to the same bytes, one of them a write, that nothing orders. Built with -DANVIL_RACE, for
-which kernels are compiled with -fsanitize=thread and linked without libtsan: race.cpp is the runtime behind the
+which kernels are compiled with -fsanitize=thread and linked without libtsan: race.cpp is the runtime of the
 compiler's calls. What orders two accesses in CUDA:
 
   the same thread                               always

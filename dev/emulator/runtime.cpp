@@ -2,7 +2,7 @@
 The CUDA runtime's functions on the host. A stream is a queue; by default its work is done at once. With lazy streams
 nothing is done before somebody waits for it: host code that reads a result too early, or changes a buffer that a copy
 has yet to read, is found out that way. An error of a kernel is thrown by the launch; with lazy streams whoever waits
-gets it as a status, with its text in cudaGetErrorString(), and what was queued behind the kernel is dropped.
+gets it as a status, with its text in cudaGetErrorString(), and what was queued after the kernel is dropped.
 
 A stream may have to wait, for another one or for stall(): it stays where it is then, and every call that concerns it
 tries again. Whoever waits on the host for what does not come gets an error instead of a hang. Threads may take turns;

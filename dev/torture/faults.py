@@ -9,7 +9,7 @@ REFUSED = 2
 
 
 def of_disks(bench):
-    """At each call that changes a file, in a random order: the run ends with a message, and goes on when it is mended."""
+    """At each call that changes a file, in a random order: the run ends with a message, and continues once the disk is healthy."""
     for config in CONFIGS:
         calls = bench.count_calls(config)
         points = [(n, what) for n in range(1, calls + 1) for what in ("eio", "enospc", "short")]

@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TIMED_OUT = -1000
 
-# Three micro-batches of 2 x 16 tokens a step, a checkpoint every other step: most of the time is spent saving.
+# Three micro-batches of 2 x 16 tokens per step, a checkpoint every other step: most of the time is spent saving.
 TINY = {
     "num-layers": 2, "num-heads": 2, "channels": 32, "seq-len": 16, "batch-size": 2, "total-batch-size": 96,
     "steps": 24, "warmup-steps": 5, "checkpoint-every": 2, "val-every": 8, "val-tokens": 320, "sample-tokens": 0,

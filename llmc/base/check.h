@@ -4,8 +4,9 @@ Errors say what was expected, what was found and what to do. There are two kinds
   require(steps > 0, "--steps %d: expected at least 1", steps)   the user's mistake: one line, exit code 2
   ensure(offset % 64 == 0)                                       ours: the expression with file and line, exit code 1
 
-Both throw; main() catches once, prints `error: ...` and returns the exit code. Nothing else in Anvil throws, and
-nothing but main() and the data loader's thread catches. Neither may be used inside an OpenMP region.
+Both throw Error; so does code that builds its message in steps. main() prints `error: ...` and returns the exit code.
+Others catch to add where it happened, to hand an error to another thread or rank, or to fall back. Neither may be used
+inside an OpenMP region.
 */
 #pragma once
 #include <cstdarg>

@@ -1,5 +1,5 @@
 /*
-Element types by name. The names are those of the safetensors format. The eight-bit floats are operands of matrix
+Element types by name. The names are those of the safetensors format. The FP8 types are operands of matrix
 products only (llmc/base/fp8.h): no file of ours holds them. Half precision is read from files of others, never written.
 */
 #pragma once

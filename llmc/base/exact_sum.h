@@ -6,7 +6,7 @@ fixed-point number (Kulisch, Computer Arithmetic and Validity, 2008: the long ac
   sum.add(0.1), sum.add(1e20), sum.add(-1e20);
   sum.value()                                     0.1: the exact total rounded once, to nearest; NaN if not finite
 
-The number reaches from 2^-192 to 2^288, 32 bits a word. Each word has 64 bits and is added to on its own, a negative
+The number reaches from 2^-192 to 2^288, 32 bits per word. Each word has 64 bits and is added to on its own, a negative
 number as its two's complement, and carries are left for value(): so the sum of two ExactSums, on other threads or other
 ranks, is the sum of their words as integers, which commutes. What is added changes a word by less than 2^32, so 2^31
 additions in all cannot overflow one.

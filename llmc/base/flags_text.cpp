@@ -112,7 +112,7 @@ std::string flags_by_source(const std::vector<Field>& fields, const std::map<std
 std::string markdown_table(const std::vector<Field>& fields) {
     const auto escaped = [](const std::string& text) {
         std::string safe;
-        for (char c : text) safe += c == '|' ? "\\|" : std::string(1, c);
+        for (char c : text) safe += c == '|' ? "\\|" : c == '\n' ? "\\n" : std::string(1, c);
         return safe;
     };
     std::string text, section;

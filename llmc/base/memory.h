@@ -5,7 +5,7 @@ handed out front to back. It is filled with NaN bytes when taken, so that whatev
   Arena arena(device, "weights", bytes);
   float* wte = arena.take<float>(Vp * C);        128-byte aligned
 
-Its memory is a device's, or, for what ranks exchange, a Comm's: whatever has allocate(bytes) and release(pointer,
+Its memory is a device's, or, for buffers of collectives, a Comm's: whatever has allocate(bytes) and release(pointer,
 bytes).
 */
 #pragma once

@@ -1,14 +1,14 @@
 /*
 Collectives on a device's buffers. The names are those of MPI and NCCL; every one works in place.
 
-  comm.broadcast(weights, bytes, 0);                          rank 0's bytes go to all
-  const Ticket sum = comm.reduce_scatter(gradients, shard);   world_size shards; this rank's own becomes the sum over
-  ...                                                         all ranks, the others are undefined
-  comm.wait(sum);                                             what the device is given from here on sees the result
-  comm.wait(comm.all_gather(weights, shard_bytes));           every rank's own shard goes to all
-  comm.wait(comm.all_reduce(sums, n));                        integers or floats, added up over the ranks
+  comm.broadcast(weights, bytes, 0);                        rank 0's bytes go to all
+  const Work sum = comm.reduce_scatter(gradients, shard);   world_size shards; this rank's own becomes the sum over
+  ...                                                       all ranks, the others are undefined
+  comm.wait(sum);                                           what is enqueued from here on sees the result
+  comm.wait(comm.all_gather(weights, shard_bytes));         every rank's own shard goes to all
+  comm.wait(comm.all_reduce(sums, n));                      integers or floats, added up over the ranks
 
-A collective takes its place behind what the device has been given so far, and runs beside what it is given next, until
+A collective starts after everything enqueued on the device so far, and overlaps with what is enqueued next, until
 wait(). Where there is nothing to overlap (on the CPU, or with Order::serial) it is done when the call returns. Every
 rank must make the same calls in the same order. Sums of floats are taken pairwise, the ranks being the leaves of a
 binary tree (sum_tree), so that they do not depend on how the work is cut or timed; NCCL, and MPI between hosts, add in
@@ -23,9 +23,9 @@ Backends: NoComm (here), LocalComm (local.h, on a GPU local_cuda.h), HostComm (h
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/base/sum_tree.h"  // sum_tree
 
-// A collective under way.
-struct Ticket {
-    int64_t number = -1;  // -1: it is over
+// A handle to a collective in progress, as torch.distributed's Work.
+struct Work {
+    int64_t number = -1;  // -1: it is complete
 };
 
 // Serial: wait() at once, for debugging and for the tests that overlap changes nothing.
@@ -47,13 +47,13 @@ public:
     virtual ~Comm() = default;
     virtual std::string describe() const = 0;  // for the start of a run: "shared memory, 4 ranks"
 
-    virtual Ticket broadcast(void* data, size_t bytes, int root) = 0;
-    virtual Ticket reduce_scatter(float* data, int64_t shard) = 0;  // data: world_size * shard elements
-    virtual Ticket reduce_scatter(bf16* data, int64_t shard) = 0;   // summed in float where we do it, rounded once
-    virtual Ticket all_gather(void* data, size_t shard_bytes) = 0;  // data: world_size * shard_bytes
-    virtual Ticket all_reduce(float* data, int64_t n) = 0;
-    virtual Ticket all_reduce(uint64_t* data, int64_t n) = 0;
-    virtual void wait(Ticket ticket) = 0;
+    virtual Work broadcast(void* data, size_t bytes, int root) = 0;
+    virtual Work reduce_scatter(float* data, int64_t shard) = 0;  // data: world_size * shard elements
+    virtual Work reduce_scatter(bf16* data, int64_t shard) = 0;   // summed in float where we do it, rounded once
+    virtual Work all_gather(void* data, size_t shard_bytes) = 0;  // data: world_size * shard_bytes
+    virtual Work all_reduce(float* data, int64_t n) = 0;
+    virtual Work all_reduce(uint64_t* data, int64_t n) = 0;
+    virtual void wait(Work work) = 0;
 
     // Memory that collectives move fastest: shared between processes, or registered with the network. Whole buffers
     // (weights, gradients) lie there; the calls are collective, too. Filled with NaN, 256-byte aligned.
@@ -75,13 +75,13 @@ class NoComm : public Comm<Device> {
 public:
     explicit NoComm(Device& device) : device_(device) {}
     std::string describe() const override { return "one rank"; }
-    Ticket broadcast(void*, size_t, int) override { return {}; }
-    Ticket reduce_scatter(float*, int64_t) override { return {}; }
-    Ticket reduce_scatter(bf16*, int64_t) override { return {}; }
-    Ticket all_gather(void*, size_t) override { return {}; }
-    Ticket all_reduce(float*, int64_t) override { return {}; }
-    Ticket all_reduce(uint64_t*, int64_t) override { return {}; }
-    void wait(Ticket) override {}
+    Work broadcast(void*, size_t, int) override { return {}; }
+    Work reduce_scatter(float*, int64_t) override { return {}; }
+    Work reduce_scatter(bf16*, int64_t) override { return {}; }
+    Work all_gather(void*, size_t) override { return {}; }
+    Work all_reduce(float*, int64_t) override { return {}; }
+    Work all_reduce(uint64_t*, int64_t) override { return {}; }
+    void wait(Work) override {}
     void* allocate(size_t bytes) override { return device_.allocate(bytes); }
     void release(void* data, size_t bytes) override { device_.release(data, bytes); }
     CommTimes take_times() override { return {}; }

@@ -65,8 +65,8 @@ void CudaComm::begin(const char* name, double sent_bytes) {
     }
 }
 
-Ticket CudaComm::end() {
-    const Ticket ticket{next_};
+Work CudaComm::end() {
+    const Work work{next_};
     if (cuda_.observer) {
         const OnStream on(cuda_, stream_);
         cuda_.observer->end();
@@ -77,19 +77,19 @@ Ticket CudaComm::end() {
         next_++;
     }
     if (order_ == Order::serial) {
-        wait(ticket);
-        cuda_check(cudaStreamSynchronize(stream_), "%s, collective %ld, of step %ld", at(ticket.number).name,
-                   long(ticket.number), long(step_));
+        wait(work);
+        cuda_check(cudaStreamSynchronize(stream_), "%s, collective %ld, of step %ld", at(work.number).name,
+                   long(work.number), long(step_));
     }
-    return ticket;
+    return work;
 }
 
-void CudaComm::wait(Ticket ticket) {
-    ensure(ticket.number < next_);
-    if (ticket.number <= waited_) return;
-    waited_ = ticket.number;
-    if (ticket.number < oldest_) return;  // its place is another's by now, so it is over
-    Collective& c = at(ticket.number);
+void CudaComm::wait(Work work) {
+    ensure(work.number < next_);
+    if (work.number <= waited_) return;
+    waited_ = work.number;
+    if (work.number < oldest_) return;  // its place is another's by now, so it is over
+    Collective& c = at(work.number);
     const OpScope op(cuda_, "wait_for_collective");
     record(c.stopped, cuda_.stream);
     wait_for(c.end, cuda_.stream);

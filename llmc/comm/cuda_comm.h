@@ -3,11 +3,11 @@ What collectives on a GPU's buffers share: a stream of their own beside the devi
 
   device's stream   ... gradients | record ready |  next layer's backward ...  | wait for end | optimizer ...
   this stream                       wait for ready | begin | collective | end
-                                                              wait(ticket): ^ what is given then is behind it
+                                                                wait(work): ^ what is enqueued then runs after it
 
 The stream has the highest priority: collectives are short, and others wait for them. Everything is enqueued; the host
 waits for nothing, unless it is kRing collectives ahead of the GPU. Events are made once and used in turn. Buffers must
-stay until their tickets were waited for and the device's stream is through: those of a run stay to its end.
+live until their Work was waited for and the device's stream has finished: those of a run live to its end.
 
 Times come from events, too, and are read when they have passed: what take_times() gives are the collectives that were
 over when it was called. Reading costs no waiting. A wait that finds its collective over counts a few microseconds.
@@ -17,7 +17,7 @@ over when it was called. Reading costs no waiting. A wait that finds its collect
 #include <mutex>
 #include <string>
 #include <vector>
-#include "llmc/comm/comm.h"         // Comm, Order, Ticket
+#include "llmc/comm/comm.h"         // Comm, Order, Work
 #include "llmc/cuda/cuda_device.h"  // Cuda, cuda_check
 
 class CudaComm : public Comm<Cuda> {
@@ -30,7 +30,7 @@ public:
     CudaComm& operator=(const CudaComm&) = delete;
     ~CudaComm() override;
 
-    void wait(Ticket ticket) override;
+    void wait(Work work) override;
     CommTimes take_times() override;
     void set_step(int64_t step) override { step_ = step; }
 
@@ -46,7 +46,7 @@ protected:
     // One collective: what `enqueue` puts into stream_. `passes`: how often a ring sends (world_size - 1) / world_size
     // of `bytes`.
     template <class Enqueue>
-    Ticket start(const char* name, int passes, double bytes, Enqueue&& enqueue) {
+    Work start(const char* name, int passes, double bytes, Enqueue&& enqueue) {
         begin(name, passes * bytes * (world_size - 1) / world_size);
         enqueue();
         return end();
@@ -77,7 +77,7 @@ private:
 
     Collective& at(int64_t number) { return ring_[size_t(number % kRing)]; }
     void begin(const char* name, double sent_bytes);
-    Ticket end();
+    Work end();
     bool count_oldest(bool must);
 };
 

@@ -268,7 +268,7 @@ std::vector<T*> HostComm::enter(T* data, int64_t n) {
 // ---- collectives -----------------------------------------------------------------------------------------------
 
 template <class Body>
-Ticket HostComm::timed(const char* what, double sent_bytes, Body&& body) {
+Work HostComm::timed(const char* what, double sent_bytes, Body&& body) {
     const Clock::time_point start = Clock::now();
     doing_ = what;
     const Scope scope(cpu_.observer, SliceKind::collective, what);
@@ -283,23 +283,23 @@ Ticket HostComm::timed(const char* what, double sent_bytes, Body&& body) {
     return {};
 }
 
-Ticket HostComm::broadcast(void* data, size_t bytes, int root) {
+Work HostComm::broadcast(void* data, size_t bytes, int root) {
     return timed("broadcast", double(bytes), [&] { broadcast_of(static_cast<char*>(data), int64_t(bytes), root); });
 }
-Ticket HostComm::reduce_scatter(float* data, int64_t shard) {
+Work HostComm::reduce_scatter(float* data, int64_t shard) {
     return timed("reduce-scatter", 4. * double(shard) * world_size, [&] { reduce_scatter_of(data, shard); });
 }
-Ticket HostComm::reduce_scatter(bf16* data, int64_t shard) {
+Work HostComm::reduce_scatter(bf16* data, int64_t shard) {
     return timed("reduce-scatter", 2. * double(shard) * world_size, [&] { reduce_scatter_of(data, shard); });
 }
-Ticket HostComm::all_gather(void* data, size_t shard_bytes) {
+Work HostComm::all_gather(void* data, size_t shard_bytes) {
     return timed("all-gather", double(shard_bytes) * world_size,
                  [&] { all_gather_of(static_cast<char*>(data), int64_t(shard_bytes)); });
 }
-Ticket HostComm::all_reduce(float* data, int64_t n) {
+Work HostComm::all_reduce(float* data, int64_t n) {
     return timed("all-reduce", 2 * 4. * double(n), [&] { all_reduce_of(data, n); });
 }
-Ticket HostComm::all_reduce(uint64_t* data, int64_t n) {
+Work HostComm::all_reduce(uint64_t* data, int64_t n) {
     return timed("all-reduce", 2 * 8. * double(n), [&] { all_reduce_of(data, n); });
 }
 
@@ -500,7 +500,7 @@ void HostComm::all_gather_hosts(char* data, const Ranges& ranges, int64_t elemen
     });
 }
 
-// Along a chain of hosts: each passes a piece on while it receives the next one.
+// Along a chain of hosts: each forwards a piece while it receives the next one.
 void HostComm::broadcast_hosts(char* data, int64_t bytes, int from_host) {
     const int next = (host_ + 1) % num_hosts(), previous = (host_ + num_hosts() - 1) % num_hosts();
     const auto size_at = [&](int64_t begin) {

@@ -17,7 +17,7 @@ that all ranks make the same call). Others, small ones in the engine, go in piec
 
 Sums are those of sum_tree over the ranks of a host, and so the same bits as LocalComm's. With several hosts the sums of
 the hosts are added in a tree again, which is the same tree when every host has the same power of two of ranks and they
-are neighbours; sums of bf16 are rounded once on each host and once in the end. Ranks of a host need not be neighbours
+are contiguous; sums of bf16 are rounded once on each host and once in the end. Ranks of a host need not be contiguous
 and hosts may have different numbers of ranks. The first rank of each host talks to those of the others: HostNetwork
 (mpi_network.h), in pieces of 8 MB. The hosts exchange in pairs what they own, so that in a reduce-scatter or all-gather
 (hosts - 1) / hosts of the buffer crosses the wire, and twice that in an all-reduce.
@@ -50,13 +50,13 @@ public:
     ~HostComm() override;
 
     std::string describe() const override;
-    Ticket broadcast(void* data, size_t bytes, int root) override;
-    Ticket reduce_scatter(float* data, int64_t shard) override;
-    Ticket reduce_scatter(bf16* data, int64_t shard) override;
-    Ticket all_gather(void* data, size_t shard_bytes) override;
-    Ticket all_reduce(float* data, int64_t n) override;
-    Ticket all_reduce(uint64_t* data, int64_t n) override;
-    void wait(Ticket) override {}
+    Work broadcast(void* data, size_t bytes, int root) override;
+    Work reduce_scatter(float* data, int64_t shard) override;
+    Work reduce_scatter(bf16* data, int64_t shard) override;
+    Work all_gather(void* data, size_t shard_bytes) override;
+    Work all_reduce(float* data, int64_t n) override;
+    Work all_reduce(uint64_t* data, int64_t n) override;
+    void wait(Work) override {}
 
     void* allocate(size_t bytes) override;
     void release(void* data, size_t bytes) override;
@@ -110,7 +110,7 @@ private:
     const Allocation* allocation_of(const void* data, int64_t bytes) const;
 
     template <class Body>
-    Ticket timed(const char* what, double sent_bytes, Body&& body);
+    Work timed(const char* what, double sent_bytes, Body&& body);
     template <class T>
     std::vector<T*> enter(T* data, int64_t n);
     void meet();

@@ -104,7 +104,7 @@ private:
     std::string given_master() const {
         if (!flags_.master.empty() || !has("MASTER_ADDR")) return flags_.master;
         int port = has("MASTER_PORT") ? number("MASTER_PORT", 1) : kDefaultPort;
-        // Where torchrun's agent keeps a store of its own at that port, rank 0 cannot listen there: at its neighbour.
+        // Where torchrun's agent keeps a store of its own at that port, rank 0 cannot listen there: at the next one.
         if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") port += port < 65535 ? 1 : -1;
         const std::string host = text("MASTER_ADDR");
         return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
@@ -282,7 +282,7 @@ Address parse_address(const std::string& text) {
     char* end = nullptr;
     const long value = std::strtol(port.c_str(), &end, 10);
     require(!port.empty() && !*end && value >= 1 && value <= 65535,
-            "--master %s: expected a port from 1 to 65535 behind the colon, found \"%s\"", text.c_str(), port.c_str());
+            "--master %s: expected a port from 1 to 65535 after the colon, found \"%s\"", text.c_str(), port.c_str());
     address.port = int(value);
     return address;
 }

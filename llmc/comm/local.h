@@ -109,15 +109,15 @@ public:
     }
     std::string describe() const override { return format("%d virtual ranks", world_size); }
 
-    Ticket broadcast(void* data, size_t bytes, int root) override {
+    Work broadcast(void* data, size_t bytes, int root) override {
         const Scope scope(cpu_.observer, SliceKind::collective, "broadcast");
         const std::vector<const void*> all = group_.meet(rank, data);
         if (rank != root) std::memcpy(data, all[size_t(root)], bytes);
         return over();
     }
-    Ticket reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
-    Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
-    Ticket all_gather(void* data, size_t shard_bytes) override {
+    Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Work all_gather(void* data, size_t shard_bytes) override {
         const Scope scope(cpu_.observer, SliceKind::collective, "all_gather");
         const std::vector<const void*> all = group_.meet(rank, data);
         for (size_t r = 0; r < all.size(); r++)
@@ -126,9 +126,9 @@ public:
                             static_cast<const char*>(all[r]) + r * shard_bytes, shard_bytes);
         return over();
     }
-    Ticket all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
-    Ticket all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n); }
-    void wait(Ticket) override {}
+    Work all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
+    Work all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n); }
+    void wait(Work) override {}
 
     void* allocate(size_t bytes) override { return cpu_.allocate(bytes); }
     void release(void* data, size_t bytes) override { cpu_.release(data, bytes); }
@@ -138,7 +138,7 @@ private:
     LocalGroup& group_;
     Cpu& cpu_;
 
-    Ticket over() {
+    Work over() {
         group_.meet(rank, nullptr);  // until all have read, nobody may write
         return {};
     }
@@ -151,13 +151,13 @@ private:
         sum_ranks_kernel<T>()(cpu_, &to, all.data(), 1, world_size, n);
     }
     template <class T>
-    Ticket reduce_scatter_of(T* data, int64_t shard) {
+    Work reduce_scatter_of(T* data, int64_t shard) {
         const Scope scope(cpu_.observer, SliceKind::collective, "reduce_scatter");
         add_up(data + rank * shard, data, rank * shard, shard);
         return over();
     }
     template <class T>
-    Ticket all_reduce_of(T* data, int64_t n) {
+    Work all_reduce_of(T* data, int64_t n) {
         const Scope scope(cpu_.observer, SliceKind::collective, "all_reduce");
         std::vector<T> sum(static_cast<size_t>(n));
         add_up(sum.data(), data, 0, n);

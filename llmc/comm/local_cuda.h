@@ -1,10 +1,10 @@
 /*
 Virtual ranks on one GPU: see local.h. Each has a device with streams of its own, and reads the others' buffers.
 
-A collective is work between two meetings. At a meeting every rank records an event and makes its stream wait for all
-the others': from then on it is behind what every rank's stream had been given before, and nobody waits on the host. So
-at the first one all inputs are there, and after the second one all have been read and may be overwritten. Nothing is
-allocated: a rank writes the shard that is its own, which no other reads meanwhile.
+A collective is work between two barriers. At a barrier every rank records an event and makes its stream wait for all
+the others': whatever follows runs after all earlier work of every rank's stream, and the host never waits. So after the
+first barrier all inputs are ready, and after the second all have been read and may be overwritten. Nothing is
+allocated: a rank writes only its own shard, which no other rank reads meanwhile.
 */
 #pragma once
 #include <algorithm>
@@ -28,16 +28,16 @@ public:
     }
     std::string describe() const override { return format("%d virtual ranks on one GPU", world_size); }
 
-    Ticket broadcast(void* data, size_t bytes, int root) override {
+    Work broadcast(void* data, size_t bytes, int root) override {
         return start("broadcast", 1, double(bytes), [&] {
             const std::vector<void*> all = meet(data);
             if (rank != root) copy(data, all[size_t(root)], bytes);
             meet(nullptr);
         });
     }
-    Ticket reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
-    Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
-    Ticket all_gather(void* data, size_t shard_bytes) override {
+    Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Work all_gather(void* data, size_t shard_bytes) override {
         return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
             const std::vector<void*> all = meet(data);
             for (size_t r = 0; r < all.size(); r++)
@@ -45,8 +45,8 @@ public:
             meet(nullptr);
         });
     }
-    Ticket all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
-    Ticket all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n); }
+    Work all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
+    Work all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n); }
 
     void* allocate(size_t bytes) override { return cuda_.allocate(bytes); }
     void release(void* data, size_t bytes) noexcept override {
@@ -90,14 +90,14 @@ private:
         sum_ranks<T>(cuda_, from[size_t(rank)], from.data(), world_size, n);
     }
     template <class T>
-    Ticket reduce_scatter_of(T* data, int64_t shard) {
+    Work reduce_scatter_of(T* data, int64_t shard) {
         return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
             add_up<T>(meet(data), rank * shard, shard);
             meet(nullptr);
         });
     }
     template <class T>
-    Ticket all_reduce_of(T* data, int64_t n) {
+    Work all_reduce_of(T* data, int64_t n) {
         return start("all_reduce", 2, double(n) * sizeof(T), [&] {
             const int64_t shard = (n + world_size - 1) / world_size;
             const auto begin = [=](int64_t r) { return std::min(n, r * shard); };

@@ -159,7 +159,7 @@ private:
         guests_.erase(silent == guests_.end() ? guests_.begin() : silent);
     }
 
-    // True when the guest is dealt with: it has a seat, or has been sent away.
+    // True when nothing is left to do for the guest: it has a seat, or has been sent away.
     bool hear(Guest& guest) {
         const size_t body_bytes = guest.was_asked ? sizeof(Digest) : sizeof(Hello), bytes = sizeof(Header) + body_bytes;
         char data[sizeof(Header) + std::max(sizeof(Digest), sizeof(Hello))];

@@ -36,10 +36,10 @@ private:
 }  // namespace
 
 std::unique_ptr<HostNetwork> make_mpi_network() {
-    int initialised = 0;
-    MPI_Initialized(&initialised);
+    int initialized = 0;
+    MPI_Initialized(&initialized);
     require(
-        initialised,
+        initialized,
         "the ranks are on several hosts, and on the CPU only MPI connects these: start them with mpirun, and without "
         "--master");
     return std::make_unique<MpiNetwork>();

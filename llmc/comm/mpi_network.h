@@ -21,6 +21,6 @@ public:
                           const std::function<void()>& look) = 0;
 };
 
-// Over MPI_COMM_WORLD, which must be initialised (mpi_ranks.h). Without MPI in the build, or when it was not what
+// Over MPI_COMM_WORLD, which must be initialized (mpi_ranks.h). Without MPI in the build, or when it was not what
 // started the ranks: an Error that says so.
 std::unique_ptr<HostNetwork> make_mpi_network();

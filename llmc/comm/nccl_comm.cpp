@@ -186,16 +186,16 @@ public:
                "the same)";
     }
 
-    Ticket broadcast(void* data, size_t bytes, int root) override {
+    Work broadcast(void* data, size_t bytes, int root) override {
         return start("broadcast", 1, double(bytes), [&] {
             communicator_->call("ncclBroadcast", [&](ncclComm_t comm) {
                 return ncclBroadcast(data, data, bytes, ncclUint8, root, comm, stream_);
             });
         });
     }
-    Ticket reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclFloat32); }
-    Ticket reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclBfloat16); }
-    Ticket all_gather(void* data, size_t shard_bytes) override {
+    Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclFloat32); }
+    Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclBfloat16); }
+    Work all_gather(void* data, size_t shard_bytes) override {
         return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
             communicator_->call("ncclAllGather", [&](ncclComm_t comm) {
                 const void* own = static_cast<char*>(data) + size_t(rank) * shard_bytes;
@@ -203,8 +203,8 @@ public:
             });
         });
     }
-    Ticket all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n, ncclFloat32); }
-    Ticket all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n, ncclUint64); }
+    Work all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n, ncclFloat32); }
+    Work all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n, ncclUint64); }
 
     // NCCL leaves it undefined what becomes of a collective whose buffer is registered on some ranks only, so all ranks
     // do what the worst off of them can.
@@ -290,7 +290,7 @@ private:
     bool stop_ = false;
 
     template <class T>
-    Ticket reduce_scatter_of(T* data, int64_t shard, ncclDataType_t type) {
+    Work reduce_scatter_of(T* data, int64_t shard, ncclDataType_t type) {
         return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
             communicator_->call("ncclReduceScatter", [&](ncclComm_t comm) {
                 return ncclReduceScatter(data, data + rank * shard, size_t(shard), type, ncclSum, comm, stream_);
@@ -298,7 +298,7 @@ private:
         });
     }
     template <class T>
-    Ticket all_reduce_of(T* data, int64_t n, ncclDataType_t type) {
+    Work all_reduce_of(T* data, int64_t n, ncclDataType_t type) {
         return start("all_reduce", 2, double(n) * sizeof(T), [&] {
             communicator_->call("ncclAllReduce", [&](ncclComm_t comm) {
                 return ncclAllReduce(data, data, size_t(n), type, ncclSum, comm, stream_);
@@ -326,9 +326,9 @@ private:
         return supported != 0;
     }
 
-    // The host may wait for the GPU for ever: only the watchdog's end of the process reaches it. Ten times a second, so
-    // that a collective is seen soon after it began. CUDA's calls can block behind what another thread does there, so
-    // the watch is watched itself.
+    // The host may wait for the GPU forever: only the watchdog, which ends the process, can stop that. Ten times per
+    // second, so that a collective is seen soon after it began. CUDA's calls can block while another thread is inside
+    // the library, so this watch is watched, too.
     void watch() {
         cudaSetDevice(cuda_.ordinal);  // or asking for events would make a context on the first GPU
         std::unique_lock lock(stop_mutex_);

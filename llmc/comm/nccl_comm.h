@@ -12,7 +12,7 @@ Collectives between GPUs by NVIDIA's NCCL, one process a GPU: over NVLink, PCIe 
   when the collective is enqueued, and waits for other ranks only where they connect. Each is under a Watch of the
   ranks' watchdog (watchdog.h), which ends the process if it takes longer than --comm-timeout; without a watchdog (a
   single rank, virtual ranks) there is no limit. What is enqueued and does not end on the GPU, and errors of other
-ranks, a thread looks for ten times a second, and has the watchdog end the process, with the collective's name. The
+ranks, a thread looks for ten times per second, and has the watchdog end the process, with the collective's name. The
   process just ends then, without ncclCommAbort: the driver ends its kernels, the other ranks hear of it from Ranks,
   and aborting would need the thread that may be inside NCCL.
 - Threads: NCCL allows one at a time to use a communicator. Every call is made under a lock; the thread that looks does

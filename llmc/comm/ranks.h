@@ -1,6 +1,6 @@
 /*
-The ranks of a run, and their small talk: records of any bytes in host memory, exchanged in lockstep. What they do
-together to large buffers is Comm's (comm.h).
+The control plane: the ranks of a run, and the small records in host memory that they exchange in lockstep. Large
+buffers are moved by the data plane, Comm (comm.h).
 
   ranks.rank, ranks.world_size                  this one, and how many there are
   ranks.all_gather(record)                      every rank's record, in the order of ranks; waits for all
@@ -89,13 +89,13 @@ struct SharedError : Error {
     using Error::Error;
 };
 
-// Runs `work` on every rank; if it threw an Error on any of them, all throw the first rank's. Others wait for it as
-// long as for a disk: reading and writing files is what ranks do between exchanges.
-template <class Work>
-void share_errors(Ranks& ranks, Work&& work) {
+// Runs `body` on every rank; if it threw an Error on any of them, all throw the first rank's. Others wait for it as
+// long as for a disk: reading and writing files is what ranks do between collectives.
+template <class Body>
+void share_errors(Ranks& ranks, Body&& body) {
     std::string mine;  // the exit code and the message
     try {
-        work();
+        body();
     } catch (const Error& error) {
         mine = std::to_string(error.exit_code) + " " + error.what();
     }
@@ -110,10 +110,10 @@ void share_errors(Ranks& ranks, Work&& work) {
     }
 }
 
-// Runs `work` on rank 0, while the others wait; if it throws an Error, all do.
-template <class Work>
-void on_first_rank(Ranks& ranks, Work&& work) {
+// Runs `body` on rank 0, while the others wait; if it throws an Error, all do.
+template <class Body>
+void on_first_rank(Ranks& ranks, Body&& body) {
     share_errors(ranks, [&] {
-        if (ranks.rank == 0) work();
+        if (ranks.rank == 0) body();
     });
 }

@@ -94,7 +94,7 @@ size_t merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>&
 }
 
 // Which pair is next: the one of the lowest rank, of several the leftmost. Pairs wait in runs, each of one rank and
-// from left to right, and a heap holds the first of each run. Two tokens become neighbours when the later merge of the
+// from left to right, and a heap holds the first of each run. Two tokens become adjacent when the later merge of the
 // two makes its token, from left to right, too. So where merges have the order in which they were learned, a rank has
 // one run, and a pair comes and goes without a search of the heap, which a heap of all pairs would need for each of
 // them.

@@ -1,7 +1,7 @@
 /*
 Byte-pair encoding (Sennrich et al., 2016; of bytes: Radford et al., 2019). Text is cut into pieces (llmc/data/split.h).
-A piece begins as its bytes; then, again and again, the neighbours whose merge has the lowest rank become one token, the
-leftmost first, until no neighbours have a merge:
+A piece begins as its bytes; then, again and again, the adjacent pair whose merge has the lowest rank becomes one
+token, the leftmost first, until no pair has a merge:
 
   l o w e r     merges: 0 (l, o)  1 (e, r)  2 (lo, w)     ->  lo w e r  ->  lo w er  ->  low er
 

@@ -100,7 +100,7 @@ private:
     std::vector<uint32_t> table_ = std::vector<uint32_t>(1024, kEmpty);
 };
 
-// The distinct pieces as tokens. A token is noted at its first and at its last byte, so that its neighbours on both
+// The distinct pieces as tokens. A token is noted at its first and at its last byte, so that its neighbors on both
 // sides are found from its length.
 class Merger {
 public:

@@ -1,5 +1,5 @@
 /*
-Learning a BPE (llmc/data/bpe.h) from text. Again and again the pair of neighbouring tokens that occurs most often
+Learning a BPE (llmc/data/bpe.h) from text. Again and again the pair of adjacent tokens that occurs most often
 becomes a new token; of several the one with the smallest ids, the left one first. Ids: the 256 bytes, a token a merge,
 the special tokens. These are the rules of nanochat's rustbpe, and so are the merges, bit for bit.
 
@@ -7,7 +7,7 @@ the special tokens. These are the rules of nanochat's rustbpe, and so are the me
   for (document : corpus) counts.add(document);          or one PieceCounts a thread, and counts.add(other)
   Tokenizer t = train_bpe(counts, {.vocab_size = 32768});
 
-All distinct pieces lie one behind the other in memory, and each pair knows its places, so a merge costs as much as it
+All distinct pieces lie back to back in memory, and each pair knows its places, so a merge costs as much as it
 changes: pieces may be of any length. The order in which text was added does not matter. 17 bytes of memory a byte of
 distinct pieces, and as many again for pairs.
 */

@@ -13,7 +13,7 @@ document, unless the whole input is one. What is for validation:
   of fewer than 10 / val_fraction documents the last ones are, at least one; of whole text files the last bytes
   the documents of val_inputs, and no others, if there are any
 
-A run that was killed goes on behind the last finished shard when it is started again (llmc/data/staging.h): the text
+A run that was killed continues after the last finished shard when it is started again (llmc/data/staging.h): the text
 before it is read and compared, but not encoded. A text that is another by now is begun anew.
 */
 #pragma once

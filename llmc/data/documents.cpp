@@ -79,7 +79,7 @@ bool is_newline(char c) { return c == '\n' || c == '\r'; }
 
 bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
 
-// The first place at or behind `at` that is not inside a UTF-8 sequence, whose longest has four bytes.
+// The first position at or after `at` that is not inside a UTF-8 sequence, whose longest has four bytes.
 size_t character_at(std::string_view text, size_t at) {
     for (int i = 0; i < 3 && at < text.size() && is_continuation(text[at]); i++) at++;
     return at;

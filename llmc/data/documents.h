@@ -1,12 +1,12 @@
 /*
 Documents: the texts that data/tokenize reads, in order, as a stream of batches of about a megabyte.
 
-  .jsonl, .ndjson     one document a line: the string in one field of its object
-  .parquet            one document a row: one column, read by python3 with pyarrow at the other end of a pipe
-  any other name      text: one document a file, or several with a separator between them
+  .jsonl, .ndjson     one document per line: the string in one field of its object
+  .parquet            one document per row: one column, read by python3 with pyarrow at the other end of a pipe
+  any other name      text: one document per file, or several with a separator between them
 
 Only batches are in memory. They are raw: text_of() takes a document's text out of its line, so that this is done by
-many threads. A text of more than a megabyte comes in pieces, cut between a letter or digit and the blank behind it,
+many threads. A text of more than a megabyte comes in pieces, cut between a letter or digit and the blank after it,
 where every split pattern that there is cuts, too; if there is no such place for four megabytes, between two characters.
 
   DocumentReader reader(sources, {.field = "text"});
@@ -48,7 +48,7 @@ struct Piece {
     std::string_view raw;        // the text; of .jsonl the line
     int64_t document = 0;        // counted over all sources
     int64_t at = 0;              // the line or row, from 1; of text the offset in the file
-    bool begins = true;          // a document, with which the pieces behind it go on
+    bool begins = true;          // a document, which the pieces after it continue
     bool validation = false;     // said by the source or by ReadOptions
     uint64_t document_hash = 0;  // of a document in several pieces: the first piece's, for all of them
 };
@@ -66,7 +66,7 @@ struct ReadOptions {
     // Between the documents of a text, with all line breaks around it; empty: there is one document.
     std::string separator;
     // From here on everything is for validation.
-    int64_t validation_byte = kNever;  // of all sources behind each other; for text alone
+    int64_t validation_byte = kNever;  // of all sources concatenated; for text alone
     int64_t validation_document = kNever;
 };
 

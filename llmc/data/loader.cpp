@@ -1,4 +1,4 @@
-// Which rows a batch is made of, the windows of --packing stream, and reading ahead on a thread.
+// Which rows make up a batch, the windows of --packing stream, and reading ahead on a thread.
 #include "llmc/data/loader.h"
 #include <algorithm>
 #include <cmath>
@@ -75,7 +75,7 @@ Windows::Epoch Windows::plan(uint64_t number) const {
     return {offset, std::move(first), Permutation(windows, rng.next())};
 }
 
-// Into later epochs if need be. Ends on a window that exists, never behind the last.
+// Into later epochs if need be. Ends on a window that exists, never after the last.
 void Windows::skip(int64_t rows) {
     state_.position += uint64_t(rows);
     while (state_.position >= uint64_t(epoch_.num_windows())) {

@@ -11,7 +11,7 @@ fill no window are left out: fewer than T at the end of a shard, and o at its be
 
   DataLoader train({.pattern = "data/x/train_*.bin", .batch_size = B, .seq_len = T, .shuffle = true, .vocab_size = V});
   const Batch& batch = train.next();               (B, T) tokens and targets, valid until the following next()
-  const LoaderState state = train.state();         behind the last whole step
+  const LoaderState state = train.state();         after the last whole step
   train.restore(state);                            the next batch is the one that would have followed
 
 Those are the rows of --packing stream. With best-fit a row begins where a document does, and what is said above of
@@ -82,7 +82,7 @@ private:
 
     // The thread's, until it is done.
     std::unique_ptr<RowSource> rows_;
-    bool in_place_ = false;  // rows_ stands behind the batch before, or where its step begins
+    bool in_place_ = false;  // rows_ stands after the previous batch, or where its step begins
     LoaderState step_end_;
     Batch next_batch_;
     std::vector<int32_t> row_;  // T + 1 tokens

@@ -58,9 +58,9 @@ std::vector<Document> documents_of(const std::string& text, const std::vector<To
 }  // namespace
 
 Document BestFit::take(int64_t space) {
-    auto behind = waiting_.upper_bound(space);
-    if (behind == waiting_.begin()) behind = waiting_.upper_bound(int64_t(behind->document.length));  // the shortest
-    const auto best = std::prev(behind);
+    auto after = waiting_.upper_bound(space);
+    if (after == waiting_.begin()) after = waiting_.upper_bound(int64_t(after->document.length));  // the shortest
+    const auto best = std::prev(after);
     const Document document = best->document;
     waiting_.erase(best);
     return document;

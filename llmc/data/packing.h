@@ -7,9 +7,9 @@ nanochat's (Karpathy, 2026, dataloader.py, "BOS-aligned best fit"):
 
 So every token sees its document from the beginning, and a row has no padding. The price is what is cropped: the part
 of all tokens that DataLoader::cropped() tells. The documents that wait are an ordered set, so a choice takes O(log n)
-instead of a scan over n of them: dev/bench/packing.cu measures 5.2 against 0.32 million documents a second.
+instead of a scan over n of them: dev/bench/packing.cu measures both (doc/performance.md).
 
-A document is the separator and the tokens up to the next one, or to the end of its shard. Tokens in front of a shard's
+A document is the separator and the tokens up to the next one, or to the end of its shard. Tokens before a shard's
 first separator continue a document of another shard and are left out. Shards are read in their order, or, shuffled, in
 a new order every epoch, their documents, too. Where documents begin is found when a shard's turn comes, in 11 ms for
 100 million tokens that are in memory, and kept until the next one's.

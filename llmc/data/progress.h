@@ -1,5 +1,5 @@
 /*
-How far a long job over text is, on stderr: on a terminal one line that is rewritten five times a second, else a line
+How far a long job over text is, on stderr: on a terminal one line that is rewritten five times per second, else a line
 after ten seconds and then every minute, so that a short job says nothing and a log stays short.
 
   tokenizing  1234.5 MB of text | 41.2% | 38.1 MB/s | 289M tokens | ETA 0:45

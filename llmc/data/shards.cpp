@@ -50,13 +50,13 @@ TokenShard::TokenShard(const std::string& path) : file_(existing(path), IfCut::r
             kind.version, kRemake);
     const char *const rest = file_.data() + sizeof header, *const end = file_.data() + kShardHeaderBytes;
     const char* const odd = std::find_if(rest, end, [](char byte) { return byte != 0; });
-    require(odd == end, "%s: byte %td of its header is %d: expected zeros behind the first three numbers; %s",
+    require(odd == end, "%s: byte %td of its header is %d: expected zeros after the first three numbers; %s",
             path.c_str(), odd - file_.data(), odd == end ? 0 : int(static_cast<unsigned char>(*odd)), kRemake);
     require(tokens > 0, "%s says that it holds %d tokens: expected at least 1; %s", path.c_str(), tokens, kRemake);
     const int64_t expected = kShardHeaderBytes + int64_t(tokens) * kind.bytes_per_token;
     require(size == expected, "%s has %lld bytes, but its header promises %d tokens, which are %lld bytes (%s); %s",
             path.c_str(), static_cast<long long>(size), tokens, static_cast<long long>(expected),
-            size < expected ? "it was cut short" : "there is something behind the last one", kRemake);
+            size < expected ? "it was cut short" : "there are bytes after the last one", kRemake);
     num_tokens_ = tokens;
     bytes_per_token_ = kind.bytes_per_token;
 }

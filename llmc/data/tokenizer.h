@@ -1,5 +1,5 @@
 /*
-Tokenizers: text to ids and back. There are three kinds, behind one struct:
+Tokenizers: text to ids and back. There are three kinds, with one interface:
 
   char   one id per Unicode code point that occurs in the training text, in sorted order (nanoGPT's shakespeare_char:
          V = 65 for tiny Shakespeare). A symbol it has not seen is an error. No document separator.

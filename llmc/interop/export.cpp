@@ -19,7 +19,7 @@ void write_tensors(const std::string& path, const StoredModel& model, DType dtyp
     std::vector<Tensor> tensors;
     for (const StoredTensor& s : stored) tensors.push_back(s.tensor);
     SafetensorsWriter file(path, tensors, {{"format", "pt"}});
-    std::vector<float> values, turned;
+    std::vector<float> values, transposed;
     std::vector<bf16> halves;
     for (const StoredTensor& s : stored) {
         const Parameter& p = list.parameters[s.parameter];
@@ -27,7 +27,7 @@ void write_tensors(const std::string& path, const StoredModel& model, DType dtyp
             values.resize(size_t(p.size()));
             model.read(p, values.data());
         }
-        const float* data = stored_data(s, p, values.data(), turned);
+        const float* data = stored_data(s, p, values.data(), transposed);
         const size_t n = size_t(s.tensor.size());
         if (dtype == DType::bf16) {
             halves.clear();

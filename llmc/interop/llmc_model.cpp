@@ -24,7 +24,7 @@ std::vector<size_t> order_of(const ParameterList& list) {
     take([](const Parameter& p) { return p.layer < 0; });
     for (const Parameter& first : list) {
         if (first.layer != 0) continue;
-        const std::string kind = first.name.substr(3);  // behind "h.0"
+        const std::string kind = first.name.substr(3);  // after "h.0"
         take([&](const Parameter& p) {
             return p.layer >= 0 && p.layer < L && p.name.ends_with(kind) &&
                    p.name.size() == kind.size() + 2 + std::to_string(p.layer).size();
@@ -84,7 +84,7 @@ LlmcModel::LlmcModel(const std::string& path) : file_(path) {
     const int64_t expected = kHeaderBytes + at * int64_t(size_of(dtype_));
     require(size == expected, "%s has %lld bytes, but its header promises %lld (%s); use another copy of it",
             path.c_str(), static_cast<long long>(size), static_cast<long long>(expected),
-            size < expected ? "it was cut short" : "there is something behind the last tensor");
+            size < expected ? "it was cut short" : "there are bytes after the last tensor");
 }
 
 void LlmcModel::read(const Parameter& p, float* to) const {

@@ -33,7 +33,7 @@ private:
     GptShape shape_ = {};
     DType dtype_ = DType::f32;
     int64_t padded_vocab_size_ = 0;
-    std::vector<int64_t> offsets_;  // of each parameter of the list, in elements behind the header
+    std::vector<int64_t> offsets_;  // of each parameter of the list, in elements after the header
     std::vector<std::string> names_;
 };
 

@@ -27,7 +27,7 @@ std::vector<Part> llama_parts(const Parameter& p) {
     if (p.name == "ln_f.weight") return named("model.norm");
     if (p.name == "lm_head.weight") return named("lm_head");
     const std::string block = "model.layers." + std::to_string(p.layer) + ".";
-    const std::string kind = p.name.substr(p.name.find('.', 2) + 1);  // behind "h.12."
+    const std::string kind = p.name.substr(p.name.find('.', 2) + 1);  // after "h.12."
     if (kind == "ln_1.weight") return named(block + "input_layernorm");
     if (kind == "ln_2.weight") return named(block + "post_attention_layernorm");
     if (kind == "attn.c_proj.weight") return named(block + "self_attn.o_proj");
@@ -92,19 +92,19 @@ struct FolderModel {
         std::fill(to, to + p.size(), 0.f);
         const int64_t cols = p.size() / p.shape[0];
         bool any = false;
-        std::vector<float> turned;
+        std::vector<float> transposed;
         for (size_t i = 0; i < stored.size(); i++) {
             const StoredTensor& s = stored[i];
             if (list.parameters[s.parameter].name != p.name) continue;
             any = true;
             float* rows = to + s.begin * cols;
-            if (!s.turned) {
+            if (!s.transposed) {
                 files.copy(rows, *found[i]);
                 continue;
             }
-            turned.resize(size_t(s.rows * cols));
-            files.copy(turned.data(), *found[i]);
-            turn(rows, turned.data(), cols, s.rows);
+            transposed.resize(size_t(s.rows * cols));
+            files.copy(transposed.data(), *found[i]);
+            transpose_copy(rows, transposed.data(), cols, s.rows);
         }
         ensure(any);
     }
@@ -131,13 +131,13 @@ std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily 
     std::vector<StoredTensor> all;
     for (size_t i = 0; i < list.parameters.size(); i++) {
         const Parameter& p = list.parameters[i];
-        const bool turned = family == ModelFamily::gpt2 && p.group == ParameterGroup::matrices;
+        const bool transposed = family == ModelFamily::gpt2 && p.group == ParameterGroup::matrices;
         int64_t begin = 0;
         for (const Part& part : parts_of(p, family)) {
             Shape shape = p.shape;
             shape[0] = part.rows;
-            if (turned) std::swap(shape[0], shape[1]);
-            all.push_back({{part.name, dtype, shape}, i, begin, part.rows, turned});
+            if (transposed) std::swap(shape[0], shape[1]);
+            all.push_back({{part.name, dtype, shape}, i, begin, part.rows, transposed});
             begin += part.rows;
         }
         ensure(begin == p.exported_rows);

@@ -10,7 +10,7 @@ would leave out.
 One list says where each parameter is in a file, for reading and for writing:
 
   family   names                                        matrices of the blocks
-  gpt2     transformer.h.0.attn.c_attn.weight, ...      turned, (in, out): transformers has Conv1D there
+  gpt2     transformer.h.0.attn.c_attn.weight, ...      transposed, (in, out): transformers has Conv1D there
   llama    model.layers.0.self_attn.q_proj.weight, ...  Q, K and V, gate and up are tensors of their own
   anvil    transformer. and ours (parameters.h)         as ours
 
@@ -31,7 +31,7 @@ struct StoredTensor {
     Tensor tensor;        // as in the file, without data
     size_t parameter;     // its number in the list
     int64_t begin, rows;  // which rows of it
-    bool turned;          // the file has them as columns
+    bool transposed;      // the file has them as columns
 };
 
 // A model's tensors in the order of the list, those of a parameter in the order of its rows.
@@ -39,19 +39,19 @@ std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily 
 
 // to (cols, rows)  <-  from (rows, cols)
 template <class T>
-void turn(T* to, const T* from, int64_t rows, int64_t cols) {
+void transpose_copy(T* to, const T* from, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) to[j * rows + i] = from[i * cols + j];
 }
 
-// One tensor's data as the file has them, from its parameter's in our layout; through `scratch` where they are turned.
+// One tensor's data in the file's layout, from its parameter's in ours; through `scratch` where it is transposed.
 template <class T>
 const T* stored_data(const StoredTensor& stored, const Parameter& p, const T* values, std::vector<T>& scratch) {
     const int64_t cols = p.size() / p.shape[0];
     const T* rows = values + stored.begin * cols;
-    if (!stored.turned) return rows;
+    if (!stored.transposed) return rows;
     scratch.resize(size_t(stored.rows * cols));
-    turn(scratch.data(), rows, stored.rows, cols);
+    transpose_copy(scratch.data(), rows, stored.rows, cols);
     return scratch.data();
 }
 
@@ -65,7 +65,7 @@ public:
     const std::string& path() const { return path_; }  // a run's: the checkpoint that was taken
     DType dtype() const { return dtype_; }             // of the file; half precision counts as F32
     std::string tokenizer_path() const;                // empty: the files have none
-    // An Error if a value is not finite: such a model computes nothing, and nobody can mend it.
+    // An Error if a value is not finite: such a model is useless, and nothing can repair it.
     void read(const Parameter& p, float* to) const;
 
 private:

@@ -79,7 +79,7 @@ void ShardedTensors::read(float* to, const std::string& name, int64_t begin, int
     while (at < end) {
         bool there = found != parts_.end();
         if (there) {
-            auto part = found->second.upper_bound(at);  // the first that begins behind
+            auto part = found->second.upper_bound(at);  // the first that begins after it
             there = part != found->second.begin() && (--part)->second.end > at;
             if (there) {
                 const int64_t n = std::min(end, part->second.end) - at;

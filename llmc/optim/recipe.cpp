@@ -107,7 +107,7 @@ Schedule Recipe::schedule(int64_t steps) const {
 Rates Recipe::rates(int64_t step, int64_t steps) const {
     const Schedule schedule = this->schedule(steps);
     const double now = ::learning_rate(schedule, step), fraction = now / learning_rate;
-    // A group whose rate is the schedule's gets that very number: x (now / x) need not be it.
+    // A group whose peak is the schedule's gets exactly the schedule's value: x (now / x) may be rounded.
     const auto rate = [&](double peak) { return peak == learning_rate ? now : peak * fraction; };
     Rates rates;
     for (size_t g = 0; g < kNumParameterGroups; g++) rates.groups[g] = rate(rules.groups[g].learning_rate);

@@ -1,12 +1,13 @@
 /*
-Recipes: what each group of parameters is updated with, and how that changes over a run. Data, one row a group; flags
-change parts of it (RunFlags::chosen_recipe), and batch size, width and length scale it (llmc/train/scaling.h).
+Recipes: update rule and hyperparameters of each group of parameters, and their schedules over a run. Data, one row per
+group; flags change some of it (RunFlags::chosen_recipe), and batch size, width and run length scale it
+(llmc/train/scaling.h).
 
   const Recipe recipe = find_recipe("nanochat");
   Optimizer<Device> optimizer(device, list, plan, rank, recipe.rules);
   optimizer.update(weights, gradients, recipe.rates(step, steps), scalars);          step counts from 0
 
-  gpt2       one learning rate and AdamW (Radford et al., 2019; Brown et al., 2020, appendix B); Muon if asked
+  gpt2       one learning rate and AdamW (Radford et al., 2019; Brown et al., 2020, appendix B); Muon or Lion if asked
   nanochat   Karpathy's nanochat, 2026: Muon for the blocks, AdamW with a rate of its own for everything else. Rates are
              those of batches of 2^19 tokens and 768 channels, and scaled from there
   stage-a    the baseline of modded-nanogpt's track 3: plain Muon, AdamW, 30% of the steps flat and then down to zero
@@ -22,7 +23,7 @@ struct Recipe {
     const char* name;
     OptimizerConfig rules = {};
 
-    // The learning rate's schedule has this maximum, and a group's own rate keeps its proportion to it.
+    // The peak of the schedule; the learning rate of a group keeps its proportion to it.
     double learning_rate = 1;
     std::string schedule_kind = "trapezoid";
     int64_t warmup_steps = 0;
@@ -44,7 +45,7 @@ struct Recipe {
 
     Schedule schedule(int64_t steps) const;
     Rates rates(int64_t step, int64_t steps) const;
-    // It goes down at the end only, in decay_fraction of all steps.
+    // The learning rate falls only at the end, in decay_fraction of all steps.
     bool decays_late() const { return schedule_kind == "wsd" || schedule_kind == "trapezoid"; }
     // The schedules in a sentence, and a line a group; as markdown, a table.
     std::string table(bool markdown = false) const;

@@ -1,17 +1,17 @@
 /*
-The learning rate at each step, counted from 0:
+The learning rate at each step, counted from 0. max is the peak learning rate:
 
   warm-up     max (step + 1) / warmup_steps                     for step < warmup_steps; then, with
   p = (step - warmup_steps) / (steps - warmup_steps):
   cosine      min + (max - min) (1 + cos(pi p)) / 2             (Loshchilov and Hutter, 2017, arXiv:1608.03983)
   linear      max + (min - max) p
   constant    max
-  wsd         max until the last decay_fraction of all steps, then down to min as 1 - sqrt(q), q the part of it that is
-              done (Haegele et al., 2024, arXiv:2405.18392)
+  wsd         max until the last decay_fraction of all steps, then down to min as 1 - sqrt(q), q the fraction of the
+              decay that is done (Haegele et al., 2024, arXiv:2405.18392)
   trapezoid   the same, but down as 1 - q
 
-and what goes with it over a run: Muon's momentum, which rises linearly from `start` to `peak` in warmup_steps of its
-own and falls linearly to `end` while wsd and trapezoid decay; a weight decay that ends at 0,
+and two schedules that go with it: Muon's momentum, which rises linearly from `start` to `peak` in warmup_steps of its
+own and falls linearly to `end` while wsd and trapezoid decay; and a weight decay that ends at 0,
 
   cosine_to_zero    (1 + cos(pi step / steps)) / 2
 */
@@ -28,12 +28,12 @@ struct Schedule {
     int64_t warmup_steps = 0, steps = 1;
     double decay_fraction = 0.2;  // of wsd and trapezoid
 
-    // Steps at the end in which they decay. A half goes to the even number in trapezoid, as in nanochat.
+    // How many steps at the end wsd and trapezoid decay in. trapezoid rounds halves to even, as nanochat does.
     double decay_steps() const {
-        const double part = decay_fraction * double(steps);
-        return std::max(1.0, kind == "trapezoid" ? std::nearbyint(part) : std::round(part));
+        const double exact = decay_fraction * double(steps);
+        return std::max(1.0, kind == "trapezoid" ? std::nearbyint(exact) : std::round(exact));
     }
-    // Of these, the part that is done.
+    // The fraction of these that is done.
     double decayed(int64_t step) const {
         return std::clamp((double(step) - (double(steps) - decay_steps())) / decay_steps(), 0.0, 1.0);
     }

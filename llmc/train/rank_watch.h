@@ -27,7 +27,7 @@ struct RankReport {
     bool has_straggler() const { return max_ms > 1.1 * median_ms && max_ms - median_ms >= 1; }
     std::string straggler_text() const {
         return format(
-            "rank %d is slow: it computes %.1f ms a step, and the median of the ranks is %.1f (all wait for it)",
+            "rank %d is slow: it computes %.1f ms per step, and the median of the ranks is %.1f (all wait for it)",
             slowest, max_ms, median_ms);
     }
 };

@@ -141,8 +141,7 @@ public:
                 model_.op.cast_to_float(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
             model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
         }
-        Ticket sums =
-            comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
+        Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
         model_.op.decide_step(device, scalars_, config_.grad_clip);
         phase.emplace(device, "update");
@@ -163,7 +162,7 @@ public:
         under_way_--;
         const StepScalars s = results_.receive();
         if (under_way_ == 0)  // whoever looks at the weights now sees all of them
-            for (Ticket& ticket : gathered_) await(ticket);
+            for (Work& work : gathered_) await(work);
         return {s.loss, s.norm, s.applied != 0, s.updates, s.sums};
     }
 
@@ -189,7 +188,7 @@ private:
     typename Device::template ToHost<StepScalars> results_;
     std::vector<Buffer<Device, float>> sums_;     // tree_sum: of 2^i micro-batches
     std::optional<Buffer<Device, bf16>> halves_;  // bf16_gradients: what travels
-    std::vector<Ticket> reduced_, gathered_;      // of each bucket
+    std::vector<Work> reduced_, gathered_;        // of each bucket
     size_t complete_ = 0;                         // buckets whose reduction has begun
     bool in_last_micro_batch_ = false;
     int under_way_ = 0;
@@ -227,9 +226,9 @@ private:
         return zeros_;
     }
 
-    void await(Ticket& ticket) {
-        if (ticket.number >= 0) comm_.wait(ticket);
-        ticket = {};
+    void await(Work& work) {
+        if (work.number >= 0) comm_.wait(work);
+        work = {};
     }
 
     // A binary counter: before micro-batch i, sums_[k] holds a sum of 2^k of them if bit k of i is set.

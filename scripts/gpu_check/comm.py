@@ -254,7 +254,7 @@ def memory_of_nccl(world, size):
                 seen = [float(smi("memory.used")[0][0]) / (1 if world.spread else ranks_there)]
         used[ranks_there] = statistics.mean(seen)
     world.part.result(f"{size} ranks, memory of NCCL", "measured",
-                      f"{used[size]:.0f} MiB a rank, {used[1]:.0f} alone: {used[size] - used[1]:.0f} more", mib=used)  # fmt: skip
+                      f"{used[size]:.0f} MiB per rank, {used[1]:.0f} alone: {used[size] - used[1]:.0f} more", mib=used)  # fmt: skip
 
 
 def by_mpirun(world):
@@ -283,7 +283,7 @@ def ranks(part):
     if version == 0:
         raise NotRun("train_gpt was built without NCCL")
     if not world.spread and version < ONE_GPU_SINCE:
-        raise NotRun(f"NCCL {version} takes one rank a GPU; 2.30.3 and later take several: scripts/carry_deps.sh --nccl")
+        raise NotRun(f"NCCL {version} takes one rank per GPU; 2.30.3 and later take several: scripts/carry_deps.sh --nccl")
     for size in world.sizes:
         if size % 2 or 8 % size:
             part.result(f"{size} ranks", "not run", "the batch of this check divides among 2, 4 and 8")

@@ -1,5 +1,5 @@
 /*
-The part of the CUDA runtime that Anvil calls, declared as the toolkit declares it. runtime.cpp is behind it.
+The part of the CUDA runtime that Anvil calls, declared as the toolkit declares it. runtime.cpp implements it.
 */
 #pragma once
 #include <cstddef>

@@ -1,5 +1,5 @@
 /*
-The part of NCCL that Anvil calls, declared as NCCL declares it. dev/emulator/nccl_double.cpp is behind it.
+The part of NCCL that Anvil calls, declared as NCCL declares it. dev/emulator/fake_nccl.cpp implements it.
 */
 #pragma once
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-// See nccl_double.h. What NCCL's calls mean is said in its user guide, "Collective Operations", "In-place Operations"
+// See fake_nccl.h. What NCCL's calls mean is said in its user guide, "Collective Operations", "In-place Operations"
 // and "Fault Tolerance".
-#include "dev/emulator/nccl_double.h"
+#include "dev/emulator/fake_nccl.h"
 #include <nccl.h>
 #include <atomic>
 #include <chrono>
@@ -226,7 +226,7 @@ std::vector<Call> meet(ncclComm_t comm, Call mine) {
 
 template <class T, class Add>
 void add_up(void* to, const std::vector<Call>& all, size_t begin, size_t count, Add add) {
-    // In a ring's order: the rank behind the first of them is the first to add, not rank 0.
+    // In a ring's order: the rank after the first of them is the first to add, not rank 0.
     for (size_t i = 0; i < count; i++) {
         T sum = static_cast<const T*>(all.back().send)[begin + i];
         for (size_t r = 0; r + 1 < all.size(); r++) sum = add(sum, static_cast<const T*>(all[r].send)[begin + i]);

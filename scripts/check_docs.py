@@ -1,0 +1,417 @@
+#!/usr/bin/env python3
+"""Checks README.md and doc/*.md against the tree: what a page tells a reader to type, open or click must be there.
+
+    python3 scripts/check_docs.py          prints FILE:LINE: what is wrong, for every finding; exit code 1 if any
+    python3 scripts/check_docs.py --test   checks the checker on small broken pages
+
+Commands, in indented and fenced blocks and in inline code: the program or script exists, it has every flag given to it, `make` has
+the target and knows the variable. Flags alone in inline code: one of our programs has them, or they are in FLAGS_OF_OTHERS. Paths
+exist, or git ignores them (what programs write). Links lead to a page and a heading. Table rows have as many cells as their header.
+Figures in CLAIMS are those of the page that holds the measurements. dev/LOG.md is history and not checked: it names what was.
+
+Flags of ./train_gpt are those of doc/flags.md, which `make test` compares with the program; see train_gpt_flags.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+FOLDERS = ("llmc", "test", "dev", "scripts", "data", "doc", ".ci")
+# Flags of other programs that pages mention on their own.
+FLAGS_OF_OTHERS = {
+    "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun
+    "--nnodes", "--standalone", "--nproc-per-node", "--no-python", "--rdzv-id", "--rdzv-backend", "--rdzv-endpoint",  # torchrun
+    "--gpus-per-task", "--gpus-per-node", "--signal", "--export",  # Slurm
+    "--pid", "--network", "--shm-size", "--ipc", "--ulimit",  # docker
+}  # fmt: skip
+FILES_OF_OTHERS = {"train_gpt2.py", "train_gpt2.cu"}  # llm.c's
+# What may stand before a command.
+WRAPPERS = {"nice", "sudo", "env", "time", "exec", "sbatch"}
+# What stands in a path or command for something of the reader's.
+PLACEHOLDER = re.compile(r"^(OP|X|Y|NAME|FILE|DIR|DATE|PART|GPU-DATE|FOLDER|OUT|V|VARIANT|TOPIC)$")
+
+# A sentence's figures and where they were measured: (page, pattern, page of the source, pattern there). Groups must be equal up to
+# the decimals that the first one gives; the order of groups is the same.
+CLAIMS = [
+    (
+        "README.md",
+        r"GPT-2 124M in bf16 ([\d.]+) times as fast, the quickstart's model ([\d.]+) times",
+        "doc/performance.md",
+        r"\| small: .* \| bf16 \|(?:[^|]*\|){4} ([\d.]+) \|[\s\S]*?\| 124M-256: .* \| bf16 \|(?:[^|]*\|){4} ([\d.]+) \|",
+        (1, 0),
+    ),
+    (
+        "README.md",
+        r"against its best in fp32, ([\d.]+) and ([\d.]+) times",
+        "doc/performance.md",
+        r"\| small: .* \| fp32 \|(?:[^|]*\|){5} ([\d.]+) \|[\s\S]*?\| 124M-256: .* \| fp32 \|(?:[^|]*\|){5} ([\d.]+) \|",
+        (1, 0),
+    ),
+    (
+        "doc/design.md",
+        r"Speed costs little: ([\d.]+) to ([\d.]+) times MKL in fp32\s+and ([\d.]+) to ([\d.]+) times oneDNN in bf16",
+        "doc/performance.md",
+        r"small \| fp32 \| \*\*a step\*\* .*\| ([\d.]+) \|[\s\S]*small \| bf16 \| \*\*a step\*\* .*\| ([\d.]+) \|"
+        r"[\s\S]*124M \| fp32 \| \*\*a step\*\* .*\| ([\d.]+) \|[\s\S]*124M \| bf16 \| \*\*a step\*\* .*\| ([\d.]+) \|",
+        (0, 2, 3, 1),
+    ),
+]
+
+
+# ---- what there is ---------------------------------------------------------------------------------------------
+
+
+def train_gpt_flags(root):
+    """{command: flags}: `train_gpt`, or `train_gpt NAME` for a subcommand. The only place that knows the form of doc/flags.md."""
+    commands, command = {"train_gpt": {"-h", "--help", "--help-markdown", "--config"}}, "train_gpt"
+    for line in (root / "doc/flags.md").read_text(encoding="utf-8").splitlines():
+        heading = re.match(r"#+ `(?:\./)?(train_gpt [a-z-]+)`", line)
+        if heading:
+            command = heading[1]
+            commands.setdefault(command, {"-h", "--help", "--config"})
+        row = re.match(r"\| `--(\[no-\])?([a-z][a-z0-9-]*)", line)
+        if row:
+            commands[command].add("--" + row[2])
+            if row[1]:
+                commands[command].add("--no-" + row[2])
+    return commands
+
+
+def flags_of_script(root, path):
+    """The flags of a script, by its argparse, its header and what it hands on; None: any."""
+    text = (root / path).read_text(encoding="utf-8")
+    if path.endswith(".py"):
+        found = set(re.findall(r'add_argument\(\s*"(--?[a-zA-Z][\w-]*)"', text))
+        found |= set(re.findall(r'add_argument\(\s*"-\w",\s*"(--[\w-]+)"', text))
+        if found:
+            return found | {"-h", "--help"}
+        usage = re.match(r'(?:#!.*\n)?"""([\s\S]*?)"""', text)
+        return set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", usage[1] if usage else ""))
+    header = re.match(r"(#.*\n)*", text)[0]
+    found = set(re.findall(r"(?<![\w-])(--?[a-z][\w-]*)", header)) | {"-h", "--help"}
+    found |= {flag for arm in re.findall(r"^\s*([-\w| =*]+)\)", text, re.M) for flag in re.findall(r"--[\w-]+", arm)}
+    for script in re.findall(r"^exec .*?/(\w+\.sh)", text, re.M):
+        if not path.endswith("/" + script):
+            found |= flags_of_script(root, "scripts/" + script)
+    if re.search(r"FLAGS are (\S*/)?train_gpt's|flags after it are train_gpt's", header):
+        found |= train_gpt_flags(root)["train_gpt"]
+    if "FLAGS are data/tokenize's" in header:
+        found |= flags_of(root, "data/tokenize")
+    return found
+
+
+def flags_of(root, command):
+    """{flags} of a program or script by its path from the root, or None if it is not ours."""
+    if command.startswith("train_gpt"):
+        return train_gpt_flags(root).get(command)
+    if command == "data/tokenize":
+        source = (root / "data/tokenize.cpp").read_text(encoding="utf-8")
+        return set(re.findall(r'"(?:-\w,)?(--[a-z][\w-]*)"', source)) | {"-h", "--help"}
+    return flags_of_script(root, command)
+
+
+class Tree:
+    """What the checks ask of the tree, read once."""
+
+    def __init__(self, root):
+        self.root = root
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
+        self.files = {name for name in listed if name and (root / name).is_file()}
+        self.names = {name.rsplit("/", 1)[-1] for name in self.files}
+        makefiles = [name for name in self.files if name == "Makefile" or name.endswith(".mk")]
+        make = "\n".join((root / name).read_text(encoding="utf-8") for name in makefiles)
+        self.targets = set(re.findall(r"^([a-zA-Z][\w./-]*):(?!=)", make, re.M)) | set(re.findall(r"[\w-]+", " ".join(
+            re.findall(r"^\.PHONY:(.*(?:\\\n.*)*)", make, re.M))))  # fmt: skip
+        scripts = "\n".join((root / name).read_text(encoding="utf-8") for name in self.files if name.endswith(".sh"))
+        self.variables = set(re.findall(r"\b([A-Z][A-Z_0-9]+)\b", make)) | set(re.findall(r"\$\{?([A-Z][A-Z_0-9]+)", scripts))
+        self.train_gpt = train_gpt_flags(root)
+        self.cache = {}
+
+    def flags(self, command):
+        if command not in self.cache:
+            self.cache[command] = flags_of(self.root, command)
+        return self.cache[command]
+
+    def all_flags(self):
+        if "" not in self.cache:
+            union = set(FLAGS_OF_OTHERS) | set().union(*self.train_gpt.values()) | self.flags("data/tokenize")
+            for name in self.files:
+                if name.startswith(("scripts/", "data/", "dev/")) and name.endswith((".sh", ".py")):
+                    union |= self.flags(name)
+                elif re.fullmatch(r"dev/bench/[\w]+\.(h|cuh|cu)", name):
+                    union |= set(re.findall(r'"(--[a-z][\w-]*)"', (self.root / name).read_text(encoding="utf-8")))
+            self.cache[""] = union
+        return self.cache[""]
+
+    def has_path(self, path):
+        """Whether there is such a file or folder (wildcards and placeholders included), or git ignores it, as what programs write."""
+        for one in braces(path.rstrip("/")):
+            one = re.sub(r"(?<![A-Za-z])(OP|X|NAME|FOLDER|GPU-DATE|PART|VARIANT|DATE)(?![A-Za-z])", "*", re.sub(r"<[^>]*>", "*", one))
+            if any(self.root.glob(one)):
+                continue
+            name = one.replace("*", "x")
+            ignored = subprocess.run(["git", "check-ignore", name, name + "/"], cwd=self.root, capture_output=True, check=False)
+            if ignored.returncode != 0:
+                return False
+        return True
+
+
+def braces(text):
+    match = re.search(r"\{([^{}]*,[^{}]*)\}", text)
+    if not match:
+        return [text]
+    return [one for part in match[1].split(",") for one in braces(text[: match.start()] + part + text[match.end() :])]
+
+
+# ---- what a page says ------------------------------------------------------------------------------------------
+
+
+def blocks_and_prose(text):
+    """Lines as (number, kind, text): `code` for indented and fenced ones (continued lines joined), `text` for all else."""
+    fenced, code, before = False, False, ""
+    held, held_at = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("```"):
+            fenced, before = not fenced, ""
+            continue
+        code = fenced or (line.startswith("    ") and (code or before.strip() == ""))
+        before = line
+        if not code:
+            yield number, "text", line
+            continue
+        held, held_at = held + line.strip(), held_at or number
+        if held.endswith("\\"):
+            held = held[:-1]
+            continue
+        yield held_at, "code", held
+        held, held_at = "", 0
+
+
+def commands_in(line):
+    """The commands of a line of shell: without comments, one for each side of && ; | & and for each column of several."""
+    line = re.split(r"(?:^|\s+)#\s", line)[0]
+    line = re.sub(r"\$\([^)]*\)|'[^']*'|\"[^\"]*\"|<[^<>]*>", lambda m: "_" if m[0][0] != "<" else " ", line)
+    parts = re.split(r"&&|\|\||[;|&()]", line)
+    for part in parts:
+        columns = re.split(r"\s{4,}", part.strip())
+        for i, column in enumerate(columns):
+            if i == 0 or program_in(column.split())[0]:
+                yield column
+
+
+def program_in(words):
+    """(program as a path from the root or `make`, index after it), or (None, 0): after launchers, interpreters and NAME=value."""
+    for i, word in enumerate(words):
+        bare = word.removeprefix("./")
+        if bare == "make" and all(w in WRAPPERS or "=" in w for w in words[:i]):
+            return "make", i + 1
+        if bare == "train_gpt" or bare.endswith("/train_gpt"):
+            return "train_gpt", i + 1
+        if bare == "data/tokenize":
+            return bare, i + 1
+        if re.fullmatch(r"(scripts|data|dev|\.ci)/[\w./*-]+", bare) and re.search(r"\.(py|sh)$|^\.ci/run$", bare):
+            return bare, i + 1
+    return None, 0
+
+
+def findings_in_command(tree, command):
+    words = command.split()
+    program, at = program_in(words)
+    if not program:
+        return
+    args = words[at:]
+    if program == "make":
+        for arg in args:
+            if "=" in arg:
+                if arg.split("=")[0] not in tree.variables:
+                    yield f"make has no variable {arg.split('=')[0]}"
+            elif re.fullmatch(r"[a-z][\w./-]*", arg):
+                if arg not in tree.targets:
+                    yield f"make has no target {arg}"
+            elif not re.fullmatch(r"-j\S*|\.\.\.", arg):
+                break  # prose
+        return
+    if "*" in program:
+        if not tree.has_path(program):
+            yield f"there is no {program}"
+        program = sorted(str(p.relative_to(tree.root)) for p in tree.root.glob(program))[0] if tree.has_path(program) else None
+    elif program not in ("train_gpt", "data/tokenize") and program not in tree.files:
+        yield f"there is no {program}"
+        program = None
+    if not program:
+        return
+    if program == "train_gpt" and args and f"train_gpt {args[0]}" in tree.train_gpt:
+        program = f"train_gpt {args[0]}"
+    known = tree.flags(program)
+    for arg in args:
+        flag = re.match(r"--[a-z][\w-]*", arg)
+        if flag and flag[0] not in known:
+            yield f"{program} has no flag {flag[0]}"
+        elif re.match(rf"({'|'.join(map(re.escape, FOLDERS))})/", arg) and not tree.has_path(arg.rstrip(",;:.)")):
+            yield f"there is no {arg}"
+
+
+PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*{{}},<>-]*)$")
+FILE_NAME = re.compile(r"[\w-]+\.(h|cuh|cu|cpp|py|sh)$")
+
+
+def findings_in_inline(tree, code):
+    """Of one span of inline code."""
+    path = PATH.match(code)
+    if path and code.removeprefix("./") != "data/tokenize":
+        if not tree.has_path(path[1]):
+            yield f"there is no {path[1]}"
+        return
+    if FILE_NAME.match(code):
+        if code not in tree.names | FILES_OF_OTHERS:
+            yield f"there is no file {code}"
+        return
+    if code.startswith("--"):
+        for flag in re.findall(r"(?:^|\s)(--[a-z][\w-]*)", code):
+            if flag not in tree.all_flags():
+                yield f"no program has the flag {flag}"
+        return
+    for command in commands_in(code):
+        yield from findings_in_command(tree, command)
+
+
+def slug(heading):
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(path):
+    return {slug(line.lstrip("#")) for line in path.read_text(encoding="utf-8").split("\n") if line.startswith("#")}
+
+
+def findings_in_links(tree, page, line):
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (tree.root / page).parent / file if file else tree.root / page
+        if not path.exists():
+            yield f"the link to {target} leads nowhere"
+        elif anchor and anchor not in anchors(path):
+            yield f"{file or page} has no heading #{anchor}"
+
+
+def findings_in_page(tree, page):
+    text = (tree.root / page).read_text(encoding="utf-8")
+    cells = 0
+    for number, kind, line in blocks_and_prose(text):
+        found = []
+        if kind == "code":
+            first = line.split()[0] if line.split() else ""
+            for command in commands_in(line):
+                found += findings_in_command(tree, command)
+            if PATH.match(first) and not tree.has_path(PATH.match(first)[1]):
+                found.append(f"there is no {first}")
+        else:
+            for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", line):
+                found += findings_in_inline(tree, code.strip())
+            for path in re.findall(r"(?<![\w/`.-])(doc/[\w-]+\.md)", line):
+                if path not in tree.files:
+                    found.append(f"there is no {path}")
+            found += findings_in_links(tree, page, line)
+            count = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+            if count and cells and count != cells:
+                found.append(f"a row of {count - 1} cells in a table of {cells - 1}")
+            cells = (cells or count) if count else 0
+        for what in dict.fromkeys(found):
+            yield f"{page}:{number}: {what}"
+
+
+def findings_in_claims(root, claims):
+    for page, pattern, source, measured, order in claims:
+        said = re.search(pattern, (root / page).read_text(encoding="utf-8"))
+        there = re.search(measured, (root / source).read_text(encoding="utf-8"))
+        if not said or not there:
+            yield f"{page if not said else source}: no text like {pattern if not said else measured}: change CLAIMS with it"
+            continue
+        for figure, index in zip(said.groups(), order):
+            decimals = len(figure.partition(".")[2])
+            # Half of the last decimal, for what was itself rounded.
+            if abs(float(figure) - float(there.groups()[index])) > 0.51 * 10**-decimals:
+                yield f"{page}: {figure}, where {source} has {there.groups()[index]} ({pattern})"
+
+
+# ---- the checker itself ----------------------------------------------------------------------------------------
+
+# Pages with one mistake each, and a piece of what must be said of it; then one without.
+BROKEN = [
+    ("    ./train_gpt --learning-rat 1\n", "no flag --learning-rat"),
+    ("    ./train_gpt --steps 5 \\\n      --step 5\n", "no flag --step"),
+    ("    mpirun -np 2 --bind-to none ./train_gpt --depht 3     and no more\n", "no flag --depht"),
+    ("```\n./train_gpt --stepps 1\n```\n", "no flag --stepps"),
+    ("- x\n\n```sh\nscripts/no_such.sh --steps 1\n```\n", "no scripts/no_such.sh"),
+    ("see `./train_gpt --no-steps`\n", "no flag --no-steps"),
+    ("see `--no-such-flag 3`\n", "no program has the flag --no-such-flag"),
+    ("    data/tokenize x --outt y\n", "no flag --outt"),
+    ("    make no-such-target\n", "no target no-such-target"),
+    ("run `make test OOP=x`\n", "no variable OOP"),
+    ("    python3 scripts/report.py --shiny\n", "no flag --shiny"),
+    ("    scripts/run_d12.sh --shiny\n", "no flag --shiny"),
+    ("    make && scripts/quickstart.sh --hours 1\n", "no flag --hours"),
+    ("in `llmc/cpu/no_such.h`\n", "no llmc/cpu/no_such.h"),
+    ("in `no_such_file.h`\n", "no file no_such_file.h"),
+    ("in `scripts/no_such_*.sh`\n", "no scripts/no_such_"),
+    ("see doc/no_such.md\n", "no doc/no_such.md"),
+    ("    llmc/no_such/   the engine\n", "no llmc/no_such/"),
+    ("a [link](no_such.md)\n", "leads nowhere"),
+    ("a [link](#no-such)\n\n## Such\n", "no heading #no-such"),
+    ("| a | b |\n|---|---|\n| `x\n` | y |\n", "a row of"),
+]
+SOUND = """# Page
+
+[here](#page), `./train_gpt ... --dry-run`, `--bind-to none`, `llmc/cpu/layernorm.h`, `data/tinyshakespeare/train_*.bin`, `make test OP=kill`
+
+    mpirun -np 8 ./train_gpt --depth 4 --no-shuffle          and nothing else: it exchanges --nothing
+    data/tinyshakespeare.sh    data/fineweb.sh edu 10
+    ANVIL_KEY=x ./train_gpt --steps 5 | tee --append log    # --comments are no flags
+    scripts/run_d12.sh --dry-run && make sanitize JOBS=2
+
+| a | b |
+|---|---|
+| `x\\|y` | z |
+"""
+
+
+def test(root):
+    tree = Tree(root)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".check_docs-") as folder:
+        page = pathlib.Path(folder) / "page.md"
+        name = page.relative_to(root).as_posix()
+
+        def found_in(text):
+            page.write_text(text, encoding="utf-8")
+            return list(findings_in_page(tree, name))
+
+        for text, expected in BROKEN:
+            found = found_in(text)
+            assert any(expected in one for one in found), f"{text!r}: expected '{expected}', found {found}"
+        assert found_in(SOUND) == [], found_in(SOUND)
+        for claim in CLAIMS:
+            backwards = tuple(reversed(claim[4]))
+            assert list(findings_in_claims(root, [(*claim[:4], backwards)])), f"{claim[1]}: exchanged figures pass"
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    if sys.argv[1:] == ["--test"]:
+        test(root)
+        return 0
+    tree = Tree(root)
+    found = []
+    for page in sorted(name for name in tree.files if re.fullmatch(r"README\.md|doc/[\w-]+\.md", name)):
+        found += findings_in_page(tree, page)
+    found += findings_in_claims(root, CLAIMS)
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -183,13 +183,14 @@ LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention
 KERNELS  := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
 ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
   $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
-# What runs once, or prints, is hardly optimized, for a shorter build. It is linked last, because of an inline function in two
-# objects the linker keeps the first.
-COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id event_file flags flags_text host_memory log processor) \
+# What runs once, or prints: it is compiled in half the time, and linked last, because of an inline function in two objects
+# the linker keeps the first.
+COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id flags flags_text host_memory number_text processor) \
   $(addprefix comm/,handshake host launch meeting mpi_absent mpi_network_absent nccl_absent tcp_ranks watchdog) \
   $(addprefix data/,progress tokenizer_formats tokenizer_json) $(addprefix interop/,export model_config tokenizer_export) \
   $(addprefix model/,architecture shape) $(addprefix optim/,recipe whole_plan) \
-  $(addprefix train/,backend checkpointing command cuda_backend_absent dial doctor log_follower memory_plan plan run_config run_flags run_inputs run_request scaling tokens))
+  $(addprefix train/,backend checkpointing command cuda_backend_absent depth_scaling doctor event_file log log_follower memory_plan plan run_config run_flags run_inputs run_request \
+    scaling tokens))
 ENGINE   := $(filter-out $(COLD),$(ENGINE)) $(filter $(COLD),$(ENGINE))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/file.h"
+#include "llmc/base/number_text.h"  // count_text, duration_text
 #include "llmc/train/log.h"
 #include "test/testing.h"
 

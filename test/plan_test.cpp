@@ -1,8 +1,8 @@
 // What `plan` says, against values worked out by hand.
 #include "llmc/train/plan.h"
-#include "llmc/cpu/kernels.h"      // the device Cpu
-#include "llmc/optim/optimizer.h"  // Optimizer
-#include "llmc/train/tokens.h"     // planned_vocab_size
+#include "llmc/cpu/kernels.h"         // the device Cpu
+#include "llmc/optim/state_layout.h"  // StateLayout
+#include "llmc/train/tokens.h"        // planned_vocab_size
 #include "test/testing.h"
 
 static RunFlags config_of(const std::string& model, int batch_size, int64_t total_batch_size) {
@@ -69,7 +69,8 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
             size_t optimizer = 0;
             for (int r = 0; r < world; r++)
                 optimizer = std::max(
-                    optimizer, Optimizer<Cpu, bf16>::memory_bytes(plan.sharding, r, config.chosen_recipe().rules));
+                    optimizer,
+                    StateLayout(list, plan.sharding, r, config.chosen_recipe().rules).memory_bytes(sizeof(bf16)));
             CHECK(plan.memory.lines[2].bytes == optimizer);
             CHECK(plan.memory.lines[3].bytes + plan.memory.lines[4].bytes + plan.memory.lines[5].bytes ==
                   Activations<bf16>(shape, 4, 1024, {Recompute::norms, false, 4096}).bytes());

@@ -446,7 +446,7 @@ TEST_CASE("too few open files for the ranks are named, and nobody waits for the 
     });
     CHECK(ended[0].exit_code == kExitUsage);
     CHECK(contains(ended[0].err, "connections and needs 4, one for each other rank: a process here may open "));
-    CHECK(contains(ended[0].err, "RunRequest it where the hard limit is higher (ulimit -Hn;"));
+    CHECK(contains(ended[0].err, "Start it where the hard limit is higher (ulimit -Hn;"));
     for (int rank = 1; rank < 5; rank++) CHECK(ended[size_t(rank)].exit_code == kExitRank);
     CHECK(now_s() - begin_s < 300);
 }

@@ -51,11 +51,11 @@ TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[t
     CHECK(between > masters.size() / 2);
     // The model's own file has them rounded.
     const SafetensorsReader stored(folder + "/model.safetensors");
-    std::vector<bf16> weights(masters.size()), turned(masters.size());
+    std::vector<bf16> weights(masters.size()), transposed(masters.size());
     stored.copy(weights.data(), "transformer.h.0.mlp.c_fc.weight", DType::bf16, {64, 4 * 64});
-    turn(turned.data(), weights.data(), 64, 4 * 64);
+    transpose_copy(transposed.data(), weights.data(), 64, 4 * 64);
     size_t wrong = 0;
-    for (size_t i = 0; i < masters.size(); i++) wrong += turned[i].bits != to_bf16(masters[i]).bits;
+    for (size_t i = 0; i < masters.size(); i++) wrong += transposed[i].bits != to_bf16(masters[i]).bits;
     CHECK(wrong == 0);
 }
 
@@ -73,8 +73,9 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
         if (policy.fp8 && cuda.compute_capability < kOldestFp8) continue;
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
         const ParameterList list(shape);
-        const MemoryPlan plan = memory_plan<bf16>(list, Optimizer<Cuda, bf16>::memory_bytes(whole_plan(list), 0, {}), 0,
-                                                  B, seq_len, policy, workspace);
+        const MemoryPlan plan =
+            memory_plan<bf16>(list, StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)), 0, B,
+                              seq_len, policy, workspace);
         const size_t before = cuda.free_bytes();
         cuda.reserve_workspace(workspace);
         Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, policy);

@@ -62,7 +62,7 @@ std::string no_more_connections(size_t has, int world_size, int error) {
     const std::string whose = error == ENFILE ? "the system allows no more open files (sysctl fs.file-max)"
                                               : format("a process here may open %zu files", raise_file_limit());
     return format(
-        "rank 0 can take no more than %zu connections and needs %d, one for each other rank: %s. RunRequest it "
+        "rank 0 can take no more than %zu connections and needs %d, one for each other rank: %s. Start it "
         "where the hard limit is higher (ulimit -Hn; LimitNOFILE of systemd, --ulimit nofile of docker)",
         has, world_size - 1, whose.c_str());
 }

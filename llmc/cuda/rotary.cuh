@@ -138,9 +138,8 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
 
 // start(P, group, threads) with as many neighbors as a lane can take at once, the smallest power of two of lanes that
 // has a part for each of HS/2, and as many threads as all heads of a token need, up to a block of 256.
-template <class T, class RunRequest>
-void with_rotary_groups(const AttentionShape& shape, const float* rstd, const RotaryOptions& options,
-                        RunRequest request) {
+template <class T, class Start>
+void with_rotary_groups(const AttentionShape& shape, const float* rstd, const RotaryOptions& options, Start start) {
     using std::integral_constant;
     check_rotary_head_size(shape.HS);
     ensure(bool(rstd) == options.qk_norm);

@@ -18,7 +18,7 @@ l and its slope are finite for logits of any magnitude.
 #include <cstdint>
 #include "llmc/base/check.h"  // ensure
 
-// A bound that logits bend towards on their way into the softmax, so that none grows without end; nearly the identity
+// A bound that logits bend toward on their way into the softmax, so that none grows without end; nearly the identity
 // far below it.
 //   tanh   limit * tanh(logit / limit)                         Gemma 2, 2024, arXiv:2408.00118; nanochat, at 15
 //   isru   limit * logit / sqrt(logit^2 + limit^2)             Carlile et al., 2017, arXiv:1710.09967; modded-nanogpt

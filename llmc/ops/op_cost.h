@@ -145,7 +145,7 @@ OpCost cross_entropy_forward_backward_cost(int64_t N, int64_t V, int64_t Vp, Sof
     return cost;
 }
 
-// Weight, m and v in and out, the gradient in; beside weights in bf16 these are their masters.
+// Weight, m and v in and out, the gradient in; beside bf16 weights these are the master weights.
 template <class T>
 OpCost adamw_cost(int64_t n) {
     const double bytes = std::is_same_v<T, float> ? 4 * 7 : 4 * 7 + sizeof(T);

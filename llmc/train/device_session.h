@@ -438,7 +438,6 @@ private:
         RunFlags flags = flags_;  // whose fields() are for reading and writing
         const std::string& tokenizer = run_.tokenizer.json;
         const RunFacts facts{.config_json = to_json(flags.fields()),
-                             .sources = flags_.sources,
                              .device = describe(device_),
                              .ranks = ranks_.world_size,
                              .data_hash = hex64(data_.train->data_hash()),
@@ -446,7 +445,8 @@ private:
                              .tokenizer_hash = tokenizer.empty() ? "" : hex64(xxh3(tokenizer.data(), tokenizer.size())),
                              .attention = kernels_.attention,
                              .gemm = kernels_.gemm,
-                             .head_rows = passes_.head_rows};
+                             .head_rows = passes_.head_rows,
+                             .sources = flags_.sources};
         RunLog::Options options{
             .steps = config_.steps, .print_every = flags.print_every, .tensorboard = flags.tensorboard};
         if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state_.training_s);

@@ -66,13 +66,13 @@ struct PlanRecord {
 
 // What a run is made of, for the first record of its log.
 struct RunFacts {
-    std::string config_json = "{}";                   // an object of all flags
-    std::map<std::string, std::string> sources = {};  // of those that are no defaults: where the value is from
-    std::string device = "";                          // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
+    std::string config_json = "{}";  // an object of all flags
+    std::string device = "";         // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
     int ranks = 1;
     std::string data_hash = "", val_hash = "", tokenizer_hash = "";  // "": there is none
     std::string attention = "", gemm = "";                           // whose kernels, on a GPU
     int64_t head_rows = 0;                                           // of logits at a time
+    std::map<std::string, std::string> sources = {};  // of flags that are no defaults: where the value is from
 };
 
 class RunLog {

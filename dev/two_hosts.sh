@@ -99,14 +99,14 @@ chmod +x "$scratch/on_host" "$scratch/agent"
 printf '%s slots=1\n' "${addresses[@]}" >"$scratch/hostfile"
 
 # One rank on each host, with the output in $scratch/NAME; in the background, so that a signal is heeded at once.
-start() { # NAME FLAGS...
-    local output=$scratch/$1
-    shift
+start() { # NAME COMMAND FLAGS...
+    local output=$scratch/$1 command=$2
+    shift 2
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "$scratch/on_host" 0 \
         mpirun -np 2 --hostfile "$scratch/hostfile" --map-by node --bind-to none \
         --mca plm rsh --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include line \
         --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include line \
-        "$train" --device cpu --dtype fp32 --threads "$threads" "$@" >"$output" 2>&1 </dev/null &
+        "$train" "$command" --device cpu --dtype fp32 --threads "$threads" "$@" >"$output" 2>&1 </dev/null &
     running=$!
 }
 finish() { # NAME
@@ -137,7 +137,7 @@ logged() {
     over=0
     while read -r text; do [[ $text != '{"type":"step"'* ]] || over=$((over + 1)); done <"$scratch/train/log.jsonl"
 }
-start training "${model[@]}" --batch-size 4 --steps "$steps" --check-replicas 0 --out-dir "$scratch/train"
+start training train "${model[@]}" --batch-size 4 --steps "$steps" --check-replicas 0 --out-dir "$scratch/train"
 # The bytes between two moments: communication follows compute in a step, so one has hardly begun when the log has
 # just got a line.
 marks=() last=0
@@ -183,6 +183,6 @@ for ((i = 0; i < 6 * threads; i++)); do
     setsid taskset -c "${cores_of[1]}" sh -c 'while :; do :; done' &
     busy+=($!)
 done
-start straggler "${model[@]}" --batch-size 8 --steps "$steps" --check-replicas 10 --out-dir "$scratch/slow"
+start straggler train "${model[@]}" --batch-size 8 --steps "$steps" --check-replicas 10 --out-dir "$scratch/slow"
 finish straggler
 grep -m 1 'rank 1 is slow' "$scratch/straggler" || fail 1 "no warning named rank 1, which was slow"

@@ -64,19 +64,20 @@ CLAIMS = [
 
 
 def train_gpt_flags(root):
-    """{command: flags}: `train_gpt`, or `train_gpt NAME` for a subcommand. The only place that knows the form of doc/flags.md."""
-    commands, command = {"train_gpt": {"-h", "--help", "--help-markdown", "--config"}}, "train_gpt"
-    for line in (root / "doc/flags.md").read_text(encoding="utf-8").splitlines():
-        heading = re.match(r"#+ `(?:\./)?(train_gpt [a-z-]+)`", line)
-        if heading:
-            command = heading[1]
-            commands.setdefault(command, {"-h", "--help", "--config"})
-        row = re.match(r"\| `--(\[no-\])?([a-z][a-z0-9-]*)", line)
-        if row:
-            commands[command].add("--" + row[2])
-            if row[1]:
-                commands[command].add("--no-" + row[2])
-    return commands
+    """{command: flags}: `train_gpt NAME`, and `train_gpt` for `train`. The only place that knows the form of doc/flags.md."""
+    commands = {}
+    for part in re.split(r"^## ", (root / "doc/flags.md").read_text(encoding="utf-8"), flags=re.M)[1:]:
+        name = part.split("\n", 1)[0]
+        if not re.fullmatch(r"[a-z-]+", name):
+            continue  # recipes, exit codes
+        flags = {"-h", "--help", "--help-all", "--config"}
+        for no, flag in re.findall(r"^\| `--(\[no-\])?([a-z][a-z0-9-]*)", part, re.M):
+            flags |= {"--" + flag, "--no-" + flag} if no else {"--" + flag}
+        shared = re.search(r"^(?:Flags of `train`|And of `train`'s flags): (.*)", part, re.M)
+        if shared:
+            flags |= commands["train"] if shared[1] == "all." else set(re.findall(r"`(--[a-z-]+)`", shared[1]))
+        commands[name] = flags
+    return {"train_gpt": commands["train"] | {"--help-markdown"}} | {f"train_gpt {name}": flags for name, flags in commands.items()}
 
 
 def flags_of_script(root, path):
@@ -344,6 +345,7 @@ def findings_in_claims(root, claims):
 # Pages with one mistake each, and a piece of what must be said of it; then one without.
 BROKEN = [
     ("    ./train_gpt --learning-rat 1\n", "no flag --learning-rat"),
+    ("    ./train_gpt generate --steps 3\n", "train_gpt generate has no flag --steps"),
     ("    ./train_gpt --steps 5 \\\n      --step 5\n", "no flag --step"),
     ("    mpirun -np 2 --bind-to none ./train_gpt --depht 3     and no more\n", "no flag --depht"),
     ("```\n./train_gpt --stepps 1\n```\n", "no flag --stepps"),
@@ -371,6 +373,7 @@ SOUND = """# Page
 
     mpirun -np 8 ./train_gpt --depth 4 --no-shuffle          and nothing else: it exchanges --nothing
     data/tinyshakespeare.sh    data/fineweb.sh edu 10
+    ./train_gpt generate --resume run/x --prompt a && ./train_gpt doctor --no-shuffle
     ANVIL_KEY=x ./train_gpt --steps 5 | tee --append log    # --comments are no flags
     scripts/run_d12.sh --dry-run && make sanitize JOBS=2
 

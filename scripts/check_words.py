@@ -72,19 +72,6 @@ PATTERNS = {word: re.compile(pattern, re.M) for word, (pattern, _) in WORDS.item
 
 # Words that a folder (or file) still has. Entries are only removed: rename the last one, then run --shrink.
 STILL_ALLOWED = """
-dev/bench/matmul.cu: behind
-doc/design.md: dial
-doc/distributed.md: dial
-doc/flags.md: X a Y, behind, dial, eight bits, in front of
-llmc/base/fp8.h: eight bits
-llmc/cuda: X a Y, behind, door, eight bits, kept keys, mend
-llmc/eval: -ll-, X a Y, behind
-llmc/model: behind, dial
-llmc/ops: behind
-llmc/optim: masters
-llmc/train: X a Y, behind, deal, dial, eight bits, exchange, in front of, looked_at, masters, mend, turned
-scripts/optimizer_fixtures.py: -ise
-test: -ise, -our, British, X a Y, behind, deal, dial, door, double, eight bits, exchange, in front of, kept keys, masters, mend, turned
 """
 
 

@@ -87,7 +87,7 @@ def muon():
         f.want(f"want.{case}.look_ahead", x)
         if equal_rows:
             x = x * (x.norm() / R**0.5) / x.norm(dim=1, keepdim=True).clamp_min(1e-6)
-        f.want(f"want.{case}.normalised", x / (x.norm() * 1.01 + 1e-6))
+        f.want(f"want.{case}.normalized", x / (x.norm() * 1.01 + 1e-6))
         # What the products in the middle would give is another input here.
         g, weight = f.floats(case + ".orthogonal", R, K).detach(), f.floats(case + ".weight", R, K).detach()
         second = f.given(case + ".second", np.abs(bell(f.seed(case + ".second"), (max(R, K),)))).detach()

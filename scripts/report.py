@@ -235,11 +235,11 @@ def table(rows):
 
 
 def default_flags():
-    """{name: default} as doc/flags.md beside this script has them; {} if it is not there."""
+    """{name: default} of `train` as doc/flags.md beside this script has them; {} if it is not there."""
     try:
         with open(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../doc/flags.md"), encoding="utf-8") as file:
-            text = file.read()
-    except OSError:
+            text = re.split(r"^## ", file.read(), flags=re.MULTILINE)[1]
+    except (OSError, IndexError):
         return {}
     row = r"^\| `--(?:\[no-\])?([a-z0-9-]+)[^`]*` \| (?:`([^`]*)`)? *\|"
     return {name: default.replace("\\|", "|") for name, default in re.findall(row, text, re.MULTILINE)}
@@ -248,13 +248,15 @@ def default_flags():
 def changed_flags(config):
     """[(name, value)] of those that are not their defaults."""
     def is_default(value, default):
+        if value is None:
+            return True  # the default's word, such as `recipe`
         if isinstance(value, bool) or default is None:
             return default == str(value).lower()
         if isinstance(value, (int, float)):
             try:
                 return float(default) == value
             except ValueError:
-                return False  # `auto`, say
+                return value == -1  # `recipe`, say, which -1 stood for once
         return value == default
     defaults = default_flags()
     return [(name, value) for name, value in config.items() if not is_default(value, defaults.get(name))]

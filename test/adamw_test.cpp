@@ -117,7 +117,8 @@ TEST_CASE("adamw as the device decided: the same bits, or nothing at all", "[ada
     CHECK((same_bits(skipped[0], start) && same_bits(skipped[1], start_m) && same_bits(skipped[2], start_v)));
 }
 
-TEST_CASE("adamw beside masters: they have a float weight's bits, and the weight is what they round to", "[adamw]") {
+TEST_CASE("adamw beside master weights: they have a float weight's bits, and the weight is what they round to",
+          "[adamw]") {
     const size_t n = GENERATE(size_t(1), size_t(5), size_t(50001));
     const Floats start = randn(n, 1);
     const AdamWHyper hyper{.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
@@ -140,7 +141,7 @@ TEST_CASE("adamw beside masters: they have a float weight's bits, and the weight
     check_equal("param", got[3], rounded<bf16>(want[0]));
 }
 
-TEST_CASE("adamw beside masters: a step that is not applied changes nothing", "[adamw]") {
+TEST_CASE("adamw beside master weights: a step that is not applied changes nothing", "[adamw]") {
     const size_t n = 37;
     const Floats param = rounded<bf16>(randn(n, 1)), start = randn(n, 2), grad(n, std::nanf(""));
     const StepScalars s{.updates = 3, .applied = 0};

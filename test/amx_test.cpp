@@ -79,7 +79,7 @@ TEST_CASE("the processor's tiles do what the software's do", "[amx]") {
     WARN("no AMX here: its tiles are not compared with the software's");
 }
 
-// A as attention has it: rows that are read in place, with a guard of NaN behind what is theirs, or pairs of them
+// A as attention has it: rows that are read in place, with a guard of NaN after what is theirs, or pairs of them
 // transposed.
 TEST_CASE("panels are multiplied in tiles as by registers, but for the order of sums", "[amx]") {
     // Transposed: the pair of the next row follows, or the one after it.

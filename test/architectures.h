@@ -15,7 +15,7 @@ struct ArchitectureCase {
 };
 
 // With a short window of so many tokens, and without backout if there are two layers: it would take the last one's
-// output, which the norm behind it undoes, so that its gradient is noise.
+// output, which the norm after it undoes, so that its gradient is noise.
 inline GptShape small_shape(const char* architecture, GptShape shape, const char* windows = "L",
                             int64_t short_window = 0) {
     shape.architecture = find_architecture(architecture);

@@ -145,8 +145,8 @@ TEST_CASE("attention's kernels are right for heads of any multiple of 4 in fp32"
     check_attention_on_device<float>({{1, 70, 2, 1, HS, window}});
 }
 
-// Tiles with columns of zeros up to 64 and to 128, of which no bit may reach the tensors: neighbouring heads lie behind
-// each head, and a token behind the last. More than 128: without tensor cores.
+// Tiles with columns of zeros up to 64 and to 128, of which no bit may reach the tensors: neighboring heads lie after
+// each head, and a token after the last. More than 128: without tensor cores.
 TEST_CASE("attention's kernels are right for heads of any multiple of 8 in bf16", "[attention]" ON_DEVICE) {
     const int64_t HS = GENERATE(8, 16, 24, 32, 40, 48, 56, 72, 80, 96, 112, 120, 136, 256);
     const bool documents = GENERATE(false, true);

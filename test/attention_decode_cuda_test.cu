@@ -1,4 +1,4 @@
-// The kernels of attention against kept keys and values, beside the plain version in double that
+// The kernels of attention against the KV cache, beside the plain version in double that
 // test/attention_test.cpp holds against PyTorch.
 #include "llmc/cuda/attention_decode.cuh"
 #include "test/attention_reference.h"  // Sizes, plain_attention

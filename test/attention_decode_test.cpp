@@ -1,4 +1,4 @@
-// Attention of the newest token against kept keys and values: against PyTorch, and at every position of texts that go
+// Attention of the newest token against the KV cache: against PyTorch, and at every position of texts that go
 // around the ring, with the bits of attention over the whole text.
 #include "llmc/cpu/attention_decode.h"
 #include "test/attention_reference.h"  // Sizes, plain_attention

@@ -56,7 +56,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("bench_scaling writes speed, efficiency and the exchange's time", "[bench_scaling]") {
+TEST_CASE("bench_scaling writes speed, efficiency and the time of communication", "[bench_scaling]") {
     const Bench bench;
     const Finished written = bench.run_with(bench.fake() + "--ranks 1,2,4,5 --note 'In a test'");
     INFO(written.out << written.err);

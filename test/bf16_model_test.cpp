@@ -1,4 +1,4 @@
-// Whole models in bf16 on the CPU: against fp32, at any number of threads, and their optimizer's masters.
+// Whole models in bf16 on the CPU: against fp32, at any number of threads, and their optimizer's master weights.
 #include "llmc/optim/optimizer.h"
 #include "llmc/optim/recipe.h"  // find_recipe
 #include "test/bf16_models.h"
@@ -37,7 +37,7 @@ namespace {
 
 struct Trained {
     std::vector<double> losses;
-    std::vector<Floats> weights, masters;
+    std::vector<Floats> weights, master_weights;
     bool operator==(const Trained&) const = default;
 };
 
@@ -78,29 +78,29 @@ Trained train(int threads, const char* recipe_name, std::vector<Floats>* want = 
                 &scalars);
         }
     }
-    result.masters.resize(model.parameters.parameters.size());
-    for (size_t i = 0; i < result.masters.size(); i++) {
+    result.master_weights.resize(model.parameters.parameters.size());
+    for (size_t i = 0; i < result.master_weights.size(); i++) {
         const Parameter& p = model.parameters.parameters[i];
         result.weights.push_back(from_device(cpu, p, model.weights.at(p)));
         for (size_t piece = 0; piece < optimizer.pieces().size(); piece++)
             if (optimizer.pieces()[piece].parameter == i)
-                result.masters[i].insert(result.masters[i].end(), optimizer.masters(piece),
-                                         optimizer.masters(piece) + optimizer.pieces()[piece].size());
-        result.masters[i].resize(result.weights[i].size());  // without padding
+                result.master_weights[i].insert(result.master_weights[i].end(), optimizer.master_weights(piece),
+                                                optimizer.master_weights(piece) + optimizer.pieces()[piece].size());
+        result.master_weights[i].resize(result.weights[i].size());  // without padding
     }
     return result;
 }
 
 }  // namespace
 
-TEST_CASE("twenty steps in bf16: masters move as float weights do, and the weights are what they round to",
+TEST_CASE("twenty steps in bf16: master weights move as float weights do, and the weights are what they round to",
           "[bf16_model]") {
     std::vector<Floats> want;
     const Trained got = train(2, "gpt2", &want);
-    REQUIRE(want.size() == got.masters.size());
+    REQUIRE(want.size() == got.master_weights.size());
     for (size_t i = 0; i < want.size(); i++) {
-        want[i].resize(got.masters[i].size());
-        check_equal("masters", got.masters[i], want[i]);
+        want[i].resize(got.master_weights[i].size());
+        check_equal("master weights", got.master_weights[i], want[i]);
         check_equal("weights", got.weights[i], rounded<bf16>(want[i]));
     }
     CHECK(got.losses.back() < got.losses.front() - 0.5);
@@ -123,8 +123,8 @@ TEST_CASE("twenty steps in tiles have the same bits at any number of threads, an
 
 TEST_CASE("twenty steps of Muon in bf16 have the same bits at any number of threads", "[bf16_model]") {
     const Trained got = train(2, "nanochat");
-    for (size_t i = 0; i < got.masters.size(); i++)
-        check_equal("weights", got.weights[i], rounded<bf16>(got.masters[i]));
+    for (size_t i = 0; i < got.master_weights.size(); i++)
+        check_equal("weights", got.weights[i], rounded<bf16>(got.master_weights[i]));
     CHECK(got.losses.back() < got.losses.front() - 0.5);
     for (const int threads : {1, 3}) CHECK((train(threads, "nanochat") == got));
 }

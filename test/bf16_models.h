@@ -20,7 +20,7 @@ inline const GptShape kBf16Shape{2, 2, 128, 80, 300};  // heads of 64
 inline constexpr int64_t kBf16B = 2, kBf16T = 77;
 
 // Every activation is rounded to bf16, an error of up to half a unit, kEpsBf16 / 2 of it, at random. Through a block
-// there are eight such roundings one behind the other, and the residual stream adds one a branch; the gradient comes
+// there are eight such roundings one after the other, and the residual stream adds one a branch; the gradient comes
 // back through as many. About 2 * (8 + 1) * layers + the ends = 40 independent errors: sqrt(40) / 2 = 3 units of the
 // gradient's norm, if all weighed as much as the last; and the loss, a mean over all, is off by less than one.
 template <class Device>
@@ -79,7 +79,7 @@ std::pair<double, std::vector<Floats>> learn_from_random_weights(Device& device,
     return learn(device, model, kB16, kT16);
 }
 
-// Counted as above. Through a block there are up to ten roundings one behind the other (mix, norm, q k
+// Counted as above. Through a block there are up to ten roundings one after the other (mix, norm, q k
 // v, value embedding, rotation, attention, projection, norm, hidden layer, activation), the residual stream adds two,
 // and the gradient comes back through as many; smear, norms, backout and head at the ends are eight. 2 * 12 * 3 layers
 // + 8 = 80 independent errors of half a unit.

@@ -52,13 +52,13 @@ TEST_CASE("a run in bf16 begins as one in fp32 does, is resumed bit for bit, and
     must_succeed(runs.resume("parts", {{"threads", "2"}}));
     CHECK(difference(step_folder(runs.path("parts"), 9), whole) == "");
 
-    // The masters are stored with the state: most are not bf16 numbers. The model's own file has them rounded.
+    // The master weights are stored with the state: most are not bf16 numbers. The model's own file has them rounded.
     const ShardedTensors state(whole, kOptimizerStem);
-    std::vector<float> masters(4 * 32 * 32);
-    state.read(masters.data(), "master.h.0.mlp.c_fc.weight", 0, int64_t(masters.size()));
+    std::vector<float> master_weights(4 * 32 * 32);
+    state.read(master_weights.data(), "master.h.0.mlp.c_fc.weight", 0, int64_t(master_weights.size()));
     size_t between = 0;
-    for (const float x : masters) between += to_float(to_bf16(x)) != x;
-    CHECK(between > masters.size() / 2);
+    for (const float x : master_weights) between += to_float(to_bf16(x)) != x;
+    CHECK(between > master_weights.size() / 2);
     CHECK(fs::file_size(whole + "/model.safetensors") <
           0.6 * double(fs::file_size(step_folder(runs.path("fp32"), 9) + "/model.safetensors")));
 

@@ -1,7 +1,7 @@
 /*
 HostComm's collectives against their definitions, for tests of what is below it.
 
-  check_collectives(comm, "0110", true, 1000);     ranks 1 and 2 share a host; buffers in an allocation; floats a rank
+  check_collectives(comm, "0110", true, 1000);     ranks 1 and 2 share a host; buffers in an allocation; floats per rank
 */
 #pragma once
 #include <array>

@@ -83,11 +83,11 @@ __global__ void convert_to_float(uint32_t* out, const uint32_t* inp) {
     out[threadIdx.x] = __float_as_uint(from_float<float>(__uint_as_float(inp[threadIdx.x])));
 }
 
-// The nearest of the two neighbours towards and away from zero; of two as near the one whose last bit is 0.
+// The nearest of the two neighbors toward and away from zero; of two as near the one whose last bit is 0.
 uint16_t nearest_bf16(uint32_t bits) {
-    const uint32_t towards_zero = bits >> 16, rest = bits & 0xFFFF;
-    const bool away = rest > 0x8000 || (rest == 0x8000 && towards_zero % 2 == 1);
-    return uint16_t(towards_zero + away);  // past the largest number lies infinity
+    const uint32_t toward_zero = bits >> 16, rest = bits & 0xFFFF;
+    const bool away = rest > 0x8000 || (rest == 0x8000 && toward_zero % 2 == 1);
+    return uint16_t(toward_zero + away);  // past the largest number lies infinity
 }
 
 TEST_CASE("floats are rounded to the nearest bf16, ties to even", "[conformance]" ON_DEVICE) {
@@ -114,7 +114,7 @@ TEST_CASE("floats are rounded to the nearest bf16, ties to even", "[conformance]
     check_words("from_float<float>", map(convert_to_float, bits, 1024, 1, 1024), bits);
 }
 
-// ---- eight-bit floats ---------------------------------------------------------------------------------------------
+// ---- FP8 numbers ---------------------------------------------------------------------------------------------------
 template <class Fp8>
 __global__ void convert_to_fp8(uint16_t* out, const uint32_t* inp) {
     const unsigned first = (blockIdx.x * blockDim.x + threadIdx.x) * kEach;
@@ -127,8 +127,7 @@ __global__ void convert_to_fp8(uint16_t* out, const uint32_t* inp) {
 }
 
 // test/fp8_test.cpp holds to_fp8 against the definition; here: is the instruction the same?
-TEMPLATE_TEST_CASE("floats are rounded to the nearest eight-bit float in range", "[conformance]" ON_DEVICE, e4m3,
-                   e5m2) {
+TEMPLATE_TEST_CASE("floats are rounded to the nearest FP8 number in range", "[conformance]" ON_DEVICE, e4m3, e5m2) {
     // Every exponent with every upper part of a mantissa, and what lies beside the borders between codes.
     Words inp;
     for (uint32_t upper = 0; upper < 0x1000; upper++)
@@ -248,7 +247,7 @@ TEST_CASE("approximate functions are as near as CUDA promises", "[conformance]" 
 
 // ---- tensor cores
 // ----------------------------------------------------------------------------------------------------- A warp a tile:
-// a (16, 16) and b (16, 8) bf16 as floats, c (16, 8); row-major, one behind the other.
+// a (16, 16) and b (16, 8) bf16 as floats, c (16, 8); row-major, one after the other.
 constexpr int kTile = 16 * 16 + 16 * 8 + 16 * 8;
 
 __global__ void multiply_tiles(float* out, const float* inp) {
@@ -337,8 +336,8 @@ TEST_CASE("ldmatrix hands out rows and columns", "[conformance]" ON_DEVICE) {
 // ---- copies under way
 // -------------------------------------------------------------------------------------------------
 constexpr int kStages = 3, kChunks = 7;
-// Chunks of 16 bytes a thread through a ring of kStages, the next two under way while one is read by other threads than
-// copied it. Threads whose number is a multiple of 3 copy nothing: zeros.
+// Chunks of 16 bytes per thread through a ring of kStages, the next two under way while one is read by other threads
+// than copied it. Threads whose number is a multiple of 3 copy nothing: zeros.
 __global__ void pipeline(uint32_t* out, const uint32_t* inp) {
     SMEM_STATIC(uint32_t, ring, [kStages][64][4]);
     const int thread = threadIdx.x;

@@ -10,7 +10,7 @@ constexpr float kLoss = 0.25f;  // dloss in the fixtures
 static Softcap tanh_cap(float limit) { return {Softcap::Kind::tanh, limit}; }
 static Softcap isru_cap(float limit) { return {Softcap::Kind::isru, limit}; }
 
-// {losses of forward, losses of forward_backward, dlogits (N,V)}; the padding holds NaN before, and zeros behind.
+// {losses of forward, losses of forward_backward, dlogits (N,V)}; the padding holds NaN before, and zeros after.
 template <class T>
 static std::vector<Floats> on_device(const Floats& logits, const Ints& targets, int64_t N, int64_t V, int64_t Vp,
                                      Softcap softcap = {}) {

@@ -56,7 +56,7 @@ TEST_CASE("cross_entropy agrees with PyTorch", "[cross_entropy]") {
 }
 
 // How many units of its limit c a capped logit is off by. tanh: c - 2c / (e + 1) is rounded as a number below 2c twice,
-// which with e's error makes 2. isru: 1 / c and y round twice, y^2 + 1 counts half behind the root, then there are
+// which with e's error makes 2. isru: 1 / c and y round twice, y^2 + 1 counts half after the root, then there are
 // root, quotient and product: 5.5 half units. A loss is the difference of two such errors, and so is the exponent of a
 // probability.
 static double cap_error(Softcap::Kind kind) { return kind == Softcap::Kind::tanh ? 2 : 3; }

@@ -265,7 +265,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
     if (fake.out_of_memory) return cudaErrorMemoryAllocation;
-    // NaN, and some more behind it: what is read but was not filled shows.
+    // NaN, and some more after it: what is read but was not filled shows.
     const size_t rounded = (bytes + 255) / 256 * 256 + 256;
     *data = std::aligned_alloc(256, rounded);
     std::memset(*data, 0xFF, rounded);

@@ -17,7 +17,7 @@ TEST_CASE("kernels that are not for this GPU are an error that names it and how 
     }
 }
 
-TEST_CASE("errors of CUDA calls end with the code of who can mend them", "[cuda_errors]" ON_DEVICE) {
+TEST_CASE("errors of CUDA calls end with the code of who can fix them", "[cuda_errors]" ON_DEVICE) {
     Cuda cuda;
     for (const cudaError_t status :
          {cudaErrorMemoryAllocation, cudaErrorNoDevice, cudaErrorInsufficientDriver, cudaErrorInvalidDevice})

@@ -84,7 +84,7 @@ struct OnDevice {
         if (std::memcmp(all.data(), untouched, sizeof untouched) != 0)
             FAIL("the kernel wrote before its buffer of " << n);
         if (std::memcmp(all.data() + kGuard + n, untouched, sizeof untouched) != 0)
-            FAIL("the kernel wrote behind its buffer of " << n);
+            FAIL("the kernel wrote past its buffer of " << n);
         return std::vector<T>(all.begin() + kGuard, all.begin() + ptrdiff_t(kGuard + n));
     }
     Floats get() {

@@ -1,4 +1,4 @@
-// The embedding's kernels against the CPU's functions, and the sort behind them.
+// The embedding's kernels against the CPU's functions, and the sort after them.
 #include "llmc/cuda/embedding.cuh"
 #include <algorithm>
 #include <numeric>

@@ -59,7 +59,7 @@ TEST_CASE("events order streams", "[emulator_streams]" ON_DEVICE) {
         TwoStreams s(true);
         launch(s.cuda, "add_one", add_one, 1, 1, 0, s.x.data);
         cuda_check(cudaEventRecord(s.event, s.cuda.stream), "event");
-        launch(s.cuda, "add_one", add_one, 1, 1, 0, s.x.data);  // behind the event: not waited for
+        launch(s.cuda, "add_one", add_one, 1, 1, 0, s.x.data);  // after the event: not waited for
         CHECK(cudaEventQuery(s.event) == cudaErrorNotReady);
         if (wait) cuda_check(cudaStreamWaitEvent(s.other, s.event), "wait");
         s.copy(s.y.data, s.x.data, s.other);
@@ -98,7 +98,7 @@ TEST_CASE("with lazy streams whoever waits gets the kernel's error", "[emulator_
     launch(s.cuda, "add_one", add_one, 1, 1, 0, s.x.data);
     CHECK(contains(error_of([&] { s.cuda.synchronize(); }), "1: waiting for GPU 0: kernel trial, block (0,0,0)"));
     s.cuda.synchronize();
-    CHECK(s.x.get()[0] == 1);  // what was behind it is dropped
+    CHECK(s.x.get()[0] == 1);  // what was after it is dropped
     fail();
     cuda_check(cudaEventRecord(s.event, s.cuda.stream), "event");
     cuda_check(cudaStreamWaitEvent(s.other, s.event), "wait");

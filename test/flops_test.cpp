@@ -1,6 +1,6 @@
 // FLOPs and the parameters they count: every preset and depth against sums written out by hand.
 #include "llmc/model/flops.h"
-#include "llmc/train/dial.h"  // dial_model
+#include "llmc/train/depth_scaling.h"  // depth_model
 #include "test/testing.h"
 
 namespace {
@@ -60,7 +60,7 @@ TEST_CASE("flops: nanochat's depths count what its scripts count", "[flops]") {
     for (int64_t depth = 1; depth <= 32; depth++)
         for (const int64_t kv_heads : {int64_t(0), int64_t(1)}) {
             INFO("depth " << depth << ", " << kv_heads << " key and value heads");
-            const DialedModel m = dial_model({.depth = depth, .num_kv_heads = kv_heads});
+            const DepthModel m = depth_model({.depth = depth, .num_kv_heads = kv_heads});
             const int64_t C = m.channels, KV = m.num_kv_heads * 128, with = (depth + 1) / 2;
             CHECK(m.matrices == depth * (2 * C * C + 2 * KV * C + 8 * C * C));
             CHECK(m.gates == with * m.num_kv_heads * kGateChannels);

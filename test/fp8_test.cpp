@@ -1,4 +1,4 @@
-// Eight-bit floats: every code, every border between two of them, and PyTorch's.
+// FP8 numbers: every code, every border between two of them, and PyTorch's.
 #include "llmc/base/fp8.h"
 #include <bit>
 #include "test/fixture.h"  // Fixture

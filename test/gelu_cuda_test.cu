@@ -6,7 +6,7 @@
 
 constexpr int64_t kBlock = int64_t(kGeluPacks) * kGeluThreads;  // packs
 
-// {out, dinp, dinp computed in place of dout}. Behind the inputs lie numbers and behind the outputs NaN, so that an
+// {out, dinp, dinp computed in place of dout}. After the inputs lie numbers and after the outputs NaN, so that an
 // element too many shows.
 template <class T>
 static std::vector<Floats> on_device(Floats inp, Floats dout) {

@@ -7,7 +7,7 @@
 
 static bool same_words(const ExactSum& a, const ExactSum& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
-// The same words from 1, 2 and 3 threads, on top of what was there. What is behind x may not be read.
+// The same words from 1, 2 and 3 threads, on top of what was there. What is after x may not be read.
 static ExactSum squares_of(const Floats& x) {
     ExactSum results[3];
     for (const int threads : {1, 2, 3}) {

@@ -1,7 +1,7 @@
 /*
 The golden run: twenty steps of a tiny model give the very numbers of test/golden/train_fp32.txt, "step loss norm" a
 line and then the validation loss, each double in 17 digits. Any change of the arithmetic, of the data order or of the
-initialisation shows here. A change that is meant to move them renews the file, in a commit of its own that says why:
+initialization shows here. A change that is meant to move them renews the file, in a commit of its own that says why:
 
   ANVIL_GOLDEN=renew make test OP=golden
 */

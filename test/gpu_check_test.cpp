@@ -92,7 +92,7 @@ struct FakeMachine {
             awk -v steps=$steps -v slow=${SLOWNESS:-4} -v by=${shift_by:-0} 'BEGIN { for (i = 1; i <= steps; i++)
                 printf "{\"type\":\"step\",\"step\":%d,\"loss\":%.9g,\"norm\":1,\"ms\":1000,\"tokens_per_s\":%d}\n",
                     i, 11 - i / slow + by, (i > 10 ? 500000 : 7) }' >"$out/log.jsonl"
-            echo 'model: 124.48M parameters, 800.0 MFLOP a token')");
+            echo 'model: 124.48M parameters, 800.0 MFLOP per token')");
         put_file(folder / "doc/results/cpu-losses-124M.json",
                  R"({"tokens": 300, "tokens_sha256": "SHA", "flags": {"steps": 5}, "losses":
                      {"fp32": [10.75, 10.5, 10.25, 10, 9.75], "bf16": [10.75, 10.5, 10.25, 10, 9.76]}})");

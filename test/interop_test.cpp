@@ -114,7 +114,7 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
             }
         }
         CHECK(contains(error_of([&] { export_model(stored, "hf", scratch / (name + "hfF32"), DType::f32); }),
-                       "is not empty: give a new folder"));
+                       "is not empty: give a new one"));
     }
     // Only what a format can hold.
     const StoredModel llama(fixture_folder("llama")), gpt2(fixture_folder("gpt2"));

@@ -16,7 +16,7 @@ TEST_CASE("a run that is killed again and again ends as if it had not been", "[k
     const int kills = wish ? std::atoi(wish) : 15;
     REQUIRE(kills > 0);
     const TinyRuns runs;
-    // A save behind every other step: most of the time is spent saving.
+    // A save after every other step: most of the time is spent saving.
     const FlagMap often = {{"steps", "40"}, {"checkpoint-every", "2"}};
     const double begin_s = now_s();
     must_succeed(runs.train("straight", often));

@@ -51,9 +51,9 @@ TEMPLATE_TEST_CASE("layernorm_forward agrees with the CPU", "[layernorm]" ON_DEV
     check_close("mean", got[1], mean, 4 * kEpsF32);
     check_close("rstd", got[2], rstd, 4 * kEpsF32);
     check_equal("residual", got[3], residual);
-    check_close("out behind the residual", got[4], fused_out, kTolerance<T>);
-    check_close("mean behind the residual", got[5], fused_mean, 4 * kEpsF32);
-    check_close("rstd behind the residual", got[6], fused_rstd, 4 * kEpsF32);
+    check_close("out after the residual", got[4], fused_out, kTolerance<T>);
+    check_close("mean after the residual", got[5], fused_mean, 4 * kEpsF32);
+    check_close("rstd after the residual", got[6], fused_rstd, 4 * kEpsF32);
 }
 
 TEMPLATE_TEST_CASE("layernorm_backward agrees with the CPU", "[layernorm]" ON_DEVICE, float, bf16) {

@@ -116,12 +116,12 @@ TEST_CASE("layernorm in bf16 rounds each result once", "[layernorm]") {
         layernorm_forward(cpu, out.data(), mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps);
         layernorm_backward(cpu, dinp.data(), dweight, dbias, dout.data(), inp.data(), weight.data(), mean, rstd, N, C);
         std::vector results{stored(out), mean.get(), rstd.get(), stored(dinp), dweight.get(), dbias.get()};
-        // The residual stream is what the norm behind it sees, rounded as it is.
+        // The residual stream is what the norm after it sees, rounded as it is.
         residual_layernorm_forward(cpu, residual.data(), fused.data(), mean, rstd, inp.data(), more.data(),
                                    weight.data(), bias.data(), N, C, kEps);
         results.push_back(stored(residual));
         layernorm_forward(cpu, unfused.data(), mean, rstd, residual.data(), weight.data(), bias.data(), N, C, kEps);
-        check_equal("out behind the residual", fused.get(), unfused.get());
+        check_equal("out after the residual", fused.get(), unfused.get());
         return results;
     });
 }

@@ -84,7 +84,7 @@ TEST_CASE("loss and gradients of models in FP8 agree with PyTorch in fp32", "[li
 #endif
 
 // A number that bf16 has rounded may lie on the other side of the middle between two codes; it is then a whole step
-// off, and behind it tensors have roundings of their own on either side. A rounding to e4m3 is off by 2^-3 / sqrt(12)
+// off, and after it tensors have roundings of their own on either side. A rounding to e4m3 is off by 2^-3 / sqrt(12)
 // of a number at most, to e5m2 by twice that. There are four of each in a block, on the way up and on the way down; the
 // weights' are the same on both sides.
 TEST_CASE("on a GPU, new bf16 models in FP8 learn what the CPU's do, in any way of recomputing", "[linear]" ON_DEVICE) {

@@ -85,7 +85,7 @@ TEST_CASE("a model or a batch that does not suit FP8 is refused", "[linear]") {
 
 namespace {
 
-// One block whose four layers are all in FP8; four micro-batches of 2 x 16 tokens a step.
+// One block whose four layers are all in FP8; four micro-batches of 2 x 16 tokens per step.
 const FlagMap kFp8 = {{"dtype", "fp8"},     {"device", "cpu"},       {"num-layers", "1"},
                       {"channels", "128"},  {"mlp-channels", "128"}, {"total-batch-size", "128"},
                       {"grad-clip", "1.5"}, {"sum-order", "tree"},   {"steps", "8"}};

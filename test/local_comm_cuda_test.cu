@@ -146,8 +146,7 @@ float value_of(Cuda& cuda, const float* number) {
 
 }  // namespace
 
-TEST_CASE("a collective goes behind what came before it, and wait() puts the rest behind it",
-          "[local_comm]" ON_DEVICE) {
+TEST_CASE("a collective goes after what came before it, and wait() puts the rest after it", "[local_comm]" ON_DEVICE) {
     const Streams streams(true);
     Cuda cuda;
     Lonely comm(cuda, Order::overlapped);
@@ -240,7 +239,7 @@ TEST_CASE("a collective that hangs is found, with its name and step", "[local_co
     comm.wait(next);
     cuda.synchronize();
 
-    // Not over though waited for, once through the one behind it; then over, while what waits has not come so far.
+    // Not over though waited for, once through the one after it; then over, while what waits has not come so far.
     Lonely unread(cuda, Order::overlapped);
     unread.add([&] { emulator::stall(unread.comm_stream(), true); });
     unread.wait(unread.add());

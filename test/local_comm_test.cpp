@@ -21,7 +21,7 @@ void with_ranks(int world_size, Body&& body) {
 
 }  // namespace
 
-TEST_CASE("sum_tree adds neighbours first, the largest power of two to the left", "[local_comm]") {
+TEST_CASE("sum_tree adds neighbors first, the largest power of two to the left", "[local_comm]") {
     for (const auto& [n, text] : std::vector<std::pair<int, std::string>>{
              {1, "0"}, {2, "(01)"}, {3, "((01)2)"}, {6, "(((01)(23))(45))"}, {7, "(((01)(23))((45)6))"}}) {
         struct Text {

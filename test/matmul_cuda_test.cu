@@ -1,4 +1,4 @@
-// The linear layer's door on a GPU: exact on whole numbers, and its epilogues against the CPU's functions.
+// The linear layer's entry point on a GPU: exact on whole numbers, and its epilogues against the CPU's functions.
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cpu/matmul.h"
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same

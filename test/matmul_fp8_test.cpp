@@ -6,7 +6,7 @@
 #include "test/op_testing.h"   // on_any_threads, check_equal, plus
 #include "test/testing.h"
 
-// Not inlined into the test case, where g++ 12's vectoriser fails.
+// Not inlined into the test case, where g++ 12's vectorizer fails.
 template <class T>
 __attribute__((noinline)) static std::vector<Floats> layer(Cpu& cpu, const Fp8Layer& x, const T* bias,
                                                            const Floats& dweight_start) {

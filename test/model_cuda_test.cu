@@ -166,7 +166,7 @@ struct Training {
             all.append(reinterpret_cast<const char*>(host.data()), host.size() * sizeof host[0]);
         };
         add(model.weights.data, model.weights.size);
-        for (const float* from : {optimizer.masters(0), optimizer.state(0, 0), optimizer.state(1, 0)})
+        for (const float* from : {optimizer.master_weights(0), optimizer.state(0, 0), optimizer.state(1, 0)})
             add(from, model.weights.size);
         return all;
     }

@@ -16,7 +16,7 @@ What the tests of the whole model share, on any device.
 inline const GptShape kFixtureShape{3, 4, 48, 32, 301};
 inline constexpr int64_t kB = 3, kT = 24, kN = kB * kT;
 
-// The fixtures have V rows of wte; the padding below them stays zero, as after initialisation.
+// The fixtures have V rows of wte; the padding below them stays zero, as after initialization.
 template <class Device, class T>
 void load_weights(Gpt<Device, T>& model, const Fixture& fixture) {
     for (const Parameter& p : model.parameters) {

@@ -17,7 +17,7 @@ TEST_CASE("a rank that is killed ends the run, which goes on from its newest che
     REQUIRE(kills > 0);
     constexpr double kTimeoutS = 5;
     const TinyRuns runs;
-    // A save behind every other step: most of the time is spent saving.
+    // A save after every other step: most of the time is spent saving.
     const FlagMap often = with(kEight, {{"steps", "40"}, {"checkpoint-every", "2"}, {"comm-timeout", "5"}});
     must_succeed(runs.train("straight", often));
     const std::string want = step_folder(runs.path("straight"), 40);

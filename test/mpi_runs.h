@@ -30,7 +30,7 @@ inline Finished mpirun_each(const std::vector<std::string>& commands) {
     return mpirun(1, all);
 }
 
-// A run of several ranks goes wrong with this exit code, says why once, and leaves no process behind.
+// A run of several ranks goes wrong with this exit code, says why once, and leaves no process running.
 inline void check_ended(const Finished& finished, int exit_code, const std::vector<std::string>& parts) {
     const std::string text = finished.out + finished.err;
     INFO(text);

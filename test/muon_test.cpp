@@ -60,7 +60,7 @@ TEST_CASE("muon_momentum and muon_normalize agree with PyTorch", "[muon]") {
     }
     check_relative("row_squares", got[2], squares, sum_units(K) * kEpsF32);
     // two norms of squares, whose roots halve their errors, and the factor and product
-    check_close("normalized", got[3], f.floats(want + ".normalised"), (4 + sum_units(K) + 2) * kEpsF32);
+    check_close("normalized", got[3], f.floats(want + ".normalized"), (4 + sum_units(K) + 2) * kEpsF32);
 }
 
 TEST_CASE("muon_squares, muon_scales and muon_update agree with PyTorch", "[muon]") {

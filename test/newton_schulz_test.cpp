@@ -42,7 +42,7 @@ TEST_CASE("newton_schulz agrees with PyTorch", "[newton_schulz]") {
     }
 }
 
-// A wrong digit far behind the point shows in no result.
+// A wrong digit far right of the decimal point shows in no result.
 TEST_CASE("newton_schulz: the coefficients are those of the reference", "[newton_schulz]") {
     Floats coefficients;
     for (const auto& options : {polar(), NewtonSchulzOptions::quintic()})

@@ -127,15 +127,15 @@ inline std::vector<double> singular_values(const Floats& x, int64_t R, int64_t K
         for (size_t j = 0; j < m; j++) sum += a[j] * b[j];
         return sum;
     };
-    bool turned = true;
-    for (int sweep = 0; turned; sweep++) {
+    bool rotated = true;
+    for (int sweep = 0; rotated; sweep++) {
         REQUIRE(sweep < 60);
-        turned = false;
+        rotated = false;
         for (size_t p = 0; p < n; p++)
             for (size_t q = p + 1; q < n; q++) {
                 const double pp = dot(v[p], v[p]), qq = dot(v[q], v[q]), pq = dot(v[p], v[q]);
                 if (std::fabs(pq) <= 1e-13 * std::sqrt(pp * qq) || std::fabs(pq) < 1e-30) continue;
-                turned = true;
+                rotated = true;
                 const double zeta = (qq - pp) / (2 * pq);
                 const double t = (zeta < 0 ? -1 : 1) / (std::fabs(zeta) + std::sqrt(1 + zeta * zeta));
                 const double cosine = 1 / std::sqrt(1 + t * t), sine = cosine * t;

@@ -67,7 +67,7 @@ private:
     size_t next_ = 0;
 };
 
-// One shard, or its documents dealt out to two.
+// One shard, or its documents split over two.
 Shards shards_of(const Documents& documents, size_t in_first) {
     const auto middle = documents.begin() + ptrdiff_t(in_first);
     return Shards({{documents.begin(), middle}, {middle, documents.end()}});
@@ -319,7 +319,7 @@ TEST_CASE("shards with few separators, or none", "[packing]") {
     const Shards shards({documents_of({6, 30})});
     const LoaderConfig c = shards.config(1, 9);
 
-    // Tokens in front of the first document are left out, and so is a shard in which none begins.
+    // Tokens before the first document are left out, and so is a shard in which none begins.
     shards.write(1, {50, 51, 52, kSeparator, 53, kSeparator, 54});
     shards.write(2, Ids(400, 60));
     shards.write(3, {kSeparator}, 256);  // of uint16

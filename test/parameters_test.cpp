@@ -1,9 +1,9 @@
-// The list of parameters: how many there are at each depth of nanochat's dial, and what they begin with.
+// The list of parameters: how many there are at each depth of nanochat, and what they begin with.
 #include "llmc/model/parameters.h"
 #include <map>
 #include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
-#include "llmc/train/dial.h"  // dial_model
+#include "llmc/train/depth_scaling.h"  // depth_model
 #include "test/testing.h"
 
 namespace {
@@ -58,15 +58,15 @@ TEST_CASE("nanochat's models have the published number of parameters at each dep
         CHECK(gates == row.gates);
         CHECK(of_group[matrices] == row.matrices + row.gates);
 
-        const DialedModel dialed = dial_model({.depth = row.depth});
-        CHECK(dialed.num_parameters == list.num_parameters);
-        CHECK((dialed.matrices == row.matrices && dialed.gates == gates));
-        CHECK((dialed.embedding == of_group[embedding] && dialed.head == of_group[head]));
-        CHECK(dialed.value_embeddings == of_group[value_embeddings]);
-        CHECK(dialed.scalars == of_group[resid_lambdas] + of_group[x0_lambdas] + of_group[smear]);
-        CHECK(dialed.windows == layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len));
+        const DepthModel derived = depth_model({.depth = row.depth});
+        CHECK(derived.num_parameters == list.num_parameters);
+        CHECK((derived.matrices == row.matrices && derived.gates == gates));
+        CHECK((derived.embedding == of_group[embedding] && derived.head == of_group[head]));
+        CHECK(derived.value_embeddings == of_group[value_embeddings]);
+        CHECK(derived.scalars == of_group[resid_lambdas] + of_group[x0_lambdas] + of_group[smear]);
+        CHECK(derived.windows == layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len));
         for (int64_t l = 0; l < shape.num_layers; l++)
-            CHECK(dialed.value_embedding_layers[size_t(l)] == shape.has_value_embedding(l));
+            CHECK(derived.value_embedding_layers[size_t(l)] == shape.has_value_embedding(l));
     }
 }
 

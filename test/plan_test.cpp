@@ -16,7 +16,7 @@ static RunPlan planned(const RunFlags& config, int world_size, const PlanOptions
     return plan_run(config, options, config.model.shape(0), world_size);
 }
 
-// GPT-2 124M: C = 768, 12 layers, V = 50257, Vp = 50304, T = 1024. Over 8 ranks a layer has 12 C^2 + 13 C = 7087872
+// GPT-2 124M: C = 768, 12 layers, V = 50257, Vp = 50304, T = 1024. Over 8 ranks each layer has 12 C^2 + 13 C = 7087872
 // elements, an eighth of which is 32 short of a multiple of 64; the first bucket has 2 C more, and the same padding.
 static constexpr double kElements124M = 12 * 7087872.0 + 2 * 768 + (50304 + 1024) * 768.0, kPadding124M = 12 * 256;
 // Matrices and the tied head; attention, 6 C T a layer and token.
@@ -161,7 +161,7 @@ TEST_CASE("plan: the program prints it without data and without a GPU", "[plan]"
     CHECK(contains(done.out, "model: 1.558 G parameters: 48 layers, 25 heads, 1600 channels"));
     CHECK(contains(done.out, "16 sequences x 1024 tokens x 1 micro-batch x 64 ranks = 1048576 tokens per step"));
     CHECK(contains(done.out, "sharding over 64 ranks"));
-    CHECK(contains(done.out, " GFLOP a token, forward and backward\n"));
+    CHECK(contains(done.out, " GFLOP per token, forward and backward\n"));
     CHECK(contains(done.out, "\ncheckpoint: "));
     CHECK_FALSE(contains(done.out, "  workspace "));  // a GPU's is not known without it
     CHECK(contains(done.out, "fits; the largest --batch-size that would: "));

@@ -84,8 +84,8 @@ TEST_CASE("products are timed in steps alone, and the file has them after the fi
 TEST_CASE("a run that learns nothing makes no plan for backward", "[plans][once]" ON_DEVICE) {
     const TinyRuns runs(20000);
     plans_of(runs, "trained", {{"sample-tokens", "0"}});
-    const Finished seen = with_cudnn(
-        command_of({{"resume", runs.path("trained")}, {"eval-only", "true"}, {"out-dir", runs.path("trained")}}));
+    const Finished seen =
+        with_cudnn(command_of({{"resume", runs.path("trained")}, {"out-dir", runs.path("trained")}}, "eval"));
     must_succeed(seen);
     CHECK(
         contains(seen.out, "attention: emulated cuDNN 9.19.0 for batches of 2 x 160, forward; own kernels elsewhere"));

@@ -27,7 +27,7 @@ train_gpt as its users meet it: tiny runs in a scratch folder, and what they lea
 // name -> value; a map, because train_gpt refuses a flag that is given twice
 using FlagMap = std::map<std::string, std::string>;
 
-// Three micro-batches of 2 x 16 tokens a step. In fp32, because --dtype auto is another type on another processor.
+// Three micro-batches of 2 x 16 tokens per step. In fp32, because --dtype auto is another type on another processor.
 inline const FlagMap kTiny = {
     {"num-layers", "2"},  {"num-heads", "2"},         {"channels", "32"},    {"seq-len", "16"},
     {"batch-size", "2"},  {"total-batch-size", "96"}, {"steps", "20"},       {"warmup-steps", "5"},

@@ -6,7 +6,7 @@
 
 static constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
 
-// amax, the inverse scale, the codes and the transposed ones, as numbers, with a mark behind each.
+// amax, the inverse scale, the codes and the transposed ones, as numbers, with a mark after each.
 template <class Fp8, class T>
 __attribute__((noinline)) static std::vector<Floats> quantized(Cpu& cpu, const std::vector<T>& inp, int64_t rows,
                                                                int64_t cols) {

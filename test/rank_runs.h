@@ -17,7 +17,7 @@ Runs of several ranks, compared with those of one: what they learn and what they
 #include "llmc/io/safetensors.h"  // SafetensorsReader
 #include "test/program.h"         // FlagMap, steps_in
 
-// Eight micro-batches of 2 x 16 tokens a step, with clipping in some steps and not in others.
+// Eight micro-batches of 2 x 16 tokens per step, with clipping in some steps and not in others.
 inline const FlagMap kEight = {
     {"total-batch-size", "256"}, {"sum-order", "tree"}, {"checkpoint-every", "0"}, {"warmup-steps", "2"}};
 

@@ -16,7 +16,7 @@ struct RecipeRun {
     const char *fixture, *start;  // the run; the model and its weights
     const char* name;             // of the recipe
 
-    // As PyTorch was given it: nanochat's for 2^13 tokens a step, with ramps of a few steps instead of hundreds and
+    // As PyTorch was given it: nanochat's for 2^13 tokens per step, with ramps of a few steps instead of hundreds and
     // the weight decay of depth 24.
     Recipe recipe() const {
         Recipe r = find_recipe(name);

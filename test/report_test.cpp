@@ -108,7 +108,8 @@ TEST_CASE("the report draws what counts, the later run after a resume", "[report
 TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags that were changed", "[report]") {
     const ScratchFolder out;
     std::string log =
-        "{\"type\":\"start\",\"config\":{\"steps\":200,\"shuffle\":true,\"beta2\":-1.0,\"model\":\"custom\","
+        "{\"type\":\"start\",\"config\":{\"steps\":200,\"shuffle\":true,\"beta2\":-1.0,\"beta1\":null,\"model\":"
+        "\"custom\","
         "\"learning-rate\":0.0006,\"seed\":7,\"val-data\":\"\",\"no-such-flag\":1}}\n";
     for (int step = 1; step <= 200; step++)  // a straight line, 1000 tokens in 2 s a step, faster from step 101 on
         log += format("{\"type\":\"step\",\"step\":%d,\"loss\":%d,\"lr\":0.00025,\"ms\":%d,\"tokens_per_s\":%d}\n",
@@ -152,7 +153,7 @@ TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags th
     for (const char* changed :
          {"<td>learning-rate</td><td>0.0006</td>", "<td>seed</td><td>7</td>", "<td>no-such-flag</td>"})
         CHECK(contains(flags, changed));
-    for (const char* same : {"<td>shuffle</td>", "<td>beta2</td>", "<td>model</td>"}) {
+    for (const char* same : {"<td>shuffle</td>", "<td>beta2</td>", "<td>beta1</td>", "<td>model</td>"}) {
         CHECK_FALSE(contains(flags, same));
         CHECK(contains(page, same));
     }

@@ -5,7 +5,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A sample and a validation (on half of the data, always the same) behind every third step, a checkpoint behind every
+// A sample and a validation (on half of the data, always the same) after every third step, a checkpoint after every
 // sixth.
 const FlagMap kWatched = {{"steps", "30"},      {"checkpoint-every", "6"}, {"keep", "9"},          {"val-every", "3"},
                           {"val-tokens", "96"}, {"sample-every", "3"},     {"sample-tokens", "8"}, {"prompt", "The "}};
@@ -21,7 +21,7 @@ std::string field_of(const std::string& record, const std::string& name) {
     return value;
 }
 
-// What the logs say of the steps behind `from`, without times: "" if it is the same.
+// What the logs say of the steps after `from`, without times: "" if it is the same.
 std::string log_difference(const std::string& got, const std::string& want, int64_t from) {
     const auto text_of = [&](const std::string& out_dir) {
         std::string text;
@@ -54,7 +54,7 @@ TEST_CASE("a resumed run is the undisturbed run, bit for bit", "[resume]") {
     const TinyRuns runs;
     must_succeed(runs.train("straight", kWatched));
     const std::string straight = runs.path("straight");
-    // The epoch ends in the 19th step: behind the checkpoints of 6 and 18, before that of 24.
+    // The epoch ends in the 19th step: after the checkpoints of 6 and 18, before that of 24.
     REQUIRE(state_in(step_folder(straight, 18)).data.epoch == 0);
     REQUIRE(state_in(step_folder(straight, 24)).data.epoch == 1);
 

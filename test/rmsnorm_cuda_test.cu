@@ -52,8 +52,8 @@ TEMPLATE_TEST_CASE("rmsnorm_forward agrees with the CPU", "[rmsnorm]" ON_DEVICE,
     check_relative("out", got[0], out, tolerance<T>(C));
     check_relative("rstd", got[1], rstd, tolerance<float>(C));
     check_equal("residual", got[2], residual);
-    check_relative("out behind the residual", got[3], fused_out, tolerance<T>(C));
-    check_relative("rstd behind the residual", got[4], fused_rstd, tolerance<float>(C));
+    check_relative("out after the residual", got[3], fused_out, tolerance<T>(C));
+    check_relative("rstd after the residual", got[4], fused_rstd, tolerance<float>(C));
 }
 
 TEMPLATE_TEST_CASE("rmsnorm_backward agrees with the CPU", "[rmsnorm]" ON_DEVICE, float, bf16) {

@@ -141,11 +141,11 @@ TEST_CASE("rmsnorm in bf16 rounds each result once", "[rmsnorm]") {
         rmsnorm_backward(cpu, dinp.data(), gain ? dweight.data() : nullptr, dout.data(), inp.data(), weight, rstd, N,
                          C);
         std::vector results{stored(out), rstd.get(), stored(dinp), dweight.get()};
-        // The residual stream is what the norm behind it sees, rounded as it is.
+        // The residual stream is what the norm after it sees, rounded as it is.
         residual_rmsnorm_forward(cpu, residual.data(), fused.data(), rstd, inp.data(), more.data(), weight, N, C, kEps);
         results.push_back(stored(residual));
         rmsnorm_forward(cpu, unfused.data(), rstd, residual.data(), weight, N, C, kEps);
-        check_equal("out behind the residual", fused.get(), unfused.get());
+        check_equal("out after the residual", fused.get(), unfused.get());
         return results;
     });
 }

@@ -73,13 +73,13 @@ TEST_CASE("rotary agrees with PyTorch", "[rotary]") {
     // twice, once inside the mean; the mean is a sum over HS of terms whose sizes have a mean of at most rms(g) rms(y)
     // = rms(g).
     check_within("dqkv", got[2], f.floats(want + ".dqkv"), bounds_of(s, [&](size_t at, size_t j) {
-                     const double turned = (kTurnUnits + 1) * pair(dout, at, j);
-                     if (!options.qk_norm) return turned * options.scale;
+                     const double rotated = (kTurnUnits + 1) * pair(dout, at, j);
+                     if (!options.qk_norm) return rotated * options.scale;
                      const size_t head =
                          at / size_t(s.row()) * size_t(s.NH + s.NKV) + at % size_t(s.row()) / size_t(s.HS);
                      const double y = pair(want_out, at, j) / options.scale, mean = rms(&dout[at], s.HS);
                      const double along = (3 * (kTurnUnits + norm_units) + sum_units(s.HS)) * y * mean;
-                     return (turned + norm_units * pair(dout, at, j) + along) * options.scale * got[1][head];
+                     return (rotated + norm_units * pair(dout, at, j) + along) * options.scale * got[1][head];
                  }));
     // Values are not touched in either pass.
     for (int64_t n = 0; n < s.B * s.T; n++)

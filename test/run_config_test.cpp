@@ -110,14 +110,14 @@ TEST_CASE("the warm-up that nobody gave fits the run, and one that was given sta
     CHECK(warmup(6) == 6);
     CHECK(contains(error_of([&] { warmup(5); }), "--warmup-steps 6 is more than --steps 5"));
 
-    RunFlags dialed = of_depth(12);
-    CHECK(resolved(dialed).recipe.warmup_steps == 40);
-    dialed.steps = 5;
-    CHECK(resolved(dialed).recipe.warmup_steps == 0);
+    RunFlags derived = of_depth(12);
+    CHECK(resolved(derived).recipe.warmup_steps == 40);
+    derived.steps = 5;
+    CHECK(resolved(derived).recipe.warmup_steps == 0);
     // Also where the scaling law gives fewer steps than the recipe's warm-up has.
-    dialed.steps.reset(), dialed.target_param_data_ratio = 0.1;
-    CHECK(resolved(dialed).steps == 21);
-    CHECK(resolved(dialed).recipe.warmup_steps == 2);
+    derived.steps.reset(), derived.target_param_data_ratio = 0.1;
+    CHECK(resolved(derived).steps == 21);
+    CHECK(resolved(derived).recipe.warmup_steps == 2);
 }
 
 TEST_CASE("a depth without steps says so", "[run_config]") {

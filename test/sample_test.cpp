@@ -47,7 +47,7 @@ struct Model {
         Rng rng(seed, Stream::sampling);
         return sample(gpt, prompt, T, config, context, rng);
     }
-    // The logits behind the last T of these tokens.
+    // The logits after the last T of these tokens.
     Floats logits(Ints tokens) {
         if (tokens.size() > size_t(T)) tokens.erase(tokens.begin(), tokens.end() - T);
         gpt.forward(tokens.data(), 1, int64_t(tokens.size()));

@@ -1,5 +1,5 @@
 // Batch arithmetic, and hyperparameters carried to another batch size: against values worked out by hand, and against
-// those of nanochat, whose models have d layers and 64 d channels and train on 12 tokens a parameter.
+// those of nanochat, whose models have d layers and 64 d channels and train on 12 tokens per parameter.
 #include "llmc/train/scaling.h"
 #include "llmc/train/run_config.h"  // grad_accumulation, step_config
 #include "test/testing.h"
@@ -68,7 +68,7 @@ TEST_CASE("scaling: learning rate by the root of the batch, weight decay by a co
         config.reference_tokens = int64_t(reference);
         const auto steps = int64_t(c.scaling_params * 12e6 / double(c.batch));
         config.steps = steps;
-        INFO(c.batch << " tokens a step, " << steps << " steps");
+        INFO(c.batch << " tokens per step, " << steps << " steps");
         const Recipe before = config.chosen_recipe(), now = scaled(before, scaling_of(config, c.batch, 768));
         // The values were printed with so many digits, parameters with two or one, and tokens are of whole steps.
         const double rounding = c.digit / 2 + c.weight_decay * (1 / double(steps) + 0.05 / c.scaling_params);
@@ -97,7 +97,7 @@ TEST_CASE("scaling: what is not asked, and what is not said", "[scaling]") {
     CHECK(scaling.learning_rate() == 0.5);
     CHECK(scaling.weight_decay() == 0.5);
     CHECK(scaling.text(config.chosen_recipe()) ==
-          "learning rate: 0.001 -> 0.0005, x 0.5 = sqrt(B / B_ref), B = 131072 and B_ref = 524288 tokens a step\n"
+          "learning rate: 0.001 -> 0.0005, x 0.5 = sqrt(B / B_ref), B = 131072 and B_ref = 524288 tokens per step\n"
           "weight decay: 0.1 -> 0.05, x 0.5 = sqrt(B / B_ref) D_ref / D, D = 13107200 and D_ref = 13107200 tokens in "
           "all");
     config.optimizer = "muon", config.reference_tokens = 2 * 13107200;

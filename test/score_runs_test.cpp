@@ -162,7 +162,7 @@ TEST_CASE("scripts/make_core.py renders the bundle's tasks", "[score_runs]") {
     CHECK((file.tasks()[0].baseline == 0.25 && file.tasks()[1].type == TaskType::schema &&
            file.tasks()[2].name == "ends"));
     REQUIRE((file.examples().size() == 5 && file.rows().size() == 8));
-    // Each quiz question behind the other one, whichever the shuffle puts first.
+    // Each quiz question after the other one, whichever the shuffle puts first.
     for (int64_t e = 0; e < 2; e++) {
         const TaskExample& example = file.examples()[size_t(e)];
         const std::string text = text_of(file, example.first_row, false),

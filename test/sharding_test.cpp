@@ -192,7 +192,7 @@ TEST_CASE("sharding: halves of layers with fewer key and value heads, and with g
             for (const Bucket& bucket : plan.buckets) whole += bucket.shard == half && bucket.padding == 0;
             CHECK(whole == size_t(8 * 2 / world));
             CHECK(plan.buckets.size() == whole + 2);
-            // The head comes first among the rest, and the gates behind it are on one rank if there is room.
+            // The head comes first among the rest, and the gates after it are on one rank if there is room.
             std::set<int> owners;
             double least = 1e300, most = 0;  // work but for the gates, which are all of it that differs
             for (int rank = 0; rank < world; rank++) {
@@ -399,7 +399,7 @@ TEST_CASE("sharding: the table", "[sharding]") {
     CHECK(contains(error_of([&] { plan_sharding(list, {.world_size = 0}); }), "2: sharding over 0 ranks"));
 }
 
-// What is large goes when backward has it, so that the exchange has work to hide behind.
+// What is large goes when backward has it, so that the communication has work to hide behind.
 TEST_CASE("sharding: the rest goes between the matrices, and a large head first", "[sharding]") {
     const Family family{8, 2, 2, 16, 64, false, true, true};  // V C = 40 x 32
     const auto ready_after = [&](int64_t bucket_elements) {
@@ -408,7 +408,7 @@ TEST_CASE("sharding: the rest goes between the matrices, and a large head first"
         for (const Bucket& bucket : plan_sharding(family.list(), options).buckets) layers.push_back(bucket.ready_after);
         return layers;
     };
-    // The head; matrices of two layers at a time, each behind the gate of one of them; the embeddings.
+    // The head; matrices of two layers at a time, each after the gate of one of them; the embeddings.
     CHECK(ready_after(20) == std::vector<int64_t>{8, 7, 6, 5, 4, 3, 2, 1, 0, -1});
     CHECK(ready_after(40 * 32 - 1) == std::vector<int64_t>{8, 6, 4, 2, 1, 0, -1});
     CHECK(ready_after(40 * 32) == std::vector<int64_t>{6, 4, 2, 1, 0, -1});  // the head and all gates: 1

@@ -69,7 +69,7 @@ TEST_CASE("a gradient that overflows under a finite loss leaves weights and mome
     const TinyRuns runs;
     InMemory at(runs);
     REQUIRE(at.step().applied);
-    // The gradient of c_fc is a sum of (gradient behind it) x (its input). The input is made 1e37 times as large, and
+    // The gradient of c_fc is a sum of (gradient after it) x (its input). The input is made 1e37 times as large, and
     // c_fc as small, which leaves the loss as it was; ln_f makes logits and gradients 1e8 times as large.
     const int64_t C = at.model.shape.channels;
     for (int64_t i = 0; i < C; i++) at.weight("h.1.ln_2.weight")[i] *= 1e37f, at.weight("ln_f.weight")[i] *= 1e8f;
@@ -136,7 +136,7 @@ TEST_CASE("a step that one rank votes against, or has no data for, leaves weight
         CHECK(refused.count(Vote::written) == 1);
         CHECK((other.bits() == before));
         CHECK(contains(error_of([&] { other.stepper.rethrow_data_error(); }), "token 101 has the id 60, outside"));
-        // A GPU has started the step behind it by then. It is not applied either, even if its data are good again.
+        // A GPU has started the step after it by then. It is not applied either, even if its data are good again.
         if (turn == 0) overwrite(shard, place, good);
     }
 }

@@ -36,7 +36,7 @@ struct Parser {
             return;
         }
         const std::string name = rest.substr(1, rest.find('}') - 1);
-        const std::string behind = rest.substr(rest.find('}') + 1);
+        const std::string after = rest.substr(rest.find('}') + 1);
         for (const Slot& slot : grammar.slots) {
             if (slot.name != name) continue;
             const bool known = words.count(name) > 0;
@@ -44,7 +44,7 @@ struct Parser {
                 if (known && words[name] != int(i)) continue;
                 if (text.compare(at, slot.words[i].size(), slot.words[i]) != 0) continue;
                 if (known) {
-                    sentence(index, behind, at + slot.words[i].size());
+                    sentence(index, after, at + slot.words[i].size());
                     continue;
                 }
                 int choice = int(i);
@@ -54,7 +54,7 @@ struct Parser {
                 }
                 words[name] = int(i);
                 choices.push_back(choice);
-                sentence(index, behind, at + slot.words[i].size());
+                sentence(index, after, at + slot.words[i].size());
                 choices.pop_back();
                 words.erase(name);
             }

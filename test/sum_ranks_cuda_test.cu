@@ -13,7 +13,7 @@ T random_element(Rng& rng, int rank) {
         return rounded_value<T>(float(rng.normal()) * (rank % 2 ? 1e-3f : 1e3f));  // the order of additions shows
 }
 
-// Each rank's buffer `shift` elements behind where it would be aligned, the sum in that of rank `own`; -1: elsewhere,
+// Each rank's buffer `shift` elements after where it would be aligned, the sum in that of rank `own`; -1: elsewhere,
 // where it is aligned if they are not.
 template <class T>
 void check_against_cpu(int num_ranks, int64_t n, int own, size_t shift) {

@@ -22,7 +22,7 @@ std::vector<Floats> uneven(int num_ranks, int64_t n) {
 
 }  // namespace
 
-TEST_CASE("sum_ranks adds neighbours first", "[sum_ranks]") {
+TEST_CASE("sum_ranks adds neighbors first", "[sum_ranks]") {
     const int64_t n = GENERATE(1, 7, 16384, 40000);
     INFO(n << " elements");
     const std::vector<Floats> v = uneven(8, n);

@@ -104,7 +104,7 @@ TEST_CASE("a run ends with its figures, alone and as ranks", "[summary]") {
                   "log.jsonl");
         CHECK(values["val_loss"] == Approx(loss).margin(5e-7));
         CHECK(values["val_bpb"] == Approx(bpb).margin(5e-7));
-        CHECK(bpb == Approx(loss / std::numbers::ln2).epsilon(1e-6));  // stories are ASCII: a byte a token
+        CHECK(bpb == Approx(loss / std::numbers::ln2).epsilon(1e-6));  // stories are ASCII: one byte per token
         CHECK(contains(ended.out, format(" | loss %7.4f | bpb %.4f\n", loss, bpb)));
         CHECK(values["num_steps"] == 20);
         CHECK(values["total_tokens_M"] == Approx(20 * 2 * 16 * (ranks == "0" ? 1 : 3) * 1e-6).margin(5e-4));

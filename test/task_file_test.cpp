@@ -80,7 +80,7 @@ TEST_CASE("what is no file of tasks is refused, with what is wrong", "[task_file
     CHECK(contains(refusal(good.substr(0, 1023)), "has 1023 bytes"));
     CHECK(contains(refusal(with(good, 0, 20240520)), "its first number is 20240520, expected 20260901 or"));
     CHECK(contains(refusal(with(good, 4, 2)), "has version 2 of its format: expected 1"));
-    CHECK(contains(refusal(with(good, 8, 3)), "has 3 bytes a token: expected 2 or 4"));
+    CHECK(contains(refusal(with(good, 8, 3)), "has 3 bytes per token: expected 2 or 4"));
     CHECK(contains(refusal(with(good, 8, 4)), "8 tokens of 4 bytes"));
     for (const size_t at : {12, 16, 20, 24}) CHECK(contains(refusal(with(good, at, 0)), "at least one of each"));
     for (const size_t at : {12, 16, 20}) {
@@ -154,7 +154,7 @@ TEST_CASE("llm.c's files are read as one task of multiple choice", "[task_file]"
     CHECK(contains(refusal(good.substr(0, good.size() - 2)), "ends inside example 2 of 3: it was cut short"));
     CHECK(contains(refusal(good.substr(0, 1024)), "ends inside example 0 of 3"));
     CHECK(contains(refusal(with(good, 8, 4)), "ends inside example 3 of 4"));
-    CHECK(contains(refusal(with(good, 8, 2)), "bytes behind its last example"));
+    CHECK(contains(refusal(with(good, 8, 2)), "bytes after its last example"));
     CHECK(contains(refusal(changed(0, 1)), "example 0 begins with 1: expected 65535"));
     CHECK(contains(refusal(changed(1, 12)), "bytes, and says 12"));
     CHECK(contains(refusal(changed(3, 4)), "the answer of example 0 is completion 4 of 4"));

@@ -116,7 +116,7 @@ TEST_CASE("a rank that dies while others wait for its disk is noticed at once", 
     });
     CHECK(now_s() - begin_s < 60);
     CHECK(ended[0].exit_code == kExitRank);
-    CHECK(ended[0].err == "error: rank 0: rank 1 is gone: its connection is closed (during the exchange of records)\n");
+    CHECK(ended[0].err.starts_with("error: rank 0: rank 1 is gone: its connection is closed"));
 }
 
 TEST_CASE("a barrier over TCP waits for the last", "[tcp_ranks]") {
@@ -829,7 +829,7 @@ TEST_CASE("a rank that dies before all have come makes room for another", "[tcp_
 TEST_CASE("a rank that talks nonsense ends the others with its address", "[tcp_ranks]") {
     struct Case {
         const char* says;
-        std::string bytes;  // what is sent behind a proper greeting; the key of the run stands where zeros are
+        std::string bytes;  // what is sent after a proper greeting; the key of the run stands where zeros are
         std::string why;
     };
     const auto header = [](Kind kind, uint64_t bytes) {

@@ -199,7 +199,7 @@ TEST_CASE("a disk that is full: the old dataset stays as it was", "[tokenize]") 
     CHECK(Dataset(scratch / "out").train == before);
 }
 
-TEST_CASE("a run that was killed goes on behind its last shard, to the same bytes", "[tokenize]") {
+TEST_CASE("a run that was killed goes on after its last shard, to the same bytes", "[tokenize]") {
     const ScratchFolder scratch;
     write_documents(scratch / "in.jsonl", 4000);
     const std::string flags = scratch / "in.jsonl --shard-tokens 4001 --threads 2 --out ";

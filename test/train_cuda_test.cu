@@ -31,7 +31,7 @@ TEST_CASE("a run on a GPU in fp32 follows the CPU's", "[train][once]" ON_DEVICE)
     for (size_t i = 0; i < cpu.size(); i++) CHECK(std::fabs(cpu[i].loss - cuda[i].loss) <= 1e-5 * cpu[i].loss);
 }
 
-TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[train][once]" ON_DEVICE) {
+TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its master weights", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
     const std::string recompute = GENERATE("none", "block");
     const FlagMap flags = with(kCuda, {{"recompute", recompute}, {"steps", "8"}});
@@ -41,21 +41,21 @@ TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its masters", "[t
     for (const int step : {6, 8}) std::filesystem::remove_all(step_folder(runs.path("parts"), step));
     must_succeed(runs.resume("parts"));
     CHECK(difference(step_folder(runs.path("whole"), 8), step_folder(runs.path("parts"), 8)) == "");
-    // The masters are stored with the state: most are not bf16 numbers.
+    // The master weights are stored with the state: most are not bf16 numbers.
     const std::string folder = step_folder(runs.path("whole"), 8);
     const ShardedTensors state(folder, kOptimizerStem);
-    std::vector<float> masters(4 * 64 * 64);
-    state.read(masters.data(), "master.h.0.mlp.c_fc.weight", 0, int64_t(masters.size()));
+    std::vector<float> master_weights(4 * 64 * 64);
+    state.read(master_weights.data(), "master.h.0.mlp.c_fc.weight", 0, int64_t(master_weights.size()));
     size_t between = 0;
-    for (const float x : masters) between += to_float(to_bf16(x)) != x;
-    CHECK(between > masters.size() / 2);
+    for (const float x : master_weights) between += to_float(to_bf16(x)) != x;
+    CHECK(between > master_weights.size() / 2);
     // The model's own file has them rounded.
     const SafetensorsReader stored(folder + "/model.safetensors");
-    std::vector<bf16> weights(masters.size()), transposed(masters.size());
+    std::vector<bf16> weights(master_weights.size()), transposed(master_weights.size());
     stored.copy(weights.data(), "transformer.h.0.mlp.c_fc.weight", DType::bf16, {64, 4 * 64});
     transpose_copy(transposed.data(), weights.data(), 64, 4 * 64);
     size_t wrong = 0;
-    for (size_t i = 0; i < masters.size(); i++) wrong += transposed[i].bits != to_bf16(masters[i]).bits;
+    for (size_t i = 0; i < master_weights.size(); i++) wrong += transposed[i].bits != to_bf16(master_weights[i]).bits;
     CHECK(wrong == 0);
 }
 

@@ -252,7 +252,7 @@ TEST_CASE("a token that goes bad during a run costs no step", "[train_errors]") 
         overwrite(shard, place, std::string("\x3c\0", 2));
         check_refused(one.finish(), {shard + ": token " + std::to_string(at) + " has the id 60, outside"});
         overwrite(shard, place, good.substr(place, 2));
-        // Its state is that behind the last step, though the loader of a rank with good data was ahead.
+        // Its state is that after the last step, though the loader of a rank with good data was ahead.
         const int64_t last = steps_in(out).back().step;
         REQUIRE(checkpoint_steps(out) == std::vector<int64_t>{last});
         const LoaderState state = state_in(step_folder(out, last)).data;
@@ -304,7 +304,7 @@ TEST_CASE("standard files that are closed, full or broken cost a run nothing", "
     for (const std::string name : {"train_000000.bin", "val_000000.bin", "tokenizer.json"})
         CHECK(read_file(runs.path("again/" + name)) == read_file(runs.path("data/" + name)));
 
-    // Nobody reads at the other end, as behind `| head -1`.
+    // Nobody reads at the other end, as with `| head -1`.
     const std::string broken = "mkfifo " + runs.path("pipe") + "; exec 3<>" + runs.path("pipe") + " 4>" +
                                runs.path("pipe") + " 3<&-; rm " + runs.path("pipe") + "; ";
     const std::string generate =
@@ -471,7 +471,7 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
         check_refused(runs.train("a", flags), parts);
         CHECK_FALSE(fs::exists(runs.path("a")));
     };
-    refused({{"batch-size", "-2"}}, {"--batch-size -2: expected auto or an integer from -1"});
+    refused({{"batch-size", "-2"}}, {"--batch-size -2: expected default, auto or an integer from 1"});
     refused({{"batch-size", "auto"}, {"total-batch-size", "0"}},
             {"--batch-size auto divides --total-batch-size: give that, too"});
     refused({{"window-pattern", "SXL"}}, {"--window-pattern SXL: letter X is neither L (all tokens) nor S"});
@@ -488,17 +488,17 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"depth", "2"},
              {"head-size", "16"},
              {"aspect-ratio", "16"},
-             {"steps", "-1"},
              {"total-batch-size", "64"},
              {"target-param-data-ratio", "0.00001"}},
             {"--target-param-data-ratio 1e-05"});
     refused({{"document-token", "99"}}, {"--document-token 99: the vocabulary has the tokens 0 to"});
-    refused({{"batch-size", "two"}}, {"--batch-size two: expected auto or an integer"});
+    refused({{"batch-size", "two"}}, {"--batch-size two: expected default, auto or an integer"});
     refused({{"batch-sise", "2"}}, {"unknown flag --batch-sise, did you mean --batch-size?"});
-    refused({{"learning-rate", "-2"}}, {"--learning-rate -2: expected a number of at least -1"});
-    refused({{"learning-rate", "-0.5"}}, {"--learning-rate -0.5: expected at least 0, or -1 for the recipe's"});
+    refused({{"learning-rate", "-2"}}, {"--learning-rate -2: expected recipe or a number of at least 0"});
+    refused({{"learning-rate", "-0.5"}}, {"--learning-rate -0.5: expected recipe or a number of at least 0"});
+    refused({{"weight-decay", "-0.5"}}, {"--weight-decay -0.5: expected recipe or a number of at least 0"});
     refused({{"learning-rate", "0"}}, {"--learning-rate 0 learns nothing"});
-    refused({{"learning-rate", "nan"}}, {"--learning-rate nan: expected a number"});
+    refused({{"learning-rate", "nan"}}, {"--learning-rate nan: expected recipe or a number of at least 0"});
     refused({{"lr-schedule", "step"}},
             {"--lr-schedule step: expected one of recipe, cosine, linear, constant, wsd, trapezoid"});
     refused({{"keep", "0"}}, {"--keep 0: expected an integer of at least 1"});

@@ -3,7 +3,7 @@
 #include "test/op_testing.h"
 #include "test/testing.h"
 
-// Not inlined into the test case, where g++ 12's vectoriser fails.
+// Not inlined into the test case, where g++ 12's vectorizer fails.
 __attribute__((noinline)) static Floats transposed(Cpu& cpu, const Floats& inp, int64_t R, int64_t C) {
     Guarded out(inp.size());
     transpose(cpu, out.data(), inp.data(), R, C);

@@ -13,7 +13,7 @@ not.
 
 namespace {
 
-// All of a training of some steps that must not depend on who did what: losses, norms, weights, state, masters.
+// All of a training of some steps that must not depend on who did what: losses, norms, weights, state, master weights.
 struct Trained {
     std::vector<double> losses;
     std::map<std::string, std::vector<float>> tensors;
@@ -84,7 +84,8 @@ Trained train(const TinyRuns& runs, const How& how) {
             const std::string& name = optimizer.parameter(piece).name;
             add("m." + name, piece.begin, piece.size(), optimizer.state(0, i));
             if (!piece.is_matrix()) add("v." + name, piece.begin, piece.size(), optimizer.state(1, i));
-            if (optimizer.kHasMasters) add("master." + name, piece.begin, piece.size(), optimizer.masters(i));
+            if (optimizer.kHasMasterWeights)
+                add("master." + name, piece.begin, piece.size(), optimizer.master_weights(i));
         }
     });
     return all;
@@ -114,7 +115,8 @@ TEST_CASE("virtual ranks on a GPU train to the bits of one rank", "[zero][once]"
     }
 }
 
-TEST_CASE("exchange beside the work has the bits of exchange in its place", "[zero][once]" ON_DEVICE) {
+TEST_CASE("communication that overlaps with work has the bits of communication that does not",
+          "[zero][once]" ON_DEVICE) {
     const TinyRuns runs;
     const bool bf16_gradients = GENERATE(false, true);
     const How serial{

@@ -1,6 +1,6 @@
 /*
-ZeRO-1 end to end: a step has the same bits at any number of ranks, however its micro-batches are dealt to them; and a
-checkpoint of any number of ranks goes on at any other.
+ZeRO-1 end to end: a step has the same bits at any number of ranks, however its micro-batches are assigned to them; and
+a checkpoint of any number of ranks goes on at any other.
 */
 #include "llmc/comm/local.h"      // LocalComm
 #include "llmc/optim/recipe.h"    // find_recipe
@@ -88,7 +88,7 @@ static FlagMap whole_model(const std::string& architecture) {
                          {"checkpoint-every", "4"}});
 }
 
-TEST_CASE("models and recipes have the same bits at any number of ranks, before a checkpoint and behind it", "[zero]") {
+TEST_CASE("models and recipes have the same bits at any number of ranks, before a checkpoint and after it", "[zero]") {
     const TinyRuns runs;
     for (const std::string architecture : {"nanochat", "stage-a"}) {
         const FlagMap flags = whole_model(architecture);

@@ -1,4 +1,4 @@
-// Speed of AdamW: weights, m and v in and out, the gradient in; with bf16 weights, fp32 master weights.
+// Speed of AdamW: weights, m and v in and out, the gradient in; with bf16 weights, fp32 master_weights.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/adamw.cuh"

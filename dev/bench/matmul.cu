@@ -13,8 +13,8 @@
 struct Layer {
     const char* name;
     int64_t N, C, OC;
-    double times;  // a step of GPT-2
-    enum Kind { with_bias, gelu_behind, gelu_before, relu_squared_behind, relu_squared_before, alone } kind;
+    double times;  // per step of GPT-2
+    enum Kind { with_bias, gelu_after, gelu_before, relu_squared_after, relu_squared_before, alone } kind;
 };
 
 struct Sums {
@@ -46,16 +46,16 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
         sums.seconds += layer.times * fused_time.median, sums.alone_seconds += layer.times * alone_time.median;
         sums.flops += layer.times * cost.flops, sums.bytes += layer.times * cost.bytes;
     };
-    const bool behind = layer.kind == Layer::gelu_behind || layer.kind == Layer::relu_squared_behind;
+    const bool after = layer.kind == Layer::gelu_after || layer.kind == Layer::relu_squared_after;
     const bool before = layer.kind == Layer::gelu_before || layer.kind == Layer::relu_squared_before;
     const T* added = layer.kind == Layer::alone ? no_bias : bias.data();
     float* dadded = layer.kind == Layer::alone ? no_dbias : dbias.data();
     measure_pass(
-        "forward", forward, matmul_forward_cost<T>(N, C, OC, behind ? 2 : 1),
+        "forward", forward, matmul_forward_cost<T>(N, C, OC, after ? 2 : 1),
         [&] {
-            if (layer.kind == Layer::gelu_behind)
+            if (layer.kind == Layer::gelu_after)
                 matmul_gelu_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C, OC);
-            else if (behind)
+            else if (after)
                 matmul_relu_squared_forward(device, out.data(), hidden.data(), inp.data(), weight.data(), added, N, C,
                                             OC);
             else
@@ -89,10 +89,10 @@ void measure(Bench& bench, const BenchShape& s) {
     Sums forward, backward;
     for (const Layer& layer : {Layer{"attn.c_attn", N, s.C, 3 * s.C, L, Layer::with_bias},
                                Layer{"attn.c_proj", N, s.C, s.C, L, Layer::with_bias},
-                               Layer{"mlp.c_fc", N, s.C, 4 * s.C, L, Layer::gelu_behind},
+                               Layer{"mlp.c_fc", N, s.C, 4 * s.C, L, Layer::gelu_after},
                                Layer{"mlp.c_proj", N, 4 * s.C, s.C, L, Layer::gelu_before},
                                Layer{"head", rows, s.C, s.Vp, double(N) / double(rows), Layer::alone},
-                               Layer{"mlp.c_fc, ReLU^2", N, s.C, 4 * s.C, 0, Layer::relu_squared_behind},
+                               Layer{"mlp.c_fc, ReLU^2", N, s.C, 4 * s.C, 0, Layer::relu_squared_after},
                                Layer{"mlp.c_proj, ReLU^2", N, 4 * s.C, s.C, 0, Layer::relu_squared_before}})
         measure_layer<T>(bench, s, layer, forward, backward);
     for (const auto& [what, sums] :

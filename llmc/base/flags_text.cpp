@@ -167,7 +167,12 @@ static void read_fields(const std::vector<Field>& fields, const std::string& tex
         require(value.is_string() == wants_string, "%s: expected %s", message.c_str(),
                 wants_string ? "text" : "a number, true or false");
         // Through text, so that types and ranges are checked in one place; the digits lose nothing on the way.
-        set_field(field, wants_string ? value.get<std::string>() : found, message);
+        const bool has_word_for_zero = !wants_string && !field.choices.empty();
+        set_field(field,
+                  wants_string                      ? value.get<std::string>()
+                  : has_word_for_zero && value == 0 ? field.choices[0]
+                                                    : found,
+                  message);
     }
 }
 

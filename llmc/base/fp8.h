@@ -1,5 +1,5 @@
 /*
-Eight-bit floats ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433), operands of matrix
+FP8 numbers ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433), operands of matrix
 products only:
 
   e4m3   4 bits of exponent, 3 of mantissa: up to 448, no infinity; for weights and activations

@@ -6,9 +6,9 @@ One pass: 20 bytes moved per element, with a bf16 param 22. Memory is the limit.
 #pragma once
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/check.h"    // ensure
+#include "llmc/base/check.h"   // ensure
 #include "llmc/ops/op_cost.h"  // lion_cost
-#include "llmc/cpu/device.h"    // Cpu, parallel_chunks
+#include "llmc/cpu/device.h"   // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/lion.h"  // LionHyper
 

@@ -1,5 +1,5 @@
 /*
-Attention of tokens that come one by one against kept keys and values (llmc/cpu/attention_decode.h has the equations):
+Attention of tokens that come one by one against the KV cache (llmc/cpu/attention_decode.h has the equations):
 
   attention_remember   keys[b], values[b] at positions[b], +1, ..., +T-1  =  k, v in qkv[b]
   attention_decode     out[b] = softmax(scale q[b] . keys[b]) values[b] over the slots that the row's token sees
@@ -8,13 +8,12 @@ Attention of tokens that come one by one against kept keys and values (llmc/cpu/
   keys (B, NKV, capacity / 64, HS, 64) T     values (B, NKV, capacity, HS) T     (KeyValueShape)
 
 Math      f32 for scores, softmax and sums
-Work      remember: a thread an element. decode: a block a query head of a row, whose warps take tiles of 64 keys by
-          turns. Since a tile of keys is transposed, a lane reads 16 bytes of neighboring keys and computes their scores
-          whole but for the lanes that have other rows of the tile; the sums over a tile's values have a column a lane.
-          The warps' results are added in their order: the same bits each time
-Bytes     decode: 2 HS sizeof(T) a key that is seen, a query head: heads of a group find each other's in L2
-Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/attention_decode_cuda_test.cu)
-Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
+Work      remember: one thread per element. decode: one block per query head of a row, whose warps take tiles of 64 keys
+by turns. Since a tile of keys is transposed, a lane reads 16 bytes of neighboring keys and computes their scores whole
+but for the lanes that have other rows of the tile; the sums over a tile's values have a column a lane. The warps'
+results are added in their order: the same bits each time Bytes     decode: 2 HS sizeof(T) a key that is seen, a query
+head: heads of a group find each other's in L2 Accuracy  half a unit of T for what is stored, and the roundings of f32
+(test/attention_decode_cuda_test.cu) Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
 */
 #pragma once
 #include <algorithm>

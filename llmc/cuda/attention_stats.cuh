@@ -7,8 +7,8 @@ denominator, as the logarithm to base 2; and, for kernels that ask for it, how m
 Rows from T on get a denominator of infinity, so that their weights are zero without a mask. Each block of 192 floats is
 what a step of the kernel for keys fetches, aligned for cp.async.
 
-Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes a row, with window_left 12. D is summed over the lanes of a row
-in a fixed order.
+Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes per row, with window_left 12. D is summed over the lanes of a
+row in a fixed order.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"

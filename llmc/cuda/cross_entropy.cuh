@@ -5,7 +5,7 @@ softcap makes of them;   dlogits = (softmax(l) - onehot) * dloss * dl/dlogits, i
   logits (N, Vp) T     targets (N) int32 in [0, V)     losses (N) f32, in nats     (llmc/cpu/cross_entropy.h)
 
 Math      f32; maximum and sum in one pass, the sum rescaled when a larger logit comes; powers of 2 by fast_exp2
-Work      a block a row; a thread every kEntropyThreads-th pack, 4 of them under way at a time
+Work      one block per row; one thread every kEntropyThreads-th pack, 4 of them under way at a time
 Bytes     1, with gradients 2 times N*Vp*sizeof(T): the second read finds the row in L2
 Accuracy  f32: losses 4 eps, dlogits 1.5 |l - max| + 6 eps of each, a cap's error twice in both: 2c eps of tanh, 3c of
           isru; bf16: half an eps more for what is stored (test/cross_entropy_cuda_test.cu)

@@ -24,9 +24,9 @@ constexpr uint32_t kAlignment = 16;
 void check(cublasStatus_t status, const char* action, const std::string& subject) {
     if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
         return;
-    const bool mendable = status == CUBLAS_STATUS_NOT_INITIALIZED || status == CUBLAS_STATUS_ALLOC_FAILED ||
-                          status == CUBLAS_STATUS_ARCH_MISMATCH;
-    throw Error(mendable ? kExitUsage : kExitInternal,
+    const bool recoverable = status == CUBLAS_STATUS_NOT_INITIALIZED || status == CUBLAS_STATUS_ALLOC_FAILED ||
+                             status == CUBLAS_STATUS_ARCH_MISMATCH;
+    throw Error(recoverable ? kExitUsage : kExitInternal,
                 format("cuBLASLt %zu: %s for %s: %s", cublasLtGetVersion(), action, subject.c_str(),
                        cublasLtGetStatusString(status)));
 }

@@ -1,11 +1,11 @@
 /*
-Matrix products by cuBLASLt: what the matmul door calls on a GPU (docs.nvidia.com/cuda/cublas, "Using the cuBLASLt
-API").
+Matrix products by cuBLASLt: what the matmul entry point calls on a GPU (docs.nvidia.com/cuda/cublas, "Using the
+cuBLASLt API").
 
   CublasLt cublaslt(cuda, tune_path);         one a device; "" takes ANVIL_MATMUL_CACHE, if that is set
   cublaslt.run(cuda, {.m = N, .n = OC, .k = C, .transpose_b = true}, out, inp, weight);       out = inp weight^T
 
-Sums are fp32 whatever the types, and of fp32 operands true fp32, not TF32 (of eight-bit operands with fast_accumulate
+Sums are fp32 whatever the types, and of fp32 operands true fp32, not TF32 (of FP8 operands with fast_accumulate
 somewhat less). The error of an element is that of a sum of
 k products in some order: k * 2^-24 times the sum of their magnitudes at most, then one rounding to the type of out.
 

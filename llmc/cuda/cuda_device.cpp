@@ -36,10 +36,11 @@ static std::string help_with_kernels(cudaError_t status) {
 void throw_cuda_error(cudaError_t status, const std::string& what) {
     cudaGetLastError();  // errors of a call stay set: the next check would find this one again
     const std::string help = help_with_kernels(status);
-    const bool mendable = status == cudaErrorMemoryAllocation || status == cudaErrorNoDevice ||
-                          status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice || help != "";
-    throw Error(mendable ? kExitUsage : kExitInternal, format("%s: %s (%s)%s", what.c_str(), cudaGetErrorString(status),
-                                                              cudaGetErrorName(status), help.c_str()));
+    const bool recoverable = status == cudaErrorMemoryAllocation || status == cudaErrorNoDevice ||
+                             status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice || help != "";
+    throw Error(
+        recoverable ? kExitUsage : kExitInternal,
+        format("%s: %s (%s)%s", what.c_str(), cudaGetErrorString(status), cudaGetErrorName(status), help.c_str()));
 }
 
 std::string driver_text() {

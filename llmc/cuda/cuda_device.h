@@ -25,7 +25,7 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 
 inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor cores, cp.async
 
-// The error of a CUDA call, said with the op and its shape. Exit code 2 for what the user can mend (no memory, no
+// The error of a CUDA call, said with the op and its shape. Exit code 2 for what the user can fix (no memory, no
 // device, an old driver, a program built for other GPUs), 1 for the rest.
 [[noreturn]] void throw_cuda_error(cudaError_t status, const std::string& what);
 

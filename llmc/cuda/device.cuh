@@ -94,7 +94,7 @@ DEVICE T from_float(float x) {
     if constexpr (std::is_same_v<T, bf16>) return bf16{uint16_t(bf16x2(x, 0.f))};
 }
 
-// Two floats rounded to eight-bit ones and kept in range, `low` in the lower byte. One instruction from sm_89 on.
+// Two floats rounded to FP8 and kept in range, `low` in the lower byte. One instruction from sm_89 on.
 template <class Fp8>
 DEVICE uint16_t fp8x2(float low, float high) {
 #if __CUDA_ARCH__ >= 890

@@ -15,7 +15,7 @@ denominator) and dS = P (dP - D) are exact zeros where the mask says so, whateve
 #include "llmc/cuda/attention_stats.cuh"
 #include "llmc/cuda/flash_tile.cuh"
 
-// How many rows a warp has, and how many of the other side it takes at a time: what fits into 255 registers.
+// The rows of one warp, and how many of the other side it takes at a time: what fits into 255 registers.
 template <int HS>
 struct FlashBackward {
     static constexpr int M = HS == 64 ? 2 : 1, N = HS == 64 ? 4 : 8, kRows = kFlashWarps * 16 * M;

@@ -15,7 +15,7 @@ Requires  pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"         // ensure
-#include "llmc/ops/op_cost.h"       // lion_cost
+#include "llmc/ops/op_cost.h"        // lion_cost
 #include "llmc/cuda/device.cuh"      // Pack, store16, launch
 #include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
 #include "llmc/ops/lion.h"           // LionHyper

@@ -1,5 +1,5 @@
 /*
-A linear layer:   out = inp weight^T + bias,   by cuBLASLt. The only door to matrix products outside attention.
+A linear layer:   out = inp weight^T + bias,   by cuBLASLt. The only entry point to matrix products outside attention.
 
   inp, dinp (N, C) T     weight (OC, C) T     bias (OC) T, may be null     out, dout (N, OC) T
   dinp =, may be null     dweight (OC, C) f32 = or +=, as `write` says     dbias (OC) f32 +=, may be null

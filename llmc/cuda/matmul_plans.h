@@ -42,7 +42,7 @@ public:
         return plans_.insert_or_assign(call, std::move(entry)).first->second.plan;
     }
 
-    // For the log: which algorithms are taken, behind the library's name.
+    // For the log: which algorithms are taken, after the library's name.
     std::string text() const {
         if (!has_cache) return "first of its ranking (--tune-matmul times them)";
         return std::to_string(cache.size()) + " timed algorithms known from " + cache.path() +

@@ -6,7 +6,7 @@ Muon's element-wise steps for one matrix (R, K), around the products that make X
   StepScalars in device memory  (llmc/cpu/muon.h has the formulas and what comes after what)
 
 Math      f32; sums of squares of X as rounded to T
-Work      momentum, update, squares of rows: a block a row. squares of columns: blocks of kMuonRows rows, then
+Work      momentum, update, squares of rows: one block per row. squares of columns: blocks of kMuonRows rows, then
           add_partials. normalize: each block adds up all R squares by itself and then takes rows. scales: one block
 Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
           with a master 8 + 2 s

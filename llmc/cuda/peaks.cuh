@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(256) flush_kernel(T* sink, const T* data, int6
     if (bits == 1) *sink = bits;
 }
 
-// Five warm-ups, then fifty launches; fewer if they take longer than a second, but five. Everything is queued behind
+// Five warm-ups, then fifty launches; fewer if they take longer than a second, but five. Everything is queued after
 // the flush, so that no launch waits for the host.
 class CudaStopwatch {
 public:

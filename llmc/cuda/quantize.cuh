@@ -5,8 +5,8 @@ Quantization to FP8 with one scale:   out = inp * MAX / max(max |inp|, 1e-12),  
   amax, inverse_scale: one float in device memory each =
 
 Math      the maximum over bits, as integers: the same in any order, NaN above all numbers
-Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantize: a
-          block a tile of 128 x 128; a thread 16 elements of a row, kept in shared memory as bytes for the transposed
+Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantize: one
+          block per tile of 128 x 128, a thread 16 elements of a row, kept in shared memory as bytes for the transposed
           copy, of which it writes 16 rows of 4 columns
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks

@@ -38,7 +38,7 @@ inline void add_partials(Cuda& cuda, float* out, const float* partials, int64_t 
            partials, num, stride, n);
 }
 
-inline constexpr int kColumnWarps = 8, kColumnRows = 128;  // rows a block: 16 a warp
+inline constexpr int kColumnWarps = 8, kColumnRows = 128;  // rows per block: 16 per warp
 
 // partials (gridDim.y, C)
 template <class T>

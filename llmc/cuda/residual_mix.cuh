@@ -1,5 +1,5 @@
 /*
-Residual mix:   out = a inp + b_sign b inp0,   and fused with the add before it and the norm behind it
+Residual mix:   out = a inp + b_sign b inp0,   and fused with the add before it and the norm after it
 
   inp, inp0, out, dout, dinp, dinp0 (n) T     a, b: one T each; a may be null, a factor of one     da, db f32 +=
   dinp = , and may be dout itself; dinp0 = , or += with add_to_dinp0     (llmc/cpu/residual_mix.h has the formulas)

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kRunThreads)
     }
 }
 
-// Each run that goes on beyond its first block: that block's part and those of the blocks behind it, in order.
+// Each run that goes on beyond its first block: that block's part and those of the blocks after it, in order.
 template <class T = float>
 __global__ void __launch_bounds__(kRunThreads)
     scatter_joins_kernel(T* table, const float* partials, const int32_t* tokens, int64_t N, int64_t C) {

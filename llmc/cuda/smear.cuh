@@ -6,7 +6,7 @@ Smear:   out[b,0] = inp[b,0],   out[b,t] = inp[b,t] + lambda sigmoid(w . inp[b,t
 
 Math      f32, each result rounded once; gates are computed again in backward, nothing is saved
 Work      a warp a row. backward: a block kSmearRows rows, whose parts of dgate_weight and dlambda add_partials adds up
-Bytes     forward 2, backward 3 times N*C*sizeof(T): the row before and the one behind come from the cache
+Bytes     forward 2, backward 3 times N*C*sizeof(T): the row before and the one after come from the cache
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/smear_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, G <= kWarp, pointers to activations 16-byte aligned
 */
@@ -16,7 +16,7 @@ Requires  C % Pack<T>::size == 0, G <= kWarp, pointers to activations 16-byte al
 #include "llmc/cuda/gate.cuh"    // gate_of, gate_channel, check_gate
 #include "llmc/cuda/reduce.cuh"  // add_partials
 
-inline constexpr int kSmearWarps = 8, kSmearRows = 32;  // rows a block of backward: 4 a warp
+inline constexpr int kSmearWarps = 8, kSmearRows = 32;  // rows per block of backward: 4 per warp
 
 template <class T>
 __global__ void __launch_bounds__(kWarp* kSmearWarps)
@@ -73,13 +73,13 @@ __global__ void __launch_bounds__(kWarp* kSmearWarps)
         float sum = 0, gated[P] = {};  // of the first channels: they wait for the sum
         for (int c = lane * P; c < C; c += kWarp * P) {
             const Pack<T> d = load16(grad + c);
-            Pack<T> behind{}, before{};
-            if (!is_last) behind = load16(grad + C + c);
+            Pack<T> after{}, before{};
+            if (!is_last) after = load16(grad + C + c);
             if (!is_first) before = load16(row - C + c);
             float dx[P];
             for (int k = 0; k < P; k++) {
                 sum = fmaf(to_float(d[k]), to_float(before[k]), sum);
-                dx[k] = fmaf(to_float(behind[k]), next, to_float(d[k]));
+                dx[k] = fmaf(to_float(after[k]), next, to_float(d[k]));
             }
             Pack<T> y;
             for (int k = 0; k < P; k++) y[k] = from_float<T>(dx[k]);

@@ -1,6 +1,6 @@
 /*
 The rows of a batch in the order of their tokens: a stable radix sort, least significant digit first (Knuth, The Art of
-Computer Programming, volume 3, 5.2.5), of eight bits a pass.
+Computer Programming, volume 3, 5.2.5), 8 bits per pass.
 
   tokens (N) int32, 0 <= token < 2^24     sorted.tokens, sorted.rows (N): tokens[rows[i]] = sorted.tokens[i], ascending;
                                           rows of one token in ascending order

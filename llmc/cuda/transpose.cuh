@@ -1,7 +1,7 @@
 /*
 out (C, R) = transpose of inp (R, C), not in place; T f32 or bf16
 
-Work      a block a tile of 64 x 64, through shared memory: packs of inp's rows are read and packs of out's rows
+Work      one block per tile of 64 x 64, through shared memory: packs of inp's rows are read and packs of out's rows
           written; single elements where either's rows are not a multiple of 16 bytes
 Banks     a row of the tile is one longer than it need be. With P elements a pack, a warp brings 8 packs of 4 rows and
           takes 32 / P packs of P columns: each time the k-th elements of its lanes are in banks of their own

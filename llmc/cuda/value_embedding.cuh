@@ -7,7 +7,7 @@ Value embeddings:   v[n,h] += gate_scale s[n,h] table[tokens[n],h],   s[n,h] = s
 
 Math      f32, each result rounded once; gates are computed again in backward, nothing is saved
 Work      a warp a head of a token. backward: a block kValueRows tokens of a head, whose parts of dgate_weight
-          add_partials adds up, then dinp, a thread an element, and dtable in a fixed order (scatter_rows.cuh)
+          add_partials adds up, then dinp, one thread per element, and dtable in a fixed order (scatter_rows.cuh)
 Bytes     forward 3 N*NKV*HS*sizeof(T); backward 3 of them (dv twice), and 8*NKV*HS for each token that occurs
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/value_embedding_cuda_test.cu)
 Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and table 16-byte aligned
@@ -22,7 +22,7 @@ Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and 
 #include "llmc/ops/attention.h"        // AttentionShape
 #include "llmc/ops/gate.h"             // GateOpening
 
-inline constexpr int kValueWarps = 8, kValueRows = 64;  // tokens a block of backward: 8 a warp
+inline constexpr int kValueWarps = 8, kValueRows = 64;  // tokens per block of backward: 8 per warp
 inline constexpr int kValueThreads = 256;
 
 // `values` and `dvalues` are the first value in qkv and dqkv, `row` apart from token to token.

@@ -114,6 +114,7 @@ void PackedRows::refill() {
                 begin_epoch(epoch_ + 1);
                 document = next_document();
             }
+            ensure(document);  // every epoch has documents
             waiting_.add(*document);
         }
     }

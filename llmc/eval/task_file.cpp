@@ -82,15 +82,15 @@ void TaskFile::parse(std::string_view content) {
         for (int64_t r = example.first_row; r < example.first_row + example.num_rows; r++)
             require(row(r).start >= 1 && row(r).start < row(r).end && row(r).end <= row(r).length(),
                     "%s: row %ld of example %zu is scored from token %d to before %d, and has %ld: expected at least "
-                    "one, behind the first; %s",
+                    "one, after the first; %s",
                     path_.c_str(), r - example.first_row, e, row(r).start, row(r).end, row(r).length(), kRemake);
     }
 }
 
 void TaskFile::parse_ours(std::string_view content) {
     const Header header = record<Header>(content, 0, 0);
-    require(header.bytes_per_token == 2 || header.bytes_per_token == 4, "%s has %d bytes a token: expected 2 or 4; %s",
-            path_.c_str(), header.bytes_per_token, kRemake);
+    require(header.bytes_per_token == 2 || header.bytes_per_token == 4,
+            "%s has %d bytes per token: expected 2 or 4; %s", path_.c_str(), header.bytes_per_token, kRemake);
     require(header.num_tasks > 0 && header.num_examples > 0 && header.num_rows > 0 && header.num_tokens > 0,
             "%s says that it holds %d tasks, %d examples, %d rows, %ld tokens: expected at least one of each; %s",
             path_.c_str(), header.num_tasks, header.num_examples, header.num_rows, header.num_tokens, kRemake);
@@ -112,7 +112,7 @@ void TaskFile::parse_ours(std::string_view content) {
         const StoredTask stored = record<StoredTask>(content, task_begin, t);
         const std::string name = name_in(stored, path_);
         require(stored.type >= 0 && stored.type <= int32_t(TaskType::language_modeling),
-                "%s: task %s is of type %d: expected 0 (multiple choice), 1 (schema) or 2 (language modelling); %s",
+                "%s: task %s is of type %d: expected 0 (multiple choice), 1 (schema) or 2 (language modeling); %s",
                 path_.c_str(), name.c_str(), stored.type, kRemake);
         require(stored.baseline >= 0 && stored.baseline < 1,
                 "%s: guessing is right in %g of task %s: expected at least 0 and less than 1; %s", path_.c_str(),
@@ -162,7 +162,7 @@ void TaskFile::parse_ours(std::string_view content) {
                 tasks_[t].name.c_str(), tasks_[t].num_examples, promised[t], kRemake);
 }
 
-// Everything behind the header is numbers of 16 bits, tokens among them:
+// Everything after the header is numbers of 16 bits, tokens among them:
 //   65535, bytes of the example, its index, gold, rows, tokens of the context, these; of each row its tokens, these
 void TaskFile::parse_llmc(std::string_view content) {
     const int32_t num_examples = record<int32_t>(content, 0, 2);
@@ -207,7 +207,7 @@ void TaskFile::parse_llmc(std::string_view content) {
         require(2 * (next - begin) == bytes, "%s: example %ld has %ld bytes, and says %d; %s", path_.c_str(),
                 example_number, 2 * (next - begin), bytes, kRemake);
     }
-    require(next == size / 2, "%s has %ld bytes behind its last example; %s", path_.c_str(), size - 2 * next, kRemake);
+    require(next == size / 2, "%s has %ld bytes after its last example; %s", path_.c_str(), size - 2 * next, kRemake);
     tasks_.push_back(std::move(task));
 }
 

@@ -25,7 +25,7 @@ wrong with it.
 #include "llmc/base/file.h"  // MappedFile
 
 // Multiple choice has one context and several ends, a schema several contexts and one end: the row whose end is
-// likeliest is the answer, by the mean over its tokens. Language modelling has one row: each token of its end must be
+// likeliest is the answer, by the mean over its tokens. Language modeling has one row: each token of its end must be
 // the likeliest.
 enum class TaskType : int32_t { multiple_choice = 0, schema = 1, language_modeling = 2 };
 

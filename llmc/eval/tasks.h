@@ -4,7 +4,7 @@ Scores of a model on tasks (task_file.h), from what it gives the tokens x of a r
   nll = mean over t in [start, end) of -log p(x_t | x_0 ... x_(t-1))
 
 Multiple choice and schemas: the answer is the row of the least nll, of equal ones the first (acc_norm of HellaSwag as
-llm.c counts it). Language modelling: right if each x_t is the likeliest token there, of equally likely ones the one
+llm.c counts it). Language modeling: right if each x_t is the likeliest token there, of equally likely ones the one
 with the lowest id.
 
   accuracy = right / examples        centered = (accuracy - baseline) / (1 - baseline)        score = mean of centered
@@ -30,7 +30,7 @@ counted are examples, so the result is the same at any number of ranks.
 
 struct RowScore {
     double nll = 0;
-    bool matches = true;  // every token the likeliest one; of rows of language modelling only
+    bool matches = true;  // every token the likeliest one; of rows of language modeling only
 };
 
 // The row that a model answers with; -1 if no row has a finite score.

@@ -167,7 +167,7 @@ std::vector<Field> ArchitectureFields::fields() {
          "tokens before the own that S sees (0: a quarter of --seq-len)",
          {},
          0},
-        {"model", "embedding-norm", &embedding_norm, "a norm behind the embedding, without a gain"},
+        {"model", "embedding-norm", &embedding_norm, "a norm after the embedding, without a gain"},
         {"model", "value-embeddings", &value_embeddings,
          "of tokens, added to every second layer's values through a gate"},
         {"model", "residual-lambdas", &residual_lambdas,

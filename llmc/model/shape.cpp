@@ -47,12 +47,12 @@ std::vector<Field> ModelConfig::fields() {
         {"model",
          "depth",
          &depth,
-         "the one dial of nanochat's model: layers, and all that follows from them (0: none)",
+         "nanochat's model of so many layers; all else follows from them (0: not by depth)",
          {},
          0,
          1000},
         {"model", "aspect-ratio", &aspect_ratio, "with --depth: channels for each layer", {}, 1, 1 << 16},
-        {"model", "head-size", &dial_head_size, "with --depth: channels for each head", {}, 1, kMaxHeadSize},
+        {"model", "head-size", &depth_head_size, "with --depth: channels for each head", {}, 1, kMaxHeadSize},
         {"model", "num-layers", &num_layers, "transformer blocks (0: the preset's; custom: 4)", {}, 0, 1000},
         {"model", "num-heads", &num_heads, "attention heads (0: the preset's; custom: 4)", {}, 0, 1000},
         {"model",
@@ -141,8 +141,8 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     for (const GptPreset& preset : kGptPresets)
         if (model == preset.name) shape = preset.shape;
     if (depth > 0) {
-        const int64_t C = up_to_multiple(int64_t(depth) * aspect_ratio, dial_head_size);
-        shape = {depth, C / dial_head_size, C, 2048, 0};
+        const int64_t C = up_to_multiple(int64_t(depth) * aspect_ratio, depth_head_size);
+        shape = {depth, C / depth_head_size, C, 2048, 0};
     }
     if (num_layers) shape.num_layers = num_layers;
     if (num_heads) shape.num_heads = num_heads;

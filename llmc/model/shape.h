@@ -54,13 +54,13 @@ struct GptPreset {
     GptShape shape;
 };
 
-// GPT-2: Radford et al., 2019, table 2, with the parameter counts that the released models have. nanochat: --depth is
-// its dial. Llama: SmolLM 135M (Allal et al., 2024), in the vocabulary of GPT-2 if none is given.
+// GPT-2: Radford et al., 2019, table 2, with the parameter counts that the released models have. nanochat: derived
+// from --depth. Llama: SmolLM 135M (Allal et al., 2024), in the vocabulary of GPT-2 if none is given.
 extern const GptPreset kGptPresets[6];
 
 struct ModelConfig {
     std::string model = "custom", architecture = "preset";
-    int depth = 0, aspect_ratio = 64, dial_head_size = 128;
+    int depth = 0, aspect_ratio = 64, depth_head_size = 128;
     int num_layers = 0, num_heads = 0, num_kv_heads = 0, channels = 0, mlp_channels = 0, seq_len = 0, vocab_size = 0;
     std::vector<std::string> changes;  // of the architecture's fields; "preset": none
 

@@ -95,7 +95,7 @@ OpCost matmul_forward_cost(int64_t N, int64_t C, int64_t OC, int outs = 1) {
             .out = OC};
 }
 // Two GEMMs; inp, weight and dout in, dinp out, dweight out, and in where it is added to. `ins`: tensors of the
-// input's size, 3 behind an activation, whose own input is read.
+// input's size, 3 after an activation, whose own input is read.
 template <class T>
 OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int ins = 2) {
     const double n_in = double(N * C), n_weight = double(OC * C), n_out = double(N * OC);

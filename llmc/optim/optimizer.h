@@ -22,7 +22,7 @@ A piece is updated from this rank's shard of the gradients, which holds the sum 
 template <class Device, class T = float>
 class Optimizer {
 public:
-    static constexpr bool kHasMasters = !std::is_same_v<T, float>;
+    static constexpr bool kHasMasterWeights = !std::is_same_v<T, float>;
 
     Device& device;
     const ParameterList& parameters;
@@ -47,7 +47,7 @@ public:
           layout_(list, plan, rank, config),
           arena_(device, "optimizer", layout_.memory_bytes(sizeof(T))) {
         for (size_t k = 0; k < kMostStateTensors; k++) state_[k] = zeros(layout_.sizes[k]);
-        if (kHasMasters) masters_ = zeros(layout_.num_elements);
+        if (kHasMasterWeights) master_weights_ = zeros(layout_.num_elements);
         for (size_t rule = 0; rule < UpdateRules::size; rule++)
             for (const size_t bytes : layout_.scratch_bytes(rule, sizeof(T)))
                 scratch_[rule].push_back(arena_.take<char>(int64_t(bytes)));
@@ -63,7 +63,9 @@ public:
     // In the device's memory, for a piece of pieces(): its elements of a state tensor of its rule, and its master
     // weights, which are null where weights are float.
     float* state(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
-    float* masters(size_t piece) const { return kHasMasters ? masters_ + pieces()[piece].state_offset : nullptr; }
+    float* master_weights(size_t piece) const {
+        return kHasMasterWeights ? master_weights_ + pieces()[piece].state_offset : nullptr;
+    }
     // Where that state is in the tensor of the whole parameter. Of any rank's piece.
     StateRange range(size_t tensor, const ShardPiece& piece) const {
         return state_range(tensor, piece, parameter(piece), config);
@@ -71,10 +73,10 @@ public:
 
     // From the float values of a whole parameter, in host memory. The weight itself is set by Gpt::set_weight.
     void set_masters(size_t parameter, const float* values) {
-        if constexpr (kHasMasters)
+        if constexpr (kHasMasterWeights)
             for (size_t i = 0; i < pieces().size(); i++)
                 if (const ShardPiece& piece = pieces()[i]; piece.parameter == parameter)
-                    copy_to_device(device, masters(i), values + piece.begin, piece.size());
+                    copy_to_device(device, master_weights(i), values + piece.begin, piece.size());
     }
 
     // `scalars` as UpdateBatch::scalars.
@@ -117,7 +119,7 @@ public:
 private:
     const StateLayout layout_;
     Arena arena_;
-    float *state_[kMostStateTensors] = {}, *masters_ = nullptr;
+    float *state_[kMostStateTensors] = {}, *master_weights_ = nullptr;
     std::vector<char*> scratch_[UpdateRules::size];
     std::vector<UpdatePiece<T>> updated_;  // every piece, but for its place in weights and gradients
     std::vector<UpdatePiece<T>> batch_;    // of the call under way
@@ -131,7 +133,7 @@ private:
     UpdatePiece<T> without_pointers(size_t i) const {
         const ShardPiece& piece = pieces()[i];
         UpdatePiece<T> result{.weight = nullptr,
-                              .master_weight = masters(i),
+                              .master_weight = master_weights(i),
                               .state = {},
                               .gradient = nullptr,
                               .size = piece.size(),

@@ -84,8 +84,8 @@ void each_state(const Optimizer<Device, T>& optimizer, int rank, Visit&& visit) 
             if (range.size() > 0)
                 visit(rule.state[k].name + "." + name, range.begin, range.end, own ? optimizer.state(k, i) : nullptr);
         }
-        if (optimizer.kHasMasters)
-            visit("master." + name, piece.begin, piece.end, own ? optimizer.masters(i) : nullptr);
+        if (optimizer.kHasMasterWeights)
+            visit("master." + name, piece.begin, piece.end, own ? optimizer.master_weights(i) : nullptr);
     }
 }
 
@@ -101,7 +101,8 @@ std::vector<Tensor> state_tensors(const Optimizer<Device, T>& optimizer, int ran
 
 inline constexpr const char* kOtherModel = "the checkpoint is of another model or --optimizer";
 
-// The values of every parameter: the masters, where a state is given that has them, else the weights. visit(i, values)
+// The values of every parameter: the master weights, where a state is given that has them, else the weights. visit(i,
+// values)
 template <class Visit>
 void read_weights(const StoredModel& stored, const ParameterList& list, const ShardedTensors* state, Visit&& visit) {
     const std::vector<Parameter>& parameters = list.parameters;

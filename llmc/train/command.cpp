@@ -115,6 +115,12 @@ const CommandInfo& info_of(Command command) {
     return commands()[0];
 }
 
+const CommandInfo* command_named(const char* name) {
+    for (const CommandInfo& info : commands())
+        if (!std::strcmp(name, info.name)) return &info;
+    return nullptr;
+}
+
 // The flags that only this command has.
 std::vector<Field> own_fields(CommandLine& line) {
     switch (line.run.command) {
@@ -241,16 +247,17 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     CommandLine line;
     std::vector<const char*> arguments(argv, argv + argc);
     if (argc > 1 && argv[1][0] != '-') {
-        const CommandInfo* found = nullptr;
+        const CommandInfo* const found = command_named(argv[1]);
         std::string names;
-        for (const CommandInfo& info : commands()) {
-            if (!std::strcmp(argv[1], info.name)) found = &info;
-            names += (names.empty() ? "" : ", ") + std::string(info.name);
-        }
+        for (const CommandInfo& info : commands()) names += (names.empty() ? "" : ", ") + std::string(info.name);
         require(found, "unexpected argument '%s': expected a command (%s) or --flag value pairs; see --help", argv[1],
                 names.c_str());
         line.run.command = found->command;
         arguments.erase(arguments.begin() + 1);
+    } else {
+        for (int i = 3; i < argc; i++)
+            require(argv[i - 1][0] == '-' || !command_named(argv[i]), "'%s' comes first: ./train_gpt %s --flag value",
+                    argv[i], argv[i]);
     }
     const CommandInfo& info = info_of(line.run.command);
     const bool is_train = info.command == Command::train;

@@ -417,7 +417,7 @@ private:
         already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
         if (!world_.is_first()) return;
         const Recipe& recipe = config_.recipe;
-        std::printf("model: %.2fM parameters in %s, %.1f MFLOP a token; batch: %s\n",
+        std::printf("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n",
                     double(model_.parameters.num_parameters) * 1e-6, flags_.fp8() ? "fp8" : type_name<T>(),
                     flops_per_token_ * 1e-6, batch_text(config_.step).c_str());
         std::printf("%s", config_.derivation.c_str());

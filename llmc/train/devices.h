@@ -57,7 +57,7 @@ size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bo
 template <class T>
 void check_heads(const Cpu&, const GptShape&) {}
 
-// An Error if the device has no products in eight bits.
+// An Error if the device has no FP8 GEMMs.
 inline void check_fp8_device(const Cpu&, const char*) {}
 
 // Which kernels of several a run takes, and why not others; "": there is no choice.

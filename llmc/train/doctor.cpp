@@ -219,7 +219,7 @@ std::vector<Finding> check_network(const Launch& launch, const std::string& host
     if (launch.meet != Launch::Meet::at_address) return findings;
     const std::string host = parse_address(launch.master).host, master = address_of(host);
     if (master.empty())
-        findings.push_back(fail("rank 0", host + " has no address", "give --master an IP address, or mend DNS"));
+        findings.push_back(fail("rank 0", host + " has no address", "give --master an IP address, or fix DNS"));
     else
         findings.push_back(ok("rank 0", host + (host == master ? "" : " is " + master)));
     return findings;
@@ -360,7 +360,7 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     try {
         request = find_request(line, *alone);
         data = check_data(request.flags, &vocab_size);
-        // Weights of two bytes and masters, or of four; two moments.
+        // Weights of two bytes and master weights, or of four; two moments.
         checkpoint_bytes = 14 * size_t(ParameterList(find_shape(request, vocab_size)).num_parameters);
         findings.push_back(ok("run", request.resumed() ? "goes on from " + request.checkpoint.path : "begins anew"));
     } catch (const Error& error) {

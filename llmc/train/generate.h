@@ -3,7 +3,7 @@ The command `generate`: a trained model continues a text. On stdout are the new 
 else; characters of several bytes come whole. Of several samples the first is printed as it comes and the others after
 it, each after a line of three dashes. How long it took is on stderr.
 
-A model that has learned from documents with a token in front of each (--document-token) sees that in front of the
+A model that has learned from documents with a token before each (--document-token) sees that before the
 text too; a sample ends where the next document would begin.
 */
 #pragma once

@@ -155,7 +155,7 @@ void RunLog::write_event(const std::string& type, int64_t step, const Scalars& v
     }
 }
 
-// What stands behind the first `name` and its separator in a file of such lines; "unknown" if none does.
+// What stands after the first `name` and its separator in a file of such lines; "unknown" if none does.
 static std::string value_in(const char* path, const std::string& name, char separator) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {

@@ -51,7 +51,7 @@ struct StepRecord {
     double lr = 0;
     double ms = 0;  // wall time of the step
     int64_t tokens = 0;
-    // Of several ranks: what their exchange took, how much of it they waited for, and what it should take.
+    // Of several ranks: what their communication took, how much of it they waited for, and what it should take.
     bool has_comm = false;
     double comm_ms = 0, comm_exposed_ms = 0, comm_predicted_ms = 0;
     double noise_scale = 0;  // the gradient's, in tokens; 0: not asked for

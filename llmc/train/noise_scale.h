@@ -1,5 +1,5 @@
 /*
-The gradient noise scale (McCandlish et al., 2018, arXiv:1812.06162, appendix A.1): about how many tokens a step may
+The gradient noise scale (McCandlish et al., 2018, arXiv:1812.06162, appendix A.1): about how many tokens one step may
 have before more of them stop helping. Ranks give it almost for free, as their gradients are of small batches and the
 sum is of a big one:
 

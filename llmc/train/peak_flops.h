@@ -10,7 +10,7 @@ of that which the model's own arithmetic reaches (PaLM, Chowdhery et al., 2022, 
 // 0: not known.
 inline double peak_bf16_flops(const std::string& gpu_name) {
     // The first whose words are all in the name counts: variants with less power come before the card itself, and names
-    // that others contain behind those.
+    // that others contain after those.
     struct Peak {
         const char *name, *variant;
         double tflops;

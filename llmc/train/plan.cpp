@@ -148,7 +148,7 @@ std::string text_of(const RunPlan& plan) {
     const double mib = 1 << 20;
     std::string text = format(
         "model: %s parameters: %ld layers, %ld heads, %ld channels, a vocabulary of %ld (architecture: %s)\n"
-        "  %s a token, forward and backward\n"
+        "  %s per token, forward and backward\n"
         "batch: %s\n%s%s\n",
         count_text(double(plan.num_parameters)).c_str(), s.num_layers, s.num_heads, s.channels, s.vocab_size,
         flags.model.architecture_name().c_str(), count_text(plan.flops_per_token, "FLOP").c_str(),
@@ -173,7 +173,7 @@ std::string text_of(const RunPlan& plan) {
         time_text(plan.gradients_s).c_str(), time_text(plan.last_bucket_s).c_str(), plan.sent_weight_bytes / mib,
         time_text(plan.weights_s).c_str());
     text += format(
-        "step: %s = %s of %s at %.3g TFLOP/s a GPU + %s of updates + %s of communication that nothing hides\n"
+        "step: %s = %s of %s at %.3g TFLOP/s per GPU + %s of updates + %s of communication that nothing hides\n"
         "  %s tokens/s, %s a GPU\n",
         time_text(plan.step_s).c_str(), time_text(plan.compute_s).c_str(), count_text(plan.flops, "FLOP").c_str(),
         gpu.tflops * gpu.mfu, time_text(plan.update_s).c_str(), time_text(plan.exposed_s).c_str(),

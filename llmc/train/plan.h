@@ -9,8 +9,8 @@ are printed and can be replaced (--gpu, --mfu, ...).
                  together, because a ring leaves a server by as many of them as it has GPUs
   compute        FLOPs of the model (flops_per_token) at peak x MFU; a third more where blocks are recomputed
   update         bytes of state, weights and gradients at the memory's bandwidth, and Newton-Schulz at peak x MFU
-  step           compute + update + exposed, where the gradients' exchange hides behind the last micro-batch's backward
-                 pass, two thirds of it, but for the last bucket, and the weights' behind the next forward pass
+  step           compute + update + exposed, where the gradients' communication hides behind the last micro-batch's
+backward pass, two thirds of it, but for the last bucket, and the weights' hides behind the next forward pass
 */
 #pragma once
 #include <cstdint>
@@ -53,12 +53,12 @@ struct RunPlan {
     ShardingPlan sharding{};
     std::vector<int64_t> state_bytes;  // of each rank
     MemoryPlan memory{};               // of the rank that needs most
-    int64_t largest_batches[3] = {};   // sequences a micro-batch that would fit; for each Recompute
+    int64_t largest_batches[3] = {};   // sequences per micro-batch that would fit; for each Recompute
     double host_bytes = 0;             // of the first server, in its own memory: what checkpoints are written from
     double checkpoint_bytes = 0;       // on the disk: weights and the optimizer's state
     double sent_gradient_bytes = 0, sent_weight_bytes = 0;     // a step and rank
     double bandwidth = 0;                                      // bytes/s
-    double gradients_s = 0, last_bucket_s = 0, weights_s = 0;  // of their exchange
+    double gradients_s = 0, last_bucket_s = 0, weights_s = 0;  // of their communication
     double flops_per_token = 0, flops = 0;                     // forward and backward; a step, all ranks
     double compute_s = 0, update_s = 0, exposed_s = 0, step_s = 0;
     double tokens = 0, run_s = 0, usd = 0;  // of the whole run

@@ -61,7 +61,7 @@ inline RankReport report_of(const std::vector<uint64_t>& hashes, const std::vect
             .slowest = int(std::max_element(times.begin(), times.end()) - times.begin())};
 }
 
-// What the exchange of one step cost, in ms. Predicted: what a rank sends in a ring over the bandwidth.
+// What the communication of one step cost, in ms. Predicted: what a rank sends in a ring over the bandwidth.
 struct CommCost {
     double ms = 0, exposed_ms = 0, predicted_ms = 0;
 };

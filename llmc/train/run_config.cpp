@@ -2,9 +2,9 @@
 #include "llmc/train/run_config.h"
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include "llmc/base/check.h"   // require, format
-#include "llmc/model/flops.h"  // flops_per_token, matmul_parameters
-#include "llmc/train/dial.h"   // dial_run
+#include "llmc/base/check.h"           // require, format
+#include "llmc/model/flops.h"          // flops_per_token, matmul_parameters
+#include "llmc/train/depth_scaling.h"  // depth_run
 
 using nlohmann::ordered_json;
 
@@ -28,10 +28,10 @@ int64_t largest_batch(const RunFlags& flags, int64_t seq_len, int64_t world_size
     return 1;  // if even that does not fit, the error about memory says what to do
 }
 
-Dial dial_of(const RunFlags& flags, const GptShape& shape, int64_t world_size) {
+DepthConfig depth_config_of(const RunFlags& flags, const GptShape& shape, int64_t world_size) {
     return {.depth = flags.model.depth,
             .aspect_ratio = flags.model.aspect_ratio,
-            .head_size = flags.model.dial_head_size,
+            .head_size = flags.model.depth_head_size,
             .num_kv_heads = shape.kv_heads(),
             .seq_len = flags.seq_len(shape),
             .vocab_size = shape.vocab_size,
@@ -98,7 +98,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
             shape.vocab_size - 1);
     if (by_depth) {
         if (flags.total_batch_size == 0) flags.sources["total-batch-size"] = "--depth";
-        flags.total_batch_size = dial_run(dial_of(asked, shape, world_size)).batch;
+        flags.total_batch_size = depth_run(depth_config_of(asked, shape, world_size)).batch;
     }
     if (flags.batch_size.value_or(by_depth ? 0 : kDefaultBatchSize) == 0) {
         flags.batch_size = int(largest_batch(flags, seq_len, world_size, fits));
@@ -107,14 +107,14 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     flags.batch_size = flags.batch_size.value_or(kDefaultBatchSize);
     const StepConfig step = step_config(flags, *flags.batch_size, seq_len, world_size);
     if (by_depth) {
-        Dial dial = dial_of(asked, shape, world_size);
-        dial.batch_size = *flags.batch_size;
-        DialedRun dialed = dial_run(dial);
-        if (asked.steps == int64_t(0)) dialed.steps = 0, dialed.steps_were_asked = true;  // 0 leaves it open there
+        DepthConfig config = depth_config_of(asked, shape, world_size);
+        config.batch_size = *flags.batch_size;
+        DepthRun derived = depth_run(config);
+        if (asked.steps == int64_t(0)) derived.steps = 0, derived.steps_were_asked = true;  // 0 leaves it open there
         if (!asked.steps) flags.sources["steps"] = "--depth";
-        flags.steps = asked.steps.value_or(dialed.steps);
-        decision.scaling = dialed.scaling;
-        decision.derivation = text_of(dialed);
+        flags.steps = asked.steps.value_or(derived.steps);
+        decision.scaling = derived.scaling;
+        decision.derivation = text_of(derived);
     } else if (!asked.steps) {
         const Length length = length_of(flags, shape, step);
         flags.steps = length.steps;

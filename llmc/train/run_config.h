@@ -2,7 +2,7 @@
 What will be run: every number filled in. Flags, model and number of ranks together give batch, length and learning
 rates; what was asked stays as it is, and what was left open follows:
 
-  --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (dial.h)
+  --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (depth_scaling.h)
   --batch-size auto     the largest that divides a step's sequences and fits in memory
   --steps               else from --target-flops or --target-param-data-ratio; else 2000
 

@@ -112,7 +112,7 @@ private:
 
     void write_model(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
         const DType dtype = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
-        std::vector<T> turned;
+        std::vector<T> transposed;
         const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), dtype);
         std::vector<Tensor> tensors;
         for (const StoredTensor& part : stored) tensors.push_back(part.tensor);
@@ -120,7 +120,7 @@ private:
         part().add_tensors(kModelFile, tensors, {{"format", "pt"}}, [&](const Tensor&) {
             const StoredTensor& part = stored[next++];
             const Parameter& p = model_.parameters.parameters[part.parameter];
-            return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, turned));
+            return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, transposed));
         });
         std::vector<std::vector<Tensor>> all;
         for (int r = 0; r < optimizer_.plan.world_size; r++) all.push_back(state_tensors(optimizer_, r));

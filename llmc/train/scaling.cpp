@@ -47,7 +47,7 @@ std::string Scaling::text(const Recipe& recipe) const {
     const std::string of_width =
         by_width ? format("; of embeddings and head also x %.4g = sqrt(768 / C), C = %ld", width(), channels) : "";
     return format(
-        "learning rate: %s, x %.4g = sqrt(B / B_ref), B = %ld and B_ref = %ld tokens a step%s\n"
+        "learning rate: %s, x %.4g = sqrt(B / B_ref), B = %ld and B_ref = %ld tokens per step%s\n"
         "weight decay: %s, x %.4g = sqrt(B / B_ref) D_ref / D, D = %ld and D_ref = %ld tokens in all",
         rates.c_str(), learning_rate(), batch, reference_batch, of_width.c_str(), decays.c_str(), weight_decay(),
         tokens, reference_tokens);

@@ -1,6 +1,6 @@
 /*
 Hyperparameters that were found with one batch size and length of training, carried over to another
-(--scale-hyperparameters). B: tokens a step; D: tokens of the whole training; _ref: where they were found.
+(--scale-hyperparameters). B: tokens per step; D: tokens of the whole training; _ref: where they were found.
 
   learning rate    eta    = eta_ref sqrt(B / B_ref)               for optimizers that divide by the gradient's
                                                                   size (Malladi et al., 2022, arXiv:2205.10287)

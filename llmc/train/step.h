@@ -1,5 +1,5 @@
 /*
-One optimizer step of all ranks: micro-batches, the exchange of gradients, norm, clipping, update, the exchange of
+One optimizer step of all ranks: micro-batches, reduction of gradients, norm, clipping, update, all-gather of
 weights. The host only says what is to be done: whether the gradient is finite, its norm and what clipping makes of it
 are found out and used on the device, and come back to the host while the next step is already under way.
 
@@ -13,7 +13,8 @@ pass needs them, and it waits for each where it does.
 
 Gradients of micro-batches accumulate in place; with tree_sum they are added pairwise, ((0 + 1) + (2 + 3)) + ..., as
 ranks' gradients always are (sum_tree in llmc/comm/comm.h). Then a step has the same bits however its micro-batches
-are dealt to ranks, as long as each rank has a power of two of them. It takes log2 of that many gradient buffers more.
+are assigned to ranks, as long as each rank has a power of two of them. It takes log2 of that many gradient buffers
+more.
 */
 #pragma once
 #include <bit>
@@ -129,7 +130,7 @@ public:
             model_.add_loss_and_gradient(scalars_, targets, float(1 / double(config_.num_tokens())),
                                          1 / double(config_.accumulation * config_.world_size));
             model_.backward(tokens);
-            if (config_.tree_sum && !in_last_micro_batch_) put_away(uint64_t(micro));
+            if (config_.tree_sum && !in_last_micro_batch_) add_partial_sum(uint64_t(micro));
         }
         model_.end_step();
         ensure(complete_ == buckets().size());
@@ -232,7 +233,7 @@ private:
     }
 
     // A binary counter: before micro-batch i, sums_[k] holds a sum of 2^k of them if bit k of i is set.
-    void put_away(uint64_t micro) {
+    void add_partial_sum(uint64_t micro) {
         const int level = std::countr_one(micro);
         for (int k = 0; k < level; k++)
             model_.op.accumulate(model_.device, model_.gradients.data, sums_[size_t(k)].data, model_.gradients.size);

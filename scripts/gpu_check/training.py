@@ -110,7 +110,7 @@ def judge(part, label, run, what, trained, falls_by=1.0, skip=10, **more):
     """A row with a run's speed over the steps after the first `skip`, and whether its loss fell as it should."""
     timed = trained.steps[min(skip, len(trained.steps) // 2) :]
     tokens_per_second = sum(s["tokens_per_s"] * s["ms"] for s in timed) / sum(s["ms"] for s in timed)
-    found = re.search(r"([\d.]+) MFLOP a token", trained.text)
+    found = re.search(r"([\d.]+) MFLOP per token", trained.text)
     mflop = float(found[1]) if found else None
     mfu = 100 * tokens_per_second * mflop * 1e6 / part.peak if mflop and part.peak else None
     first, last = trained.losses[0], trained.losses[-1]

@@ -1,16 +1,16 @@
 /*
-One number, the depth d, makes a whole run: the dial of nanochat (Karpathy, 2025-2026), as pure functions.
+One number, the depth d, makes a whole run: nanochat's scaling by depth (Karpathy, 2025-2026), as pure functions.
 
-  const DialedModel model = dial_model(dial);                    the shape, its parameters, FLOPs a token
-  const DialedRun run = dial_run(dial);                          batch, learning rates, weight decay, steps
-  text_of(model), text_of(run)                                   each number with its formula, a line each
+  const DepthModel model = depth_model(config);      the shape, its parameters, FLOPs per token
+  const DepthRun run = depth_run(config);            batch, learning rates, weight decay, steps
+  text_of(model), text_of(run)                     each number with its formula, one per line
 
   width         C = d x aspect ratio, up to a multiple of the head size HS
   N             what is counted against the tokens: matrices, gates and head, but no embeddings
   D             tokens = ratio N
   batch         2^round(log2(2^19 (D / D_ref)^0.383))     (Bergsma et al., 2025, arXiv:2505.13738), _ref: of depth 12
   learning rate and weight decay follow batch, length and width as in scaling.h
-  steps         as asked; else round(FLOPs asked / (FLOPs a token x batch)); else D / batch, rounded down
+  steps         as asked; else round(FLOPs asked / (FLOPs per token x batch)); else D / batch, rounded down
 Batch, learning rates and weight decay are those of D, the length that the ratio asks for, whatever ends the run.
 */
 #pragma once
@@ -19,8 +19,8 @@ Batch, learning rates and weight decay are those of D, the length that the ratio
 #include <vector>
 #include "llmc/train/scaling.h"  // Scaling
 
-// What is turned. Zero: not asked.
-struct Dial {
+// What a user gives. Zero: left open.
+struct DepthConfig {
     int64_t depth = 20, aspect_ratio = 64, head_size = 128;
     int64_t num_kv_heads = 0;  // 0: as many as heads
     int64_t seq_len = 2048, vocab_size = 32768;
@@ -32,7 +32,7 @@ struct Dial {
     double weight_decay = 0.28;  // Muon's, of depth 12 and batches of 2^19
 };
 
-struct DialedModel {
+struct DepthModel {
     int64_t depth, channels, num_heads, num_kv_heads, head_size, seq_len, vocab_size;
     std::vector<int64_t> windows;              // of each layer, as AttentionShape::window
     std::vector<bool> value_embedding_layers;  // every second one, and the last
@@ -44,10 +44,10 @@ struct DialedModel {
     double flops_per_token = 0;      // with AttentionFlops::unmasked, as nanochat counts
 };
 
-struct DialedRun {
-    DialedModel model;
+struct DepthRun {
+    DepthModel model;
     double param_data_ratio;
-    int64_t batch, steps, accumulation;  // tokens a step; micro-batches of each rank
+    int64_t batch, steps, accumulation;  // tokens per step; micro-batches of each rank
     bool batch_was_asked;
     Scaling scaling;      // B, D and where they refer to; the factors
     double weight_decay;  // Muon's
@@ -56,8 +56,8 @@ struct DialedRun {
     bool steps_were_asked;
 };
 
-DialedModel dial_model(const Dial& dial);
-DialedRun dial_run(const Dial& dial);
+DepthModel depth_model(const DepthConfig& config);
+DepthRun depth_run(const DepthConfig& config);
 
-std::string text_of(const DialedModel& model);
-std::string text_of(const DialedRun& run);
+std::string text_of(const DepthModel& model);
+std::string text_of(const DepthRun& run);

@@ -1,6 +1,6 @@
-// See dial.h.
+// See depth_scaling.h.
 #include "llmc/ops/attention.h"  // kMaxHeadSize
-#include "llmc/train/dial.h"
+#include "llmc/train/depth_scaling.h"
 #include <algorithm>
 #include <cmath>
 #include "llmc/base/check.h"          // require, format
@@ -16,32 +16,32 @@ constexpr double kBatchExponent = 0.383;
 
 constexpr int64_t kHeadMultiple = 16;  // what the kernels of rotary positions take
 
-int64_t channels_of(const Dial& dial) { return up_to_multiple(dial.depth * dial.aspect_ratio, dial.head_size); }
-
-double tokens_of(double ratio, const DialedModel& model) {
-    return std::floor(ratio * double(model.scaling_parameters));
+int64_t channels_of(const DepthConfig& config) {
+    return up_to_multiple(config.depth * config.aspect_ratio, config.head_size);
 }
 
-// Of a dial that has been looked at.
-DialedModel model_of(const Dial& dial) {
-    const int64_t C = channels_of(dial);
-    GptShape shape{dial.depth, C / dial.head_size, C, dial.seq_len, dial.vocab_size, dial.num_kv_heads};
+double tokens_of(double ratio, const DepthModel& model) { return std::floor(ratio * double(model.scaling_parameters)); }
+
+// Of a config that was checked.
+DepthModel model_of(const DepthConfig& config) {
+    const int64_t C = channels_of(config);
+    GptShape shape{config.depth, C / config.head_size, C, config.seq_len, config.vocab_size, config.num_kv_heads};
     shape.architecture = find_architecture("nanochat");
-    shape.architecture.windows = dial.window_pattern;
+    shape.architecture.windows = config.window_pattern;
     const ParameterList list(shape);
-    DialedModel m{.depth = dial.depth,
-                  .channels = C,
-                  .num_heads = shape.num_heads,
-                  .num_kv_heads = shape.kv_heads(),
-                  .head_size = dial.head_size,
-                  .seq_len = dial.seq_len,
-                  .vocab_size = dial.vocab_size,
-                  .windows = layer_windows(shape.architecture, dial.depth, dial.seq_len),
-                  .value_embedding_layers = {},
-                  .num_parameters = list.num_parameters,
-                  .scaling_parameters = matmul_parameters(list),
-                  .flops_per_token = flops_per_token(list, dial.seq_len, AttentionFlops::unmasked)};
-    for (int64_t layer = 0; layer < dial.depth; layer++)
+    DepthModel m{.depth = config.depth,
+                 .channels = C,
+                 .num_heads = shape.num_heads,
+                 .num_kv_heads = shape.kv_heads(),
+                 .head_size = config.head_size,
+                 .seq_len = config.seq_len,
+                 .vocab_size = config.vocab_size,
+                 .windows = layer_windows(shape.architecture, config.depth, config.seq_len),
+                 .value_embedding_layers = {},
+                 .num_parameters = list.num_parameters,
+                 .scaling_parameters = matmul_parameters(list),
+                 .flops_per_token = flops_per_token(list, config.seq_len, AttentionFlops::unmasked)};
+    for (int64_t layer = 0; layer < config.depth; layer++)
         m.value_embedding_layers.push_back(shape.has_value_embedding(layer));
     for (const Parameter& p : list) {
         using enum ParameterGroup;
@@ -66,56 +66,56 @@ std::string window_text(const std::vector<int64_t>& windows, int64_t seq_len) {
 
 }  // namespace
 
-DialedModel dial_model(const Dial& dial) {
-    const int64_t d = dial.depth, HS = dial.head_size;
+DepthModel depth_model(const DepthConfig& config) {
+    const int64_t d = config.depth, HS = config.head_size;
     require(d >= 1, "--depth %ld: a model has at least 1 layer", d);
-    require(dial.aspect_ratio >= 1, "--aspect-ratio %ld: expected at least 1 channel a layer, such as 64",
-            dial.aspect_ratio);
+    require(config.aspect_ratio >= 1, "--aspect-ratio %ld: expected at least 1 channel a layer, such as 64",
+            config.aspect_ratio);
     require(HS >= kHeadMultiple && HS <= kMaxHeadSize && HS % kHeadMultiple == 0,
             "--head-size %ld: the kernels take multiples of %ld up to %ld: the nearest is %ld", HS, kHeadMultiple,
             kMaxHeadSize,
             std::clamp((HS + kHeadMultiple / 2) / kHeadMultiple * kHeadMultiple, kHeadMultiple, kMaxHeadSize));
-    require(dial.seq_len > 1, "--seq-len %ld: smearing needs a token before the last one: give at least 2",
-            dial.seq_len);
-    require(dial.vocab_size >= 1, "--vocab-size %ld: expected at least 1", dial.vocab_size);
-    const int64_t C = channels_of(dial), heads = C / HS, kv_heads = dial.num_kv_heads;
+    require(config.seq_len > 1, "--seq-len %ld: smearing needs a token before the last one: give at least 2",
+            config.seq_len);
+    require(config.vocab_size >= 1, "--vocab-size %ld: expected at least 1", config.vocab_size);
+    const int64_t C = channels_of(config), heads = C / HS, kv_heads = config.num_kv_heads;
     require(C >= kSmearChannels, "--depth %ld makes %ld channels, and gates look at %ld: the nearest that works is %ld",
-            d, C, kSmearChannels, (up_to_multiple(kSmearChannels, HS) - HS) / dial.aspect_ratio + 1);
+            d, C, kSmearChannels, (up_to_multiple(kSmearChannels, HS) - HS) / config.aspect_ratio + 1);
 
     require(kv_heads == 0 || (kv_heads > 0 && heads % kv_heads == 0),
             "--num-kv-heads %ld does not divide the %ld heads of --depth %ld; nearest: %s", kv_heads, heads, d,
             nearest_divisors(heads, kv_heads).c_str());
-    return model_of(dial);
+    return model_of(config);
 }
 
-DialedRun dial_run(const Dial& dial) {
-    require(dial.param_data_ratio > 0, "--target-param-data-ratio %g: expected tokens for each parameter, such as 12",
-            dial.param_data_ratio);
-    require(dial.target_flops >= 0 && dial.steps >= 0 && dial.total_batch_size >= 0 && dial.batch_size > 0 &&
-                dial.world_size > 0,
+DepthRun depth_run(const DepthConfig& config) {
+    require(config.param_data_ratio > 0, "--target-param-data-ratio %g: expected tokens for each parameter, such as 12",
+            config.param_data_ratio);
+    require(config.target_flops >= 0 && config.steps >= 0 && config.total_batch_size >= 0 && config.batch_size > 0 &&
+                config.world_size > 0,
             "--target-flops %g, --steps %ld, --total-batch-size %ld, --batch-size %ld and %ld ranks: none may be "
             "negative, and the last two not 0",
-            dial.target_flops, dial.steps, dial.total_batch_size, dial.batch_size, dial.world_size);
-    require(dial.target_flops == 0 || dial.steps == 0, "--target-flops %g and --steps %ld both end the run: give one",
-            dial.target_flops, dial.steps);
-    Dial reference = dial;
+            config.target_flops, config.steps, config.total_batch_size, config.batch_size, config.world_size);
+    require(config.target_flops == 0 || config.steps == 0,
+            "--target-flops %g and --steps %ld both end the run: give one", config.target_flops, config.steps);
+    DepthConfig reference = config;
     reference.depth = kReferenceDepth, reference.num_kv_heads = 0;
-    DialedRun run{.model = dial_model(dial),
-                  .param_data_ratio = dial.param_data_ratio,
-                  .batch = dial.total_batch_size,
-                  .steps = dial.steps,
-                  .accumulation = 0,
-                  .batch_was_asked = dial.total_batch_size > 0,
-                  .scaling = {},
-                  .weight_decay = 0,
-                  .batch_size = dial.batch_size,
-                  .world_size = dial.world_size,
-                  .target_flops = dial.target_flops,
-                  .steps_were_asked = dial.steps > 0};
-    const double D = tokens_of(dial.param_data_ratio, run.model);
-    const double D_ref = tokens_of(dial.param_data_ratio, model_of(reference));
+    DepthRun run{.model = depth_model(config),
+                 .param_data_ratio = config.param_data_ratio,
+                 .batch = config.total_batch_size,
+                 .steps = config.steps,
+                 .accumulation = 0,
+                 .batch_was_asked = config.total_batch_size > 0,
+                 .scaling = {},
+                 .weight_decay = 0,
+                 .batch_size = config.batch_size,
+                 .world_size = config.world_size,
+                 .target_flops = config.target_flops,
+                 .steps_were_asked = config.steps > 0};
+    const double D = tokens_of(config.param_data_ratio, run.model);
+    const double D_ref = tokens_of(config.param_data_ratio, model_of(reference));
     require(D >= 1 && D_ref >= 1, "--target-param-data-ratio %g leaves no token to learn from: raise it, to 1 say",
-            dial.param_data_ratio);
+            config.param_data_ratio);
     if (run.batch == 0)
         run.batch = int64_t(
             std::exp2(std::nearbyint(std::log2(double(kReferenceBatch) * std::pow(D / D_ref, kBatchExponent)))));
@@ -125,7 +125,7 @@ DialedRun dial_run(const Dial& dial) {
                    .tokens = int64_t(D),
                    .reference_tokens = int64_t(D_ref),
                    .channels = run.model.channels};
-    run.weight_decay = dial.weight_decay * run.scaling.weight_decay();
+    run.weight_decay = config.weight_decay * run.scaling.weight_decay();
 
     if (run.target_flops > 0) {
         const double step_flops = run.model.flops_per_token * double(run.batch);
@@ -139,26 +139,26 @@ DialedRun dial_run(const Dial& dial) {
         const double digit = std::pow(10, std::floor(std::log10(least)) - 3);
         require(run.steps > 0,
                 "--target-param-data-ratio %g: %ld tokens are less than a step of %ld: the nearest that works is %.4g",
-                dial.param_data_ratio, int64_t(D), run.batch, (std::floor(least / digit) + 1) * digit);
+                config.param_data_ratio, int64_t(D), run.batch, (std::floor(least / digit) + 1) * digit);
     }
 
-    const int64_t a_sequence_each = dial.seq_len * dial.world_size;
+    const int64_t a_sequence_each = config.seq_len * config.world_size;
     require(run.batch % a_sequence_each == 0,
             "a step of %ld tokens is no whole number of sequences of --seq-len %ld for each of %ld ranks: the nearest "
             "--total-batch-size is %ld",
-            run.batch, dial.seq_len, dial.world_size,
+            run.batch, config.seq_len, config.world_size,
             std::max(a_sequence_each, (run.batch + a_sequence_each / 2) / a_sequence_each * a_sequence_each));
     const int64_t sequences = run.batch / a_sequence_each;
-    require(sequences % dial.batch_size == 0,
+    require(sequences % config.batch_size == 0,
             "--batch-size %ld does not divide the %ld sequences that each of %ld ranks has in a step of %ld tokens; "
             "nearest: %s",
-            dial.batch_size, sequences, dial.world_size, run.batch,
-            nearest_divisors(sequences, dial.batch_size).c_str());
-    run.accumulation = sequences / dial.batch_size;
+            config.batch_size, sequences, config.world_size, run.batch,
+            nearest_divisors(sequences, config.batch_size).c_str());
+    run.accumulation = sequences / config.batch_size;
     return run;
 }
 
-std::string text_of(const DialedModel& m) {
+std::string text_of(const DepthModel& m) {
     const int64_t with = std::count(m.value_embedding_layers.begin(), m.value_embedding_layers.end(), true);
     const int64_t KV = m.num_kv_heads * m.head_size;
     std::string text = format("depth: %ld layers\n", m.depth);
@@ -175,25 +175,26 @@ std::string text_of(const DialedModel& m) {
     text += format("parameters: %ld in all\n", m.num_parameters);
     text += format("N: %ld = matrices + gates + head\n", m.scaling_parameters);
     text += format(
-        "FLOPs a token: %.4g = 6 N + 12 C x the keys of all layers (nanochat's count, for --target-flops; all other "
+        "FLOPs per token: %.4g = 6 N + 12 C x the keys of all layers (nanochat's count, for --target-flops; all other "
         "figures count the keys that causal attention sees)\n",
         m.flops_per_token);
     return text;
 }
 
-std::string text_of(const DialedRun& run) {
+std::string text_of(const DepthRun& run) {
     const Scaling& s = run.scaling;
     std::string text = text_of(run.model);
     text += format("D: %ld tokens = %g N; D_ref = %ld, of depth %ld\n", s.tokens, run.param_data_ratio,
                    s.reference_tokens, kReferenceDepth);
-    text += run.batch_was_asked ? format("batch: B = %ld tokens a step, as asked\n", run.batch)
-                                : format("batch: B = %ld tokens a step = 2^round(log2(%ld (D / D_ref)^%g))\n",
+    text += run.batch_was_asked ? format("batch: B = %ld tokens per step, as asked\n", run.batch)
+                                : format("batch: B = %ld tokens per step = 2^round(log2(%ld (D / D_ref)^%g))\n",
                                          run.batch, s.reference_batch, kBatchExponent);
     text += format("learning rates: x %.4g = sqrt(B / %ld)\n", s.learning_rate(), s.reference_batch);
     text += format("learning rates of embeddings and head: also x %.4g = sqrt(768 / C)\n", s.width());
     text += format("weight decay: %.4g, x %.4g = sqrt(B / %ld) D_ref / D\n", run.weight_decay, s.weight_decay(),
                    s.reference_batch);
-    text += run.target_flops > 0 ? format("steps: %ld = round(%g / (FLOPs a token x B))\n", run.steps, run.target_flops)
+    text += run.target_flops > 0
+                ? format("steps: %ld = round(%g / (FLOPs per token x B))\n", run.steps, run.target_flops)
             : run.steps_were_asked ? format("steps: %ld, as asked\n", run.steps)
                                    : format("steps: %ld = D / B, rounded down\n", run.steps);
     text += format("micro-batches: %ld a step = B / (%ld sequences x %ld tokens x %ld ranks)\n", run.accumulation,

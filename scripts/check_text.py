@@ -3,7 +3,7 @@
 
     python3 scripts/check_text.py          prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
-No tabs (but in the Makefile), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
+No tabs (but in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
 scripts begin with a comment that says what they are. Python compiles; scripts with a #! line are executable.
 """
 
@@ -29,7 +29,7 @@ def files(root):
 
 def findings_in(path, name, text):
     for number, line in enumerate(text.split("\n"), 1):
-        if "\t" in (line.lstrip("\t") if path.name == "Makefile" else line):
+        if "\t" in (line.lstrip("\t") if path.name == "Makefile" or path.suffix == ".mk" else line):
             yield f"{name}:{number}: a tab"
         if line != line.rstrip():
             yield f"{name}:{number}: trailing blanks"

@@ -1,0 +1,38 @@
+# make bench, bench-cpu, bench-scaling, bench-smoke.
+
+$(BENCHES): $(O)/bench/%: $(O)/dev/bench/%.cu.o $(ENGINE)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+
+BENCH := $(if $(OP),$(filter %/$(OP),$(BENCHES)),$(BENCHES))
+bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
+	$(if $(BENCH),,$(error no benchmark$(if $(OP), dev/bench/$(OP).cu; there are: $(notdir $(BENCHES)), in dev/bench)))
+	@set -e; for bench in $(BENCH); do $$bench; done
+
+# On the emulator only those whose op has kernels yet.
+EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
+$(E)/bench/%: $(E)/dev/bench/%.cu.o $(EMULATED) $(ENGINE)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+-include $(EMULATED_BENCH:$(E)/bench/%=$(E)/dev/bench/%.cu.d)
+
+bench-scaling: $(BIN)train_gpt ## tok/s of 1, 2, 4, ... ranks, into doc/performance.md; some minutes
+	@python3 scripts/bench_scaling.py --program $(or $(BIN),./)train_gpt $(BENCH_ARGS)
+
+bench-cpu: ## a training step on the CPU, op by op, beside the machine's limits, into doc/performance.md; some minutes
+	@+$(SUBMAKE) run-bench-cpu VARIANT=$(HOST_VARIANT)
+
+run-bench-cpu: $(O)/bench/cpu_steps
+	@python3 dev/bench/cpu_steps.py --program $< $(BENCH_ARGS)
+
+bench-smoke: ## run every benchmark on tiny shapes, on the CPU and the emulated GPU
+	@+$(SUBMAKE) run-bench-smoke VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
+
+run-bench-smoke: $(BENCH) $(EMULATED_BENCH)
+	@set -e; rm -f $(O)/bench-smoke.jsonl; for bench in $(BENCH) $(EMULATED_BENCH); do \
+	  $$bench --smoke --json $(O)/bench-smoke.jsonl; done; \
+	for bench in $(filter-out %/cpu_steps,$(BENCH)); do $$bench --smoke --bf16 --json $(O)/bench-smoke.jsonl; done; \
+	for bench in $(EMULATED_BENCH); do $$bench --smoke --fp32 --json $(O)/bench-smoke.jsonl; done; \
+	python3 scripts/perf_table.py --validate $(O)/bench-smoke.jsonl

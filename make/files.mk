@@ -1,0 +1,62 @@
+# Which files make up the engine, the tests and the benchmarks, and their objects.
+
+O   := build/$(VARIANT)
+# The everyday programs lie where people look for them; those of other variants stay in their build folder.
+BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
+# Files that need NVIDIA's headers are not part of the CPU build.
+CUDA_BACKENDS := $(patsubst %,llmc/train/%.cpp,cuda_backend cuda_backend_fp32 cuda_backend_bf16)
+NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
+  comm/cuda_comm comm/nccl_comm comm/nccl_absent) $(CUDA_BACKENDS))
+CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu))
+# Where a library may be missing, one file has what needs it and another says that it is not there.
+LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention) comm/nccl_$(if $(IS_NCCL),absent,comm) \
+  $(if $(IS_MPI),comm/mpi_absent comm/mpi_network_absent,comm/mpi_ranks comm/mpi_network) $(if $(IS_CUDA),train/cuda_backend_absent))
+# The CPU's kernels, once per level.
+KERNELS  := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
+ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
+  $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
+# What runs once, or prints, is hardly optimized, for a shorter build. It is linked last, because of an inline function in two
+# objects the linker keeps the first.
+COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id flags flags_text host_memory number_text processor) \
+  $(addprefix comm/,handshake host launch meeting mpi_absent mpi_network_absent nccl_absent tcp_ranks watchdog) \
+  $(addprefix data/,progress tokenizer_formats tokenizer_json) $(addprefix interop/,export model_config tokenizer_export) \
+  $(addprefix model/,architecture shape) $(addprefix optim/,recipe whole_plan) \
+  $(addprefix train/,backend checkpointing command cuda_backend_absent depth_scaling doctor event_file log log_follower memory_plan plan run_config run_flags run_inputs run_request \
+    scaling tokens))
+ENGINE   := $(filter-out $(COLD),$(ENGINE)) $(filter $(COLD),$(ENGINE))
+# With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
+OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
+TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
+# Which tests run programs: they call `program(`, whose parenthesis make would count, or what does.
+RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|golden'
+# KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine.
+ifneq ($(KERNELS_ONLY),)
+  TEST_FILES := $(filter-out $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
+  ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
+endif
+# Those of the CPU's ops, which hold what the optimizer makes of these.
+OPS_FILES  := $(filter $(patsubst llmc/cpu/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
+HOST_FILES := $(filter-out $(OPS_FILES),$(filter %.cpp,$(TEST_FILES)))
+CUDA_FILES := $(filter %.cu,$(TEST_FILES))
+# Most of what a test takes to compile is its headers: scripts/join_sources.py makes one source of many, unless a single topic
+# is asked for. $(call joined,FOLDER,FILES,HOW MANY,NAME)
+joined = $(if $(OP_TESTS),$(2:%=$(1)/%.o),$(if $(2),$(patsubst %,$(1)/test/joined_%-of-$(3)_$(4).o,$(shell seq $(3)))))
+OPS_TESTS  := $(call joined,$(O),$(OPS_FILES),6,ops.cpp)
+TESTS      := $(OPS_TESTS) $(call joined,$(O),$(HOST_FILES),10,host.cpp)
+TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
+# The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
+E := $(O)/emulated$(if $(RACE),-race)
+# The table of all kernels. An op's own test does without.
+EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
+NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
+EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
+  $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
+EMULATED_BACKENDS := $(CUDA_BACKENDS:%=$(E)/%.o)
+EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
+EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),8,cuda.cu) \
+  $(if $(shell grep -l '"test/models.h"' /dev/null $(CUDA_FILES)),$(E)/test/models.cu.o)
+GPU_TESTS      := $(CUDA_FILES:%=$(O)/%.o)
+BENCHES := $(patsubst dev/bench/%.cu,$(O)/bench/%,$(sort $(wildcard dev/bench/*.cu)))
+PROGRAMS := $(addprefix $(BIN),$(basename $(wildcard train_gpt.cu data/tokenize.cpp)))
+OBJECTS := $(ENGINE) $(TESTS) $(EMULATED) $(EMULATED_KERNELS) $(EMULATED_TESTS) $(O)/test/main.cpp.o $(EMULATED_BACKENDS) \
+  $(patsubst %,$(O)/%.o,$(wildcard train_gpt.cu data/tokenize.cpp dev/bench/*.cu test/fuzz/*.cpp))

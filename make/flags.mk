@@ -1,0 +1,68 @@
+# How C++ and CUDA are compiled and linked.
+
+# The levels of llmc/base/processor.h, in ascending order. What is not of the CPU's ops is compiled for every processor;
+# tests and benchmarks for this one.
+KNOWS_LEVELS := $(shell $(CXX) -march=x86-64-v4 -mavx512bf16 -E -x c++ /dev/null >/dev/null 2>&1 && echo 1)
+ifeq ($(CPU_ARCH),all)
+  LEVELS := baseline avx2 avx512 avx512_bf16
+  ARCH_baseline    := -march=x86-64
+  ARCH_avx2        := -march=x86-64-v3
+  ARCH_avx512      := -march=x86-64-v4
+  ARCH_avx512_bf16 := -march=x86-64-v4 -mavx512bf16
+  ARCH      = $(ARCH_baseline)
+  HERE      = -march=native
+else
+  LEVELS   := only
+  ARCH_only = -march=$(CPU_ARCH)
+  ARCH      = $(ARCH_only)
+  HERE      = $(ARCH_only)
+endif
+
+# -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise the compiler decides, function
+# by function, and the same training run would give other bits under another compiler or at another -O.
+# -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). clang++ warns of what libstdc++'s
+# stable_sort uses, and of each loop under `#pragma unroll` that it unrolls otherwise.
+# -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorized.
+CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
+  $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
+# $(call system_include,FOLDERS): but not what is searched anyway, whose order must stay as it is
+system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
+CPPFLAGS = -I. $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR)))) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
+LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
+COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS)
+
+# The CUDA build: .cu files by nvcc, for the GPU at hand or, where there is none, for all that Anvil supports.
+IS_CUDA  := $(filter cuda,$(VARIANT))
+IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
+IS_NCCL  := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL)))
+IS_MPI   := $(if $(filter-out 0,$(USE_MPI)),$(HAVE_MPI))
+# $(call link,LIBRARY): by its path, found again at run time
+link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
+ifneq ($(IS_CUDA),)
+  # Code for a chip runs on what its generation has later, too: for 80 on 86 and 89, for 100 on 103. The PTX of the newest is
+  # compiled by the driver of any that comes after it: 120, say. Neither is so of 90a and 100a, whose code is for that chip alone,
+  # and all that they have more (wgmma, tcgen05) no kernel uses.
+  ifeq ($(origin GPU_ARCHS),undefined)
+    GPU_ARCHS := $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
+  endif
+  CHIPS  := $(shell printf '%s\n' $(GPU_ARCHS) | sort -nu)
+  CODE    = $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip)) \
+    -gencode arch=compute_$(lastword $(CHIPS)),code=compute_$(lastword $(CHIPS))
+  NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
+    --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
+    $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)
+  LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB))) \
+    $(if $(IS_NCCL),$(call link,$(NCCL_LIB)))
+endif
+# MPI's bindings for C++ are gone from newer ones, and nobody's loss. The system's folders are searched without being told.
+MPI_FLAGS = $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))
+LDFLAGS  += $(if $(IS_MPI),$(if $(filter $(SYSTEM_LIBS:%=%/),$(dir $(MPI_LIB))),$(MPI_LIB),$(call link,$(MPI_LIB))))
+
+LIBRARIES = $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) \
+  $(if $(IS_MPI),MPI=$(MPI_LIB))
+BUILD_ID := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+# `native` means another thing on another processor: its resolved form is part of the stamp.
+CPU_SUM  := $(shell $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)
+
+# The tests that need no GPU are built without nvcc.
+HOST_VARIANT = $(or $(filter-out cuda,$(VARIANT)),cpu)

@@ -1,0 +1,96 @@
+# How an object is made of a file.
+
+define compile_host
+@mkdir -p $(@D)
+$(call say,CXX,$<)
+$(Q)$(CCACHE) $(COMPILE) -MMD -MP -c $< -o $@
+endef
+$(O)/%.cpp.o: %.cpp $(O)/flags | headers
+	$(compile_host)
+$(O)/%.cpp.o: $(O)/%.cpp $(O)/flags | headers
+	$(compile_host)
+
+# Without CUDA, a .cu file is C++.
+$(O)/%.cu.o: %.cu $(O)/flags | headers
+	@mkdir -p $(@D)
+	$(call say,$(if $(IS_CUDA),NVCC,CXX),$<)
+	$(Q)$(if $(IS_CUDA),$(NVCC),$(CCACHE) $(COMPILE) -x c++) -MMD -MP -c $< -o $@
+
+# g++ makes a static variable of an inline function one for the whole process, which objcopy would have to leave so.
+NOT_UNIQUE := $(if $(findstring clang,$(CXX_VERSION)),,-fno-gnu-unique)
+# An object for a level shows one name, that of its table: what it has of inline functions stays its own. What it computed
+# before main() would run on every processor: it must have nothing of the kind.
+define kernel_rules
+$(O)/$(1)/%.o: private ARCH = $(ARCH_$(1))
+$(O)/$(1)/%.o: % $(O)/flags | headers
+	@mkdir -p $$(@D)
+	$$(call say,CXX,"$$<$(if $(filter-out only,$(1)), ($(1)))")
+	$$(Q)$$(CCACHE) $$(COMPILE) $(NOT_UNIQUE) -DANVIL_KERNELS=kKernels_$(1) -MMD -MP -MF $$(@:.o=.d) -MT $$@ -c $$< -o $$(@:.o=.all.o)
+	$(if $(filter-out only,$(1)),$$(Q)scripts/hide_names.sh $$(@:.o=.all.o) kKernels_$(1) $$@,$$(Q)mv $$(@:.o=.all.o) $$@)
+endef
+$(foreach level,$(LEVELS),$(eval $(call kernel_rules,$(level))))
+$(O)/llmc/cpu/chosen_kernels.cpp.o: private CPPFLAGS += '-DANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))'
+$(O)/test/% $(O)/dev/% $(E)/%: private ARCH = $(HERE)
+# It looks what the processor has.
+$(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-64)
+
+# -fno-strict-aliasing: kernels read sixteen bytes of any type at once. `#pragma unroll` is nvcc's.
+EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE) -fno-strict-aliasing -Wno-unknown-pragmas
+$(E)/%.cpp.o: %.cpp $(O)/flags | headers
+	@mkdir -p $(@D)
+	$(call say,CXX,"$< (emulated)")
+	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) -MMD -MP -c $< -o $@
+
+# Kernels are where races are looked for: see dev/emulator/race.h. -gdwarf-4: of a joined source's functions, addr2line 2.40
+# takes DWARF 5's first file for the source itself, and a race would be reported in a file that nobody wrote.
+define compile_emulated
+@mkdir -p $(@D)
+$(call say,CXX,"$< (emulated)")
+$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread -gdwarf-4) -MMD -MP -x c++ -c $< -o $@
+endef
+$(E)/%.cu.o: %.cu $(O)/flags | headers
+	$(compile_emulated)
+$(E)/%.cu.o: $(E)/%.cu $(O)/flags | headers
+	$(compile_emulated)
+
+# Written when they change, so that a changed test is compiled again with those of its group alone.
+$(O)/test/joined_%_ops.cpp: FILES = $(OPS_FILES)
+$(O)/test/joined_%_host.cpp: FILES = $(HOST_FILES)
+$(E)/test/joined_%_cuda.cu: FILES = $(CUDA_FILES)
+define write_joined
+@mkdir -p $(@D)
+@python3 scripts/join_sources.py --part $* $(FILES) > $@.new
+@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+endef
+$(O)/test/joined_%_ops.cpp: FORCE
+	$(write_joined)
+$(O)/test/joined_%_host.cpp: FORCE
+	$(write_joined)
+$(E)/test/joined_%_cuda.cu: FORCE
+	$(write_joined)
+
+# Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
+# hardly slower. `private`: the flags that stand in $(O)/flags are those of the engine.
+# g++ -O1 takes for uninitialized what with -O3, in the engine, it sees to be set.
+LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
+TEST_OPT ?= $(LIGHT)
+TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
+$(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
+$(EMULATED_TESTS) $(EMULATED_KERNELS) $(EMULATED_BACKENDS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
+
+$(COLD): private override OPT := $(LIGHT) $(TRUSTED)
+
+# A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
+$(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
+
+# Catch2's own code: 16 s to compile with optimization, and nothing of it matters for speed.
+$(O)/test/main.cpp.o: private override OPT := -O0
+
+# nccl.h by -I: the one that belongs to the library, before one that the toolkit may have. It and mpi.h are included by these
+# files alone, and only they are compiled again when another is found.
+NCCL_FLAGS = $(if $(IS_NCCL),-I$(NCCL_DIR))
+$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: private CPPFLAGS += $(NCCL_FLAGS)
+$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: $(O)/nccl_flags
+MPI_FILES = $(patsubst %,$(O)/%.o,$(wildcard llmc/comm/mpi_*.cpp))
+$(MPI_FILES): private CPPFLAGS += $(MPI_FLAGS)
+$(MPI_FILES): $(O)/mpi_flags

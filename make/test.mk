@@ -1,0 +1,42 @@
+# make test: the host's tests, and those of kernels on the emulated GPU; make test-gpu.
+
+# A make of its own, because what setup.sh installs changes what is found above.
+SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+
+test: ## build and run the tests; OP=layernorm runs one topic
+	@USE_MPI=$(USE_MPI) DEPS_DIR=$(DEPS_DIR) scripts/setup.sh --tests
+	@+rm -f build/counts; mkdir -p build; export ANVIL_COUNTS=build/counts; status=0; \
+	  for part in run-tests run-emulated; do $(SUBMAKE) $$part VARIANT=$(HOST_VARIANT) || status=1; done; \
+	  awk '{passed += $$1; failed += $$2} END {printf "\n%d passed, %d failed\n", passed, failed; exit passed + failed == 0}' \
+	    build/counts || status=1; exit $$status
+
+# A topic may have tests of one kind only, and may do without the programs.
+NEEDED_PROGRAMS = $(if $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(PROGRAMS))
+run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
+	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
+
+# In every order of threads that the emulator has: a result that depends on it is wrong.
+SCHEDULES ?= in_order reverse random
+run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
+	$(if $(EMULATED_TESTS),@SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
+
+# Of an inline function in two objects the linker keeps the first, which should be an optimized one.
+$(O)/$(TEST_NAME): $(OPS_TESTS) $(ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+# The emulator first: what the race checker itself calls must not be a copy that the checker watches.
+$(E)/$(TEST_NAME): $(EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(ENGINE) $(O)/test/main.cpp.o
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+$(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(ENGINE) $(O)/test/main.cpp.o
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
+
+test-gpu: ## the kernels' tests on a GPU; OP=layernorm runs one topic
+	@$(if $(HAVE_CUDA),,echo 'make test-gpu: missing $(strip $(CUDA_MISSING))' >&2; exit 2)
+	@+$(SUBMAKE) run-gpu VARIANT=cuda
+
+run-gpu: $(O)/gpu-$(TEST_NAME) $(NEEDED_PROGRAMS)
+	@ANVIL_PROGRAMS=$(or $(BIN),./) $(O)/gpu-$(TEST_NAME) $(if $(OP),'[$(OP)]') $(TEST_ARGS)

@@ -25,8 +25,8 @@ COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id flags flags_te
     scaling tokens))
 ENGINE   := $(filter-out $(COLD),$(ENGINE)) $(filter $(COLD),$(ENGINE))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
-OP_TESTS   := $(if $(OP),$(wildcard test/$(OP)_test.cpp test/$(OP)_cuda_test.cu))
-TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*_test.cpp test/*_cuda_test.cu)))
+OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test.cu))
+TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu)))
 # Which tests run programs: they call `program(`, whose parenthesis make would count, or what does.
 RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|golden'
 # KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine.
@@ -35,7 +35,7 @@ ifneq ($(KERNELS_ONLY),)
   ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
 endif
 # Those of the CPU's ops, which hold what the optimizer makes of these.
-OPS_FILES  := $(filter $(patsubst llmc/cpu/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
+OPS_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
 HOST_FILES := $(filter-out $(OPS_FILES),$(filter %.cpp,$(TEST_FILES)))
 CUDA_FILES := $(filter %.cu,$(TEST_FILES))
 # Most of what a test takes to compile is its headers: scripts/join_sources.py makes one source of many, unless a single topic

@@ -16,7 +16,7 @@ engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 J := $(O)/joined
 FROM_HOST   = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(O)/%.o),$(1))) $(filter $(NVIDIA:%=$(O)/%.o),$(1))
 JOINED_NVCC = $(subst -O3 -g -x cu -lineinfo,-O0 -x cu -Xcicc -O0 -Xptxas -O0,$(NVCC))
-TESTED_CU  := $(sort $(wildcard test/*_cuda_test.cu))
+TESTED_CU  := $(sort $(wildcard test/*/*_cuda_test.cu))
 $(J)/tests_1.cu: JOINED = $(wordlist 1,22,$(TESTED_CU))
 $(J)/tests_2.cu: JOINED = $(wordlist 23,$(words $(TESTED_CU)),$(TESTED_CU))
 $(J)/benches.cu: JOINED = $(sort $(wildcard dev/bench/*.cu))
@@ -66,21 +66,21 @@ run-cudnn-plans: $(O)/cudnn-plans $(O)/no_driver/libcuda.so.1
 	@LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} $< $(TEST_ARGS)
 
 # It is its own cuBLASLt and CUDA runtime: none of NVIDIA's are linked.
-$(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/cudnn_absent llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
+$(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cuda/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/cudnn_absent llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib)) $(CATCH2_LIBS)
 
-$(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/nccl_calls llmc/comm/nccl_comm llmc/comm/cuda_comm llmc/comm/watchdog llmc/cuda/cudnn_absent llmc/base/file llmc/base/hash test/main)
+$(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/comm/nccl_calls llmc/comm/nccl_comm llmc/comm/cuda_comm llmc/comm/watchdog llmc/cuda/cudnn_absent llmc/base/file llmc/base/hash test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cudnn_plans $(addprefix llmc/cuda/,cudnn_attention cuda_device cuda_profile cublaslt matmul_cache) llmc/base/file llmc/base/hash llmc/base/profile test/main)
+$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cuda/cudnn_plans $(addprefix llmc/cuda/,cudnn_attention cuda_device cuda_profile cublaslt matmul_cache) llmc/base/file llmc/base/hash llmc/base/profile test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-$(O)/no_driver/libcuda.so.1: test/no_driver.c
+$(O)/no_driver/libcuda.so.1: test/cuda/no_driver.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) -Wall -Wextra -shared -fPIC $< -o $@
 
--include $(wildcard $(O)/test/cudnn_plans.cpp.d $(O)/test/cublaslt_calls.cpp.d $(O)/test/nccl_calls.cpp.d)
+-include $(wildcard $(O)/test/cuda/cudnn_plans.cpp.d $(O)/test/cuda/cublaslt_calls.cpp.d $(O)/test/comm/nccl_calls.cpp.d)

@@ -89,8 +89,8 @@ $(O)/test/main.cpp.o: private override OPT := -O0
 # nccl.h by -I: the one that belongs to the library, before one that the toolkit may have. It and mpi.h are included by these
 # files alone, and only they are compiled again when another is found.
 NCCL_FLAGS = $(if $(IS_NCCL),-I$(NCCL_DIR))
-$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: private CPPFLAGS += $(NCCL_FLAGS)
-$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/nccl_calls.cpp.o: $(O)/nccl_flags
+$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: private CPPFLAGS += $(NCCL_FLAGS)
+$(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: $(O)/nccl_flags
 MPI_FILES = $(patsubst %,$(O)/%.o,$(wildcard llmc/comm/mpi_*.cpp))
 $(MPI_FILES): private CPPFLAGS += $(MPI_FLAGS)
 $(MPI_FILES): $(O)/mpi_flags

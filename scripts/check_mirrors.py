@@ -3,9 +3,11 @@
 
     python3 scripts/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
 
-- An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. Every llmc/cpu/X.h has a test test/X_test.cpp, a
-  benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/X_cuda_test.cu. What else is in
+- An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
+  benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/cuda/X_cuda_test.cu. What else is in
   llmc/cuda/*.cuh is a known part of several ops or of one that is large.
+- A test lies in the folder of what it tests: X_test.cpp in test/F/ where llmc/F has an X (an op's in test/cpu/, its kernels' in
+  test/cuda/). Other tests lie in test/F/ for a folder of llmc/, for scripts/ or dev/.
 - A file name tells which file is meant: it occurs in one folder only. A mirror differs in ending or in `_test`, but for
   an op's declaration and its implementation on the CPU, and for its kernels and their benchmark.
 - Headers of other projects are included by .cpp files only: they are slow to compile, and nvcc rejects some of them.
@@ -38,12 +40,25 @@ def missing_mirrors(root):
     for op in sorted((root / "llmc/cpu").glob("*.h")):
         if op.stem in TOOLS:
             continue
-        for place in ("test/X_test.cpp", "dev/bench/X.cu", "llmc/cuda/X.cuh", "test/X_cuda_test.cu"):
+        for place in ("test/cpu/X_test.cpp", "dev/bench/X.cu", "llmc/cuda/X.cuh", "test/cuda/X_cuda_test.cu"):
             if not (root / place.replace("X", op.stem)).is_file():
                 yield f"llmc/cpu/{op.name}: the op has no {place.replace('X', op.stem)}"
     for kernels in sorted((root / "llmc/cuda").glob("*.cuh")):
         if kernels.stem not in CUDA_PARTS and not (root / f"llmc/cpu/{kernels.stem}.h").is_file():
             yield f"llmc/cuda/{kernels.name}: neither an op, llmc/cpu/{kernels.stem}.h, nor in CUDA_PARTS here"
+
+
+def misplaced_tests(root):
+    rooms = {path.name for path in (root / "llmc").iterdir() if path.is_dir()} - {"ops"} | {"scripts", "dev"}
+    for test in sorted([*(root / "test").rglob("*_test.cpp"), *(root / "test").rglob("*_test.cu")]):
+        where, name = test.relative_to(root / "test").parent.as_posix(), test.relative_to(root).as_posix()
+        if where not in rooms:
+            yield f"{name}: expected in test/F/, where F is one of {', '.join(sorted(rooms))}"
+            continue
+        subject = re.sub(r"(_cuda)?_test$", "", test.stem)
+        homes = {path.parent.name for path in (root / "llmc").glob(f"*/{subject}.*")} - {"ops"}
+        if homes and where not in homes:
+            yield f"{name}: its subject is in llmc/{' and llmc/'.join(sorted(homes))}: expected in test/ of that name"
 
 
 def sources(root):
@@ -76,7 +91,7 @@ def foreign_headers(root):
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
-    found = [*missing_mirrors(root), *repeated_names(root), *foreign_headers(root)]
+    found = [*missing_mirrors(root), *misplaced_tests(root), *repeated_names(root), *foreign_headers(root)]
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -10,7 +10,7 @@
 
 A folder holds texts (X.txt), tokenizers (X.json, X.tiktoken, vocab.bpe), the ids that a reference makes with a tokenizer
 of a text (TOKENIZER--TEXT.ids, int32), and the tokens that rustbpe learns (PATTERN--SIZE--TEXT.ranks).
-test/tokenizer_reference_test.cpp reads it.
+test/data/tokenizer_reference_test.cpp reads it.
 """
 
 import argparse

@@ -66,7 +66,7 @@ def layernorm():
 
 def matmul():
     f = Fixture("matmul")
-    # The exact tests in test/matmul_test.cpp cover the product of all interesting sizes; these are true roundings.
+    # The exact tests in test/cpu/matmul_test.cpp cover the product of all interesting sizes; these are true roundings.
     for N, C, OC in [(1, 1, 1), (3, 7, 33), (5, 1, 3), (12, 255, 32), (13, 257, 33), (4, 600, 17), (257, 5, 9),
                      (600, 3, 5), (3, 5, 600)]:
         case = f"{N}x{C}x{OC}."
@@ -326,7 +326,7 @@ def swiglu():
     return f
 
 
-# test/residual_mix_test.cpp has the same table: N, C, b_sign, whether there is an a.
+# test/cpu/residual_mix_test.cpp has the same table: N, C, b_sign, whether there is an a.
 RESIDUAL_MIX_CASES = [(1, 1, 1, True), (3, 7, -1, False), (2, 33, 1, True), (17, 48, -1, True), (1, 1536, 1, False)]
 
 
@@ -360,7 +360,7 @@ def smear():
     return f
 
 
-# test/value_embedding_test.cpp has the same table: B, T, NH, NKV, HS, C, G, V.
+# test/cpu/value_embedding_test.cpp has the same table: B, T, NH, NKV, HS, C, G, V.
 VALUE_EMBEDDING_CASES = [(1, 1, 1, 1, 1, 1, 1, 1), (2, 5, 2, 1, 7, 9, 3, 4), (1, 3, 2, 2, 16, 24, 24, 5),
                          (3, 13, 4, 2, 6, 20, 17, 7), (1, 4, 1, 1, 128, 12, 12, 6), (1, 70, 1, 2, 3, 5, 5, 30)]
 
@@ -383,7 +383,7 @@ def value_embedding():
     return f
 
 
-# test/rotary_test.cpp has the same table: B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale.
+# test/cpu/rotary_test.cpp has the same table: B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale.
 ROTARY_CASES = {
     "one": (1, 1, 1, 1, 2, 1e4, False, False, False, 1.0),
     "llama": (2, 5, 4, 2, 16, 5e5, False, False, False, 1.0),

@@ -15,7 +15,7 @@ def global_norm():
     return f
 
 
-ADAMW_CASES = {  # test/adamw_test.cpp has the same table: n, learning_rate, beta1, beta2, eps, weight_decay, grad_scale
+ADAMW_CASES = {  # test/cpu/adamw_test.cpp has the same table: n, learning_rate, beta1, beta2, eps, weight_decay, grad_scale
     "one": (1, 1e-2, 0.9, 0.999, 1e-8, 0.0, 1.0),
     "decay": (37, 3e-3, 0.9, 0.95, 1e-8, 0.1, 1.0),
     "clipped": (1003, 6e-4, 0.8, 0.99, 1e-6, 0.2, 0.125),
@@ -37,7 +37,7 @@ def adamw():
     return f
 
 
-# test/lion_test.cpp has the same table: n, learning_rate, beta1, beta2, weight_decay, grad_scale
+# test/cpu/lion_test.cpp has the same table: n, learning_rate, beta1, beta2, weight_decay, grad_scale
 LION_CASES = {
     "one": (1, 1e-2, 0.9, 0.99, 0.0, 1.0),
     "decay": (37, 3e-4, 0.9, 0.99, 1.0, 1.0),
@@ -64,7 +64,7 @@ def lion():
     return f
 
 
-# test/muon_test.cpp has the same table: R, K, momentum, beta2, weight_decay, learning_rate, equal_rows, fixed_norm.
+# test/cpu/muon_test.cpp has the same table: R, K, momentum, beta2, weight_decay, learning_rate, equal_rows, fixed_norm.
 MUON_CASES = {
     "square": (12, 12, 0.95, 0.9, 0.1, 0.02, True, True),
     "tall": (40, 17, 0.9, 0.95, 0.2, 0.02, True, True),
@@ -108,7 +108,7 @@ def muon():
     return f
 
 
-# test/newton_schulz_test.cpp has the same table: batch, R, K, coefficients.
+# test/cpu/newton_schulz_test.cpp has the same table: batch, R, K, coefficients.
 NEWTON_SCHULZ_CASES = {
     "square": (1, 12, 12, POLAR_EXPRESS),
     "tall": (2, 33, 7, POLAR_EXPRESS),
@@ -130,7 +130,7 @@ def newton_schulz():
     return f
 
 
-# test/muon_testing.h has the same table: R, K, how many. The three are the queries, keys and values of one (3C, C).
+# test/cpu/muon_testing.h has the same table: R, K, how many. The three are the queries, keys and values of one (3C, C).
 MUON_MATRICES = {"square": (24, 24, 1), "tall": (96, 24, 1), "wide": (24, 96, 1), "qkv": (24, 24, 3)}
 MUON_TRAINING_STEPS = 20
 

@@ -75,7 +75,7 @@ topics=()
 if [ -z "$topic" ] && [ ${#arguments[@]} = 0 ]; then
     tags=$("$program" --list-tags | sed -nE 's/^ *[0-9]+ +\[([a-z_0-9]+)\].*/\1/p')
     for tag in $(printf '%s\n' $longest $tags | awk '!seen[$0]++'); do
-        if [ -f "test/${tag}_test.cpp" ] || [ -f "test/${tag}_cuda_test.cu" ]; then topics+=("$tag"); fi
+        if compgen -G "test/*/${tag}_test.cpp" >/dev/null || compgen -G "test/*/${tag}_cuda_test.cu" >/dev/null; then topics+=("$tag"); fi
     done
 fi
 left_out="~[.]${WITHOUT_TESTS:-}" # and hidden ones

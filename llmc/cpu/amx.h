@@ -11,8 +11,8 @@ to sums of float. For each of these (Intel 64 and IA-32 Architectures Software D
   even = odd = 0;   for the 16 pairs in order:  even = fma(a[2k], b[2k], even),  odd = fma(a[2k+1], b[2k+1], odd)
   sum = sum + (even + odd)
 
-rounded to nearest, and numbers below 1.2e-38 are zero wherever they are read or made. test/software_tiles.h does the
-same without the processor. Inline assembly, since intrinsics would need -mamx-bf16 for all that includes this.
+rounded to nearest, and numbers below 1.2e-38 are zero wherever they are read or made. test/cpu/software_tiles.h does
+the same without the processor. Inline assembly, since intrinsics would need -mamx-bf16 for all that includes this.
 */
 #pragma once
 #include <cstdint>

@@ -9,8 +9,8 @@ number of threads has any influence, so every processor gives the same bits.
 
 A and B are float or bf16, sums are always float. bf16 is multiplied in pairs of neighbors in k, of which the second is
 added first: what AVX-512's vdpbf16ps does in one instruction, at up to twice the rate of fp32, and other processors do
-in two (test/gemm_test.cpp: the same bits, except for numbers below 1.2e-38, which that instruction takes for zero). So
-packed bf16 consists of pairs, and the pairs of an A that is read in place must lie side by side.
+in two (test/cpu/gemm_test.cpp: the same bits, except for numbers below 1.2e-38, which that instruction takes for zero).
+So packed bf16 consists of pairs, and the pairs of an A that is read in place must lie side by side.
 
 Processors with AMX multiply bf16 in its tiles, in another order: gemm_tiles.h.
 

@@ -441,7 +441,7 @@ ANVIL_INLINE F32<n> zero_below(F32<n> x, F32<n> in, float least) {
 }
 
 // e^x with an error below 1.5 units in the last place for normal results; 0 below them, infinity above the largest
-// float, NaN for NaN (test/simd_test.cpp measures it over the whole range).
+// float, NaN for NaN (test/cpu/simd_test.cpp measures it over the whole range).
 // x = k ln 2 + r with |r| <= ln 2 / 2, and e^r by Taylor to degree 7: the rest, r^8 / 8!, is below 6e-9.
 template <int n>
 ANVIL_INLINE F32<n> exp(F32<n> x) {

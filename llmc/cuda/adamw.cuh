@@ -12,7 +12,7 @@ Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adam
 Work      a thread Pack<T>::size elements of every tensor at a time, blocks stride over all of them
 Bytes     28*n; with a bf16 param 30*n
 Accuracy  the CPU's bits; where the two double pow() differ, roundings of the coefficients
-          (test/adamw_cuda_test.cu)
+          (test/cuda/adamw_cuda_test.cu)
 Requires  pointers 16-byte aligned
 */
 #pragma once

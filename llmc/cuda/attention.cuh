@@ -19,7 +19,7 @@ FLOPs     a score, seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it
           query sees (T + 1) / 2 keys on average, with a window at most window + 1
 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) +
           4 B NH T at least, and dout, q, k, v once more, from L2 where they fit
-Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/attention_reference.h)
+Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/cpu/attention_reference.h)
 Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4 in fp32; tensors 16-byte aligned;
           workspace: 12 bytes per row of scores in backward (attention_stats.cuh)
 */

@@ -13,7 +13,7 @@ by turns. Since a tile of keys is transposed, a lane reads 16 bytes of neighbori
 but for the lanes that have other rows of the tile; the sums over a tile's values have a column a lane. The warps'
 results are added in their order: the same bits each time Bytes     decode: 2 HS sizeof(T) a key that is seen, a query
 head: heads of a group find each other's in L2 Accuracy  half a unit of T for what is stored, and the roundings of f32
-(test/attention_decode_cuda_test.cu) Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
+(test/cuda/attention_decode_cuda_test.cu) Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
 */
 #pragma once
 #include <algorithm>

@@ -1,7 +1,7 @@
 /*
 Attention as a graph of small operations, which is how cuDNN is asked for its fused kernels (Graph API, "Supported
 Graph Patterns"). No CUDA in here: the graph is a template over what builds it, cudnn_attention.cpp for cuDNN and
-test/cudnn_attention_test.cpp for a plain interpreter, which holds it against the definition of attention.
+test/cuda/cudnn_attention_test.cpp for a plain interpreter, which holds it against the definition of attention.
 
   forward:   S = scale Q K^T, masked     lse = log of the sum of exp(S) over keys     P = exp(S) / sum     O = P V
   backward:  P = exp(S - lse)     dV = P^T dO     dS = scale P (dO V^T - rowsum(dO O))     dK = dS^T Q     dQ = dS K

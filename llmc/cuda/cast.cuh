@@ -3,7 +3,7 @@ From one element type to another:   out[i] = inp[i]   over n elements, f32 to bf
 
 Work      a thread eight elements: one 16-byte access of the bf16, two of the f32
 Bytes     6*n
-Accuracy  exact, as on the CPU, NaN as some NaN (test/cast_cuda_test.cu)
+Accuracy  exact, as on the CPU, NaN as some NaN (test/cuda/cast_cuda_test.cu)
 Requires  pointers 16-byte aligned; any n
 */
 #pragma once

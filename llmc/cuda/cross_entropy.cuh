@@ -8,7 +8,7 @@ Math      f32; maximum and sum in one pass, the sum rescaled when a larger logit
 Work      one block per row; one thread every kEntropyThreads-th pack, 4 of them under way at a time
 Bytes     1, with gradients 2 times N*Vp*sizeof(T): the second read finds the row in L2
 Accuracy  f32: losses 4 eps, dlogits 1.5 |l - max| + 6 eps of each, a cap's error twice in both: 2c eps of tanh, 3c of
-          isru; bf16: half an eps more for what is stored (test/cross_entropy_cuda_test.cu)
+          isru; bf16: half an eps more for what is stored (test/cuda/cross_entropy_cuda_test.cu)
 Requires  Vp % Pack<T>::size == 0, pointers 16-byte aligned, V < 2^30
 */
 #pragma once

@@ -55,7 +55,8 @@ inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capabi
     return "";
 }
 
-// At least what the workspace of a shape will be, before there is a plan (test/cudnn_plans.cpp holds plans against it).
+// At least what the workspace of a shape will be, before there is a plan (test/cuda/cudnn_plans.cpp holds plans against
+// it).
 inline size_t most_cudnn_workspace(const AttentionShape& s, int compute_capability, bool deterministic, bool learns) {
     const size_t scores = size_t(s.B * s.NH * s.T), little = 64 << 10;
     if (!learns) return little;

@@ -1,7 +1,7 @@
 /*
 What every kernel is written with, and the only file with PTX in it. Two compilers read the kernels: nvcc, for which the
 wrappers below are instructions, and g++, for which dev/emulator/include/emulated_device.h spells the same operations
-out. test/conformance_cuda_test.cu holds each wrapper against its definition, on both.
+out. test/cuda/conformance_cuda_test.cu holds each wrapper against its definition, on both.
 
   template <class T>
   __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* inp, float factor, int64_t n) {

@@ -8,7 +8,7 @@ Math      f32; e^-2u by fast_exp2, the quotient by __fdividef; 1 - s as e^-2u s,
 Work      a thread two packs, a block's width apart
 Bytes     forward 2, backward 3 times n*sizeof(T)
 Accuracy  f32: forward 6 eps of |x|, backward 12 eps of |dout|; bf16: half an eps more of what is stored
-          (test/gelu_cuda_test.cu)
+          (test/cuda/gelu_cuda_test.cu)
 Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once

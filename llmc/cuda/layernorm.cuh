@@ -8,7 +8,7 @@ Math      f32; the mean first, then the centered variance, as on the CPU
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
           thread kPacks packs of columns, for which it sums dweight and dbias in registers; then add_partials
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T)
-Accuracy  f32: within roundings of the CPU's; bf16: 1 eps of |out| + rms(out) (test/layernorm_cuda_test.cu)
+Accuracy  f32: within roundings of the CPU's; bf16: 1 eps of |out| + rms(out) (test/cuda/layernorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
 */
 #pragma once

@@ -12,7 +12,7 @@ Math      sums in f32; f32 operands in true f32, not TF32
 Work      one product each; GELU and its derivative in the product's epilogue where the library has that, else in a
           pass of their own. Squared ReLU always has a pass: no epilogue of the library squares, and that of ReLU keeps
           bits of the signs where backward wants the values. The bias gradient is column sums
-Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/matmul_cuda_test.cu)
+Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/cuda/matmul_cuda_test.cu)
 Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 */
 #pragma once

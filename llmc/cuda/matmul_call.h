@@ -1,6 +1,6 @@
 /*
 One matrix product as its caller sees it, in row-major memory, and the same as a column-major library sees it. No CUDA
-in here: the translation is tested without a GPU (test/matmul_call_test.cpp).
+in here: the translation is tested without a GPU (test/cuda/matmul_call_test.cpp).
 
   out (m, n) = op(a) op(b)        op(a) (m, k), op(b) (k, n); with transpose_a, a is stored as (k, m), and so on
 

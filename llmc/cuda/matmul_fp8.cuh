@@ -9,8 +9,8 @@ Math      products of a tile are added inside the tensor cores. Forward leaves t
 Work      one product each, along rows of both operands: backward takes the transposed copies
 Bytes     of N*C + OC*C + N*OC*sizeof(T) forward at least
 Accuracy  for the same quantized values: a sum of C products in any order, then 1 rounding to T; with fast accumulation
-the sum has about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2) (test/matmul_fp8_cuda_test.cu) Requires  N,
-C, OC multiples of 16, pointers 16-byte aligned, sm_89; a bias: bf16, the library adds no f32 to products in FP8.
+the sum has about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2) (test/cuda/matmul_fp8_cuda_test.cu) Requires
+N, C, OC multiples of 16, pointers 16-byte aligned, sm_89; a bias: bf16, the library adds no f32 to products in FP8.
 Neither speed nor accuracy measured on a GPU yet
 */
 #pragma once

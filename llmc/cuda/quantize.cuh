@@ -11,7 +11,7 @@ Work      absmax: a grid that fills the GPU leaves a maximum for each block, one
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks
 Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy)
-Accuracy  the CPU's values, bit for bit (test/quantize_cuda_test.cu)
+Accuracy  the CPU's values, bit for bit (test/cuda/quantize_cuda_test.cu)
 Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte aligned, rows up to 8 million (the
           grid). One instruction converts two numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
 */

@@ -8,7 +8,7 @@ up.
 
 Work      add_partials: 32 columns a block, its warps share out the partials; column sums: a block adds kColumnRows rows
 Bytes     N*C*sizeof(T) for the column sums; the partials are N / kColumnRows of that in f32
-Accuracy  the order of additions depends on the shape alone: the same bits each time (test/reduce_cuda_test.cu)
+Accuracy  the order of additions depends on the shape alone: the same bits each time (test/cuda/reduce_cuda_test.cu)
 Requires  column sums: C % Pack<T>::size == 0
 */
 #pragma once

@@ -6,7 +6,7 @@ ReLU squared:   out = max(inp, 0)^2,   dinp = 2 max(inp, 0) dout
 Math      f32; a NaN is handed on
 Work      a thread a pack
 Bytes     forward 2, backward 3 times n*sizeof(T)
-Accuracy  exact but for the one rounding to T: the CPU's bits (test/relu_squared_cuda_test.cu)
+Accuracy  exact but for the one rounding to T: the CPU's bits (test/cuda/relu_squared_cuda_test.cu)
 Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once

@@ -10,7 +10,7 @@ Work      a thread a pack; backward: a block kMixPacks packs a thread, whose sum
 Bytes     forward 3, fused 6, backward 5 times n*sizeof(T): one more if dinp0 is added to; without a two fewer, dinp
           and inp, if dinp is dout
 Accuracy  activations: the CPU's results, rounded to T. Sums: of a thread's 32 products at most and of a block's threads
-          in f32, of blocks in f64 (test/residual_mix_cuda_test.cu)
+          in f32, of blocks in f64 (test/cuda/residual_mix_cuda_test.cu)
 Requires  n (or C) % Pack<T>::size == 0, pointers to activations 16-byte aligned
 */
 #pragma once

@@ -8,7 +8,7 @@ Math      f32
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
           thread kPacks packs of columns, for which it sums dweight in registers; then add_partials
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T)
-Accuracy  half a unit of T for what is stored, and roundings of f32 (test/rmsnorm_cuda_test.cu)
+Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/rmsnorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
 */
 #pragma once

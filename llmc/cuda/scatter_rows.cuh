@@ -9,7 +9,7 @@ Work      the rows are sorted by token (sort_tokens.cuh), so that each row of th
 column. A block sums kRunRows sorted rows; a token whose rows go on in the next blocks leaves partial sums, which a
           second kernel adds up. Half of a batch may be one token
 Bytes     N*C*sizeof(T), and 8*C for each token that occurs
-Accuracy  f32 sums in an order of their own: N eps at most (test/embedding_cuda_test.cu)
+Accuracy  f32 sums in an order of their own: N eps at most (test/cuda/embedding_cuda_test.cu)
 Requires  C, stride, width % Pack<T>::size == 0, tokens below 2^24, pointers 16-byte aligned
 */
 #pragma once

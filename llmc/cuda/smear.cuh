@@ -7,7 +7,7 @@ Smear:   out[b,0] = inp[b,0],   out[b,t] = inp[b,t] + lambda sigmoid(w . inp[b,t
 Math      f32, each result rounded once; gates are computed again in backward, nothing is saved
 Work      a warp a row. backward: a block kSmearRows rows, whose parts of dgate_weight and dlambda add_partials adds up
 Bytes     forward 2, backward 3 times N*C*sizeof(T): the row before and the one after come from the cache
-Accuracy  half a unit of T for what is stored, and roundings of f32 (test/smear_cuda_test.cu)
+Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/smear_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, G <= kWarp, pointers to activations 16-byte aligned
 */
 #pragma once

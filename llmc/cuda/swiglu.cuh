@@ -7,7 +7,7 @@ SwiGLU:   out = silu(gate) * up,   silu(x) = x sigmoid(x)
 Math      f32; the sigmoid is computed again in backward, nothing is saved
 Work      a thread a pack of gates and the ups that belong to them; blocks (row, columns)
 Bytes     forward 3, backward 5 times N*C*sizeof(T)
-Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/swiglu_cuda_test.cu)
+Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/cuda/swiglu_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once

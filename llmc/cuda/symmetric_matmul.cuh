@@ -10,9 +10,9 @@ Work      bf16: a block of 4 warps a tile of 128 x 128 on or below the diagonal,
 Banks     tiles lie in shared memory as those of flash attention do (flash_tile.cuh)
 FLOPs     (n + 128) n terms, about half of the whole product's 2 n^2 terms
 Bytes     of X, each tile's 2 * 128 rows; out, and half of addend
-Accuracy  a sum of `terms` products in any order, then 1 rounding (test/symmetric_matmul_cuda_test.cu). A matrix has the
-          same bits whatever else is in its batch
-Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers 16-byte aligned, out apart from X and addend
+Accuracy  a sum of `terms` products in any order, then 1 rounding (test/cuda/symmetric_matmul_cuda_test.cu). A matrix
+has the same bits whatever else is in its batch Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers
+16-byte aligned, out apart from X and addend
 */
 #pragma once
 #include "llmc/base/check.h"         // require

@@ -6,7 +6,7 @@ Work      one block per tile of 64 x 64, through shared memory: packs of inp's r
 Banks     a row of the tile is one longer than it need be. With P elements a pack, a warp brings 8 packs of 4 rows and
           takes 32 / P packs of P columns: each time the k-th elements of its lanes are in banks of their own
 Bytes     2*R*C*sizeof(T)
-Accuracy  exact (test/transpose_cuda_test.cu)
+Accuracy  exact (test/cuda/transpose_cuda_test.cu)
 Requires  pointers 16-byte aligned, R up to 4 million (the grid); any C
 */
 #pragma once

@@ -9,7 +9,7 @@ Math      f32, each result rounded once; gates are computed again in backward, n
 Work      a warp a head of a token. backward: a block kValueRows tokens of a head, whose parts of dgate_weight
           add_partials adds up, then dinp, one thread per element, and dtable in a fixed order (scatter_rows.cuh)
 Bytes     forward 3 N*NKV*HS*sizeof(T); backward 3 of them (dv twice), and 8*NKV*HS for each token that occurs
-Accuracy  half a unit of T for what is stored, and roundings of f32 (test/value_embedding_cuda_test.cu)
+Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/value_embedding_cuda_test.cu)
 Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and table 16-byte aligned
 */
 #pragma once

@@ -7,7 +7,7 @@ j)
 
 Work      a thread 16 bytes, two words, four times in a round; blocks add their sums with one atomic each
 Bytes     n*sizeof(T)
-Accuracy  the CPU's integer (test/weight_hash_cuda_test.cu)
+Accuracy  the CPU's integer (test/cuda/weight_hash_cuda_test.cu)
 Requires  x 16-byte aligned; first_index a multiple of 8/sizeof(T)
 */
 #pragma once

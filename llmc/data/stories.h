@@ -10,8 +10,8 @@ possibilities carries exactly log2(n1) + log2(n2) + ... bits.
 
 That is its information as text, too, because the text gives the draws away: reading from the left, the words that may
 come next always differ before they end. (The words of a slot are no prefixes of one another, and two sentences that
-may follow differ in their first words, or in the first words after a name.) test/stories_test.cpp parses stories in
-all possible ways and finds one. A story ends with an empty line, which occurs nowhere else, so the bits of a text of
+may follow differ in their first words, or in the first words after a name.) test/data/stories_test.cpp parses stories
+in all possible ways and finds one. A story ends with an empty line, which occurs nowhere else, so the bits of a text of
 stories are the sum of theirs.
 */
 #pragma once

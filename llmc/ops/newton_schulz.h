@@ -12,7 +12,7 @@ Sums are float. For a bf16 X the matrices A, b A + c A^2 and each new X are roun
 With n = min(R, K), m = max(R, K), an iteration is 4 n^2 m + 2 n^3 FLOPs, of which only one triangle of the two
 symmetric products (n^2 m + n^3) is computed. The bits of a matrix do not depend on the others in its batch. Accuracy:
 rounding errors of the first iterations grow like the singular values they perturb, by up to the product of the later
-a's (test/newton_schulz_test.cpp). Zeros stay zeros.
+a's (test/cpu/newton_schulz_test.cpp). Zeros stay zeros.
 */
 #pragma once
 #include <algorithm>

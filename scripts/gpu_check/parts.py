@@ -73,7 +73,7 @@ def conformance(part):
 
 def topics(part, first):
     """Topics with tests that need a GPU, those of `first` before all others. What only the emulator runs has none here."""
-    named = sorted(path.name.removesuffix("_cuda_test.cu") for path in (ROOT / "test").glob("*_cuda_test.cu"))
+    named = sorted(path.name.removesuffix("_cuda_test.cu") for path in (ROOT / "test").rglob("*_cuda_test.cu"))
     ordered = [topic for topic in first if topic in named] + [topic for topic in named if topic not in first]
     for topic in ordered:
         listed = part.run([part.program("gpu-tests"), "--list-tests", f"[{topic}][gpu]"], limit=30, quiet=True)

@@ -1,0 +1,181 @@
+// The kernels of Muon's element-wise steps against the CPU's functions.
+#include "llmc/cuda/muon.cuh"
+#include "llmc/cpu/muon.h"
+#include "llmc/cuda/newton_schulz.cuh"
+#include "test/cpu/muon_testing.h"  // MuonRunIn
+#include "test/cuda_testing.h"      // OnDevice, rounded, twice_the_same
+#include "test/fixture.h"           // Fixture
+
+constexpr MuonStep kStep{.learning_rate = 0.05, .momentum = 0.9, .beta2 = 0.75, .weight_decay = 0.5};
+
+// grad_scale, and whether anything may change
+static std::vector<StepScalars> scalars(double grad_scale, int applied) {
+    StepScalars s;
+    s.grad_scale = grad_scale, s.applied = applied;
+    return {s};
+}
+
+// One pack; more rows than blocks, and several chunks of them; more columns than threads; several rounds of a row.
+template <class T>
+std::pair<int64_t, int64_t> muon_shape() {
+    const int P = Pack<T>::size;
+    const auto [R, K] =
+        GENERATE_COPY(table<int, int>({{1, P}, {37, 2 * P}, {150, 38 * P}, {40, 40}, {70, 300 * P}, {5, 520 * P}}));
+    return {R, K};
+}
+
+// What is stored in bf16 is off by half a unit; sums of n squares, in other orders on the two sides, by half a unit for
+// each of n / 16 there and fewer here; the rest are a few roundings.
+template <class T>
+double tolerance(int64_t n) {
+    return (double(n) / 16 / 2 + 6) * kEpsF32 + (std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0);
+}
+
+TEMPLATE_TEST_CASE("muon_momentum and muon_normalize agree with the CPU", "[muon]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const auto [R, K] = muon_shape<T>();
+    MuonStep step = kStep;
+    step.equal_rows = GENERATE(true, false);
+    const float size = GENERATE(1.f, 0x1p-20f);  // of what is normalized; the small one, where the 1e-6 in norms count
+    INFO(R << " x " << K << (step.equal_rows ? "" : ", rows as they are"));
+    const auto n = size_t(R * K), rows = size_t(R);
+    const Floats grad = randn(n, 1), momentum = randn(n, 2);
+    Cpu cpu;
+    Floats want_momentum = momentum, x(n), row_squares(rows);
+    muon_momentum(cpu, x.data(), row_squares.data(), want_momentum.data(), grad.data(), R, K, step,
+                  scalars(0.5, 1).data());
+    // What both sides normalize: rows of different sizes, one of zeros.
+    Floats uneven = rounded<T>(x), uneven_squares(rows);
+    for (int64_t r = 0; r < R; r++)
+        for (int64_t k = 0; k < K; k++) uneven[size_t(r * K + k)] *= size * float(r % 4);
+    uneven = rounded<T>(uneven);
+    for (int64_t r = 0; r < R; r++) uneven_squares[size_t(r)] = sum_of_squares(&uneven[size_t(r * K)], K);
+    Floats normalized = uneven;
+    muon_normalize(cpu, normalized.data(), uneven_squares.data(), R, K, step);
+
+    Cuda cuda;
+    const OnDevice<StepScalars> d_scalars(cuda, scalars(0.5, 1));
+    const OnDevice<float> d_grad(cuda, grad), d_uneven_squares(cuda, uneven_squares);
+    const auto got = twice_the_same([&] {
+        OnDevice<float> d_momentum(cuda, momentum), d_row_squares(cuda, rows);
+        OnDevice<T> d_x(cuda, n), d_uneven(cuda, uneven);
+        muon_momentum(cuda, d_x.data, d_row_squares.data, d_momentum.data, d_grad.data, R, K, step, d_scalars.data);
+        muon_normalize(cuda, d_uneven.data, d_uneven_squares.data, R, K, step);
+        return std::vector{d_momentum.get(), d_x.get(), d_row_squares.get(), d_uneven.get()};
+    });
+    check_close("momentum", got[0], want_momentum, 4 * kEpsF32);
+    check_close("X", got[1], x, 4 * kEpsF32 + tolerance<T>(0));
+    for (int64_t r = 0; r < R; r++) row_squares[size_t(r)] = sum_of_squares(&got[1][size_t(r * K)], K);
+    check_relative("row_squares", got[2], row_squares, tolerance<float>(K));
+    check_close("normalized", got[3], normalized, tolerance<T>(R) + tolerance<float>(R));  // two norms
+}
+
+TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU", "[muon]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const auto [R, K] = muon_shape<T>();
+    MuonStep step = kStep;
+    constexpr bool kMaster = !std::is_same_v<T, float>;
+    step.fixed_norm = GENERATE(true, false);
+    step.cautious = GENERATE(true, false);
+    const bool has_second = GENERATE(true, false);
+    INFO(R << " x " << K << (step.fixed_norm ? ", fixed norm" : "") << (step.cautious ? ", cautious" : "")
+           << (has_second ? ", second moments" : ""));
+    const auto n = size_t(R * K), larger = size_t(std::max(R, K));
+    const Floats x = rounded<T>(randn(n, 1)), weight = randn(n, 2);
+    Floats second = randn(larger, 3), squares(larger), scales(larger), want_second, want_weight = weight;
+    for (float& v : second) v = 0.25f * v * v;
+    want_second = second;
+    Cpu cpu;
+    muon_squares(cpu, squares.data(), x.data(), R, K);
+    muon_scales(cpu, scales.data(), has_second ? want_second.data() : nullptr, squares.data(), R, K, step,
+                scalars(1, 1).data());
+    muon_update(cpu, want_weight.data(), nullptr, x.data(), scales.data(), R, K, step, scalars(1, 1).data());
+
+    Cuda cuda;
+    const OnDevice<StepScalars> d_scalars(cuda, scalars(1, 1));
+    const OnDevice<T> d_x(cuda, x);
+    const auto got = twice_the_same([&] {
+        OnDevice<float> d_squares(cuda, larger), d_scales(cuda, larger), d_second(cuda, second), d_master(cuda, weight);
+        OnDevice<T> d_weight(cuda, rounded<T>(weight));
+        muon_squares(cuda, d_squares.data, d_x.data, R, K);
+        muon_scales(cuda, d_scales.data, has_second ? d_second.data : nullptr, d_squares.data, R, K, step,
+                    d_scalars.data);
+        muon_update(cuda, d_weight.data, kMaster ? d_master.data : nullptr, d_x.data, d_scales.data, R, K, step,
+                    d_scalars.data);
+        return std::vector{d_squares.get(), d_second.get(), d_scales.get(), d_master.get(), d_weight.get()};
+    });
+    const double units = tolerance<float>(std::min(R, K)) + tolerance<float>(std::max(R, K));
+    check_relative("squares", got[0], squares, tolerance<float>(std::min(R, K)));
+    check_relative("second", got[1], want_second, units);
+    check_relative("scales", got[2], scales, 2 * units);
+    // The weight's own rounding, and of the change what its scale is off by.
+    std::vector<double> bounds;
+    for (size_t i = 0; i < n; i++) {
+        const double decay = step.rate(R, K) * step.weight_decay * std::fabs(weight[i]);
+        bounds.push_back(kEpsF32 * std::fabs(want_weight[i]) +
+                         2 * units * (std::fabs(double(want_weight[i]) - weight[i]) + decay));
+    }
+    check_within("master", got[kMaster ? 3 : 4], want_weight, bounds);
+    if (kMaster) check_equal("weight", got[4], rounded<T>(got[3]));
+}
+
+TEST_CASE("muon's kernels: zeros stay zeros; a step that is not applied changes nothing", "[muon]" ON_DEVICE) {
+    const int64_t R = 4, K = 8;
+    const int applied = GENERATE(0, 1);
+    Cuda cuda;
+    const OnDevice<StepScalars> s(cuda, scalars(1, applied));
+    const OnDevice<float> grad(cuda, Floats(32, applied ? 0 : std::nanf("")));
+    OnDevice<float> momentum(cuda, Floats(32, 0)), row_squares(cuda, 4), squares(cuda, 8), scales(cuda, 8);
+    OnDevice<float> second(cuda, Floats(8, 0)), master(cuda, Floats(32, 2));
+    OnDevice<bf16> x(cuda, 32), weight(cuda, Floats(32, 2));
+    muon_momentum(cuda, x.data, row_squares.data, momentum.data, grad.data, R, K, kStep, s.data);
+    muon_normalize(cuda, x.data, row_squares.data, R, K, kStep);
+    muon_squares(cuda, squares.data, x.data, R, K);
+    muon_scales(cuda, scales.data, second.data, squares.data, R, K, kStep, s.data);
+    muon_update(cuda, weight.data, master.data, x.data, scales.data, R, K, kStep, s.data);
+    if (applied) check_equal("X", x.get(), Floats(32, 0));
+    check_equal("momentum", momentum.get(), Floats(32, 0));
+    check_equal("second moments", second.get(), Floats(8, 0));
+    // No gradient is no reason against the decay. 2 - 0.05 * 0.5 * 2.
+    const Floats want(32, applied ? 2 - 0.05f : 2);
+    check_close("master", master.get(), want, kEpsF32);
+    check_equal("weight", weight.get(), rounded<bf16>(want));
+}
+
+TEST_CASE("muon on a GPU: 20 steps with the products in the middle agree with PyTorch", "[muon]" ON_DEVICE) {
+    const Fixture f("muon_training");
+    const MuonMatrix& matrix = GENERATE(from_range(kMuonMatrices));
+    INFO(matrix.name);
+    Cuda cuda;
+    MuonRunIn<Cuda, OnDevice<float>> run(cuda, f.floats(matrix.name), matrix);
+    for (int step = 0; step < (kWatched ? 2 : kMuonTrainingSteps); step++)
+        run.step(cuda, matrix.gradients(step), kMuonTraining);
+    if (kWatched) return;
+    CHECK(relative_l2(run.weight.get(), f.floats(std::string("want.") + matrix.name)) <= kMuonTrainingTolerance);
+}
+
+TEST_CASE("muon on a GPU: an exactly zero gradient leaves nothing but numbers in a whole step", "[muon]" ON_DEVICE) {
+    const MuonMatrix& matrix = GENERATE(from_range(kMuonMatrices));
+    Cuda cuda;
+    MuonRunIn<Cuda, OnDevice<float>> run(cuda, randn(matrix.size(), 1), matrix);
+    run.step(cuda, Floats(matrix.size(), 0), kMuonTraining);
+    check_equal("X", run.X.get(), Floats(matrix.size(), 0));
+    check_equal("momentum", run.momentum.get(), Floats(matrix.size(), 0));
+    check_equal("second moments", run.second.get(), Floats(run.second.n, 0));
+    CHECK(count_not_finite(run.weight.get()) == 0);
+}
+
+TEST_CASE("muon's kernels refuse rows that are not a multiple of 16 bytes", "[muon]" ON_DEVICE) {
+    Cuda cuda;
+    OnDevice<bf16> x(cuda, 12);
+    OnDevice<float> y(cuda, 12);
+    const std::string rest = " of a (1, 12) matrix: its rows must be a multiple of 8, 16 bytes";
+    CHECK(error_of([&] { muon_momentum(cuda, x.data, y.data, y.data, y.data, 1, 12, kStep, nullptr); }) ==
+          "2: muon_momentum" + rest);
+    CHECK(error_of([&] { muon_normalize(cuda, x.data, y.data, 1, 12, kStep); }) == "2: muon_normalize" + rest);
+    CHECK(error_of([&] { muon_squares(cuda, y.data, x.data, 1, 12); }) == "2: muon_squares" + rest);
+    CHECK(error_of([&] { muon_update(cuda, x.data, y.data, x.data, y.data, 1, 12, kStep, nullptr); }) ==
+          "2: muon_update" + rest);
+    CHECK(contains(error_of([&] { muon_update<bf16>(cuda, x.data, nullptr, x.data, y.data, 1, 8, kStep, nullptr); }),
+                   "internal"));
+}

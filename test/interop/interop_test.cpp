@@ -1,0 +1,278 @@
+// Models of other programs in and out: the logits that transformers computes, from every way in which a model lies on
+// disk; every weight unchanged through every format; files that lie are refused by name.
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include "llmc/base/half.h"
+#include "llmc/cpu/kernels.h"
+#include "llmc/interop/export.h"
+#include "llmc/interop/llmc_model.h"
+#include "llmc/interop/tokenizer_export.h"
+#include "llmc/train/checkpointing.h"  // load_weights
+#include "test/model/model_testing.h"
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+const std::vector<std::string> kModels = {"gpt2", "gpt2_bare", "llama", "llama_tied"};
+std::string fixture_folder(const std::string& name) { return "test/fixtures/interop/" + name; }
+
+void put_file(const std::string& path, const std::string& content) {
+    FileWriter(path).write(content.data(), content.size());
+}
+
+// Not inlined: g++ 12 fails on SIMD code inside Catch2's test cases.
+[[gnu::noinline]] Floats logits_of(const StoredModel& stored, const Fixture& fixture) {
+    Cpu cpu;
+    const std::vector<int32_t> tokens = fixture.ints("tokens");
+    const int64_t B = fixture.shape("tokens")[0], T = fixture.shape("tokens")[1], V = stored.shape().vocab_size;
+    Gpt<Cpu, float> model(cpu, stored.shape(), B, T);
+    Floats values, logits;
+    for (const Parameter& p : model.parameters) {
+        values.assign(size_t(p.size()), std::numeric_limits<float>::quiet_NaN());
+        stored.read(p, values.data());
+        model.set_weight(p, values.data());
+    }
+    model.forward(tokens.data(), B, T);
+    const float* rows = model.logits(0, B * T);
+    const int64_t Vp = stored.shape().padded_vocab_size();
+    for (int64_t n = 0; n < B * T; n++) logits.insert(logits.end(), rows + n * Vp, rows + n * Vp + V);
+    return logits;
+}
+
+// Every weight, one after the other, the padding included.
+Floats weights_of(const StoredModel& stored) {
+    Floats all, values;
+    const ParameterList list(stored.shape());
+    for (const Parameter& p : list) {
+        values.assign(size_t(p.size()), std::numeric_limits<float>::quiet_NaN());
+        stored.read(p, values.data());
+        all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+}
+
+// A copy of a fixture's folder whose config.json or header of weights is changed.
+struct Copy {
+    ScratchFolder scratch;
+    std::string path = scratch / "model";
+
+    explicit Copy(const std::string& name) { fs::copy(fixture_folder(name), path, fs::copy_options::recursive); }
+    void change_config(const std::function<void(json&)>& change) const {
+        json config = json::parse(read_file(path + "/config.json"));
+        change(config);
+        put_file(path + "/config.json", config.dump());
+    }
+    // The header may change in length, the data stay.
+    void change_header(const std::function<void(json&)>& change, const std::string& file = "model.safetensors") const {
+        std::string content = read_file(path + "/" + file);
+        uint64_t bytes;
+        std::memcpy(&bytes, content.data(), 8);
+        json header = json::parse(content.substr(8, bytes));
+        change(header);
+        const std::string text = header.dump(), data = content.substr(8 + bytes);
+        bytes = text.size();
+        put_file(path + "/" + file, std::string(reinterpret_cast<const char*>(&bytes), 8) + text + data);
+    }
+    std::string error() const {
+        return error_of([&] { StoredModel{path}; });
+    }
+};
+
+}  // namespace
+
+TEST_CASE("models of transformers compute the logits that they compute there", "[interop]") {
+    const Fixture fixture("interop/logits");
+    for (const std::string& name : kModels) {
+        INFO(name);
+        const StoredModel stored(fixture_folder(name));
+        CHECK(relative_l2(logits_of(stored, fixture), fixture.floats(name)) <= kModelTolerance);
+    }
+}
+
+TEST_CASE("every weight comes back from every format", "[interop]") {
+    const ScratchFolder scratch;
+    for (const std::string& name : kModels) {
+        INFO(name);
+        const StoredModel stored(fixture_folder(name) + "/");
+        const Floats want = weights_of(stored);
+        Floats rounded;
+        for (const float x : want) rounded.push_back(to_float(to_bf16(x)));
+        const bool is_gpt2 = name == "gpt2_bare";
+        for (const std::string format_name : {"hf", "llmc"}) {
+            if (format_name == "llmc" && !is_gpt2) continue;
+            for (const DType dtype : {DType::f32, DType::bf16}) {
+                const std::string out = scratch / (name + format_name + name_of(dtype));
+                const std::string said = export_model(stored, format_name, out, dtype);
+                CHECK_FALSE(contains(said, "transformers has no class"));
+                const StoredModel back(format_name == "llmc" ? out + "/model.bin" : out);
+                CHECK(same_model(back.shape(), stored.shape()));
+                CHECK(back.dtype() == dtype);
+                CHECK(weights_of(back) == (dtype == DType::bf16 ? rounded : want));
+            }
+        }
+        CHECK(contains(error_of([&] { export_model(stored, "hf", scratch / (name + "hfF32"), DType::f32); }),
+                       "is not empty: give a new one"));
+    }
+    // Only what a format can hold.
+    const StoredModel llama(fixture_folder("llama")), gpt2(fixture_folder("gpt2"));
+    for (const std::string format_name : {"llmc", "gguf"})
+        CHECK(contains(error_of([&] { export_model(llama, format_name, scratch / "no", DType::f32); }),
+                       "and this is another model; use --format hf"));
+    CHECK(contains(error_of([&] { export_model(gpt2, "llmc", scratch / "no", DType::f32); }), "4 C hidden channels"));
+    CHECK(!fs::exists(scratch / "no"));
+    CHECK(!fs::exists(scratch / "no.tmp"));
+}
+
+TEST_CASE("tokenizers for other programs", "[interop]") {
+    const std::string gpt2 = read_file("test/fixtures/tokenizers/gpt2.json");
+    const ByteLevelTokenizer tokenizer = read_byte_level(gpt2);
+    CHECK(tokenizer.why == "");
+    REQUIRE(tokenizer.tokens.size() > 256);
+    CHECK(tokenizer.merges.size() + 257 == tokenizer.tokens.size());
+    const EndToken end = find_end_token(gpt2);
+    CHECK(end.text == "<|endoftext|>");
+    REQUIRE((end.id >= 0 && size_t(end.id) < tokenizer.tokens.size()));
+    CHECK(tokenizer.tokens[size_t(end.id)].text == end.text);
+    for (size_t id = 0; id < tokenizer.tokens.size(); id++)
+        CHECK(tokenizer.tokens[id].is_special == (int64_t(id) == end.id));
+    const json config = json::parse(tokenizer_config(gpt2, 77));
+    CHECK(config["eos_token"] == end.text);
+    CHECK(config["model_max_length"] == 77);
+
+    CHECK(contains(read_byte_level(read_file("test/fixtures/tokenizers/nanochat.json")).why, "cuts text otherwise"));
+    CHECK(contains(read_byte_level("{}").why, "it is no BPE"));
+    CHECK(contains(read_byte_level("[").why, "it is no BPE"));
+    CHECK(find_end_token("[1").id == -1);
+    CHECK(!json::parse(tokenizer_config("", 8)).contains("eos_token"));
+}
+
+TEST_CASE("half precision is read exactly", "[interop]") {
+    CHECK(half_to_float(0x3C00) == 1);
+    CHECK(half_to_float(0xC500) == -5);
+    CHECK(half_to_float(0x7BFF) == 65504);
+    CHECK(half_to_float(0x0400) == 0x1p-14f);
+    CHECK(half_to_float(0x0001) == 0x1p-24f);
+    CHECK(half_to_float(0x83FF) == -1023 * 0x1p-24f);
+    CHECK(half_to_float(0xFC00) == -std::numeric_limits<float>::infinity());
+    CHECK(std::isnan(half_to_float(0x7E00)));
+    CHECK(std::signbit(half_to_float(0x8000)));
+}
+
+TEST_CASE("configs of models that Anvil does not have are refused, and the field named", "[interop]") {
+    struct Case {
+        std::string model, field;
+        json value;
+        std::string part;
+    };
+    const std::vector<Case> cases = {
+        {"gpt2", "model_type", "mistral", "\"model_type\": \"mistral\": expected one of gpt2, llama, anvil"},
+        {"gpt2", "model_type", nullptr, "\"model_type\": nothing: expected one of"},
+        {"gpt2", "activation_function", "gelu", "\"activation_function\": \"gelu\": expected gelu_new"},
+        {"gpt2", "scale_attn_weights", false, "expected true: Anvil has no such model"},
+        {"gpt2", "scale_attn_by_inverse_layer_idx", true, "expected false"},
+        {"gpt2", "add_cross_attention", true, "expected false"},
+        {"gpt2", "n_layer", 0, "\"n_layer\": 0: expected an integer from 1 to 1000"},
+        {"gpt2", "n_layer", -1, "expected an integer"},
+        {"gpt2", "n_embd", uint64_t(1) << 63, "expected an integer from 1 to 4194304"},
+        {"gpt2", "n_head", "2", "expected an integer"},
+        {"gpt2", "vocab_size", nullptr, "\"vocab_size\" is missing"},
+        {"gpt2", "n_head", 3, "expected each to be a multiple of the next"},
+        {"gpt2", "layer_norm_epsilon", 0, "expected a number above 0"},
+        {"gpt2", "tie_word_embeddings", 1, "expected true or false"},
+        {"llama", "hidden_act", "gelu", "expected silu"},
+        {"llama", "attention_bias", true, "expected false"},
+        {"llama", "mlp_bias", true, "expected false"},
+        {"llama", "head_dim", 8, "\"head_dim\": 8: expected hidden_size / num_attention_heads"},
+        {"llama", "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}, "expected rope_type default"},
+        {"llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}, "expected rope_type default"},
+        {"llama", "rope_parameters", 3, "expected an object"},
+        {"llama", "rope_parameters", {{"rope_theta", "x"}}, "\"rope_theta\": \"x\": expected a number above 0"},
+        // A model whose weights are of other sizes
+        {"gpt2", "n_inner", 24,
+         "tensor \"transformer.h.0.mlp.c_fc.weight\" is F32 [8, 20], expected F32, F16 or BF16 "},
+        {"gpt2", "n_layer", 3, "tensor \"transformer.h.2.ln_1.weight\" is missing"},
+        {"gpt2", "n_layer", 1, "tensor \"transformer.h.1.attn.c_attn.bias\" belongs to no part of the model"},
+        {"gpt2", "tie_word_embeddings", false, "tensor \"lm_head.weight\" is missing"},
+        {"llama", "num_key_value_heads", 2, "tensor \"model.layers.0.self_attn.k_proj.weight\" is BF16 [4, 8]"},
+    };
+    for (const Case& c : cases) {
+        const Copy copy(c.model);
+        copy.change_config([&](json& config) { config[c.field] = c.value; });
+        const std::string error = copy.error();
+        INFO(c.field << " " << c.value << ": expected ..." << c.part << ", got " << error);
+        CHECK(error.starts_with("2: /"));
+        CHECK(contains(error, c.part));
+    }
+    const Copy copy("gpt2");
+    put_file(copy.path + "/config.json", "[1, 2]");
+    CHECK(contains(copy.error(), "config.json: not a JSON object"));
+}
+
+TEST_CASE("weights that do not fit are refused, and the tensor named", "[interop]") {
+    const Copy missing("gpt2");
+    missing.change_header([](json& header) {
+        header["transformer.h.0.extra"] = header["transformer.h.0.ln_1.bias"];
+        header.erase("transformer.h.0.ln_1.bias");
+    });
+    CHECK(contains(missing.error(), "tensor \"transformer.h.0.ln_1.bias\" is missing"));
+    const Copy integer("gpt2");
+    integer.change_header([](json& header) { header["transformer.wte.weight"]["dtype"] = "I32"; });
+    CHECK(contains(integer.error(), "tensor \"transformer.wte.weight\" is I32 [37, 8], expected F32, F16 or BF16"));
+    const Copy passed_over("gpt2");
+    passed_over.change_header([](json& header) { header["transformer.wte.weight"]["dtype"] = "U32"; });
+    CHECK(contains(passed_over.error(), "tensor \"transformer.wte.weight\" is missing"));
+    const Copy none("gpt2");
+    fs::remove(none.path + "/model.safetensors");
+    CHECK(contains(none.error(), "neither model.safetensors nor model.safetensors.index.json"));
+
+    const auto index_error = [](const std::function<void(json&)>& change) {
+        const Copy copy("gpt2_bare");
+        const std::string path = copy.path + "/model.safetensors.index.json";
+        json index = json::parse(read_file(path));
+        change(index);
+        put_file(path, index.dump());
+        return copy.error();
+    };
+    CHECK(index_error([](json&) {}) == "");
+    CHECK(contains(index_error([](json& index) { index["weight_map"] = 1; }), "expected a JSON object with a"));
+    CHECK(contains(index_error([](json& index) { index["weight_map"]["wte.weight"] = "../x"; }), "one beside it"));
+    CHECK(contains(index_error([](json& index) { index["weight_map"]["wte.weight"] = 3; }), "one beside it"));
+    CHECK(contains(index_error([](json& index) { index["weight_map"]["wte.weight"] = "gone"; }), "gone is missing"));
+    CHECK(contains(index_error([](json& index) { index["weight_map"].erase("ln_f.bias"); }),
+                   "tensor \"ln_f.bias\" is missing"));
+
+    CHECK(contains(error_of([] { StoredModel("test/fixtures/nowhere"); }), "no such file or folder"));
+    CHECK(contains(error_of([] { StoredModel("test/fixtures"); }), "no config.json in it, and no checkpoint"));
+    CHECK(contains(error_of([] { StoredModel("Makefile"); }), "is no model file of llm.c"));
+}
+
+TEST_CASE("a model file of llm.c cut short, or with another header, is refused", "[interop]") {
+    const ScratchFolder scratch;
+    export_model(StoredModel(fixture_folder("gpt2_bare")), "llmc", scratch / "out", DType::f32);
+    const std::string path = scratch / "out/model.bin", good = read_file(path);
+    REQUIRE(good.size() % 4 == 0);
+    const auto error_with = [&](size_t field, int32_t value) {
+        std::string content = good;
+        std::memcpy(content.data() + 4 * field, &value, 4);
+        put_file(path, content);
+        return error_of([&] { StoredModel{path}; });
+    };
+    CHECK(error_with(0, 20240326) == "");
+    CHECK(contains(error_with(0, 20240520), "is no model file of llm.c"));
+    CHECK(contains(error_with(1, 2), "has version 2 of llm.c's model format: expected 3 (fp32) or 5 (bf16)"));
+    CHECK(contains(error_with(1, 5), "there are bytes after the last tensor"));
+    CHECK(contains(error_with(4, 3), "it was cut short"));
+    for (size_t field = 2; field < 8; field++)
+        for (const int32_t value : {0, -1, INT32_MIN, INT32_MAX}) {
+            INFO(field << " " << value);
+            CHECK(error_with(field, value).starts_with("2: /"));
+        }
+    CHECK(contains(error_with(7, 36), "37 tokens in 36 rows"));
+    for (const size_t size : {size_t(0), size_t(3), size_t(1000), good.size() - 4}) {
+        put_file(path, good.substr(0, size));
+        CHECK(error_of([&] { StoredModel{path}; }).starts_with("2: /"));
+    }
+}

@@ -1,0 +1,115 @@
+/*
+Models in bf16 against the same in fp32 on the CPU, on any device: what roundings may make of loss and gradients.
+
+  check_bf16_model(cuda);              GPT-2
+  check_bf16_architectures(cuda);      the others
+*/
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+#include "llmc/cpu/kernels.h"  // Cpu
+#include "llmc/model/gpt.h"
+#include "test/model/architectures.h"  // small_shape
+#include "test/model/model_testing.h"  // learn, without_key_bias
+#include "test/op_testing.h"           // relative_l2, rounded
+
+inline const GptShape kBf16Shape{2, 2, 128, 80, 300};  // heads of 64
+inline constexpr int64_t kBf16B = 2, kBf16T = 77;
+
+// Every activation is rounded to bf16, an error of up to half a unit, kEpsBf16 / 2 of it, at random. Through a block
+// there are eight such roundings one after the other, and the residual stream adds one a branch; the gradient comes
+// back through as many. About 2 * (8 + 1) * layers + the ends = 40 independent errors: sqrt(40) / 2 = 3 units of the
+// gradient's norm, if all weighed as much as the last; and the loss, a mean over all, is off by less than one.
+template <class Device>
+void check_bf16_model(Device& device) {
+    Cpu cpu;
+    Gpt<Cpu, float> exact(cpu, kBf16Shape, kBf16B, kBf16T);
+    Gpt<Device, bf16> model(device, kBf16Shape, kBf16B, kBf16T);
+    for (const Parameter& p : model.parameters) {
+        Floats values(size_t(p.size()));
+        initialize(p, values.data(), 7);
+        values = rounded<bf16>(values);
+        exact.set_weight(p, values.data());
+        model.set_weight(p, values.data());
+    }
+    const auto [want_loss, want] = learn(cpu, exact, kBf16B, kBf16T);
+    const auto [loss, got] = learn(device, model, kBf16B, kBf16T);
+    CHECK(std::fabs(loss - want_loss) <= kEpsBf16 * want_loss);
+    size_t i = 0;
+    for (const Parameter& p : model.parameters) {
+        INFO(p.name);
+        const Floats want_kept = without_key_bias(p.name, want[i]);  // the key's is zero but for roundings
+        CHECK(relative_l2(without_key_bias(p.name, got[i]), want_kept) <= 3 * kEpsBf16);
+        i++;
+    }
+}
+
+// Heads of 64, grouped where there is more than one of keys; three layers, of which the first sees a part.
+inline constexpr int64_t kB16 = 2, kT16 = 40;
+inline GptShape bf16_shape(const char* architecture) {
+    GptShape shape{3, 2, 128, kT16, 300, 1, 192};
+    return small_shape(architecture, shape, "SLL", 9);
+}
+
+// Weights that leave nothing at zero or in its linear part, in bf16's numbers: see WEIGHTS of
+// scripts/model_fixtures.py. Matrices keep the size of what they are applied to, as trained ones do: 1 / sqrt(C).
+inline Floats random_weights(const Parameter& p) {
+    uint64_t seed = 1;
+    for (const char letter : p.name) seed = mix64(seed ^ uint64_t(letter));
+    Rng rng(seed, Stream::tests);
+    double mean = 0, deviation = 1 / std::sqrt(128.);
+    if (p.name == "resid_lambdas") mean = 1.1, deviation = 0.1;
+    if (p.name == "x0_lambdas") mean = 0.25, deviation = 0.1;
+    if (p.name == "smear_lambda") mean = 0.9, deviation = 0.1;
+    if (p.name == "backout_lambda") mean = 0.5, deviation = 0.1;
+    if (p.name.starts_with("ln_") || p.name.find(".ln_") != std::string::npos)
+        mean = p.name.ends_with("weight") ? 1 : 0, deviation = 0.2;
+    Floats values(size_t(p.size()), 0);
+    const int64_t used = p.exported_rows * (p.size() / p.shape[0]);
+    for (int64_t i = 0; i < used; i++) values[size_t(i)] = float(mean + deviation * rng.normal());
+    return rounded<bf16>(values);
+}
+
+template <class Device, class T>
+std::pair<double, std::vector<Floats>> learn_from_random_weights(Device& device, Gpt<Device, T>& model) {
+    for (const Parameter& p : model.parameters) model.set_weight(p, random_weights(p).data());
+    return learn(device, model, kB16, kT16);
+}
+
+// Counted as above. Through a block there are up to ten roundings one after the other (mix, norm, q k
+// v, value embedding, rotation, attention, projection, norm, hidden layer, activation), the residual stream adds two,
+// and the gradient comes back through as many; smear, norms, backout and head at the ends are eight. 2 * 12 * 3 layers
+// + 8 = 80 independent errors of half a unit.
+template <class Device>
+void check_bf16_architectures(Device& device) {
+    const double units = std::sqrt(80.) / 2;
+    for (const char* architecture : {"llama", "stage-a", "nanochat"}) {
+        const GptShape shape = bf16_shape(architecture);
+        Cpu cpu;
+        Gpt<Cpu, float> exact(cpu, shape, kB16, kT16);
+        Gpt<Device, bf16> model(device, shape, kB16, kT16);
+        const auto [want_loss, want] = learn_from_random_weights(cpu, exact);
+        const auto [loss, got] = learn_from_random_weights(device, model);
+        INFO(architecture);
+        CHECK(std::fabs(loss - want_loss) <= kEpsBf16 * want_loss);
+        Floats lambdas, want_lambdas;
+        for (size_t i = 0; i < got.size(); i++) {
+            const Parameter& p = model.parameters.parameters[i];
+            if (p.group == ParameterGroup::resid_lambdas || p.group == ParameterGroup::x0_lambdas) {
+                lambdas.insert(lambdas.end(), got[i].begin(), got[i].end());
+                want_lambdas.insert(want_lambdas.end(), want[i].begin(), want[i].end());
+                continue;
+            }
+            INFO(p.name);
+            CHECK(relative_l2(got[i], want[i]) <= units * kEpsBf16);
+        }
+        // A layer's two lambdas get products of one gradient with two streams. Where those are nearly at right angles
+        // the product is small and its error is not: it is held against both.
+        if (!lambdas.empty()) CHECK(relative_l2(lambdas, want_lambdas) <= units * kEpsBf16);
+        Gpt<Device, bf16> again(device, shape, kB16, kT16, Recompute::block);
+        CHECK((learn_from_random_weights(device, again).second == got));
+    }
+}

@@ -1,0 +1,391 @@
+/*
+scripts/gpu_check.sh without a GPU: that it says so, and, with everything it calls replaced, what it does on one, what
+stays of a call that is cut off at any moment, and that its ranks do what it says they do, with the real trainer on the
+CPU.
+*/
+#include <filesystem>
+#include <sstream>
+#include "test/program.h"
+#include "test/test_clock.h"  // now_s
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A repository whose programs are shell scripts, and a machine whose tools are.
+struct FakeMachine {
+    ScratchFolder folder;
+
+    explicit FakeMachine(bool has_gpu = true) {
+        for (const char* name :
+             {"bin", "scripts", "test/cuda", "test/dev", "dev/bench", "build/cuda/bench", "data", "doc/results"})
+            fs::create_directories(folder / name);
+        fs::copy("scripts/gpu_check.sh", folder / "scripts/gpu_check.sh");
+        fs::copy("scripts/perf_table.py", folder / "scripts/perf_table.py");
+        fs::copy("scripts/gpu_check", folder / "scripts/gpu_check", fs::copy_options::recursive);
+        for (const char* name : {"dev/bench/gelu.cu", "dev/bench/matmul.cu", "dev/bench/attention.cu",
+                                 "dev/bench/sustained.cu", "dev/bench/cross_entropy.cu", "test/cuda/gelu_cuda_test.cu",
+                                 "test/cuda/attention_cuda_test.cu", "test/dev/emulator_cuda_test.cu"})
+            put_file(folder / name, "");
+        put_file(folder / "Makefile",
+                 "%: FORCE\n\t@echo $@ >>made; test -z '$(findstring $(BROKEN),$@)'\nMakefile FORCE: ;\n");
+        script("bin/nvidia-smi", has_gpu ? R"(case $* in
+            *compute-apps*) ;;
+            *memory.used*) echo 1000 ;;
+            *=name,*) echo 'NVIDIA H200, 580.1, 143771, 1980, 3201, 700.00' ;;
+            *=name*) echo 'NVIDIA H200' ;;
+            *-lms*) echo '1755, 3201, 601.5'; exec sleep 60 ;;
+            *memory.total*) echo 143771 ;;
+            *compute_cap*) echo "${COMPUTE_CAP:-9.0}" ;;
+            esac)"
+                                         : "exit 9");
+        script("bin/nvcc", "echo 'release 13.0, V13'");
+        script("bin/ncu", R"(while [ "${1#-}" != "$1" ]; do case $1 in --csv) shift ;; *) shift 2 ;; esac; done
+            "$@" >/dev/null
+            echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+            for id in 1 2; do
+                echo "\"$id\",\"gelu_kernel\",\"gpu__time_duration.sum\",\"us\",\"1,500\""
+                echo "\"$id\",\"gelu_kernel\",\"dram__bytes.sum\",\"Gbyte\",\"2\""
+            done)");
+        script("bin/compute-sanitizer",
+               "echo \"$2\" >>sanitized; [ $3$4 = --error-exitcode9 ] || exit; \n"
+               "[ $2 = racecheck ] || shift 2; shift 6; \"$@\"");
+        script("build/cuda/gpu-tests",
+               "if [ $1 = --list-tests ]; then [ \"$2\" != '[emulator][gpu]' ] || echo '0 matching test cases'; exit "
+               "0; fi\n"
+               "echo \"$*\" >>tested; echo \"3 passed, ${FAILURES:-0} failed\"; exit ${FAILURES:-0}");
+        for (const std::string op : {"gelu", "matmul", "attention", "cross_entropy", "sustained"})
+            script("build/cuda/bench/" + op,
+                   "echo \"" + op + " ${ANVIL_HEAD_ROWS-} ${ANVIL_MATMUL_CACHE+tuned}\" >>benched\n" +
+                       "echo '{\"type\": \"bench\", \"op\": \"" + op +
+                       "\", \"what\": \"w\", \"shape\": \"s\", \"device\": \"NVIDIA H200\", \"dtype\": \"bf16\", "
+                       "\"bound\": "
+                       "\"compute\", \"runs\": 5, \"median_ms\": 1, \"min_ms\": 1, \"p90_ms\": 1, \"bytes\": 1, "
+                       "\"flops\": 1, \"peak\": 8e+14, \"percent\": '${PERCENT:-1}'}' >>$2\nexit ${BENCH_STATUS:-0}");
+        script("data/tokenize", "exit 0");
+        script("scripts/quickstart.sh", R"(mkdir -p "$OUT_DIR"; echo "$NO_BUILD $ANVIL_MIRROR" >quick
+            printf '%s\n' '{"type":"step","step":1,"loss":4}' '{"type":"step","step":2,"loss":2}' \
+                '{"type":"sample","step":2,"text":"'"${SAMPLE-a text}"'"}' >"$OUT_DIR/log.jsonl")");
+        // Losses of the 124M model fall as those of the reference do; speeds are 500000 tokens per second after slow
+        // first steps.
+        script("train_gpt", R"(
+            case $1 in
+            --help-all) echo '  --attention auto|own|cudnn   which'; echo "${PROFILE-  --profile FILE   where}"
+                echo '  --[no-]deterministic   or'; exit ;;
+            doctor) exit ${DOCTOR:-0} ;;
+            esac
+            echo "${ANVIL_HEAD_ROWS-} $*" >>trained
+            steps=20
+            for flag; do
+                case $flag in
+                --out-dir=*) out=${flag#*=} ;;
+                --steps=*) steps=${flag#*=} ;;
+                --profile=*) echo '{"traceEvents": [{"ph": "M"},
+                    {"ph": "X", "name": "step 3", "cat": "phase", "ts": 0, "dur": 3000, "tid": 0},
+                    {"ph": "X", "name": "attention_forward", "cat": "op", "ts": 10, "dur": 1000, "tid": 0},
+                    {"ph": "X", "name": "part_of_it", "cat": "op", "ts": 20, "dur": 100, "tid": 0}]}' >"${flag#*=}" ;;
+                --attention=own) shift_by=${OWN_DIFFERS:-0} ;;
+                --dtype=bf16) shift_by=${BF16_DIFFERS:-0} ;;
+                esac
+            done
+            mkdir -p "$out/step_1"
+            case $out in *-again) echo "${AGAIN-weights}" ;; *) echo weights ;; esac >"$out/step_1/model.safetensors"
+            awk -v steps=$steps -v slow=${SLOWNESS:-4} -v by=${shift_by:-0} 'BEGIN { for (i = 1; i <= steps; i++)
+                printf "{\"type\":\"step\",\"step\":%d,\"loss\":%.9g,\"norm\":1,\"ms\":1000,\"tokens_per_s\":%d}\n",
+                    i, 11 - i / slow + by, (i > 10 ? 500000 : 7) }' >"$out/log.jsonl"
+            echo 'model: 124.48M parameters, 800.0 MFLOP per token')");
+        put_file(folder / "doc/results/cpu-losses-124M.json",
+                 R"({"tokens": 300, "tokens_sha256": "SHA", "flags": {"steps": 5}, "losses":
+                     {"fp32": [10.75, 10.5, 10.25, 10, 9.75], "bf16": [10.75, 10.5, 10.25, 10, 9.76]}})");
+        // The tokens' hash, as gpu_check makes them.
+        const Finished sha = run("cd " + folder.path +
+                                 "/scripts/gpu_check && python3 -B -c 'from training import *; "
+                                 "print(sha256(tokens_of(GPT2_VOCAB).parent / \"train_000000.bin\"))'");
+        must_succeed(sha);
+        std::string text = read_file(folder / "doc/results/cpu-losses-124M.json");
+        text.replace(text.find("SHA"), 3, sha.out.substr(0, 64));
+        put_file(folder / "doc/results/cpu-losses-124M.json", text);
+    }
+
+    void script(const std::string& name, const std::string& text) const {
+        put_file(folder / name, "#!/bin/sh\n" + text + "\n");
+        fs::permissions(folder / name, fs::perms::owner_all);
+    }
+    std::string command(const std::string& parts, const std::string& environment = "") const {
+        return "env -u ANVIL_MATMUL_CACHE PATH=" + folder / "bin:$PATH" + " OUT=" + folder / "out" + " " + environment +
+               " " + folder / "scripts/gpu_check.sh " + parts;
+    }
+    Finished check(const std::string& parts, const std::string& environment = "") const {
+        return run(command(parts, environment));
+    }
+    std::string read(const std::string& name) const {
+        return fs::exists(folder / name) ? read_file(folder / name) : "";
+    }
+    // The row of a check in results.jsonl.
+    std::string result(const std::string& check) const {
+        std::istringstream text(read("out/results.jsonl"));
+        for (std::string line; std::getline(text, line);)
+            if (contains(line, "\"check\": \"" + check + "\"")) return line;
+        return "no such row: " + check;
+    }
+    // perf_table reads every line of what was found, and makes a page of it.
+    bool has_good_results() const {
+        const Finished rows = run("python3 -B scripts/perf_table.py --validate " + folder / "out/results.jsonl");
+        const Finished page =
+            run("cp doc/performance.md " + folder / "page.md" + " && python3 -B scripts/perf_table.py " +
+                folder / "out" + " --page " + folder / "page.md");
+        INFO(rows.err << page.err);
+        CHECK(rows.exit_code == 0);
+        CHECK(page.exit_code == 0);
+        return rows.exit_code == 0 && page.exit_code == 0;
+    }
+};
+
+int count(const std::string& text, const std::string& part) {
+    int found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) found++;
+    return found;
+}
+
+}  // namespace
+
+TEST_CASE("gpu_check without a GPU says of each part that it was not run", "[gpu_check]") {
+    const FakeMachine machine(false);
+    const Finished finished = machine.check("");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 0);
+    for (const char* part : {"first", "second", "third", "fourth", "comm"})
+        CHECK(contains(machine.read("out/summary.txt"), std::string(part) + ": not run: no GPU here"));
+    CHECK(machine.read("tested") == "");
+    CHECK_FALSE(fs::exists(machine.folder / "out/machine.json"));
+    CHECK(machine.check("build").exit_code == 0);
+    CHECK(contains(machine.read("made"), "build/cuda/bench/gelu"));
+    const Finished broken = machine.check("build", "BROKEN=bench/gelu");
+    CHECK(broken.exit_code == 1);
+    CHECK(contains(machine.result("build/cuda/bench/gelu"), "\"FAILED\""));
+    CHECK(contains(machine.result("build/cuda/bench/matmul"), "\"ok\""));
+    const Finished wrong = machine.check("tests");
+    CHECK(wrong.exit_code == 2);
+    CHECK(contains(wrong.err, "expected some of first, second"));
+    CHECK(contains(machine.check("--help").out, "scripts/gpu_check.sh [PART...]"));
+}
+
+TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gpu_check]") {
+    const FakeMachine machine;
+    const Finished finished = machine.check("first", "NO_BUILD=1");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 0);
+    CHECK(machine.read("made") == "");
+    for (const char* check : {"doctor",
+                              "conformance",
+                              "peak",
+                              "train 124M, own",
+                              "train 124M, cudnn",
+                              "own and cuDNN's losses",
+                              "five losses as on a CPU, fp32",
+                              "five losses as on a CPU, bf16",
+                              "the same bits twice, own",
+                              "the same bits twice, cudnn",
+                              "quickstart",
+                              "head in chunks of 320",
+                              "head in chunks of 8192",
+                              "bench matmul, untuned",
+                              "bench matmul, tuned",
+                              "bench attention",
+                              "bench cross_entropy, 320 rows",
+                              "train 1558M",
+                              "test attention",
+                              "test gelu"})
+        CHECK(contains(machine.result(check), "\"result\": \"ok\""));
+    CHECK(contains(machine.result("kernels by ncu"), "2 launches of 1 kernels, 3.0 ms"));
+    CHECK(contains(machine.result("profile"), "1 ops in trace.json.gz, 1.0 ms of each of 1 steps"));
+    // The most important topic comes first, and what only the emulator has is left out.
+    CHECK(machine.read("tested") == "[conformance]\n[attention][gpu]\n[gelu][gpu]\n");
+    CHECK(machine.read("benched") ==
+          "matmul  \nmatmul  \nmatmul  tuned\nattention  \ncross_entropy 320 \ncross_entropy 8192 \n");
+    CHECK(count(machine.read("trained"), "\n320 ") == 1);
+    CHECK(count(machine.read("trained"), "\n8192 ") == 1);
+    CHECK(count(machine.read("trained"), "--deterministic=false") == 1);
+    CHECK(contains(machine.read("quick"), "1 /"));
+    // 500000 tokens per second at 800 MFLOP each are half of 8e14.
+    CHECK(contains(finished.out, "500000 tok/s, MFU 50.0 %"));
+    CHECK(contains(machine.read("out/machine.json"), "\"CUDA\": \"13.0\""));
+    int files = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(machine.folder / "out")) files += entry.is_regular_file();
+    CHECK(files <= 7);
+    CHECK(machine.has_good_results());
+    const std::string page = machine.read("page.md");
+    CHECK(contains(page,
+                   "| GPT-2 124M, B 32, head in large chunks, cuDNN | 567000 (532000 to 600000) tok/s | "
+                   "500000 tok/s | -12 % |"));
+    CHECK(contains(page, "| attention forward, cuDNN | 2.17 ms | 1 ms | -54 % |"));
+    CHECK(contains(page, "| layernorm backward | 1.94 ms | not measured |"));
+    CHECK(contains(page, "| gelu_kernel | 2 | 3.000 | 100.0 % | 1333 |"));
+}
+
+TEST_CASE("gpu_check: what should not be so is told, and stops nothing else", "[gpu_check]") {
+    const FakeMachine machine;
+    const Finished finished =
+        machine.check("first",
+                      "NO_BUILD=1 DOCTOR=2 OWN_DIFFERS=0.02 BF16_DIFFERS=0.03 AGAIN=others SAMPLE= FAILURES=1 "
+                      "BENCH_STATUS=1 PROFILE=");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 1);
+    for (const char* check :
+         {"doctor", "conformance", "peak", "own and cuDNN's losses", "five losses as on a CPU, bf16",
+          "the same bits twice, own", "quickstart", "bench attention", "test gelu"})
+        CHECK(contains(machine.result(check), "\"result\": \"FAILED\""));
+    for (const char* check :
+         {"train 124M, own", "five losses as on a CPU, fp32", "losses at both chunks", "train 1558M"})
+        CHECK(contains(machine.result(check), "\"result\": \"ok\""));
+    CHECK(contains(machine.result("profile"), "\"not run\", \"note\": \"this train_gpt has no --profile\""));
+    CHECK(contains(machine.result("the same bits twice, own"), "the weights differ after 10 steps"));
+    CHECK(machine.has_good_results());
+
+    CHECK(machine.check("train", "NO_BUILD=1 SLOWNESS=100").exit_code == 1);
+    CHECK(contains(machine.result("train 124M, own"), "it should have fallen"));
+    CHECK(machine.check("third", "NO_BUILD=1 PERCENT=NaN").exit_code == 1);
+    CHECK(contains(machine.result("bench gelu"), "percent: expected a number above zero"));
+    CHECK(machine.check("conformance", "BROKEN=gpu-tests").exit_code == 1);
+    CHECK(contains(machine.result("conformance"), "cannot be built"));
+    REQUIRE(run("rm " + machine.folder / "build/cuda/gpu-tests").exit_code == 0);
+    CHECK(machine.check("conformance", "NO_BUILD=1").exit_code == 1);
+    CHECK(contains(machine.result("conformance"), "run make VARIANT=cuda build/cuda/gpu-tests"));
+}
+
+TEST_CASE("gpu_check's later calls: tests, benchmarks, fp8, sanitizers", "[gpu_check]") {
+    const FakeMachine machine;
+    const Finished finished = machine.check("second third fourth");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 0);
+    CHECK(contains(machine.read("made"), "build/cuda/gpu-tests\n"));  // made by make, which knows what is new
+    CHECK(machine.read("sanitized") == "memcheck\nmemcheck\nracecheck\nracecheck\n");
+    CHECK(contains(machine.result("bench gelu"), "\"sm_mhz\": 1755.0"));
+    CHECK(contains(machine.read("trained"), "--depth=12 --vocab-size=32768 --batch-size=auto"));
+    CHECK(contains(machine.result("train nanochat d12, fp8"), "\"ok\""));
+    CHECK(count(machine.read("trained"), "--dtype=fp8") == 1);
+    CHECK(machine.has_good_results());
+    CHECK(machine.check("modern", "COMPUTE_CAP=8.6").exit_code == 0);
+    CHECK(contains(machine.result("train nanochat d12, fp8"), "FP8 begins with sm_89"));
+    CHECK(count(machine.read("trained"), "--dtype=fp8") == 1);
+}
+
+TEST_CASE("gpu_check that is cut off at any moment has lost nothing of what was over", "[gpu_check]") {
+    const FakeMachine machine;
+    const double begin_s = now_s();
+    must_succeed(machine.check("first", "NO_BUILD=1"));
+    const double whole_s = now_s() - begin_s;
+    Rng rng(1, Stream::tests);
+    int cut = 0, rows = 0;
+    for (int i = 0; i < 6; i++) {
+        const Started call(machine.command("first", "NO_BUILD=1"), machine.folder / "call");
+        usleep(useconds_t(rng.uniform() * whole_s * 1e6));
+        const bool polite = i % 2;
+        const Finished finished = call.finish(polite ? SIGTERM : SIGKILL);
+        // What it said to be over is there.
+        std::istringstream text(finished.out);
+        for (std::string line; std::getline(text, line);) {
+            if (line.substr(0, 2) != "  " || !contains(line, " s  ")) continue;
+            INFO(line);
+            CHECK(contains(machine.read("out/summary.txt"), line.substr(2)));
+            const std::string check = line.substr(2, line.find("  ", 2) - 2);
+            CHECK(contains(machine.result(check), "\"part\": \"first\""));
+            rows++;
+        }
+        cut += finished.exit_code != 0;
+        if (polite && finished.exit_code == 1) CHECK(contains(machine.read("out/summary.txt"), "stopped by a signal"));
+        if (fs::exists(machine.folder / "out/results.jsonl") && fs::exists(machine.folder / "out/machine.json"))
+            CHECK(machine.has_good_results());
+    }
+    CHECK(cut > 0);
+    CHECK(rows > 0);
+}
+
+TEST_CASE("gpu_check takes no longer than its limit", "[gpu_check]") {
+    const FakeMachine machine;
+    machine.script("build/cuda/gpu-tests", "sleep 60");
+    const double begin_s = now_s();
+    const Finished finished = machine.check("second", "NO_BUILD=1 LIMIT=6");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 1);
+    CHECK(now_s() - begin_s < 30);
+    CHECK(contains(machine.read("out/summary.txt"), "not reached"));
+}
+
+TEST_CASE("gpu_check takes programs that were carried along, where there are none", "[gpu_check]") {
+    const FakeMachine machine;
+    machine.script("build/cuda/gpu-tests", "echo \"libraries $LD_LIBRARY_PATH\"; echo '5 passed, 0 failed'");
+    const auto carry = [&] {
+        must_succeed(run("cd " + machine.folder.path +
+                         " && mkdir -p .deps && tar -cJf .deps/carried.tar.xz "
+                         "train_gpt data/tokenize build/cuda && rm -r train_gpt data/tokenize build/cuda"));
+    };
+    carry();
+    const Finished finished = machine.check("conformance", "NVIDIA_WHEELS=/nowhere LD_LIBRARY_PATH=/before");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 0);
+    CHECK(contains(machine.result("conformance"), "5 passed, 0 failed"));
+    CHECK(contains(finished.out, "libraries " + fs::canonical(machine.folder.path).string() + "/build/carried/lib:"));
+    CHECK(contains(finished.out, ":/before\n"));
+    CHECK(machine.read("made") == "");
+    // A second call finds them where the first one put them.
+    CHECK(machine.check("conformance").exit_code == 0);
+    CHECK(machine.read("made") == "");
+
+    // What does not run here is built here.
+    machine.script("train_gpt", "exit 127");
+    REQUIRE(run("cd " + machine.folder.path + " && rm -r build/carried").exit_code == 0);
+    carry();
+    const Finished others = machine.check("conformance");
+    INFO(others.out << others.err);
+    CHECK(others.exit_code == 0);
+    CHECK(contains(machine.result("programs carried along"), "they do not run here, and are built anew"));
+    CHECK(machine.read("made") == "build/cuda/gpu-tests\n");
+}
+
+TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trainer on the CPU", "[gpu_check]") {
+    const FakeMachine machine;
+    const auto nccl_is = [&](int version) {
+        put_file(machine.folder / "nccl.c", format("int ncclGetVersion(int* v) { *v = %d; return 0; }", version));
+        must_succeed(run("cd " + machine.folder.path + " && cc -shared -fPIC nccl.c -o libnccl.so.2"));
+    };
+    nccl_is(23203);
+    machine.script("bin/ldd", "echo 'libnccl.so.2 => " + machine.folder / "libnccl.so.2" + " (0x0)'");
+    // A hundredth of the model, and the CPU.
+    machine.script("train_gpt", R"(for flag; do
+            shift
+            case $flag in
+            --device=cuda) flag=--device=cpu ;;
+            --num-layers=*) flag=--num-layers=1 ;;
+            --channels=*) flag=--channels=32 ;;
+            --seq-len=*) flag=--seq-len=16 ;;
+            --total-batch-size=*) flag=--total-batch-size=256 ;;
+            --comm-timeout=*) flag=--comm-timeout=6 ;;
+            esac
+            set -- "$@" "$flag"
+        done
+        case $* in *--local-rank=*) echo "$NCCL_MULTI_RANK_GPU_ENABLE $NCCL_MAX_CTAS --local-rank=${*#*--local-rank=}" >>nccl_variables ;; esac
+        exec )" + fs::absolute(program("train_gpt")).string() +
+                                    R"( "$@" --threads=1)");
+    const Finished finished = machine.check("comm", "NO_BUILD=1 RANKS=2");
+    INFO(finished.out << finished.err);
+    CHECK(finished.exit_code == 0);
+    for (const char* check : {"fp32 gradients", "bf16 gradients", "Muon"})
+        CHECK(contains(machine.result(std::string("2 ranks, ") + check), "all weights have the same bits"));
+    for (const char* check : {"one is killed", "one hangs"})
+        CHECK(contains(machine.result(std::string("2 ranks, ") + check), "the others ended with 3"));
+    CHECK(contains(machine.result("2 ranks, resumed by 1"), "\"ok\""));
+    CHECK(contains(machine.result("2 ranks, memory of NCCL"), "\"measured\""));
+    CHECK(contains(machine.result("mpirun -np 1"), "one GPU"));
+    // One GPU for all ranks, and the flags that the names of the checks promise.
+    const std::string log = machine.read("out/comm.log");
+    for (const char* flag : {"--grad-comm=bf16", "--optimizer=muon"}) CHECK(count(log, flag) == 2);
+    CHECK(count(log, "--resume=") == 1);
+    CHECK(contains(machine.read("nccl_variables"), "1 8 --local-rank=0"));
+    CHECK_FALSE(contains(machine.read("nccl_variables"), "--local-rank=1"));
+    CHECK(machine.has_good_results());
+
+    nccl_is(23002);
+    CHECK(machine.check("comm", "NO_BUILD=1").exit_code == 0);
+    CHECK(contains(machine.result("ranks"), "NCCL 23002 takes one rank per GPU"));
+}

@@ -1,0 +1,128 @@
+// Checkpoints of many processes: what one cannot save is the error of all, and writing in the background changes
+// nothing.
+#include <signal.h>
+#include <sys/resource.h>
+#include "test/train/mpi_runs.h"
+#include "test/train/small_rank.h"
+
+namespace fs = std::filesystem;
+
+TEST_CASE("what one rank cannot save is every rank's error, and costs no older checkpoint", "[mpi_saving][mpi]") {
+    if (!has_mpi()) return;
+    const TinyRuns runs;
+    const FlagMap endless = with(kEight, {{"steps", "1000000"}, {"val-data", ""}, {"checkpoint-every", "10"}});
+    for (const std::string in_background : {"false", "true"}) {
+        const std::string name = "limited_" + in_background, out = runs.path(name);
+        const Started started(
+            mpirun_command(2, command_of(runs.flags(name, with(endless, {{"async-checkpoint", in_background}})))), out);
+        REQUIRE(wait_until([&] { return !checkpoint_steps(out).empty(); }));
+        const rlimit small = {4096, RLIM_INFINITY};
+        REQUIRE(prlimit(ranks_of(out).at(1).pid, RLIMIT_FSIZE, &small, nullptr) == 0);
+        const Finished finished = started.finish();
+        check_ended(finished, kExitUsage,
+                    {"error: rank 1: cannot write " + out + "/step_",
+                     ".tmp/" + shard_file(kOptimizerStem, 1, 2) + ": File too large"});
+        REQUIRE_FALSE(checkpoint_steps(out).empty());
+        for (const int64_t step : checkpoint_steps(out)) CHECK(verify(step_folder(out, step)).why == "");
+        CHECK_FALSE(is_saving(out));
+    }
+    // What is where a checkpoint should go is found before the first step.
+    const std::string out = runs.path("in_the_way");
+    fs::create_directory(out);
+    put_file(step_folder(out, 20), "");
+    check_ended(mpirun(2, command_of(runs.flags("in_the_way", endless))), kExitUsage,
+                {"error: " + step_folder(out, 20) + " is in the way"});
+    CHECK_FALSE(fs::exists(out + "/log.jsonl"));
+}
+
+TEST_CASE("a shard that is cut short on one of several ranks costs no step", "[mpi_saving]") {
+    // Each rank has a copy of its own, as on two hosts, and the one of rank 1 is cut.
+    const TinyRuns runs;
+    const std::string out = runs.path("a"), shard = "data/train_000000.bin";
+    const FlagMap flags = with(kEight, {{"steps", "1000000"},
+                                        {"lr-schedule", "constant"},
+                                        {"val-data", ""},
+                                        {"train-data", "data/train_*.bin"},
+                                        {"world-size", "2"},
+                                        {"master", "127.0.0.1:" + std::to_string(free_port())}});
+    const std::string ours = program("train_gpt");
+    std::vector<Started> ranks;
+    for (const std::string rank : {"0", "1"}) {
+        fs::create_directory(runs.path(rank));
+        fs::copy(runs.path("data"), runs.path(rank + "/data"));
+        ranks.emplace_back("env -C " + runs.path(rank) + " " + fs::absolute(ours).string() +
+                               command_of(with(runs.flags("a", flags), {{"rank", rank}})).substr(ours.size()),
+                           runs.path("rank" + rank));
+    }
+    REQUIRE(wait_until([&] { return has_steps(out, 3); }, 120));
+    REQUIRE(truncate(runs.path("1/" + shard).c_str(), 1500) == 0);
+    const std::vector<Finished> finished = {ranks[0].finish(), ranks[1].finish()};
+    CHECK(finished[1].exit_code == kExitUsage);
+    CHECK(finished[1].err == "");
+    check_ended(finished[0], kExitUsage, {"error: rank 1: " + shard + " was cut short", "put the whole file back"});
+    // One rank alone comes to the same state, of the weights as of the data.
+    const int64_t last = steps_in(out).back().step;
+    REQUIRE(checkpoint_steps(out) == std::vector<int64_t>{last});
+    must_succeed(runs.train(
+        "whole", with(kEight, {{"steps", std::to_string(last)}, {"lr-schedule", "constant"}, {"val-data", ""}})));
+    const std::string whole = step_folder(runs.path("whole"), last);
+    CHECK(tensor_difference(step_folder(out, last), whole) == "");
+    CHECK(state_in(step_folder(out, last)).data == state_in(whole).data);
+}
+
+TEST_CASE("checkpoints written in the background are those that were waited for", "[mpi_saving][mpi]") {
+    const TinyRuns runs;
+    // Every step, so that each save finds the one before it under way; and the run ends while one is written.
+    for (const auto& [every, steps] : {std::pair("1", "6"), std::pair("4", "5")}) {
+        const FlagMap flags = with(kEight, {{"steps", steps}, {"checkpoint-every", every}, {"keep", "9"}});
+        const std::string waited = std::string("waited") + every;
+        must_succeed(runs.train(waited, with(flags, {{"async-checkpoint", "false"}})));
+        for (const int n : {1, 2}) {
+            if (n > 1 && !has_mpi()) return;
+            const std::string name = std::string("background") + every + "_" + std::to_string(n), out = runs.path(name);
+            const std::string command = command_of(runs.flags(name, with(flags, {{"async-checkpoint", "true"}})));
+            must_succeed(n == 1 ? run(command) : mpirun(n, command));
+            REQUIRE(checkpoint_steps(out) == checkpoint_steps(runs.path(waited)));
+            for (const int64_t step : checkpoint_steps(out)) {
+                INFO(name << ", step " << step);
+                CHECK(verify(step_folder(out, step)).why == "");
+                CHECK(tensor_difference(step_folder(out, step), step_folder(runs.path(waited), step)) == "");
+                CHECK(state_in(step_folder(out, step)).data.position ==
+                      state_in(step_folder(runs.path(waited), step)).data.position);
+            }
+            // The log: steps were made between the moment of saving and the checkpoint, but not when it was waited for.
+            const auto comes_after_next_step = [&](const std::string& out_dir, int64_t step) {
+                const std::string log = read_file(out_dir + "/log.jsonl");
+                const std::string number = std::to_string(step), next = std::to_string(step + 1);
+                const size_t saved = log.find("{\"type\":\"checkpoint\",\"step\":" + number + ",");
+                REQUIRE(saved != std::string::npos);
+                return saved > log.find("{\"type\":\"step\",\"step\":" + next + ",");
+            };
+            const int64_t first = std::stoll(every);
+            CHECK(comes_after_next_step(out, first));
+            CHECK_FALSE(comes_after_next_step(runs.path(waited), first));
+        }
+    }
+}
+
+TEST_CASE("what is being saved is the state at that moment, whatever training does to it meanwhile", "[mpi_saving]") {
+    const ScratchFolder scratch;
+    LocalGroup group(2);
+    group.run([&](int rank) {
+        SmallRank self(group, rank);
+        RunFlags config;
+        RunState state{.step = 3, .tokens = 77};
+        Saver<Cpu, float> saver(scratch / "waited", self.ranks, *self.model, *self.optimizer);
+        saver.begin(config, state, "");
+        CHECK(saver.is_under_way());
+        CHECK(saver.finish().step == 3);
+        CHECK_FALSE(saver.is_under_way());
+
+        Saver<Cpu, float> meanwhile(scratch / "meanwhile", self.ranks, *self.model, *self.optimizer);
+        meanwhile.begin(config, state, "");
+        state = {};
+        self.fill(99);
+        CHECK(meanwhile.finish().path == step_folder(scratch / "meanwhile", 3));
+    });
+    CHECK(difference(step_folder(scratch / "waited", 3), step_folder(scratch / "meanwhile", 3)) == "");
+}

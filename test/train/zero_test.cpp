@@ -1,0 +1,243 @@
+/*
+ZeRO-1 end to end: a step has the same bits at any number of ranks, however its micro-batches are assigned to them; and
+a checkpoint of any number of ranks goes on at any other.
+*/
+#include "llmc/comm/local.h"      // LocalComm
+#include "llmc/optim/recipe.h"    // find_recipe
+#include "llmc/optim/sharding.h"  // plan_sharding
+#include "llmc/train/step.h"      // Stepper
+#include "test/train/rank_runs.h"
+
+namespace fs = std::filesystem;
+
+TEST_CASE("loss, norm and every parameter have the same bits at any number of ranks", "[zero]") {
+    const TinyRuns runs;
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        const FlagMap flags = with(kEight, {{"optimizer", optimizer}});
+        must_succeed(runs.train(optimizer + "1", flags));
+        const std::string one = step_folder(runs.path(optimizer + "1"), 20);
+        const auto want = losses_in(runs.path(optimizer + "1"));
+        REQUIRE(want.size() == 20);
+        int clipped = 0;
+        for (const auto& [loss, norm] : want) clipped += norm > 1.5;
+        CHECK((clipped > 0 && clipped < 20));
+        for (const std::string ranks : {"2", "4", "8"}) {
+            INFO(optimizer << " on " << ranks << " ranks");
+            must_succeed(runs.train(optimizer + ranks, with(flags, {{"virtual-ranks", ranks}})));
+            CHECK(losses_in(runs.path(optimizer + ranks)) == want);
+            CHECK(tensor_difference(step_folder(runs.path(optimizer + ranks), 20), one) == "");
+            CHECK(records_in(runs.path(optimizer + ranks), "val")[0].substr(0, 60) ==
+                  records_in(runs.path(optimizer + "1"), "val")[0].substr(0, 60));
+        }
+    }
+}
+
+TEST_CASE("recipes have the same bits at any number of ranks", "[zero]") {
+    const TinyRuns runs;
+    for (const std::string recipe : {"nanochat", "stage-a"}) {
+        // So small a model does not bear the embedding's own rate.
+        const FlagMap flags = with(kEight, {{"recipe", recipe}, {"steps", "12"}, {"embedding-learning-rate", "0.03"}});
+        must_succeed(runs.train(recipe + "1", flags));
+        const std::string one = step_folder(runs.path(recipe + "1"), 12);
+        const auto want = losses_in(runs.path(recipe + "1"));
+        REQUIRE(want.size() == 12);
+        CHECK(want.back().first < want.front().first);
+        for (const std::string ranks : {"2", "4"}) {
+            INFO(recipe << " on " << ranks << " ranks");
+            must_succeed(runs.train(recipe + ranks, with(flags, {{"virtual-ranks", ranks}})));
+            CHECK(losses_in(runs.path(recipe + ranks)) == want);
+            CHECK(tensor_difference(step_folder(runs.path(recipe + ranks), 12), one) == "");
+        }
+    }
+}
+
+TEST_CASE("Lion learns, has the same bits at any number of ranks, and goes on with them after a checkpoint", "[zero]") {
+    const TinyRuns runs;
+    const FlagMap flags = with(kEight, {{"optimizer", "lion"}, {"learning-rate", "0.002"}, {"checkpoint-every", "10"}});
+    must_succeed(runs.train("one", flags));
+    const std::string one = runs.path("one");
+    const auto want = losses_in(one);
+    REQUIRE(want.size() == 20);
+    CHECK(want.back().first < want.front().first - 0.3);
+    must_succeed(runs.train("four", with(flags, {{"virtual-ranks", "4"}})));
+    CHECK(losses_in(runs.path("four")) == want);
+    for (const int64_t step : {10, 20})
+        CHECK(tensor_difference(step_folder(runs.path("four"), step), step_folder(one, step)) == "");
+    // One moment for each parameter.
+    for (const auto& [name, unused] : tensors_in(step_folder(one, 20))) CHECK(!name.starts_with("v."));
+    CHECK(tensors_in(step_folder(one, 20)).count("m.wte.weight") == 1);
+    for (const std::string ranks : {"1", "2"}) {
+        must_succeed(run(command_of({{"resume", step_folder(runs.path("four"), 10)},
+                                     {"out-dir", runs.path("on" + ranks)},
+                                     {"virtual-ranks", ranks}})));
+        CHECK(tensor_difference(step_folder(runs.path("on" + ranks), 20), step_folder(one, 20)) == "");
+    }
+    const Finished refused = runs.resume("one", {{"steps", "22"}, {"optimizer", "adamw"}});
+    CHECK(refused.exit_code == 2);
+    CHECK(contains(refused.err, "holds the state of --optimizer lion, with which --optimizer adamw cannot go on"));
+}
+
+// Grouped heads, a layer more without value embeddings than with them, lambdas of one element, gates of one row.
+static FlagMap whole_model(const std::string& architecture) {
+    return with(kEight, {{"architecture", architecture},
+                         {"recipe", architecture},
+                         {"num-layers", "5"},
+                         {"num-kv-heads", "1"},
+                         {"short-window", "5"},
+                         {"steps", "8"},
+                         {"checkpoint-every", "4"}});
+}
+
+TEST_CASE("models and recipes have the same bits at any number of ranks, before a checkpoint and after it", "[zero]") {
+    const TinyRuns runs;
+    for (const std::string architecture : {"nanochat", "stage-a"}) {
+        const FlagMap flags = whole_model(architecture);
+        must_succeed(runs.train(architecture + "1", flags));
+        const std::string one = runs.path(architecture + "1");
+        const auto want = losses_in(one);
+        REQUIRE(want.size() == 8);
+        for (const std::string ranks : {"2", "4", "8"}) {
+            INFO(architecture << " on " << ranks << " ranks");
+            must_succeed(runs.train(architecture + ranks, with(flags, {{"virtual-ranks", ranks}})));
+            CHECK(losses_in(runs.path(architecture + ranks)) == want);
+            for (const int64_t step : {4, 8})
+                CHECK(tensor_difference(step_folder(runs.path(architecture + ranks), step), step_folder(one, step)) ==
+                      "");
+        }
+        const std::vector<std::pair<std::string, std::string>> resumed = {{"8", "1"}, {"1", "8"}, {"2", "4"}};
+        for (const auto& [from, to] : resumed) {
+            INFO(architecture << " saved at " << from << " ranks, loaded at " << to);
+            const std::string out = architecture + "_" + from + "_to_" + to;
+            must_succeed(run(command_of({{"resume", step_folder(runs.path(architecture + from), 4)},
+                                         {"out-dir", runs.path(out)},
+                                         {"virtual-ranks", to}})));
+            CHECK(tensor_difference(step_folder(runs.path(out), 8), step_folder(one, 8)) == "");
+        }
+    }
+}
+
+TEST_CASE("three ranks agree with one in all but the last bits", "[zero]") {
+    const TinyRuns runs;
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        const FlagMap flags = {{"optimizer", optimizer}, {"total-batch-size", "192"}, {"steps", "10"}};
+        must_succeed(runs.train(optimizer, flags));
+        must_succeed(runs.train(optimizer + "3", with(flags, {{"virtual-ranks", "3"}})));
+        const auto want = losses_in(runs.path(optimizer)), got = losses_in(runs.path(optimizer + "3"));
+        REQUIRE(got.size() == want.size());
+        // The order of two additions of gradients; ten steps of an optimizer that divides by small numbers.
+        for (size_t i = 0; i < got.size(); i++) CHECK(std::fabs(got[i].first - want[i].first) <= 1e-5 * want[i].first);
+    }
+}
+
+TEST_CASE("saved at any number of ranks, loaded at any other", "[zero]") {
+    const TinyRuns runs;
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        const std::string straight = "straight_" + optimizer;
+        must_succeed(runs.train(
+            straight,
+            with(kEight,
+                 {{"optimizer", optimizer}, {"steps", "8"}, {"checkpoint-every", "4"}, {"virtual-ranks", "2"}})));
+        const std::string middle = step_folder(runs.path(straight), 4), end = step_folder(runs.path(straight), 8);
+        for (const std::string from : {"1", "2", "3", "4", "8"}) {
+            // Loaded by `from` ranks and written by them again, with nothing done in between.
+            const std::string saved = optimizer + "_by" + from;
+            must_succeed(run(command_of({{"resume", middle},
+                                         {"out-dir", runs.path(saved)},
+                                         {"virtual-ranks", from},
+                                         {"total-batch-size", "0"},
+                                         {"steps", "4"}})));
+            const std::string again = step_folder(runs.path(saved), 4);
+            REQUIRE(fs::exists(again + "/" + shard_file(kOptimizerStem, 0, std::stoi(from))));
+            CHECK(tensor_difference(again, middle) == "");
+            for (const std::string to : {"1", "2", "4", "8"}) {  // three cannot share eight micro-batches
+                if (from != "3" && to != "2" && from != to) continue;
+                INFO(optimizer << " saved at " << from << " ranks, loaded at " << to);
+                const std::string out = saved + "_to" + to;
+                must_succeed(run(command_of({{"resume", again},
+                                             {"out-dir", runs.path(out)},
+                                             {"virtual-ranks", to},
+                                             {"total-batch-size", "256"},
+                                             {"steps", "8"}})));
+                CHECK(tensor_difference(step_folder(runs.path(out), 8), end) == "");
+                CHECK(state_in(step_folder(runs.path(out), 8)).data.position == state_in(end).data.position);
+            }
+        }
+    }
+}
+
+TEST_CASE("a rank's share of the optimizer is its own file, and the index names every part", "[zero]") {
+    const TinyRuns runs;
+    must_succeed(runs.train("a", with(kEight, {{"virtual-ranks", "4"}, {"steps", "2"}, {"optimizer", "muon"}})));
+    const std::string folder = step_folder(runs.path("a"), 2);
+    const std::string index = read_file(folder + "/optimizer.safetensors.index.json");
+    size_t bytes = 0, largest = 0;
+    for (int rank = 0; rank < 4; rank++) {
+        const SafetensorsReader file(folder + "/" + shard_file(kOptimizerStem, rank, 4));
+        size_t own = 0;
+        for (const Tensor& tensor : file.tensors()) {
+            CHECK(contains(index, "\"" + tensor.name + "\": \"" + shard_file(kOptimizerStem, rank, 4) + "\""));
+            own += tensor.size_bytes();
+        }
+        bytes += own;
+        largest = std::max(largest, own);
+    }
+    CHECK(contains(index, "\"total_size\": " + std::to_string(bytes)));
+    CHECK(double(largest) < 0.5 * double(bytes));
+}
+
+TEST_CASE("a rank whose gradient is not finite skips the step on all", "[zero]") {
+    // A weight that is not finite on every rank is skip_test's; here one rank alone has a bad gradient.
+    struct Poisoned : LocalComm<Cpu> {
+        using LocalComm<Cpu>::LocalComm;
+        int64_t until = -1, reductions = 0;
+        Work reduce_scatter(float* data, int64_t shard) override {
+            if (rank == 1 && reductions++ == until) data[0] = std::nanf("");
+            return LocalComm<Cpu>::reduce_scatter(data, shard);
+        }
+    };
+    const TinyRuns runs;
+    LocalGroup group(3);
+    std::vector<std::string> hashes(3);
+    group.run([&](int rank) {
+        Cpu cpu(1);
+        Poisoned comm(group, rank, cpu);
+        ParameterList list(GptShape{2, 2, 32, 16, 60});
+        const ShardingPlan plan =
+            plan_sharding(list, {.world_size = 3, .whole_matrices = true, .bucket_elements = 4096});
+        list.place(plan.offsets, plan.buffer_size);
+        Gpt<Cpu> model(cpu, list, 2, 16, Recompute::none, comm);
+        Optimizer<Cpu> optimizer(cpu, model.parameters, plan, rank, with_rule({}, "muon"));
+        model.initialize_weights(1);
+        DataLoader data({.pattern = runs.path("data/train_*.bin"),
+                         .batch_size = 2,
+                         .seq_len = 16,
+                         .rank = rank,
+                         .world_size = 3,
+                         .vocab_size = 60});
+        Stepper<Cpu> stepper(model, optimizer, comm, {2, 16, 1, 1.0, 3}, 0);
+        const auto bits = [&] {
+            std::string all(reinterpret_cast<const char*>(model.weights.data),
+                            size_t(model.weights.size) * sizeof(float));
+            all.append(reinterpret_cast<const char*>(optimizer.state(0, 0)),
+                       size_t(plan.state_size[size_t(rank)]) * sizeof(float));
+            return all;
+        };
+        const auto step = [&] {
+            stepper.start(data, find_recipe("gpt2").rules.rates(1));
+            return stepper.finish();
+        };
+        REQUIRE(step().applied);
+        for (size_t bucket = 0; bucket < plan.buckets.size(); bucket++) {
+            const std::string before = bits();
+            comm.reductions = 0;
+            comm.until = int64_t(bucket);
+            REQUIRE_FALSE(step().applied);
+            REQUIRE((bits() == before));
+            comm.until = -1;
+            REQUIRE(step().applied);
+            REQUIRE((bits() != before));
+        }
+        hashes[size_t(rank)] = bits().substr(0, size_t(model.weights.size) * sizeof(float));
+    });
+    CHECK((hashes[0] == hashes[1] && hashes[0] == hashes[2]));
+}

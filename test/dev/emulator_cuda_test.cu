@@ -67,17 +67,17 @@ TEST_CASE("threads that miss a barrier, a shuffle or a matrix instruction end th
     trial.run(two_barriers, 1, kThreads);
     CHECK(contains(trial.error, "1: kernel trial, block (0,0,0), thread ("));
     CHECK(contains(trial.error, "one block at two barriers"));
-    CHECK(contains(trial.error, "__syncthreads at test/" + at(kTwoBarriers)));
-    CHECK(contains(trial.error, "__syncthreads at test/" + at(kTwoBarriers + 2)));
+    CHECK(contains(trial.error, "__syncthreads at test/dev/" + at(kTwoBarriers)));
+    CHECK(contains(trial.error, "__syncthreads at test/dev/" + at(kTwoBarriers + 2)));
 
     trial.run(early_return, 1, kThreads);
     CHECK(contains(trial.error, "kernel trial, block (0,0,0)"));
     CHECK(contains(trial.error, "no thread can go on:"));
-    CHECK(contains(trial.error, "\n  100 threads (0..99) wait in __syncthreads at test/" + at(kEarlyReturn)));
+    CHECK(contains(trial.error, "\n  100 threads (0..99) wait in __syncthreads at test/dev/" + at(kEarlyReturn)));
     CHECK(contains(trial.error, "\n  28 threads (100..127) have exited"));
 
     trial.run(shuffle_by_part_of_a_warp, 1, 96);
-    CHECK(contains(trial.error, "\n  4 threads (32..35) wait in __shfl_xor_sync at test/" + at(kPartialShuffle) +
+    CHECK(contains(trial.error, "\n  4 threads (32..35) wait in __shfl_xor_sync at test/dev/" + at(kPartialShuffle) +
                                     " (mask ffffffff)"));
     CHECK(contains(trial.error, "\n  92 threads (0..95) have exited"));
 
@@ -93,9 +93,9 @@ TEST_CASE("threads that miss a barrier, a shuffle or a matrix instruction end th
     CHECK(contains(trial.error, "which is not in its mask 0000ffff"));
 
     trial.run(mma_by_half_a_warp, 1, 32);
-    CHECK(contains(trial.error, "\n  16 threads (0..15) wait in mma.sync at test/" + at(kHalfMma)));
+    CHECK(contains(trial.error, "\n  16 threads (0..15) wait in mma.sync at test/dev/" + at(kHalfMma)));
     trial.run(ldmatrix_by_half_a_warp, 1, 32);
-    CHECK(contains(trial.error, "\n  16 threads (0..15) wait in ldmatrix at test/" + at(kHalfLdmatrix)));
+    CHECK(contains(trial.error, "\n  16 threads (0..15) wait in ldmatrix at test/dev/" + at(kHalfLdmatrix)));
 
     // The next launch knows nothing of it, and half a warp may shuffle among itself.
     trial.run(shuffle_by_half_a_warp, 1, 32);

@@ -42,6 +42,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.matmul_relu_squared_backward = matmul_relu_squared_backward;
     o.matmul_fp8_forward = matmul_fp8_forward;
     o.matmul_fp8_backward = matmul_fp8_backward;
+    o.muon_row = muon_row<T>;
     o.muon_momentum = muon_momentum;
     o.muon_normalize = muon_normalize;
     o.muon_squares = muon_squares;

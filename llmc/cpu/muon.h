@@ -24,6 +24,11 @@ ANVIL_INLINE float sum_of_squares(const T* row, int64_t n) {
 }
 
 template <class T>
+int64_t muon_row(Cpu&, int64_t K) {
+    return K;
+}
+
+template <class T>
 void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                    const MuonStep& step, const StepScalars* s) {
     const OpScope op(cpu, __func__);

@@ -4,7 +4,8 @@
 
 template <class T>
 static MuonOps<Cuda, T> muon_ops() {
-    return {.muon_momentum = muon_momentum,
+    return {.muon_row = muon_row<T>,
+            .muon_momentum = muon_momentum,
             .muon_normalize = muon_normalize,
             .muon_squares = muon_squares,
             .muon_scales = muon_scales,

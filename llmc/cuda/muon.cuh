@@ -12,7 +12,7 @@ Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalize 2 s, 
           with a master 8 + 2 s
 Accuracy  half a unit of T for X, and roundings of f32 (test/cuda/muon_cuda_test.cu)
           the same bits each time
-Requires  K a multiple of Pack<T>::size, pointers 16-byte aligned
+Requires  X with rows of muon_row(K), pointers 16-byte aligned
 */
 #pragma once
 #include <algorithm>
@@ -23,22 +23,41 @@ Requires  K a multiple of Pack<T>::size, pointers 16-byte aligned
 #include "llmc/ops/muon.h"           // MuonStep
 #include "llmc/ops/step_scalars.h"   // StepScalars
 
+// From one row of X to the next: X has whole packs, with zeros behind a row that is shorter (nanochat's gates have 12
+// columns). Weights, gradients and momenta have no padding.
+template <class T>
+int64_t muon_row(Cuda&, int64_t K) {
+    return ceil_div(K, int64_t(Pack<T>::size)) * Pack<T>::size;
+}
+
+// As many elements as a pack has, from column k of a row of K floats on; behind its end are zeros.
+template <int P>
+DEVICE void load_in_row(float (&to)[P], const float* row, int k, int K) {
+    if (K % P == 0) return load_floats(to, row + k);
+    for (int i = 0; i < P; i++) to[i] = k + i < K ? row[k + i] : 0;
+}
+template <int P>
+DEVICE void store_in_row(float* row, int k, int K, const float (&from)[P]) {
+    if (K % P == 0) return store_floats(row + k, from);
+    for (int i = 0; i < P && k + i < K; i++) row[k + i] = from[i];
+}
+
 inline constexpr int kMuonThreads = 256;
 inline constexpr int kMuonRows = 64;  // a block of muon_column_squares_kernel
 
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
-    muon_momentum_kernel(T* X, float* row_squares, float* momentum, const float* grad, int K, float rest,
+    muon_momentum_kernel(T* X, float* row_squares, float* momentum, const float* grad, int K, int row, float rest,
                          const StepScalars* s) {
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, shared, [kWarp]);
     if (!s->applied) return;
     const float grad_scale = float(s->grad_scale);
-    const int64_t row = int64_t(blockIdx.x) * K;
+    X += int64_t(blockIdx.x) * row, momentum += int64_t(blockIdx.x) * K, grad += int64_t(blockIdx.x) * K;
     float squares = 0;
     for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
         float g[P], m[P];
-        load_floats(g, grad + row + k), load_floats(m, momentum + row + k);
+        load_in_row(g, grad, k, K), load_in_row(m, momentum, k, K);
         Pack<T> x;
         for (int i = 0; i < P; i++) {
             g[i] *= grad_scale;
@@ -46,7 +65,7 @@ __global__ void __launch_bounds__(kMuonThreads)
             x[i] = from_float<T>(fmaf(rest, g[i] - m[i], m[i]));
             squares = fmaf(to_float(x[i]), to_float(x[i]), squares);
         }
-        store_floats(momentum + row + k, m), store16(X + row + k, x);
+        store_in_row(momentum, k, K, m), store16(X + k, x);
     }
     squares = block_sum(squares, shared);
     if (threadIdx.x == 0) row_squares[blockIdx.x] = squares;
@@ -131,68 +150,76 @@ __global__ void __launch_bounds__(1024)
 
 template <class T>
 __global__ void __launch_bounds__(kMuonThreads)
-    muon_update_kernel(T* weight, float* master, const T* X, const float* scales, bool scales_of_rows, int K,
+    muon_update_kernel(T* weight, float* master, const T* X, const float* scales, bool scales_of_rows, int K, int row,
                        float rate, float weight_decay, bool cautious, const StepScalars* s) {
     constexpr int P = Pack<T>::size;
     if (!s->applied) return;
-    const int64_t row = int64_t(blockIdx.x) * K;
+    const int64_t first = int64_t(blockIdx.x) * K;
+    X += int64_t(blockIdx.x) * row;
     float scale[P];
     for (int i = 0; scales_of_rows && i < P; i++) scale[i] = scales[blockIdx.x];
     for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
-        if (!scales_of_rows) load_floats(scale, scales + k);
-        const Pack<T> x = load16_streaming(X + row + k);
+        if (!scales_of_rows) load_in_row(scale, scales, k, K);
+        const Pack<T> x = load16_streaming(X + k);
         float w[P];
         if constexpr (std::is_same_v<T, float>)
-            load_floats(w, weight + row + k);
+            load_in_row(w, weight + first, k, K);
         else
-            load_floats(w, master + row + k);
+            load_in_row(w, master + first, k, K);
         Pack<T> stored;
         for (int i = 0; i < P; i++) {
             const float g = to_float(x[i]) * scale[i], decayed = !cautious || g * w[i] >= 0 ? w[i] : 0;
             w[i] = fmaf(-rate, fmaf(weight_decay, decayed, g), w[i]);
             stored[i] = from_float<T>(w[i]);
         }
-        if constexpr (!std::is_same_v<T, float>) store_floats(master + row + k, w);
-        store16(weight + row + k, stored);
+        if constexpr (std::is_same_v<T, float>) {
+            store_in_row(weight + first, k, K, w);
+        } else {
+            store_in_row(master + first, k, K, w);
+            if (K % P == 0)
+                store16(weight + first + k, stored);
+            else
+                for (int i = 0; i < P && k + i < K; i++) weight[first + k + i] = stored[i];
+        }
     }
 }
 
 // As many threads as a row has packs, up to a block of 256.
 template <class T>
-unsigned muon_threads(const char* op, int64_t R, int64_t K) {
-    require(K % Pack<T>::size == 0, "%s of a (%ld, %ld) matrix: its rows must be a multiple of %d, 16 bytes", op, R, K,
-            Pack<T>::size);
-    return unsigned(std::min<int64_t>(kMuonThreads, ceil_div(K / Pack<T>::size, kWarp) * kWarp));
+unsigned muon_threads(int64_t row) {
+    return unsigned(std::min<int64_t>(kMuonThreads, ceil_div(row / Pack<T>::size, kWarp) * kWarp));
 }
 
 template <class T>
 void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                    const MuonStep& step, const StepScalars* s) {
     const OpScope op(cuda, __func__);
-    launch(cuda, "muon_momentum", muon_momentum_kernel<T>, unsigned(R), muon_threads<T>("muon_momentum", R, K), 0, X,
-           row_squares, momentum, grad, int(K), float(1 - step.momentum), s);
+    const int64_t row = muon_row<T>(cuda, K);
+    launch(cuda, "muon_momentum", muon_momentum_kernel<T>, unsigned(R), muon_threads<T>(row), 0, X, row_squares,
+           momentum, grad, int(K), int(row), float(1 - step.momentum), s);
 }
 
 template <class T>
 void muon_normalize(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
     const OpScope op(cuda, __func__);
-    const unsigned threads = muon_threads<T>("muon_normalize", R, K);
-    launch(cuda, "muon_normalize", muon_normalize_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)), threads,
-           0, X, row_squares, int(R), int(K), step.equal_rows, float(step.margin));
+    const int64_t row = muon_row<T>(cuda, K);
+    launch(cuda, "muon_normalize", muon_normalize_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)),
+           muon_threads<T>(row), 0, X, row_squares, int(R), int(row), step.equal_rows, float(step.margin));
 }
 
 template <class T>
 void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) {
     const OpScope op(cuda, __func__);
-    const unsigned threads = muon_threads<T>("muon_squares", R, K);
+    const int64_t row = muon_row<T>(cuda, K);
+    const unsigned threads = muon_threads<T>(row);
     if (R >= K)
-        return launch(cuda, "muon_squares", muon_row_squares_kernel<T>, unsigned(R), threads, 0, squares, X, int(K));
+        return launch(cuda, "muon_squares", muon_row_squares_kernel<T>, unsigned(R), threads, 0, squares, X, int(row));
     const int64_t chunks = ceil_div(R, kMuonRows);
-    float* partials = cuda.workspace_of<float>(chunks * K);
-    const dim3 grid(unsigned(ceil_div(K / Pack<T>::size, threads)), unsigned(chunks));
-    launch(cuda, "muon_squares", muon_column_squares_kernel<T>, grid, threads, 0, partials, X, int(R), int(K));
+    float* partials = cuda.workspace_of<float>(chunks * row);
+    const dim3 grid(unsigned(ceil_div(row / Pack<T>::size, threads)), unsigned(chunks));
+    launch(cuda, "muon_squares", muon_column_squares_kernel<T>, grid, threads, 0, partials, X, int(R), int(row));
     fill_zero(cuda, squares, K);
-    add_partials(cuda, squares, partials, chunks, K, K);
+    add_partials(cuda, squares, partials, chunks, row, K);
 }
 
 inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* squares, int64_t R, int64_t K,
@@ -208,6 +235,7 @@ void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* 
     const OpScope op(cuda, __func__);
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
     ensure(bool(master) == kHasMaster);
-    launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>("muon_update", R, K), 0, weight,
-           master, X, scales, R >= K, int(K), float(step.rate(R, K)), float(step.weight_decay), step.cautious, s);
+    const int64_t row = muon_row<T>(cuda, K);
+    launch(cuda, "muon_update", muon_update_kernel<T>, unsigned(R), muon_threads<T>(row), 0, weight, master, X, scales,
+           R >= K, int(K), int(row), float(step.rate(R, K)), float(step.weight_decay), step.cautious, s);
 }

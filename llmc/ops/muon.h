@@ -14,6 +14,7 @@ but the orthogonalization in the middle.
 
   weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
   grad, momentum (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
+X has rows of muon_row(K) elements: the device may want zeros behind each, so that rows are whole vectors.
 grad is multiplied by grad_scale of StepScalars. If the step is not applied, momentum, V and weight keep their bits.
 Each pass reads and writes X once: norms come from the sums of squares of the pass before, which are those of X as it
 was rounded. Sums of R or K squares are in double, in order.
@@ -37,8 +38,11 @@ struct MuonStep {
     double rate(int64_t R, int64_t K) const { return learning_rate * shape_factor(R, K); }
 };
 
+inline constexpr int64_t kMuonRowMultiple = 8;  // the most that a row is rounded up to
+
 template <class Device, class T>
 struct MuonOps {
+    int64_t (*muon_row)(Device&, int64_t K);
     void (*muon_momentum)(Device&, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                           const MuonStep& step, const StepScalars* s);
     void (*muon_normalize)(Device&, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step);

@@ -2,6 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <vector>
+#include "llmc/base/integers.h"      // up_to_multiple
+#include "llmc/ops/muon.h"           // MuonStep
 #include "llmc/optim/update_rule.h"  // UpdateRule, UpdateBatch
 
 struct MuonRule {
@@ -20,12 +22,13 @@ struct MuonRule {
         // scales.
         .scratch_bytes = [](int64_t n, int64_t rows, int64_t cols, size_t weight_size) {
             const size_t side = size_t(std::max(rows, cols)) * sizeof(float);
-            return std::vector{size_t(n * rows * cols) * weight_size, side, side, side};
+            const size_t row = size_t(up_to_multiple(cols, kMuonRowMultiple));
+            return std::vector{size_t(n * rows) * row * weight_size, side, side, side};
         }};
 
     template <class Device, class T>
     static size_t workspace_bytes(Device& device, const Ops<Device, T>& op, int64_t n, int64_t rows, int64_t cols) {
-        return op.newton_schulz_workspace(device, n, rows, cols);
+        return op.newton_schulz_workspace(device, n, rows, op.muon_row(device, cols));
     }
 
     template <class Device, class T>
@@ -41,6 +44,7 @@ struct MuonRule {
             .fixed_norm = muon.fixed_norm,
             .cautious = muon.cautious,
             .margin = muon.margin};
+        const int64_t row = op.muon_row(device, K);  // of X
         T* const all = reinterpret_cast<T*>(scratch[0]);
         float* const row_squares = reinterpret_cast<float*>(scratch[1]);
         float* const squares = reinterpret_cast<float*>(scratch[2]);
@@ -49,15 +53,15 @@ struct MuonRule {
         for (const UpdatePiece<T>& piece : pieces) {
             op.muon_momentum(device, X, row_squares, piece.state[0], piece.gradient, R, K, step, scalars);
             op.muon_normalize(device, X, row_squares, R, K, step);
-            X += R * K;
+            X += R * row;
         }
-        op.newton_schulz(device, all, int64_t(pieces.size()), R, K, muon.newton_schulz);
+        op.newton_schulz(device, all, int64_t(pieces.size()), R, row, muon.newton_schulz);
         X = all;
         for (const UpdatePiece<T>& piece : pieces) {
             op.muon_squares(device, squares, X, R, K);
             op.muon_scales(device, scales, piece.state[1], squares, R, K, step, scalars);
             op.muon_update(device, piece.weight, piece.master_weight, X, scales, R, K, step, scalars);
-            X += R * K;
+            X += R * row;
         }
     }
 };

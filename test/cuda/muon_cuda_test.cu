@@ -15,12 +15,39 @@ static std::vector<StepScalars> scalars(double grad_scale, int applied) {
     return {s};
 }
 
-// One pack; more rows than blocks, and several chunks of them; more columns than threads; several rounds of a row.
+// As X lies on the device: each row of K values with zeros up to `row`; and back, where the zeros must still be there.
+Floats padded(const Floats& values, int64_t R, int64_t K, int64_t row) {
+    Floats all(size_t(R * row));
+    for (int64_t i = 0; i < R * K; i++) all[size_t(i / K * row + i % K)] = values[size_t(i)];
+    return all;
+}
+Floats without_padding(const Floats& all, int64_t R, int64_t K, int64_t row) {
+    Floats values(size_t(R * K));
+    double behind = 0;
+    for (int64_t r = 0; r < R; r++)
+        for (int64_t k = 0; k < row; k++)
+            if (k < K)
+                values[size_t(r * K + k)] = all[size_t(r * row + k)];
+            else
+                behind += std::fabs(all[size_t(r * row + k)]);
+    CHECK(behind == 0);
+    return values;
+}
+
+// One pack; more rows than blocks, and several chunks of them; more columns than threads; several rounds of a row; rows
+// that are no whole packs, as those of nanochat's gates.
 template <class T>
 std::pair<int64_t, int64_t> muon_shape() {
     const int P = Pack<T>::size;
-    const auto [R, K] =
-        GENERATE_COPY(table<int, int>({{1, P}, {37, 2 * P}, {150, 38 * P}, {40, 40}, {70, 300 * P}, {5, 520 * P}}));
+    const auto [R, K] = GENERATE_COPY(table<int, int>({{1, P},
+                                                       {37, 2 * P},
+                                                       {150, 38 * P},
+                                                       {40, 40},
+                                                       {70, 300 * P},
+                                                       {5, 520 * P},
+                                                       {6, 12},
+                                                       {20, 13},
+                                                       {3, 2 * P + 1}}));
     return {R, K};
 }
 
@@ -54,14 +81,16 @@ TEMPLATE_TEST_CASE("muon_momentum and muon_normalize agree with the CPU", "[muon
     muon_normalize(cpu, normalized.data(), uneven_squares.data(), R, K, step);
 
     Cuda cuda;
+    const int64_t row = muon_row<T>(cuda, K);
     const OnDevice<StepScalars> d_scalars(cuda, scalars(0.5, 1));
     const OnDevice<float> d_grad(cuda, grad), d_uneven_squares(cuda, uneven_squares);
     const auto got = twice_the_same([&] {
         OnDevice<float> d_momentum(cuda, momentum), d_row_squares(cuda, rows);
-        OnDevice<T> d_x(cuda, n), d_uneven(cuda, uneven);
+        OnDevice<T> d_x(cuda, size_t(R * row)), d_uneven(cuda, padded(uneven, R, K, row));
         muon_momentum(cuda, d_x.data, d_row_squares.data, d_momentum.data, d_grad.data, R, K, step, d_scalars.data);
         muon_normalize(cuda, d_uneven.data, d_uneven_squares.data, R, K, step);
-        return std::vector{d_momentum.get(), d_x.get(), d_row_squares.get(), d_uneven.get()};
+        return std::vector{d_momentum.get(), without_padding(d_x.get(), R, K, row), d_row_squares.get(),
+                           without_padding(d_uneven.get(), R, K, row)};
     });
     check_close("momentum", got[0], want_momentum, 4 * kEpsF32);
     check_close("X", got[1], x, 4 * kEpsF32 + tolerance<T>(0));
@@ -93,7 +122,7 @@ TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU
 
     Cuda cuda;
     const OnDevice<StepScalars> d_scalars(cuda, scalars(1, 1));
-    const OnDevice<T> d_x(cuda, x);
+    const OnDevice<T> d_x(cuda, padded(x, R, K, muon_row<T>(cuda, K)));
     const auto got = twice_the_same([&] {
         OnDevice<float> d_squares(cuda, larger), d_scales(cuda, larger), d_second(cuda, second), d_master(cuda, weight);
         OnDevice<T> d_weight(cuda, rounded<T>(weight));
@@ -165,17 +194,10 @@ TEST_CASE("muon on a GPU: an exactly zero gradient leaves nothing but numbers in
     CHECK(count_not_finite(run.weight.get()) == 0);
 }
 
-TEST_CASE("muon's kernels refuse rows that are not a multiple of 16 bytes", "[muon]" ON_DEVICE) {
+TEST_CASE("muon_update wants master weights beside bf16", "[muon]" ON_DEVICE) {
     Cuda cuda;
-    OnDevice<bf16> x(cuda, 12);
-    OnDevice<float> y(cuda, 12);
-    const std::string rest = " of a (1, 12) matrix: its rows must be a multiple of 8, 16 bytes";
-    CHECK(error_of([&] { muon_momentum(cuda, x.data, y.data, y.data, y.data, 1, 12, kStep, nullptr); }) ==
-          "2: muon_momentum" + rest);
-    CHECK(error_of([&] { muon_normalize(cuda, x.data, y.data, 1, 12, kStep); }) == "2: muon_normalize" + rest);
-    CHECK(error_of([&] { muon_squares(cuda, y.data, x.data, 1, 12); }) == "2: muon_squares" + rest);
-    CHECK(error_of([&] { muon_update(cuda, x.data, y.data, x.data, y.data, 1, 12, kStep, nullptr); }) ==
-          "2: muon_update" + rest);
+    OnDevice<bf16> x(cuda, 8);
+    OnDevice<float> y(cuda, 8);
     CHECK(contains(error_of([&] { muon_update<bf16>(cuda, x.data, nullptr, x.data, y.data, 1, 8, kStep, nullptr); }),
                    "internal"));
 }

@@ -23,14 +23,14 @@ Requires  X with rows of muon_row(K), pointers 16-byte aligned
 #include "llmc/ops/muon.h"           // MuonStep
 #include "llmc/ops/step_scalars.h"   // StepScalars
 
-// From one row of X to the next: X has whole packs, with zeros behind a row that is shorter (nanochat's gates have 12
+// From one row of X to the next: X has whole packs, with zeros after a row that is shorter (nanochat's gates have 12
 // columns). Weights, gradients and momenta have no padding.
 template <class T>
 int64_t muon_row(Cuda&, int64_t K) {
     return ceil_div(K, int64_t(Pack<T>::size)) * Pack<T>::size;
 }
 
-// As many elements as a pack has, from column k of a row of K floats on; behind its end are zeros.
+// As many elements as a pack has, from column k of a row of K floats on; after its end come zeros.
 template <int P>
 DEVICE void load_in_row(float (&to)[P], const float* row, int k, int K) {
     if (K % P == 0) return load_floats(to, row + k);

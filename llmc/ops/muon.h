@@ -14,7 +14,7 @@ but the orthogonalization in the middle.
 
   weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
   grad, momentum (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
-X has rows of muon_row(K) elements: the device may want zeros behind each, so that rows are whole vectors.
+X has rows of muon_row(K) elements: the device may want zeros after each, so that rows are whole vectors.
 grad is multiplied by grad_scale of StepScalars. If the step is not applied, momentum, V and weight keep their bits.
 Each pass reads and writes X once: norms come from the sums of squares of the pass before, which are those of X as it
 was rounded. Sums of R or K squares are in double, in order.

@@ -23,14 +23,14 @@ Floats padded(const Floats& values, int64_t R, int64_t K, int64_t row) {
 }
 Floats without_padding(const Floats& all, int64_t R, int64_t K, int64_t row) {
     Floats values(size_t(R * K));
-    double behind = 0;
+    double after = 0;
     for (int64_t r = 0; r < R; r++)
         for (int64_t k = 0; k < row; k++)
             if (k < K)
                 values[size_t(r * K + k)] = all[size_t(r * row + k)];
             else
-                behind += std::fabs(all[size_t(r * row + k)]);
-    CHECK(behind == 0);
+                after += std::fabs(all[size_t(r * row + k)]);
+    CHECK(after == 0);
     return values;
 }
 

@@ -21,16 +21,16 @@ run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$
 	$(if $(EMULATED_TESTS),@SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
 # Of an inline function in two objects the linker keeps the first, which should be an optimized one.
-$(O)/$(TEST_NAME): $(OPS_TESTS) $(ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
+$(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
 # The emulator first: what the race checker itself calls must not be a copy that the checker watches.
-$(E)/$(TEST_NAME): $(EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(ENGINE) $(O)/test/main.cpp.o
+$(E)/$(TEST_NAME): $(EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-$(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(ENGINE) $(O)/test/main.cpp.o
+$(O)/gpu-$(TEST_NAME): $(GPU_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 

@@ -3,7 +3,8 @@
 
     python3 scripts/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
 
-- An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
+- An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h; its entries are in the table of llmc/cpu/kernels.cpp,
+  where one that is left out is a null pointer, and in that of llmc/cuda/X.cu. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
   benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/cuda/X_cuda_test.cu. What else is in
   llmc/cuda/*.cuh is a known part of several ops or of one that is large.
 - A test lies in the folder of what it tests: X_test.cpp in test/F/ where llmc/F has an X (an op's in test/cpu/, its kernels' in
@@ -27,6 +28,7 @@ CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
     *("flash_tile", "float_pack", "gate", "kernels", "ops", "reduce", "scatter_rows", "sort_tokens"),
 }
+ENTRY = re.compile(r"\(\*(\w+)\)\(")
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}
 FOREIGN = re.compile(r"\s*#\s*include\s*<((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|nccl\.h|cudnn\w*\.h|cublas\w*\.h|catch2/[^>]+)>")
 # Catch2 reaches the tests through this header.
@@ -46,6 +48,20 @@ def missing_mirrors(root):
     for kernels in sorted((root / "llmc/cuda").glob("*.cuh")):
         if kernels.stem not in CUDA_PARTS and not (root / f"llmc/cpu/{kernels.stem}.h").is_file():
             yield f"llmc/cuda/{kernels.name}: neither an op, llmc/cpu/{kernels.stem}.h, nor in CUDA_PARTS here"
+
+
+def missing_entries(root):
+    tables = "llmc/cpu/kernels.cpp"
+    on_cpu = set(re.findall(r"^ *o\.(\w+) = ", (root / tables).read_text(encoding="utf-8"), re.MULTILINE))
+    for op in sorted((root / "llmc/ops").glob("*.h")):
+        entries = ENTRY.findall(op.read_text(encoding="utf-8"))
+        table = root / f"llmc/cuda/{op.stem}.cu"
+        on_gpu = set(re.findall(r"\.(\w+) = ", table.read_text(encoding="utf-8"))) if table.is_file() else set()
+        for entry in entries:
+            if entry not in on_cpu:
+                yield f"llmc/ops/{op.name}: {entry} is not in the table of {tables}"
+            if entry not in on_gpu:
+                yield f"llmc/ops/{op.name}: {entry} is not in the table of llmc/cuda/{op.stem}.cu"
 
 
 def misplaced_tests(root):
@@ -91,7 +107,7 @@ def foreign_headers(root):
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
-    found = [*missing_mirrors(root), *misplaced_tests(root), *repeated_names(root), *foreign_headers(root)]
+    found = [*missing_mirrors(root), *missing_entries(root), *misplaced_tests(root), *repeated_names(root), *foreign_headers(root)]
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

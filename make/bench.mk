@@ -12,7 +12,7 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 
 # On the emulator only those whose op has kernels yet.
 EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
-$(E)/bench/%: $(E)/dev/bench/%.cu.o $(EMULATED) $(TEST_ENGINE)
+$(E)/bench/%: $(E)/dev/bench/%.cu.o $(TEST_EMULATED) $(TEST_ENGINE)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)

@@ -36,8 +36,8 @@ ifneq ($(KERNELS_ONLY),)
 endif
 # An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per
 # level, unless tests put tiles of their own into it. A sixth of the time to compile; the tables are for `make test` without OP.
-OP_ENGINE   := $(filter-out $(O)/llmc/base/flags%,$(filter $(patsubst %,$(O)/llmc/%,base/% cuda/% comm/shared_memory.cpp.o \
-  comm/watchdog.cpp.o io/safetensors.cpp.o),$(ENGINE)))
+OP_ENGINE   := $(filter-out $(O)/llmc/base/flags%,$(filter $(patsubst %,$(O)/llmc/%,base/% cuda/% \
+  io/safetensors.cpp.o),$(ENGINE)))
 NEED_ENGINE := $(if $(OP_TESTS),$(filter-out test/cpu/% test/cuda/%,$(OP_TESTS))$(shell grep -l software_tiles $(OP_TESTS)),all)
 TEST_ENGINE := $(if $(NEED_ENGINE),$(ENGINE),$(OP_ENGINE))
 # Those of the CPU's ops, which hold what the optimizer makes of these.
@@ -57,6 +57,8 @@ EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERN
 NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
 EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
+# An op's own tests do without collectives.
+TEST_EMULATED  := $(if $(NEED_ENGINE),$(EMULATED),$(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED)))
 EMULATED_BACKENDS := $(CUDA_BACKENDS:%=$(E)/%.o)
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),8,cuda.cu) \

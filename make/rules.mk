@@ -85,6 +85,7 @@ $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
 
 # Catch2's own code: 16 s to compile with optimization, and nothing of it matters for speed.
 $(O)/test/main.cpp.o: private override OPT := -O0
+$(O)/test/main.cpp.o: private override DEBUG_INFO :=
 
 # nccl.h by -I: the one that belongs to the library, before one that the toolkit may have. It and mpi.h are included by these
 # files alone, and only they are compiled again when another is found.

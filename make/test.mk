@@ -26,7 +26,7 @@ $(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
 # The emulator first: what the race checker itself calls must not be a copy that the checker watches.
-$(E)/$(TEST_NAME): $(EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
+$(E)/$(TEST_NAME): $(TEST_EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 

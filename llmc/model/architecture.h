@@ -5,8 +5,9 @@ model it is in. To add a feature: doc/add_an_architecture_feature.md.
   gpt2       Radford et al., 2019: LayerNorm, learned positions, GELU, biases, tied weights
   llama      Touvron et al., 2023 (arXiv:2302.13971), with Llama 3's rotary base: RMSNorm, SwiGLU, no biases
   stage-a    modded-nanogpt's track 3 baseline (Jordan et al., 2024 to 2026): squared ReLU, QK-norm, RoPE on half of
-each head, logit softcap, projections initialized to zero nanochat   Karpathy, 2026: norms without weights, value
-embeddings, x0 mixed into each block, smear, backout
+             each head, logit softcap, projections initialized to zero
+
+  nanochat   Karpathy, 2026: norms without weights, value embeddings, x0 mixed into each block, smear, backout
 */
 #pragma once
 #include <cstdint>

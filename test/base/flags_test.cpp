@@ -336,9 +336,9 @@ TEST_CASE("a command's help is a screen", "[flags]") {
     CHECK(contains(run(program("train_gpt") + " --help-all").out, "--muon-momentum-warmup-steps N"));
 }
 
-// If not: ./train_gpt --help-markdown >doc/flags.md
 TEST_CASE("doc/flags.md is what the program says of itself", "[flags]") {
     const Finished said = run(program("train_gpt") + " --help-markdown");
     must_succeed(said);
+    INFO("if they differ: make && ./train_gpt --help-markdown >doc/flags.md");
     CHECK((said.out == read_file("doc/flags.md")));
 }

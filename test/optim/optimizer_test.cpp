@@ -211,44 +211,81 @@ TEST_CASE("weights and state of all groups have the same bits on any number of r
     }
 }
 
-TEST_CASE("each group is updated by its own rule", "[optimizer]") {
+namespace {
+
+// One update by the op of a rule that is sharded by element, with the numbers of a group; `state` as UpdateRule::state.
+using UpdateByOp = void (*)(Cpu&, const GroupRule&, double learning_rate, Floats& weight, std::vector<Floats>& state,
+                            const float* grad, const StepScalars& scalars);
+
+void update_by_adamw(Cpu& cpu, const GroupRule& rule, double learning_rate, Floats& weight, std::vector<Floats>& state,
+                     const float* grad, const StepScalars& scalars) {
+    ops<float>(cpu).adamw_update(cpu, weight.data(), nullptr, state[0].data(), state[1].data(), grad,
+                                 int64_t(weight.size()),
+                                 AdamWHyper{.learning_rate = learning_rate,
+                                            .beta1 = rule.beta1,
+                                            .beta2 = rule.beta2,
+                                            .eps = rule.eps,
+                                            .weight_decay = rule.weight_decay},
+                                 &scalars);
+}
+void update_by_lion(Cpu& cpu, const GroupRule& rule, double learning_rate, Floats& weight, std::vector<Floats>& state,
+                    const float* grad, const StepScalars& scalars) {
+    ops<float>(cpu).lion_update(cpu, weight.data(), nullptr, state[0].data(), grad, int64_t(weight.size()),
+                                LionHyper{.learning_rate = learning_rate,
+                                          .beta1 = rule.beta1,
+                                          .beta2 = rule.beta2,
+                                          .weight_decay = rule.weight_decay},
+                                &scalars);
+}
+
+const std::map<std::string, UpdateByOp> kUpdatesByOp = {{"adamw", update_by_adamw}, {"lion", update_by_lion}};
+
+}  // namespace
+
+TEST_CASE("every rule gives its op the numbers of the group", "[optimizer]") {
     Cpu cpu(1);
     const ParameterList list = Family{2, 2, 1, 8, 64, false, true, true}.list();
-    OptimizerConfig rules;
+    OptimizerConfig numbers;
     for (size_t g = 0; g < kNumParameterGroups; g++) {
         const double x = double(g + 1);
-        rules.groups[g] = {.learning_rate = 0.01 * x,
-                           .beta1 = 0.05 * x,
-                           .beta2 = 1 - 0.05 * x,
-                           .eps = 1e-3 * x,
-                           .weight_decay = 0.1 * x};
+        numbers.groups[g] = {.learning_rate = 0.01 * x,
+                             .beta1 = 0.05 * x,
+                             .beta2 = 1 - 0.05 * x,
+                             .eps = 1e-3 * x,
+                             .weight_decay = 0.1 * x};
     }
     ParameterList one_block({1, 1, 1, 1, 1});
     one_block.buffer_size = list.buffer_size;
-    Buffer<Cpu> weights(cpu, cpu, "weights", one_block), gradients(cpu, cpu, "gradients", one_block);
-    for (int64_t i = 0; i < weights.size; i++)
-        weights.data[i] = float(std::sin(double(i))), gradients.data[i] = float(std::cos(double(3 * i)));
-    const Floats start(weights.data, weights.data + weights.size);
-    Optimizer<Cpu> optimizer(cpu, list, rules);
-    const StepScalars scalars{.updates = 1, .applied = 1};
-    optimizer.update(weights, gradients, rules.rates(0.5), &scalars);
-    std::set<ParameterGroup> seen;
-    for (const Parameter& p : list) {
-        const GroupRule& rule = rules.rule(p.group);
-        Floats want(start.begin() + p.offset, start.begin() + p.offset + p.size());
-        Floats first(want.size()), second(want.size());
-        ops<float>(cpu).adamw_update(cpu, want.data(), nullptr, first.data(), second.data(), gradients.at(p), p.size(),
-                                     AdamWHyper{.learning_rate = rule.learning_rate * 0.5,
-                                                .beta1 = rule.beta1,
-                                                .beta2 = rule.beta2,
-                                                .eps = rule.eps,
-                                                .weight_decay = rule.weight_decay},
-                                     &scalars);
-        INFO(p.name);
-        CHECK((Floats(weights.at(p), weights.at(p) + p.size()) == want));
-        seen.insert(p.group);
+    for (const UpdateRule* update_rule : UpdateRules::values()) {
+        if (update_rule->whole_matrices) continue;  // Muon against PyTorch, above
+        INFO(update_rule->name << ": a rule needs its op in kUpdatesByOp");
+        REQUIRE(kUpdatesByOp.count(update_rule->name) == 1);
+        const OptimizerConfig rules = with_rule(numbers, update_rule->name);
+        Buffer<Cpu> weights(cpu, cpu, "weights", one_block), gradients(cpu, cpu, "gradients", one_block);
+        for (int64_t i = 0; i < weights.size; i++) weights.data[i] = float(std::sin(double(i)));
+        Floats want(weights.data, weights.data + weights.size);
+        std::map<std::string, std::vector<Floats>> states;
+        Optimizer<Cpu> optimizer(cpu, list, rules);
+        std::set<ParameterGroup> seen;
+        for (const int step : {1, 2, 3}) {  // state is 0 before the first, and two betas show in the third
+            for (int64_t i = 0; i < gradients.size; i++) gradients.data[i] = float(std::cos(double((2 + step) * i)));
+            const StepScalars scalars{.grad_scale = 0.5, .updates = step, .applied = 1};
+            optimizer.update(weights, gradients, rules.rates(0.5), &scalars);
+            for (const Parameter& p : list) {
+                const GroupRule& rule = rules.rule(p.group);
+                std::vector<Floats>& state = states[p.name];
+                state.resize(update_rule->state.size(), Floats(size_t(p.size())));
+                Floats weight(want.begin() + p.offset, want.begin() + p.offset + p.size());
+                kUpdatesByOp.at(update_rule->name)(cpu, rule, rule.learning_rate * 0.5, weight, state, gradients.at(p),
+                                                   scalars);
+                std::copy(weight.begin(), weight.end(), want.begin() + p.offset);
+                INFO(p.name << ", step " << step);
+                CHECK((Floats(weights.at(p), weights.at(p) + p.size()) == weight));
+                seen.insert(p.group);
+            }
+        }
+        CHECK(seen.size() + 2 == kNumParameterGroups);  // no positions; and with value embeddings no gains
     }
-    CHECK(seen.size() + 2 == kNumParameterGroups);  // no positions; and with value embeddings no gains
 }
 
 TEST_CASE("groups may have different rules", "[optimizer]") {

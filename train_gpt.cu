@@ -11,21 +11,22 @@ llmc/train/run_flags.cpp and doc/flags.md.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include "llmc/base/build_id.h"      // build_id
-#include "llmc/base/file.h"          // open_standard_files
-#include "llmc/comm/host.h"          // raise_file_limit
-#include "llmc/cpu/kernels.h"        // cpu_kernels
-#include "llmc/train/backend.h"      // open_backend
-#include "llmc/train/backends.h"     // look_at_gpu
-#include "llmc/train/command.h"      // parse_command_line
-#include "llmc/train/doctor.h"       // doctor
-#include "llmc/train/omp_spin.h"     // limit_omp_spin
-#include "llmc/train/plan.h"         // plan_run
-#include "llmc/train/session.h"      // Session
-#include "llmc/train/run_request.h"  // find_request
-#include "llmc/train/stop.h"         // catch_stop_signals, outlive_broken_pipes
-#include "llmc/train/tokens.h"       // planned_vocab_size
-#include "llmc/train/world.h"        // in_world
+#include "llmc/base/build_id.h"       // build_id
+#include "llmc/base/file.h"           // open_standard_files
+#include "llmc/comm/host.h"           // raise_file_limit
+#include "llmc/cpu/kernels.h"         // cpu_kernels
+#include "llmc/train/backend.h"       // open_backend
+#include "llmc/train/backends.h"      // look_at_gpu
+#include "llmc/train/command.h"       // parse_command_line
+#include "llmc/train/doctor.h"        // doctor
+#include "llmc/train/omp_spin.h"      // limit_omp_spin
+#include "llmc/trace/trace_report.h"  // launch_table, predicted_chrome_trace
+#include "llmc/train/plan.h"          // plan_runs
+#include "llmc/train/session.h"       // Session
+#include "llmc/train/run_request.h"   // find_request
+#include "llmc/train/stop.h"          // catch_stop_signals, outlive_broken_pipes
+#include "llmc/train/tokens.h"        // planned_vocab_size
+#include "llmc/train/world.h"         // in_world
 
 namespace {
 
@@ -71,10 +72,15 @@ void print_plan(const CommandLine& line) {
     const RunFlags& flags = line.run;
     flags.validate();
     const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
-    const RunPlan plan = plan_run(flags, line.plan, flags.model.shape(found), std::max(1, flags.launch.world_size));
-    std::printf("%s\n", text_of(plan).c_str());
-    if (found == plan.shape.vocab_size)
+    const std::vector<RunPlan> plans = plan_runs(flags, line.plan, flags.model.shape(found));
+    std::printf("%s\n", text_of(plans).c_str());
+    if (found == plans[0].shape.vocab_size)
         std::printf("vocabulary: that of %s; --vocab-size plans for another\n", flags.tokenizer_path().c_str());
+    if (line.plan.trace.empty()) return;
+    const RunPlan& plan = plans[0];
+    std::printf("\n%s", launch_table(plan.trace, plan.times[1], plan.gpu, 0).c_str());
+    write_file_atomically(line.plan.trace,
+                          predicted_chrome_trace(plan.trace, plan.times[1], plan.gpu, facts_json(plan)));
 }
 
 // The commands of several ranks, once per rank.

@@ -20,9 +20,9 @@ ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,
 COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id flags flags_text host_memory number_text processor) \
   $(addprefix comm/,handshake host launch meeting mpi_absent mpi_network_absent nccl_absent tcp_ranks watchdog) \
   $(addprefix data/,progress tokenizer_formats tokenizer_json) $(addprefix interop/,export model_config tokenizer_export) \
-  $(addprefix model/,architecture shape) $(addprefix optim/,recipe whole_plan) \
+  $(addprefix model/,architecture shape) $(addprefix optim/,recipe whole_plan) $(addprefix trace/,gpu_model trace_report) \
   $(addprefix train/,backend checkpointing command cuda_backend_absent depth_scaling doctor event_file log log_follower memory_plan plan run_config run_flags run_inputs run_request \
-    scaling tokens))
+    scaling tokens traced_step))
 ENGINE   := $(filter-out $(COLD),$(ENGINE)) $(filter $(COLD),$(ENGINE))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test.cu))

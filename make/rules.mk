@@ -95,3 +95,15 @@ $(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: $(O)/nccl_flags
 MPI_FILES = $(patsubst %,$(O)/%.o,$(wildcard llmc/comm/mpi_*.cpp))
 $(MPI_FILES): private CPPFLAGS += $(MPI_FLAGS)
 $(MPI_FILES): $(O)/mpi_flags
+
+# The step that is traced: launchers compiled once more, for a runtime that writes down (llmc/trace/include). It runs once, for
+# `plan`, and is not optimized at all.
+TRACED := $(O)/llmc/train/traced_step.cpp.o
+$(TRACED): private override CPPFLAGS := -Illmc/trace/include $(CPPFLAGS)
+$(TRACED): private override OPT := -O0 -fno-strict-aliasing -Wno-unknown-pragmas
+# The model of a GPU knows each kernel's registers.
+$(O)/generated/registers.inc: doc/results/registers.txt
+	@mkdir -p $(@D)
+	@sed -nE 's/^(.*_kernel<.*>) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+)$$/{"\1", {\2, \3}, {\4, \5}, {\6, \7}},/p' $< > $@
+$(O)/llmc/trace/gpu_model.cpp.o: private override CPPFLAGS += -I$(O)/generated
+$(O)/llmc/trace/gpu_model.cpp.o: $(O)/generated/registers.inc

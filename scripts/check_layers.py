@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that includes point down: base <- cpu, cuda, io, data <- model, comm <- optim, eval, interop <- train <- train_gpt.cu.
+"""Checks that includes point down: base <- cpu, cuda, io, data <- model, comm, trace <- optim, eval, interop <- train <- train_gpt.cu.
 
     python3 scripts/check_layers.py        prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
@@ -15,7 +15,8 @@ LAYERS = [
     ["llmc/base"],
     ["llmc/ops", "llmc/io", "llmc/data"],
     ["llmc/cpu", "llmc/cuda"],
-    ["llmc/model", "llmc/comm"],
+    ["llmc/model", "llmc/comm", "llmc/trace"],
+    ["llmc/trace/include"],
     ["llmc/optim", "llmc/eval", "llmc/interop"],
     ["llmc/train"],
 ]

@@ -90,16 +90,15 @@ script_of() {
     local plan
     plan=$("$train" plan --world-size 8 --gpu H100 "${flags[@]}")
     local figures
-    figures=$(awk '/^step: / { match($0, / of [0-9.]+ [A-Z]*FLOP/); split(substr($0, RSTART + 4, RLENGTH - 4), word, " ")
-                               zeros["TFLOP"] = 1e12; zeros["PFLOP"] = 1e15; a_step = word[1] * zeros[word[2]] }
-                   /^run: /  { split($0, part, ", "); sub(/ for .*/, "", part[4]); steps = part[1]
-                               gsub(/[^0-9]/, "", steps)
-                               printf "%s, %.3g FLOP, %s and %s on 8 H100", part[2], a_step * steps, part[3], part[4] }' \
+    # "run: 3250 steps, 1.704 G tokens, 1.36 EFLOP, 9.31 min (...), 4 (...) USD for ...": the middle of each range.
+    figures=$(awk '/^run: / { split($0, part, ", "); gsub(/ *\([^)]*\)/, "", part[4]); gsub(/ *\([^)]*\)/, "", part[5])
+                              sub(/ for .*/, "", part[5])
+                              printf "%s, %s, %s and %s on 8 H100", part[2], part[3], part[4], part[5] }' \
         <<<"$plan")
     cat <<TEXT
 #!/usr/bin/env bash
 # $title on FineWeb: $figures,
-# as train_gpt plan computes them. Expected validation loss: $expected.
+# as train_gpt plan predicts them. Expected validation loss: $expected.
 exec "\$(dirname "\$0")/run.sh" $1 "\$@"
 TEXT
 }

@@ -16,6 +16,7 @@ observer, which is how training runs, a scope is one branch that is never taken.
 struct OpCost {
     double bytes = 0, flops = 0;
     int64_t rows = 0, in = 0, out = 0;  // of a linear layer: N, C, OC; 0: of another op
+    int64_t keys = 0, head_size = 0;    // of attention: what the last query sees, and HS; 0: of another op
 };
 
 enum class SliceKind { phase, op, kernel, collective };
@@ -51,9 +52,18 @@ struct OpScope : Scope {
     OpScope(const Device& device, const char* name, const OpCost& cost = {})
         : Scope(device.observer, SliceKind::op, name, cost) {}
 };
+// What a launch is called, and what it alone has to do. Without a cost it is all of its op, or the cost is not known.
+struct KernelLabel {
+    const char* name;
+    OpCost cost;
+
+    KernelLabel(const char* name, const OpCost& cost = {}) : name(name), cost(cost) {}
+};
+
 struct KernelScope : Scope {
     template <class Device>
-    KernelScope(const Device& device, const char* name) : Scope(device.observer, SliceKind::kernel, name) {}
+    KernelScope(const Device& device, const KernelLabel& label)
+        : Scope(device.observer, SliceKind::kernel, label.name, label.cost) {}
 };
 struct PhaseScope : Scope {
     template <class Device>

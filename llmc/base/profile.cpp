@@ -40,12 +40,11 @@ int64_t HostProfile::mark(const Slice&, bool) noexcept {
     return int64_t(times_.size()) - 1;
 }
 
-static std::string name_of(const Slice& slice) {
-    if (slice.cost.rows > 0)
-        return format("%s %ldx%ld -> %ld", slice.name, long(slice.cost.rows), long(slice.cost.in),
-                      long(slice.cost.out));
-    return slice.name;
+std::string slice_name(const char* name, const OpCost& cost) {
+    if (cost.rows == 0) return name;
+    return format("%s %ldx%ld -> %ld", name, long(cost.rows), long(cost.in), long(cost.out));
 }
+static std::string name_of(const Slice& slice) { return slice_name(slice.name, slice.cost); }
 
 // Rows in the making: by name, in the order of their first slices.
 class Rows {

@@ -98,6 +98,9 @@ struct ProfileSummary {
 ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& peaks);
 std::string profile_table(const std::vector<Slice>& slices, const PeakRates& peaks);
 
+// What a slice is called: of a linear layer with its shape, "matmul_forward 32768x768 -> 2304".
+std::string slice_name(const char* name, const OpCost& cost);
+
 struct TraceFacts {
     int rank = 0;
     std::string device;

@@ -12,6 +12,7 @@ Compute-bound: a 16-byte read feeds 4 kRows multiply-adds.
 */
 #pragma once
 #include "llmc/cuda/attention_stats.cuh"
+#include "llmc/ops/op_cost.h"  // attention_gemms_cost
 
 inline constexpr int kFp32Warps = 4, kFp32Threads = kFp32Warps * kWarp, kFp32Rows = 4, kFp32Tile = kWarp;
 inline constexpr int kFp32BlockRows = kFp32Warps * kFp32Rows;
@@ -257,8 +258,8 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
 template <int J, class T>
 void attention_fp32_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const AttentionShape& shape) {
     const dim3 grid(unsigned(ceil_div(shape.T, kFp32BlockRows)), unsigned(shape.NH), unsigned(shape.B));
-    launch(cuda, "attention_forward", attention_fp32_forward_kernel<T, J>, grid, kFp32Threads,
-           attention_fp32_shared_bytes(shape.HS), out, lse, qkv, FlashShape(shape));
+    launch(cuda, {"attention_forward", attention_gemms_cost(shape, 2)}, attention_fp32_forward_kernel<T, J>, grid,
+           kFp32Threads, attention_fp32_shared_bytes(shape.HS), out, lse, qkv, FlashShape(shape));
 }
 
 template <int J, class T>
@@ -268,9 +269,9 @@ void attention_fp32_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, c
     attention_stats<kWarp>(cuda, stats, dout, out, lse, shape);
     const size_t shared_bytes = attention_fp32_shared_bytes(shape.HS);
     dim3 grid(unsigned(ceil_div(shape.T, kFp32BlockRows)), unsigned(shape.NKV), unsigned(shape.B));
-    launch(cuda, "attention_backward: keys", attention_fp32_keys_kernel<T, J>, grid, kFp32Threads, shared_bytes, dqkv,
-           dout, stats, qkv, FlashShape(shape));
+    launch(cuda, {"attention_backward: keys", attention_gemms_cost(shape, 4)}, attention_fp32_keys_kernel<T, J>, grid,
+           kFp32Threads, shared_bytes, dqkv, dout, stats, qkv, FlashShape(shape));
     grid.y = unsigned(shape.NH);
-    launch(cuda, "attention_backward: queries", attention_fp32_queries_kernel<T, J>, grid, kFp32Threads, shared_bytes,
-           dqkv, dout, stats, qkv, FlashShape(shape));
+    launch(cuda, {"attention_backward: queries", attention_gemms_cost(shape, 3)}, attention_fp32_queries_kernel<T, J>,
+           grid, kFp32Threads, shared_bytes, dqkv, dout, stats, qkv, FlashShape(shape));
 }

@@ -12,6 +12,7 @@ row in a fixed order.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"
+#include "llmc/ops/op_cost.h"  // elements_cost
 
 inline constexpr int kStatsBlock = 3 * kFlashTile;
 
@@ -51,6 +52,7 @@ template <int lanes, class T>
 void attention_stats(Cuda& cuda, float* stats, const T* dout, const T* out, const float* lse,
                      const AttentionShape& shape, bool with_window = false) {
     const int64_t rows = shape.B * shape.NH * ceil_div(shape.T, kFlashTile) * kFlashTile;
-    launch(cuda, "attention_backward: row sums", attention_stats_kernel<T, lanes>,
-           unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows, with_window, FlashShape(shape));
+    launch(cuda, {"attention_backward: row sums", elements_cost<T>(2, 2, shape.B * shape.T * shape.NH * shape.HS)},
+           attention_stats_kernel<T, lanes>, unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows,
+           with_window, FlashShape(shape));
 }

@@ -8,6 +8,7 @@ Requires  pointers 16-byte aligned; any n
 */
 #pragma once
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/base/op_scope.h"  // OpCost
 
 inline constexpr int kCastThreads = 256, kCastElements = 8;
 
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kCastThreads) cast_kernel(To* out, const From*
 
 template <class To, class From>
 void cast(Cuda& cuda, To* out, const From* inp, int64_t n) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, {.bytes = double(sizeof(To) + sizeof(From)) * double(n)});
     launch(cuda, "cast", cast_kernel<To, From>, unsigned(ceil_div(n, kCastThreads * kCastElements)), kCastThreads, 0,
            out, inp, n);
 }

@@ -1,7 +1,8 @@
 /*
 What every kernel is written with, and the only file with PTX in it. Two compilers read the kernels: nvcc, for which the
-wrappers below are instructions, and g++, for which dev/emulator/include/emulated_device.h spells the same operations
-out. test/cuda/conformance_cuda_test.cu holds each wrapper against its definition, on both.
+wrappers below are instructions, and g++, for which dev/emulator/include/device_wrappers.h spells the same operations
+out (and llmc/trace/include/device_wrappers.h notes each launch and runs none). test/cuda/conformance_cuda_test.cu holds
+each wrapper against its definition, on both.
 
   template <class T>
   __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* inp, float factor, int64_t n) {
@@ -155,19 +156,19 @@ DEVICE void cp_async_wait() {
 }
 
 template <class... P>
-void launch(Cuda& cuda, const char* op, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... args) {
-    const KernelScope scope(cuda, op);
+    const KernelScope scope(cuda, label);
     if (shared_bytes > kDefaultSharedBytes)
         cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
-                   "%s: %zu bytes of shared memory a block", op, shared_bytes);
+                   "%s: %zu bytes of shared memory a block", label.name, shared_bytes);
     kernel<<<grid, block, shared_bytes, cuda.stream>>>(args...);
-    cuda_check(cudaGetLastError(), "%s: launching %u x %u x %u blocks of %u threads, %zu bytes of shared memory", op,
-               grid.x, grid.y, grid.z, block.x * block.y * block.z, shared_bytes);
+    cuda_check(cudaGetLastError(), "%s: launching %u x %u x %u blocks of %u threads, %zu bytes of shared memory",
+               label.name, grid.x, grid.y, grid.z, block.x * block.y * block.z, shared_bytes);
 }
 
 #else
-#include <emulated_device.h>
+#include <device_wrappers.h>
 #endif
 
 // Sixteen bytes of an array of n elements from element i on: those from n on are zeros.

@@ -12,6 +12,7 @@ B T Accuracy  exact Requires  nothing
 #pragma once
 #include <cstdint>
 #include "llmc/cuda/device.cuh"  // launch
+#include "llmc/ops/op_cost.h"    // elements_cost
 
 inline constexpr int kStartsThreads = 1024, kStartsWarps = kStartsThreads / kWarp;
 
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kStartsThreads)
 
 inline void document_starts(Cuda& cuda, int32_t* starts, const int32_t* tokens, int32_t first_token, int64_t B,
                             int64_t T) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, elements_cost<int32_t>(2, 0, B * T));
     launch(cuda, "document_starts", document_starts_kernel<>, unsigned(B), kStartsThreads, 0, starts, tokens,
            first_token, T);
 }

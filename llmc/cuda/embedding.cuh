@@ -72,7 +72,7 @@ void embedding_backward(Cuda& cuda, float* dwte, float* dwpe, const T* dout, con
     check_embedding<T>("embedding_backward", C);
     scatter_rows(cuda, cuda.workspace(scatter_rows_workspace(B * T_, C)), dwte, dout, C, tokens, B * T_, C);
     if (dwpe)
-        launch(cuda, "embedding_positions", embedding_positions_kernel<T>,
+        launch(cuda, {"embedding_positions", elements_cost<T>(1, 1, B * T_ * C)}, embedding_positions_kernel<T>,
                unsigned(ceil_div(T_ * C / Pack<T>::size, kEmbeddingThreads)), kEmbeddingThreads, 0, dwpe, dout, B, T_,
                C);
 }

@@ -16,6 +16,7 @@ Accuracy  half a unit of T for what is stored, dx among it, and roundings of f32
 #include "llmc/base/check.h"        // require
 #include "llmc/cuda/device.cuh"     // Pack, load16, store16, warp_sum, launch
 #include "llmc/cuda/embedding.cuh"  // check_embedding, embedding_backward
+#include "llmc/ops/op_cost.h"       // embedding_rmsnorm_backward_cost, embedding_rmsnorm_forward_cost
 
 inline constexpr int kEmbedRowsPerBlock = 4;
 
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kWarp* kEmbedRowsPerBlock)
 template <class T>
 void embedding_rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const int32_t* tokens, const T* wte, int64_t N,
                                int64_t C, float eps) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, embedding_rmsnorm_forward_cost<T>(N * C));
     check_embedding<T>("embedding_rmsnorm_forward", C);
     launch(cuda, "embedding_rmsnorm_forward", embedding_rmsnorm_forward_kernel<T>,
            unsigned(ceil_div(N, kEmbedRowsPerBlock)), dim3(kWarp, kEmbedRowsPerBlock),
@@ -86,7 +87,7 @@ void embedding_rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const int32_t* t
 template <class T>
 void embedding_rmsnorm_backward(Cuda& cuda, float* dwte, T* dout, const int32_t* tokens, const T* wte,
                                 const float* rstd, int64_t B, int64_t T_, int64_t C) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, embedding_rmsnorm_backward_cost<T>(B * T_ * C));
     check_embedding<T>("embedding_rmsnorm_backward", C);
     const int64_t N = B * T_;
     launch(cuda, "embedding_rmsnorm_backward", embedding_rmsnorm_backward_kernel<T>,

@@ -14,6 +14,7 @@ denominator) and dS = P (dP - D) are exact zeros where the mask says so, whateve
 #pragma once
 #include "llmc/cuda/attention_stats.cuh"
 #include "llmc/cuda/flash_tile.cuh"
+#include "llmc/ops/op_cost.h"  // attention_gemms_cost
 
 // The rows of one warp, and how many of the other side it takes at a time: what fits into 255 registers.
 template <int HS>
@@ -190,10 +191,11 @@ void flash_attention_backward(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf
     with_flash_kind<HS>(shape, [&](auto kind) {
         attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape, kind != FlashKind::one_document);
         dim3 grid(unsigned(ceil_div(shape.T, Config::kRows)), unsigned(shape.NKV), unsigned(shape.B));
-        launch(cuda, "attention_backward: keys", flash_backward_keys_kernel<HS, kind>, grid, kFlashThreads,
-               Config::kKeysSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+        launch(cuda, {"attention_backward: keys", attention_gemms_cost(shape, 4)}, flash_backward_keys_kernel<HS, kind>,
+               grid, kFlashThreads, Config::kKeysSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
         grid.y = unsigned(shape.NH);
-        launch(cuda, "attention_backward: queries", flash_backward_queries_kernel<HS, kind>, grid, kFlashThreads,
-               Config::kQueriesSharedBytes, dqkv, dout, stats, qkv, FlashShape(shape));
+        launch(cuda, {"attention_backward: queries", attention_gemms_cost(shape, 3)},
+               flash_backward_queries_kernel<HS, kind>, grid, kFlashThreads, Config::kQueriesSharedBytes, dqkv, dout,
+               stats, qkv, FlashShape(shape));
     });
 }

@@ -9,6 +9,7 @@ of its queries sees.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"
+#include "llmc/ops/op_cost.h"  // attention_gemms_cost
 
 template <int HS>
 struct FlashForward {
@@ -124,7 +125,7 @@ template <int HS>
 void flash_attention_forward(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape) {
     const dim3 grid(unsigned(ceil_div(shape.T, FlashForward<HS>::kQueries)), unsigned(shape.NH), unsigned(shape.B));
     with_flash_kind<HS>(shape, [&](auto kind) {
-        launch(cuda, "attention_forward", flash_forward_kernel<HS, kind>, grid, kFlashThreads,
-               FlashForward<HS>::kSharedBytes, out, lse, qkv, FlashShape(shape));
+        launch(cuda, {"attention_forward", attention_gemms_cost(shape, 2)}, flash_forward_kernel<HS, kind>, grid,
+               kFlashThreads, FlashForward<HS>::kSharedBytes, out, lse, qkv, FlashShape(shape));
     });
 }

@@ -21,6 +21,7 @@ Requires  X with rows of muon_row(K), pointers 16-byte aligned
 #include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
 #include "llmc/cuda/reduce.cuh"      // add_partials
 #include "llmc/ops/muon.h"           // MuonStep
+#include "llmc/ops/op_cost.h"        // elements_cost, muon_momentum_cost, muon_normalize_cost, ...
 #include "llmc/ops/step_scalars.h"   // StepScalars
 
 // From one row of X to the next: X has whole packs, with zeros after a row that is shorter (nanochat's gates have 12
@@ -193,7 +194,7 @@ unsigned muon_threads(int64_t row) {
 template <class T>
 void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                    const MuonStep& step, const StepScalars* s) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, muon_momentum_cost<T>(R * K));
     const int64_t row = muon_row<T>(cuda, K);
     launch(cuda, "muon_momentum", muon_momentum_kernel<T>, unsigned(R), muon_threads<T>(row), 0, X, row_squares,
            momentum, grad, int(K), int(row), float(1 - step.momentum), s);
@@ -201,7 +202,7 @@ void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const 
 
 template <class T>
 void muon_normalize(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, muon_normalize_cost<T>(R * K));
     const int64_t row = muon_row<T>(cuda, K);
     launch(cuda, "muon_normalize", muon_normalize_kernel<T>, unsigned(std::min<int64_t>(R, 4 * cuda.num_sms)),
            muon_threads<T>(row), 0, X, row_squares, int(R), int(row), step.equal_rows, float(step.margin));
@@ -209,7 +210,7 @@ void muon_normalize(Cuda& cuda, T* X, const float* row_squares, int64_t R, int64
 
 template <class T>
 void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, muon_squares_cost<T>(R * K));
     const int64_t row = muon_row<T>(cuda, K);
     const unsigned threads = muon_threads<T>(row);
     if (R >= K)
@@ -224,7 +225,7 @@ void muon_squares(Cuda& cuda, float* squares, const T* X, int64_t R, int64_t K) 
 
 inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* squares, int64_t R, int64_t K,
                         const MuonStep& step, const StepScalars* s) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, elements_cost<float>(4, 8, std::max(R, K)));
     launch(cuda, "muon_scales", muon_scales_kernel<float>, 1, 1024, 0, scales, V, squares, int(std::max(R, K)),
            int(std::min(R, K)), float(1 - step.beta2), step.fixed_norm, s);
 }
@@ -232,7 +233,7 @@ inline void muon_scales(Cuda& cuda, float* scales, float* V, const float* square
 template <class T>
 void muon_update(Cuda& cuda, T* weight, float* master, const T* X, const float* scales, int64_t R, int64_t K,
                  const MuonStep& step, const StepScalars* s) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, muon_update_cost<T>(R * K));
     constexpr bool kHasMaster = !std::is_same_v<T, float>;
     ensure(bool(master) == kHasMaster);
     const int64_t row = muon_row<T>(cuda, K);

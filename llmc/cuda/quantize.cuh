@@ -19,6 +19,7 @@ Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte
 #include <algorithm>
 #include "llmc/base/fp8.h"       // e4m3, e5m2, fp8_scale
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, fp8x2, launch
+#include "llmc/ops/op_cost.h"    // absmax_cost, quantize_cost
 
 inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
 inline constexpr int kQuantizeTile = 128, kQuantizeThreads = 256;
@@ -49,12 +50,14 @@ __global__ void __launch_bounds__(kAbsmaxThreads) absmax_kernel(float* out, cons
 
 template <class T>
 void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, absmax_cost<T>(n));
     const int64_t most = int64_t(cuda.num_sms) * kAbsmaxBlocksPerSm;
     const int64_t blocks = std::clamp<int64_t>(ceil_div(n, kAbsmaxThreads * Pack<T>::size), 1, most);
     float* largest = blocks == 1 ? amax : cuda.workspace_of<float>(most);
     launch(cuda, "absmax", absmax_kernel<T>, unsigned(blocks), kAbsmaxThreads, 0, largest, inp, n);
-    if (blocks > 1) launch(cuda, "absmax", absmax_kernel<float>, 1, kAbsmaxThreads, 0, amax, largest, blocks);
+    if (blocks > 1)
+        launch(cuda, {"absmax", absmax_cost<float>(blocks)}, absmax_kernel<float>, 1, kAbsmaxThreads, 0, amax, largest,
+               blocks);
 }
 
 template <class Fp8, class T>
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
 template <class Fp8, class T>
 void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
               int64_t rows, int64_t cols) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, quantize_cost<T>(rows * cols, out_transposed != nullptr));
     require(cols % kFp8Multiple == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
             "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
     launch(cuda, "quantize", quantize_kernel<Fp8, T>,

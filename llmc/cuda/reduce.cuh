@@ -14,6 +14,7 @@ Requires  column sums: C % Pack<T>::size == 0
 #pragma once
 #include "llmc/base/check.h"     // require
 #include "llmc/cuda/device.cuh"  // Pack, load16, launch
+#include "llmc/ops/op_cost.h"    // add_partials_cost, elements_cost
 
 inline constexpr int kAddWarps = 16;
 
@@ -34,8 +35,8 @@ __global__ void __launch_bounds__(kWarp* kAddWarps)
 }
 
 inline void add_partials(Cuda& cuda, float* out, const float* partials, int64_t num, int64_t stride, int64_t n) {
-    launch(cuda, "add_partials", add_partials_kernel<float>, unsigned(ceil_div(n, kWarp)), kWarp * kAddWarps, 0, out,
-           partials, num, stride, n);
+    launch(cuda, {"add_partials", add_partials_cost(num, n)}, add_partials_kernel<float>, unsigned(ceil_div(n, kWarp)),
+           kWarp * kAddWarps, 0, out, partials, num, stride, n);
 }
 
 inline constexpr int kColumnWarps = 8, kColumnRows = 128;  // rows per block: 16 per warp
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kWarp* kColumnWarps)
 
 template <class T>
 void add_column_sums(Cuda& cuda, float* out, const T* inp, int64_t N, int64_t C) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, elements_cost<T>(1, 1, N * C));
     require(C % Pack<T>::size == 0, "column sums of (%ld, %ld): the columns must be a multiple of %d", N, C,
             Pack<T>::size);
     const int64_t chunks = ceil_div(N, kColumnRows);

@@ -18,6 +18,7 @@ Requires  n (or C) % Pack<T>::size == 0, pointers to activations 16-byte aligned
 #include "llmc/cuda/device.cuh"   // Pack, load16, store16, block_sum, launch
 #include "llmc/cuda/reduce.cuh"   // sum_in_double
 #include "llmc/cuda/rmsnorm.cuh"  // rmsnorm_row
+#include "llmc/ops/op_cost.h"     // add_partials_cost, residual_mix_backward_cost, residual_mix_forward_cost, ...
 
 inline constexpr int kMixThreads = 256, kMixPacks = 4;
 
@@ -51,7 +52,7 @@ void check_residual_mix(const char* op, int64_t n) {
 template <class T>
 void residual_mix_forward(Cuda& cuda, T* out, const T* inp, const T* inp0, std::type_identity_t<const T*> a, const T* b,
                           float b_sign, int64_t n) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, residual_mix_forward_cost<T>(n));
     check_residual_mix<T>("residual_mix_forward", n);
     launch(cuda, "residual_mix_forward", residual_mix_forward_kernel<T>,
            unsigned(ceil_div(n, kMixThreads * Pack<T>::size)), kMixThreads, 0, out, inp, inp0, a, b, b_sign, n);
@@ -114,15 +115,15 @@ template <class T>
 void residual_mix_backward(Cuda& cuda, T* dinp, T* dinp0, float* da, float* db, const T* dout, const T* inp,
                            const T* inp0, std::type_identity_t<const T*> a, const T* b, float b_sign, bool add_to_dinp0,
                            int64_t n) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, residual_mix_backward_cost<T>(n, a || dinp != dout, add_to_dinp0));
     check_residual_mix<T>("residual_mix_backward", n);
     ensure(!a == !da);
     const int64_t blocks = residual_mix_blocks(n, Pack<T>::size);
     float* partials = cuda.workspace_of<float>(2 * blocks);
     launch(cuda, "residual_mix_backward", residual_mix_backward_kernel<T>, unsigned(blocks), kMixThreads, 0,
            !a && dinp == dout ? nullptr : dinp, dinp0, partials, dout, inp, inp0, a, b, b_sign, add_to_dinp0, n);
-    launch(cuda, "residual_mix_sums", residual_mix_sums_kernel<>, a ? 2 : 1, kSumThreads, 0, da, db, partials, b_sign,
-           blocks);
+    launch(cuda, {"residual_mix_sums", add_partials_cost(blocks, 2)}, residual_mix_sums_kernel<>, a ? 2 : 1,
+           kSumThreads, 0, da, db, partials, b_sign, blocks);
 }
 
 template <class T>
@@ -149,7 +150,7 @@ template <class T>
 void residual_mix_rmsnorm_forward(Cuda& cuda, T* residual, T* mixed, T* out, float* rstd, const T* inp1, const T* inp2,
                                   const T* inp0, std::type_identity_t<const T*> a, const T* b, int64_t N, int64_t C,
                                   float eps) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, residual_mix_rmsnorm_forward_cost<T>(N * C));
     check_residual_mix<T>("residual_mix_rmsnorm_forward", C);
     launch(cuda, "residual_mix_rmsnorm_forward", residual_mix_rmsnorm_forward_kernel<T>,
            unsigned(ceil_div(N, kRmsRowsPerBlock)), dim3(kWarp, kRmsRowsPerBlock),

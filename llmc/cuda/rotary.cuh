@@ -20,6 +20,7 @@ and written element by element, four a lane
 #include "llmc/cuda/limits.h"        // check_rotary_head_size
 #include "llmc/cuda/float_pack.cuh"  // load_floats
 #include "llmc/ops/attention.h"      // AttentionShape
+#include "llmc/ops/op_cost.h"        // rotary_backward_cost, rotary_forward_cost
 #include "llmc/ops/rotary.h"         // RotaryOptions
 
 inline constexpr int kRotaryMaxThreads = 256;
@@ -159,7 +160,7 @@ void with_rotary_groups(const AttentionShape& shape, const float* rstd, const Ro
 
 template <class T>
 void rotary_forward(Cuda& cuda, T* qkv, float* rstd, const float* table, AttentionShape shape, RotaryOptions options) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, rotary_forward_cost<T>(shape.B * shape.T, shape.NH + shape.NKV, shape.HS));
     with_rotary_groups<T>(shape, rstd, options, [&](auto P, auto group, unsigned threads) {
         launch(cuda, "rotary_forward", rotary_forward_kernel<T, P, group>, unsigned(shape.B * shape.T), threads, 0, qkv,
                rstd, table, shape, options.eps, options.scale);
@@ -169,7 +170,7 @@ void rotary_forward(Cuda& cuda, T* qkv, float* rstd, const float* table, Attenti
 template <class T>
 void rotary_backward(Cuda& cuda, T* dqkv, const T* qkv, const float* rstd, const float* table, AttentionShape shape,
                      RotaryOptions options) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, rotary_backward_cost<T>(shape.B * shape.T, shape.NH + shape.NKV, shape.HS));
     with_rotary_groups<T>(shape, rstd, options, [&](auto P, auto group, unsigned threads) {
         launch(cuda, "rotary_backward", rotary_backward_kernel<T, P, group>, unsigned(shape.B * shape.T), threads, 0,
                dqkv, qkv, rstd, table, shape, options.scale);

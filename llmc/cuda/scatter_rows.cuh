@@ -16,6 +16,7 @@ Requires  C, stride, width % Pack<T>::size == 0, tokens below 2^24, pointers 16-
 #include "llmc/base/memory.h"         // aligned
 #include "llmc/cuda/device.cuh"       // Pack, load16, launch
 #include "llmc/cuda/sort_tokens.cuh"  // sort_tokens
+#include "llmc/ops/op_cost.h"         // elements_cost
 
 inline constexpr int kRunRows = 64, kRunThreads = 128;
 
@@ -88,10 +89,13 @@ void scatter_rows(Cuda& cuda, void* memory, float* table, const T* inp, int64_t 
         reinterpret_cast<float*>(static_cast<char*>(memory) + aligned(size_t(sort_tokens_size(N)) * sizeof(int32_t)));
     const SortedTokens sorted = sort_tokens(cuda, static_cast<int32_t*>(memory), tokens, N);
     const auto blocks = unsigned(ceil_div(N, int64_t(kRunRows)));
-    launch(cuda, "scatter_runs", scales ? scatter_runs_kernel<T, true> : scatter_runs_kernel<T, false>,
+    // A row is read once; each run adds to a row of the table, in float.
+    OpCost runs = elements_cost<T>(1, 2, N * C);
+    runs.bytes += 2 * 4 * double(N * C);
+    launch(cuda, {"scatter_runs", runs}, scales ? scatter_runs_kernel<T, true> : scatter_runs_kernel<T, false>,
            dim3(blocks, unsigned(ceil_div(C, int64_t(kRunThreads * Pack<T>::size)))), kRunThreads, 0, table, partials,
            inp, stride, scales, int(width), sorted.tokens, sorted.rows, N, C);
-    launch(cuda, "scatter_joins", scatter_joins_kernel<float>,
+    launch(cuda, {"scatter_joins", elements_cost<float>(2, 1, int64_t(blocks) * C)}, scatter_joins_kernel<float>,
            dim3(blocks, unsigned(ceil_div(C, int64_t(kRunThreads)))), kRunThreads, 0, table, partials, sorted.tokens, N,
            C);
 }

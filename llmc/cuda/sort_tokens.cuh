@@ -12,6 +12,7 @@ Bytes     each of the three passes reads N tokens and rows twice and writes them
 #pragma once
 #include <cstdint>
 #include "llmc/cuda/device.cuh"  // launch, ceil_div
+#include "llmc/ops/op_cost.h"    // elements_cost
 
 inline constexpr int kSortBits = 8, kSortDigits = 1 << kSortBits, kSortPasses = 3;
 inline constexpr int kSortWarps = 8, kSortRounds = 8, kSortTile = kSortWarps * kWarp * kSortRounds;
@@ -130,10 +131,12 @@ inline SortedTokens sort_tokens(Cuda& cuda, int32_t* memory, const int32_t* toke
     for (int pass = 0; pass < kSortPasses; pass++) {
         const SortedTokens to = buffers[pass % 2];
         const int shift = pass * kSortBits;
-        launch(cuda, "sort_count", sort_count_kernel<>, blocks, kSortDigits, 0, counts, from.tokens, N, shift);
-        launch(cuda, "sort_scan", sort_scan_kernel<>, 1, 1024, 0, counts, int64_t(blocks) * kSortDigits);
-        launch(cuda, "sort_place", sort_place_kernel<>, blocks, kSortDigits, 0, to.tokens, to.rows, from.tokens,
-               from.rows, counts, N, shift);
+        launch(cuda, {"sort_count", elements_cost<int32_t>(1, 0, N)}, sort_count_kernel<>, blocks, kSortDigits, 0,
+               counts, from.tokens, N, shift);
+        launch(cuda, {"sort_scan", elements_cost<int32_t>(2, 0, int64_t(blocks) * kSortDigits)}, sort_scan_kernel<>, 1,
+               1024, 0, counts, int64_t(blocks) * kSortDigits);
+        launch(cuda, {"sort_place", elements_cost<int32_t>(4, 0, N)}, sort_place_kernel<>, blocks, kSortDigits, 0,
+               to.tokens, to.rows, from.tokens, from.rows, counts, N, shift);
         from = to;
     }
     return from;

@@ -14,6 +14,7 @@ Requires  nothing
 #pragma once
 #include "llmc/cuda/device.cuh"     // launch
 #include "llmc/cuda/reduce.cuh"     // sum_in_double
+#include "llmc/ops/op_cost.h"       // elements_cost
 #include "llmc/ops/step_scalars.h"  // StepScalars
 
 template <class T>
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 inline void add_mean_loss(Cuda& cuda, StepScalars* s, const float* losses, int64_t n, double weight) {
-    const OpScope op(cuda, __func__);
+    const OpScope op(cuda, __func__, elements_cost<float>(1, 1, n));
     launch(cuda, "add_mean_loss", add_mean_loss_kernel<float>, 1, kSumThreads, 0, s, losses, n, weight);
 }
 

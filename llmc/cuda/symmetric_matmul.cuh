@@ -21,6 +21,7 @@ has the same bits whatever else is in its batch Requires  R (for Gram::rows) and
 #include "llmc/cuda/flash_tile.cuh"  // FlashTile, multiply_by_rows, for_elements
 #include "llmc/cuda/matmul.cuh"      // kDType
 #include "llmc/ops/newton_schulz.h"  // Gram
+#include "llmc/ops/op_cost.h"        // OpCost
 
 inline constexpr int kSymmetricTile = 128, kSymmetricDepth = 64;
 inline constexpr int kSymmetricElements = kSymmetricTile * kSymmetricDepth;  // of one operand, in shared memory
@@ -143,7 +144,10 @@ void symmetric_matmul(Cuda& cuda, T* out, const T* X, const T* addend, int64_t b
             rows ? "rows" : "columns", R, K, P);
     if constexpr (std::is_same_v<T, bf16>) {
         const unsigned tiles = unsigned(ceil_div(rows ? R : K, int64_t(kSymmetricTile)));
-        launch(cuda, "symmetric_matmul", rows ? symmetric_matmul_kernel<true> : symmetric_matmul_kernel<false>,
+        const double n = double(rows ? R : K), terms = double(rows ? K : R);
+        const OpCost cost = {.bytes = double(sizeof(T)) * double(batch) * n * (terms + (addend ? 1.5 : 1) * n),
+                             .flops = double(batch) * n * (n + kSymmetricTile) * terms};
+        launch(cuda, {"symmetric_matmul", cost}, rows ? symmetric_matmul_kernel<true> : symmetric_matmul_kernel<false>,
                dim3(tiles, tiles, unsigned(batch)), kFlashThreads, kSymmetricSharedBytes, out, X, addend, int(R),
                int(K), alpha, beta);
     } else {

@@ -11,6 +11,7 @@ Requires  pointers 16-byte aligned, R up to 4 million (the grid); any C
 */
 #pragma once
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/ops/op_cost.h"    // elements_cost
 
 inline constexpr int kTransposeTile = 64, kTransposeThreads = 256;
 
@@ -54,7 +55,7 @@ template <class T>
 void transpose(Cuda& cuda, T* out, const T* inp, int64_t R, int64_t C) {
     constexpr int P = Pack<T>::size;
     const auto kernel = R % P == 0 && C % P == 0 ? transpose_kernel<T, P> : transpose_kernel<T, 1>;
-    launch(cuda, "transpose", kernel,
+    launch(cuda, {"transpose", elements_cost<T>(2, 0, R * C)}, kernel,
            dim3(unsigned(ceil_div(C, int64_t(kTransposeTile))), unsigned(ceil_div(R, int64_t(kTransposeTile)))),
            kTransposeThreads, 0, out, inp, R, C);
 }

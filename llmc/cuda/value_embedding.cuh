@@ -21,6 +21,7 @@ Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and 
 #include "llmc/cuda/scatter_rows.cuh"  // scatter_rows
 #include "llmc/ops/attention.h"        // AttentionShape
 #include "llmc/ops/gate.h"             // GateOpening
+#include "llmc/ops/op_cost.h"          // elements_cost, value_embedding_forward_cost
 
 inline constexpr int kValueWarps = 8, kValueRows = 64;  // tokens per block of backward: 8 per warp
 inline constexpr int kValueThreads = 256;
@@ -58,9 +59,9 @@ template <class T>
 void value_embedding_forward(Cuda& cuda, T* qkv, const T* inp, const int32_t* tokens, const T* table,
                              const T* gate_weight, const AttentionShape& shape, int64_t C, int64_t G,
                              float gate_scale) {
-    const OpScope op(cuda, __func__);
-    check_value_embedding<T>("value_embedding_forward", shape, C, G);
     const int64_t N = shape.B * shape.T;
+    const OpScope op(cuda, __func__, value_embedding_forward_cost<T>(N * shape.NKV * shape.HS));
+    check_value_embedding<T>("value_embedding_forward", shape, C, G);
     launch(cuda, "value_embedding_forward", value_embedding_forward_kernel<T>,
            unsigned(ceil_div(N * shape.NKV, int64_t(kValueWarps))), kWarp * kValueWarps, 0,
            qkv + (shape.NH + shape.NKV) * shape.HS, shape.row(), inp, tokens, table, gate_weight, N, int(shape.NKV),
@@ -133,11 +134,11 @@ void value_embedding_backward(Cuda& cuda, T* dinp, float* dtable, float* dgate_w
     float* factors = reinterpret_cast<float*>(memory + scatter_rows_workspace(N, NKV * HS));
     float *slopes = factors + N * NKV, *partials = slopes + N * NKV;
     const T* dvalues = dqkv + (shape.NH + NKV) * HS;
-    launch(cuda, "value_embedding_gates", value_embedding_gates_kernel<T>, dim3(unsigned(blocks), unsigned(NKV)),
-           kWarp * kValueWarps, 0, factors, slopes, partials, dvalues, shape.row(), inp, tokens, table, gate_weight, N,
-           int(HS), C, int(G), gate_scale);
+    launch(cuda, {"value_embedding_gates", elements_cost<T>(2, 2, N * NKV * HS)}, value_embedding_gates_kernel<T>,
+           dim3(unsigned(blocks), unsigned(NKV)), kWarp * kValueWarps, 0, factors, slopes, partials, dvalues,
+           shape.row(), inp, tokens, table, gate_weight, N, int(HS), C, int(G), gate_scale);
     add_partials(cuda, dgate_weight, partials, blocks, NKV * G, NKV * G);
-    launch(cuda, "value_embedding_inputs", value_embedding_inputs_kernel<T>,
+    launch(cuda, {"value_embedding_inputs", elements_cost<T>(2, 4, N * G)}, value_embedding_inputs_kernel<T>,
            unsigned(ceil_div(N * G, int64_t(kValueThreads))), kValueThreads, 0, dinp, slopes, gate_weight, N, int(NKV),
            C, int(G));
     scatter_rows(cuda, memory, dtable, dvalues, shape.row(), tokens, N, NKV * HS, factors, HS);

@@ -82,6 +82,51 @@ OpCost embedding_backward_cost(int64_t n) {
     return cost;
 }
 
+// The rows of wte in, out out; backward's norm: dout in and out, the row in.
+template <class T>
+OpCost embedding_rmsnorm_forward_cost(int64_t n) {
+    return elements_cost<T>(2, 4, n);
+}
+template <class T>
+OpCost embedding_rmsnorm_backward_cost(int64_t n) {
+    return elements_cost<T>(3, 13, n);
+}
+// Queries and keys of N tokens, in place; backward reads what went in as well.
+template <class T>
+OpCost rotary_forward_cost(int64_t N, int64_t heads, int64_t HS) {
+    return elements_cost<T>(2, 10, N * heads * HS);
+}
+template <class T>
+OpCost rotary_backward_cost(int64_t N, int64_t heads, int64_t HS) {
+    return elements_cost<T>(3, 18, N * heads * HS);
+}
+template <class T>
+OpCost residual_mix_forward_cost(int64_t n) {
+    return elements_cost<T>(3, 3, n);
+}
+template <class T>
+OpCost residual_mix_rmsnorm_forward_cost(int64_t n) {
+    return elements_cost<T>(6, 8, n);
+}
+// Without `inp`, which has no factor, it and its gradient are left out.
+template <class T>
+OpCost residual_mix_backward_cost(int64_t n, bool has_inp, bool add_to_dinp0) {
+    return elements_cost<T>((has_inp ? 5 : 3) + add_to_dinp0, 6, n);
+}
+template <class T>
+OpCost smear_forward_cost(int64_t n) {
+    return elements_cost<T>(2, 3, n);
+}
+template <class T>
+OpCost smear_backward_cost(int64_t n) {
+    return elements_cost<T>(3, 6, n);
+}
+// n values that tables give to heads.
+template <class T>
+OpCost value_embedding_forward_cost(int64_t n) {
+    return elements_cost<T>(3, 2, n);
+}
+
 // ---- linear layers (llmc/cpu/matmul.h): N rows, C channels in, OC out -----------------------------------------------
 
 // `outs`: tensors of the output's size, 2 where what goes into an activation is kept beside what comes out.
@@ -109,23 +154,34 @@ OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int i
 
 // ---- attention ------------------------------------------------------------------------------------------------------
 
-// Scores that the mask lets through. 0: not known, because the documents are in the device's memory.
-inline double seen_scores(const AttentionShape& s) {
-    if (s.starts) return 0;
-    const int64_t most = s.window < 0 ? s.T : std::min(s.T, s.window + 1);  // keys that a query sees
+// Keys that the last query sees.
+inline int64_t most_keys(const AttentionShape& s) { return s.window < 0 ? s.T : std::min(s.T, s.window + 1); }
+// Scores that the mask lets through where each row is one document.
+inline double causal_scores(const AttentionShape& s) {
+    const int64_t most = most_keys(s);
     return double(s.B * s.NH) * (double(most) * double(most + 1) / 2 + double(s.T - most) * double(most));
+}
+// 0: not known, because the documents are in the device's memory.
+inline double seen_scores(const AttentionShape& s) { return s.starts ? 0 : causal_scores(s); }
+// `gemms` of 2 HS FLOPs for each score: a kernel's part of attention.
+inline OpCost attention_gemms_cost(const AttentionShape& s, int gemms) {
+    return {.flops = causal_scores(s) * gemms * 2 * double(s.HS), .keys = most_keys(s), .head_size = s.HS};
 }
 // Two GEMMs a head: scores and values.
 template <class T>
 OpCost attention_forward_cost(const AttentionShape& s, double exp_flops, double scores) {
     return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * s.NH + 2 * s.NKV)),
-            .flops = scores * (2 * 2 * double(s.HS) + exp_flops)};
+            .flops = scores * (2 * 2 * double(s.HS) + exp_flops),
+            .keys = most_keys(s),
+            .head_size = s.HS};
 }
 // Five: the scores again, then dP, dv, dq and dk.
 template <class T>
 OpCost attention_backward_cost(const AttentionShape& s, double exp_flops, double scores) {
     return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * (s.NH + 2 * s.NKV) + 2 * s.NH)),
-            .flops = scores * (5 * 2 * double(s.HS) + exp_flops)};
+            .flops = scores * (5 * 2 * double(s.HS) + exp_flops),
+            .keys = most_keys(s),
+            .head_size = s.HS};
 }
 
 // ---- the head and the optimizer -------------------------------------------------------------------------------------
@@ -157,8 +213,42 @@ OpCost lion_cost(int64_t n) {
     const double bytes = std::is_same_v<T, float> ? 4 * 5 : 4 * 5 + sizeof(T);
     return {.bytes = bytes * double(n), .flops = 9 * double(n)};
 }
+// Muon's element-wise steps, of n elements of a matrix: gradient and momentum in, momentum and X out; then X in and
+// out.
+template <class T>
+OpCost muon_momentum_cost(int64_t n) {
+    return {.bytes = (3 * 4 + double(sizeof(T))) * double(n), .flops = 7 * double(n)};
+}
+template <class T>
+OpCost muon_normalize_cost(int64_t n) {
+    return elements_cost<T>(2, 1, n);
+}
+template <class T>
+OpCost muon_squares_cost(int64_t n) {
+    return elements_cost<T>(1, 2, n);
+}
+// X in, weight in and out; beside bf16 weights the master is what is read and written.
+template <class T>
+OpCost muon_update_cost(int64_t n) {
+    const double bytes = std::is_same_v<T, float> ? 3 * 4 : 2 * 4 + 2 * sizeof(T);
+    return {.bytes = bytes * double(n), .flops = 5 * double(n)};
+}
 inline OpCost add_squares_cost(int64_t n) { return elements_cost<float>(1, 2, n); }
 inline OpCost accumulate_cost(int64_t n) { return elements_cost<float>(3, 1, n); }
+
+// `num` partial sums of n columns, added to out.
+inline OpCost add_partials_cost(int64_t num, int64_t n) {
+    return {.bytes = 4 * double(n) * double(num + 2), .flops = double(num) * double(n)};
+}
+// The largest magnitude of n elements; then their FP8 copy of a byte each, or two with the transposed one.
+template <class T>
+OpCost absmax_cost(int64_t n) {
+    return elements_cost<T>(1, 1, n);
+}
+template <class T>
+OpCost quantize_cost(int64_t n, bool with_transposed) {
+    return {.bytes = double(n) * (double(sizeof(T)) + (with_transposed ? 2 : 1)), .flops = 3 * double(n)};
+}
 
 // By triangles; without the multiplications that a device may make besides.
 template <class T>

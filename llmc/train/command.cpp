@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include "llmc/base/check.h"  // require, ensure
-#include "llmc/train/plan.h"  // plan_gpu_names
 
 namespace {
 
@@ -57,17 +56,17 @@ const std::vector<CommandInfo>& commands() {
          {}},
         {Command::plan,
          "plan",
-         "Print parameters, memory, communication, time and cost of a run on --world-size GPUs; needs no data, no GPU.",
+         "Print parameters, memory, communication, and predicted time and cost of a run; needs no data, no GPU.",
          "./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M --optimizer muon",
          {},
          {"gpu",
+          "world-size",
+          "trace",
           "memory",
           "tflops",
-          "mfu",
           "bandwidth",
           "network",
           "price",
-          "world-size",
           "model",
           "depth",
           "num-layers",
@@ -130,10 +129,13 @@ std::vector<Field> own_fields(CommandLine& line) {
                 Field{"sampling", "num-samples", &line.generate.num_samples, "number of continuations"}.from(1, 4096)};
         case Command::plan:
             return {
-                Field{"plan", "gpu", &line.plan.gpu, "GPU whose figures are assumed"}.one_of(plan_gpu_names()),
+                {"plan", "gpu", &line.plan.gpu,
+                 "GPUs to plan for, with commas between them: A100, H100, H200, B200, 4090"},
+                {"plan", "world-size", &line.plan.world_size, "numbers of ranks, a GPU each, with commas between them"},
+                {"plan", "trace", &line.plan.trace,
+                 "file for the predicted step, launch by launch, as JSON for Perfetto; a table is printed"},
                 Field{"plan", "memory", &line.plan.memory_gb, "GB per GPU (0: that GPU's, as for all below)"}.from(0),
                 Field{"plan", "tflops", &line.plan.tflops, "peak dense bf16 TFLOP/s per GPU"}.from(0),
-                Field{"plan", "mfu", &line.plan.mfu, "fraction of the peak that forward and backward reach"}.from(0, 1),
                 Field{"plan", "bandwidth", &line.plan.bandwidth, "GB/s of collectives inside a server"}.from(0),
                 Field{"plan", "network", &line.plan.network, "GB/s per GPU to other servers"}.from(0),
                 Field{"plan", "price", &line.plan.usd_per_hour, "USD per GPU-hour"}.from(0)};
@@ -163,7 +165,8 @@ constexpr OldFlag kOldFlags[] = {
     {"plan-gpu", "--gpu of ./train_gpt plan"},
     {"plan-memory", "--memory of ./train_gpt plan"},
     {"plan-tflops", "--tflops of ./train_gpt plan"},
-    {"plan-mfu", "--mfu of ./train_gpt plan"},
+    {"plan-mfu", "predicted by ./train_gpt plan itself"},
+    {"mfu", "predicted by ./train_gpt plan itself"},
     {"plan-bandwidth", "--bandwidth of ./train_gpt plan"},
     {"plan-network", "--network of ./train_gpt plan"},
     {"plan-price", "--price of ./train_gpt plan"},

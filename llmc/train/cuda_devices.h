@@ -2,19 +2,18 @@
 #pragma once
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
-#include "llmc/comm/local_cuda.h"       // LocalComm<Cuda>
-#include "llmc/comm/nccl_comm.h"        // make_nccl_comm
-#include "llmc/cuda/attention_plans.h"  // AttentionKey
-#include "llmc/cuda/cublaslt.h"         // CublasLt
-#include "llmc/cuda/cuda_kernels.h"     // the device Cuda, ops
-#include "llmc/cuda/cuda_profile.h"     // CudaProfile
-#include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
-#include "llmc/cuda/limits.h"           // check_head_size
-#include "llmc/train/devices.h"         // KernelFacts
-#include "llmc/train/world.h"           // World
+#include "llmc/comm/local_cuda.h"         // LocalComm<Cuda>
+#include "llmc/comm/nccl_comm.h"          // make_nccl_comm
+#include "llmc/cuda/cublaslt.h"           // CublasLt
+#include "llmc/cuda/cuda_kernels.h"       // the device Cuda, ops
+#include "llmc/cuda/cuda_profile.h"       // CudaProfile
+#include "llmc/cuda/cudnn_attention.h"    // CudnnAttention
+#include "llmc/cuda/limits.h"             // check_head_size
+#include "llmc/train/attention_shapes.h"  // attention_shapes
+#include "llmc/train/devices.h"           // KernelFacts
+#include "llmc/train/world.h"             // World
 
 inline std::string describe(const Cuda& cuda) {
     return format("cuda, %s, compute capability %d.%d, %d SMs, %.1f GiB", cuda.name.c_str(),
@@ -42,23 +41,6 @@ inline size_t peak_memory(const Cuda& cuda) { return cuda.peak_bytes; }
 template <class T>
 double peak_flops(const Cuda& cuda) {
     return std::is_same_v<T, bf16> ? peak_bf16_flops(cuda.name) : 0;  // of bf16 alone there is a table
-}
-// Of a step's batches: every window of the whole model once.
-inline std::vector<AttentionShape> attention_shapes(const GptShape& s, int64_t B, int64_t seq_len, bool documents) {
-    static constexpr int32_t kSome = 0;  // attention asks whether there are documents, not where
-    std::set<AttentionKey> keys;
-    std::vector<AttentionShape> shapes;
-    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
-        const AttentionShape shape = {.B = B,
-                                      .T = seq_len,
-                                      .NH = s.num_heads,
-                                      .NKV = s.kv_heads(),
-                                      .HS = s.head_size(),
-                                      .window = window,
-                                      .starts = documents ? &kSome : nullptr};
-        if (keys.insert(key_of(shape)).second) shapes.push_back(shape);
-    }
-    return shapes;
 }
 template <class T>
 size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false,

@@ -7,10 +7,11 @@ struct GenerateOptions {
     int num_samples = 1;
 };
 
-// 0: that GPU's figure (plan.h).
+// 0: that GPU's figure (llmc/trace/gpus.h).
 struct PlanOptions {
-    std::string gpu = "H100";
-    double memory_gb = 0, tflops = 0, mfu = 0, bandwidth = 0, network = 0, usd_per_hour = 0;
+    std::string gpu = "H100", world_size = "1";  // lists: "H100,4090", "8,64"
+    double memory_gb = 0, tflops = 0, bandwidth = 0, network = 0, usd_per_hour = 0;
+    std::string trace = "";  // a file; "": none
 };
 
 struct ExportOptions {

@@ -1,22 +1,25 @@
 // See plan.h.
 #include "llmc/train/plan.h"
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include "llmc/base/check.h"          // require, ensure, format
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/model/flops.h"         // flops_per_token
 #include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
+#include "llmc/trace/trace_report.h"  // parts_text
 #include "llmc/train/step.h"          // Stepper
+#include "llmc/train/traced_step.h"   // trace_step, traced_workspace
 
 namespace {
 
 constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::norms, Recompute::block};
 
 // "1.558 G", and with a unit "418.3 TFLOP".
-std::string count_text(double n, const std::string& unit = "") {
+std::string count_text(double n, const std::string& unit = "", int digits = 4) {
     for (const auto& [size, letter] :
          {std::pair{1e18, 'E'}, {1e15, 'P'}, {1e12, 'T'}, {1e9, 'G'}, {1e6, 'M'}, {1e3, 'k'}})
-        if (n >= size) return format("%.4g %c%s", n / size, letter, unit.c_str());
-    return format("%.4g", n) + (unit.empty() ? "" : " " + unit);
+        if (n >= size) return format("%.*g %c%s", digits, n / size, letter, unit.c_str());
+    return format("%.*g", digits, n) + (unit.empty() ? "" : " " + unit);
 }
 
 std::string time_text(double s) {
@@ -27,31 +30,51 @@ std::string time_text(double s) {
                       : format("%.1f days", s / 86400);
 }
 
+// A range with three digits, mid first: "298 ms (270 ms to 331 ms)".
+template <class Text>
+std::string range_text(double low, double mid, double high, Text&& text) {
+    return text(mid) + " (" + text(std::min(low, high)) + " to " + text(std::max(low, high)) + ")";
+}
+std::string three_digits(double x) { return count_text(x, "", 3); }
+
+std::vector<std::string> words_of(const std::string& list) {
+    std::vector<std::string> words;
+    for (size_t begin = 0; begin <= list.size();) {
+        const size_t end = std::min(list.find(',', begin), list.size());
+        words.push_back(list.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return words;
+}
+
+DescribedGpu described(const Gpu& gpu) {
+    return {.name = gpu.name,
+            .compute_capability = gpu.compute_capability,
+            .num_sms = gpu.num_sms,
+            .memory_bytes = size_t(gpu.memory_gb * 1e9),
+            .l2_bytes = size_t(gpu.l2_mb * 1e6)};
+}
+
 }  // namespace
 
-std::vector<std::string> plan_gpu_names() {
-    std::vector<std::string> names;
-    for (const PlannedGpu& gpu : kPlannedGpus) names.push_back(gpu.name);
-    return names;
+Gpu planned_gpu(const PlanOptions& options, const std::string& name) {
+    const Gpu* const found = find_gpu(name);
+    std::string names;
+    for (const std::string& one : gpu_names()) names += (names.empty() ? "" : ", ") + one;
+    require(found, "--gpu %s: expected a name, or several with commas between them, of: %s", name.c_str(),
+            names.c_str());
+    Gpu gpu = *found;
+    if (options.memory_gb > 0) gpu.memory_gb = options.memory_gb;
+    if (options.tflops > 0) gpu.tflops = options.tflops;
+    if (options.bandwidth > 0) gpu.collective = options.bandwidth;
+    if (options.network > 0) gpu.network = options.network;
+    if (options.usd_per_hour > 0) gpu.usd_per_hour = options.usd_per_hour;
+    return gpu;
 }
 
-PlannedGpu planned_gpu(const PlanOptions& options) {
-    PlannedGpu result = kPlannedGpus[0];
-    for (const PlannedGpu& gpu : kPlannedGpus)
-        if (options.gpu == gpu.name) result = gpu;
-    ensure(options.gpu == result.name);
-    if (options.memory_gb > 0) result.memory_gb = options.memory_gb;
-    if (options.tflops > 0) result.tflops = options.tflops;
-    if (options.mfu > 0) result.mfu = options.mfu;
-    if (options.bandwidth > 0) result.bandwidth = options.bandwidth;
-    if (options.network > 0) result.network = options.network;
-    if (options.usd_per_hour > 0) result.usd_per_hour = options.usd_per_hour;
-    return result;
-}
-
-RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptShape& shape, int world_size) {
+RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size) {
     require(asked.dtype != "fp32", "`plan` assumes --dtype bf16, in which GPUs train: leave --dtype fp32 out");
-    const PlannedGpu gpu = planned_gpu(options);
+    require(!asked.fp8() || gpu.fp8_tflops > 0, "--dtype fp8: %s has no FP8 GEMMs", gpu.name);
     const int64_t seq_len = asked.seq_len(shape);
     RunPlan plan;
     plan.shape = shape, plan.gpu = gpu;
@@ -64,54 +87,63 @@ RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptSha
 
     plan.state_bytes = state_bytes(list, plan.sharding, rules, true);
     size_t optimizer_bytes = 0;
-    double most_state = 0, most_work = 0;
+    int busiest = 0;
     for (int r = 0; r < world_size; r++) {
         optimizer_bytes =
             std::max(optimizer_bytes, StateLayout(list, plan.sharding, r, rules).memory_bytes(sizeof(bf16)));
-        most_state = std::max(most_state, double(plan.state_bytes[size_t(r)]));
-        most_work = std::max(most_work, plan.sharding.newton_schulz_flops(r));
+        if (plan.sharding.newton_schulz_flops(r) > plan.sharding.newton_schulz_flops(busiest)) busiest = r;
     }
-    const auto bytes = size_t(gpu.memory_gb * 1e9);
+    TracedRun run{.parameters = list,
+                  .sharding = plan.sharding,
+                  .rank = busiest,
+                  .rules = rules,
+                  .rates = {},
+                  .step = {},
+                  .passes = {asked.recompute_mode(), asked.fp8(), 0},
+                  .has_documents = asked.document_token.has_value(),
+                  .attention = asked.attention,
+                  .deterministic = asked.deterministic,
+                  .gpu = described(gpu)};
+    const TracedWorkspace workspace(run);
+    const size_t bytes = run.gpu.memory_bytes;
     const auto memory_of = [&](const StepConfig& step, Recompute how, int64_t least_head_rows = kLeastHeadRows) {
         const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
-        return plan_head_rows(most, std::min(most, least_head_rows), bytes,
-                              [&](int64_t head_rows) {
-                                  return memory_plan<bf16>(list, optimizer_bytes,
-                                                           Stepper<Cpu, bf16>::more_gradient_bytes(list, step), step.B,
-                                                           seq_len, {how, asked.fp8(), head_rows}, 0);
-                              })
-            .memory;
+        const size_t ops = workspace.bytes(step.B, seq_len);
+        return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
+            return memory_plan<bf16>(list, optimizer_bytes, Stepper<Cpu, bf16>::more_gradient_bytes(list, step), step.B,
+                                     seq_len, {how, asked.fp8(), head_rows}, ops);
+        });
     };
     const Decision decision = decide(asked, shape, world_size, [&](const StepConfig& step) {
-        return memory_of(step, asked.recompute_mode(), kGpuHeadRows).total_bytes() <= bytes;
+        return memory_of(step, asked.recompute_mode(), kGpuHeadRows).memory.total_bytes() <= bytes;
     });
     plan.config = RunConfig(decision, shape, world_size);
     const RunFlags& flags = plan.config.flags;
     const StepConfig& step = plan.config.step;
-    const auto memory = [&](int64_t B, Recompute how) {
-        StepConfig other = step;
-        other.B = B;
-        return memory_of(other, how);
-    };
     if (flags.fp8()) check_fp8_model(shape, step.B, step.T);
-    plan.memory = memory(step.B, flags.recompute_mode());
+    const HeadPlan head = memory_of(step, flags.recompute_mode());
+    plan.memory = head.memory;
     for (const Recompute how : kRecomputes) {
-        const auto fits = [&](int64_t B) { return double(memory(B, how).total_bytes()) <= gpu.memory_gb * 1e9; };
+        const auto fits = [&](int64_t B) {
+            StepConfig other = step;
+            other.B = B;
+            return memory_of(other, how).memory.total_bytes() <= bytes;
+        };
         int64_t low = 0, high = 1;
         while (high < (1 << 20) && fits(high)) high *= 2;
         while (high - low > 1) (fits((low + high) / 2) ? low : high) = (low + high) / 2;
         plan.largest_batches[int(how)] = low;
     }
 
+    run.step = step, run.passes.head_rows = head.head_rows;
+    run.rules = plan.config.recipe.rules, run.rates = plan.config.recipe.rates(0, plan.config.steps);
+    plan.trace = trace_step(run);
+    for (size_t i = 0; i < 3; i++) plan.times[i] = step_time(plan.trace, gpu, *kCases[i], world_size);
+
     const double W = world_size, ring = (W - 1) / W, size = double(plan.sharding.buffer_size);
-    const double gradient_bytes = step.bf16_gradients ? 2 : 4, weight_bytes = 2;
-    plan.sent_gradient_bytes = ring * size * gradient_bytes;
-    plan.sent_weight_bytes = ring * size * weight_bytes;
-    plan.bandwidth =
-        1e9 * (world_size <= kGpusPerServer ? gpu.bandwidth : std::min(gpu.bandwidth, kGpusPerServer * gpu.network));
-    plan.gradients_s = plan.sent_gradient_bytes / plan.bandwidth;
-    plan.last_bucket_s = ring * W * double(plan.sharding.buckets.back().shard) * gradient_bytes / plan.bandwidth;
-    plan.weights_s = plan.sent_weight_bytes / plan.bandwidth;
+    plan.sent_gradient_bytes = ring * size * (step.bf16_gradients ? 2 : 4);
+    plan.sent_weight_bytes = ring * size * 2;
+    plan.bandwidth = wire_bytes_per_s(gpu, world_size);
 
     // The optimizer's state of every rank and, on the first one, the weights (saving.h).
     plan.host_bytes = double(plan.memory.lines[0].bytes);
@@ -121,31 +153,31 @@ RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptSha
         plan.checkpoint_bytes += state;
         if (r < kGpusPerServer) plan.host_bytes += state;
     }
-
     plan.flops_per_token = flops_per_token(list, step.T);
     plan.flops = plan.flops_per_token * double(step.num_tokens());
-    const double sustained = gpu.tflops * 1e12 * gpu.mfu;
-    const double recomputed = flags.recompute_mode() == Recompute::block ? 4. / 3 : 1;
-    plan.compute_s = recomputed * plan.flops / W / sustained;
-    // State is read and written; the gradient (fp32) read and the weight (bf16) written, for a W-th of all.
-    plan.update_s = (2 * most_state + size / W * 6) / (gpu.memory_tb_s * 1e12) + most_work / sustained;
-    const double micro_batch_s = plan.compute_s / double(step.accumulation);
-    plan.exposed_s = plan.last_bucket_s + std::max(0., plan.gradients_s - plan.last_bucket_s - micro_batch_s * 2 / 3) +
-                     std::max(0., plan.weights_s - micro_batch_s / 3);
-    plan.step_s = plan.compute_s + plan.update_s + plan.exposed_s;
-
     plan.tokens = double(plan.config.steps) * double(step.num_tokens());
-    plan.run_s = double(plan.config.steps) * plan.step_s;
-    plan.usd = plan.run_s / 3600 * W * gpu.usd_per_hour;
     return plan;
+}
+
+std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options, const GptShape& shape) {
+    std::vector<RunPlan> plans;
+    for (const std::string& name : words_of(options.gpu)) {
+        const Gpu gpu = planned_gpu(options, name);
+        for (const std::string& number : words_of(options.world_size)) {
+            int world_size = 0;
+            set_field(Field{"", "world-size", &world_size, ""}.from(1, 1 << 20), number, "--world-size " + number);
+            plans.push_back(plan_run(asked, shape, gpu, world_size));
+        }
+    }
+    require(options.trace.empty() || plans.size() == 1, "--trace is of one plan: give one --gpu and one --world-size");
+    return plans;
 }
 
 std::string text_of(const RunPlan& plan) {
     const RunFlags& flags = plan.config.flags;
-    const PlannedGpu& gpu = plan.gpu;
+    const Gpu& gpu = plan.gpu;
     const GptShape& s = plan.shape;
-    const double W = plan.sharding.world_size, total = double(plan.memory.total_bytes());
-    const double mib = 1 << 20;
+    const double W = plan.sharding.world_size, mib = 1 << 20;
     std::string text = format(
         "model: %s parameters: %ld layers, %ld heads, %ld channels, a vocabulary of %ld (architecture: %s)\n"
         "  %s per token, forward and backward\n"
@@ -155,36 +187,108 @@ std::string text_of(const RunPlan& plan) {
         batch_text(plan.config.step).c_str(), plan.config.derivation.c_str(),
         plan.sharding.table(plan.state_bytes).c_str());
 
-    text += "of the rank that needs most, without the workspace of the ops: " +
-            plan.memory.table(size_t(gpu.memory_gb * 1e9));
+    text += "of the rank that needs most: " + plan.memory.table(size_t(gpu.memory_gb * 1e9));
     text += format("\n  %s; the largest --batch-size that would: %ld, with --recompute norms %ld, with block %ld\n",
-                   total <= gpu.memory_gb * 1e9 ? "fits" : "DOES NOT FIT", plan.largest_batches[0],
-                   plan.largest_batches[1], plan.largest_batches[2]);
+                   plan.fits() ? "fits" : "DOES NOT FIT", plan.largest_batches[0], plan.largest_batches[1],
+                   plan.largest_batches[2]);
 
     text += format(
         "checkpoint: %.1f MiB on the disk, %.1f with --keep %d and the one being written; %.1f MiB of a server's own "
         "memory to write it from\n",
         plan.checkpoint_bytes / mib, (flags.keep + 1) * plan.checkpoint_bytes / mib, flags.keep, plan.host_bytes / mib);
     text += format(
-        "communication of a rank in a step, as a ring at %.4g GB/s\n"
-        "  gradients, %s: %.1f MiB sent by reduce-scatter, %s; of the last bucket %s\n"
-        "  weights, bf16: %.1f MiB sent by all-gather, %s\n",
-        plan.bandwidth * 1e-9, plan.config.step.bf16_gradients ? "bf16" : "fp32", plan.sent_gradient_bytes / mib,
-        time_text(plan.gradients_s).c_str(), time_text(plan.last_bucket_s).c_str(), plan.sent_weight_bytes / mib,
-        time_text(plan.weights_s).c_str());
+        "communication of a rank in a step, as a ring at %.4g GB/s: %.1f MiB of gradients in %s, %.1f of weights in "
+        "bf16\n",
+        plan.bandwidth * 1e-9, plan.sent_gradient_bytes / mib, plan.config.step.bf16_gradients ? "bf16" : "fp32",
+        plan.sent_weight_bytes / mib);
+    const auto range = [&](auto&& value, auto&& text_of_value) {
+        return range_text(value(0), value(1), value(2), text_of_value);
+    };
+    const StepTime& mid = plan.times[1];
+    text += format("step, predicted for %s: %s, %ld launches%s\n  %s\n", gpu.name,
+                   range([&](int i) { return plan.times[i].step_s; }, time_text).c_str(), long(mid.launches),
+                   mid.host_bound() ? ", bound by the host that makes them" : "", parts_text(plan.trace, mid).c_str());
+    text += format("  %s tokens/s, %s a GPU; MFU %s %%\n",
+                   range([&](int i) { return plan.tokens_per_s(i); }, three_digits).c_str(),
+                   range([&](int i) { return plan.tokens_per_s(i) / W; }, three_digits).c_str(),
+                   range([&](int i) { return 100 * plan.mfu(i); }, [](double x) { return format("%.0f", x); }).c_str());
+    text += format("run: %ld steps, %s tokens, %s, %s, %s USD for %s GPU-hours\n", plan.config.steps,
+                   count_text(plan.tokens).c_str(), count_text(plan.flops * double(plan.config.steps), "FLOP").c_str(),
+                   range([&](int i) { return plan.run_s(i); }, time_text).c_str(),
+                   range([&](int i) { return plan.usd(i); }, three_digits).c_str(),
+                   three_digits(plan.run_s(1) / 3600 * W).c_str());
     text += format(
-        "step: %s = %s of %s at %.3g TFLOP/s per GPU + %s of updates + %s of communication that nothing hides\n"
-        "  %s tokens/s, %s a GPU\n",
-        time_text(plan.step_s).c_str(), time_text(plan.compute_s).c_str(), count_text(plan.flops, "FLOP").c_str(),
-        gpu.tflops * gpu.mfu, time_text(plan.update_s).c_str(), time_text(plan.exposed_s).c_str(),
-        count_text(double(plan.config.step.num_tokens()) / plan.step_s).c_str(),
-        count_text(double(plan.config.step.num_tokens()) / plan.step_s / W).c_str());
-    text += format("run: %ld steps, %s tokens, %s, %.4g USD for %.4g GPU-hours\n", plan.config.steps,
-                   count_text(plan.tokens).c_str(), time_text(plan.run_s).c_str(), plan.usd, plan.run_s / 3600 * W);
-    text += format(
-        "assumed, %s: --memory %g GB, --tflops %g, --mfu %g, --bandwidth %g GB/s and --network %g GB/s, --price %g USD "
-        "per hour; memory at %g TB/s; %d GPUs per server; no latency",
-        gpu.name, gpu.memory_gb, gpu.tflops, gpu.mfu, gpu.bandwidth, gpu.network, gpu.usd_per_hour, gpu.memory_tb_s,
-        kGpusPerServer);
+        "assumed, %s: --memory %g GB at %.3g TB/s, --tflops %g of which a large GEMM holds %.3g, --bandwidth %g GB/s "
+        "and --network %g GB/s, --price %g USD per hour; %d GPUs per server. Nothing here is measured",
+        gpu.name, gpu.memory_gb, gpu.copy_bytes_per_s() * 1e-12, gpu.tflops, gpu.tflops * gpu.sustained, gpu.collective,
+        gpu.network, gpu.usd_per_hour, kGpusPerServer);
+    return text;
+}
+
+std::string facts_json(const RunPlan& plan) {
+    const StepConfig& step = plan.config.step;
+    nlohmann::json memory;
+    for (const MemoryPlan::Line& line : plan.memory.lines) memory[line.name] = line.bytes;
+    nlohmann::json cases;
+    for (int i = 0; i < 3; i++) {
+        const StepTime& time = plan.times[i];
+        cases[kCases[i]->name] = {
+            {"step_ms", time.step_s * 1e3}, {"tokens_per_s", plan.tokens_per_s(i)}, {"mfu", plan.mfu(i)},
+            {"gaps_ms", time.gaps_s * 1e3}, {"exposed_ms", time.exposed_s * 1e3},   {"wire_ms", time.wire_s * 1e3},
+            {"host_ms", time.host_s * 1e3}};
+    }
+    // Of the second micro-batch, or the only one: the first one writes gradients that later ones add to.
+    const int64_t typical = plan.trace.traced_micro_batches > 1 ? 1 : 0;
+    int64_t launches = 0;
+    double bytes = 0;
+    for (const StepTime::Slice& slice : plan.times[1].slices) {
+        const TracedWork& work = plan.trace.work[slice.work];
+        if (work.stream != 0) continue;
+        if (work.micro_batch == typical) launches++;
+        bytes += double(plan.trace.repeats(work)) * work.cost.bytes;
+    }
+    const nlohmann::json facts = {{"gpu", plan.gpu.name},
+                                  {"predicted", true},
+                                  {"ranks", plan.sharding.world_size},
+                                  {"parameters", plan.num_parameters},
+                                  {"batch_size", step.B},
+                                  {"seq_len", step.T},
+                                  {"micro_batches", step.accumulation},
+                                  {"tokens_per_step", step.num_tokens()},
+                                  {"flops_per_token", plan.flops_per_token},
+                                  {"memory_bytes", memory},
+                                  {"fits", plan.fits()},
+                                  {"sent_gradient_bytes", plan.sent_gradient_bytes},
+                                  {"sent_weight_bytes", plan.sent_weight_bytes},
+                                  {"launches_per_step", plan.times[1].launches},
+                                  {"launches_per_micro_batch", launches},
+                                  {"bytes_per_token", bytes * double(step.world_size) / double(step.num_tokens())},
+                                  {"cases", cases},
+                                  {"micro_batches_recorded", plan.trace.traced_micro_batches},
+                                  {"middle_micro_batch_counts", plan.trace.middle_repeats}};
+    return facts.dump();
+}
+
+std::string text_of(const std::vector<RunPlan>& plans) {
+    if (plans.size() == 1) return text_of(plans[0]);
+    const RunPlan& first = plans[0];
+    std::string text =
+        format("model: %s parameters, %s per token; %s tokens\n", count_text(double(first.num_parameters)).c_str(),
+               count_text(first.flops_per_token, "FLOP").c_str(), count_text(first.tokens).c_str());
+    text += format("%-6s %5s %6s %6s %11s %22s %16s %26s %s\n", "GPU", "ranks", "batch", "micro", "GiB",
+                   "tokens/s, low to high", "MFU", "run", "USD");
+    for (const RunPlan& plan : plans) {
+        const auto range = [](double a, double b, auto&& text_of_value) {
+            return text_of_value(std::min(a, b)) + " to " + text_of_value(std::max(a, b));
+        };
+        text +=
+            format("%-6s %5d %6ld %6ld %6.1f%5s %22s %16s %26s %s\n", plan.gpu.name, plan.sharding.world_size,
+                   plan.config.step.B, plan.config.step.accumulation, double(plan.memory.total_bytes()) / (1 << 30),
+                   plan.fits() ? "" : " FULL", range(plan.tokens_per_s(0), plan.tokens_per_s(2), three_digits).c_str(),
+                   range(100 * plan.mfu(0), 100 * plan.mfu(2), [](double x) { return format("%.0f", x); }).c_str(),
+                   range(plan.run_s(0), plan.run_s(2), time_text).c_str(),
+                   range(plan.usd(0), plan.usd(2), three_digits).c_str());
+    }
+    text += "predicted, nothing here is measured; one plan alone says more. FULL: it does not fit in that GPU's memory";
     return text;
 }

@@ -1,16 +1,13 @@
 /*
-What a run would take, before there is a machine for it: ./train_gpt plan --world-size 64 --model gpt2-1558M ...
-Memory and bytes are counted as the run itself counts them; times and cost are arithmetic on assumptions, all of which
-are printed and can be replaced (--gpu, --mfu, ...).
+What a run would take, before there is a machine for it: ./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M
 
-  bytes sent     a ring's: (W - 1) / W of all gradients for reduce-scatter, and of all weights for all-gather
-                 (Patarasuk and Yuan, 2009), for W ranks. Latency is not counted: it grows with W.
-  bandwidth      inside a server, what collectives reach there; over several, no more than all network cards of a server
-                 together, because a ring leaves a server by as many of them as it has GPUs
-  compute        FLOPs of the model (flops_per_token) at peak x MFU; a third more where blocks are recomputed
-  update         bytes of state, weights and gradients at the memory's bandwidth, and Newton-Schulz at peak x MFU
-  step           compute + update + exposed, where the gradients' communication hides behind the last micro-batch's
-backward pass, two thirds of it, but for the last bucket, and the weights' hides behind the next forward pass
+Memory and bytes are counted as the run itself counts them. Time is that of the launches of one step, which the
+trainer's own code enqueues on a GPU that is only described (traced_step.h), by a model of that GPU
+(llmc/trace/gpu_model.h): in three cases, low, mid and high, because its constants are not measured here. Hours and
+dollars follow. Figures of the GPU can be replaced (--tflops, --bandwidth, ...).
+
+  --gpu A,B --world-size 8,64     every combination, side by side
+  --trace FILE                    the step launch by launch: a table, and FILE as JSON for Perfetto
 */
 #pragma once
 #include <cstdint>
@@ -18,37 +15,19 @@ backward pass, two thirds of it, but for the last bucket, and the weights' hides
 #include <vector>
 #include "llmc/model/shape.h"        // GptShape
 #include "llmc/optim/sharding.h"     // ShardingPlan
+#include "llmc/trace/gpu_model.h"    // Gpu, StepTime
+#include "llmc/trace/step_trace.h"   // StepTrace
 #include "llmc/train/memory_plan.h"  // MemoryPlan
 #include "llmc/train/options.h"      // PlanOptions
 #include "llmc/train/run_config.h"   // RunConfig, RunFlags
 
-struct PlannedGpu {
-    const char* name;
-    double memory_gb, memory_tb_s;  // size, and bandwidth that kernels reach
-    double tflops, mfu;             // bf16, dense; the part of it that a training step reaches
-    double bandwidth, network;      // GB/s of a collective inside a server, and of a GPU to other servers
-    double usd_per_hour;
-};
-
-// Sizes and peaks are NVIDIA's data sheets'. Everything else is an assumption. Memory: 85% of the sheet. MFU: what
-// published GPT runs of a billion parameters reach. Collectives: near 78% of NVLink's one direction, and 90% of a card
-// of 200 Gb/s (A100) or 400 Gb/s a GPU. Prices: of the order that clouds asked for a GPU-hour of eight in 2025.
-inline constexpr PlannedGpu kPlannedGpus[] = {
-    {"A100", 80, 1.7, 312, 0.55, 235, 22.5, 1.8},
-    {"H100", 80, 2.85, 989, 0.45, 350, 45, 3},
-    {"H200", 141, 4.1, 989, 0.47, 350, 45, 3.5},
-    {"B200", 180, 6.8, 2250, 0.4, 700, 45, 5.5},
-};
-inline constexpr int kGpusPerServer = 8;
-
-std::vector<std::string> plan_gpu_names();
-// The GPU asked for, with the flags' values where they are given.
-PlannedGpu planned_gpu(const PlanOptions& options);
+// The GPU of that name, with the flags' values where they are given; an Error that lists all names.
+Gpu planned_gpu(const PlanOptions& options, const std::string& name);
 
 struct RunPlan {
     GptShape shape{};
     RunConfig config{};
-    PlannedGpu gpu{};
+    Gpu gpu{};
     int64_t num_parameters = 0;
     ShardingPlan sharding{};
     std::vector<int64_t> state_bytes;  // of each rank
@@ -56,13 +35,26 @@ struct RunPlan {
     int64_t largest_batches[3] = {};   // sequences per micro-batch that would fit; for each Recompute
     double host_bytes = 0;             // of the first server, in its own memory: what checkpoints are written from
     double checkpoint_bytes = 0;       // on the disk: weights and the optimizer's state
-    double sent_gradient_bytes = 0, sent_weight_bytes = 0;     // a step and rank
-    double bandwidth = 0;                                      // bytes/s
-    double gradients_s = 0, last_bucket_s = 0, weights_s = 0;  // of their communication
-    double flops_per_token = 0, flops = 0;                     // forward and backward; a step, all ranks
-    double compute_s = 0, update_s = 0, exposed_s = 0, step_s = 0;
-    double tokens = 0, run_s = 0, usd = 0;  // of the whole run
+    double sent_gradient_bytes = 0, sent_weight_bytes = 0;  // a step and rank, as a ring
+    double bandwidth = 0;                                   // bytes/s
+    double flops_per_token = 0, flops = 0;                  // forward and backward; a step, all ranks
+    StepTrace trace;                                        // of the rank that has most to update
+    StepTime times[3];                                      // low, mid, high: of kCases
+    double tokens = 0;                                      // of the whole run
+
+    double tokens_per_s(int i) const { return double(config.step.num_tokens()) / times[i].step_s; }
+    double mfu(int i) const { return flops / (times[i].step_s * double(config.step.world_size) * gpu.tflops * 1e12); }
+    double run_s(int i) const { return double(config.steps) * times[i].step_s; }
+    double usd(int i) const { return run_s(i) / 3600 * double(config.step.world_size) * gpu.usd_per_hour; }
+    bool fits() const { return double(memory.total_bytes()) <= gpu.memory_gb * 1e9; }
 };
 
-RunPlan plan_run(const RunFlags& asked, const PlanOptions& options, const GptShape& shape, int world_size);
+RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size);
+// Every GPU of --gpu at every number of --world-size.
+std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options, const GptShape& shape);
+
+// One plan in full, several as a table.
 std::string text_of(const RunPlan& plan);
+std::string text_of(const std::vector<RunPlan>& plans);
+// What a program needs of a plan, as a JSON object: otherData of --trace's file.
+std::string facts_json(const RunPlan& plan);

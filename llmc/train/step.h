@@ -27,7 +27,7 @@ more.
 #include "llmc/base/check.h"        // Error
 #include "llmc/base/op_scope.h"     // PhaseScope
 #include "llmc/comm/comm.h"         // Comm, NoComm
-#include "llmc/data/loader.h"       // DataLoader
+#include "llmc/data/loader.h"       // Batch
 #include "llmc/model/gpt.h"         // Gpt
 #include "llmc/ops/step_scalars.h"  // StepSums, StepScalars
 #include "llmc/optim/optimizer.h"   // Optimizer, Rates
@@ -111,7 +111,9 @@ public:
     Stepper(const Stepper&) = delete;
     Stepper& operator=(const Stepper&) = delete;
 
-    void start(DataLoader& data, const Rates& rates, const std::vector<Vote>& votes = {}) {
+    // `data`: a DataLoader, or what has its next().
+    template <class Data>
+    void start(Data& data, const Rates& rates, const std::vector<Vote>& votes = {}) {
         Device& device = model_.device;
         ensure(under_way_ < kMostUnderWay);
         const PhaseScope step(device, "step");
@@ -214,7 +216,8 @@ private:
         copy_on_device(model_.device, &scalars_->sums, votes_.send(&sums, 1), 1);
     }
 
-    const Batch& next_batch(DataLoader& data, const std::vector<Vote>& votes) {
+    template <class Data>
+    const Batch& next_batch(Data& data, const std::vector<Vote>& votes) {
         if (data_error_) return zeros_;
         try {
             return data.next();

@@ -151,8 +151,10 @@ void cp_async_wait() {
 }
 
 template <class... P>
-void launch(Cuda& cuda, const char* op, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+void launch(Cuda& cuda, const KernelLabel& label, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
             std::type_identity_t<P>... args) {
-    const KernelScope scope(cuda, op);
-    emulator::submit(cuda.stream, [=] { emulator::run(op, grid, block, shared_bytes, [=] { kernel(args...); }); });
+    const KernelScope scope(cuda, label);
+    emulator::submit(cuda.stream, [=, name = label.name] {
+        emulator::run(name, grid, block, shared_bytes, [=] { kernel(args...); });
+    });
 }

@@ -1,0 +1,275 @@
+// See gpu_model.h. Each constant stands beside its source or says that it is assumed.
+#include "llmc/trace/gpu_model.h"
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include "llmc/base/dtype.h"  // is_fp8, size_of
+
+namespace {
+
+// Made of doc/results/registers.txt by the Makefile: kernel, then registers and static shared bytes of each chip.
+struct RegisterRow {
+    const char* kernel;
+    struct {
+        int registers, static_bytes;
+    } sm_80, sm_90, sm_100;
+};
+constexpr RegisterRow kRegisters[] = {
+#include <registers.inc>
+};
+
+constexpr double kStart = 2e-6;            // of a kernel, until its first blocks compute and after its last: assumed
+constexpr double kMemoryLatency = 0.5e-6;  // of a load under load; microbenchmarks of Hopper: 0.5 to 0.7 us
+constexpr double kBytesPerThread = 32;     // that a thread has under way: two loads of 16
+
+// Of the bandwidth of a copy. QuACK's norms reach 0.9 of the sheet on an H100, cuDNN's 0.77 to 0.8 of it on an H200.
+constexpr double kStreaming = 0.84;
+// What does not stream: reads, waits for a block's sums, then reads again and writes. cuDNN's RMSNorm backward on an
+// H200: 0.71 to 0.79 of the sheet.
+struct SlowerKernel {
+    const char* beginning;
+    double share;
+};
+constexpr SlowerKernel kSlower[] = {{"layernorm_backward", 0.7}, {"rmsnorm_backward", 0.7}};
+
+bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
+
+// ---- GEMM ----------------------------------------------------------------------------------------------------------
+
+constexpr double kBestGemm = 0.894;  // with what surrounds it in a step: power, cold caches
+constexpr double kShortK = 160;      // terms that the beginning and end of a tile cost, as time
+struct Tile {
+    int m, n;
+    double rate;  // of the best tile's: less is reused from shared memory
+};
+constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.9}, {128, 64, 0.72}, {64, 64, 0.5}};
+
+WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
+    const MatmulCall& call = work.gemm;
+    const bool fp8 = is_fp8(call.a), fp32 = call.a == DType::f32;
+    // Terms take half the time in FP8, the ends of a tile do not. Two thirds of FP8's peak are held: MAMF's tables
+    // have 0.71 to 0.734 of it, 0.9 of bf16's share.
+    const double peak = 1e12 * gpu.sustained * (fp32 ? gpu.fp32_tflops : fp8 ? 0.9 * gpu.fp8_tflops : gpu.tflops);
+    const double k_ends = fp8 ? 2 * kShortK : kShortK;
+    // Parts of a split sum are written and read, in fp32, half of it in L2.
+    const double out_bytes = double(call.m) * double(call.n) * 4;
+    double best = 1e30;
+    for (const Tile& tile : kTiles)
+        for (int split = 1; split <= 16; split++) {
+            const double k = double(call.k) / split;
+            if (split > 1 && k < 1024) break;
+            const double blocks =
+                std::ceil(double(call.m) / tile.m) * std::ceil(double(call.n) / tile.n) * split * double(call.batch);
+            const double padded = blocks * tile.m * tile.n * k * 2;
+            const double waves = std::ceil(blocks / gpu.num_sms) * gpu.num_sms / blocks;
+            const double seconds = padded * waves * (1 + k_ends / k) / (peak * kBestGemm * tile.rate * assumed.gemm) +
+                                   (split > 1 ? split * out_bytes / gpu.copy_bytes_per_s() : 0);
+            best = std::min(best, seconds);
+        }
+    // An epilogue reads or writes as much again as the output while no tile is multiplied; a part of it is hidden.
+    if (has_aux(call.epilogue)) best += 0.4 * out_bytes / 4 * double(size_of(call.out)) / gpu.copy_bytes_per_s();
+    const double memory = work.cost.bytes / (gpu.copy_bytes_per_s() * 0.9 * assumed.memory);
+    return best > memory ? WorkTime{kStart + best, "tensor cores"} : WorkTime{kStart + memory, "memory"};
+}
+
+// ---- attention -----------------------------------------------------------------------------------------------------
+
+// TFLOP/s, causal, bf16, on an H100, whose GEMMs hold 794, by length. Forward: the FlashAttention-3 paper's figures of
+// cuDNN (Shah et al., 2024, fig. 5). Backward: cuDNN 9.19 on an H200 (NVIDIA's cudnn-frontend benchmarks, HS 128), and
+// for HS 64 in the proportion of the forward pass at 2048.
+struct AttentionRate {
+    double T, forward_64, backward_64, forward_128, backward_128;
+};
+constexpr AttentionRate kAttentionRates[] = {
+    {512, 225, 180, 315, 235},  {1024, 288, 240, 410, 310}, {2048, 334, 270, 484, 370},
+    {4096, 363, 330, 560, 474}, {8192, 379, 375, 610, 541}, {16384, 388, 400, 640, 579},
+};
+constexpr double kRatedGemm = 794e12;
+// cuDNN's deterministic backward takes a quarter longer: assumed, published figures are 10 to 40 %.
+constexpr double kDeterministic = 0.8;
+// Ours by mma.sync beside cuDNN's: forward as FlashAttention-2 against it, 205 to 288; backward 175 to 240 of the FLOPs
+// that it does, 14 a score and channel where cuDNN does 10. Before Hopper mma.sync is all that there is.
+constexpr double kOwnForward = 0.71, kOwnBackward = 0.73, kOwnBeforeHopper = 0.9;
+
+double attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backward) {
+    const auto at = [&](const AttentionRate& rate) {
+        return HS <= 64 ? (is_backward ? rate.backward_64 : rate.forward_64)
+                        : (is_backward ? rate.backward_128 : rate.forward_128);
+    };
+    const AttentionRate* below = kAttentionRates;
+    double rate = 0;
+    if (length <= below->T) {
+        rate = at(*below) * length / below->T;
+    } else {
+        const AttentionRate* const last = std::end(kAttentionRates) - 1;
+        while (below + 1 < last && below[1].T < length) below++;
+        const double part = std::min(1., std::log2(length / below->T) / std::log2(below[1].T / below->T));
+        rate = at(*below) + part * (at(below[1]) - at(*below));
+    }
+    return rate * 1e12 * gpu.tflops * 1e12 * gpu.sustained / kRatedGemm;
+}
+WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
+    const double rate = attention_rate(gpu, double(work.cost.keys), work.cost.head_size, work.is_backward) *
+                        assumed.attention * (work.is_backward && work.deterministic ? kDeterministic : 1);
+    const double launches = work.is_backward ? 3 : 1;  // of kernels
+    return {launches * kStart + work.cost.flops / rate, "tensor cores"};
+}
+
+// ---- kernels -------------------------------------------------------------------------------------------------------
+
+// Ours on tensor cores; 0: another kernel.
+double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
+    const bool before_hopper = gpu.compute_capability < 90;
+    if (begins_with(work.kernel, "flash_")) {
+        const bool is_backward = begins_with(work.kernel, "flash_backward");
+        const double beside = before_hopper ? kOwnBeforeHopper : is_backward ? kOwnBackward : kOwnForward;
+        return attention_rate(gpu, double(work.cost.keys), work.cost.head_size, is_backward) * beside *
+               assumed.attention;
+    }
+    // About half of what wgmma reaches, and most of what mma.sync does.
+    if (begins_with(work.kernel, "symmetric_matmul"))
+        return gpu.tflops * 1e12 * gpu.sustained * (before_hopper ? 0.75 : 0.48) * assumed.gemm;
+    return 0;
+}
+
+WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
+    const double blocks = double(work.num_blocks());
+    const double room = double(gpu.num_sms) * std::max(1, resident_blocks(work, gpu));
+    if (const double rate = tensor_rate(work, gpu, assumed); rate > 0) {
+        // The last wave takes as long as any; a rate is that of many waves.
+        const double waves = blocks / room, tail = waves < 8 ? std::ceil(waves) / waves : 1;
+        return {kStart + work.cost.flops / rate * std::min(tail, 4.), "tensor cores"};
+    }
+    double share = kStreaming;
+    for (const SlowerKernel& slower : kSlower)
+        if (begins_with(work.name, slower.beginning)) share = slower.share;
+    const double under_way = std::min(blocks, room) * double(work.num_threads()) * kBytesPerThread;
+    const double reached = std::min(gpu.copy_bytes_per_s() * share * assumed.memory, under_way / kMemoryLatency);
+    const double memory = work.cost.bytes / reached;
+    const double units = work.cost.flops / (gpu.fp32_tflops * 1e12 * 0.5 * std::min(1., blocks / gpu.num_sms));
+    if (std::max(memory, units) < kStart) return {kStart + std::max(memory, units), "latency"};
+    return memory >= units ? WorkTime{kStart + memory, "memory"} : WorkTime{kStart + units, "FP32 units"};
+}
+
+}  // namespace
+
+KernelResources kernel_resources(const TracedWork& work, int compute_capability) {
+    const std::string name = (work.kernel.empty() ? work.name + "_kernel" : work.kernel) + "<";
+    const std::string typed = name + (work.is_bf16 ? "bf16" : "float");
+    const auto most = [&](const std::string& beginning) {
+        KernelResources result;
+        for (const RegisterRow& row : kRegisters) {
+            if (!begins_with(row.kernel, beginning.c_str())) continue;
+            const auto& own = compute_capability >= 100 ? row.sm_100 : compute_capability >= 90 ? row.sm_90 : row.sm_80;
+            result.registers = std::max(result.registers, own.registers);
+            result.static_bytes = std::max(result.static_bytes, own.static_bytes);
+        }
+        return result;
+    };
+    const KernelResources own = most(typed);
+    return own.registers > 0 ? own : most(name);
+}
+
+// As NVIDIA's occupancy calculator counts: a warp's registers come in units of 256 and from one of four parts, and each
+// block takes 1 KiB of shared memory more than it asks for.
+int resident_blocks(const TracedWork& work, const Gpu& gpu) {
+    const KernelResources resources = kernel_resources(work, gpu.compute_capability);
+    const int64_t warps = (work.num_threads() + 31) / 32;
+    const int64_t of_warp = (std::max(32, resources.registers) * 32 + 255) / 256 * 256;
+    const int64_t shared = (resources.static_bytes + work.shared_bytes + 127) / 128 * 128;
+    return int(std::min({4 * (65536 / 4 / of_warp) / warps, int64_t(gpu.blocks_per_sm),
+                         int64_t(gpu.threads_per_sm) / 32 / warps, int64_t(gpu.shared_kb) * 1024 / (shared + 1024)}));
+}
+
+double wire_bytes_per_s(const Gpu& gpu, int world_size) {
+    return 1e9 *
+           (world_size <= kGpusPerServer ? gpu.collective : std::min(gpu.collective, kGpusPerServer * gpu.network));
+}
+
+double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+    const double W = world_size, servers = std::ceil(W / kGpusPerServer);
+    // Assumed: 12 us for a launch and its synchronization, 1 us a hop over NVLink, 5 us per round between servers, of
+    // which trees and PAT need a logarithm.
+    const double latency = 12e-6 + 1e-6 * std::min(W - 1, double(kGpusPerServer - 1)) + 5e-6 * std::log2(servers);
+    return passes * (latency + (W - 1) / W * bytes / (wire_bytes_per_s(gpu, world_size) * assumed.wire));
+}
+
+WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+    switch (work.kind) {
+        case TracedWork::Kind::gemm:
+            return gemm_time(work, gpu, assumed);
+        case TracedWork::Kind::attention:
+            return attention_time(work, gpu, assumed);
+        case TracedWork::Kind::collective:
+            return {collective_seconds(work.cost.bytes, work.passes, gpu, assumed, world_size), "wire"};
+        case TracedWork::Kind::copy:
+        case TracedWork::Kind::clear: {
+            // Between host and GPU: PCIe's 25 GB/s.
+            const double rate = work.name == "copy_on_device" || work.kind == TracedWork::Kind::clear
+                                    ? gpu.copy_bytes_per_s() * 0.95 * assumed.memory
+                                    : 25e9;
+            const double seconds = work.cost.bytes / rate;
+            return {kStart + seconds, seconds < kStart ? "latency" : "memory"};
+        }
+        case TracedWork::Kind::kernel:
+            break;
+    }
+    return kernel_time(work, gpu, assumed);
+}
+
+StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+    StepTime result;
+    std::vector<double> clocks(1, 0.);
+    const auto clock = [&](int stream) -> double& {
+        if (size_t(stream) >= clocks.size()) clocks.resize(size_t(stream) + 1, 0.);
+        return clocks[size_t(stream)];
+    };
+    std::map<int64_t, double> events;
+    double second_begin = 0, middle_begin = -1, middle_end = 0;
+    for (size_t i = 0; i < trace.items.size(); i++) {
+        const TraceItem& item = trace.items[i];
+        const bool counts = i >= trace.second_item;
+        if (i == trace.second_item) second_begin = clock(0);
+        double& now = clock(item.stream);
+        if (item.kind == TraceItem::Kind::record) {
+            events[item.index] = now;
+            continue;
+        }
+        if (item.kind == TraceItem::Kind::wait) {
+            const double until = std::max(now, events[item.index]);
+            if (counts && item.stream == 0) result.exposed_s += until - now;
+            now = until;
+            continue;
+        }
+        const TracedWork& work = trace.work[size_t(item.index)];
+        WorkTime time = time_of(work, gpu, assumed, world_size);
+        const double gap = item.stream == 0 ? assumed.gap_s : 0;
+        // The part of it that runs beside a collective.
+        if (item.stream == 0 && clocks.size() > 1) {
+            const double beside = std::clamp(clocks[1] - now, 0., time.seconds);
+            time.seconds += beside * (1 / assumed.contention - 1);
+        }
+        const double begin = now + gap;
+        now = begin + time.seconds;
+        if (!counts) continue;
+        const double times = double(trace.repeats(work));
+        result.launches += int64_t(times);
+        result.slices.push_back({size_t(item.index), begin, time.seconds, time.bound});
+        if (item.stream != 0) {
+            result.wire_s += time.seconds;
+            continue;
+        }
+        result.busy_s += times * time.seconds, result.gaps_s += times * gap;
+        if (work.micro_batch == 1) {
+            if (middle_begin < 0) middle_begin = begin - gap;
+            middle_end = now;
+        }
+    }
+    for (StepTime::Slice& slice : result.slices) slice.begin_s -= second_begin;
+    result.step_s = clocks[0] - second_begin;
+    if (trace.middle_repeats > 1) result.step_s += double(trace.middle_repeats - 1) * (middle_end - middle_begin);
+    result.host_s = double(result.launches) * assumed.host_s;
+    result.step_s = std::max(result.step_s, result.host_s);
+    return result;
+}

@@ -1,0 +1,73 @@
+/*
+How long a recorded step takes on a GPU that is only described. Each launch has a time from its shape, and what is
+between the streams' events is played through. Three cases of the same model: its constants are not measured on this
+engine, and a single number would hide that.
+
+  const StepTime time = step_time(trace, gpu, kMid, world_size);
+
+A kernel       its bytes at the bandwidth of a copy, as far as its threads keep enough of them under way (Little's law,
+               with the registers of doc/results/registers.txt), or its FLOPs; and a start
+A GEMM         whole waves of tiles over the SMs, the best of several tile sizes and splits of k; short dot products pay
+               for their beginning and end. Fitted to 0.74, 0.85 and 0.78 of a large GEMM's rate at GPT-2 124M's shapes
+               (k = C, k = 4 C, gradients of weights), which NVIDIA's own model of its library gives within 4 %
+Attention      a rate by head size and length: published ones of cuDNN and FlashAttention-3 on Hopper
+A collective   a ring: (W - 1) / W of all bytes, once or twice, and a latency that grows with hosts and ranks
+Between two    a gap; and the host needs its time for each launch, which bounds small models
+*/
+#pragma once
+#include <string>
+#include <vector>
+#include "llmc/trace/gpus.h"        // Gpu
+#include "llmc/trace/step_trace.h"  // StepTrace
+
+// What is unsure, as factors of the middle case's rates, and two times.
+struct ModelCase {
+    const char* name;
+    double gemm, attention, memory, wire;
+    double gap_s;       // between two launches in a stream
+    double host_s;      // that the host needs for one
+    double contention;  // rate of kernels beside a collective, which takes SMs and bandwidth
+};
+inline constexpr ModelCase kLow = {"low", 0.93, 0.88, 0.93, 0.75, 1.2e-6, 6e-6, 0.85};
+inline constexpr ModelCase kMid = {"mid", 1, 1, 1, 1, 0.8e-6, 4e-6, 0.93};
+inline constexpr ModelCase kHigh = {"high", 1.06, 1.1, 1.05, 1.1, 0.5e-6, 3e-6, 0.97};
+inline constexpr const ModelCase* kCases[] = {&kLow, &kMid, &kHigh};
+
+struct WorkTime {
+    double seconds = 0;
+    const char* bound = "";  // "memory", "tensor cores", "FP32 units", "latency", "wire"
+};
+WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size);
+
+// A kernel's registers per thread and static shared bytes, from the committed table; the most of its instances.
+struct KernelResources {
+    int registers = 0, static_bytes = 0;  // 0 registers: not in the table
+};
+KernelResources kernel_resources(const TracedWork& work, int compute_capability);
+// Blocks that an SM has room for.
+int resident_blocks(const TracedWork& work, const Gpu& gpu);
+
+struct StepTime {
+    double step_s = 0;
+    double busy_s = 0;     // of the device's stream: the sum of its launches
+    double gaps_s = 0;     // between them
+    double exposed_s = 0;  // waiting for collectives
+    double wire_s = 0;     // in collectives, hidden or not
+    double host_s = 0;     // that the host needs to enqueue it all
+    int64_t launches = 0;  // of a step, collectives included
+    bool host_bound() const { return host_s > step_s - 1e-12 && host_s > busy_s + gaps_s + exposed_s; }
+
+    // Of the second recorded step: when each of its launches begins, and how long it takes.
+    struct Slice {
+        size_t work;
+        double begin_s, seconds;
+        const char* bound;
+    };
+    std::vector<Slice> slices;
+};
+StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size);
+
+// Seconds of a collective that sends `passes` times (W - 1) / W of `bytes`.
+double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int world_size);
+// Bytes/s that a rank sends at: inside a server, or over the network.
+double wire_bytes_per_s(const Gpu& gpu, int world_size);

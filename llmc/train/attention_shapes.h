@@ -1,0 +1,26 @@
+// Which attention a training step asks for: what cuDNN plans, and what the workspace is for.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <vector>
+#include "llmc/cuda/attention_plans.h"  // AttentionKey, key_of
+#include "llmc/model/shape.h"           // GptShape
+#include "llmc/ops/attention.h"         // AttentionShape
+
+// Of a step's batches: every window of the whole model once.
+inline std::vector<AttentionShape> attention_shapes(const GptShape& s, int64_t B, int64_t seq_len, bool documents) {
+    static constexpr int32_t kSome = 0;  // attention asks whether there are documents, not where
+    std::set<AttentionKey> keys;
+    std::vector<AttentionShape> shapes;
+    for (const int64_t window : layer_windows(s.architecture, s.num_layers, s.max_seq_len)) {
+        const AttentionShape shape = {.B = B,
+                                      .T = seq_len,
+                                      .NH = s.num_heads,
+                                      .NKV = s.kv_heads(),
+                                      .HS = s.head_size(),
+                                      .window = window,
+                                      .starts = documents ? &kSome : nullptr};
+        if (keys.insert(key_of(shape)).second) shapes.push_back(shape);
+    }
+    return shapes;
+}

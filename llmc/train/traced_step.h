@@ -1,0 +1,53 @@
+/*
+One training step at its real shape on a GPU that is only described: the same code that trains enqueues it, and each
+launch is written down instead of made (llmc/trace). It takes no GPU, no memory to speak of, and less than a second.
+
+  const StepTrace trace = trace_step({.parameters = list, .sharding = plan, ...});
+
+Weights and activations are bf16. cuDNN's attention is taken where a cuDNN of version 9.19 would have it.
+*/
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <string>
+#include "llmc/model/activations.h"       // ActivationPolicy
+#include "llmc/model/parameters.h"        // ParameterList
+#include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
+#include "llmc/optim/sharding.h"          // ShardingPlan
+#include "llmc/train/step.h"              // StepConfig
+#include "llmc/trace/step_trace.h"        // StepTrace
+
+// What the kernels' launchers ask of a GPU.
+struct DescribedGpu {
+    std::string name;
+    int compute_capability = 90;  // of Hopper
+    int num_sms = 0;
+    size_t memory_bytes = 0, l2_bytes = 0;
+};
+
+struct TracedRun {
+    const ParameterList& parameters;  // where the sharding places them
+    const ShardingPlan& sharding;
+    int rank = 0;
+    OptimizerConfig rules;
+    Rates rates;
+    StepConfig step;
+    ActivationPolicy passes;
+    bool has_documents = false;
+    std::string attention = "auto";  // as --attention
+    bool deterministic = true;       // cuDNN's backward
+    DescribedGpu gpu;
+};
+
+StepTrace trace_step(const TracedRun& run);
+
+// Bytes of the ops' workspace of such a step, the optimizer's included.
+class TracedWorkspace {
+public:
+    explicit TracedWorkspace(const TracedRun& run);
+    size_t bytes(int64_t B, int64_t seq_len) const;
+
+private:
+    TracedRun run_;
+    size_t optimizer_bytes_;
+};

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""What `./train_gpt plan` predicts for a few models, in files that a change must renew on purpose.
+
+    scripts/predict.py --check       exit code 1 if the files are not what `plan` says now; prints what differs
+    scripts/predict.py --renew       writes them, and prints the same: lines for dev/LOG.md
+
+doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
+doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements. The tables in doc/performance.md
+and doc/distributed.md are made of the same plans. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and
+nothing else.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TRAIN = str(pathlib.Path(os.environ.get("ANVIL_PROGRAMS", ROOT)).resolve() / "train_gpt")
+STEPS = ROOT / "doc/results/steps-predicted.json"
+
+# A step of 2^19 tokens, as published runs have it; nanochat's models with the batch that their depth gives them.
+HALF_MILLION = ["--total-batch-size", "524288", "--batch-size", "auto"]
+NANOCHAT = ["--vocab-size", "32768", "--world-size", "8"]
+MODELS = {
+    "gpt2-124M": ["--model", "gpt2-124M", "--total-batch-size", "524288", "--batch-size", "32"],
+    "gpt2-1558M, 8 GPUs": ["--model", "gpt2-1558M", "--world-size", "8", *HALF_MILLION],
+    "gpt2-1558M in FP8, 8 GPUs": ["--model", "gpt2-1558M", "--world-size", "8", "--dtype", "fp8", *HALF_MILLION],
+    "nanochat d12, 8 GPUs": ["--depth", "12", *NANOCHAT],
+    "nanochat d24, 8 GPUs": ["--depth", "24", *NANOCHAT],
+    "llama-135M": ["--model", "llama-135M", *HALF_MILLION],
+}
+GPUS = ["H200", "4090"]
+
+# What a GPU run measures first (scripts/gpu_check.sh): name, the row's `run` and `attention`, flags, environment.
+MEASURED_FLAGS = ["--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "524288"]
+MEASURED = [
+    ("GPT-2 124M, B 32, cuDNN", "124M", "cudnn", MEASURED_FLAGS, {}),
+    ("GPT-2 124M, B 32, own attention", "124M", "own", [*MEASURED_FLAGS, "--attention", "own"], {}),
+    ("GPT-2 124M, head in chunks of 320 rows", "124M, head 320", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "320"}),
+    ("GPT-2 124M, head in chunks of 8192 rows", "124M, head 8192", "auto", MEASURED_FLAGS, {"ANVIL_HEAD_ROWS": "8192"}),
+    ("GPT-2 124M, --no-deterministic", "124M, fastest", "cudnn", [*MEASURED_FLAGS, "--no-deterministic"], {}),
+    (
+        "GPT-2 1558M, B 16, cuDNN",
+        "1558M",
+        "auto",
+        ["--model", "gpt2-1558M", "--batch-size", "16", "--total-batch-size", "524288"],
+        {},
+    ),
+]
+# Parts of a step of one micro-batch, by the ops that a profile lists.
+PARTS = [
+    ("linear layers, forward", r"^matmul\w*_forward (?!.*-> 50)"),
+    ("linear layers, backward, with biases and GELU", r"^matmul\w*_backward (?!.*50\d{3})"),
+    ("head: logits and both gradients", r"^matmul\w* .*50\d{3}"),
+    ("attention forward, cuDNN", r"^attention_forward"),
+    ("attention backward, cuDNN, deterministic", r"^attention_backward"),
+    ("cross-entropy", r"^cross_entropy"),
+    ("layernorm forward with residual, embedding forward", r"^(residual_)?layernorm_forward|^embedding_forward"),
+    ("layernorm backward", r"^layernorm_backward"),
+    ("embedding backward", r"^embedding_backward"),
+    ("AdamW, norm, clearing", r"^(adamw_update|add_squares|decide_step|fill_zero)"),
+]
+MEASURED_GPUS = ["H100", "H200"]
+
+# doc/distributed.md's table: flags, and on how many H100.
+LLAMA = ["--seq-len", "4096", "--recompute", "block"]
+SCALES = [
+    ("124M", ["--model", "gpt2-124M", "--batch-size", "32"], [8, 64, 1024]),
+    ("1558M", ["--model", "gpt2-1558M", "--batch-size", "16"], [8, 64, 1024]),
+    (
+        "7B",
+        ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000", "--batch-size", "4"]
+        + LLAMA,
+        [8, 64, 1024],
+    ),
+    (
+        "13B",
+        ["--num-layers", "40", "--num-heads", "40", "--channels", "5120", "--vocab-size", "32000", "--batch-size", "1"]
+        + LLAMA,
+        [64, 1024],
+    ),
+    (
+        "70B",
+        ["--num-layers", "80", "--num-heads", "64", "--channels", "8192", "--vocab-size", "128256", "--batch-size", "1"]
+        + LLAMA,
+        [64, 1024],
+    ),
+]
+
+
+def plan(flags, environment=None):
+    """(facts, events) of a plan: what --trace writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "step.json"
+        command = [TRAIN, "plan", *flags, "--trace", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})})
+        if done.returncode != 0:
+            sys.exit(f"error: {' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+        trace = json.loads(path.read_text(encoding="utf-8"))
+    return trace["otherData"], trace["traceEvents"]
+
+
+def digits(x, count=3):
+    """Rounded to so many digits: more would be noise of a model."""
+    return float(f"{x:.{count}g}")
+
+
+def cases(facts, key):
+    return [digits(facts["cases"][case][key]) for case in ("low", "mid", "high")]
+
+
+def steps():
+    rows = []
+    for gpu in GPUS:
+        for name, flags in MODELS.items():
+            facts, _ = plan(["--gpu", gpu, *flags])
+            ranks = facts["ranks"]
+            rows.append(
+                {
+                    "model": name,
+                    "gpu": gpu,
+                    "batch_size": facts["batch_size"],
+                    "micro_batches": facts["micro_batches"],
+                    "launches_per_micro_batch": facts["launches_per_micro_batch"],
+                    "launches_per_step": facts["launches_per_step"],
+                    "bytes_per_token": digits(facts["bytes_per_token"], 4),
+                    "step_ms": cases(facts, "step_ms"),
+                    "tokens_per_s_of_a_gpu": [digits(x / ranks) for x in cases(facts, "tokens_per_s")],
+                    "mfu": cases(facts, "mfu"),
+                }
+            )
+    return rows
+
+
+def beside_measurements(gpu):
+    runs = []
+    for what, run, attention, flags, environment in MEASURED:
+        facts, _ = plan(["--gpu", gpu, *flags], environment)
+        low, mid, high = cases(facts, "tokens_per_s")
+        runs.append({"what": what, "run": run, "attention": attention, "low": low, "mid": mid, "high": high})
+    _, events = plan(["--gpu", gpu, "--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "32768"])
+    launches = [event for event in events if event["ph"] == "X"]
+    parts = []
+    for what, pattern in PARTS:
+        ms = sum(event["dur"] for event in launches if re.search(pattern, event["args"]["op"])) / 1e3
+        parts.append({"what": what, "op": pattern, "ms": digits(ms)})
+    return {
+        "source": "train_gpt plan",
+        "gpu": f"NVIDIA {gpu}",
+        "assumed": "what llmc/trace/gpus.h and gpu_model.h say",
+        "runs": runs,
+        "micro_step": parts,
+    }
+
+
+def table(header, rows, left=1):
+    rule = ["---"] * left + ["--:"] * (len(header) - left)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [header, rule, *rows])
+
+
+def span(low, mid, high, scale=1, unit=""):
+    return f"{mid * scale:g}{unit} ({min(low, high) * scale:g} to {max(low, high) * scale:g})"
+
+
+def steps_table(rows):
+    header = ["model", "GPU", "B", "micro-batches", "launches each", "MB per token", "ms per step", "tok/s a GPU", "MFU"]
+    return table(
+        header,
+        [
+            [
+                row["model"],
+                row["gpu"],
+                str(row["batch_size"]),
+                str(row["micro_batches"]),
+                str(row["launches_per_micro_batch"]),
+                f"{row['bytes_per_token'] / 1e6:.3g}",
+                span(*row["step_ms"]),
+                span(*row["tokens_per_s_of_a_gpu"], 1e-3, "k"),
+                span(*[digits(100 * x, 2) for x in row["mfu"]], 1, " %"),
+            ]
+            for row in rows
+        ],
+        2,
+    )
+
+
+def scales_table():
+    rows = []
+    for name, flags, all_ranks in SCALES:
+        for ranks in all_ranks:
+            facts, _ = plan(["--gpu", "H100", "--world-size", str(ranks), *flags])
+            memory, mid = facts["memory_bytes"], facts["cases"]["mid"]
+            gib = {part: memory.get(part, 0) / 2**30 for part in memory}
+            whole = sum(gib.values())
+            sent = (facts["sent_gradient_bytes"] + facts["sent_weight_bytes"]) / 2**30
+            rows.append(
+                [
+                    name,
+                    str(ranks),
+                    f"{gib['weights'] + gib['gradients']:.1f}",
+                    f"{gib['optimizer']:.1f}",
+                    f"{whole - gib['weights'] - gib['gradients'] - gib['optimizer']:.1f}",
+                    f"{whole:.1f}" + ("" if facts["fits"] else " **no**"),
+                    f"{sent:.2f}",
+                    f"{digits(mid['wire_ms']):g}",
+                    f"{digits(mid['exposed_ms']):g}",
+                    f"{digits(mid['step_ms']):g}",
+                    f"{100 * mid['mfu']:.0f} %",
+                ]
+            )
+    header = [
+        "model", "ranks", "weights and gradients", "state", "activations and workspace", "all of it", "GiB sent in a step",
+        "ms of communication", "not hidden", "ms per step", "MFU",
+    ]  # fmt: skip
+    return table(header, rows)
+
+
+def between(page, begin, end, text):
+    """The page with this text between its two markers."""
+    content = page.read_text(encoding="utf-8")
+    head, middle, tail = content.partition(begin + "\n")[0], content.partition(begin + "\n")[2], end
+    if not middle or end not in middle:
+        sys.exit(f"error: {page}: expected the lines {begin} and {end}")
+    return head + begin + "\n\n" + text + "\n" + tail + middle.partition(end)[2]
+
+
+def differences(old, new):
+    """Lines on what has changed from one list of steps to the other."""
+    before = {(row["model"], row["gpu"]): row for row in old}
+    for row in new:
+        was = before.pop((row["model"], row["gpu"]), None)
+        if was is None:
+            yield f"{row['model']} on {row['gpu']}: new"
+        elif was != row:
+            ms, was_ms = row["step_ms"][1], was["step_ms"][1]
+            yield (
+                f"{row['model']} on {row['gpu']}: {was_ms:g} -> {ms:g} ms per step ({100 * ms / was_ms - 100:+.1f} %), "
+                f"{was['launches_per_micro_batch']} -> {row['launches_per_micro_batch']} launches a micro-batch, "
+                f"{was['bytes_per_token'] / 1e6:.4g} -> {row['bytes_per_token'] / 1e6:.4g} MB per token"
+            )
+    for model, gpu in before:
+        yield f"{model} on {gpu}: gone"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--check", action="store_true")
+    group.add_argument("--renew", action="store_true")
+    options = parser.parse_args()
+    if not pathlib.Path(TRAIN).is_file():
+        sys.exit(f"error: {TRAIN} is missing: run make first")
+
+    rows = steps()
+    old = json.loads(STEPS.read_text(encoding="utf-8")) if STEPS.is_file() else []
+    for line in differences(old, rows):
+        print(line)
+    wanted = {STEPS: "[\n " + ",\n ".join(json.dumps(row) for row in rows) + "\n]\n"}
+    for gpu in MEASURED_GPUS:
+        path = ROOT / f"doc/results/predicted-{gpu.lower()}.json"
+        wanted[path] = json.dumps(beside_measurements(gpu), indent=1) + "\n"
+    page = ROOT / "doc/performance.md"
+    begin, end = "<!-- predicted steps: scripts/predict.py -->", "<!-- end of predicted steps -->"
+    wanted[page] = between(page, begin, end, steps_table(rows))
+    page = ROOT / "doc/distributed.md"
+    begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
+    wanted[page] = between(page, begin, end, scales_table())
+
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if options.renew:
+            path.write_text(wanted[path], encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {'written' if options.renew else 'not what `plan` says now'}")
+    if stale and options.check:
+        print("scripts/predict.py --renew writes them; say in dev/LOG.md why they changed")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+// The model of a GPU against values worked out by hand, and the played streams against small traces made here.
+#include "llmc/trace/gpu_model.h"
+#include <fstream>
+#include <sstream>
+#include "llmc/trace/trace_report.h"  // launch_table, predicted_chrome_trace
+#include "test/testing.h"
+
+namespace {
+
+const Gpu& gpu_named(const std::string& name) {
+    const Gpu* const gpu = find_gpu(name);
+    REQUIRE(gpu);
+    return *gpu;
+}
+
+TracedWork gemm_of(const MatmulCall& call) {
+    TracedWork work;
+    work.kind = TracedWork::Kind::gemm, work.gemm = call;
+    work.cost.flops = 2. * double(call.m) * double(call.n) * double(call.k);
+    return work;
+}
+TracedWork kernel_of(const std::string& kernel, unsigned blocks, unsigned threads, double bytes) {
+    TracedWork work;
+    work.name = work.kernel = kernel, work.is_bf16 = true;
+    work.grid[0] = blocks, work.block[0] = threads, work.cost.bytes = bytes;
+    return work;
+}
+TracedWork attention_of(int64_t keys, int64_t HS, bool is_backward, bool deterministic) {
+    TracedWork work;
+    work.kind = TracedWork::Kind::attention;
+    work.cost = {.flops = 1e12, .keys = keys, .head_size = HS};
+    work.is_backward = is_backward, work.deterministic = deterministic;
+    return work;
+}
+double tflops(const TracedWork& work, const Gpu& gpu) {
+    return work.cost.flops / time_of(work, gpu, kMid, 1).seconds * 1e-12;
+}
+
+// A trace by hand.
+struct Script {
+    StepTrace trace;
+
+    int64_t add(int stream, double bytes, int64_t micro_batch = -1) {
+        TracedWork work = kernel_of("gelu_forward_kernel", 100000, 256, bytes);
+        work.stream = stream, work.micro_batch = micro_batch;
+        if (stream == 1) work.kind = TracedWork::Kind::collective, work.name = "all_gather", work.passes = 1;
+        trace.items.push_back({TraceItem::Kind::work, stream, int64_t(trace.work.size())});
+        trace.work.push_back(work);
+        return int64_t(trace.work.size()) - 1;
+    }
+    void record(int stream, int64_t event) { trace.items.push_back({TraceItem::Kind::record, stream, event}); }
+    void wait(int stream, int64_t event) { trace.items.push_back({TraceItem::Kind::wait, stream, event}); }
+    void begin_second() { trace.second_work = trace.work.size(), trace.second_item = trace.items.size(); }
+};
+
+}  // namespace
+
+TEST_CASE("GEMMs have the rates that the model was fitted to", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    const double large = h200.tflops * h200.sustained;
+    constexpr int64_t N = 32768, C = 768;
+    const auto share = [&](const MatmulCall& call) { return tflops(gemm_of(call), h200) / large; };
+    CHECK(share({.m = N, .n = 3 * C, .k = C, .transpose_b = true}) == Approx(0.74).margin(0.04));
+    CHECK(share({.m = N, .n = C, .k = 4 * C, .transpose_b = true}) == Approx(0.85).margin(0.04));
+    const MatmulCall dweight{.m = 4 * C, .n = C, .k = N, .transpose_a = true, .out = DType::f32, .accumulate = true};
+    CHECK(share(dweight) == Approx(0.78).margin(0.04));
+    // 18 tiles for 132 SMs: only parts of the sum fill them.
+    CHECK(share({.m = C, .n = C, .k = N, .transpose_a = true, .out = DType::f32}) > 0.6);
+    CHECK(share({.m = C, .n = C, .k = 1000}) < 0.25);
+    // One tile more than the SMs have room for is another wave.
+    const double full = time_of(gemm_of({.m = 132 * 256, .n = 128, .k = 8192}), h200, kMid, 1).seconds;
+    const double more = time_of(gemm_of({.m = 133 * 256, .n = 128, .k = 8192}), h200, kMid, 1).seconds;
+    CHECK(more > 1.1 * full);
+    // In FP8 twice the peak, of which less is held.
+    MatmulCall fp8{.m = N, .n = 4 * C, .k = 8192, .transpose_b = true};
+    const double bf16_rate = tflops(gemm_of(fp8), h200);
+    fp8.a = fp8.b = DType::e4m3;
+    CHECK(tflops(gemm_of(fp8), h200) / bf16_rate == Approx(1.8).margin(0.1));
+    CHECK(std::string(time_of(gemm_of(fp8), h200, kMid, 1).bound) == "tensor cores");
+    // What has few terms moves bytes.
+    TracedWork thin = gemm_of({.m = N, .n = 4 * C, .k = 16, .transpose_b = true});
+    thin.cost.bytes = 2. * N * 4 * C;
+    CHECK(std::string(time_of(thin, h200, kMid, 1).bound) == "memory");
+    // A GELU in the epilogue is not free.
+    MatmulCall gelu{.m = N, .n = 4 * C, .k = C, .transpose_b = true};
+    const double plain_s = time_of(gemm_of(gelu), h200, kMid, 1).seconds;
+    gelu.epilogue = Epilogue::gelu_aux_bias;
+    CHECK(time_of(gemm_of(gelu), h200, kMid, 1).seconds == Approx(plain_s + 0.4 * 2 * N * 4 * C / 4.3008e12));
+}
+
+TEST_CASE("attention has the published rates, by length and head size", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    const double scale = h200.tflops * h200.sustained / 794;
+    CHECK(tflops(attention_of(1024, 64, false, true), h200) == Approx(288 * scale).epsilon(0.01));
+    CHECK(tflops(attention_of(2048, 128, false, true), h200) == Approx(484 * scale).epsilon(0.01));
+    CHECK(tflops(attention_of(1024, 64, true, false), h200) == Approx(240 * scale).epsilon(0.01));
+    CHECK(tflops(attention_of(1024, 64, true, true), h200) == Approx(0.8 * 240 * scale).epsilon(0.01));
+    double before = 0;
+    for (const int64_t keys : {128, 300, 512, 700, 1024, 1500, 2048, 8192, 16384, 32768}) {
+        const double rate = tflops(attention_of(keys, 64, false, true), h200);
+        INFO(keys);
+        CHECK(rate >= before);
+        before = rate;
+    }
+    CHECK(before == Approx(388 * scale).epsilon(0.01));
+    // Another chip: in proportion to what its GEMMs hold.
+    const Gpu& a100 = gpu_named("A100");
+    CHECK(tflops(attention_of(1024, 64, false, true), a100) ==
+          Approx(288 * a100.tflops * a100.sustained / 794).epsilon(0.01));
+}
+
+TEST_CASE("an SM has room for as many blocks as the occupancy table says", "[gpu_model]") {
+    std::ifstream file("doc/results/occupancy.txt");
+    REQUIRE(file);
+    int checked = 0;
+    for (std::string line; std::getline(file, line);) {
+        // Kernels with one instance a type: of several, the model takes the one with most registers.
+        std::istringstream words(line);
+        std::string kernel;
+        long threads = 0, shared = 0, assumed = 0, sm_80 = 0, sm_86 = 0, sm_89 = 0, sm_90 = 0;
+        if (!(words >> kernel >> threads >> shared >> assumed >> sm_80 >> sm_86 >> sm_89 >> sm_90)) continue;
+        const size_t at = kernel.find("_kernel<bf16>");
+        if (at == std::string::npos) continue;
+        TracedWork work = kernel_of(kernel.substr(0, at) + "_kernel", 1, unsigned(threads), 0);
+        work.shared_bytes = shared;
+        INFO(line);
+        CHECK(resident_blocks(work, gpu_named("A100")) == sm_80);
+        CHECK(resident_blocks(work, gpu_named("4090")) == sm_89);
+        CHECK(resident_blocks(work, gpu_named("H200")) == sm_90);
+        checked++;
+    }
+    CHECK(checked >= 4);
+}
+
+TEST_CASE("kernels move bytes as fast as their threads ask for them", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    const WorkTime large = time_of(kernel_of("gelu_forward_kernel", 100000, 256, 4e9), h200, kMid, 1);
+    CHECK(large.seconds == Approx(2e-6 + 4e9 / (4.8e12 * 0.896 * 0.84)));
+    CHECK(std::string(large.bound) == "memory");
+    // One block has 256 x 32 bytes under way, for half a microsecond each.
+    CHECK(time_of(kernel_of("gelu_forward_kernel", 1, 256, 4e6), h200, kMid, 1).seconds ==
+          Approx(2e-6 + 4e6 / (256 * 32 / 0.5e-6)));
+    CHECK(std::string(time_of(kernel_of("gelu_forward_kernel", 1, 256, 100), h200, kMid, 1).bound) == "latency");
+    // What waits for a block's sums is slower.
+    TracedWork norm = kernel_of("layernorm_backward_kernel", 2000, 96, 4e9);
+    norm.name = "layernorm_backward";
+    CHECK(time_of(norm, h200, kMid, 1).seconds > 1.1 * large.seconds);
+    TracedWork sums = kernel_of("gelu_forward_kernel", 100000, 256, 8);
+    sums.cost.flops = 67e12 / 2;
+    CHECK(time_of(sums, h200, kMid, 1).seconds == Approx(1 + 2e-6));
+}
+
+TEST_CASE("a ring sends (W - 1) / W of the bytes, over the slower of NVLink and the network", "[gpu_model]") {
+    const Gpu& h100 = gpu_named("H100");
+    CHECK(wire_bytes_per_s(h100, 8) == 350e9);
+    CHECK(wire_bytes_per_s(h100, 16) == 350e9);  // eight cards of 45 GB/s
+    Gpu slow = h100;
+    slow.network = 1;
+    CHECK(wire_bytes_per_s(slow, 16) == 8e9);
+    CHECK(wire_bytes_per_s(slow, 8) == 350e9);
+    CHECK(collective_seconds(8e9, 1, h100, kMid, 8) == Approx(7e9 / 350e9 + 12e-6 + 7e-6));
+    CHECK(collective_seconds(8e9, 2, h100, kMid, 2) == Approx(2 * (4e9 / 350e9 + 12e-6 + 1e-6)));
+    CHECK(collective_seconds(0, 1, h100, kMid, 64) == Approx(12e-6 + 7e-6 + 15e-6));
+    CHECK(collective_seconds(8e9, 1, h100, kLow, 8) > collective_seconds(8e9, 1, h100, kHigh, 8));
+}
+
+TEST_CASE("streams wait for each other where events say so, and what is beside a collective is slower", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    Script script;
+    script.add(0, 1e6), script.begin_second();
+    const int64_t a = script.add(0, 3e9);
+    script.record(0, 1), script.wait(1, 1);
+    const int64_t sum = script.add(1, 7e8);
+    script.record(1, 2);
+    const int64_t b = script.add(0, 1e9);
+    script.wait(0, 2);
+    const int64_t c = script.add(0, 1e9);
+    const auto seconds = [&](int64_t work) { return time_of(script.trace.work[size_t(work)], h200, kMid, 8).seconds; };
+    REQUIRE(seconds(sum) > 2 * seconds(b));
+    const StepTime time = step_time(script.trace, h200, kMid, 8);
+    const double gap = kMid.gap_s, slower = seconds(b) / kMid.contention;
+    CHECK(time.launches == 4);
+    CHECK(time.wire_s == Approx(seconds(sum)));
+    CHECK(time.busy_s == Approx(seconds(a) + slower + seconds(c)));
+    CHECK(time.exposed_s == Approx(seconds(sum) - gap - slower));
+    CHECK(time.step_s == Approx(seconds(a) + seconds(sum) + seconds(c) + 2 * gap));
+    REQUIRE(time.slices.size() == 4);
+    CHECK(time.slices[0].begin_s == Approx(gap));
+    CHECK(time.slices[1].begin_s == Approx(gap + seconds(a)));
+    CHECK(time.slices[3].begin_s == Approx(2 * gap + seconds(a) + seconds(sum)));
+    // Better assumptions, shorter steps.
+    CHECK(step_time(script.trace, h200, kLow, 8).step_s > time.step_s);
+    CHECK(step_time(script.trace, h200, kHigh, 8).step_s < time.step_s);
+}
+
+TEST_CASE("middle micro-batches count as often as the step has them", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    Script script;
+    script.begin_second();
+    for (int64_t micro = 0; micro < 3; micro++) script.add(0, 4e9, micro);
+    const double three = step_time(script.trace, h200, kMid, 1).step_s;
+    script.trace.middle_repeats = 14;
+    const StepTime time = step_time(script.trace, h200, kMid, 1);
+    CHECK(time.launches == 16);
+    CHECK(time.step_s == Approx(three * 16 / 3));
+    CHECK(time.busy_s + time.gaps_s == Approx(time.step_s));
+    CHECK_FALSE(time.host_bound());
+}
+
+TEST_CASE("the host needs its time for each launch", "[gpu_model]") {
+    Script script;
+    script.begin_second();
+    for (int i = 0; i < 100; i++) script.add(0, 100);
+    const StepTime time = step_time(script.trace, gpu_named("B200"), kMid, 1);
+    CHECK(time.step_s == Approx(100 * kMid.host_s));
+    CHECK(time.host_bound());
+}
+
+TEST_CASE("a predicted step as a table and as JSON", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    Script script;
+    script.begin_second();
+    script.add(0, 3e8, 0), script.add(0, 1e8, 0), script.add(1, 1e9);
+    script.trace.work.push_back(gemm_of({.m = 8192, .n = 8192, .k = 8192}));
+    script.trace.items.push_back({TraceItem::Kind::work, 0, 3});
+    const StepTime time = step_time(script.trace, h200, kMid, 8);
+    const std::string all = launch_table(script.trace, time, h200, 0);
+    INFO(all);
+    CHECK(contains(all, "gelu_forward_kernel"));
+    CHECK(contains(all, "BF16 (8192, 8192) ld 8192 x BF16 (8192, 8192) ld 8192 -> BF16 (8192, 8192) ld 8192"));
+    CHECK(contains(all, "a step on H200"));
+    CHECK_FALSE(contains(all, "others"));
+    const std::string one = launch_table(script.trace, time, h200, 1);
+    CHECK(contains(one, "1 others"));
+    CHECK_FALSE(contains(one, "gelu"));
+    CHECK(contains(one, "beside it, on a stream of their own:\nall_gather"));
+    const std::string parts = parts_text(script.trace, time);
+    CHECK(parts.find("GEMMs") == 0);
+    CHECK(contains(parts, "other kernels"));
+    const std::string json = predicted_chrome_trace(script.trace, time, h200, "{\"predicted\":true}");
+    CHECK(contains(json, "\"blocks an SM\""));
+    CHECK(contains(json, "\"predicted\":true"));
+    CHECK(contains(json, "\"gemm\":\"BF16 (8192, 8192)"));
+}

@@ -1,0 +1,124 @@
+// The step that `plan` traces is the one that trains: the same launches, in the same order, as on the emulated GPU.
+#include "llmc/train/traced_step.h"
+#include "llmc/comm/local_cuda.h"
+#include "llmc/cuda/cuda_kernels.h"
+#include "llmc/model/gpt.h"
+#include "llmc/optim/recipe.h"    // find_recipe
+#include "llmc/optim/sharding.h"  // plan_sharding
+#include "llmc/trace/gpu_model.h"
+#include "test/cuda_testing.h"  // ON_DEVICE
+#include "test/models.h"        // Gpt
+
+#ifdef ANVIL_EMULATED
+namespace {
+
+// The names of all launches, GEMMs and collectives.
+struct Names : OpObserver {
+    std::vector<std::string> all;
+    void begin(SliceKind kind, const char* name, const OpCost&, int64_t) override {
+        if (kind == SliceKind::kernel || kind == SliceKind::collective) all.push_back(name);
+    }
+    void end() noexcept override {}
+};
+
+struct Zeros {
+    Batch batch;
+    const Batch& next() { return batch; }
+};
+
+struct Case {
+    std::string architecture = "gpt2", optimizer = "adamw";
+    Recompute recompute = Recompute::none;
+    bool fp8 = false, documents = false, tree_sum = false;
+    int64_t accumulation = 2;
+};
+
+GptShape shape_of(const Case& one) {
+    GptShape shape{2, 2, 64, 32, 64};
+    shape.architecture = find_architecture(one.architecture);
+    if (one.architecture == "llama") shape.num_kv_heads = 1;
+    return shape;
+}
+
+void check_alike(const Case& one) {
+    INFO(one.architecture << " " << one.optimizer << " recompute " << int(one.recompute) << " fp8 " << one.fp8
+                          << " documents " << one.documents << " micro-batches " << one.accumulation);
+    const OptimizerConfig rules = with_rule({}, one.optimizer);
+    ParameterList list(shape_of(one));
+    const ShardingPlan plan = plan_sharding(
+        list, {.world_size = 1, .whole_matrices = shards_whole_matrices(rules), .bucket_elements = 1 << 14});
+    list.place(plan.offsets, plan.buffer_size);
+    const StepConfig step{.B = 2, .T = 32, .accumulation = one.accumulation, .grad_clip = 1, .tree_sum = one.tree_sum};
+    const ActivationPolicy passes{one.recompute, one.fp8, 64};
+    const std::vector<int32_t> tokens(size_t(step.B * step.T));
+    Zeros data{{tokens, tokens}};
+
+    Cuda cuda;
+    NoComm<Cuda> comm(cuda);
+    plan_attention<bf16>(cuda, {}, true);
+    Gpt<Cuda, bf16> model(cuda, list, step.B, step.T, passes, comm);
+    if (one.documents) model.document_token = 0;
+    Optimizer<Cuda, bf16> optimizer(cuda, model.parameters, plan, 0, rules);
+    model.initialize_weights(3, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
+    Stepper<Cuda, bf16> stepper(model, optimizer, comm, step, 0);
+    Names names;
+    stepper.start(data, rules.rates(1));
+    stepper.finish();
+    cuda.observer = &names;
+    stepper.start(data, rules.rates(1));
+    cuda.observer = nullptr;
+    stepper.finish();
+
+    const StepTrace trace = trace_step({.parameters = list,
+                                        .sharding = plan,
+                                        .rank = 0,
+                                        .rules = rules,
+                                        .rates = rules.rates(1),
+                                        .step = step,
+                                        .passes = passes,
+                                        .has_documents = one.documents,
+                                        .attention = "own",
+                                        .deterministic = true,
+                                        .gpu = {.name = "emulated GPU",
+                                                .compute_capability = cuda.compute_capability,
+                                                .num_sms = cuda.num_sms,
+                                                .memory_bytes = cuda.memory_bytes,
+                                                .l2_bytes = cuda.l2_bytes}});
+    std::vector<std::string> traced;
+    for (size_t i = trace.second_work; i < trace.work.size(); i++) {
+        const TracedWork& work = trace.work[i];
+        if (work.kind == TracedWork::Kind::clear || work.kind == TracedWork::Kind::copy) continue;
+        traced.push_back(work.name);
+        // Nothing without a cost but what has next to nothing to do, and registers for every kernel.
+        INFO(work.name << " of " << work.op << ", " << work.kernel);
+        if (work.name != "decide_step") CHECK(work.cost.bytes + work.cost.flops > 0);
+        if (work.kind == TracedWork::Kind::kernel) CHECK(kernel_resources(work, 90).registers > 0);
+        CHECK(time_of(work, kGpus[0], kMid, 1).seconds < 1);
+    }
+    if (one.accumulation <= 3 || one.tree_sum) {
+        CHECK(traced == names.all);
+    } else {
+        CHECK(trace.middle_repeats == one.accumulation - 2);
+        size_t count = 0;
+        for (size_t i = trace.second_work; i < trace.work.size(); i++)
+            if (trace.work[i].kind != TracedWork::Kind::clear && trace.work[i].kind != TracedWork::Kind::copy)
+                count += size_t(trace.repeats(trace.work[i]));
+        CHECK(count == names.all.size());
+    }
+}
+
+}  // namespace
+
+TEST_CASE("the traced step launches what the real one launches", "[traced_step]" ON_DEVICE) {
+    for (const char* architecture : {"gpt2", "llama", "nanochat"}) check_alike({.architecture = architecture});
+    check_alike({.optimizer = "muon"});
+    check_alike({.architecture = "nanochat", .optimizer = "muon", .accumulation = 1});
+    check_alike({.optimizer = "lion"});
+    check_alike({.recompute = Recompute::norms});
+    check_alike({.recompute = Recompute::block});
+    check_alike({.fp8 = true});
+    check_alike({.documents = true});
+    check_alike({.tree_sum = true, .accumulation = 4});
+    check_alike({.accumulation = 5});
+}
+#endif

@@ -5,7 +5,7 @@ LayerNorm on the CPU: llmc/ops/layernorm.h.
 #include <cmath>
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"  // add_partials
+#include "llmc/cpu/reduce.h"  // add_column_sums, add_partials
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // layernorm_backward_cost, ...
 
@@ -50,11 +50,12 @@ void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, floa
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:
-//   dinp += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
+//   dinp = or += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
 template <class T>
 void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
-                        const float* mean, const float* rstd, int64_t N, int64_t C) {
-    const OpScope op(cpu, __func__, layernorm_backward_cost<T>(N * C));
+                        const float* mean, const float* rstd, int64_t N, int64_t C, Write write = Write::add,
+                        float* dinp_sums = nullptr) {
+    const OpScope op(cpu, __func__, layernorm_backward_cost<T>(N * C, write));
     const int64_t chunks = num_row_chunks(N);
     float* partials = cpu.shared_scratch(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
     parallel_for(cpu, chunks, [=](int64_t chunk) {
@@ -81,10 +82,12 @@ void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = (load(x_row + c, width) - m) * s;
                 const F32x16 g = load(grad + c, width) * load(weight + c, width);
-                store(dx + c, fma(g - mean_g - x * mean_gx, broadcast(s), load(dx + c, width)), width);
+                const F32x16 before = write == Write::add ? load(dx + c, width) : zeros();
+                store(dx + c, fma(g - mean_g - x * mean_gx, broadcast(s), before), width);
             });
         }
     });
     add_partials(cpu, dweight, partials, chunks, C, 2 * C);
     add_partials(cpu, dbias, partials + C, chunks, C, 2 * C);
+    if (dinp_sums) add_column_sums(cpu, dinp_sums, dinp, N, C);
 }

@@ -45,11 +45,12 @@ void residual_rmsnorm_forward(Cpu& cpu, T* residual, T* out, float* rstd, const 
     });
 }
 
-// With x = inp * rstd and g = dout * weight:   dinp += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x
+// With x = inp * rstd and g = dout * weight:   dinp = or += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x
 template <class T>
 void rmsnorm_backward(Cpu& cpu, T* dinp, float* dweight, const T* dout, const T* inp,
-                      std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C) {
-    const OpScope op(cpu, __func__, rmsnorm_backward_cost<T>(N * C));
+                      std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C,
+                      Write write = Write::add) {
+    const OpScope op(cpu, __func__, rmsnorm_backward_cost<T>(N * C, write));
     ensure(weight || !dweight);
     const int64_t chunks = num_row_chunks(N);
     float* partials = dweight ? cpu.shared_scratch(chunks * C) : nullptr;
@@ -72,7 +73,8 @@ void rmsnorm_backward(Cpu& cpu, T* dinp, float* dweight, const T* dout, const T*
             for_lanes(C, [&](int64_t c, auto width) {
                 const F32x16 x = load(x_row + c, width) * s, d = load(grad + c, width);
                 const F32x16 g = weight ? d * load(weight + c, width) : d;
-                store(dx + c, fma(g - x * mean_gx, broadcast(s), load(dx + c, width)), width);
+                const F32x16 before = write == Write::add ? load(dx + c, width) : zeros();
+                store(dx + c, fma(g - x * mean_gx, broadcast(s), before), width);
             });
         }
     });

@@ -2,20 +2,22 @@
 LayerNorm:   out = (inp - mean) * rstd * weight + bias,   one row of C at a time; fused with the residual stream's add
 
   inp, out, dinp, dout (N, C) T     weight, bias (C) T     mean, rstd (N) f32: saved for backward
-  dweight, dbias (C) f32            dinp += , dweight += , dbias +=     (llmc/cpu/layernorm.h has the formulas)
+  dweight, dbias, dinp_sums (C) f32 +=     dinp = or +=     (llmc/ops/layernorm.h has the formulas)
 
 Math      f32; the mean first, then the centered variance, as on the CPU
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
-          thread kPacks packs of columns, for which it sums dweight and dbias in registers; then add_partials
-Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T)
+          thread kPacks packs of columns, all of which it loads before the block's one barrier, and for which it sums
+          dweight, dbias and dinp_sums in registers; then one add_partials for the three
+Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  f32: within roundings of the CPU's; bf16: 1 eps of |out| + rms(out) (test/cuda/layernorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
 */
 #pragma once
-#include "llmc/base/check.h"     // require
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
-#include "llmc/cuda/reduce.cuh"  // add_partials
-#include "llmc/ops/op_cost.h"    // layernorm_backward_cost, ...
+#include "llmc/base/check.h"         // require
+#include "llmc/cuda/device.cuh"      // Pack, load16, store16, warp_sum, launch
+#include "llmc/cuda/float_pack.cuh"  // store_floats
+#include "llmc/cuda/reduce.cuh"      // add_partials
+#include "llmc/ops/op_cost.h"        // layernorm_backward_cost, ...
 
 inline constexpr int kNormRowsPerBlock = 4;  // forward
 inline constexpr int kNormMaxThreads = 512;  // backward: leaves each thread 128 registers
@@ -87,17 +89,18 @@ void residual_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, fl
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:
-//   dinp += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
-// partials (gridDim.x, 2, C)
+//   dinp = or += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
+// partials (gridDim.x, with_sums ? 3 : 2, C): dweight, dbias, sums of dinp as stored
 template <class T, int kPacks, int kRows>
 __global__ void __launch_bounds__(kNormMaxThreads)
     layernorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* mean,
-                              const float* rstd, int64_t N, int C) {
+                              const float* rstd, int64_t N, int C, bool add, bool with_sums) {
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, sums, [2][kWarp][2 * kRows]);  // two of them by turns: one barrier a round is enough
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
     const auto column = [&](int i) { return int(threadIdx.x + i * blockDim.x) * P; };
-    float dw[kPacks][P] = {}, db[kPacks][P] = {};
+    float dw[kPacks][P] = {}, db[kPacks][P] = {}, dx_sum[kPacks][P] = {};
+    const float one_over_C = 1 / float(C);
     const int64_t num_rounds = ceil_div(N, int64_t(kRows));
     int turn = 0;
     for (int64_t round = blockIdx.x; round < num_rounds; round += gridDim.x, turn ^= 1) {
@@ -130,6 +133,15 @@ __global__ void __launch_bounds__(kNormMaxThreads)
                     if (first + r < N) dw[i][k] = fmaf(d, x, dw[i][k]), db[i][k] += d;
                 }
         }
+        // On their way while the warps and the block add up.
+        Pack<T> dx_pack[kRows][kPacks] = {};
+        if (add) {
+#pragma unroll
+            for (int r = 0; r < kRows; r++)
+#pragma unroll
+                for (int i = 0; i < kPacks; i++)
+                    if (first + r < N && column(i) < C) dx_pack[r][i] = load16(dinp + (first + r) * C + column(i));
+        }
 #pragma unroll
         for (int j = 0; j < 2 * kRows; j++) {
             sum[j] = warp_sum(sum[j]);
@@ -140,7 +152,7 @@ __global__ void __launch_bounds__(kNormMaxThreads)
         for (int j = 0; j < 2 * kRows; j++) {
             sum[j] = 0;
             for (int w = 0; w < num_warps; w++) sum[j] += sums[turn][w][j];
-            sum[j] /= float(C);
+            sum[j] *= one_over_C;
         }
 #pragma unroll
         for (int i = 0; i < kPacks; i++) {
@@ -149,28 +161,31 @@ __global__ void __launch_bounds__(kNormMaxThreads)
 #pragma unroll
             for (int r = 0; r < kRows; r++) {
                 if (first + r >= N) continue;
-                T* to = dinp + (first + r) * C + column(i);
-                Pack<T> dx = load16(to);
+                Pack<T>& dx = dx_pack[r][i];
 #pragma unroll
                 for (int k = 0; k < P; k++) {
                     const float x = (to_float(x_pack[r][i][k]) - m[r]) * s[r];
                     const float g = to_float(d_pack[r][i][k]) * to_float(w[k]);
                     dx[k] = from_float<T>(fmaf(g - sum[2 * r] - x * sum[2 * r + 1], s[r], to_float(dx[k])));
+                    dx_sum[i][k] += to_float(dx[k]);
                 }
-                store16(to, dx);
+                store16(dinp + (first + r) * C + column(i), dx);
             }
         }
     }
-    float* to = partials + int64_t(blockIdx.x) * 2 * C;
-    for (int i = 0; i < kPacks; i++)
-        if (column(i) < C)
-            for (int k = 0; k < P; k++) to[column(i) + k] = dw[i][k], to[C + column(i) + k] = db[i][k];
+    float* to = partials + int64_t(blockIdx.x) * (with_sums ? 3 : 2) * C;
+    for (int i = 0; i < kPacks; i++) {
+        if (column(i) >= C) continue;
+        store_floats(to + column(i), dw[i]), store_floats(to + C + column(i), db[i]);
+        if (with_sums) store_floats(to + 2 * C + column(i), dx_sum[i]);
+    }
 }
 
 template <class T>
 void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
-                        const float* mean, const float* rstd, int64_t N, int64_t C) {
-    const OpScope op(cuda, __func__, layernorm_backward_cost<T>(N * C));
+                        const float* mean, const float* rstd, int64_t N, int64_t C, Write write = Write::add,
+                        float* dinp_sums = nullptr) {
+    const OpScope op(cuda, __func__, layernorm_backward_cost<T>(N * C, write));
     constexpr int64_t P = Pack<T>::size, kMost = 2 * kNormMaxThreads * P;
     require(C % P == 0 && C <= kMost, "layernorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
             kMost);
@@ -181,11 +196,12 @@ void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const
         // As many as have room at once: what is launched besides waits, and has partial sums of its own.
         const int64_t per_sm = kNormMaxThreads / threads;
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
-        float* partials = cuda.workspace_of<float>(blocks * 2 * C);
+        const int64_t stride = (dinp_sums ? 3 : 2) * C;
+        float* partials = cuda.workspace_of<float>(blocks * stride);
         launch(cuda, "layernorm_backward", layernorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks),
-               unsigned(threads), 0, dinp, partials, dout, inp, weight, mean, rstd, N, int(C));
-        add_partials(cuda, dweight, partials, blocks, 2 * C, C);
-        add_partials(cuda, dbias, partials + C, blocks, 2 * C, C);
+               unsigned(threads), 0, dinp, partials, dout, inp, weight, mean, rstd, N, int(C), write == Write::add,
+               dinp_sums != nullptr);
+        add_partials(cuda, {dweight, dbias, dinp_sums}, partials, blocks, stride, C);
     };
     using std::integral_constant;
     if (C <= kNormMaxThreads * P) return start(integral_constant<int, 1>(), integral_constant<int, 4>());

@@ -3,6 +3,7 @@ Sums over rows in a fixed order, in two stages: blocks leave partial sums in the
 up.
 
   add_partials       out[c] += sum over i < num of partials[i * stride + c]                    for c in [0, n)
+                     of up to three outputs at once, side by side in the partials: those of output j begin at j * n
   add_column_sums    out[c] += sum over r < N of inp[r, c]     inp (N, C) T, out (C) f32: a bias's gradient
   sum_in_double      the sum of n numbers, by one block: what is left at the end of a sum over everything
 
@@ -18,12 +19,20 @@ Requires  column sums: C % Pack<T>::size == 0
 
 inline constexpr int kAddWarps = 16;
 
+// Outputs of one launch: the second and third may be missing.
+template <class T = float>
+struct PartialSums {
+    T *first, *second = nullptr, *third = nullptr;
+};
+
 template <class T = float>
 __global__ void __launch_bounds__(kWarp* kAddWarps)
-    add_partials_kernel(T* out, const float* partials, int64_t num, int64_t stride, int64_t n) {
+    add_partials_kernel(PartialSums<T> to, const float* partials, int64_t num, int64_t stride, int64_t n) {
     SMEM_STATIC(float, sums, [kAddWarps][kWarp]);
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const int64_t c = int64_t(blockIdx.x) * kWarp + lane;
+    T* const out = blockIdx.y == 0 ? to.first : blockIdx.y == 1 ? to.second : to.third;
+    partials += blockIdx.y * n;
     float sum = 0;
     if (c < n)
         for (int64_t i = warp; i < num; i += kAddWarps) sum += partials[i * stride + c];
@@ -34,9 +43,14 @@ __global__ void __launch_bounds__(kWarp* kAddWarps)
     out[c] += sum;
 }
 
+inline void add_partials(Cuda& cuda, const PartialSums<>& to, const float* partials, int64_t num, int64_t stride,
+                         int64_t n) {
+    const unsigned outputs = to.third ? 3 : to.second ? 2 : 1;
+    launch(cuda, {"add_partials", add_partials_cost(num, outputs * n)}, add_partials_kernel<float>,
+           dim3(unsigned(ceil_div(n, kWarp)), outputs), kWarp * kAddWarps, 0, to, partials, num, stride, n);
+}
 inline void add_partials(Cuda& cuda, float* out, const float* partials, int64_t num, int64_t stride, int64_t n) {
-    launch(cuda, {"add_partials", add_partials_cost(num, n)}, add_partials_kernel<float>, unsigned(ceil_div(n, kWarp)),
-           kWarp * kAddWarps, 0, out, partials, num, stride, n);
+    add_partials(cuda, PartialSums<>{out}, partials, num, stride, n);
 }
 
 inline constexpr int kColumnWarps = 8, kColumnRows = 128;  // rows per block: 16 per warp

@@ -2,27 +2,29 @@
 RMSNorm:   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps),   fused with the residual stream's add
 
   inp, out, dinp, dout (N, C) T     weight (C) T, or null for all ones     rstd (N) f32: saved for backward
-  dweight (C) f32, or null          dinp += , dweight +=                     (llmc/cpu/rmsnorm.h has the formulas)
+  dweight (C) f32, or null          dinp = or += , dweight +=                (llmc/ops/rmsnorm.h has the formulas)
 
 Math      f32
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
-          thread kPacks packs of columns, for which it sums dweight in registers; then add_partials
-Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T)
+          thread kPacks packs of columns, all loaded before the block's one barrier, for which it sums dweight in
+          registers; then add_partials
+Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/rmsnorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
 */
 #pragma once
 #include <algorithm>
-#include "llmc/base/check.h"     // require, ensure
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, warp_sum, launch
-#include "llmc/cuda/reduce.cuh"  // add_partials
-#include "llmc/ops/op_cost.h"    // residual_rmsnorm_forward_cost, ...
+#include "llmc/base/check.h"         // require, ensure
+#include "llmc/cuda/device.cuh"      // Pack, load16, store16, warp_sum, launch
+#include "llmc/cuda/float_pack.cuh"  // store_floats
+#include "llmc/cuda/reduce.cuh"      // add_partials
+#include "llmc/ops/op_cost.h"        // residual_rmsnorm_forward_cost, ...
 
 inline constexpr int kRmsRowsPerBlock = 4;  // forward
 inline constexpr int kRmsMaxThreads = 512;  // backward: leaves each thread 128 registers
 template <class T>
 inline constexpr int kRmsThreadsPerSm =
-    sizeof(T) == 2 ? 512 : 1024;  // backward: by its registers (doc/results/occupancy.txt)
+    sizeof(T) == 2 ? 512 : 640;  // backward: by its registers (doc/results/occupancy.txt)
 
 // The weights of a pack of columns; ones if weight is null, and multiplying by one is exact.
 template <class T>
@@ -97,17 +99,18 @@ void residual_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, cons
     launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps);
 }
 
-// With x = inp * rstd and g = dout * weight:   dinp += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x
+// With x = inp * rstd and g = dout * weight:   dinp = or += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x
 // partials (gridDim.x, C), or null without dweight
 template <class T, int kPacks, int kRows>
 __global__ void __launch_bounds__(kRmsMaxThreads)
     rmsnorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* rstd,
-                            int64_t N, int C) {
+                            int64_t N, int C, bool add) {
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, sums, [2][kWarp][kRows]);  // two of them by turns: one barrier a round is enough
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
     const auto column = [&](int i) { return int(threadIdx.x + i * blockDim.x) * P; };
     float dw[kPacks][P] = {};
+    const float one_over_C = 1 / float(C);
     const int64_t num_rounds = ceil_div(N, int64_t(kRows));
     int turn = 0;
     for (int64_t round = blockIdx.x; round < num_rounds; round += gridDim.x, turn ^= 1) {
@@ -138,6 +141,15 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
                     if (first + r < N) dw[i][k] = fmaf(d, x, dw[i][k]);
                 }
         }
+        // On their way while the warps and the block add up.
+        Pack<T> dx_pack[kRows][kPacks] = {};
+        if (add) {
+#pragma unroll
+            for (int r = 0; r < kRows; r++)
+#pragma unroll
+                for (int i = 0; i < kPacks; i++)
+                    if (first + r < N && column(i) < C) dx_pack[r][i] = load16(dinp + (first + r) * C + column(i));
+        }
 #pragma unroll
         for (int r = 0; r < kRows; r++) {
             sum[r] = warp_sum(sum[r]);
@@ -148,7 +160,7 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
         for (int r = 0; r < kRows; r++) {
             sum[r] = 0;
             for (int w = 0; w < num_warps; w++) sum[r] += sums[turn][w][r];
-            sum[r] /= float(C);
+            sum[r] *= one_over_C;
         }
 #pragma unroll
         for (int i = 0; i < kPacks; i++) {
@@ -157,29 +169,28 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
 #pragma unroll
             for (int r = 0; r < kRows; r++) {
                 if (first + r >= N) continue;
-                T* to = dinp + (first + r) * C + column(i);
-                Pack<T> dx = load16(to);
+                Pack<T>& dx = dx_pack[r][i];
 #pragma unroll
                 for (int k = 0; k < P; k++) {
                     const float x = to_float(x_pack[r][i][k]) * s[r];
                     const float g = to_float(d_pack[r][i][k]) * to_float(w[k]);
                     dx[k] = from_float<T>(fmaf(g - x * sum[r], s[r], to_float(dx[k])));
                 }
-                store16(to, dx);
+                store16(dinp + (first + r) * C + column(i), dx);
             }
         }
     }
     if (!partials) return;
     float* to = partials + int64_t(blockIdx.x) * C;
     for (int i = 0; i < kPacks; i++)
-        if (column(i) < C)
-            for (int k = 0; k < P; k++) to[column(i) + k] = dw[i][k];
+        if (column(i) < C) store_floats(to + column(i), dw[i]);
 }
 
 template <class T>
 void rmsnorm_backward(Cuda& cuda, T* dinp, float* dweight, const T* dout, const T* inp,
-                      std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C) {
-    const OpScope op(cuda, __func__, rmsnorm_backward_cost<T>(N * C));
+                      std::type_identity_t<const T*> weight, const float* rstd, int64_t N, int64_t C,
+                      Write write = Write::add) {
+    const OpScope op(cuda, __func__, rmsnorm_backward_cost<T>(N * C, write));
     constexpr int64_t P = Pack<T>::size, kMost = 2 * kRmsMaxThreads * P;
     require(C % P == 0 && C <= kMost, "rmsnorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
             kMost);
@@ -193,7 +204,7 @@ void rmsnorm_backward(Cuda& cuda, T* dinp, float* dweight, const T* dout, const 
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
         float* partials = dweight ? cuda.workspace_of<float>(blocks * C) : nullptr;
         launch(cuda, "rmsnorm_backward", rmsnorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks), unsigned(threads),
-               0, dinp, partials, dout, inp, weight, rstd, N, int(C));
+               0, dinp, partials, dout, inp, weight, rstd, N, int(C), write == Write::add);
         if (dweight) add_partials(cuda, dweight, partials, blocks, C, C);
     };
     using std::integral_constant;

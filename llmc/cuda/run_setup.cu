@@ -12,7 +12,7 @@ template std::string plan_attention<bf16>(Cuda& cuda, const std::vector<Attentio
 template <class T>
 size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, const AttentionShape& attention,
                           bool learns) {
-    const int64_t norm_partials = int64_t(cuda.num_sms) * 32 * 2 * C;  // at most 32 blocks an SM: layernorm_backward
+    const int64_t norm_partials = int64_t(cuda.num_sms) * 16 * 3 * C;  // at most 16 blocks an SM: layernorm_backward
     const int64_t column_sums = ceil_div(N, int64_t(kColumnRows)) * widest;
     return std::max({CublasLt::kWorkspaceBytes, attention_workspace<T>(cuda, attention, learns),
                      scatter_rows_workspace(N, C), value_embedding_backward_workspace(attention, kWarp),

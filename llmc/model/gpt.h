@@ -43,7 +43,7 @@ query heads, NKV key/value heads, HS = C/NH, F the MLP's width, V vocabulary, Vp
 #include "llmc/model/activations.h"  // Activations, ActivationPolicy
 #include "llmc/model/linear.h"       // LinearLayer, linear_forward
 #include "llmc/model/mlp.h"          // mlp_up, mlp_down_backward
-#include "llmc/model/norm.h"         // NormLayer
+#include "llmc/model/norm.h"         // NormLayer, norm_backward
 #include "llmc/model/parameters.h"   // ParameterList, Buffer
 #include "llmc/model/shape.h"        // GptShape
 #include "llmc/ops/attention.h"      // AttentionShape
@@ -264,8 +264,8 @@ struct Gpt {
             if (after_backward) after_backward(layer);
         };
         const size_t L = w.blocks.size();
-        fill_zero(device, acts.d_residual, N * C);
-        norm_backward(device, arch(), ln_f(), acts.d_residual, g.ln_f_weight, g.ln_f_bias, acts.d_norm, N, C);
+        norm_backward(device, arch(), ln_f(), acts.d_residual, g.ln_f_weight, g.ln_f_bias, acts.d_norm, N, C,
+                      Write::set, norm_sums(L - 1, kDown));
         have_gradients(shape.num_layers);
         if (arch().backout)
             op.residual_mix_backward(device, acts.d_residual, acts.d_backout, nullptr, g.backout_lambda,
@@ -282,12 +282,12 @@ struct Gpt {
             const T* d_hidden = mlp_down_backward(device, acts.d_hidden, acts.d_residual, a.activated, a.hidden,
                                                   linear(l, kDown), arch().mlp);     // (N, hidden rows)
             linear_backward(device, acts.d_norm, d_hidden, a.ln_2, linear(l, kUp));  // (N, C)
-            norm_backward(device, arch(), ln_2(l), acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, N,
-                          C);                                                                            // (N, C)
+            norm_backward(device, arch(), ln_2(l), acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, N, C,
+                          Write::add, norm_sums(l, kProjection));                                        // (N, C)
             linear_backward(device, acts.d_norm, acts.d_residual, a.attention, linear(l, kProjection));  // (N, C)
             attention_backward(l, tokens);  // d_norm -> d_norm (N, C)
-            norm_backward(device, arch(), ln_1(l), acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, N,
-                          C);  // (N, C)
+            norm_backward(device, arch(), ln_1(l), acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, N, C,
+                          Write::add, l > 0 ? norm_sums(l - 1, kDown) : nullptr);  // (N, C)
             if (arch().residual_lambdas)
                 op.residual_mix_backward(device, acts.d_residual, acts.d_first, g.resid_lambdas + l, g.x0_lambdas + l,
                                          acts.d_residual, residual(l), residual(0), w.resid_lambdas + l,
@@ -342,6 +342,15 @@ private:
         return {acts.residual_out, acts.ln_f, acts.ln_f_mean, acts.ln_f_rstd, w.ln_f_weight, w.ln_f_bias};
     }
 
+    // The gradient of the bias of a layer that ends a branch: the column sums of d_residual, which the norm's backward
+    // that has just written it adds up on its way. Null: that norm does not, or something changes d_residual after it.
+    float* norm_sums(size_t l, LinearKind kind) const {
+        const auto& d = gradients.pointers.blocks[l];
+        if (!norm_sums_columns(arch())) return nullptr;
+        if (kind == kProjection) return d.c_proj_bias;
+        return arch().backout || arch().residual_lambdas ? nullptr : d.mlp_c_proj_bias;
+    }
+
     // A linear layer of block l.
     LinearLayer<T> linear(size_t l, LinearKind kind) const {
         const auto& p = weights.pointers.blocks[l];
@@ -362,11 +371,13 @@ private:
             case kQkv:
                 return with(p.c_attn_weight, p.c_attn_bias, d.c_attn_weight, d.c_attn_bias);
             case kProjection:
-                return with(p.c_proj_weight, p.c_proj_bias, d.c_proj_weight, d.c_proj_bias);
+                return with(p.c_proj_weight, p.c_proj_bias, d.c_proj_weight,
+                            norm_sums(l, kind) ? nullptr : d.c_proj_bias);
             case kUp:
                 return with(p.c_fc_weight, p.c_fc_bias, d.c_fc_weight, d.c_fc_bias);
             case kDown:
-                return with(p.mlp_c_proj_weight, p.mlp_c_proj_bias, d.mlp_c_proj_weight, d.mlp_c_proj_bias);
+                return with(p.mlp_c_proj_weight, p.mlp_c_proj_bias, d.mlp_c_proj_weight,
+                            norm_sums(l, kind) ? nullptr : d.mlp_c_proj_bias);
         }
         return s;
     }

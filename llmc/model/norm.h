@@ -6,6 +6,7 @@ A norm of the model, of the kind that its architecture has.
 #include "llmc/base/check.h"          // ensure
 #include "llmc/model/architecture.h"  // NormKind
 #include "llmc/ops/ops.h"             // Ops
+#include "llmc/ops/write.h"           // Write
 
 // residual (N, C) -> out (N, C). weight, bias and mean are null where the kind has none.
 template <class T>
@@ -38,13 +39,19 @@ void residual_norm_forward(Device& device, const Architecture& a, const NormLaye
                                                 C, eps);
 }
 
-// Adds to dresidual, dweight and dbias.
+// Whether backward sums the columns of dresidual, if it is asked to.
+inline bool norm_sums_columns(const Architecture& a) { return a.norm == NormKind::layernorm; }
+
+// Adds to dweight and dbias, and to dresidual unless `write` says otherwise; and the column sums of dresidual as it is
+// then to residual_sums, which may be null.
 template <class Device, class T>
 void norm_backward(Device& device, const Architecture& a, const NormLayer<T>& norm, T* dresidual, float* dweight,
-                   float* dbias, const T* dout, int64_t N, int64_t C) {
+                   float* dbias, const T* dout, int64_t N, int64_t C, Write write = Write::add,
+                   float* residual_sums = nullptr) {
     if (a.norm == NormKind::layernorm)
         ops<T>(device).layernorm_backward(device, dresidual, dweight, dbias, dout, norm.residual, norm.weight,
-                                          norm.mean, norm.rstd, N, C);
+                                          norm.mean, norm.rstd, N, C, write, residual_sums);
     else
-        ops<T>(device).rmsnorm_backward(device, dresidual, dweight, dout, norm.residual, norm.weight, norm.rstd, N, C);
+        ops<T>(device).rmsnorm_backward(device, dresidual, dweight, dout, norm.residual, norm.weight, norm.rstd, N, C,
+                                        write);
 }

@@ -3,11 +3,15 @@ LayerNorm (Ba et al., 2016, arXiv:1607.06450):   out = (inp - mean) * rstd * wei
 
   inp, out (N, C) T     weight, bias (C) T     mean, rstd (N) float: saved for backward     dweight, dbias (C) float
 Forward computes the mean first, then the variance of the centered row, so a large mean causes no cancellation. The
-fused form adds the two branches of a residual stream:   residual = inp1 + inp2,   out = layernorm(residual). Backward
-accumulates into dinp, dweight and dbias.
+fused form adds the two branches of a residual stream:   residual = inp1 + inp2,   out = layernorm(residual).
+
+Backward adds to dweight and dbias, overwrites dinp or adds to it, as `write` says, and adds the column sums of dinp,
+as it is then stored, to dinp_sums (C) float, which may be null: dinp is the gradient of the residual stream, and its
+sums are the gradient of the bias of the linear layer whose output was added last.
 */
 #pragma once
 #include <cstdint>
+#include "llmc/ops/write.h"  // Write
 
 template <class Device, class T>
 struct LayernormOps {
@@ -16,5 +20,6 @@ struct LayernormOps {
     void (*residual_layernorm_forward)(Device&, T* residual, T* out, float* mean, float* rstd, const T* inp1,
                                        const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps);
     void (*layernorm_backward)(Device&, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
-                               const T* weight, const float* mean, const float* rstd, int64_t N, int64_t C);
+                               const T* weight, const float* mean, const float* rstd, int64_t N, int64_t C, Write write,
+                               float* dinp_sums);
 };

@@ -14,9 +14,7 @@ output; matmul_relu_squared_forward and _backward do the same for squared ReLU. 
 */
 #pragma once
 #include <cstdint>
-
-// Whether an op overwrites (=) or accumulates into (+=) its output. With `set` it is never read.
-enum class Write { set, add };
+#include "llmc/ops/write.h"  // Write
 
 template <class Device, class T>
 struct MatmulOps {

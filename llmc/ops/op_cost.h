@@ -10,7 +10,7 @@ left out. FLOPs count an exponential as `exp_flops`, which is the device's (kExp
 #include "llmc/base/op_scope.h"      // OpCost
 #include "llmc/ops/attention.h"      // AttentionShape
 #include "llmc/ops/cross_entropy.h"  // Softcap
-#include "llmc/ops/matmul.h"         // Write
+#include "llmc/ops/write.h"          // Write
 
 // n elements of so many tensors of type T, and so many FLOPs for each.
 template <class T>
@@ -28,10 +28,10 @@ template <class T>
 OpCost residual_layernorm_forward_cost(int64_t n) {
     return elements_cost<T>(4, 8, n);
 }
-// inp and dout in, dinp in and out
+// inp and dout in, dinp out, and in where it is added to
 template <class T>
-OpCost layernorm_backward_cost(int64_t n) {
-    return elements_cost<T>(4, 17, n);
+OpCost layernorm_backward_cost(int64_t n, Write write = Write::add) {
+    return elements_cost<T>(write == Write::add ? 4 : 3, 18, n);
 }
 template <class T>
 OpCost rmsnorm_forward_cost(int64_t n) {
@@ -42,8 +42,8 @@ OpCost residual_rmsnorm_forward_cost(int64_t n) {
     return elements_cost<T>(4, 5, n);
 }
 template <class T>
-OpCost rmsnorm_backward_cost(int64_t n) {
-    return elements_cost<T>(4, 13, n);
+OpCost rmsnorm_backward_cost(int64_t n, Write write = Write::add) {
+    return elements_cost<T>(write == Write::add ? 4 : 3, 13, n);
 }
 template <class T>
 OpCost gelu_forward_cost(int64_t n, double exp_flops) {

@@ -4,11 +4,12 @@ RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467):   out = inp * rstd * weigh
   inp, out (N, C) T     weight (C) T, or null for all ones     rstd (N) float: saved for backward
   dweight (C) float
 One row of C at a time. The fused form adds the two branches of a residual stream:   residual = inp1 + inp2,
-out = rmsnorm(residual). Backward accumulates into dinp, which already holds the gradient of the residual stream, and
-into dweight, which may be null.
+out = rmsnorm(residual). Backward overwrites dinp or adds to it, as `write` says, which then already holds the gradient
+of the residual stream, and adds to dweight, which may be null.
 */
 #pragma once
 #include <cstdint>
+#include "llmc/ops/write.h"  // Write
 
 template <class Device, class T>
 struct RmsnormOps {
@@ -17,5 +18,5 @@ struct RmsnormOps {
     void (*residual_rmsnorm_forward)(Device&, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
                                      const T* weight, int64_t N, int64_t C, float eps);
     void (*rmsnorm_backward)(Device&, T* dinp, float* dweight, const T* dout, const T* inp, const T* weight,
-                             const float* rstd, int64_t N, int64_t C);
+                             const float* rstd, int64_t N, int64_t C, Write write);
 };

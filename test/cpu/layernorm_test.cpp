@@ -86,6 +86,35 @@ TEST_CASE("layernorm_backward: bias sums of whole numbers are exact", "[layernor
     check_equal("dbias", got[0], want);
 }
 
+TEST_CASE("layernorm_backward: dinp is overwritten or added to, and its columns summed as stored", "[layernorm]") {
+    const auto [N, C] = GENERATE(table<int64_t, int64_t>({{1, 5}, {70, 33}, {100, 768}}));
+    INFO(N << " x " << C);
+    const size_t n = size_t(N * C), columns = size_t(C);
+    const Floats inp = randn(n, 1), weight = randn(columns, 2), dout = randn(n, 3), before = randn(n, 4);
+    const Floats mean(size_t(N), 0.25f), rstd(size_t(N), 1.5f), sums = randn(columns, 5);
+    const auto backward = [&](Cpu& cpu, const Floats& start, Write write, bool with_sums) {
+        Guarded dinp(start), dweight(columns, 0), dbias(columns, 0), dinp_sums(sums);
+        layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean.data(),
+                                  rstd.data(), N, C, write, with_sums ? static_cast<float*>(dinp_sums) : nullptr);
+        return std::vector{dinp.get(), dweight.get(), dbias.get(), dinp_sums.get()};
+    };
+    const auto added = on_any_threads([&](Cpu& cpu) { return backward(cpu, before, Write::add, true); });
+    // With Write::set what was there is never read: it may be NaN.
+    const auto set =
+        on_any_threads([&](Cpu& cpu) { return backward(cpu, Floats(n, std::nanf("")), Write::set, true); });
+    Cpu cpu(1);
+    const auto from_zeros = backward(cpu, Floats(n, 0), Write::add, false);
+    check_equal("dinp over NaN", set[0], from_zeros[0]);
+    check_equal("dweight", set[1], added[1]);
+    check_equal("dbias", set[2], added[2]);
+    check_equal("sums that were not asked for", from_zeros[3], sums);
+    for (const auto& got : {added, set}) {
+        Guarded want(sums);
+        add_column_sums<float>(cpu, want, got[0].data(), N, C);
+        check_equal("dinp_sums", got[3], want.get());
+    }
+}
+
 TEST_CASE("layernorm: a NaN spoils its row and no other", "[layernorm]") {
     const int64_t N = 3, C = 21;
     const int64_t at = GENERATE(0, 15, 16, 20);

@@ -93,6 +93,22 @@ TEST_CASE("rmsnorm_backward: a frozen gain changes no other gradient, a gain nee
                    "internal"));
 }
 
+TEST_CASE("rmsnorm_backward: dinp is overwritten or added to", "[rmsnorm]") {
+    const int64_t N = 70, C = 33;
+    const size_t n = size_t(N * C), columns = size_t(C);
+    const Floats inp = randn(n, 1), weight = randn(columns, 2), dout = randn(n, 3), rstd(size_t(N), 1.5f);
+    const auto backward = [&](Cpu& cpu, float start, Write write) {
+        Guarded dinp(n, start), dweight(columns, 0);
+        rmsnorm_backward<float>(cpu, dinp, dweight, dout.data(), inp.data(), weight.data(), rstd.data(), N, C, write);
+        return std::vector{dinp.get(), dweight.get()};
+    };
+    const auto set = on_any_threads([&](Cpu& cpu) { return backward(cpu, std::nanf(""), Write::set); });
+    Cpu cpu(1);
+    const auto from_zeros = backward(cpu, 0, Write::add);
+    check_equal("dinp over NaN", set[0], from_zeros[0]);
+    check_equal("dweight", set[1], from_zeros[1]);
+}
+
 TEST_CASE("rmsnorm_backward: sums over rows of whole numbers are exact", "[rmsnorm]") {
     const int64_t N = 100, C = 70;  // several chunks of rows, and an odd rest
     const Floats inp = whole_numbers(N * C, 1, 100), dout = whole_numbers(N * C, 2, 100);

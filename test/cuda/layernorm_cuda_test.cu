@@ -63,28 +63,37 @@ TEMPLATE_TEST_CASE("layernorm_backward agrees with the CPU", "[layernorm]" ON_DE
     const auto n = size_t(N * C), rows = size_t(N), columns = size_t(C);
     const Floats inp = rounded<T>(randn(n, 1)), weight = rounded<T>(randn(columns, 2)), bias(columns, 0);
     const Floats dout = rounded<T>(randn(n, 3)), dinp = rounded<T>(randn(n, 4));
-    const Floats dweight = randn(columns, 5), dbias = randn(columns, 6);
+    const Floats dweight = randn(columns, 5), dbias = randn(columns, 6), sums = randn(columns, 7);
+    const Write write = GENERATE(Write::add, Write::set);
+    const bool with_sums = GENERATE(true, false);
+    INFO((write == Write::add ? "added to dinp" : "dinp overwritten") << (with_sums ? ", with sums" : ""));
 
     Cpu cpu;
     Floats out(n), mean(rows), rstd(rows), want_dinp = dinp, want_dweight = dweight, want_dbias = dbias;
+    Floats want_sums = sums;
+    if (write == Write::set) std::fill(want_dinp.begin(), want_dinp.end(), 0.f);
     layernorm_forward(cpu, out.data(), mean.data(), rstd.data(), inp.data(), weight.data(), bias.data(), N, C, kEps);
     layernorm_backward(cpu, want_dinp.data(), want_dweight.data(), want_dbias.data(), dout.data(), inp.data(),
-                       weight.data(), mean.data(), rstd.data(), N, C);
+                       weight.data(), mean.data(), rstd.data(), N, C, write);
 
     Cuda cuda;
     const OnDevice<T> d_inp(cuda, inp), d_weight(cuda, weight), d_dout(cuda, dout);
     const OnDevice<float> d_mean(cuda, mean), d_rstd(cuda, rstd);
     const auto got = twice_the_same([&] {
-        OnDevice<T> d_dinp(cuda, dinp);
-        OnDevice<float> d_dweight(cuda, dweight), d_dbias(cuda, dbias);
+        // NaN, which Write::set does not read
+        OnDevice<T> d_dinp = write == Write::set ? OnDevice<T>(cuda, n) : OnDevice<T>(cuda, dinp);
+        OnDevice<float> d_dweight(cuda, dweight), d_dbias(cuda, dbias), d_sums(cuda, sums);
         layernorm_backward(cuda, d_dinp.data, d_dweight.data, d_dbias.data, d_dout.data, d_inp.data, d_weight.data,
-                           d_mean.data, d_rstd.data, N, C);
-        return std::vector{d_dinp.get(), d_dweight.get(), d_dbias.get()};
+                           d_mean.data, d_rstd.data, N, C, write, with_sums ? d_sums.data : nullptr);
+        return std::vector{d_dinp.get(), d_dweight.get(), d_dbias.get(), d_sums.get()};
     });
     check_close("dinp", got[0], want_dinp, kTolerance<T>);
     // sums of N terms in f32 on both sides, in other orders
     check_close("dweight", got[1], want_dweight, 8 * kEpsF32);
     check_close("dbias", got[2], want_dbias, 8 * kEpsF32);
+    // Of what this device has stored: two that round differently would differ by more.
+    if (with_sums) add_column_sums(cpu, want_sums.data(), got[0].data(), N, C);
+    check_close("dinp_sums", got[3], want_sums, with_sums ? 8 * kEpsF32 : 0);
 }
 
 TEST_CASE("layernorm's kernels refuse rows that are not a multiple of 16 bytes", "[layernorm]" ON_DEVICE) {

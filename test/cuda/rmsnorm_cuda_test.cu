@@ -60,7 +60,9 @@ TEMPLATE_TEST_CASE("rmsnorm_backward agrees with the CPU", "[rmsnorm]" ON_DEVICE
     using T = TestType;
     const auto [N, C] = rms_shape<T>();
     const bool gain = GENERATE(true, false);
-    INFO(N << " x " << C << (gain ? "" : " without a gain"));
+    const Write write = GENERATE(Write::add, Write::set);
+    INFO(N << " x " << C << (gain ? "" : " without a gain")
+           << (write == Write::add ? ", added to dinp" : ", dinp overwritten"));
     const auto n = size_t(N * C), rows = size_t(N), columns = size_t(C);
     const Floats inp = rounded<T>(randn(n, 1)), weight = rounded<T>(randn(columns, 2));
     const Floats dout = rounded<T>(randn(n, 3)), dinp = rounded<T>(randn(n, 4)), dweight = randn(columns, 5);
@@ -70,16 +72,17 @@ TEMPLATE_TEST_CASE("rmsnorm_backward agrees with the CPU", "[rmsnorm]" ON_DEVICE
     Floats out(n), rstd(rows), want_dinp = dinp, want_dweight = dweight;
     rmsnorm_forward(cpu, out.data(), rstd.data(), inp.data(), cpu_weight, N, C, kEps);
     rmsnorm_backward(cpu, want_dinp.data(), gain ? want_dweight.data() : nullptr, dout.data(), inp.data(), cpu_weight,
-                     rstd.data(), N, C);
+                     rstd.data(), N, C, write);
 
     Cuda cuda;
     const OnDevice<T> d_inp(cuda, inp), d_weight(cuda, weight), d_dout(cuda, dout);
     const OnDevice<float> d_rstd(cuda, rstd);
     const auto got = twice_the_same([&] {
-        OnDevice<T> d_dinp(cuda, dinp);
+        // NaN, which Write::set does not read
+        OnDevice<T> d_dinp = write == Write::set ? OnDevice<T>(cuda, n) : OnDevice<T>(cuda, dinp);
         OnDevice<float> d_dweight(cuda, dweight);
         rmsnorm_backward(cuda, d_dinp.data, gain ? d_dweight.data : nullptr, d_dout.data, d_inp.data,
-                         gain ? d_weight.data : nullptr, d_rstd.data, N, C);
+                         gain ? d_weight.data : nullptr, d_rstd.data, N, C, write);
         return std::vector{d_dinp.get(), d_dweight.get()};
     });
     check_close("dinp", got[0], want_dinp, tolerance<T>(C));

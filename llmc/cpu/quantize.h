@@ -8,6 +8,7 @@ Quantization to FP8 on the CPU: llmc/ops/quantize.h.
 #include "llmc/base/bf16.h"      // to_float
 #include "llmc/base/fp8.h"       // to_fp8, fp8_scale
 #include "llmc/cpu/device.h"     // Cpu, parallel_chunks
+#include "llmc/cpu/reduce.h"     // add_column_sums
 #include "llmc/cpu/transpose.h"  // transpose
 
 // Compares the bits of |x| as integers: their order is that of the numbers, with NaN above all.
@@ -30,7 +31,7 @@ void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n) {
 
 template <class Fp8, class T>
 void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
-              int64_t rows, int64_t cols) {
+              int64_t rows, int64_t cols, float* column_sums = nullptr) {
     const OpScope op(cpu, __func__);
     const float scale = fp8_scale<Fp8>(*amax);
     parallel_chunks(cpu, rows * cols, 16384, [=](int64_t begin, int64_t end) {
@@ -38,4 +39,5 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
     });
     if (out_transposed) transpose(cpu, out_transposed, out, rows, cols);
     *inverse_scale = 1 / scale;
+    if (column_sums) add_column_sums(cpu, column_sums, inp, rows, cols);
 }

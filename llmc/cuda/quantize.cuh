@@ -2,12 +2,12 @@
 Quantization to FP8 with one scale:   out = inp * MAX / max(max |inp|, 1e-12),   rounded (llmc/cpu/quantize.h)
 
   inp (rows, cols) T     out (rows, cols) e4m3 or e5m2 =     out_transposed (cols, rows) =, may be null
-  amax, inverse_scale: one float in device memory each =
+  amax, inverse_scale: one float in device memory each =     column_sums (cols) f32 +=, may be null: of inp
 
 Math      the maximum over bits, as integers: the same in any order, NaN above all numbers
 Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantize: one
           block per tile of 128 x 128, a thread 16 elements of a row, kept in shared memory as bytes for the transposed
-          copy, of which it writes 16 rows of 4 columns
+          copy, of which it writes 16 rows of 4 columns. Column sums: a tile's, in the workspace; then add_partials
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks
 Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy)
@@ -19,6 +19,7 @@ Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte
 #include <algorithm>
 #include "llmc/base/fp8.h"       // e4m3, e5m2, fp8_scale
 #include "llmc/cuda/device.cuh"  // Pack, load16, store16, fp8x2, launch
+#include "llmc/cuda/reduce.cuh"  // add_partials
 #include "llmc/ops/op_cost.h"    // absmax_cost, quantize_cost
 
 inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
@@ -60,10 +61,32 @@ void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n) {
                blocks);
 }
 
-template <class Fp8, class T>
+// The sums of a tile's columns. A thread has those of 16 columns over the rows that it read, and lanes 8 apart share
+// columns.
+template <int n>
+DEVICE void store_tile_sums(float* partials, float (&sums)[n], int64_t columns_left) {
+    constexpr int kUnits = kQuantizeTile / n, kWarps = kQuantizeThreads / kWarp;
+    SMEM_STATIC(float, shared, [kWarps][kQuantizeTile]);
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+#pragma unroll
+    for (int k = 0; k < n; k++) {
+#pragma unroll
+        for (int offset = kUnits; offset < kWarp; offset *= 2) sums[k] += __shfl_xor_sync(kAllLanes, sums[k], offset);
+        if (lane < kUnits) shared[warp][lane * n + k] = sums[k];
+    }
+    __syncthreads();
+    const int c = threadIdx.x;
+    if (c >= kQuantizeTile || c >= columns_left) return;
+    float sum = 0;
+    for (int w = 0; w < kWarps; w++) sum += shared[w][c];
+    partials[c] = sum;
+}
+
+// partials (gridDim.y, cols) of column sums, if kSums
+template <class Fp8, class T, bool kSums>
 __global__ void __launch_bounds__(kQuantizeThreads)
-    quantize_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax, int64_t rows,
-                    int64_t cols) {
+    quantize_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, float* partials, const T* inp,
+                    const float* amax, int64_t rows, int64_t cols) {
     constexpr int kUnit = 16;                      // elements: 16 bytes of out
     constexpr int kUnits = kQuantizeTile / kUnit;  // of a row of the tile, and of a column
     constexpr int kWords = kQuantizeTile / 4;      // of a row
@@ -71,6 +94,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     const float scale = fp8_scale<Fp8>(*amax);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = 1 / scale;
     const int64_t row = int64_t(blockIdx.y) * kQuantizeTile, col = int64_t(blockIdx.x) * kQuantizeTile;
+    float sums[kUnit] = {};
 #pragma unroll
     for (int i = 0; i < kQuantizeTile * kUnits / kQuantizeThreads; i++) {
         const int at = i * kQuantizeThreads + int(threadIdx.x), r = at / kUnits, unit = at % kUnits;
@@ -80,6 +104,8 @@ __global__ void __launch_bounds__(kQuantizeThreads)
 #pragma unroll
         for (int first = 0; first < kUnit; first += Pack<T>::size) {
             const Pack<T> x = load16_streaming(inp + from + first);
+            if constexpr (kSums)
+                for (int k = 0; k < x.size; k++) sums[first + k] += to_float(x[k]);
 #pragma unroll
             for (int k = 0; k < x.size; k += 4) {
                 const uint32_t low = fp8x2<Fp8>(to_float(x[k]) * scale, to_float(x[k + 1]) * scale);
@@ -90,6 +116,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
         store16(reinterpret_cast<uint32_t*>(out + from), words);
         if (out_transposed) store16(&tile[r][4 * (unit ^ r / kUnit)], words);
     }
+    if constexpr (kSums) store_tile_sums(partials + int64_t(blockIdx.y) * cols + col, sums, cols - col);
     if (!out_transposed) return;
     __syncthreads();
     // Four columns of sixteen rows: lanes share columns, so that a warp writes whole rows of the transposed copy.
@@ -115,11 +142,14 @@ __global__ void __launch_bounds__(kQuantizeThreads)
 
 template <class Fp8, class T>
 void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
-              int64_t rows, int64_t cols) {
+              int64_t rows, int64_t cols, float* column_sums = nullptr) {
     const OpScope op(cuda, __func__, quantize_cost<T>(rows * cols, out_transposed != nullptr));
     require(cols % kFp8Multiple == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
             "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
-    launch(cuda, "quantize", quantize_kernel<Fp8, T>,
-           dim3(unsigned(ceil_div(cols, kQuantizeTile)), unsigned(ceil_div(rows, kQuantizeTile))), kQuantizeThreads, 0,
-           out, out_transposed, inverse_scale, inp, amax, rows, cols);
+    const int64_t tiles = ceil_div(rows, kQuantizeTile);
+    float* partials = column_sums ? cuda.workspace_of<float>(tiles * cols) : nullptr;
+    launch(cuda, "quantize", column_sums ? quantize_kernel<Fp8, T, true> : quantize_kernel<Fp8, T, false>,
+           dim3(unsigned(ceil_div(cols, kQuantizeTile)), unsigned(tiles)), kQuantizeThreads, 0, out, out_transposed,
+           inverse_scale, partials, inp, amax, rows, cols);
+    if (column_sums) add_partials(cuda, column_sums, partials, tiles, cols, cols);
 }

@@ -92,7 +92,7 @@ void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
     if (!s.fp8) return;
     ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C);
     ops<T>(device).quantize_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
-                                 s.scratch.amax, s.OC, s.C);
+                                 s.scratch.amax, s.OC, s.C, nullptr);
 }
 
 // Quantizes an input as forward does, for a backward pass whose saved one was overwritten.
@@ -101,7 +101,7 @@ void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s
     if (!s.fp8) return;
     ops<T>(device).absmax(device, s.scratch.amax, inp, s.N * s.C);
     ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
-                                 s.fp8->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C);
+                                 s.fp8->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C, nullptr);
 }
 
 template <class Device, class T>
@@ -120,8 +120,8 @@ void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const
                                               s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
     ops<T>(device).absmax(device, s.scratch.amax, dout, s.N * s.OC);
-    ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC);
+    ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC,
+                                 s.dbias);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
                                        s.quantized_inp(), s.quantized_weight(), s.write);
-    if (s.dbias) ops<T>(device).add_column_sums(device, s.dbias, dout, s.N, s.OC);
 }

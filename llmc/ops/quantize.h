@@ -5,9 +5,10 @@ et al., 2022, arXiv:2209.05433, section 3.2):
   amax = max |inp|,   scale = MAX / max(amax, 1e-12),   out = inp * scale rounded (to_fp8),   inverse_scale = 1 / scale
 
   inp (rows, cols) float or bf16     out (rows, cols) e4m3 or e5m2     out_transposed (cols, rows), may be null
-  amax, inverse_scale: one float each
-MAX is the type's largest number. All is overwritten. A NaN in inp makes amax NaN and with it every number; an infinity
-leaves inverse_scale infinite, so that what is multiplied with it is not finite either.
+  amax, inverse_scale: one float each     column_sums (cols) float +=, may be null: those of inp before it is quantized,
+                                          which are a bias's gradient where inp is that of a linear layer's output
+MAX is the type's largest number. All else is overwritten. A NaN in inp makes amax NaN and with it every number; an
+infinity leaves inverse_scale infinite, so that what is multiplied with it is not finite either.
 */
 #pragma once
 #include <cstdint>
@@ -17,7 +18,7 @@ template <class Device, class T>
 struct QuantizeOps {
     void (*absmax)(Device&, float* amax, const T* inp, int64_t n);
     void (*quantize_e4m3)(Device&, e4m3* out, e4m3* out_transposed, float* inverse_scale, const T* inp,
-                          const float* amax, int64_t rows, int64_t cols);
+                          const float* amax, int64_t rows, int64_t cols, float* column_sums);
     void (*quantize_e5m2)(Device&, e5m2* out, e5m2* out_transposed, float* inverse_scale, const T* inp,
-                          const float* amax, int64_t rows, int64_t cols);
+                          const float* amax, int64_t rows, int64_t cols, float* column_sums);
 };

@@ -80,6 +80,20 @@ TEMPLATE_TEST_CASE("quantize uses the whole range, of bf16 as of float", "[quant
     CHECK(to_float(TestType{uint8_t(got[2][4])}) == -TestType::kMax);
 }
 
+TEST_CASE("quantize adds up columns before it rounds them", "[quantize]") {
+    const auto [rows, cols] = GENERATE(table<int, int>({{1, 16}, {33, 48}, {100, 16}}));
+    const Floats inp = randn(size_t(rows * cols), 1), start = randn(size_t(cols), 2);
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        std::vector<e5m2> out(inp.size());
+        Guarded amax(1), inverse(1), sums(start), want(start);
+        absmax(cpu, amax.data(), inp.data(), int64_t(inp.size()));
+        quantize<e5m2>(cpu, out.data(), nullptr, inverse.data(), inp.data(), amax.data(), rows, cols, sums.data());
+        add_column_sums<float>(cpu, want.data(), inp.data(), rows, cols);
+        return std::vector{sums.get(), want.get()};
+    });
+    check_equal("column_sums", got[0], got[1]);
+}
+
 TEMPLATE_TEST_CASE("quantize passes on what is not finite", "[quantize]", e4m3, e5m2) {
     Floats inp = randn(64, 1);
     Cpu cpu(2);

@@ -17,10 +17,11 @@ void check_against_cpu(int64_t rows, int64_t cols, bool with_transposed, const F
     INFO(rows << " x " << cols << (with_transposed ? " with a transposed copy" : ""));
     const size_t n = inp.size();
     Cpu cpu;
-    Floats amax(1), inverse(1);
+    Floats amax(1), inverse(1), sums = randn(size_t(cols), 2);
+    const Floats start = sums;
     std::vector<Fp8> out(n), transposed(n);
     absmax(cpu, amax.data(), inp.data(), int64_t(n));
-    quantize(cpu, out.data(), transposed.data(), inverse.data(), inp.data(), amax.data(), rows, cols);
+    quantize(cpu, out.data(), transposed.data(), inverse.data(), inp.data(), amax.data(), rows, cols, sums.data());
     Cuda cuda;
     const OnDevice<T> d_inp(cuda, inp);
     OnDevice<Fp8> d_out(cuda, n), d_transposed(cuda, n);
@@ -32,6 +33,17 @@ void check_against_cpu(int64_t rows, int64_t cols, bool with_transposed, const F
     CHECK(same_bits(d_inverse.get(), inverse));
     check_equal("out", bits_of(d_out.values()), bits_of(out));
     if (with_transposed) check_equal("out_transposed", bits_of(d_transposed.values()), bits_of(transposed));
+
+    const auto again = twice_the_same([&] {
+        OnDevice<Fp8> other(cuda, n), other_transposed(cuda, n);
+        OnDevice<float> d_sums(cuda, start);
+        quantize(cuda, other.data, with_transposed ? other_transposed.data : nullptr, d_inverse.data, d_inp.data,
+                 d_amax.data, rows, cols, d_sums.data);
+        check_equal("out beside sums", bits_of(other.values()), bits_of(out));
+        return std::vector<Floats>{d_sums.get()};
+    });
+    // Sums of `rows` terms in f32 on both sides, in other orders: half a unit each.
+    check_close("column_sums", again[0], sums, (double(rows) / 2 + 4) * kEpsF32);
 }
 
 }  // namespace

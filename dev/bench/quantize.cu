@@ -16,13 +16,23 @@ void measure(Bench& bench, const BenchShape& s) {
     auto out = bench.random<float>((n + 3) / 4), transposed = bench.random<float>((n + 3) / 4);
     e4m3* const codes = reinterpret_cast<e4m3*>(out.data());
     e4m3* const out_transposed = reinterpret_cast<e4m3*>(transposed.data());
-    bench.run("absmax", s, sizeof(T) * double(n), double(n), [&] { absmax(bench.device, amax.data(), inp.data(), n); });
-    const auto run = [&](const char* what, e4m3* copy, double bytes) {
-        bench.run(what, s, bytes * double(n), 2 * double(n),
-                  [&] { quantize(bench.device, codes, copy, inverse.data(), inp.data(), amax.data(), rows, cols); });
-    };
-    run("quantize", nullptr, sizeof(T) + 1);
-    run("quantize with transposed", out_transposed, sizeof(T) + 2);
+    auto sums = bench.random<float>(cols);
+    using enum Activation;
+    for (const Activation activation : {none, gelu}) {
+        const std::string of = activation == none ? "" : " of gelu";
+        const double exp_flops = bench.device.kExpFlops;
+        bench.run(("absmax" + of).c_str(), s, absmax_cost<T>(n, activation, exp_flops),
+                  [&] { absmax(bench.device, amax.data(), inp.data(), n, activation); });
+        const auto run = [&](const std::string& what, e4m3* copy, float* column_sums) {
+            bench.run(what.c_str(), s, quantize_cost<T>(n, copy != nullptr, activation, exp_flops), [&] {
+                quantize(bench.device, codes, copy, inverse.data(), inp.data(), amax.data(), rows, cols, column_sums,
+                         activation);
+            });
+        };
+        run("quantize" + of, nullptr, nullptr);
+        run("quantize with transposed" + of, out_transposed, nullptr);
+        if (activation == none) run("quantize with transposed and column sums", out_transposed, sums.data());
+    }
 }
 
 BENCHMARK("quantize", Bound::memory, measure)

@@ -18,15 +18,20 @@ ANVIL_INLINE F32<n> gelu_exp(F32<n> x) {
     return exp(x * fma(x * x, kGeluCube, 1) * kGeluMinus2Scale);
 }
 
+// By one thread.
+template <class T>
+void gelu_values(T* out, const T* inp, int64_t n) {
+    for_lanes_unrolled(n, [=](int64_t i, auto width) {
+        const auto x = load(inp + i, width);
+        store(out + i, x * (1 / (gelu_exp(x) + 1)), width);
+    });
+}
+
 template <class T>
 void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
     const OpScope op(cpu, __func__, gelu_forward_cost<T>(n, Cpu::kExpFlops));
-    parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
-        for_lanes_unrolled(end - begin, [=](int64_t i, auto width) {
-            const auto x = load(inp + begin + i, width);
-            store(out + begin + i, x * (1 / (gelu_exp(x) + 1)), width);
-        });
-    });
+    parallel_chunks(cpu, n, kGeluChunk,
+                    [=](int64_t begin, int64_t end) { gelu_values(out + begin, inp + begin, end - begin); });
 }
 
 // d out / dx = s + x s (1 - s) d(2u)/dx  with  s = sigmoid(2u),  d(2u)/dx = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)

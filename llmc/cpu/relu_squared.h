@@ -10,15 +10,20 @@ Squared ReLU on the CPU: llmc/ops/relu_squared.h.
 inline constexpr int64_t kReluSquaredChunk =
     4096;  // elements: many enough to hide the loop overhead, few enough for L1
 
+// By one thread.
+template <class T>
+void relu_squared_values(T* out, const T* inp, int64_t n) {
+    for_lanes(n, [=](int64_t i, auto width) {
+        const F32x16 x = max(load(inp + i, width), zeros());
+        store(out + i, x * x, width);
+    });
+}
+
 template <class T>
 void relu_squared_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
     const OpScope op(cpu, __func__, relu_squared_forward_cost<T>(n));
-    parallel_chunks(cpu, n, kReluSquaredChunk, [=](int64_t begin, int64_t end) {
-        for_lanes(end - begin, [=](int64_t i, auto width) {
-            const F32x16 x = max(load(inp + begin + i, width), zeros());
-            store(out + begin + i, x * x, width);
-        });
-    });
+    parallel_chunks(cpu, n, kReluSquaredChunk,
+                    [=](int64_t begin, int64_t end) { relu_squared_values(out + begin, inp + begin, end - begin); });
 }
 
 template <class T>

@@ -24,6 +24,8 @@ DEVICE float gelu_exp(float x) {
     return fast_exp2(x * fmaf(x * x, 0.044715f, 1.f) * kMinus2ScaleLog2E);
 }
 
+DEVICE float gelu(float x) { return __fdividef(x, 1 + gelu_exp(x)); }
+
 // body(i) for the first element of each pack of this thread's that begins below n
 template <class T, class Body>
 DEVICE void for_packs(int64_t n, Body body) {
@@ -40,10 +42,7 @@ __global__ void __launch_bounds__(kGeluThreads) gelu_forward_kernel(T* out, cons
     Pack<T> x[kGeluPacks];
     for_packs<T>(n, [&](int p, int64_t i) { x[p] = load16_streaming(inp + i); });
     for_packs<T>(n, [&](int p, int64_t i) {
-        for (int k = 0; k < Pack<T>::size; k++) {
-            const float value = to_float(x[p][k]);
-            x[p][k] = from_float<T>(__fdividef(value, 1 + gelu_exp(value)));
-        }
+        for (int k = 0; k < Pack<T>::size; k++) x[p][k] = from_float<T>(gelu(to_float(x[p][k])));
         store16(out + i, x[p]);
     });
 }

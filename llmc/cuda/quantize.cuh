@@ -1,8 +1,9 @@
 /*
 Quantization to FP8 with one scale:   out = inp * MAX / max(max |inp|, 1e-12),   rounded (llmc/cpu/quantize.h)
 
-  inp (rows, cols) T     out (rows, cols) e4m3 or e5m2 =     out_transposed (cols, rows) =, may be null
-  amax, inverse_scale: one float in device memory each =     column_sums (cols) f32 +=, may be null: of inp
+  inp (rows, cols) T, of which an activation may be quantized (llmc/ops/quantize.h)     out (rows, cols) e4m3 or e5m2 =
+out_transposed (cols, rows) =, may be null amax, inverse_scale: one float in device memory each =     column_sums (cols)
+f32 +=, may be null: of inp
 
 Math      the maximum over bits, as integers: the same in any order, NaN above all numbers
 Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantize: one
@@ -17,10 +18,13 @@ Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte
 */
 #pragma once
 #include <algorithm>
-#include "llmc/base/fp8.h"       // e4m3, e5m2, fp8_scale
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, fp8x2, launch
-#include "llmc/cuda/reduce.cuh"  // add_partials
-#include "llmc/ops/op_cost.h"    // absmax_cost, quantize_cost
+#include "llmc/base/fp8.h"             // e4m3, e5m2, fp8_scale
+#include "llmc/cuda/gelu.cuh"          // gelu
+#include "llmc/cuda/relu_squared.cuh"  // relu_squared
+#include "llmc/cuda/device.cuh"        // Pack, load16, store16, fp8x2, launch
+#include "llmc/cuda/reduce.cuh"        // add_partials
+#include "llmc/ops/quantize.h"         // Activation
+#include "llmc/ops/op_cost.h"          // absmax_cost, quantize_cost
 
 inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
 inline constexpr int kQuantizeTile = 128, kQuantizeThreads = 256;
@@ -35,30 +39,51 @@ DEVICE uint32_t block_max_bits(uint32_t bits, uint32_t* shared) {
     return bits;
 }
 
+// The activations of a pack, rounded as their own op rounds them. Those of 0 are 0.
+template <Activation activation, class T>
+DEVICE Pack<T> activated(Pack<T> x) {
+    if constexpr (activation == Activation::gelu)
+        for (int k = 0; k < x.size; k++) x[k] = from_float<T>(gelu(to_float(x[k])));
+    if constexpr (activation == Activation::relu_squared)
+        for (int k = 0; k < x.size; k++) x[k] = from_float<T>(relu_squared(to_float(x[k])));
+    return x;
+}
+
 // out: a maximum for each block
-template <class T>
+template <class T, Activation activation>
 __global__ void __launch_bounds__(kAbsmaxThreads) absmax_kernel(float* out, const T* inp, int64_t n) {
     SMEM_STATIC(uint32_t, shared, [kAbsmaxThreads / kWarp]);
     uint32_t bits = 0;
     const int64_t step = int64_t(gridDim.x) * kAbsmaxThreads * Pack<T>::size;
     for (int64_t i = (int64_t(blockIdx.x) * kAbsmaxThreads + threadIdx.x) * Pack<T>::size; i < n; i += step) {
-        const Pack<T> x = load16_below(inp, i, n);
+        const Pack<T> x = activated<activation>(load16_below(inp, i, n));
         for (int k = 0; k < x.size; k++) bits = max(bits, __float_as_uint(to_float(x[k])) & 0x7FFFFFFF);
     }
     bits = block_max_bits(bits, shared);
     if (threadIdx.x == 0) out[blockIdx.x] = __uint_as_float(bits);
 }
 
+// run(std::integral_constant) of the activation
+template <class Run>
+void with_activation(Activation activation, Run run) {
+    using enum Activation;
+    if (activation == none) return run(std::integral_constant<Activation, none>());
+    if (activation == gelu) return run(std::integral_constant<Activation, gelu>());
+    run(std::integral_constant<Activation, relu_squared>());
+}
+
 template <class T>
-void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n) {
-    const OpScope op(cuda, __func__, absmax_cost<T>(n));
+void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n, Activation activation = Activation::none) {
+    const OpScope op(cuda, __func__, absmax_cost<T>(n, activation, Cuda::kExpFlops));
     const int64_t most = int64_t(cuda.num_sms) * kAbsmaxBlocksPerSm;
     const int64_t blocks = std::clamp<int64_t>(ceil_div(n, kAbsmaxThreads * Pack<T>::size), 1, most);
     float* largest = blocks == 1 ? amax : cuda.workspace_of<float>(most);
-    launch(cuda, "absmax", absmax_kernel<T>, unsigned(blocks), kAbsmaxThreads, 0, largest, inp, n);
+    with_activation(activation, [&](auto kind) {
+        launch(cuda, "absmax", absmax_kernel<T, kind>, unsigned(blocks), kAbsmaxThreads, 0, largest, inp, n);
+    });
     if (blocks > 1)
-        launch(cuda, {"absmax", absmax_cost<float>(blocks)}, absmax_kernel<float>, 1, kAbsmaxThreads, 0, amax, largest,
-               blocks);
+        launch(cuda, {"absmax", absmax_cost<float>(blocks)}, absmax_kernel<float, Activation::none>, 1, kAbsmaxThreads,
+               0, amax, largest, blocks);
 }
 
 // The sums of a tile's columns. A thread has those of 16 columns over the rows that it read, and lanes 8 apart share
@@ -83,7 +108,7 @@ DEVICE void store_tile_sums(float* partials, float (&sums)[n], int64_t columns_l
 }
 
 // partials (gridDim.y, cols) of column sums, if kSums
-template <class Fp8, class T, bool kSums>
+template <class Fp8, class T, bool kSums, Activation activation>
 __global__ void __launch_bounds__(kQuantizeThreads)
     quantize_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, float* partials, const T* inp,
                     const float* amax, int64_t rows, int64_t cols) {
@@ -103,7 +128,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
         Pack<uint32_t> words;
 #pragma unroll
         for (int first = 0; first < kUnit; first += Pack<T>::size) {
-            const Pack<T> x = load16_streaming(inp + from + first);
+            const Pack<T> x = activated<activation>(load16_streaming(inp + from + first));
             if constexpr (kSums)
                 for (int k = 0; k < x.size; k++) sums[first + k] += to_float(x[k]);
 #pragma unroll
@@ -142,14 +167,20 @@ __global__ void __launch_bounds__(kQuantizeThreads)
 
 template <class Fp8, class T>
 void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
-              int64_t rows, int64_t cols, float* column_sums = nullptr) {
-    const OpScope op(cuda, __func__, quantize_cost<T>(rows * cols, out_transposed != nullptr));
+              int64_t rows, int64_t cols, float* column_sums = nullptr, Activation activation = Activation::none) {
+    const OpScope op(cuda, __func__,
+                     quantize_cost<T>(rows * cols, out_transposed != nullptr, activation, Cuda::kExpFlops));
     require(cols % kFp8Multiple == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
             "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
     const int64_t tiles = ceil_div(rows, kQuantizeTile);
+    ensure(!column_sums || activation == Activation::none);
     float* partials = column_sums ? cuda.workspace_of<float>(tiles * cols) : nullptr;
-    launch(cuda, "quantize", column_sums ? quantize_kernel<Fp8, T, true> : quantize_kernel<Fp8, T, false>,
-           dim3(unsigned(ceil_div(cols, kQuantizeTile)), unsigned(tiles)), kQuantizeThreads, 0, out, out_transposed,
-           inverse_scale, partials, inp, amax, rows, cols);
+    const dim3 grid(unsigned(ceil_div(cols, kQuantizeTile)), unsigned(tiles));
+    with_activation(activation, [&](auto kind) {
+        const auto plain = quantize_kernel<Fp8, T, false, kind>;
+        const auto summing = quantize_kernel<Fp8, T, true, Activation::none>;
+        launch(cuda, "quantize", column_sums ? summing : plain, grid, kQuantizeThreads, 0, out, out_transposed,
+               inverse_scale, partials, inp, amax, rows, cols);
+    });
     if (column_sums) add_partials(cuda, column_sums, partials, tiles, cols, cols);
 }

@@ -22,7 +22,9 @@ inline constexpr int kAddWarps = 16;
 // Outputs of one launch: the second and third may be missing.
 template <class T = float>
 struct PartialSums {
-    T *first, *second = nullptr, *third = nullptr;
+    T *first, *second, *third;
+
+    PartialSums(T* first, T* second = nullptr, T* third = nullptr) : first(first), second(second), third(third) {}
 };
 
 template <class T = float>
@@ -48,9 +50,6 @@ inline void add_partials(Cuda& cuda, const PartialSums<>& to, const float* parti
     const unsigned outputs = to.third ? 3 : to.second ? 2 : 1;
     launch(cuda, {"add_partials", add_partials_cost(num, outputs * n)}, add_partials_kernel<float>,
            dim3(unsigned(ceil_div(n, kWarp)), outputs), kWarp * kAddWarps, 0, to, partials, num, stride, n);
-}
-inline void add_partials(Cuda& cuda, float* out, const float* partials, int64_t num, int64_t stride, int64_t n) {
-    add_partials(cuda, PartialSums<>{out}, partials, num, stride, n);
 }
 
 inline constexpr int kColumnWarps = 8, kColumnRows = 128;  // rows per block: 16 per warp

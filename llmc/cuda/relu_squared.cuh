@@ -18,16 +18,14 @@ inline constexpr int kReluSquaredThreads = 256;
 
 // Not fmaxf(), which gives 0 for a NaN.
 DEVICE float relu(float x) { return x < 0 ? 0 : x; }
+DEVICE float relu_squared(float x) { return relu(x) * relu(x); }
 
 template <class T>
 __global__ void __launch_bounds__(kReluSquaredThreads) relu_squared_forward_kernel(T* out, const T* inp, int64_t n) {
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * Pack<T>::size;
     if (i >= n) return;
     Pack<T> x = load16_streaming(inp + i);
-    for (int k = 0; k < x.size; k++) {
-        const float positive = relu(to_float(x[k]));
-        x[k] = from_float<T>(positive * positive);
-    }
+    for (int k = 0; k < x.size; k++) x[k] = from_float<T>(relu_squared(to_float(x[k])));
     store16(out + i, x);
 }
 

@@ -213,7 +213,9 @@ struct Gpt {
             if (has_new_weights_)
                 for (const LinearKind kind : kLinearKinds) linear_quantize_weight(device, linear(l, kind));
             block_until_down(l, tokens, pass);
-            linear_forward(device, acts.branch, acts.blocks[l].activated, linear(l, kDown));  // (N, C)
+            const auto& a = acts.blocks[l];
+            mlp_down(device, acts.branch, a.activated, a.hidden, linear(l, kUp), linear(l, kDown),
+                     arch().mlp);           // (N, C)
             about_to_read(int64_t(l) + 1);  // end_block() has the next norm
             end_block(l);
         }
@@ -452,10 +454,10 @@ private:
             op.value_embedding_forward(device, a.qkv, a.ln_1, tokens, p.value_embeds, p.ve_gate, attention, C,
                                        kGateChannels, kGateScale);
         if (arch().rotary_positions) pass.rotary_forward(l, attention);
-        pass.attention_forward(l, attention);                                                // (N, C)
-        linear_forward(device, acts.branch, a.attention, linear(l, kProjection));            // (N, C)
-        residual_norm_forward(device, arch(), ln_2(l), a.residual_in, acts.branch, N(), C);  // (N, C)
-        mlp_up(device, a.activated, a.hidden, a.ln_2, linear(l, kUp), arch().mlp);           // (N, F)
+        pass.attention_forward(l, attention);                                                         // (N, C)
+        linear_forward(device, acts.branch, a.attention, linear(l, kProjection));                     // (N, C)
+        residual_norm_forward(device, arch(), ln_2(l), a.residual_in, acts.branch, N(), C);           // (N, C)
+        mlp_up(device, a.activated, a.hidden, a.ln_2, linear(l, kUp), linear(l, kDown), arch().mlp);  // (N, F)
     }
 
     // d_norm: the gradient of attention's output -> of ln_1's.
@@ -513,9 +515,10 @@ private:
             linear_quantize_input(device, a.attention, linear(l, kProjection));
             norm_forward(device, arch(), ln_2(l), N(), shape.channels);
             linear_quantize_input(device, a.ln_2, linear(l, kUp));
-            mlp_activate(device, a.activated, a.hidden, N(), shape.hidden(), arch().mlp);
+            if (mlp_fused_activation(linear(l, kUp), linear(l, kDown), arch().mlp) == Activation::none)
+                mlp_activate(device, a.activated, a.hidden, N(), shape.hidden(), arch().mlp);
         }
-        linear_quantize_input(device, a.activated, linear(l, kDown));
+        mlp_quantize_activated(device, a.activated, a.hidden, linear(l, kUp), linear(l, kDown), arch().mlp);
     }
 
     // The loss that add(scalars) adds to scalars in device memory. Waits for the device.

@@ -14,11 +14,12 @@ of both operands. For the same reason forward saves inp8 transposed for backward
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include "llmc/base/check.h"   // require
-#include "llmc/base/fp8.h"     // e4m3, e5m2, Quantized, suits_fp8
-#include "llmc/model/shape.h"  // GptShape
-#include "llmc/ops/matmul.h"   // Write
-#include "llmc/ops/ops.h"      // Ops
+#include "llmc/base/check.h"    // ensure, require
+#include "llmc/base/fp8.h"      // e4m3, e5m2, Quantized, suits_fp8
+#include "llmc/model/shape.h"   // GptShape
+#include "llmc/ops/matmul.h"    // Write
+#include "llmc/ops/ops.h"       // Ops
+#include "llmc/ops/quantize.h"  // Activation
 
 // The linear layers of a block: c_attn, c_proj, and c_fc and c_proj of the MLP.
 enum LinearKind { kQkv, kProjection, kUp, kDown };
@@ -90,24 +91,30 @@ struct LinearLayer {
 template <class Device, class T>
 void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
     if (!s.fp8) return;
-    ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C);
+    ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C, Activation::none);
     ops<T>(device).quantize_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
-                                 s.scratch.amax, s.OC, s.C, nullptr);
+                                 s.scratch.amax, s.OC, s.C, nullptr, Activation::none);
 }
 
-// Quantizes an input as forward does, for a backward pass whose saved one was overwritten.
+// Quantizes an input, or its activation, as forward does, for a backward pass whose saved one was overwritten.
 template <class Device, class T>
-void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s) {
+void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s,
+                           Activation activation = Activation::none) {
     if (!s.fp8) return;
-    ops<T>(device).absmax(device, s.scratch.amax, inp, s.N * s.C);
+    ops<T>(device).absmax(device, s.scratch.amax, inp, s.N * s.C, activation);
     ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
-                                 s.fp8->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C, nullptr);
+                                 s.fp8->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C, nullptr, activation);
 }
 
+// An activation only in FP8.
 template <class Device, class T>
-void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& s) {
-    if (!s.fp8) return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
-    linear_quantize_input(device, inp, s);
+void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& s,
+                    Activation activation = Activation::none) {
+    if (!s.fp8) {
+        ensure(activation == Activation::none);
+        return ops<T>(device).matmul_forward(device, out, inp, s.weight, s.bias, s.N, s.C, s.OC);
+    }
+    linear_quantize_input(device, inp, s, activation);
     ops<T>(device).matmul_fp8_forward(device, out, s.quantized_inp(), s.quantized_weight(), s.bias);
 }
 
@@ -119,9 +126,9 @@ void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const
         return ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC,
                                               s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
-    ops<T>(device).absmax(device, s.scratch.amax, dout, s.N * s.OC);
+    ops<T>(device).absmax(device, s.scratch.amax, dout, s.N * s.OC, Activation::none);
     ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC,
-                                 s.dbias);
+                                 s.dbias, Activation::none);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
                                        s.quantized_inp(), s.quantized_weight(), s.write);
 }

@@ -23,9 +23,36 @@ void mlp_activate(Device& device, T* activated, const T* hidden, int64_t N, int6
     }
 }
 
-// inp -> hidden, activated
+// In FP8, down quantizes the activation of `hidden` without storing it, and `activated` stays as it was. `none`: it
+// reads `activated`, because it is not in FP8, or because SwiGLU reads two numbers for each.
+template <class T>
+Activation mlp_fused_activation(const LinearLayer<T>& up, const LinearLayer<T>& down, MlpKind kind) {
+    if (!up.fp8 || !down.fp8) return Activation::none;
+    return kind == MlpKind::gelu           ? Activation::gelu
+           : kind == MlpKind::relu_squared ? Activation::relu_squared
+                                           : Activation::none;
+}
+
+// What down's input is quantized from, and made of it, in FP8.
 template <class Device, class T>
-void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearLayer<T>& up, MlpKind kind) {
+void mlp_quantize_activated(Device& device, const T* activated, const T* hidden, const LinearLayer<T>& up,
+                            const LinearLayer<T>& down, MlpKind kind) {
+    const Activation fused = mlp_fused_activation(up, down, kind);
+    linear_quantize_input(device, fused == Activation::none ? activated : hidden, down, fused);
+}
+
+// activated, or hidden -> out
+template <class Device, class T>
+void mlp_down(Device& device, T* out, const T* activated, const T* hidden, const LinearLayer<T>& up,
+              const LinearLayer<T>& down, MlpKind kind) {
+    const Activation fused = mlp_fused_activation(up, down, kind);
+    linear_forward(device, out, fused == Activation::none ? activated : hidden, down, fused);
+}
+
+// inp -> hidden, and unless down's quantization does it, activated
+template <class Device, class T>
+void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearLayer<T>& up, const LinearLayer<T>& down,
+            MlpKind kind) {
     const int64_t F = kind == MlpKind::swiglu ? up.OC / 2 : up.OC;
     if (!up.fp8 && kind == MlpKind::gelu)
         return ops<T>(device).matmul_gelu_forward(device, activated, hidden, inp, up.weight, up.bias, up.N, up.C, F);
@@ -33,7 +60,8 @@ void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearL
         return ops<T>(device).matmul_relu_squared_forward(device, activated, hidden, inp, up.weight, up.bias, up.N,
                                                           up.C, F);
     linear_forward(device, hidden, inp, up);
-    mlp_activate(device, activated, hidden, up.N, F, kind);
+    if (mlp_fused_activation(up, down, kind) == Activation::none)
+        mlp_activate(device, activated, hidden, up.N, F, kind);
 }
 
 // dout, the gradient of down's output -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in

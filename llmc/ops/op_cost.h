@@ -10,6 +10,7 @@ left out. FLOPs count an exponential as `exp_flops`, which is the device's (kExp
 #include "llmc/base/op_scope.h"      // OpCost
 #include "llmc/ops/attention.h"      // AttentionShape
 #include "llmc/ops/cross_entropy.h"  // Softcap
+#include "llmc/ops/quantize.h"       // Activation
 #include "llmc/ops/write.h"          // Write
 
 // n elements of so many tensors of type T, and so many FLOPs for each.
@@ -241,13 +242,17 @@ inline OpCost add_partials_cost(int64_t num, int64_t n) {
     return {.bytes = 4 * double(n) * double(num + 2), .flops = double(num) * double(n)};
 }
 // The largest magnitude of n elements; then their FP8 copy of a byte each, or two with the transposed one.
-template <class T>
-OpCost absmax_cost(int64_t n) {
-    return elements_cost<T>(1, 1, n);
+inline double activation_flops(Activation activation, double exp_flops) {
+    return activation == Activation::gelu ? exp_flops + 7 : activation == Activation::relu_squared ? 2 : 0;
 }
 template <class T>
-OpCost quantize_cost(int64_t n, bool with_transposed) {
-    return {.bytes = double(n) * (double(sizeof(T)) + (with_transposed ? 2 : 1)), .flops = 3 * double(n)};
+OpCost absmax_cost(int64_t n, Activation activation = Activation::none, double exp_flops = 0) {
+    return elements_cost<T>(1, 1 + activation_flops(activation, exp_flops), n);
+}
+template <class T>
+OpCost quantize_cost(int64_t n, bool with_transposed, Activation activation = Activation::none, double exp_flops = 0) {
+    return {.bytes = double(n) * (double(sizeof(T)) + (with_transposed ? 2 : 1)),
+            .flops = (3 + activation_flops(activation, exp_flops)) * double(n)};
 }
 
 // By triangles; without the multiplications that a device may make besides.

@@ -94,6 +94,44 @@ TEST_CASE("quantize adds up columns before it rounds them", "[quantize]") {
     check_equal("column_sums", got[0], got[1]);
 }
 
+TEMPLATE_TEST_CASE("quantizing an activation has the bits of the activation quantized", "[quantize]", float, bf16) {
+    using T = TestType;
+    const auto [rows, cols] = GENERATE(table<int, int>({{1, 16}, {33, 144}, {70, 1008}}));
+    const auto n = int64_t(rows) * cols;
+    std::vector<T> inp(static_cast<size_t>(n)), stored(inp.size());
+    const Floats values = randn(inp.size(), 1);
+    for (size_t i = 0; i < inp.size(); i++)
+        if constexpr (std::is_same_v<T, bf16>)
+            inp[i] = to_bf16(values[i]);
+        else
+            inp[i] = values[i];
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+        INFO(rows << " x " << cols << ", activation " << int(activation));
+        const auto got = on_any_threads([&](Cpu& cpu) {
+            std::vector<Floats> results;
+            for (const bool fused : {true, false}) {
+                if (activation == Activation::gelu)
+                    gelu_forward(cpu, stored.data(), inp.data(), n);
+                else
+                    relu_squared_forward(cpu, stored.data(), inp.data(), n);
+                const T* const from = fused ? inp.data() : stored.data();
+                const Activation how = fused ? activation : Activation::none;
+                std::vector<e4m3> out(inp.size()), transposed(inp.size());
+                Guarded amax(1), inverse(1);
+                absmax(cpu, amax.data(), from, n, how);
+                quantize(cpu, out.data(), transposed.data(), inverse.data(), from, amax.data(), rows, cols, nullptr,
+                         how);
+                Floats all{amax.get()[0], inverse.get()[0]};
+                for (const auto* codes : {&out, &transposed})
+                    for (const e4m3 code : *codes) all.push_back(float(code.bits));
+                results.push_back(all);
+            }
+            return results;
+        });
+        check_equal("codes", got[0], got[1]);
+    }
+}
+
 TEMPLATE_TEST_CASE("quantize passes on what is not finite", "[quantize]", e4m3, e5m2) {
     Floats inp = randn(64, 1);
     Cpu cpu(2);

@@ -76,6 +76,31 @@ TEMPLATE_TEST_CASE("absmax on a GPU finds the largest magnitude wherever it lies
         }
 }
 
+TEMPLATE_TEST_CASE("quantizing an activation on a GPU has the bits of the activation quantized", "[quantize]" ON_DEVICE,
+                   float, bf16) {
+    using T = TestType;
+    const int64_t rows = 144, cols = 272, n = rows * cols;
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+        INFO("activation " << int(activation));
+        Cuda cuda;
+        const OnDevice<T> inp(cuda, rounded<T>(randn(size_t(n), 1)));
+        OnDevice<T> stored(cuda, size_t(n));
+        if (activation == Activation::gelu)
+            gelu_forward(cuda, stored.data, inp.data, n);
+        else
+            relu_squared_forward(cuda, stored.data, inp.data, n);
+        const auto codes_of = [&](const T* from, Activation how) {
+            OnDevice<e4m3> out(cuda, size_t(n)), transposed(cuda, size_t(n));
+            OnDevice<float> amax(cuda, 1), inverse(cuda, 1);
+            absmax(cuda, amax.data, from, n, how);
+            quantize(cuda, out.data, transposed.data, inverse.data, from, amax.data, rows, cols, nullptr, how);
+            return std::vector{amax.get(), inverse.get(), bits_of(out.values()), bits_of(transposed.values())};
+        };
+        const auto fused = codes_of(inp.data, activation), separate = codes_of(stored.data, Activation::none);
+        for (size_t i = 0; i < fused.size(); i++) check_equal("result", fused[i], separate[i]);
+    }
+}
+
 // The emulator's kernel is compiled without the instruction, which has a rule of its own for what is not finite.
 TEMPLATE_TEST_CASE("quantize on a GPU passes on what is not finite", "[quantize]" ON_DEVICE, e4m3, e5m2) {
     for (const float strange : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

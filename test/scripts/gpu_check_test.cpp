@@ -6,7 +6,8 @@ CPU.
 #include <filesystem>
 #include <sstream>
 #include "test/program.h"
-#include "test/test_clock.h"  // now_s
+#include "test/scripts/predicted.h"  // predicted_rate
+#include "test/test_clock.h"         // now_s
 
 namespace {
 
@@ -215,11 +216,13 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
     CHECK(files <= 7);
     CHECK(machine.has_good_results());
     const std::string page = machine.read("page.md");
-    CHECK(contains(page,
-                   "| GPT-2 124M, B 32, head in large chunks, cuDNN | 567000 (532000 to 600000) tok/s | "
-                   "500000 tok/s | -12 % |"));
-    CHECK(contains(page, "| attention forward, cuDNN | 2.17 ms | 1 ms | -54 % |"));
-    CHECK(contains(page, "| layernorm backward | 1.94 ms | not measured |"));
+    const std::string run = "GPT-2 124M, B 32, cuDNN", attention = "attention forward, cuDNN";
+    CHECK(contains(page, "| " + run + " | " + predicted_rate(run) + " | 500000 tok/s | " +
+                             beside_predicted(run, "mid", 500000) + " |"));
+    CHECK(contains(page, "| " + attention + format(" | %g ms | 1 ms | ", predicted_number(attention, "ms")) +
+                             beside_predicted(attention, "ms", 1) + " |"));
+    CHECK(contains(
+        page, format("| layernorm backward | %g ms | not measured |", predicted_number("layernorm backward", "ms"))));
     CHECK(contains(page, "| gelu_kernel | 2 | 3.000 | 100.0 % | 1333 |"));
 }
 

@@ -1,0 +1,25 @@
+// What doc/results/predicted-h200.json says of a run or a part, as scripts/perf_table.py prints it.
+#pragma once
+#include <cstdlib>
+#include <string>
+#include "llmc/base/file.h"  // read_file
+#include "test/testing.h"
+
+// Of one object of the file, the number after `key`.
+inline double predicted_number(const std::string& what, const std::string& key) {
+    const std::string text = read_file("doc/results/predicted-h200.json");
+    const size_t at = text.find("\"what\": \"" + what + "\"");
+    REQUIRE(at != std::string::npos);
+    const size_t number = text.find("\"" + key + "\": ", at);
+    REQUIRE(number < text.find('}', at));
+    return std::strtod(text.c_str() + number + key.size() + 4, nullptr);
+}
+// "567000 (532000 to 600000) tok/s"
+inline std::string predicted_rate(const std::string& what) {
+    return format("%g (%g to %g) tok/s", predicted_number(what, "mid"), predicted_number(what, "low"),
+                  predicted_number(what, "high"));
+}
+// "-12 %": how far a measurement is from it.
+inline std::string beside_predicted(const std::string& what, const std::string& key, double measured) {
+    return format("%+.0f %%", 100 * measured / predicted_number(what, key) - 100);
+}

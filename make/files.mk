@@ -32,7 +32,7 @@ RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|golden'
 # KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine.
 ifneq ($(KERNELS_ONLY),)
   TEST_FILES := $(filter-out $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
-  ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
+  ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE)) $(filter %/traced_step.cpp.o,$(ENGINE))
 endif
 # An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per
 # level, unless tests put tiles of their own into it. A sixth of the time to compile; the tables are for `make test` without OP.

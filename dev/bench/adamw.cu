@@ -17,10 +17,9 @@ void measure(Bench& bench, const BenchShape& s) {
     auto param = bench.random<T>(n);
     auto m = bench.random<float>(n), v = bench.random<float>(n), master = bench.random<float>(kMaster ? n : 1);
     fill_zero(bench.device, v.data(), n);  // a sum of squares
-    bench.run("adamw_update", s, adamw_cost<T>(n), [&] {
-        adamw_update(bench.device, param.data(), kMaster ? master.data() : nullptr, m.data(), v.data(), grad.data(), n,
-                     hyper, scalars.data());
-    });
+    const AdamWTensor<T> tensor{param.data(), kMaster ? master.data() : nullptr, m.data(), v.data(), grad.data(), n,
+                                hyper};
+    bench.run("adamw_update", s, adamw_cost<T>(n), [&] { adamw_update(bench.device, &tensor, 1, scalars.data()); });
 }
 
 BENCHMARK("adamw", Bound::memory, measure)

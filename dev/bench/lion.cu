@@ -16,10 +16,8 @@ void measure(Bench& bench, const BenchShape& s) {
     const auto grad = bench.random<float>(n);
     auto param = bench.random<T>(n);
     auto m = bench.random<float>(n), master = bench.random<float>(kMaster ? n : 1);
-    bench.run("lion_update", s, lion_cost<T>(n), [&] {
-        lion_update(bench.device, param.data(), kMaster ? master.data() : nullptr, m.data(), grad.data(), n, hyper,
-                    scalars.data());
-    });
+    const LionTensor<T> tensor{param.data(), kMaster ? master.data() : nullptr, m.data(), grad.data(), n, hyper};
+    bench.run("lion_update", s, lion_cost<T>(n), [&] { lion_update(bench.device, &tensor, 1, scalars.data()); });
 }
 
 BENCHMARK("lion", Bound::memory, measure)

@@ -7,6 +7,7 @@ stored were just read (dev/LOG.md).
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include "llmc/base/check.h"  // ensure
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
@@ -53,14 +54,21 @@ inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float
 
 // The same with the scalars of a training step.
 template <class T>
+void adamw_update(Cpu& cpu, const AdamWTensor<T>* tensors, int64_t count, const StepScalars* s) {
+    const OpScope op(cpu, __func__, adamw_cost<T>(num_elements(tensors, count)));
+    for (const AdamWTensor<T>& t : std::span(tensors, size_t(count))) {
+        ensure((t.master == nullptr) == (std::is_same_v<T, float>));
+        if (!s->applied) continue;
+        float* weight = t.master;
+        if constexpr (std::is_same_v<T, float>) weight = t.param;
+        adamw_pass(cpu, t.param, weight, t.m, t.v, t.grad, t.n,
+                   AdamWStep{t.hyper.learning_rate, t.hyper.beta1, t.hyper.beta2, t.hyper.eps, t.hyper.weight_decay,
+                             s->grad_scale, s->updates});
+    }
+}
+template <class T>
 void adamw_update(Cpu& cpu, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
                   const AdamWHyper& hyper, const StepScalars* s) {
-    const OpScope op(cpu, __func__, adamw_cost<T>(n));
-    ensure((master == nullptr) == (std::is_same_v<T, float>));
-    if (!s->applied) return;
-    float* weight = master;
-    if constexpr (std::is_same_v<T, float>) weight = param;
-    adamw_pass(cpu, param, weight, m, v, grad, n,
-               AdamWStep{hyper.learning_rate, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay, s->grad_scale,
-                         s->updates});
+    const AdamWTensor<T> tensor{param, master, m, v, grad, n, hyper};
+    adamw_update(cpu, &tensor, 1, s);
 }

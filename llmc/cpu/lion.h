@@ -5,12 +5,13 @@ One pass: 20 bytes moved per element, with a bf16 param 22. Memory is the limit.
 */
 #pragma once
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include "llmc/base/check.h"   // ensure
 #include "llmc/ops/op_cost.h"  // lion_cost
 #include "llmc/cpu/device.h"   // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
-#include "llmc/ops/lion.h"  // LionHyper
+#include "llmc/ops/lion.h"  // LionHyper, LionTensor
 
 // 1 or -1; 0 and NaN stay what they are.
 ANVIL_INLINE F32x16 sign_of(F32x16 x) {
@@ -20,16 +21,11 @@ ANVIL_INLINE F32x16 sign_of(F32x16 x) {
 }
 
 template <class T>
-void lion_update(Cpu& cpu, T* param, float* master, float* m, const float* grad, int64_t n, const LionHyper& hyper,
-                 const StepScalars* s) {
-    const OpScope op(cpu, __func__, lion_cost<T>(n));
-    ensure((master == nullptr) == (std::is_same_v<T, float>));
-    if (!s->applied) return;
-    float* weight = master;
-    if constexpr (std::is_same_v<T, float>) weight = param;
+void lion_pass(Cpu& cpu, T* param, float* weight, float* m, const float* grad, int64_t n, const LionHyper& hyper,
+               double clip_scale) {
     const auto rounded = [](double x) { return broadcast(float(x)); };
     const F32x16 keep = rounded(1 - hyper.learning_rate * hyper.weight_decay);
-    const F32x16 minus_rate = rounded(-hyper.learning_rate), grad_scale = rounded(s->grad_scale);
+    const F32x16 minus_rate = rounded(-hyper.learning_rate), grad_scale = rounded(clip_scale);
     const F32x16 one_minus_beta1 = rounded(1 - hyper.beta1), one_minus_beta2 = rounded(1 - hyper.beta2);
     parallel_chunks(cpu, n, 16384, [=](int64_t begin, int64_t end) {
         for_lanes(end - begin, [=](int64_t offset, auto width) {
@@ -43,4 +39,22 @@ void lion_update(Cpu& cpu, T* param, float* master, float* m, const float* grad,
             if constexpr (!std::is_same_v<T, float>) store(param + i, new_weight, width);
         });
     });
+}
+
+template <class T>
+void lion_update(Cpu& cpu, const LionTensor<T>* tensors, int64_t count, const StepScalars* s) {
+    const OpScope op(cpu, __func__, lion_cost<T>(num_elements(tensors, count)));
+    for (const LionTensor<T>& t : std::span(tensors, size_t(count))) {
+        ensure((t.master == nullptr) == (std::is_same_v<T, float>));
+        if (!s->applied) continue;
+        float* weight = t.master;
+        if constexpr (std::is_same_v<T, float>) weight = t.param;
+        lion_pass(cpu, t.param, weight, t.m, t.grad, t.n, t.hyper, s->grad_scale);
+    }
+}
+template <class T>
+void lion_update(Cpu& cpu, T* param, float* master, float* m, const float* grad, int64_t n, const LionHyper& hyper,
+                 const StepScalars* s) {
+    const LionTensor<T> tensor{param, master, m, grad, n, hyper};
+    lion_update(cpu, &tensor, 1, s);
 }

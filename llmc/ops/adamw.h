@@ -6,7 +6,7 @@ AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as tor
 
   param (n) float or bf16     master, m, v, grad (n) float
 A float param is its own master weight, and `master` is null. Otherwise param is master rounded to nearest, and is not
-read.
+read. One call updates several tensors, each with numbers of its own.
 */
 #pragma once
 #include <cstdint>
@@ -16,8 +16,16 @@ struct AdamWHyper {
     double learning_rate, beta1, beta2, eps, weight_decay;
 };
 
+template <class T>
+struct AdamWTensor {
+    T* param;
+    float *master, *m, *v;
+    const float* grad;
+    int64_t n;
+    AdamWHyper hyper;
+};
+
 template <class Device, class T>
 struct AdamwOps {
-    void (*adamw_update)(Device&, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
-                         const AdamWHyper& hyper, const StepScalars* s);
+    void (*adamw_update)(Device&, const AdamWTensor<T>* tensors, int64_t count, const StepScalars* s);
 };

@@ -17,8 +17,17 @@ struct LionHyper {
     double learning_rate, beta1, beta2, weight_decay;
 };
 
+template <class T>
+struct LionTensor {
+    T* param;
+    float *master, *m;
+    const float* grad;
+    int64_t n;
+    LionHyper hyper;
+};
+
+// One call updates several tensors, each with numbers of its own.
 template <class Device, class T>
 struct LionOps {
-    void (*lion_update)(Device&, T* param, float* master, float* m, const float* grad, int64_t n,
-                        const LionHyper& hyper, const StepScalars* s);
+    void (*lion_update)(Device&, const LionTensor<T>* tensors, int64_t count, const StepScalars* s);
 };

@@ -208,6 +208,13 @@ OpCost adamw_cost(int64_t n) {
     const double bytes = std::is_same_v<T, float> ? 4 * 7 : 4 * 7 + sizeof(T);
     return {.bytes = bytes * double(n), .flops = 14 * double(n)};
 }
+// Elements of all tensors of an update.
+template <class Tensor>
+int64_t num_elements(const Tensor* tensors, int64_t count) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < count; i++) n += tensors[i].n;
+    return n;
+}
 // Weight and m in and out, the gradient in; weights in bf16 as for AdamW.
 template <class T>
 OpCost lion_cost(int64_t n) {

@@ -1,23 +1,30 @@
 // AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), sharded by element: llmc/ops/adamw.h.
 #pragma once
+#include <vector>
 #include "llmc/optim/update_rule.h"  // UpdateRule, UpdateBatch
 
 struct AdamWRule : RuleWithoutWorkspace {
     // The first and the second moment.
-    inline static const UpdateRule value{.name = "adamw", .title = "AdamW", .has_eps = true, .state = {{"m"}, {"v"}}};
+    inline static const UpdateRule value{
+        .name = "adamw", .title = "AdamW", .has_eps = true, .state = {{"m"}, {"v"}}, .batch_elements = kAnyElements};
 
     template <class Device, class T>
     static void update(const UpdateBatch<Device, T>& batch) {
+        std::vector<AdamWTensor<T>> tensors;
         for (const UpdatePiece<T>& piece : batch.pieces) {
             const GroupRule& rule = batch.config.rule(piece.group);
-            batch.op.adamw_update(batch.device, piece.weight, piece.master_weight, piece.state[0], piece.state[1],
-                                  piece.gradient, piece.size,
-                                  AdamWHyper{.learning_rate = batch.rates.groups[size_t(piece.group)],
-                                             .beta1 = rule.beta1,
-                                             .beta2 = rule.beta2,
-                                             .eps = rule.eps,
-                                             .weight_decay = rule.weight_decay},
-                                  batch.scalars);
+            tensors.push_back({.param = piece.weight,
+                               .master = piece.master_weight,
+                               .m = piece.state[0],
+                               .v = piece.state[1],
+                               .grad = piece.gradient,
+                               .n = piece.size,
+                               .hyper = {.learning_rate = batch.rates.groups[size_t(piece.group)],
+                                         .beta1 = rule.beta1,
+                                         .beta2 = rule.beta2,
+                                         .eps = rule.eps,
+                                         .weight_decay = rule.weight_decay}});
         }
+        batch.op.adamw_update(batch.device, tensors.data(), int64_t(tensors.size()), batch.scalars);
     }
 };

@@ -1,24 +1,33 @@
 // Lion (Chen et al., 2023, arXiv:2302.06675), sharded by element: llmc/ops/lion.h.
 #pragma once
+#include <vector>
 #include "llmc/optim/update_rule.h"  // UpdateRule, UpdateBatch
 
 struct LionRule : RuleWithoutWorkspace {
     // The paper (section 5) takes a learning rate 3 to 10 times smaller than AdamW's, and as many times the weight
     // decay.
-    inline static const UpdateRule value{
-        .name = "lion", .title = "Lion", .smaller_rate = 10, .beta2 = 0.99, .state = {{"m"}}};
+    inline static const UpdateRule value{.name = "lion",
+                                         .title = "Lion",
+                                         .smaller_rate = 10,
+                                         .beta2 = 0.99,
+                                         .state = {{"m"}},
+                                         .batch_elements = kAnyElements};
 
     template <class Device, class T>
     static void update(const UpdateBatch<Device, T>& batch) {
+        std::vector<LionTensor<T>> tensors;
         for (const UpdatePiece<T>& piece : batch.pieces) {
             const GroupRule& rule = batch.config.rule(piece.group);
-            batch.op.lion_update(batch.device, piece.weight, piece.master_weight, piece.state[0], piece.gradient,
-                                 piece.size,
-                                 LionHyper{.learning_rate = batch.rates.groups[size_t(piece.group)],
-                                           .beta1 = rule.beta1,
-                                           .beta2 = rule.beta2,
-                                           .weight_decay = rule.weight_decay},
-                                 batch.scalars);
+            tensors.push_back({.param = piece.weight,
+                               .master = piece.master_weight,
+                               .m = piece.state[0],
+                               .grad = piece.gradient,
+                               .n = piece.size,
+                               .hyper = {.learning_rate = batch.rates.groups[size_t(piece.group)],
+                                         .beta1 = rule.beta1,
+                                         .beta2 = rule.beta2,
+                                         .weight_decay = rule.weight_decay}});
         }
+        batch.op.lion_update(batch.device, tensors.data(), int64_t(tensors.size()), batch.scalars);
     }
 };

@@ -46,7 +46,7 @@ StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, in
             sizes[k] += aligned_elements(rule.state_size(k, piece.size(), piece.rows, piece.cols, config));
 
         std::vector<Batch>& same = alike[piece.bucket][{index, piece.rows, piece.cols}];
-        if (same.empty() || int64_t(same.back().pieces.size() + 1) * piece.size() > rule.batch_elements)
+        if (same.empty() || piece.size() > rule.batch_elements / int64_t(same.back().pieces.size() + 1))
             same.push_back({index, piece.rows, piece.cols, {}});
         same.back().pieces.push_back(i);
     }

@@ -21,7 +21,8 @@ state and calls it, one indirect call per batch. State is fp32, and 0 before the
 #include "llmc/ops/ops.h"                 // Ops
 #include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
 
-inline constexpr size_t kMostStateTensors = 4;  // of a rule
+inline constexpr size_t kMostStateTensors = 4;             // of a rule
+inline constexpr int64_t kAnyElements = int64_t(1) << 62;  // UpdateRule::batch_elements
 
 // What a rule keeps for each parameter.
 struct StateTensor {
@@ -42,7 +43,8 @@ struct UpdateRule {
     double smaller_rate = 1, beta2 = 0;
     std::vector<StateTensor> state = {};
 
-    // Matrices of one shape are updated together, up to so many elements; 0: each piece by itself.
+    // Pieces of a bucket are updated together, matrices if they have one shape, up to so many elements; 0: each by
+    // itself.
     int64_t batch_elements = 0;
     // Bytes of each buffer that the update of n matrices (rows, cols) uses besides, weights of weight_size bytes.
     // Buffers are shared by all batches: each is as large as the largest needs. Null: none.

@@ -1,9 +1,17 @@
 // AdamW's kernel against the CPU's function: the same bits, with and without bf16 weights; and a step that is skipped.
 #include "llmc/cuda/adamw.cuh"
+#include <deque>
 #include "llmc/cpu/adamw.h"
 #include "test/cuda_testing.h"  // OnDevice, rounded_value
 
 constexpr AdamWHyper kHyper{.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+
+template <class T>
+static void adamw_update(Cuda& cuda, T* param, float* master, float* m, float* v, const float* grad, int64_t n,
+                         const AdamWHyper& hyper, const StepScalars* s) {
+    const AdamWTensor<T> tensor{param, master, m, v, grad, n, hyper};
+    adamw_update(cuda, &tensor, 1, s);
+}
 
 // Fewer than a pack, a pack and a rest, and more than all blocks of a GPU take at once.
 static size_t some_size(const Cuda& cuda) {
@@ -37,6 +45,61 @@ TEMPLATE_TEST_CASE("adamw_update on the device has the CPU's bits", "[adamw]" ON
     check_equal("m", m.get(), want_m);
     check_equal("v", v.get(), want_v);
     if constexpr (std::is_same_v<T, bf16>) check_equal("param", param.get(), rounded<bf16>(want));
+}
+
+// More than one launch takes, some of them empty, each with numbers of its own.
+TEMPLATE_TEST_CASE("adamw_update of many tensors has the bits of one after the other", "[adamw]" ON_DEVICE, float,
+                   bf16) {
+    using T = TestType;
+    constexpr bool kHasMaster = !std::is_same_v<T, float>;
+    constexpr int kCount = 2 * TensorList<AdamWTensor<T>>::kMost + 3;
+    const size_t sizes[] = {1, 0, 7, 8, 9, 1000, 2048, 2049, 4097};
+    Cuda cuda;
+    Cpu cpu;
+    const StepScalars s{.grad_scale = 0.37, .updates = 3, .applied = 1};
+    const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+    std::deque<OnDevice<float>> master_weights, ms, vs, grads;
+    std::deque<OnDevice<T>> params;
+    std::vector<AdamWTensor<T>> tensors;
+    std::vector<Floats> want, want_m, want_v;
+    for (int i = 0; i < kCount; i++) {
+        const size_t n = sizes[size_t(i) % std::size(sizes)];
+        const auto seed = uint64_t(4 * i);
+        Floats square = randn(n, seed + 3);
+        for (float& x : square) x *= x;
+        want.push_back(randn(n, seed)), want_m.push_back(randn(n, seed + 1)), want_v.push_back(square);
+        const Floats grad = randn(n, seed + 2);
+        master_weights.emplace_back(cuda, want[size_t(i)]), ms.emplace_back(cuda, want_m[size_t(i)]);
+        vs.emplace_back(cuda, want_v[size_t(i)]), grads.emplace_back(cuda, grad);
+        params.emplace_back(cuda, n);
+        const AdamWHyper hyper{.learning_rate = 1e-3 * (i + 1),
+                               .beta1 = 0.9 - 0.01 * i,
+                               .beta2 = 0.99 - 0.01 * i,
+                               .eps = 1e-8 * (i + 1),
+                               .weight_decay = 0.01 * i};
+        AdamWTensor<T> tensor{.param = params.back().data,
+                              .master = nullptr,
+                              .m = ms.back().data,
+                              .v = vs.back().data,
+                              .grad = grads.back().data,
+                              .n = int64_t(n),
+                              .hyper = hyper};
+        if constexpr (kHasMaster)
+            tensor.master = master_weights.back().data;
+        else
+            tensor.param = master_weights.back().data;
+        tensors.push_back(tensor);
+        adamw_update(cpu, want.back().data(), nullptr, want_m.back().data(), want_v.back().data(), grad.data(),
+                     int64_t(n), hyper, &s);
+    }
+    adamw_update(cuda, tensors.data(), kCount, d_s.data);
+    for (size_t i = 0; i < size_t(kCount); i++) {
+        INFO("tensor " << i << " of " << want[i].size());
+        check_equal("master", master_weights[i].get(), want[i]);
+        check_equal("m", ms[i].get(), want_m[i]);
+        check_equal("v", vs[i].get(), want_v[i]);
+        if constexpr (kHasMaster) check_equal("param", params[i].get(), rounded<bf16>(want[i]));
+    }
 }
 
 TEST_CASE("adamw_update on the device leaves everything as it is when the step is skipped", "[adamw]" ON_DEVICE) {

@@ -1,9 +1,17 @@
 // Lion's kernel against the CPU's function: the same bits, with and without bf16 weights; and a step that is skipped.
 #include "llmc/cuda/lion.cuh"
+#include <deque>
 #include "llmc/cpu/lion.h"
 #include "test/cuda_testing.h"  // OnDevice, rounded_value
 
 constexpr LionHyper kHyper{.learning_rate = 3e-4, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 1};
+
+template <class T>
+static void lion_update(Cuda& cuda, T* param, float* master, float* m, const float* grad, int64_t n,
+                        const LionHyper& hyper, const StepScalars* s) {
+    const LionTensor<T> tensor{param, master, m, grad, n, hyper};
+    lion_update(cuda, &tensor, 1, s);
+}
 
 // Fewer than a pack, a pack and a rest, and more than all blocks of a GPU take at once.
 static size_t some_size(const Cuda& cuda) {
@@ -37,6 +45,33 @@ TEMPLATE_TEST_CASE("lion_update on the device has the CPU's bits", "[lion]" ON_D
     check_equal("master", master.get(), want);
     check_equal("m", m.get(), want_m);
     if constexpr (std::is_same_v<T, bf16>) check_equal("param", param.get(), rounded<bf16>(want));
+}
+
+TEST_CASE("lion_update of several tensors gives each its own numbers", "[lion]" ON_DEVICE) {
+    Cuda cuda;
+    Cpu cpu;
+    const StepScalars s{.grad_scale = 0.37, .updates = 3, .applied = 1};
+    const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+    std::deque<OnDevice<float>> arrays;
+    std::vector<LionTensor<float>> tensors;
+    std::vector<Floats> want;
+    for (const size_t n : {size_t(2049), size_t(0), size_t(7), size_t(1024)}) {
+        const auto i = uint64_t(tensors.size());
+        const LionHyper hyper{1e-3 * double(i + 1), 0.9 - 0.1 * double(i), 0.99 - 0.1 * double(i), 0.1 * double(i)};
+        Floats weight = randn(n, 3 * i), m = randn(n, 3 * i + 1);
+        const Floats grad = randn(n, 3 * i + 2);
+        for (const Floats& values : {weight, m, grad}) arrays.emplace_back(cuda, values);
+        tensors.push_back(
+            {arrays[3 * i].data, nullptr, arrays[3 * i + 1].data, arrays[3 * i + 2].data, int64_t(n), hyper});
+        lion_update(cpu, weight.data(), nullptr, m.data(), grad.data(), int64_t(n), hyper, &s);
+        want.push_back(weight), want.push_back(m);
+    }
+    lion_update(cuda, tensors.data(), int64_t(tensors.size()), d_s.data);
+    for (size_t i = 0; i < tensors.size(); i++) {
+        INFO("tensor " << i);
+        check_equal("weight", arrays[3 * i].get(), want[2 * i]);
+        check_equal("m", arrays[3 * i + 1].get(), want[2 * i + 1]);
+    }
 }
 
 TEST_CASE("lion_update on the device leaves everything as it is when the step is skipped", "[lion]" ON_DEVICE) {

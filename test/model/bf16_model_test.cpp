@@ -72,10 +72,15 @@ Trained train(int threads, const char* recipe_name, std::vector<Floats>* want = 
         for (size_t i = 0; want && i < want->size(); i++) {
             const Parameter& p = model.parameters.parameters[i];
             const GroupRule& rule = recipe.rules.rule(p.group);
-            ops<float>(cpu).adamw_update(
-                cpu, (*want)[i].data(), nullptr, m[i].data(), v[i].data(), model.gradients.at(p), p.size(),
-                AdamWHyper{rates.groups[size_t(p.group)], rule.beta1, rule.beta2, rule.eps, rule.weight_decay},
-                &scalars);
+            const AdamWTensor<float> tensor{
+                (*want)[i].data(),
+                nullptr,
+                m[i].data(),
+                v[i].data(),
+                model.gradients.at(p),
+                p.size(),
+                {rates.groups[size_t(p.group)], rule.beta1, rule.beta2, rule.eps, rule.weight_decay}};
+            ops<float>(cpu).adamw_update(cpu, &tensor, 1, &scalars);
         }
     }
     result.master_weights.resize(model.parameters.parameters.size());

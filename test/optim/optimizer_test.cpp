@@ -219,23 +219,31 @@ using UpdateByOp = void (*)(Cpu&, const GroupRule&, double learning_rate, Floats
 
 void update_by_adamw(Cpu& cpu, const GroupRule& rule, double learning_rate, Floats& weight, std::vector<Floats>& state,
                      const float* grad, const StepScalars& scalars) {
-    ops<float>(cpu).adamw_update(cpu, weight.data(), nullptr, state[0].data(), state[1].data(), grad,
-                                 int64_t(weight.size()),
-                                 AdamWHyper{.learning_rate = learning_rate,
-                                            .beta1 = rule.beta1,
-                                            .beta2 = rule.beta2,
-                                            .eps = rule.eps,
-                                            .weight_decay = rule.weight_decay},
-                                 &scalars);
+    const AdamWTensor<float> tensor{.param = weight.data(),
+                                    .master = nullptr,
+                                    .m = state[0].data(),
+                                    .v = state[1].data(),
+                                    .grad = grad,
+                                    .n = int64_t(weight.size()),
+                                    .hyper = {.learning_rate = learning_rate,
+                                              .beta1 = rule.beta1,
+                                              .beta2 = rule.beta2,
+                                              .eps = rule.eps,
+                                              .weight_decay = rule.weight_decay}};
+    ops<float>(cpu).adamw_update(cpu, &tensor, 1, &scalars);
 }
 void update_by_lion(Cpu& cpu, const GroupRule& rule, double learning_rate, Floats& weight, std::vector<Floats>& state,
                     const float* grad, const StepScalars& scalars) {
-    ops<float>(cpu).lion_update(cpu, weight.data(), nullptr, state[0].data(), grad, int64_t(weight.size()),
-                                LionHyper{.learning_rate = learning_rate,
-                                          .beta1 = rule.beta1,
-                                          .beta2 = rule.beta2,
-                                          .weight_decay = rule.weight_decay},
-                                &scalars);
+    const LionTensor<float> tensor{.param = weight.data(),
+                                   .master = nullptr,
+                                   .m = state[0].data(),
+                                   .grad = grad,
+                                   .n = int64_t(weight.size()),
+                                   .hyper = {.learning_rate = learning_rate,
+                                             .beta1 = rule.beta1,
+                                             .beta2 = rule.beta2,
+                                             .weight_decay = rule.weight_decay}};
+    ops<float>(cpu).lion_update(cpu, &tensor, 1, &scalars);
 }
 
 const std::map<std::string, UpdateByOp> kUpdatesByOp = {{"adamw", update_by_adamw}, {"lion", update_by_lion}};

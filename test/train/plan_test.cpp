@@ -82,7 +82,7 @@ TEST_CASE("plan: the launches of GPT-2 124M", "[plan]") {
     CHECK(micro["layernorm_backward"] == 25);
     CHECK(micro["cross_entropy"] == 2);
     CHECK(micro["adamw_update"] == 0);
-    CHECK(update["adamw_update"] == 148);
+    CHECK(update["adamw_update"] == 13);  // one for each bucket
     CHECK(plan.times[1].launches > 16 * 200);
     // Forward and backward: 6 FLOPs a weight of the matrices and token, and attention.
     double flops = 0;

@@ -107,12 +107,14 @@ public:
     }
 
     // Of the ops of update(), for the device to reserve.
-    size_t workspace_bytes() const {
+    size_t workspace_bytes() const { return workspace_bytes(device, layout_); }
+    static size_t workspace_bytes(Device& device, const StateLayout& layout) {
         size_t most = 0;
-        for (const std::vector<StateLayout::Batch>& bucket : layout_.batches)
+        for (const std::vector<StateLayout::Batch>& bucket : layout.batches)
             for (const StateLayout::Batch& batch : bucket)
-                most = std::max(most, UpdateRules::template workspaces<Device, T>[batch.rule](
-                                          device, op, int64_t(batch.pieces.size()), batch.rows, batch.cols));
+                most =
+                    std::max(most, UpdateRules::template workspaces<Device, T>[batch.rule](
+                                       device, ops<T>(device), int64_t(batch.pieces.size()), batch.rows, batch.cols));
         return most;
     }
 

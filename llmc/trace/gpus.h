@@ -15,6 +15,7 @@ architecture white papers for SMs, caches and limits of an SM (CUDA C++ Programm
   price       USD per hour, of the order that clouds asked for in 2025
 */
 #pragma once
+#include <strings.h>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -48,9 +49,9 @@ inline std::vector<std::string> gpu_names() {
     for (const Gpu& gpu : kGpus) names.push_back(gpu.name);
     return names;
 }
-// Null: none of that name.
+// "h200" is H200, too. Null: none of that name.
 inline const Gpu* find_gpu(const std::string& name) {
     for (const Gpu& gpu : kGpus)
-        if (name == gpu.name) return &gpu;
+        if (strcasecmp(name.c_str(), gpu.name) == 0) return &gpu;
     return nullptr;
 }

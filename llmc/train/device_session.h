@@ -58,7 +58,6 @@ public:
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
           saver_(flags_.out_dir, ranks_, model_, optimizer_) {
-        device.reserve_workspace(optimizer_.workspace_bytes());
         model_.document_token = flags_.document_token.value_or(-1);
         begin_at_start();
         profiler_.plan(first_step_, config_.steps);

@@ -12,6 +12,7 @@ take the same batch.
 #include "llmc/comm/comm.h"           // Comm
 #include "llmc/model/kv_cache.h"      // KvCache
 #include "llmc/model/parameters.h"    // ParameterList
+#include "llmc/optim/optimizer.h"     // Optimizer
 #include "llmc/optim/state_layout.h"  // StateLayout
 #include "llmc/train/devices.h"       // free_memory, memory_limit, workspace_bytes
 #include "llmc/train/memory_plan.h"   // memory_plan, check_fits
@@ -37,15 +38,17 @@ public:
         if (makes_samples)
             sample_bytes_ = KvCache<Device, T>::bytes(
                 shape, layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len), 1, seq_len_, seq_len_);
+        const StateLayout layout(parameters, sharding, world.ranks.rank, flags.chosen_recipe().rules);
         struct Memory {
-            size_t available, limit, optimizer;
-        } all{free_memory(device),
-              memory_limit(device, world.group ? world.group->world_size : world.place().processes),
-              StateLayout(parameters, sharding, world.ranks.rank, flags.chosen_recipe().rules).memory_bytes(sizeof(T))};
+            size_t available, limit, optimizer, update_workspace;
+        } all{
+            free_memory(device), memory_limit(device, world.group ? world.group->world_size : world.place().processes),
+            layout.memory_bytes(sizeof(T)), flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0};
         for (const Memory& other : world.ranks.all_gather_values(all, "its free memory"))
             all = {std::min(all.available, other.available), std::min(all.limit, other.limit),
-                   std::max(all.optimizer, other.optimizer)};
+                   std::max(all.optimizer, other.optimizer), std::max(all.update_workspace, other.update_workspace)};
         available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer;
+        update_workspace_bytes_ = all.update_workspace;
     }
 
     // What a rank may take at most; 0: not known.
@@ -72,10 +75,11 @@ public:
         });
     }
 
-    // Of the model's ops.
+    // Of the model's ops and the optimizer's.
     size_t workspace(int64_t B) const {
-        return workspace_bytes<T>(device_, parameters_.model, B, seq_len_, flags_.document_token.has_value(),
-                                  flags_.trains());
+        return std::max(update_workspace_bytes_,
+                        workspace_bytes<T>(device_, parameters_.model, B, seq_len_, flags_.document_token.has_value(),
+                                           flags_.trains()));
     }
 
 private:
@@ -83,7 +87,7 @@ private:
     RunFlags flags_;
     ParameterList parameters_;
     int64_t seq_len_;
-    size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0;
+    size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, update_workspace_bytes_ = 0;
     size_t available_ = 0;  // 0: not known
     size_t limit_ = 0;      // the same, or of a CPU, whose memory is never full, its share of the host's
 

@@ -107,17 +107,18 @@ std::vector<Field> RunFlags::fields() {
                   "fraction of all steps in which wsd and trapezoid decay"}
                 .from(0, 1)
                 .or_else("recipe"),
-            Field{"optimizer", "beta1", &beta1, "AdamW: decay of the first moment"}
+            Field{"optimizer", "beta1", &beta1,
+                  "AdamW: decay of the first moment; Lion: of the momentum whose sign is the step"}
                 .from(0, 0.9999999)
                 .or_else("recipe"),
-            Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment"}
+            Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment; Lion: of the momentum that is kept"}
                 .from(0, 0.9999999)
                 .or_else("recipe"),
             Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the root of the second moment"}
                 .from(0, 1)
                 .or_else("recipe"),
             Field{"optimizer", "weight-decay", &weight_decay,
-                  "AdamW: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
+                  "AdamW, Lion: decoupled weight decay of the groups that the recipe decays, matrices and embeddings"}
                 .from(0)
                 .or_else("recipe"),
             Field{"optimizer", "muon-learning-rate", &muon_learning_rate, "Muon: peak learning rate"}.from(0).or_else(

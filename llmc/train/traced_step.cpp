@@ -247,7 +247,8 @@ TracedWorkspace::TracedWorkspace(const TracedRun& run) : run_(run) {
     using namespace traced;
     describe_device(run.gpu);
     Cuda cuda(0, options_of(run));
-    optimizer_bytes_ = Optimizer<Cuda, bf16>(cuda, run.parameters, run.sharding, run.rank, run.rules).workspace_bytes();
+    optimizer_bytes_ =
+        Optimizer<Cuda, bf16>::workspace_bytes(cuda, StateLayout(run.parameters, run.sharding, run.rank, run.rules));
 }
 
 size_t TracedWorkspace::bytes(int64_t B, int64_t seq_len) const {

@@ -211,6 +211,7 @@ TEST_CASE("plan: a server holds its own ranks' part of a checkpoint", "[plan]") 
 
 TEST_CASE("plan: every GPU, and what replaces its figures", "[plan]") {
     for (const Gpu& gpu : kGpus) CHECK(planned_gpu({}, gpu.name).tflops == gpu.tflops);
+    CHECK(std::string(planned_gpu({}, "h200").name) == "H200");
     const Gpu own = planned_gpu({.memory_gb = 1, .tflops = 2, .bandwidth = 4, .network = 5, .usd_per_hour = 6}, "B200");
     CHECK((own.memory_gb == 1 && own.tflops == 2));
     CHECK((own.collective == 4 && own.network == 5 && own.usd_per_hour == 6));

@@ -193,6 +193,22 @@ def run_of(name, made):
     return f
 
 
+def masked_run(made):
+    """adamw_run, but of the targets only some count, in some rows none."""
+    f, (B, T, config) = Fixture("masked_run"), MODELS["model"]
+    initial = {key: torch.from_numpy(made["model"][key]) for key in gpt.shapes(config)}
+    steps = training.GPT2.steps
+    sequences = f.ints("tokens_and_target", steps, B, T + 1, below=config.V)
+    learned = f.ints("learned", steps, B, T, below=3) == 0
+    learned[::4, 1] = False
+    f.arrays["learned"] = learned.numpy().astype(np.int32)
+    exact = training.train(config, training.GPT2, initial, sequences, torch.float64, learned)
+    for key in ["loss", "norm"]:
+        f.want("want." + key, torch.tensor(exact.series[key], dtype=torch.float64))
+    f.want("want.wte.weight", exact.params["wte.weight"])
+    return f
+
+
 def report_drift(run, kept, exact, rough):
     """How far a float32 run of PyTorch's own is from its float64 run: what a fair tolerance for ours is."""
     for key in kept:
@@ -216,4 +232,5 @@ def fixtures():
     """All of them, by name. Training begins with the weights of the models, and tasks are given to the first."""
     made = {f.name: f.arrays for f in [model_gpt2_shape(), *map(model, MODELS), *map(model_in_fp8, MODELS_IN_FP8)]}
     made["tasks"] = reference_tasks.fixture(MODELS["model"][2], made["model"]).arrays
+    made["masked_run"] = masked_run(made).arrays
     return made | {name: run_of(name, made).arrays for name in RUNS}

@@ -23,6 +23,7 @@ POLAR_EXPRESS = [
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 ]
+IGNORED = -100  # a target that does not count
 QUINTIC = [(3.4445, -4.7750, 2.0315)] * 5
 
 
@@ -207,8 +208,10 @@ def matrices(config, name, tensor):
     return (tensor,)
 
 
-def train(config, recipe, initial, sequences, dtype):
-    """Over sequences (steps, B, T+1), a batch a step; all in `dtype`, AdamW and clipping PyTorch's own."""
+def train(config, recipe, initial, sequences, dtype, learned=None):
+    """Over sequences (steps, B, T+1), a batch a step; all in `dtype`, AdamW and clipping PyTorch's own.
+
+    learned (steps, B, T): which targets count; None: all."""
     params = {name: value.to(dtype).clone().requires_grad_() for name, value in initial.items()}
     groups = []
     for rule in recipe.rules:
@@ -224,7 +227,10 @@ def train(config, recipe, initial, sequences, dtype):
     result = Trained(params)
     for step, batch in enumerate(sequences):
         logits = forward(config, params, batch[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        targets = batch[:, 1:]
+        if learned is not None:
+            targets = targets.masked_fill(~learned[step], IGNORED)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
         for p in params.values():  # Muon's too, of which PyTorch's optimizer knows nothing
             p.grad = None
         loss.backward()

@@ -78,6 +78,10 @@ void cross_entropy_forward(Cpu& cpu, float* losses, const T* logits, const int32
     check_softcap(softcap);
     parallel_for(cpu, N, [=, &cpu](int64_t n) {
         const T* row = logits + n * Vp;
+        if (targets[n] < 0) {
+            losses[n] = 0;
+            return;
+        }
         double sum;
         if (softcap.kind == Softcap::Kind::none) {
             losses[n] = row_loss(&sum, nullptr, row, V, targets[n]);
@@ -97,6 +101,11 @@ void cross_entropy_forward_backward(Cpu& cpu, float* losses, T* logits, const in
     parallel_for(cpu, N, [=, &cpu](int64_t n) {
         T* row = logits + n * Vp;
         const int32_t target = targets[n];
+        if (target < 0) {
+            losses[n] = 0;
+            std::memset(static_cast<void*>(row), 0, size_t(Vp) * sizeof(T));
+            return;
+        }
         float* slope = cpu.thread_scratch(2 * V);
         float* powers = slope + V;
         if constexpr (std::is_same_v<T, float>) powers = row;

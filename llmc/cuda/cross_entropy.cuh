@@ -2,7 +2,8 @@
 Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(l[n,v])) - l[n, targets[n]],   l = logits, or what a
 softcap makes of them;   dlogits = (softmax(l) - onehot) * dloss * dl/dlogits, in place, columns V to Vp zero
 
-  logits (N, Vp) T     targets (N) int32 in [0, V)     losses (N) f32, in nats     (llmc/cpu/cross_entropy.h)
+  logits (N, Vp) T     targets (N) int32 in [0, V), or below 0: loss and gradients 0     losses (N) f32, in nats
+                                                                                    (llmc/cpu/cross_entropy.h)
 
 Math      f32; maximum and sum in one pass, the sum rescaled when a larger logit comes; powers of 2 by fast_exp2
 Work      one block per row; one thread every kEntropyThreads-th pack, 4 of them under way at a time
@@ -46,6 +47,12 @@ __global__ void __launch_bounds__(kEntropyThreads, 2)
     const auto power = [](float x) { return fast_exp2(x * kLog2E); };
 
     const int target = targets[blockIdx.x];
+    if (target < 0) {
+        if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+        if constexpr (kLearn)
+            for (int v = threadIdx.x * P; v < Vp; v += kStep) store16(row + v, Pack<T>{});
+        return;
+    }
     float target_slope;
     const float target_logit = capped(to_float(row[target]), target_slope);  // before a gradient takes its place
     // From the smallest float: a logit of -infinity then counts nothing, where minus its like it would be NaN.

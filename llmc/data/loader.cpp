@@ -116,12 +116,17 @@ DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), s
             "%s: %lld tokens in %zu shards, and one batch needs %lld (%lld sequences * %lld tokens + 1); lower "
             "--batch-size or --seq-len, or prepare more data",
             config.pattern.c_str(), ll(num_tokens_), shards_.size(), ll(needed), ll(B), ll(T));
-    if (config_.packing == Packing::best_fit) {
+    require(std::any_of(shards_.begin(), shards_.end(), [](const TokenShard& shard) { return shard.learns_any(); }),
+            "%s: the masks of the shards leave no token to learn; prepare the data again, from conversations in which "
+            "the assistant says something",
+            config.pattern.c_str());
+    if (config_.packing != Packing::stream) {
         const PackingConfig packing{.separator = config_.document_token,
                                     .seq_len = T,
                                     .shuffle = config_.shuffle,
                                     .seed = config_.seed,
-                                    .vocab_size = config_.vocab_size};
+                                    .vocab_size = config_.vocab_size,
+                                    .pads = config_.packing == Packing::pad};
         rows_ = std::make_unique<PackedRows>(shards_, packing);
     } else {
         rows_ = std::make_unique<Windows>(shards_, config_);
@@ -189,8 +194,10 @@ void DataLoader::prepare_next_batch() {
     rows_->skip(before * B);
     for (int64_t b = 0; b < B; b++) {
         rows_->read(row_.data());
-        std::copy(row_.begin(), row_.end() - 1, next_batch_.tokens.begin() + b * T);
-        std::copy(row_.begin() + 1, row_.end(), next_batch_.targets.begin() + b * T);
+        std::transform(row_.begin(), row_.end() - 1, next_batch_.tokens.begin() + b * T,
+                       [](int32_t token) { return token < 0 ? ~token : token; });
+        std::transform(row_.begin() + 1, row_.end(), next_batch_.targets.begin() + b * T,
+                       [](int32_t token) { return std::max(token, -1); });
     }
     if (next_of_step_ + 1 == batches) {
         rows_->skip((config_.world_size - config_.rank - 1) * batches * B);

@@ -14,8 +14,8 @@ fill no window are left out: fewer than T at the end of a shard, and o at its be
   const LoaderState state = train.state();         after the last whole step
   train.restore(state);                            the next batch is the one that would have followed
 
-Those are the rows of --packing stream. With best-fit a row begins where a document does, and what is said above of
-windows is true of rows, but for how an epoch is cut: llmc/data/packing.h.
+Those are the rows of --packing stream. With best-fit and pad a row begins where a document does, and what is said
+above of windows is true of rows, but for how an epoch is cut: llmc/data/packing.h.
 
 A state counts windows or rows, not batches, so it restores at any world size and batch size (not at another T, seed or
 data: data_hash() tells). A thread prepares the next batch while this one is used; what it finds wrong is thrown by
@@ -30,7 +30,7 @@ next().
 #include "llmc/data/rows.h"    // RowSource, LoaderState
 #include "llmc/data/shards.h"  // TokenShard
 
-enum class Packing { stream, best_fit };
+enum class Packing { stream, best_fit, pad };
 
 struct LoaderConfig {
     std::string pattern;  // of shard files, such as data/x/train_*.bin
@@ -42,11 +42,12 @@ struct LoaderConfig {
     uint64_t seed = 0;
     int vocab_size = 0;  // V: an id outside [0, V) in the data is an error
     Packing packing = Packing::stream;
-    int document_token = -1;  // that each document begins with; for best-fit
+    int document_token = -1;  // that each document begins with; for best-fit and pad
 };
 
 struct Batch {
-    std::vector<int32_t> tokens, targets;  // (B, T) each; targets are the tokens shifted by one
+    // (B, T) each; targets are the tokens shifted by one, or -1 where that token is not learned
+    std::vector<int32_t> tokens, targets;
 };
 
 class DataLoader {

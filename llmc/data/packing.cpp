@@ -77,11 +77,12 @@ std::vector<Document> BestFit::in_order() const {
 PackedRows::PackedRows(const std::vector<TokenShard>& shards, const PackingConfig& config)
     : shards_(shards), config_(config) {
     require(config.separator >= 0,
-            "--packing best-fit needs the token that documents begin with: give --document-token or a --tokenizer that "
+            "--packing best-fit and pad need the token that documents begin with: give --document-token or a "
+            "--tokenizer that "
             "has one, or take --packing stream");
     begin_epoch(0);
     require(next_document(),
-            "--packing best-fit: no document begins in %s%s, none of its tokens is the separator %d; give the "
+            "--packing best-fit and pad: no document begins in %s%s, none of its tokens is the separator %d; give the "
             "--document-token that it was made with, prepare it again from several documents, or take --packing stream",
             shards[0].path().c_str(), shards.size() > 1 ? " nor in the other shards" : "", config.separator);
     begin_epoch(0);
@@ -96,6 +97,10 @@ void PackedRows::pack(int32_t* row) {
     const int64_t capacity = config_.seq_len + 1;
     for (int64_t at = 0; at < capacity;) {
         refill();
+        if (config_.pads && at > 0 && !waiting_.fits(capacity - at)) {
+            if (row) std::fill(row + at, row + capacity, ~config_.separator);
+            break;
+        }
         const Document document = waiting_.take(capacity - at);
         const int64_t n = std::min<int64_t>(document.length, capacity - at);
         if (row) shards_[document.shard].read(document.begin, n, row + at, config_.vocab_size);

@@ -5,9 +5,14 @@ nanochat's (Karpathy, 2026, dataloader.py, "BOS-aligned best fit"):
   of at least 1000 documents that wait, take the longest one that still fits into the row, again and again; where none
   fits, take the shortest, crop it to what is left, and begin the next row. Of equally long ones the first comes first.
 
-So every token sees its document from the beginning, and a row has no padding. The price is what is cropped: the part
-of all tokens that DataLoader::cropped() tells. The documents that wait are an ordered set, so a choice takes O(log n)
-instead of a scan over n of them: dev/bench/packing.cu measures both (doc/performance.md).
+So every token sees its document from the beginning, and a row has no padding, unless it is asked for. The price is what
+is cropped: the part of all tokens that DataLoader::cropped() tells. The documents that wait are an ordered set, so a
+choice takes O(log n) instead of a scan over n of them: dev/bench/packing.cu measures both (doc/performance.md).
+
+With `pads` (--packing pad) no document is cropped that fits into a row: where none of those that wait fits into what is
+left of one, that is filled with separators which are not learned. So nothing of a conversation is lost, as in
+nanochat's chat_sft.py ("bestfit-pad"); one that is longer than a row is cropped to it, where nanochat's would wait for
+ever.
 
 A document is the separator and the tokens up to the next one, or to the end of its shard. Tokens before a shard's
 first separator continue a document of another shard and are left out. Shards are read in their order, or, shuffled, in
@@ -45,6 +50,8 @@ public:
     void add(const Document& document) { waiting_.insert({document, arrivals_++}); }
     // The one to place next where `space` tokens are left: longer than that only if all are. There must be one.
     Document take(int64_t space);
+    // Is there one that is not longer than that?
+    bool fits(int64_t space) const { return !waiting_.empty() && waiting_.begin()->document.length <= space; }
     size_t size() const { return waiting_.size(); }
     std::vector<Document> in_order() const;  // of arrival
 
@@ -72,6 +79,7 @@ struct PackingConfig {
     bool shuffle;
     uint64_t seed;
     int vocab_size;  // V: an id outside [0, V) in the data is an error
+    bool pads = false;
 };
 
 class PackedRows : public RowSource {

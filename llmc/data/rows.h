@@ -1,5 +1,6 @@
 /*
-Where the rows of a batch come from: T + 1 tokens each, T of them to learn from and, shifted by one, their targets.
+Where the rows of a batch come from: T + 1 tokens each, T of them to learn from and, shifted by one, their targets. One
+that is read and not learned, as a target, is ~id (llmc/data/shards.h).
 
 A source has one endless order of rows, which follows from the data, T, shuffling and seed alone. All ranks walk along
 it, each reads its own rows and skips the others', so a row is the same one at any number of ranks and any batch size.

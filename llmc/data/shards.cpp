@@ -19,8 +19,11 @@ static_assert(std::endian::native == std::endian::little, "shards are read and w
 struct Kind {
     int32_t magic, version;
     int bytes_per_token;
+    int32_t masked_version;
 };
-constexpr Kind kU16{20240520, 1, 2}, kU32{20240801, 7, 4};
+constexpr Kind kU16{20240520, 1, 2, 2}, kU32{20240801, 7, 4, 8};
+
+int64_t mask_bytes(int64_t tokens) { return (tokens + 7) / 8; }
 
 constexpr const char* kRemake = "make it again with data/tokenize, or copy it again from where it came";
 
@@ -46,16 +49,20 @@ TokenShard::TokenShard(const std::string& path) : file_(existing(path), IfCut::r
         "with data/tokenize",
         path.c_str(), magic, kU16.magic, kU32.magic);
     const Kind kind = magic == kU16.magic ? kU16 : kU32;
-    require(version == kind.version, "%s has version %d of the shard format: expected %d; %s", path.c_str(), version,
-            kind.version, kRemake);
+    require(version == kind.version || version == kind.masked_version,
+            "%s has version %d of the shard format: expected %d, or %d with a mask; %s", path.c_str(), version,
+            kind.version, kind.masked_version, kRemake);
+    has_mask_ = version == kind.masked_version;
     const char *const rest = file_.data() + sizeof header, *const end = file_.data() + kShardHeaderBytes;
     const char* const odd = std::find_if(rest, end, [](char byte) { return byte != 0; });
     require(odd == end, "%s: byte %td of its header is %d: expected zeros after the first three numbers; %s",
             path.c_str(), odd - file_.data(), odd == end ? 0 : int(static_cast<unsigned char>(*odd)), kRemake);
     require(tokens > 0, "%s says that it holds %d tokens: expected at least 1; %s", path.c_str(), tokens, kRemake);
-    const int64_t expected = kShardHeaderBytes + int64_t(tokens) * kind.bytes_per_token;
-    require(size == expected, "%s has %lld bytes, but its header promises %d tokens, which are %lld bytes (%s); %s",
-            path.c_str(), static_cast<long long>(size), tokens, static_cast<long long>(expected),
+    const int64_t expected =
+        kShardHeaderBytes + int64_t(tokens) * kind.bytes_per_token + (has_mask_ ? mask_bytes(tokens) : 0);
+    require(size == expected, "%s has %lld bytes, but its header promises %d tokens%s, which are %lld bytes (%s); %s",
+            path.c_str(), static_cast<long long>(size), tokens, has_mask_ ? " and a mask" : "",
+            static_cast<long long>(expected),
             size < expected ? "it was cut short" : "there are bytes after the last one", kRemake);
     num_tokens_ = tokens;
     bytes_per_token_ = kind.bytes_per_token;
@@ -70,6 +77,14 @@ void TokenShard::copy(int64_t begin, int64_t n, int32_t* out) const {
     }
     const uint16_t* tokens = reinterpret_cast<const uint16_t*>(from);
     for (int64_t i = 0; i < n; i++) out[i] = tokens[i];
+}
+
+const uint8_t* TokenShard::mask() const {
+    return reinterpret_cast<const uint8_t*>(file_.data()) + kShardHeaderBytes + num_tokens_ * bytes_per_token_;
+}
+
+bool TokenShard::learns_any() const {
+    return !has_mask_ || std::any_of(mask(), mask() + mask_bytes(num_tokens_), [](uint8_t byte) { return byte != 0; });
 }
 
 // The first of the tokens [begin, end) that is meant; `end` if there is none.
@@ -97,6 +112,9 @@ void TokenShard::read(int64_t begin, int64_t n, int32_t* out, int vocab_size) co
     const auto* const ids = reinterpret_cast<const uint32_t*>(out);
     const int64_t at = find_token(ids, 0, n, [=](uint32_t id) { return id >= uint32_t(vocab_size); });
     require_known(at == n, *this, begin + at, at == n ? 0 : ids[at], vocab_size);
+    if (!has_mask_) return;
+    for (int64_t i = 0; i < n; i++)
+        if (!is_learned(begin + i)) out[i] = ~out[i];
 }
 
 void TokenShard::check(int64_t begin, int64_t n, int vocab_size) const {
@@ -155,11 +173,12 @@ std::vector<TokenShard> open_shards(const std::string& pattern) {
     return shards;
 }
 
-ShardWriter::ShardWriter(const std::string& path, int vocab_size)
+ShardWriter::ShardWriter(const std::string& path, int vocab_size, ShardMask mask)
     : path_(path),
       tmp_path_(path + ".tmp"),
       vocab_size_(vocab_size),
-      bytes_per_token_(vocab_size <= 65536 ? kU16.bytes_per_token : kU32.bytes_per_token) {
+      bytes_per_token_(vocab_size <= 65536 ? kU16.bytes_per_token : kU32.bytes_per_token),
+      has_mask_(mask == ShardMask::some_learned) {
     file_.emplace(tmp_path_);
 }
 
@@ -176,9 +195,13 @@ void ShardWriter::append(const int32_t* ids, int64_t n) {
         file_->write(zeros.data(), zeros.size());
     }
     packed_.resize(size_t(n) * size_t(bytes_per_token_));
+    if (has_mask_) mask_.resize(size_t(mask_bytes(num_tokens_ + n)));
     for (int64_t i = 0; i < n; i++) {
-        ensure(ids[i] >= 0 && ids[i] < vocab_size_);
-        const uint32_t id = uint32_t(ids[i]);  // little endian: the low bytes come first
+        const bool is_learned = ids[i] >= 0;
+        ensure((is_learned || has_mask_) && (is_learned ? ids[i] : ~ids[i]) < vocab_size_);
+        const uint32_t id = uint32_t(is_learned ? ids[i] : ~ids[i]);  // little endian: the low bytes come first
+        const int64_t at = num_tokens_ + i;
+        if (has_mask_ && is_learned) mask_[size_t(at / 8)] |= uint8_t(1 << (at % 8));
         std::memcpy(packed_.data() + i * bytes_per_token_, &id, size_t(bytes_per_token_));
     }
     file_->write(packed_.data(), packed_.size());
@@ -187,12 +210,13 @@ void ShardWriter::append(const int32_t* ids, int64_t n) {
 
 void ShardWriter::finish() {
     ensure(file_ && num_tokens_ > 0);
+    file_->write(reinterpret_cast<const char*>(mask_.data()), mask_.size());
     file_->sync_and_close();
     file_.reset();
 
     // The header last, and only once all tokens are on the disk.
     const Kind kind = bytes_per_token_ == 2 ? kU16 : kU32;
-    const int32_t header[3] = {kind.magic, kind.version, int32_t(num_tokens_)};
+    const int32_t header[3] = {kind.magic, has_mask_ ? kind.masked_version : kind.version, int32_t(num_tokens_)};
     const int fd = open(tmp_path_.c_str(), O_WRONLY | O_CLOEXEC);
     require(fd >= 0, "cannot write %s: %s", tmp_path_.c_str(), reason_of(errno).c_str());
     const bool written = pwrite(fd, header, sizeof header, 0) == ssize_t(sizeof header) && fsync(fd) == 0;

@@ -4,15 +4,20 @@ Token shards: the `.bin` files a model is trained on. The format is llm.c's, byt
 
   offset   bytes  what
        0       4  magic:   20240520 (tokens are uint16)  or  20240801 (tokens are uint32)
-       4       4  version: 1 for uint16                  or  7 for uint32
+       4       4  version: 1 for uint16                  or  7 for uint32;     2 or 8: with a mask, ours alone
        8       4  n, the number of tokens, int32, at least 1
       12    1012  zero
-    1024  n*2|4   the tokens; the file ends with the last one
+    1024  n*2|4   the tokens; without a mask the file ends with the last one
+          n/8     the mask, rounded up to whole bytes: bit i % 8 of byte i / 8 is 1 if token i is learned where it is a
+                  target, and 0 if it is only read, as a user's words in a conversation are
 
 A file that breaks any line of this table is refused with what was found and what to do.
 
+In memory a token that is not learned is ~id, which is below 0; of a shard without a mask there is none.
+
   const TokenShard shard("data/x/train_000000.bin");      shard.copy(begin, count, out);
   ShardWriter writer("data/x/train_000000.bin", V);       writer.append(ids, n);   writer.finish();
+  ShardWriter writer("data/x/train_000000.bin", V, ShardMask::some_learned);
 */
 #pragma once
 #include <cstdint>
@@ -31,10 +36,12 @@ public:
     int64_t num_tokens() const { return num_tokens_; }
     int bytes_per_token() const { return bytes_per_token_; }  // 2 or 4
     const MappedFile& file() const { return file_; }
+    bool has_mask() const { return has_mask_; }
+    bool learns_any() const;  // of its tokens
 
-    // out[i] = token begin + i, for n tokens. An id of 2^31 or more comes out negative.
+    // out[i] = token begin + i, for n tokens, learned or not. An id of 2^31 or more comes out negative.
     void copy(int64_t begin, int64_t n, int32_t* out) const;
-    // The same; an id outside [0, V) is an error.
+    // The same, with ~id for a token that is not learned; an id outside [0, V) is an error.
     void read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const;
     // An error if one of n tokens from `begin` on is outside [0, V), or if the file was cut short.
     void check(int64_t begin, int64_t n, int vocab_size) const;
@@ -47,6 +54,10 @@ private:
     MappedFile file_;
     int64_t num_tokens_ = 0;
     int bytes_per_token_ = 0;
+    bool has_mask_ = false;
+
+    const uint8_t* mask() const;  // of all tokens
+    bool is_learned(int64_t token) const { return mask()[token / 8] >> (token % 8) & 1; }
 };
 
 // The folder that data/tokenize fills before it moves its content into place. One that is still there means that
@@ -59,9 +70,11 @@ std::vector<TokenShard> open_shards(const std::string& pattern);
 
 // Writes PATH.tmp, and renames it to PATH once it is whole and on the disk. The header stays zero until then, so that
 // not even the temporary file passes for a shard. Without finish() the temporary file is removed.
+enum class ShardMask { all_learned, some_learned };
 class ShardWriter {
 public:
-    ShardWriter(const std::string& path, int vocab_size);  // uint16 tokens where the vocabulary allows it
+    // uint16 tokens where the vocabulary allows it. With a mask, ids may be ~id: not learned.
+    ShardWriter(const std::string& path, int vocab_size, ShardMask mask = ShardMask::all_learned);
     ~ShardWriter();
     ShardWriter(const ShardWriter&) = delete;
     ShardWriter& operator=(const ShardWriter&) = delete;
@@ -76,4 +89,6 @@ private:
     int64_t num_tokens_ = 0;
     std::optional<FileWriter> file_;
     std::vector<char> packed_;
+    bool has_mask_;
+    std::vector<uint8_t> mask_;  // so far
 };

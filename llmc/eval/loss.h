@@ -1,6 +1,7 @@
 /*
-Validation loss: the mean over the beginning of a data set, in nats per token and in bits per byte of text, which is
-comparable between tokenizers. Over the targets t that stand for text, of b_t bytes each:
+Validation loss: the mean over the targets that are learned at the beginning of a data set, in nats per token and in
+bits per byte of text, which is comparable between tokenizers. Over those targets t that stand for text, of b_t bytes
+each:
 
   bits per byte = sum of losses_t / (ln 2  sum of b_t)
 
@@ -34,7 +35,7 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
     data.restore({});
     struct Sums {
         ExactSum loss, text_loss;  // of means over batches; of tokens
-        int64_t bytes = 0;
+        int64_t targets = 0, bytes = 0;
     } sums;
     typename Device::template ToDevice<int32_t> tokens_to_device(model.device, B * T),
         targets_to_device(model.device, B * T);
@@ -44,10 +45,11 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
             const Batch& batch = data.next();
             model.forward(tokens_to_device.send(batch.tokens.data(), B * T), B, T);
             sums.loss.add(model.loss(targets_to_device.send(batch.targets.data(), B * T)));
+            for (const int32_t target : batch.targets) sums.targets += target >= 0;
             if (token_bytes.empty()) continue;
             copy_to_host(model.device, losses.data(), model.acts.losses, B * T);
             for (size_t t = 0; t < losses.size(); t++) {
-                const int32_t bytes = token_bytes[size_t(batch.targets[t])];
+                const int32_t target = batch.targets[t], bytes = target < 0 ? 0 : token_bytes[size_t(target)];
                 if (bytes > 0) sums.text_loss.add(losses[t]);
                 sums.bytes += bytes;
             }
@@ -59,9 +61,12 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
     for (const Sums& theirs : of_ranks) {
         sums.loss.add(theirs.loss);
         sums.text_loss.add(theirs.text_loss);
+        sums.targets += theirs.targets;
         sums.bytes += theirs.bytes;
     }
-    Evaluation result{.loss = sums.loss.value() / double(batches)};
+    // Means over all tokens: where some are not learned, over those that are.
+    const double share = sums.targets > 0 ? double(batches * B * T) / double(sums.targets) : double(NAN);
+    Evaluation result{.loss = sums.loss.value() / double(batches) * share};
     if (sums.bytes > 0) result.bits_per_byte = sums.text_loss.value() / (std::numbers::ln2 * double(sums.bytes));
     return result;
 }

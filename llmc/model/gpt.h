@@ -228,7 +228,7 @@ struct Gpt {
     double loss_and_gradient(const int32_t* targets, float scale) {
         return host_loss([&](StepScalars* s) { add_loss_and_gradient(s, targets, scale, 1); });
     }
-    // s->sums.loss += weight * mean of the losses; s is in device memory.
+    // s->sums.loss += weight * mean of the losses, and s->sums.targets how many targets count; s is in device memory.
     void add_loss(StepScalars* s, const int32_t* targets, double weight) {
         const PhaseScope phase(device, "head");
         each_chunk([&](int64_t first, int64_t rows) {
@@ -236,7 +236,7 @@ struct Gpt {
             op.cross_entropy_forward(device, acts.losses + first, acts.logits, targets + first, rows, shape.vocab_size,
                                      shape.padded_vocab_size(), arch().softcap);  // (rows)
         });
-        op.add_mean_loss(device, s, acts.losses, N(), weight);
+        op.add_mean_loss(device, s, acts.losses, targets, N(), weight);
     }
     // The same; also lm_head's gradient, and ln_f's output's in d_norm, where backward() starts.
     void add_loss_and_gradient(StepScalars* s, const int32_t* targets, float scale, double weight) {
@@ -251,7 +251,7 @@ struct Gpt {
                                head_write_);  // (rows, C)
             head_write_ = Write::add;
         });
-        op.add_mean_loss(device, s, acts.losses, N(), weight);
+        op.add_mean_loss(device, s, acts.losses, targets, N(), weight);
     }
 
     void backward(const int32_t* tokens) {

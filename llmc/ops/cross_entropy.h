@@ -2,7 +2,8 @@
 Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(logits[n,v])) - logits[n, targets[n]]
 
   logits  (N, Vp) T, of which the first V columns count; the others are padding and are never predicted
-  targets (N) int32 in [0, V)     losses (N) float, in nats
+  targets (N) int32 in [0, V), or below 0: a row that is not learned, with loss 0 and gradients 0, whatever its logits
+          are, as PyTorch's ignore_index                                  losses (N) float, in nats
 The fused form overwrites logits with their gradients, dlogits = (softmax - onehot) * dloss, and the padding with zeros,
 so no second buffer of V columns is needed. In bf16 each thread has one row in float, so nothing is rounded on the way.
 

@@ -8,24 +8,26 @@ The sums and decisions of a training step, computed in device memory.
 // The sums of one optimizer step, in 64-bit integers only: an all-reduce adds them word by word, and the result has the
 // same bits for any number of ranks.
 struct StepSums {
-    ExactSum loss;           // mean over the step's tokens
+    ExactSum loss;           // of the losses of the targets that count, over the step's tokens
     ExactSum squares;        // of the gradient, before clipping
     ExactSum rank_squares;   // of each rank's own gradient (llmc/train/noise_scale.h)
+    uint64_t targets = 0;    // that count: those not below 0
     uint64_t votes[4] = {};  // ranks that request something of all (Vote in llmc/train/step.h)
 };
 
 // The results and decisions of one optimizer step. In device memory, so that the host need not wait.
 struct StepScalars {
     StepSums sums = {};
-    double loss = 0;        // NaN if it is not finite
-    double norm = 0;        // of the gradient, before clipping; NaN if it is not finite
-    double grad_scale = 1;  // the clip factor of the gradient
+    double loss = 0;        // mean over the targets that count; NaN if it is not finite, or there are none
+    double norm = 0;        // of the gradient of that, before clipping; NaN if it is not finite
+    double grad_scale = 1;  // of the gradient: tokens / targets that count, times the clip factor
     int64_t updates = 0;    // steps so far that changed the weights, this one included
     int32_t applied = 0;    // 0: something was not finite, and nothing may change
 };
 
 template <class Device>
 struct StepScalarsOps {
-    void (*add_mean_loss)(Device&, StepScalars* s, const float* losses, int64_t n, double weight);
-    void (*decide_step)(Device&, StepScalars* s, double grad_clip);
+    void (*add_mean_loss)(Device&, StepScalars* s, const float* losses, const int32_t* targets, int64_t n,
+                          double weight);
+    void (*decide_step)(Device&, StepScalars* s, double grad_clip, uint64_t num_tokens);
 };

@@ -59,7 +59,9 @@ struct RunState {
 // Positions in the data mean the same only while the data, the cut into rows and the order are the same.
 inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, int64_t T, int separator) {
     const uint64_t key = mix64(mix64(mix64(data_hash) + uint64_t(T)) + (config.shuffle ? config.seed + 1 : 0));
-    return config.packing_mode() == Packing::best_fit ? mix64(key + 1 + uint64_t(separator)) : key;
+    if (config.packing_mode() == Packing::stream) return key;
+    const uint64_t packed = mix64(key + 1 + uint64_t(separator));
+    return config.packing_mode() == Packing::pad ? mix64(packed) : packed;
 }
 
 // The shape of the model in a checkpoint's folder.

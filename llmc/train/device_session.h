@@ -264,14 +264,15 @@ private:
         state_.tokens += how.num_tokens();
         const CommCost cost = watch_->step(step_s * 1e3);
         if (how.noise_scale)
-            noise_scale_.add(how.B * how.T * how.accumulation, step.rank_squared(how), how.num_tokens(),
-                             step.norm * step.norm);
+            noise_scale_.add(double(step.targets()) / double(how.world_size), step.rank_squared(how),
+                             double(step.targets()), step.norm * step.norm);
         const StepRecord record{.step = state_.step + 1,
                                 .loss = step.loss,
                                 .norm = step.norm,
                                 .lr = learning_rate(config_.schedule, state_.step),
                                 .ms = step_s * 1e3,
                                 .tokens = how.num_tokens(),
+                                .ignored = how.num_tokens() - step.targets(),
                                 .has_comm = !world_.is_alone(),
                                 .comm_ms = cost.ms,
                                 .comm_exposed_ms = cost.exposed_ms,
@@ -285,7 +286,8 @@ private:
         is_between_steps_ = true;
         log_.step(record);  // which may throw: the step is over, and can be saved
         profiler_.finish_step(record.step - 1);
-        if (!step.applied) log_.skip(state_.step, step.loss, step.norm, "not finite");
+        if (!step.applied)
+            log_.skip(state_.step, step.loss, step.norm, step.targets() > 0 ? "not finite" : "nothing to learn");
         if (state_.skipped_in_a_row >= kMostSkippedInARow)
             throw SharedError(kExitDiverged,
                               format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: "

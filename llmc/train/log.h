@@ -6,6 +6,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
       of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms", and "noise_scale" if asked for
       of a GPU whose peak is known also "mfu"                           and "bpb", bits per byte, if it is known
+      where some of the tokens are not learned also "ignored", how many
       of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest"}
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
@@ -51,6 +52,7 @@ struct StepRecord {
     double lr = 0;
     double ms = 0;  // wall time of the step
     int64_t tokens = 0;
+    int64_t ignored = 0;  // of these, that are read and not learned
     // Of several ranks: what their communication took, how much of it they waited for, and what it should take.
     bool has_comm = false;
     double comm_ms = 0, comm_exposed_ms = 0, comm_predicted_ms = 0;

@@ -33,8 +33,9 @@ std::vector<Field> RunFlags::fields() {
         {"data", "shuffle", &shuffle, "read the training data in a new order in every epoch"},
         Field{"data", "packing", &packing,
               "best-fit: rows start at document boundaries and are filled with whole documents, the last one truncated "
-              "(documents start with --document-token or the tokenizer's separator); stream: rows start anywhere"}
-            .one_of({"stream", "best-fit"}),
+              "(documents start with --document-token or the tokenizer's separator); pad: what no whole document fills "
+              "is padding, for conversations; stream: rows start anywhere"}
+            .one_of({"stream", "best-fit", "pad"}),
         Field{"data", "document-token", &document_token,
               "the token before each document, 50256 in GPT-2's shards; attention is masked to stay inside documents"}
             .from(0)

@@ -105,7 +105,9 @@ struct RunFlags {
     Recipe chosen_recipe() const;
     Recompute recompute_mode() const;
     bool fp8() const { return dtype == "fp8"; }
-    Packing packing_mode() const { return packing == "best-fit" ? Packing::best_fit : Packing::stream; }
+    Packing packing_mode() const {
+        return packing == "best-fit" ? Packing::best_fit : packing == "pad" ? Packing::pad : Packing::stream;
+    }
     SampleConfig sample() const;
     std::vector<std::string> task_files() const;  // of --eval-tasks
     std::string tokenizer_path() const;           // --tokenizer, or tokenizer.json beside the data

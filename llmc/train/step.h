@@ -50,7 +50,7 @@ struct StepConfig {
 enum class Vote { stop, out_of_time, written, bad_data };
 
 struct StepResult {
-    double loss;      // mean over the step's tokens of all ranks, before the update
+    double loss;      // mean over the step's targets of all ranks that count, before the update
     double norm;      // of the gradient, before clipping
     bool applied;     // false: loss or gradient was not finite, and weights and moments are as before, bit for bit
     int64_t updates;  // the optimizer's count, this one included
@@ -58,8 +58,10 @@ struct StepResult {
 
     // The squared norm of a rank's gradient as the mean over its own tokens, on average over the ranks (noise_scale.h).
     double rank_squared(const StepConfig& config) const {
-        return sums.rank_squares.value() * double(config.world_size);
+        const double share = double(config.num_tokens()) / double(targets());
+        return sums.rank_squares.value() * double(config.world_size) * share * share;
     }
+    int64_t targets() const { return int64_t(sums.targets); }  // that count
     int64_t count(Vote vote) const { return int64_t(sums.votes[int(vote)]); }
 };
 
@@ -146,7 +148,7 @@ public:
         }
         Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
-        model_.op.decide_step(device, scalars_, config_.grad_clip);
+        model_.op.decide_step(device, scalars_, config_.grad_clip, uint64_t(config_.num_tokens()));
         phase.emplace(device, "update");
         is_whole_ = false;
         for (size_t b = buckets().size(); b-- > 0;) {

@@ -207,3 +207,22 @@ TEST_CASE("cross_entropy in bf16 rounds each gradient once, and losses not at al
         return std::vector{losses.get(), fused_losses.get(), stored(rows)};
     });
 }
+
+TEST_CASE("cross_entropy: a target below 0 has no loss and no gradient, and changes no other row", "[cross_entropy]") {
+    const int64_t N = 5, V = 301, Vp = 384;
+    const Softcap cap = GENERATE(Softcap{}, tanh_cap(15), isru_cap(15));
+    Floats logits = randn(size_t(N * V), 1, 4);
+    const Ints all = {7, 0, 300, 33, 5}, some = {7, -1, 300, -100, INT32_MIN};
+    const auto want = run_both(logits, all, N, V, Vp, cap);
+    logits[size_t(V + 9)] = std::nanf("");  // of a row that does not count
+    const auto got = run_both(logits, some, N, V, Vp, cap);
+    for (size_t n = 0; n < size_t(N); n++) {
+        INFO("row " << n);
+        const bool counts = some[n] >= 0;
+        CHECK(got[0][n] == (counts ? want[0][n] : 0));
+        CHECK(got[1][n] == (counts ? want[1][n] : 0));
+        const auto row = ptrdiff_t(n) * V;
+        const Floats got_row(got[2].begin() + row, got[2].begin() + row + V);
+        CHECK(got_row == (counts ? Floats(want[2].begin() + row, want[2].begin() + row + V) : Floats(size_t(V), 0)));
+    }
+}

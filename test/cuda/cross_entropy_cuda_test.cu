@@ -207,3 +207,23 @@ TEST_CASE("cross_entropy's kernel refuses rows that are not a multiple of 16 byt
         error_of([&] { cross_entropy_forward(cuda, losses.data, logits.data, targets.data, 1, 5, 8, isru_cap(0)); }),
         "internal"));
 }
+
+TEST_CASE("cross_entropy on the device: a target below 0 has no loss and no gradient, and changes no other row",
+          "[cross_entropy]" ON_DEVICE) {
+    const int64_t N = 5, V = 4099, Vp = 4224;  // a row of several packs per thread
+    const Softcap cap = GENERATE(Softcap{}, tanh_cap(15), isru_cap(15));
+    Floats logits = randn(size_t(N * V), 1, 4);
+    const Ints all = {7, 0, 4098, 33, 5}, some = {7, -1, 4098, -100, INT32_MIN};
+    const auto want = on_device<bf16>(logits, all, N, V, Vp, cap);
+    logits[size_t(V + 9)] = NAN;  // of a row that does not count
+    const auto got = on_device<bf16>(logits, some, N, V, Vp, cap);
+    for (size_t n = 0; n < size_t(N); n++) {
+        INFO("row " << n);
+        const bool counts = some[n] >= 0;
+        CHECK(got[0][n] == (counts ? want[0][n] : 0));
+        CHECK(got[1][n] == (counts ? want[1][n] : 0));
+        const auto row = ptrdiff_t(n) * V;
+        const Floats got_row(got[2].begin() + row, got[2].begin() + row + V);
+        CHECK(got_row == (counts ? Floats(want[2].begin() + row, want[2].begin() + row + V) : Floats(size_t(V), 0)));
+    }
+}

@@ -196,6 +196,55 @@ TEST_CASE("tokens used, cropped and waiting are those of the documents read so f
     CHECK(last_epoch >= 2);
 }
 
+TEST_CASE("padded rows hold whole documents, each once an epoch, and nothing that is learned beside them",
+          "[packing]") {
+    const int T = 63;
+    const Shards shards = shards_of(documents_of(random_lengths(1300, 50, 8)), 600);
+    LoaderConfig c = shards.config(8, T, true);
+    c.packing = Packing::pad;
+    DataLoader loader(c);
+    std::multiset<Ids> want, got;
+    int64_t cropped = 0;
+    for (const Ids& document : shards.documents) {
+        const auto length = ptrdiff_t(std::min(document.size(), size_t(T) + 1));
+        cropped += int64_t(document.size()) - length;
+        want.insert(Ids(document.begin(), document.begin() + length));
+    }
+    REQUIRE(cropped > 0);
+    int64_t rows = loader.num_windows(), padding = 0, tokens = 0;
+    const std::vector<TokenShard> files = open_shards(c.pattern);
+    PackedRows direct(
+        files, {.separator = kSeparator, .seq_len = T, .shuffle = true, .seed = 3, .vocab_size = V, .pads = true});
+    for (int64_t r = 0; r < rows; r++) {
+        Ids row(size_t(T) + 1);
+        direct.read(row.data());
+        const auto end = std::find(row.begin(), row.end(), ~kSeparator);
+        CHECK(std::all_of(end, row.end(), [](int32_t token) { return token == ~kSeparator; }));
+        padding += row.end() - end, tokens += T + 1;
+        for (auto at = row.begin(); at != end;) {
+            const auto next = std::find(at + 1, end, kSeparator);
+            got.insert(Ids(at, next));
+            at = next;
+        }
+    }
+    // The last row may have begun the next epoch.
+    for (const Ids& document : want) {
+        if (got.count(document) == 0) FAIL("a document of " << document.size() << " tokens is missing");
+    }
+    CHECK(got.size() - want.size() <= size_t(T) + 1);
+    CHECK(padding < tokens / 50);  // of a thousand that wait, one nearly always fits
+    CHECK(direct.state().cropped <= uint64_t(2 * cropped));
+    CHECK(direct.state().cropped >= uint64_t(cropped));
+
+    // The loader says of padding that it is read, and not learned.
+    Shards alone({documents_of({5, 4})});
+    LoaderConfig two = alone.config(1, 7);
+    two.packing = Packing::pad;
+    DataLoader small(two);
+    CHECK(small.next().tokens == Ids{kSeparator, 100, 101, 102, 103, kSeparator, kSeparator});
+    CHECK(small.next().tokens[0] == kSeparator);
+}
+
 TEST_CASE("documents come once an epoch, shuffled in their shards, and the shards, too", "[packing]") {
     // Equally long ones are packed in the order in which they come: a row is one of them.
     std::vector<Documents> groups(5);
@@ -223,8 +272,9 @@ TEST_CASE("documents come once an epoch, shuffled in their shards, and the shard
     }
     CHECK(first_shards.size() > 1);
     const std::vector<TokenShard> shards_in_order = open_shards(c.pattern);
-    PackedRows direct(shards_in_order,
-                      {.separator = kSeparator, .seq_len = 2, .shuffle = false, .seed = 3, .vocab_size = V});
+    PackedRows direct(
+        shards_in_order,
+        {.separator = kSeparator, .seq_len = 2, .shuffle = false, .seed = 3, .vocab_size = V, .pads = false});
     Ids first(3);
     direct.read(first.data());
     CHECK(first == all[0]);
@@ -347,12 +397,12 @@ TEST_CASE("shards with few separators, or none", "[packing]") {
 
     shards.write(0, Ids(50, 60));
     const auto error = [](const LoaderConfig& config) { return error_of([&] { DataLoader none(config); }); };
-    CHECK(contains(error(c), "2: --packing best-fit: no document begins in " + shards.path(0) +
+    CHECK(contains(error(c), "2: --packing best-fit and pad: no document begins in " + shards.path(0) +
                                  " nor in the other shards, none of its tokens is the separator 7; give the "
                                  "--document-token that it was made with"));
     LoaderConfig unnamed = c;
     unnamed.document_token = -1;
-    CHECK(contains(error(unnamed), "2: --packing best-fit needs the token that documents begin with: give "));
+    CHECK(contains(error(unnamed), "2: --packing best-fit and pad need the token that documents begin with: give "));
     unnamed.document_token = 65536 + 60;  // 60 in sixteen bits
     for (size_t s = 0; s <= 3; s++) shards.write(s, Ids(50, 60), 256);
     CHECK(contains(error(unnamed), "none of its tokens is the separator 65596"));

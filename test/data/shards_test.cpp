@@ -76,6 +76,40 @@ TEST_CASE("a shard of a large vocabulary is the uint32 format, byte for byte", "
     CHECK(all_of(shard) == Ids{1, 65536});
 }
 
+TEST_CASE("a shard with a mask has a bit per token after the tokens, byte for byte", "[shards]") {
+    const ScratchFolder scratch;
+    const std::string path = scratch / "a.bin";
+    for (const int vocab_size : {300, 100000}) {
+        const int bytes = vocab_size == 300 ? 2 : 4;
+        ShardWriter writer(path, vocab_size, ShardMask::some_learned);
+        const Ids ids = {~7, 258, ~0, ~1, 5, 6, 7, 8, ~9, 10, 0};
+        writer.append(ids.data(), 3);
+        writer.append(ids.data() + 3, 8);
+        writer.finish();
+        std::string want = bytes == 2 ? header(20240520, 2, 11) : header(20240801, 8, 11);
+        for (const int32_t id : ids) want += little_endian(uint32_t(id < 0 ? ~id : id), bytes);
+        want += std::string("\xf2\x06", 2);
+        CHECK(read_file(path) == want);
+        const TokenShard shard(path);
+        CHECK((shard.has_mask() && shard.learns_any()));
+        Ids got(11);
+        shard.read(0, 11, got.data(), vocab_size);
+        CHECK(got == ids);
+        shard.read(7, 4, got.data(), vocab_size);
+        CHECK(Ids(got.begin(), got.begin() + 4) == Ids(ids.begin() + 7, ids.end()));
+        CHECK(all_of(shard) == Ids{7, 258, 0, 1, 5, 6, 7, 8, 9, 10, 0});
+        CHECK(contains(refusal(want.substr(0, want.size() - 1)), "11 tokens and a mask, which are"));
+        CHECK(contains(refusal(want + "x"), "bytes after the last one"));
+    }
+    const Ids none = {~1, ~2};
+    ShardWriter writer(path, 10, ShardMask::some_learned);
+    writer.append(none.data(), 2);
+    writer.finish();
+    CHECK_FALSE(TokenShard(path).learns_any());
+    ShardWriter plain(scratch / "b.bin", 10);
+    CHECK(contains(error_of([&] { plain.append(none.data(), 1); }), "internal"));
+}
+
 TEST_CASE("any range of a shard can be copied", "[shards]") {
     const ScratchFolder scratch;
     for (const int vocab_size : {1000, 100000}) {
@@ -107,8 +141,10 @@ TEST_CASE("what is not a shard is refused with the reason", "[shards]") {
     CHECK(contains(refusal(""), "is empty"));
     CHECK(contains(refusal(header(20240520, 1, 2).substr(0, 1023)), "has 1023 bytes: a token shard starts with"));
     CHECK(contains(refusal(header(20240522, 1, 2) + two_tokens), "its first number is 20240522, expected 20240520"));
-    CHECK(contains(refusal(header(20240520, 7, 2) + two_tokens), "has version 7 of the shard format: expected 1"));
-    CHECK(contains(refusal(header(20240801, 1, 1) + two_tokens), "has version 1 of the shard format: expected 7"));
+    CHECK(contains(refusal(header(20240520, 7, 2) + two_tokens),
+                   "has version 7 of the shard format: expected 1, or 2 with a mask"));
+    CHECK(contains(refusal(header(20240801, 1, 1) + two_tokens),
+                   "has version 1 of the shard format: expected 7, or 8 with a mask"));
     CHECK(contains(refusal(header(20240520, 1, 0)), "holds 0 tokens"));
     CHECK(contains(refusal(header(20240520, 1, 0x80000001u) + two_tokens), "holds -2147483647 tokens"));
     CHECK(contains(refusal(header(20240520, 1, 2) + two_tokens + "x"), "bytes after the last one"));

@@ -65,8 +65,9 @@ Trained train(int threads, const char* recipe_name, std::vector<Floats>* want = 
         result.losses.push_back(learn(cpu, model, B, T).first);
         scalars.sums = {};
         scalars.sums.loss.add(result.losses.back());
+        scalars.sums.targets = 1;
         ops<float>(cpu).add_squares(cpu, &scalars.sums.squares, model.gradients.data, model.gradients.size);
-        ops<float>(cpu).decide_step(cpu, &scalars, 1);
+        ops<float>(cpu).decide_step(cpu, &scalars, 1, 1);
         const Rates rates = recipe.rules.rates(recipe.muon() ? 0.3 : 3);
         optimizer.update(model.weights, model.gradients, rates, &scalars);
         for (size_t i = 0; want && i < want->size(); i++) {

@@ -84,7 +84,7 @@ TEST_CASE("on a GPU, twenty AdamW steps agree with PyTorch in fp32", "[model][on
         model.add_loss_and_gradient(scalars.data, targets.send(host_targets.data(), kN), 1.f / kN, 1);
         model.backward(on_device);
         model.op.add_squares(cuda, &scalars.data->sums.squares, model.gradients.data, model.gradients.size);
-        model.op.decide_step(cuda, scalars.data, 2);
+        model.op.decide_step(cuda, scalars.data, 2, kN);
         optimizer.update(model.weights, model.gradients, optimizer.config.rates(learning_rate(schedule, step)),
                          scalars.data);
         const StepScalars got = scalars.values()[0];

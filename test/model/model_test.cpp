@@ -157,8 +157,9 @@ TEST_CASE("twenty AdamW steps with warm-up, decay and clipping agree with PyTorc
         model.backward(tokens.data());
         scalars.sums = {};
         scalars.sums.loss.add(loss);
+        scalars.sums.targets = kN;
         model.op.add_squares(cpu, &scalars.sums.squares, model.gradients.data, model.gradients.size);
-        model.op.decide_step(cpu, &scalars, kClip);
+        model.op.decide_step(cpu, &scalars, kClip, kN);
         const double norm = scalars.norm;
         const double rate = learning_rate(schedule, step);
         INFO("step " << step);

@@ -1,0 +1,56 @@
+/*
+Steps in which only some targets count, against PyTorch's cross_entropy with ignore_index, on any device.
+*/
+#pragma once
+#include <cmath>
+#include <vector>
+#include "llmc/optim/schedule.h"       // learning_rate
+#include "llmc/train/step.h"           // Stepper
+#include "test/fixture.h"              // Fixture
+#include "test/model/model_testing.h"  // load_weights, kFixtureShape, kModelTolerance
+#include "test/testing.h"
+
+// The rows of the fixture, one a batch.
+struct MaskedRows {
+    std::vector<int32_t> sequences, learned;
+    int64_t row = 0;
+    Batch batch = {};
+
+    const Batch& next() {
+        const int32_t* const tokens = sequences.data() + row * (kT + 1);
+        batch.tokens.assign(tokens, tokens + kT);
+        batch.targets.assign(tokens + 1, tokens + kT + 1);
+        for (int64_t t = 0; t < kT; t++)
+            if (!learned[size_t(row * kT + t)]) batch.targets[size_t(t)] = -1;
+        row++;
+        return batch;
+    }
+};
+
+// Three micro-batches a step, of which each has another number of targets, and some have none.
+template <class Device>
+void check_masked_steps(Device& device) {
+    const Fixture start("model"), run("masked_run");
+    Gpt<Device> model(device, kFixtureShape, 1, kT);
+    load_weights(model, start);
+    Optimizer<Device> optimizer(device, model.parameters, {});
+    Stepper<Device> stepper(model, optimizer, {.B = 1, .T = kT, .accumulation = kB, .grad_clip = 2}, 0);
+    const Schedule schedule{.kind = "cosine", .max = 3e-3, .min = 3e-4, .warmup_steps = 5, .steps = 20};
+    MaskedRows rows{run.ints("tokens_and_target"), run.ints("learned")};
+    const Floats want_loss = run.floats("want.loss"), want_norm = run.floats("want.norm");
+    for (int step = 0; step < 20; step++) {
+        stepper.start(rows, OptimizerConfig().rates(learning_rate(schedule, step)));
+        const StepResult got = stepper.finish();
+        INFO("step " << step);
+        CHECK(std::fabs(got.loss - want_loss[size_t(step)]) <= kModelTolerance * want_loss[size_t(step)]);
+        CHECK(std::fabs(got.norm - want_norm[size_t(step)]) <= kModelTolerance * want_norm[size_t(step)]);
+        int64_t targets = 0;
+        for (int64_t i = 0; i < kN; i++) targets += rows.learned[size_t(step * kN + i)];
+        CHECK(got.targets() == targets);
+        CHECK(got.applied);
+    }
+    for (const Parameter& p : model.parameters)
+        if (p.name == "wte.weight")
+            CHECK(relative_l2(from_device(device, p, model.weights.at(p)), run.floats("want.wte.weight")) <=
+                  kModelTolerance);
+}

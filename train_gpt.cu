@@ -98,6 +98,7 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
     const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
     if (line.run.command == Command::generate)
         return backend->generate(world, request, line.run.tokenizer, line.generate);
+    if (line.run.command == Command::chat) return backend->chat(world, request, line.run.tokenizer, line.chat);
     if (request.flags.dry_run) return print(backend->memory_table(world, request) + "\n");
     const std::unique_ptr<Session> session = backend->open_session(world, request);
     try {

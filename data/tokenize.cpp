@@ -29,6 +29,7 @@ Examples:
   data/tokenize posts.jsonl --field body --tokenizer gpt2 --out data/posts
   data/tokenize fineweb/*.parquet --train-tokenizer --vocab-size 32768 --out data/fineweb
   zstdcat dump.jsonl.zst | data/tokenize - --format jsonl --tokenizer gpt2 --out data/dump
+  data/tokenize chats.jsonl --format chat --tokenizer data/fineweb/tokenizer.json --out data/chats
   data/tokenize --stories 2000000 --out data/stories)";
 }  // namespace
 
@@ -42,7 +43,13 @@ int main(int argc, char** argv) {
                    "input, which is first copied into DIR. A text file is one document, a line of .jsonl, a row of "
                    ".parquet (which needs python3 with pyarrow)");
     app.add_option("--out", config.out, "The folder to write to, made if it is missing")->type_name("DIR");
-    app.add_option("--format", config.format, "What the files are: text, jsonl, parquet; auto: by their endings")
+    app.add_option("--format", config.format,
+                   "What the files are: text, jsonl, parquet; chat: conversations, a line of .jsonl each, such as "
+                   "{\"messages\": [{\"role\": \"user\", \"content\": ...}, ...]}; auto: by their endings")
+        ->type_name("NAME")
+        ->capture_default_str();
+    app.add_option("--chat-template", config.chat_template,
+                   "Of --format chat: nanochat, chatml, llama3; auto: the one whose special tokens the tokenizer has")
         ->type_name("NAME")
         ->capture_default_str();
     app.add_option("--field", config.field, "Which field of .jsonl or column of .parquet is the text")

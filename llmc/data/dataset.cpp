@@ -15,6 +15,7 @@
 #include "llmc/base/hash.h"          // xxh3, hex64
 #include "llmc/base/rng.h"           // mix64
 #include "llmc/data/bpe_training.h"  // PieceCounts, train_bpe
+#include "llmc/data/chat.h"          // ChatTemplate, parse_conversation
 #include "llmc/data/documents.h"     // DocumentReader, Source
 #include "llmc/data/progress.h"      // Progress
 #include "llmc/data/shards.h"        // ShardWriter
@@ -47,6 +48,11 @@ void check(const DatasetConfig& config) {
     require(config.tokenizer_bytes > 0, "--tokenizer-bytes %lld: expected at least 1", ll(config.tokenizer_bytes));
     require(config.threads >= 0, "--threads %d: expected 1 or more, or 0 for all cores", config.threads);
     document_format(config.format);
+    require(config.chat_template == "auto" || config.is_chat(), "--chat-template is of --format chat");
+    require(
+        !config.is_chat() || config.train_tokenizer || (config.tokenizer != "byte" && config.tokenizer != "char"),
+        "--format chat needs a tokenizer with tokens for conversations: give --train-tokenizer, which makes one with "
+        "nanochat's, or --tokenizer PATH, that of the model");
     if (config.train_tokenizer) {
         split_pattern(config.pattern);
         const int least = 256 + int(special_tokens_of(config.pattern).size());
@@ -134,6 +140,7 @@ public:
         options_.validation_document = split_.validation_document;
         get_tokenizer(staging);
         separator_ = is_plain_ && sources_.size() == 1 ? -1 : tokenizer_.separator();
+        if (config_.is_chat()) chat_.emplace(tokenizer_, config_.chat_template);
         if (!config_.train_tokenizer) save_tokenizer(tokenizer_, staging.path("tokenizer.json"));
 
         const Journal journal = staging.resume(key(read_file(staging.path("tokenizer.json"))));
@@ -165,6 +172,7 @@ private:
         const Staging& staging;
         const char* name;
         int vocab_size;
+        ShardMask mask;
         int64_t shard_tokens;
         ShardMark mark;  // of the last full shard
         std::unique_ptr<ShardWriter> shard = nullptr;
@@ -175,7 +183,7 @@ private:
             while (n > 0) {
                 if (!shard)
                     shard = std::make_unique<ShardWriter>(staging.path(format("%s_%06d.bin", name, mark.shards)),
-                                                          vocab_size);
+                                                          vocab_size, mask);
                 const int64_t fits = std::min(n, shard_tokens - shard->num_tokens());
                 shard->append(ids, fits);
                 ids += fits;
@@ -260,14 +268,27 @@ private:
         std::string scratch;
         while (const std::optional<DocumentBatch> batch = documents.next()) {
             for (const Piece& piece : batch->pieces) {
-                const std::string_view text = text_of(*batch, piece, config_.field, scratch);
-                f(text, where(*batch->source, piece));
-                state.text_bytes += int64_t(text.size());
+                each_text(*batch, piece, raw_text(*batch, piece, scratch), [&](std::string_view text) {
+                    f(text, where(*batch->source, piece));
+                    state.text_bytes += int64_t(text.size());
+                });
             }
             source_bytes += batch->source_bytes;
             state.fraction = double(source_bytes) / double(total_bytes_);
             progress.show(state);
         }
+    }
+
+    // What tells a piece from others: its text, of a conversation the whole line.
+    std::string_view raw_text(const DocumentBatch& batch, const Piece& piece, std::string& scratch) const {
+        return config_.is_chat() ? piece.raw : text_of(batch, piece, config_.field, scratch);
+    }
+    // f(text) of that, or of a conversation for the text of each message.
+    template <class F>
+    void each_text(const DocumentBatch& batch, const Piece& piece, std::string_view raw, F f) const {
+        if (!config_.is_chat()) return f(raw);
+        for (const Message& message : parse_conversation(raw, where(*batch.source, piece)))
+            for (const MessagePart& part : message.parts) f(part.text);
     }
 
     void get_tokenizer(const Staging& staging) {
@@ -294,7 +315,7 @@ private:
         std::string all =
             format("%d %s %lld %s %lld %s ", config_.vocab_size, config_.pattern.c_str(), ll(config_.tokenizer_bytes),
                    config_.field.c_str(), ll(int64_t(options_.separator.size())), options_.separator.c_str()) +
-            key("");
+            key("") + (config_.is_chat() ? "chat " : "");
         for (const Source& source : sources_) {
             std::error_code ignored;  // the stories are in no file
             const auto time = fs::last_write_time(source.path, ignored).time_since_epoch().count();
@@ -318,9 +339,12 @@ private:
             std::string scratch;
             int64_t bytes = 0;
             for (const Piece& piece : batch.pieces) {
-                const std::string_view text = text_of(batch, piece, config_.field, scratch);
-                if (!split_.is_validation(piece, xxh3(text.data(), text.size()))) to.add(text);
-                bytes += int64_t(text.size());
+                const std::string_view raw = raw_text(batch, piece, scratch);
+                const bool is_validation = split_.is_validation(piece, xxh3(raw.data(), raw.size()));
+                each_text(batch, piece, raw, [&](std::string_view text) {
+                    if (!is_validation) to.add(text);
+                    bytes += int64_t(text.size());
+                });
             }
             return bytes;
         };
@@ -350,7 +374,7 @@ private:
         const std::string all = format("%d %.17g %llu %lld %lld %lld ", separator_, split_.hash_fraction,
                                        static_cast<unsigned long long>(split_.seed), ll(split_.validation_byte),
                                        ll(split_.validation_document), ll(config_.shard_tokens)) +
-                                tokenizer_json;
+                                (chat_ ? chat_->name() : "") + tokenizer_json;
         return hex64(xxh3(all.data(), all.size()));
     }
 
@@ -359,17 +383,22 @@ private:
         std::string scratch;
         for (size_t i = 0; i < batch.pieces.size(); i++) {
             const Piece& piece = batch.pieces[i];
-            const std::string_view text = text_of(batch, piece, config_.field, scratch);
+            const std::string_view text = raw_text(batch, piece, scratch);
             const uint64_t hash = xxh3(text.data(), text.size());
             const bool validation = split_.is_validation(piece, hash);
             const bool skipped = first_piece + int64_t(i) < (validation ? done.val : done.train).piece;
             const size_t before = result.ids.size();
             if (!skipped && !text.empty()) {
                 const std::string place = where(*batch.source, piece);
-                if (separator_ >= 0 && piece.begins) result.ids.push_back(separator_);
-                if (separator_ >= 0 && tokenizer_.kind == TokenizerKind::bytes) check_no_zero(text, place);
-                const std::vector<int32_t> ids = tokenizer_.encode(text, place, 1);
-                result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+                if (chat_) {
+                    const std::vector<int32_t> ids = chat_->encode(parse_conversation(text, place), place);
+                    result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+                } else {
+                    if (separator_ >= 0 && piece.begins) result.ids.push_back(separator_);
+                    if (separator_ >= 0 && tokenizer_.kind == TokenizerKind::bytes) check_no_zero(text, place);
+                    const std::vector<int32_t> ids = tokenizer_.encode(text, place, 1);
+                    result.ids.insert(result.ids.end(), ids.begin(), ids.end());
+                }
             }
             result.parts.push_back({hash, piece.begins && !text.empty(), validation, skipped, int64_t(text.size()),
                                     int64_t(result.ids.size() - before)});
@@ -387,8 +416,9 @@ private:
 
     // False if the text is not what the finished shards in `done` were made of.
     bool encode_all(Staging& staging, const Journal& done) {
-        SplitWriter train{staging, "train", tokenizer_.vocab_size(), config_.shard_tokens, done.train};
-        SplitWriter val{staging, "val", tokenizer_.vocab_size(), config_.shard_tokens, done.val};
+        const ShardMask mask = chat_ ? ShardMask::some_learned : ShardMask::all_learned;
+        SplitWriter train{staging, "train", tokenizer_.vocab_size(), mask, config_.shard_tokens, done.train};
+        SplitWriter val{staging, "val", tokenizer_.vocab_size(), mask, config_.shard_tokens, done.val};
         summary_ = {};
         summary_.kept_shards = done.train.shards + done.val.shards;
         DocumentReader documents = reader();
@@ -469,6 +499,7 @@ private:
             {"val_tokens", summary_.val_tokens},     {"val_shards", summary_.val_shards},
             {"documents", summary_.documents},       {"bytes", summary_.text_bytes},
         };
+        if (chat_) json["chat_template"] = chat_->name();
         if (config_.stories_bytes > 0) {
             json["stories"] = {{"seed", config_.seed}, {"stories", num_stories_}, {"bytes", total_bytes_}};
             // Stories are ASCII, so a token of these tokenizers is a byte.
@@ -491,7 +522,8 @@ private:
     bool is_plain_ = false;  // whole text files
     Split split_;
     Tokenizer tokenizer_;
-    int32_t separator_ = -1;  // before each document; -1: none
+    std::optional<ChatTemplate> chat_;  // of tokenizer_
+    int32_t separator_ = -1;            // before each document; -1: none
     DatasetSummary summary_;
     std::vector<uint64_t> hashes_;
 };

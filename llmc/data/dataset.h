@@ -13,6 +13,9 @@ document, unless the whole input is one. What is for validation:
   of fewer than 10 / val_fraction documents the last ones are, at least one; of whole text files the last bytes
   the documents of val_inputs, and no others, if there are any
 
+With format `chat` a document is a conversation, a line of .jsonl (llmc/data/chat.h), and the shards have masks: what
+the assistant writes is learned, all else is read.
+
 A run that was killed continues after the last finished shard when it is started again (llmc/data/staging.h): the text
 before it is read and compared, but not encoded. A text that is another by now is begun anew.
 */
@@ -24,7 +27,8 @@ before it is read and compared, but not encoded. A text that is another by now i
 struct DatasetConfig {
     std::vector<std::string> inputs;      // files, folders (see sources_of), or "-": standard input
     std::vector<std::string> val_inputs;  // of these everything is for validation
-    std::string format = "auto";          // of files: text, jsonl, parquet; auto: by the ending
+    std::string format = "auto";          // of files: text, jsonl, parquet, chat; auto: by the ending
+    std::string chat_template = "auto";   // of format chat: nanochat, chatml, llama3; auto: the tokenizer's
     std::string field = "text";           // of .jsonl and .parquet
     std::string document_separator;       // of text; \n \r \t \\ stand for what they do in C
     int64_t stories_bytes = 0;            // instead of inputs: about so many bytes of llmc/data/stories.h
@@ -38,6 +42,8 @@ struct DatasetConfig {
     double val_fraction = 0.1;
     int64_t shard_tokens = 100'000'000;
     int threads = 0;  // 0: all cores
+
+    bool is_chat() const { return format == "chat"; }
 };
 
 struct DatasetSummary {

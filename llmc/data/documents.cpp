@@ -148,9 +148,9 @@ struct FieldOfLine : nlohmann::json_sax<nlohmann::json> {
 
 std::optional<DocumentFormat> document_format(const std::string& name) {
     if (name == "text") return DocumentFormat::text;
-    if (name == "jsonl") return DocumentFormat::jsonl;
+    if (name == "jsonl" || name == "chat") return DocumentFormat::jsonl;
     if (name == "parquet") return DocumentFormat::parquet;
-    require(name == "auto", "--format %s: expected auto, text, jsonl or parquet", name.c_str());
+    require(name == "auto", "--format %s: expected auto, text, jsonl, parquet or chat", name.c_str());
     return std::nullopt;
 }
 

@@ -23,6 +23,8 @@ public:
     // The text goes to stdout. `tokenizer_path`: --tokenizer, "" for the model's own.
     virtual void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
                           const GenerateOptions& options) = 0;
+    virtual void chat(World& world, const RunRequest& request, const std::string& tokenizer_path,
+                      const ChatOptions& options) = 0;
     // A table of how fast collectives are.
     virtual std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) = 0;
 };

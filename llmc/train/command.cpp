@@ -44,6 +44,14 @@ const std::vector<CommandInfo>& commands() {
                "temperature", "top-k", "top-p", "device", "dtype", "attention", "threads", "seed"} +
              kLaunch,
          {}},
+        {Command::chat,
+         "chat",
+         "Talk to a model that was taught to; a line of standard input is a message.",
+         "./train_gpt chat --resume run/chat",
+         Names{"resume", "init-from", "out-dir", "tokenizer", "document-token", "seq-len", "packing", "sample-tokens",
+               "temperature", "top-k", "top-p", "device", "dtype", "attention", "threads", "seed"} +
+             kLaunch,
+         {}},
         {Command::eval,
          "eval",
          "Validate a model and score it on tasks, without training.",
@@ -127,6 +135,12 @@ std::vector<Field> own_fields(CommandLine& line) {
             return {
                 {"sampling", "prompt", &line.generate.prompt, "text to continue, or @FILE for that of a file"},
                 Field{"sampling", "num-samples", &line.generate.num_samples, "number of continuations"}.from(1, 4096)};
+        case Command::chat:
+            return {{"chat", "message", &line.chat.message, "one message, to which the answer is printed"},
+                    {"chat", "system", &line.chat.system, "what the model is told before the conversation"},
+                    Field{"chat", "chat-template", &line.chat.chat_template,
+                          "how a conversation is written; auto: by the tokenizer's special tokens"}
+                        .one_of({"auto", "nanochat", "chatml", "llama3"})};
         case Command::plan:
             return {
                 {"plan", "gpu", &line.plan.gpu,

@@ -20,6 +20,7 @@ What train_gpt does, a command each, and the flags that each of them takes:
 struct CommandLine {
     RunFlags run;  // with its command
     GenerateOptions generate;
+    ChatOptions chat;
     PlanOptions plan;
     ExportOptions exported;
     BenchCommOptions bench_comm;

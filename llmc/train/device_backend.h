@@ -8,6 +8,7 @@
 #include "llmc/comm/bench_comm.h"       // bench_comm
 #include "llmc/comm/handshake.h"        // check_alike
 #include "llmc/train/backend.h"         // Backend
+#include "llmc/train/chat_loop.h"       // chat
 #include "llmc/train/device_session.h"  // DeviceSession
 #include "llmc/train/generate.h"        // generate
 
@@ -29,6 +30,11 @@ public:
     void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
                   const GenerateOptions& options) override {
         ::generate<T>(device_, world, request, tokenizer_path, options);
+    }
+
+    void chat(World& world, const RunRequest& request, const std::string& tokenizer_path,
+              const ChatOptions& options) override {
+        ::chat<T>(device_, world, request, tokenizer_path, options);
     }
 
     std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) override {

@@ -7,6 +7,12 @@ struct GenerateOptions {
     int num_samples = 1;
 };
 
+struct ChatOptions {
+    std::string message;  // the only one; "": those on standard input
+    std::string system;   // what the model is told first
+    std::string chat_template = "auto";
+};
+
 // 0: that GPU's figure (llmc/trace/gpus.h).
 struct PlanOptions {
     std::string gpu = "H100", world_size = "1";  // lists: "H100,4090", "8,64"

@@ -14,6 +14,7 @@ how much of it in a step. Of the device's memory only what communication itself 
 #include "llmc/train/devices.h"        // make_comm, check_heads
 #include "llmc/train/memory_budget.h"  // MemoryBudget
 #include "llmc/train/run_config.h"     // RunConfig, decide
+#include "llmc/train/run_inputs.h"     // separator_of
 #include "llmc/train/run_request.h"    // RunRequest, find_shape
 #include "llmc/train/tokens.h"         // KnownTokenizer, check_tokens
 #include "llmc/train/world.h"          // World
@@ -38,7 +39,7 @@ auto on_all_ranks(World& world, Make&& make) {
 
 template <class T, class Device>
 PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& request) {
-    const RunFlags& flags = request.flags;
+    RunFlags flags = request.flags;
     KnownTokenizer tokenizer = on_all_ranks(world, [&] {
         // First: without it there is no tokenizer beside it either.
         if (flags.trains()) open_shards(flags.train_data);
@@ -46,6 +47,11 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
         check_tokens(request, found, world.is_first());
         return found;
     });
+    // Conversations that share a row do not see each other.
+    if (flags.packing_mode() == Packing::pad && !flags.document_token && separator_of(flags, tokenizer) >= 0) {
+        flags.document_token = separator_of(flags, tokenizer);
+        flags.sources["document-token"] = "--packing pad";
+    }
     const GptShape shape = on_all_ranks(world, [&] {
         const GptShape found = find_shape(request, tokenizer.vocab_size());
         check_heads<T>(device, found);

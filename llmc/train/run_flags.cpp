@@ -34,7 +34,7 @@ std::vector<Field> RunFlags::fields() {
         Field{"data", "packing", &packing,
               "best-fit: rows start at document boundaries and are filled with whole documents, the last one truncated "
               "(documents start with --document-token or the tokenizer's separator); pad: what no whole document fills "
-              "is padding, for conversations; stream: rows start anywhere"}
+              "is padding, and attention stays inside documents, for conversations; stream: rows start anywhere"}
             .one_of({"stream", "best-fit", "pad"}),
         Field{"data", "document-token", &document_token,
               "the token before each document, 50256 in GPT-2's shards; attention is masked to stay inside documents"}

@@ -20,7 +20,7 @@ RunConfig (run_config.h). A flag without a value is left to what comes later: th
 bool is_of_one_process(const Field& field);
 
 // What train_gpt is told to do (command.h).
-enum class Command { train, generate, eval, plan, export_model, doctor, bench_comm };
+enum class Command { train, generate, chat, eval, plan, export_model, doctor, bench_comm };
 
 struct RunFlags {
     // No flags, and no checkpoint keeps them: what to do, and where a value is from, by the flag's name: "the command
@@ -96,7 +96,7 @@ struct RunFlags {
     void validate() const;
 
     bool evaluates() const { return command == Command::eval; }
-    bool generates() const { return command == Command::generate; }
+    bool generates() const { return command == Command::generate || command == Command::chat; }
     // Does it learn, from --train-data?
     bool trains() const { return !evaluates() && !generates(); }
 

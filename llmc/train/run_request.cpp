@@ -141,7 +141,9 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
                 "mpirun or torchrun, give --virtual-ranks 2, or leave it out");
         require(flags.trains() || request.resumed() || request.source,
                 "expected the model to %s: give --resume, a run's folder or one of its checkpoints, or --init-from",
-                flags.evaluates() ? "evaluate" : "generate with");
+                flags.evaluates()                ? "evaluate"
+                : flags.command == Command::chat ? "talk to"
+                                                 : "generate with");
         require(!flags.evaluates() || !flags.val_data.empty() || !flags.eval_tasks.empty(),
                 "nothing to evaluate: give --val-data, in the model's tokens, or --eval-tasks");
         require(flags.steps != int64_t(0) || !flags.trains() || !request.source || line.given.has("train-data") ||

@@ -293,8 +293,7 @@ TEST_CASE("a command has its own flags, and those of a run that it takes", "[fla
     CHECK(parsed({"eval", "--val-tokens", "7"}).run.evaluates());
     CHECK(parsed({"doctor", "--grad-clip", "2"}).run.grad_clip == 2.0);
 
-    CHECK(
-        contains(refusal({"fly"}), "2: unexpected argument 'fly': expected a command (train, generate, eval, plan, "));
+    CHECK(contains(refusal({"fly"}), "2: unexpected argument 'fly': expected a command (train, generate, chat, "));
     CHECK(refusal({"--device", "cpu", "plan"}) == "2: 'plan' comes first: ./train_gpt plan --flag value");
     CHECK(parsed({"--out-dir", "plan"}).run.out_dir == "plan");
     CHECK(contains(refusal({"generate", "--steps", "3"}),

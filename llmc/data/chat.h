@@ -1,0 +1,76 @@
+/*
+Conversations: how they are written in a file, and what tokens a model sees of them.
+
+  {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4."}]}       a line of .jsonl
+
+A line may also be the array alone, as nanochat writes it. Roles: at most one `system`, which comes first, then `user`
+and `assistant` by turns. Content is a string, or an array of parts: {"type": "text", "text": ...}, and of nanochat's
+assistant `python` and `python_output`.
+
+A template says how that becomes tokens. Text between the special tokens never becomes special tokens. Brackets: what is
+learned where it is a target, which is what the assistant writes.
+
+  nanochat   <|bos|> then turns <|user_start|>CONTENT<|user_end|> and <|assistant_start|>[CONTENT<|assistant_end|>]; the
+             system's text is put before the first user's, with an empty line between. Karpathy, 2026, tokenizer.py.
+  chatml     turns <|im_start|>ROLE\nCONTENT<|im_end|>\n, the assistant's [CONTENT<|im_end|>] learned. SmolLM2, Qwen.
+  llama3     turns <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>, content without white space around it,
+             the assistant's [CONTENT<|eot_id|>] learned. Llama 3.
+
+All begin with the tokenizer's token between documents: <|bos|>, <|endoftext|>, <|begin_of_text|>.
+
+  const ChatTemplate chat(tokenizer);                       the one whose special tokens the tokenizer has
+  chat.encode(parse_conversation(line, "chats.jsonl:7"))    ids, ~id where nothing is learned (llmc/data/shards.h)
+  chat.prompt(conversation)                                 ids up to where the assistant is to speak
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+#include "llmc/data/tokenizer.h"  // Tokenizer
+
+struct MessagePart {
+    enum class Kind { text, python, python_output } kind = Kind::text;
+    std::string text;
+};
+
+enum class Role { system, user, assistant };
+
+struct Message {
+    Role role;
+    std::vector<MessagePart> parts;
+};
+
+using Conversation = std::vector<Message>;
+
+// An Error that begins with `where` if the line is not as above.
+Conversation parse_conversation(std::string_view line, const std::string& where);
+
+class ChatTemplate {
+public:
+    // `name`: nanochat, chatml, llama3; auto: the one whose special tokens the tokenizer has. An Error if it lacks
+    // them.
+    explicit ChatTemplate(const Tokenizer& tokenizer, const std::string& name = "auto");
+    const char* name() const;
+
+    // A whole conversation, which ends with the assistant. `where` is how errors call it.
+    std::vector<int32_t> encode(const Conversation& conversation, const std::string& where) const;
+    // All there is so far, and the beginning of the assistant's turn.
+    std::vector<int32_t> prompt(const Conversation& conversation, const std::string& where) const;
+    // The assistant has finished.
+    bool ends_turn(int32_t token) const { return token == end_of_turn_ || token == document_token_; }
+    int32_t document_token() const { return document_token_; }
+
+private:
+    enum class Kind { nanochat, chatml, llama3 };
+    class Writer;
+    void write(Writer& to, const Conversation& conversation, const std::string& where) const;
+    void write_turn(Writer& to, const Message& message, const std::string& where) const;
+    void begin_turn(Writer& to, Role role) const;
+    void check(const Conversation& conversation, const std::string& where) const;
+    int32_t special(const char* text) const;
+
+    const Tokenizer& tokenizer_;
+    Kind kind_;
+    int32_t document_token_, end_of_turn_;
+};

@@ -173,6 +173,7 @@ public:
             std::fprintf(stderr, "(cut off after %lld tokens: --sample-tokens, or the end of the context)\n",
                          static_cast<long long>(drawn));
         turns_.push_back({Role::assistant, {{MessagePart::Kind::text, said}}});
+        chat_detail::interrupted = 0;  // it was this answer's
     }
 
     int64_t tokens() const { return tokens_; }

@@ -8,11 +8,12 @@ The sums and decisions of a training step, computed in device memory.
 // The sums of one optimizer step, in 64-bit integers only: an all-reduce adds them word by word, and the result has the
 // same bits for any number of ranks.
 struct StepSums {
-    ExactSum loss;           // of the losses of the targets that count, over the step's tokens
-    ExactSum squares;        // of the gradient, before clipping
-    ExactSum rank_squares;   // of each rank's own gradient (llmc/train/noise_scale.h)
-    uint64_t targets = 0;    // that count: those not below 0
-    uint64_t votes[4] = {};  // ranks that request something of all (Vote in llmc/train/step.h)
+    ExactSum loss;            // of the losses of the targets that count, over the step's tokens
+    ExactSum squares;         // of the gradient, before clipping
+    ExactSum rank_squares;    // of each rank's own gradient (llmc/train/noise_scale.h)
+    uint64_t targets = 0;     // that count: those not below 0
+    uint64_t elapsed_us = 0;  // of training before it, as rank 0 has measured it
+    uint64_t votes[4] = {};   // ranks that request something of all (Vote in llmc/train/step.h)
 };
 
 // The results and decisions of one optimizer step. In device memory, so that the host need not wait.

@@ -77,7 +77,7 @@ public:
         if (flags_.evaluates()) return true;
         stop_reason_ = stop_reason();
         if (stop_reason_ || out_of_time() || is_any_due(next_step())) drain();
-        is_last_ = under_way() == 0 && (state_.step >= config_.steps || out_of_time());
+        is_last_ = under_way() == 0 && (is_end(state_.step) || out_of_time());
         return is_last_ || stop_reason_;
     }
 
@@ -165,7 +165,7 @@ public:
                              .training_s = state_.training_s,
                              .total_s = total_s,
                              .peak_bytes = peak_memory(device_),
-                             .mfu = mfu(double(state_.tokens), state_.training_s),
+                             .mfu = mfu(counted_tokens(), state_.training_s),
                              .cropped = data_.cropped(),
                              .tokens = state_.tokens,
                              .steps = state_.step,
@@ -203,16 +203,21 @@ private:
     std::unique_ptr<LogFollower> follower_;
     std::unique_ptr<RankWatch<Device, T>> watch_;
     NoiseScale noise_scale_;
-    std::array<double, Stepper<Device, T>::kMostUnderWay> cropped_ = {};      // of the steps under way, up to them
-    std::array<LoaderState, Stepper<Device, T>::kMostUnderWay> data_states_;  // before the steps under way
-    Evaluation seen_;                                                         // the last one
-    std::vector<std::pair<std::string, double>> scores_;                      // the last ones
+    std::array<double, Stepper<Device, T>::kMostUnderWay> cropped_ = {};          // of the steps under way, up to them
+    std::array<LoaderState, Stepper<Device, T>::kMostUnderWay> data_states_;      // before the steps under way
+    std::array<int64_t, Stepper<Device, T>::kMostUnderWay> schedule_steps_ = {};  // of the steps under way
+    double agreed_training_s_ = 0;                                                // rank 0's, as of the last result
+    Evaluation seen_;                                                             // the last one
+    std::vector<std::pair<std::string, double>> scores_;                          // the last ones
     bool all_stop_ = false, all_out_of_time_ = false;
     const char* stop_reason_ = nullptr;  // as done() saw it
     bool is_last_ = false;               // the same: the run has ended by itself
     double last_s_ = 0;                  // when the last step ended
     Saver<Device, T> saver_;             // last, because its thread reads the others
 
+    int64_t shown_steps() const { return config_.by_time() ? 0 : config_.steps; }
+    // The same on all ranks.
+    double known_training_s() const { return world_.is_alone() ? state_.training_s : agreed_training_s_; }
     int64_t next_step() const { return state_.step + under_way(); }  // the one to start
     int under_way() const { return stepper_->under_way(); }
     // The state is already on the disk: that of a resumed run which has made no step.
@@ -226,8 +231,11 @@ private:
         return all_stop_ ? "a signal to another rank" : nullptr;
     }
 
+    // A run by time has no last step.
+    bool is_end(int64_t step) const { return !config_.by_time() && step >= config_.steps; }
+
     bool is_any_due(int64_t step) const {
-        if (step >= config_.steps) return true;
+        if (is_end(step)) return true;
         const auto due_every = [&](int64_t every) { return every > 0 && step > 0 && step % every == 0; };
         return (data_.val && due_every(flags_.val_every)) ||
                (!data_.tasks.empty() && due_every(flags_.eval_tasks_every)) ||
@@ -247,7 +255,10 @@ private:
         model_.set_windows(config_.window_fraction(next));
         const auto watch = profiler_.watch(next);
         data_states_[size_t(next) % data_states_.size()] = data_.train->state();
-        stepper_->start(*data_.train, config_.recipe.rates(next, config_.steps), votes());
+        const int64_t at = config_.schedule_step(next, known_training_s());
+        schedule_steps_[size_t(next) % schedule_steps_.size()] = at;
+        stepper_->start(*data_.train, config_.recipe.rates(at, config_.steps), votes(),
+                        world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0);
         cropped_[size_t(next) % cropped_.size()] = data_.cropped();
         model_.set_windows(1);
     }
@@ -260,26 +271,28 @@ private:
         if (step.count(Vote::bad_data) > 0) end_by_data();
         const double finished_s = now_s(), step_s = finished_s - last_s_;
         last_s_ = finished_s;
-        state_.training_s += step_s;
+        if (config_.counts_time(state_.step)) state_.training_s += step_s;
+        agreed_training_s_ = double(step.sums.elapsed_us) * 1e-6;
         state_.tokens += how.num_tokens();
         const CommCost cost = watch_->step(step_s * 1e3);
         if (how.noise_scale)
             noise_scale_.add(double(step.targets()) / double(how.world_size), step.rank_squared(how),
                              double(step.targets()), step.norm * step.norm);
-        const StepRecord record{.step = state_.step + 1,
-                                .loss = step.loss,
-                                .norm = step.norm,
-                                .lr = learning_rate(config_.schedule, state_.step),
-                                .ms = step_s * 1e3,
-                                .tokens = how.num_tokens(),
-                                .ignored = how.num_tokens() - step.targets(),
-                                .has_comm = !world_.is_alone(),
-                                .comm_ms = cost.ms,
-                                .comm_exposed_ms = cost.exposed_ms,
-                                .comm_predicted_ms = cost.predicted_ms,
-                                .noise_scale = how.noise_scale ? noise_scale_.tokens() : 0,
-                                .mfu = mfu(double(how.num_tokens()), step_s),
-                                .cropped = cropped_[size_t(state_.step) % cropped_.size()]};
+        const StepRecord record{
+            .step = state_.step + 1,
+            .loss = step.loss,
+            .norm = step.norm,
+            .lr = learning_rate(config_.schedule, schedule_steps_[size_t(state_.step) % schedule_steps_.size()]),
+            .ms = step_s * 1e3,
+            .tokens = how.num_tokens(),
+            .ignored = how.num_tokens() - step.targets(),
+            .has_comm = !world_.is_alone(),
+            .comm_ms = cost.ms,
+            .comm_exposed_ms = cost.exposed_ms,
+            .comm_predicted_ms = cost.predicted_ms,
+            .noise_scale = how.noise_scale ? noise_scale_.tokens() : 0,
+            .mfu = mfu(double(how.num_tokens()), step_s),
+            .cropped = cropped_[size_t(state_.step) % cropped_.size()]};
         state_.updates = step.updates;
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
         state_.step++;
@@ -386,6 +399,7 @@ private:
                     static_cast<long long>(request_.checkpoint.step));
         });
         first_step_ = state_.step;
+        agreed_training_s_ = state_.training_s;
         if (!data_.train) return;
         if (state_.data_key == data_key_)
             data_.train->restore(state_.data);
@@ -399,7 +413,7 @@ private:
     void open_log() {
         if (flags_.evaluates()) {
             if (!world_.is_first()) return;
-            log_ = RunLog::on_console({.steps = config_.steps});
+            log_ = RunLog::on_console({.steps = shown_steps()});
             std::printf("model: %s, %.2fM parameters; device: %s\n", request_.path().c_str(),
                         double(model_.parameters.num_parameters) * 1e-6, describe(device_).c_str());
             std::printf("%s", kernel_line().c_str());
@@ -422,7 +436,10 @@ private:
                     double(model_.parameters.num_parameters) * 1e-6, flags_.fp8() ? "fp8" : type_name<T>(),
                     flops_per_token_ * 1e-6, batch_text(config_.step).c_str());
         std::printf("%s", config_.derivation.c_str());
-        std::printf("recipe: %s, %ld steps; %s", recipe.name, config_.steps, recipe.text().c_str());
+        const std::string length =
+            config_.by_time() ? format("%g s, of which schedules are %ld steps", flags_.time_budget_s, config_.steps)
+                              : format("%ld steps", config_.steps);
+        std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
         std::printf("%s", kernel_line().c_str());
@@ -449,7 +466,7 @@ private:
                              .head_rows = passes_.head_rows,
                              .sources = flags_.sources};
         RunLog::Options options{
-            .steps = config_.steps, .print_every = flags.print_every, .tensorboard = flags.tensorboard};
+            .steps = shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
         if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state_.training_s);
         RunLog log(flags.out_dir, request_.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
         std::printf("%s", flags_by_source(flags.fields(), flags.sources).c_str());
@@ -498,6 +515,12 @@ private:
                 if (!is_ending_) throw;  // else it may be the log whose error ends the run
             }
         });
+    }
+
+    // Of the steps whose time is counted.
+    double counted_tokens() const {
+        const int64_t uncounted = config_.by_time() ? std::min(state_.step, RunConfig::kUncountedSteps) : 0;
+        return double(state_.tokens) - double(uncounted * config_.step.num_tokens());
     }
 
     double mfu(double tokens, double seconds) const {

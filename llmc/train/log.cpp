@@ -42,15 +42,21 @@ struct RunLog::Record {
     json fields;
 };
 
+// "  12/2000"; of a run without a last step the number alone.
+static std::string step_text(int64_t step, int64_t steps) {
+    if (steps == 0) return format("%6lld", static_cast<long long>(step));
+    return format("%*lld/%lld", int(std::to_string(steps).size()), static_cast<long long>(step),
+                  static_cast<long long>(steps));
+}
+
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s) {
-    const int width = int(std::to_string(steps).size());
     const double tokens_per_s = double(record.tokens) / (record.ms / 1000);
     const std::string mfu = record.mfu > 0 ? format(" | MFU %4.1f%%", 100 * record.mfu) : "";
     const std::string cropped = std::isnan(record.cropped) ? "" : format(" | cropped %4.1f%%", 100 * record.cropped);
-    return format("step %*lld/%lld | loss %7.4f | norm %7.3f | lr %.2e | %8.*f ms | %5s tok/s%s%s | ETA %s", width,
-                  static_cast<long long>(record.step), static_cast<long long>(steps), record.loss, record.norm,
-                  record.lr, record.ms < 99.95 ? 1 : 0, record.ms, count_text(tokens_per_s).c_str(), mfu.c_str(),
-                  cropped.c_str(), duration_text(eta_s).c_str());
+    return format("step %s | loss %7.4f | norm %7.3f | lr %.2e | %8.*f ms | %5s tok/s%s%s | ETA %s",
+                  step_text(record.step, steps).c_str(), record.loss, record.norm, record.lr, record.ms < 99.95 ? 1 : 0,
+                  record.ms, count_text(tokens_per_s).c_str(), mfu.c_str(), cropped.c_str(),
+                  duration_text(eta_s).c_str());
 }
 
 std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms) {
@@ -245,6 +251,7 @@ double RunLog::eta_s(int64_t step) {
         first_step_ = step;
         first_step_end_ = now;
     }
+    if (options_.steps == 0) return std::max(0.0, budget_s);
     if (step <= first_step_) return step >= options_.steps ? 0 : std::numeric_limits<double>::quiet_NaN();
     const double per_step = seconds(now - first_step_end_) / double(step - first_step_);
     return std::max(0.0, std::min(budget_s, per_step * double(options_.steps - step)));
@@ -283,8 +290,7 @@ void RunLog::validation(int64_t step, double loss, double bits_per_byte) {
     if (!std::isnan(bits_per_byte)) line["bpb"] = number(bits_per_byte);
     write_record({line});
     const std::string bpb = std::isnan(bits_per_byte) ? "" : format(" | bpb %.4f", bits_per_byte);
-    std::printf("val  %*lld/%lld | loss %7.4f%s\n", int(std::to_string(options_.steps).size()),
-                static_cast<long long>(step), static_cast<long long>(options_.steps), loss, bpb.c_str());
+    std::printf("val  %s | loss %7.4f%s\n", step_text(step, options_.steps).c_str(), loss, bpb.c_str());
     std::fflush(stdout);
 }
 

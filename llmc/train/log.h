@@ -81,7 +81,7 @@ class RunLog {
 public:
     enum class Mode { fresh, resume };  // empty the file, or add to it
     struct Options {
-        int64_t steps = 0;    // at the end of the run: for "120/2000" and the ETA
+        int64_t steps = 0;    // at the end of the run: for "120/2000" and the ETA; 0: there is no last one
         int print_every = 1;  // steps per line on stdout; the file has them all
         double time_budget_s = std::numeric_limits<double>::infinity();  // the run ends after this: for the ETA
         bool tensorboard = false;                                        // write events, too

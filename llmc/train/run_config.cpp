@@ -93,6 +93,8 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     RunFlags& flags = decision.flags;
     const int64_t seq_len = flags.seq_len(shape);
     const bool by_depth = flags.model.depth > 0;
+    if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";
+    if (flags.schedule_by == "time" && asked.schedule_by == "auto") flags.sources["schedule-by"] = "--time-budget";
     require(flags.document_token.value_or(0) < shape.vocab_size,
             "--document-token %d: the vocabulary has the tokens 0 to %ld", flags.document_token.value_or(0),
             shape.vocab_size - 1);

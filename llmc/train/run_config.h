@@ -5,6 +5,7 @@ rates; what was asked stays as it is, and what was left open follows:
   --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (depth_scaling.h)
   --batch-size auto     the largest that divides a step's sequences and fits in memory
   --steps               else from --target-flops or --target-param-data-ratio; else 2000
+  --schedule-by         time where there is a --time-budget and nobody has asked for --steps
 
   const Decision decision = decide(flags, shape, world_size, fits);         rank 0, which sends it to the others
   const RunConfig config(decision, shape, world_size);                      made once, and never changed
@@ -35,7 +36,7 @@ struct RunConfig {
     RunFlags flags;  // those of the Decision
     GptShape shape{};
     StepConfig step{};  // B, T, micro-batches, ranks
-    int64_t steps = 0;  // of the whole run
+    int64_t steps = 0;  // of the whole run; by time, of its schedules, which the run goes through in its budget
     Scaling scaling = {};
     Recipe recipe = {};      // scaled to this run's batch and length
     Schedule schedule = {};  // of the learning rate
@@ -43,6 +44,16 @@ struct RunConfig {
 
     RunConfig() = default;
     RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size);
+
+    bool by_time() const { return flags.schedule_by == "time"; }
+    // Where the schedules are at this step, counted from 0, of a run that has trained for so long.
+    int64_t schedule_step(int64_t at_step, double training_s) const {
+        return by_time() ? int64_t(std::min(training_s / flags.time_budget_s, 1.0) * double(steps)) : at_step;
+    }
+    // What the first steps take is the machine's warm-up, and no part of a budget that schedules follow. As in
+    // autoresearch (Karpathy, 2026, train.py).
+    static constexpr int64_t kUncountedSteps = 10;
+    bool counts_time(int64_t at_step) const { return !by_time() || at_step >= kUncountedSteps; }
 
     // The fraction of every attention window at this step, counted from 0.
     double window_fraction(int64_t at_step) const {

@@ -69,6 +69,13 @@ std::vector<Field> RunFlags::fields() {
             Field{"length", "time-budget", &time_budget_s,
                   "stop after this many seconds of training, as if at the last step (0: no limit)"}
                 .from(0),
+            Field{
+                "length", "schedule-by", &schedule_by,
+                "what learning rates and other schedules follow: steps, or the part of --time-budget that is over, so "
+                "that a run ends annealed on any machine (its first 10 steps do not count); auto: time if "
+                "--time-budget "
+                "is given and --steps is not"}
+                .one_of({"auto", "steps", "time"}),
 
             Field{"optimizer", "recipe", &recipe,
                   "learning rates, rules and schedules of each parameter group, as in the tables of doc/flags.md; the "
@@ -286,6 +293,8 @@ void RunFlags::validate() const {
     require(chosen.warmup_steps <= num_steps || num_steps == 0,
             "--warmup-steps %ld is more than --steps %ld: lower one or raise the other", chosen.warmup_steps,
             num_steps);
+    require(schedule_by != "time" || time_budget_s > 0,
+            "--schedule-by time needs a --time-budget: give its seconds, or leave it out");
     require(!prompt.empty() || sample_tokens == 0,
             "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
     require(top_p > 0, "--top-p 0 leaves no token to choose: give a probability above 0, up to 1");

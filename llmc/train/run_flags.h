@@ -41,6 +41,7 @@ struct RunFlags {
     int64_t window_warmup_steps = 0;
     double target_param_data_ratio = 0, target_flops = 0;
     double time_budget_s = 0;
+    std::string schedule_by = "auto";
 
     // "recipe" and no value: the recipe's (chosen_recipe).
     std::string recipe = "model", optimizer = "recipe", lr_schedule = "recipe";

@@ -113,12 +113,13 @@ public:
     Stepper(const Stepper&) = delete;
     Stepper& operator=(const Stepper&) = delete;
 
-    // `data`: a DataLoader, or what has its next().
+    // `data`: a DataLoader, or what has its next(). `elapsed_us`: what rank 0 tells the others with the result.
     template <class Data>
-    void start(Data& data, const Rates& rates, const std::vector<Vote>& votes = {}) {
+    void start(Data& data, const Rates& rates, const std::vector<Vote>& votes = {}, uint64_t elapsed_us = 0) {
         Device& device = model_.device;
         ensure(under_way_ < kMostUnderWay);
         const PhaseScope step(device, "step");
+        elapsed_us_ = elapsed_us;
         begin_sums(votes);
         complete_ = 0;
         begin_training_step(device);
@@ -197,6 +198,7 @@ private:
     size_t complete_ = 0;                         // buckets whose reduction has begun
     bool in_last_micro_batch_ = false;
     int under_way_ = 0;
+    uint64_t elapsed_us_ = 0;  // of the step that is started
     bool is_whole_ = true;
     std::exception_ptr data_error_;
     Batch zeros_;  // once there is an error
@@ -212,6 +214,7 @@ private:
     // This rank's votes, and no loss so far. With bad data among them the loss is not finite, on any rank.
     void begin_sums(const std::vector<Vote>& votes) {
         StepSums sums;
+        sums.elapsed_us = elapsed_us_;
         for (const Vote vote : votes) sums.votes[int(vote)]++;
         if (data_error_) sums.votes[int(Vote::bad_data)]++;
         if (sums.votes[int(Vote::bad_data)] > 0) sums.loss.add(double(NAN));

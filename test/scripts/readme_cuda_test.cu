@@ -83,7 +83,7 @@ struct BuiltClone {
 };
 
 // A run that ends after the first steps, and says all that a whole one would.
-const std::string kShort = " --time-budget 0.001";
+const std::string kShort = " --time-budget 0.001 --schedule-by steps";
 
 }  // namespace
 

@@ -22,6 +22,7 @@ llmc/train/run_flags.cpp and doc/flags.md.
 #include "llmc/train/omp_spin.h"      // limit_omp_spin
 #include "llmc/trace/trace_report.h"  // launch_table, predicted_chrome_trace
 #include "llmc/train/plan.h"          // plan_runs
+#include "llmc/train/results.h"       // append_result
 #include "llmc/train/session.h"       // Session
 #include "llmc/train/run_request.h"   // find_request
 #include "llmc/train/stop.h"          // catch_stop_signals, outlive_broken_pipes
@@ -100,14 +101,22 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
         return backend->generate(world, request, line.run.tokenizer, line.generate);
     if (line.run.command == Command::chat) return backend->chat(world, request, line.run.tokenizer, line.chat);
     if (request.flags.dry_run) return print(backend->memory_table(world, request) + "\n");
+    const RunFlags& flags = request.flags;
+    const auto note_result = [&](const Session& session, const std::string& status) {
+        if (!flags.results.empty() && world.is_first())
+            append_result(flags.results, flags, session.summary(seconds_since(began)), status);
+    };
+    if (!flags.results.empty()) on_first_rank(world.ranks, [&] { check_results(flags.results); });
     const std::unique_ptr<Session> session = backend->open_session(world, request);
     try {
         train(*session);
     } catch (const Error& error) {
         session->save_before(error);
+        note_result(*session, format("failed (exit code %d)", error.exit_code));
         throw;
     }
-    if (request.flags.summary) print(session->summary(seconds_since(began)));
+    if (flags.summary) print(summary_text(session->summary(seconds_since(began))));
+    note_result(*session, session->end_reason());
 }
 
 }  // namespace

@@ -28,7 +28,7 @@
 #include "llmc/train/run_inputs.h"     // RunInputs
 #include "llmc/train/step_profiler.h"  // StepProfiler
 #include "llmc/train/stop.h"           // stop_signal
-#include "llmc/train/summary.h"        // summary_text
+#include "llmc/train/summary.h"        // RunSummary
 
 inline double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -136,8 +136,7 @@ public:
         }
         finish_save();
         profiler_.finish();
-        const char* signal = stop_reason();
-        log_.end(state_.step, signal ? signal : out_of_time() ? "time budget" : "finished", plans_made(device_));
+        log_.end(state_.step, end_reason(), plans_made(device_));
     }
 
     void save_before(const Error& error) override {
@@ -159,18 +158,23 @@ public:
         }
     }
 
-    std::string summary(double total_s) const override {
-        return summary_text({.evaluation = seen_,
-                             .scores = scores_,
-                             .training_s = state_.training_s,
-                             .total_s = total_s,
-                             .peak_bytes = peak_memory(device_),
-                             .mfu = mfu(counted_tokens(), state_.training_s),
-                             .cropped = data_.cropped(),
-                             .tokens = state_.tokens,
-                             .steps = state_.step,
-                             .parameters = model_.parameters.num_parameters,
-                             .layers = config_.shape.num_layers});
+    std::string end_reason() const override {
+        const char* signal = stop_reason();
+        return signal ? signal : out_of_time() ? "time budget" : "finished";
+    }
+
+    RunSummary summary(double total_s) const override {
+        return {.evaluation = seen_,
+                .scores = scores_,
+                .training_s = state_.training_s,
+                .total_s = total_s,
+                .peak_bytes = peak_memory(device_),
+                .mfu = mfu(counted_tokens(), state_.training_s),
+                .cropped = data_.cropped(),
+                .tokens = state_.tokens,
+                .steps = state_.step,
+                .parameters = model_.parameters.num_parameters,
+                .layers = config_.shape.num_layers};
     }
 
 private:

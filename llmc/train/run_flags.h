@@ -63,6 +63,7 @@ struct RunFlags {
     int64_t eval_tasks_every = 0;
     int keep = 2, print_every = 10;
     bool async_checkpoint = true, summary = false, tensorboard = false;
+    std::string results, description;
     std::string log_to = "none", profile;
     int64_t profile_steps = 3;
 

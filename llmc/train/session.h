@@ -17,6 +17,7 @@ model is looked at, and saved, only between steps.
 #include <string>
 #include "llmc/base/check.h"        // Error
 #include "llmc/train/run_config.h"  // RunConfig
+#include "llmc/train/summary.h"     // RunSummary
 
 class Session {
 public:
@@ -45,6 +46,8 @@ public:
     // The run ends by this error: saves the last step that is over, if that is whole and all ranks know of the error.
     virtual void save_before(const Error& error) = 0;
 
-    // What --summary prints. `total_s`: since the program was started.
-    virtual std::string summary(double total_s) const = 0;
+    // What the run has come to so far. `total_s`: since the program was started.
+    virtual RunSummary summary(double total_s) const = 0;
+    // Why the run is over, after done(): "finished", "time budget", a signal.
+    virtual std::string end_reason() const = 0;
 };

@@ -1,0 +1,23 @@
+/*
+--results FILE: a line for each run, so that whoever starts many of them can compare: autoresearch's results.tsv
+(Karpathy, 2026, program.md) with more columns. Tab-separated, the first line names the columns:
+
+  commit       of the source this program was made of
+  config       a hash of all flags but those of names, places and processes: runs that share it differ in seed alone
+  seed
+  val_bpb, val_loss, tokens, steps, seconds (in steps), memory_mb (the peak), mfu_percent      as --summary has them
+  status       finished, time budget, a signal's name, or failed (exit code N)
+  out_dir, description
+
+A file whose first line is another is refused before the run begins.
+*/
+#pragma once
+#include <string>
+#include "llmc/train/run_flags.h"  // RunFlags
+#include "llmc/train/summary.h"    // RunSummary
+
+// An Error if the file is there and no such table.
+void check_results(const std::string& path);
+// Appends the line, after the first one if the file is new. An Error if it cannot be written.
+void append_result(const std::string& path, const RunFlags& flags, const RunSummary& summary,
+                   const std::string& status);

@@ -1,0 +1,83 @@
+// scripts/experiment.py and --results: the better of two configurations is found, and what was over is not repeated.
+#include "test/program.h"
+
+namespace {
+bool has_toml() { return run("python3 -c 'import tomllib'").exit_code == 0; }
+
+int64_t lines_in(const std::string& path) {
+    const std::string text = read_file(path);
+    return std::count(text.begin(), text.end(), '\n');
+}
+}  // namespace
+
+TEST_CASE("--results appends a line for each run, under one header", "[experiment]") {
+    const TinyRuns runs;
+    const std::string path = runs.path("results.tsv");
+    must_succeed(runs.train("a", {{"results", path}, {"description", "the\tfirst"}}));
+    must_succeed(runs.train("b", {{"results", path}, {"seed", "8"}}));
+    must_succeed(runs.train("c", {{"results", path}, {"steps", "100000"}, {"time-budget", "0.01"}}));
+    const std::string text = read_file(path);
+    CHECK(lines_in(path) == 4);
+    CHECK(text.starts_with("commit\tconfig\tseed\tval_bpb\t"));
+    CHECK(contains(text, "\tfinished\t" + runs.path("a") + "\tthe first\n"));
+    CHECK(contains(text, "\ttime budget\t" + runs.path("c") + "\t\n"));
+    const auto config = [&](const std::string& name) {
+        const std::string before = text.substr(0, text.find("\t" + runs.path(name) + "\t"));
+        const std::string line = before.substr(before.rfind('\n') + 1);
+        const size_t at = line.find('\t') + 1;
+        return line.substr(at, line.find('\t', at) - at);
+    };
+    CHECK(config("a") == config("b"));  // but for the seed
+    CHECK(config("a") != config("c"));
+
+    put_file(path, "commit\tval_bpb\tmemory_gb\n");
+    const Finished refused = runs.train("d", {{"results", path}});
+    CHECK(refused.exit_code == 2);
+    CHECK(contains(refused.err, "its first line is not that of this program's results"));
+    CHECK(!std::filesystem::exists(runs.path("d/log.jsonl")));
+}
+
+TEST_CASE("experiment.py keeps the better configuration, and repeats nothing", "[experiment]") {
+    if (!has_toml()) return;
+    const TinyRuns runs(20000);
+    const std::string spec = runs.path("spec.toml"), out = runs.path("experiment");
+    const auto write_spec = [&](const std::string& budget, const std::string& trials) {
+        put_file(spec, "[fixed]\nbudget = " + budget +
+                           "\nmetric = 'val_loss'\nseeds = 2\nval-tokens = 640\ntrain-data = '" +
+                           runs.path("data/train_*.bin") + "'\nval-data = '" + runs.path("data/val_*.bin") +
+                           "'\n[base]\nnum-layers = 2\nnum_heads = 2\nchannels = 32\nseq-len = 16\nbatch-size = 8\n"
+                           "learning-rate = 1e-7\nwarmup-steps = 0\nthreads = 1\ndtype = 'fp32'\n" +
+                           trials);
+    };
+    const auto start = [&] {
+        return run("python3 scripts/experiment.py " + spec + " --out " + out + " --train-gpt " + program("train_gpt"));
+    };
+    const std::string better = "[[trial]]\nname = 'learns'\nlearning-rate = 1e-2\n";
+    write_spec("0.2", better + "[[trial]]\nname = 'cannot'\nnum-heads = 7\n");
+    const Finished first = start();
+    INFO(first.out << first.err);
+    REQUIRE(first.exit_code == 0);
+    CHECK(contains(first.out, "learns: "));
+    CHECK(contains(first.out, "keep     val_loss"));
+    CHECK(contains(first.out, "crash    val_loss -  cannot: error: "));
+    CHECK(contains(first.out, "--learning-rate 0.01 "));
+    CHECK(lines_in(out + "/results.tsv") == 5);  // with the header: two seeds each
+    CHECK(contains(read_file(out + "/index.html"), "better than"));
+    CHECK(contains(read_file(out + "/curves.html"), "<svg"));
+
+    // Started again, all is there; a trial more is all that runs.
+    write_spec("0.2", better + "[search]\ntrials = 1\nbeta2 = [0.9]\n");
+    const Finished again = start();
+    INFO(again.out << again.err);
+    CHECK(again.exit_code == 0);
+    CHECK(contains(again.out, "search 1: "));
+    CHECK(lines_in(out + "/results.tsv") >= 6);
+    CHECK(lines_in(out + "/results.tsv") <= 7);
+
+    write_spec("0.3", better);
+    CHECK(contains(start().err, "holds an experiment with another [fixed] part or base"));
+    write_spec("0.2", "[[trial]]\nname = 'moves the goal'\nval-data = 'other'\n");
+    CHECK(contains(start().err, "val-data is fixed for all trials"));
+    write_spec("0.2", "");
+    CHECK(contains(start().err, "nothing to try: give [[trial]] or [search]"));
+}

@@ -71,6 +71,8 @@ public:
     Watchdog* watchdog() override { return tcp_->watchdog(); }
     std::string name_of(int of_rank) const override { return tcp_->name_of(of_rank); }
     std::vector<std::string> all_gather(const std::string& record) override { return tcp_->all_gather(record); }
+    void send_piece(int to, const std::string& bytes) override { tcp_->send_piece(to, bytes); }
+    Piece next_piece() override { return tcp_->next_piece(); }
 
 private:
     std::unique_ptr<TcpRanks> tcp_;

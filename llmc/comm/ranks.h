@@ -8,6 +8,8 @@ buffers are moved by the data plane, Comm (comm.h).
   ranks.broadcast(record, 0)                    rank 0's
   ranks.barrier()                               waits for all
   ranks.watchdog()                              for whoever waits for other ranks in another way (watchdog.h)
+  ranks.send_piece(0, bytes)                    beside all that, from any thread: parts of checkpoints
+(llmc/train/parts.h)
 
 Every rank must make the same calls in the same order. A rank that is dead, or does not come within --comm-timeout, ends
 all the others with exit code 3 (watchdog.h). Around work on files it is --io-timeout (share_errors).
@@ -39,6 +41,20 @@ public:
     virtual ~Ranks() = default;
     virtual std::vector<std::string> all_gather(const std::string& record) = 0;
     virtual Watchdog* watchdog() { return nullptr; }  // null: nobody to wait for
+
+    // Up to most_piece_bytes() between rank 0 and another rank, in order, while records go their own way. Waits while
+    // the other end has two that it has not taken: so memory is bounded, however slow its disk is. One thread at a time
+    // sends, and one takes. Ranks of one process have one another's files and no use for it.
+    struct Piece {
+        int from = -1;
+        std::string bytes;
+    };
+    virtual void send_piece(int /*to*/, const std::string& /*bytes*/) { ensure(false); }
+    virtual Piece next_piece() { ensure(false); }  // rank 0: of whoever has one, in turns
+    size_t most_piece_bytes() const {
+        constexpr size_t kAll = size_t(128) << 20;  // what may lie on rank 0, over all ranks
+        return std::clamp(kAll / (2 * size_t(world_size)), size_t(64) << 10, size_t(1) << 20);
+    }
     // "rank 1 (10.0.0.2:41000)": with the address that its records come from, where there is one.
     virtual std::string name_of(int of_rank) const { return "rank " + std::to_string(of_rank); }
 

@@ -97,6 +97,8 @@ enum Kind : uint32_t {
     kFailed = 6,     // this rank ends at once; body: "rank 1: WHY"; empty: with an error of its own
     kChallenge = 7,  // body: Challenge
     kProof = 8,      // body: Proof
+    kPiece = 9,      // body: some bytes of a file, beside the records
+    kTaken = 10,     // a piece has been taken: there is room for another
 };
 struct Header {
     uint32_t magic, kind;
@@ -104,6 +106,7 @@ struct Header {
 };
 inline constexpr uint32_t kMagic = 0x6c76'6e61;  // "anvl"
 inline constexpr uint64_t kMostBytes = uint64_t(1) << 30;
+inline constexpr uint64_t kMostPieceBytes = (uint64_t(1) << 20) + 64;
 
 std::string message_of(Kind kind, uint64_t key, const std::string& body);
 // False if the other end is gone.

@@ -20,7 +20,7 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
     watchdog_.add_hook([this](const std::string& why) { tell_all(forwarded_.empty() ? why : forwarded_); });
     std::vector<Seat> seats;
     const auto take_seats = [&] {
-        for (const Seat& seat : seats) peers_.push_back({seat.rank, seat.socket, seat.from, {}, false});
+        for (const Seat& seat : seats) peers_.push_back({.rank = seat.rank, .socket = seat.socket, .from = seat.from});
     };
     try {
         if (rank == 0) {
@@ -48,7 +48,7 @@ TcpRanks::~TcpRanks() {
     // Others hang up when they hear of it, and what they say then must not hide the error that ends this rank.
     leaving_ = true;
     for (const Peer& peer : peers_) {
-        send_message(peer.socket, in_order ? kGoodbye : kFailed, key_, "");
+        send_to(peer, in_order ? kGoodbye : kFailed, "");
         shutdown(peer.socket, SHUT_WR);
     }
     close_all();
@@ -98,10 +98,13 @@ bool TcpRanks::read_one(Peer& peer) {
         return !peer.ended && lost(format("rank %d is gone: its connection is closed", peer.rank));
     }
     if (header.magic != kMagic || header.key != key_ || header.bytes > kMostBytes ||
-        (header.kind != kRecord && header.kind != kGoodbye && header.kind != kFailed))
+        (header.kind != kRecord && header.kind != kGoodbye && header.kind != kFailed && header.kind != kPiece &&
+         header.kind != kTaken) ||
+        (header.kind == kPiece && header.bytes > kMostPieceBytes))
         return lost(format("what comes from %s is not of this run", name_of(peer.rank).c_str()));
     std::string body;
-    if (!receive_body(peer.socket, body, header.kind == kRecord ? header.bytes : std::min(header.bytes, kMostPeerText)))
+    const bool is_long = header.kind == kRecord || header.kind == kPiece;
+    if (!receive_body(peer.socket, body, is_long ? header.bytes : std::min(header.bytes, kMostPeerText)))
         return lost(format("rank %d is gone: its connection is closed", peer.rank));
     if (header.kind == kFailed) {
         if (!body.empty()) {
@@ -117,6 +120,11 @@ bool TcpRanks::read_one(Peer& peer) {
     // Ranks go in lockstep: each waits for an answer before it sends again.
     if (header.kind == kRecord && peer.records.size() >= 2)
         return lost(format("%s sends records that nobody waits for", name_of(peer.rank).c_str()));
+    if ((header.kind == kPiece && peer.pieces.size() >= size_t(kMostPieces)) ||
+        (header.kind == kTaken && peer.under_way == 0))
+        return lost(format("%s sends pieces of files that nobody waits for", name_of(peer.rank).c_str()));
+    if (header.kind == kPiece) peer.pieces.push_back(std::move(body));
+    if (header.kind == kTaken) peer.under_way--;
     if (header.kind == kGoodbye) peer.ended = true;
     if (header.kind == kRecord) peer.records.push_back(std::move(body));
     arrived_.notify_all();
@@ -125,13 +133,57 @@ bool TcpRanks::read_one(Peer& peer) {
 
 void TcpRanks::tell_all(const std::string& why) {
     const std::string message = message_of(kFailed, key_, why.substr(0, kMostPeerText));
-    // Whoever does not take it now hangs, or is gone.
-    for (const Peer& peer : peers_) send(peer.socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (const Peer& peer : peers_) {
+        // In the middle of another message it would be no message, so that has a moment to end.
+        bool is_free = peer.sending->try_lock();
+        for (int tries = 0; !is_free && tries < 10; tries++) usleep(1000), is_free = peer.sending->try_lock();
+        // Whoever does not take it now hangs, or is gone.
+        if (is_free) send(peer.socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (is_free) peer.sending->unlock();
+    }
 }
 
-void TcpRanks::send_record(const Peer& peer, const std::string& record) {
+void TcpRanks::send_to(const Peer& peer, Kind kind, const std::string& body) {
+    const std::lock_guard lock(*peer.sending);
     // If the other end is gone, the reader ends this rank.
-    send_message(peer.socket, kRecord, key_, record);
+    send_message(peer.socket, kind, key_, body);
+}
+
+TcpRanks::Peer& TcpRanks::peer_of(int rank) { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
+
+void TcpRanks::send_piece(int to, const std::string& bytes) {
+    ensure((rank == 0) != (to == 0) && bytes.size() <= kMostPieceBytes);
+    Peer& peer = peer_of(to);
+    {
+        const Watchdog::Missing missing = [&] { return rank_list({to}); };
+        const Watchdog::Watch watch(&watchdog_, "sending of a checkpoint's parts", -1, &missing);
+        std::unique_lock lock(mutex_);
+        arrived_.wait(lock, [&] { return peer.under_way < kMostPieces || peer.ended; });
+        if (peer.ended) watchdog_.give_up(format("rank %d has finished, and this rank has not", to));
+        peer.under_way++;
+    }
+    send_to(peer, kPiece, bytes);
+}
+
+Ranks::Piece TcpRanks::next_piece() {
+    const Watchdog::Watch watch(&watchdog_, "receiving of a checkpoint's parts");
+    Peer* from = nullptr;
+    Piece piece;
+    {
+        std::unique_lock lock(mutex_);
+        arrived_.wait(lock, [&] {
+            for (size_t i = 0; i < peers_.size() && !from; i++)
+                if (Peer& peer = peers_[(turn_ + i) % peers_.size()]; !peer.pieces.empty()) from = &peer;
+            return from != nullptr ||
+                   std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ended; });
+        });
+        if (!from) watchdog_.give_up("the other ranks have finished, and this rank has not");
+        turn_ = size_t(from - peers_.data()) + 1;
+        piece = {from->rank, std::move(from->pieces.front())};
+        from->pieces.pop_front();
+    }
+    send_to(*from, kTaken, "");
+    return piece;
 }
 
 std::string TcpRanks::next_record(Peer& peer) {
@@ -148,7 +200,7 @@ std::vector<std::string> TcpRanks::all_gather(const std::string& record) {
     std::vector<std::string> records(static_cast<size_t>(world_size));
     if (rank != 0) {
         const Watchdog::Watch watch(&watchdog_, "exchange of records");
-        send_record(peers_[0], record);
+        send_to(peers_[0], kRecord, record);
         // All of them, each with its size before it
         const std::string all = next_record(peers_[0]);
         size_t at = 0;
@@ -187,6 +239,6 @@ std::vector<std::string> TcpRanks::all_gather(const std::string& record) {
         const uint64_t bytes = each.size();
         all.append(reinterpret_cast<const char*>(&bytes), sizeof(bytes)) += each;
     }
-    for (const Peer& peer : peers_) send_record(peer, all);
+    for (const Peer& peer : peers_) send_to(peer, kRecord, all);
     return records;
 }

@@ -16,6 +16,7 @@ code 3 and the address that it came from.
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -34,6 +35,8 @@ public:
     ~TcpRanks() override;
 
     std::vector<std::string> all_gather(const std::string& record) override;
+    void send_piece(int to, const std::string& bytes) override;
+    Piece next_piece() override;
     Watchdog* watchdog() override { return &watchdog_; }
     std::string name_of(int of_rank) const override;
 
@@ -41,16 +44,21 @@ private:
     // The rank at the other end of a connection: on rank 0 every other one, elsewhere rank 0.
     struct Peer {
         int rank = -1, socket = -1;
-        std::string from;                 // its address
-        std::deque<std::string> records;  // received and not yet asked for
-        bool ended = false;               // it has said goodbye
+        std::string from;                      // its address
+        std::deque<std::string> records = {};  // received and not yet asked for
+        std::deque<std::string> pieces = {};   // the same
+        int under_way = 0;                     // pieces sent to it and not yet taken
+        bool ended = false;                    // it has said goodbye
+        // Of whoever sends: messages of several threads must not mix.
+        std::unique_ptr<std::mutex> sending = std::make_unique<std::mutex>();
     };
+    static constexpr int kMostPieces = 2;  // under way to one rank
     Watchdog watchdog_;
     uint64_t key_ = 0;
     std::string forwarded_;  // why another rank has given up, in its words
     std::vector<Peer> peers_;
     int wake_[2] = {-1, -1};  // a pipe that ends the reader
-    std::mutex mutex_;        // of Peer::records and ended
+    std::mutex mutex_;        // of Peer::records, pieces, under_way and ended
     std::condition_variable arrived_;
     std::thread reader_;
     std::atomic<bool> leaving_ = false;  // this rank ends: whoever else ends now is not missed
@@ -60,6 +68,8 @@ private:
     bool read_one(Peer& peer);
     bool lost(const std::string& why);  // ends this rank, unless it is leaving; false
     void tell_all(const std::string& why);
-    void send_record(const Peer& peer, const std::string& record);
+    void send_to(const Peer& peer, Kind kind, const std::string& body);
+    Peer& peer_of(int rank);
+    size_t turn_ = 0;  // whose piece is taken first
     std::string next_record(Peer& peer);
 };

@@ -165,21 +165,35 @@ double DataLoader::cropped() const {
     return packed > 0 ? cropped / (cropped + packed) : NAN;
 }
 
-uint64_t DataLoader::data_hash() const {
+static std::string digest_of(const TokenShard& shard) {
     constexpr int64_t kSamples = 64, kSampleBytes = 4096;
-    std::string digest;
-    const auto add = [&](const void* data, size_t bytes) { digest += hex64(xxh3(data, bytes)); };
-    for (const TokenShard& shard : shards_) {
-        const MappedFile& file = shard.file();
-        const std::string name = std::filesystem::path(shard.path()).filename();
-        const int64_t size = int64_t(file.size());
-        digest += name + ":" + std::to_string(size) + ":";
-        const int64_t bytes = std::min(kSampleBytes, size), last = size - bytes;
-        for (int64_t i = 0; i < kSamples; i++)  // evenly spaced, from the header to the end
-            add(file.data() + last / (kSamples - 1) * i + last % (kSamples - 1) * i / (kSamples - 1), size_t(bytes));
-        file.check_uncut();
+    const MappedFile& file = shard.file();
+    const std::string name = std::filesystem::path(shard.path()).filename();
+    const int64_t size = int64_t(file.size());
+    std::string digest = name + ":" + std::to_string(size) + ":";
+    const int64_t bytes = std::min(kSampleBytes, size), last = size - bytes;
+    for (int64_t i = 0; i < kSamples; i++) {  // evenly spaced, from the header to the end
+        const int64_t at = last / (kSamples - 1) * i + last % (kSamples - 1) * i / (kSamples - 1);
+        digest += hex64(xxh3(file.data() + at, size_t(bytes)));
     }
+    file.check_uncut();
+    return digest;
+}
+
+uint64_t DataLoader::data_hash() const {
+    std::string digest;
+    for (const TokenShard& shard : shards_) digest += digest_of(shard);
     return xxh3(digest.data(), digest.size());
+}
+
+std::vector<ShardFacts> DataLoader::shard_facts() const {
+    std::vector<ShardFacts> all;
+    for (const TokenShard& shard : shards_) {
+        const std::string digest = digest_of(shard);
+        all.push_back(
+            {std::filesystem::path(shard.path()).filename(), shard.file().size(), xxh3(digest.data(), digest.size())});
+    }
+    return all;
 }
 
 void DataLoader::start_next_batch() {

@@ -45,6 +45,13 @@ struct LoaderConfig {
     int document_token = -1;  // that each document begins with; for best-fit and pad
 };
 
+// What tells a shard from another of the same name.
+struct ShardFacts {
+    std::string name;  // without a folder
+    uint64_t size_bytes = 0;
+    uint64_t hash = 0;  // of samples of its content
+};
+
 struct Batch {
     // (B, T) each; targets are the tokens shifted by one, or -1 where that token is not learned
     std::vector<int32_t> tokens, targets;
@@ -69,6 +76,8 @@ public:
     // A hash of the shards' names and sizes, and of 64 samples of the content of each (the header included): tells one
     // data set from another.
     uint64_t data_hash() const;
+    // The same, of each shard.
+    std::vector<ShardFacts> shard_facts() const;
 
 private:
     void start_next_batch();

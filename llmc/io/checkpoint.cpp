@@ -117,6 +117,21 @@ void CheckpointPart::add_record(const FileRecord& record) {
     records_.push_back(record);
 }
 
+ReceivedFile::ReceivedFile(const CheckpointPart& part, const std::string& name)
+    : name_(name), path_(part.path_of(name)), file_(path_) {}
+
+void ReceivedFile::write(const void* data, size_t bytes) {
+    file_.write(data, bytes);
+    hasher_.update(data, bytes);
+    size_bytes_ += bytes;
+}
+
+FileRecord ReceivedFile::finish() {
+    file_.sync_and_close();
+    check_written(path_, size_bytes_, hasher_.digest());
+    return {name_, size_bytes_, hasher_.digest()};
+}
+
 CheckpointWriter::CheckpointWriter(const std::string& out_dir, int64_t step)
     : CheckpointPart(out_dir, step), out_dir_(out_dir), final_(checkpoint_path(out_dir, step)), step_(step) {
     ensure(step >= 0);

@@ -40,6 +40,8 @@ save renames back. Only one program may save to an OUT folder at a time (the run
 #include <functional>
 #include <string>
 #include <vector>
+#include "llmc/base/file.h"       // FileWriter
+#include "llmc/base/hash.h"       // Hasher
 #include "llmc/base/tensor.h"     // Tensor
 #include "llmc/io/manifest.h"     // Manifest
 #include "llmc/io/safetensors.h"  // Metadata
@@ -60,6 +62,7 @@ public:
                      const std::function<const void*(const Tensor&)>& data = {});
 
     const std::vector<FileRecord>& records() const { return records_; }
+    std::string path_of(const std::string& name) const { return tmp_ + "/" + name; }
 
 protected:
     std::string tmp_;
@@ -87,6 +90,21 @@ private:
     std::string out_dir_, final_;
     int64_t step_;
     bool committed_ = false;
+};
+
+// A file of a checkpoint whose bytes come from another rank, front to back.
+class ReceivedFile {
+public:
+    ReceivedFile(const CheckpointPart& part, const std::string& name);
+    void write(const void* data, size_t bytes);
+    // On the disk, and read back, when this returns. What is known of it: no tensors.
+    FileRecord finish();
+
+private:
+    std::string name_, path_;
+    FileWriter file_;
+    Hasher hasher_;
+    uint64_t size_bytes_ = 0;
 };
 
 struct PassedOver {

@@ -203,11 +203,20 @@ void SafetensorsReader::copy(void* to, const std::string& name, DType dtype, con
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<Tensor>& tensors,
                                      const Metadata& metadata)
-    : file_(path), tensors_(tensors) {
+    : file_(path), sink_([this](const void* data, size_t bytes) { file_->write(data, bytes); }), tensors_(tensors) {
+    begin(metadata);
+}
+
+SafetensorsWriter::SafetensorsWriter(const ByteSink& sink, const std::vector<Tensor>& tensors, const Metadata& metadata)
+    : sink_(sink), tensors_(tensors) {
+    begin(metadata);
+}
+
+void SafetensorsWriter::begin(const Metadata& metadata) {
     nlohmann::ordered_json header = nlohmann::ordered_json::object();
     if (!metadata.empty()) header["__metadata__"] = metadata;
     uint64_t offset = 0;
-    for (const Tensor& tensor : tensors) {
+    for (const Tensor& tensor : tensors_) {
         ensure(!header.contains(tensor.name));
         const uint64_t end = offset + tensor.size_bytes();
         header[tensor.name] = {
@@ -223,7 +232,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
 }
 
 void SafetensorsWriter::put(const void* data, size_t bytes) {
-    file_.write(data, bytes);
+    sink_(data, bytes);
     file_hasher_.update(data, bytes);
     size_bytes_ += bytes;
 }
@@ -250,5 +259,5 @@ void SafetensorsWriter::write(const void* data, size_t bytes) {
 
 void SafetensorsWriter::finish() {
     ensure(records_.size() == tensors_.size());
-    file_.sync_and_close();
+    if (file_) file_->sync_and_close();
 }

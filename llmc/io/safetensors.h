@@ -17,7 +17,9 @@ of 8 the rest         the data, little-endian, row-major; data_offsets count fro
 */
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 #include "llmc/base/file.h"    // MappedFile, FileWriter
@@ -62,10 +64,15 @@ struct TensorRecord {
     uint64_t hash;
 };
 
+// Takes the next bytes of a file.
+using ByteSink = std::function<void(const void* data, size_t bytes)>;
+
 class SafetensorsWriter {
 public:
     // The list gives names, types and shapes; its data pointers are not used.
     SafetensorsWriter(const std::string& path, const std::vector<Tensor>& tensors, const Metadata& metadata = {});
+    // The same of a file that is written elsewhere: its bytes go to `sink`.
+    SafetensorsWriter(const ByteSink& sink, const std::vector<Tensor>& tensors, const Metadata& metadata = {});
 
     // The next bytes. A piece never spans two tensors.
     void write(const void* data, size_t bytes);
@@ -78,10 +85,12 @@ public:
     const std::vector<TensorRecord>& records() const { return records_; }
 
 private:
+    void begin(const Metadata& metadata);
     void close_full_tensors();
     void put(const void* data, size_t bytes);
 
-    FileWriter file_;
+    std::optional<FileWriter> file_;
+    ByteSink sink_;
     std::vector<Tensor> tensors_;
     std::vector<TensorRecord> records_;  // of the tensors that are complete
     Hasher file_hasher_, tensor_hasher_;

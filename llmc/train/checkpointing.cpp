@@ -2,6 +2,7 @@
 #include "llmc/train/checkpointing.h"
 #include <cmath>
 #include "llmc/base/check.h"  // require
+#include "llmc/base/file.h"   // read_file
 
 void RunState::check(const std::string& path) const {
     // Far beyond any run, and far enough from 2^63 for whatever is added.
@@ -23,5 +24,16 @@ void RunState::check(const std::string& path) const {
 
 GptShape checkpoint_shape(const std::string& folder) {
     const std::string path = folder + "/config.json";
-    return read_model_config(read_file(path), path).shape;
+    return checkpoint_shape(read_file(path), path);
+}
+
+GptShape checkpoint_shape(const std::string& config_json, const std::string& path) {
+    return read_model_config(config_json, path).shape;
+}
+
+RunState run_state_of(const std::string& text, const std::string& path) {
+    RunState run;
+    from_older_json(run.fields(), text, path);
+    run.check(path);
+    return run;
 }

@@ -19,8 +19,7 @@ How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ran
 #include <cstdint>
 #include <string>
 #include <vector>
-#include "llmc/base/flags.h"            // Field, to_json, from_older_json
-#include "llmc/base/file.h"             // read_file
+#include "llmc/base/flags.h"            // Field, to_json
 #include "llmc/data/loader.h"           // LoaderState
 #include "llmc/interop/stored_model.h"  // StoredModel, model_config
 #include "llmc/io/sharded_tensors.h"    // ShardedTensors
@@ -64,12 +63,17 @@ inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, int64_t T, 
     return config.packing_mode() == Packing::pad ? mix64(packed) : packed;
 }
 
-// The shape of the model in a checkpoint's folder.
+// The shape of the model in a checkpoint's folder; of its config.json, which is called `path`.
 GptShape checkpoint_shape(const std::string& folder);
+GptShape checkpoint_shape(const std::string& config_json, const std::string& path);
 
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kRunFlagsFile = "train_config.json";
+inline constexpr const char* kStateFile = "state.json";
+
+// From the text of state.json, which is called `path`.
+RunState run_state_of(const std::string& text, const std::string& path);
 
 // The state of a rank's pieces, master weights last: the name of each tensor, as of the whole parameter, the elements
 // of it that the piece has, and their place in the device's memory. visit(name, begin, end, data)
@@ -129,9 +133,9 @@ void load_weights(const StoredModel& stored, Gpt<Device, T>& model, Optimizer<De
     });
 }
 
-// Every rank reads what it needs: all weights, and the state of its pieces.
+// What a rank needs that sees the folder: all weights, and the state of its pieces.
 template <class Device, class T>
-RunState load_run(const std::string& folder, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer) {
+void load_tensors(const std::string& folder, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer) {
     const ShardedTensors state(folder, kOptimizerStem);
     const StoredModel stored(folder, true);
     require(same_model(stored.shape(), model.shape), "%s: %s", folder.c_str(), kOtherModel);
@@ -143,9 +147,4 @@ RunState load_run(const std::string& folder, Gpt<Device, T>& model, Optimizer<De
         state.read(host.data(), name, begin, end, kOtherModel);
         copy_to_device(model.device, data, host.data(), end - begin);
     });
-    RunState run;
-    const std::string path = folder + "/state.json";
-    from_older_json(run.fields(), read_file(path), path);
-    run.check(path);
-    return run;
 }

@@ -249,6 +249,9 @@ std::vector<std::pair<std::string, std::string>> CommandLine::shared_flags() con
     std::vector<std::pair<std::string, std::string>> all = {{"the command", info_of(run.command).name}};
     for (const Field& field : copy.fields())
         if (!is_of_one_process(field)) all.push_back({std::string("--") + field.name, text_of(field)});
+    // Folders may have other names on other hosts, but all ranks go on, or none.
+    const std::string& resume = run.resume;
+    all.push_back({"--resume", resume.empty() || resume == "auto" ? resume : "a folder"});
     return all;
 }
 

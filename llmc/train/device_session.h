@@ -17,7 +17,8 @@
 #include "llmc/model/flops.h"          // flops_per_token
 #include "llmc/model/gpt.h"            // Gpt
 #include "llmc/optim/schedule.h"       // learning_rate
-#include "llmc/train/checkpointing.h"  // load_run, RunState
+#include "llmc/train/checkpointing.h"  // RunState
+#include "llmc/train/loading.h"        // load_run
 #include "llmc/train/log.h"            // RunLog
 #include "llmc/train/log_follower.h"   // LogFollower
 #include "llmc/train/noise_scale.h"    // NoiseScale
@@ -374,10 +375,10 @@ private:
             kernels_ = plan_kernels<T>(device_, config_.shape, config_.step.B, config_.step.T,
                                        flags_.document_token.has_value(), flags_.trains());
         });
+        check_same_data(ranks_, "the training data", data_.train);
+        check_same_data(ranks_, "the validation data", data_.val);
         check_alike(ranks_, {{"the kernels of attention", kernels_.attention},
                              {"the rows of logits at a time", std::to_string(passes_.head_rows)},
-                             {"the training data", hex64(data_.train_hash())},
-                             {"the validation data", data_.val ? hex64(data_.val->data_hash()) : ""},
                              {"the files of --eval-tasks", hash_of_tasks()}});
         device_.reserve_workspace(run_.memory.workspace(config_.step.B));
         return run_.comm.get();
@@ -395,7 +396,7 @@ private:
         if (!request_.resumed())
             return model_.initialize_weights(flags_.seed,
                                              [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
-        share_errors(ranks_, [&] { state_ = load_run(request_.checkpoint.path, model_, optimizer_); });
+        share_errors(ranks_, [&] { state_ = load_run(request_, ranks_, model_, optimizer_); });
         share_errors(ranks_, [&] {
             require(state_.step == request_.checkpoint.step,
                     "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
@@ -434,6 +435,8 @@ private:
             }
         });
         already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
+        if (!world_.is_alone() && !world_.group)
+            saver_.place(find_placement(ranks_, flags_.out_dir, flags_.checkpoint_to));
         if (!world_.is_first()) return;
         const Recipe& recipe = config_.recipe;
         std::printf("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n",
@@ -446,7 +449,7 @@ private:
         std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
-        std::printf("%s", kernel_line().c_str());
+        std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());
     }
 
     std::string kernel_line() const {

@@ -9,6 +9,7 @@ how much of it in a step. Of the device's memory only what communication itself 
 #include <memory>
 #include <optional>
 #include <utility>
+#include "llmc/base/hash.h"            // hex64, xxh3
 #include "llmc/comm/handshake.h"       // check_alike
 #include "llmc/optim/sharding.h"       // plan_sharding
 #include "llmc/train/devices.h"        // make_comm, check_heads
@@ -52,6 +53,8 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
         flags.document_token = separator_of(flags, tokenizer);
         flags.sources["document-token"] = "--packing pad";
     }
+    const std::string& json = tokenizer.json;
+    check_alike(world.ranks, {{"the tokenizer", json.empty() ? "none" : hex64(xxh3(json.data(), json.size()))}});
     const GptShape shape = on_all_ranks(world, [&] {
         const GptShape found = find_shape(request, tokenizer.vocab_size());
         check_heads<T>(device, found);

@@ -18,15 +18,14 @@ constexpr const char* kHeader =
     "description\n";
 
 // What tells runs of one configuration apart.
-constexpr const char* kNotOfConfig[] = {"seed",       "out-dir", "results", "description",      "resume",
-                                        "summary",    "threads", "keep",    "checkpoint-every", "print-every",
-                                        "tensorboard"};
+constexpr const char* kNotOfConfig[] = {"seed",       "out-dir",    "results", "description",      "resume",
+                                        "summary",    "threads",    "keep",    "checkpoint-every", "print-every",
+                                        "rank",       "local-rank", "master",  "checkpoint-to",    "tensorboard",
+                                        "tune-matmul"};
 
 std::string config_hash(RunFlags flags) {
     nlohmann::ordered_json config = nlohmann::ordered_json::parse(to_json(flags.fields()));
     for (const char* name : kNotOfConfig) config.erase(name);
-    for (const Field& field : flags.fields())
-        if (is_of_one_process(field)) config.erase(field.name);
     const std::string text = config.dump();
     return hex64(xxh3(text.data(), text.size()));
 }

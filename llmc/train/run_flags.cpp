@@ -2,6 +2,7 @@
 #include "llmc/train/run_flags.h"
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include "llmc/base/check.h"  // require
 
 namespace {
@@ -19,8 +20,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    const std::string name = field.name;
-    return name == "rank" || name == "local-rank" || name == "threads" || name == "tune-matmul";
+    static const std::set<std::string> names = {"rank",     "local-rank", "threads", "tune-matmul", "train-data",
+                                                "val-data", "tokenizer",  "out-dir", "resume",      "eval-tasks"};
+    return names.contains(field.name);
 }
 
 // The order is that of --help and doc/flags.md.
@@ -190,6 +192,10 @@ std::vector<Field> RunFlags::fields() {
                 .from(0),
             {"output", "async-checkpoint", &async_checkpoint,
              "write checkpoints in the background, from a copy in host memory"},
+            Field{"output", "checkpoint-to", &checkpoint_to,
+                  "where ranks on several hosts save: rank0: parts travel to rank 0's --out-dir; shared: each rank "
+                  "writes to that folder; auto: shared where ranks see it, else rank0"}
+                .one_of({"auto", "shared", "rank0"}),
             Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
             Field{"output", "print-every", &print_every, "steps per line on the terminal; log.jsonl has every step"}
                 .from(1),

@@ -16,7 +16,8 @@ RunConfig (run_config.h). A flag without a value is left to what comes later: th
 #include "llmc/model/shape.h"        // ModelConfig
 #include "llmc/optim/recipe.h"       // Recipe
 
-// --rank, --threads and other flags that may differ from rank to rank.
+// --rank, --threads, --train-data and other flags that may differ from rank to rank: those of a process or machine, and
+// paths. What the paths lead to is compared.
 bool is_of_one_process(const Field& field);
 
 // What train_gpt is told to do (command.h).
@@ -64,6 +65,7 @@ struct RunFlags {
     int keep = 2, print_every = 10;
     bool async_checkpoint = true, summary = false, tensorboard = false;
     std::string results, description;
+    std::string checkpoint_to = "auto";
     std::string log_to = "none", profile;
     int64_t profile_steps = 3;
 

@@ -1,9 +1,61 @@
 // See run_inputs.h.
 #include "llmc/train/run_inputs.h"
-#include "llmc/comm/ranks.h"  // share_errors
+#include <algorithm>
+#include "llmc/base/hash.h"       // hex64
+#include "llmc/comm/peer_text.h"  // peer_text
+#include "llmc/comm/ranks.h"      // share_errors
 
 int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer) {
     return flags.document_token.value_or(tokenizer.tokenizer ? tokenizer.tokenizer->separator() : -1);
+}
+
+namespace {
+
+std::string facts_of(const std::optional<DataLoader>& data) {
+    std::string text;
+    if (!data) return text;
+    for (const ShardFacts& shard : data->shard_facts())
+        text += shard.name + '\n' + std::to_string(shard.size_bytes) + '\n' + hex64(shard.hash) + '\n';
+    return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+        lines.push_back(peer_text(text.substr(begin, end - begin)));
+    return lines;
+}
+
+// What is wrong with a rank's shards, beside rank 0's.
+std::string difference_of(const std::vector<std::string>& theirs, const std::vector<std::string>& first, int rank) {
+    constexpr size_t kLines = 3;
+    for (size_t i = 0; i + kLines <= std::min(theirs.size(), first.size()); i += kLines) {
+        const char* const name = theirs[i].c_str();
+        if (theirs[i] != first[i])
+            return format("shard %zu is %s on rank %d, and %s on rank 0", i / kLines, name, rank, first[i].c_str());
+        if (theirs[i + 1] != first[i + 1])
+            return format("%s has %s bytes on rank %d, and %s on rank 0", name, theirs[i + 1].c_str(), rank,
+                          first[i + 1].c_str());
+        if (theirs[i + 2] != first[i + 2]) return format("%s holds other tokens on rank %d than on rank 0", name, rank);
+    }
+    return format("rank %d has %zu shards, and rank 0 has %zu", rank, theirs.size() / kLines, first.size() / kLines);
+}
+
+}  // namespace
+
+void check_same_data(Ranks& ranks, const char* what, const std::optional<DataLoader>& data) {
+    uint64_t mine = 0;
+    share_errors(ranks, [&] { mine = data ? data->data_hash() : 0; });
+    const std::vector<uint64_t> all = ranks.all_gather_values(mine, what);
+    if (std::all_of(all.begin(), all.end(), [&](uint64_t other) { return other == all[0]; })) return;
+    std::string facts;
+    share_errors(ranks, [&] { facts = facts_of(data); });
+    const std::vector<std::string> of_rank = ranks.all_gather(facts);
+    for (size_t r = 1; r < all.size(); r++)
+        if (all[r] != all[0])
+            throw SharedError(kExitUsage,
+                              format("the ranks differ in %s: %s; give all hosts the same shards, in any folder", what,
+                                     difference_of(lines_of(of_rank[r]), lines_of(of_rank[0]), int(r)).c_str()));
 }
 
 RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World& world) {

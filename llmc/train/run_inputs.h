@@ -24,5 +24,9 @@ struct RunInputs {
     double cropped() const { return train ? train->cropped() : NAN; }  // DataLoader::cropped()
 };
 
+// An Error on all ranks if one has other shards than rank 0: which one, and which shard. They may lie elsewhere on
+// every host; their names, sizes, headers and samples of their tokens are compared.
+void check_same_data(Ranks& ranks, const char* what, const std::optional<DataLoader>& data);
+
 // What documents begin with: --document-token, else the tokenizer's separator; -1: neither is known.
 int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer);

@@ -8,6 +8,8 @@
 #include "llmc/data/utf8.h"            // printable
 #include "llmc/interop/export.h"       // export_model
 #include "llmc/train/checkpointing.h"  // checkpoint_shape, kRunFlagsFile
+#include "llmc/train/parts.h"          // PartSender, PartReader
+#include "llmc/train/placement.h"      // identity_of
 
 namespace {
 
@@ -48,6 +50,46 @@ FoundCheckpoint find_asked(const RunFlags& flags) {
     for (const PassedOver& other : found.passed_over)
         std::fprintf(stderr, "warning: passed over %s: %s\n", other.path.c_str(), printable(other.why).c_str());
     return found;
+}
+
+constexpr const char* kSmallFiles[] = {kRunFlagsFile, kStateFile, "config.json", "tokenizer.json"};
+
+// Who sees the checkpoint that rank 0 has found, under its path or one of their own, reads it there; the others get its
+// small files from rank 0, and their state later (loading.h).
+void share_checkpoint(RunRequest& request, const RunFlags& asked, Ranks& ranks) {
+    std::string& path = request.checkpoint.path;
+    const std::string manifest = "/manifest.json", identity = ranks.broadcast(identity_of(path + manifest));
+    if (ranks.rank != 0) {
+        const std::string name = std::filesystem::path(path).filename();
+        request.is_here = false;
+        for (const std::string& own : {path, asked.resume, asked.resume + "/" + name, asked.out_dir + "/" + name}) {
+            if (identity.empty() || identity_of(own + manifest) != identity) continue;
+            path = own, request.is_here = true;
+            break;
+        }
+    }
+    const std::vector<std::string> all = ranks.all_gather(request.is_here ? "yes" : "");
+    for (size_t r = 0; r < all.size(); r++)
+        if (all[r].empty()) request.elsewhere.push_back(int(r));
+    if (request.elsewhere.empty()) return;
+    share_errors(ranks, [&] {
+        const Watchdog::Patience patience(ranks.watchdog());
+        if (ranks.rank == 0) {
+            for (const int r : request.elsewhere) {
+                PartSender part(ranks, r);
+                for (const char* file : kSmallFiles)
+                    part.write_text(request.has_checkpoint_file(file) ? request.checkpoint_file(file) : "");
+                part.finish();
+            }
+        } else if (!request.is_here) {
+            PartReader part(ranks);
+            for (const char* file : kSmallFiles) request.sent_files[file] = part.read_text();
+            part.finish();
+        }
+    });
+    if (ranks.rank == 0)
+        std::printf("checkpoint: %s %s not see it; rank 0 sends what is needed of it\n",
+                    rank_list(request.elsewhere).c_str(), request.elsewhere.size() == 1 ? "does" : "do");
 }
 
 // The folder may hold this run's past, but not its future nor another run: pruning and the next --resume could not tell
@@ -102,8 +144,19 @@ void open_source(RunRequest& request, Ranks& ranks) {
 
 }  // namespace
 
+std::string RunRequest::checkpoint_file(const std::string& name) const {
+    const auto sent = sent_files.find(name);
+    return sent != sent_files.end() ? sent->second : read_file(checkpoint.path + "/" + name);
+}
+
+bool RunRequest::has_checkpoint_file(const std::string& name) const {
+    if (!is_here) return sent_files.contains(name) && !sent_files.at(name).empty();
+    std::error_code ignored;
+    return std::filesystem::exists(checkpoint.path + "/" + name, ignored);
+}
+
 RunRequest find_request(const CommandLine& line, Ranks& ranks) {
-    RunRequest request{line.run, {}, nullptr};
+    RunRequest request{.flags = line.run};
     RunFlags& flags = request.flags;
     if (!flags.resume.empty()) {
         on_first_rank(ranks, [&] { request.checkpoint = find_asked(flags); });
@@ -112,13 +165,12 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     }
     std::string optimizer;  // the checkpoint's
     if (request.resumed()) {
+        share_checkpoint(request, line.run, ranks);
         const std::string stored = request.checkpoint.path + "/" + kRunFlagsFile;
         share_errors(ranks, [&] {
-            require(std::filesystem::exists(stored),
-                    "%s, which rank 0 resumes from, is not there: every rank must see the same folder", stored.c_str());
             flags = RunFlags();
             flags.command = line.run.command;
-            from_older_json(flags.fields(), read_file(stored), stored);
+            from_older_json(flags.fields(), request.checkpoint_file(kRunFlagsFile), stored);
         });
         note_changes(flags, RunFlags(), "the checkpoint");
         optimizer = flags.chosen_recipe().optimizer();
@@ -126,7 +178,9 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         flags.reset_launch();
         set_given(flags.fields(), line.given);
         note_given(flags, line.given);
-        if (!line.given.has("out-dir")) flags.out_dir = parent_folder(request.checkpoint.path);
+        // With `auto` that is where it was found, and on a rank that sees another folder this is its own.
+        if (!line.given.has("out-dir"))
+            flags.out_dir = line.run.resume == "auto" ? line.run.out_dir : parent_folder(request.checkpoint.path);
     }
     if (!request.resumed() && !flags.init_from.empty()) {
         // The default validation data are no measure of a model from elsewhere.
@@ -175,8 +229,10 @@ std::string export_asked(const CommandLine& line) {
 GptShape find_shape(const RunRequest& request, int64_t tokenizer_vocab_size) {
     ModelConfig asked = request.flags.model;
     if (!request.resumed() && !request.source) return asked.shape(tokenizer_vocab_size);
-    const GptShape stored = request.source ? request.source->shape() : checkpoint_shape(request.checkpoint.path);
     const std::string& path = request.path();
+    const GptShape stored = request.source
+                                ? request.source->shape()
+                                : checkpoint_shape(request.checkpoint_file("config.json"), path + "/config.json");
     require(asked.seq_len <= stored.max_seq_len, "--seq-len %d is above the %ld positions of the model in %s",
             asked.seq_len, stored.max_seq_len, path.c_str());
     if (!asked.vocab_size) asked.vocab_size = int(stored.vocab_size);

@@ -4,7 +4,10 @@ weights come from: a checkpoint, another model, or nowhere.
 */
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 #include "llmc/comm/ranks.h"            // Ranks
 #include "llmc/interop/stored_model.h"  // StoredModel
 #include "llmc/io/checkpoint.h"         // FoundCheckpoint
@@ -13,16 +16,25 @@ weights come from: a checkpoint, another model, or nowhere.
 
 struct RunRequest {
     RunFlags flags;
-    FoundCheckpoint checkpoint;  // its path is empty for a new run; what was passed over, rank 0 alone knows
-    std::shared_ptr<const StoredModel> source;  // of a new run with --init-from, else null
+    FoundCheckpoint checkpoint = {};  // its path is empty for a new run; what was passed over, rank 0 alone knows
+    std::shared_ptr<const StoredModel> source = nullptr;  // of a new run with --init-from, else null
+
+    // Does this rank see the checkpoint's folder? If not, rank 0 has sent it the small files, and the path is rank 0's.
+    bool is_here = true;
+    std::map<std::string, std::string> sent_files = {};
+    std::vector<int> elsewhere = {};  // the ranks that do not; on all
 
     bool resumed() const { return !checkpoint.path.empty(); }
+    // The content of one of the checkpoint's small files.
+    std::string checkpoint_file(const std::string& name) const;
+    bool has_checkpoint_file(const std::string& name) const;
     // Of the model that there is; empty: a new one.
     const std::string& path() const { return source ? source->path() : checkpoint.path; }
 };
 
 // Finds the checkpoint or model that the flags name. Rank 0 looks for it and checks all of it, and the others take its
-// word. Warns on stderr of newer checkpoints that do not verify. All ranks.
+// word; ranks on other hosts need not see its folder. Warns on stderr of newer checkpoints that do not verify. All
+// ranks.
 RunRequest find_request(const CommandLine& line, Ranks& ranks);
 
 // The command `export`: writes the model and says what it wrote.

@@ -1,9 +1,11 @@
 /*
 Saving a run while it goes on. Weights and state are copied to host memory, which is all that training waits for; a
-thread writes them. Rank 0 writes the model and everything small, each rank its part of the optimizer's state; when all
-parts are on the disk, rank 0 makes the checkpoint visible (llmc/io/checkpoint.h).
+thread writes them. Rank 0 writes the model and everything small, each rank its part of the optimizer's state, or it
+sends it to rank 0, whose thread writes it (placement.h); when all parts are on the disk, rank 0 makes the checkpoint
+visible (llmc/io/checkpoint.h).
 
   Saver<Device, T> saver(out_dir, ranks, model, optimizer);
+  saver.place(find_placement(ranks, out_dir, "auto"));      where ranks are processes
   saver.begin(config, state, tokenizer_json);       all ranks; ends the save before, if one is under way
   if (saver.is_written()) vote for it               this rank's part is on the disk, or could not be written
   saver.finish();                                   all ranks: waits, commits; an Error on all if any part failed
@@ -11,13 +13,17 @@ parts are on the disk, rank 0 makes the checkpoint visible (llmc/io/checkpoint.h
 #pragma once
 #include <chrono>
 #include <future>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
 #include "llmc/interop/tokenizer_export.h"  // tokenizer_config
 #include "llmc/io/checkpoint.h"             // CheckpointWriter, CheckpointPart
 #include "llmc/train/checkpointing.h"       // RunState, state_tensors
+#include "llmc/train/parts.h"               // PartSender, receive_parts
+#include "llmc/train/placement.h"           // Placement
 
 // A checkpoint that is complete.
 struct SavedCheckpoint {
@@ -30,17 +36,27 @@ template <class Device, class T>
 class Saver {
 public:
     Saver(const std::string& out_dir, Ranks& ranks, Gpt<Device, T>& model, const Optimizer<Device, T>& optimizer)
-        : out_dir_(out_dir), ranks_(ranks), model_(model), optimizer_(optimizer) {}
+        : out_dir_(out_dir),
+          ranks_(ranks),
+          model_(model),
+          optimizer_(optimizer),
+          placement_(Placement::all_shared(ranks.world_size)) {}
     ~Saver() {
         if (writing_.valid()) writing_.wait();  // it uses what goes next
     }
+
+    void place(const Placement& placement) {
+        ensure(!is_under_way());
+        placement_ = placement;
+    }
+    const Placement& placement() const { return placement_; }
 
     void begin(RunFlags config, RunState state, const std::string& tokenizer_json) {
         ensure(!is_under_way());
         began_ = std::chrono::steady_clock::now();
         step_ = state.step;
         on_first_rank(ranks_, [&] { leader_.emplace(out_dir_, state.step); });
-        if (ranks_.rank != 0) follower_.emplace(out_dir_, state.step);
+        if (!leader_ && !placement_.is_sent(ranks_.rank)) follower_.emplace(out_dir_, state.step);
         copy();
         const std::string state_json = to_json(state.fields(), 2) + "\n",
                           config_json = to_json(config.fields(), 2) + "\n";
@@ -55,16 +71,19 @@ public:
     SavedCheckpoint finish() {
         ensure(is_under_way());
         share_errors(ranks_, [&] { writing_.get(); });
-        const std::vector<std::string> records = ranks_.all_gather(packed(part().records()));
+        const std::vector<std::string> records = ranks_.all_gather(packed(sent_ ? *sent_ : part().records()));
         std::string path = checkpoint_path(out_dir_, step_);
         on_first_rank(ranks_, [&] {
             for (size_t r = 1; r < records.size(); r++) {
                 const auto theirs = unpacked(records[r]);
                 ranks_.require_sense(theirs.has_value(), int(r), "the list of its files");
+                if (placement_.is_sent(int(r))) check_received(int(r), *theirs);
                 leader_->add_records(*theirs);
             }
             leader_->commit();
         });
+        sent_.reset();
+        received_.clear();
         leader_.reset();
         follower_.reset();
         const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - began_;
@@ -78,9 +97,12 @@ private:
     const Optimizer<Device, T>& optimizer_;
     std::optional<CheckpointWriter> leader_;
     std::optional<CheckpointPart> follower_;
-    std::vector<T> weights_;       // all of the model's, on rank 0
-    std::vector<float> state_;     // of tensors_, one after the other
-    std::vector<Tensor> tensors_;  // with pointers into state_
+    Placement placement_;
+    std::optional<std::vector<FileRecord>> sent_;  // of this rank's part, where rank 0 writes it
+    std::map<int, FileRecord> received_;           // on rank 0, by the rank that has sent it
+    std::vector<T> weights_;                       // all of the model's, on rank 0
+    std::vector<float> state_;                     // of tensors_, one after the other
+    std::vector<Tensor> tensors_;                  // with pointers into state_
     std::chrono::steady_clock::time_point began_;
     int64_t step_ = 0;
     std::future<void> writing_;
@@ -105,9 +127,55 @@ private:
     }
 
     void write(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
-        if (leader_) write_model(tokenizer_json, state_json, config_json);
-        part().add_tensors(shard_file(kOptimizerStem, optimizer_.rank, optimizer_.plan.world_size), tensors_,
-                           {{"format", "pt"}});
+        const Watchdog::Patience patience(ranks_.watchdog());
+        if (placement_.is_sent(ranks_.rank)) return send();
+        std::future<void> receiving;  // at the same time: one waits for the network, the other for the disk
+        if (ranks_.rank == 0) {
+            receiving = std::async(std::launch::async, [this] { receive(); });
+            write_model(tokenizer_json, state_json, config_json);
+        }
+        part().add_tensors(file_of(ranks_.rank), tensors_, {{"format", "pt"}});
+        if (receiving.valid()) receiving.get();
+    }
+
+    std::string file_of(int rank) const { return shard_file(kOptimizerStem, rank, optimizer_.plan.world_size); }
+
+    void send() {
+        PartSender part(ranks_, 0);
+        SafetensorsWriter file([&](const void* data, size_t bytes) { part.write(data, bytes); }, tensors_,
+                               {{"format", "pt"}});
+        for (const Tensor& tensor : tensors_) file.write(tensor.data, tensor.size_bytes());
+        file.finish();
+        part.finish();
+        sent_ = {{file_of(ranks_.rank), file.size_bytes(), file.hash(), file.records()}};
+    }
+
+    void receive() {
+        const Watchdog::Patience patience(ranks_.watchdog());
+        std::set<int> from;
+        std::map<int, ReceivedFile> files;
+        for (int r = 1; r < ranks_.world_size; r++)
+            if (placement_.is_sent(r)) from.insert(r);
+        if (from.empty()) return;
+        receive_parts(ranks_, from, [&](int rank, const char* data, size_t bytes) {
+            auto file = files.find(rank);
+            if (file == files.end()) file = files.try_emplace(rank, *leader_, file_of(rank)).first;
+            file->second.write(data, bytes);
+        });
+        for (auto& [rank, file] : files) received_[rank] = file.finish();
+    }
+
+    // What has come is what was sent: to the last bit, by a checksum from the other end.
+    void check_received(int rank, const std::vector<FileRecord>& theirs) {
+        const auto found = received_.find(rank);
+        ranks_.require_sense(theirs.size() == 1 && theirs[0].name == file_of(rank) && found != received_.end(), rank,
+                             "its part of the checkpoint");
+        require(theirs[0].size_bytes == found->second.size_bytes && theirs[0].hash == found->second.hash,
+                "%s has come from %s with %llu bytes that are not the %llu which were sent (their checksums differ): "
+                "the network or memory is failing; checkpoints from before are kept",
+                theirs[0].name.c_str(), ranks_.name_of(rank).c_str(),
+                static_cast<unsigned long long>(found->second.size_bytes),
+                static_cast<unsigned long long>(theirs[0].size_bytes));
     }
 
     void write_model(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
@@ -130,7 +198,7 @@ private:
             part().add_text("tokenizer.json", tokenizer_json);
             part().add_text("tokenizer_config.json", tokenizer_config(tokenizer_json, model_.shape.max_seq_len));
         }
-        part().add_text("state.json", state_json);
+        part().add_text(kStateFile, state_json);
         part().add_text(kRunFlagsFile, config_json);
     }
 };

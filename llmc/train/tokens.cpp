@@ -2,10 +2,10 @@
 #include "llmc/train/tokens.h"
 #include <cstdio>
 #include <filesystem>
-#include "llmc/base/check.h"           // require, format
-#include "llmc/base/file.h"            // read_file
-#include "llmc/data/utf8.h"            // printable
-#include "llmc/train/checkpointing.h"  // checkpoint_shape
+#include "llmc/base/check.h"              // require, format
+#include "llmc/base/file.h"               // read_file
+#include "llmc/data/utf8.h"               // printable
+#include "llmc/data/tokenizer_formats.h"  // read_tokenizer
 
 namespace fs = std::filesystem;
 
@@ -62,7 +62,13 @@ KnownTokenizer::KnownTokenizer(const RunRequest& request) {
     const RunFlags& flags = request.flags;
     path = flags.tokenizer_path();
     const bool is_named = !flags.tokenizer.empty(), has_own = flags.evaluates() && request.resumed();
-    if (!is_named && has_own && if_there(path).empty()) path = request.checkpoint.path + "/tokenizer.json";
+    if (!is_named && has_own && if_there(path).empty()) {
+        path = request.has_checkpoint_file("tokenizer.json") ? request.checkpoint.path + "/tokenizer.json" : "";
+        if (path.empty()) return;
+        json = request.checkpoint_file("tokenizer.json");
+        tokenizer = read_tokenizer(json, "", path);
+        return;
+    }
     if (!is_named) path = if_there(path);
     if (path.empty()) return;
     tokenizer = load_tokenizer(path);
@@ -91,12 +97,15 @@ void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool sp
                   text.path, *text.tokenizer};
 
     if (request.resumed() || request.source) {
-        const std::string path =
-            request.source ? request.source->tokenizer_path() : if_there(request.checkpoint.path + "/tokenizer.json");
-        const bool is_same = !path.empty() && of_run && read_file(path) == text.json;
+        const bool has_own = !request.source && request.has_checkpoint_file("tokenizer.json");
+        const std::string path = request.source ? request.source->tokenizer_path()
+                                 : has_own      ? request.checkpoint.path + "/tokenizer.json"
+                                                : "";
+        const std::string stored = has_own ? request.checkpoint_file("tokenizer.json") : "";
+        const bool is_same = !path.empty() && of_run && (has_own ? stored : read_file(path)) == text.json;
         std::string why;
         if (!path.empty() && !is_same) try {
-                wanted = {"the model", path, load_tokenizer(path)};
+                wanted = {"the model", path, has_own ? read_tokenizer(stored, "", path) : load_tokenizer(path)};
             } catch (const Error& error) {
                 why = error.what();
             }

@@ -9,14 +9,17 @@ Ranks over TCP, as processes of this machine: what they exchange, and how each k
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <thread>
 #include "llmc/base/hmac.h"       // sha256, hmac_sha256
 #include "llmc/comm/handshake.h"  // check_alike, check_connected
 #include "llmc/comm/host.h"       // host_identity
 #include "llmc/comm/host_comm.h"  // HostComm
 #include "llmc/comm/launch.h"     // join
+#include "llmc/train/parts.h"     // PartSender, PartReader, receive_parts
 #include "llmc/train/stop.h"      // catch_stop_signals, stop_signal
 #include "test/processes.h"
 #include "test/test_clock.h"  // now_s, sleep_s, wait_until
@@ -104,6 +107,106 @@ TEST_CASE("ranks over TCP exchange records", "[tcp_ranks]") {
             ensure(int(ranks.host_ranks.size()) == world_size && ranks.local_size == world_size);
             ensure(ranks.local_rank == ranks.rank && ranks.device == ranks.rank && ranks.num_hosts == 1);
         }));
+}
+
+TEST_CASE("pieces of files go beside the records, in order and with bounded memory", "[tcp_ranks]") {
+    constexpr int W = 4, kPieces = 40;
+    const auto bytes_of = [](int from, int to, int i) {
+        return std::string(size_t(i) * size_t(i) * 600 + 1, char('a' + (from * 7 + to * 3 + i) % 26));
+    };
+    must_all_succeed(ranks_do(W, [&](Ranks& ranks) {
+        const int rank = ranks.rank;
+        ensure(ranks.most_piece_bytes() == 1 << 20);
+        // Both ways at once: a thread sends, another takes, and the main one exchanges records.
+        std::thread sends([&] {
+            for (int i = 0; i < kPieces; i++)
+                for (int to = rank == 0 ? 1 : 0; to < (rank == 0 ? W : 1); to++)
+                    ranks.send_piece(to, bytes_of(rank, to, i));
+        });
+        int wrong = 0;
+        std::thread takes([&] {
+            std::vector<int> next(W);
+            for (int n = 0; n < kPieces * (rank == 0 ? W - 1 : 1); n++) {
+                const Ranks::Piece piece = ranks.next_piece();
+                wrong += piece.bytes != bytes_of(piece.from, rank, next[size_t(piece.from)]++);
+            }
+        });
+        for (int i = 0; i < 100; i++) ensure(ranks.broadcast(std::to_string(i + rank), 2) == std::to_string(i + 2));
+        sends.join();
+        takes.join();
+        ensure(wrong == 0);
+    }));
+    // Who is not taken from waits, and does not fill the other's memory.
+    must_all_succeed(ranks_do(2, [&](Ranks& ranks) {
+        std::atomic<int> sent = 0;
+        std::thread sends([&] {
+            for (; ranks.rank == 1 && sent < 6; sent++) ranks.send_piece(0, "x");
+        });
+        ranks.barrier();
+        if (ranks.rank == 1) sleep_s(0.3);
+        ensure(sent <= 2);
+        ranks.barrier();
+        for (int i = 0; ranks.rank == 0 && i < 6; i++) ensure(ranks.next_piece().bytes == "x");
+        sends.join();
+    }));
+}
+
+TEST_CASE("parts that cannot be sent or written whole are errors, and nobody waits in vain", "[tcp_ranks]") {
+    const std::string part(5'000'000, 'p');
+    must_all_succeed(ranks_do(3, [&](Ranks& ranks) {
+        const auto refused = [&](const std::string& why, const std::function<void()>& body) {
+            std::string said;
+            try {
+                share_errors(ranks, body);
+            } catch (const SharedError& error) {
+                said = error.what();
+            }
+            ensure(said.find(why) != std::string::npos);
+        };
+        const auto send = [&](bool whole) {
+            PartSender to_first(ranks, 0);
+            to_first.write(part.data(), part.size());
+            if (!whole) throw Error(kExitUsage, "no more of it");
+            to_first.finish();
+        };
+        // One of two senders fails, and then the receiver.
+        refused(") could not send its part of the checkpoint", [&] {
+            if (ranks.rank > 0) return send(ranks.rank == 1);
+            receive_parts(ranks, {1, 2}, [](int, const char*, size_t) {});
+        });
+        refused("a full disk", [&] {
+            if (ranks.rank > 0) return send(true);
+            receive_parts(ranks, {1, 2}, [](int, const char*, size_t) { throw Error(kExitUsage, "a full disk"); });
+        });
+        // The other way around.
+        const auto read = [&](size_t bytes) {
+            PartReader from_first(ranks);
+            std::string got(bytes, '\0');
+            from_first.read(got.data(), bytes);
+            if (bytes < part.size()) throw Error(kExitUsage, "no room");
+            from_first.finish();
+            ensure(got == part);
+        };
+        refused("no room", [&] {
+            if (ranks.rank == 1) return read(7);
+            if (ranks.rank == 2) return;
+            PartSender to_second(ranks, 1);
+            to_second.write(part.data(), part.size());
+            to_second.finish();
+        });
+        refused("could not send its part", [&] {
+            if (ranks.rank == 1) return read(part.size());
+            if (ranks.rank == 2) return;
+            const PartSender nothing(ranks, 1);
+        });
+        // After all that they still go on.
+        std::string got;
+        if (ranks.rank == 1) send(true);
+        if (ranks.rank == 0)
+            receive_parts(ranks, {1}, [&](int, const char* data, size_t bytes) { got.append(data, bytes); });
+        ensure(ranks.rank != 0 || got == part);
+        ranks.barrier();
+    }));
 }
 
 TEST_CASE("a rank that dies while others wait for its disk is noticed at once", "[tcp_ranks]") {
@@ -846,6 +949,11 @@ TEST_CASE("a rank that talks nonsense ends the others with its address", "[tcp_r
         {"an endless record", header(kRecord, kMostBytes + 1), strange},
         {"another number", message_of(kRecord, 0, "7"), "as its number" + senseless},
         {"no number", message_of(kRecord, 0, "\x1b[31m"), "as its number" + senseless},
+        {"an endless piece", header(kPiece, kMostPieceBytes + 1), strange},
+        {"pieces that were not asked for",
+         message_of(kPiece, 0, "m") + message_of(kPiece, 0, "m") + message_of(kPiece, 0, "m"),
+         " sends pieces of files that nobody waits for"},
+        {"thanks for nothing", message_of(kTaken, 0, ""), " sends pieces of files that nobody waits for"},
         {"unasked records", message_of(kRecord, 0, "1") + message_of(kRecord, 0, "1") + message_of(kRecord, 0, "1"),
          " sends records that nobody waits for"},
     };

@@ -17,9 +17,10 @@ ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,
   $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
 # What runs once, or prints, is hardly optimized, for a shorter build. It is linked last, because of an inline function in two
 # objects the linker keeps the first.
-COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id flags flags_text host_memory number_text processor) \
+COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id flags flags_text host_memory number_text processor profile) \
   $(addprefix comm/,handshake host launch meeting mpi_absent mpi_network_absent nccl_absent tcp_ranks watchdog) \
-  $(addprefix data/,progress tokenizer_formats tokenizer_json) $(addprefix interop/,export model_config tokenizer_export) \
+  $(addprefix data/,progress staging tokenizer_formats tokenizer_json) $(addprefix interop/,export model_config tokenizer_export) \
+  $(addprefix io/,manifest safetensors sharded_tensors) \
   $(addprefix model/,architecture shape) $(addprefix optim/,recipe whole_plan) $(addprefix trace/,gpu_model trace_report) \
   $(addprefix train/,backend checkpointing command cuda_backend_absent depth_scaling doctor event_file log log_follower memory_plan plan run_config run_flags run_inputs run_request \
     scaling tokens traced_step))
@@ -29,10 +30,11 @@ OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu)))
 # Which tests run programs: they call `program(`, whose parenthesis make would count, or what does.
 RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|golden'
-# KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine.
+# KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine; without the traced step, whose
+# launches are those of the models' tests.
 ifneq ($(KERNELS_ONLY),)
-  TEST_FILES := $(filter-out $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
-  ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE)) $(filter %/traced_step.cpp.o,$(ENGINE))
+  TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
+  ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
 endif
 # An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per
 # level, unless tests put tiles of their own into it. A sixth of the time to compile; the tables are for `make test` without OP.

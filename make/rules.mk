@@ -78,7 +78,7 @@ TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
 $(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
 $(EMULATED_TESTS) $(EMULATED_KERNELS) $(EMULATED_BACKENDS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
 
-$(COLD): private override OPT := $(LIGHT) $(TRUSTED)
+$(COLD) $(O)/data/tokenize.cpp.o: private override OPT := $(LIGHT) $(TRUSTED)
 
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3

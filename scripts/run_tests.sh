@@ -70,7 +70,8 @@ start() {
 }
 
 # Those that take longest come first, so that at the end no process has much left to do.
-longest='two_hosts zero proxy entropy host_comm speedrun gpu_check checkpoint resume model architecture train linear'
+longest='attention two_hosts readme tcp_ranks entropy zero host_comm gpu_check proxy attention_decode train plans linear speedrun plan architecture gemm muon
+    newton_schulz watchdog bf16_model model checkpoint resume'
 topics=()
 if [ -z "$topic" ] && [ ${#arguments[@]} = 0 ]; then
     tags=$("$program" --list-tags | sed -nE 's/^ *[0-9]+ +\[([a-z_0-9]+)\].*/\1/p')

@@ -115,7 +115,7 @@ TEST_CASE("rank: local_comm's bits", "[.rank]") {
 }
 TEST_CASE("sums have LocalComm's bits", "[host_comm]") {
     for (const std::string hosts : {"00", "000", "0000", "000000", "0011", "01"})
-        run_ranks("rank: local_comm's bits", hosts);
+        if (!kSanitized || hosts == "000" || hosts == "0011") run_ranks("rank: local_comm's bits", hosts);
 }
 
 TEST_CASE("rank: costs", "[.rank]") {

@@ -150,7 +150,8 @@ int count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("gpu_check without a GPU says of each part that it was not run", "[gpu_check]") {
+// [plain]: all but the last run scripts and false programs, which no sanitizer watches.
+TEST_CASE("gpu_check without a GPU says of each part that it was not run", "[gpu_check][plain]") {
     const FakeMachine machine(false);
     const Finished finished = machine.check("");
     INFO(finished.out << finished.err);
@@ -171,7 +172,7 @@ TEST_CASE("gpu_check without a GPU says of each part that it was not run", "[gpu
     CHECK(contains(machine.check("--help").out, "scripts/gpu_check.sh [PART...]"));
 }
 
-TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gpu_check]") {
+TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gpu_check][plain]") {
     const FakeMachine machine;
     const Finished finished = machine.check("first", "NO_BUILD=1");
     INFO(finished.out << finished.err);
@@ -226,7 +227,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
     CHECK(contains(page, "| gelu_kernel | 2 | 3.000 | 100.0 % | 1333 |"));
 }
 
-TEST_CASE("gpu_check: what should not be so is told, and stops nothing else", "[gpu_check]") {
+TEST_CASE("gpu_check: what should not be so is told, and stops nothing else", "[gpu_check][plain]") {
     const FakeMachine machine;
     const Finished finished =
         machine.check("first",
@@ -256,7 +257,7 @@ TEST_CASE("gpu_check: what should not be so is told, and stops nothing else", "[
     CHECK(contains(machine.result("conformance"), "run make VARIANT=cuda build/cuda/gpu-tests"));
 }
 
-TEST_CASE("gpu_check's later calls: tests, benchmarks, fp8, sanitizers", "[gpu_check]") {
+TEST_CASE("gpu_check's later calls: tests, benchmarks, fp8, sanitizers", "[gpu_check][plain]") {
     const FakeMachine machine;
     const Finished finished = machine.check("second third fourth");
     INFO(finished.out << finished.err);
@@ -273,7 +274,7 @@ TEST_CASE("gpu_check's later calls: tests, benchmarks, fp8, sanitizers", "[gpu_c
     CHECK(count(machine.read("trained"), "--dtype=fp8") == 1);
 }
 
-TEST_CASE("gpu_check that is cut off at any moment has lost nothing of what was over", "[gpu_check]") {
+TEST_CASE("gpu_check that is cut off at any moment has lost nothing of what was over", "[gpu_check][plain]") {
     const FakeMachine machine;
     const double begin_s = now_s();
     must_succeed(machine.check("first", "NO_BUILD=1"));
@@ -304,7 +305,7 @@ TEST_CASE("gpu_check that is cut off at any moment has lost nothing of what was 
     CHECK(rows > 0);
 }
 
-TEST_CASE("gpu_check takes no longer than its limit", "[gpu_check]") {
+TEST_CASE("gpu_check takes no longer than its limit", "[gpu_check][plain]") {
     const FakeMachine machine;
     machine.script("build/cuda/gpu-tests", "sleep 60");
     const double begin_s = now_s();
@@ -315,7 +316,7 @@ TEST_CASE("gpu_check takes no longer than its limit", "[gpu_check]") {
     CHECK(contains(machine.read("out/summary.txt"), "not reached"));
 }
 
-TEST_CASE("gpu_check takes programs that were carried along, where there are none", "[gpu_check]") {
+TEST_CASE("gpu_check takes programs that were carried along, where there are none", "[gpu_check][plain]") {
     const FakeMachine machine;
     machine.script("build/cuda/gpu-tests", "echo \"libraries $LD_LIBRARY_PATH\"; echo '5 passed, 0 failed'");
     const auto carry = [&] {

@@ -10,6 +10,10 @@ a checkpoint of any number of ranks goes on at any other.
 
 namespace fs = std::filesystem;
 
+// Under the sanitizers the fewest and the most: the numbers between run no other code.
+static const std::vector<std::string> kSeveral =
+    kSanitized ? std::vector<std::string>{"2", "8"} : std::vector<std::string>{"2", "4", "8"};
+
 TEST_CASE("loss, norm and every parameter have the same bits at any number of ranks", "[zero]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"}) {
@@ -21,7 +25,7 @@ TEST_CASE("loss, norm and every parameter have the same bits at any number of ra
         int clipped = 0;
         for (const auto& [loss, norm] : want) clipped += norm > 1.5;
         CHECK((clipped > 0 && clipped < 20));
-        for (const std::string ranks : {"2", "4", "8"}) {
+        for (const std::string& ranks : kSeveral) {
             INFO(optimizer << " on " << ranks << " ranks");
             must_succeed(runs.train(optimizer + ranks, with(flags, {{"virtual-ranks", ranks}})));
             CHECK(losses_in(runs.path(optimizer + ranks)) == want);
@@ -96,7 +100,7 @@ TEST_CASE("models and recipes have the same bits at any number of ranks, before 
         const std::string one = runs.path(architecture + "1");
         const auto want = losses_in(one);
         REQUIRE(want.size() == 8);
-        for (const std::string ranks : {"2", "4", "8"}) {
+        for (const std::string& ranks : kSeveral) {
             INFO(architecture << " on " << ranks << " ranks");
             must_succeed(runs.train(architecture + ranks, with(flags, {{"virtual-ranks", ranks}})));
             CHECK(losses_in(runs.path(architecture + ranks)) == want);
@@ -139,6 +143,7 @@ TEST_CASE("saved at any number of ranks, loaded at any other", "[zero]") {
                  {{"optimizer", optimizer}, {"steps", "8"}, {"checkpoint-every", "4"}, {"virtual-ranks", "2"}})));
         const std::string middle = step_folder(runs.path(straight), 4), end = step_folder(runs.path(straight), 8);
         for (const std::string from : {"1", "2", "3", "4", "8"}) {
+            if (kSanitized && (from == "2" || from == "4")) continue;
             // Loaded by `from` ranks and written by them again, with nothing done in between.
             const std::string saved = optimizer + "_by" + from;
             must_succeed(run(command_of({{"resume", middle},

@@ -27,8 +27,7 @@ TEST_CASE("ranks that differ are told which one, and in what", "[mpi_errors][mpi
                              command_of(relative).substr(ours.size()) + "\n");
         return "sh " + script;
     };
-    refused({in_folder(runs), in_folder(other)},
-            {"error: the ranks differ in the training data: train_000000.bin has "});
+    refused({in_folder(runs), in_folder(other)}, {"error: the ranks differ in the tokenizer: it is "});
 
     // Another build: this one, called otherwise.
     const std::string id = run(program("train_gpt") + " --version").out.substr(std::strlen("train_gpt "));

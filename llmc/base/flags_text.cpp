@@ -2,11 +2,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include "llmc/base/check.h"  // require, ensure
 #include "llmc/base/flags.h"  // Field
-
-using nlohmann::ordered_json;
+#include "llmc/base/json.h"   // OrderedJson
 
 std::string text_of(const Field& field) {
     return std::visit(
@@ -131,7 +129,7 @@ std::string markdown_table(const std::vector<Field>& fields) {
 }
 
 std::string to_json(const std::vector<Field>& fields, int indent) {
-    ordered_json object = ordered_json::object();
+    OrderedJson object = OrderedJson::object();
     for (const Field& field : fields)
         std::visit(
             [&](const auto* value) {
@@ -145,24 +143,24 @@ std::string to_json(const std::vector<Field>& fields, int indent) {
                     object[field.name] = nullptr;
             },
             field.value);
-    return object.dump(indent > 0 ? indent : -1, ' ', false, ordered_json::error_handler_t::replace);
+    return json_text(object, indent > 0 ? indent : -1);
 }
 
 static void read_fields(const std::vector<Field>& fields, const std::string& text, const std::string& where,
                         bool may_lack) {
-    const ordered_json object = ordered_json::parse(text, nullptr, false);
+    const OrderedJson object = parse_ordered_json(text);
     require(object.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
     for (const Field& field : fields) {
         if (may_lack && !object.contains(field.name)) continue;
         require(object.contains(field.name), "%s: \"%s\" is missing", where.c_str(), field.name);
-        const ordered_json& value = object[field.name];
+        const OrderedJson& value = object[field.name];
         // Before there were optional values, -1 said so.
         if (*field.unset && (value.is_null() || (may_lack && value.is_number() && value == -1 && field.min >= 0))) {
             set_field(field, field.unset, where);
             continue;
         }
         const bool wants_string = std::holds_alternative<std::string*>(field.value);
-        const std::string found = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+        const std::string found = json_text(value);
         const std::string message = where + ": \"" + field.name + "\": " + found;
         require(value.is_string() == wants_string, "%s: expected %s", message.c_str(),
                 wants_string ? "text" : "a number, true or false");

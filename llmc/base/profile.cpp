@@ -4,9 +4,9 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include "llmc/base/check.h"  // ensure, format
+#include "llmc/base/json.h"   // Json
 
 void Profile::begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) {
     const int at = track();
@@ -193,18 +193,18 @@ static const char* category_of(SliceKind kind) {
 static std::string us_text(int64_t ns) { return format("%ld.%03ld", long(ns / 1000), long(ns % 1000)); }
 
 static std::string metadata(const char* what, int rank, int track, const std::string& name) {
-    const nlohmann::json event = {{"ph", "M"},    {"name", what}, {"pid", rank},
-                                  {"tid", track}, {"ts", 0},      {"args", {{"name", name}}}};
-    return event.dump();
+    const Json event = {{"ph", "M"},    {"name", what}, {"pid", rank},
+                        {"tid", track}, {"ts", 0},      {"args", {{"name", name}}}};
+    return json_text(event);
 }
 
 std::string chrome_trace(const std::vector<Slice>& slices, const TraceFacts& facts, const PeakRates& peaks) {
-    const nlohmann::json about = {{"device", facts.device},
-                                  {"rank", facts.rank},
-                                  {"first_step", facts.first_step},
-                                  {"peak_bytes_per_s", peaks.bytes},
-                                  {"peak_flops_per_s", peaks.flops}};
-    std::string text = "{\"displayTimeUnit\": \"ms\", \"otherData\": " + about.dump() + ", \"traceEvents\": [\n";
+    const Json about = {{"device", facts.device},
+                        {"rank", facts.rank},
+                        {"first_step", facts.first_step},
+                        {"peak_bytes_per_s", peaks.bytes},
+                        {"peak_flops_per_s", peaks.flops}};
+    std::string text = "{\"displayTimeUnit\": \"ms\", \"otherData\": " + json_text(about) + ", \"traceEvents\": [\n";
     text += metadata("process_name", facts.rank, 0, format("rank %d: %s", facts.rank, facts.device.c_str()));
     const bool beside = std::any_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.track > 0; });
     text += ",\n" + metadata("thread_name", facts.rank, 0, "steps");

@@ -1,13 +1,11 @@
 // See chat.h.
 #include "llmc/data/chat.h"
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/json.h"   // Json
 #include "llmc/data/bpe.h"    // SpecialToken
 
 namespace {
-
-using Json = nlohmann::json;
 
 const char* name_of(Role role) { return role == Role::system ? "system" : role == Role::user ? "user" : "assistant"; }
 
@@ -71,7 +69,7 @@ std::string text_of(const Message& message, const std::string& where, const char
 }  // namespace
 
 Conversation parse_conversation(std::string_view line, const std::string& where) {
-    const Json json = Json::parse(line.begin(), line.end(), nullptr, false);
+    const Json json = parse_json(line);
     const char* const expected = R"(expected {"messages": [{"role": "user", "content": "..."}, ...]})";
     require(!json.is_discarded(), "%s: no valid JSON: %s", where.c_str(), expected);
     const bool has_messages = json.is_object() && json.contains("messages");

@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include "llmc/base/check.h"         // require, ensure
 #include "llmc/base/file.h"          // FileWriter, read_file, write_file_atomically
 #include "llmc/base/hash.h"          // xxh3, hex64
+#include "llmc/base/json.h"          // OrderedJson
 #include "llmc/base/rng.h"           // mix64
 #include "llmc/data/bpe_training.h"  // PieceCounts, train_bpe
 #include "llmc/data/chat.h"          // ChatTemplate, parse_conversation
@@ -25,7 +25,6 @@
 
 namespace {
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 long long ll(int64_t value) { return value; }
 
@@ -149,8 +148,7 @@ public:
             staging.start_over();
             ensure(encode_all(staging, {}));
         }
-        write_file_atomically(staging.path("dataset.json"),
-                              description().dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+        write_file_atomically(staging.path("dataset.json"), json_text(description(), 1) + "\n");
         staging.commit();
         return summary_;
     }
@@ -492,8 +490,8 @@ private:
         return true;
     }
 
-    Json description() const {
-        Json json = {
+    OrderedJson description() const {
+        OrderedJson json = {
             {"tokenizer", summary_.tokenizer},       {"vocab_size", summary_.vocab_size},
             {"train_tokens", summary_.train_tokens}, {"train_shards", summary_.train_shards},
             {"val_tokens", summary_.val_tokens},     {"val_shards", summary_.val_shards},
@@ -507,7 +505,7 @@ private:
                 json["entropy_nats_per_token"] = stories_nats_per_byte();
             return json;
         }
-        json["sources"] = Json::array();
+        json["sources"] = OrderedJson::array();
         for (size_t i = 0; i < sources_.size(); i++)
             json["sources"].push_back(
                 {{"path", sources_[i].name}, {"bytes", sources_[i].bytes}, {"xxh3", hex64(hashes_[i])}});

@@ -5,15 +5,14 @@
 #include <sys/file.h>
 #include <unistd.h>
 #include <cerrno>
-#include <nlohmann/json.hpp>
 #include <vector>
 #include "llmc/base/check.h"   // require
 #include "llmc/base/file.h"    // make_folders, read_file, reason_of, sync_folder, write_file_atomically
+#include "llmc/base/json.h"    // OrderedJson
 #include "llmc/data/shards.h"  // kUnfinishedFolder
 
 namespace {
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kJournal = "journal.json";
 // In DIR/unfinished/: the files of before are gone, and those of their names in DIR are new.
@@ -54,10 +53,10 @@ void rename_to(const fs::path& from, const fs::path& to) {
     require(!error, "cannot move %s to %s: %s", from.c_str(), to.c_str(), error.message().c_str());
 }
 
-Json to_json(const ShardMark& mark) {
+OrderedJson to_json(const ShardMark& mark) {
     return {{"shards", mark.shards}, {"piece", mark.piece}, {"tokens", mark.tokens}, {"text_hash", mark.text_hash}};
 }
-ShardMark mark_of(const Json& json) {
+ShardMark mark_of(const OrderedJson& json) {
     return {json.at("shards"), json.at("piece"), json.at("tokens"), json.at("text_hash")};
 }
 }  // namespace
@@ -88,7 +87,7 @@ Journal Staging::resume(const std::string& key) {
     key_ = key;
     Journal journal;
     if (fs::exists(partial_ / kJournal)) {
-        const Json json = Json::parse(read_file(partial_ / kJournal), nullptr, false);
+        const OrderedJson json = parse_ordered_json(read_file(partial_ / kJournal));
         if (json.is_object() && json.value("key", "") == key)
             journal = {mark_of(json.at("train")), mark_of(json.at("val"))};
         if (!has_all("train", journal.train.shards) || !has_all("val", journal.val.shards)) journal = {};
@@ -112,8 +111,8 @@ void Staging::start_over() {
 }
 
 void Staging::save(const Journal& journal) {
-    const Json json = {{"key", key_}, {"train", to_json(journal.train)}, {"val", to_json(journal.val)}};
-    write_file_atomically(partial_ / kJournal, json.dump(1) + "\n");
+    const OrderedJson json = {{"key", key_}, {"train", to_json(journal.train)}, {"val", to_json(journal.val)}};
+    write_file_atomically(partial_ / kJournal, json_text(json, 1) + "\n");
     has_shards_ = true;
 }
 

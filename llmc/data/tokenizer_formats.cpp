@@ -4,16 +4,15 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include "llmc/base/check.h"  // require
 #include "llmc/base/file.h"   // read_file, write_file_atomically
+#include "llmc/base/json.h"   // OrderedJson
 #include "llmc/data/bpe.h"    // Bpe
 #include "llmc/data/split.h"  // split_pattern, name_of
 #include "llmc/data/utf8.h"   // code_point_at, printable
 
 namespace {
-using Json = nlohmann::ordered_json;
 
 // The text's first line, which is taken from it, without its end; \r\n is one too.
 std::string_view take_line(std::string_view& text) {
@@ -138,7 +137,7 @@ void take_known_rest(size_t num_ranks, Bpe& bpe, const std::string& where) {
 }
 
 void take_rest(const std::string& sidecar, Bpe& bpe, const std::string& where) {
-    const Json json = Json::parse(sidecar, nullptr, false);
+    const OrderedJson json = parse_ordered_json(sidecar);
     const bool is_ours = json.is_object() && json.contains("pattern") && json["pattern"].is_string() &&
                          json.contains("special_tokens") && json["special_tokens"].is_object();
     require(is_ours, "%s.json: expected {\"pattern\": NAME, \"special_tokens\": {TEXT: ID}}", where.c_str());
@@ -146,7 +145,7 @@ void take_rest(const std::string& sidecar, Bpe& bpe, const std::string& where) {
     for (const auto& [text, id] : json["special_tokens"].items()) {
         require(id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(kMaxBpeIds),
                 "%s.json: the id of '%s' is %s: expected a number below %d", where.c_str(), text.c_str(),
-                id.dump().c_str(), kMaxBpeIds);
+                json_text(id).c_str(), kMaxBpeIds);
         bpe.specials.push_back({text, id.get<int32_t>()});
     }
 }
@@ -205,7 +204,7 @@ void save_ranks(const Tokenizer& tokenizer, const std::string& path) {
     const Bpe& bpe = *tokenizer.bpe;
     // What a reader would make of them must be the same.
     std::vector<std::string> symbols = tokenizer.symbols;
-    Json specials = Json::object();
+    OrderedJson specials = OrderedJson::object();
     for (const SpecialToken& special : bpe.specials) {
         symbols[size_t(special.id)].clear();
         specials[special.text] = special.id;
@@ -231,8 +230,8 @@ void save_ranks(const Tokenizer& tokenizer, const std::string& path) {
         "it as a tokenizer.json",
         path.c_str());
     write_file_atomically(path, text);
-    const Json rest = {{"pattern", name_of(bpe.pattern)}, {"special_tokens", specials}};
-    write_file_atomically(path + ".json", rest.dump(1) + "\n");
+    const OrderedJson rest = {{"pattern", name_of(bpe.pattern)}, {"special_tokens", specials}};
+    write_file_atomically(path + ".json", json_text(rest, 1) + "\n");
 }
 
 // ---- llm.c's tokenizer.bin -----------------------------------------------------------------------------------------

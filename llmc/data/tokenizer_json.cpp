@@ -7,19 +7,17 @@ tokenizer.json, the format of Hugging Face's `tokenizers`. Our three kinds, told
          id; merges in the order of their ranks; special tokens are `added_tokens`, and have their place in the
          vocabulary too, because `tokenizers` gives an added token that has none the next free id
 */
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 #include "llmc/base/check.h"              // require
 #include "llmc/base/file.h"               // write_file_atomically
+#include "llmc/base/json.h"               // Json, OrderedJson
 #include "llmc/data/bpe.h"                // Bpe, gpt2_byte_spellings
 #include "llmc/data/split.h"              // SplitPattern
 #include "llmc/data/tokenizer_formats.h"  // read_tokenizer_json
 #include "llmc/data/utf8.h"               // code_point_at
 
 namespace {
-using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
 
 const char* const kExpected =
     "expected a tokenizer.json of data/tokenize, or one of `tokenizers` that is a byte-level BPE";
@@ -84,7 +82,7 @@ std::vector<std::string> spellings_of(const Tokenizer& tokenizer) {
     return spellings;
 }
 
-std::string quoted(const std::string& text) { return Json(text).dump(); }
+std::string quoted(const std::string& text) { return json_text(Json(text)); }
 
 // The lines of an object or array, which the library would take quadratic time to order as we want them.
 void append_lines(std::string& text, char open, const std::vector<std::string>& lines, char close) {
@@ -113,7 +111,7 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
         {"normalizer", nullptr},     {"pre_tokenizer", pre_tokenizer_of(tokenizer)},
         {"post_processor", nullptr}, {"decoder", chars ? fuse : byte_level(tokenizer.kind == TokenizerKind::bpe)},
     };
-    std::string text = head.dump(1);
+    std::string text = json_text(head, 1);
     text.resize(text.size() - 2);  // "\n}"
     text += std::string(",\n \"model\": {\n  \"type\": \"BPE\",\n  \"dropout\": null,\n  \"unk_token\": null,\n") +
             "  \"continuing_subword_prefix\": null,\n  \"end_of_word_suffix\": null,\n  \"fuse_unk\": false,\n" +
@@ -188,7 +186,7 @@ std::vector<std::string> spellings_in(const Json& vocab, bool holes, const std::
         if (fits && id.get<size_t>() >= spellings.size()) spellings.resize(id.get<size_t>() + 1);
         require(fits && spellings[id.get<size_t>()].empty() && (!holes || !symbol.empty()),
                 "%s: the id of '%s' is %s: expected each of 0 to %zu once", path.c_str(), symbol.c_str(),
-                id.dump().c_str(), limit - 1);
+                json_text(id).c_str(), limit - 1);
         spellings[id.get<size_t>()] = symbol;
     }
     return spellings;
@@ -204,7 +202,7 @@ std::vector<SpecialToken> specials_in(const Json& added, std::vector<std::string
         const std::string text = text_at(token, {"content"});
         const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(kMaxBpeIds) && !text.empty();
         require(fits, "%s: an added token is %s: expected content and an id below %d", path.c_str(),
-                token.dump().substr(0, 60).c_str(), kMaxBpeIds);
+                json_text(token).substr(0, 60).c_str(), kMaxBpeIds);
         const int32_t at = id.get<int32_t>();
         if (size_t(at) >= spellings.size()) spellings.resize(size_t(at) + 1);
         require(seen.insert(at).second && (spellings[size_t(at)].empty() || spellings[size_t(at)] == text),
@@ -235,9 +233,10 @@ std::vector<Merge> merges_in(const Json& merges, const std::vector<std::string>&
         const auto a = id_of.find(left), b = id_of.find(right), both = id_of.find(left + right);
         require(a != id_of.end() && b != id_of.end() && both != id_of.end(),
                 "%s: merge %zu is %s: expected two tokens of the vocabulary that together are one of it too",
-                path.c_str(), result.size(), merge.dump().substr(0, 60).c_str());
+                path.c_str(), result.size(), json_text(merge).substr(0, 60).c_str());
         require(seen.insert(uint64_t(a->second) << 32 | uint64_t(b->second)).second,
-                "%s: merge %zu, %s, is there twice", path.c_str(), result.size(), merge.dump().substr(0, 60).c_str());
+                "%s: merge %zu, %s, is there twice", path.c_str(), result.size(),
+                json_text(merge).substr(0, 60).c_str());
         result.push_back({a->second, b->second, both->second});
     }
     return result;
@@ -281,7 +280,7 @@ Tokenizer read_chars(const std::vector<std::string>& spellings, const std::strin
 }  // namespace
 
 Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
-    const Json json = Json::parse(text, nullptr, false);
+    const Json json = parse_json(text);
     require(json.is_object(),
             "%s is not JSON: %s; or GPT-2's vocab.bpe, a file of tiktoken's ranks, or llm.c's tokenizer.bin",
             path.c_str(), kExpected);

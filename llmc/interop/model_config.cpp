@@ -1,11 +1,9 @@
 // See model_config.h.
 #include "llmc/interop/model_config.h"
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include "llmc/base/check.h"  // require
 #include "llmc/base/flags.h"  // Field, from_json, to_json
-
-using nlohmann::ordered_json;
+#include "llmc/base/json.h"   // OrderedJson
 
 namespace {
 
@@ -38,17 +36,16 @@ bool is_variety(const Architecture& a, const char* name) {
 // The fields of a config.json of transformers, of which most may be absent or null and then have a default.
 class ConfigReader {
 public:
-    ConfigReader(const std::string& text, const std::string& where)
-        : json_(ordered_json::parse(text, nullptr, false)), where_(where) {
+    ConfigReader(const std::string& text, const std::string& where) : json_(parse_ordered_json(text)), where_(where) {
         require(json_.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
     }
 
     bool has(const char* name) const { return json_.contains(name) && !json_[name].is_null(); }
-    const ordered_json& value(const char* name) const { return json_[name]; }
+    const OrderedJson& value(const char* name) const { return json_[name]; }
 
     int64_t count(const char* name, double most = kMostSize) const {
         require(has(name), "%s: \"%s\" is missing", where_.c_str(), name);
-        const ordered_json& value = json_[name];
+        const OrderedJson& value = json_[name];
         require(value.is_number_unsigned() && value.get<uint64_t>() >= 1 && value.get<uint64_t>() <= uint64_t(most),
                 "%s: \"%s\": %s: expected an integer from 1 to %.0f", where_.c_str(), name, shown(value).c_str(), most);
         return value.get<int64_t>();
@@ -58,7 +55,7 @@ public:
     double number(const char* name, double otherwise) const {
         return has(name) ? positive(json_[name], name) : otherwise;
     }
-    double positive(const ordered_json& value, const char* name) const {
+    double positive(const OrderedJson& value, const char* name) const {
         require(value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0,
                 "%s: \"%s\": %s: expected a number above 0", where_.c_str(), name, shown(value).c_str());
         return value.get<double>();
@@ -85,11 +82,11 @@ public:
     }
 
 private:
-    ordered_json json_;
+    OrderedJson json_;
     std::string where_;
 
-    static std::string shown(const ordered_json& value) {
-        const std::string all = value.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+    static std::string shown(const OrderedJson& value) {
+        const std::string all = json_ascii(value);
         return all.size() > 100 ? all.substr(0, 100) + "..." : all;
     }
 };
@@ -134,9 +131,9 @@ GptShape read_llama(const ConfigReader& config) {
     // rope_scaling until transformers 4, rope_parameters since 5
     for (const char* name : {"rope_scaling", "rope_parameters"}) {
         if (!config.has(name)) continue;
-        const ordered_json& rope = config.value(name);
+        const OrderedJson& rope = config.value(name);
         config.expect(rope.is_object(), name, "an object");
-        const ordered_json type = rope.value("rope_type", rope.value("type", ordered_json("default")));
+        const OrderedJson type = rope.value("rope_type", rope.value("type", OrderedJson("default")));
         config.expect(type == "default", name, "rope_type default");
         if (rope.contains("rope_theta")) s.architecture.rotary.base = config.positive(rope["rope_theta"], "rope_theta");
     }
@@ -152,7 +149,7 @@ GptShape read_anvil(const std::string& text, const std::string& where) {
     return s;
 }
 
-ordered_json gpt2_config(const GptShape& s) {
+OrderedJson gpt2_config(const GptShape& s) {
     return {{"architectures", {"GPT2LMHeadModel"}},
             {"model_type", "gpt2"},
             {"vocab_size", s.vocab_size},
@@ -160,7 +157,7 @@ ordered_json gpt2_config(const GptShape& s) {
             {"n_embd", s.channels},
             {"n_layer", s.num_layers},
             {"n_head", s.num_heads},
-            {"n_inner", s.mlp_channels > 0 ? ordered_json(s.mlp_channels) : ordered_json()},
+            {"n_inner", s.mlp_channels > 0 ? OrderedJson(s.mlp_channels) : OrderedJson()},
             {"activation_function", "gelu_new"},
             {"layer_norm_epsilon", s.architecture.norm_eps},
             {"attn_pdrop", 0.0},
@@ -168,7 +165,7 @@ ordered_json gpt2_config(const GptShape& s) {
             {"resid_pdrop", 0.0}};
 }
 
-ordered_json llama_config(const GptShape& s) {
+OrderedJson llama_config(const GptShape& s) {
     return {{"architectures", {"LlamaForCausalLM"}},
             {"model_type", "llama"},
             {"vocab_size", s.vocab_size},
@@ -203,7 +200,7 @@ const char* export_advice(const GptShape& s) {
 std::string model_config(const GptShape& s, DType dtype, int64_t end_token) {
     const std::string stored_as = dtype == DType::bf16 ? "bfloat16" : "float32";
     const ModelFamily family = family_of(s);
-    ordered_json config;
+    OrderedJson config;
     if (family == ModelFamily::anvil) {
         GptShape copy = s;
         ArchitectureFields parts(s.architecture);
@@ -211,16 +208,16 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token) {
         std::vector<Field> fields = {{"", "model_type", &model_type, ""}};
         for (const std::vector<Field>& some : {size_fields(copy), more_fields(copy, parts)})
             fields.insert(fields.end(), some.begin(), some.end());
-        config = ordered_json::parse(to_json(fields));
+        config = parse_ordered_json(to_json(fields));
     } else {
         config = family == ModelFamily::gpt2 ? gpt2_config(s) : llama_config(s);
         config["tie_word_embeddings"] = s.architecture.tied_head;
         // Without these, transformers takes GPT-2's and Llama's own.
-        const ordered_json end = end_token >= 0 ? ordered_json(end_token) : ordered_json();
+        const OrderedJson end = end_token >= 0 ? OrderedJson(end_token) : OrderedJson();
         config["bos_token_id"] = config["eos_token_id"] = end;
     }
     config["torch_dtype"] = stored_as;
-    return config.dump(2) + "\n";
+    return json_text(config, 2) + "\n";
 }
 
 ConfiguredModel read_model_config(const std::string& text, const std::string& where) {

@@ -2,14 +2,13 @@
 #include "llmc/interop/tensor_files.h"
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include "llmc/base/bf16.h"   // bf16, to_float
 #include "llmc/base/check.h"  // require
 #include "llmc/base/file.h"   // read_file
 #include "llmc/base/half.h"   // half_to_float
+#include "llmc/base/json.h"   // Json
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 TensorFiles::TensorFiles(const std::string& folder) : where_(folder + "/model.safetensors") {
     std::error_code ignored;
@@ -23,7 +22,7 @@ TensorFiles::TensorFiles(const std::string& folder) : where_(folder + "/model.sa
             "%s: neither model.safetensors nor model.safetensors.index.json is in it; a model in another format is "
             "converted by save_pretrained() of transformers",
             folder.c_str());
-    const json index = json::parse(read_file(where_), nullptr, false);
+    const Json index = parse_json(read_file(where_));
     require(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(),
             "%s: expected a JSON object with a \"weight_map\"; use another copy of it", where_.c_str());
     std::map<std::string, size_t> opened;

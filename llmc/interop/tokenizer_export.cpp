@@ -1,14 +1,12 @@
 // See tokenizer_export.h.
 #include "llmc/interop/tokenizer_export.h"
-#include <nlohmann/json.hpp>
-
-using nlohmann::json, nlohmann::ordered_json;  // the second takes quadratic time for a vocabulary
+#include "llmc/base/json.h"  // Json, OrderedJson
 
 namespace {
 
 // Null where there is no such key or it is of another kind.
-json part(const json& object, const char* name) {
-    return object.is_object() && object.contains(name) ? object[name] : json();
+Json part(const Json& object, const char* name) {
+    return object.is_object() && object.contains(name) ? object[name] : Json();
 }
 
 struct Added {
@@ -17,12 +15,12 @@ struct Added {
     bool is_special;
 };
 
-std::vector<Added> added_tokens(const json& file) {
+std::vector<Added> added_tokens(const Json& file) {
     std::vector<Added> all;
-    const json list = part(file, "added_tokens");
+    const Json list = part(file, "added_tokens");
     if (!list.is_array()) return all;
-    for (const json& token : list) {
-        const json id = part(token, "id"), content = part(token, "content");
+    for (const Json& token : list) {
+        const Json id = part(token, "id"), content = part(token, "content");
         if (id.is_number_unsigned() && id.get<uint64_t>() < (1u << 24) && content.is_string())
             all.push_back({content.get<std::string>(), id.get<int64_t>(), part(token, "special") == true});
     }
@@ -32,7 +30,7 @@ std::vector<Added> added_tokens(const json& file) {
 }  // namespace
 
 EndToken find_end_token(const std::string& tokenizer_json) {
-    const std::vector<Added> added = added_tokens(json::parse(tokenizer_json, nullptr, false));
+    const std::vector<Added> added = added_tokens(parse_json(tokenizer_json));
     for (const char* text : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|bos|>"})
         for (const Added& token : added)
             if (token.text == text) return {token.id, token.text};
@@ -40,12 +38,12 @@ EndToken find_end_token(const std::string& tokenizer_json) {
 }
 
 std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_tokens) {
-    ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                           {"model_max_length", max_tokens},
-                           {"clean_up_tokenization_spaces", false}};
+    OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                          {"model_max_length", max_tokens},
+                          {"clean_up_tokenization_spaces", false}};
     const EndToken end = find_end_token(tokenizer_json);
     if (end.id >= 0) config["bos_token"] = config["eos_token"] = end.text;
-    return config.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    return json_text(config, 2) + "\n";
 }
 
 ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json) {
@@ -55,19 +53,19 @@ ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json) {
         tokenizer.why = why;
         return tokenizer;
     };
-    const json file = json::parse(tokenizer_json, nullptr, false), model = part(file, "model"),
-               vocab = part(model, "vocab"), merges = part(model, "merges");
+    const Json file = parse_json(tokenizer_json), model = part(file, "model"), vocab = part(model, "vocab"),
+               merges = part(model, "merges");
     if (part(model, "type") != "BPE" || !vocab.is_object()) return refuse("it is no BPE");
     if (part(part(file, "decoder"), "type") != "ByteLevel") return refuse("its symbols are characters, not bytes");
     if (merges.is_array())
-        for (const json& merge : merges) {
+        for (const Json& merge : merges) {
             const bool is_pair = merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
             if (!is_pair && !merge.is_string()) return refuse("its merges are damaged");
             tokenizer.merges.push_back(is_pair ? merge[0].get<std::string>() + " " + merge[1].get<std::string>()
                                                : merge.get<std::string>());
         }
     // How text is cut before merges are looked for, which only matters where there are some.
-    const json cut = part(file, "pre_tokenizer");
+    const Json cut = part(file, "pre_tokenizer");
     if (!tokenizer.merges.empty() && (part(cut, "type") != "ByteLevel" || part(cut, "use_regex") == false))
         return refuse("it cuts text otherwise than GPT-2's");
 

@@ -4,12 +4,11 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
 #include "llmc/base/check.h"  // require, ensure
+#include "llmc/base/json.h"   // Json, OrderedJson
 
-using nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "safetensors are little-endian, and so is all we run on");
 
 static constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
@@ -22,7 +21,7 @@ std::string text_of(const Shape& shape) {
 
 std::string in_quotes(const std::string& name) {
     const std::string start = name.size() > 100 ? name.substr(0, 100) + "..." : name;
-    return json(start).dump(-1, ' ', true, json::error_handler_t::replace);
+    return json_ascii(Json(start));
 }
 
 namespace {
@@ -47,9 +46,9 @@ static Error damaged(const std::string& path, const std::string& what) {
 }
 
 namespace {
-// Walks over a header and builds nothing: finds a tensor's name that stands there twice, of which json::parse()
-// silently keeps the last. (json::parse() with a callback could tell, but takes quadratic time.)
-struct RepeatedName : nlohmann::json_sax<json> {
+// Walks over a header and builds nothing: finds a tensor's name that stands there twice, of which parse_json()
+// silently keeps the last. (parse_json() with a callback could tell, but takes quadratic time.)
+struct RepeatedName : nlohmann::json_sax<Json> {
     std::unordered_set<std::string> names;
     std::optional<std::string> repeated;
     int depth = 0;
@@ -69,28 +68,28 @@ struct RepeatedName : nlohmann::json_sax<json> {
     bool number_unsigned(number_unsigned_t) override { return true; }
     bool number_float(number_float_t, const string_t&) override { return true; }
     bool string(string_t&) override { return true; }
-    bool binary(json::binary_t&) override { return true; }
+    bool binary(Json::binary_t&) override { return true; }
     bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 };
 }  // namespace
 
-static json parse_header(const std::string& path, const char* begin, const char* end) {
+static Json parse_header(const std::string& path, const char* begin, const char* end) {
     RepeatedName watch;
-    const bool parses = json::sax_parse(begin, end, &watch);
+    const bool parses = scan_json({begin, size_t(end - begin)}, watch);
     if (watch.repeated) throw damaged(path, "two tensors named " + in_quotes(*watch.repeated));
-    json header = parses ? json::parse(begin, end, nullptr, false) : json();
+    Json header = parses ? parse_json({begin, size_t(end - begin)}) : Json();
     if (!header.is_object()) throw damaged(path, "the header is not a JSON object");
     return header;
 }
 
-static Entry parse_entry(const std::string& path, const std::string& name, const json& item) {
+static Entry parse_entry(const std::string& path, const std::string& name, const Json& item) {
     const auto fail = [&](const std::string& what) { return damaged(path, "tensor " + in_quotes(name) + ": " + what); };
     if (!item.is_object() || !item.contains("dtype") || !item.contains("shape") || !item.contains("data_offsets"))
         throw fail("expected dtype, shape and data_offsets");
 
     Entry entry;
     entry.tensor.name = name;
-    const json &dtype = item["dtype"], &shape = item["shape"], &offsets = item["data_offsets"];
+    const Json &dtype = item["dtype"], &shape = item["shape"], &offsets = item["data_offsets"];
     if (!dtype.is_string()) throw fail("dtype is not a string");
     uint64_t bytes = 0;
     for (const OtherType& type : kOtherTypes)
@@ -104,9 +103,9 @@ static Entry parse_entry(const std::string& path, const std::string& name, const
 
     if (!shape.is_array()) throw fail("shape is not a list");
     bool empty = false;
-    for (const json& extent : shape) {
+    for (const Json& extent : shape) {
         if (!extent.is_number_unsigned() || extent.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max()))
-            throw fail("the extent " + extent.dump() + " is not a count");
+            throw fail("the extent " + json_text(extent) + " is not a count");
         const uint64_t n = extent.get<uint64_t>();
         entry.tensor.shape.push_back(int64_t(n));
         empty |= n == 0;
@@ -139,7 +138,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(path) {
 
     const char* const data = file_.data() + 8 + header_bytes;
     const uint64_t data_bytes = size - 8 - header_bytes;
-    const json header = parse_header(path, file_.data() + 8, data);
+    const Json header = parse_header(path, file_.data() + 8, data);
     std::vector<Entry> entries;
     for (const auto& [name, item] : header.items()) {
         if (name != "__metadata__") {
@@ -213,7 +212,7 @@ SafetensorsWriter::SafetensorsWriter(const ByteSink& sink, const std::vector<Ten
 }
 
 void SafetensorsWriter::begin(const Metadata& metadata) {
-    nlohmann::ordered_json header = nlohmann::ordered_json::object();
+    OrderedJson header = OrderedJson::object();
     if (!metadata.empty()) header["__metadata__"] = metadata;
     uint64_t offset = 0;
     for (const Tensor& tensor : tensors_) {
@@ -223,7 +222,7 @@ void SafetensorsWriter::begin(const Metadata& metadata) {
             {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
         offset = end;
     }
-    std::string text = header.dump();
+    std::string text = json_text(header);
     text.resize((text.size() + 7) / 8 * 8, ' ');
     const uint64_t header_bytes = text.size();
     put(&header_bytes, sizeof header_bytes);

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include "llmc/base/check.h"  // require, format
+#include "llmc/base/json.h"   // OrderedJson
 
 std::string shard_file(const std::string& stem, int rank, int world_size) {
     return format("%s_%05d_of_%05d.safetensors", stem.c_str(), rank, world_size);
@@ -16,8 +16,7 @@ std::string part_name(const std::string& name, int64_t begin, int64_t end) {
 }
 
 std::string shard_index(const std::string& stem, const std::vector<std::vector<Tensor>>& files) {
-    nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}},
-                                    {"weight_map", nlohmann::ordered_json::object()}};
+    OrderedJson index = {{"metadata", {{"total_size", 0}}}, {"weight_map", OrderedJson::object()}};
     uint64_t bytes = 0;
     for (size_t r = 0; r < files.size(); r++)
         for (const Tensor& tensor : files[r]) {
@@ -25,7 +24,7 @@ std::string shard_index(const std::string& stem, const std::vector<std::vector<T
             bytes += tensor.size_bytes();
         }
     index["metadata"]["total_size"] = bytes;
-    return index.dump(2) + "\n";
+    return json_text(index, 2) + "\n";
 }
 
 namespace {

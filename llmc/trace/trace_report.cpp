@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <vector>
 #include "llmc/base/check.h"  // format
+#include "llmc/base/json.h"   // Json
 
 namespace {
 
@@ -113,15 +113,14 @@ std::string predicted_chrome_trace(const StepTrace& trace, const StepTime& time,
                                    const std::string& facts) {
     std::string text = "{\"displayTimeUnit\": \"ms\", \"otherData\": " + facts + ", \"traceEvents\": [\n";
     const auto named = [](int stream, const char* name) {
-        return nlohmann::json(
-                   {{"ph", "M"}, {"name", "thread_name"}, {"pid", 0}, {"tid", stream}, {"args", {{"name", name}}}})
-            .dump();
+        return json_text(
+            Json({{"ph", "M"}, {"name", "thread_name"}, {"pid", 0}, {"tid", stream}, {"args", {{"name", name}}}}));
     };
     text += named(0, "the device's stream") + ",\n" + named(1, "collectives");
     for (const StepTime::Slice& slice : time.slices) {
         const TracedWork& work = trace.work[slice.work];
-        nlohmann::json args = {{"op", work.op},           {"phase", work.phase},      {"micro_batch", work.micro_batch},
-                               {"bound by", slice.bound}, {"bytes", work.cost.bytes}, {"flops", work.cost.flops}};
+        Json args = {{"op", work.op},           {"phase", work.phase},      {"micro_batch", work.micro_batch},
+                     {"bound by", slice.bound}, {"bytes", work.cost.bytes}, {"flops", work.cost.flops}};
         if (work.kind == TracedWork::Kind::kernel) {
             const KernelResources resources = kernel_resources(work, gpu.compute_capability);
             args["kernel"] = work.kernel;
@@ -131,15 +130,15 @@ std::string predicted_chrome_trace(const StepTrace& trace, const StepTime& time,
         }
         if (work.kind == TracedWork::Kind::gemm) args["gemm"] = text_of(work.gemm);
         if (work.kind == TracedWork::Kind::collective) args["passes"] = work.passes;
-        const nlohmann::json event = {{"ph", "X"},
-                                      {"name", work.kind == TracedWork::Kind::gemm ? work.op : work.name},
-                                      {"cat", work.stream == 0 ? "kernel" : "collective"},
-                                      {"ts", slice.begin_s * 1e6},
-                                      {"dur", slice.seconds * 1e6},
-                                      {"pid", 0},
-                                      {"tid", work.stream},
-                                      {"args", args}};
-        text += ",\n" + event.dump();
+        const Json event = {{"ph", "X"},
+                            {"name", work.kind == TracedWork::Kind::gemm ? work.op : work.name},
+                            {"cat", work.stream == 0 ? "kernel" : "collective"},
+                            {"ts", slice.begin_s * 1e6},
+                            {"dur", slice.seconds * 1e6},
+                            {"pid", 0},
+                            {"tid", work.stream},
+                            {"args", args}};
+        text += ",\n" + json_text(event);
     }
     return text + "\n]}\n";
 }

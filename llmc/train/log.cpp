@@ -10,7 +10,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -18,17 +17,16 @@
 #include "llmc/base/check.h"        // require, format
 #include "llmc/base/file.h"         // make_folders, reason_of
 #include "llmc/base/hash.h"         // hex64
+#include "llmc/base/json.h"         // OrderedJson
 #include "llmc/base/number_text.h"  // count_text, duration_text
 
-using json = nlohmann::ordered_json;
-
-static json number(double value) {
+static OrderedJson number(double value) {
     if (std::isfinite(value)) return value;
     return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
 // The reverse.
-static std::optional<double> number_in(const json& value) {
+static std::optional<double> number_in(const OrderedJson& value) {
     if (value.is_number()) return value.get<double>();
     for (const double other : {double(NAN), double(INFINITY), -double(INFINITY)})
         if (value == number(other)) return other;
@@ -36,10 +34,10 @@ static std::optional<double> number_in(const json& value) {
 }
 
 // Samples of a byte tokenizer need not be UTF-8; JSON must be.
-static std::string line_of(const json& record) { return record.dump(-1, ' ', false, json::error_handler_t::replace); }
+static std::string line_of(const OrderedJson& record) { return json_text(record); }
 
 struct RunLog::Record {
-    json fields;
+    OrderedJson fields;
 };
 
 // "  12/2000"; of a run without a last step the number alone.
@@ -193,13 +191,13 @@ static std::set<std::string> types_at(int64_t step, const std::string& log) {
     return types;
 }
 
-static json header(const char* type, const RunFacts& facts) {
-    const json config = json::parse(facts.config_json, nullptr, false);
+static OrderedJson header(const char* type, const RunFacts& facts) {
+    const OrderedJson config = parse_ordered_json(facts.config_json);
     ensure(config.is_object());
-    json data = {{"train", facts.data_hash}};
+    OrderedJson data = {{"train", facts.data_hash}};
     if (!facts.val_hash.empty()) data["val"] = facts.val_hash;
     if (!facts.tokenizer_hash.empty()) data["tokenizer"] = facts.tokenizer_hash;
-    json kernels = json::object();
+    OrderedJson kernels = OrderedJson::object();
     if (!facts.attention.empty()) kernels["attention"] = facts.attention;
     if (!facts.gemm.empty()) kernels["gemm"] = facts.gemm;
     kernels["head_rows"] = facts.head_rows;
@@ -234,7 +232,7 @@ void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from
         resumed_step_ = step;
         events_ = std::make_unique<EventFile>(out_dir_, step + 1);
     }
-    json record = header("resume", facts);
+    OrderedJson record = header("resume", facts);
     record["step"] = step;
     record["from"] = from;
     record["passed_over"] = passed_over;
@@ -259,13 +257,13 @@ double RunLog::eta_s(int64_t step) {
 
 void RunLog::step(const StepRecord& r) {
     if (silent()) return;
-    json line = {{"type", "step"},
-                 {"step", r.step},
-                 {"loss", number(r.loss)},
-                 {"norm", number(r.norm)},
-                 {"lr", number(r.lr)},
-                 {"ms", number(r.ms)},
-                 {"tokens_per_s", number(double(r.tokens) / (r.ms / 1000))}};
+    OrderedJson line = {{"type", "step"},
+                        {"step", r.step},
+                        {"loss", number(r.loss)},
+                        {"norm", number(r.norm)},
+                        {"lr", number(r.lr)},
+                        {"ms", number(r.ms)},
+                        {"tokens_per_s", number(double(r.tokens) / (r.ms / 1000))}};
     if (r.has_comm) {
         line["comm_ms"] = number(r.comm_ms);
         line["comm_exposed_ms"] = number(r.comm_exposed_ms);
@@ -286,7 +284,7 @@ void RunLog::step(const StepRecord& r) {
 
 void RunLog::validation(int64_t step, double loss, double bits_per_byte) {
     if (silent()) return;
-    json line = {{"type", "val"}, {"step", step}, {"loss", number(loss)}};
+    OrderedJson line = {{"type", "val"}, {"step", step}, {"loss", number(loss)}};
     if (!std::isnan(bits_per_byte)) line["bpb"] = number(bits_per_byte);
     write_record({line});
     const std::string bpb = std::isnan(bits_per_byte) ? "" : format(" | bpb %.4f", bits_per_byte);
@@ -297,7 +295,7 @@ void RunLog::validation(int64_t step, double loss, double bits_per_byte) {
 void RunLog::tasks(int64_t step, const std::string& file, const std::vector<TaskRecord>& tasks, double score,
                    double ms) {
     if (silent()) return;
-    json scores = json::object();
+    OrderedJson scores = OrderedJson::object();
     for (const TaskRecord& task : tasks)
         scores[task.name] = {{"accuracy", number(task.accuracy())},
                              {"centered", number(task.centered)},
@@ -362,7 +360,7 @@ void RunLog::warning(int64_t step, const std::string& what, const std::string& m
 
 void RunLog::end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans) {
     if (silent()) return;
-    json line = {{"type", "end"}, {"step", step}, {"reason", reason}};
+    OrderedJson line = {{"type", "end"}, {"step", step}, {"reason", reason}};
     if (plans) line["plans"] = {{"attention", plans->attention}, {"gemm", plans->gemm}, {"timed", plans->timed}};
     write_record({line});
 }

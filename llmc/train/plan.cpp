@@ -1,8 +1,8 @@
 // See plan.h.
 #include "llmc/train/plan.h"
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include "llmc/base/check.h"          // require, ensure, format
+#include "llmc/base/json.h"           // Json
 #include "llmc/cpu/kernels.h"         // the device Cpu
 #include "llmc/model/flops.h"         // flops_per_token
 #include "llmc/optim/state_layout.h"  // StateLayout, state_bytes
@@ -227,9 +227,9 @@ std::string text_of(const RunPlan& plan) {
 
 std::string facts_json(const RunPlan& plan) {
     const StepConfig& step = plan.config.step;
-    nlohmann::json memory;
+    Json memory;
     for (const MemoryPlan::Line& line : plan.memory.lines) memory[line.name] = line.bytes;
-    nlohmann::json cases;
+    Json cases;
     for (int i = 0; i < 3; i++) {
         const StepTime& time = plan.times[i];
         cases[kCases[i]->name] = {
@@ -247,26 +247,26 @@ std::string facts_json(const RunPlan& plan) {
         if (work.micro_batch == typical) launches++;
         bytes += double(plan.trace.repeats(work)) * work.cost.bytes;
     }
-    const nlohmann::json facts = {{"gpu", plan.gpu.name},
-                                  {"predicted", true},
-                                  {"ranks", plan.sharding.world_size},
-                                  {"parameters", plan.num_parameters},
-                                  {"batch_size", step.B},
-                                  {"seq_len", step.T},
-                                  {"micro_batches", step.accumulation},
-                                  {"tokens_per_step", step.num_tokens()},
-                                  {"flops_per_token", plan.flops_per_token},
-                                  {"memory_bytes", memory},
-                                  {"fits", plan.fits()},
-                                  {"sent_gradient_bytes", plan.sent_gradient_bytes},
-                                  {"sent_weight_bytes", plan.sent_weight_bytes},
-                                  {"launches_per_step", plan.times[1].launches},
-                                  {"launches_per_micro_batch", launches},
-                                  {"bytes_per_token", bytes * double(step.world_size) / double(step.num_tokens())},
-                                  {"cases", cases},
-                                  {"micro_batches_recorded", plan.trace.traced_micro_batches},
-                                  {"middle_micro_batch_counts", plan.trace.middle_repeats}};
-    return facts.dump();
+    const Json facts = {{"gpu", plan.gpu.name},
+                        {"predicted", true},
+                        {"ranks", plan.sharding.world_size},
+                        {"parameters", plan.num_parameters},
+                        {"batch_size", step.B},
+                        {"seq_len", step.T},
+                        {"micro_batches", step.accumulation},
+                        {"tokens_per_step", step.num_tokens()},
+                        {"flops_per_token", plan.flops_per_token},
+                        {"memory_bytes", memory},
+                        {"fits", plan.fits()},
+                        {"sent_gradient_bytes", plan.sent_gradient_bytes},
+                        {"sent_weight_bytes", plan.sent_weight_bytes},
+                        {"launches_per_step", plan.times[1].launches},
+                        {"launches_per_micro_batch", launches},
+                        {"bytes_per_token", bytes * double(step.world_size) / double(step.num_tokens())},
+                        {"cases", cases},
+                        {"micro_batches_recorded", plan.trace.traced_micro_batches},
+                        {"middle_micro_batch_counts", plan.trace.middle_repeats}};
+    return json_text(facts);
 }
 
 std::string text_of(const std::vector<RunPlan>& plans) {

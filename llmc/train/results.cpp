@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include "llmc/base/build_id.h"  // build_id
 #include "llmc/base/check.h"     // require
 #include "llmc/base/file.h"      // read_file, reason_of
 #include "llmc/base/hash.h"      // xxh3, hex64
+#include "llmc/base/json.h"      // OrderedJson
 
 namespace {
 
@@ -24,9 +24,9 @@ constexpr const char* kNotOfConfig[] = {"seed",       "out-dir",    "results", "
                                         "tune-matmul"};
 
 std::string config_hash(RunFlags flags) {
-    nlohmann::ordered_json config = nlohmann::ordered_json::parse(to_json(flags.fields()));
+    OrderedJson config = parse_ordered_json(to_json(flags.fields()));
     for (const char* name : kNotOfConfig) config.erase(name);
-    const std::string text = config.dump();
+    const std::string text = json_text(config);
     return hex64(xxh3(text.data(), text.size()));
 }
 

@@ -1,12 +1,10 @@
 // See run_config.h.
 #include "llmc/train/run_config.h"
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include "llmc/base/check.h"           // require, format
+#include "llmc/base/json.h"            // OrderedJson
 #include "llmc/model/flops.h"          // flops_per_token, matmul_parameters
 #include "llmc/train/depth_scaling.h"  // depth_run
-
-using nlohmann::ordered_json;
 
 namespace {
 
@@ -135,21 +133,21 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
 std::string text_of(const Decision& decision) {
     RunFlags flags = decision.flags;
     Scaling scaling = decision.scaling;
-    const ordered_json sent = {{"flags", ordered_json::parse(to_json(flags.fields()))},
-                               {"sources", flags.sources},
-                               {"scaling", ordered_json::parse(to_json(scaling.fields()))},
-                               {"derivation", decision.derivation}};
-    return sent.dump();
+    const OrderedJson sent = {{"flags", parse_ordered_json(to_json(flags.fields()))},
+                              {"sources", flags.sources},
+                              {"scaling", parse_ordered_json(to_json(scaling.fields()))},
+                              {"derivation", decision.derivation}};
+    return json_text(sent);
 }
 
 Decision received(const std::string& text, const RunFlags& own) {
-    const ordered_json sent = ordered_json::parse(text);
+    const OrderedJson sent = parse_ordered_json(text);
     Decision decision{.flags = own, .derivation = sent.at("derivation")};
     std::vector<Field> shared;
     for (const Field& field : decision.flags.fields())
         if (!is_of_one_process(field)) shared.push_back(field);
-    from_json(shared, sent.at("flags").dump(), "what rank 0 decided");
-    from_json(decision.scaling.fields(), sent.at("scaling").dump(), "what rank 0 decided");
+    from_json(shared, json_text(sent.at("flags")), "what rank 0 decided");
+    from_json(decision.scaling.fields(), json_text(sent.at("scaling")), "what rank 0 decided");
     decision.flags.sources = sent.at("sources");
     return decision;
 }

@@ -1,0 +1,28 @@
+/*
+JSON values of nlohmann's library. What reads and writes them is compiled once, in json.cpp: that takes longer than most
+of the files that need it.
+
+  const Json value = parse_json(text);          of what is not JSON: value.is_discarded()
+  const std::string line = json_text(value);    json_text(value, 2): in lines, indented by 2
+
+A Json sorts its members by name. An OrderedJson keeps them as they came, and looks for one in linear time.
+*/
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+Json parse_json(std::string_view text);
+OrderedJson parse_ordered_json(std::string_view text);
+// Tells `events` what stands in the text, and builds nothing. False if it is not JSON or `events` said so.
+bool scan_json(std::string_view text, nlohmann::json_sax<Json>& events);
+
+// One line if indent is below 0. What is not UTF-8 becomes U+FFFD.
+std::string json_text(const Json& value, int indent = -1);
+std::string json_text(const OrderedJson& value, int indent = -1);
+// In ASCII, for messages: other characters as \uXXXX.
+std::string json_ascii(const Json& value);
+std::string json_ascii(const OrderedJson& value);

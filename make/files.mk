@@ -15,15 +15,12 @@ LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention
 KERNELS  := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
 ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
   $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
-# What runs once, or prints, is hardly optimized, for a shorter build. It is linked last, because of an inline function in two
-# objects the linker keeps the first.
-COLD := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,build_id flags flags_text host_memory number_text processor profile) \
-  $(addprefix comm/,handshake host launch meeting mpi_absent mpi_network_absent nccl_absent tcp_ranks watchdog) \
-  $(addprefix data/,progress staging tokenizer_formats tokenizer_json) $(addprefix interop/,export model_config tokenizer_export) \
-  $(addprefix io/,manifest safetensors sharded_tensors) \
-  $(addprefix model/,architecture shape) $(addprefix optim/,recipe whole_plan) $(addprefix trace/,gpu_model trace_report) \
-  $(addprefix train/,backend checkpointing command cuda_backend_absent depth_scaling doctor event_file log log_follower memory_plan plan run_config run_flags run_inputs run_request \
-    scaling tokens traced_step))
+# What works on every byte, token or value is optimized, in a third more time to compile. The rest decides, prints, or calls what does. It
+# is linked last, because of an inline function in two objects the linker keeps the first.
+HOT  := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,hash json) $(addprefix comm/,host_comm shared_memory) \
+  $(addprefix data/,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
+  $(addprefix interop/,gguf llmc_model stored_model tensor_files) io/checkpoint $(addprefix optim/,matrix_buckets sharding sharding_plan) cuda/%)
+COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
 ENGINE   := $(filter-out $(COLD),$(ENGINE)) $(filter $(COLD),$(ENGINE))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test.cu))

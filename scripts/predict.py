@@ -68,15 +68,12 @@ MEASURED_GPUS = ["H100", "H200"]
 
 # doc/distributed.md's table: flags, and on how many H100.
 LLAMA = ["--seq-len", "4096", "--recompute", "block"]
+GPT2_124M, GPT2_1558M = ["--model", "gpt2-124M"], ["--model", "gpt2-1558M"]
+LLAMA_7B = ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000", *LLAMA]
 SCALES = [
-    ("124M", ["--model", "gpt2-124M", "--batch-size", "32"], [8, 64, 1024]),
-    ("1558M", ["--model", "gpt2-1558M", "--batch-size", "16"], [8, 64, 1024]),
-    (
-        "7B",
-        ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000", "--batch-size", "4"]
-        + LLAMA,
-        [8, 64, 1024],
-    ),
+    ("124M", [*GPT2_124M, "--batch-size", "32"], [8, 64, 1024]),
+    ("1558M", [*GPT2_1558M, "--batch-size", "16"], [8, 64, 1024]),
+    ("7B", [*LLAMA_7B, "--batch-size", "4"], [8, 64, 1024]),
     (
         "13B",
         ["--num-layers", "40", "--num-heads", "40", "--channels", "5120", "--vocab-size", "32000", "--batch-size", "1"]
@@ -89,6 +86,14 @@ SCALES = [
         + LLAMA,
         [64, 1024],
     ),
+]
+
+# Strong scaling on H100s: model, flags, tokens of a step and of a sequence, most sequences of a micro-batch, numbers of ranks.
+STRONG = [
+    ("124M", GPT2_124M, 2**19, 1024, 32, [8, 64, 128, 256]),
+    ("1558M", GPT2_1558M, 2**20, 1024, 16, [8, 64, 256, 512, 1024]),
+    ("1558M, Muon", [*GPT2_1558M, "--optimizer", "muon"], 2**20, 1024, 16, [8, 64, 256]),
+    ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 256, 1024]),
 ]
 
 
@@ -226,9 +231,38 @@ def scales_table():
     return table(header, rows)
 
 
-def between(page, begin, end, text):
-    """The page with this text between its two markers."""
-    content = page.read_text(encoding="utf-8")
+def strong_table():
+    rows = []
+    for name, flags, tokens, length, most, all_ranks in STRONG:
+        for ranks in all_ranks:
+            per_rank = tokens // length // ranks
+            batch = ["--total-batch-size", str(tokens), "--batch-size", str(min(most, per_rank))]
+            facts, _ = plan(["--gpu", "H100", "--world-size", str(ranks), *flags, *batch])
+            low, mid, high = (facts["cases"][case] for case in ("low", "mid", "high"))
+            ends = sorted(100 * case["efficiency"] for case in (low, high))
+            rows.append(
+                [
+                    name,
+                    f"{tokens / 2**20:g} M",
+                    str(ranks),
+                    str(per_rank),
+                    f"{digits(mid['wire_ms']):g}",
+                    f"{digits(mid['exposed_ms']):g}",
+                    f"{digits(mid['step_ms']):g}",
+                    f"{100 * mid['efficiency']:.0f} % ({ends[0]:.0f} to {ends[1]:.0f})",
+                    f"{digits(mid['tokens_per_s'] / 1e6):g} M",
+                ]
+            )
+    header = [
+        "model", "tokens per step", "ranks", "sequences of a rank", "ms of communication", "not hidden", "ms per step",
+        "parallel efficiency", "tokens per second",
+    ]  # fmt: skip
+    return table(header, rows)
+
+
+def between(page, begin, end, text, content=None):
+    """The page, or this content of it, with a text between two markers."""
+    content = content or page.read_text(encoding="utf-8")
     head, middle, tail = content.partition(begin + "\n")[0], content.partition(begin + "\n")[2], end
     if not middle or end not in middle:
         sys.exit(f"error: {page}: expected the lines {begin} and {end}")
@@ -276,6 +310,8 @@ def main():
     page = ROOT / "doc/distributed.md"
     begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())
+    begin, end = "<!-- strong scaling: scripts/predict.py -->", "<!-- end of strong scaling -->"
+    wanted[page] = between(page, begin, end, strong_table(), wanted[page])
 
     begin, end = "<!-- predicted speed: scripts/predict.py -->", "<!-- end of predicted speed -->"
     wanted[ROOT / "README.md"] = between(ROOT / "README.md", begin, end, speed_table(rows))

@@ -16,13 +16,14 @@ int64_t work_of(const Parameter& p) {
 
 // The time that a choice of buckets takes, in ps. Only ratios matter; they are those of a server of H100s: an element
 // is 4 bytes of gradient out and 2 of weight back, at 300 GB/s; Newton-Schulz runs at 400 TFLOP/s; the two collectives
-// of a bucket have 20 us of latency each. All elements are communicated, padding too, hidden by the backward pass, but
-// nothing is left to hide the last bucket, which counts twice.
+// of a bucket are rings of 12 us and 2 us for each hop. All elements are communicated, padding too, hidden by the
+// backward pass, but nothing is left to hide the last bucket, which counts twice.
 int64_t cost_of(const std::vector<MatrixBucket>& buckets, int64_t num_ranks) {
-    constexpr int64_t kElement = 20, k100Work = 256, kBucket = 40'000'000;
+    constexpr int64_t kElement = 20, k100Work = 256, kRing = 12'000'000, kHop = 2'000'000;
+    const int64_t latency = 2 * (kRing + num_ranks * kHop);
     int64_t cost = 0;
     for (const MatrixBucket& bucket : buckets)
-        cost += num_ranks * bucket.shard * kElement + bucket.work / 100 * k100Work + kBucket;
+        cost += num_ranks * bucket.shard * kElement + bucket.work / 100 * k100Work + latency;
     return cost + num_ranks * buckets.back().shard * kElement;
 }
 

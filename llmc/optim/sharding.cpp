@@ -26,6 +26,7 @@ class Planner {
 public:
     Planner(const ParameterList& list, const ShardingOptions& options)
         : list_(list), options_(options), ranks_(size_t(options.world_size)) {
+        if (options_.bucket_elements == 0) options_.bucket_elements = usual_bucket_elements(options.world_size);
         plan_.world_size = options.world_size;
         plan_.buffer_size = 0;
         plan_.offsets.assign(list.parameters.size(), -1);
@@ -79,7 +80,7 @@ public:
 
 private:
     const ParameterList& list_;
-    const ShardingOptions options_;
+    ShardingOptions options_;
     const size_t ranks_;
     ShardingPlan plan_;
     std::vector<UnplacedBucket> buckets_;

@@ -32,6 +32,7 @@ Matrices, and every other parameter, begin at multiples of kParameterAlignment. 
 gap, so that K and V do so only if C is a multiple of 8. A piece's state always does.
 */
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -39,9 +40,13 @@ gap, so that K and V do so only if C is a multiple of 8. A piece's state always 
 
 struct ShardingOptions {
     int world_size = 1;
-    bool whole_matrices = false;              // for rules such as Muon; all else by element
-    int64_t bucket_elements = 8 * (1 << 20);  // by element: layers are put together up to this, 32 MiB of gradients
+    bool whole_matrices = false;  // for rules such as Muon; all else by element
+    int64_t bucket_elements = 0;  // by element: layers are put together up to this; 0: what suits the ranks
 };
+
+// 32 MiB of gradients in fp32, and from 8 ranks on 4 MiB for each: a ring's latency grows with its ranks, so what it
+// carries must. (Megatron-LM's buckets: 1M for each rank, and 40M at least.)
+inline int64_t usual_bucket_elements(int world_size) { return (int64_t(1) << 20) * std::max(8, world_size); }
 
 // A part of a parameter, all of it in one shard.
 struct ShardPiece {

@@ -187,12 +187,47 @@ double wire_bytes_per_s(const Gpu& gpu, int world_size) {
            (world_size <= kGpusPerServer ? gpu.collective : std::min(gpu.collective, kGpusPerServer * gpu.network));
 }
 
+// ---- collectives ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+// NCCL 2.30's own model (src/graph/tuning.cc), by which it chooses: us of a collective's beginning and of a hop, for
+// its protocols LL, LL128 and Simple.
+struct HopLatencies {
+    double begin[3], nvlink[3], pcie[3], network[3];
+};
+constexpr HopLatencies kRing = {{6.6, 14, 8.4}, {0.6, 1.9, 3.4}, {1, 2.5, 5.7}, {2.7, 4, 14}};
+constexpr HopLatencies kTree = {{6.8, 14, 8.4}, {0.6, 1.25, 4}, {1, 1.9, 4}, {5, 8.5, 14}};
+// What a hop takes at least when the ring crosses servers.
+constexpr double kNetworkOverhead[3] = {1, 1, 3};
+// Of the bandwidth: LL sends a flag with every word, LL128 one with every 15.
+constexpr double kProtocolShare[3] = {0.5, 0.92, 1};
+// GB/s that LL reaches on Hopper at most: in a server, on two, on more.
+constexpr double kMostOfLL[3] = {141, 45, 35};
+
+}  // namespace
+
 double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+    if (world_size == 1) return 0;
     const double W = world_size, servers = std::ceil(W / kGpusPerServer);
-    // Assumed: 12 us for a launch and its synchronization, 1 us a hop over NVLink, 5 us per round between servers, of
-    // which trees and PAT need a logarithm.
-    const double latency = 12e-6 + 1e-6 * std::min(W - 1, double(kGpusPerServer - 1)) + 5e-6 * std::log2(servers);
-    return passes * (latency + (W - 1) / W * bytes / (wire_bytes_per_s(gpu, world_size) * assumed.wire));
+    const double wire = wire_bytes_per_s(gpu, world_size) * assumed.wire;
+    const double most_of_ll = 1e9 * kMostOfLL[servers < 2 ? 0 : servers < 3 ? 1 : 2];
+    double best = 1e30;
+    for (int p = 0; p < 3; p++) {
+        const double rate = p == 0 ? std::min(wire * kProtocolShare[p], most_of_ll) : wire * kProtocolShare[p];
+        const auto hop = [&](const HopLatencies& hops) { return gpu.has_nvlink() ? hops.nvlink[p] : hops.pcie[p]; };
+        // The ring goes around once or twice, and leaves each server once in a round.
+        const double inside = servers > 1 ? std::max(hop(kRing), kNetworkOverhead[p]) : hop(kRing);
+        const double leaving = servers - 1, staying = W - 1 - leaving;
+        const double ring = kRing.begin[p] + passes * (staying * inside + leaving * kRing.network[p]);
+        best = std::min(best, 1e-6 * ring + passes * (W - 1) / W * bytes / rate);
+        if (passes < 2) continue;
+        // An all-reduce may go up and down a tree over the servers instead.
+        const double in_server = std::min(W, double(kGpusPerServer)) - 1;
+        const double tree = kTree.begin[p] + 2 * (in_server * hop(kTree) + std::log2(servers) * kTree.network[p]);
+        best = std::min(best, 1e-6 * tree + 2 * bytes / rate);
+    }
+    return best;
 }
 
 WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size) {
@@ -218,7 +253,10 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
     return kernel_time(work, gpu, assumed);
 }
 
-StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+namespace {
+
+// The streams played through. Without the wire, collectives take no time and slow nothing down.
+StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size, bool with_wire) {
     StepTime result;
     std::vector<double> clocks(1, 0.);
     const auto clock = [&](int stream) -> double& {
@@ -244,6 +282,7 @@ StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assu
         }
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
+        if (work.kind == TracedWork::Kind::collective && !with_wire) time.seconds = 0;
         const double gap = item.stream == 0 ? assumed.gap_s : 0;
         // The part of it that runs beside a collective.
         if (item.stream == 0 && clocks.size() > 1) {
@@ -271,5 +310,13 @@ StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assu
     if (trace.middle_repeats > 1) result.step_s += double(trace.middle_repeats - 1) * (middle_end - middle_begin);
     result.host_s = double(result.launches) * assumed.host_s;
     result.step_s = std::max(result.step_s, result.host_s);
+    return result;
+}
+
+}  // namespace
+
+StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+    StepTime result = played(trace, gpu, assumed, world_size, true);
+    result.alone_s = world_size > 1 ? played(trace, gpu, assumed, world_size, false).step_s : result.step_s;
     return result;
 }

@@ -11,8 +11,8 @@ A GEMM         whole waves of tiles over the SMs, the best of several tile sizes
                for their beginning and end. Fitted to 0.74, 0.85 and 0.78 of a large GEMM's rate at GPT-2 124M's shapes
                (k = C, k = 4 C, gradients of weights), which NVIDIA's own model of its library gives within 4 %
 Attention      a rate by head size and length: published ones of cuDNN and FlashAttention-3 on Hopper
-A collective   a ring: (W - 1) / W of all bytes, once or twice, and a latency that grows with hosts and ranks
-Between two    a gap; and the host needs its time for each launch, which bounds small models
+A collective   NCCL's ring, or its tree: (W - 1) / W of all bytes, once or twice, and the latency of each hop, of which
+a ring has W - 1 Between two    a gap; and the host needs its time for each launch, which bounds small models
 */
 #pragma once
 #include <string>
@@ -49,12 +49,14 @@ int resident_blocks(const TracedWork& work, const Gpu& gpu);
 
 struct StepTime {
     double step_s = 0;
-    double busy_s = 0;     // of the device's stream: the sum of its launches
-    double gaps_s = 0;     // between them
-    double exposed_s = 0;  // waiting for collectives
-    double wire_s = 0;     // in collectives, hidden or not
-    double host_s = 0;     // that the host needs to enqueue it all
-    int64_t launches = 0;  // of a step, collectives included
+    double alone_s = 0;                                     // the same step, if collectives took no time
+    double busy_s = 0;                                      // of the device's stream: the sum of its launches
+    double gaps_s = 0;                                      // between them
+    double exposed_s = 0;                                   // waiting for collectives
+    double wire_s = 0;                                      // in collectives, hidden or not
+    double host_s = 0;                                      // that the host needs to enqueue it all
+    int64_t launches = 0;                                   // of a step, collectives included
+    double efficiency() const { return alone_s / step_s; }  // parallel: 1 if all communication is hidden
     bool host_bound() const { return host_s > step_s - 1e-12 && host_s > busy_s + gaps_s + exposed_s; }
 
     // Of the second recorded step: when each of its launches begins, and how long it takes.
@@ -67,7 +69,8 @@ struct StepTime {
 };
 StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size);
 
-// Seconds of a collective that sends `passes` times (W - 1) / W of `bytes`.
+// Seconds of a collective that sends `passes` times (W - 1) / W of `bytes`: once for a reduce-scatter or an all-gather,
+// twice for an all-reduce.
 double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int world_size);
 // Bytes/s that a rank sends at: inside a server, or over the network.
 double wire_bytes_per_s(const Gpu& gpu, int world_size);

@@ -32,6 +32,7 @@ struct Gpu {
     double collective, network;
     double usd_per_hour;
 
+    bool has_nvlink() const { return collective > 64; }  // more than PCIe 5.0 has
     double copy_bytes_per_s() const { return bandwidth_tb * 1e12 * copied; }
 };
 

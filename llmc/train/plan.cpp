@@ -82,7 +82,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
     ParameterList list(shape);
     const OptimizerConfig rules = asked.chosen_recipe().rules;
     plan.num_parameters = list.num_parameters;
-    plan.sharding = plan_sharding(list, {.world_size = world_size, .whole_matrices = shards_whole_matrices(rules)});
+    plan.sharding = plan_sharding(list, sharding_options(asked, world_size));
     list.place(plan.sharding.offsets, plan.sharding.buffer_size);
 
     plan.state_bytes = state_bytes(list, plan.sharding, rules, true);
@@ -212,6 +212,9 @@ std::string text_of(const RunPlan& plan) {
                    range([&](int i) { return plan.tokens_per_s(i); }, three_digits).c_str(),
                    range([&](int i) { return plan.tokens_per_s(i) / W; }, three_digits).c_str(),
                    range([&](int i) { return 100 * plan.mfu(i); }, [](double x) { return format("%.0f", x); }).c_str());
+    if (plan.sharding.world_size > 1)
+        text += format("  parallel efficiency %.0f %%: %s in collectives, %s of it exposed\n", 100 * mid.efficiency(),
+                       time_text(mid.wire_s).c_str(), time_text(mid.exposed_s).c_str());
     text += format("run: %ld steps, %s tokens, %s, %s, %s USD for %s GPU-hours\n", plan.config.steps,
                    count_text(plan.tokens).c_str(), count_text(plan.flops * double(plan.config.steps), "FLOP").c_str(),
                    range([&](int i) { return plan.run_s(i); }, time_text).c_str(),
@@ -235,7 +238,7 @@ std::string facts_json(const RunPlan& plan) {
         cases[kCases[i]->name] = {
             {"step_ms", time.step_s * 1e3}, {"tokens_per_s", plan.tokens_per_s(i)}, {"mfu", plan.mfu(i)},
             {"gaps_ms", time.gaps_s * 1e3}, {"exposed_ms", time.exposed_s * 1e3},   {"wire_ms", time.wire_s * 1e3},
-            {"host_ms", time.host_s * 1e3}};
+            {"host_ms", time.host_s * 1e3}, {"efficiency", time.efficiency()}};
     }
     // Of the second micro-batch, or the only one: the first one writes gradients that later ones add to.
     const int64_t typical = plan.trace.traced_micro_batches > 1 ? 1 : 0;
@@ -275,20 +278,23 @@ std::string text_of(const std::vector<RunPlan>& plans) {
     std::string text =
         format("model: %s parameters, %s per token; %s tokens\n", count_text(double(first.num_parameters)).c_str(),
                count_text(first.flops_per_token, "FLOP").c_str(), count_text(first.tokens).c_str());
-    text += format("%-6s %5s %6s %6s %11s %22s %16s %26s %s\n", "GPU", "ranks", "batch", "micro", "GiB",
-                   "tokens/s, low to high", "MFU", "run", "USD");
+    text += format("%-6s %5s %6s %6s %11s %22s %9s %10s %16s %26s %s\n", "GPU", "ranks", "batch", "micro", "GiB",
+                   "tokens/s, low to high", "parallel", "exposed", "MFU", "run", "USD");
     for (const RunPlan& plan : plans) {
         const auto range = [](double a, double b, auto&& text_of_value) {
             return text_of_value(std::min(a, b)) + " to " + text_of_value(std::max(a, b));
         };
-        text +=
-            format("%-6s %5d %6ld %6ld %6.1f%5s %22s %16s %26s %s\n", plan.gpu.name, plan.sharding.world_size,
-                   plan.config.step.B, plan.config.step.accumulation, double(plan.memory.total_bytes()) / (1 << 30),
-                   plan.fits() ? "" : " FULL", range(plan.tokens_per_s(0), plan.tokens_per_s(2), three_digits).c_str(),
-                   range(100 * plan.mfu(0), 100 * plan.mfu(2), [](double x) { return format("%.0f", x); }).c_str(),
-                   range(plan.run_s(0), plan.run_s(2), time_text).c_str(),
-                   range(plan.usd(0), plan.usd(2), three_digits).c_str());
+        text += format("%-6s %5d %6ld %6ld %6.1f%5s %22s %7.0f %% %10s %16s %26s %s\n", plan.gpu.name,
+                       plan.sharding.world_size, plan.config.step.B, plan.config.step.accumulation,
+                       double(plan.memory.total_bytes()) / (1 << 30), plan.fits() ? "" : " FULL",
+                       range(plan.tokens_per_s(0), plan.tokens_per_s(2), three_digits).c_str(),
+                       100 * plan.times[1].efficiency(), time_text(plan.times[1].exposed_s).c_str(),
+                       range(100 * plan.mfu(0), 100 * plan.mfu(2), [](double x) { return format("%.0f", x); }).c_str(),
+                       range(plan.run_s(0), plan.run_s(2), time_text).c_str(),
+                       range(plan.usd(0), plan.usd(2), three_digits).c_str());
     }
-    text += "predicted, nothing here is measured; one plan alone says more. FULL: it does not fit in that GPU's memory";
+    text +=
+        "predicted, nothing here is measured; one plan alone says more. FULL: it does not fit in that GPU's memory.\n"
+        "parallel: the step's time without communication over its time; exposed: of it, waiting for communication";
     return text;
 }

@@ -61,9 +61,7 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
         return found;
     });
     ParameterList parameters(shape);
-    ShardingPlan sharding = plan_sharding(
-        parameters,
-        {.world_size = world.ranks.world_size, .whole_matrices = shards_whole_matrices(flags.chosen_recipe().rules)});
+    ShardingPlan sharding = plan_sharding(parameters, sharding_options(flags, world.ranks.world_size));
     parameters.place(sharding.offsets, sharding.buffer_size);
 
     check_alike(world.ranks, {{"the device", kind_of(device)},

@@ -187,6 +187,12 @@ std::string batch_text(const StepConfig& step) {
            " = " + some(step.num_tokens(), "token", "tokens") + " per step";
 }
 
+ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
+    return {.world_size = world_size,
+            .whole_matrices = shards_whole_matrices(flags.chosen_recipe().rules),
+            .bucket_elements = (flags.bucket_mb << 20) / int64_t(sizeof(float))};
+}
+
 StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size) {
     return {.B = batch_size,
             .T = seq_len,

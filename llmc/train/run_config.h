@@ -18,6 +18,7 @@ rates; what was asked stays as it is, and what was left open follows:
 #include "llmc/model/shape.h"      // GptShape
 #include "llmc/optim/recipe.h"     // Recipe
 #include "llmc/optim/schedule.h"   // Schedule
+#include "llmc/optim/sharding.h"   // ShardingOptions
 #include "llmc/train/run_flags.h"  // RunFlags
 #include "llmc/train/scaling.h"    // Scaling
 #include "llmc/train/step.h"       // StepConfig
@@ -76,6 +77,8 @@ Decision received(const std::string& text, const RunFlags& own);
 // which the one asked for would.
 int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
 // A step with this many sequences per micro-batch.
+// How parameters are dealt out to the ranks.
+ShardingOptions sharding_options(const RunFlags& flags, int world_size);
 StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
 
 // The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens per step".

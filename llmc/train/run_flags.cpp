@@ -271,6 +271,11 @@ std::vector<Field> RunFlags::fields() {
                   "run this many ranks in one process, taking turns: sharding without a second machine (0: off)"}
                 .from(0, 64),
             Field{"ranks", "grad-comm", &grad_comm, "type of gradients in communication"}.one_of({"fp32", "bf16"}),
+            Field{"ranks", "bucket-mb", &bucket_mb,
+                  "MiB of gradients, counted in fp32, up to which whole layers are communicated as one bucket (0: 32, "
+                  "and "
+                  "from 8 ranks on 4 for each); not of matrices under Muon"}
+                .from(0, 1 << 20),
             Field{
                 "ranks", "sum-order", &sum_order,
                 "order in which micro-batches' gradients are summed; tree: the same bits on any number of ranks with a "

@@ -355,6 +355,18 @@ TEST_CASE("sharding: by element, buckets are whole layers up to a size", "[shard
     CHECK(ready_after(12 * layer) == std::vector<int64_t>{0, -1});
 }
 
+TEST_CASE("sharding: buckets grow with the ranks, unless their size is given", "[sharding]") {
+    const ParameterList list(preset("gpt2-1558M"));  // layers of 30.7M
+    const auto num_buckets = [&](int world_size, int64_t bucket_elements) {
+        return plan_sharding(list, {.world_size = world_size, .bucket_elements = bucket_elements}).buckets.size();
+    };
+    CHECK(num_buckets(8, 0) == 48 + 1);
+    CHECK(num_buckets(8, 8 << 20) == num_buckets(8, 0));
+    CHECK(num_buckets(64, 0) == 24 + 1);
+    CHECK(num_buckets(512, 0) == 3 + 1);
+    CHECK(num_buckets(512, 8 << 20) == num_buckets(8, 0));
+}
+
 TEST_CASE("sharding: the plan depends on nothing but the list and the options", "[sharding]") {
     const GptShape shape{5, 3, 33, 9, 99};
     for (const bool muon : {false, true}) {

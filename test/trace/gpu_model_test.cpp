@@ -158,10 +158,24 @@ TEST_CASE("a ring sends (W - 1) / W of the bytes, over the slower of NVLink and 
     slow.network = 1;
     CHECK(wire_bytes_per_s(slow, 16) == 8e9);
     CHECK(wire_bytes_per_s(slow, 8) == 350e9);
-    CHECK(collective_seconds(8e9, 1, h100, kMid, 8) == Approx(7e9 / 350e9 + 12e-6 + 7e-6));
-    CHECK(collective_seconds(8e9, 2, h100, kMid, 2) == Approx(2 * (4e9 / 350e9 + 12e-6 + 1e-6)));
-    CHECK(collective_seconds(0, 1, h100, kMid, 64) == Approx(12e-6 + 7e-6 + 15e-6));
+    CHECK(collective_seconds(8e9, 1, h100, kMid, 1) == 0);
+    // Large: the protocol Simple, once around the ring or twice.
+    CHECK(collective_seconds(8e9, 1, h100, kMid, 8) == Approx(7e9 / 350e9 + 8.4e-6 + 7 * 3.4e-6));
+    CHECK(collective_seconds(8e9, 2, h100, kMid, 2) == Approx(2 * (4e9 / 350e9 + 3.4e-6) + 8.4e-6));
     CHECK(collective_seconds(8e9, 1, h100, kLow, 8) > collective_seconds(8e9, 1, h100, kHigh, 8));
+    // Of a megabyte LL128 has the least.
+    CHECK(collective_seconds(1e6, 1, h100, kMid, 8) ==
+          Approx(std::min(7e6 / 8 / 350e9 / 0.92 + 14e-6 + 7 * 1.9e-6, 7e6 / 8 / 141e9 + 6.6e-6 + 7 * 0.6e-6)));
+}
+
+TEST_CASE("a ring's latency grows with its ranks, a tree's with the logarithm of the servers", "[gpu_model]") {
+    const Gpu& h100 = gpu_named("H100");
+    // LL: 56 hops inside servers, each the network's overhead, and 7 between them.
+    CHECK(collective_seconds(0, 1, h100, kMid, 64) == Approx(6.6e-6 + 56e-6 + 7 * 2.7e-6));
+    CHECK(collective_seconds(0, 2, h100, kMid, 64) == Approx(6.8e-6 + 2 * (7 * 0.6e-6 + 3 * 5e-6)));
+    CHECK(collective_seconds(1e9, 1, h100, kMid, 1024) > collective_seconds(1e9, 1, h100, kMid, 8) + 1e-3);
+    // Without NVLink a hop goes through the host.
+    CHECK(collective_seconds(0, 1, gpu_named("4090"), kMid, 8) == Approx(6.6e-6 + 7e-6));
 }
 
 TEST_CASE("streams wait for each other where events say so, and what is beside a collective is slower", "[gpu_model]") {

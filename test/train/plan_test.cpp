@@ -241,7 +241,7 @@ TEST_CASE("plan: several GPUs and numbers of ranks side by side", "[plan]") {
     CHECK_FALSE(plans[2].fits());
     const std::string text = text_of(plans);
     INFO(text);
-    CHECK(std::count(text.begin(), text.end(), '\n') == 6);
+    CHECK(std::count(text.begin(), text.end(), '\n') == 7);
     CHECK(contains(text, "FULL"));
     CHECK(contains(text, "predicted, nothing here is measured"));
 }

@@ -5,9 +5,9 @@
     scripts/predict.py --renew       writes them, and prints the same: lines for dev/LOG.md
 
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
-doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements. The tables in README.md,
-doc/performance.md and doc/distributed.md are made of the same plans. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and
-nothing else.
+doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements. The tables in
+doc/performance.md and doc/distributed.md are made of the same plans, and scripts/charts.py draws a chart from the first
+file. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and nothing else.
 """
 import argparse
 import json
@@ -188,13 +188,6 @@ def steps_table(rows):
     )
 
 
-def speed_table(rows):
-    """The README's: a line for each model, a column for each GPU."""
-    rates = {(row["model"], row["gpu"]): row["tokens_per_s_of_a_gpu"] for row in rows}
-    lines = [[name] + [span(*rates[name, gpu], 1e-3, "k") for gpu in GPUS] for name in MODELS]
-    return table(["predicted", *GPUS], lines)
-
-
 def scales_table():
     rows = []
     for name, flags, all_ranks in SCALES:
@@ -276,9 +269,6 @@ def main():
     page = ROOT / "doc/distributed.md"
     begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())
-
-    begin, end = "<!-- predicted speed: scripts/predict.py -->", "<!-- end of predicted speed -->"
-    wanted[ROOT / "README.md"] = between(ROOT / "README.md", begin, end, speed_table(rows))
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

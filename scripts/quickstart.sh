@@ -58,5 +58,5 @@ loss curve   $report   (open it in a browser)
 checkpoint   $(ls -d "$run"/step_* | tail -n 1)   (model.safetensors, config.json, tokenizer.json, ...)
 log          $run/log.jsonl   (one JSON object per line)
 
-Next: ./train_gpt --help, and README.md for training on a text of your own.
+Next: ./train_gpt --help, and doc/tutorials/train_on_your_text.md.
 TEXT

@@ -312,7 +312,7 @@ def findings_in_links(tree, page, line):
         path = (tree.root / page).parent / file if file else tree.root / page
         if not path.exists():
             yield f"the link to {target} leads nowhere"
-        elif anchor and anchor not in anchors(path):
+        elif anchor and path.suffix == ".md" and anchor not in anchors(path):
             yield f"{file or page} has no heading #{anchor}"
 
 

@@ -5,7 +5,7 @@ Trains a GPT. One optimizer step:
                -> norm -> clip -> AdamW or Muon, each rank its share -> weights to all ranks
 
 Files in reading order: this one, llmc/train/device_session.h, llmc/train/step.h, llmc/model/gpt.h, llmc/ops/layernorm.h
-and llmc/cpu/layernorm.h (an op). The map of the house is doc/design.md; what can be asked is in llmc/train/command.cpp,
+and llmc/cpu/layernorm.h (an op). The map of the code is doc/design.md; what can be asked is in llmc/train/command.cpp,
 llmc/train/run_flags.cpp and doc/flags.md.
 */
 #include <chrono>

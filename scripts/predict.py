@@ -167,7 +167,7 @@ def span(low, mid, high, scale=1, unit=""):
 
 
 def steps_table(rows):
-    header = ["model", "GPU", "B", "micro-batches", "launches each", "MB per token", "ms per step", "tok/s a GPU", "MFU"]
+    header = ["model", "GPU", "B", "micro-batches", "launches each", "MB per token", "ms per step", "tok/s per GPU", "MFU"]
     return table(
         header,
         [

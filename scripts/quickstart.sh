@@ -51,7 +51,7 @@ echo "== training, at most $minutes minutes"
     --val-every 250 --checkpoint-every 500 --keep 2 --sample-tokens 500 \
     --time-budget "$seconds" --threads "$threads" --out-dir "$run" --resume auto
 
-echo "== what there is now"
+echo "== results"
 report=$(python3 scripts/report.py "$run")
 cat <<TEXT
 loss curve   $report   (open it in a browser)

@@ -38,6 +38,7 @@ git archive --prefix="$name/" --add-file="$scratch/BUILD_ID" HEAD | gzip -n -9 >
 [ "${NO_BUILD-}" = 1 ] || make -j"$(nproc)"
 machine=$name-linux-$(uname -m)
 DESTDIR=$scratch/$machine PREFIX=/ scripts/install.sh >/dev/null
+strip "$scratch/$machine/bin/train_gpt" "$scratch/$machine/bin/anvil-tokenize"
 # The same bytes from the same commit: names in order, no owner, the commit's time.
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -C "$scratch" -c "$machine" |
     gzip -n -9 >"$out/$machine.tar.gz"

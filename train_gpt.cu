@@ -5,13 +5,13 @@ Trains a GPT. One optimizer step:
                -> norm -> clip -> AdamW or Muon, each rank its share -> weights to all ranks
 
 Files in reading order: this one, llmc/train/device_session.h, llmc/train/step.h, llmc/model/gpt.h, llmc/ops/layernorm.h
-and llmc/cpu/layernorm.h (an op). The map of the house is doc/design.md; what can be asked is in llmc/train/command.cpp,
+and llmc/cpu/layernorm.h (an op). The map of the code is doc/design.md; what can be asked is in llmc/train/command.cpp,
 llmc/train/run_flags.cpp and doc/flags.md.
 */
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include "llmc/base/build_id.h"       // build_id
+#include "llmc/base/build_id.h"       // anvil_version, build_id
 #include "llmc/base/file.h"           // open_standard_files
 #include "llmc/comm/host.h"           // raise_file_limit
 #include "llmc/cpu/kernels.h"         // cpu_kernels
@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
             std::printf("%s", flags_document().c_str());
             line.is_done = true;
         } else if (only == "--version") {
-            std::printf("train_gpt %s\n", build_id());
+            std::printf("train_gpt %s (build %s)\n", anvil_version(), build_id());
             line.is_done = true;
         } else {
             try {

@@ -4,10 +4,11 @@ data/tokenize: text in, a folder of token shards out. This file is its flags; th
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
-#include "llmc/base/check.h"    // Error, ExitCode
-#include "llmc/base/file.h"     // open_standard_files
-#include "llmc/data/dataset.h"  // make_dataset
-#include "llmc/data/utf8.h"     // printable
+#include "llmc/base/build_id.h"  // anvil_version, build_id
+#include "llmc/base/check.h"     // Error, ExitCode, format
+#include "llmc/base/file.h"      // open_standard_files
+#include "llmc/data/dataset.h"   // make_dataset
+#include "llmc/data/utf8.h"      // printable
 
 namespace {
 // Whether everything that was printed has arrived.
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
     open_standard_files();
     DatasetConfig config;
     CLI::App app("Turns text into token shards to train on.", "data/tokenize");
+    app.set_version_flag("--version", format("data/tokenize %s (build %s)", anvil_version(), build_id()));
     app.footer(kExamples);
     app.add_option("INPUT", config.inputs,
                    "Files, or folders with all .txt, .md, .jsonl and .parquet files in them and below; - is standard "

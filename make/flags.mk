@@ -60,7 +60,9 @@ LDFLAGS  += $(if $(IS_MPI),$(if $(filter $(SYSTEM_LIBS:%=%/),$(dir $(MPI_LIB))),
 
 LIBRARIES = $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) \
   $(if $(IS_MPI),MPI=$(MPI_LIB))
-BUILD_ID := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+# A release's source has its commit in a file.
+BUILD_ID := $(or $(shell cat BUILD_ID 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
+VERSION  := $(shell cat VERSION)
 # `native` means another thing on another processor: its resolved form is part of the stamp.
 CPU_SUM  := $(shell $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)
 

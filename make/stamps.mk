@@ -1,14 +1,14 @@
 # What objects depend on besides files: flags, libraries, the commit. Each stamp is rewritten when its content changes.
 
 # `private`: not of $(O)/flags, which it depends on, or every commit would rebuild everything.
-$(O)/llmc/base/build_id.cpp.o: private CXXFLAGS += -DANVIL_BUILD_ID='"$(BUILD_ID)"' -DANVIL_LIBRARIES='"$(strip $(LIBRARIES))"'
+$(O)/llmc/base/build_id.cpp.o: private CXXFLAGS += -DANVIL_VERSION='"$(VERSION)"' -DANVIL_BUILD_ID='"$(BUILD_ID)"' -DANVIL_LIBRARIES='"$(strip $(LIBRARIES))"'
 $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 
 # Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
 $(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(foreach level,$(LEVELS),$(ARCH_$(level))) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
 $(O)/nccl_flags: STAMP = $(NCCL_FLAGS)
 $(O)/mpi_flags: STAMP = $(MPI_FLAGS)
-$(O)/build_id: STAMP = $(BUILD_ID) $(strip $(LIBRARIES))
+$(O)/build_id: STAMP = $(VERSION) $(BUILD_ID) $(strip $(LIBRARIES))
 # The programs at the top are of one variant, of which this names the one.
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)

@@ -43,4 +43,4 @@ info: ## what was found, where, and why something was not
 	$(call row,MPI,$(if $(IS_MPI),$(MPI_LIB)),$(if $(filter 0,$(USE_MPI)),USE_MPI=0,not found; `make test` installs Open MPI or set MPI_HOME))
 	$(call row,ccache,$(CCACHE),not found; without it a clean build recompiles everything)
 	$(call row,build folder,$(O))
-	$(call row,build id,$(BUILD_ID))
+	$(call row,version,$(VERSION)$(,) build $(BUILD_ID))

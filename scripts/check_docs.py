@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks README.md and doc/*.md against the tree: what a page tells a reader to type, open or click must be there.
+"""Checks README.md, the other pages at the top and those of doc/ against the tree: what a page tells a reader to type, open or click must be there.
 
     python3 scripts/check_docs.py          prints FILE:LINE: what is wrong, for every finding; exit code 1 if any
     python3 scripts/check_docs.py --test   checks the checker on small broken pages
@@ -7,7 +7,8 @@
 Commands, in indented and fenced blocks and in inline code: the program or script exists, it has every flag given to it, `make` has
 the target and knows the variable. Flags alone in inline code: one of our programs has them, or they are in FLAGS_OF_OTHERS. Paths
 exist, or git ignores them (what programs write). Links lead to a page and a heading. Table rows have as many cells as their header.
-Figures in CLAIMS are those of the page that holds the measurements. dev/LOG.md is history and not checked: it names what was.
+Figures in CLAIMS are those of the page that holds the measurements. Pages written for GitHub may link to ../../actions
+and the like, which are no files. dev/LOG.md is history and not checked: it names what was.
 
 Flags of ./train_gpt are those of doc/flags.md, which `make test` compares with the program; see train_gpt_flags.
 """
@@ -18,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 
-FOLDERS = ("llmc", "test", "dev", "scripts", "data", "doc", "make", ".ci")
+FOLDERS = ("llmc", "test", "dev", "scripts", "data", "doc", "make", ".ci", ".github")
+PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|\.github/.*\.md")
 # Flags of other programs that pages mention on their own.
 FLAGS_OF_OTHERS = {
     "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun
@@ -37,17 +39,31 @@ PLACEHOLDER = re.compile(r"^(OP|X|Y|NAME|FILE|DIR|DATE|PART|GPU-DATE|FOLDER|OUT|
 CLAIMS = [
     (
         "README.md",
-        r"GPT-2 124M in bf16 ([\d.]+) times as fast, the quickstart's model ([\d.]+) times",
+        r"\| GPT-2 124M in bf16, T = 256, tokens per second \| (\d+) \| ([\d.]+)x PyTorch 2.13 at its best, ([\d.]+)x in fp32 \|",
         "doc/performance.md",
-        r"\| small: .* \| bf16 \|(?:[^|]*\|){4} ([\d.]+) \|[\s\S]*?\| 124M-256: .* \| bf16 \|(?:[^|]*\|){4} ([\d.]+) \|",
+        r"\| 124M-256: .* \| fp32 \|(?:[^|]*\|){5} ([\d.]+) \|[\s\S]*?\| 124M-256: .* \| bf16 \| (\d+) \|(?:[^|]*\|){3} ([\d.]+) \|",
+        (1, 2, 0),
+    ),
+    (
+        "README.md",
+        r"\| nanoGPT's CPU model in bf16, tokens per second \| (\d+) \| ([\d.]+)x PyTorch 2.13 at its best, ([\d.]+)x in fp32 \|",
+        "doc/performance.md",
+        r"\| small: .* \| fp32 \|(?:[^|]*\|){5} ([\d.]+) \|[\s\S]*?\| small: .* \| bf16 \| (\d+) \|(?:[^|]*\|){3} ([\d.]+) \|",
+        (1, 2, 0),
+    ),
+    (
+        "README.md",
+        r"2000 steps in fp32: validation loss \| ([\d.]+) in (\d+) s \|",
+        "doc/performance.md",
+        r"2000 steps in fp32 and eight validations: (\d+) s from start to end, validation loss ([\d.]+)",
         (1, 0),
     ),
     (
         "README.md",
-        r"against its best in fp32, ([\d.]+) and ([\d.]+) times",
-        "doc/performance.md",
-        r"\| small: .* \| fp32 \|(?:[^|]*\|){5} ([\d.]+) \|[\s\S]*?\| 124M-256: .* \| fp32 \|(?:[^|]*\|){5} ([\d.]+) \|",
-        (1, 0),
+        r"SIGKILL at (\d+) random moments and around (\d+) system calls, then resume \| (\d+) wrong",
+        "doc/reliability.md",
+        r"\| kills \|[^|]*\| (\d+) \| 0 \|.*\n\| calls \|[^|]*\| (\d+) \| (0) \|",
+        (0, 1, 2),
     ),
     (
         "doc/design.md",
@@ -77,7 +93,7 @@ def train_gpt_flags(root):
         if shared:
             flags |= commands["train"] if shared[1] == "all." else set(re.findall(r"`(--[a-z-]+)`", shared[1]))
         commands[name] = flags
-    return {"train_gpt": commands["train"] | {"--help-markdown"}} | {f"train_gpt {name}": flags for name, flags in commands.items()}
+    return {"train_gpt": commands["train"] | {"--help-markdown", "--version"}} | {f"train_gpt {name}": flags for name, flags in commands.items()}
 
 
 def flags_of_script(root, path):
@@ -290,13 +306,13 @@ def anchors(path):
 
 def findings_in_links(tree, page, line):
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line)):
-        if re.match(r"[a-z]+:", target):
+        if re.match(r"[a-z]+:", target) or re.match(r"\.\./\.\./(actions|issues|discussions|security|releases)\b", target):
             continue
         file, _, anchor = target.partition("#")
         path = (tree.root / page).parent / file if file else tree.root / page
         if not path.exists():
             yield f"the link to {target} leads nowhere"
-        elif anchor and anchor not in anchors(path):
+        elif anchor and path.suffix == ".md" and anchor not in anchors(path):
             yield f"{file or page} has no heading #{anchor}"
 
 
@@ -409,7 +425,7 @@ def main():
         return 0
     tree = Tree(root)
     found = []
-    for page in sorted(name for name in tree.files if re.fullmatch(r"README\.md|doc/[\w-]+\.md", name)):
+    for page in sorted(name for name in tree.files if PAGES.fullmatch(name)):
         found += findings_in_page(tree, page)
     found += findings_in_claims(root, CLAIMS)
     print("\n".join(found), end="\n" if found else "")

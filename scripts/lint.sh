@@ -46,6 +46,7 @@ check layers python3 scripts/check_layers.py
 check mirrors python3 scripts/check_mirrors.py
 check text python3 scripts/check_text.py
 check pages python3 dev/torture/page.py --check
+check charts python3 scripts/charts.py --check
 check variables python3 scripts/check_environment.py
 check docs check_docs
 check words check_words

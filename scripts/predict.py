@@ -5,9 +5,9 @@
     scripts/predict.py --renew       writes them, and prints the same: lines for dev/LOG.md
 
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
-doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements. The tables in README.md,
-doc/performance.md and doc/distributed.md are made of the same plans. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and
-nothing else.
+doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements. The tables in
+doc/performance.md and doc/distributed.md are made of the same plans, and scripts/charts.py draws a chart from the first
+file. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and nothing else.
 """
 import argparse
 import json
@@ -172,7 +172,7 @@ def span(low, mid, high, scale=1, unit=""):
 
 
 def steps_table(rows):
-    header = ["model", "GPU", "B", "micro-batches", "launches each", "MB per token", "ms per step", "tok/s a GPU", "MFU"]
+    header = ["model", "GPU", "B", "micro-batches", "launches each", "MB per token", "ms per step", "tok/s per GPU", "MFU"]
     return table(
         header,
         [
@@ -191,13 +191,6 @@ def steps_table(rows):
         ],
         2,
     )
-
-
-def speed_table(rows):
-    """The README's: a line for each model, a column for each GPU."""
-    rates = {(row["model"], row["gpu"]): row["tokens_per_s_of_a_gpu"] for row in rows}
-    lines = [[name] + [span(*rates[name, gpu], 1e-3, "k") for gpu in GPUS] for name in MODELS]
-    return table(["predicted", *GPUS], lines)
 
 
 def scales_table():
@@ -312,9 +305,6 @@ def main():
     wanted[page] = between(page, begin, end, scales_table())
     begin, end = "<!-- strong scaling: scripts/predict.py -->", "<!-- end of strong scaling -->"
     wanted[page] = between(page, begin, end, strong_table(), wanted[page])
-
-    begin, end = "<!-- predicted speed: scripts/predict.py -->", "<!-- end of predicted speed -->"
-    wanted[ROOT / "README.md"] = between(ROOT / "README.md", begin, end, speed_table(rows))
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

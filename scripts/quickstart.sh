@@ -51,12 +51,12 @@ echo "== training, at most $minutes minutes"
     --val-every 250 --checkpoint-every 500 --keep 2 --sample-tokens 500 \
     --time-budget "$seconds" --threads "$threads" --out-dir "$run" --resume auto
 
-echo "== what there is now"
+echo "== results"
 report=$(python3 scripts/report.py "$run")
 cat <<TEXT
 loss curve   $report   (open it in a browser)
 checkpoint   $(ls -d "$run"/step_* | tail -n 1)   (model.safetensors, config.json, tokenizer.json, ...)
 log          $run/log.jsonl   (one JSON object per line)
 
-Next: ./train_gpt --help, and README.md for training on a text of your own.
+Next: ./train_gpt --help, and doc/tutorials/train_on_your_text.md.
 TEXT

@@ -5,13 +5,14 @@
     scripts/report.py RUN RUN ...             all on one page, with the settings in which they differ; FILE is
                                               report.html in the folder that holds them all
     scripts/report.py RUN --reference 'llm.c=3.29' --reference 'track 3=125:4.586,250:4.098' --usd-per-hour 24
-    scripts/report.py RUN RUN --x tokens      over the tokens learned from, or the time in training steps (--x time)
+    scripts/report.py RUN RUN --x tokens      drawn over tokens; also time (in training steps) and flops. The page can switch
+    scripts/report.py RUN --watch 30          drawn anew every 30 s, and the page reloads itself, until the run ends
 
 A reference is the validation loss of others, a level or STEP:LOSS points, drawn beside the runs' and compared with them.
 Of the flags those are shown that differ from the defaults in doc/flags.md; all of them are folded away below.
 
-The page is self-contained (no scripts, nothing fetched) and follows the reader's light or dark setting. Needs Python 3
-and nothing else. A last line cut short by a kill is left out; what a resume went back over is taken from the later run.
+The page is one file that fetches nothing, and follows the reader's light or dark setting. Its curves are drawn here; a script
+in it adds values under the pointer and another axis. Needs Python 3 and nothing else. A last line cut short by a kill is left out; what a resume went back over is taken from the later run.
 """
 import argparse
 import bisect
@@ -22,28 +23,41 @@ import os
 import re
 import statistics
 import sys
+import time
 
 WIDTH, HEIGHT = 760, 276  # of one chart, in SVG units
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 30, 44  # its margins
+LEFT, RIGHT, TOP, BOTTOM = 64, 26, 30, 44  # its margins
 MAX_POINTS = 1200  # per curve; more than the pixels there are
 
 STYLE = """
-:root { color-scheme: light dark; --fg: #1f2328; --bg: #ffffff; --grid: #d8dee4; --dim: #59636e; --box: #f6f8fa;
+:root { color-scheme: light dark; --fg: #1f2328; --bg: #ffffff; --grid: #e4e8ec; --dim: #59636e; --box: #f6f8fa;
         --train: #0969da; --val: #bc4c00; }
 @media (prefers-color-scheme: dark) {
-  :root { --fg: #e6edf3; --bg: #0d1117; --grid: #2d333b; --dim: #9198a1; --box: #161b22; --train: #58a6ff; --val: #f0883e; } }
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 60rem; margin: 2rem auto;
-       padding: 0 1rem; }
-h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
-svg { width: 100%; height: auto; display: block } svg text { fill: var(--dim); font: 12px system-ui, sans-serif }
-.grid { stroke: var(--grid); stroke-width: 1 } .line { fill: none; stroke-width: 1.6; stroke-linejoin: round }
-.train { stroke: var(--train) } .raw { opacity: .35; stroke-width: 1 } .val { stroke: var(--val) }
-.ref { stroke: var(--dim); stroke-dasharray: 5 4 }
+  :root { --fg: #e6edf3; --bg: #0d1117; --grid: #262c35; --dim: #9198a1; --box: #161b22; --train: #58a6ff; --val: #f0883e; } }
+body { font: 15px/1.45 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 76rem; margin: 1.5rem auto;
+       padding: 0 1.2rem; }
+h1 { font-size: 1.5rem; margin: .3rem 0 1rem; overflow-wrap: anywhere } h2 { font-size: 1.05rem; margin: .2rem 0 .3rem }
+section { background: var(--box); border-radius: .6rem; padding: .8rem 1rem; margin: 0 0 1rem; min-width: 0; overflow-x: auto }
+section p { margin: .2rem 0 }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(32rem, 100%), 1fr)); gap: 0 1rem }
+.charts > section:first-child { grid-column: 1 / -1 }
+.cards table, .cards tbody { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .7rem; margin: 0 0 1rem }
+.cards tbody { grid-column: 1 / -1; margin: 0 } .cards tr { background: var(--box); border-radius: .6rem; padding: .55rem .9rem }
+.cards td { display: block; padding: 0 } .cards td:first-child { color: var(--dim); font-size: .85rem }
+figure { margin: 0; position: relative } .charts > section:first-child figure { max-width: 66rem; margin: auto }
+svg { width: 100%; height: auto; display: block } svg text { fill: var(--dim); font: 15px system-ui, sans-serif }
+.charts > section:first-child svg text { font-size: 12px }
+.grid { stroke: var(--grid); stroke-width: 1 } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round }
+.train { stroke: var(--train) } .raw { opacity: .28; stroke-width: 1 } .val { stroke: var(--val) }
+.ref { stroke: var(--dim); stroke-dasharray: 5 4 } .cursor { stroke: var(--dim); stroke-width: 1; pointer-events: none }
 .dot { fill: var(--val); stroke: none } .key-ref { color: var(--dim) } .key-train { color: var(--train) } .key-val { color: var(--val) }
+.tip { position: absolute; top: 2.2rem; pointer-events: none; background: var(--bg); border: 1px solid var(--grid); border-radius: .4rem;
+       padding: .35rem .6rem; font-size: .82rem; white-space: nowrap; z-index: 1; box-shadow: 0 2px 8px #0003 }
+.tip b { font-variant-numeric: tabular-nums } .axes { float: right; margin: .3rem 0 0 1rem } .axes label { margin-left: .8rem; cursor: pointer }
 table { border-collapse: collapse } td, th { padding: .15rem 1rem .15rem 0; text-align: left; vertical-align: top }
-td + td, pre { font-family: ui-monospace, monospace; font-size: .87rem }
-pre { background: var(--box); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
-.dim { color: var(--dim) } th { font-weight: 600 }
+td + td, pre { font-family: ui-monospace, monospace; font-size: .87rem } .cards td + td { font-size: .95rem }
+pre { background: var(--bg); border-radius: .4rem; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; margin: .5rem 0 }
+.dim { color: var(--dim) } th { font-weight: 600 } summary { cursor: pointer; color: var(--dim) }
 """
 
 # Of several runs, by turns: (on light, on dark).
@@ -60,6 +74,107 @@ def run_style(count):
     rules = "".join(f".run{i} {{ stroke: var(--r{i}); {dashes[i]} }} .dot.run{i} {{ fill: var(--r{i}) }} "
                     f".key-run{i} {{ color: var(--r{i}) }}\n" for i in range(count))
     return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n{rules}"
+
+
+# What the page does by itself: values under the pointer, and the axis. Without it the curves are there as they are drawn below.
+SCRIPT = r"""
+(() => {
+  const page = JSON.parse(document.getElementById("axes").textContent);
+  const [W, H, L, R, T, B] = page.box, NS = document.querySelector("svg")?.namespaceURI;
+  let kind = page.kind;
+  const short = v => {
+    if (v === 0) return "0";
+    const a = Math.abs(v);
+    for (const [unit, name] of [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
+      if (a >= unit && a >= 1e4) return +(v / unit).toPrecision(4) + name;
+    return a < 1e-3 ? v.toExponential(2).replace(/\.?0*e/, "e") : String(+v.toPrecision(4));
+  };
+  const clock = s => s < 120 ? +s.toFixed(1) + " s" : s < 7200 ? +(s / 60).toFixed(1) + " min" : +(s / 3600).toFixed(2) + " h";
+  const say = (k, v) => k === "time" ? clock(v) : k === "step" ? "step " + Math.round(v) : short(v) + (k === "flops" ? " FLOPs" : " tokens");
+  const upper = (list, v) => { let a = 0, b = list.length; while (a < b) { const m = (a + b) >> 1; list[m] <= v ? a = m + 1 : b = m; } return a; };
+  // Where a step of a run lies on an axis.
+  const at = (run, step, k = kind) => {
+    if (k === "step") return step;
+    const axis = page.runs[run], i = upper(axis.step, step);
+    if (i === 0) return axis.step.length ? axis[k][0] * step / axis.step[0] : 0;
+    if (i === axis.step.length) return axis[k][i - 1];
+    const part = (step - axis.step[i - 1]) / (axis.step[i] - axis.step[i - 1]);
+    return axis[k][i - 1] + part * (axis[k][i] - axis[k][i - 1]);
+  };
+  const element = (name, attributes, text) => {
+    const e = document.createElementNS(NS, name);
+    for (const k in attributes) e.setAttribute(k, attributes[k]);
+    if (text !== undefined) e.textContent = text;
+    return e;
+  };
+  const charts = [...document.querySelectorAll("figure")].map(figure => {
+    const data = JSON.parse(figure.querySelector("script").textContent), svg = figure.querySelector("svg");
+    const chart = {figure, svg, curves: data.curves, lines: [...svg.querySelectorAll("polyline")], cursor: null, tip: null};
+    const y = v => T + (H - T - B) * (data.high - v) / (data.high - data.low);
+    chart.draw = () => {
+      const last = Math.max(...page.runs.map((axis, run) => at(run, page.last[run]))) || 1;
+      const [unit, name] = kind !== "time" ? [1, {step: "optimizer step", tokens: "tokens learned from", flops: "FLOPs of training"}[kind]]
+        : last >= 7200 ? [3600, "time in training steps [hours]"] : last >= 120 ? [60, "time in training steps [minutes]"]
+        : [1, "time in training steps [seconds]"];
+      chart.x = v => L + (W - L - R) * v / last;
+      chart.curves.forEach((curve, i) => {
+        curve.at = curve.level ? [0, last] : curve.step.map(step => at(curve.run, step));
+        chart.lines[i].setAttribute("points", curve.at.map((v, j) => chart.x(v).toFixed(1) + "," + y(curve.value[j]).toFixed(1)).join(" "));
+        if (curve.dots) svg.querySelectorAll("circle." + curve.css).forEach((dot, j) => dot.setAttribute("cx", chart.x(curve.at[j]).toFixed(1)));
+      });
+      svg.querySelectorAll(".x").forEach(e => e.remove());
+      const raw = last / unit / 10, power = 10 ** Math.floor(Math.log10(raw));
+      const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= raw * 0.999);
+      for (let i = 0; i * step <= last / unit * (1 + 1e-9); i++) {
+        const v = i * step, place = chart.x(v * unit).toFixed(1);
+        if (kind === "step" && v !== Math.round(v)) continue;
+        svg.insertBefore(element("line", {class: "grid x", x1: place, x2: place, y1: T, y2: H - B}), chart.lines[0]);
+        svg.append(element("text", {class: "x", x: place, y: H - B + 16, "text-anchor": "middle"}, kind === "step" ? v : short(v)));
+      }
+      svg.append(element("text", {class: "x", x: (L + W - R) / 2, y: H - 8, "text-anchor": "middle"}, name));
+    };
+    // The cursor at a place of the axis, and what each curve has nearest to it.
+    chart.show = (v, tip) => {
+      chart.hide();
+      chart.cursor = svg.appendChild(element("line", {class: "cursor", x1: chart.x(v), x2: chart.x(v), y1: T, y2: H - B}));
+      if (!tip) return;
+      chart.tip = figure.appendChild(document.createElement("div"));
+      chart.tip.className = "tip";
+      const rows = [];
+      chart.curves.forEach(curve => {
+        let j = upper(curve.at, v);
+        if (j > 0 && (j === curve.at.length || v - curve.at[j - 1] < curve.at[j] - v)) j--;
+        if (!curve.level && (v < curve.at[0] || v > curve.at[curve.at.length - 1]) && Math.abs(chart.x(curve.at[j]) - chart.x(v)) > 12) return;
+        const key = document.createElement("div");
+        key.className = "key-" + curve.css.split(" ")[0];
+        key.append(curve.name + "  ", Object.assign(document.createElement("b"), {textContent: +curve.value[j].toPrecision(6)}));
+        if (curve.dots) key.append("  at step " + curve.step[j]);
+        rows.push(key);
+      });
+      chart.tip.append(say(kind, v), ...rows);
+      const left = chart.x(v) / W * figure.clientWidth;
+      chart.tip.style[left < figure.clientWidth / 2 ? "left" : "right"] =
+        (left < figure.clientWidth / 2 ? left : figure.clientWidth - left) + 12 + "px";
+    };
+    chart.hide = () => { chart.cursor?.remove(); chart.tip?.remove(); };
+    svg.addEventListener("pointermove", event => {
+      const box = svg.getBoundingClientRect(), px = (event.clientX - box.left) / box.width * W;
+      const v = (Math.min(Math.max(px, L), W - R) - L) / (chart.x(1) - chart.x(0));
+      charts.forEach(other => other.show(v, other === chart));
+    });
+    svg.addEventListener("pointerleave", () => charts.forEach(other => other.hide()));
+    return chart;
+  });
+  const bar = document.querySelector(".axes");
+  for (const k of page.kinds) {
+    const label = bar.appendChild(document.createElement("label"));
+    const button = label.appendChild(Object.assign(document.createElement("input"), {type: "radio", name: "axis", checked: k === kind}));
+    label.append(" " + {step: "steps", tokens: "tokens", time: "time", flops: "FLOPs"}[k]);
+    button.addEventListener("change", () => { kind = k; charts.forEach(chart => chart.draw()); });
+  }
+  charts.forEach(chart => chart.draw());
+})();
+"""
 
 
 class UserError(Exception):
@@ -141,13 +256,17 @@ def last_mean(points, window):
 
 
 class Axis:
-    """Where a step lies: on an axis of steps, of tokens learned from, or of the time in training steps."""
+    """Where a step lies: on an axis of steps, of tokens learned from, of the time in training steps, or of FLOPs."""
+
+    KINDS = ("step", "tokens", "time", "flops")
 
     def __init__(self, records, kind):
         self.kind, self.steps, self.ends = kind, [], [0.0]
-        speed = dict(series(records, "step", "tokens_per_s"))
+        speed, flops = dict(series(records, "step", "tokens_per_s")), flops_per_token(records)
+        if kind == "flops" and not flops:
+            raise UserError("--x flops: this log does not say how many FLOPs are spent per token; it is from an older version")
         for step, ms in series(records, "step", "ms"):
-            of_step = ms / 1000 * (speed.get(step, 0) if kind == "tokens" else 1)
+            of_step = ms / 1000 * {"time": 1, "step": 1, "tokens": speed.get(step, 0), "flops": speed.get(step, 0) * flops}[kind]
             since = step - (self.steps[-1] if self.steps else 0)  # more than one where steps are not in this log
             self.steps.append(step)
             self.ends.append(self.ends[-1] + of_step * since)
@@ -165,9 +284,32 @@ class Axis:
         """What chart() needs of axes that share one: where it ends, what a unit of it is, and what it says below."""
         last, kind = max(axis.last for axis in axes) or 1, axes[0].kind
         if kind != "time":
-            return last, 1, "optimizer step" if kind == "step" else "tokens learned from"
+            return last, 1, {"step": "optimizer step", "tokens": "tokens learned from", "flops": "FLOPs of training"}[kind]
         unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if last >= 2 * u or u == 1)
         return last, unit, f"time in training steps [{name}]"
+
+
+def flops_per_token(records):
+    return last_header(records).get("model", {}).get("flops_per_token", 0)
+
+
+def for_script(value):
+    """JSON inside of a script element."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def axes_for_script(logs, kind):
+    """All axes of all runs, thinned, for the page to switch between them."""
+    kinds = [k for k in Axis.KINDS if k != "flops" or all(flops_per_token(log) for log in logs)]
+    runs, last = [], []
+    for log in logs:
+        axes = {k: Axis(log, k) for k in kinds}
+        steps = axes["time"].steps
+        some = steps[:: max(1, len(steps) // MAX_POINTS)]
+        some += [steps[-1]] if steps and some[-1] != steps[-1] else []
+        runs.append({k: some if k == "step" else [float(f"{axes[k].at(step):.6g}") for step in some] for k in kinds})
+        last.append(axes["step"].last)
+    return {"kind": kind, "kinds": kinds, "runs": runs, "last": last, "box": [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM]}
 
 
 def ticks(low, high, count):
@@ -193,8 +335,8 @@ def number_text(value):
 
 
 def chart(label, unit, curves, axis, from_zero):
-    """An SVG of curves [(css class, [(x, value, step)], with dots)] over Axis.common()."""
-    values = [value for _, points, _ in curves for _, value, _ in points]
+    """A figure of curves (css class, [(x, value, step)], with dots, name) over Axis.common()."""
+    values = [value for _, points, *_ in curves for _, value, _ in points]
     if not values:
         return f'<p class="dim">no {html.escape(label)} in this log yet</p>'
     low, high = (min(0, min(values)) if from_zero else min(values)), max(values)
@@ -209,24 +351,35 @@ def chart(label, unit, curves, axis, from_zero):
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
 
     name = html.escape(f"{label} [{unit}]" if unit else label)
-    out = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over {x_name}">']
+    out = [f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over {x_name}">']
     for value in ticks(low, high, 7):
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
         out.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{number_text(value)}</text>')
     for at in ticks(0, last / x_unit, 10):
         if x_name != "optimizer step" or at == int(at):
             place, text = x(at * x_unit), int(at) if x_name == "optimizer step" else number_text(at)
-            out.append(f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-            out.append(f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{text}</text>')
-    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{x_name}</text>')
+            out.append(f'<line class="grid x" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+            out.append(f'<text class="x" x="{place:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{text}</text>')
+    out.append(f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{x_name}</text>')
     out.append(f'<text x="4" y="{TOP - 14}">{name}</text>')  # above: beside the ticks it would not have room
-    for css, points, dots in curves:
-        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value, _ in thinned(points))
+    data = []
+    for css, points, dots, of in curves:
+        some = thinned(points)
+        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value, _ in some)
         out.append(f'<polyline class="line {css}" points="{path}"/>')
-        for at, value, step in thinned(points) if dots else []:
+        for at, value, step in some if dots else []:
             out.append(f'<circle class="dot {css}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="3">'
                        f"<title>step {step}: {value:.4f}</title></circle>")
-    return "\n".join(out + ["</svg>"])
+        run = int(css[3:]) if css.startswith("run") else 0
+        data.append({"css": css, "name": of, "run": run, "dots": dots, "step": [step for _, _, step in some],
+                     "value": [float(f"{value:.6g}") for _, value, _ in some],
+                     "level": css == "ref" and len({value for _, value, _ in some}) == 1})  # fmt: skip
+    script = for_script({"low": low, "high": high, "curves": data})
+    return "\n".join([*out, f'</svg><script type="application/json">{script}</script></figure>'])
+
+
+def section(title, *content):
+    return f"<section><h2>{title}</h2>" + "\n".join(content) + "</section>"
 
 
 def table(rows):
@@ -264,7 +417,7 @@ def changed_flags(config):
 
 def config_parts(config):
     changed = changed_flags(config)
-    return ["<h2>Config</h2>", table(changed) if changed else '<p class="dim">all flags are their defaults</p>',
+    return [table(changed) if changed else '<p class="dim">all flags are their defaults</p>',
             f"<details><summary>all flags</summary>{table(config.items())}</details>"]
 
 
@@ -354,49 +507,57 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
     key += ' &#160; <span class="key-val">&#9679; validation</span>' if val else ""
     key += "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
     key += "</p>"
-    loss_curves = [("train raw" if window > 1 else "train", train, False)]
+    loss_curves = [("train raw" if window > 1 else "train", train, False, "this step")]
     if window > 1:
-        loss_curves.append(("train", smoothed(train, window), False))
+        loss_curves.append(("train", smoothed(train, window), False, f"mean of {window}"))
     if val:
-        loss_curves.append(("val", val, True))
+        loss_curves.append(("val", val, True, "validation"))
 
-    for _, level, points in references:
+    for label, level, points in references:
         drawn = [(0, level), (last_step, level)] if level is not None else [p for p in points if p[0] <= last_step]
-        loss_curves.append(("ref", drawn, False))
+        loss_curves.append(("ref", drawn, False, label))
 
     def drawn_chart(label, unit, curves, from_zero):
-        return chart(label, unit, [(css, axis.place(points), dots) for css, points, dots in curves], shared, from_zero)
+        placed = [(css, axis.place(points), dots, of) for css, points, dots, of in curves]
+        return chart(label, unit, placed, shared, from_zero)
 
-    parts = [f"<h1>{html.escape(name)}</h1>", table(summary), "<h2>Loss</h2>", key,
-             drawn_chart("loss", "nats per token", loss_curves, False)]
+    charts = [section("Loss", key, drawn_chart("loss", "nats per token", loss_curves, False))]
     if bpb:
-        parts += ["<h2>Bits per byte</h2>", drawn_chart("validation", "bits per byte", [("val", bpb, True)], False)]
-    parts += ["<h2>Gradient norm</h2>", drawn_chart("gradient norm before clipping", "", [("train", norm, False)], True),
-              "<h2>Learning rate</h2>", drawn_chart("learning rate", "", [("train", lr, False)], True),
-              "<h2>Speed</h2>", drawn_chart("speed", "tokens/s", [("train", speed, False)], True)]
+        curves = [("val", bpb, True, "validation")]
+        charts.append(section("Bits per byte", drawn_chart("validation", "bits per byte", curves, False)))
+    charts += [section(title, drawn_chart(label, unit, [("train", points, False, title.lower())], True)) for title, label, unit, points in
+               (("Gradient norm", "gradient norm before clipping", "", norm), ("Learning rate", "learning rate", "", lr),
+                ("Speed", "speed", "tokens/s", speed))]  # fmt: skip
+    mfu = [(step, 100 * part) for step, part in series(records, "step", "mfu")]
+    if mfu:
+        charts.append(section("MFU", drawn_chart("model FLOPs utilization", "%", [("train", mfu, False, "MFU")], True)))
     if comm["comm_ms"]:
         key = '<p><span class="key-train">&#9473;&#9473; waited for</span>' \
               ' &#160; <span class="key-val">&#9473;&#9473; in collectives</span></p>'
-        parts += ["<h2>Communication between ranks</h2>", key,
-                  drawn_chart("time of a step", "ms",
-                              [("val", comm["comm_ms"], False), ("train", comm["comm_exposed_ms"], False)], True)]
+        charts.append(section("Communication between ranks", key, drawn_chart("time of a step", "ms", [
+            ("val", comm["comm_ms"], False, "in collectives"), ("train", comm["comm_exposed_ms"], False, "waited for")], True)))
+    parts = ['<div class="axes"></div>', f"<h1>{html.escape(name)}</h1>", f'<div class="cards">{table(summary)}</div>',
+             '<div class="charts">', *charts, "</div>"]
     step, samples = last_samples(records, 5)
     if samples:
-        parts += [f"<h2>Samples at step {step}</h2>"] + [sample_text(sample) for sample in samples]
+        earlier = [s for s in records if s["type"] == "sample" and s.get("step", 0) != step]
+        folded = "".join(f"<h2>Step {s.get('step', 0)}</h2>{sample_text(s)}" for s in earlier[:: max(1, len(earlier) // 20)])
+        more = f"<details><summary>how they became so</summary>{folded}</details>" if folded else ""
+        parts.append(section(f"Samples at step {step}", *[sample_text(sample) for sample in samples], more))
     header = last_header(records)
     if header:
-        parts += config_parts(header.get("config", {}))
-        parts += ["<h2>Where and with what</h2>",
-                  table([*header.get("machine", {}).items(), *header.get("build", {}).items(),
-                         *(("data, " + k, v) for k, v in header.get("data", {}).items())])]
-    return document(name, parts)
+        parts.append(section("Config", *config_parts(header.get("config", {}))))
+        parts.append(section("Where and with what", table([*header.get("machine", {}).items(), *header.get("build", {}).items(),
+                             *(("data, " + k, v) for k, v in header.get("data", {}).items())])))  # fmt: skip
+    return document(name, parts, axes=axes_for_script([records], x_kind))
 
 
-def document(title, parts, style=""):
+def document(title, parts, style="", axes=None):
     body = "\n".join(parts)
     return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>\n'
-            f"<style>{STYLE}{style}</style></head>\n<body>\n{body}\n</body></html>\n")
+            f"<style>{STYLE}{style}</style></head>\n<body>\n{body}\n"
+            f'<script type="application/json" id="axes">{for_script(axes)}</script>\n<script>{SCRIPT}</script>\n</body></html>\n')
 
 
 def state_of(records):
@@ -438,7 +599,7 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
     for i, (name, log) in runs:
         train, val = series(log, "step", "loss"), series(log, "val", "loss")
         speed, ms = series(log, "step", "tokens_per_s"), series(log, "step", "ms")
-        train_curves.append((css[i], axes[i].place(smoothed(train, smoothing(train))), False))
+        train_curves.append((css[i], axes[i].place(smoothed(train, smoothing(train))), False, name))
         best = min(val, key=lambda p: p[1]) if val else None
         seconds = sum(v for _, v in ms) / 1000
         row = [("key-" + css[i], name), max((r.get("step", 0) for r in log), default=0),
@@ -450,34 +611,31 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
         rows.append(row + [compared_with(reference, val)[1] for reference in references] + [state_of(log)])
 
     def overlaid(kind, name, dots=False):
-        return [(css[i], axes[i].place(series(log, kind, name)), dots) for i, (_, log) in runs]
+        return [(css[i], axes[i].place(series(log, kind, name)), dots, of) for i, (of, log) in runs]
 
     val_curves = overlaid("val", "loss", True)
-    for _, level, points in references:
+    for label, level, points in references:
         if level is None and x_kind != "step":
             raise UserError(f"a --reference by steps has no place on the axis of several runs with --x {x_kind}: give LABEL=LOSS")
         drawn = [(0, level), (shared[0], level)] if level is not None else [p for p in points if p[0] <= shared[0]]
-        val_curves.append(("ref", [(at, loss, at) for at, loss in drawn], False))
-    parts = [f"<h1>{html.escape(', '.join(names))}</h1>", wide_table(heads, rows),
-             "<h2>Validation loss</h2>", key + ref_key + "</p>",
-             chart("validation loss", "nats per token", val_curves, shared, False)]
+        val_curves.append(("ref", [(at, loss, at) for at, loss in drawn], False, label))
+    key += "</p>"
+    charts = [section("Validation loss", key.replace("</p>", ref_key + "</p>"),
+                      chart("validation loss", "nats per token", val_curves, shared, False))]  # fmt: skip
     if any(bpb):
-        parts += ["<h2>Bits per byte</h2>", key + "</p>",
-                  chart("validation", "bits per byte", overlaid("val", "bpb", True), shared, False)]
-    parts += ["<h2>Training loss</h2>", key + "</p>",
-              chart("training loss, smoothed", "nats per token", train_curves, shared, False),
-              "<h2>Gradient norm</h2>", key + "</p>",
-              chart("gradient norm before clipping", "", overlaid("step", "norm"), shared, True),
-              "<h2>Learning rate</h2>", key + "</p>",
-              chart("learning rate", "", overlaid("step", "lr"), shared, True),
-              "<h2>Speed</h2>", key + "</p>",
-              chart("speed", "tokens/s", overlaid("step", "tokens_per_s"), shared, True)]
+        charts.append(section("Bits per byte", key, chart("validation", "bits per byte", overlaid("val", "bpb", True), shared, False)))
+    charts.append(section("Training loss", key, chart("training loss, smoothed", "nats per token", train_curves, shared, False)))
+    charts += [section(title, key, chart(label, unit, overlaid("step", field), shared, True)) for title, label, unit, field in
+               (("Gradient norm", "gradient norm before clipping", "", "norm"), ("Learning rate", "learning rate", "", "lr"),
+                ("Speed", "speed", "tokens/s", "tokens_per_s"))]  # fmt: skip
+    parts = ['<div class="axes"></div>', f"<h1>{html.escape(', '.join(names))}</h1>", f"<section>{wide_table(heads, rows)}</section>",
+             '<div class="charts">', *charts, "</div>"]
 
     for i, (name, log) in runs:
         step, samples = last_samples(log, 2)
         if samples:
-            parts.append(f'<h2>Samples of <span class="key-{css[i]}">{html.escape(name)}</span> at step {step}</h2>')
-            parts += [sample_text(sample) for sample in samples]
+            title = f'Samples of <span class="key-{css[i]}">{html.escape(name)}</span> at step {step}'
+            parts.append(section(title, *[sample_text(sample) for sample in samples]))
 
     facts = []
     for log in logs:
@@ -485,11 +643,10 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
         facts.append({**header.get("config", {}), **header.get("machine", {}), **header.get("build", {}),
                       **{"data, " + k: v for k, v in header.get("data", {}).items()}})
     keys = [k for k in dict.fromkeys(k for fact in facts for k in fact) if len({str(fact.get(k, "")) for fact in facts}) > 1]
-    parts.append("<h2>In what they differ</h2>")
-    parts.append(wide_table([""] + [("key-" + c, name) for c, name in zip(css, names)],
+    parts.append(section("In what they differ", wide_table([""] + [("key-" + c, name) for c, name in zip(css, names)],
                             [[k] + [fact.get(k, "") for fact in facts] for k in keys]) if keys
-                 else '<p class="dim">in nothing that their logs tell</p>')
-    return document(", ".join(names), parts, run_style(len(names)))
+                 else '<p class="dim">in nothing that their logs tell</p>'))
+    return document(", ".join(names), parts, run_style(len(names)), axes_for_script(logs, x_kind))
 
 
 def main():
@@ -499,36 +656,51 @@ def main():
     parser.add_argument("--reference", metavar="LABEL=LOSSES", action="append", default=[],
                         help="the validation loss of others: LOSS, or STEP:LOSS,STEP:LOSS,...; may be given again")
     parser.add_argument("--usd-per-hour", metavar="X", type=float, default=0, help="the machine's price, for the cost [0]")
-    parser.add_argument("--x", choices=["step", "tokens", "time"], default="step", help="what curves are drawn over [step]")
+    parser.add_argument("--x", choices=Axis.KINDS, default="step", help="what curves are drawn over [step]")
+    parser.add_argument("--watch", metavar="SECONDS", type=float, help="draw again every so many seconds until all runs have ended")
     args = parser.parse_args()
     try:
-        references = [parse_reference(text) for text in args.reference]
-        logs = [read_records(os.path.join(run, "log.jsonl")) for run in args.runs]
-        if len(logs) == 1:
-            folder = args.runs[0]
-            text = page(os.path.basename(os.path.abspath(folder)), logs[0], references, args.usd_per_hour,
-                        args.x)
-        else:
-            paths = [os.path.abspath(run) for run in args.runs]
-            if len(set(paths)) < len(paths):
-                raise UserError("a run is given twice; expected different ones")
-            folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-            text = comparison([os.path.relpath(path, folder) for path in paths], logs, references, args.usd_per_hour,
-                              args.x)
-        out = args.out or os.path.join(folder, "report.html")
-        try:
-            with open(out + ".tmp", "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(out + ".tmp", out)
-        except OSError as error:
-            if os.path.isfile(out + ".tmp"):
-                os.remove(out + ".tmp")
-            raise UserError(f"cannot write {out}: {error.strerror}") from None
+        ended = write_page(args)
+        print(args.out or os.path.join(folder_of(args.runs), "report.html"), flush=True)
+        while args.watch is not None and not ended:
+            time.sleep(max(1.0, args.watch))
+            ended = write_page(args)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(out)
+    except KeyboardInterrupt:
+        return 0
     return 0
+
+
+def folder_of(runs):
+    return runs[0] if len(runs) == 1 else os.path.commonpath([os.path.dirname(os.path.abspath(run)) for run in runs])
+
+
+def write_page(args):
+    """Draws the runs as they are now; whether all have ended."""
+    references = [parse_reference(text) for text in args.reference]
+    logs, folder = [read_records(os.path.join(run, "log.jsonl")) for run in args.runs], folder_of(args.runs)
+    if len(logs) == 1:
+        text = page(os.path.basename(os.path.abspath(folder)), logs[0], references, args.usd_per_hour, args.x)
+    else:
+        paths = [os.path.abspath(run) for run in args.runs]
+        if len(set(paths)) < len(paths):
+            raise UserError("a run is given twice; expected different ones")
+        text = comparison([os.path.relpath(path, folder) for path in paths], logs, references, args.usd_per_hour, args.x)
+    ended = all(state_of(log) != "not ended" for log in logs)
+    if args.watch is not None and not ended:
+        text = text.replace("<title>", f'<meta http-equiv="refresh" content="{max(1, round(args.watch))}"><title>', 1)
+    out = args.out or os.path.join(folder, "report.html")
+    try:
+        with open(out + ".tmp", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(out + ".tmp", out)
+    except OSError as error:
+        if os.path.isfile(out + ".tmp"):
+            os.remove(out + ".tmp")
+        raise UserError(f"cannot write {out}: {error.strerror}") from None
+    return ended
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ scripts/run.sh "$target" "${flags[@]}"
 log=$out/log.jsonl
 # last TYPE KEY: of the last record of this type
 last() { grep -a "^{\"type\":\"$1\"" "$log" | tail -n 1 | sed -E "s/.*\"$2\":\"?([^,\"}]*).*/\1/"; }
-echo "== what there is now"
+echo "== results"
 [ -n "$gpus" ] || gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
 # A tiny model on stories is compared with nobody's.
 if [ -n "$smoke" ]; then references=(); else references+=(--usd-per-hour $((gpus * usd_per_gpu_hour))); fi

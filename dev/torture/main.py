@@ -87,7 +87,7 @@ def facts(programs, seed):
     kernel = platform.release().split("-")[0]
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": version[-1],
+        "commit": version[-1].rstrip(")"),
         "machine": f"{processors[0] if processors else platform.machine()}, {os.cpu_count()} threads, Linux {kernel}",
         "sanitizers": " and ".join(sanitizers),
         "seed": seed,

@@ -1,11 +1,13 @@
 /*
-Which source this program was built from, and with what: `git describe --always --dirty`, or "unknown" outside of a
-checkout. The Makefile passes both to build_id.cpp alone, so a new commit recompiles one tiny object.
+Which version and source this program was built from, and with what. The version is that of the file VERSION; the source
+is `git describe --always --dirty`, a release's file BUILD_ID, or "unknown". The Makefile passes them to build_id.cpp
+alone, so a new commit recompiles one tiny object.
 */
 #pragma once
 #include "llmc/base/processor.h"  // CpuLevel
 
-const char* build_id();
+const char* anvil_version();  // 0.1.0
+const char* build_id();       // 08490cb-dirty
 // The libraries it was linked to, NAME=PATH with blanks between: of cuBLASLt, cuDNN, NCCL and MPI those that it has.
 const char* build_libraries();
 // What a processor must have to run any of it.

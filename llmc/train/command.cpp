@@ -211,7 +211,7 @@ std::string why_unknown(Command asked, const std::string& name) {
 std::string description_of(const CommandInfo& info) {
     std::string text = std::string(info.description) + "\n\n  " + info.example;
     if (info.command != Command::train) return text;
-    text += "\n\ncommands, each with its own --help:";
+    text += "\n\ncommands, each with its own --help (--version: what this is):";
     for (const CommandInfo& other : commands()) text += format("\n  %-12s%s", other.name, other.description);
     return text;
 }

@@ -471,6 +471,8 @@ private:
                              .attention = kernels_.attention,
                              .gemm = kernels_.gemm,
                              .head_rows = passes_.head_rows,
+                             .num_parameters = model_.parameters.num_parameters,
+                             .flops_per_token = flops_per_token_,
                              .sources = flags_.sources};
         RunLog::Options options{
             .steps = shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};

@@ -213,6 +213,7 @@ static OrderedJson header(const char* type, const RunFacts& facts) {
               {"os", operating_system()},
               {"device", facts.device},
               {"ranks", facts.ranks}}},
+            {"model", {{"parameters", facts.num_parameters}, {"flops_per_token", facts.flops_per_token}}},
             {"data", data},
             {"kernels", kernels}};
 }

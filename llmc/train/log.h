@@ -74,6 +74,8 @@ struct RunFacts {
     std::string data_hash = "", val_hash = "", tokenizer_hash = "";  // "": there is none
     std::string attention = "", gemm = "";                           // whose kernels, on a GPU
     int64_t head_rows = 0;                                           // of logits at a time
+    int64_t num_parameters = 0;
+    double flops_per_token = 0;                       // of a training step
     std::map<std::string, std::string> sources = {};  // of flags that are no defaults: where the value is from
 };
 

@@ -706,7 +706,7 @@ TEST_CASE("whoever listens must know the key as well, and never sees it", "[tcp_
     CHECK(heard[1] != heard[3]);  // what answered once answers nothing else
 }
 
-TEST_CASE("a key comes from the environment or from a file of one's own", "[tcp_ranks]") {
+TEST_CASE("a key comes from the environment or from a file of your own", "[tcp_ranks]") {
     const ScratchFolder scratch;
     const std::string path = scratch / "key";
     std::map<std::string, std::string> variables;

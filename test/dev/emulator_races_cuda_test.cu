@@ -27,7 +27,7 @@ __global__ void within_a_warp(float* out, const float* inp) {
     if constexpr (kBarrier) __syncwarp();
     out[threadIdx.x] = s[31 - threadIdx.x];
 }
-// Waiting makes one's own copies visible to oneself only.
+// Waiting makes your own copies visible to oneself only.
 inline constexpr Lines kCopyWaitedFor = {__LINE__ + 4, __LINE__ + 9};
 template <bool kBarrierBefore, bool kBarrier>
 __global__ void copy_waited_for(float* out, const float* inp) {

@@ -1,6 +1,8 @@
-// The commands of README.md on a GPU with their defaults, as somebody types them who has one: taken from the file as
-// they stand there and only made shorter, so that neither goes its own way. On the emulated GPU a step takes a second.
+// The commands of README.md and the tutorials on a GPU with their defaults, as somebody types them who has one: taken
+// from the pages as they stand there and only made shorter, so that neither goes its own way. On the emulated GPU a
+// step takes a second.
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include "llmc/cuda/device.cuh"
 #include "test/cuda_testing.h"  // ON_DEVICE
@@ -11,12 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The indented lines of README.md, those that go on after a backslash in one, without comments.
-std::vector<std::string> readme_commands() {
-    std::istringstream readme(read_file("README.md"));
+// The indented lines of a page, those that go on after a backslash in one, without comments.
+std::vector<std::string> commands_of(const std::string& path) {
+    std::istringstream page(read_file(path));
     std::vector<std::string> commands;
     bool goes_on = false;
-    for (std::string line; std::getline(readme, line);) {
+    for (std::string line; std::getline(page, line);) {
         if (!line.starts_with("    ")) continue;
         line.erase(std::min(line.find("  #"), line.size()));
         line.erase(line.find_last_not_of(' ') + 1);
@@ -31,15 +33,18 @@ std::vector<std::string> readme_commands() {
     return commands;
 }
 
-// The one command that has these parts.
+// The one command of README.md and the tutorials that has these parts; it may stand on several pages.
 std::string readme_command(const std::vector<std::string>& parts) {
-    std::vector<std::string> found;
-    for (const std::string& command : readme_commands())
-        if (std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return contains(command, part); }))
-            found.push_back(command);
-    INFO("in README.md: a command with " << parts[0] << ", ...");
+    std::vector<std::string> pages = {"README.md", "doc/index.md"};
+    for (const auto& entry : fs::directory_iterator("doc/tutorials")) pages.push_back(entry.path());
+    std::set<std::string> found;
+    for (const std::string& page : pages)
+        for (const std::string& command : commands_of(page))
+            if (std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return contains(command, part); }))
+                found.insert(command);
+    INFO("in README.md or doc/tutorials/: a command with " << parts[0] << ", ...");
     REQUIRE(found.size() == 1);
-    return found[0];
+    return *found.begin();
 }
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
@@ -119,7 +124,7 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
     CHECK(steps_in(clone.path("run/windows")).size() == 2);
 }
 
-TEST_CASE("README: a text of one's own on a GPU", "[readme][once]" ON_DEVICE) {
+TEST_CASE("README: a text of your own on a GPU", "[readme][once]" ON_DEVICE) {
     const BuiltClone clone;
     std::string book;
     for (int i = 0; i < 400; i++) book += "Chapter " + std::to_string(i) + "\n\nIt was a dark and stormy night.\n\n";

@@ -68,7 +68,7 @@ TEST_CASE("generate prints what sampling gives", "[generate]") {
     must_succeed(trained.runs.resume("run", {{"steps", "6"}}));
     CHECK(trained.text({{"resume", step_folder(trained.folder, 5)}}) == text);
     CHECK(trained.text({}) != text);
-    // Nor does it need to be a run of one's own; seed 7 is that of this one.
+    // Nor does it need to be a run of your own; seed 7 is that of this one.
     const Finished given = run(command_of({{"init-from", step_folder(trained.folder, 5)},
                                            {"prompt", "Once"},
                                            {"sample-tokens", "30"},

@@ -48,7 +48,14 @@ TEST_CASE("a run's records read back exactly", "[log]") {
     const double values[] = {0.1 + 0.2, 1 / 3.0, DBL_MAX, DBL_TRUE_MIN, 4.1743872165679932};
     const std::string shown = printed([&] {
         RunLog log(out.path, kFresh, {.steps = 5});
-        log.start({"{\"batch-size\":12}", "cpu, 3 threads", 2, "00ff", "11ee", "22dd"});
+        log.start({.config_json = "{\"batch-size\":12}",
+                   .device = "cpu, 3 threads",
+                   .ranks = 2,
+                   .data_hash = "00ff",
+                   .val_hash = "11ee",
+                   .tokenizer_hash = "22dd",
+                   .num_parameters = 7,
+                   .flops_per_token = 2.5e6});
         log.validation(0, values[4]);
         for (int i = 0; i < 5; i++)
             log.step({.step = i + 1, .loss = values[i], .norm = values[i], .lr = 6e-4, .ms = 250, .tokens = 1000});
@@ -62,6 +69,7 @@ TEST_CASE("a run's records read back exactly", "[log]") {
     CHECK(records[0]["type"] == "start");
     CHECK(records[0]["config"]["batch-size"] == 12);
     CHECK(records[0]["data"] == json({{"train", "00ff"}, {"val", "11ee"}, {"tokenizer", "22dd"}}));
+    CHECK(records[0]["model"] == json({{"parameters", 7}, {"flops_per_token", 2.5e6}}));
     CHECK(records[0]["machine"]["ranks"] == 2);
     CHECK(records[0]["machine"]["memory_bytes"] > 1e8);
     CHECK(contains(records[0]["machine"]["os"], ", Linux "));

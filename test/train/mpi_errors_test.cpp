@@ -30,8 +30,9 @@ TEST_CASE("ranks that differ are told which one, and in what", "[mpi_errors][mpi
     refused({in_folder(runs), in_folder(other)}, {"error: the ranks differ in the tokenizer: it is "});
 
     // Another build: this one, called otherwise.
-    const std::string id = run(program("train_gpt") + " --version").out.substr(std::strlen("train_gpt "));
-    std::string program_text = read_file(program("train_gpt")), our_id = id.substr(0, id.find('\n')), their_id = our_id;
+    const std::string version = run(program("train_gpt") + " --version").out;  // train_gpt 0.1.0 (build 08490cb)
+    const std::string id = version.substr(version.find("(build ") + std::strlen("(build "));
+    std::string program_text = read_file(program("train_gpt")), our_id = id.substr(0, id.find(')')), their_id = our_id;
     their_id[0] = their_id[0] == 'x' ? 'y' : 'x';
     REQUIRE(count(program_text, our_id) > 0);
     for (size_t at = 0; (at = program_text.find(our_id, at)) != std::string::npos;) program_text[at] = their_id[0];

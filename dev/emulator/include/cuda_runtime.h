@@ -66,7 +66,7 @@ EMULATOR_UNCHECKED T shuffle(const char* op, Site site, uint32_t mask, T value, 
     warp_operation(op, site, mask, &own, act, nullptr);
     return own.out;
 }
-// The lane at `target`, or one's own if that lies outside the group of `width`.
+// The lane at `target`, or your own if that lies outside the group of `width`.
 inline int lane_in_group(int target, int width) {
     const int lane = int(current.thread->lane), first = lane & ~(width - 1);
     return target < first || target >= first + width ? lane : target;

@@ -1,0 +1,41 @@
+# Anvil for CPUs (the default), or with CUDA, NCCL and MPI:
+#
+#   docker build -t anvil .
+#   docker build -t anvil:cuda --build-arg BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04 --build-arg RUNTIME=nvidia/cuda:13.0.1-runtime-ubuntu24.04 --target cuda .
+#   docker run --rm -it -v "$PWD:/data" anvil --help
+#   docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 -v "$PWD:/data" anvil:cuda --help
+#
+# --ipc=host, or --shm-size: ranks of one host communicate through shared memory.
+ARG BASE=ubuntu:24.04
+ARG RUNTIME=ubuntu:24.04
+
+FROM ${BASE} AS build-cpu
+ENV DEBIAN_FRONTEND=noninteractive
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates g++ git libcli11-dev libopenmpi-dev \
+    libxxhash-dev make nlohmann-json3-dev openmpi-bin python3 && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY . .
+# .git stays outside: docker build --build-arg BUILD_ID="$(git describe --always)" tells the program its commit.
+ARG BUILD_ID=unknown
+RUN echo "${BUILD_ID}" > BUILD_ID && make -j"$(nproc)" && make install DESTDIR=/out PREFIX=/usr/local
+
+# cuBLASLt, cuDNN and NCCL as wheels: the same ones that `make` looks for anywhere.
+FROM build-cpu AS build-cuda
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
+RUN python3 -m venv /opt/nvidia && /opt/nvidia/bin/pip install --no-cache-dir nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13
+RUN make -j"$(nproc)" USE_CUDA=1 NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/site-packages/nvidia)" && \
+    make install DESTDIR=/out PREFIX=/usr/local NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/site-packages/nvidia)"
+
+FROM ${RUNTIME} AS run
+ENV DEBIAN_FRONTEND=noninteractive
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates curl libgomp1 openmpi-bin openssh-client python3 && \
+    rm -rf /var/lib/apt/lists/*
+WORKDIR /data
+ENTRYPOINT ["train_gpt"]
+
+FROM run AS cuda
+COPY --from=build-cuda /opt/nvidia /opt/nvidia
+COPY --from=build-cuda /out /
+
+FROM run AS cpu
+COPY --from=build-cpu /out /

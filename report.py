@@ -1,0 +1,1 @@
+../share/anvil/scripts/report.py

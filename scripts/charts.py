@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Draws the charts of README.md and doc/ from doc/results/: doc/images/NAME-light.svg and NAME-dark.svg.
+
+    scripts/charts.py            writes them
+    scripts/charts.py --check    exit code 1 if a committed chart is not what it would draw (`make lint` asks)
+
+cpu-vs-pytorch: training speed on a CPU beside PyTorch, measured (doc/results/against-pytorch.json).
+Badges: the license and VERSION.
+gpu-step: tokens per second on a GPU. Once a doc/results/GPU-DATE/ holds measured training runs, those; until then what
+`./train_gpt plan` predicts (doc/results/steps-predicted.json). Its title says which: one chart never holds both.
+Needs Python 3 and nothing else.
+"""
+import argparse
+import html
+import json
+import pathlib
+import statistics
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "dev/bench")]
+from against_pytorch import CONFIGS, best, is_small, ratio  # noqa: E402
+from perf_table import folders_of, newest_results, read_object, read_rows  # noqa: E402
+
+IMAGES = ROOT / "doc/images"
+# Of each theme: text, fainter text, lines of the grid, Anvil, Anvil's second type, others, others' second type.
+THEMES = {
+    "light": ("#1f2328", "#59636e", "#d8dee4", "#0969da", "#80b3ec", "#8c959f", "#ced4da"),
+    "dark": ("#e6edf3", "#9198a1", "#2d333b", "#4493f8", "#2a5a9c", "#767e89", "#40464e"),
+}
+WIDTH, LEFT, RIGHT = 720, 156, 170
+BAR, GAP, SPACE = 15, 3, 17  # a bar, between the bars of a group, between groups
+NAMES = {
+    "small": "0.8M, T = 64",
+    "mid": "11M, T = 256",
+    "124M-64": "GPT-2 124M, T = 64",
+    "124M-256": "GPT-2 124M, T = 256",
+}
+
+
+def thousands(rate):
+    return f"{rate / 1e3:.3g}k" if rate >= 1e3 else f"{rate:.3g}"
+
+
+def chart(theme, title, subtitle, groups, marks, unit, legend):
+    """Horizontal bars. groups: [(name, [(index of the color, low, value, high, label)])]; low and high None, or the range that is predicted."""
+    text, dim, grid = THEMES[theme][:3]
+    widest = max(high or value for _, bars in groups for _, _, value, high, _ in bars)
+    scale = (WIDTH - LEFT - RIGHT) / widest
+    y, body = 74 if legend else 58, []
+    top = y - 6
+    for name, bars in groups:
+        height = len(bars) * (BAR + GAP) - GAP
+        body.append(f'<text x="{LEFT - 10}" y="{y + height / 2 + 4.5:g}" text-anchor="end" fill="{text}">{html.escape(name)}</text>')
+        for color, low, value, high, label in bars:
+            end = value * scale
+            body.append(f'<rect x="{LEFT}" y="{y}" width="{end:.1f}" height="{BAR}" rx="2" fill="{THEMES[theme][color]}"/>')
+            if low is not None:
+                middle = y + BAR / 2
+                body.append(
+                    f'<path d="M{LEFT + low * scale:.1f} {middle}H{LEFT + high * scale:.1f}M{LEFT + low * scale:.1f} {middle - 4}v8'
+                    f'M{LEFT + high * scale:.1f} {middle - 4}v8" stroke="{text}" stroke-width="1.2" fill="none"/>'
+                )
+                end = high * scale
+            body.append(f'<text x="{LEFT + end + 7:.1f}" y="{y + 12}" fill="{dim}" font-size="12">{html.escape(label)}</text>')
+            y += BAR + GAP
+        y += SPACE - GAP
+    bottom = y - SPACE + 6
+    lines = []
+    for mark in marks:
+        x = LEFT + mark * scale
+        lines.append(f'<path d="M{x:.1f} {top}V{bottom}" stroke="{grid}"/>')
+        lines.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="{dim}" font-size="12">{unit(mark)}</text>')
+    keys, x = [], LEFT
+    for color, name in legend:
+        keys.append(f'<rect x="{x}" y="50" width="11" height="11" rx="2" fill="{THEMES[theme][color]}"/>')
+        keys.append(f'<text x="{x + 16}" y="60" fill="{text}" font-size="12">{name}</text>')
+        x += 30 + 7 * len(name)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 26}" width="{WIDTH}" height="{bottom + 26}" role="img" '
+        f'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="13" aria-label="{html.escape(title)}">'
+    )
+    titles = [
+        f'<text x="10" y="20" fill="{text}" font-size="15" font-weight="600">{html.escape(title)}</text>',
+        f'<text x="10" y="39" fill="{dim}" font-size="12">{html.escape(subtitle)}</text>',
+    ]
+    return "\n".join([head, *titles, *keys, *lines, *body, "</svg>"]) + "\n"
+
+
+def cpu_chart(theme):
+    """Times the speed of PyTorch's fastest way, which is 1; beside each bar its tokens per second."""
+    results = [r for r in json.loads((ROOT / "doc/results/against-pytorch.json").read_text(encoding="utf-8")) if "turns" in r]
+    groups = []
+    for result in (r for r in results if not is_small(r)):
+        turns, (_, _, _, T, B, _) = result["turns"], CONFIGS[result["config"]]
+        fastest, bars = best(turns, ("fp32", "bf16")), []
+        for color, key in ((3, "Anvil bf16"), (4, "Anvil fp32"), (5, best(turns, ["bf16"])), (6, best(turns, ["fp32"]))):
+            times = ratio(turns, fastest, key)
+            rate = B * T / statistics.median(turns[key]["ms"]) * 1e3
+            bars.append((color, None, times, None, f"{times:.2f}x, {thousands(rate)} tok/s"))
+        groups.append((NAMES[result["config"]], bars))
+    first = results[0]
+    highest = max(bar[2] for _, bars in groups for bar in bars)
+    return chart(
+        theme,
+        "Training on two CPU cores, beside PyTorch: measured",
+        f"Times the speed of PyTorch at its best (compiled, bf16). {first['machine']}, {first['threads']} threads, "
+        f"PyTorch {first['torch'].split('+')[0]}, {first['date']}.",
+        groups,
+        range(int(highest) + 1),
+        lambda mark: f"{mark}x",
+        [(3, "Anvil bf16"), (4, "Anvil fp32"), (5, "PyTorch bf16, its best"), (6, "PyTorch fp32, its best")],
+    )
+
+
+def measured_runs():
+    """(name of the GPU, date, [(what, tokens per second)]) of the newest results of a GPU, or None."""
+    folder = newest_results()
+    if not folder:
+        return None
+    machine, rates = {}, {}
+    for part in folders_of(folder):
+        machine = machine or read_object(part / "machine.json")
+        if (part / "results.jsonl").is_file():
+            for row in read_rows(part / "results.jsonl"):
+                if row["type"] == "train" and not row.get("smoke"):
+                    rates[f"{row['what']}, {row['attention']}"] = row["tokens_per_second"]
+    return (machine.get("GPU", folder.name), folder.name[-10:], list(rates.items())) if rates else None
+
+
+def gpu_chart(theme):
+    measured = measured_runs()
+    if measured:
+        gpu, date, rates = measured
+        groups = [(what, [(3, None, rate, None, f"{thousands(rate)} tok/s")]) for what, rate in rates]
+        title, subtitle = f"A training step on one GPU: measured on {gpu}", f"Tokens per second, bf16, {date}."
+    else:
+        rows = [row for row in json.loads((ROOT / "doc/results/steps-predicted.json").read_text(encoding="utf-8")) if row["gpu"] == "H200"]
+        groups = []
+        for row in rows:
+            low, mid, high = row["tokens_per_s_of_a_gpu"]
+            name = row["model"].replace(" in FP8", ", FP8").replace(", 8 GPUs", " (8)")
+            groups.append((name, [(4, low, mid, high, f"{thousands(mid)} tok/s, MFU {100 * row['mfu'][1]:.0f} %")]))
+        title = "A training step on H200: predicted, not measured"
+        subtitle = "Tokens per second of each GPU, (8): of eight; low to high, by `train_gpt plan`. No GPU has run it yet."
+    highest = max(high or value for _, bars in groups for _, _, value, high, _ in bars)
+    step = next(s for s in (1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6) if highest / s <= 7)
+    marks = [step * i for i in range(int(highest / step) + 1)]
+    return chart(theme, title, subtitle, groups, marks, thousands, [])
+
+
+def badge(name, value, color):
+    """As shields.io draws them, without asking it."""
+    left, right = 12 + round(6.3 * len(name)), 12 + round(6.3 * len(value))
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" aria-label="{name}: {value}">
+<clipPath id="r"><rect width="{left + right}" height="20" rx="3"/></clipPath>
+<g clip-path="url(#r)"><path fill="#555" d="M0 0h{left}v20H0z"/><path fill="{color}" d="M{left} 0h{right}v20h-{right}z"/></g>
+<g fill="#fff" text-anchor="middle" font-family="Verdana, DejaVu Sans, sans-serif" font-size="11">
+<text x="{left / 2}" y="14">{name}</text><text x="{left + right / 2}" y="14">{value}</text></g>
+</svg>
+"""
+
+
+CHARTS = {"cpu-vs-pytorch": cpu_chart, "gpu-step": gpu_chart}
+
+
+def images():
+    """{path: SVG}"""
+    wanted = {IMAGES / f"{name}-{theme}.svg": draw(theme) for name, draw in CHARTS.items() for theme in THEMES}
+    license_name = (ROOT / "LICENSE").read_text(encoding="utf-8").split()[0]
+    version = (ROOT / "VERSION").read_text(encoding="utf-8").strip()
+    wanted[IMAGES / "badge-license.svg"] = badge("license", license_name, "#2f81c7")
+    wanted[IMAGES / "badge-release.svg"] = badge("release", version, "#2f81c7")
+    return wanted
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    stale = 0
+    for path, wanted in images().items():
+        if path.is_file() and path.read_text(encoding="utf-8") == wanted:
+            continue
+        stale += 1
+        if args.check:
+            print(f"{path.relative_to(ROOT)} is not what doc/results/ and VERSION say: run scripts/charts.py")
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(wanted, encoding="utf-8")
+    return 1 if args.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

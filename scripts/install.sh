@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs the programs, the report, the man page and bash's completion; `make install` and `make uninstall` call it.
+#
+#   PREFIX=/usr/local DESTDIR= scripts/install.sh [--uninstall] [PROGRAMS]
+#
+# PROGRAMS: the folder that train_gpt and data/tokenize lie in, . by default. DESTDIR is put before PREFIX, for packagers.
+# Exit code 2: a program is not built, or a folder cannot be written.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+uninstall=
+[ "${1-}" != --uninstall ] || { uninstall=1 && shift; }
+[ "${1-}" != -h ] && [ "${1-}" != --help ] || { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0; }
+programs=${1:-.}
+root=${DESTDIR-}${PREFIX:-/usr/local}
+bin=$root/bin share=$root/share
+files=(
+    "$bin/train_gpt" "$bin/anvil-tokenize" "$bin/anvil-report" "$share/man/man1/train_gpt.1"
+    "$share/bash-completion/completions/train_gpt" "$share/anvil/scripts/report.py" "$share/anvil/doc/flags.md"
+    "$share/doc/anvil/README.md" "$share/doc/anvil/CHANGELOG.md" "$share/doc/anvil/LICENSE"
+)
+
+if [ -n "$uninstall" ]; then
+    rm -f "${files[@]}"
+    rmdir "$share"/anvil/{scripts,doc} "$share/anvil" "$share/doc/anvil" 2>/dev/null || true
+    exit 0
+fi
+
+for program in train_gpt data/tokenize; do
+    [ -x "$programs/$program" ] || { echo "error: $programs/$program is not there: run make first" >&2 && exit 2; }
+done
+mkdir -p "$root" 2>/dev/null && [ -w "$root" ] || {
+    echo "error: cannot write to $root: run as root, or choose another PREFIX or DESTDIR" >&2
+    exit 2
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+scripts/manual.py man >"$scratch/train_gpt.1"
+scripts/manual.py completion >"$scratch/completion"
+put() { install -D -m "$1" "$2" "$3"; }
+put 755 "$programs/train_gpt" "$bin/train_gpt"
+put 755 "$programs/data/tokenize" "$bin/anvil-tokenize"
+put 755 scripts/report.py "$share/anvil/scripts/report.py"
+put 644 doc/flags.md "$share/anvil/doc/flags.md" # where the report finds the defaults
+ln -sf ../share/anvil/scripts/report.py "$bin/anvil-report"
+put 644 "$scratch/train_gpt.1" "$share/man/man1/train_gpt.1"
+put 644 "$scratch/completion" "$share/bash-completion/completions/train_gpt"
+for page in README.md CHANGELOG.md LICENSE; do put 644 $page "$share/doc/anvil/$page"; done
+echo "installed train_gpt $(cat VERSION), anvil-tokenize and anvil-report in $bin"

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-FOLDERS = ("llmc", "test", "dev", "scripts", "data", "doc", "make", ".ci")
+FOLDERS = ("llmc", "test", "dev", "python", "scripts", "data", "doc", "make", ".ci")
 # Flags of other programs that pages mention on their own.
 FLAGS_OF_OTHERS = {
     "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun

@@ -107,3 +107,9 @@ $(O)/generated/registers.inc: doc/results/registers.txt
 	@sed -nE 's/^(.*_kernel<.*>) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+)$$/{"\1", {\2, \3}, {\4, \5}, {\6, \7}},/p' $< > $@
 $(O)/llmc/trace/gpu_model.cpp.o: private override CPPFLAGS += -I$(O)/generated
 $(O)/llmc/trace/gpu_model.cpp.o: $(O)/generated/registers.inc
+# What an export hands on to transformers, as a string.
+$(O)/generated/modeling_anvil.inc: python/anvil/modeling_anvil.py
+	@mkdir -p $(@D)
+	@{ printf 'R"anvil('; cat $<; printf ')anvil"\n'; } > $@
+$(O)/llmc/interop/export.cpp.o: private override CPPFLAGS += -I$(O)/generated
+$(O)/llmc/interop/export.cpp.o: $(O)/generated/modeling_anvil.inc

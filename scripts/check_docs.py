@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-FOLDERS = ("llmc", "test", "dev", "scripts", "data", "doc", "make", ".ci", ".github")
+FOLDERS = ("llmc", "test", "dev", "python", "scripts", "data", "doc", "make", ".ci", ".github")
 PAGES = re.compile(r"[A-Z_]+\.md|doc/([\w-]+/)?[\w-]+\.md|\.github/.*\.md")
 # Flags of other programs that pages mention on their own.
 FLAGS_OF_OTHERS = {

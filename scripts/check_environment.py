@@ -12,7 +12,7 @@ import re
 import sys
 
 PAGE = "doc/environment.md"
-FOLDERS = ("llmc", "data", "dev", "scripts", "test")
+FOLDERS = ("llmc", "data", "dev", "python", "scripts", "test")
 QUOTED = re.compile(r"[\"'](ANVIL_[A-Z_]+)[\"']")
 SHELL = re.compile(r"\$\{?(ANVIL_[A-Z_]+)")
 

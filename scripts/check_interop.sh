@@ -23,11 +23,16 @@ check() {
     fi
 }
 # Of tokenizers, exactly the versions that the fixtures are from; meanwhile, since each of these has one core busy.
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+scratch=$(mktemp -d) log=$scratch/tokenizers.log
+trap 'rm -rf "$scratch"' EXIT
 scripts/check_tokenizers.sh "$venv-tokenizers" >"$log" 2>&1 &
 tokenizers=$!
 status=0
+# Installed as its users do, from a copy: pip leaves a folder in the sources.
+cp -r pyproject.toml python "$scratch"
+export ANVIL_TEST_ALL=1
+check test/python/anvil_test.py torch==2.13.0 safetensors pandas xxhash "$scratch" || status=$?
+check test/python/nanochat_test.py torch==2.13.0 safetensors tiktoken || status=$?
 check scripts/check_models.py torch==2.13.0 transformers gguf || status=$?
 check scripts/check_logs.py tensorboard wandb || status=$?
 check scripts/check_parquet.py pyarrow || status=$?

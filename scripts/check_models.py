@@ -3,9 +3,13 @@
 
     V/bin/python scripts/check_models.py        run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
 
-Random tiny models, GPT-2 and Llama, saved by transformers in one file and in several, in fp32 and bf16:
+Random tiny models, GPT-2, Llama and NanoChat, saved by transformers in one file and in several, in fp32 and bf16:
 --init-from, validation loss against PyTorch's; three steps of training, whose checkpoint transformers loads as it is;
 exports of that to hf, gguf and llmc, read by transformers, the gguf package and by hand; AutoTokenizer.
+
+Models that transformers has no class for, nanochat's and modded-nanogpt's with random weights in all parts: exported with
+modeling_anvil.py, whose logits are those of scripts/reference_gpt.py, whose loss is train_gpt's, with and without a cache and
+with padding, and which generates what train_gpt does.
 """
 
 import json
@@ -17,6 +21,8 @@ import tempfile
 
 import gguf
 import numpy as np
+import reference_gpt as reference
+import safetensors.torch
 import torch
 import transformers
 
@@ -62,6 +68,7 @@ def validation_loss(out):
 def loaded(folder, **how):
     """A model as transformers finds it, which must need nothing more and nothing less than the files have."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
+    model.eval()
     leftover = {k: v for k, v in info.items() if v}
     check(f"{folder.name}: {type(model).__name__} has all its weights and no other", not leftover, str(leftover or ""))
     return model
@@ -75,10 +82,15 @@ def make_models():
         max_position_embeddings=64, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, initializer_range=0.2, **sizes,
     )  # fmt: skip
+    nanochat = transformers.NanoChatConfig(
+        max_position_embeddings=64, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2, final_logit_softcapping=3.0, pad_token_id=None, **sizes,
+    )  # fmt: skip
     for name, model, how in (
         ("gpt2", transformers.GPT2LMHeadModel(gpt2), {}),
         ("gpt2_files", transformers.GPT2LMHeadModel(gpt2).to(torch.bfloat16), {"max_shard_size": "100KB"}),
         ("llama", transformers.LlamaForCausalLM(llama), {}),
+        ("nanochat", transformers.NanoChatForCausalLM(nanochat), {}),
         ("llama_files", transformers.LlamaForCausalLM(llama).to(torch.bfloat16), {"max_shard_size": "100KB"}),
     ):
         with torch.no_grad():
@@ -86,6 +98,98 @@ def make_models():
                 if p.dim() == 1:
                     p.add_(torch.randn_like(p) * 0.1)
         yield name, model, how
+
+
+# Windows of 5 tokens, grouped queries, every part that nanochat and modded-nanogpt have, and what no preset has.
+SIZES = dict(L=4, NH=4, NKV=2, HS=12, C=48, F=80, V=256)
+OURS = {
+    "ours-nanochat": dict(
+        norm="rmsnorm_plain", eps=2.0**-23, biases=False, positions="rotary", base=1e5, clockwise=True, qk_norm=True, qk_scale=1.2,
+        windows=(5, 5, 5, -1), mlp="relu_squared", tied=False, embedding_norm=True, value_embeds=True, lambdas=True, smear=True,
+        backout=True, softcap="tanh", cap=3.0,
+    ),
+    "ours-stage-a": dict(
+        norm="rmsnorm", eps=2.0**-23, positions="rotary", base=1024.0, half_truncated=True, clockwise=True, qk_norm=True,
+        score_scale=0.12, mlp="relu_squared", tied=False, embedding_norm=True, softcap="isru", cap=4.0,
+    ),
+    "ours-mixed": dict(max_T=64, lambdas=True, smear=True, windows=(-1, 5, -1, -1), mlp="swiglu"),
+}  # fmt: skip
+
+
+def our_folder(folder, c):
+    """A model with random weights in every part, in Anvil's own names: config.json and model.safetensors."""
+    config = {
+        "model_type": "anvil", "n_layer": c.L, "n_head": c.NH, "n_kv_head": c.NKV, "n_embd": c.C, "n_inner": c.F,
+        "n_positions": 64, "vocab_size": c.V, "norm": c.norm.replace("rmsnorm_plain", "plain-rmsnorm"), "norm-eps": c.eps,
+        "biases": c.biases, "mlp": c.mlp.replace("_", "-"), "tied-head": c.tied, "positions": c.positions, "rotary-base": c.base,
+        "half-rotary": c.half_truncated, "clockwise-rotary": c.clockwise, "qk-norm": c.qk_norm, "qk-scale": c.qk_scale,
+        "qk-eps": reference.EPS_F32, "score-scale": c.score_scale, "short-window": 5,
+        "window-pattern": "".join("L" if window < 0 else "S" for window in c.windows) or "L",
+        "embedding-norm": c.embedding_norm, "value-embeddings": c.value_embeds, "residual-lambdas": c.lambdas, "smear": c.smear,
+        "backout": c.backout, "softcap-kind": c.softcap, "softcap": c.cap,
+    }  # fmt: skip
+    params = {}
+    for name, shape in reference.shapes(c).items():
+        is_gain = len(shape) == 1 and (name.endswith("weight") or "lambda" in name)
+        params[name] = torch.randn(shape) * 0.3 + (1.0 if is_gain else 0.0)
+    for name in ("wte.weight", "lm_head.weight"):
+        if name in params:
+            params[name][128:] = 0  # never the likeliest, so that what is generated is text: bytes below 128
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    safetensors.torch.save_file({f"transformer.{name}": p for name, p in params.items()}, folder / "model.safetensors")
+    return params
+
+
+def greedy(program, folder, prompt, n):
+    """The bytes that train_gpt continues a prompt with."""
+    command = [program, "generate", "--init-from", folder, "--prompt", prompt, "--sample-tokens", n, "--temperature", 0]
+    command += ["--device", "cpu", "--dtype", "fp32"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, check=True)
+    return done.stdout
+
+
+def check_ours(name, program, data, tokens, scratch, tokenizer):
+    c = reference.Config(**SIZES, **OURS[name])
+    source, exported = scratch / name, scratch / f"{name}_exported"
+    params = our_folder(source, c)
+    for file in tokenizer:
+        (source / file.name).write_bytes(file.read_bytes())
+    run(program, "export", "--init-from", source, "--out-dir", exported)
+    model = loaded(exported, trust_remote_code=True)
+    check(f"{name}: the folder's own code", type(model).__module__.startswith("transformers_modules"), type(model).__module__)
+    rows = tokens[: 4 * T].view(4, T)
+    with torch.no_grad():
+        # In double, what rounding leaves is known to be ours.
+        wide = reference.forward(c, {key: value.double() for key, value in params.items()}, rows)
+        got = logits_of(model, rows)
+        # As in test/model: of logits in fp32 the norm of the error is below 1e-5 of theirs.
+        close = lambda a, b: ((a - b).norm() / b.norm()).item() <= 1e-5  # noqa: E731
+        check(f"{name}: logits of the formulas", close(got, wide), f"{((got - wide).norm() / wide.norm()).item():.1e}")
+        pieces, cache = [], None
+        for begin, end in ((0, 7), (7, 8), (8, 9), (9, 20), *((t, t + 1) for t in range(20, T))):
+            out = model(input_ids=rows[:, begin:end], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            pieces.append(out.logits)
+        check(f"{name}: with a cache, in pieces", close(torch.cat(pieces, 1).double(), got))
+        padded = torch.cat([rows[:, :3], rows], 1)
+        mask = torch.ones_like(padded)
+        mask[:, :3] = 0
+        check(f"{name}: padded on the left", close(model(input_ids=padded, attention_mask=mask).logits[:, 3:].double(), got))
+        last = model(input_ids=rows, logits_to_keep=2, labels=None).logits
+        check(f"{name}: the last logits alone", torch.equal(last, model(input_ids=rows).logits[:, -2:]))
+    run(program, "--init-from", exported, *data, "--steps", 0, "--out-dir", scratch / f"{name}_run")
+    got, want = validation_loss(scratch / f"{name}_run"), loss_of(model, tokens)
+    check(f"{name}: loss as train_gpt's", abs(got - want) <= 4 * 2**-23 * want, f"{got:.9f} {want:.9f}")
+    prompt = "Once there was"
+    auto = transformers.AutoTokenizer.from_pretrained(exported, trust_remote_code=True)
+    ids = auto(prompt, return_tensors="pt")
+    out = model.generate(**ids, max_new_tokens=24, do_sample=False, pad_token_id=0)[0, ids["input_ids"].shape[1] :]
+    check(f"{name}: the same greedy tokens", bytes(out.tolist()) in greedy(program, exported, prompt, 24), str(out.tolist()))
+    again = scratch / f"{name}_saved"
+    model.save_pretrained(again)
+    run(program, "--init-from", again, *data, "--steps", 0, "--out-dir", scratch / f"{name}_again")
+    check(f"{name}: saved by transformers, and read back", validation_loss(scratch / f"{name}_again") == got)
 
 
 def check_gguf(path, model, tokenizer):
@@ -182,6 +286,9 @@ def main():
                 check_llmc(scratch / "llmc/model.bin", tuned)
                 run(program, "--init-from", scratch / "llmc/model.bin", *data, "--steps", 0, "--out-dir", scratch / "c")
                 check("llmc: read back", validation_loss(scratch / "c") == validation_loss(trained))
+        torch.manual_seed(11)
+        for name in OURS:
+            check_ours(name, program, data, tokens, scratch, list((scratch / "gpt2_exported").glob("tokenizer*.json")))
     print(f"models: {failures} differences")
     return failures > 0
 

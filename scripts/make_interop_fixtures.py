@@ -10,6 +10,7 @@ Made once and committed. Each folder holds what save_pretrained() writes, in one
     gpt2_bare     as the hub's gpt2: half precision, without the prefix, with masks among the weights, in two files
     llama         bf16, grouped queries, a head of its own
     llama_tied    fp32, head tied, another rotary base and epsilon
+    nanochat      fp32, grouped queries, another rotary base, epsilon and softcap
 
 and logits.safetensors: tokens (2, T) and the logits that transformers computes of them in fp32.
 """
@@ -41,6 +42,14 @@ def llama(**changes):
         **sizes, num_attention_heads=2, num_key_value_heads=1, bos_token_id=None, eos_token_id=None, **changes
     )
     return transformers.LlamaForCausalLM(config)
+
+
+def nanochat(**changes):
+    sizes = dict(vocab_size=V, max_position_embeddings=T, hidden_size=C, intermediate_size=12, num_hidden_layers=L)
+    config = transformers.NanoChatConfig(
+        **sizes, num_attention_heads=2, num_key_value_heads=1, bos_token_id=None, eos_token_id=None, pad_token_id=None, **changes
+    )
+    return transformers.NanoChatForCausalLM(config)
 
 
 def randomize(model, dtype):
@@ -80,6 +89,10 @@ def main():
         "gpt2_bare": randomize(gpt2(), torch.float16),
         "llama": randomize(llama(), torch.bfloat16),
         "llama_tied": randomize(llama(tie_word_embeddings=True, rope_theta=50.0, rms_norm_eps=1e-3), torch.float32),
+        "nanochat": randomize(
+            nanochat(rms_norm_eps=1e-2, final_logit_softcapping=2.0, rope_parameters={"rope_type": "default", "rope_theta": 50.0}),
+            torch.float32,
+        ),
     }
     tensors = {"tokens": TOKENS}
     for name, model in models.items():

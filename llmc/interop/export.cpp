@@ -13,6 +13,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// python/anvil/modeling_anvil.py, as a string: make/rules.mk.
+constexpr char kModelingCode[] =
+#include "modeling_anvil.inc"
+    ;
+constexpr const char* kModelingName = "modeling_anvil";
+
 void write_tensors(const std::string& path, const StoredModel& model, DType dtype) {
     const ParameterList list(model.shape());
     const std::vector<StoredTensor> stored = stored_tensors(list, family_of(model.shape()), dtype);
@@ -50,7 +56,9 @@ std::string config_beside(const std::string& tokenizer_path, const std::string& 
 void write_hf(const std::string& folder, const StoredModel& model, DType dtype, const std::string& tokenizer_json) {
     const EndToken end = find_end_token(tokenizer_json);
     write_tensors(folder + "/model.safetensors", model, dtype);
-    write_file_atomically(folder + "/config.json", model_config(model.shape(), dtype, end.id));
+    write_file_atomically(folder + "/config.json", model_config(model.shape(), dtype, end.id, kModelingName));
+    if (family_of(model.shape()) == ModelFamily::anvil)
+        write_file_atomically(folder + "/" + kModelingName + ".py", kModelingCode);
     if (tokenizer_json.empty()) return;
     write_file_atomically(folder + "/tokenizer.json", tokenizer_json);
     write_file_atomically(folder + "/tokenizer_config.json",
@@ -77,8 +85,8 @@ std::string export_model(const StoredModel& model, const std::string& format_nam
             if (!json.empty()) what += ", tokenizer.json";
             if (family_of(model.shape()) == ModelFamily::anvil)
                 what +=
-                    "; transformers has no class for this architecture and cannot load it, only GPT-2 and Llama: "
-                    "it is for --init-from, and scripts/reference_gpt.py computes it in PyTorch";
+                    ", modeling_anvil.py: transformers has no class for this architecture and takes this one: "
+                    "AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)";
         } else if (format_name == "llmc") {
             write_llmc_model(tmp + "/model.bin", model.shape(), dtype,
                              [&](const Parameter& p, float* to) { model.read(p, to); });

@@ -2,7 +2,8 @@
 A model that Anvil can read, written for others: ./train_gpt export --format FORMAT --init-from MODEL --out-dir OUT
 
   hf      OUT/model.safetensors, config.json, tokenizer.json, tokenizer_config.json, generation_config.json: a folder
-          that from_pretrained() of transformers loads (GPT-2, Llama; others in Anvil's own names)
+          that from_pretrained() of transformers loads; of a model that it has no class for (model_config.h) with
+          modeling_anvil.py, the class, and trust_remote_code=True
   llmc    OUT/model.bin, llm.c's (GPT-2)
   gguf    OUT/model.gguf, for llama.cpp and what is built on it (GPT-2), with the tokenizer if it is byte-level
 

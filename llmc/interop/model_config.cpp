@@ -33,6 +33,25 @@ bool is_variety(const Architecture& a, const char* name) {
     return same_function(a, base);
 }
 
+// NanoChatForCausalLM: what has been added to nanochat since is not in it.
+bool is_plain_nanochat(const GptShape& s) {
+    const Architecture& a = s.architecture;
+    Architecture base = find_architecture("nanochat");
+    base.norm_eps = a.norm_eps;
+    base.tied_head = a.tied_head;
+    if (a.softcap.kind != Softcap::Kind::isru) base.softcap = a.softcap;
+    base.rotary.base = a.rotary.base;
+    base.rotary.eps = float(a.norm_eps);
+    base.rotary.scale = 1;
+    base.value_embeddings = base.residual_lambdas = base.smear = base.backout = false;
+    base.windows = a.windows;
+    base.short_window = a.short_window;
+    if (!same_function(a, base)) return false;
+    for (const int64_t window : layer_windows(a, s.num_layers, s.max_seq_len))
+        if (window >= 0) return false;
+    return true;
+}
+
 // The fields of a config.json of transformers, of which most may be absent or null and then have a default.
 class ConfigReader {
 public:
@@ -40,6 +59,7 @@ public:
         require(json_.is_object(), "%s: not a JSON object; use another copy of it", where.c_str());
     }
 
+    bool is_null(const char* name) const { return json_.contains(name) && json_[name].is_null(); }
     bool has(const char* name) const { return json_.contains(name) && !json_[name].is_null(); }
     const OrderedJson& value(const char* name) const { return json_[name]; }
 
@@ -110,9 +130,8 @@ GptShape read_gpt2(const ConfigReader& config) {
     return s;
 }
 
-GptShape read_llama(const ConfigReader& config) {
-    GptShape s{};
-    s.architecture = find_architecture("llama");
+// Llama's names of sizes, which its successors have, too.
+void read_sizes(const ConfigReader& config, GptShape& s) {
     s.num_layers = config.count("num_hidden_layers", kMostLayers);
     s.num_heads = config.count("num_attention_heads");
     s.num_kv_heads = config.count_or("num_key_value_heads", s.num_heads);
@@ -123,9 +142,7 @@ GptShape read_llama(const ConfigReader& config) {
     s.architecture.norm_eps = config.number("rms_norm_eps", 1e-6);
     s.architecture.tied_head = config.truth("tie_word_embeddings", false);
     s.architecture.rotary.base = config.number("rope_theta", 10000);
-    config.expect(config.text("hidden_act", "silu") == "silu", "hidden_act", "silu");
     config.expect(!config.truth("attention_bias", false), "attention_bias", "false");
-    config.expect(!config.truth("mlp_bias", false), "mlp_bias", "false");
     config.expect(s.channels % s.num_heads == 0 && config.count_or("head_dim", s.head_size()) == s.head_size(),
                   "head_dim", "hidden_size / num_attention_heads");
     // rope_scaling until transformers 4, rope_parameters since 5
@@ -137,6 +154,28 @@ GptShape read_llama(const ConfigReader& config) {
         config.expect(type == "default", name, "rope_type default");
         if (rope.contains("rope_theta")) s.architecture.rotary.base = config.positive(rope["rope_theta"], "rope_theta");
     }
+}
+
+GptShape read_llama(const ConfigReader& config) {
+    GptShape s{};
+    s.architecture = find_architecture("llama");
+    read_sizes(config, s);
+    config.expect(config.text("hidden_act", "silu") == "silu", "hidden_act", "silu");
+    config.expect(!config.truth("mlp_bias", false), "mlp_bias", "false");
+    return s;
+}
+
+GptShape read_nanochat(const ConfigReader& config) {
+    GptShape s{};
+    Architecture& a = s.architecture = find_architecture("nanochat");
+    a.value_embeddings = a.residual_lambdas = a.smear = a.backout = false;
+    a.windows = "L";
+    a.rotary.scale = 1;
+    read_sizes(config, s);
+    a.rotary.eps = float(a.norm_eps);
+    a.softcap.limit = float(config.number("final_logit_softcapping", 15));
+    if (config.is_null("final_logit_softcapping")) a.softcap = {};
+    config.expect(config.text("hidden_act", "relu2") == "relu2", "hidden_act", "relu2");
     return s;
 }
 
@@ -165,39 +204,53 @@ OrderedJson gpt2_config(const GptShape& s) {
             {"resid_pdrop", 0.0}};
 }
 
-OrderedJson llama_config(const GptShape& s) {
-    return {{"architectures", {"LlamaForCausalLM"}},
-            {"model_type", "llama"},
-            {"vocab_size", s.vocab_size},
+OrderedJson named_as_llama(const GptShape& s) {
+    return {{"vocab_size", s.vocab_size},
             {"max_position_embeddings", s.max_seq_len},
             {"hidden_size", s.channels},
             {"intermediate_size", s.hidden()},
             {"num_hidden_layers", s.num_layers},
             {"num_attention_heads", s.num_heads},
             {"num_key_value_heads", s.kv_heads()},
-            {"head_dim", s.head_size()},
-            {"hidden_act", "silu"},
             {"rms_norm_eps", s.architecture.norm_eps},
             {"rope_theta", s.architecture.rotary.base},
             {"attention_bias", false},
-            {"attention_dropout", 0.0},
-            {"mlp_bias", false}};
+            {"attention_dropout", 0.0}};
+}
+
+OrderedJson llama_config(const GptShape& s) {
+    OrderedJson config = {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}};
+    config.update(named_as_llama(s));
+    config.update({{"head_dim", s.head_size()}, {"hidden_act", "silu"}, {"mlp_bias", false}});
+    return config;
+}
+
+OrderedJson nanochat_config(const GptShape& s) {
+    OrderedJson config = {{"architectures", {"NanoChatForCausalLM"}}, {"model_type", "nanochat"}};
+    config.update(named_as_llama(s));
+    config.update({{"hidden_act", "relu2"},
+                   {"final_logit_softcapping", s.architecture.softcap.kind == Softcap::Kind::none
+                                                   ? OrderedJson()
+                                                   : OrderedJson(s.architecture.softcap.limit)},
+                   {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", s.architecture.rotary.base}}},
+                   {"pad_token_id", nullptr}});  // its own is 1
+    return config;
 }
 
 }  // namespace
 
 ModelFamily family_of(const GptShape& s) {
     if (is_variety(s.architecture, "gpt2") && s.kv_heads() == s.num_heads) return ModelFamily::gpt2;
-    return is_variety(s.architecture, "llama") ? ModelFamily::llama : ModelFamily::anvil;
+    if (is_variety(s.architecture, "llama")) return ModelFamily::llama;
+    return is_plain_nanochat(s) ? ModelFamily::nanochat : ModelFamily::anvil;
 }
 
 const char* export_advice(const GptShape& s) {
-    return family_of(s) == ModelFamily::anvil ? "other programs have no such model; --init-from takes it, and `export "
-                                                "--format hf` writes it for that alone"
+    return family_of(s) == ModelFamily::anvil ? "use --format hf, which writes it with its code for transformers"
                                               : "use --format hf";
 }
 
-std::string model_config(const GptShape& s, DType dtype, int64_t end_token) {
+std::string model_config(const GptShape& s, DType dtype, int64_t end_token, const std::string& code) {
     const std::string stored_as = dtype == DType::bf16 ? "bfloat16" : "float32";
     const ModelFamily family = family_of(s);
     OrderedJson config;
@@ -209,9 +262,18 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token) {
         for (const std::vector<Field>& some : {size_fields(copy), more_fields(copy, parts)})
             fields.insert(fields.end(), some.begin(), some.end());
         config = parse_ordered_json(to_json(fields));
+        if (!code.empty()) {
+            config["architectures"] = {"AnvilForCausalLM"};
+            config["auto_map"] = {{"AutoConfig", code + ".AnvilConfig"},
+                                  {"AutoModelForCausalLM", code + ".AnvilForCausalLM"}};
+        }
     } else {
-        config = family == ModelFamily::gpt2 ? gpt2_config(s) : llama_config(s);
+        config = family == ModelFamily::gpt2    ? gpt2_config(s)
+                 : family == ModelFamily::llama ? llama_config(s)
+                                                : nanochat_config(s);
         config["tie_word_embeddings"] = s.architecture.tied_head;
+    }
+    if (family != ModelFamily::anvil || !code.empty()) {
         // Without these, transformers takes GPT-2's and Llama's own.
         const OrderedJson end = end_token >= 0 ? OrderedJson(end_token) : OrderedJson();
         config["bos_token_id"] = config["eos_token_id"] = end;
@@ -223,10 +285,12 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token) {
 ConfiguredModel read_model_config(const std::string& text, const std::string& where) {
     const ConfigReader config(text, where);
     const std::string type = config.text("model_type", "none");
-    config.expect(type == "gpt2" || type == "llama" || type == "anvil", "model_type", "one of gpt2, llama, anvil");
-    ConfiguredModel model = type == "gpt2"    ? ConfiguredModel{read_gpt2(config), ModelFamily::gpt2}
-                            : type == "llama" ? ConfiguredModel{read_llama(config), ModelFamily::llama}
-                                              : ConfiguredModel{read_anvil(text, where), ModelFamily::anvil};
+    config.expect(type == "gpt2" || type == "llama" || type == "nanochat" || type == "anvil", "model_type",
+                  "one of gpt2, llama, nanochat, anvil");
+    ConfiguredModel model = type == "gpt2"       ? ConfiguredModel{read_gpt2(config), ModelFamily::gpt2}
+                            : type == "llama"    ? ConfiguredModel{read_llama(config), ModelFamily::llama}
+                            : type == "nanochat" ? ConfiguredModel{read_nanochat(config), ModelFamily::nanochat}
+                                                 : ConfiguredModel{read_anvil(text, where), ModelFamily::anvil};
     const GptShape& s = model.shape;
     require(s.channels % s.num_heads == 0 && s.num_heads % s.kv_heads() == 0,
             "%s: %ld channels, %ld heads, %ld of keys and values: expected each to be a multiple of the next",

@@ -4,13 +4,15 @@ config.json: what a model is, in the words of Hugging Face's transformers where 
   family   model_type   its weights' names and layout (stored_model.h)
   gpt2     gpt2         GPT2LMHeadModel
   llama    llama        LlamaForCausalLM
+  nanochat nanochat     NanoChatForCausalLM: nanochat of October 2025, which is what transformers has
   anvil    anvil        ours: sizes as GPT-2's config has them, n_kv_head, n_inner, and every part of the architecture
                         by its flag's name
 
 A model is written as what most others understand: any GPT-2 (every number of channels, layers, heads, MLP's hidden
-channels and epsilon; head tied or not), any Llama without biases and with the plain rotary positions, else as ours.
-What transformers' configs can say and Anvil's models cannot do (an exact GELU, scaled rotary positions, ...) is an
-Error that names the field.
+channels and epsilon; head tied or not), any Llama without biases and with the plain rotary positions, a nanochat
+without value embeddings, lambdas, smear, backout and windows, whose queries and keys are not scaled and whose norms
+have one epsilon; else as ours, for which transformers gets the code with an export. What transformers' configs can say
+and Anvil's models cannot do (an exact GELU, scaled rotary positions, ...) is an Error that names the field.
 */
 #pragma once
 #include <cstdint>
@@ -18,7 +20,7 @@ Error that names the field.
 #include "llmc/base/dtype.h"   // DType
 #include "llmc/model/shape.h"  // GptShape
 
-enum class ModelFamily { gpt2, llama, anvil };
+enum class ModelFamily { gpt2, llama, nanochat, anvil };
 
 // The one that a model is written as.
 ModelFamily family_of(const GptShape& shape);
@@ -26,8 +28,9 @@ ModelFamily family_of(const GptShape& shape);
 // What to do with a model that the format of an export cannot hold.
 const char* export_advice(const GptShape& shape);
 
-// `end_token` ends a document, -1: none that is known.
-std::string model_config(const GptShape& shape, DType dtype, int64_t end_token = -1);
+// `end_token` ends a document, -1: none that is known. `code`: the file beside it that transformers takes a model of
+// the family anvil from, without .py; empty: there is none.
+std::string model_config(const GptShape& shape, DType dtype, int64_t end_token = -1, const std::string& code = "");
 
 struct ConfiguredModel {
     GptShape shape;

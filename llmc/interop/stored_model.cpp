@@ -21,7 +21,8 @@ struct Part {
     int64_t rows;
 };
 
-std::vector<Part> llama_parts(const Parameter& p) {
+// NanoChat differs in its MLP alone.
+std::vector<Part> llama_parts(const Parameter& p, ModelFamily family) {
     const auto named = [&](const std::string& name) { return std::vector<Part>{{name + ".weight", p.exported_rows}}; };
     if (p.name == "wte.weight") return named("model.embed_tokens");
     if (p.name == "ln_f.weight") return named("model.norm");
@@ -31,10 +32,12 @@ std::vector<Part> llama_parts(const Parameter& p) {
     if (kind == "ln_1.weight") return named(block + "input_layernorm");
     if (kind == "ln_2.weight") return named(block + "post_attention_layernorm");
     if (kind == "attn.c_proj.weight") return named(block + "self_attn.o_proj");
-    if (kind == "mlp.c_proj.weight") return named(block + "mlp.down_proj");
+    const bool is_llama = family == ModelFamily::llama;
+    if (kind == "mlp.c_proj.weight") return named(block + (is_llama ? "mlp.down_proj" : "mlp.fc2"));
     std::vector<std::string> names;
     if (kind == "attn.c_attn.weight") names = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
-    if (kind == "mlp.c_fc.weight") names = {"mlp.gate_proj", "mlp.up_proj"};
+    if (kind == "mlp.c_fc.weight" && is_llama) names = {"mlp.gate_proj", "mlp.up_proj"};
+    if (kind == "mlp.c_fc.weight" && !is_llama) names = {"mlp.fc1"};
     ensure(!names.empty() && names.size() == p.matrix_rows.size());
     std::vector<Part> parts;
     for (size_t i = 0; i < names.size(); i++) parts.push_back({block + names[i] + ".weight", p.matrix_rows[i]});
@@ -42,7 +45,7 @@ std::vector<Part> llama_parts(const Parameter& p) {
 }
 
 std::vector<Part> parts_of(const Parameter& p, ModelFamily family) {
-    if (family == ModelFamily::llama) return llama_parts(p);
+    if (family == ModelFamily::llama || family == ModelFamily::nanochat) return llama_parts(p, family);
     const bool is_bare = family == ModelFamily::gpt2 && p.name == "lm_head.weight";
     return {{(is_bare ? "" : "transformer.") + p.name, p.exported_rows}};
 }
@@ -64,8 +67,8 @@ struct FolderModel {
     FolderModel(const std::string& folder, const ConfiguredModel& config)
         : files(folder), list(config.shape), stored(stored_tensors(list, config.family, DType::f32)) {
         // Files of the model without its head leave the prefix out, and so do the first ones of GPT-2.
-        const std::string prefix = config.family == ModelFamily::llama ? "model." : "transformer.";
         const std::string& first = stored[0].tensor.name;
+        const std::string prefix = first.substr(0, first.find('.') + 1);
         const bool is_bare = !files.find(first) && first.starts_with(prefix) && files.find(first.substr(prefix.size()));
         std::set<std::string> used;
         for (const StoredTensor& s : stored) {

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-const std::vector<std::string> kModels = {"gpt2", "gpt2_bare", "llama", "llama_tied"};
+const std::vector<std::string> kModels = {"gpt2", "gpt2_bare", "llama", "llama_tied", "nanochat"};
 std::string fixture_folder(const std::string& name) { return "test/fixtures/interop/" + name; }
 
 void put_file(const std::string& path, const std::string& content) {
@@ -39,6 +39,8 @@ void put_file(const std::string& path, const std::string& content) {
     const float* rows = model.logits(0, B * T);
     const int64_t Vp = stored.shape().padded_vocab_size();
     for (int64_t n = 0; n < B * T; n++) logits.insert(logits.end(), rows + n * Vp, rows + n * Vp + V);
+    const Softcap softcap = stored.shape().architecture.softcap;  // which is a part of the loss here
+    for (float& z : logits) z = capped(z, softcap);
     return logits;
 }
 
@@ -107,6 +109,7 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
                 const std::string out = scratch / (name + format_name + name_of(dtype));
                 const std::string said = export_model(stored, format_name, out, dtype);
                 CHECK_FALSE(contains(said, "transformers has no class"));
+                CHECK_FALSE(fs::exists(out + "/modeling_anvil.py"));
                 const StoredModel back(format_name == "llmc" ? out + "/model.bin" : out);
                 CHECK(same_model(back.shape(), stored.shape()));
                 CHECK(back.dtype() == dtype);
@@ -124,6 +127,79 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
     CHECK(contains(error_of([&] { export_model(gpt2, "llmc", scratch / "no", DType::f32); }), "4 C hidden channels"));
     CHECK(!fs::exists(scratch / "no"));
     CHECK(!fs::exists(scratch / "no.tmp"));
+}
+
+TEST_CASE("a nanochat is written for transformers' own class as far as that goes, else with code", "[interop]") {
+    GptShape plain = StoredModel(fixture_folder("nanochat")).shape();
+    CHECK(family_of(plain) == ModelFamily::nanochat);
+    Architecture& a = plain.architecture;
+    const Architecture kept = a;
+    const auto differs = [&](auto& field, auto value) {
+        field = value;
+        const ModelFamily family = family_of(plain);
+        const GptShape back = read_model_config(model_config(plain, DType::f32), "config").shape;
+        a = kept;
+        return family == ModelFamily::anvil && same_model(back, back);
+    };
+    CHECK(differs(a.value_embeddings, true));
+    CHECK(differs(a.residual_lambdas, true));
+    CHECK(differs(a.smear, true));
+    CHECK(differs(a.backout, true));
+    CHECK(differs(a.embedding_norm, false));
+    CHECK(differs(a.rotary.scale, 1.2f));
+    CHECK(differs(a.rotary.eps, 1e-6f));
+    CHECK(differs(a.rotary.clockwise, false));
+    CHECK(differs(a.rotary.half_truncated, true));
+    CHECK(differs(a.score_scale, 0.12));
+    CHECK(differs(a.softcap.kind, Softcap::Kind::isru));
+    CHECK(differs(a.norm, NormKind::rmsnorm));
+    CHECK(differs(a.biases, true));
+    a.windows = "SL";
+    CHECK(family_of(plain) == ModelFamily::nanochat);  // no window is shorter than the context
+    a.short_window = 2;
+    CHECK(family_of(plain) == ModelFamily::anvil);
+    a = kept;
+    for (const Softcap softcap : {Softcap{}, Softcap{Softcap::Kind::tanh, 3}}) {
+        a.softcap = softcap;
+        CHECK(family_of(plain) == ModelFamily::nanochat);
+        CHECK(same_model(read_model_config(model_config(plain, DType::f32), "config").shape, plain));
+    }
+}
+
+TEST_CASE("a model that transformers has no class for is written with one", "[interop]") {
+    const ScratchFolder scratch;
+    for (const std::string name : {"stage-a", "nanochat"}) {
+        INFO(name);
+        const GptShape shape{.num_layers = 2,
+                             .num_heads = 2,
+                             .channels = 32,
+                             .max_seq_len = 8,
+                             .vocab_size = 37,
+                             .architecture = find_architecture(name)};
+        const ParameterList list(shape);
+        const std::string path = scratch / name;
+        make_folders(path);
+        std::vector<Tensor> tensors;
+        const std::vector<StoredTensor> stored = stored_tensors(list, ModelFamily::anvil, DType::f32);
+        for (const StoredTensor& s : stored) tensors.push_back(s.tensor);
+        SafetensorsWriter file(path + "/model.safetensors", tensors);
+        for (size_t i = 0; i < stored.size(); i++)
+            file.write(randn(size_t(stored[i].tensor.size()), i).data(),
+                       size_t(stored[i].tensor.size()) * sizeof(float));
+        file.finish();
+        put_file(path + "/config.json", model_config(shape, DType::f32));
+
+        const StoredModel model(path);
+        CHECK(contains(export_model(model, "hf", path + "_hf", DType::f32), "trust_remote_code=True"));
+        CHECK(read_file(path + "_hf/modeling_anvil.py") == read_file("python/anvil/modeling_anvil.py"));
+        const json config = json::parse(read_file(path + "_hf/config.json"));
+        CHECK(config["auto_map"]["AutoModelForCausalLM"] == "modeling_anvil.AnvilForCausalLM");
+        CHECK(config["eos_token_id"].is_null());
+        const StoredModel back(path + "_hf");
+        CHECK(same_model(back.shape(), shape));
+        CHECK(weights_of(back) == weights_of(model));
+        CHECK(contains(error_of([&] { export_model(model, "gguf", path + "_gguf", DType::f32); }), "use --format hf"));
+    }
 }
 
 TEST_CASE("tokenizers for other programs", "[interop]") {
@@ -168,7 +244,7 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
         std::string part;
     };
     const std::vector<Case> cases = {
-        {"gpt2", "model_type", "mistral", "\"model_type\": \"mistral\": expected one of gpt2, llama, anvil"},
+        {"gpt2", "model_type", "mistral", "\"model_type\": \"mistral\": expected one of gpt2, llama, nanochat, anvil"},
         {"gpt2", "model_type", nullptr, "\"model_type\": nothing: expected one of"},
         {"gpt2", "activation_function", "gelu", "\"activation_function\": \"gelu\": expected gelu_new"},
         {"gpt2", "scale_attn_weights", false, "expected true: Anvil has no such model"},
@@ -189,6 +265,10 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
         {"llama", "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}, "expected rope_type default"},
         {"llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}, "expected rope_type default"},
         {"llama", "rope_parameters", 3, "expected an object"},
+        {"nanochat", "hidden_act", "silu", "expected relu2"},
+        {"nanochat", "attention_bias", true, "expected false"},
+        {"nanochat", "final_logit_softcapping", 0, "expected a number above 0"},
+        {"nanochat", "num_key_value_heads", 2, "tensor \"model.layers.0.self_attn.k_proj.weight\" is F32 [4, 8]"},
         {"llama", "rope_parameters", {{"rope_theta", "x"}}, "\"rope_theta\": \"x\": expected a number above 0"},
         // A model whose weights are of other sizes
         {"gpt2", "n_inner", 24,

@@ -195,7 +195,7 @@ TEST_CASE("export writes what others read, and says what", "[init_from]") {
     CHECK(read_file(runs.path("hf/model.safetensors")) ==
           read_file(step_folder(runs.path("a"), 2) + "/model.safetensors"));
     CHECK(read_file(runs.path("gguf/model.gguf")).starts_with(std::string("GGUF\3\0\0\0", 8)));
-    // What nobody else has a program for, says so; and nothing is advised that does not help.
+    // What transformers has no class for is exported with one; other programs have none, and that is said.
     must_succeed(runs.train("modern", {{"architecture", "nanochat"}, {"steps", "1"}, {"warmup-steps", "0"}}));
     const auto export_modern = [&](const std::string& format_name) {
         return run(command_of({{"format", format_name},
@@ -205,11 +205,12 @@ TEST_CASE("export writes what others read, and says what", "[init_from]") {
     };
     const Finished ours = export_modern("hf");
     must_succeed(ours);
-    CHECK(contains(ours.out, "transformers has no class for this architecture and cannot load it"));
+    CHECK(contains(ours.out, "modeling_anvil.py: transformers has no class for this architecture and takes this one"));
+    CHECK(fs::exists(runs.path("modern_hf/modeling_anvil.py")));
     for (const char* format_name : {"llmc", "gguf"}) {
         const Finished refused = export_modern(format_name);
         CHECK(refused.exit_code == 2);
-        CHECK(contains(refused.err, "and this is another model; other programs have no such model"));
+        CHECK(contains(refused.err, "and this is another model; use --format hf, which writes it with its code"));
     }
     const Finished no_model = run(command_of({{"out-dir", runs.path("no")}}, "export"));
     CHECK(no_model.exit_code == 2);

@@ -144,6 +144,18 @@ Listeners listen_anywhere(bool local) {
     return all;
 }
 
+Address listen_at_number(const std::string& number, Listeners& all) {
+    const Resolved resolved({number, 0}, AI_NUMERICHOST);
+    Socket s = resolved.first ? listen_on(resolved.first->ai_addr, resolved.first->ai_addrlen) : Socket();
+    require(s.fd >= 0, "cannot listen at %s, an address of this host: %s", number.c_str(), std::strerror(errno));
+    sockaddr_storage bound = {};
+    socklen_t length = sizeof(bound);
+    getsockname(s.fd, base(bound), &length);
+    all.port = port_of(bound);
+    all.sockets.push_back(std::move(s));
+    return {number, all.port};
+}
+
 std::vector<std::string> own_addresses() {
     std::vector<std::string> all;
     ifaddrs* first = nullptr;
@@ -201,13 +213,30 @@ Socket connect_to(const Address& address, const Deadline& deadline, const Look& 
     return Socket();
 }
 
-void prepare(int fd) {
+void prepare_for_data(int fd) {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);  // it would count the time that the other end does not read
+}
+
+void prepare(int fd) {
+    prepare_for_data(fd);
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+}
+
+std::string own_number(int fd) {
+    sockaddr_storage here = {};
+    socklen_t length = sizeof(here);
+    return getsockname(fd, base(here), &length) == 0 ? host_text(base(here), length) : "";
+}
+
+std::string peer_number(int fd) {
+    sockaddr_storage there = {};
+    socklen_t length = sizeof(there);
+    return getpeername(fd, base(there), &length) == 0 ? host_text(base(there), length) : "";
 }
 
 // The kernel's table of connections has both ends of one within this host (network namespace), each with its user.

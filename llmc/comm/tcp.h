@@ -59,7 +59,8 @@ struct Listeners {
     bool local = false;  // only this host can connect
 };
 Listeners listen_at(const Address& master);
-Listeners listen_anywhere(bool local);  // at a port that the system chooses
+Listeners listen_anywhere(bool local);                                // at a port that the system chooses
+Address listen_at_number(const std::string& number, Listeners& all);  // adds one, at a port that the system chooses
 
 // The numbers of this host by which others may reach it: those of its interfaces that are up.
 std::vector<std::string> own_addresses();
@@ -76,6 +77,12 @@ Socket connect_to(const Address& address, const Deadline& deadline, const Look& 
 
 // Small records without delay; a host that has lost power is noticed after a minute.
 void prepare(int fd);
+// The same of a connection that a busy rank may leave unread for as long as it likes.
+void prepare_for_data(int fd);
+
+// The numbers of its ends: "10.0.0.1".
+std::string own_number(int fd);
+std::string peer_number(int fd);
 
 // Who holds the other end, as far as this host knows.
 enum class OtherEnd {

@@ -462,7 +462,7 @@ TEST_CASE("a rank that cannot be is refused", "[tcp_ranks]") {
     CHECK(ended[0].exit_code == 0);
     CHECK(ended[1].exit_code == 0);
     CHECK(ended[2].exit_code == kExitUsage);
-    CHECK(contains(ended[2].err, "its rank is 7, and those to come are 1 to 1"));
+    CHECK(contains(ended[2].err, "its rank is 7, and those to come are rank 1"));
 }
 
 TEST_CASE("a port that is in use, or somebody else's, is an error at once", "[tcp_ranks]") {
@@ -967,7 +967,9 @@ TEST_CASE("a rank that talks nonsense ends the others with its address", "[tcp_r
                 return check_connected(ranks);
             }
             uint64_t key = 0;
-            const Seat seat = find_first(1, 2, {{"localhost", port}}, impatient(), &key);
+            Meeting meeting = impatient();
+            meeting.world_size = 2;
+            const Seat seat = find_listener({1}, {{"localhost", port}}, meeting, &key);
             std::string bytes = each.bytes;
             for (size_t at = 0; at + sizeof(Header) <= bytes.size();) {
                 Header one;
@@ -977,8 +979,8 @@ TEST_CASE("a rank that talks nonsense ends the others with its address", "[tcp_r
                 std::memcpy(bytes.data() + at, &one, sizeof(one));
                 at += sizeof(one) + one.bytes % 1000;
             }
-            ensure(send(seat.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) == ssize_t(bytes.size()));
-            while (!is_closed_by_peer(seat.socket, 20)) continue;
+            ensure(send(seat.socket.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == ssize_t(bytes.size()));
+            while (!is_closed_by_peer(seat.socket.fd, 20)) continue;
         });
         INFO(ended[0].err << ended[1].err);
         CHECK(ended[1].exit_code == 0);

@@ -16,6 +16,7 @@
 namespace {
 
 constexpr double kQuietS = 5;         // before waiting is worth a line
+constexpr double kQuietAgainS = 30;   // before another reason is
 constexpr int kMostWarnings = 20;     // about guests: others may send more than a terminal bears
 constexpr size_t kLeastSecret = 16;   // bytes
 constexpr size_t kMostSecret = 4096;  // of a file
@@ -321,6 +322,25 @@ Look look_for_signal(int rank, const Meeting& meeting, const std::string& waits_
 
 }  // namespace
 
+Listeners listen_for_ranks(const Address& master, const Meeting& meeting) {
+    const Look look = look_for_signal(0, meeting, "the name of its host, " + master.host);
+    const Deadline deadline(meeting.timeout_s), quiet(kQuietS);
+    bool said = false;
+    for (std::string why; !is_known(master, &why); poll(nullptr, 0, 100)) {
+        look();
+        if (deadline.over())
+            throw Error(kExitRank, format("--master %s: %s, for %g s (--comm-timeout): give the name or the number of "
+                                          "the host of rank 0",
+                                          text_of(master).c_str(), why.c_str(), meeting.timeout_s));
+        if (!said && quiet.over()) {
+            std::fprintf(stderr, "rank 0: waiting for the name of its host, %s (%s)\n", master.host.c_str(),
+                         why.c_str());
+            said = true;
+        }
+    }
+    return listen_at(master, meeting.interface);
+}
+
 void await_ranks(const Listeners& listeners, const std::string& where, const Expected& expected, const Meeting& meeting,
                  uint64_t key, std::vector<Seat>& seats) {
     if (!listeners.local && meeting.secret.empty())
@@ -357,18 +377,13 @@ Seat find_listener(const Seat& self, const std::vector<Address>& place, const Me
     const std::string where = text_of(place[0]), who = format("rank %d", meeting.listener);
     Caller caller{self, meeting, Deadline(meeting.timeout_s),
                   look_for_signal(self.rank, meeting, who + " at " + where)};
-    const Deadline quiet(kQuietS);
-    bool said = false;
+    Deadline quiet(kQuietS);
+    std::string said;
     for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, 500)) {
         std::string why;
         for (const Address& address : place) {
-            int reason = 0;
-            Socket connected = connect_to(address, caller.deadline, caller.look, &reason);
-            why = std::strerror(reason);
-            require(connected.fd >= 0 || place.size() > 1 || (reason != ENETUNREACH && reason != EHOSTUNREACH),
-                    "%s: no way leads there from this host (%s): give an address of rank %d's host in a "
-                    "network that both are in",
-                    place_text(meeting, where).c_str(), why.c_str(), meeting.listener);
+            Socket connected =
+                connect_to(address, meeting.of_hosts ? meeting.interface : "", caller.deadline, caller.look, &why);
             if (connected.fd < 0) continue;
             why = caller.greet(address, connected);
             if (!why.empty()) continue;
@@ -385,10 +400,10 @@ Seat find_listener(const Seat& self, const std::vector<Address>& place, const Me
             throw Error(kExitRank, format("%s was not at %s within %g s (--comm-timeout; %s): %s", who.c_str(),
                                           where.c_str(), meeting.timeout_s, why.c_str(), advice.c_str()));
         }
-        if (!said && quiet.over()) {
+        if (said != why && quiet.over()) {
             std::fprintf(stderr, "rank %d: waiting for %s at %s (%s)\n", self.rank, who.c_str(), where.c_str(),
                          why.c_str());
-            said = true;
+            said = why, quiet = Deadline(kQuietAgainS);
         }
         for (int left_ms = std::min(pause_ms, caller.deadline.left_ms() + 1); left_ms > 0; left_ms -= 100) {
             caller.look();

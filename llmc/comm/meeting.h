@@ -7,6 +7,9 @@ How ranks find each other over TCP, and who is let in.
 So ranks meet (tcp_ranks.h), and so the first ranks of the hosts connect to each other after that, with several
 connections for each pair (tcp_network.h): then each listens for those above it.
 
+Names that nobody knows yet and hosts that are not up yet are waited for, as long as for ranks; after five seconds a
+line on stderr says for what.
+
 Whoever connects has ten seconds to say who it is, and those who have not are few: the oldest goes when another comes.
 So nobody who says nothing keeps ranks out.
 
@@ -31,8 +34,9 @@ A rank that has come and is gone before all are there frees its seat for another
 struct Meeting {
     int world_size = 1;
     double timeout_s = 600;
-    std::string run_key;  // text that only processes of this run have; a launcher's, often guessable
-    std::string secret;   // of ANVIL_KEY; "": none
+    std::string run_key;         // text that only processes of this run have; a launcher's, often guessable
+    std::string secret;          // of ANVIL_KEY; "": none
+    std::string interface = {};  // which of this host's networks to listen in, and to connect by; "": any
     std::function<const char*()> stop_signal = [] { return static_cast<const char*>(nullptr); };
     double greeting_s = 10;   // for a guest to say who it is, and for rank 0 to answer
     size_t most_guests = 64;  // who have not said it yet
@@ -45,6 +49,9 @@ struct Seat {
     Socket socket = Socket();
     std::string from = "";  // "10.0.0.2:41000"
 };
+
+// Where rank 0 listens for the others.
+Listeners listen_for_ranks(const Address& master, const Meeting& meeting);
 
 // These ranks, each with so many connections.
 struct Expected {

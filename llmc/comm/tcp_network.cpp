@@ -128,33 +128,63 @@ private:
     }
 };
 
+// "fe80::1%eth0": each host has names of its own for its networks.
+std::string without_scope(const std::string& number) { return number.substr(0, number.find('%')); }
+std::string scope_of(const std::string& number) { return number.substr(std::min(number.find('%'), number.size())); }
+
+// The numbers by which this host and those of the other leaders are connected, or those of the interface that is named.
+std::set<std::string> own_numbers(const TcpRanks& ranks, const std::vector<int>& leaders,
+                                  const std::string& interface) {
+    std::set<std::string> numbers;
+    for (const int other : leaders)
+        if (other != ranks.rank) numbers.insert(ranks.own_number(other));
+    if (interface.empty()) return numbers;
+    const std::vector<std::string> named = own_addresses(interface);
+    return {named.begin(), named.end()};
+}
+
+// Where another leader listens, by its record, as this host calls it.
+std::vector<Address> place_of(const TcpRanks& ranks, int other, const std::string& record,
+                              const std::string& interface) {
+    std::vector<Address> place;
+    std::istringstream words(record);
+    for (Address address = {}; words >> address.host >> address.port;) {
+        ranks.require_sense(is_number(address.host) && address.port > 0 && address.port < 65536, other, "its address");
+        if (address.host.starts_with("fe80:"))
+            address.host += interface.empty() ? scope_of(ranks.own_number(0)) : "%" + interface;
+        place.push_back(address);
+    }
+    ranks.require_sense(!place.empty(), other, "its addresses");
+    // Of several, the one that this host has reached it by.
+    const auto known = std::find_if(place.begin(), place.end(), [&](const Address& address) {
+        return other == 0 && address.host == ranks.peer_number(0);
+    });
+    if (known != place.end()) std::iter_swap(place.begin(), known);
+    return place;
+}
+
 }  // namespace
 
 std::unique_ptr<HostNetwork> make_tcp_network(TcpRanks& ranks, const std::vector<int>& leaders, Meeting meeting) {
     const size_t self = size_t(std::find(leaders.begin(), leaders.end(), ranks.rank) - leaders.begin());
     const bool leads = self < leaders.size();
-    meeting.of_hosts = true;
-    // Who does not know the run's key does not get this one in the clear either: both together are the key.
+    // Beside the run's key, if there is one, a key of this meeting: who has not met the ranks knows neither.
     meeting.secret += ranks.broadcast(ranks.rank == 0 ? random_bytes(32) : "");
+    meeting.of_hosts = true;
     Listeners listeners;
-    std::string record;  // where this host listens: pairs of a number and a port
-    std::string where;
+    std::string record, where;  // the addresses, for the other leaders and for messages
     share_errors(ranks, [&] {
         if (!leads || self + 1 == leaders.size()) return;
-        std::set<std::string> numbers;
-        for (const int other : leaders)
-            if (other != ranks.rank) numbers.insert(ranks.own_number(other));
-        for (const std::string& number : numbers) {
+        for (const std::string& number : own_numbers(ranks, leaders, meeting.interface)) {
             const Address at = listen_at_number(number, listeners);
-            record += format("%s %d ", at.host.c_str(), at.port);
+            record += format("%s %d ", without_scope(at.host).c_str(), at.port);
             where += (where.empty() ? "" : " and ") + text_of(at);
         }
     });
     const std::vector<std::string> records = ranks.all_gather(record);
-    std::map<int, Peer> peers;
-    if (!leads) return std::make_unique<TcpNetwork>(ranks, std::move(peers));
 
-    const auto take = [&](Seat& seat, uint64_t key) {
+    std::map<int, Peer> peers;
+    const auto take = [&](Seat seat, uint64_t key) {
         Peer& peer = peers[seat.rank];
         peer.name = format("rank %d (%s)", seat.rank, seat.from.c_str());
         peer.key = key;
@@ -162,32 +192,24 @@ std::unique_ptr<HostNetwork> make_tcp_network(TcpRanks& ranks, const std::vector
         peer.lanes.push_back(std::move(seat.socket));
     };
     // First those below, which listen already: rank 0 waits for all, the next for all but one, and so on.
-    for (size_t host = 0; host < self; host++) {
-        const int other = leaders[host];
-        std::vector<Address> place;
-        std::istringstream words(records[size_t(other)]);
-        for (Address address = {}; words >> address.host >> address.port;) place.push_back(address);
-        ranks.require_sense(!place.empty(), other, "its addresses");
-        // Of several, the one that this host has reached it by.
-        const auto known = std::find_if(place.begin(), place.end(), [&](const Address& each) {
-            return other == 0 && each.host == ranks.peer_number(0);
-        });
-        if (known != place.end()) std::iter_swap(place.begin(), known);
-        meeting.listener = other;
+    for (size_t host = 0; leads && host < self; host++) {
+        meeting.listener = leaders[host];
+        const std::vector<Address> place =
+            place_of(ranks, meeting.listener, records[size_t(meeting.listener)], meeting.interface);
         for (int lane = 0; lane < kTcpLanes; lane++) {
             uint64_t key = 0;
             Seat seat = find_listener({ranks.rank, lane}, place, meeting, &key);
-            take(seat, key);
+            take(std::move(seat), key);
         }
     }
-    if (self + 1 < leaders.size()) {
+    if (leads && self + 1 < leaders.size()) {
         uint64_t key = 0;
         std::memcpy(&key, random_bytes(sizeof(key)).data(), sizeof(key));
         meeting.listener = ranks.rank;
         std::vector<Seat> seats;
         const std::vector<int> above(leaders.begin() + int64_t(self) + 1, leaders.end());
         await_ranks(listeners, where, {above, kTcpLanes}, meeting, key, seats);
-        for (Seat& seat : seats) take(seat, key);
+        for (Seat& seat : seats) take(std::move(seat), key);
     }
     return std::make_unique<TcpNetwork>(ranks, std::move(peers));
 }

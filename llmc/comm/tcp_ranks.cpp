@@ -32,7 +32,7 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
         if (rank == 0) {
             std::memcpy(&key_, random_bytes(sizeof(key_)).data(), sizeof(key_));
             Listeners own;
-            if (!listeners) own = listen_at(place[0]);
+            if (!listeners) own = listen_for_ranks(place[0], meeting_);
             Expected others;
             for (int r = 1; r < world_size; r++) others.ranks.push_back(r);
             await_ranks(listeners ? *listeners : own, text_of(place[0]), others, meeting_, key_, seats);

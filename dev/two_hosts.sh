@@ -75,8 +75,10 @@ trap 'exit 130' INT TERM HUP
 set_up() {
     for host in "${hosts[@]}"; do
         ip netns add "$host" && ip -n "$host" link set lo up || return 1
-        # Linux's default. BBR, which some hosts have, slows down for 200 ms every ten seconds, on purpose.
-        ip netns exec "$host" sysctl -qw net.ipv4.tcp_congestion_control=cubic 2>/dev/null || true
+        # Linux's default, or what is left: BBR, which some hosts have, slows down for 200 ms every ten seconds, on purpose.
+        for control in cubic reno; do
+            ip netns exec "$host" sysctl -qw "net.ipv4.tcp_congestion_control=$control" 2>/dev/null && break
+        done || true
     done
     ip -n "${hosts[0]}" link add line type veth peer name line netns "${hosts[1]}" || return 1
     for i in 0 1; do

@@ -2,13 +2,16 @@
 # Training on two machines, on one: a walk-through of a CPU run whose two hosts are network namespaces, joined by a line
 # of 1 Gbit/s, each with half of the cores.
 #
-#   dev/two_hosts.sh [--rate RATE] [--steps N]       1gbit (as tc writes it) and 20 steps by default; about a minute
+#   dev/two_hosts.sh [--rate RATE|none] [--steps N] [--launcher tcp|mpi] [--gloo PYTHON] [--only-collectives]
 #
-# It measures collectives between the hosts, then trains, and prints what the collectives of gradients and weights should
+# By default 1gbit (as tc writes it) and 20 steps, which take about a minute, and a command for each rank, as on two machines
+# without MPI; with --launcher mpi one mpirun, which reaches the second host by a command of our own in place of ssh.
+#
+# It measures collectives between the hosts (with --gloo also those of PyTorch's Gloo, if PYTHON has it), then trains, and prints what the collectives of gradients and weights should
 # take by bytes and rate beside what it took, and the bytes on the line beside those that must cross it. Then it keeps one
-# host's cores busy, and the trainer must warn that this rank is slow. mpirun reaches the second host by a command of our
-# own in place of ssh. Needs root, Linux with network namespaces and tc's token bucket, Open MPI, and ./train_gpt and
-# data/tokenize as built by make ($ANVIL_PROGRAMS: where they lie). Nothing of it stays: neither interfaces nor files.
+# host's cores busy, and the trainer must warn that this rank is slow. Needs root, Linux with network namespaces and tc's
+# token bucket, and ./train_gpt and data/tokenize as built by make ($ANVIL_PROGRAMS: where they lie). Nothing of it stays:
+# neither interfaces nor files.
 # Exit code 2: something is missing here, and says what; 1: the run went wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,29 +21,34 @@ fail() { # CODE MESSAGE
     exit "$1"
 }
 
-rate=1gbit steps=20
+rate=1gbit steps=20 launcher=tcp gloo='' only_collectives=''
 while [ $# -gt 0 ]; do
     case $1 in
         --rate) rate=${2-} && shift ;;
         --steps) steps=${2-} && shift ;;
+        --launcher) launcher=${2-} && shift ;;
+        --gloo) gloo=${2-} && shift ;;
+        --only-collectives) only_collectives=1 ;;
         -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
-        *) fail 2 "$1: expected --rate RATE or --steps N" ;;
+        *) fail 2 "$1: expected --rate RATE, --steps N, --launcher tcp|mpi, --gloo PYTHON or --only-collectives" ;;
     esac
     shift || break
 done
 case $rate in
     *[0-9]gbit) bits_per_s=${rate%gbit}000000000 ;;
     *[0-9]mbit) bits_per_s=${rate%mbit}000000 ;;
+    none) bits_per_s=1 only_collectives=1 ;; # as fast as this machine can
     *) bits_per_s= ;;
 esac
 [[ $bits_per_s =~ ^[1-9][0-9]*$ ]] || fail 2 "--rate '$rate': expected a whole number of gbit or mbit, such as 1gbit"
 [[ $steps =~ ^[0-9]+$ ]] && [ "$steps" -ge 10 ] || fail 2 "--steps '$steps': expected a number of 10 or more"
+[[ $launcher =~ ^(tcp|mpi)$ ]] || fail 2 "--launcher '$launcher': expected tcp or mpi"
 
 programs=${ANVIL_PROGRAMS:-./}
 train=$(realpath -q "${programs}train_gpt") && [ -x "$train" ] || fail 2 "${programs}train_gpt is missing: run make"
 tokenize=${programs}data/tokenize
 [ -x "$tokenize" ] || fail 2 "$tokenize is missing: run make"
-for tool in ip:iproute2 tc:iproute2 mpirun:openmpi-bin taskset:util-linux unshare:util-linux; do
+for tool in ip:iproute2 tc:iproute2 taskset:util-linux unshare:util-linux $([ "$launcher" = tcp ] || echo mpirun:openmpi-bin); do
     command -v "${tool%:*}" >/dev/null || fail 2 "${tool%:*} is missing: install ${tool#*:}"
 done
 [ "$(id -u)" = 0 ] || fail 2 "network namespaces need root: run this with sudo"
@@ -65,10 +73,17 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM HUP
 
 set_up() {
-    for host in "${hosts[@]}"; do ip netns add "$host" && ip -n "$host" link set lo up || return 1; done
+    for host in "${hosts[@]}"; do
+        ip netns add "$host" && ip -n "$host" link set lo up || return 1
+        # Linux's default, or what is left: BBR, which some hosts have, slows down for 200 ms every ten seconds, on purpose.
+        for control in cubic reno; do
+            ip netns exec "$host" sysctl -qw "net.ipv4.tcp_congestion_control=$control" 2>/dev/null && break
+        done || true
+    done
     ip -n "${hosts[0]}" link add line type veth peer name line netns "${hosts[1]}" || return 1
     for i in 0 1; do
-        ip -n "${hosts[i]}" addr add "${addresses[i]}/24" dev line && ip -n "${hosts[i]}" link set line up &&
+        ip -n "${hosts[i]}" addr add "${addresses[i]}/24" dev line && ip -n "${hosts[i]}" link set line up || return 1
+        [ "$rate" = none ] ||
             tc -n "${hosts[i]}" qdisc add dev line root tbf rate "$rate" burst 256kb latency 2ms || return 1
     done
 }
@@ -102,20 +117,29 @@ printf '%s slots=1\n' "${addresses[@]}" >"$scratch/hostfile"
 start() { # NAME COMMAND FLAGS...
     local output=$scratch/$1 command=$2
     shift 2
+    set -- "$train" "$command" --device cpu --dtype fp32 --threads "$threads" "$@"
+    other=
+    if [ "$launcher" = tcp ]; then
+        "$scratch/on_host" 1 "$@" --rank 1 --world-size 2 --master "${addresses[0]}" >"$output.1" 2>&1 </dev/null &
+        other=$!
+        "$scratch/on_host" 0 "$@" --rank 0 --world-size 2 --master "${addresses[0]}" >"$output" 2>&1 </dev/null &
+        running=$!
+        return
+    fi
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "$scratch/on_host" 0 \
         mpirun -np 2 --hostfile "$scratch/hostfile" --map-by node --bind-to none \
         --mca plm rsh --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include line \
         --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include line \
-        "$train" "$command" --device cpu --dtype fp32 --threads "$threads" "$@" >"$output" 2>&1 </dev/null &
+        "$@" >"$output" 2>&1 </dev/null &
     running=$!
 }
 finish() { # NAME
-    wait "$running" && return
-    tail -n 20 "$scratch/$1" >&2
+    wait "$running" && { [ -z "$other" ] || wait "$other"; } && return
+    tail -n 20 "$scratch/$1"* >&2
     fail 1 "the run on two hosts failed"
 }
 
-echo "== two hosts, $threads of $cores cores each, joined at $rate"
+echo "== two hosts, $threads of $cores cores each, joined at $rate, started by $([ "$launcher" = tcp ] && echo a command each || echo mpirun)"
 "$tokenize" --stories 200000 --tokenizer char --out "$scratch/data" >/dev/null
 model=(--train-data "$scratch/data/train_*.bin" --val-data '' --num-layers 4 --num-heads 4 --channels 256 --seq-len 64
     --warmup-steps 0 --learning-rate 1e-3 --sample-tokens 0 --checkpoint-every 0)
@@ -124,6 +148,16 @@ echo "== collectives between them"
 start collectives bench-comm --mib 16
 finish collectives
 sed -n '/^shared memory/p; /^|/p' "$scratch/collectives"
+if [ -n "$gloo" ]; then
+    export GLOO_SOCKET_IFNAME=line
+    "$scratch/on_host" 1 "$gloo" dev/gloo_all_reduce.py 1 "${addresses[0]}" 16 >"$scratch/gloo.1" 2>&1 </dev/null &
+    other=$!
+    "$scratch/on_host" 0 "$gloo" dev/gloo_all_reduce.py 0 "${addresses[0]}" 16 >"$scratch/gloo" 2>&1 </dev/null &
+    running=$!
+    finish gloo
+    cat "$scratch/gloo"
+fi
+[ -z "$only_collectives" ] || exit 0
 
 echo "== training"
 # Bytes that the first host has sent, as a process there sees it, and steps that are over. No program is started: on a busy

@@ -10,7 +10,7 @@ NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_kernels
 CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu))
 # Where a library may be missing, one file has what needs it and another says that it is not there.
 LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention) comm/nccl_$(if $(IS_NCCL),absent,comm) \
-  $(if $(IS_MPI),comm/mpi_absent comm/mpi_network_absent,comm/mpi_ranks comm/mpi_network) $(if $(IS_CUDA),train/cuda_backend_absent))
+  $(if $(IS_MPI),comm/mpi_absent,comm/mpi_ranks comm/mpi_network) $(if $(IS_CUDA),train/cuda_backend_absent))
 # The CPU's kernels, once per level.
 KERNELS  := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
 ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \

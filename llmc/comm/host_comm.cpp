@@ -101,7 +101,11 @@ HostComm::HostComm(Ranks& ranks, Cpu& cpu, HostCommOptions options)
         }
         hosts_[host].push_back(r);
     }
-    if (num_hosts() > 1 && !network_) network_ = make_mpi_network();
+    if (num_hosts() > 1 && !network_) {
+        std::vector<int> leaders;
+        for (const std::vector<int>& of_host : hosts_) leaders.push_back(of_host[0]);
+        network_ = ranks.connect_hosts(leaders);
+    }
 
     const Process process = Process::current();
     const std::vector<Process> processes = ranks.all_gather_values(process, "its process");
@@ -125,7 +129,7 @@ HostComm::~HostComm() { watchdog_->remove_hook(hook_); }
 
 std::string HostComm::describe() const {
     if (num_hosts() == 1) return format("shared memory, %d ranks", world_size);
-    return format("shared memory and MPI, %d ranks on %d hosts", world_size, num_hosts());
+    return format("shared memory and %s, %d ranks on %d hosts", network_->name(), world_size, num_hosts());
 }
 
 // As much memory of each rank of this host, or of its first one alone. What goes wrong on one does so on all.

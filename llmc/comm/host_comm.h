@@ -1,5 +1,5 @@
 /*
-Collectives on CPU buffers between processes: through shared memory within a host, by MPI between hosts.
+Collectives on CPU buffers between processes: through shared memory within a host, by a HostNetwork between hosts.
 
   HostComm comm(ranks, cpu);
   float* gradients = static_cast<float*>(comm.allocate(bytes));     mapped by all ranks of this host
@@ -18,9 +18,9 @@ that all ranks make the same call). Others, small ones in the engine, go in piec
 Sums are those of sum_tree over the ranks of a host, and so the same bits as LocalComm's. With several hosts the sums of
 the hosts are added in a tree again, which is the same tree when every host has the same power of two of ranks and they
 are contiguous; sums of bf16 are rounded once on each host and once in the end. Ranks of a host need not be contiguous
-and hosts may have different numbers of ranks. The first rank of each host talks to those of the others: HostNetwork
-(mpi_network.h), in pieces of 8 MB. The hosts exchange in pairs what they own, so that in a reduce-scatter or all-gather
-(hosts - 1) / hosts of the buffer crosses the wire, and twice that in an all-reduce.
+and hosts may have different numbers of ranks. The first rank of each host talks to those of the others, by TCP or MPI
+(host_network.h), in pieces of 8 MB. The hosts exchange in pairs what they own, so that in a reduce-scatter or
+all-gather (hosts - 1) / hosts of the buffer crosses the wire, and twice that in an all-reduce.
 
 Ranks meet at a counter in shared memory: a short spin, where there is a core for every rank, then sleep. Every
 collective is under the ranks' watchdog, which can tell who is missing. Every tenth of a second a waiting rank looks
@@ -32,7 +32,7 @@ whether the others of its host live; if one is dead, it says which one, and all 
 #include <string>
 #include <vector>
 #include "llmc/comm/comm.h"           // Comm
-#include "llmc/comm/mpi_network.h"    // HostNetwork
+#include "llmc/comm/host_network.h"   // HostNetwork
 #include "llmc/comm/ranks.h"          // Ranks
 #include "llmc/comm/shared_memory.h"  // SharedMemory, Process
 #include "llmc/comm/watchdog.h"       // Watchdog
@@ -41,7 +41,7 @@ whether the others of its host live; if one is dead, it says which one, and all 
 // For tests, which have several hosts on one.
 struct HostCommOptions {
     std::string host = {};                      // ranks with the same one share memory; empty: host_identity()
-    std::unique_ptr<HostNetwork> network = {};  // empty: MPI, where there are several hosts
+    std::unique_ptr<HostNetwork> network = {};  // empty: that of the ranks, where there are several hosts
 };
 
 class HostComm : public Comm<Cpu> {

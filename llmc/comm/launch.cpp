@@ -1,5 +1,6 @@
 // See launch.h.
 #include "llmc/comm/launch.h"
+#include <arpa/inet.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -238,14 +239,21 @@ std::string Launch::describe() const {
 }
 
 Launch detect_launch(const LaunchFlags& flags, const Environment& environment, bool has_mpi) {
-    return Detector(flags, environment, has_mpi).launch();
+    Launch launch = Detector(flags, environment, has_mpi).launch();
+    require(
+        flags.interface.empty() || launch.meet != Launch::Meet::by_mpi,
+        "--interface %s is for ranks that meet at an address, and MPI connects these: give --master HOST:PORT as well, "
+        "or mpirun's own flag (Open MPI: --mca btl_tcp_if_include %s)",
+        flags.interface.c_str(), flags.interface.c_str());
+    launch.interface = flags.interface;
+    return launch;
 }
 
 std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s, const std::function<const char*()>& stop_signal) {
     std::unique_ptr<Ranks> ranks;
     Meeting meeting;
     meeting.timeout_s = timeout_s, meeting.run_key = launch.run_key, meeting.secret = launch.secret;
-    meeting.stop_signal = stop_signal;
+    meeting.stop_signal = stop_signal, meeting.interface = launch.interface;
     switch (launch.meet) {
         case Launch::Meet::nobody:
             ranks = std::make_unique<OneRank>();
@@ -277,6 +285,17 @@ Address parse_address(const std::string& text) {
     }
     require(!address.host.empty() && colon <= text.size() && (colon == text.size() || text[colon] == ':'),
             "--master %s: expected HOST or HOST:PORT, localhost:29500 or [::1]:29500, say", text.c_str());
+    // What cannot be a host is said at once; what nobody knows yet is waited for (meeting.h).
+    const std::string& host = address.host;
+    const bool is_v6 = host.find(':') != std::string::npos;
+    in6_addr v6;
+    in_addr v4;
+    const auto is_of_name = [](unsigned char c) { return std::isalnum(c) || std::strchr("-_.%", c) || c >= 128; };
+    const bool makes_sense = is_v6 ? inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &v6) == 1
+                             : host.find_first_not_of("0123456789.") == std::string::npos
+                                 ? inet_aton(host.c_str(), &v4) != 0
+                                 : std::all_of(host.begin(), host.end(), is_of_name);
+    require(makes_sense, "--master %s: %s is neither the name nor the number of a host", text.c_str(), host.c_str());
     if (colon == text.size()) return address;
     const std::string port = text.substr(colon + 1);
     char* end = nullptr;

@@ -33,6 +33,7 @@ struct LaunchFlags {
     int rank = -1, world_size = 0, local_rank = -1;
     std::string master = "";        // HOST or HOST:PORT, of rank 0
     std::string launcher = "auto";  // or mpi, slurm, torchrun; none: one rank, whatever the environment says
+    std::string interface = "";     // of this host's networks, by which others reach it; "": any
 };
 
 struct Launch {
@@ -43,6 +44,7 @@ struct Launch {
     std::string master;            // host:port where rank 0 listens
     std::string run_key;           // text that only processes of this run have; "": the launcher gives none
     std::string secret;            // of ANVIL_KEY or ANVIL_KEY_FILE, where ranks meet at an address; "": none
+    std::string interface;         // as the flag
     std::string source;            // "Open MPI's mpirun"
 
     std::string describe() const;

@@ -16,6 +16,7 @@
 namespace {
 
 constexpr double kQuietS = 5;         // before waiting is worth a line
+constexpr double kQuietAgainS = 30;   // before another reason is
 constexpr int kMostWarnings = 20;     // about guests: others may send more than a terminal bears
 constexpr size_t kLeastSecret = 16;   // bytes
 constexpr size_t kMostSecret = 4096;  // of a file
@@ -25,7 +26,7 @@ struct Hello {
     Nonce nonce;
     uint64_t run_hash;  // of the run's name with the nonce
     int32_t rank, world_size;
-    uint64_t has_secret;
+    uint32_t lane, has_secret;
 };
 struct Challenge {
     Nonce nonce;
@@ -58,27 +59,42 @@ constexpr const char* kOfFirst = "anvil: rank 0";
 
 constexpr const char* kKeyAdvice = "give all ranks the same ANVIL_KEY";
 
-std::string no_more_connections(size_t has, int world_size, int error) {
+// How a message begins that is about whoever listens.
+std::string place_text(const Meeting& meeting, const std::string& where) {
+    return meeting.of_hosts ? format("rank %d at %s", meeting.listener, where.c_str()) : "--master " + where;
+}
+constexpr const char* kNetworkAdvice =
+    "does the network let it through to any port of that host (a firewall), and is "
+    "it the right one of several (--interface)?";
+
+std::string no_more_connections(size_t has, const Expected& expected, const Meeting& meeting, int error) {
     const std::string whose = error == ENFILE ? "the system allows no more open files (sysctl fs.file-max)"
                                               : format("a process here may open %zu files", raise_file_limit());
     return format(
-        "rank 0 can take no more than %zu connections and needs %d, one for each other rank: %s. Start it "
+        "rank %d can take no more than %zu connections and needs %zu, %s: %s. Start it "
         "where the hard limit is higher (ulimit -Hn; LimitNOFILE of systemd, --ulimit nofile of docker)",
-        has, world_size - 1, whose.c_str());
+        meeting.listener, has, expected.ranks.size() * size_t(expected.lanes),
+        meeting.of_hosts ? format("%d for each host after it", expected.lanes).c_str() : "one for each other rank",
+        whose.c_str());
 }
 
-// ---- rank 0 --------------------------------------------------------------------------------------------------------
+// ---- who listens
+// --------------------------------------------------------------------------------------------------------
 
 class Reception {
 public:
-    Reception(int port, int world_size, const Meeting& meeting, uint64_t key, std::vector<Seat>& seats)
-        : port_(port), world_size_(world_size), meeting_(meeting), key_(key), seats_(seats) {}
+    Reception(int port, const Expected& expected, const Meeting& meeting, uint64_t key, std::vector<Seat>& seats)
+        : port_(port), expected_(expected), meeting_(meeting), key_(key), seats_(seats) {}
 
-    bool full() const { return int(seats_.size()) == world_size_ - 1; }
+    bool full() const { return seats_.size() == expected_.ranks.size() * size_t(expected_.lanes); }
     std::vector<int> missing() const {
         std::vector<int> ranks;
-        for (int r = 1; r < world_size_; r++)
-            if (!is_there(r)) ranks.push_back(r);
+        for (const int r : expected_.ranks)
+            for (int lane = 0; lane < expected_.lanes; lane++)
+                if (!is_there(r, lane)) {
+                    ranks.push_back(r);
+                    break;
+                }
         return ranks;
     }
 
@@ -86,7 +102,7 @@ public:
     void attend(const std::vector<Socket>& listeners, int wait_ms) {
         std::vector<pollfd> waiting;
         for (const Socket& listener : listeners) waiting.push_back({is_crowded_ ? -1 : listener.fd, POLLIN, 0});
-        for (const Seat& seat : seats_) waiting.push_back({seat.socket, POLLRDHUP, 0});
+        for (const Seat& seat : seats_) waiting.push_back({seat.socket.fd, POLLRDHUP, 0});
         for (const Guest& guest : guests_) waiting.push_back({guest.socket.fd, POLLIN, 0});
         if (poll(waiting.data(), nfds_t(waiting.size()), is_crowded_ ? std::min(wait_ms, 10) : wait_ms) < 0)
             return;  // a signal
@@ -110,7 +126,8 @@ private:
         Hello hello = {};
         Challenge challenge = {};
     };
-    const int port_, world_size_;
+    const int port_;
+    const Expected& expected_;
     const Meeting& meeting_;
     const uint64_t key_;
     std::vector<Seat>& seats_;
@@ -123,20 +140,20 @@ private:
         return guest.until.left_ms() <= (is_crowded_ ? 900 * meeting_.greeting_s : 0);
     }
 
-    bool is_there(int rank) const {
-        return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) { return seat.rank == rank; });
+    bool is_there(int rank, int lane) const {
+        return std::any_of(seats_.begin(), seats_.end(),
+                           [&](const Seat& seat) { return seat.rank == rank && seat.lane == lane; });
     }
 
     void warn(const std::string& text) {
         if (++warnings_ > kMostWarnings) return;
-        std::fprintf(stderr, "warning: rank 0: %s%s\n", text.c_str(),
+        std::fprintf(stderr, "warning: rank %d: %s%s\n", meeting_.listener, text.c_str(),
                      warnings_ == kMostWarnings ? " (more such warnings are left out)" : "");
     }
 
     void free_seat(size_t i) {
         warn(format("rank %d (%s) is gone before all were there: waiting for another", seats_[i].rank,
                     seats_[i].from.c_str()));
-        close(seats_[i].socket);
         seats_.erase(seats_.begin() + int64_t(i));
     }
 
@@ -147,7 +164,8 @@ private:
             guests_.push_back({std::move(connection.socket), connection.from, {}, Deadline(meeting_.greeting_s)});
             if (guests_.size() > meeting_.most_guests) drop_one();
         } else if (error == EMFILE || error == ENFILE) {
-            if (guests_.empty()) throw Error(kExitUsage, no_more_connections(seats_.size(), world_size_, error));
+            if (guests_.empty())
+                throw Error(kExitUsage, no_more_connections(seats_.size(), expected_, meeting_, error));
             is_crowded_ = true;
         }  // else nothing has come after all, or whoever came has left
     }
@@ -190,9 +208,9 @@ private:
         if (guest.hello.run_hash != run_hash(meeting_, guest.hello.nonce))
             return refuse(guest, format("port %d belongs to another run: give each run a port of its own", port_));
         if (bool(guest.hello.has_secret) != !meeting_.secret.empty())
-            return refuse(guest,
-                          format("rank 0 %s a key, and this rank %s: %s", meeting_.secret.empty() ? "has not" : "has",
-                                 meeting_.secret.empty() ? "has" : "has not", kKeyAdvice));
+            return refuse(guest, format("rank %d %s a key, and this rank %s: %s", meeting_.listener,
+                                        meeting_.secret.empty() ? "has not" : "has",
+                                        meeting_.secret.empty() ? "has" : "has not", kKeyAdvice));
         if (meeting_.secret.empty()) {
             spare_ = Socket();
             const OtherEnd end = other_end(guest.socket.fd);
@@ -212,20 +230,22 @@ private:
         Digest given;
         std::memcpy(given.data(), body.data(), given.size());
         if (!equal_digests(given, proof(meeting_, kOfRank, hello, guest.challenge)))
-            return refuse(guest, format("its key is not that of rank 0: %s", kKeyAdvice));
-        if (hello.world_size != world_size_)
-            return refuse(guest, format("it was told that there are %d ranks, and rank 0 that there are %d: start all "
+            return refuse(guest, format("its key is not that of rank %d: %s", meeting_.listener, kKeyAdvice));
+        if (hello.world_size != meeting_.world_size)
+            return refuse(guest, format("it was told that there are %d ranks, and rank %d that there are %d: start all "
                                         "alike",
-                                        hello.world_size, world_size_));
-        if (hello.rank < 1 || hello.rank >= world_size_)
-            return refuse(guest, format("its rank is %d, and those to come are 1 to %d", hello.rank, world_size_ - 1));
-        if (is_there(hello.rank))
+                                        hello.world_size, meeting_.listener, meeting_.world_size));
+        if (std::count(expected_.ranks.begin(), expected_.ranks.end(), hello.rank) == 0 ||
+            hello.lane >= uint32_t(expected_.lanes))
+            return refuse(guest, format("its rank is %d, and those to come are %s", hello.rank,
+                                        rank_list(expected_.ranks).c_str()));
+        if (is_there(hello.rank, int(hello.lane)))
             return refuse(guest, format("another process is rank %d already: each needs a number of its own, and each "
                                         "run a port of its own",
                                         hello.rank));
         prepare(guest.socket.fd);
         send_message(guest.socket.fd, kWelcome, key_, bytes_of(proof(meeting_, kOfFirst, hello, guest.challenge)));
-        seats_.push_back({hello.rank, guest.socket.take(), guest.from});
+        seats_.push_back({hello.rank, int(hello.lane), std::move(guest.socket), guest.from});
         return true;
     }
 
@@ -239,7 +259,7 @@ private:
 // ---- the others ----------------------------------------------------------------------------------------------------
 
 struct Caller {
-    const int rank, world_size;
+    const Seat& self;
     const Meeting& meeting;
     const Deadline deadline;
     const Look look;
@@ -247,10 +267,10 @@ struct Caller {
 
     // Why nobody is there yet, or "" and `connected`. Everything else is an Error.
     std::string greet(const Address& address, Socket& connected) {
-        const std::string where = text_of(address);
+        const std::string where = text_of(address), place = place_text(meeting, where);
         const Deadline patience(std::min(meeting.greeting_s, std::max(0.1, deadline.left_ms() * 1e-3)));
         prepare(connected.fd);
-        Hello hello = {new_nonce(), 0, rank, world_size, !meeting.secret.empty()};
+        Hello hello = {new_nonce(), 0, self.rank, meeting.world_size, uint32_t(self.lane), !meeting.secret.empty()};
         hello.run_hash = run_hash(meeting, hello.nonce);
         const std::string silent = "it does not answer";
         Header header = {};
@@ -259,15 +279,16 @@ struct Caller {
             require(header.magic == kMagic &&
                         receive_bytes(connected.fd, &header.kind, sizeof(header) - 4, &patience, look) &&
                         (header.kind == kRefused || (header.kind == kind && header.bytes == bytes)),
-                    "--master %s: whoever listens there is no rank 0 of Anvil's, or of another build: give a port that "
+                    "%s: whoever listens there is no rank %d of Anvil's, or of another build: give a port that "
                     "nothing else uses, and start all ranks with the same program",
-                    where.c_str());
+                    place.c_str(), meeting.listener);
             if (header.kind == kind) return true;
             std::string why(std::min<uint64_t>(header.bytes, kMostPeerText), ' ');
             receive_bytes(connected.fd, why.data(), why.size(), &patience, look);
             why = peer_text(why);
             why.erase(why.find_last_not_of(' ') + 1);  // fewer came than were promised
-            throw Error(kExitUsage, format("rank 0 at %s refused rank %d: %s", where.c_str(), rank, why.c_str()));
+            throw Error(kExitUsage, format("rank %d at %s refused rank %d: %s", meeting.listener, where.c_str(),
+                                           self.rank, why.c_str()));
         };
         Challenge challenge;
         if (!send_message(connected.fd, kHello, 0, bytes_of(hello)) || !answered(kChallenge, sizeof(challenge)) ||
@@ -276,16 +297,15 @@ struct Caller {
         // Now it has accepted the connection: before, the kernel does not say whose it is.
         const OtherEnd end = meeting.secret.empty() ? other_end(connected.fd) : OtherEnd::elsewhere;
         if (end == OtherEnd::nobody) return silent;
-        require(end != OtherEnd::another_user,
-                "--master %s: another user of this host listens there: give another port, or %s", where.c_str(),
-                kKeyAdvice);
+        require(end != OtherEnd::another_user, "%s: another user of this host listens there: give another port, or %s",
+                place.c_str(), kKeyAdvice);
         Digest given;
         if (!send_message(connected.fd, kProof, 0, bytes_of(proof(meeting, kOfRank, hello, challenge))) ||
             !answered(kWelcome, sizeof(given)) ||
             !receive_bytes(connected.fd, given.data(), given.size(), &patience, look))
             return silent;
         require(equal_digests(given, proof(meeting, kOfFirst, hello, challenge)),
-                "--master %s: whoever listens there does not know this run's key: %s", where.c_str(), kKeyAdvice);
+                "%s: whoever listens there does not know this run's key: %s", place.c_str(), kKeyAdvice);
         key = header.key;
         return "";
     }
@@ -302,61 +322,88 @@ Look look_for_signal(int rank, const Meeting& meeting, const std::string& waits_
 
 }  // namespace
 
-void await_ranks(const Listeners& listeners, const std::string& where, int world_size, const Meeting& meeting,
+Listeners listen_for_ranks(const Address& master, const Meeting& meeting) {
+    const Look look = look_for_signal(0, meeting, "the name of its host, " + master.host);
+    const Deadline deadline(meeting.timeout_s), quiet(kQuietS);
+    bool said = false;
+    for (std::string why; !is_known(master, &why); poll(nullptr, 0, 100)) {
+        look();
+        if (deadline.over())
+            throw Error(kExitRank, format("--master %s: %s, for %g s (--comm-timeout): give the name or the number of "
+                                          "the host of rank 0",
+                                          text_of(master).c_str(), why.c_str(), meeting.timeout_s));
+        if (!said && quiet.over()) {
+            std::fprintf(stderr, "rank 0: waiting for the name of its host, %s (%s)\n", master.host.c_str(),
+                         why.c_str());
+            said = true;
+        }
+    }
+    return listen_at(master, meeting.interface);
+}
+
+void await_ranks(const Listeners& listeners, const std::string& where, const Expected& expected, const Meeting& meeting,
                  uint64_t key, std::vector<Seat>& seats) {
     if (!listeners.local && meeting.secret.empty())
         std::fprintf(stderr, "warning: rank 0: any host that reaches port %d can join this run: %s (doc/security.md)\n",
                      listeners.port, kKeyAdvice);
-    Reception reception(listeners.port, world_size, meeting, key, seats);
+    Reception reception(listeners.port, expected, meeting, key, seats);
     const Deadline deadline(meeting.timeout_s), quiet(kQuietS);
     bool said = false;
     while (!reception.full()) {
-        look_for_signal(0, meeting, rank_list(reception.missing()))();
-        if (deadline.over())
-            throw Error(
-                kExitRank,
-                format("%s did not come to %s within %g s (--comm-timeout): was it started, with the same "
-                       "--master, and does the network let it through to port %d?",
-                       rank_list(reception.missing()).c_str(), where.c_str(), meeting.timeout_s, listeners.port));
+        look_for_signal(meeting.listener, meeting, rank_list(reception.missing()))();
+        if (deadline.over()) {
+            const std::string advice =
+                meeting.of_hosts ? kNetworkAdvice
+                                 : format(
+                                       "was it started, with the same --master, and does the network let it through "
+                                       "to port %d?",
+                                       listeners.port);
+            throw Error(kExitRank, format("%s did not come to %s within %g s (--comm-timeout): %s",
+                                          rank_list(reception.missing()).c_str(), where.c_str(), meeting.timeout_s,
+                                          advice.c_str()));
+        }
         if (!said && quiet.over()) {
-            std::fprintf(stderr, "rank 0: waiting at %s for %s\n", where.c_str(),
+            std::fprintf(stderr, "rank %d: waiting at %s for %s\n", meeting.listener, where.c_str(),
                          rank_list(reception.missing()).c_str());
             said = true;
         }
         reception.attend(listeners.sockets, std::min(deadline.left_ms(), 100));
     }
-    std::sort(seats.begin(), seats.end(), [](const Seat& a, const Seat& b) { return a.rank < b.rank; });
+    std::sort(seats.begin(), seats.end(),
+              [](const Seat& a, const Seat& b) { return std::pair(a.rank, a.lane) < std::pair(b.rank, b.lane); });
 }
 
-Seat find_first(int rank, int world_size, const std::vector<Address>& place, const Meeting& meeting, uint64_t* key) {
-    const std::string where = text_of(place[0]);
-    Caller caller{rank, world_size, meeting, Deadline(meeting.timeout_s),
-                  look_for_signal(rank, meeting, "rank 0 at " + where)};
-    const Deadline quiet(kQuietS);
-    bool said = false;
+Seat find_listener(const Seat& self, const std::vector<Address>& place, const Meeting& meeting, uint64_t* key) {
+    const std::string where = text_of(place[0]), who = format("rank %d", meeting.listener);
+    Caller caller{self, meeting, Deadline(meeting.timeout_s),
+                  look_for_signal(self.rank, meeting, who + " at " + where)};
+    Deadline quiet(kQuietS);
+    std::string said;
     for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, 500)) {
         std::string why;
         for (const Address& address : place) {
-            int reason = 0;
-            Socket connected = connect_to(address, caller.deadline, caller.look, &reason);
-            why = std::strerror(reason);
-            require(connected.fd >= 0 || place.size() > 1 || (reason != ENETUNREACH && reason != EHOSTUNREACH),
-                    "--master %s: no way leads there from this host (%s): give an address of rank 0's host in a "
-                    "network that both are in",
-                    where.c_str(), why.c_str());
+            Socket connected =
+                connect_to(address, meeting.of_hosts ? meeting.interface : "", caller.deadline, caller.look, &why);
             if (connected.fd < 0) continue;
             why = caller.greet(address, connected);
             if (!why.empty()) continue;
             *key = caller.key;
-            return {0, connected.take(), text_of(address)};
+            return {meeting.listener, self.lane, std::move(connected), text_of(address)};
         }
-        if (caller.deadline.over())
-            throw Error(kExitRank, format("rank 0 was not at %s within %g s (--comm-timeout; %s): was it started, with "
-                                          "the same --master, and does the network let others through to port %d?",
-                                          where.c_str(), meeting.timeout_s, why.c_str(), place[0].port));
-        if (!said && quiet.over()) {
-            std::fprintf(stderr, "rank %d: waiting for rank 0 at %s (%s)\n", rank, where.c_str(), why.c_str());
-            said = true;
+        if (caller.deadline.over()) {
+            const std::string advice =
+                meeting.of_hosts ? kNetworkAdvice
+                                 : format(
+                                       "was it started, with the same --master, and does the network let others "
+                                       "through to port %d?",
+                                       place[0].port);
+            throw Error(kExitRank, format("%s was not at %s within %g s (--comm-timeout; %s): %s", who.c_str(),
+                                          where.c_str(), meeting.timeout_s, why.c_str(), advice.c_str()));
+        }
+        if (said != why && quiet.over()) {
+            std::fprintf(stderr, "rank %d: waiting for %s at %s (%s)\n", self.rank, who.c_str(), where.c_str(),
+                         why.c_str());
+            said = why, quiet = Deadline(kQuietAgainS);
         }
         for (int left_ms = std::min(pause_ms, caller.deadline.left_ms() + 1); left_ms > 0; left_ms -= 100) {
             caller.look();

@@ -1,13 +1,20 @@
 /*
 How ranks find each other over TCP, and who is let in.
 
-  await_ranks(listeners, world_size, meeting, key, seats);    rank 0: returns when all have come
-  find_first(rank, world_size, place, meeting, &key)          any other: returns when rank 0 has let it in
+  await_ranks(listeners, where, {{1, 2, 3}}, meeting, key, seats);    rank 0: returns when all have come
+  find_listener({rank}, place, meeting, &key)                         any other: returns when rank 0 has let it in
+
+So ranks meet (tcp_ranks.h), and so the first ranks of the hosts connect to each other after that, with several
+connections for each pair (tcp_network.h): then each listens for those above it.
+
+Names that nobody knows yet and hosts that are not up yet are waited for, as long as for ranks; after five seconds a
+line on stderr says for what.
 
 Whoever connects has ten seconds to say who it is, and those who have not are few: the oldest goes when another comes.
 So nobody who says nothing keeps ranks out.
 
-  rank -> rank 0    Hello: a nonce, its rank, how many there are, a hash of the run's name with the nonce
+  rank -> rank 0    Hello: a nonce, its rank, which of its connections, how many ranks there are, a hash of the run's
+                    name with the nonce
   rank 0 -> rank    Challenge: a nonce of its own
   rank -> rank 0    Proof: HMAC of both under the secret
   rank 0 -> rank    Welcome, with an HMAC of both of its own; or at any point Refused, and why
@@ -25,25 +32,39 @@ A rank that has come and is gone before all are there frees its seat for another
 #include "llmc/comm/tcp.h"
 
 struct Meeting {
+    int world_size = 1;
     double timeout_s = 600;
-    std::string run_key;  // text that only processes of this run have; a launcher's, often guessable
-    std::string secret;   // of ANVIL_KEY; "": none
+    std::string run_key;         // text that only processes of this run have; a launcher's, often guessable
+    std::string secret;          // of ANVIL_KEY; "": none
+    std::string interface = {};  // which of this host's networks to listen in, and to connect by; "": any
     std::function<const char*()> stop_signal = [] { return static_cast<const char*>(nullptr); };
     double greeting_s = 10;   // for a guest to say who it is, and for rank 0 to answer
     size_t most_guests = 64;  // who have not said it yet
+    int listener = 0;         // the rank that the others come to
+    bool of_hosts = false;    // it is those of several hosts that connect, after all ranks have met; for messages
 };
 
 struct Seat {
-    int rank = -1, socket = -1;
-    std::string from;  // "10.0.0.2:41000"
+    int rank = -1, lane = 0;
+    Socket socket = Socket();
+    std::string from = "";  // "10.0.0.2:41000"
 };
 
-// Adds to `seats` who has come, also if it throws. `where`: for messages.
-void await_ranks(const Listeners& listeners, const std::string& where, int world_size, const Meeting& meeting,
+// Where rank 0 listens for the others.
+Listeners listen_for_ranks(const Address& master, const Meeting& meeting);
+
+// These ranks, each with so many connections.
+struct Expected {
+    std::vector<int> ranks;
+    int lanes = 1;
+};
+// Adds to `seats` who has come, also if it throws; in order, when all have. `where`: for messages.
+void await_ranks(const Listeners& listeners, const std::string& where, const Expected& expected, const Meeting& meeting,
                  uint64_t key, std::vector<Seat>& seats);
 
-// `place`: the addresses that rank 0 may be at, of which the first that answers as it should is taken.
-Seat find_first(int rank, int world_size, const std::vector<Address>& place, const Meeting& meeting, uint64_t* key);
+// `place`: the addresses that the listener may be at, of which the first that answers as it should is taken. `self`:
+// which rank this is, and which of its connections.
+Seat find_listener(const Seat& self, const std::vector<Address>& place, const Meeting& meeting, uint64_t* key);
 
 // ANVIL_KEY, or what is in the file that ANVIL_KEY_FILE names, which nobody else may be able to read; "": neither is
 // set.

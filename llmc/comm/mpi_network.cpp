@@ -2,7 +2,7 @@
 #include "llmc/comm/mpi_network.h"
 #include <mpi.h>
 #include <sched.h>
-#include "llmc/base/check.h"  // ensure, require
+#include "llmc/base/check.h"  // ensure
 
 namespace {
 
@@ -10,6 +10,7 @@ constexpr int kTag = 4711;  // no other message of ours has it
 
 class MpiNetwork : public HostNetwork {
 public:
+    const char* name() const override { return "MPI"; }
     void exchange(const void* send, size_t send_bytes, int to, void* receive, size_t receive_bytes, int from,
                   const std::function<void()>& look) override {
         ensure(send_bytes <= 1 << 30 && receive_bytes <= 1 << 30);
@@ -35,12 +36,4 @@ private:
 
 }  // namespace
 
-std::unique_ptr<HostNetwork> make_mpi_network() {
-    int initialized = 0;
-    MPI_Initialized(&initialized);
-    require(
-        initialized,
-        "the ranks are on several hosts, and on the CPU only MPI connects these: start them with mpirun, and without "
-        "--master");
-    return std::make_unique<MpiNetwork>();
-}
+std::unique_ptr<HostNetwork> make_mpi_network() { return std::make_unique<MpiNetwork>(); }

@@ -4,11 +4,12 @@
 #include <cstring>
 #include <exception>
 #include <sstream>
-#include "llmc/base/check.h"      // require, format
-#include "llmc/base/hmac.h"       // random_bytes
-#include "llmc/comm/host.h"       // host_identity
-#include "llmc/comm/tcp_ranks.h"  // TcpRanks
-#include "llmc/comm/watchdog.h"   // Watchdog
+#include "llmc/base/check.h"        // require, format
+#include "llmc/base/hmac.h"         // random_bytes
+#include "llmc/comm/host.h"         // host_identity
+#include "llmc/comm/mpi_network.h"  // make_mpi_network
+#include "llmc/comm/tcp_ranks.h"    // TcpRanks
+#include "llmc/comm/watchdog.h"     // Watchdog
 
 namespace {
 
@@ -73,6 +74,7 @@ public:
     std::vector<std::string> all_gather(const std::string& record) override { return tcp_->all_gather(record); }
     void send_piece(int to, const std::string& bytes) override { tcp_->send_piece(to, bytes); }
     Piece next_piece() override { return tcp_->next_piece(); }
+    std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>&) override { return make_mpi_network(); }
 
 private:
     std::unique_ptr<TcpRanks> tcp_;

@@ -8,8 +8,8 @@ buffers are moved by the data plane, Comm (comm.h).
   ranks.broadcast(record, 0)                    rank 0's
   ranks.barrier()                               waits for all
   ranks.watchdog()                              for whoever waits for other ranks in another way (watchdog.h)
-  ranks.send_piece(0, bytes)                    beside all that, from any thread: parts of checkpoints
-(llmc/train/parts.h)
+  ranks.send_piece(0, bytes)                    beside all that, from any thread: of checkpoints (llmc/train/parts.h)
+  ranks.connect_hosts({0, 4})                   what CPU ranks of several hosts exchange buffers over
 
 Every rank must make the same calls in the same order. A rank that is dead, or does not come within --comm-timeout, ends
 all the others with exit code 3 (watchdog.h). Around work on files it is --io-timeout (share_errors).
@@ -22,13 +22,15 @@ all the others with exit code 3 (watchdog.h). Around work on files it is --io-ti
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <string>
 #include <type_traits>
 #include <vector>
-#include "llmc/base/check.h"      // Error, format
-#include "llmc/comm/peer_text.h"  // peer_text
-#include "llmc/comm/watchdog.h"   // Watchdog
+#include "llmc/base/check.h"         // Error, ensure, format
+#include "llmc/comm/host_network.h"  // HostNetwork
+#include "llmc/comm/peer_text.h"     // peer_text
+#include "llmc/comm/watchdog.h"      // Watchdog
 
 class Ranks {
 public:
@@ -55,6 +57,8 @@ public:
         constexpr size_t kAll = size_t(128) << 20;  // what may lie on rank 0, over all ranks
         return std::clamp(kAll / (2 * size_t(world_size)), size_t(64) << 10, size_t(1) << 20);
     }
+    // Connects the first ranks of several hosts, of which this rank need not be one: all call it.
+    virtual std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>& /*leaders*/) { ensure(false); }
     // "rank 1 (10.0.0.2:41000)": with the address that its records come from, where there is one.
     virtual std::string name_of(int of_rank) const { return "rank " + std::to_string(of_rank); }
 

@@ -1,5 +1,6 @@
 // See tcp.h.
 #include "llmc/comm/tcp.h"
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -41,23 +42,60 @@ bool is_loopback(const sockaddr* address) {
 
 struct Resolved {
     addrinfo* first = nullptr;
-    // Nothing at first if the name server asks for patience.
+    std::string why;  // nothing is known
     Resolved(const Address& address, int flags) {
         addrinfo hints = {};
         hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM, hints.ai_flags = flags;
         const int error = getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(),
                                       std::to_string(address.port).c_str(), &hints, &first);
-        if (error == EAI_AGAIN) first = nullptr;
-        require(error == 0 || error == EAI_AGAIN,
-                "--master %s: no such host is known here (%s): give the name or the number of the host of "
-                "rank 0",
-                address.host.c_str(), gai_strerror(error));
+        if (error) first = nullptr, why = format("no such host is known here: %s", gai_strerror(error));
     }
     Resolved(const Resolved&) = delete;
     ~Resolved() {
         if (first) freeaddrinfo(first);
     }
 };
+
+// An address of an interface of this host that is up.
+struct OwnAddress {
+    std::string interface;
+    sockaddr_storage storage;
+
+    const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&storage); }
+    socklen_t length() const { return storage.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6); }
+    std::string number() const { return host_text(address(), length()); }
+    bool is_link_local() const {
+        return storage.ss_family == AF_INET6 &&
+               IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr);
+    }
+};
+
+// Those of IPv4 first.
+std::vector<OwnAddress> own_interfaces() {
+    std::vector<OwnAddress> all;
+    ifaddrs* first = nullptr;
+    if (getifaddrs(&first) != 0) return all;
+    for (const int family : {AF_INET, AF_INET6})
+        for (const ifaddrs* each = first; each; each = each->ifa_next) {
+            if (!each->ifa_addr || each->ifa_addr->sa_family != family || !(each->ifa_flags & IFF_UP)) continue;
+            OwnAddress own{each->ifa_name, {}};
+            std::memcpy(&own.storage, each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+            all.push_back(own);
+        }
+    freeifaddrs(first);
+    return all;
+}
+
+// Binds a socket to an address of the interface, of the kind of `to`, if there is one.
+bool bind_to(int fd, const std::string& interface, const sockaddr* to) {
+    const bool to_link =
+        to->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(to)->sin6_addr);
+    errno = EADDRNOTAVAIL;
+    for (const OwnAddress& own : own_interfaces())
+        if (own.interface == interface && own.storage.ss_family == to->sa_family && own.is_link_local() == to_link)
+            return bind(fd, own.address(), own.length()) == 0;
+    return false;
+}
 
 // -1 and errno if it cannot.
 Socket listen_on(const sockaddr* address, socklen_t length) {
@@ -95,30 +133,35 @@ int Deadline::left_ms() const {
 
 // ---- connections ---------------------------------------------------------------------------------------------------
 
-Listeners listen_at(const Address& master) {
+Listeners listen_at(const Address& master, const std::string& interface) {
     const Resolved named(master, 0);
     const bool is_number =
         master.host.find(':') != std::string::npos || master.host.find_first_not_of("0123456789.") == std::string::npos;
     Listeners all;
     all.port = master.port;
-    all.local = is_number || master.host == "localhost";
+    all.local = named.first && (is_number || master.host == "localhost");
     for (const addrinfo* each = named.first; each; each = each->ai_next)
         all.local = all.local && is_loopback(each->ai_addr);
     // Debian lets a host's own name mean 127.0.1.1.
-    const Resolved any(all.local ? master : Address{"", master.port}, all.local ? 0 : AI_PASSIVE);
+    std::vector<std::string> hosts = {all.local ? master.host : ""};
+    if (!all.local && !interface.empty()) hosts = own_addresses(interface);
     std::string why;
-    for (const addrinfo* each = any.first; each; each = each->ai_next) {
-        Socket s = listen_on(each->ai_addr, each->ai_addrlen);
-        if (s.fd < 0) {
-            require(errno != EADDRINUSE,
-                    "--master %s: port %d is in use on this host, perhaps by another run: give another port",
-                    text_of(master).c_str(), master.port);
-            require(errno != EACCES, "--master %s: this user may not listen at port %d: give one above 1023",
-                    text_of(master).c_str(), master.port);
-            why = std::strerror(errno);
-            continue;
+    for (const std::string& host : hosts) {
+        const Resolved any({host, master.port}, host.empty() ? AI_PASSIVE : 0);
+        if (!any.first) why = any.why;
+        for (const addrinfo* each = any.first; each; each = each->ai_next) {
+            Socket s = listen_on(each->ai_addr, each->ai_addrlen);
+            if (s.fd < 0) {
+                require(errno != EADDRINUSE,
+                        "--master %s: port %d is in use on this host, perhaps by another run: give another port",
+                        text_of(master).c_str(), master.port);
+                require(errno != EACCES, "--master %s: this user may not listen at port %d: give one above 1023",
+                        text_of(master).c_str(), master.port);
+                why = std::strerror(errno);
+                continue;
+            }
+            all.sockets.push_back(std::move(s));
         }
-        all.sockets.push_back(std::move(s));
     }
     require(!all.sockets.empty(), "--master %s: rank 0 cannot listen there (%s): it must run on that host",
             text_of(master).c_str(), why.c_str());
@@ -144,22 +187,41 @@ Listeners listen_anywhere(bool local) {
     return all;
 }
 
-std::vector<std::string> own_addresses() {
+Address listen_at_number(const std::string& number, Listeners& all) {
+    const Resolved resolved({number, 0}, AI_NUMERICHOST);
+    Socket s = resolved.first ? listen_on(resolved.first->ai_addr, resolved.first->ai_addrlen) : Socket();
+    require(s.fd >= 0, "cannot listen at %s, an address of this host: %s", number.c_str(), std::strerror(errno));
+    sockaddr_storage bound = {};
+    socklen_t length = sizeof(bound);
+    getsockname(s.fd, base(bound), &length);
+    all.port = port_of(bound);
+    all.sockets.push_back(std::move(s));
+    return {number, all.port};
+}
+
+std::vector<std::string> own_addresses(const std::string& interface) {
     std::vector<std::string> all;
-    ifaddrs* first = nullptr;
-    if (getifaddrs(&first) != 0) return all;
-    for (const int family : {AF_INET, AF_INET6})
-        for (const ifaddrs* each = first; each; each = each->ifa_next) {
-            const sockaddr* const address = each->ifa_addr;
-            if (!address || address->sa_family != family || !(each->ifa_flags & IFF_UP) ||
-                each->ifa_flags & IFF_LOOPBACK)
-                continue;
-            if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr))
-                continue;  // means something else on each host
-            all.push_back(host_text(address, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
-        }
-    freeifaddrs(first);
+    std::string others;
+    for (const OwnAddress& each : own_interfaces()) {
+        const bool is_usual = !is_loopback(each.address()) && !each.is_link_local();  // means something else elsewhere
+        if (interface.empty() ? is_usual : each.interface == interface) all.push_back(each.number());
+        others += (others.empty() ? "" : ", ") + each.interface + " (" + each.number() + ")";
+    }
+    require(interface.empty() || !all.empty(),
+            "--interface %s: no interface of this host has this name, is up and has an address; there are: %s",
+            interface.c_str(), others.c_str());
     return all;
+}
+
+bool is_number(const std::string& host) {
+    in6_addr number;
+    return inet_pton(AF_INET, host.c_str(), &number) == 1 || inet_pton(AF_INET6, host.c_str(), &number) == 1;
+}
+
+bool is_known(const Address& address, std::string* why) {
+    const Resolved resolved(address, 0);
+    *why = resolved.why;
+    return resolved.first != nullptr;
 }
 
 Connection accept_from(const Socket& listener) {
@@ -170,11 +232,16 @@ Connection accept_from(const Socket& listener) {
     return connection;
 }
 
-Socket connect_to(const Address& address, const Deadline& deadline, const Look& look, int* reason) {
+Socket connect_to(const Address& address, const std::string& interface, const Deadline& deadline, const Look& look,
+                  std::string* why) {
     const Resolved resolved(address, 0);
+    *why = resolved.why;
     for (const addrinfo* each = resolved.first; each; each = each->ai_next) {
         Socket s(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        if (s.fd < 0) continue;
+        if (s.fd < 0 || (!interface.empty() && !bind_to(s.fd, interface, each->ai_addr))) {
+            *why = std::strerror(errno);
+            continue;
+        }
         if (connect(s.fd, each->ai_addr, each->ai_addrlen) != 0) {
             int error = errno;
             if (error == EINPROGRESS) {
@@ -191,7 +258,7 @@ Socket connect_to(const Address& address, const Deadline& deadline, const Look& 
                     getsockopt(s.fd, SOL_SOCKET, SO_ERROR, &error, &length);
             }
             if (error != 0) {
-                *reason = error;
+                *why = std::strerror(error);
                 continue;
             }
         }
@@ -201,13 +268,30 @@ Socket connect_to(const Address& address, const Deadline& deadline, const Look& 
     return Socket();
 }
 
-void prepare(int fd) {
+void prepare_for_data(int fd) {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);  // it would count the time that the other end does not read
+}
+
+void prepare(int fd) {
+    prepare_for_data(fd);
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+}
+
+std::string own_number(int fd) {
+    sockaddr_storage here = {};
+    socklen_t length = sizeof(here);
+    return getsockname(fd, base(here), &length) == 0 ? host_text(base(here), length) : "";
+}
+
+std::string peer_number(int fd) {
+    sockaddr_storage there = {};
+    socklen_t length = sizeof(there);
+    return getpeername(fd, base(there), &length) == 0 ? host_text(base(there), length) : "";
 }
 
 // The kernel's table of connections has both ends of one within this host (network namespace), each with its user.

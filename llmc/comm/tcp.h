@@ -51,18 +51,26 @@ using Look = std::function<void()>;
 
 // ---- connections ---------------------------------------------------------------------------------------------------
 
-// Where rank 0 listens: if the address says localhost, only there; else on every network, since a host does not always
-// know the address that others reach it by. An Error if it cannot.
+// Where rank 0 listens: if the address says localhost, only there; else in the network of an interface, or on every
+// one, since a host does not always know the address that others reach it by. An Error if it cannot.
 struct Listeners {
     std::vector<Socket> sockets;
     int port = 0;
     bool local = false;  // only this host can connect
 };
-Listeners listen_at(const Address& master);
-Listeners listen_anywhere(bool local);  // at a port that the system chooses
+Listeners listen_at(const Address& master, const std::string& interface = "");
+Listeners listen_anywhere(bool local);                                // at a port that the system chooses
+Address listen_at_number(const std::string& number, Listeners& all);  // adds one, at a port that the system chooses
 
-// The numbers of this host by which others may reach it: those of its interfaces that are up.
-std::vector<std::string> own_addresses();
+// The numbers of this host by which others may reach it: those of its interfaces that are up, or of one of them; an
+// Error if that has none.
+std::vector<std::string> own_addresses(const std::string& interface = "");
+
+// Whether it is one of IPv4 or IPv6, and no name.
+bool is_number(const std::string& host);
+
+// Whether a name means an address yet; `why` it does not.
+bool is_known(const Address& address, std::string* why);
 
 // The next connection, or nothing; errno tells why.
 struct Connection {
@@ -71,11 +79,18 @@ struct Connection {
 };
 Connection accept_from(const Socket& listener);
 
-// Connects to any of the host's addresses, or not: `reason` is the errno of the last one.
-Socket connect_to(const Address& address, const Deadline& deadline, const Look& look, int* reason);
+// Connects to any of the host's addresses, by an interface of this host or by any, or not: `why` the last one failed.
+Socket connect_to(const Address& address, const std::string& interface, const Deadline& deadline, const Look& look,
+                  std::string* why);
 
 // Small records without delay; a host that has lost power is noticed after a minute.
 void prepare(int fd);
+// The same of a connection that a busy rank may leave unread for as long as it likes.
+void prepare_for_data(int fd);
+
+// The numbers of its ends: "10.0.0.1".
+std::string own_number(int fd);
+std::string peer_number(int fd);
 
 // Who holds the other end, as far as this host knows.
 enum class OtherEnd {

@@ -8,28 +8,36 @@
 #include <cstring>
 #include <exception>
 #include <utility>
-#include "llmc/base/check.h"      // ensure, format
-#include "llmc/base/hmac.h"       // random_bytes
-#include "llmc/comm/peer_text.h"  // peer_text
+#include "llmc/base/check.h"        // ensure, format
+#include "llmc/base/hmac.h"         // random_bytes
+#include "llmc/comm/peer_text.h"    // peer_text
+#include "llmc/comm/tcp_network.h"  // make_tcp_network
+
+static Meeting of_all(Meeting meeting, int world_size) {
+    meeting.world_size = world_size;
+    return meeting;
+}
 
 TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, const Meeting& meeting,
                    const Listeners* listeners)
-    : watchdog_(rank, meeting.timeout_s) {
+    : watchdog_(rank, meeting.timeout_s), meeting_(of_all(meeting, world_size)) {
     this->rank = rank, this->world_size = world_size;
     host_ranks = {rank};
     watchdog_.add_hook([this](const std::string& why) { tell_all(forwarded_.empty() ? why : forwarded_); });
     std::vector<Seat> seats;
     const auto take_seats = [&] {
-        for (const Seat& seat : seats) peers_.push_back({.rank = seat.rank, .socket = seat.socket, .from = seat.from});
+        for (Seat& seat : seats) peers_.push_back({.rank = seat.rank, .socket = seat.socket.take(), .from = seat.from});
     };
     try {
         if (rank == 0) {
             std::memcpy(&key_, random_bytes(sizeof(key_)).data(), sizeof(key_));
             Listeners own;
-            if (!listeners) own = listen_at(place[0]);
-            await_ranks(listeners ? *listeners : own, text_of(place[0]), world_size, meeting, key_, seats);
+            if (!listeners) own = listen_for_ranks(place[0], meeting_);
+            Expected others;
+            for (int r = 1; r < world_size; r++) others.ranks.push_back(r);
+            await_ranks(listeners ? *listeners : own, text_of(place[0]), others, meeting_, key_, seats);
         } else {
-            seats.push_back(find_first(rank, world_size, place, meeting, &key_));
+            seats.push_back(find_listener({rank}, place, meeting_, &key_));
         }
         take_seats();
         if (pipe2(wake_, O_CLOEXEC) != 0)
@@ -66,8 +74,15 @@ void TcpRanks::close_all() {
 
 std::string TcpRanks::name_of(int of_rank) const {
     if (of_rank == rank) return Ranks::name_of(of_rank);
-    const Peer& peer = peers_[size_t(rank == 0 ? of_rank - 1 : 0)];
+    const Peer& peer = peer_of(of_rank);
     return format("rank %d (%s%s)", of_rank, peer.rank == of_rank ? "" : "by way of rank 0 at ", peer.from.c_str());
+}
+
+std::string TcpRanks::own_number(int toward_rank) const { return ::own_number(peer_of(toward_rank).socket); }
+std::string TcpRanks::peer_number(int of_rank) const { return ::peer_number(peer_of(of_rank).socket); }
+
+std::unique_ptr<HostNetwork> TcpRanks::connect_hosts(const std::vector<int>& leaders) {
+    return make_tcp_network(*this, leaders, meeting_);
 }
 
 // ---- records -------------------------------------------------------------------------------------------------------
@@ -148,8 +163,6 @@ void TcpRanks::send_to(const Peer& peer, Kind kind, const std::string& body) {
     // If the other end is gone, the reader ends this rank.
     send_message(peer.socket, kind, key_, body);
 }
-
-TcpRanks::Peer& TcpRanks::peer_of(int rank) { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
 
 void TcpRanks::send_piece(int to, const std::string& bytes) {
     ensure((rank == 0) != (to == 0) && bytes.size() <= kMostPieceBytes);

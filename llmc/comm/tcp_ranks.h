@@ -38,7 +38,11 @@ public:
     void send_piece(int to, const std::string& bytes) override;
     Piece next_piece() override;
     Watchdog* watchdog() override { return &watchdog_; }
+    std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>& leaders) override;
     std::string name_of(int of_rank) const override;
+    // The numbers of the two hosts by which this one is connected to another rank, by way of rank 0 or directly.
+    std::string own_number(int toward_rank) const;
+    std::string peer_number(int of_rank) const;
 
 private:
     // The rank at the other end of a connection: on rank 0 every other one, elsewhere rank 0.
@@ -54,6 +58,7 @@ private:
     };
     static constexpr int kMostPieces = 2;  // under way to one rank
     Watchdog watchdog_;
+    const Meeting meeting_;
     uint64_t key_ = 0;
     std::string forwarded_;  // why another rank has given up, in its words
     std::vector<Peer> peers_;
@@ -69,7 +74,8 @@ private:
     bool lost(const std::string& why);  // ends this rank, unless it is leaving; false
     void tell_all(const std::string& why);
     void send_to(const Peer& peer, Kind kind, const std::string& body);
-    Peer& peer_of(int rank);
+    const Peer& peer_of(int rank) const { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
+    Peer& peer_of(int rank) { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
     size_t turn_ = 0;  // whose piece is taken first
     std::string next_record(Peer& peer);
 };

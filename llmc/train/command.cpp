@@ -17,7 +17,7 @@ struct CommandInfo {
     Names common;  // those that --help shows; empty: all
 };
 
-const Names kLaunch = {"launcher", "rank", "world-size", "local-rank", "master", "comm-timeout"};
+const Names kLaunch = {"launcher", "rank", "world-size", "local-rank", "master", "interface", "comm-timeout"};
 
 Names operator+(Names a, const Names& b) {
     a.insert(a.end(), b.begin(), b.end());

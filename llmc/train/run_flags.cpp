@@ -20,8 +20,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",     "local-rank", "threads", "tune-matmul", "train-data",
-                                                "val-data", "tokenizer",  "out-dir", "resume",      "eval-tasks"};
+    static const std::set<std::string> names = {"rank",        "local-rank", "interface", "threads",
+                                                "tune-matmul", "train-data", "val-data",  "tokenizer",
+                                                "out-dir",     "resume",     "eval-tasks"};
     return names.contains(field.name);
 }
 
@@ -267,6 +268,9 @@ std::vector<Field> RunFlags::fields() {
             Field{"ranks", "local-rank", &launch.local_rank, "GPU to use on this host (-1: by order of the ranks)"}
                 .from(-1),
             {"ranks", "master", &launch.master, "HOST[:PORT] of rank 0, where ranks meet without MPI"},
+            {"ranks", "interface", &launch.interface,
+             "this host's network interface, such as eth0, for what ranks on other hosts exchange without MPI; NCCL's "
+             "too (empty: that by which rank 0 is reached)"},
             Field{"ranks", "virtual-ranks", &virtual_ranks,
                   "run this many ranks in one process, taking turns: sharding without a second machine (0: off)"}
                 .from(0, 64),

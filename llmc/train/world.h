@@ -85,6 +85,7 @@ void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Bo
     // Or a kernel is loaded when it is first launched, which can wait until the GPU is idle, and that for a collective
     // of ranks that wait for this one. Before the first call of CUDA, which MPI may make.
     if (launch.meet != Launch::Meet::nobody && flags.device != "cpu") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    if (!launch.interface.empty()) setenv("NCCL_SOCKET_IFNAME", ("=" + launch.interface).c_str(), 0);
     std::unique_ptr<Ranks> ranks;
     try {
         ranks = join(launch, flags.comm_timeout_s, stop_signal);

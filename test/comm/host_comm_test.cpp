@@ -127,7 +127,7 @@ TEST_CASE("rank: costs", "[.rank]") {
     options.network = std::move(network);
     HostComm comm(self.ranks, cpu, std::move(options));
     const bool hosts = layout().find('1') != std::string::npos;
-    CHECK(comm.describe() == (hosts ? "shared memory and MPI, 4 ranks on 2 hosts" : "shared memory, 4 ranks"));
+    CHECK(comm.describe() == (hosts ? "shared memory and sockets, 4 ranks on 2 hosts" : "shared memory, 4 ranks"));
     const int64_t shard = 5000;
     float* data = static_cast<float*>(comm.allocate(4 * shard * sizeof(float)));
     CHECK(comm.take_times().sent_bytes == 0);

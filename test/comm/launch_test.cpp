@@ -95,6 +95,14 @@ TEST_CASE("flags say who a rank is", "[launch]") {
     CHECK(contains(error({}, launcher("torch")), "2: --launcher torch: expected auto, none, mpi, slurm or torchrun"));
 }
 
+TEST_CASE("--interface is for ranks that meet at an address", "[launch]") {
+    CHECK(detect({}, {.rank = 0, .world_size = 2, .master = "a", .interface = "eth0"}).interface == "eth0");
+    CHECK(detect(kTorchrun, {.interface = "eth0"}).interface == "eth0");
+    CHECK(detect(kOpenMpi, {.master = "a", .interface = "eth0"}).interface == "eth0");
+    CHECK(contains(error(kOpenMpi, {.interface = "eth0"}),
+                   "2: --interface eth0 is for ranks that meet at an address, and MPI connects these"));
+}
+
 TEST_CASE("--launcher none is one rank anywhere", "[launch]") {
     for (const Variables& other : {kOpenMpi, kPmi, kSlurm, kTorchrun, Variables{{"RANK", "x"}}})
         CHECK(text(detect(other, launcher("none"))) == "0 of 1");
@@ -230,6 +238,10 @@ TEST_CASE("addresses", "[launch]") {
     CHECK(parts("[fe80::1]:80") == "fe80::1 80");
     for (const char* wrong : {"", ":80", "[", "[]", "[]:80", "[::1", "[::1]80"})
         CHECK(contains(error_of([&] { parse_address(wrong); }), "expected HOST or HOST:PORT"));
+    CHECK(parts("[fe80::1%eth0]:80") == "fe80::1%eth0 80");
+    CHECK(parts("my_host-1") == "my_host-1 29500");
+    for (const char* wrong : {"no such host:80", "10.0.0.300", "10.0.0.1.2:80", "[::1::2]:80", "a/b"})
+        CHECK(contains(error_of([&] { parse_address(wrong); }), " is neither the name nor the number of a host"));
     for (const char* wrong : {"a:", "a:0", "a:65536", "a:-1", "a:http", "a:80x", "[::1]:"})
         CHECK(contains(error_of([&] { parse_address(wrong); }), "expected a port from 1 to 65535"));
 }

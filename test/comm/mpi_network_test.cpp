@@ -29,8 +29,3 @@ TEST_CASE("hosts exchange over MPI", "[mpi_network][mpi]") {
         CHECK(ended.exit_code == 0);
     }
 }
-
-TEST_CASE("several hosts without MPI are an error", "[mpi_network][mpi]") {
-    CHECK(contains(error_of([] { make_mpi_network(); }),
-                   "2: the ranks are on several hosts, and on the CPU only MPI connects these: "));
-}

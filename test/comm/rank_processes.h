@@ -26,12 +26,12 @@ ranks do not notice when one of them dies, unlike those of MPI and TCP: what is 
 #include <memory>
 #include <string>
 #include <vector>
-#include "llmc/base/check.h"        // ensure, format
-#include "llmc/base/file.h"         // read_file
-#include "llmc/comm/mpi_network.h"  // HostNetwork
-#include "llmc/comm/ranks.h"        // Ranks
-#include "llmc/comm/watchdog.h"     // Watchdog
-#include "test/testing.h"           // Finished, ScratchFolder
+#include "llmc/base/check.h"         // ensure, format
+#include "llmc/base/file.h"          // read_file
+#include "llmc/comm/host_network.h"  // HostNetwork
+#include "llmc/comm/ranks.h"         // Ranks
+#include "llmc/comm/watchdog.h"      // Watchdog
+#include "test/testing.h"            // Finished, ScratchFolder
 
 // One socket to each of the other ranks.
 class SocketRanks : public Ranks {
@@ -71,6 +71,7 @@ class SocketNetwork : public HostNetwork {
 public:
     explicit SocketNetwork(const SocketRanks& ranks) : ranks_(ranks) {}
     double sent_bytes = 0;
+    const char* name() const override { return "sockets"; }
 
     void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes, int from,
                   const std::function<void()>& look) override {

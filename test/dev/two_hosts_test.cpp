@@ -17,7 +17,6 @@ std::string namespaces() { return run("ip netns list 2>&1; ip link show type vet
 }  // namespace
 
 TEST_CASE("two hosts exchange at the speed of their line, and a slow one is named", "[two_hosts]") {
-    if (!has_mpi()) return;
     program("data/tokenize");
     const std::string before = namespaces();
     const Finished ended = run(programs() + "timeout 300 " + kScript + " --rate 400mbit --steps 10");
@@ -28,7 +27,7 @@ TEST_CASE("two hosts exchange at the speed of their line, and a slow one is name
     }
     INFO(ended.out << ended.err);
     REQUIRE(ended.exit_code == 0);
-    CHECK(contains(ended.out, "shared memory and MPI, 2 ranks on 2 hosts"));
+    CHECK(contains(ended.out, "shared memory and TCP, 2 ranks on 2 hosts"));
     const char* const row = "| bytes that a host sends, MB | ";
     const size_t at = ended.out.find(row);
     REQUIRE(at != std::string::npos);
@@ -40,6 +39,21 @@ TEST_CASE("two hosts exchange at the speed of their line, and a slow one is name
     CHECK(measured > computed * 5 / 6);
     CHECK(measured < computed * (1 + 66. / 1448 + 33. / 1448) * 7 / 6);
     CHECK(contains(ended.out, "warning: rank 1 is slow"));
+}
+
+TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts]") {
+    if (!has_mpi()) return;
+    program("data/tokenize");
+    const Finished ended =
+        run(programs() + "timeout 300 " + kScript + " --rate 400mbit --launcher mpi --only-collectives");
+    if (ended.exit_code == 2) {
+        WARN("skipped: " << ended.err);
+        return;
+    }
+    INFO(ended.out << ended.err);
+    REQUIRE(ended.exit_code == 0);
+    CHECK(contains(ended.out, "shared memory and MPI, 2 ranks on 2 hosts"));
+    CHECK(contains(ended.out, "| all-reduce | 16384 |"));
 }
 
 TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interrupted", "[two_hosts]") {
@@ -54,6 +68,7 @@ TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interru
     refused(kScript + " --rate fast", "--rate 'fast'");
     refused(kScript + " --rate gbit", "--rate 'gbit'");
     refused(kScript + " --steps few", "--steps 'few'");
+    refused(kScript + " --launcher ssh", "--launcher 'ssh'");
     refused("ANVIL_PROGRAMS=/nowhere/ " + kScript, "/nowhere/train_gpt is missing");
     // A folder of all commands but one.
     const ScratchFolder commands;
@@ -61,7 +76,6 @@ TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interru
         commands.path + "/tc");
     refused(programs() + "PATH=" + commands.path + " " + kScript, "tc is missing");
 
-    if (!has_mpi()) return;
     const std::string before = namespaces();
     const Finished stopped = run(programs() + "timeout --signal=INT 4 " + kScript);
     CHECK(namespaces() == before);

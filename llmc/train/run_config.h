@@ -77,7 +77,7 @@ Decision received(const std::string& text, const RunFlags& own);
 // which the one asked for would.
 int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
 // A step with this many sequences per micro-batch.
-// How parameters are dealt out to the ranks.
+// How parameters are assigned to the ranks.
 ShardingOptions sharding_options(const RunFlags& flags, int world_size);
 StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
 

@@ -66,6 +66,13 @@ CLAIMS = [
         (0, 1, 2),
     ),
     (
+        "doc/cpu_gemm.md",
+        r"multiply-add peak: (\d+) % in fp32 and (\d+) % in bf16 for GPT-2 124M at T = 256",
+        "doc/performance.md",
+        r"\| 124M-256 \| fp32 .*? at (\d+) % of the peak[\s\S]*?\| 124M-256 \| bf16 .*? at (\d+) % of the peak",
+        (0, 1),
+    ),
+    (
         "doc/design.md",
         r"Speed costs little: ([\d.]+) to ([\d.]+) times MKL in fp32\s+and ([\d.]+) to ([\d.]+) times oneDNN in bf16",
         "doc/performance.md",

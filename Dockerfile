@@ -24,7 +24,7 @@ FROM build-cpu AS build-cuda
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/nvidia && /opt/nvidia/bin/pip install --no-cache-dir nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13
 RUN make -j"$(nproc)" USE_CUDA=1 NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/site-packages/nvidia)" && \
-    make install DESTDIR=/out PREFIX=/usr/local NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/site-packages/nvidia)"
+    make install USE_CUDA=1 DESTDIR=/out PREFIX=/usr/local NVIDIA_WHEELS="$(echo /opt/nvidia/lib/python3*/site-packages/nvidia)"
 
 FROM ${RUNTIME} AS run
 ENV DEBIAN_FRONTEND=noninteractive

@@ -5,7 +5,7 @@
     scripts/charts.py --check    exit code 1 if a committed chart is not what it would draw (`make lint` asks)
 
 cpu-vs-pytorch: training speed on a CPU beside PyTorch, measured (doc/results/against-pytorch.json).
-Badges: the license and VERSION.
+Badges: the license and VERSION. one-step: a diagram for doc/design.md.
 gpu-step: tokens per second on a GPU. Once a doc/results/GPU-DATE/ holds measured training runs, those; until then what
 `./train_gpt plan` predicts (doc/results/steps-predicted.json). Its title says which: one chart never holds both.
 Needs Python 3 and nothing else.
@@ -149,6 +149,52 @@ def gpu_chart(theme):
     return chart(theme, title, subtitle, groups, marks, thousands, [])
 
 
+def step_diagram(theme):
+    """One step of a rank on a GPU: what its two streams do, for twelve layers in four buckets and the embeddings (doc/distributed.md)."""
+    text, dim, grid, strong, pale, gray, light = THEMES[theme]
+    lanes = [("compute", 46), ("communication", 92), ("host", 138)]
+    layers = ["emb.", "0-2", "3-5", "6-8", "9-11"]
+    forward, backward = [(22, name) for name in layers], [(36, name) for name in reversed(layers)]
+    boxes, x = [], 110
+    for width, name in forward:
+        boxes.append((0, x, width, pale, name if width > 30 else ""))
+        x += width
+    spans = [(110, x, "forward")]
+    ready = [x := x + 36 for _ in range(5)]  # where each bucket's gradients are complete
+    for end, (width, name) in zip(ready, backward):
+        boxes.append((0, end - width, width, strong, name))
+    spans.append((ready[0] - 36, x, "backward"))
+    boxes += [(1, end, 32, gray, f"RS {i}") for i, end in enumerate(ready)]
+    boxes.append((1, x + 32, 22, light, "AR"))
+    boxes.append((0, x + 54, 22, light, "clip"))
+    for i in range(5):
+        boxes.append((0, x + 76 + 28 * i, 28, strong, f"{4 - i}"))
+        boxes.append((1, x + 104 + 28 * i, 28, gray, f"AG {4 - i}"))
+    spans.append((x + 76, x + 216, "update of bucket"))
+    start = x + 220
+    for i in range(5):
+        boxes.append((0, start + 24 * i, 24, pale, ""))
+    spans.append((start, start + 120, "next forward"))
+    boxes.append((2, 110, 60, light, "step s+1"))
+    boxes.append((2, 176, 90, light, "prepares batch"))
+    boxes.append((2, start, 60, light, "step s+2"))
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {start + 130} 176" width="{start + 130}" height="176" role="img" '
+        'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="10" '
+        'aria-label="A training step on two streams">'
+    ]
+    for lane, y in lanes:
+        out.append(f'<text x="100" y="{y + 16}" text-anchor="end" fill="{text}" font-size="12">{lane}</text>')
+        out.append(f'<path d="M110 {y + 28}H{start + 124}" stroke="{grid}"/>')
+    for left, right, name in spans:
+        out.append(f'<text x="{(left + right) / 2}" y="36" text-anchor="middle" fill="{dim}" font-size="12">{name}</text>')
+    for lane, left, width, color, name in boxes:
+        ink = "#fff" if color in (strong, gray) else text
+        out.append(f'<rect x="{left + 0.5}" y="{lanes[lane][1]}" width="{width - 1}" height="24" rx="2" fill="{color}"/>')
+        out.append(f'<text x="{left + width / 2}" y="{lanes[lane][1] + 16}" text-anchor="middle" fill="{ink}">{name}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
 def badge(name, value, color):
     """As shields.io draws them, without asking it."""
     left, right = 12 + round(6.3 * len(name)), 12 + round(6.3 * len(value))
@@ -161,7 +207,7 @@ def badge(name, value, color):
 """
 
 
-CHARTS = {"cpu-vs-pytorch": cpu_chart, "gpu-step": gpu_chart}
+CHARTS = {"cpu-vs-pytorch": cpu_chart, "gpu-step": gpu_chart, "one-step": step_diagram}
 
 
 def images():

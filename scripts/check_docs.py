@@ -5,7 +5,7 @@
     python3 scripts/check_docs.py --test   checks the checker on small broken pages
 
 Commands, in indented and fenced blocks and in inline code: the program or script exists, it has every flag given to it, `make` has
-the target and knows the variable. Flags alone in inline code: one of our programs has them, or they are in FLAGS_OF_OTHERS. Paths
+the target, knows the variable and the topic. Flags alone in inline code: one of our programs has them, or they are in FLAGS_OF_OTHERS. Paths
 exist, or git ignores them (what programs write). Links lead to a page and a heading. Table rows have as many cells as their header.
 Figures in CLAIMS are those of the page that holds the measurements. Pages written for GitHub may link to ../../actions
 and the like, which are no files. dev/LOG.md is history and not checked: it names what was.
@@ -64,6 +64,13 @@ CLAIMS = [
         "doc/reliability.md",
         r"\| kills \|[^|]*\| (\d+) \| 0 \|.*\n\| calls \|[^|]*\| (\d+) \| (0) \|",
         (0, 1, 2),
+    ),
+    (
+        "doc/cpu_gemm.md",
+        r"multiply-add peak: (\d+) % in fp32 and (\d+) % in bf16 for GPT-2 124M at T = 256",
+        "doc/performance.md",
+        r"\| 124M-256 \| fp32 .*? at (\d+) % of the peak[\s\S]*?\| 124M-256 \| bf16 .*? at (\d+) % of the peak",
+        (0, 1),
     ),
     (
         "doc/design.md",
@@ -163,6 +170,9 @@ class Tree:
             self.cache[""] = union
         return self.cache[""]
 
+    def has_topic(self, name):
+        return bool({f"{name}_test.cpp", f"{name}_cuda_test.cu", f"{name}_fuzz.cpp", f"{name}.cu"} & self.names)
+
     def has_path(self, path):
         """Whether there is such a file or folder (wildcards and placeholders included), or git ignores it, as what programs write."""
         for one in braces(path.rstrip("/")):
@@ -245,6 +255,9 @@ def findings_in_command(tree, command):
             if "=" in arg:
                 if arg.split("=")[0] not in tree.variables:
                     yield f"make has no variable {arg.split('=')[0]}"
+                topic = arg.removeprefix("OP=")
+                if topic != arg and re.fullmatch(r"[a-z]\w*", topic) and not tree.has_topic(topic):
+                    yield f"there is no topic {topic} to test, bench or fuzz"
             elif re.fullmatch(r"[a-z][\w./-]*", arg):
                 if arg not in tree.targets:
                     yield f"make has no target {arg}"
@@ -371,6 +384,7 @@ BROKEN = [
     ("    data/tokenize x --outt y\n", "no flag --outt"),
     ("    make no-such-target\n", "no target no-such-target"),
     ("run `make test OOP=x`\n", "no variable OOP"),
+    ("run `make test OP=no_such`\n", "no topic no_such"),
     ("    python3 scripts/report.py --shiny\n", "no flag --shiny"),
     ("    scripts/run_d12.sh --shiny\n", "no flag --shiny"),
     ("    make && scripts/quickstart.sh --hours 1\n", "no flag --hours"),

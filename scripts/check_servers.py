@@ -4,10 +4,12 @@
     V/bin/python scripts/check_servers.py       run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
 
 llama.cpp's server (from the wheel xllamacpp) on a GGUF of a GPT-2, and transformers' on an exported nanochat, by anvil.serve. The
-models are trained for seconds, until they know a text by heart: then the likeliest token is so by far, and rounding, or
+same nanochat, taught a few answers, is talked to: it answers as `train_gpt chat` does, and its tokenizer's template makes the tokens
+that data/tokenize makes. The models are trained for seconds, until they know a text by heart: then the likeliest token is so by far, and rounding, or
 llama.cpp's table for the GELU, cannot decide. That is checked, too.
 """
 
+import json
 import pathlib
 import re
 import subprocess
@@ -37,13 +39,19 @@ def check(what, good, detail=""):
     print(f"{'ok     ' if good else 'FAILED '} {what} {detail}", flush=True)
 
 
+def make_run(out, architecture, **flags):
+    """Trains a model; the folder that transformers loads it from."""
+    sizes = dict(num_layers=2, num_heads=2, channels=64, seq_len=64, batch_size=8, steps=400, warmup_steps=10)
+    how = dict(sample_tokens=0, dtype="fp32", device="cpu")
+    anvil.start(out, TRAIN, architecture=architecture, **{**sizes, **how, **flags}).wait()
+    folder = out.with_name(out.name + "_hf")
+    anvil.run_command("export", TRAIN, init_from=out, out_dir=folder)
+    return folder
+
+
 def make_model(scratch, architecture, **flags):
     """A folder for transformers, and what train_gpt continues the prompt with."""
-    sizes = dict(num_layers=2, num_heads=2, channels=64, seq_len=64, batch_size=8, steps=400, warmup_steps=10)
-    how = dict(sample_tokens=0, dtype="fp32", device="cpu", train_data=scratch / "data/train_*.bin")
-    anvil.start(scratch / architecture, TRAIN, architecture=architecture, **{**sizes, **how, **flags}).wait()
-    folder = scratch / f"{architecture}_hf"
-    anvil.run_command("export", TRAIN, init_from=scratch / architecture, out_dir=folder)
+    folder = make_run(scratch / architecture, architecture, train_data=scratch / "data/train_*.bin", **flags)
     flags = dict(init_from=folder, prompt=PROMPT, sample_tokens=TOKENS, temperature=0, dtype="fp32", device="cpu")
     text = anvil.run_command("generate", TRAIN, **flags)
     check(f"{architecture}: {TOKENS} tokens", len(text) == TOKENS and text.isascii(), repr(text))
@@ -74,10 +82,10 @@ def ask_llama_cpp(scratch, expected):
     del server
 
 
-def ask_transformers(scratch, folder, expected):
+def ask_transformers(scratch, asked):
     # Port 0: one that is free, which the server's log names.
     log = scratch / "serve.log"
-    command = [sys.executable, "-m", "anvil.serve", str(folder), "--port", "0", "--log-level", "info", "--device", "cpu"]
+    command = [sys.executable, "-m", "anvil.serve", "--port", "0", "--log-level", "info", "--device", "cpu"]
     with open(log, "wb") as output:
         server = subprocess.Popen(command, cwd=ROOT / "python", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -88,10 +96,54 @@ def ask_transformers(scratch, folder, expected):
         if not found:
             check("transformers serve: it starts", False, log.read_text(errors="replace")[-2000:])
             return
-        ask("transformers serve", found[1], folder, expected)
+        asked(found[1])
     finally:
         server.terminate()
         server.wait()
+
+
+TALKS = [("What is hot?", "The sun is."), ("What is cold?", "Ice and snow."), ("Who barks?", "A dog does!")]
+SYSTEM = "Be brief."
+
+
+def make_chat_model(scratch):
+    """A nanochat that knows the answers of TALKS, as a folder."""
+    talks = [[{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a in TALKS]
+    lines = [json.dumps({"messages": talk}) + "\n" for talk in talks]
+    (scratch / "talks.jsonl").write_text("".join(lines) * 50)
+    train = ["--train-tokenizer", "--vocab-size", "280", "--val-fraction", "0", "--out", scratch / "chat_data"]
+    subprocess.run([TOKENIZE, scratch / "talks.jsonl", "--format", "chat", *train], check=True, stdout=subprocess.DEVNULL)
+    flags = dict(train_data=scratch / "chat_data/train_*.bin", packing="pad", steps=200)
+    return make_run(scratch / "chat", "nanochat", **flags)
+
+
+def check_template(folder):
+    """The template's tokens are those of llmc/data/chat.h, through the engine's own file of them."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    talks = [
+        [("user", "Who barks?"), ("assistant", "A dog does!")],
+        [("system", SYSTEM), ("user", " hi\n"), ("assistant", "\n\n so "), ("user", "Who?"), ("assistant", "I.")],
+    ]
+    for i, talk in enumerate(talks):
+        messages = [{"role": role, "content": content} for role, content in talk]
+        path, out = folder.parent / f"template_{i}.jsonl", folder.parent / f"template_{i}"
+        path.write_text(json.dumps(messages) + "\n")
+        flags = ["--format", "chat", "--val-fraction", "0", "--tokenizer", folder / "tokenizer.json", "--out", out]
+        subprocess.run([TOKENIZE, path, *flags], check=True, stdout=subprocess.DEVNULL)
+        want = anvil.read_shard(out / "train_000000.bin").tokens.tolist()
+        got = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
+        check(f"chat template: conversation {i}", got == want, f"{len(got)} tokens")
+
+
+def talk_to(url, folder):
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+    for question, answer in TALKS:
+        messages = [{"role": "user", "content": question}]
+        request = dict(model=str(folder), messages=messages, max_tokens=TOKENS, temperature=0)
+        got = client.chat.completions.create(**request).choices[0].message.content
+        flags = dict(init_from=folder, message=question, temperature=0, sample_tokens=TOKENS, dtype="fp32", device="cpu")
+        ours = anvil.run_command("chat", TRAIN, **flags).strip()
+        check(f"chat: {question}", got == ours == answer, f"{got!r} {ours!r}")
 
 
 def main():
@@ -99,10 +151,18 @@ def main():
         scratch = pathlib.Path(folder)
         text = (ROOT / "LICENSE").read_text()
         (scratch / "text.txt").write_text(text[text.index(PROMPT) :][:200] * 100)
-        subprocess.run([TOKENIZE, scratch / "text.txt", "--tokenizer", "byte", "--out", scratch / "data"], check=True)
+        subprocess.run([TOKENIZE, scratch / "text.txt", "--tokenizer", "byte", "--out", scratch / "data"], check=True, stdout=subprocess.DEVNULL)
         _, text = make_model(scratch, "gpt2", learning_rate=3e-3)
         ask_llama_cpp(scratch, text)
-        ask_transformers(scratch, *make_model(scratch, "nanochat"))
+        folder, text = make_model(scratch, "nanochat")
+        chat = make_chat_model(scratch)
+        check_template(chat)
+
+        def asked(url):  # one server, which loads the model that a request names
+            ask("transformers serve", url, folder, text)
+            talk_to(url, chat)
+
+        ask_transformers(scratch, asked)
     print(f"servers: {failures} differences")
     return failures > 0
 

@@ -26,6 +26,7 @@ FLAGS_OF_OTHERS = {
     "--bind-to", "--mca", "--host", "--map-by", "--hostfile", "--oversubscribe", "--allow-run-as-root",  # mpirun
     "--nnodes", "--standalone", "--nproc-per-node", "--no-python", "--rdzv-id", "--rdzv-backend", "--rdzv-endpoint",  # torchrun
     "--gpus-per-task", "--gpus-per-node", "--signal", "--export",  # Slurm
+    "--trust-remote-code",  # vLLM
     "--pid", "--network", "--shm-size", "--ipc", "--ulimit",  # docker
 }  # fmt: skip
 FILES_OF_OTHERS = {"train_gpt2.py", "train_gpt2.cu"}  # llm.c's

@@ -61,11 +61,15 @@ void write_hf(const std::string& folder, const StoredModel& model, DType dtype, 
         write_file_atomically(folder + "/" + kModelingName + ".py", kModelingCode);
     if (tokenizer_json.empty()) return;
     write_file_atomically(folder + "/tokenizer.json", tokenizer_json);
-    write_file_atomically(folder + "/tokenizer_config.json",
-                          config_beside(model.tokenizer_path(), tokenizer_json, model.shape().max_seq_len));
-    if (end.id >= 0)
-        write_file_atomically(folder + "/generation_config.json",
-                              format("{\n  \"bos_token_id\": %ld,\n  \"eos_token_id\": %ld\n}\n", end.id, end.id));
+    write_file_atomically(
+        folder + "/tokenizer_config.json",
+        with_chat_template(config_beside(model.tokenizer_path(), tokenizer_json, model.shape().max_seq_len),
+                           tokenizer_json));
+    if (end.id < 0) return;
+    const int64_t answer_end = find_end_of_answer(tokenizer_json);
+    const std::string ends = answer_end < 0 ? std::to_string(end.id) : format("[%ld, %ld]", answer_end, end.id);
+    write_file_atomically(folder + "/generation_config.json",
+                          format("{\n  \"bos_token_id\": %ld,\n  \"eos_token_id\": %s\n}\n", end.id, ends.c_str()));
 }
 
 }  // namespace

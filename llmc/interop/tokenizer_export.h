@@ -16,6 +16,11 @@ EndToken find_end_token(const std::string& tokenizer_json);
 // tokenizer_config.json, with which AutoTokenizer of transformers loads the tokenizer.
 std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_tokens);
 
+// Of a tokenizer with nanochat's special tokens: the same with its template for conversations (llmc/data/chat.h), in
+// transformers' language, unless it has one; and the token that ends an answer, -1 of other tokenizers.
+std::string with_chat_template(const std::string& config, const std::string& tokenizer_json);
+int64_t find_end_of_answer(const std::string& tokenizer_json);
+
 // A byte-level BPE as GGUF has it: bytes spelled as GPT-2 spells them, the id is the place.
 struct ByteLevelTokenizer {
     struct Token {

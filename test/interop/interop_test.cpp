@@ -223,6 +223,13 @@ TEST_CASE("tokenizers for other programs", "[interop]") {
     CHECK(contains(read_byte_level("[").why, "it is no BPE"));
     CHECK(find_end_token("[1").id == -1);
     CHECK(!json::parse(tokenizer_config("", 8)).contains("eos_token"));
+
+    const std::string nanochat = read_file("test/fixtures/tokenizers/nanochat.json");
+    CHECK(find_end_of_answer(gpt2) == -1);
+    CHECK(with_chat_template("{}", gpt2) == "{}");
+    CHECK(find_end_of_answer(nanochat) == 4);
+    CHECK(contains(json::parse(with_chat_template("{}", nanochat))["chat_template"], "<|user_start|>"));
+    CHECK(with_chat_template("{\"chat_template\": \"mine\"}", nanochat) == "{\"chat_template\": \"mine\"}");
 }
 
 TEST_CASE("half precision is read exactly", "[interop]") {

@@ -522,7 +522,9 @@ void HostComm::exchange(const void* send, int64_t send_bytes, int to, void* rece
     const int to_rank = rank_of(to, 0), from_rank = rank_of(from, 0);
     control_->awaited = 1 + (receive_bytes ? from_rank : to_rank);
     next_look_ = Clock::now() + kLookEvery;
-    network_->exchange(send, size_t(send_bytes), to_rank, receive, size_t(receive_bytes), from_rank,
-                       [&] { look_around([] { return false; }); });
+    network_->exchange(send, size_t(send_bytes), to_rank, receive, size_t(receive_bytes), from_rank, [&](int awaited) {
+        control_->awaited.store(1 + awaited, std::memory_order_relaxed);
+        look_around([] { return false; });
+    });
     control_->awaited = 0;
 }

@@ -4,8 +4,8 @@ What crosses between hosts: one primitive, of which HostComm makes all its colle
   network.exchange(send, bytes, 4, receive, bytes, 2, look);    to rank 4, from rank 2, both at once; waits for both
 
 The bytes are those of the algorithm in host_comm.h and no more: in a reduce-scatter or an all-gather every host sends
-and receives (hosts - 1) / hosts of a buffer. `look` is called while waiting; it ends the program when there is no sense
-in waiting on.
+and receives (hosts - 1) / hosts of a buffer. `look` is called while waiting, with the rank that is waited for; it ends
+the program when there is no sense in waiting on.
 
   TcpNetwork        ranks that met at an address (tcp_network.h)
   MpiNetwork        ranks that mpirun started (mpi_network.h)
@@ -16,9 +16,10 @@ in waiting on.
 
 class HostNetwork {
 public:
+    using Look = std::function<void(int awaited)>;
     virtual ~HostNetwork() = default;
     virtual const char* name() const = 0;  // "TCP"
     // At most 2^30 bytes each way; 0 bytes: nothing, and nobody need be there.
     virtual void exchange(const void* send, size_t send_bytes, int to, void* receive, size_t receive_bytes, int from,
-                          const std::function<void()>& look) = 0;
+                          const Look& look) = 0;
 };

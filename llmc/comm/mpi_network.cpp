@@ -12,7 +12,7 @@ class MpiNetwork : public HostNetwork {
 public:
     const char* name() const override { return "MPI"; }
     void exchange(const void* send, size_t send_bytes, int to, void* receive, size_t receive_bytes, int from,
-                  const std::function<void()>& look) override {
+                  const Look& look) override {
         ensure(send_bytes <= 1 << 30 && receive_bytes <= 1 << 30);
         MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
         // What we offer before what we want: the other order answers an early host first, which then fills the line
@@ -21,7 +21,7 @@ public:
         if (receive_bytes) MPI_Irecv(receive, int(receive_bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &requests[1]);
         // Messages advance while MPI is asked about them, so this never sleeps; where cores are few, others go first.
         for (int turns = 0; !over(requests); turns++) {
-            look();
+            look(receive_bytes ? from : to);
             if (turns > 1000) sched_yield();
         }
     }

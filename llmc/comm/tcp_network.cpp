@@ -33,6 +33,7 @@ struct Peer {
 
 // A part of a message, in one direction of one connection.
 struct Flow {
+    int rank;
     Peer* peer;
     int fd;
     bool is_out;
@@ -50,17 +51,18 @@ public:
     const char* name() const override { return "TCP"; }
 
     void exchange(const void* send, size_t send_bytes, int to, void* receive, size_t receive_bytes, int from,
-                  const std::function<void()>& look) override {
+                  const Look& look) override {
         ensure(send_bytes <= 1 << 30 && receive_bytes <= 1 << 30);
         flows_.clear();
-        if (send_bytes) begin(peers_.at(to), true, const_cast<char*>(static_cast<const char*>(send)), send_bytes);
-        if (receive_bytes) begin(peers_.at(from), false, static_cast<char*>(receive), receive_bytes);
+        if (send_bytes) begin(to, true, const_cast<char*>(static_cast<const char*>(send)), send_bytes);
+        if (receive_bytes) begin(from, false, static_cast<char*>(receive), receive_bytes);
         while (!flows_.empty()) {
             bool moved = false;
             for (Flow& flow : flows_) moved |= advance(flow, look);
             std::erase_if(flows_, [](const Flow& flow) { return flow.over(); });
-            if (!moved && !flows_.empty()) wait();
-            look();
+            if (flows_.empty()) break;
+            if (!moved) wait();
+            look(flows_.back().rank);  // whoever has not sent yet, else who has not taken
         }
     }
 
@@ -70,18 +72,19 @@ private:
     std::vector<Flow> flows_;
     std::vector<pollfd> waiting_;
 
-    void begin(Peer& peer, bool is_out, char* data, size_t bytes) {
+    void begin(int rank, bool is_out, char* data, size_t bytes) {
+        Peer& peer = peers_.at(rank);
         const size_t lanes = bytes < kSplitBytes ? 1 : peer.lanes.size();
         const uint64_t number = is_out ? peer.sent++ : peer.received++;
         const size_t part = (bytes + lanes - 1) / lanes;
         for (size_t lane = 0, at = 0; lane < lanes; lane++, at += part) {
             const Label label{peer.key, number, std::min(part, bytes - at)};
-            flows_.push_back({&peer, peer.lanes[lane].fd, is_out, label, label, data + at});
+            flows_.push_back({rank, &peer, peer.lanes[lane].fd, is_out, label, label, data + at});
         }
     }
 
     // Whether anything went.
-    bool advance(Flow& flow, const std::function<void()>& look) {
+    bool advance(Flow& flow, const Look& look) {
         // What is left of the label, and of the data after it.
         const size_t of_label = flow.done < sizeof(Label) ? sizeof(Label) - flow.done : 0;
         const size_t data_done = flow.done - (sizeof(Label) - of_label);
@@ -120,8 +123,8 @@ private:
         poll(waiting_.data(), nfds_t(waiting_.size()), 100);  // `look` wants its turn
     }
 
-    [[noreturn]] void lost(const Flow& flow, int error, const std::function<void()>& look) {
-        for (const Deadline patience(kControlPlaneSaysWhyS); !patience.over(); poll(nullptr, 0, 10)) look();
+    [[noreturn]] void lost(const Flow& flow, int error, const Look& look) {
+        for (const Deadline patience(kControlPlaneSaysWhyS); !patience.over(); poll(nullptr, 0, 10)) look(flow.rank);
         const std::string why = error ? format(" (%s)", std::strerror(error)) : "";
         ranks_.watchdog()->give_up(
             format("%s is gone: its connection is closed%s", flow.peer->name.c_str(), why.c_str()));

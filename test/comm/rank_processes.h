@@ -74,7 +74,7 @@ public:
     const char* name() const override { return "sockets"; }
 
     void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes, int from,
-                  const std::function<void()>& look) override {
+                  const Look& look) override {
         const char* next_out = static_cast<const char*>(out);
         char* next_in = static_cast<char*>(in);
         sent_bytes += double(out_bytes);
@@ -82,7 +82,7 @@ public:
             pollfd sockets[2] = {{out_bytes ? ranks_.sockets[size_t(to)] : -1, POLLOUT, 0},
                                  {in_bytes ? ranks_.sockets[size_t(from)] : -1, POLLIN, 0}};
             poll(sockets, 2, 20);
-            look();
+            look(in_bytes ? from : to);
             if (sockets[0].revents) advance(next_out, out_bytes, send(sockets[0].fd, next_out, out_bytes, kFlags));
             if (sockets[1].revents) advance(next_in, in_bytes, recv(sockets[1].fd, next_in, in_bytes, kFlags));
         }

@@ -113,7 +113,7 @@ public:
     void checkpoint(int64_t step, const std::string& path, double ms);
     // What failed that the run can do without: "sample"
     void warning(int64_t step, const std::string& what, const std::string& message);
-    // "finished", "time budget", "SIGTERM"
+    // "finished", "time budget", "patience", "SIGTERM"
     void end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans = {});
 
     std::string path() const { return path_; }

@@ -68,6 +68,9 @@ std::vector<Field> RunFlags::fields() {
                   "train for this many tokens per parameter, counting matrices and lm_head (0: none; with --depth 12)"}
                 .from(0),
             Field{"length", "target-flops", &target_flops, "train for this many FLOPs (0: no target)"}.from(0),
+            Field{"length", "patience", &patience,
+                  "stop after this many validations in a row without a lower loss than before (0: do not)"}
+                .from(0),
             Field{"length", "time-budget", &time_budget_s,
                   "stop after this many seconds of training, as if at the last step (0: no limit)"}
                 .from(0),
@@ -197,6 +200,8 @@ std::vector<Field> RunFlags::fields() {
                   "writes to that folder; auto: shared where ranks see it, else rank0"}
                 .one_of({"auto", "shared", "rank0"}),
             Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
+            {"output", "save-best", &save_best,
+             "also keep the checkpoint of the lowest validation loss, which the link OUT/best leads to"},
             Field{"output", "print-every", &print_every, "steps per line on the terminal; log.jsonl has every step"}
                 .from(1),
             {"output", "summary", &summary,
@@ -304,6 +309,11 @@ void RunFlags::validate() const {
             num_steps);
     require(schedule_by != "time" || time_budget_s > 0,
             "--schedule-by time needs a --time-budget: give its seconds, or leave it out");
+    require(patience == 0 || val_every > 0,
+            "--patience %ld counts validations during the run, and --val-every is 0: give the steps between them",
+            patience);
+    for (const auto& [flag, asked] : {std::pair{"--save-best", save_best}, {"--patience", patience > 0}})
+        require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
     require(!prompt.empty() || sample_tokens == 0,
             "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
     require(top_p > 0, "--top-p 0 leaves no token to choose: give a probability above 0, up to 1");

@@ -63,6 +63,8 @@ struct RunFlags {
     std::string eval_tasks;
     int64_t eval_tasks_every = 0;
     int keep = 2, print_every = 10;
+    bool save_best = false;
+    int64_t patience = 0;
     bool async_checkpoint = true, summary = false, tensorboard = false;
     std::string results, description;
     std::string checkpoint_to = "auto";

@@ -150,7 +150,7 @@ public:
         }
         finish_save();
         profiler_.finish();
-        log_.end(state_.step, end_reason(), plans_made(device_));
+        log_.end(state_.step, end_reason(), plans_made(device_), mixture());
         say_best();
     }
 
@@ -386,6 +386,12 @@ private:
         if (and_wait) finish_save();
     }
 
+    // The sources of the training data; none if there is one only.
+    std::vector<SourceFacts> mixture() const {
+        if (!data_.train || data_.train->shards().size() == 1) return {};
+        return data_.train->sources();
+    }
+
     // Keeps the checkpoint of this step as the best one, and makes it if there is none.
     void save_best() {
         finish_save();
@@ -526,6 +532,11 @@ private:
             config_.by_time() ? format("%g s, of which schedules are %ld steps", flags_.time_budget_s, config_.steps)
                               : format("%ld steps", config_.steps);
         std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
+        double weights = 0;
+        for (const SourceFacts& facts : mixture()) weights += facts.source.weight;
+        for (const SourceFacts& facts : mixture())
+            std::printf("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
+                        count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
         std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include "llmc/base/check.h"  // require
+#include "llmc/base/check.h"    // require
+#include "llmc/data/mixture.h"  // data_sources
 
 namespace {
 
@@ -28,7 +29,8 @@ bool is_of_one_process(const Field& field) {
 // The order is that of --help and doc/flags.md.
 std::vector<Field> RunFlags::fields() {
     std::vector<Field> all = {
-        {"data", "train-data", &train_data, "token shards to train on, a glob pattern"},
+        {"data", "train-data", &train_data,
+         "token shards to train on, a glob pattern; several with weights: 'a/*.bin:0.7,b/*.bin:0.3' (doc/formats.md)"},
         {"data", "val-data", &val_data,
          "token shards to validate on, a glob pattern; empty, and by default with a --train-data of your own: none"},
         {"data", "tokenizer", &tokenizer, "tokenizer.json; empty: the one beside the training data"},
@@ -300,6 +302,10 @@ void RunFlags::validate() const {
     require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
+    if (trains()) data_sources(train_data);
+    require(!has_weights(val_data),
+            "--val-data %s: expected one pattern without weights, the same tokens in every validation",
+            val_data.c_str());
     require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
     require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
     const Recipe chosen = chosen_recipe();
@@ -399,6 +405,6 @@ std::vector<std::string> RunFlags::task_files() const {
 
 std::string RunFlags::tokenizer_path() const {
     if (!tokenizer.empty()) return tokenizer;
-    const std::string& data = evaluates() && !val_data.empty() ? val_data : train_data;
+    const std::string data = evaluates() && !val_data.empty() ? val_data : data_sources(train_data)[0].pattern;
     return std::filesystem::path(data).parent_path() / "tokenizer.json";
 }

@@ -285,7 +285,7 @@ private:
         const int64_t at = config_.schedule_step(next, known_training_s());
         schedule_steps_[size_t(next) % schedule_steps_.size()] = at;
         stepper_->start(*data_.train, config_.recipe.rates(at, config_.steps), votes(),
-                        world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0);
+                        world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0, next);
         cropped_[size_t(next) % cropped_.size()] = data_.cropped();
         model_.set_windows(1);
     }

@@ -181,6 +181,10 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "reference-tokens", &reference_tokens,
                   "training tokens that the hyperparameters were tuned with (0: as in this run)"}
                 .from(0),
+            Field{"optimizer", "dropout", &dropout,
+                  "drop this part of the embeddings, and of what attention and MLP add to the residual stream, in "
+                  "training (0: none); attention's probabilities are not dropped"}
+                .from(0, 0.99),
             Field{"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}
                 .from(0)
                 .or_else("recipe"),

@@ -56,6 +56,7 @@ struct RunFlags {
     std::string muon_weight_decay_schedule = "recipe", muon_coefficients = "polar-express";
     bool muon_equal_rows = true, muon_fixed_norm = true, muon_second_moment = true, muon_cautious = true;
     int muon_iterations = 5;
+    double dropout = 0;
     bool scale_hyperparameters = false;
     int64_t reference_batch_size = 524288, reference_tokens = 0;
 

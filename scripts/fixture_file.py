@@ -33,6 +33,24 @@ def bell(seed, shape, scale=1.0):
     return (centered.astype(np.float32) * (np.float32(scale) * np.float32(2.0**-15))).reshape(shape)
 
 
+def dropout_key(seed, step, site):
+    """dropout_key() of llmc/ops/dropout.h."""
+    odd, most = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def mix64(z):
+        return int(words((z - odd) & most, 1)[0])
+
+    state = mix64((mix64(seed) + step + 6 * odd) & most)  # the sixth stream
+    return mix64((mix64((state + odd) & most) + site * odd) & most)
+
+
+def kept_by_dropout(key, first, shape, p):
+    """Which elements are kept, 1.0 or 0.0: of the numbers first, first + 1, ... of what the key names."""
+    n = math.prod(shape)
+    bits = words(key, (first + n) // 2 + 1).astype("<u8").view("<u4")[first : first + n]
+    return (bits >= round(p * 2**32)).astype(np.float64).reshape(shape)
+
+
 class Fixture:
     """One file being made. The seed of an input is a hash of the file's name and its own, so a new tensor disturbs no
     other. `seed`: the hash of the name that the file was first made under, if it has another one now."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import reference_gpt as gpt
 import reference_tasks
 import reference_training as training
-from fixture_file import Fixture, bell
+from fixture_file import Fixture, bell, dropout_key, kept_by_dropout
 
 WIDE = gpt.Config(L=1, NH=2, NKV=2, HS=16, C=32, F=128, max_T=16, V=50257)
 
@@ -159,14 +159,7 @@ def model_in_fp8(name):
         if min(nearest) >= FP8_MARGIN:
             break
     f.want("want.loss", loss.reshape(1))
-    for parameter, value in params.items():
-        if value.dim() == 2:
-            # Weighted, because the gradients of a token's logits add up to nothing.
-            by_row, by_column = (1.0 + torch.arange(n) % 3 for n in value.shape)
-            f.want("grad.rows." + parameter, value.grad @ by_column.double())
-            f.want("grad.columns." + parameter, by_row.double() @ value.grad)
-        else:
-            f.want("grad." + parameter, value.grad)
+    want_sums_of_gradients(f, params)
     return f
 
 
@@ -209,6 +202,40 @@ def masked_run(made):
     return f
 
 
+# Models that learn with dropout: from the weights and the batch of another fixture; p, seed, step, the batch's first row.
+WITH_DROPOUT = {"dropout_gpt2": ("model", 0.2, 7, 11, 5), "dropout_nanochat": ("nano_d5", 0.4, 2**40 + 1, 0, 0)}
+
+
+def model_with_dropout(name, made):
+    """Loss and gradients; of a matrix's gradient, sums of its rows and columns."""
+    start, p, seed, step, first_row = WITH_DROPOUT[name]
+    f, (B, T, config) = Fixture(name), MODELS[start]
+    params = {key: torch.from_numpy(made[start][key]).double().requires_grad_() for key in gpt.shapes(config)}
+    tokens, targets = (torch.from_numpy(made[start][key]).long() for key in ["tokens", "targets"])
+
+    def drop(x, site):
+        kept = kept_by_dropout(dropout_key(seed, step, site), first_row * T * config.C, x.shape, p)
+        return x * torch.from_numpy(kept) / (1 - p)
+
+    logits = gpt.forward(config, params, tokens, drop=drop)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    f.want("want.loss", loss.reshape(1))
+    want_sums_of_gradients(f, params)
+    return f
+
+
+def want_sums_of_gradients(f, params):
+    for parameter, value in params.items():
+        if value.dim() == 2:
+            # Weighted, because the gradients of a token's logits add up to nothing.
+            by_row, by_column = (1.0 + torch.arange(n) % 3 for n in value.shape)
+            f.want("grad.rows." + parameter, value.grad @ by_column.double())
+            f.want("grad.columns." + parameter, by_row.double() @ value.grad)
+        else:
+            f.want("grad." + parameter, value.grad)
+
+
 def report_drift(run, kept, exact, rough):
     """How far a float32 run of PyTorch's own is from its float64 run: what a fair tolerance for ours is."""
     for key in kept:
@@ -233,4 +260,5 @@ def fixtures():
     made = {f.name: f.arrays for f in [model_gpt2_shape(), *map(model, MODELS), *map(model_in_fp8, MODELS_IN_FP8)]}
     made["tasks"] = reference_tasks.fixture(MODELS["model"][2], made["model"]).arrays
     made["masked_run"] = masked_run(made).arrays
+    made |= {name: model_with_dropout(name, made).arrays for name in WITH_DROPOUT}
     return made | {name: run_of(name, made).arrays for name in RUNS}

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import reference_gpt as gpt
-from fixture_file import Fixture, bell
+from fixture_file import Fixture, bell, kept_by_dropout
 
 
 def embedding():
@@ -298,6 +298,22 @@ def rmsnorm():
         residual = (inp1.float() + inp2.float()).double()
         f.want(f"want.{case}residual", residual)
         f.want(f"want.{case}residual_out", F.rms_norm(residual, (C,), weight, eps=1e-5))
+    return f
+
+
+def dropout():
+    f = Fixture("dropout")
+    for percent, first in [(20, 0), (50, 1), (97, 12345), (0, 6)]:
+        case, p = f"p{percent}.", percent / 100
+        inp, dout = f.floats(case + "inp", 333), f.floats(case + "dout", 333)
+        key = f.seed(case + "key") << 32 | f.seed(case + "other half")
+        f.arrays[case + "key"] = np.array([key], np.uint64).view(np.int32)
+        f.arrays[case + "first"] = np.array([first], np.int32)
+        kept = torch.from_numpy(kept_by_dropout(key, first, inp.shape, p))
+        out = inp * kept / (1 - p)
+        out.backward(dout)
+        f.want(f"want.{case}out", out)
+        f.want(f"want.{case}dinp", inp.grad)
     return f
 
 

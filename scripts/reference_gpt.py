@@ -7,6 +7,7 @@ trains. Parameters have the engine's names, Hugging Face's for GPT-2; every matr
     x_t = x_t + smear_lambda sigmoid(smear_gate x_t[:24]) x_(t-1)                t > 0, x_(t-1) as it was before
     x0 = x;   before block l:   x = resid_lambdas[l] x + x0_lambdas[l] x0
     block:    x = x + c_proj attention(norm(x));   x = x + c_proj mlp(norm(x))
+    dropout, after the embeddings and after both c_proj
     x = x - backout_lambda (x after block L/2);   logits = softcap(head norm(x))
 
 Radford et al., 2019 (GPT-2); Su et al., 2021, arXiv:2104.09864 (rotary positions); Henry et al., 2020, arXiv:2010.04245
@@ -185,9 +186,10 @@ def suits_fp8(weight):
     return all(size % 16 == 0 and size >= 128 for size in weight.shape)
 
 
-def forward(config, params, tokens, starts=None, see=None):
+def forward(config, params, tokens, starts=None, see=None, drop=lambda x, site: x):
     """tokens (B,T) -> logits (B,T,V); starts (B,T): where in its row each token's document begins, for attention;
-    see: the blocks' large linear layers are computed in FP8, and it is called with what is converted"""
+    see: the blocks' large linear layers are computed in FP8, and it is called with what is converted;
+    drop: what dropout makes of x at a site, 0 after the embeddings, then two for each layer"""
     c, (B, T) = config, tokens.shape
 
     def norm(x, name):
@@ -241,13 +243,13 @@ def forward(config, params, tokens, starts=None, see=None):
     if c.smear:
         gate = params["smear_lambda"] * torch.sigmoid(linear(x[:, 1:, :SMEAR_CHANNELS], "smear_gate"))
         x = torch.cat([x[:, :1], x[:, 1:] + gate * x[:, :-1]], 1)
-    x0 = x
+    x0 = x = drop(x, 0)
     for layer in range(c.L):
         h = f"h.{layer}."
         if c.lambdas:
             x = params["resid_lambdas"][layer] * x + params["x0_lambdas"][layer] * x0
-        x = x + attention(norm(x, h + "ln_1"), layer)
-        x = x + mlp(norm(x, h + "ln_2"), layer)
+        x = x + drop(attention(norm(x, h + "ln_1"), layer), 1 + 2 * layer)
+        x = x + drop(mlp(norm(x, h + "ln_2"), layer), 2 + 2 * layer)
         if layer == c.L // 2:
             middle = x
     if c.backout:

@@ -22,6 +22,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.cross_entropy_forward = cross_entropy_forward;
     o.cross_entropy_forward_backward = cross_entropy_forward_backward;
     o.document_starts = document_starts;
+    o.dropout = dropout;
     o.embedding_forward = embedding_forward;
     o.embedding_backward = embedding_backward;
     o.embedding_rmsnorm_forward = embedding_rmsnorm_forward;

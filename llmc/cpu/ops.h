@@ -7,6 +7,7 @@
 #include "llmc/cpu/cast.h"
 #include "llmc/cpu/cross_entropy.h"
 #include "llmc/cpu/document_starts.h"
+#include "llmc/cpu/dropout.h"
 #include "llmc/cpu/embedding.h"
 #include "llmc/cpu/embedding_rmsnorm.h"
 #include "llmc/cpu/gelu.h"

@@ -8,6 +8,7 @@
 #include "llmc/cuda/cast.cuh"
 #include "llmc/cuda/cross_entropy.cuh"
 #include "llmc/cuda/document_starts.cuh"
+#include "llmc/cuda/dropout.cuh"
 #include "llmc/cuda/embedding.cuh"
 #include "llmc/cuda/embedding_rmsnorm.cuh"
 #include "llmc/cuda/gelu.cuh"

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <filesystem>
 #include <utility>
-#include "llmc/base/check.h"    // require, ensure
+#include "llmc/base/check.h"    // require, ensure, format
 #include "llmc/base/hash.h"     // xxh3, hex64
-#include "llmc/base/rng.h"      // Permutation
+#include "llmc/base/rng.h"      // Permutation, mix64
 #include "llmc/data/packing.h"  // PackedRows
 
 namespace {
@@ -42,7 +42,7 @@ private:
     std::vector<int64_t> first_windows(int64_t offset) const;
 
     const std::vector<TokenShard>& shards_;
-    const LoaderConfig& config_;
+    const LoaderConfig config_;
     Epoch epoch_{0, {}, {1, 0}};
     LoaderState state_;
 };
@@ -108,35 +108,66 @@ void Windows::restore(const LoaderState& state) {
 }
 }  // namespace
 
-DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), shards_(open_shards(config.pattern)) {
+static int64_t tokens_in(const std::vector<TokenShard>& shards) {
+    int64_t tokens = 0;
+    for (const TokenShard& shard : shards) tokens += shard.num_tokens();
+    return tokens;
+}
+
+DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), sources_(data_sources(config.pattern)) {
     const int64_t B = config.batch_size, T = config.seq_len;
-    for (const TokenShard& shard : shards_) num_tokens_ += shard.num_tokens();
+    size_t num_shards = 0;
+    for (const DataSource& source : sources_) {
+        shards_.push_back(open_shards(source.pattern));
+        num_tokens_ += tokens_in(shards_.back());
+        num_shards += shards_.back().size();
+    }
     const int64_t needed = B * T + 1;
     require(num_tokens_ >= needed,
             "%s: %lld tokens in %zu shards, and one batch needs %lld (%lld sequences * %lld tokens + 1); lower "
             "--batch-size or --seq-len, or prepare more data",
-            config.pattern.c_str(), ll(num_tokens_), shards_.size(), ll(needed), ll(B), ll(T));
-    require(std::any_of(shards_.begin(), shards_.end(), [](const TokenShard& shard) { return shard.learns_any(); }),
-            "%s: the masks of the shards leave no token to learn; prepare the data again, from conversations in which "
-            "the assistant says something",
-            config.pattern.c_str());
-    if (config_.packing != Packing::stream) {
-        const PackingConfig packing{.separator = config_.document_token,
-                                    .seq_len = T,
-                                    .shuffle = config_.shuffle,
-                                    .seed = config_.seed,
-                                    .vocab_size = config_.vocab_size,
-                                    .pads = config_.packing == Packing::pad};
-        rows_ = std::make_unique<PackedRows>(shards_, packing);
-    } else {
-        rows_ = std::make_unique<Windows>(shards_, config_);
+            config.pattern.c_str(), ll(num_tokens_), num_shards, ll(needed), ll(B), ll(T));
+    std::vector<std::unique_ptr<RowSource>> rows;
+    std::vector<double> weights;
+    for (size_t s = 0; s < sources_.size(); s++) {
+        LoaderConfig own = config;
+        own.pattern = sources_[s].pattern;
+        if (s > 0) own.seed = mix64(config.seed + s);  // an order of its own
+        rows.push_back(rows_of(s, own));
+        weights.push_back(sources_[s].weight);
     }
+    rows_ = rows.size() == 1 ? std::move(rows[0]) : std::make_unique<Mixture>(std::move(rows), weights);
     for (Batch* batch : {&batch_, &next_batch_}) {
         batch->tokens.resize(size_t(B * T));
         batch->targets.resize(size_t(B * T));
     }
     row_.resize(size_t(T + 1));
     restore({});
+}
+
+std::unique_ptr<RowSource> DataLoader::rows_of(size_t source, const LoaderConfig& config) {
+    const std::vector<TokenShard>& shards = shards_[source];
+    require(std::any_of(shards.begin(), shards.end(), [](const TokenShard& shard) { return shard.learns_any(); }),
+            "%s: the masks of the shards leave no token to learn; prepare the data again, from conversations in which "
+            "the assistant says something",
+            config.pattern.c_str());
+    if (config.packing == Packing::stream) return std::make_unique<Windows>(shards, config);
+    return std::make_unique<PackedRows>(shards, PackingConfig{.separator = config.document_token,
+                                                              .seq_len = config.seq_len,
+                                                              .shuffle = config.shuffle,
+                                                              .seed = config.seed,
+                                                              .vocab_size = config.vocab_size,
+                                                              .pads = config.packing == Packing::pad});
+}
+
+std::vector<SourceFacts> DataLoader::sources() const {
+    const size_t n = sources_.size();
+    std::vector<SourceFacts> all;
+    std::vector<uint64_t> rows(n);
+    if (n > 1) rows = Mixture::rows_given(step_begin_, n);
+    for (size_t s = 0; s < n; s++)
+        all.push_back({sources_[s], tokens_in(shards_[s]), rows[s] * uint64_t(config_.seq_len)});
+    return all;
 }
 
 const Batch& DataLoader::next() {
@@ -182,17 +213,20 @@ static std::string digest_of(const TokenShard& shard) {
 
 uint64_t DataLoader::data_hash() const {
     std::string digest;
-    for (const TokenShard& shard : shards_) digest += digest_of(shard);
+    for (size_t s = 0; s < shards_.size(); s++) {
+        for (const TokenShard& shard : shards_[s]) digest += digest_of(shard);
+        if (shards_.size() > 1) digest += format("weight %.17g\n", sources_[s].weight);
+    }
     return xxh3(digest.data(), digest.size());
 }
 
 std::vector<ShardFacts> DataLoader::shard_facts() const {
     std::vector<ShardFacts> all;
-    for (const TokenShard& shard : shards_) {
-        const std::string digest = digest_of(shard);
-        all.push_back(
-            {std::filesystem::path(shard.path()).filename(), shard.file().size(), xxh3(digest.data(), digest.size())});
-    }
+    for (const std::vector<TokenShard>& shards : shards_)
+        for (const TokenShard& shard : shards) {
+            const std::string digest = digest_of(shard), name = std::filesystem::path(shard.path()).filename();
+            all.push_back({name, shard.file().size(), xxh3(digest.data(), digest.size())});
+        }
     return all;
 }
 

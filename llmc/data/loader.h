@@ -17,6 +17,8 @@ fill no window are left out: fewer than T at the end of a shard, and o at its be
 Those are the rows of --packing stream. With best-fit and pad a row begins where a document does, and what is said
 above of windows is true of rows, but for how an epoch is cut: llmc/data/packing.h.
 
+With several sources and weights for a pattern, rows come from all of them: llmc/data/mixture.h.
+
 A state counts windows or rows, not batches, so it restores at any world size and batch size (not at another T, seed or
 data: data_hash() tells). A thread prepares the next batch while this one is used; what it finds wrong is thrown by
 next().
@@ -27,13 +29,14 @@ next().
 #include <memory>
 #include <string>
 #include <vector>
-#include "llmc/data/rows.h"    // RowSource, LoaderState
-#include "llmc/data/shards.h"  // TokenShard
+#include "llmc/data/mixture.h"  // DataSource
+#include "llmc/data/rows.h"     // RowSource, LoaderState
+#include "llmc/data/shards.h"   // TokenShard
 
 enum class Packing { stream, best_fit, pad };
 
 struct LoaderConfig {
-    std::string pattern;  // of shard files, such as data/x/train_*.bin
+    std::string pattern;  // of shard files, such as data/x/train_*.bin; or several, with weights
     int batch_size = 1;   // B, sequences per rank and batch
     int seq_len = 1;      // T, tokens per sequence
     int rank = 0, world_size = 1;
@@ -50,6 +53,13 @@ struct ShardFacts {
     std::string name;  // without a folder
     uint64_t size_bytes = 0;
     uint64_t hash = 0;  // of samples of its content
+};
+
+// One of a loader's data sets.
+struct SourceFacts {
+    DataSource source;
+    int64_t num_tokens;  // in its shards
+    uint64_t tokens;     // that it has given so far, targets not counted twice
 };
 
 struct Batch {
@@ -71,10 +81,11 @@ public:
     int64_t num_windows(uint64_t epoch = 0) const { return rows_->num_rows(epoch); }  // in one epoch
     // The part of all documents' tokens so far that packing left out; NaN: nothing is packed, or no row so far.
     double cropped() const;
-    size_t num_shards() const { return shards_.size(); }
-    const std::vector<TokenShard>& shards() const { return shards_; }
-    // A hash of the shards' names and sizes, and of 64 samples of the content of each (the header included): tells one
-    // data set from another.
+    // Of each source, one if the pattern has no weights.
+    const std::vector<std::vector<TokenShard>>& shards() const { return shards_; }
+    std::vector<SourceFacts> sources() const;
+    // A hash of the shards' names and sizes, and of 64 samples of the content of each (the header included), and of the
+    // weights of a mixture: tells one data set from another.
     uint64_t data_hash() const;
     // The same, of each shard.
     std::vector<ShardFacts> shard_facts() const;
@@ -83,8 +94,11 @@ private:
     void start_next_batch();
     void prepare_next_batch();
 
+    std::unique_ptr<RowSource> rows_of(size_t source, const LoaderConfig& config);
+
     LoaderConfig config_;
-    std::vector<TokenShard> shards_;
+    std::vector<DataSource> sources_;
+    std::vector<std::vector<TokenShard>> shards_;  // of each source
     int64_t num_tokens_ = 0;
     LoaderState step_begin_;  // of the step that the next batch belongs to
     int64_t next_of_step_ = 0;

@@ -2,7 +2,7 @@
 Every token that a run may read, looked at while the run goes on: an id outside the vocabulary is found soon, and not
 when its window comes, hours later.
 
-  TokenScan scan({&train.shards(), &val.shards()}, V, rank, world_size);
+  TokenScan scan({&train.shards()[0], &val.shards()[0]}, V, rank, world_size);
   if (scan.has_found()) scan.rethrow();
 
 A thread of the lowest priority walks through this rank's part of all shards, in order. On hosts that have copies of

@@ -9,7 +9,7 @@
 
 namespace fs = std::filesystem;
 
-static constexpr const char *kBeingWritten = ".tmp", *kReplaced = ".old";
+static constexpr const char *kBeingWritten = ".tmp", *kReplaced = ".old", *kBest = "/best";
 
 std::string checkpoint_path(const std::string& out_dir, int64_t step) {
     return out_dir + format("/step_%08lld", static_cast<long long>(step));
@@ -84,7 +84,39 @@ void check_names_are_free(const std::string& out_dir) {
     require(!error, "cannot read the folder %s: %s", out_dir.c_str(), error.message().c_str());
 }
 
+void mark_best(const std::string& out_dir, int64_t step) {
+    const std::string target = fs::path(checkpoint_path(out_dir, step)).filename();
+    ensure(exists(out_dir + "/" + target));
+    if (best_step(out_dir) == step) return;
+    const std::string link = out_dir + kBest, next = link + kBeingWritten;
+    std::error_code error;
+    fs::remove(next, error);
+    fs::create_symlink(target, next, error);
+    require(!error, "cannot make the link %s: %s; leave out --save-best, or give an --out-dir whose disk has links",
+            next.c_str(), error.message().c_str());
+    rename_folder(next, link);
+    sync_folder(out_dir);
+}
+
+int64_t best_step(const std::string& out_dir) {
+    std::error_code error;
+    const std::string target = fs::read_symlink(out_dir + kBest, error);
+    int64_t step = -1;
+    std::string suffix;
+    return !error && parse_name(target, step, suffix) && suffix.empty() ? step : -1;
+}
+
+void check_best_is_free(const std::string& out_dir) {
+    std::error_code ignored;
+    const fs::file_status found = fs::symlink_status(out_dir + kBest, ignored);
+    require(!fs::exists(found) || best_step(out_dir) >= 0,
+            "%s%s is in the way: --save-best makes a link of that name to the best checkpoint; move it",
+            out_dir.c_str(), kBest);
+}
+
 void remove_leftovers(const std::string& out_dir) {
+    std::error_code ignored;
+    fs::remove(out_dir + kBest + kBeingWritten, ignored);  // a link
     for (const Folder& folder : folders_in(out_dir)) {
         const std::string final_path = checkpoint_path(out_dir, folder.step);
         if (folder.suffix == kReplaced && !exists(final_path))
@@ -182,6 +214,9 @@ static void check_step(Verified& verified, int64_t step) {
 FoundCheckpoint find_checkpoint(const std::string& where) {
     std::string path = where;
     while (path.size() > 1 && path.ends_with("/")) path.pop_back();
+    const std::string parent = fs::path(path).parent_path(), home = parent.empty() ? "." : parent;
+    if ("/" + fs::path(path).filename().string() == kBest && best_step(home) >= 0)
+        path = checkpoint_path(home, best_step(home));
     const std::string name = fs::path(path).filename();
     int64_t named_step = -1;
     std::string suffix;
@@ -224,9 +259,10 @@ void prune(const std::string& out_dir, int keep, int64_t good_step) {
     const std::vector<int64_t> steps = checkpoint_steps(out_dir);
     if (steps.size() <= size_t(keep)) return;
     if (good_step < 0) good_step = find_checkpoint(out_dir).step;
+    const int64_t best = best_step(out_dir);
     for (size_t i = 0; i + size_t(keep) < steps.size(); i++) {
         const std::string path = checkpoint_path(out_dir, steps[i]);
-        if (steps[i] == good_step || !exists(path)) continue;
+        if (steps[i] == good_step || steps[i] == best || !exists(path)) continue;
         // Under another name first: a kill halfway through must not leave a checkpoint with files missing.
         rename_folder(path, path + kBeingWritten);
         remove_folder(path + kBeingWritten);

@@ -31,6 +31,9 @@ Loading:
   SafetensorsReader file(found.path + "/model.safetensors");
   file.copy(params.wte, "wte", DType::f32, {Vp, C}, "look at --model, --channels");
 
+OUT/best is a link to the checkpoint of the lowest validation loss, of a run that keeps that one (--save-best). prune()
+leaves it alone, and find_checkpoint() follows it.
+
 A step saved again (after a resume from an earlier one) replaces its folder: the old one is renamed to .old, the new one
 takes its place, the old one is removed. A kill in between leaves .old, which find_checkpoint also reads and the next
 save renames back. Only one program may save to an OUT folder at a time (the run's log is locked to see to that).
@@ -128,8 +131,15 @@ void check_names_are_free(const std::string& out_dir);
 std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
 
 // Removes all but the newest `keep` checkpoints (keep >= 1), but never the newest one that verifies: which that is may
-// be known, if it has been committed just now; else all its files are read.
+// be known, if it has been committed just now; else all its files are read. The best one stays as well, beside them.
 void prune(const std::string& out_dir, int keep, int64_t good_step = -1);
+
+// Makes OUT/best lead to this step's checkpoint, which must be there, from one moment to the next.
+void mark_best(const std::string& out_dir, int64_t step);
+// Where it leads to; -1: there is none.
+int64_t best_step(const std::string& out_dir);
+// An Error if OUT/best is something else.
+void check_best_is_free(const std::string& out_dir);
 
 // Cleans up after a killed program: removes .tmp folders, renames .old ones back or removes them.
 void remove_leftovers(const std::string& out_dir);

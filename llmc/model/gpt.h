@@ -20,6 +20,8 @@ is the token embedding.
   activation checkpointing   backward() recomputes what Recompute says (activations.h)
   chunked lm_head            the (N, V) logits never exist at once: matmul, loss and gradients take some rows at a time
   packed sequences           a row may hold several documents; document masking keeps attention inside each
+  dropout                    of training alone: after the embeddings, and after the projections that end attention and
+                             MLP, as nanoGPT has it; attention's probabilities have none (model.dropout)
   FP8                        with ActivationPolicy::fp8 the blocks' linear layers compute in FP8 between begin_step()
                              and end_step(), while weights do not change (linear.h); outside a step in T, not to train
 
@@ -47,10 +49,21 @@ query heads, NKV key/value heads, HS = C/NH, F the MLP's width, V vocabulary, Vp
 #include "llmc/model/parameters.h"   // ParameterList, Buffer
 #include "llmc/model/shape.h"        // GptShape
 #include "llmc/ops/attention.h"      // AttentionShape
+#include "llmc/ops/dropout.h"        // dropout_mask, dropout_key
 #include "llmc/ops/matmul.h"         // Write
 #include "llmc/ops/ops.h"            // Ops
 #include "llmc/ops/rotary.h"         // rotary_table
 #include "llmc/ops/step_scalars.h"   // StepScalars
+
+// What is dropped in a pass: elements of its rows, which are first_row and later ones of the step's, at every site.
+struct Dropout {
+    double p = 0;
+    uint64_t seed = 0, step = 0;
+    int64_t first_row = 0;
+
+    bool is_on() const { return p > 0; }
+    uint64_t key_of(size_t site) const { return dropout_key(seed, step, site); }
+};
 
 template <class Device, class T = float>
 struct Gpt {
@@ -70,6 +83,7 @@ struct Gpt {
     // are complete last; num_layers is ln_f and an untied lm_head.
     std::function<void(int64_t layer)> before_forward, after_backward;
 
+    Dropout dropout;               // off, but for passes of training: whoever sets it resets it
     int32_t document_token = -1;   // first token of every document, for document masking; -1: no masking
     std::vector<int64_t> windows;  // of each layer, as AttentionShape::window; may change between passes
 
@@ -215,7 +229,8 @@ struct Gpt {
             block_until_down(l, tokens, pass);
             const auto& a = acts.blocks[l];
             mlp_down(device, acts.branch, a.activated, a.hidden, linear(l, kUp), linear(l, kDown),
-                     arch().mlp);           // (N, C)
+                     arch().mlp);  // (N, C)
+            drop(acts.branch, acts.branch, 2 + 2 * l);
             about_to_read(int64_t(l) + 1);  // end_block() has the next norm
             end_block(l);
         }
@@ -281,12 +296,14 @@ struct Gpt {
             const PhaseScope block(device, "block", int64_t(l));
             if (l + 1 < L) recompute(l, tokens);  // the last block's activations are still there
 
-            const T* d_hidden = mlp_down_backward(device, acts.d_hidden, acts.d_residual, a.activated, a.hidden,
+            const T* d_branch = dropped_gradient(2 + 2 * l);
+            const T* d_hidden = mlp_down_backward(device, acts.d_hidden, d_branch, a.activated, a.hidden,
                                                   linear(l, kDown), arch().mlp);     // (N, hidden rows)
             linear_backward(device, acts.d_norm, d_hidden, a.ln_2, linear(l, kUp));  // (N, C)
             norm_backward(device, arch(), ln_2(l), acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, N, C,
-                          Write::add, norm_sums(l, kProjection));                                        // (N, C)
-            linear_backward(device, acts.d_norm, acts.d_residual, a.attention, linear(l, kProjection));  // (N, C)
+                          Write::add, norm_sums(l, kProjection));  // (N, C)
+            d_branch = dropped_gradient(1 + 2 * l);
+            linear_backward(device, acts.d_norm, d_branch, a.attention, linear(l, kProjection));  // (N, C)
             attention_backward(l, tokens);  // d_norm -> d_norm (N, C)
             norm_backward(device, arch(), ln_1(l), acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, N, C,
                           Write::add, l > 0 ? norm_sums(l - 1, kDown) : nullptr);  // (N, C)
@@ -298,6 +315,7 @@ struct Gpt {
         }
         linear_write_ = Write::add;
         if (arch().residual_lambdas) op.residual_add(device, acts.d_residual, acts.d_residual, acts.d_first, N * C);
+        drop(acts.d_residual, acts.d_residual, 0);
         embed_backward(tokens);
         have_gradients(-1);
     }
@@ -345,10 +363,11 @@ private:
     }
 
     // The gradient of the bias of a layer that ends a branch: the column sums of d_residual, which the norm's backward
-    // that has just written it adds up on its way. Null: that norm does not, or something changes d_residual after it.
+    // that has just written it adds up on its way. Null: that norm does not, or something changes d_residual after it,
+    // as dropout does for the branch.
     float* norm_sums(size_t l, LinearKind kind) const {
         const auto& d = gradients.pointers.blocks[l];
-        if (!norm_sums_columns(arch())) return nullptr;
+        if (!norm_sums_columns(arch()) || dropout.is_on()) return nullptr;
         if (kind == kProjection) return d.c_proj_bias;
         return arch().backout || arch().residual_lambdas ? nullptr : d.mlp_c_proj_bias;
     }
@@ -417,6 +436,22 @@ private:
         else
             pass.embedding_forward(out, tokens);
         if (arch().smear) pass.smear_forward(residual(0), out);  // (N, C)
+        drop(residual(0), residual(0), 0);
+    }
+
+    // Dropout at a site: 0 after the embeddings, then of each layer attention's and the MLP's. Does nothing if it is
+    // off.
+    void drop(T* out, const T* inp, size_t site) const {
+        if (!dropout.is_on()) return;
+        const int64_t row = seq_len * shape.channels;
+        op.dropout(device, out, inp,
+                   dropout_mask(dropout.p, dropout.key_of(site), uint64_t(dropout.first_row) * uint64_t(row)), B * row);
+    }
+    // d_residual, as a branch's last layer gets it: with dropout in `branch`, which backward needs for nothing else.
+    const T* dropped_gradient(size_t site) const {
+        if (!dropout.is_on()) return acts.d_residual;
+        drop(acts.branch, acts.d_residual, site);
+        return acts.branch;
     }
     void embed_backward(const int32_t* tokens) {
         const GptPointers<T>& w = weights.pointers;
@@ -454,8 +489,9 @@ private:
             op.value_embedding_forward(device, a.qkv, a.ln_1, tokens, p.value_embeds, p.ve_gate, attention, C,
                                        kGateChannels, kGateScale);
         if (arch().rotary_positions) pass.rotary_forward(l, attention);
-        pass.attention_forward(l, attention);                                                         // (N, C)
-        linear_forward(device, acts.branch, a.attention, linear(l, kProjection));                     // (N, C)
+        pass.attention_forward(l, attention);                                      // (N, C)
+        linear_forward(device, acts.branch, a.attention, linear(l, kProjection));  // (N, C)
+        drop(acts.branch, acts.branch, 1 + 2 * l);
         residual_norm_forward(device, arch(), ln_2(l), a.residual_in, acts.branch, N(), C);           // (N, C)
         mlp_up(device, a.activated, a.hidden, a.ln_2, linear(l, kUp), linear(l, kDown), arch().mlp);  // (N, F)
     }

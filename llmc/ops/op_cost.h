@@ -55,6 +55,10 @@ OpCost gelu_backward_cost(int64_t n, double exp_flops) {
     return elements_cost<T>(3, exp_flops + 15, n);
 }
 template <class T>
+OpCost dropout_cost(int64_t n) {
+    return elements_cost<T>(2, 1, n);
+}
+template <class T>
 OpCost relu_squared_forward_cost(int64_t n) {
     return elements_cost<T>(2, 2, n);
 }

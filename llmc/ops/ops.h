@@ -16,6 +16,7 @@ instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 #include "llmc/ops/cast.h"
 #include "llmc/ops/cross_entropy.h"
 #include "llmc/ops/document_starts.h"
+#include "llmc/ops/dropout.h"
 #include "llmc/ops/embedding.h"
 #include "llmc/ops/embedding_rmsnorm.h"
 #include "llmc/ops/gelu.h"
@@ -44,9 +45,9 @@ struct OpTable : Families... {};
 template <class Device, class T>
 using Ops =
     OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
-            CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, EmbeddingOps<Device, T>,
-            EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>, LayernormOps<Device, T>,
-            LionOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>, MuonOps<Device, T>,
-            NewtonSchulzOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>,
-            RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>, StepScalarsOps<Device>,
-            SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;
+            CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>,
+            EmbeddingOps<Device, T>, EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>,
+            LayernormOps<Device, T>, LionOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>,
+            MuonOps<Device, T>, NewtonSchulzOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>,
+            ResidualMixOps<Device, T>, RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>,
+            StepScalarsOps<Device>, SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;

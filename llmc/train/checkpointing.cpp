@@ -18,6 +18,9 @@ void RunState::check(const std::string& path) const {
     within("updates", updates, 0, step);
     within("skipped_in_a_row", skipped_in_a_row, 0, step);
     within("tokens", tokens, 0, kMostTokens);
+    within("best_step", best.step, -1, step);
+    within("worse_since_best", best.worse, 0, kMostSteps);
+    within("validated_step", best.counted_step, 0, step);
     require(std::isfinite(training_s) && training_s >= 0,
             "%s: training_s is %g: expected a time; use another checkpoint", path.c_str(), training_s);
 }

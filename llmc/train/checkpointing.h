@@ -16,7 +16,9 @@ What a checkpoint of a training run holds, so that resuming is bit-exact, on any
 How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ranks and in the background: saving.h.
 */
 #pragma once
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 #include "llmc/base/flags.h"            // Field, to_json
@@ -27,6 +29,26 @@ How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ran
 #include "llmc/optim/optimizer.h"       // Optimizer
 #include "llmc/train/run_flags.h"       // RunFlags
 
+// The lowest validation loss so far. Each step's validation counts once, also if a resumed run repeats it.
+struct BestLoss {
+    std::optional<double> loss = {};  // none: no validation so far was finite
+    int64_t step = -1;
+    int64_t worse = 0;         // validations since then
+    int64_t counted_step = 0;  // the last one that counts
+    uint64_t key = 0;          // of what is validated on
+
+    // True if it is the lowest so far.
+    bool add(int64_t at, double value) {
+        counted_step = at;
+        if (std::isfinite(value) && (!loss || value < *loss)) {
+            loss = value, step = at, worse = 0;
+            return true;
+        }
+        worse++;
+        return false;
+    }
+};
+
 // All of a run's state that is not a tensor.
 struct RunState {
     int64_t step = 0;     // steps done, skipped ones included
@@ -36,6 +58,7 @@ struct RunState {
     LoaderState data = {};  // where the data loader stands
     uint64_t data_key = 0;  // of what `position` counts in: data_key()
     double training_s = 0;  // time spent in steps
+    BestLoss best = {};
 
     // An Error if a run cannot have come to this: of a file whose checksum is right, and which `path` names.
     void check(const std::string& path) const;
@@ -51,7 +74,12 @@ struct RunState {
                 {"", "cropped", &data.cropped, ""},
                 {"", "waiting", &data.waiting, ""},
                 {"", "data_key", &data_key, ""},
-                {"", "training_s", &training_s, ""}};
+                {"", "training_s", &training_s, ""},
+                Field{"", "best_loss", &best.loss, ""}.or_else("none"),
+                {"", "best_step", &best.step, ""},
+                {"", "worse_since_best", &best.worse, ""},
+                {"", "validated_step", &best.counted_step, ""},
+                {"", "validated_key", &best.key, ""}};
     }
 };
 
@@ -61,6 +89,12 @@ inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, int64_t T, 
     if (config.packing_mode() == Packing::stream) return key;
     const uint64_t packed = mix64(key + 1 + uint64_t(separator));
     return config.packing_mode() == Packing::pad ? mix64(packed) : packed;
+}
+
+// Validation losses compare only while they are of the same tokens.
+inline uint64_t validation_key(const RunFlags& config, uint64_t data_hash, int64_t T) {
+    const uint64_t key = mix64(mix64(mix64(data_hash) + uint64_t(T)) + uint64_t(config.val_tokens));
+    return mix64(key + uint64_t(config.packing_mode()));
 }
 
 // The shape of the model in a checkpoint's folder; of its config.json, which is called `path`.

@@ -69,6 +69,7 @@ public:
         if (world_.is_first() && !world_.is_alone())
             std::printf("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9);
         all_out_of_time_ = out_of_time_here();
+        if (best_is_unknown_) DeviceSession::validate();
         last_s_ = now_s();
     }
 
@@ -78,7 +79,7 @@ public:
         if (flags_.evaluates()) return true;
         stop_reason_ = stop_reason();
         if (stop_reason_ || out_of_time() || is_any_due(next_step())) drain();
-        is_last_ = under_way() == 0 && (is_end(state_.step) || out_of_time());
+        is_last_ = under_way() == 0 && (is_end(state_.step) || out_of_time() || is_out_of_patience());
         return is_last_ || stop_reason_;
     }
 
@@ -109,7 +110,16 @@ public:
         if (!data_.val) return;
         seen_ =
             evaluate(model_, *data_.val, ranks_, config_.step.B, config_.step.T, flags_.val_tokens, data_.token_bytes);
+        // Weights of a step that was skipped are not saved, so they cannot be the best.
+        const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
+                   is_best = counts && state_.best.add(state_.step, seen_.loss);
+        seen_step_ = state_.step;
         log_.validation(state_.step, seen_.loss, seen_.bits_per_byte);
+        if (is_best && flags_.save_best) save_best();
+    }
+
+    bool is_out_of_patience() const override {
+        return flags_.patience > 0 && state_.best.worse >= flags_.patience && under_way() == 0;
     }
 
     // Of an evaluation they are the result, and of a training run something that it can do without.
@@ -128,16 +138,20 @@ public:
             if (flags_.check_replicas > 0 && (is_last_ || due(flags_.check_replicas))) compare_ranks();
             // Saving comes before all that may fail and that the checkpoint can do without; ranks that differ have
             // nothing to save.
-            if (!is_saved()) save_state(true);
+            if (is_saved())
+                finish_save();
+            else
+                save_state(true);
         }
         if (flags_.evaluates() || !stop_reason_) {
-            validate();
+            if (seen_step_ != state_.step) validate();
             score_tasks();
             if (flags_.trains()) show_sample();
         }
         finish_save();
         profiler_.finish();
-        log_.end(state_.step, end_reason(), plans_made(device_));
+        log_.end(state_.step, end_reason(), plans_made(device_), mixture());
+        say_best();
     }
 
     void save_before(const Error& error) override {
@@ -161,12 +175,18 @@ public:
 
     std::string end_reason() const override {
         const char* signal = stop_reason();
-        return signal ? signal : out_of_time() ? "time budget" : "finished";
+        return signal                 ? signal
+               : out_of_time()        ? "time budget"
+               : is_end(state_.step)  ? "finished"
+               : is_out_of_patience() ? "patience"
+                                      : "finished";
     }
 
     RunSummary summary(double total_s) const override {
         return {.evaluation = seen_,
                 .scores = scores_,
+                .best_loss = tells_best() ? state_.best.loss : std::nullopt,
+                .best_step = state_.best.step,
                 .training_s = state_.training_s,
                 .total_s = total_s,
                 .peak_bytes = peak_memory(device_),
@@ -197,7 +217,7 @@ private:
     double flops_per_token_, all_peak_flops_;
     RunState state_;
     int64_t first_step_ = 0;
-    bool already_saved_ = false;
+    bool already_saved_ = false, best_is_unknown_ = false;
     bool is_saving_ = false;        // what fails now is the save itself
     bool is_ending_ = false;        // by an error
     bool ends_by_data_ = false;     // some of which could not be used: the ranks' loaders are ahead of state_
@@ -212,7 +232,8 @@ private:
     std::array<LoaderState, Stepper<Device, T>::kMostUnderWay> data_states_;      // before the steps under way
     std::array<int64_t, Stepper<Device, T>::kMostUnderWay> schedule_steps_ = {};  // of the steps under way
     double agreed_training_s_ = 0;                                                // rank 0's, as of the last result
-    Evaluation seen_;                                                             // the last one
+    Evaluation seen_;                                                             // the last one, of
+    int64_t seen_step_ = -1, best_begun_ = -1;                                    // the save of the best one so far
     std::vector<std::pair<std::string, double>> scores_;                          // the last ones
     bool all_stop_ = false, all_out_of_time_ = false;
     const char* stop_reason_ = nullptr;  // as done() saw it
@@ -225,8 +246,9 @@ private:
     double known_training_s() const { return world_.is_alone() ? state_.training_s : agreed_training_s_; }
     int64_t next_step() const { return state_.step + under_way(); }  // the one to start
     int under_way() const { return stepper_->under_way(); }
-    // The state is already on the disk: that of a resumed run which has made no step.
-    bool is_saved() const { return state_.step == first_step_ && already_saved_; }
+    // The state is already on the disk, that of a resumed run which has made no step, or on its way there.
+    bool is_saved() const { return (state_.step == first_step_ && already_saved_) || state_.step == begun_step_; }
+    bool tells_best() const { return flags_.trains() && (flags_.save_best || flags_.patience > 0); }
 
     // What one rank wants of all becomes everybody's with the step in which it has said so.
     bool out_of_time() const { return world_.is_alone() ? out_of_time_here() : all_out_of_time_; }
@@ -263,7 +285,7 @@ private:
         const int64_t at = config_.schedule_step(next, known_training_s());
         schedule_steps_[size_t(next) % schedule_steps_.size()] = at;
         stepper_->start(*data_.train, config_.recipe.rates(at, config_.steps), votes(),
-                        world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0);
+                        world_.is_first() ? uint64_t(state_.training_s * 1e6) : 0, next);
         cropped_[size_t(next) % cropped_.size()] = data_.cropped();
         model_.set_windows(1);
     }
@@ -364,6 +386,60 @@ private:
         if (and_wait) finish_save();
     }
 
+    // The sources of the training data; none if there is one only.
+    std::vector<SourceFacts> mixture() const {
+        if (!data_.train || data_.train->shards().size() == 1) return {};
+        return data_.train->sources();
+    }
+
+    // Keeps the checkpoint of this step as the best one, and makes it if there is none.
+    void save_best() {
+        finish_save();
+        best_begun_ = state_.step;
+        if (is_saved())
+            on_first_rank(ranks_, [&] { mark_best(flags_.out_dir, state_.step); });
+        else
+            save_state(!flags_.async_checkpoint);
+    }
+
+    // The last lines, of a run that looks for its best.
+    void say_best() {
+        if (!tells_best() || !world_.is_first() || !state_.best.loss) return;
+        const int64_t step = state_.best.step;
+        const std::string place = best_step(flags_.out_dir) != step ? "not kept" : "in " + flags_.out_dir + "/best";
+        std::printf("best validation loss: %.4f at step %lld, %s\n", *state_.best.loss, static_cast<long long>(step),
+                    flags_.save_best ? place.c_str() : "not kept without --save-best");
+        if (end_reason() == "patience")
+            std::printf("stopped early, at step %lld: no lower loss in the last %lld validations (--patience %lld)\n",
+                        static_cast<long long>(state_.step), static_cast<long long>(state_.best.worse),
+                        static_cast<long long>(flags_.patience));
+        std::fflush(stdout);
+    }
+
+    // What is known of validations before this run, or before it was resumed.
+    void begin_best() {
+        if (!data_.val || !flags_.trains()) return;
+        const uint64_t key = validation_key(flags_, data_.val->data_hash(), config_.step.T);
+        if (state_.best.loss && state_.best.key != key && tells_best() && world_.is_first())
+            std::fprintf(stderr,
+                         "warning: not the validation data, --val-tokens, --seq-len or --packing that %s was validated "
+                         "with: its best loss, %.4f, is no measure\n",
+                         request_.checkpoint.path.c_str(), *state_.best.loss);
+        if (state_.best.key != key) state_.best = {.counted_step = state_.best.counted_step, .key = key};
+    }
+
+    // After a resume: a kill may have come between a checkpoint and its mark, or the best one was validated when it had
+    // been saved already. True in the latter case, unless that validation is due again anyhow: its loss is not known.
+    bool find_best() {
+        if (!flags_.save_best) return false;
+        const int64_t marked = best_step(flags_.out_dir), best = state_.best.step;
+        if (marked == state_.step && best != marked)
+            return flags_.val_every == 0 || state_.step % flags_.val_every != 0;
+        if (best >= 0 && std::filesystem::exists(checkpoint_path(flags_.out_dir, best)))
+            mark_best(flags_.out_dir, best);
+        return false;
+    }
+
     // A run that does not fit ends here.
     RunInputs open_inputs() {
         share_errors(ranks_, [&] { run_.memory.check(config_); });
@@ -391,6 +467,11 @@ private:
     }
 
     void begin_at_start() {
+        load();
+        begin_best();
+    }
+
+    void load() {
         if (request_.source)
             return share_errors(ranks_, [&] { load_weights(*request_.source, model_, optimizer_, nullptr); });
         if (!request_.resumed())
@@ -424,17 +505,21 @@ private:
             std::printf("%s", kernel_line().c_str());
             return;
         }
+        bool looks_again = false;
         on_first_rank(ranks_, [&] {
             log_ = begun_log();
+            if (flags_.save_best) check_best_is_free(flags_.out_dir);
             follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
             already_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state_.step));
             // What a run that was killed while it saved has left, if this one has nothing more to save.
             if (request_.resumed() && already_saved_) {
                 remove_leftovers(flags_.out_dir);
+                looks_again = find_best();
                 prune(flags_.out_dir, flags_.keep, state_.step);
             }
         });
         already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
+        best_is_unknown_ = ranks_.broadcast(looks_again ? "yes" : "") == "yes";
         if (!world_.is_alone() && !world_.group)
             saver_.place(find_placement(ranks_, flags_.out_dir, flags_.checkpoint_to));
         if (!world_.is_first()) return;
@@ -447,6 +532,11 @@ private:
             config_.by_time() ? format("%g s, of which schedules are %ld steps", flags_.time_budget_s, config_.steps)
                               : format("%ld steps", config_.steps);
         std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
+        double weights = 0;
+        for (const SourceFacts& facts : mixture()) weights += facts.source.weight;
+        for (const SourceFacts& facts : mixture())
+            std::printf("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
+                        count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
         std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());
@@ -517,6 +607,7 @@ private:
         const SavedCheckpoint saved = saver_.finish();
         is_saving_ = false;
         on_first_rank(ranks_, [&] {
+            if (saved.step == best_begun_) mark_best(flags_.out_dir, saved.step);
             prune(flags_.out_dir, flags_.keep, saved.step);
             try {
                 log_.checkpoint(saved.step, saved.path, saved.ms);

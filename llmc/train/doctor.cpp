@@ -27,6 +27,7 @@
 #include "llmc/base/number_text.h"   // count_text
 #include "llmc/comm/ranks.h"         // Ranks
 #include "llmc/cpu/kernels.h"        // cpu_kernels
+#include "llmc/data/mixture.h"       // data_sources
 #include "llmc/data/shards.h"        // open_shards
 #include "llmc/data/tokenizer.h"     // load_tokenizer
 #include "llmc/model/parameters.h"   // ParameterList
@@ -262,8 +263,9 @@ namespace {
 // Reads every token of the run. A run does so, too (llmc/data/token_scan.h), but it has begun by then.
 Finding look_for_foreign_tokens(const RunFlags& config, int64_t vocab_size) {
     try {
-        for (const std::string& pattern : {config.train_data, config.val_data}) {
-            if (pattern.empty()) continue;
+        std::vector<DataSource> all = data_sources(config.train_data);
+        if (!config.val_data.empty()) all.push_back({config.val_data, 1});
+        for (const auto& [pattern, weight] : all) {
             for (const TokenShard& shard : open_shards(pattern)) shard.check(0, shard.num_tokens(), int(vocab_size));
         }
     } catch (const Error& error) {
@@ -294,7 +296,7 @@ std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size) {
             findings.push_back(fail(what, error));
         }
     };
-    look("training data", config.train_data);
+    for (const DataSource& source : data_sources(config.train_data)) look("training data", source.pattern);
     if (config.val_data.empty())
         findings.push_back(ok("validation data", "none asked for"));
     else

@@ -359,9 +359,19 @@ void RunLog::warning(int64_t step, const std::string& what, const std::string& m
     write_line(line_of({{"type", "warning"}, {"step", step}, {"what", what}, {"message", message}}));
 }
 
-void RunLog::end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans) {
+void RunLog::end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans,
+                 const std::vector<SourceFacts>& sources) {
     if (silent()) return;
     OrderedJson line = {{"type", "end"}, {"step", step}, {"reason", reason}};
+    double sum = 0;
+    for (const SourceFacts& facts : sources) {
+        line["sources"].push_back(
+            {{"pattern", facts.source.pattern}, {"weight", facts.source.weight}, {"tokens", facts.tokens}});
+        sum += double(facts.tokens);
+    }
+    for (const SourceFacts& facts : sources)
+        std::printf("data: %s tokens of %s, %.2f%% of all\n", count_text(double(facts.tokens)).c_str(),
+                    facts.source.pattern.c_str(), sum > 0 ? 100 * double(facts.tokens) / sum : 0.);
     if (plans) line["plans"] = {{"attention", plans->attention}, {"gemm", plans->gemm}, {"timed", plans->timed}};
     write_record({line});
 }

@@ -11,6 +11,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest"}
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
+      of a mixture of data also "sources":[{"pattern","weight","tokens"}], tokens: that each has given so far
       of a GPU also "plans":{"attention","gemm","timed"}, made since the start of the program
   {"type":"warning","step","what","message"}     of what failed that the run can do without: a sample, say
   {"type":"tasks","step","file","score","tasks":{NAME:{"accuracy","centered","right","examples"}},"ms"}
@@ -42,6 +43,7 @@ short by a kill stays, and what follows begins on a line of its own.
 #include <set>
 #include <string>
 #include <vector>
+#include "llmc/data/loader.h"       // SourceFacts
 #include "llmc/eval/task_record.h"  // TaskRecord
 #include "llmc/train/event_file.h"  // EventFile
 
@@ -115,8 +117,9 @@ public:
     void checkpoint(int64_t step, const std::string& path, double ms);
     // What failed that the run can do without: "sample"
     void warning(int64_t step, const std::string& what, const std::string& message);
-    // "finished", "time budget", "SIGTERM"
-    void end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans = {});
+    // "finished", "time budget", "patience", "SIGTERM"
+    void end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans = {},
+             const std::vector<SourceFacts>& sources = {});
 
     std::string path() const { return path_; }
 

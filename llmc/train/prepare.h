@@ -43,7 +43,8 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     RunFlags flags = request.flags;
     KnownTokenizer tokenizer = on_all_ranks(world, [&] {
         // First: without it there is no tokenizer beside it either.
-        if (flags.trains()) open_shards(flags.train_data);
+        if (flags.trains())
+            for (const DataSource& source : data_sources(flags.train_data)) open_shards(source.pattern);
         KnownTokenizer found(request);
         check_tokens(request, found, world.is_first());
         return found;

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include "llmc/base/check.h"  // require
+#include "llmc/base/check.h"    // require
+#include "llmc/data/mixture.h"  // data_sources
 
 namespace {
 
@@ -29,7 +30,8 @@ bool is_of_one_process(const Field& field) {
 // The order is that of --help and doc/flags.md.
 std::vector<Field> RunFlags::fields() {
     std::vector<Field> all = {
-        {"data", "train-data", &train_data, "token shards to train on, a glob pattern"},
+        {"data", "train-data", &train_data,
+         "token shards to train on, a glob pattern; several with weights: 'a/*.bin:0.7,b/*.bin:0.3' (doc/formats.md)"},
         {"data", "val-data", &val_data,
          "token shards to validate on, a glob pattern; empty, and by default with a --train-data of your own: none"},
         {"data", "tokenizer", &tokenizer, "tokenizer.json; empty: the one beside the training data"},
@@ -69,6 +71,9 @@ std::vector<Field> RunFlags::fields() {
                   "train for this many tokens per parameter, counting matrices and lm_head (0: none; with --depth 12)"}
                 .from(0),
             Field{"length", "target-flops", &target_flops, "train for this many FLOPs (0: no target)"}.from(0),
+            Field{"length", "patience", &patience,
+                  "stop after this many validations in a row without a lower loss than before (0: do not)"}
+                .from(0),
             Field{"length", "time-budget", &time_budget_s,
                   "stop after this many seconds of training, as if at the last step (0: no limit)"}
                 .from(0),
@@ -177,6 +182,10 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "reference-tokens", &reference_tokens,
                   "training tokens that the hyperparameters were tuned with (0: as in this run)"}
                 .from(0),
+            Field{"optimizer", "dropout", &dropout,
+                  "drop this part of the embeddings, and of what attention and MLP add to the residual stream, in "
+                  "training (0: none); attention's probabilities are not dropped"}
+                .from(0, 0.99),
             Field{"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}
                 .from(0)
                 .or_else("recipe"),
@@ -198,6 +207,8 @@ std::vector<Field> RunFlags::fields() {
                   "writes to that folder; auto: shared where ranks see it, else rank0"}
                 .one_of({"auto", "shared", "rank0"}),
             Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
+            {"output", "save-best", &save_best,
+             "also keep the checkpoint of the lowest validation loss, which the link OUT/best leads to"},
             Field{"output", "print-every", &print_every, "steps per line on the terminal; log.jsonl has every step"}
                 .from(1),
             {"output", "summary", &summary,
@@ -304,6 +315,10 @@ void RunFlags::validate() const {
     require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
+    if (trains()) data_sources(train_data);
+    require(!has_weights(val_data),
+            "--val-data %s: expected one pattern without weights, the same tokens in every validation",
+            val_data.c_str());
     require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
     require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
     const Recipe chosen = chosen_recipe();
@@ -313,6 +328,11 @@ void RunFlags::validate() const {
             num_steps);
     require(schedule_by != "time" || time_budget_s > 0,
             "--schedule-by time needs a --time-budget: give its seconds, or leave it out");
+    require(patience == 0 || val_every > 0,
+            "--patience %ld counts validations during the run, and --val-every is 0: give the steps between them",
+            patience);
+    for (const auto& [flag, asked] : {std::pair{"--save-best", save_best}, {"--patience", patience > 0}})
+        require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
     require(!prompt.empty() || sample_tokens == 0,
             "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
     require(top_p > 0, "--top-p 0 leaves no token to choose: give a probability above 0, up to 1");
@@ -398,6 +418,6 @@ std::vector<std::string> RunFlags::task_files() const {
 
 std::string RunFlags::tokenizer_path() const {
     if (!tokenizer.empty()) return tokenizer;
-    const std::string& data = evaluates() && !val_data.empty() ? val_data : train_data;
+    const std::string data = evaluates() && !val_data.empty() ? val_data : data_sources(train_data)[0].pattern;
     return std::filesystem::path(data).parent_path() / "tokenizer.json";
 }

@@ -56,6 +56,7 @@ struct RunFlags {
     std::string muon_weight_decay_schedule = "recipe", muon_coefficients = "polar-express";
     bool muon_equal_rows = true, muon_fixed_norm = true, muon_second_moment = true, muon_cautious = true;
     int muon_iterations = 5;
+    double dropout = 0;
     bool scale_hyperparameters = false;
     int64_t reference_batch_size = 524288, reference_tokens = 0;
 
@@ -63,6 +64,8 @@ struct RunFlags {
     std::string eval_tasks;
     int64_t eval_tasks_every = 0;
     int keep = 2, print_every = 10;
+    bool save_best = false;
+    int64_t patience = 0;
     bool async_checkpoint = true, summary = false, tensorboard = false;
     std::string results, description;
     std::string checkpoint_to = "auto";

@@ -38,6 +38,8 @@ std::string difference_of(const std::vector<std::string>& theirs, const std::vec
                           first[i + 1].c_str());
         if (theirs[i + 2] != first[i + 2]) return format("%s holds other tokens on rank %d than on rank 0", name, rank);
     }
+    if (theirs.size() == first.size())
+        return format("rank %d has the same shards as rank 0, with other weights or divided into other sources", rank);
     return format("rank %d has %zu shards, and rank 0 has %zu", rank, theirs.size() / kLines, first.size() / kLines);
 }
 
@@ -82,7 +84,9 @@ RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World
         if (tokenizer && flags.sample_tokens > 0) prompt = tokenizer->encode(flags.prompt, "--prompt");
     });
     if (!train) return;
-    std::vector<const std::vector<TokenShard>*> sets = {&train->shards()};
-    if (val) sets.push_back(&val->shards());
+    std::vector<const std::vector<TokenShard>*> sets;
+    for (const std::optional<DataLoader>* loaded : {&train, &val})
+        if (*loaded)
+            for (const std::vector<TokenShard>& shards : (*loaded)->shards()) sets.push_back(&shards);
     scan.emplace(sets, loader.vocab_size, world.ranks.rank, world.ranks.world_size);
 }

@@ -36,8 +36,10 @@ public:
 
     // What the run does not have (validation data, tasks, a prompt, other ranks) is passed over.
     virtual void compare_ranks() = 0;
-    virtual void save() = 0;  // unless the state is that of a checkpoint already, or may be ruined
-    virtual void validate() = 0;
+    virtual void save() = 0;      // unless the state is that of a checkpoint already, or may be ruined
+    virtual void validate() = 0;  // and saves with --save-best, if the loss is the lowest so far
+    // Have --patience validations in a row found no lower loss?
+    virtual bool is_out_of_patience() const = 0;
     virtual void score_tasks() = 0;
     virtual void show_sample() = 0;
 
@@ -48,6 +50,6 @@ public:
 
     // What the run has come to so far. `total_s`: since the program was started.
     virtual RunSummary summary(double total_s) const = 0;
-    // Why the run is over, after done(): "finished", "time budget", a signal.
+    // Why the run is over, after done(): "finished", "time budget", "patience", a signal.
     virtual std::string end_reason() const = 0;
 };

@@ -39,6 +39,8 @@ struct StepConfig {
     bool tree_sum = false;
     bool bf16_gradients = false;  // gradients travel as bf16
     bool noise_scale = false;     // add up the squares of each rank's gradient as well
+    double dropout = 0;           // p; which elements, the seed and the step's number decide, on any ranks
+    uint64_t dropout_seed = 0;
 
     int64_t num_tokens() const { return B * T * accumulation * world_size; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
@@ -115,7 +117,8 @@ public:
 
     // `data`: a DataLoader, or what has its next(). `elapsed_us`: what rank 0 tells the others with the result.
     template <class Data>
-    void start(Data& data, const Rates& rates, const std::vector<Vote>& votes = {}, uint64_t elapsed_us = 0) {
+    void start(Data& data, const Rates& rates, const std::vector<Vote>& votes = {}, uint64_t elapsed_us = 0,
+               int64_t step_number = 0) {
         Device& device = model_.device;
         ensure(under_way_ < kMostUnderWay);
         const PhaseScope step(device, "step");
@@ -131,6 +134,7 @@ public:
             const Batch& batch = next_batch(data, votes);
             const int32_t* tokens = tokens_.send(batch.tokens.data(), config_.B * config_.T);
             const int32_t* targets = targets_.send(batch.targets.data(), config_.B * config_.T);
+            const DropoutScope scope(model_, dropout_of(step_number, micro));
             model_.forward(tokens, config_.B, config_.T);
             model_.add_loss_and_gradient(scalars_, targets, float(1 / double(config_.num_tokens())),
                                          1 / double(config_.accumulation * config_.world_size));
@@ -207,6 +211,20 @@ private:
             const StepConfig& config, int64_t updates)
         : Stepper(model, optimizer, *comm, config, updates) {
         own_comm_ = std::move(comm);
+    }
+
+    // On while it lives.
+    struct DropoutScope {
+        Gpt<Device, T>& model;
+        DropoutScope(Gpt<Device, T>& model, const Dropout& dropout) : model(model) { model.dropout = dropout; }
+        ~DropoutScope() { model.dropout = {}; }
+        DropoutScope(const DropoutScope&) = delete;
+        DropoutScope& operator=(const DropoutScope&) = delete;
+    };
+    // The rows of a step are numbered as the data loader deals them out: those of rank 0 first.
+    Dropout dropout_of(int64_t step_number, int64_t micro) const {
+        return {config_.dropout, config_.dropout_seed, uint64_t(step_number),
+                (comm_.rank * config_.accumulation + micro) * config_.B};
     }
 
     const std::vector<Bucket>& buckets() const { return optimizer_.plan.buckets; }

@@ -6,6 +6,8 @@
   val_loss:           1.905412        nats per token, of the last validation; nan: there was none
   val_bpb:            2.748920        bits per byte; nan: there was none, or no tokenizer
   accuracy_NAME:      0.294900        of each task of --eval-tasks; score_FILE: the mean of a file's, centered
+  best_val_loss:      1.893127        the lowest of all validations, and its step; with --save-best or --patience
+  best_step:          1250
   training_seconds:   300.1           in steps, in all runs of this one that were resumed: what --time-budget counts
   total_seconds:      325.9           since this process started
   ...
@@ -13,6 +15,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +25,8 @@
 struct RunSummary {
     Evaluation evaluation;
     std::vector<std::pair<std::string, double>> scores = {};  // of --eval-tasks
+    std::optional<double> best_loss = {};                     // of --save-best and --patience
+    int64_t best_step = -1;
     double training_s, total_s;
     size_t peak_bytes;
     double mfu;            // 0: the device's peak is not known
@@ -38,6 +43,7 @@ inline std::string summary_text(const RunSummary& s) {
     line("val_loss", 6, s.evaluation.loss);
     line("val_bpb", 6, s.evaluation.bits_per_byte);
     for (const auto& [name, value] : s.scores) line(name.c_str(), 6, value);
+    if (s.best_loss) line("best_val_loss", 6, *s.best_loss), line("best_step", 0, double(s.best_step));
     line("training_seconds", 1, s.training_s);
     line("total_seconds", 1, s.total_s);
     line("peak_memory_mb", 1, peak_mb);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include "llmc/base/check.h"              // require, format
 #include "llmc/base/file.h"               // read_file
+#include "llmc/data/mixture.h"            // data_sources
 #include "llmc/data/utf8.h"               // printable
 #include "llmc/data/tokenizer_formats.h"  // read_tokenizer
 
@@ -122,7 +123,9 @@ void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool sp
         if (path.empty() || path == text.path || read_file(path) == text.json) return;
         check_pair(*wanted, {whose, path, load_tokenizer(path)});
     };
-    if (flags.trains()) check_beside("the training data", flags.train_data);
+    if (flags.trains())
+        for (const DataSource& source : data_sources(flags.train_data))
+            check_beside("the training data", source.pattern);
     check_beside("the validation data", flags.val_data);
 }
 

@@ -54,6 +54,7 @@ namespace traced {
 #include "llmc/cuda/cuda_device.cpp"
 #include "llmc/cuda/cuda_kernels.cpp"
 #include "llmc/cuda/document_starts.cu"
+#include "llmc/cuda/dropout.cu"
 #include "llmc/cuda/embedding.cu"
 #include "llmc/cuda/embedding_rmsnorm.cu"
 #include "llmc/cuda/gelu.cu"

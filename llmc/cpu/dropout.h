@@ -1,0 +1,37 @@
+/*
+Dropout on the CPU: llmc/ops/dropout.h.
+*/
+#pragma once
+#include <cstdint>
+#include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/cpu/simd.h"
+#include "llmc/ops/dropout.h"  // DropoutMask
+#include "llmc/ops/op_cost.h"  // dropout_cost
+
+inline constexpr int64_t kDropoutChunk = 4096;  // elements: many enough to hide the loop overhead, few enough for L1
+
+// What elements e, e + 1, ... are multiplied by. A word is two elements, and e may be odd.
+inline void dropout_factors(float (&factors)[kLanes], const DropoutMask& mask, uint64_t e) {
+    constexpr int kWords = kLanes / 2 + 1;
+    uint32_t bits[2 * kWords];
+    for (int j = 0; j < kWords; j++) {
+        const uint64_t word = mix64(mask.key + (e / 2 + uint64_t(j) + 1) * Rng::kStep);
+        bits[2 * j] = uint32_t(word);
+        bits[2 * j + 1] = uint32_t(word >> 32);
+    }
+    const uint32_t* own = bits + (e & 1);
+    for (int k = 0; k < kLanes; k++) factors[k] = own[k] >= mask.threshold ? mask.scale : 0.f;
+}
+
+template <class T>
+void dropout(Cpu& cpu, T* out, const T* inp, DropoutMask mask, int64_t n) {
+    const OpScope op(cpu, __func__, dropout_cost<T>(n));
+    parallel_chunks(cpu, n, kDropoutChunk, [=](int64_t begin, int64_t end) {
+        for_lanes(end - begin, [=](int64_t i, auto width) {
+            const int64_t at = begin + i;
+            float factors[kLanes];
+            dropout_factors(factors, mask, mask.first + uint64_t(at));
+            store(out + at, load(inp + at, width) * load(factors), width);
+        });
+    });
+}

@@ -47,13 +47,13 @@ std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_toke
 }
 
 int64_t find_end_of_answer(const std::string& tokenizer_json) {
-    for (const Added& token : added_tokens(json::parse(tokenizer_json, nullptr, false)))
+    for (const Added& token : added_tokens(parse_json(tokenizer_json)))
         if (token.text == "<|assistant_end|>") return token.id;
     return -1;
 }
 
 std::string with_chat_template(const std::string& config, const std::string& tokenizer_json) {
-    ordered_json object = ordered_json::parse(config, nullptr, false);
+    OrderedJson object = parse_ordered_json(config);
     if (!object.is_object() || object.contains("chat_template") || find_end_of_answer(tokenizer_json) < 0)
         return config;
     object["chat_template"] =
@@ -63,7 +63,7 @@ std::string with_chat_template(const std::string& config, const std::string& tok
         "{{ messages[0]['content'] + '\\n\\n' if system and loop.first else '' }}{{ message['content'] }}<|user_end|>"
         "{% else %}<|assistant_start|>{{ message['content'] }}<|assistant_end|>{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant_start|>{% endif %}";
-    return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    return json_text(object, 2) + "\n";
 }
 
 ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json) {

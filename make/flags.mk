@@ -49,7 +49,7 @@ ifneq ($(IS_CUDA),)
   CHIPS  := $(shell printf '%s\n' $(GPU_ARCHS) | sort -nu)
   NEWEST := $(filter-out 90,$(lastword $(CHIPS)))
   CODE    = $(foreach chip,$(CHIPS:90=90a),-gencode arch=compute_$(chip),code=sm_$(chip)) \
-    $(NEWEST:%=-gencode arch=compute_%$(,)code=compute_%) $(if $(filter 90,$(CHIPS)),-DANVIL_HOPPER)
+    $(if $(NEWEST),-gencode arch=compute_$(NEWEST)$(,)code=compute_$(NEWEST)) $(if $(filter 90,$(CHIPS)),-DANVIL_HOPPER)
   NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
     --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
     $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)

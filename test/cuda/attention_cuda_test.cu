@@ -14,8 +14,7 @@ struct WithCudnn {
 
 template <class T>
 static bool has_two_kernels(const Cuda& cuda, const AttentionShape& shape) {
-    return std::is_same_v<T, bf16> && shape.HS <= 128 && takes_hopper_kernels(cuda) &&
-           !takes_cudnn<T>(cuda, shape, false);
+    return std::is_same_v<T, bf16> && shape.HS <= 128 && takes_hopper_attention(cuda);
 }
 
 template <class T>
@@ -314,6 +313,20 @@ TEST_CASE("documents are never cuDNN's", "[attention]" ON_DEVICE) {
     CHECK(cuda.cudnn_attention().plans_made() == 0);
     cuda.attention = AttentionKernels::cudnn;
     CHECK(error_of([&] { plan_attention<bf16>(cuda, {shape}, true); }) == "2: --attention cudnn: " + why);
+}
+
+TEST_CASE("Hopper's forward kernel runs where it is asked for by name", "[attention]" ON_DEVICE) {
+    Cuda cuda;
+    const bool is_hopper = takes_hopper_kernels(cuda);
+    for (const AttentionKernels kernels :
+         {AttentionKernels::automatic, AttentionKernels::own, AttentionKernels::cudnn}) {
+        cuda.attention = kernels;
+        CHECK(takes_hopper_attention(cuda) == (is_hopper && kernels == AttentionKernels::own));
+    }
+    for (const int chip : {80, 89, 100, 120}) {
+        cuda.attention = AttentionKernels::own, cuda.compute_capability = chip;
+        CHECK(!takes_hopper_attention(cuda));
+    }
 }
 
 #ifdef ANVIL_EMULATED

@@ -40,14 +40,16 @@ IS_MPI   := $(if $(filter-out 0,$(USE_MPI)),$(HAVE_MPI))
 link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
 ifneq ($(IS_CUDA),)
   # Code for a chip runs on what its generation has later, too: for 80 on 86 and 89, for 100 on 103. The PTX of the newest is
-  # compiled by the driver of any that comes after it: 120, say. Neither is so of 90a and 100a, whose code is for that chip alone,
-  # and all that they have more (wgmma, tcgen05) no kernel uses.
+  # compiled by the driver of any that comes after it: 120, say. Neither is so of 90a and 100a, whose code is for that chip alone.
+  # There is no chip of that generation but 90, and 90a has what our kernels for it need (wgmma: llmc/cuda/hopper.cuh), so code
+  # for 90 is for 90a, without PTX; of what 100a has more (tcgen05) no kernel uses anything.
   ifeq ($(origin GPU_ARCHS),undefined)
     GPU_ARCHS := $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
   endif
   CHIPS  := $(shell printf '%s\n' $(GPU_ARCHS) | sort -nu)
-  CODE    = $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip)) \
-    -gencode arch=compute_$(lastword $(CHIPS)),code=compute_$(lastword $(CHIPS))
+  NEWEST := $(filter-out 90,$(lastword $(CHIPS)))
+  CODE    = $(foreach chip,$(CHIPS:90=90a),-gencode arch=compute_$(chip),code=sm_$(chip)) \
+    $(if $(NEWEST),-gencode arch=compute_$(NEWEST)$(,)code=compute_$(NEWEST)) $(if $(filter 90,$(CHIPS)),-DANVIL_HOPPER)
   NVCC    = $(CCACHE) $(CUDA_DIR)/bin/nvcc -ccbin $(CXX) -std=c++20 -O3 -g -x cu -lineinfo $(CPPFLAGS) $(CODE) \
     --diag-suppress=1675 --expt-relaxed-constexpr -Xptxas=--warn-on-spills \
     $(addprefix -Xcompiler ,$(filter-out -std=c++20 -Wall -Wextra,$(CXXFLAGS))) $(NVCCFLAGS_EXTRA)

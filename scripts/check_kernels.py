@@ -3,7 +3,7 @@
 
     python3 scripts/check_kernels.py NVCC [-j N] [--nvdisasm PROGRAM] [--renew]      `make cuda-check` (RENEW=1)
 
-- No kernel spills registers or keeps anything in local memory, and nvcc has no warning.
+- No kernel spills registers or keeps anything in local memory; nvcc has no warning, and ptxas serializes no wgmma.
 - Every __global__ function is compiled: what launches it is a function of (Cuda&, ...), which is compiled for both types
   if it is a template of one, and for each as the other if of two; Fp8 is e4m3 and e5m2.
 - Registers and static shared memory of each kernel are those of doc/results/registers.txt. Another nvcc allocates
@@ -29,16 +29,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "doc/results/registers.txt"
 OCCUPANCY = ROOT / "doc/results/occupancy.txt"
 CHIPS = ["80", "90", "100"]
+# 90 is compiled for what that chip alone has, as in make/flags.mk.
+ARCHITECTURES = ["80", "90a", "100"]
 FLAGS = [
     *"-std=c++20 -O3 -fatbin -x cu -I. --expt-relaxed-constexpr".split(),
     # 1675: pragmas of OpenMP, which are for g++
     *"--diag-suppress=1675 -Xptxas=-v,--warn-on-spills,--warn-on-local-memory-usage".split(),
-    *[f"-gencode=arch=compute_{chip},code=sm_{chip}" for chip in CHIPS],
+    *[f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES],
 ]
 
 # With parameters other than T a template is a part of an op that has none.
 OP = re.compile(r"^(?:template <(.*)>\n)?(?:inline )?[\w:<>]+\*? (\w+)\(Cuda& ", re.MULTILINE)
 KERNEL = re.compile(r"^__global__\s+void\s+(?:__launch_bounds__\(.*\)\s+)?(\w+)\(", re.MULTILINE)
+# C75..: what ptxas says, as information, of products (wgmma) that it makes wait for each other.
+WARNING = re.compile(r"warning|error|\(C75\d\d\)", re.IGNORECASE)
 COMPILED = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<chip>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
@@ -91,7 +95,7 @@ def read_costs(log):
     costs, spills = {}, []
     for kernel, row in zip(demangled([row["name"] for row in found]), found):
         shared = re.search(r"(\d+) bytes smem", row["rest"])
-        costs[kernel, row["chip"]] = int(row["registers"]), int(shared[1]) if shared else 0
+        costs[kernel, row["chip"].rstrip("a")] = int(row["registers"]), int(shared[1]) if shared else 0
         if row["stack"] != "0" or row["stores"] != "0" or row["loads"] != "0":
             spills.append(
                 f"{kernel}, sm_{row['chip']}: {row['stack']} bytes of stack, {row['stores']} stored and "
@@ -117,7 +121,7 @@ def table_of(version, costs):
 
 def instruction_faults(nvdisasm, kept):
     """A line for every kernel whose machine code for Hopper breaks a rule of kernel_code.py."""
-    cubins = list(kept.glob("*_90.cubin"))
+    cubins = list(kept.glob("*_90a.cubin"))
     if len(cubins) != 1:
         return [f"{kept.name}: expected machine code for sm_90, found {[cubin.name for cubin in kept.iterdir()]}"]
     code = kernel_code.instructions(nvdisasm, cubins[0])
@@ -177,7 +181,7 @@ def main():
         results = pool.map(lambda header: compile_unit(options.nvcc, pathlib.Path(folder), header), units)
         for header, result in zip(units, results):
             log = result.stdout + result.stderr
-            warnings = [line for line in log.splitlines() if "warning" in line.lower() or "error" in line.lower()]
+            warnings = [line for line in log.splitlines() if WARNING.search(line)]
             problems += [f"{header.relative_to(ROOT)}: {line.strip()}" for line in warnings]
             if result.returncode != 0 and not warnings:
                 problems.append(f"{header.relative_to(ROOT)}: nvcc ends with {result.returncode}: {log}")

@@ -26,6 +26,8 @@ STORES_LITTLE = LOADS_LITTLE | {
     r"rotary_\w+_kernel<bf16, 4": "the form for heads whose halves are no multiple of 8",
 }
 TENSOR_CORES = [r"flash_", r"symmetric_matmul"]
+# Of these, those whose products are a warpgroup's (wgmma).
+WARPGROUPS = [r"flash_\w+_hopper_kernel"]
 
 FUNCTION = re.compile(r"^\.text\.(\w+):", re.MULTILINE)
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\d\s+)?([A-Z][\w.]*)", re.MULTILINE)
@@ -43,16 +45,30 @@ def is_one_of(kernel, names):
     return any(re.match(name, kernel) for name in names)
 
 
+def warpgroup_faults(code):
+    """Products go one after the other from a WARPGROUP.ARRIVE to where the last is waited for: the compiler puts waits
+    between them if it cannot tell that nobody touches their registers. setmaxnreg is ignored if it does not fit."""
+    found = [f"has no {name}" for name in ("HGMMA", "UTMALDG", "USETMAXREG") if not any(c.startswith(name) for c in code)]
+    marks = [each.split(".")[0] + "." + each.split(".")[1] for each in code if re.match(r"HGMMA\.|WARPGROUP\.", each)]
+    runs = "".join({"WARPGROUP.ARRIVE": "A", "WARPGROUP.DEPBAR": "W"}.get(mark, "p") for mark in marks)
+    if not re.fullmatch(r"(Ap+W+)+", runs):
+        found.append(f"serializes products: {runs} (arrive, products, waits)")
+    return found
+
+
 def faults(kernel, code):
     """What a kernel's instructions have that they should not, or lack."""
     found = []
     local = sorted({each.split(".")[0] for each in code if re.match(r"(LDL|STL)\b", each)})
     if local:
         found.append(f"uses local memory ({', '.join(local)})")
-    if not is_one_of(kernel, LOADS_LITTLE) and not any(re.match(r"(LDG|LDGSTS)\..*\b128\b", each) for each in code):
+    by_tma = any(each.startswith("UTMALDG") for each in code)
+    if not by_tma and not is_one_of(kernel, LOADS_LITTLE) and not any(re.match(r"(LDG|LDGSTS)\..*\b128\b", each) for each in code):
         found.append("loads nothing 128 bits at a time")
     if not is_one_of(kernel, STORES_LITTLE) and not any(re.match(r"STG\..*\b128\b", each) for each in code):
         found.append("stores nothing 128 bits at a time")
+    if is_one_of(kernel, WARPGROUPS):
+        return found + warpgroup_faults(code)
     tensor = any(re.match(r"HMMA\.", each) for each in code) and any(re.match(r"LDSM\.", each) for each in code)
     if tensor != is_one_of(kernel, TENSOR_CORES):
         found.append("is without HMMA and LDSM" if not tensor else "has HMMA: add it to TENSOR_CORES")

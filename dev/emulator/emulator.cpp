@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 #include "dev/emulator/fiber.h"
+#include "dev/emulator/hopper.h"
 #include "dev/emulator/race.h"
 #include "dev/emulator/sanitizers.h"  // ANVIL_MSAN, ANVIL_ASAN
 #include "llmc/base/check.h"          // Error, format
@@ -115,6 +116,7 @@ void fiber_entry() {
     (*block.body)();
     Thread& thread = *current.thread;
     if (!thread.copies.empty()) fail("%zu cp.async copies were never waited for", thread.copies.size());
+    if (block.num_live == 1) hopper_end_block();
     thread.state = Thread::done;
     block.num_live--;
     block.switch_to(block.next_ready());
@@ -130,9 +132,14 @@ unsigned choose_bit(uint32_t bits, Schedule schedule, std::minstd_rand& random) 
 
 // Who goes on; null when the block is finished.
 Thread* Block::next_ready() {
+    if (schedule == Schedule::random && num_live > 0 && random() % 8 == 0)
+        hopper_progress(schedule, unsigned(random()));
+    while (!ready_warps && num_live > 0 && hopper_progress(schedule, unsigned(random()))) {
+    }
     if (!ready_warps) {
         if (num_live == 0) return nullptr;
-        waiting = who_waits();  // a member, because nothing on this fiber's stack is destroyed any more
+        waiting =
+            who_waits() + hopper_state();  // a member, because nothing on this fiber's stack is destroyed any more
         fail("no thread can go on:%s", waiting.c_str());
     }
     const bool stay = current.thread && schedule != Schedule::random && (ready_warps >> current.thread->warp & 1);
@@ -220,6 +227,7 @@ void Block::run() {
 #ifdef ANVIL_RACE
     race_begin_block();
 #endif
+    hopper_begin_block();
     current.thread = nullptr;
     switch_to(next_ready());
     current.thread = nullptr;
@@ -407,6 +415,18 @@ int block_vote(const char* op, Site site, Vote vote, int predicate) {
 }
 
 void fence() { current.thread->fenced = true; }
+
+void park(const char* op, Site site) {
+    Thread& t = *current.thread;
+    t.op = op, t.site = site, t.mask = 0;
+    block.wait(Thread::waits_for_event);
+}
+void wake(unsigned thread) { block.wake(block.threads[thread]); }
+SharedSpan dynamic_shared() {
+    for (const SharedArray& array : block.shared)
+        if (!array.key) return {array.data, array.bytes};
+    return {};
+}
 
 void* shared_static(const void* key, size_t bytes, size_t alignment) {
     for (const SharedArray& array : block.shared)

@@ -8,6 +8,7 @@ one after the other. What CUDA leaves undefined is an error here, with kernel, f
   shared memory out of bounds                                                    AddressSanitizer: every array is a
                                                                                  block of its own
   memory written and read without a barrier between                              error, with -DANVIL_RACE (race.cpp)
+  what Hopper's chips do by themselves: see hopper.h
 
 Errors are thrown by the launch, as Error. The order of threads is a choice: see Schedule. Not emulated: time, the
 memory hierarchy, more than one block at a time (a block that waits for another one hangs), approximate instructions.
@@ -47,7 +48,7 @@ struct AsyncCopy {
 };
 
 struct Thread {
-    enum State : uint8_t { ready, waits_for_warp, waits_for_block, done };
+    enum State : uint8_t { ready, waits_for_warp, waits_for_block, waits_for_event, done };
     uint3 index;  // threadIdx
     unsigned number = 0, lane = 0, warp = 0;
     State state = ready;

@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 #include "dev/emulator/emulator.h"
-#include "llmc/base/check.h"  // format
+#include "dev/emulator/hopper.h"  // note_generic_store
+#include "llmc/base/check.h"      // format
 
 extern "C" char __executable_start;
 
@@ -132,6 +133,7 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (!thread || address - race_clock.stacks < race_clock.stacks_bytes) return;  // the host, or a thread's own stack
     const bool shared = is_shared_memory(address);
+    if (write && shared) note_generic_store(address, bytes);
     Stamp stamp;
     stamp.block = race_clock.block, stamp.code = code, stamp.barriers = race_clock.barriers;
     stamp.syncwarps = race_clock.syncwarps[thread->warp], stamp.thread = uint16_t(thread->number);

@@ -10,11 +10,12 @@ starts[t])
 Math      GEMMs of bf16 on tensor cores up to HS 128, others by multiply-adds in f32; scores, softmax, sums f32. For
           bf16, weights and dS are rounded to be multiplied
 Work      bf16: cuDNN's kernels for the shapes that plan_attention() was told, where it has any and Cuda::attention
-          lets it (cudnn_attention.h), else our own: flash_attention_forward.cuh, flash_attention_backward.cuh, made
-          for heads of 64 and 128; smaller ones, and those between, are padded in the kernel, whose work is then that of
-          64 or 128. fp32, and heads above 128 in bf16, by multiply-adds: attention_fp32.cuh. In ours no atomics, and no
-          sum is shared by blocks: the same bits each time. Documents are for ours alone; what lies before the first
-          document of a tile of queries, or after the last of a tile of keys, costs nothing
+          lets it (cudnn_attention.h), else our own, made for heads of 64 and 128; smaller ones, and those between, are
+          padded in the kernel, whose work is then that of 64 or 128: flash_attention_forward.cuh, or, on Hopper and
+          if asked for by name, flash_attention_hopper.cuh; flash_attention_backward.cuh. fp32, and heads above 128 in
+          bf16, by multiply-adds: attention_fp32.cuh. In ours no atomics, and no sum is shared by blocks: the same bits
+          each time. Documents are for ours alone; what lies before the first document of a tile of queries, or after
+          the last of a tile of keys, costs nothing
 FLOPs     a score, seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A
           query sees (T + 1) / 2 keys on average, with a window at most window + 1
 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) +
@@ -34,6 +35,7 @@ Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4
 #include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
 #include "llmc/cuda/flash_attention_backward.cuh"
 #include "llmc/cuda/flash_attention_forward.cuh"
+#include "llmc/cuda/flash_attention_hopper.cuh"
 #include "llmc/cuda/limits.h"  // check_head_size
 #include "llmc/ops/op_cost.h"  // attention_backward_cost, attention_forward_cost
 
@@ -104,6 +106,11 @@ size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns 
     return std::max(own, never || !cudnn.refuses(shape).empty() ? 0 : cudnn.most_workspace_bytes(shape, learns));
 }
 
+// By name only, as long as no GPU has run it: what `automatic` leaves to our own kernels is mma.sync's.
+inline bool takes_hopper_attention(const Cuda& cuda) {
+    return cuda.attention == AttentionKernels::own && takes_hopper_kernels(cuda);
+}
+
 template <class T>
 void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const AttentionShape& shape) {
     const OpScope op(cuda, __func__, attention_forward_cost<T>(shape, Cuda::kExpFlops, seen_scores(shape)));
@@ -113,9 +120,11 @@ void attention_forward(Cuda& cuda, T* out, float* lse, const T* qkv, const Atten
     if constexpr (std::is_same_v<T, float>)
         with_columns_per_lane(shape.HS, [&](auto J) { attention_fp32_forward<J>(cuda, out, lse, qkv, shape); });
     else if (shape.HS <= 64)
-        flash_attention_forward<64>(cuda, out, lse, qkv, shape);
+        takes_hopper_attention(cuda) ? flash_attention_forward_hopper<64>(cuda, out, lse, qkv, shape)
+                                     : flash_attention_forward<64>(cuda, out, lse, qkv, shape);
     else if (shape.HS <= 128)
-        flash_attention_forward<128>(cuda, out, lse, qkv, shape);
+        takes_hopper_attention(cuda) ? flash_attention_forward_hopper<128>(cuda, out, lse, qkv, shape)
+                                     : flash_attention_forward<128>(cuda, out, lse, qkv, shape);
     else
         attention_fp32_forward<8>(cuda, out, lse, qkv, shape);
 }

@@ -1,8 +1,8 @@
 /*
-What every kernel is written with, and the only file with PTX in it. Two compilers read the kernels: nvcc, for which the
-wrappers below are instructions, and g++, for which dev/emulator/include/device_wrappers.h spells the same operations
-out (and llmc/trace/include/device_wrappers.h notes each launch and runs none). test/cuda/conformance_cuda_test.cu holds
-each wrapper against its definition, on both.
+What every kernel is written with, and the only file with PTX in it but hopper.cuh. Two compilers read the kernels:
+nvcc, for which the wrappers below are instructions, and g++, for which dev/emulator/include/device_wrappers.h spells
+the same operations out (and llmc/trace/include/device_wrappers.h notes each launch and runs none).
+test/cuda/conformance_cuda_test.cu holds each wrapper against its definition, on both.
 
   template <class T>
   __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* inp, float factor, int64_t n) {

@@ -91,6 +91,9 @@ constexpr double kDeterministic = 0.8;
 // Ours by mma.sync beside cuDNN's: forward as FlashAttention-2 against it, 205 to 288; backward 175 to 240 of the FLOPs
 // that it does, 14 a score and channel where cuDNN does 10. Before Hopper mma.sync is all that there is.
 constexpr double kOwnForward = 0.71, kOwnBackward = 0.73, kOwnBeforeHopper = 0.9;
+// Ours by wgmma, never measured: FlashAttention-3's own rates are 0.92 (HS 64) and 1.03 (128) of cuDNN's at 1024, and
+// ours has its schedule, but a block for each tile of queries, of 128 also at HS 64: assumed 0.85 of it.
+constexpr double kOwnHopper = 0.82;
 
 double attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backward) {
     const auto at = [&](const AttentionRate& rate) {
@@ -123,7 +126,10 @@ double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
     const bool before_hopper = gpu.compute_capability < 90;
     if (begins_with(work.kernel, "flash_")) {
         const bool is_backward = begins_with(work.kernel, "flash_backward");
-        const double beside = before_hopper ? kOwnBeforeHopper : is_backward ? kOwnBackward : kOwnForward;
+        const double beside = begins_with(work.kernel, "flash_forward_hopper") ? kOwnHopper
+                              : before_hopper                                  ? kOwnBeforeHopper
+                              : is_backward                                    ? kOwnBackward
+                                                                               : kOwnForward;
         return attention_rate(gpu, double(work.cost.keys), work.cost.head_size, is_backward) * beside *
                assumed.attention;
     }

@@ -256,7 +256,7 @@ std::vector<Field> RunFlags::fields() {
             Field{
                 "machine", "attention", &attention,
                 "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes where it has a plan; cudnn: an "
-                "error if it has none"}
+                "error if it has none; own: never, and on Hopper a forward kernel made for it"}
                 .one_of({"auto", "own", "cudnn"}),
             {"machine", "deterministic", &deterministic,
              "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "

@@ -1,4 +1,5 @@
 // Attention's kernels against the plain version in double that test/cpu/attention_test.cpp holds against PyTorch.
+#include <utility>
 #include "llmc/cuda/attention.cuh"
 #include "test/cpu/attention_reference.h"  // Sizes, plain_attention
 #include "test/cuda_testing.h"             // OnDevice, rounded, twice_the_same
@@ -12,9 +13,14 @@ struct WithCudnn {
 #endif
 
 template <class T>
+static bool has_two_kernels(const Cuda& cuda, const AttentionShape& shape) {
+    return std::is_same_v<T, bf16> && shape.HS <= 128 && takes_hopper_attention(cuda);
+}
+
+template <class T>
 constexpr double kStored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
 
-// out, lse, dqkv
+// out, lse, dqkv; out and lse of the forward kernel that other chips than this one have, where there are two
 template <class T>
 static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, const Floats& dout,
                                      AttentionKernels kernels = AttentionKernels::own) {
@@ -30,8 +36,27 @@ static std::vector<Floats> attention(const Sizes& sizes, const Floats& qkv, cons
         OnDevice<float> d_lse(cuda, sizes.lse());
         attention_forward(cuda, d_out.data, d_lse.data, d_qkv.data, shape);
         attention_backward(cuda, d_dqkv.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, shape);
-        return std::vector{d_out.get(), d_lse.get(), d_dqkv.get()};
+        std::vector results{d_out.get(), d_lse.get(), d_dqkv.get()};
+        if (!has_two_kernels<T>(cuda, shape)) {
+            results.insert(results.end(), {results[0], results[1]});
+        } else {
+            const int chip = std::exchange(cuda.compute_capability, 80);
+            OnDevice<T> other_out(cuda, sizes.out());
+            OnDevice<float> other_lse(cuda, sizes.lse());
+            attention_forward(cuda, other_out.data, other_lse.data, d_qkv.data, shape);
+            cuda.compute_capability = chip;
+            results.insert(results.end(), {other_out.get(), other_lse.get()});
+        }
+        return results;
     });
+}
+
+static void check_results(const std::vector<Floats>& got, const Plain& want) {
+    check_within("out", got[0], want.out, want.out_bounds);
+    check_within("lse", got[1], want.lse, want.lse_bounds);
+    check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
+    check_within("out, other kernel", got[3], want.out, want.out_bounds);
+    check_within("lse, other kernel", got[4], want.lse, want.lse_bounds);
 }
 
 template <class T>
@@ -40,10 +65,7 @@ static void check_attention_on_device(const Sizes& s, AttentionKernels kernels =
     const Floats qkv = rounded<T>(bell(uint64_t(s.T), int64_t(s.qkv())));
     const Floats dout = rounded<T>(bell(uint64_t(s.HS), int64_t(s.out())));
     const Plain want = plain_attention(s, qkv, dout, kStored<T>);
-    const auto got = attention<T>(s, qkv, dout, kernels);
-    check_within("out", got[0], want.out, want.out_bounds);
-    check_within("lse", got[1], want.lse, want.lse_bounds);
-    check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
+    check_results(attention<T>(s, qkv, dout, kernels), want);
 }
 
 TEMPLATE_TEST_CASE("attention's kernels are right for every window", "[attention]" ON_DEVICE, bf16, float) {
@@ -100,6 +122,7 @@ TEMPLATE_TEST_CASE("attention's kernels: documents in a row are rows of their ow
         const auto want = attention<TestType>(alone, part(qkv, row), part(dout, out_row));
         check_equal("out", part(got[0], out_row), want[0]);
         check_equal("dqkv", part(got[2], row), want[2]);
+        check_equal("out, other kernel", part(got[3], out_row), want[3]);
     }
 }
 
@@ -118,6 +141,7 @@ static void check_pairs(const Sizes& s) {
         for (int64_t key = 0; key < s.T; key++) {
             const bool sees = s.sees(0, t, key);
             wrong += (got[0][size_t(t * s.HS + key)] != 0) != sees;
+            wrong += (got[3][size_t(t * s.HS + key)] != 0) != sees;
             wrong += (got[2][s.at(0, key, 2, 0) + size_t(t)] != 0) != sees;
             wrong += (got[2][s.at(0, t, 0, 0) + size_t(key)] != 0) != (sees && keys > 1);
         }
@@ -185,16 +209,22 @@ TEST_CASE("attention's kernels are right over many tiles", "[attention]" ON_DEVI
     check_attention_on_device<bf16>({{1, 500, 1, 1, 64, window}});
 }
 
+// In tiles of 128 keys, two under way: of seven each place is filled four times. With documents and windows a block's
+// first tile is another one.
+TEST_CASE("attention's kernels are right where tiles take turns in shared memory", "[attention]" ON_DEVICE) {
+    const int64_t HS = GENERATE(64, 128);
+    const bool documents = GENERATE(false, true);
+    const auto numbers = documents ? documents_of(1, 800, {140, 520, 77}) : Ints{};
+    check_attention_on_device<bf16>({{1, 800, 1, 1, HS, documents ? 430 : -1}, numbers});
+}
+
 // Scores in the thousands: weights that are nearly one-hot, and sums that overflow unless they are shifted.
 TEMPLATE_TEST_CASE("attention's kernels take large scores", "[attention]" ON_DEVICE, bf16, float) {
     const Sizes s{{1, 70, 1, 1, 64, -1, 4.f}};
     const Floats qkv = rounded<TestType>(bell(1, int64_t(s.qkv()), 4)),
                  dout = rounded<TestType>(bell(2, int64_t(s.out())));
     const Plain want = plain_attention(s, qkv, dout, kStored<TestType>);
-    const auto got = attention<TestType>(s, qkv, dout);
-    check_within("out", got[0], want.out, want.out_bounds);
-    check_within("lse", got[1], want.lse, want.lse_bounds);
-    check_within("dqkv", got[2], want.dqkv, want.dqkv_bounds);
+    check_results(attention<TestType>(s, qkv, dout), want);
 }
 
 // The weights of a row that are made tile by tile belong to one largest score, however large: their mean is exact.
@@ -209,6 +239,7 @@ TEMPLATE_TEST_CASE("attention's kernels: equal values stay what they are", "[att
     const OnDevice<T> d_qkv(cuda, qkv);
     OnDevice<T> out(cuda, s.out());
     OnDevice<float> lse(cuda, s.lse());
+    if (GENERATE(false, true)) cuda.compute_capability = 80;  // the kernel that all chips have
     attention_forward(cuda, out.data, lse.data, d_qkv.data, s);
     // Two float32 sums of 500 equal terms, whose roundings may all go the same way; half a unit of bf16 is far more.
     check_relative("out", out.get(), Floats(s.out(), 1), std::is_same_v<T, bf16> ? 0 : 500 * kEpsF32);
@@ -225,8 +256,10 @@ TEMPLATE_TEST_CASE("attention's kernels see the window and no more", "[attention
         const auto part = [&](const Floats& x, int64_t row) {
             return Floats(x.begin() + first * row, x.begin() + end * row);
         };
-        check_equal("out", part(after[0], s.NH * s.HS), part(before[0], s.NH * s.HS));
-        check_equal("lse", part(after[1], 1), part(before[1], 1));
+        for (const size_t kernel : {0, 3}) {
+            check_equal("out", part(after[kernel], s.NH * s.HS), part(before[kernel], s.NH * s.HS));
+            check_equal("lse", part(after[kernel + 1], 1), part(before[kernel + 1], 1));
+        }
         CHECK(!same_bits(before[0], after[0]));
         return after[2];
     };
@@ -258,10 +291,12 @@ TEMPLATE_TEST_CASE("attention's kernels hand a NaN on", "[attention]" ON_DEVICE,
     const Floats dout = rounded<TestType>(randn(s.out(), 2));
     qkv[s.at(1, t, which, 0) + 3] = std::nanf("");
     const auto got = attention<TestType>(s, qkv, dout);
-    const auto row = [&](int64_t b, int64_t t) { return got[0].begin() + (b * s.T + t) * s.HS; };
-    CHECK(count_not_finite(Floats(row(1, t), row(1, t) + s.HS)) >= (which == 2 ? 1 : s.HS));
+    for (const size_t kernel : {0, 3}) {
+        const auto row = [&](int64_t b, int64_t t) { return got[kernel].begin() + (b * s.T + t) * s.HS; };
+        CHECK(count_not_finite(Floats(row(1, t), row(1, t) + s.HS)) >= (which == 2 ? 1 : s.HS));
+        CHECK(count_not_finite(Floats(row(0, 0), row(1, 0))) == 0);  // the other sequence
+    }
     CHECK(count_not_finite(Floats(got[2].begin() + int64_t(s.at(1, 0, 0, 0)), got[2].end())) > 0);
-    CHECK(count_not_finite(Floats(row(0, 0), row(1, 0))) == 0);  // the other sequence
     CHECK(count_not_finite(Floats(got[2].begin(), got[2].begin() + int64_t(s.at(1, 0, 0, 0)))) == 0);
 }
 
@@ -278,6 +313,20 @@ TEST_CASE("documents are never cuDNN's", "[attention]" ON_DEVICE) {
     CHECK(cuda.cudnn_attention().plans_made() == 0);
     cuda.attention = AttentionKernels::cudnn;
     CHECK(error_of([&] { plan_attention<bf16>(cuda, {shape}, true); }) == "2: --attention cudnn: " + why);
+}
+
+TEST_CASE("Hopper's forward kernel runs where it is asked for by name", "[attention]" ON_DEVICE) {
+    Cuda cuda;
+    const bool is_hopper = takes_hopper_kernels(cuda);
+    for (const AttentionKernels kernels :
+         {AttentionKernels::automatic, AttentionKernels::own, AttentionKernels::cudnn}) {
+        cuda.attention = kernels;
+        CHECK(takes_hopper_attention(cuda) == (is_hopper && kernels == AttentionKernels::own));
+    }
+    for (const int chip : {80, 89, 100, 120}) {
+        cuda.attention = AttentionKernels::own, cuda.compute_capability = chip;
+        CHECK(!takes_hopper_attention(cuda));
+    }
 }
 
 #ifdef ANVIL_EMULATED

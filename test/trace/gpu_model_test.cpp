@@ -109,6 +109,21 @@ TEST_CASE("attention has the published rates, by length and head size", "[gpu_mo
           Approx(288 * a100.tflops * a100.sustained / 794).epsilon(0.01));
 }
 
+// Many waves of blocks, so that the last one counts nothing.
+TEST_CASE("our own attention has a share of the published rates, on Hopper a larger one with wgmma", "[gpu_model]") {
+    const Gpu &h200 = gpu_named("H200"), &a100 = gpu_named("A100");
+    const auto rate = [](const char* kernel, unsigned threads, const Gpu& gpu) {
+        TracedWork work = kernel_of(kernel, 100000, threads, 0);
+        work.cost = {.flops = 1e13, .keys = 1024, .head_size = 64};
+        return tflops(work, gpu);
+    };
+    const double h200_scale = h200.tflops * h200.sustained / 794, a100_scale = a100.tflops * a100.sustained / 794;
+    CHECK(rate("flash_forward_hopper_kernel", 384, h200) == Approx(0.82 * 288 * h200_scale).epsilon(0.01));
+    CHECK(rate("flash_forward_kernel", 128, h200) == Approx(0.71 * 288 * h200_scale).epsilon(0.01));
+    CHECK(rate("flash_forward_kernel", 128, a100) == Approx(0.9 * 288 * a100_scale).epsilon(0.01));
+    CHECK(rate("flash_backward_keys_kernel", 128, h200) == Approx(0.73 * 240 * h200_scale).epsilon(0.01));
+}
+
 TEST_CASE("an SM has room for as many blocks as the occupancy table says", "[gpu_model]") {
     std::ifstream file("doc/results/occupancy.txt");
     REQUIRE(file);

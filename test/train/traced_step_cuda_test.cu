@@ -92,6 +92,7 @@ void check_alike(const Case& one) {
         // Nothing without a cost but what has next to nothing to do, and registers for every kernel.
         INFO(work.name << " of " << work.op << ", " << work.kernel);
         if (work.name != "decide_step") CHECK(work.cost.bytes + work.cost.flops > 0);
+        if (work.name == "attention_forward") CHECK(work.kernel == "flash_forward_hopper_kernel");
         if (work.kind == TracedWork::Kind::kernel) CHECK(kernel_resources(work, 90).registers > 0);
         CHECK(time_of(work, kGpus[0], kMid, 1).seconds < 1);
     }

@@ -1,0 +1,287 @@
+/*
+Flash attention forward in bf16 on Hopper, after FlashAttention-3 (Shah et al., 2024, arXiv:2407.08608): the equation,
+the shapes and the figures are in attention.cuh.
+
+A block has 128 queries of a head and walks over their keys 128 at a time, from the last, where masks are, to the first.
+One thread of the first warpgroup has TMA bring queries, keys and values, two tiles of each under way; heads narrower
+than HS and rows past the end come as zeros. Two warpgroups have 64 queries each:
+
+  - scores of a tile are multiplied while the weights of the one before it are multiplied by its values, and turned into
+    weights while those products go on;
+  - they take turns (barriers kFirstTurn and the next), so that one multiplies while the other makes weights.
+
+What is with whom: a tile is TMA's from tma_load() to the end of a phase of `full`, then its readers' until each of
+their warps has arrived at `empty`. Scores never leave registers, and weights are wgmma's left operand there.
+*/
+#pragma once
+#include "llmc/cuda/flash_tile.cuh"
+#include "llmc/cuda/hopper.cuh"
+#include "llmc/ops/op_cost.h"  // attention_gemms_cost
+
+inline constexpr int kHopperReaders = 2;  // warpgroups
+inline constexpr int kHopperThreads = (1 + kHopperReaders) * kWarpgroup;
+inline constexpr int kHopperRows = 128;  // of a tile: queries, keys or values
+static_assert(kHopperRows == kHopperReaders * 64);
+
+// A tile of HS columns: 64 columns of all its rows, then the next 64.
+template <int HS>
+struct HopperTile {
+    static constexpr int kPartBytes = kHopperRows * kTmaColumns * int(sizeof(bf16));
+    static constexpr int kBytes = HS / kTmaColumns * kPartBytes;
+    unsigned char* data;
+
+    DEVICE unsigned char* at(int row, int chunk) const {
+        return data + chunk / 8 * kPartBytes + row * 128 + ((chunk % 8 ^ row % 8) << 4);
+    }
+};
+
+// A tile's barriers: it is there, and its readers are done with it.
+struct HopperStage {
+    Mbarrier full, empty;
+};
+template <int HS>
+struct HopperShared {
+    static constexpr int kStages = 2;
+    unsigned char queries[HopperTile<HS>::kBytes];
+    unsigned char keys[kStages][HopperTile<HS>::kBytes];
+    unsigned char values[kStages][HopperTile<HS>::kBytes];
+    Mbarrier queries_full;
+    HopperStage key_stages[kStages], value_stages[kStages];
+};
+
+// Row, and whether it is the last turn: named barriers. One thread more of a name would be a thread of another turn.
+inline constexpr int kFirstTurn = 1, kOwnRows = kFirstTurn + kHopperReaders;
+
+template <int HS>
+DEVICE void load_tile(unsigned char* to, const TensorMap& qkv, Mbarrier* full, int head, int t, int b) {
+    mbarrier_arrive_expect(full, HopperTile<HS>::kBytes);
+#pragma unroll
+    for (int part = 0; part < HS / kTmaColumns; part++)
+        tma_load(to + part * HopperTile<HS>::kPartBytes, qkv, full, part * kTmaColumns, head, t, b);
+}
+
+// The thread that brings the tiles first..last of keys and of values, last to first. Values come one step later,
+// because that is when they are needed.
+template <int HS>
+DEVICE void bring_tiles(HopperShared<HS>& shared, const TensorMap& qkv, const FlashShape& s, int b, int h, int t0,
+                        int first, int last) {
+    const int key_head = s.NH + h / s.group, value_head = key_head + s.num_kv();
+    for (int i = 0; i <= last - first + 1; i++) {
+        if (i <= last - first) {
+            HopperStage& stage = shared.key_stages[i % 2];
+            mbarrier_wait(&stage.empty, i / 2 % 2 ^ 1);
+            load_tile<HS>(shared.keys[i % 2], qkv, &stage.full, key_head, (last - i) * kHopperRows, b);
+        }
+        if (i == 0) {
+            load_tile<HS>(shared.queries, qkv, &shared.queries_full, h, t0, b);
+        } else {
+            const int j = i - 1;
+            HopperStage& stage = shared.value_stages[j % 2];
+            mbarrier_wait(&stage.empty, j / 2 % 2 ^ 1);
+            load_tile<HS>(shared.values[j % 2], qkv, &stage.full, value_head, (last - j) * kHopperRows, b);
+        }
+    }
+}
+
+// What one warpgroup makes of 64 queries. A thread has two of their rows, 8 apart, and a quarter of the columns of
+// each.
+template <int HS>
+struct HopperQueries {
+    static constexpr int kKeys = kHopperRows;
+    HopperShared<HS>& shared;
+    const FlashShape& s;
+    int reader, row, first_t, window_left[2];  // which warpgroup; the first of its rows in the tile, and that query
+    int sure_first;                            // the first key that all of its queries see
+    float sum[HS / 2] = {}, scores[kKeys / 2];
+    uint32_t weights[kKeys / 16][4];
+    float max_score[2] = {-INFINITY, -INFINITY}, sum_exp[2] = {};
+
+    DEVICE HopperQueries(HopperShared<HS>& shared, const FlashShape& s, int b, int t0)
+        : shared(shared), s(s), reader(int(threadIdx.x) / kWarpgroup - 1), row(reader * 64), first_t(t0 + row) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) window_left[half] = s.window_left(b, query(half));
+        sure_first = first_t + 63 - s.window_left(b, first_t + 63);
+    }
+    DEVICE int own_row(int half) const { return row + int(threadIdx.x) / kWarp % 4 * 16 + lane_id() / 4 + 8 * half; }
+    DEVICE int query(int half) const { return first_t - row + own_row(half); }
+
+    // scores = q k^T of tile number i, under way.
+    DEVICE void multiply_keys(int i) {
+#pragma unroll
+        for (int k = 0; k < HS / 16; k++) {
+            const int part = k / 4 * HopperTile<HS>::kPartBytes;
+            const uint64_t q = wgmma_tile(shared.queries + part + row * 128);
+            const uint64_t keys = wgmma_tile(shared.keys[i % 2] + part);
+            wgmma<kKeys>(scores, q + 2 * (k % 4), keys + 2 * (k % 4), k > 0);
+        }
+        wgmma_commit();
+    }
+    // sum += weights v of tile number i, under way.
+    DEVICE void multiply_values(int i) {
+        const uint64_t values = wgmma_tile(shared.values[i % 2], HopperTile<HS>::kPartBytes);
+#pragma unroll
+        for (int k = 0; k < kKeys / 16; k++) wgmma<HS, true>(sum, weights[k], values + 128 * k, true);
+        wgmma_commit();
+    }
+    DEVICE void release(Mbarrier* empty) const {
+        if (lane_id() == 0) mbarrier_arrive(empty);
+    }
+
+    DEVICE float scaled(float score) const { return __fmul_rn(score, s.scale_log2); }
+    // The scaled maximum, subtracted from a row's scaled scores before 2^x; 0 while the row has seen no key. It is
+    // rounded the same way each time, so a row whose maximum does not change is rescaled by exactly 1.
+    DEVICE float scaled_max(float most) const { return most == -INFINITY ? 0 : scaled(most); }
+
+    // Scores of the keys from s0 on become weights in float; gives by what earlier sums are to be multiplied.
+    DEVICE void weigh(int s0, float (&rescale)[2]) {
+        if (s0 + kKeys - 1 > first_t || s0 < sure_first)
+#pragma unroll
+            for (int j = 0; j < kKeys / 2; j++) {
+                const int key = s0 + j / 4 * 8 + lane_id() % 4 * 2 + j % 2, half = j / 2 % 2;
+                if (!in_window(query(half), key, window_left[half])) scores[j] = -INFINITY;
+            }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = max_score[half];
+#pragma unroll
+            for (int j = 2 * half; j < kKeys / 2; j += 4) most = fmaxf(most, fmaxf(scores[j], scores[j + 1]));
+            most = row_max(most);
+            const float shift = scaled_max(most);
+            rescale[half] = fast_exp2(scaled(max_score[half]) - shift);
+            max_score[half] = most;
+            sum_exp[half] *= rescale[half];
+#pragma unroll
+            for (int j = 2 * half; j < kKeys / 2; j += 4)
+#pragma unroll
+                for (int k = j; k < j + 2; k++) {
+                    scores[k] = fast_exp2(fmaf(scores[k], s.scale_log2, -shift));
+                    sum_exp[half] += scores[k];
+                }
+        }
+    }
+    // Weights as they are multiplied by values, once the registers of those before are free.
+    DEVICE void round_weights() {
+#pragma unroll
+        for (int j = 0; j < kKeys / 2; j += 2) weights[j / 8][j / 2 % 4] = bf16x2(scores[j], scores[j + 1]);
+    }
+    DEVICE void rescale_sum(const float (&rescale)[2]) {
+#pragma unroll
+        for (int j = 0; j < HS / 2; j++) sum[j] *= rescale[j / 2 % 2];
+    }
+
+    DEVICE void take_turn() const { barrier_sync(kFirstTurn + reader, kHopperReaders * kWarpgroup); }
+    DEVICE void give_turn() const { barrier_arrive(kFirstTurn + (reader ^ 1), kHopperReaders * kWarpgroup); }
+
+    DEVICE void walk(int first, int last) {
+        if (reader == 1) give_turn();  // the other one begins
+        float rescale[2];
+        mbarrier_wait(&shared.queries_full, 0);
+        mbarrier_wait(&shared.key_stages[0].full, 0);
+        take_turn();
+        wgmma_fence();
+        multiply_keys(0);
+        if (reader == 0 || first < last) give_turn();
+        wgmma_wait<0>();
+        wgmma_pin(scores);
+        release(&shared.key_stages[0].empty);
+        weigh(last * kKeys, rescale);
+        round_weights();
+#pragma unroll 1
+        for (int i = 1; i <= last - first; i++) {
+            HopperStage &keys = shared.key_stages[i % 2], &values = shared.value_stages[(i - 1) % 2];
+            mbarrier_wait(&keys.full, i / 2 % 2);
+            mbarrier_wait(&values.full, (i - 1) / 2 % 2);
+            take_turn();
+            wgmma_pin(sum);
+            wgmma_pin(weights);
+            wgmma_fence();
+            multiply_keys(i);
+            multiply_values(i - 1);
+            if (reader == 0 || i < last - first) give_turn();
+            wgmma_wait<1>();
+            wgmma_pin(scores);
+            release(&keys.empty);
+            weigh((last - i) * kKeys, rescale);
+            wgmma_wait<0>();
+            wgmma_pin(sum);
+            release(&values.empty);
+            rescale_sum(rescale);
+            round_weights();
+        }
+        const int i = last - first;
+        mbarrier_wait(&shared.value_stages[i % 2].full, i / 2 % 2);
+        wgmma_pin(sum);
+        wgmma_pin(weights);
+        wgmma_fence();
+        multiply_values(i);
+        wgmma_wait<0>();
+        wgmma_pin(sum);
+    }
+
+    // The sums as rows of out and the logarithms of their denominators, through the queries' memory.
+    DEVICE void store(bf16* out, float* lse, int b, int h) {
+        float factor[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float total = row_sum(sum_exp[half]);
+            factor[half] = 1 / total;
+            if (query(half) < s.T && lane_id() % 4 == 0)
+                lse[(int64_t(b) * s.NH + h) * s.T + query(half)] = max_score[half] * s.scale + logf(total);
+        }
+        const HopperTile<HS> tile{shared.queries};
+        barrier_sync(kOwnRows + reader, kWarpgroup);  // no product reads these rows any more
+#pragma unroll
+        for (int j = 0; j < HS / 2; j += 2)
+            *reinterpret_cast<uint32_t*>(tile.at(own_row(j / 2 % 2), j / 4) + lane_id() % 4 * 4) =
+                bf16x2(sum[j] * factor[j / 2 % 2], sum[j + 1] * factor[j / 2 % 2]);
+        __syncwarp();
+        constexpr int kChunks = HS / 8, kStep = kWarp / kChunks;
+        const int r0 = row + int(threadIdx.x) / kWarp % 4 * 16, chunk = lane_id() % kChunks;
+        if (chunk * 8 >= s.HS) return;
+        for (int r = r0 + lane_id() / kChunks; r < r0 + 16 && first_t - row + r < s.T; r += kStep)
+            store16(head_of_out(out, s, b, first_t - row + r, h, s.HS) + chunk * 8,
+                    load16(reinterpret_cast<const bf16*>(tile.at(r, chunk))));
+    }
+};
+
+template <int HS>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    flash_forward_hopper_kernel(bf16* out, float* lse, const __grid_constant__ TensorMap qkv, FlashShape s) {
+    SMEM_DYNAMIC(HopperShared<HS>, shared);
+    const int b = blockIdx.z, h = blockIdx.y;
+    const int t0 = int(gridDim.x - 1 - blockIdx.x) * kHopperRows;  // the longest first
+    const int first = s.first_tile(b, t0, kHopperRows), last = (min(t0 + kHopperRows, s.T) - 1) / kHopperRows;
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared->queries_full, 1);
+#pragma unroll
+        for (int i = 0; i < HopperShared<HS>::kStages; i++)
+#pragma unroll
+            for (HopperStage* stage : {&shared->key_stages[i], &shared->value_stages[i]}) {
+                mbarrier_init(&stage->full, 1);
+                mbarrier_init(&stage->empty, kHopperReaders * kWarpgroup / kWarp);
+            }
+        mbarrier_fence_init();
+    }
+    __syncthreads();
+    // As the compiler must see it: the same for all lanes.
+    if (__shfl_sync(kAllLanes, int(threadIdx.x) / kWarpgroup, 0) == 0) {
+        give_registers<24>();
+        if (threadIdx.x == 0) bring_tiles<HS>(*shared, qkv, s, b, h, t0, first, last);
+    } else {
+        take_registers<240>();
+        HopperQueries<HS> queries(*shared, s, b, t0);
+        queries.walk(first, last);
+        queries.store(out, lse, b, h);
+    }
+}
+
+template <int HS>
+void flash_attention_forward_hopper(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape) {
+    // Heads of queries, then of keys, then of values.
+    const TensorLayout layout{{shape.HS, shape.NH + 2 * shape.NKV, shape.T, shape.B},
+                              {shape.HS, shape.row(), shape.T * shape.row()},
+                              {kTmaColumns, 1, kHopperRows, 1}};
+    const dim3 grid(unsigned(ceil_div(shape.T, kHopperRows)), unsigned(shape.NH), unsigned(shape.B));
+    launch(cuda, {"attention_forward", attention_gemms_cost(shape, 2)}, flash_forward_hopper_kernel<HS>, grid,
+           kHopperThreads, sizeof(HopperShared<HS>), out, lse, tensor_map(qkv, layout), FlashShape(shape));
+}

@@ -15,7 +15,7 @@ namespace {
 
 // python/anvil/modeling_anvil.py, as a string: make/rules.mk.
 constexpr char kModelingCode[] =
-#include "modeling_anvil.inc"
+#include <modeling_anvil.inc>
     ;
 constexpr const char* kModelingName = "modeling_anvil";
 

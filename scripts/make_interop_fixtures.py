@@ -10,6 +10,7 @@ Made once and committed. Each folder holds what save_pretrained() writes, in one
     gpt2_bare     as the hub's gpt2: half precision, without the prefix, with masks among the weights, in two files
     llama         bf16, grouped queries, a head of its own
     llama_tied    fp32, head tied, another rotary base and epsilon
+    mistral       fp32, a Llama by another name: grouped queries, no window
     nanochat      fp32, grouped queries, another rotary base, epsilon and softcap
 
 and logits.safetensors: tokens (2, T) and the logits that transformers computes of them in fp32.
@@ -42,6 +43,14 @@ def llama(**changes):
         **sizes, num_attention_heads=2, num_key_value_heads=1, bos_token_id=None, eos_token_id=None, **changes
     )
     return transformers.LlamaForCausalLM(config)
+
+
+def mistral(**changes):
+    sizes = dict(vocab_size=V, max_position_embeddings=T, hidden_size=C, intermediate_size=12, num_hidden_layers=L)
+    config = transformers.MistralConfig(
+        **sizes, num_attention_heads=2, num_key_value_heads=1, sliding_window=None, bos_token_id=None, eos_token_id=None, **changes
+    )
+    return transformers.MistralForCausalLM(config)
 
 
 def nanochat(**changes):
@@ -93,6 +102,7 @@ def main():
             nanochat(rms_norm_eps=1e-2, final_logit_softcapping=2.0, rope_parameters={"rope_type": "default", "rope_theta": 50.0}),
             torch.float32,
         ),
+        "mistral": randomize(mistral(), torch.float32),
     }
     tensors = {"tokens": TOKENS}
     for name, model in models.items():

@@ -165,6 +165,16 @@ GptShape read_llama(const ConfigReader& config) {
     return s;
 }
 
+// A Llama but for a window over all layers, which Anvil has not: its last layer sees all.
+GptShape read_mistral(const ConfigReader& config) {
+    GptShape s = read_llama(config);
+    if (!config.has("num_key_value_heads") && !config.is_null("num_key_value_heads")) s.num_kv_heads = 8;
+    s.max_seq_len = config.count_or("max_position_embeddings", 131072);
+    config.expect(config.is_null("sliding_window") || config.count_or("sliding_window", 4096) >= s.max_seq_len,
+                  "sliding_window", "null or at least max_position_embeddings");
+    return s;
+}
+
 GptShape read_nanochat(const ConfigReader& config) {
     GptShape s{};
     Architecture& a = s.architecture = find_architecture("nanochat");
@@ -285,10 +295,11 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token, cons
 ConfiguredModel read_model_config(const std::string& text, const std::string& where) {
     const ConfigReader config(text, where);
     const std::string type = config.text("model_type", "none");
-    config.expect(type == "gpt2" || type == "llama" || type == "nanochat" || type == "anvil", "model_type",
-                  "one of gpt2, llama, nanochat, anvil");
+    config.expect(type == "gpt2" || type == "llama" || type == "mistral" || type == "nanochat" || type == "anvil",
+                  "model_type", "one of gpt2, llama, mistral, nanochat, anvil");
     ConfiguredModel model = type == "gpt2"       ? ConfiguredModel{read_gpt2(config), ModelFamily::gpt2}
                             : type == "llama"    ? ConfiguredModel{read_llama(config), ModelFamily::llama}
+                            : type == "mistral"  ? ConfiguredModel{read_mistral(config), ModelFamily::llama}
                             : type == "nanochat" ? ConfiguredModel{read_nanochat(config), ModelFamily::nanochat}
                                                  : ConfiguredModel{read_anvil(text, where), ModelFamily::anvil};
     const GptShape& s = model.shape;

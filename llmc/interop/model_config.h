@@ -3,7 +3,7 @@ config.json: what a model is, in the words of Hugging Face's transformers where 
 
   family   model_type   its weights' names and layout (stored_model.h)
   gpt2     gpt2         GPT2LMHeadModel
-  llama    llama        LlamaForCausalLM
+  llama    llama        LlamaForCausalLM; read also mistral, MistralForCausalLM without a window
   nanochat nanochat     NanoChatForCausalLM: nanochat of October 2025, which is what transformers has
   anvil    anvil        ours: sizes as GPT-2's config has them, n_kv_head, n_inner, and every part of the architecture
                         by its flag's name

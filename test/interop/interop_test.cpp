@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-const std::vector<std::string> kModels = {"gpt2", "gpt2_bare", "llama", "llama_tied", "nanochat"};
+const std::vector<std::string> kModels = {"gpt2", "gpt2_bare", "llama", "llama_tied", "mistral", "nanochat"};
 std::string fixture_folder(const std::string& name) { return "test/fixtures/interop/" + name; }
 
 void put_file(const std::string& path, const std::string& content) {
@@ -127,6 +127,21 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
     CHECK(contains(error_of([&] { export_model(gpt2, "llmc", scratch / "no", DType::f32); }), "4 C hidden channels"));
     CHECK(!fs::exists(scratch / "no"));
     CHECK(!fs::exists(scratch / "no.tmp"));
+}
+
+TEST_CASE("what a Mistral's config leaves out has Mistral's defaults", "[interop]") {
+    const auto error_without = [](const char* field, int64_t positions) {
+        const Copy copy("mistral");
+        copy.change_config([&](json& config) {
+            config.erase(field);
+            config["max_position_embeddings"] = positions;
+        });
+        return copy.error();
+    };
+    // Eight heads of keys and values, of two heads; a window of 4096, which is none for a context as long.
+    CHECK(contains(error_without("num_key_value_heads", 6), "expected each to be a multiple of the next"));
+    CHECK(error_without("sliding_window", 4096) == "");
+    CHECK(contains(error_without("sliding_window", 4097), "\"sliding_window\": nothing: expected null or at least"));
 }
 
 TEST_CASE("a nanochat is written for transformers' own class as far as that goes, else with code", "[interop]") {
@@ -251,7 +266,8 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
         std::string part;
     };
     const std::vector<Case> cases = {
-        {"gpt2", "model_type", "mistral", "\"model_type\": \"mistral\": expected one of gpt2, llama, nanochat, anvil"},
+        {"gpt2", "model_type", "qwen3",
+         "\"model_type\": \"qwen3\": expected one of gpt2, llama, mistral, nanochat, anvil"},
         {"gpt2", "model_type", nullptr, "\"model_type\": nothing: expected one of"},
         {"gpt2", "activation_function", "gelu", "\"activation_function\": \"gelu\": expected gelu_new"},
         {"gpt2", "scale_attn_weights", false, "expected true: Anvil has no such model"},
@@ -272,6 +288,8 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
         {"llama", "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}, "expected rope_type default"},
         {"llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}, "expected rope_type default"},
         {"llama", "rope_parameters", 3, "expected an object"},
+        {"mistral", "sliding_window", 5, "\"sliding_window\": 5: expected null or at least max_position_embeddings"},
+        {"mistral", "hidden_act", "gelu", "expected silu"},
         {"nanochat", "hidden_act", "silu", "expected relu2"},
         {"nanochat", "attention_bias", true, "expected false"},
         {"nanochat", "final_logit_softcapping", 0, "expected a number above 0"},

@@ -3,6 +3,7 @@ Hosts that exchange over TCP, which are processes of this machine that call them
 of any size, a training run, and what becomes of the others when one dies, falls silent or talks nonsense.
 */
 #include "llmc/comm/tcp_network.h"
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sstream>
@@ -126,7 +127,13 @@ TEST_CASE("hosts connect by the interface that is named, and by IPv6", "[tcp_net
         char out = char('a' + rank), in = 0;
         network->exchange(&out, 1, 1 - rank, &in, 1, 1 - rank, [](int) {});
         ensure(in == 'a' + 1 - rank);
-        for (const int fd : data_sockets(port)) ensure(own_number(fd) == "127.0.0.1" && peer_number(fd) == "127.0.0.1");
+        for (const int fd : data_sockets(port)) {
+            ensure(own_number(fd) == "127.0.0.1" && peer_number(fd) == "127.0.0.1");
+            // Else a rank that computes for a minute, and reads nothing meanwhile, would look dead.
+            int milliseconds = -1;
+            socklen_t length = sizeof(milliseconds);
+            ensure(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &length) == 0 && milliseconds == 0);
+        }
         ensure((host == "[::1]") == data_sockets(port).empty());
         ranks->barrier();
     };
@@ -289,9 +296,11 @@ std::vector<Finished> with_rank_0(const std::function<void(Ranks&, const Heard&)
         const std::unique_ptr<Ranks> ranks = met(rank, 2, port);
         if (rank == 1) return body(*ranks, Heard(*ranks));
         const std::unique_ptr<HostNetwork> network = ranks->connect_hosts({0, 1});
-        std::string got(5, ' ');
-        network->exchange(nullptr, 0, 1, got.data(), got.size(), 1, [](int) {});
-        ensure(got == "hello");
+        for (const std::string want : {"hello", "again"}) {
+            std::string got(5, ' ');
+            network->exchange(nullptr, 0, 1, got.data(), got.size(), 1, [](int) {});
+            ensure(got == want);
+        }
         ranks->barrier();
     });
 }
@@ -359,7 +368,7 @@ TEST_CASE("strangers at the port of a host get nowhere and harm nothing", "[tcp_
         }
         for (int lane = 1; lane < kTcpLanes; lane++)
             seats.push_back(find_listener({1, lane}, {heard.place}, heard.meeting, &key));
-        const std::string message = labeled(key, 0, 5, "hello");
+        const std::string message = labeled(key, 0, 5, "hello") + labeled(key, 1, 5, "again");
         ensure(send(seats[0].socket.fd, message.data(), message.size(), MSG_NOSIGNAL) == ssize_t(message.size()));
         ranks.barrier();
         // Nobody listens any more.
@@ -381,14 +390,15 @@ TEST_CASE("a message that is not the expected one ends the rank, with the sender
             for (int lane = 0; lane < kTcpLanes; lane++)
                 seats.push_back(find_listener({1, lane}, {heard.place}, heard.meeting, &key));
             const std::string message =
-                labeled(key + (wrong == 0), wrong == 1, wrong == 2 ? 6 : 5, wrong == 2 ? "hello!" : "hello");
+                labeled(key, 0, 5, "hello") +
+                labeled(key + (wrong == 0), wrong == 1 ? 0 : 1, wrong == 2 ? 6 : 5, wrong == 2 ? "again!" : "again");
             ensure(send(seats[0].socket.fd, message.data(), message.size(), MSG_NOSIGNAL) == ssize_t(message.size()));
             sleep_s(5);
         });
         INFO(wrong << ": " << ended[0].err);
         CHECK(ended[0].exit_code == kExitRank);
         CHECK(contains(ended[0].err, "rank 1 (127.0.0.1:"));
-        CHECK(contains(ended[0].err, wrong == 0 ? "that is not of this run" : " bytes, and 0 of 5 is expected"));
+        CHECK(contains(ended[0].err, wrong == 0 ? "that is not of this run" : " bytes, and 1 of 5 is expected"));
     }
 }
 

@@ -16,10 +16,12 @@ Floats kept(const DropoutMask& mask, size_t n) {
     Guarded out(n);
     dropout<float>(cpu, out.data(), ones.data(), mask, int64_t(n));
     Floats result = out.get();
+    size_t others = 0;
     for (float& x : result) {
-        REQUIRE((x == 0 || x == mask.scale));
+        others += x != 0 && x != mask.scale;
         x = x > 0;
     }
+    CHECK(others == 0);
     return result;
 }
 
@@ -65,7 +67,7 @@ TEST_CASE("dropout: an element's fate follows from its number alone", "[dropout]
 }
 
 TEST_CASE("dropout keeps a share of 1 - p, independently of neighbors, sites and steps", "[dropout]") {
-    constexpr size_t n = 1 << 20;
+    constexpr size_t n = 1 << 18;
     std::set<uint64_t> keys;
     Floats before;
     for (const double p : {0.1, 0.2, 0.5}) {

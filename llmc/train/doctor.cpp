@@ -218,7 +218,14 @@ std::vector<Finding> check_network(const Launch& launch, const std::string& host
         findings.push_back(
             warn("host name", host_name + " has no address", "add it to /etc/hosts: MPI and NCCL look it up"));
     if (launch.meet != Launch::Meet::at_address) return findings;
-    const std::string host = parse_address(launch.master).host, master = address_of(host);
+    std::string host;
+    try {
+        host = parse_address(launch.master).host;
+    } catch (const Error& error) {
+        findings.push_back(fail("rank 0", error.what(), "give --master as HOST:PORT"));
+        return findings;
+    }
+    const std::string master = address_of(host);
     if (master.empty())
         findings.push_back(fail("rank 0", host + " has no address", "give --master an IP address, or fix DNS"));
     else

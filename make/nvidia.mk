@@ -74,7 +74,7 @@ $(O)/nccl-calls: $(patsubst %,$(O)/%.cpp.o,test/comm/nccl_calls llmc/comm/nccl_c
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cuda/cudnn_plans $(addprefix llmc/cuda/,cudnn_attention cuda_device cuda_profile cublaslt matmul_cache) llmc/base/file llmc/base/hash llmc/base/profile test/main)
+$(O)/cudnn-plans: $(patsubst %,$(O)/%.cpp.o,test/cuda/cudnn_plans $(addprefix llmc/cuda/,cudnn_attention cuda_device cuda_profile cublaslt matmul_cache) $(addprefix llmc/base/,file hash json profile) test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 

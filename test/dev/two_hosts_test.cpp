@@ -16,7 +16,8 @@ std::string namespaces() { return run("ip netns list 2>&1; ip link show type vet
 
 }  // namespace
 
-TEST_CASE("two hosts exchange at the speed of their line, and a slow one is named", "[two_hosts]") {
+// [plain]: the sanitizers watch the same exchange in test/comm/tcp_network_test.cpp and mpi_network_test.cpp.
+TEST_CASE("two hosts exchange at the speed of their line, and a slow one is named", "[two_hosts][plain]") {
     program("data/tokenize");
     const std::string before = namespaces();
     const Finished ended = run(programs() + "timeout 300 " + kScript + " --rate 400mbit --steps 10");
@@ -41,7 +42,7 @@ TEST_CASE("two hosts exchange at the speed of their line, and a slow one is name
     CHECK(contains(ended.out, "warning: rank 1 is slow"));
 }
 
-TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts]") {
+TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts][plain]") {
     if (!has_mpi()) return;
     program("data/tokenize");
     const Finished ended =

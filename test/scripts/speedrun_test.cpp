@@ -64,7 +64,8 @@ struct FakeMachine {
 
 }  // namespace
 
-TEST_CASE("run_*.sh say what `plan` says", "[speedrun]") {
+// [plain]: plans of large models, and the sanitizers watch others in test/train/plan_test.cpp.
+TEST_CASE("run_*.sh say what `plan` says", "[speedrun][plain]") {
     const Finished checked = run(with_programs() + "scripts/run.sh --check");
     INFO(checked.out << checked.err);
     CHECK(checked.exit_code == 0);
@@ -86,7 +87,7 @@ TEST_CASE("run --check finds what `plan` does not say", "[speedrun]") {
     CHECK_FALSE(contains(checked.out, "run_d24.sh is not what"));
 }
 
-TEST_CASE("speedrun --dry-run prints the plan of each target, and fetches nothing", "[speedrun]") {
+TEST_CASE("speedrun --dry-run prints the plan of each target, and fetches nothing", "[speedrun][plain]") {
     const FakeMachine machine;
     const auto plan = [&](const std::string& flags) {
         const Finished done =

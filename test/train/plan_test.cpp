@@ -230,7 +230,8 @@ TEST_CASE("plan: every GPU, and what replaces its figures", "[plan]") {
     CHECK(contains(error_of([&] { planned(config, 1, gpu_named("A100")); }), "2: --dtype fp8: A100 has no FP8 GEMMs"));
 }
 
-TEST_CASE("plan: several GPUs and numbers of ranks side by side", "[plan]") {
+// [plain]: many plans, and the sanitizers watch those above.
+TEST_CASE("plan: several GPUs and numbers of ranks side by side", "[plan][plain]") {
     const RunFlags config = config_of("gpt2-1558M", 8, 524288);
     const std::vector<RunPlan> plans =
         plan_runs(config, {.gpu = "H200,4090", .world_size = "8,64"}, config.model.shape(0));

@@ -142,6 +142,10 @@ public:
             put(line.data(), line.size());
             if (bytes) put(data, bytes);
         }
+        over();
+    }
+    // Done or failed: a file that should be removed and is not there, say.
+    void over() const {
         if (is_it_ && (settings().what == "after" || settings().what == "inside")) die();
     }
 
@@ -194,6 +198,7 @@ int changed(const char* kind, const std::string& path, const std::string& other,
     if (const int error = point.fault()) return failed(error);
     const int result = call();
     if (result == 0) point.done(kind, path, other, number);
+    point.over();
     return result;
 }
 

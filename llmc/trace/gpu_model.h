@@ -36,8 +36,15 @@ inline constexpr const ModelCase* kCases[] = {&kLow, &kMid, &kHigh};
 struct WorkTime {
     double seconds = 0;
     const char* bound = "";  // "memory", "tensor cores", "FP32 units", "latency", "wire"
+    // At the rate of a large copy, a large GEMM or the wire, whichever takes longer; and what takes most of the rest.
+    double limit_s = 0;
+    const char* why = "";
 };
 WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size);
+
+// Shares of the limit that doc/performance.md has as goals; attention is held to a GEMM's.
+inline constexpr double kMemoryShareAsked = 0.85, kNormBackwardShareAsked = 0.75, kTensorShareAsked = 0.88;
+double share_asked(const TracedWork& work);
 
 // A kernel's registers per thread and static shared bytes, from the committed table; the most of its instances.
 struct KernelResources {
@@ -64,6 +71,8 @@ struct StepTime {
         size_t work;
         double begin_s, seconds;
         const char* bound;
+        double limit_s;
+        const char* why;  // as in WorkTime
     };
     std::vector<Slice> slices;
 };

@@ -313,6 +313,19 @@ TEST_CASE("a step's launches below their share of the limit are named, those tha
     CHECK_FALSE(contains(text, "all_gather"));  // beside the step
 }
 
+TEST_CASE("a graph is one launch to the host, with smaller gaps", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    Script script;
+    script.begin_second();
+    for (int i = 0; i < 100; i++) script.trace.work[size_t(script.add(0, 100))].in_graph = i < 98;
+    const StepTime time = step_time(script.trace, h200, kMid, 1);
+    CHECK(time.launches == 100);
+    CHECK(time.host_launches == 3);
+    CHECK_FALSE(time.host_bound());
+    CHECK(time.gaps_s == Approx((98 * 0.55 + 2) * kMid.gap_s));
+    CHECK(time.step_s == Approx(time.busy_s + time.gaps_s));
+}
+
 TEST_CASE("a predicted step as a table and as JSON", "[gpu_model]") {
     const Gpu& h200 = gpu_named("H200");
     Script script;

@@ -281,7 +281,7 @@ private:
     void say_graph_error() {
         if (said_graph_error_ || stepper_->graph_error().empty()) return;
         said_graph_error_ = true;
-        std::fprintf(stderr, "warning: no CUDA graph, steps go on without: %s\n", stepper_->graph_error().c_str());
+        std::fprintf(stderr, "warning: no CUDA graph, steps continue without: %s\n", stepper_->graph_error().c_str());
     }
 
     void start_step() {

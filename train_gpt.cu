@@ -20,7 +20,7 @@ llmc/train/run_flags.cpp and doc/flags.md.
 #include "llmc/train/command.h"       // parse_command_line
 #include "llmc/train/doctor.h"        // doctor
 #include "llmc/train/omp_spin.h"      // limit_omp_spin
-#include "llmc/trace/trace_report.h"  // launch_table, predicted_chrome_trace
+#include "llmc/trace/trace_report.h"  // launch_table, limits_text, predicted_chrome_trace
 #include "llmc/train/plan.h"          // plan_runs
 #include "llmc/train/results.h"       // append_result
 #include "llmc/train/session.h"       // Session
@@ -80,7 +80,8 @@ void print_plan(const CommandLine& line) {
         std::printf("vocabulary: that of %s; --vocab-size plans for another\n", flags.tokenizer_path().c_str());
     if (line.plan.trace.empty()) return;
     const RunPlan& plan = plans[0];
-    std::printf("\n%s", launch_table(plan.trace, plan.times[1], plan.gpu, 0).c_str());
+    std::printf("\n%s\n%s", launch_table(plan.trace, plan.times[1], plan.gpu, 0).c_str(),
+                limits_text(plan.trace, plan.times[1]).c_str());
     write_file_atomically(line.plan.trace,
                           predicted_chrome_trace(plan.trace, plan.times[1], plan.gpu, facts_json(plan)));
 }

@@ -5,7 +5,7 @@ O   := build/$(VARIANT)
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
 CUDA_BACKENDS := $(patsubst %,llmc/train/%.cpp,cuda_backend cuda_backend_fp32 cuda_backend_bf16)
-NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
+NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
   comm/cuda_comm comm/nccl_comm comm/nccl_absent) $(CUDA_BACKENDS))
 CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu))
 # Where a library may be missing, one file has what needs it and another says that it is not there.
@@ -54,7 +54,7 @@ E := $(O)/emulated$(if $(RACE),-race)
 # The table of all kernels. An op's own test does without.
 EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
 NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
-EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
+EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_graph.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 # An op's own tests do without collectives.
 TEST_EMULATED  := $(if $(NEED_ENGINE),$(EMULATED),$(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED)))

@@ -34,6 +34,9 @@ MODELS = {
     "llama-135M": ["--model", "llama-135M", *HALF_MILLION],
 }
 GPUS = ["H200", "4090"]
+# Whose launches doc/performance.md holds against their limits, and from which share of a step on.
+LIMITED = ["gpt2-124M", "gpt2-1558M, 8 GPUs", "gpt2-1558M in FP8, 8 GPUs"]
+LEAST_LOSS = 0.004
 
 # What a GPU run measures first (scripts/gpu_check.sh): name, the row's `run` and `attention`, flags, environment.
 MEASURED_FLAGS = ["--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "524288"]
@@ -193,6 +196,37 @@ def steps_table(rows):
     )
 
 
+def limits_table():
+    """The launches of some models that take longer than the goals allow, by reason: what each costs a step."""
+    rows = []
+    for name in LIMITED:
+        facts, events = plan(["--gpu", "H200", *MODELS[name]])
+        step_us = 1e3 * facts["cases"]["mid"]["step_ms"]
+        losses = {}
+        for event in events:
+            if event["ph"] != "X" or event["cat"] != "kernel":
+                continue
+            args = event["args"]
+            times = facts["middle_micro_batch_counts"] if args["micro_batch"] == 1 else 1
+            # Products by whether they are forward or not: their shapes are many.
+            what = args["op"].split(" ")[0] if "gemm" in args else event["name"]
+            sums = losses.setdefault((what, args["why longer"]), [0, 0, 0])
+            sums[0] += times * max(0, event["dur"] - args["us at the limit"] / args["share asked"])
+            sums[1] += times * event["dur"]
+            sums[2] += times * args["us at the limit"]
+
+        def cost(us):
+            return [f"{digits(us / 1e3):g}", f"{100 * us / step_us:.1f} %"]
+
+        others = sum(lost for lost, _, _ in losses.values())
+        for (what, why), (lost, us, limit) in sorted(losses.items(), key=lambda item: -item[1][0]):
+            if lost > LEAST_LOSS * step_us:
+                rows.append([name, what, why, *cost(lost), f"{digits(us / 1e3):g}", f"{100 * limit / us:.0f} %"])
+                others -= lost
+        rows.append([name, "all others", "", *cost(others), "", ""])
+    return table(["model", "launches", "why", "ms lost in a step", "of the step", "ms in all", "of the limit"], rows, 3)
+
+
 def scales_table():
     rows = []
     for name, flags, all_ranks in SCALES:
@@ -300,6 +334,8 @@ def main():
     page = ROOT / "doc/performance.md"
     begin, end = "<!-- predicted steps: scripts/predict.py -->", "<!-- end of predicted steps -->"
     wanted[page] = between(page, begin, end, steps_table(rows))
+    begin, end = "<!-- limits: scripts/predict.py -->", "<!-- end of limits -->"
+    wanted[page] = between(page, begin, end, limits_table(), wanted[page])
     page = ROOT / "doc/distributed.md"
     begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())

@@ -4,6 +4,9 @@ nothing is done before somebody waits for it: host code that reads a result too 
 has yet to read, is found out that way. An error of a kernel is thrown by the launch; with lazy streams whoever waits
 gets it as a status, with its text in cudaGetErrorString(), and what was queued after the kernel is dropped.
 
+A stream that is captured does nothing of what it is given: it becomes a graph, whose launch queues it all. Calls that a
+capture does not allow are refused and spoil it, as CUDA's; so are events here, which CUDA would capture.
+
 A stream may have to wait, for another one or for stall(): it stays where it is then, and every call that concerns it
 tries again. Whoever waits on the host for what does not come gets an error instead of a hang. Threads may take turns;
 each call is one turn.
@@ -21,6 +24,7 @@ each call is one turn.
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 #include "dev/emulator/emulator.h"
 #include "llmc/base/check.h"          // Error
 #include "dev/emulator/sanitizers.h"  // ANVIL_MSAN
@@ -43,8 +47,15 @@ struct Event {
     std::shared_ptr<Moment> last = std::make_shared<Moment>();
 };
 
+// Work in the order in which it was captured.
+struct Graph {
+    std::vector<std::function<bool()>> work;
+};
+
 struct Stream {
     std::deque<std::function<bool()>> queue;  // each says whether it is done; if not, it is asked again later
+    std::unique_ptr<Graph> capture;           // null: it is not captured
+    bool spoiled = false;                     // by what cannot be captured
     bool draining = false;
     bool stalled = false;
 };
@@ -94,8 +105,19 @@ static cudaError_t drain(Stream* stream) {
 
 static void enqueue(cudaStream_t stream, std::function<bool()> work) {
     const Turn own;
+    if (stream->capture) return stream->capture->work.push_back(std::move(work));
     stream->queue.push_back(std::move(work));
     if (!options().lazy_streams) advance(stream, [] { return true; });
+}
+
+// The error of a call that no stream that is captured allows.
+static cudaError_t spoil_captures(const Stream* alone = nullptr) {
+    const Turn own;
+    cudaError_t status = cudaSuccess;
+    for (Stream* stream : streams)
+        if (stream->capture && (!alone || stream == alone))
+            stream->spoiled = true, status = cudaErrorStreamCaptureUnsupported;
+    return status;
 }
 
 void submit(cudaStream_t stream, std::function<void()> work) {
@@ -116,6 +138,7 @@ using emulator::drain;
 using emulator::Event;
 using emulator::Moment;
 using emulator::options;
+using emulator::spoil_captures;
 using emulator::Stream;
 using emulator::submit;
 using emulator::Turn;
@@ -130,6 +153,10 @@ const char* cudaGetErrorString(cudaError_t status) {
             return "invalid device ordinal";
         case cudaErrorNotReady:
             return "device not ready";
+        case cudaErrorStreamCaptureUnsupported:
+            return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated:
+            return "operation failed due to a previous error during capture";
         case cudaErrorLaunchFailure:
             return emulator::kernel_error.c_str();
         default:
@@ -178,6 +205,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
     const Turn own;
+    if (const cudaError_t status = spoil_captures(); status != cudaSuccess) return status;
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     if (bytes > free) return cudaErrorMemoryAllocation;
@@ -188,6 +216,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 }
 cudaError_t cudaFree(void* data) {
     const Turn own;
+    if (const cudaError_t status = spoil_captures(); status != cudaSuccess) return status;
     const auto found = emulator::allocations.find({data, 0});
     if (!data) return cudaSuccess;
     if (found == emulator::allocations.end()) return cudaErrorInvalidValue;
@@ -245,14 +274,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     const Turn own;
+    if (const cudaError_t status = spoil_captures(stream); status != cudaSuccess) return status;
     return drain(stream);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     const Turn own;
+    if (const cudaError_t status = spoil_captures(stream); status != cudaSuccess) return status;
     return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaDeviceSynchronize() {
     const Turn own;
+    if (const cudaError_t refused = spoil_captures(); refused != cudaSuccess) return refused;
     cudaError_t status = cudaSuccess;
     for (Stream* stream : emulator::streams)
         if (const cudaError_t result = drain(stream); result != cudaSuccess) status = result;
@@ -260,6 +292,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     const Turn own;
+    if (const cudaError_t status = spoil_captures(stream); status != cudaSuccess) return status;
     emulator::enqueue(stream, [moment = event->last] {
         emulator::advance(moment->stream, [&] { return !moment->reached; });
         return moment->reached;
@@ -271,6 +304,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cuda
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     const Turn own;
+    if (const cudaError_t status = spoil_captures(stream); status != cudaSuccess) return status;
     event->last = std::make_shared<Moment>(Moment{stream, false});
     submit(stream, [moment = event->last] {
         moment->reached = true;
@@ -299,3 +333,31 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
     *ms = std::chrono::duration<float, std::milli>(end->last->when - begin->last->when).count();
     return cudaSuccess;
 }
+
+// ---- graphs ------------------------------------------------------------------------------------------------------
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    const Turn own;
+    if (stream->capture) return cudaErrorStreamCaptureUnsupported;
+    stream->capture = std::make_unique<emulator::Graph>();
+    stream->spoiled = false;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    const Turn own;
+    *graph = nullptr;
+    if (!stream->capture) return cudaErrorInvalidValue;
+    std::unique_ptr<emulator::Graph> captured = std::move(stream->capture);
+    if (stream->spoiled) return cudaErrorStreamCaptureInvalidated;
+    *graph = captured.release();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+    return *made = new emulator::Graph(*graph), cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    const Turn own;
+    for (const auto& work : graph->work) emulator::enqueue(stream, work);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return delete graph, cudaSuccess; }

@@ -52,7 +52,15 @@ public:
 
 struct Cpu {
     static constexpr bool kAsynchronous = false;  // an op is done when it returns
-    static constexpr double kExpFlops = 20;       // of exp(): range reduction, polynomial, scaling (simd.h)
+    // There is nothing to enqueue.
+    struct Graph {
+        explicit Graph(Cpu&) {}
+        static constexpr bool is_captured() { return false; }
+        void capture(auto&&) { ensure(false); }
+        void replay() { ensure(false); }
+        void clear() {}
+    };
+    static constexpr double kExpFlops = 20;  // of exp(): range reduction, polynomial, scaling (simd.h)
     int num_threads;
     OpObserver* observer = nullptr;  // notified of every op (llmc/base/op_scope.h)
 

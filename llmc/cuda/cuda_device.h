@@ -42,6 +42,7 @@ std::string why_no_gpu(int ordinal = 0);
 std::string driver_text();
 
 class CublasLt;
+class CudaGraph;
 class CudnnAttention;
 
 // Whose attention kernels run in bf16: `automatic` takes cuDNN's where it has any.
@@ -61,6 +62,7 @@ struct PlannedAttention {
 
 struct Cuda {
     static constexpr bool kAsynchronous = true;  // an op is enqueued when it returns
+    using Graph = CudaGraph;                     // cuda_graph.h
     static constexpr double kExpFlops = 1;       // of an exponential: one instruction
     int ordinal;
     cudaStream_t stream = nullptr;

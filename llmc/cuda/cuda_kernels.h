@@ -9,6 +9,7 @@ compiled by itself, in llmc/cuda/X.cu; what includes this header has no kernel i
 #include <vector>
 #include "llmc/base/profile.h"      // PeakRates
 #include "llmc/cuda/cuda_device.h"  // the device Cuda
+#include "llmc/cuda/cuda_graph.h"   // CudaGraph
 #include "llmc/ops/attention.h"     // AttentionShape
 #include "llmc/ops/ops.h"           // Ops
 

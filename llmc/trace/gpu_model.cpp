@@ -33,6 +33,8 @@ struct SlowerKernel {
 };
 constexpr SlowerKernel kSlower[] = {{"layernorm_backward", 0.78}, {"rmsnorm_backward", 0.78}};
 
+constexpr const char* kWhyStart = "small: a launch's own beginning and end";
+
 bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
 
 // ---- GEMM ----------------------------------------------------------------------------------------------------------
@@ -45,6 +47,15 @@ struct Tile {
 };
 constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.9}, {128, 64, 0.72}, {64, 64, 0.5}};
 
+// What a launch takes longer by, as factors; the largest one is its reason.
+struct Reason {
+    double factor;
+    const char* text;
+};
+const char* largest(std::initializer_list<Reason> reasons) {
+    return std::max(reasons, [](const Reason& a, const Reason& b) { return a.factor < b.factor; }).text;
+}
+
 WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
     const MatmulCall& call = work.gemm;
     const bool fp8 = is_fp8(call.a), fp32 = call.a == DType::f32;
@@ -55,6 +66,7 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
     // Parts of a split sum are written and read, in fp32, half of it in L2.
     const double out_bytes = double(call.m) * double(call.n) * 4;
     double best = 1e30;
+    const char* why = "";
     for (const Tile& tile : kTiles)
         for (int split = 1; split <= 16; split++) {
             const double k = double(call.k) / split;
@@ -63,14 +75,25 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
                 std::ceil(double(call.m) / tile.m) * std::ceil(double(call.n) / tile.n) * split * double(call.batch);
             const double padded = blocks * tile.m * tile.n * k * 2;
             const double waves = std::ceil(blocks / gpu.num_sms) * gpu.num_sms / blocks;
-            const double seconds = padded * waves * (1 + k_ends / k) / (peak * kBestGemm * tile.rate * assumed.gemm) +
-                                   (split > 1 ? split * out_bytes / gpu.copy_bytes_per_s() : 0);
-            best = std::min(best, seconds);
+            const double tiles_s = padded * waves * (1 + k_ends / k) / (peak * kBestGemm * tile.rate * assumed.gemm);
+            const double parts_s = split > 1 ? split * out_bytes / gpu.copy_bytes_per_s() : 0;
+            if (tiles_s + parts_s >= best) continue;
+            best = tiles_s + parts_s;
+            why = largest({{1 / kBestGemm, "power and cold caches, as for any product in a step"},
+                           {1 + k_ends / k, "few terms: the beginning and end of each tile"},
+                           {waves * padded / (double(split) * 2 * double(call.m * call.n * call.batch) * k),
+                            "a last wave of tiles that is not full"},
+                           {1 / tile.rate, "few outputs: small tiles"},
+                           {1 + parts_s / tiles_s, "few outputs: parts of a split sum in memory"}});
         }
     // An epilogue reads or writes as much again as the output while no tile is multiplied; a part of it is hidden.
     if (has_aux(call.epilogue)) best += 0.4 * out_bytes / 4 * double(size_of(call.out)) / gpu.copy_bytes_per_s();
     const double memory = work.cost.bytes / (gpu.copy_bytes_per_s() * 0.9 * assumed.memory);
-    return best > memory ? WorkTime{kStart + best, "tensor cores"} : WorkTime{kStart + memory, "memory"};
+    const double limit = std::max(2. * double(call.m * call.n * call.batch) * double(call.k) / peak,
+                                  work.cost.bytes / gpu.copy_bytes_per_s());
+    if (kStart > 0.15 * std::max(best, memory)) why = kWhyStart;
+    return best > memory ? WorkTime{kStart + best, "tensor cores", limit, why}
+                         : WorkTime{kStart + memory, "memory", limit, why};
 }
 
 // ---- attention -----------------------------------------------------------------------------------------------------
@@ -116,7 +139,11 @@ WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase&
     const double rate = attention_rate(gpu, double(work.cost.keys), work.cost.head_size, work.is_backward) *
                         assumed.attention * (work.is_backward && work.deterministic ? kDeterministic : 1);
     const double launches = work.is_backward ? 3 : 1;  // of kernels
-    return {launches * kStart + work.cost.flops / rate, "tensor cores"};
+    const char* const why = work.is_backward && work.deterministic
+                                ? "the library's published rate, and a fifth less in a fixed order: --no-deterministic"
+                                : "the library's published rate at this length and head size";
+    return {launches * kStart + work.cost.flops / rate, "tensor cores",
+            work.cost.flops / (1e12 * gpu.tflops * gpu.sustained), why};
 }
 
 // ---- kernels -------------------------------------------------------------------------------------------------------
@@ -145,7 +172,12 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
     if (const double rate = tensor_rate(work, gpu, assumed); rate > 0) {
         // The last wave takes as long as any; a rate is that of many waves.
         const double waves = blocks / room, tail = waves < 8 ? std::ceil(waves) / waves : 1;
-        return {kStart + work.cost.flops / rate * std::min(tail, 4.), "tensor cores"};
+        const double limit = work.cost.flops / (1e12 * gpu.tflops * gpu.sustained);
+        const char* const why = tail > 1.5 ? "few blocks: a last wave that is not full"
+                                : begins_with(work.kernel, "flash_")
+                                    ? "our own attention's assumed share of the library's"
+                                    : "mma.sync: half of what wgmma reaches";
+        return {kStart + work.cost.flops / rate * std::min(tail, 4.), "tensor cores", limit, why};
     }
     double share = kStreaming;
     for (const SlowerKernel& slower : kSlower)
@@ -154,11 +186,29 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
     const double reached = std::min(gpu.copy_bytes_per_s() * share * assumed.memory, under_way / kMemoryLatency);
     const double memory = work.cost.bytes / reached;
     const double units = work.cost.flops / (gpu.fp32_tflops * 1e12 * 0.5 * std::min(1., blocks / gpu.num_sms));
-    if (std::max(memory, units) < kStart) return {kStart + std::max(memory, units), "latency"};
-    return memory >= units ? WorkTime{kStart + memory, "memory"} : WorkTime{kStart + units, "FP32 units"};
+    const double limit = std::max(work.cost.bytes / gpu.copy_bytes_per_s(), work.cost.flops / (gpu.fp32_tflops * 1e12));
+    if (std::max(memory, units) < kStart) return {kStart + std::max(memory, units), "latency", limit, kWhyStart};
+    if (memory < units)
+        return {kStart + units, "FP32 units", limit,
+                blocks < gpu.num_sms ? "fewer blocks than SMs" : "half of the FP32 units' peak"};
+    const char* const why = reached < gpu.copy_bytes_per_s() * share * assumed.memory
+                                ? "too few threads: less under way than memory's latency needs"
+                            : kStart > (1 / share - 1) * memory ? kWhyStart
+                            : share < kStreaming                ? "reads, waits for a row's sums, then writes"
+                                                                : "what streaming kernels reach beside a copy";
+    return {kStart + memory, "memory", limit, why};
 }
 
 }  // namespace
+
+double share_asked(const TracedWork& work) {
+    const bool on_tensor_cores = work.kind == TracedWork::Kind::gemm || work.kind == TracedWork::Kind::attention ||
+                                 begins_with(work.kernel, "flash_") || begins_with(work.kernel, "symmetric_matmul");
+    if (on_tensor_cores) return kTensorShareAsked;
+    for (const SlowerKernel& slower : kSlower)
+        if (begins_with(work.name, slower.beginning)) return kNormBackwardShareAsked;
+    return kMemoryShareAsked;
+}
 
 KernelResources kernel_resources(const TracedWork& work, int compute_capability) {
     const std::string name = (work.kernel.empty() ? work.name + "_kernel" : work.kernel) + "<";
@@ -243,7 +293,9 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
         case TracedWork::Kind::attention:
             return attention_time(work, gpu, assumed);
         case TracedWork::Kind::collective:
-            return {collective_seconds(work.cost.bytes, work.passes, gpu, assumed, world_size), "wire"};
+            return {collective_seconds(work.cost.bytes, work.passes, gpu, assumed, world_size), "wire",
+                    work.passes * (world_size - 1.) / world_size * work.cost.bytes / wire_bytes_per_s(gpu, world_size),
+                    "the latency of a ring's or tree's hops"};
         case TracedWork::Kind::copy:
         case TracedWork::Kind::clear: {
             // Between host and GPU: PCIe's 25 GB/s.
@@ -251,7 +303,7 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
                                     ? gpu.copy_bytes_per_s() * 0.95 * assumed.memory
                                     : 25e9;
             const double seconds = work.cost.bytes / rate;
-            return {kStart + seconds, seconds < kStart ? "latency" : "memory"};
+            return {kStart + seconds, seconds < kStart ? "latency" : "memory", seconds, kWhyStart};
         }
         case TracedWork::Kind::kernel:
             break;
@@ -260,6 +312,10 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
 }
 
 namespace {
+
+// Of the gap between launches of a stream: kernels of 2.9 us take 3.8 us each from a stream and 3.4 in a graph (NVIDIA,
+// "Getting Started with CUDA Graphs", 2019).
+constexpr double kGraphGap = 0.55;
 
 // The streams played through. Without the wire, collectives take no time and slow nothing down.
 StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size, bool with_wire) {
@@ -270,6 +326,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         return clocks[size_t(stream)];
     };
     std::map<int64_t, double> events;
+    bool has_graph = false;
     double second_begin = 0, middle_begin = -1, middle_end = 0;
     for (size_t i = 0; i < trace.items.size(); i++) {
         const TraceItem& item = trace.items[i];
@@ -289,7 +346,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
         if (work.kind == TracedWork::Kind::collective && !with_wire) time.seconds = 0;
-        const double gap = item.stream == 0 ? assumed.gap_s : 0;
+        const double gap = item.stream == 0 ? assumed.gap_s * (work.in_graph ? kGraphGap : 1) : 0;
         // The part of it that runs beside a collective.
         if (item.stream == 0 && clocks.size() > 1) {
             const double beside = std::clamp(clocks[1] - now, 0., time.seconds);
@@ -300,7 +357,9 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         if (!counts) continue;
         const double times = double(trace.repeats(work));
         result.launches += int64_t(times);
-        result.slices.push_back({size_t(item.index), begin, time.seconds, time.bound});
+        result.host_launches += work.in_graph ? 0 : int64_t(times);
+        has_graph |= work.in_graph;
+        result.slices.push_back({size_t(item.index), begin, time.seconds, time.bound, time.limit_s, time.why});
         if (item.stream != 0) {
             result.wire_s += time.seconds;
             continue;
@@ -314,7 +373,8 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
     for (StepTime::Slice& slice : result.slices) slice.begin_s -= second_begin;
     result.step_s = clocks[0] - second_begin;
     if (trace.middle_repeats > 1) result.step_s += double(trace.middle_repeats - 1) * (middle_end - middle_begin);
-    result.host_s = double(result.launches) * assumed.host_s;
+    result.host_launches += has_graph;
+    result.host_s = double(result.host_launches) * assumed.host_s;
     result.step_s = std::max(result.step_s, result.host_s);
     return result;
 }

@@ -12,7 +12,8 @@ A GEMM         whole waves of tiles over the SMs, the best of several tile sizes
                (k = C, k = 4 C, gradients of weights), which NVIDIA's own model of its library gives within 4 %
 Attention      a rate by head size and length: published ones of cuDNN and FlashAttention-3 on Hopper
 A collective   NCCL's ring, or its tree: (W - 1) / W of all bytes, once or twice, and the latency of each hop, of which
-a ring has W - 1 Between two    a gap; and the host needs its time for each launch, which bounds small models
+a ring has W - 1 Between two    a gap; and the host needs its time for each launch, which bounds small models; a CUDA
+graph is one launch to it
 */
 #pragma once
 #include <string>
@@ -36,8 +37,15 @@ inline constexpr const ModelCase* kCases[] = {&kLow, &kMid, &kHigh};
 struct WorkTime {
     double seconds = 0;
     const char* bound = "";  // "memory", "tensor cores", "FP32 units", "latency", "wire"
+    // At the rate of a large copy, a large GEMM or the wire, whichever takes longer; and what takes most of the rest.
+    double limit_s = 0;
+    const char* why = "";
 };
 WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size);
+
+// Shares of the limit that doc/performance.md has as goals; attention is held to a GEMM's.
+inline constexpr double kMemoryShareAsked = 0.85, kNormBackwardShareAsked = 0.75, kTensorShareAsked = 0.88;
+double share_asked(const TracedWork& work);
 
 // A kernel's registers per thread and static shared bytes, from the committed table; the most of its instances.
 struct KernelResources {
@@ -56,6 +64,7 @@ struct StepTime {
     double wire_s = 0;                                      // in collectives, hidden or not
     double host_s = 0;                                      // that the host needs to enqueue it all
     int64_t launches = 0;                                   // of a step, collectives included
+    int64_t host_launches = 0;                              // that the host makes: a graph's are one
     double efficiency() const { return alone_s / step_s; }  // parallel: 1 if all communication is hidden
     bool host_bound() const { return host_s > step_s - 1e-12 && host_s > busy_s + gaps_s + exposed_s; }
 
@@ -64,6 +73,8 @@ struct StepTime {
         size_t work;
         double begin_s, seconds;
         const char* bound;
+        double limit_s;
+        const char* why;  // as in WorkTime
     };
     std::vector<Slice> slices;
 };

@@ -15,6 +15,7 @@ runtime, its launches and its libraries report to.
 class StepRecorder : public OpObserver {
 public:
     StepTrace trace;
+    bool in_graph = false;  // what is enqueued now is captured
 
     // The runtime's functions have no argument that could lead to it.
     static StepRecorder*& current() {
@@ -34,7 +35,7 @@ public:
     // Work in `stream`, with the name and cost that the scopes around it have.
     TracedWork& add(TracedWork::Kind kind, const std::string& name, const void* stream) {
         TracedWork one;
-        one.kind = kind, one.name = name, one.stream = stream_number(stream);
+        one.kind = kind, one.name = name, one.stream = stream_number(stream), one.in_graph = in_graph;
         for (const OpenScope& scope : scopes_) {
             if (scope.kind == SliceKind::op && one.op.empty()) one.op = slice_name(scope.name, scope.cost);
             if (scope.kind != SliceKind::phase) continue;

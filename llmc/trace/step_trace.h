@@ -19,6 +19,7 @@ struct TracedWork {
     std::string phase;         // the innermost phase of the step: "forward", "block_backward", "update"
     int64_t micro_batch = -1;  // -1: of no micro-batch
     int stream = 0;            // 0: the device's own; 1: of collectives
+    bool in_graph = false;     // of a CUDA graph: the host enqueues it with all others at once
     OpCost cost;               // of a GEMM or an attention of cuDNN from its shape
 
     // Of a kernel.

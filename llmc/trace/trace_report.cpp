@@ -9,18 +9,21 @@
 
 namespace {
 
+constexpr double kLossShown = 5e-4;  // of a step: smaller losses are one line
+
 // Launches of one name in a step.
 struct Row {
     std::string name;
-    double calls = 0, seconds = 0, bytes = 0, flops = 0;
+    double calls = 0, seconds = 0, bytes = 0, flops = 0, limit_s = 0;
+    double lost_s = 0;  // over what the goals ask for
     int stream = 0;
-    std::map<std::string, double> bounds;  // seconds by what bounds them
+    std::map<std::string, double> bounds, reasons;  // seconds by what bounds them, and by why there are more
 
-    std::string bound() const {
-        return std::max_element(bounds.begin(), bounds.end(),
-                                [](const auto& a, const auto& b) { return a.second < b.second; })
+    static std::string most(const std::map<std::string, double>& of) {
+        return std::max_element(of.begin(), of.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
             ->first;
     }
+    std::string bound() const { return most(bounds); }
 };
 
 std::vector<Row> rows_of(const StepTrace& trace, const StepTime& time) {
@@ -32,7 +35,9 @@ std::vector<Row> rows_of(const StepTrace& trace, const StepTime& time) {
         row.stream = work.stream;
         row.calls += times, row.seconds += times * slice.seconds;
         row.bytes += times * work.cost.bytes, row.flops += times * work.cost.flops;
-        row.bounds[slice.bound] += times * slice.seconds;
+        row.bounds[slice.bound] += times * slice.seconds, row.reasons[slice.why] += times * slice.seconds;
+        row.limit_s += times * slice.limit_s;
+        row.lost_s += times * std::max(0., slice.seconds - slice.limit_s / share_asked(work));
     }
     std::vector<Row> sorted;
     for (auto& [name, row] : rows) {
@@ -64,12 +69,12 @@ std::string launch_table(const StepTrace& trace, const StepTime& time, const Gpu
     const size_t count = most > 0 ? std::min(most, rows.size()) : rows.size();
     size_t width = 26;
     for (size_t i = 0; i < count; i++) width = std::max(width, rows[i].name.size());
-    std::string text = format("%-*s %8s %9s %6s %8s %8s  %s\n", int(width), "launch, in a step", "calls", "ms", "share",
-                              "TB/s", "TFLOP/s", "bound by");
+    std::string text = format("%-*s %8s %9s %6s %8s %8s %8s  %s\n", int(width), "launch, in a step", "calls", "ms",
+                              "share", "TB/s", "TFLOP/s", "of limit", "bound by");
     const auto full_line = [&](const Row& row) {
-        text += format("%-*s %8.0f %9.3f %5.1f%% %8.2f %8.1f  %s\n", int(width), row.name.c_str(), row.calls,
+        text += format("%-*s %8.0f %9.3f %5.1f%% %8.2f %8.1f %7.0f%%  %s\n", int(width), row.name.c_str(), row.calls,
                        row.seconds * 1e3, 100 * row.seconds / time.step_s, row.bytes / row.seconds * 1e-12,
-                       row.flops / row.seconds * 1e-12, row.bound().c_str());
+                       row.flops / row.seconds * 1e-12, 100 * row.limit_s / row.seconds, row.bound().c_str());
     };
     const auto line = [&](const std::string& name, const std::string& calls, double seconds) {
         text += format("%-*s %8s %9.3f %5.1f%%\n", int(width), name.c_str(), calls.c_str(), seconds * 1e3,
@@ -86,6 +91,32 @@ std::string launch_table(const StepTrace& trace, const StepTime& time, const Gpu
     line(format("a step on %s", gpu.name), format("%ld", long(time.launches)), time.step_s);
     if (!beside.empty()) text += "beside it, on a stream of their own:\n";
     for (const Row& row : beside) full_line(row);
+    return text;
+}
+
+std::string limits_text(const StepTrace& trace, const StepTime& time) {
+    std::vector<Row> rows = rows_of(trace, time);
+    std::erase_if(rows, [](const Row& row) { return row.stream != 0; });
+    std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.lost_s > b.lost_s; });
+    double all = 0, others = 0;
+    size_t width = 0, count = 0, num_others = 0;
+    for (const Row& row : rows) {
+        all += row.lost_s;
+        if (row.lost_s >= kLossShown * time.step_s)
+            width = std::max(width, row.name.size()), count++;
+        else if (row.lost_s > 0)
+            others += row.lost_s, num_others++;
+    }
+    std::string text = format(
+        "below their share of the limit (memory %.0f %%, norms' backward %.0f %%, tensor cores %.0f %%): %.3f ms of a "
+        "step, %.1f %%\n",
+        100 * kMemoryShareAsked, 100 * kNormBackwardShareAsked, 100 * kTensorShareAsked, all * 1e3,
+        100 * all / time.step_s);
+    for (size_t i = 0; i < count; i++)
+        text += format("%-*s %9.3f ms at %3.0f%%  %s\n", int(width), rows[i].name.c_str(), rows[i].lost_s * 1e3,
+                       100 * rows[i].limit_s / rows[i].seconds, Row::most(rows[i].reasons).c_str());
+    if (num_others > 0)
+        text += format("%-*s %9.3f ms\n", int(width), format("%zu others", num_others).c_str(), others * 1e3);
     return text;
 }
 
@@ -119,8 +150,15 @@ std::string predicted_chrome_trace(const StepTrace& trace, const StepTime& time,
     text += named(0, "the device's stream") + ",\n" + named(1, "collectives");
     for (const StepTime::Slice& slice : time.slices) {
         const TracedWork& work = trace.work[slice.work];
-        Json args = {{"op", work.op},           {"phase", work.phase},      {"micro_batch", work.micro_batch},
-                     {"bound by", slice.bound}, {"bytes", work.cost.bytes}, {"flops", work.cost.flops}};
+        Json args = {{"op", work.op},
+                     {"phase", work.phase},
+                     {"micro_batch", work.micro_batch},
+                     {"bound by", slice.bound},
+                     {"bytes", work.cost.bytes},
+                     {"flops", work.cost.flops},
+                     {"us at the limit", slice.limit_s * 1e6},
+                     {"share asked", share_asked(work)},
+                     {"why longer", slice.why}};
         if (work.kind == TracedWork::Kind::kernel) {
             const KernelResources resources = kernel_resources(work, gpu.compute_capability);
             args["kernel"] = work.kernel;

@@ -15,6 +15,9 @@ std::string launch_name(const TracedWork& work);
 // A line for each name, those that take most of a step first; all of them with `most` 0.
 std::string launch_table(const StepTrace& trace, const StepTime& time, const Gpu& gpu, size_t most);
 
+// The launches that take longer than the goals allow, those that cost most first, each with the model's reason.
+std::string limits_text(const StepTrace& trace, const StepTime& time);
+
 // Parts of the step in a line: "GEMMs 71 %, attention 14 %, ...".
 std::string parts_text(const StepTrace& trace, const StepTime& time);
 

@@ -89,6 +89,7 @@ public:
 
     void train_step() override {
         start_step();
+        say_graph_error();
         if (under_way() == Stepper<Device, T>::kMostUnderWay) finish_step();
     }
 
@@ -218,6 +219,7 @@ private:
     RunState state_;
     int64_t first_step_ = 0;
     bool already_saved_ = false, best_is_unknown_ = false;
+    bool said_graph_error_ = false;
     bool is_saving_ = false;        // what fails now is the save itself
     bool is_ending_ = false;        // by an error
     bool ends_by_data_ = false;     // some of which could not be used: the ranks' loaders are ahead of state_
@@ -273,6 +275,13 @@ private:
     // Waits until no step is under way.
     void drain() {
         while (under_way() > 0) finish_step();
+    }
+
+    // Once, when a step has found that it cannot be captured.
+    void say_graph_error() {
+        if (said_graph_error_ || stepper_->graph_error().empty()) return;
+        said_graph_error_ = true;
+        std::fprintf(stderr, "warning: no CUDA graph, steps continue without: %s\n", stepper_->graph_error().c_str());
     }
 
     void start_step() {
@@ -528,6 +537,9 @@ private:
                     double(model_.parameters.num_parameters) * 1e-6, flags_.fp8() ? "fp8" : type_name<T>(),
                     flops_per_token_ * 1e-6, batch_text(config_.step).c_str());
         std::printf("%s", config_.derivation.c_str());
+        if (config_.step.graph)
+            if (const std::string why = why_no_graph(config_.step, Device::kAsynchronous); !why.empty())
+                std::printf("--cuda-graph: without one: %s\n", why.c_str());
         const std::string length =
             config_.by_time() ? format("%g s, of which schedules are %ld steps", flags_.time_budget_s, config_.steps)
                               : format("%ld steps", config_.steps);

@@ -203,5 +203,6 @@ StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_le
             .bf16_gradients = flags.grad_comm == "bf16",
             .noise_scale = flags.noise_scale && world_size > 1,
             .dropout = flags.dropout,
-            .dropout_seed = flags.seed};
+            .dropout_seed = flags.seed,
+            .graph = flags.cuda_graph};
 }

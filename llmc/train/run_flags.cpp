@@ -261,6 +261,9 @@ std::vector<Field> RunFlags::fields() {
             {"machine", "deterministic", &deterministic,
              "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "
              "deterministic)"},
+            {"machine", "cuda-graph", &cuda_graph,
+             "capture forward and backward pass as a CUDA graph in the third step and launch that from then on: one "
+             "launch for the host, the same bits; on one GPU, without dropout"},
             {"machine", "tune-matmul", &tune_matmul,
              "file of GEMM algorithms timed on this GPU, created and extended in the first step (empty: cuBLASLt's "
              "heuristics)"},

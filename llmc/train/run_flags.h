@@ -78,7 +78,7 @@ struct RunFlags {
 
     std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
                 attention = "auto", tune_matmul;
-    bool deterministic = true, dry_run = false;
+    bool deterministic = true, cuda_graph = false, dry_run = false;
     int threads = 0;
 
     LaunchFlags launch;

@@ -11,6 +11,10 @@ In the last micro-batch's backward pass, a bucket of gradients is reduce-scatter
 rest of the pass. After the update the weights are all-gathered bucket by bucket in the order in which the next forward
 pass needs them, and it waits for each where it does.
 
+With a graph, what computes, norms and judges the gradient is captured in the third step and launched as a whole from
+then on, whatever the micro-batches; the update, with the step's own rates, follows it. A step that somebody observes is
+enqueued op by op. The bits are the same.
+
 Gradients of micro-batches accumulate in place; with tree_sum they are added pairwise, ((0 + 1) + (2 + 3)) + ..., as
 ranks' gradients always are (sum_tree in llmc/comm/comm.h). Then a step has the same bits however its micro-batches
 are assigned to ranks, as long as each rank has a power of two of them. It takes log2 of that many gradient buffers
@@ -23,6 +27,7 @@ more.
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 #include "llmc/base/check.h"        // Error
 #include "llmc/base/op_scope.h"     // PhaseScope
@@ -41,11 +46,20 @@ struct StepConfig {
     bool noise_scale = false;     // add up the squares of each rank's gradient as well
     double dropout = 0;           // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
+    bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
 
     int64_t num_tokens() const { return B * T * accumulation * world_size; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
     bool has_halves() const { return bf16_gradients && world_size > 1; }
 };
+
+// Why a step cannot be a CUDA graph; "": it can.
+inline std::string why_no_graph(const StepConfig& config, bool on_gpu) {
+    if (!on_gpu) return "there is none on a CPU";
+    if (config.world_size > 1) return "of several ranks, collectives of one step are waited for in the next";
+    if (config.dropout > 0) return "dropout has a mask of its own in every step";
+    return "";
+}
 
 // What ranks ask of all by voting; see StepSums::votes. written: its part of a checkpoint. bad_data: it cannot go on,
 // and a step with such a vote is applied on no rank.
@@ -81,8 +95,11 @@ public:
           config_(config),
           arena_(comm, "step", aligned(sizeof(StepScalars))),
           scalars_(arena_.take<StepScalars>(1)),
-          tokens_(model.device, config.B * config.T),
-          targets_(model.device, config.B * config.T),
+          has_graph_(config.graph && why_no_graph(config, Device::kAsynchronous).empty()),
+          graph_(model.device),
+          observer_(model.device.observer),
+          tokens_(model.device, tokens_sent()),
+          targets_(model.device, tokens_sent()),
           votes_(model.device, 1),
           results_(model.device),
           reduced_(buckets().size()),
@@ -124,37 +141,18 @@ public:
         const PhaseScope step(device, "step");
         elapsed_us_ = elapsed_us;
         begin_sums(votes);
-        complete_ = 0;
         begin_training_step(device);
-        model_.begin_step();
-        for (int64_t micro = 0; micro < config_.accumulation; micro++) {
-            const PhaseScope micro_batch(device, "micro_batch", micro);
-            if (micro == 0 || config_.tree_sum) model_.zero_gradients();
-            in_last_micro_batch_ = micro + 1 == config_.accumulation;
-            const Batch& batch = next_batch(data, votes);
-            const int32_t* tokens = tokens_.send(batch.tokens.data(), config_.B * config_.T);
-            const int32_t* targets = targets_.send(batch.targets.data(), config_.B * config_.T);
-            const DropoutScope scope(model_, dropout_of(step_number, micro));
-            model_.forward(tokens, config_.B, config_.T);
-            model_.add_loss_and_gradient(scalars_, targets, float(1 / double(config_.num_tokens())),
-                                         1 / double(config_.accumulation * config_.world_size));
-            model_.backward(tokens);
-            if (config_.tree_sum && !in_last_micro_batch_) add_partial_sum(uint64_t(micro));
+        if (takes_graph()) {
+            launch_graph(all_batches(data, votes));
+        } else {
+            enqueue_gradient(step_number, [&](int64_t) {
+                const Batch& batch = next_batch(data, votes);
+                return Sent{tokens_.send(batch.tokens.data(), config_.B * config_.T),
+                            targets_.send(batch.targets.data(), config_.B * config_.T)};
+            });
         }
-        model_.end_step();
-        ensure(complete_ == buckets().size());
-        std::optional<PhaseScope> phase(std::in_place, device, "norm");
-        for (size_t b = 0; b < buckets().size(); b++) {
-            await(reduced_[b]);
-            const int64_t own = buckets()[b].offset + comm_.rank * buckets()[b].shard;
-            if (halves_)
-                model_.op.cast_to_float(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
-            model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
-        }
-        Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
-        await(sums);
-        model_.op.decide_step(device, scalars_, config_.grad_clip, uint64_t(config_.num_tokens()));
-        phase.emplace(device, "update");
+        started_++;
+        const PhaseScope phase(device, "update");
         is_whole_ = false;
         for (size_t b = buckets().size(); b-- > 0;) {
             optimizer_.update(b, model_.weights, model_.gradients, rates, scalars_);
@@ -177,6 +175,10 @@ public:
     }
 
     int under_way() const { return under_way_; }
+    // Steps that were launched as a graph.
+    int64_t graph_launches() const { return graph_launches_; }
+    // What has ended the use of graphs: what could not be captured. "": nothing has.
+    const std::string& graph_error() const { return graph_error_; }
     // False if start() has thrown while it changed the weights.
     bool is_whole() const { return is_whole_; }
     // What the data threw on this rank; does nothing if there is no such error. The other ranks wait for this one in
@@ -193,6 +195,13 @@ private:
     StepConfig config_;
     Arena arena_;
     StepScalars* scalars_;  // in the device's memory
+    bool has_graph_;
+    typename Device::Graph graph_;
+    std::vector<int64_t> graph_windows_;  // that the model had when it was captured
+    std::string graph_error_;
+    int64_t started_ = 0, graph_launches_ = 0;
+    const OpObserver* observer_;  // of steps that nobody looks at
+    // Of a micro-batch; with a graph, of all of a step's.
     typename Device::template ToDevice<int32_t> tokens_, targets_;
     typename Device::template ToDevice<StepSums> votes_;
     typename Device::template ToHost<StepScalars> results_;
@@ -225,6 +234,80 @@ private:
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
         return {config_.dropout, config_.dropout_seed, uint64_t(step_number),
                 (comm_.rank * config_.accumulation + micro) * config_.B};
+    }
+
+    // Where a micro-batch's tokens are in the device's memory.
+    struct Sent {
+        const int32_t *tokens, *targets;
+    };
+    int64_t tokens_sent() const { return config_.B * config_.T * (has_graph_ ? config_.accumulation : 1); }
+
+    // From nothing to the decision whether to apply it. `sent(micro)` says where a micro-batch is.
+    template <class SentOf>
+    void enqueue_gradient(int64_t step_number, SentOf&& sent_of) {
+        Device& device = model_.device;
+        complete_ = 0;
+        model_.begin_step();
+        for (int64_t micro = 0; micro < config_.accumulation; micro++) {
+            const PhaseScope micro_batch(device, "micro_batch", micro);
+            if (micro == 0 || config_.tree_sum) model_.zero_gradients();
+            in_last_micro_batch_ = micro + 1 == config_.accumulation;
+            const Sent sent = sent_of(micro);
+            const DropoutScope scope(model_, dropout_of(step_number, micro));
+            model_.forward(sent.tokens, config_.B, config_.T);
+            model_.add_loss_and_gradient(scalars_, sent.targets, float(1 / double(config_.num_tokens())),
+                                         1 / double(config_.accumulation * config_.world_size));
+            model_.backward(sent.tokens);
+            if (config_.tree_sum && !in_last_micro_batch_) add_partial_sum(uint64_t(micro));
+        }
+        model_.end_step();
+        ensure(complete_ == buckets().size());
+        const PhaseScope phase(device, "norm");
+        for (size_t b = 0; b < buckets().size(); b++) {
+            await(reduced_[b]);
+            const int64_t own = buckets()[b].offset + comm_.rank * buckets()[b].shard;
+            if (halves_)
+                model_.op.cast_to_float(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
+            model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
+        }
+        Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
+        await(sums);
+        model_.op.decide_step(device, scalars_, config_.grad_clip, uint64_t(config_.num_tokens()));
+    }
+
+    // The first two steps grow what grows, and time products if that was asked for.
+    bool takes_graph() const { return has_graph_ && started_ >= 2 && model_.device.observer == observer_; }
+
+    // Sends all batches of a step at once.
+    template <class Data>
+    Sent all_batches(Data& data, const std::vector<Vote>& votes) {
+        std::vector<int32_t> tokens, targets;
+        for (int64_t micro = 0; micro < config_.accumulation; micro++) {
+            const Batch& batch = next_batch(data, votes);
+            tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
+            targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
+        }
+        return {tokens_.send(tokens.data(), tokens_sent()), targets_.send(targets.data(), tokens_sent())};
+    }
+
+    // If it cannot be captured, this step and all others do without.
+    void launch_graph(const Sent& all) {
+        const auto sent_of = [&](int64_t micro) {
+            const int64_t at = micro * config_.B * config_.T;
+            return Sent{all.tokens + at, all.targets + at};
+        };
+        if (!graph_.is_captured() || graph_windows_ != model_.windows) {
+            try {
+                graph_.capture([&] { enqueue_gradient(0, sent_of); });
+                graph_windows_ = model_.windows;
+            } catch (const Error& error) {
+                graph_error_ = error.what();
+                has_graph_ = false;
+                return enqueue_gradient(0, sent_of);
+            }
+        }
+        graph_.replay();
+        graph_launches_++;
     }
 
     const std::vector<Bucket>& buckets() const { return optimizer_.plan.buckets; }

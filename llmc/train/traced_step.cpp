@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -52,6 +53,7 @@ namespace traced {
 #include "llmc/cuda/cast.cu"
 #include "llmc/cuda/cross_entropy.cu"
 #include "llmc/cuda/cuda_device.cpp"
+#include "llmc/cuda/cuda_graph.cpp"
 #include "llmc/cuda/cuda_kernels.cpp"
 #include "llmc/cuda/document_starts.cu"
 #include "llmc/cuda/dropout.cu"
@@ -225,13 +227,16 @@ StepTrace trace_step(const TracedRun& run) {
     StepConfig step = run.step;
     const bool is_short = step.accumulation <= 3 || step.tree_sum;
     if (!is_short) step.accumulation = 3;
+    StepRecorder recorder;
+    recorder.stream_number(cuda.stream);
+    cuda.observer = &recorder;
     Stepper<Cuda, bf16> stepper(model, optimizer, *comm, step, 0);
     const std::vector<int32_t> zeros(size_t(step.B * step.T));
     NoData data{{zeros, zeros}};
 
-    StepRecorder recorder;
-    recorder.stream_number(cuda.stream);
-    cuda.observer = &recorder;
+    // A graph is captured in the third step, as a graph's launches are made there, once.
+    if (step.graph) stepper.start(data, run.rates), stepper.finish();
+    recorder.trace = {};
     stepper.start(data, run.rates);
     recorder.begin_second_step();
     stepper.start(data, run.rates);

@@ -245,6 +245,87 @@ TEST_CASE("the host needs its time for each launch", "[gpu_model]") {
     CHECK(time.host_bound());
 }
 
+TEST_CASE("a launch has a limit, and a reason for what it takes longer", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    const double large = 1e12 * h200.tflops * h200.sustained, copy = h200.copy_bytes_per_s();
+    const auto timed = [&](const TracedWork& work) { return time_of(work, h200, kMid, 8); };
+    constexpr int64_t N = 32768, C = 768;
+
+    // 2 m n k at the rate of a large product, whatever the tiles are. The reason is the largest of its losses.
+    const auto gemm = [&](const MatmulCall& call) { return timed(gemm_of(call)); };
+    const WorkTime few_terms = gemm({.m = N, .n = 4 * C, .k = C});
+    CHECK(few_terms.limit_s == Approx(2. * N * 4 * C * C / large));
+    CHECK(contains(few_terms.why, "few terms"));
+    CHECK(contains(gemm({.m = N, .n = 8192, .k = 16384}).why, "power"));
+    CHECK(contains(gemm({.m = 133 * 256, .n = 128, .k = 16384}).why, "last wave"));
+    CHECK(contains(gemm({.m = 128, .n = 128, .k = 512}).why, "small"));
+    // What moves bytes has those as its limit.
+    TracedWork thin = gemm_of({.m = N, .n = 4 * C, .k = 16});
+    thin.cost.bytes = 2. * N * 4 * C;
+    CHECK(timed(thin).limit_s == Approx(2. * N * 4 * C / copy));
+
+    CHECK(timed(attention_of(1024, 64, true, true)).limit_s == Approx(1e12 / large));
+    CHECK(contains(timed(attention_of(1024, 64, true, true)).why, "--no-deterministic"));
+    CHECK_FALSE(contains(timed(attention_of(1024, 64, true, false)).why, "--no-deterministic"));
+
+    const auto kernel = [&](const char* name, unsigned blocks, double bytes) {
+        return timed(kernel_of(name, blocks, 256, bytes));
+    };
+    CHECK(kernel("gelu_forward_kernel", 100000, 1e9).limit_s == Approx(1e9 / copy));
+    CHECK(contains(kernel("gelu_forward_kernel", 100000, 1e9).why, "streaming"));
+    CHECK(contains(kernel("gelu_forward_kernel", 100000, 1e5).why, "small"));
+    CHECK(contains(kernel("gelu_forward_kernel", 20, 1e9).why, "too few threads"));
+    CHECK(contains(kernel("layernorm_backward_kernel", 100000, 1e9).why, "waits"));
+    TracedWork counting = kernel_of("gelu_forward_kernel", 100000, 256, 1e6);
+    counting.cost.flops = 1e12;
+    CHECK(contains(timed(counting).why, "FP32"));
+    CHECK(timed(counting).limit_s == Approx(1e12 / (h200.fp32_tflops * 1e12)));
+
+    // 7/8 of it over the wire, once.
+    TracedWork gather;
+    gather.kind = TracedWork::Kind::collective, gather.passes = 1, gather.cost.bytes = 8e9;
+    CHECK(timed(gather).limit_s == Approx(7e9 / 350e9));
+
+    CHECK(share_asked(gemm_of({.m = 1, .n = 1, .k = 1})) == 0.88);
+    CHECK(share_asked(kernel_of("flash_forward_kernel", 1, 1, 0)) == 0.88);
+    CHECK(share_asked(kernel_of("layernorm_backward_kernel", 1, 1, 0)) == 0.75);
+    CHECK(share_asked(kernel_of("layernorm_forward_kernel", 1, 1, 0)) == 0.85);
+}
+
+TEST_CASE("a step's launches below their share of the limit are named, those that cost most first", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    Script script;
+    script.begin_second();
+    script.add(0, 8e9, 0);
+    script.trace.work.push_back(kernel_of("layernorm_backward_kernel", 20, 256, 8e9));
+    script.trace.items.push_back({TraceItem::Kind::work, 0, 1});
+    script.add(1, 1e9);
+    for (int i = 0; i < 3; i++) script.add(0, 10, 0);
+    script.trace.work[3].name = "clear_a", script.trace.work[4].name = "clear_b";
+    const StepTime time = step_time(script.trace, h200, kMid, 8);
+    const std::string text = limits_text(script.trace, time);
+    INFO(text);
+    const double loss = time.slices[1].seconds - 8e9 / h200.copy_bytes_per_s() / 0.75;
+    CHECK(contains(text, format("layernorm_backward_kernel %9.3f ms at", loss * 1e3)));
+    CHECK(text.find("layernorm_backward") < text.find("gelu_forward"));
+    CHECK(contains(text, "too few threads"));
+    CHECK(contains(text, "2 others"));
+    CHECK_FALSE(contains(text, "all_gather"));  // beside the step
+}
+
+TEST_CASE("a graph is one launch to the host, with smaller gaps", "[gpu_model]") {
+    const Gpu& h200 = gpu_named("H200");
+    Script script;
+    script.begin_second();
+    for (int i = 0; i < 100; i++) script.trace.work[size_t(script.add(0, 100))].in_graph = i < 98;
+    const StepTime time = step_time(script.trace, h200, kMid, 1);
+    CHECK(time.launches == 100);
+    CHECK(time.host_launches == 3);
+    CHECK_FALSE(time.host_bound());
+    CHECK(time.gaps_s == Approx((98 * 0.55 + 2) * kMid.gap_s));
+    CHECK(time.step_s == Approx(time.busy_s + time.gaps_s));
+}
+
 TEST_CASE("a predicted step as a table and as JSON", "[gpu_model]") {
     const Gpu& h200 = gpu_named("H200");
     Script script;
@@ -268,6 +349,8 @@ TEST_CASE("a predicted step as a table and as JSON", "[gpu_model]") {
     CHECK(contains(parts, "other kernels"));
     const std::string json = predicted_chrome_trace(script.trace, time, h200, "{\"predicted\":true}");
     CHECK(contains(json, "\"blocks an SM\""));
+    CHECK(contains(json, "\"share asked\":0.88"));
+    CHECK(contains(json, "\"why longer\":\"power and cold caches"));
     CHECK(contains(json, "\"predicted\":true"));
     CHECK(contains(json, "\"gemm\":\"BF16 (8192, 8192)"));
 }

@@ -122,4 +122,39 @@ TEST_CASE("the traced step launches what the real one launches", "[traced_step][
     check_alike({.tree_sum = true, .accumulation = 4});
     check_alike({.accumulation = 5});
 }
+
+TEST_CASE("the traced step with a graph launches the same, all but the update in one",
+          "[traced_step][once]" ON_DEVICE) {
+    const OptimizerConfig rules = with_rule({}, "adamw");
+    ParameterList list(shape_of({}));
+    const ShardingPlan plan =
+        plan_sharding(list, {.world_size = 1, .whole_matrices = false, .bucket_elements = 1 << 14});
+    list.place(plan.offsets, plan.buffer_size);
+    const auto trace_of = [&](bool graph) {
+        return trace_step({.parameters = list,
+                           .sharding = plan,
+                           .rank = 0,
+                           .rules = rules,
+                           .rates = rules.rates(1),
+                           .step = {.B = 2, .T = 32, .accumulation = 5, .grad_clip = 1, .graph = graph},
+                           .passes = {Recompute::none, false, 64},
+                           .gpu = {.name = "H200", .compute_capability = 90, .num_sms = 132, .memory_bytes = 1 << 30}});
+    };
+    const StepTrace eager = trace_of(false), graph = trace_of(true);
+    const auto names = [](const StepTrace& trace) {
+        std::vector<std::string> all;
+        for (size_t i = trace.second_work; i < trace.work.size(); i++)
+            if (trace.work[i].kind != TracedWork::Kind::copy) all.push_back(trace.work[i].name);
+        return all;
+    };
+    CHECK(names(eager) == names(graph));
+    CHECK(graph.middle_repeats == 3);
+    for (size_t i = graph.second_work; i < graph.work.size(); i++) {
+        const TracedWork& work = graph.work[i];
+        INFO(work.name << " in " << work.phase);
+        if (work.kind == TracedWork::Kind::copy) continue;
+        CHECK(work.in_graph == (work.phase != "update"));
+    }
+    for (const TracedWork& work : eager.work) CHECK_FALSE(work.in_graph);
+}
 #endif

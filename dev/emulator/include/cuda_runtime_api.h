@@ -17,6 +17,8 @@ enum cudaError_t {
     cudaErrorUnsupportedPtxVersion = 222,
     cudaErrorNotReady = 600,
     cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
@@ -30,6 +32,7 @@ enum cudaDeviceAttr {
     cudaDevAttrComputeCapabilityMinor = 76,
     cudaDevAttrReserved132 = 132
 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
@@ -42,9 +45,12 @@ struct cudaDeviceProp {
 namespace emulator {
 struct Stream;
 struct Event;
+struct Graph;
 }  // namespace emulator
 using cudaStream_t = emulator::Stream*;
 using cudaEvent_t = emulator::Event*;
+using cudaGraph_t = emulator::Graph*;
+using cudaGraphExec_t = emulator::Graph*;
 
 const char* cudaGetErrorString(cudaError_t);
 const char* cudaGetErrorName(cudaError_t);
@@ -78,3 +84,9 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
+cudaError_t cudaGraphDestroy(cudaGraph_t);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);

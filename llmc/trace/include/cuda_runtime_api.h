@@ -24,6 +24,7 @@ enum cudaMemcpyKind {
     cudaMemcpyDefault
 };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2;
 
 struct cudaDeviceProp {
@@ -43,6 +44,8 @@ inline DescribedDevice& described_device() {
 
 using cudaStream_t = char*;
 using cudaEvent_t = char*;
+using cudaGraph_t = char*;
+using cudaGraphExec_t = char*;
 
 inline const char* cudaGetErrorString(cudaError_t) { return "an error of a GPU that is only described"; }
 inline const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
@@ -123,3 +126,19 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) { return *ms = 0, cudaSuccess; }
+
+// ---- graphs: what is captured is written down then, as part of one ----------------------------------------------
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+    if (StepRecorder* recorder = StepRecorder::current()) recorder->in_graph = true;
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+    if (StepRecorder* recorder = StepRecorder::current()) recorder->in_graph = false;
+    return *graph = next_address(1), cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t, unsigned long long) {
+    return *made = next_address(1), cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }

@@ -24,9 +24,9 @@ constexpr std::chrono::milliseconds kLookEvery(100);
 constexpr timespec kSleep = {0, 100'000'000};  // kLookEvery again
 
 // The sum of from[...], element by element, goes to each of to[...], which may be among them.
-template <class T>
-void add_up(Cpu& cpu, const std::vector<T*>& to, const std::vector<T*>& from, int64_t n) {
-    sum_ranks_kernel<T>()(cpu, to.data(), from.data(), int(to.size()), int(from.size()), n);
+template <class T, class Out>
+void add_up(Cpu& cpu, const std::vector<Out*>& to, const std::vector<T*>& from, int64_t n) {
+    sum_ranks_kernel<std::remove_const_t<T>, Out>()(cpu, to.data(), from.data(), int(to.size()), int(from.size()), n);
 }
 
 template <class T>
@@ -248,7 +248,7 @@ std::vector<T*> HostComm::enter(T* data, int64_t n) {
     const int64_t bytes = n * int64_t(sizeof(T));
     const Allocation* allocation = allocation_of(data, bytes);
     ensure(allocation);
-    const int64_t offset = reinterpret_cast<char*>(data) - allocation->memory[size_t(local_)].data();
+    const int64_t offset = reinterpret_cast<const char*>(data) - allocation->memory[size_t(local_)].data();
     Call mine = {{}, allocation->number, offset, bytes};
     std::snprintf(mine.what, sizeof mine.what, "%s", doing_);
     control_->entries[local_].call = mine;
@@ -296,6 +296,14 @@ Work HostComm::reduce_scatter(float* data, int64_t shard) {
 Work HostComm::reduce_scatter(bf16* data, int64_t shard) {
     return timed("reduce-scatter", 2. * double(shard) * world_size, [&] { reduce_scatter_of(data, shard); });
 }
+Work HostComm::all_to_all_sum(float* data, int64_t shard, float*) {
+    return timed("all-to-all", 4. * double(shard) * world_size,
+                 [&] { all_to_all_sum_of<float>(data + rank * shard, data, shard); });
+}
+Work HostComm::all_to_all_sum(float* data, const bf16* terms, int64_t shard) {
+    return timed("all-to-all", 2. * double(shard) * world_size,
+                 [&] { all_to_all_sum_of(data + rank * shard, terms, shard); });
+}
 Work HostComm::all_gather(void* data, size_t shard_bytes) {
     return timed("all-gather", double(shard_bytes) * world_size,
                  [&] { all_gather_of(static_cast<char*>(data), int64_t(shard_bytes)); });
@@ -325,7 +333,7 @@ void HostComm::reduce_scatter_of(T* data, int64_t shard) {
     }
     const std::vector<T*> all = enter(data, world_size * shard);
     if (num_hosts() == 1) {
-        add_up(cpu_, {data + rank * shard}, shifted(all, rank * shard), shard);
+        add_up(cpu_, std::vector<T*>{data + rank * shard}, shifted(all, rank * shard), shard);
     } else {
         add_up_to_first(all, world_size * shard);
         if (leads()) reduce_scatter_hosts(data, shards_of(shard));
@@ -333,6 +341,49 @@ void HostComm::reduce_scatter_of(T* data, int64_t shard) {
         if (!leads()) copy(data + rank * shard, all[0] + rank * shard, shard * int64_t(sizeof(T)));
     }
     meet();  // until all have read, nobody may write
+}
+
+template <class T>
+void HostComm::all_to_all_sum_of(float* sum, const T* terms, int64_t shard) {
+    if (!allocation_of(terms, world_size * shard * int64_t(sizeof(T)))) {
+        T* const piece = reinterpret_cast<T*>(staging_);
+        const int64_t most = int64_t(staging_bytes_ / sizeof(T)) / world_size;
+        for (int64_t begin = 0; begin < shard; begin += most) {
+            const int64_t n = std::min(most, shard - begin);
+            for (int r = 0; r < world_size; r++) std::copy_n(terms + r * shard + begin, n, piece + r * n);
+            all_to_all_sum_of<T>(sum + begin, piece, n);
+        }
+        return;
+    }
+    const std::vector<const T*> all = enter(terms, world_size * shard);
+    if (num_hosts() == 1) {
+        add_up(cpu_, std::vector<float*>{sum}, shifted(all, rank * shard), shard);
+        return meet();
+    }
+    if (!terms_memory_.data()) terms_memory_ = std::move(share(kPieceBytes, false, true)[0]);
+    // Terms of this host's shards that come from elsewhere: of each shard a piece, from one rank after the other.
+    int64_t pairs = 1;  // of an owner on a host and a rank elsewhere, on the host that has most of them
+    for (const std::vector<int>& there : hosts_)
+        pairs = std::max(pairs, int64_t(there.size()) * (world_size - int64_t(there.size())));
+    const int64_t most = kPieceBytes / int64_t(sizeof(T)) / pairs;
+    ensure(most > 0);
+    const T* const arrived = reinterpret_cast<const T*>(terms_memory_.data());
+    for (int64_t begin = 0; begin < shard; begin += most) {
+        const int64_t n = std::min(most, shard - begin);
+        if (leads()) exchange_terms(all, shard, begin, n);
+        meet();
+        std::vector<const T*> of_ranks(static_cast<size_t>(world_size));
+        const T* from = arrived;
+        for (int host = 0; host < num_hosts(); host++) {
+            const std::vector<int>& there = hosts_[size_t(host)];
+            for (size_t i = 0; i < there.size(); i++)
+                of_ranks[size_t(there[i])] = host == host_ ? all[i] + rank * shard + begin
+                                                           : from + (local_ * int64_t(there.size()) + int64_t(i)) * n;
+            if (host != host_) from += local_size() * int64_t(there.size()) * n;
+        }
+        add_up(cpu_, std::vector<float*>{sum + begin}, of_ranks, n);
+        meet();
+    }
 }
 
 template <class T>
@@ -436,7 +487,7 @@ void HostComm::copy(void* to, const void* from, int64_t bytes) {
 template <class T>
 void HostComm::add_up_to_first(const std::vector<T*>& all, int64_t n) {
     const int64_t part = part_size(n, local_size()), begin = std::min(n, local_ * part);
-    add_up(cpu_, {all[0] + begin}, shifted(all, begin), std::min(n - begin, part));
+    add_up(cpu_, std::vector<T*>{all[0] + begin}, shifted(all, begin), std::min(n - begin, part));
     meet();
 }
 
@@ -487,8 +538,30 @@ void HostComm::reduce_scatter_hosts(T* data, const Ranges& ranges) {
             exchange(data + theirs.begin, (theirs.end - theirs.begin) * int64_t(sizeof(T)), to, sums[size_t(from)],
                      n * int64_t(sizeof(T)), from);
         }
-        add_up(cpu_, {data + mine.begin}, sums, n);
+        add_up(cpu_, std::vector<T*>{data + mine.begin}, sums, n);
     });
+}
+
+// Every pair of hosts exchanges elements [begin, begin + n) of each other's shards, of every one of its ranks. They
+// arrive in terms_memory_, by host, then shard, then sender.
+template <class T>
+void HostComm::exchange_terms(const std::vector<const T*>& of_locals, int64_t shard, int64_t begin, int64_t n) {
+    std::vector<T*> arriving;
+    T* next = reinterpret_cast<T*>(terms_memory_.data());
+    const auto pairs = [&](int host) { return local_size() * int64_t(hosts_[size_t(host)].size()); };
+    for (int host = 0; host < num_hosts(); host++) {
+        arriving.push_back(next);
+        if (host != host_) next += pairs(host) * n;
+    }
+    for (int i = 1; i < num_hosts(); i++) {
+        const int to = (host_ + i) % num_hosts(), from = (host_ + num_hosts() - i) % num_hosts();
+        packed_.resize(std::max(packed_.size(), size_t(pairs(to) * n) * sizeof(T)));
+        T* leaving = reinterpret_cast<T*>(packed_.data());
+        for (const int owner : hosts_[size_t(to)])
+            for (const T* terms : of_locals) leaving = std::copy_n(terms + owner * shard + begin, n, leaving);
+        exchange(packed_.data(), pairs(to) * n * int64_t(sizeof(T)), to, arriving[size_t(from)],
+                 pairs(from) * n * int64_t(sizeof(T)), from);
+    }
 }
 
 void HostComm::all_gather_hosts(char* data, const Ranges& ranges, int64_t element_bytes) {

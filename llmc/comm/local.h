@@ -117,6 +117,13 @@ public:
     }
     Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
     Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Work all_to_all_sum(float* data, int64_t shard, float*) override { return reduce_scatter_of(data, shard); }
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override {
+        const Scope scope(cpu_.observer, SliceKind::collective, "all_to_all");
+        add_up(data + rank * shard, terms, rank * shard, shard);
+        return over();
+    }
+    bool sums_in_order() const override { return true; }
     Work all_gather(void* data, size_t shard_bytes) override {
         const Scope scope(cpu_.observer, SliceKind::collective, "all_gather");
         const std::vector<const void*> all = group_.meet(rank, data);
@@ -144,11 +151,11 @@ private:
     }
 
     // to (n) = the sum over all ranks of their elements from `begin` on. `to` may be this rank's own.
-    template <class T>
-    void add_up(T* to, T* data, int64_t begin, int64_t n) {
+    template <class Out, class T>
+    void add_up(Out* to, const T* data, int64_t begin, int64_t n) {
         std::vector<const T*> all;
         for (const void* of_rank : group_.meet(rank, data)) all.push_back(static_cast<const T*>(of_rank) + begin);
-        sum_ranks_kernel<T>()(cpu_, &to, all.data(), 1, world_size, n);
+        sum_ranks_kernel<T, Out>()(cpu_, &to, all.data(), 1, world_size, n);
     }
     template <class T>
     Work reduce_scatter_of(T* data, int64_t shard) {

@@ -18,6 +18,7 @@
 #include "llmc/base/memory.h"           // Arena
 #include "llmc/comm/cuda_comm.h"        // CudaComm
 #include "llmc/comm/watchdog.h"         // Watchdog
+#include "llmc/cuda/cuda_kernels.h"     // sum_terms
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0), "Anvil needs NCCL 2.19 or newer");
 
@@ -195,6 +196,12 @@ public:
     }
     Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclFloat32); }
     Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclBfloat16); }
+    Work all_to_all_sum(float* data, int64_t shard, float* scratch) override {
+        return all_to_all_sum_of(data, data, scratch, shard, shard, ncclFloat32);
+    }
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override {
+        return all_to_all_sum_of(data, terms, reinterpret_cast<bf16*>(data), 2 * shard, shard, ncclBfloat16);
+    }
     Work all_gather(void* data, size_t shard_bytes) override {
         return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
             communicator_->call("ncclAllGather", [&](ncclComm_t comm) {
@@ -256,10 +263,12 @@ public:
 
     // Each with few bytes and with many, for which NCCL has other algorithms, with connections and buffers of their
     // own.
-    void warm_up() override {
+    bool sums_in_order() const override { return ranks_.local_size == world_size; }
+
+    void warm_up(bool all_to_all) override {
         constexpr size_t kFew = 4 << 10, kMany = 8 << 20;
         const auto shard = [&](size_t bytes, size_t element) { return int64_t(bytes / element / size_t(world_size)); };
-        Arena arena(*this, "warm-up", kMany);
+        Arena arena(*this, "warm-up", all_to_all ? 2 * kMany : kMany);
         for (const size_t bytes : {kFew, kMany}) {
             wait(broadcast(arena.base, bytes, 0));
             wait(all_gather(arena.base, size_t(shard(bytes, 1))));
@@ -267,6 +276,9 @@ public:
             wait(reduce_scatter(reinterpret_cast<bf16*>(arena.base), shard(bytes, sizeof(bf16))));
             wait(all_reduce(reinterpret_cast<float*>(arena.base), int64_t(bytes / sizeof(float))));
             wait(all_reduce(reinterpret_cast<uint64_t*>(arena.base), int64_t(bytes / sizeof(uint64_t))));
+            if (all_to_all)
+                wait(all_to_all_sum(reinterpret_cast<float*>(arena.base), shard(bytes, sizeof(float)),
+                                    reinterpret_cast<float*>(arena.base + kMany)));
         }
         cuda_.synchronize();
         take_times();
@@ -295,6 +307,28 @@ private:
             communicator_->call("ncclReduceScatter", [&](ncclComm_t comm) {
                 return ncclReduceScatter(data, data + rank * shard, size_t(shard), type, ncclSum, comm, stream_);
             });
+        });
+    }
+    // Rank r's terms of this rank's shard go to arrived + r * stride.
+    template <class T>
+    Work all_to_all_sum_of(float* data, const T* terms, T* arrived, int64_t stride, int64_t shard,
+                           ncclDataType_t type) {
+        return start("all_to_all", 1, double(shard) * world_size * sizeof(T), [&] {
+            communicator_->call("ncclSend and ncclRecv", [&](ncclComm_t comm) {
+                ncclResult_t first = ncclGroupStart();
+                const auto add = [&](ncclResult_t status) {
+                    if (first == ncclSuccess) first = status;
+                };
+                for (int r = 0; r < world_size; r++) {
+                    if (r == rank) continue;
+                    add(ncclSend(terms + r * shard, size_t(shard), type, r, comm, stream_));
+                    add(ncclRecv(arrived + r * stride, size_t(shard), type, r, comm, stream_));
+                }
+                add(ncclGroupEnd());
+                return first;
+            });
+            const OnStream on(cuda_, stream_);
+            sum_terms(cuda_, data + rank * shard, terms + rank * shard, arrived, stride, rank, world_size, shard);
         });
     }
     template <class T>

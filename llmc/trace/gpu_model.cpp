@@ -236,6 +236,18 @@ double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelC
     return best;
 }
 
+double all_to_all_seconds(double bytes, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+    if (world_size == 1) return 0;
+    constexpr int kSimple = 2;         // the protocol of messages
+    constexpr double kMessage = 1e-6;  // that a rank needs for each besides, one after the other: assumed
+    const double W = world_size, here = std::min(W, double(kGpusPerServer));
+    const bool leaves = W > kGpusPerServer;
+    const double inside = (here - 1) / W * bytes / (1e9 * gpu.collective * assumed.wire);
+    const double outside = (W - here) / W * bytes / (1e9 * gpu.network * assumed.wire);
+    const double hop = leaves ? kRing.network[kSimple] : gpu.has_nvlink() ? kRing.nvlink[kSimple] : kRing.pcie[kSimple];
+    return 1e-6 * (kRing.begin[kSimple] + hop) + (W - 1) * kMessage + std::max(inside, outside);
+}
+
 WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size) {
     switch (work.kind) {
         case TracedWork::Kind::gemm:
@@ -243,7 +255,9 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
         case TracedWork::Kind::attention:
             return attention_time(work, gpu, assumed);
         case TracedWork::Kind::collective:
-            return {collective_seconds(work.cost.bytes, work.passes, gpu, assumed, world_size), "wire"};
+            return {work.by_messages ? all_to_all_seconds(work.cost.bytes, gpu, assumed, world_size)
+                                     : collective_seconds(work.cost.bytes, work.passes, gpu, assumed, world_size),
+                    "wire"};
         case TracedWork::Kind::copy:
         case TracedWork::Kind::clear: {
             // Between host and GPU: PCIe's 25 GB/s.
@@ -288,7 +302,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         }
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
-        if (work.kind == TracedWork::Kind::collective && !with_wire) time.seconds = 0;
+        if (item.stream != 0 && !with_wire) time.seconds = 0;
         const double gap = item.stream == 0 ? assumed.gap_s : 0;
         // The part of it that runs beside a collective.
         if (item.stream == 0 && clocks.size() > 1) {

@@ -110,7 +110,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
         const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
-            return memory_plan<bf16>(list, optimizer_bytes, Stepper<Cpu, bf16>::more_gradient_bytes(list, step), step.B,
+            return memory_plan<bf16>(list, optimizer_bytes, more_gradient_bytes(plan.sharding, step, true), step.B,
                                      seq_len, {how, asked.fp8(), head_rows}, ops);
         });
     };

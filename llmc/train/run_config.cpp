@@ -201,6 +201,7 @@ StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_le
             .world_size = world_size,
             .tree_sum = flags.sum_order == "tree",
             .bf16_gradients = flags.grad_comm == "bf16",
+            .gradient_sum = flags.gradient_sum(),
             .noise_scale = flags.noise_scale && world_size > 1,
             .dropout = flags.dropout,
             .dropout_seed = flags.seed};

@@ -38,6 +38,7 @@
 #include "llmc/ops/op_cost.h"
 #include "llmc/ops/ops.h"
 #include "llmc/optim/optimizer.h"
+#include "llmc/trace/gpus.h"
 #include "llmc/trace/recorder.h"
 #include "llmc/train/attention_shapes.h"
 #include "llmc/train/step.h"
@@ -73,6 +74,7 @@ namespace traced {
 #include "llmc/cuda/run_setup.cu"
 #include "llmc/cuda/smear.cu"
 #include "llmc/cuda/step_scalars.cu"
+#include "llmc/cuda/sum_ranks.cu"
 #include "llmc/cuda/swiglu.cu"
 #include "llmc/cuda/value_embedding.cu"
 #include "llmc/cuda/weight_hash.cu"
@@ -157,21 +159,38 @@ public:
     Work reduce_scatter(bf16*, int64_t shard) override {
         return note("reduce_scatter", 1, double(shard) * 2 * world_size);
     }
+    Work all_to_all_sum(float* data, int64_t shard, float* scratch) override {
+        return all_to_all_sum_of(data, data, scratch, shard, shard);
+    }
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override {
+        return all_to_all_sum_of(data, terms, reinterpret_cast<bf16*>(data), 2 * shard, shard);
+    }
     Work all_gather(void*, size_t shard_bytes) override {
         return note("all_gather", 1, double(shard_bytes) * world_size);
     }
     Work all_reduce(float*, int64_t n) override { return note("all_reduce", 2, double(n) * 4); }
     Work all_reduce(uint64_t*, int64_t n) override { return note("all_reduce", 2, double(n) * 8); }
+    bool sums_in_order() const override { return world_size <= kGpusPerServer; }
     void* allocate(size_t bytes) override { return cuda_.allocate(bytes); }
     void release(void* data, size_t bytes) override { cuda_.release(data, bytes); }
 
 private:
     Work note(const char* name, int passes, double bytes) {
-        return start(name, passes, bytes, [&] {
-            StepRecorder* const recorder = StepRecorder::current();
-            if (!recorder) return;
-            TracedWork& one = recorder->add(TracedWork::Kind::collective, name, stream_);
-            one.cost.bytes = bytes, one.passes = passes;
+        return start(name, passes, bytes, [&] { record_one(name, passes, bytes, false); });
+    }
+    void record_one(const char* name, int passes, double bytes, bool by_messages) {
+        StepRecorder* const recorder = StepRecorder::current();
+        if (!recorder) return;
+        TracedWork& one = recorder->add(TracedWork::Kind::collective, name, stream_);
+        one.cost.bytes = bytes, one.passes = passes, one.by_messages = by_messages;
+    }
+    template <class T>
+    Work all_to_all_sum_of(float* data, const T* terms, T* arrived, int64_t stride, int64_t shard) {
+        const double bytes = double(shard) * world_size * sizeof(T);
+        return start("all_to_all", 1, bytes, [&] {
+            record_one("all_to_all", 1, bytes, true);
+            const OnStream on(cuda_, stream_);
+            sum_terms(cuda_, data + rank * shard, terms + rank * shard, arrived, stride, rank, world_size, shard);
         });
     }
 };

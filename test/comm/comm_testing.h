@@ -110,6 +110,14 @@ std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks
                                              [&](float* data) { return comm.reduce_scatter(data, kShard); });
     CollectiveTrial<bf16, Device> halves(device, comm, terms, n, rank * kShard, kShard,
                                          [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
+    CollectiveTrial<float, Device> ordered(device, comm, terms, 2 * n, rank * kShard, kShard,
+                                           [&](float* data) { return comm.all_to_all_sum(data, kShard, data + n); });
+    // What is added up, in bf16, lies after where the sum goes.
+    CollectiveTrial<float, Device> ordered_halves(device, comm, terms, 2 * n, rank * kShard, kShard, [&](float* data) {
+        bf16* const halves = reinterpret_cast<bf16*>(data + n);
+        fill(device, halves, terms, rank, 0, n);
+        return comm.all_to_all_sum(data, halves, kShard);
+    });
     CollectiveTrial<float, Device> gathered(device, comm, terms, n, 0, n,
                                             [&](float* data) { return comm.all_gather(data, kShard * sizeof(float)); });
     CollectiveTrial<float, Device> reduced(device, comm, terms, odd, 0, odd,
@@ -125,8 +133,9 @@ std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks
     for (int turn = 0; turn < W; turn++) {
         ranks.barrier();
         if ((turn + first) % W != rank) continue;
-        bits = {text_of(scattered.get()), text_of(halves.get()), text_of(gathered.get()), text_of(reduced.get()),
-                text_of(counts.get()),    text_of(sent.get()),   text_of(returned.get())};
+        bits = {text_of(scattered.get()), text_of(halves.get()),  text_of(gathered.get()),
+                text_of(reduced.get()),   text_of(counts.get()),  text_of(sent.get()),
+                text_of(returned.get()),  text_of(ordered.get()), text_of(ordered_halves.get())};
     }
     ranks.barrier();
     return bits;
@@ -144,9 +153,15 @@ inline std::vector<std::vector<std::string>> cpu_outcomes(int world_size, Terms 
     return all;
 }
 
-inline const char* const kCollectives[] = {
-    "reduce_scatter",           "reduce_scatter of bf16", "all_gather", "all_reduce", "all_reduce of integers",
-    "broadcast from the first", "broadcast from the last"};
+inline const char* const kCollectives[] = {"reduce_scatter",
+                                           "reduce_scatter of bf16",
+                                           "all_gather",
+                                           "all_reduce",
+                                           "all_reduce of integers",
+                                           "broadcast from the first",
+                                           "broadcast from the last",
+                                           "all_to_all_sum",
+                                           "all_to_all_sum of bf16"};
 
 inline void check_outcomes(const std::vector<std::vector<std::string>>& got,
                            const std::vector<std::vector<std::string>>& want) {

@@ -117,6 +117,8 @@ struct Lonely : CudaComm {
     Work broadcast(void*, size_t, int) override { return {}; }
     Work reduce_scatter(float*, int64_t) override { return {}; }
     Work reduce_scatter(bf16*, int64_t) override { return {}; }
+    Work all_to_all_sum(float*, int64_t, float*) override { return {}; }
+    Work all_to_all_sum(float*, const bf16*, int64_t) override { return {}; }
     Work all_gather(void*, size_t) override { return {}; }
     Work all_reduce(float*, int64_t) override { return {}; }
     Work all_reduce(uint64_t*, int64_t) override { return {}; }

@@ -70,6 +70,14 @@ TEST_CASE("virtual ranks scatter, gather, reduce and broadcast", "[local_comm]")
                 const float sum = sum_tree(world_size, [&](int r) { return to_float(to_bf16(term(r, i))); });
                 REQUIRE(to_float(halves[size_t(i)]) == to_float(to_bf16(sum)));
             }
+
+            for (int64_t i = 0; i < n; i++) halves[size_t(i)] = to_bf16(term(rank, i));
+            comm.wait(comm.all_to_all_sum(data.data(), halves.data(), shard));
+            for (int64_t i = rank * shard; i < (rank + 1) * shard; i++)
+                REQUIRE(data[size_t(i)] == sum_tree(world_size, [&](int r) { return to_float(to_bf16(term(r, i))); }));
+            refill();
+            comm.wait(comm.all_to_all_sum(data.data(), shard, nullptr));
+            for (int64_t i = rank * shard; i < (rank + 1) * shard; i++) REQUIRE(data[size_t(i)] == want(i));
         });
     }
 }

@@ -69,7 +69,7 @@ TEST_CASE("ranks of NCCL get what virtual ranks get", "[nccl_comm]" ON_DEVICE) {
     const bool lazy = GENERATE(false, true);
     const Order order = GENERATE(Order::overlapped, Order::serial);
     INFO("lazy streams: " << lazy << ", overlapped: " << (order == Order::overlapped));
-    for (const int world_size : {2, 4}) {
+    for (const int world_size : {2, 3, 4}) {
         const Streams streams(lazy);
         FakeNccl library(world_size);
         std::vector<std::vector<std::string>> got(static_cast<size_t>(world_size));
@@ -83,11 +83,33 @@ TEST_CASE("ranks of NCCL get what virtual ranks get", "[nccl_comm]" ON_DEVICE) {
             const int64_t n = world_size * kShard;
             cuda.synchronize();
             CHECK(comm->take_times().sent_bytes ==
-                  Approx(2 * ring * (double(n) * (4 + 2 + 4 + 4 + 4) + 2 * (double(n - 1) * 4 + 3 * 8))));
+                  Approx(2 * ring * (double(n) * (4 + 2 + 4 + 4 + 4 + 4 + 2) + 2 * (double(n - 1) * 4 + 3 * 8))));
         });
         check_outcomes(got, cpu_outcomes(world_size, Terms::whole));
-        CHECK(emulator::nccl.collectives == 14 * world_size);
+        CHECK(emulator::nccl.collectives == 18 * world_size);
         CHECK(emulator::nccl.aborted == 0);
+    }
+}
+
+TEST_CASE("sums by messages have the order of ranks, which NCCL's own have not", "[nccl_comm]" ON_DEVICE) {
+    for (const int world_size : {3, 8}) {
+        FakeNccl library(world_size);
+        std::vector<std::vector<std::string>> got(static_cast<size_t>(world_size));
+        library.group.run([&](int rank) {
+            Cuda cuda;
+            LocalRanks ranks(library.group, rank);
+            const auto comm = make_nccl_comm(ranks, cuda, Order::overlapped);
+            CHECK(comm->sums_in_order());  // all on one host
+            got[size_t(rank)] = outcomes<Cuda>(cuda, *comm, ranks, Terms::uneven, 0);
+        });
+        const std::vector<std::vector<std::string>> want = cpu_outcomes(world_size, Terms::uneven);
+        for (size_t rank = 0; rank < got.size(); rank++)
+            for (size_t i = 0; i < std::size(kCollectives); i++) {
+                const std::string name = kCollectives[i];
+                INFO(name << ", rank " << rank << " of " << world_size);
+                if (name.starts_with("all_to_all_sum")) CHECK((got[rank][i] == want[rank][i]));
+                if (name == "reduce_scatter") CHECK((got[rank][i] != want[rank][i]));
+            }
     }
 }
 
@@ -137,7 +159,7 @@ TEST_CASE("what NCCL takes of the GPU's memory is known after a warm-up", "[nccl
     emulator::nccl.init_bytes = 5 << 20, emulator::nccl.connect_bytes = 1 << 20;
     CHECK(library.run([](Cuda& cuda, Comm<Cuda>& comm, Ranks&) {
         CHECK(comm.taken_bytes() == 0);
-        comm.warm_up();
+        comm.warm_up(true);
         CHECK(comm.taken_bytes() == 9 << 20);  // four kinds of collectives
         CHECK(emulator::nccl.buffers == 0);
         CHECK(cuda.used_bytes == 0);

@@ -22,6 +22,7 @@ struct Trained {
 struct How {
     int world_size = 1;
     bool muon = false, noise_scale = false, bf16_gradients = false, ahead = false;
+    GradientSum gradient_sum = GradientSum::automatic;
     Order order = Order::overlapped;
 };
 
@@ -57,6 +58,7 @@ Trained train(const TinyRuns& runs, const How& how) {
                                   .world_size = how.world_size,
                                   .tree_sum = true,
                                   .bf16_gradients = how.bf16_gradients,
+                                  .gradient_sum = how.gradient_sum,
                                   .noise_scale = how.noise_scale},
                                  0);
         const auto finish = [&] {
@@ -115,12 +117,34 @@ TEST_CASE("virtual ranks on a GPU train to the bits of one rank", "[zero][once]"
     }
 }
 
+TEST_CASE("gradients that are sent to their owners train to the bits of one rank", "[zero][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const bool muon = GENERATE(false, true);
+    const Trained want = train<float>(runs, {.muon = muon});
+    const How four{.world_size = 4, .muon = muon, .gradient_sum = GradientSum::all_to_all};
+    CHECK(difference(train<float>(runs, four), want, 4) == "");
+    // Virtual ranks are always added in their order.
+    How three{.world_size = 3, .muon = muon, .gradient_sum = GradientSum::all_to_all};
+    const Trained by_messages = train<float>(runs, three);
+    three.gradient_sum = GradientSum::reduce_scatter;
+    CHECK(difference(by_messages, train<float>(runs, three), 3) == "");
+    // In bf16 the sums are not rounded.
+    three.bf16_gradients = true;
+    const Trained rounded = train<float>(runs, three);
+    three.gradient_sum = GradientSum::all_to_all;
+    CHECK(difference(train<float>(runs, three), rounded, 3) != "");
+}
+
 TEST_CASE("communication that overlaps with work has the bits of communication that does not",
           "[zero][once]" ON_DEVICE) {
     const TinyRuns runs;
     const bool bf16_gradients = GENERATE(false, true);
-    const How serial{
-        .world_size = 2, .muon = true, .noise_scale = true, .bf16_gradients = bf16_gradients, .order = Order::serial};
+    const How serial{.world_size = 2,
+                     .muon = true,
+                     .noise_scale = true,
+                     .bf16_gradients = bf16_gradients,
+                     .gradient_sum = GENERATE(GradientSum::reduce_scatter, GradientSum::all_to_all),
+                     .order = Order::serial};
     const Trained want = train<bf16>(runs, serial);
     How overlapped = serial;
     overlapped.order = Order::overlapped;

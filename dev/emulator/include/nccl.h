@@ -52,3 +52,7 @@ ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t receive_c
                                ncclComm_t, cudaStream_t);
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count, ncclDataType_t, ncclComm_t,
                            cudaStream_t);
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);

@@ -2,6 +2,7 @@
 // and "Fault Tolerance".
 #include "dev/emulator/fake_nccl.h"
 #include <nccl.h>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -28,6 +29,8 @@ using emulator::nccl;
 
 struct ncclComm {
     int rank, size;
+    int world_rank;            // in the communicator that it was split from; all of those make the same calls
+    std::vector<int> members;  // of them this one's; empty: all
     ncclResult_t state = ncclSuccess;
     bool finalized = false;
     int64_t collectives = 0;
@@ -122,7 +125,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     while (nccl.init_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     this_rank = rank;
     if (is_faulty(rank) && nccl.init_status != ncclSuccess) return ncclResult_t(nccl.init_status);
-    *comm = new ncclComm{rank, size};
+    *comm = new ncclComm{rank, size, rank, {}};
     if (size > 1 && !nccl.group) (*comm)->processes = std::make_shared<emulator::ProcessRanks>(id.internal, rank, size);
     nccl.communicators++;
     cudaEventCreate(&(*comm)->event);
@@ -133,6 +136,31 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     if (nccl.fails_later && is_faulty(comm->rank)) comm->state = ncclRemoteError;
     *state = comm->state;
     return ncclSuccess;
+}
+// Colors and keys as far as Anvil needs them: the ranks of a color in the order of the world's.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t*) {
+    const Inside inside(comm, "ncclCommSplit");
+    if (const ncclResult_t status = begin(comm, "ncclCommSplit"); status != ncclSuccess) return status;
+    if (!comm->members.empty()) return misuse("ncclCommSplit of a part");
+    if (key != comm->rank) return misuse("a key that is not the rank");
+    std::vector<int> colors(size_t(comm->size), color);
+    if (comm->processes) {
+        const std::vector<std::vector<char>> all = comm->processes->exchange(&color, sizeof color);
+        for (size_t r = 0; r < all.size(); r++) std::memcpy(&colors[r], all[r].data(), sizeof color);
+    } else if (comm->size > 1) {
+        const std::vector<const void*> all = nccl.group->meet(comm->rank, &color);
+        for (size_t r = 0; r < all.size(); r++) colors[r] = *static_cast<const int*>(all[r]);
+        nccl.group->meet(comm->rank, nullptr);
+    }
+    std::vector<int> members;
+    for (int r = 0; r < comm->size; r++)
+        if (colors[size_t(r)] == color) members.push_back(r);
+    const int rank = int(std::find(members.begin(), members.end(), comm->rank) - members.begin());
+    *part = new ncclComm{rank, int(members.size()), comm->rank, members};
+    (*part)->processes = comm->processes;
+    nccl.communicators++;
+    cudaEventCreate(&(*part)->event);
+    return take(*part, nccl.init_bytes);
 }
 static void free_comm(ncclComm_t comm) {
     cudaEventDestroy(comm->event);
@@ -222,13 +250,15 @@ size_t size_of(ncclDataType_t type) {
 std::vector<Call> meet(ncclComm_t comm, Call mine) {
     cudaEventRecord(comm->event, comm->stream);
     mine.event = comm->event;
-    if (comm->size == 1) return {mine};
+    if (nccl.group == nullptr || nccl.group->world_size == 1) return {mine};
     std::vector<Call> all;
-    for (const void* theirs : nccl.group->meet(comm->rank, &mine)) {
-        all.push_back(*static_cast<const Call*>(theirs));
+    const std::vector<const void*> brought = nccl.group->meet(comm->world_rank, &mine);
+    for (int i = 0; i < comm->size; i++) {
+        all.push_back(
+            *static_cast<const Call*>(brought[comm->members.empty() ? size_t(i) : size_t(comm->members[size_t(i)])]));
         if (all.back().event != comm->event) cudaStreamWaitEvent(comm->stream, all.back().event);
     }
-    nccl.group->meet(comm->rank, nullptr);
+    nccl.group->meet(comm->world_rank, nullptr);
     return all;
 }
 
@@ -250,7 +280,8 @@ void sum(void* to, const std::vector<Call>& all, size_t begin, size_t count, ncc
 
 // use(calls) with copies of what each process sends.
 template <class Use>
-void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t size, Use use) {
+void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t size, const std::vector<int>& members,
+                     Use use) {
     const bool brings_all = std::strcmp(call.name, "ncclReduceScatter") == 0 || call.sends;
     const size_t bytes = call.count * size_of(call.type) * (brings_all ? size : 1);
     const std::string text = format("%s of %zu of type %d, root %d", call.name, call.count, int(call.type), call.root);
@@ -265,7 +296,7 @@ void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t siz
             std::memcpy(to_all.data() + size_t(message.peer) * bytes / size, message.data, bytes / size);
     const std::vector<std::vector<char>> sent = ranks.exchange(call.sends ? to_all.data() : call.send, bytes);
     std::vector<Call> all(size, call);
-    for (size_t r = 0; r < size; r++) all[r].send = sent[r].data();
+    for (size_t r = 0; r < size; r++) all[r].send = sent[members.empty() ? r : size_t(members[r])].data();
     use(all);
 }
 
@@ -294,9 +325,10 @@ ncclResult_t collective(Call call, size_t bytes, bool in_place, ncclComm_t comm,
     }
     if (number == nccl.hangs_at && is_faulty(comm->rank)) emulator::stall(stream, true);
     if (comm->processes) {
-        emulator::submit(stream, [=, ranks = comm->processes, aborted = comm->aborted, size = size_t(comm->size)] {
+        emulator::submit(stream, [=, ranks = comm->processes, aborted = comm->aborted, size = size_t(comm->size),
+                                  members = comm->members] {
             if (*aborted) return;
-            among_processes(*ranks, call, size, [&](const std::vector<Call>& all) {
+            among_processes(*ranks, call, size, members, [&](const std::vector<Call>& all) {
                 std::vector<char> outcome(bytes);
                 compute(outcome.data(), all);
                 deliver(outcome.data());

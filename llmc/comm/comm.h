@@ -48,12 +48,20 @@ template <class Device>
 class Comm {
 public:
     int rank = 0, world_size = 1;
+    // Of a bucket: as many as there are ranks, or with split() fewer. Then consecutive ranks make groups, in each of
+    // which every shard has an owner: reduce_scatter() leaves the sum over all ranks with all of a shard's owners, and
+    // all_gather() is among the ranks of a group.
+    int shards() const { return num_shards_ > 0 ? num_shards_ : world_size; }
+    int shard() const { return rank % shards(); }  // of which this rank is an owner
+    bool is_split() const { return shards() < world_size; }
 
     virtual ~Comm() = default;
+    // Collective, before anything else. `num_shards` divides the ranks.
+    virtual void split(int num_shards) { num_shards_ = num_shards; }
     virtual std::string describe() const = 0;  // for the start of a run: "shared memory, 4 ranks"
 
     virtual Work broadcast(void* data, size_t bytes, int root) = 0;
-    virtual Work reduce_scatter(float* data, int64_t shard) = 0;  // data: world_size * shard elements
+    virtual Work reduce_scatter(float* data, int64_t shard) = 0;  // data: shards() * shard elements
     virtual Work reduce_scatter(bf16* data, int64_t shard) = 0;   // summed in float where we do it, rounded once
     // A reduce-scatter by messages between every two ranks: the owner of a shard gets all ranks' terms of it and adds
     // them up in float, in the order of sum_tree over all ranks, whatever connects them. So the bits are the same on
@@ -66,9 +74,10 @@ public:
     // are one, and between the GPUs of a server they are predicted to be as fast (`plan`).
     virtual bool sums_in_order() const { return false; }
     bool takes_all_to_all(GradientSum how, bool of_bf16) const {
-        return how == GradientSum::all_to_all || (how == GradientSum::automatic && of_bf16 && sums_in_order());
+        return how == GradientSum::all_to_all ||
+               (how == GradientSum::automatic && of_bf16 && sums_in_order() && !is_split());
     }
-    virtual Work all_gather(void* data, size_t shard_bytes) = 0;  // data: world_size * shard_bytes
+    virtual Work all_gather(void* data, size_t shard_bytes) = 0;  // data: shards() * shard_bytes
     virtual Work all_reduce(float* data, int64_t n) = 0;
     virtual Work all_reduce(uint64_t* data, int64_t n) = 0;
     virtual void wait(Work work) = 0;
@@ -86,6 +95,9 @@ public:
 
     virtual CommTimes take_times() = 0;
     virtual void set_step(int64_t) {}  // for messages about what hangs
+
+private:
+    int num_shards_ = 0;  // 0: world_size
 };
 
 // One rank: every collective vanishes.

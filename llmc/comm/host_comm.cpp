@@ -269,6 +269,24 @@ std::vector<T*> HostComm::enter(T* data, int64_t n) {
     return all;
 }
 
+void HostComm::split(int num_shards) {
+    for (int r = 0; r < world_size; r++) {
+        const int first = r / num_shards * num_shards;
+        const auto host_of = [&](int one) {
+            return std::find_if(
+                       hosts_.begin(), hosts_.end(),
+                       [&](const std::vector<int>& there) { return std::count(there.begin(), there.end(), one) > 0; }) -
+                   hosts_.begin();
+        };
+        require(
+            host_of(first) == host_of(r),
+            "--shard-ranks %d: ranks %d to %d share the optimizer's state, and rank %d is on another host than rank "
+            "%d: give a number that divides the ranks of each host, and start those of a host one after the other",
+            num_shards, first, first + num_shards - 1, r, first);
+    }
+    Comm::split(num_shards);
+}
+
 // ---- collectives -----------------------------------------------------------------------------------------------
 
 template <class Body>
@@ -291,10 +309,10 @@ Work HostComm::broadcast(void* data, size_t bytes, int root) {
     return timed("broadcast", double(bytes), [&] { broadcast_of(static_cast<char*>(data), int64_t(bytes), root); });
 }
 Work HostComm::reduce_scatter(float* data, int64_t shard) {
-    return timed("reduce-scatter", 4. * double(shard) * world_size, [&] { reduce_scatter_of(data, shard); });
+    return timed("reduce-scatter", 4. * double(shard) * shards(), [&] { reduce_scatter_of(data, shard); });
 }
 Work HostComm::reduce_scatter(bf16* data, int64_t shard) {
-    return timed("reduce-scatter", 2. * double(shard) * world_size, [&] { reduce_scatter_of(data, shard); });
+    return timed("reduce-scatter", 2. * double(shard) * shards(), [&] { reduce_scatter_of(data, shard); });
 }
 Work HostComm::all_to_all_sum(float* data, int64_t shard, float*) {
     return timed("all-to-all", 4. * double(shard) * world_size,
@@ -305,7 +323,7 @@ Work HostComm::all_to_all_sum(float* data, const bf16* terms, int64_t shard) {
                  [&] { all_to_all_sum_of(data + rank * shard, terms, shard); });
 }
 Work HostComm::all_gather(void* data, size_t shard_bytes) {
-    return timed("all-gather", double(shard_bytes) * world_size,
+    return timed("all-gather", double(shard_bytes) * shards(),
                  [&] { all_gather_of(static_cast<char*>(data), int64_t(shard_bytes)); });
 }
 Work HostComm::all_reduce(float* data, int64_t n) {
@@ -320,19 +338,29 @@ static int64_t part_size(int64_t n, int64_t parts) { return (n + parts * 64 - 1)
 
 template <class T>
 void HostComm::reduce_scatter_of(T* data, int64_t shard) {
-    if (!allocation_of(data, world_size * shard * int64_t(sizeof(T)))) {
+    if (!allocation_of(data, shards() * shard * int64_t(sizeof(T)))) {
         T* const piece = reinterpret_cast<T*>(staging_);
         const int64_t most = int64_t(staging_bytes_ / sizeof(T)) / world_size;
         for (int64_t begin = 0; begin < shard; begin += most) {
             const int64_t n = std::min(most, shard - begin);
-            for (int r = 0; r < world_size; r++) std::copy_n(data + r * shard + begin, n, piece + r * n);
+            for (int s = 0; s < shards(); s++) std::copy_n(data + s * shard + begin, n, piece + s * n);
             reduce_scatter_of(piece, n);
-            std::copy_n(piece + rank * n, n, data + rank * shard + begin);
+            std::copy_n(piece + this->shard() * n, n, data + this->shard() * shard + begin);
         }
         return;
     }
-    const std::vector<T*> all = enter(data, world_size * shard);
-    if (num_hosts() == 1) {
+    if (is_split() && num_hosts() > 1) return all_reduce_of(data, shards() * shard);
+    const std::vector<T*> all = enter(data, shards() * shard);
+    if (is_split()) {
+        // Each of a shard's owners adds up a part of it, for all of them.
+        const int owners = world_size / shards();
+        const int64_t part = part_size(shard, owners), first = std::min(shard, rank / shards() * part);
+        const int64_t begin = this->shard() * shard + first;
+        std::vector<T*> to;
+        for (int owner = 0; owner < owners; owner++)
+            to.push_back(all[size_t(owner * shards() + this->shard())] + begin);
+        add_up(cpu_, to, shifted(all, begin), std::min(shard - first, part));
+    } else if (num_hosts() == 1) {
         add_up(cpu_, std::vector<T*>{data + rank * shard}, shifted(all, rank * shard), shard);
     } else {
         add_up_to_first(all, world_size * shard);
@@ -421,26 +449,27 @@ void HostComm::all_reduce_of(T* data, int64_t n) {
 }
 
 void HostComm::all_gather_of(char* data, int64_t shard_bytes) {
-    if (!allocation_of(data, world_size * shard_bytes)) {
+    if (!allocation_of(data, shards() * shard_bytes)) {
         const int64_t most = int64_t(staging_bytes_) / world_size;
         for (int64_t begin = 0; begin < shard_bytes; begin += most) {
             const int64_t n = std::min(most, shard_bytes - begin);
-            std::copy_n(data + rank * shard_bytes + begin, n, staging_ + rank * n);
+            std::copy_n(data + shard() * shard_bytes + begin, n, staging_ + shard() * n);
             all_gather_of(staging_, n);
-            for (int r = 0; r < world_size; r++) std::copy_n(staging_ + r * n, n, data + r * shard_bytes + begin);
+            for (int s = 0; s < shards(); s++) std::copy_n(staging_ + s * n, n, data + s * shard_bytes + begin);
         }
         return;
     }
-    const std::vector<char*> all = enter(data, world_size * shard_bytes);
+    const std::vector<char*> all = enter(data, shards() * shard_bytes);
     const auto fetch = [&](int r, const char* from) {
-        copy(data + r * shard_bytes, from + r * shard_bytes, shard_bytes);
+        const int64_t at = r % shards() * shard_bytes;
+        copy(data + at, from + at, shard_bytes);
     };
     // Everyone begins with the next one, so that not all read the same.
     for (int i = 1; i < local_size(); i++) {
-        const int local = (local_ + i) % local_size();
-        fetch(rank_of(host_, local), all[size_t(local)]);
+        const int local = (local_ + i) % local_size(), r = rank_of(host_, local);
+        if (r / shards() == rank / shards()) fetch(r, all[size_t(local)]);
     }
-    if (num_hosts() > 1) {
+    if (num_hosts() > 1 && !is_split()) {
         if (leads()) all_gather_hosts(data, shards_of(shard_bytes), 1);
         meet();
         for (int host = 0; !leads() && host < num_hosts(); host++)

@@ -24,6 +24,7 @@ and hosts may have different numbers of ranks. The first rank of each host talks
 all-gather (hosts - 1) / hosts of the buffer crosses the wire, and twice that in an all-reduce. In all_to_all_sum no
 host adds up what it sends, so that all sums are those of sum_tree over all ranks: with h ranks on each host h times as
 many bytes of the buffer cross the wire.
+With split() a reduce-scatter between hosts is an all-reduce, and nothing of an all-gather crosses the wire.
 
 Ranks meet at a counter in shared memory: a short spin, where there is a core for every rank, then sleep. Every
 collective is under the ranks' watchdog, which can tell who is missing. Every tenth of a second a waiting rank looks
@@ -59,6 +60,7 @@ public:
     Work all_to_all_sum(float* data, int64_t shard, float*) override;
     Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override;
     bool sums_in_order() const override { return num_hosts() == 1 || num_hosts() == world_size; }
+    void split(int num_shards) override;
     Work all_gather(void* data, size_t shard_bytes) override;
     Work all_reduce(float* data, int64_t n) override;
     Work all_reduce(uint64_t* data, int64_t n) override;

@@ -127,10 +127,11 @@ public:
     Work all_gather(void* data, size_t shard_bytes) override {
         const Scope scope(cpu_.observer, SliceKind::collective, "all_gather");
         const std::vector<const void*> all = group_.meet(rank, data);
-        for (size_t r = 0; r < all.size(); r++)
-            if (int(r) != rank)
-                std::memcpy(static_cast<char*>(data) + r * shard_bytes,
-                            static_cast<const char*>(all[r]) + r * shard_bytes, shard_bytes);
+        const int first = rank - shard();  // of the group
+        for (int s = 0; s < shards(); s++)
+            if (s != shard())
+                std::memcpy(static_cast<char*>(data) + size_t(s) * shard_bytes,
+                            static_cast<const char*>(all[size_t(first + s)]) + size_t(s) * shard_bytes, shard_bytes);
         return over();
     }
     Work all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
@@ -160,7 +161,15 @@ private:
     template <class T>
     Work reduce_scatter_of(T* data, int64_t shard) {
         const Scope scope(cpu_.observer, SliceKind::collective, "reduce_scatter");
-        add_up(data + rank * shard, data, rank * shard, shard);
+        T* const own = data + this->shard() * shard;
+        if (!is_split()) {
+            add_up(own, data, rank * shard, shard);
+            return over();
+        }
+        std::vector<T> sum(static_cast<size_t>(shard));  // other owners read what it will replace
+        add_up(sum.data(), data, own - data, shard);
+        group_.meet(rank, nullptr);
+        std::copy(sum.begin(), sum.end(), own);
         return over();
     }
     template <class T>

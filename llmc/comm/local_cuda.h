@@ -45,10 +45,13 @@ public:
     }
     bool sums_in_order() const override { return true; }
     Work all_gather(void* data, size_t shard_bytes) override {
-        return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
+        return start("all_gather", 1, double(shard_bytes) * shards(), [&] {
             const std::vector<void*> all = meet(data);
-            for (size_t r = 0; r < all.size(); r++)
-                if (int(r) != rank) copy(part(data, r * shard_bytes), part(all[r], r * shard_bytes), shard_bytes);
+            const int first = rank - shard();  // of the group
+            for (int s = 0; s < shards(); s++) {
+                const size_t at = size_t(s) * shard_bytes;
+                if (s != shard()) copy(part(data, at), part(all[size_t(first + s)], at), shard_bytes);
+            }
             meet(nullptr);
         });
     }
@@ -98,8 +101,21 @@ private:
     }
     template <class T>
     Work reduce_scatter_of(T* data, int64_t shard) {
-        return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
-            add_up<T>(meet(data), rank * shard, shard);
+        return start("reduce_scatter", 1, double(shard) * shards() * sizeof(T), [&] {
+            // Each of a shard's owners adds up a part of it, and gets the others from them.
+            const int owners = world_size / shards();
+            const int64_t most = (shard + owners - 1) / owners, first = this->shard() * shard;
+            const auto begin = [=](int owner) { return first + std::min(shard, owner * most); };
+            const std::vector<void*> all = meet(data);
+            const int own = rank / shards();
+            add_up<T>(all, begin(own), begin(own + 1) - begin(own));
+            meet(nullptr);
+            if (owners == 1) return;
+            for (int owner = 0; owner < owners; owner++)
+                if (owner != own)
+                    copy(data + begin(owner),
+                         static_cast<T*>(all[size_t(owner * shards() + this->shard())]) + begin(owner),
+                         size_t(begin(owner + 1) - begin(owner)) * sizeof(T));
             meet(nullptr);
         });
     }

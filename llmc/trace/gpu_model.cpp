@@ -236,6 +236,20 @@ double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelC
     return best;
 }
 
+double collective_seconds_between(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int ranks) {
+    if (ranks == 1) return 0;
+    const double W = ranks, wire = 1e9 * std::min(gpu.network, gpu.collective) * assumed.wire;
+    double best = 1e30;
+    for (int p = 0; p < 3; p++) {
+        const double rate = wire * kProtocolShare[p];
+        best = std::min(
+            best, 1e-6 * (kRing.begin[p] + passes * (W - 1) * kRing.network[p]) + passes * (W - 1) / W * bytes / rate);
+        if (passes < 2) continue;
+        best = std::min(best, 1e-6 * (kTree.begin[p] + 2 * std::log2(W) * kTree.network[p]) + 2 * bytes / rate);
+    }
+    return best;
+}
+
 double all_to_all_seconds(double bytes, const Gpu& gpu, const ModelCase& assumed, int world_size) {
     if (world_size == 1) return 0;
     constexpr int kSimple = 2;         // the protocol of messages
@@ -256,7 +270,9 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
             return attention_time(work, gpu, assumed);
         case TracedWork::Kind::collective:
             return {work.by_messages ? all_to_all_seconds(work.cost.bytes, gpu, assumed, world_size)
-                                     : collective_seconds(work.cost.bytes, work.passes, gpu, assumed, world_size),
+                    : work.between ? collective_seconds_between(work.cost.bytes, work.passes, gpu, assumed, work.ranks)
+                                   : collective_seconds(work.cost.bytes, work.passes, gpu, assumed,
+                                                        work.ranks > 0 ? work.ranks : world_size),
                     "wire"};
         case TracedWork::Kind::copy:
         case TracedWork::Kind::clear: {

@@ -189,6 +189,7 @@ std::string batch_text(const StepConfig& step) {
 
 ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
     return {.world_size = world_size,
+            .shards = flags.shard_ranks > 0 ? std::min(flags.shard_ranks, world_size) : 0,
             .whole_matrices = shards_whole_matrices(flags.chosen_recipe().rules),
             .bucket_elements = (flags.bucket_mb << 20) / int64_t(sizeof(float))};
 }

@@ -54,7 +54,7 @@ inline size_t scratch_bytes(const ShardingPlan& plan, const StepConfig& config, 
     if (!on_gpu || config.gradient_sum != GradientSum::all_to_all || config.has_halves() || config.world_size == 1)
         return 0;
     int64_t largest = 0;
-    for (const Bucket& bucket : plan.buckets) largest = std::max(largest, bucket.shard * config.world_size);
+    for (const Bucket& bucket : plan.buckets) largest = std::max(largest, bucket.shard * plan.shards);
     return aligned(size_t(largest) * sizeof(float));
 }
 // Bytes of gradients that a stepper holds besides the model's.
@@ -106,6 +106,7 @@ public:
           reduced_(buckets().size()),
           gathered_(buckets().size()) {
         ensure(config.world_size == comm.world_size && optimizer.plan.world_size == comm.world_size);
+        ensure(optimizer.plan.shards == comm.shards());
         const StepScalars start{.updates = updates};
         copy_to_device(model.device, scalars_, &start, 1);
         for (int level = 0; level < config.levels(); level++)
@@ -161,10 +162,11 @@ public:
         std::optional<PhaseScope> phase(std::in_place, device, "norm");
         for (size_t b = 0; b < buckets().size(); b++) {
             await(reduced_[b]);
-            const int64_t own = buckets()[b].offset + comm_.rank * buckets()[b].shard;
+            const int64_t own = buckets()[b].offset + comm_.shard() * buckets()[b].shard;
             if (halves_ && !by_messages_)
                 model_.op.cast_to_float(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
-            model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
+            if (comm_.rank < comm_.shards())  // of several owners one
+                model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
         }
         Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
@@ -285,7 +287,7 @@ private:
 
     void reduce(size_t b) {
         const Bucket& bucket = buckets()[b];
-        const int64_t n = bucket.shard * config_.world_size;
+        const int64_t n = bucket.shard * comm_.shards();
         float* data = model_.gradients.data + bucket.offset;
         for (size_t k = 0; k < sums_.size(); k++)
             if (uint64_t(config_.accumulation - 1) >> k & 1)

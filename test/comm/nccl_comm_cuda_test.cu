@@ -113,6 +113,39 @@ TEST_CASE("sums by messages have the order of ranks, which NCCL's own have not",
     }
 }
 
+TEST_CASE("groups of NCCL's ranks get what those of virtual ranks get", "[nccl_comm]" ON_DEVICE) {
+    for (const auto& [world_size, shards] : kSplits) {
+        INFO(world_size << " ranks, " << shards << " shards");
+        const Streams streams(true);
+        const auto want = cpu_split_outcomes(world_size, Terms::whole, shards);
+        FakeNccl library(world_size);
+        CHECK(library.run([&, of = shards](Cuda& cuda, Comm<Cuda>& comm, Ranks& ranks) {
+            const int rank = ranks.rank;
+            const auto got = split_outcomes<Cuda>(cuda, comm, static_cast<LocalRanks&>(ranks), Terms::whole, of);
+            for (size_t i = 0; i < got.size(); i++) CHECK((got[i] == want[size_t(rank)][i]));
+            // In the group, and twice between the owners of a shard.
+            const double n = of, owners = comm.world_size / of, bytes = 100;
+            cuda.synchronize();
+            const double inside = (n - 1) / n * n * bytes, between = 2 * (owners - 1) / owners * bytes;
+            const double all = 2 * double(comm.world_size - 1) / comm.world_size * n * bytes * 4;
+            CHECK(comm.take_times().sent_bytes == Approx(2 * ((inside + between) * (4 + 2) + inside * 4 + all)));
+        }) == "");
+        CHECK(emulator::nccl.aborted == 0);
+    }
+    // An error ends the groups' communicators, too.
+    FakeNccl library(4);
+    emulator::nccl.faulty_rank = 1, emulator::nccl.fails_at = 1;
+    const std::string error = library.run([&](Cuda& cuda, Comm<Cuda>& comm, Ranks&) {
+        comm.split(2);
+        Arena arena(comm, "gradients", 256);
+        comm.wait(comm.reduce_scatter(arena.take<float>(2 * 8), 8));
+        comm.wait(comm.reduce_scatter(reinterpret_cast<float*>(arena.base), 8));
+        cuda.synchronize();
+    });
+    CHECK(contains(error, "remote error"));
+    CHECK(emulator::nccl.aborted > 0);
+}
+
 TEST_CASE("NCCL's memory is used where it may be, and is NaN at first", "[nccl_comm]" ON_DEVICE) {
     FakeNccl library(1);
     const auto allocate = [&](int buffers, int registrations) {

@@ -172,6 +172,33 @@ TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {
     CHECK(launches(with("auto", "fp32", 8), "all_to_all") == 0);
 }
 
+TEST_CASE("plan: two levels", "[plan]") {
+    RunFlags config = config_of("gpt2-124M", 32, 0);
+    config.optimizer = "muon";
+    const RunPlan server = planned(config, 8), flat = planned(config, 64);
+    config.shard_ranks = 8;
+    const RunPlan plan = planned(config, 64);
+    CHECK(plan.sharding.shards == 8);
+    CHECK(plan.sharding.padding() == server.sharding.padding());
+    CHECK(flat.sharding.padding() > plan.sharding.padding() + 1'000'000);
+    CHECK(plan.memory.lines[2].bytes == server.memory.lines[2].bytes);
+    CHECK(plan.checkpoint_bytes == Approx(server.checkpoint_bytes));
+    const double size = double(plan.sharding.buffer_size);
+    CHECK(plan.sent_weight_bytes == Approx(7. / 8 * size * 2));
+    CHECK(plan.sent_gradient_bytes == Approx((7. / 8 + 2 * 7. / 8 / 8) * size * 4));
+    int between = 0, scattered = 0;
+    for (size_t i = plan.trace.second_work; i < plan.trace.work.size(); i++) {
+        const TracedWork& work = plan.trace.work[i];
+        between += work.name == "all_reduce" && work.between;
+        scattered += work.name == "reduce_scatter";
+        if (work.name == "all_gather") CHECK(work.ranks == 8);
+    }
+    CHECK(scattered == int(plan.sharding.buckets.size()));
+    CHECK(between == scattered);
+    config.shard_ranks = 24;
+    CHECK(error_of([&] { planned(config, 64); }) == "2: --shard-ranks 24 does not divide the 64 ranks");
+}
+
 TEST_CASE("plan: Newton-Schulz is part of an update", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 64, 0);
     config.optimizer = "muon";

@@ -151,6 +151,55 @@ TEST_CASE("however gradients get to their owners, runs have the same bits and go
     CHECK(contains(wrong.err, "all-to-all"));
 }
 
+TEST_CASE("two levels have the bits of one, and their checkpoints go on at any number of ranks", "[zero]") {
+    const TinyRuns runs;
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        if (kSanitized && optimizer == "adamw") continue;  // the other one does both
+        const FlagMap flags = with(kEight, {{"optimizer", optimizer}, {"steps", "6"}, {"checkpoint-every", "3"}});
+        const auto name = [&](const std::string& ranks, const std::string& shards) {
+            return optimizer + ranks + "by" + shards;
+        };
+        must_succeed(runs.train(name("1", "0"), flags));
+        const std::string one = runs.path(name("1", "0"));
+        const std::vector<std::pair<std::string, std::string>> splits = {{"4", "2"}, {"8", "2"}, {"2", "1"}};
+        for (const auto& [ranks, shards] : splits) {
+            INFO(optimizer << ", " << ranks << " ranks in groups of " << shards);
+            must_succeed(
+                runs.train(name(ranks, shards), with(flags, {{"virtual-ranks", ranks}, {"shard-ranks", shards}})));
+            CHECK(losses_in(runs.path(name(ranks, shards))) == losses_in(one));
+            for (const int64_t step : {3, 6})
+                CHECK(tensor_difference(step_folder(runs.path(name(ranks, shards)), step), step_folder(one, step)) ==
+                      "");
+        }
+        const auto go_on = [&](const std::string& from, const std::string& ranks, const std::string& shards) {
+            const std::string out = from + "_to_" + ranks + "by" + shards;
+            INFO(out);
+            must_succeed(run(command_of({{"resume", step_folder(runs.path(from), 3)},
+                                         {"out-dir", runs.path(out)},
+                                         {"virtual-ranks", ranks},
+                                         {"shard-ranks", shards}})));
+            CHECK(tensor_difference(step_folder(runs.path(out), 6), step_folder(one, 6)) == "");
+        };
+        go_on(name("4", "2"), "1", "0");
+        go_on(name("8", "2"), "4", "4");
+        go_on(name("1", "0"), "4", "1");
+        // An odd number has the bits of the same number in one level.
+        const FlagMap six = {
+            {"optimizer", optimizer}, {"total-batch-size", "192"}, {"steps", "5"}, {"virtual-ranks", "6"}};
+        must_succeed(runs.train(optimizer + "6", six));
+        must_succeed(runs.train(optimizer + "6by3", with(six, {{"shard-ranks", "3"}})));
+        CHECK(losses_in(runs.path(optimizer + "6by3")) == losses_in(runs.path(optimizer + "6")));
+        CHECK(tensor_difference(step_folder(runs.path(optimizer + "6by3"), 5),
+                                step_folder(runs.path(optimizer + "6"), 5)) == "");
+    }
+    const Finished odd = runs.train("odd", {{"virtual-ranks", "4"}, {"shard-ranks", "3"}});
+    CHECK(odd.exit_code == 2);
+    CHECK(contains(odd.err, "--shard-ranks 3 does not divide the 4 ranks"));
+    const Finished both = runs.train("both", {{"virtual-ranks", "4"}, {"shard-ranks", "2"}, {"reduce", "all-to-all"}});
+    CHECK(both.exit_code == 2);
+    CHECK(contains(both.err, "--reduce all-to-all has no two levels"));
+}
+
 TEST_CASE("three ranks agree with one in all but the last bits", "[zero]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"}) {

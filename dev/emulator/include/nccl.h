@@ -36,6 +36,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId*);
 const char* ncclGetErrorString(ncclResult_t);
 const char* ncclGetLastError(ncclComm_t);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t*, int nranks, ncclUniqueId, int rank, ncclConfig_t*);
+ncclResult_t ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t*, ncclConfig_t*);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t*);
 ncclResult_t ncclCommFinalize(ncclComm_t);
 ncclResult_t ncclCommDestroy(ncclComm_t);

@@ -2,6 +2,7 @@
 // and "Fault Tolerance".
 #include "dev/emulator/fake_nccl.h"
 #include <nccl.h>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 #include "dev/emulator/emulator.h"
 #include "dev/emulator/process_ranks.h"  // ProcessRanks
@@ -27,6 +29,8 @@ using emulator::nccl;
 
 struct ncclComm {
     int rank, size;
+    int world_rank;            // in the communicator that it was split from; all of those make the same calls
+    std::vector<int> members;  // of them this one's; empty: all
     ncclResult_t state = ncclSuccess;
     bool finalized = false;
     int64_t collectives = 0;
@@ -121,7 +125,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     while (nccl.init_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     this_rank = rank;
     if (is_faulty(rank) && nccl.init_status != ncclSuccess) return ncclResult_t(nccl.init_status);
-    *comm = new ncclComm{rank, size};
+    *comm = new ncclComm{rank, size, rank, {}};
     if (size > 1 && !nccl.group) (*comm)->processes = std::make_shared<emulator::ProcessRanks>(id.internal, rank, size);
     nccl.communicators++;
     cudaEventCreate(&(*comm)->event);
@@ -132,6 +136,31 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     if (nccl.fails_later && is_faulty(comm->rank)) comm->state = ncclRemoteError;
     *state = comm->state;
     return ncclSuccess;
+}
+// Colors and keys as far as Anvil needs them: the ranks of a color in the order of the world's.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t*) {
+    const Inside inside(comm, "ncclCommSplit");
+    if (const ncclResult_t status = begin(comm, "ncclCommSplit"); status != ncclSuccess) return status;
+    if (!comm->members.empty()) return misuse("ncclCommSplit of a part");
+    if (key != comm->rank) return misuse("a key that is not the rank");
+    std::vector<int> colors(size_t(comm->size), color);
+    if (comm->processes) {
+        const std::vector<std::vector<char>> all = comm->processes->exchange(&color, sizeof color);
+        for (size_t r = 0; r < all.size(); r++) std::memcpy(&colors[r], all[r].data(), sizeof color);
+    } else if (comm->size > 1) {
+        const std::vector<const void*> all = nccl.group->meet(comm->rank, &color);
+        for (size_t r = 0; r < all.size(); r++) colors[r] = *static_cast<const int*>(all[r]);
+        nccl.group->meet(comm->rank, nullptr);
+    }
+    std::vector<int> members;
+    for (int r = 0; r < comm->size; r++)
+        if (colors[size_t(r)] == color) members.push_back(r);
+    const int rank = int(std::find(members.begin(), members.end(), comm->rank) - members.begin());
+    *part = new ncclComm{rank, int(members.size()), comm->rank, members};
+    (*part)->processes = comm->processes;
+    nccl.communicators++;
+    cudaEventCreate(&(*part)->event);
+    return take(*part, nccl.init_bytes);
 }
 static void free_comm(ncclComm_t comm) {
     cudaEventDestroy(comm->event);
@@ -196,6 +225,12 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
 // -----------------------------------------------------------------------------------------------------
 namespace {
 
+// What a rank sends to another, or where it wants that from it.
+struct Message {
+    const void* data;
+    int peer;
+};
+
 struct Call {
     const char* name;
     size_t count;
@@ -204,6 +239,7 @@ struct Call {
     const void* send;
     cudaEvent_t event = nullptr;
     bool registered = false;
+    std::shared_ptr<const std::vector<Message>> sends = nullptr;  // of a group of messages, of `count` each
 };
 
 size_t size_of(ncclDataType_t type) {
@@ -214,13 +250,15 @@ size_t size_of(ncclDataType_t type) {
 std::vector<Call> meet(ncclComm_t comm, Call mine) {
     cudaEventRecord(comm->event, comm->stream);
     mine.event = comm->event;
-    if (comm->size == 1) return {mine};
+    if (nccl.group == nullptr || nccl.group->world_size == 1) return {mine};
     std::vector<Call> all;
-    for (const void* theirs : nccl.group->meet(comm->rank, &mine)) {
-        all.push_back(*static_cast<const Call*>(theirs));
+    const std::vector<const void*> brought = nccl.group->meet(comm->world_rank, &mine);
+    for (int i = 0; i < comm->size; i++) {
+        all.push_back(
+            *static_cast<const Call*>(brought[comm->members.empty() ? size_t(i) : size_t(comm->members[size_t(i)])]));
         if (all.back().event != comm->event) cudaStreamWaitEvent(comm->stream, all.back().event);
     }
-    nccl.group->meet(comm->rank, nullptr);
+    nccl.group->meet(comm->world_rank, nullptr);
     return all;
 }
 
@@ -242,8 +280,9 @@ void sum(void* to, const std::vector<Call>& all, size_t begin, size_t count, ncc
 
 // use(calls) with copies of what each process sends.
 template <class Use>
-void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t size, Use use) {
-    const bool brings_all = std::strcmp(call.name, "ncclReduceScatter") == 0;
+void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t size, const std::vector<int>& members,
+                     Use use) {
+    const bool brings_all = std::strcmp(call.name, "ncclReduceScatter") == 0 || call.sends;
     const size_t bytes = call.count * size_of(call.type) * (brings_all ? size : 1);
     const std::string text = format("%s of %zu of type %d, root %d", call.name, call.count, int(call.type), call.root);
     char described[64] = {};
@@ -251,17 +290,21 @@ void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t siz
     for (const std::vector<char>& other : ranks.exchange(described, sizeof described))
         require(std::memcmp(other.data(), described, sizeof described) == 0,
                 "emulated NCCL: %s, while another rank calls %s", described, other.data());
-    const std::vector<std::vector<char>> sent = ranks.exchange(call.send, bytes);
+    std::vector<char> to_all(call.sends ? bytes : 0);
+    if (call.sends)
+        for (const Message& message : *call.sends)
+            std::memcpy(to_all.data() + size_t(message.peer) * bytes / size, message.data, bytes / size);
+    const std::vector<std::vector<char>> sent = ranks.exchange(call.sends ? to_all.data() : call.send, bytes);
     std::vector<Call> all(size, call);
-    for (size_t r = 0; r < size; r++) all[r].send = sent[r].data();
+    for (size_t r = 0; r < size; r++) all[r].send = sent[members.empty() ? r : size_t(members[r])].data();
     use(all);
 }
 
-// `compute` fills `bytes` of outcome from what all ranks brought, once that is there; they go to `receive` once all
-// ranks have theirs.
-template <class Compute>
-ncclResult_t collective(Call call, void* receive, size_t bytes, bool in_place, ncclComm_t comm, cudaStream_t stream,
-                        Compute compute) {
+// `compute` fills `bytes` of outcome from what all ranks brought, once that is there; `deliver` takes it to where it
+// goes once all ranks have theirs.
+template <class Compute, class Deliver>
+ncclResult_t collective(Call call, size_t bytes, bool in_place, ncclComm_t comm, cudaStream_t stream, Compute compute,
+                        Deliver deliver) {
     const Inside inside(comm, call.name);
     if (const ncclResult_t status = begin(comm, call.name); status != ncclSuccess) return status;
     if (!in_place) return misuse(format("%s that is not in place", call.name));
@@ -282,12 +325,13 @@ ncclResult_t collective(Call call, void* receive, size_t bytes, bool in_place, n
     }
     if (number == nccl.hangs_at && is_faulty(comm->rank)) emulator::stall(stream, true);
     if (comm->processes) {
-        emulator::submit(stream, [=, ranks = comm->processes, aborted = comm->aborted, size = size_t(comm->size)] {
+        emulator::submit(stream, [=, ranks = comm->processes, aborted = comm->aborted, size = size_t(comm->size),
+                                  members = comm->members] {
             if (*aborted) return;
-            among_processes(*ranks, call, size, [&](const std::vector<Call>& all) {
+            among_processes(*ranks, call, size, members, [&](const std::vector<Call>& all) {
                 std::vector<char> outcome(bytes);
                 compute(outcome.data(), all);
-                if (bytes > 0) std::memcpy(receive, outcome.data(), bytes);
+                deliver(outcome.data());
             });
         });
         return ncclSuccess;
@@ -307,9 +351,17 @@ ncclResult_t collective(Call call, void* receive, size_t bytes, bool in_place, n
     });
     meet(comm, call);
     emulator::submit(stream, [=, aborted = comm->aborted] {
-        if (bytes > 0 && !*aborted) std::memcpy(receive, outcome->data(), bytes);
+        if (!*aborted) deliver(outcome->data());
     });
     return ncclSuccess;
+}
+// To `receive`.
+template <class Compute>
+ncclResult_t collective(const Call& call, void* receive, size_t bytes, bool in_place, ncclComm_t comm,
+                        cudaStream_t stream, Compute compute) {
+    return collective(call, bytes, in_place, comm, stream, compute, [=](const char* outcome) {
+        if (bytes > 0) std::memcpy(receive, outcome, bytes);
+    });
 }
 
 const void* at(const void* data, size_t offset) { return static_cast<const char*>(data) + offset; }
@@ -345,4 +397,78 @@ ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDa
                           for (size_t r = 0; r < all.size() && bytes > 0; r++)
                               std::memcpy(static_cast<char*>(to) + r * bytes, all[r].send, bytes);
                       });
+}
+
+// ---- messages
+// --------------------------------------------------------------------------------------------------------
+namespace {
+
+struct Group {
+    int depth = 0;
+    ncclComm_t comm = nullptr;
+    cudaStream_t stream = nullptr;
+    size_t count = 0;
+    ncclDataType_t type = ncclUint8;
+    std::vector<Message> sends{}, receives{};
+};
+thread_local Group group;
+
+ncclResult_t add_message(std::vector<Message>& to, const char* call, const void* data, size_t count,
+                         ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    if (group.depth == 0) return misuse(format("%s outside of a group", call));
+    if (peer < 0 || peer >= comm->size || peer == comm->rank) return misuse(format("%s with rank %d", call, peer));
+    if (group.comm && (group.comm != comm || group.stream != stream || group.count != count || group.type != type))
+        return misuse(format("%s unlike the others of its group", call));
+    group.comm = comm, group.stream = stream, group.count = count, group.type = type;
+    to.push_back({data, peer});
+    return ncclSuccess;
+}
+
+}  // namespace
+
+ncclResult_t ncclGroupStart() { return group.depth++, ncclSuccess; }
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    return add_message(group.sends, "ncclSend", send, count, type, peer, comm, stream);
+}
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    return add_message(group.receives, "ncclRecv", receive, count, type, peer, comm, stream);
+}
+ncclResult_t ncclGroupEnd() {
+    if (group.depth == 0) return misuse("ncclGroupEnd without ncclGroupStart");
+    if (--group.depth > 0) return ncclSuccess;
+    const Group all = std::exchange(group, {});
+    if (!all.comm) return ncclSuccess;
+    const size_t bytes = all.count * size_of(all.type);
+    const int rank = all.comm->rank;
+    const bool processes = all.comm->processes != nullptr;
+    const auto receives = std::make_shared<const std::vector<Message>>(all.receives);
+    Call call{"ncclSend", all.count, all.type, -1, all.sends.empty() ? nullptr : all.sends[0].data};
+    call.sends = std::make_shared<const std::vector<Message>>(all.sends);
+    return collective(
+        call, bytes * receives->size(), true, all.comm, all.stream,
+        [=](char* to, const std::vector<Call>& calls) {
+            size_t sent = 0;  // to this rank
+            for (const Call& other : calls)
+                for (const Message& message : *other.sends) sent += message.peer == rank;
+            bool fits = processes || sent == receives->size();
+            for (const Message& wanted : *receives) {
+                const Call& from = calls[size_t(wanted.peer)];
+                // Of a process there is what it sends to all.
+                const void* data = processes ? at(from.send, size_t(rank) * bytes) : nullptr;
+                for (const Message& message : *from.sends)
+                    if (!processes && message.peer == rank) data = message.data;
+                fits &= data != nullptr;
+                if (data && bytes > 0) std::memcpy(to, data, bytes);
+                to += bytes;
+            }
+            if (!fits) misuse(format("rank %d receives what is not sent, or not what is", rank));
+        },
+        [=](const char* from) {
+            for (const Message& wanted : *receives) {
+                if (bytes > 0) std::memcpy(const_cast<void*>(wanted.data), from, bytes);
+                from += bytes;
+            }
+        });
 }

@@ -11,7 +11,8 @@ A fake NCCL for the emulator: ranks are threads of one LocalGroup, and a test sa
 
 An error stays: a communicator that has failed refuses every call as NCCL does, and everything but asking it and
 aborting it is misuse. So are two threads in a communicator at a time, a rank whose collective is another one than its
-neighbors', a buffer that is registered on some ranks only, and pointers that are not in place.
+neighbors', a buffer that is registered on some ranks only, pointers that are not in place, and a message outside of a
+group, unlike the group's others, or that nobody sends or receives.
 */
 #pragma once
 #include <cstddef>

@@ -68,6 +68,7 @@ std::vector<CommTiming> time_collectives(Comm<Device>& comm, Device& device, Ran
     const double share = double(all - 1) / double(all);
     const size_t capacity = aligned(most_bytes) + all * sizeof(float);
     float* const data = static_cast<float*>(comm.allocate(capacity));
+    float* const scratch = static_cast<float*>(comm.allocate(capacity));
     for (size_t wanted = 1 << 10; wanted <= most_bytes; wanted *= 4) {
         const size_t shard = wanted / sizeof(float) / all, bytes = shard * all * sizeof(float);
         const auto time = [&](const char* what, double ring_share, auto&& call) {
@@ -75,8 +76,10 @@ std::vector<CommTiming> time_collectives(Comm<Device>& comm, Device& device, Ran
         };
         time("all-reduce", 2 * share, [&] { comm.wait(comm.all_reduce(data, int64_t(shard * all))); });
         time("reduce-scatter", share, [&] { comm.wait(comm.reduce_scatter(data, int64_t(shard))); });
+        time("all-to-all", share, [&] { comm.wait(comm.all_to_all_sum(data, int64_t(shard), scratch)); });
         time("all-gather", share, [&] { comm.wait(comm.all_gather(data, shard * sizeof(float))); });
     }
+    comm.release(scratch, capacity);
     comm.release(data, capacity);
     return timings;
 }

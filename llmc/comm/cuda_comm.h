@@ -44,10 +44,11 @@ protected:
     cudaStream_t stream_ = nullptr;
 
     // One collective: what `enqueue` puts into stream_. `passes`: how often a ring sends (world_size - 1) / world_size
-    // of `bytes`.
+    // of `bytes`. `among`: its ranks; 0: all.
     template <class Enqueue>
-    Work start(const char* name, int passes, double bytes, Enqueue&& enqueue) {
-        begin(name, passes * bytes * (world_size - 1) / world_size);
+    Work start(const char* name, int passes, double bytes, Enqueue&& enqueue, int among = 0) {
+        const int of = among > 0 ? among : world_size;
+        begin(name, passes * bytes * (of - 1) / of);
         enqueue();
         return end();
     }

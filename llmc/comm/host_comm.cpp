@@ -24,9 +24,9 @@ constexpr std::chrono::milliseconds kLookEvery(100);
 constexpr timespec kSleep = {0, 100'000'000};  // kLookEvery again
 
 // The sum of from[...], element by element, goes to each of to[...], which may be among them.
-template <class T>
-void add_up(Cpu& cpu, const std::vector<T*>& to, const std::vector<T*>& from, int64_t n) {
-    sum_ranks_kernel<T>()(cpu, to.data(), from.data(), int(to.size()), int(from.size()), n);
+template <class T, class Out>
+void add_up(Cpu& cpu, const std::vector<Out*>& to, const std::vector<T*>& from, int64_t n) {
+    sum_ranks_kernel<std::remove_const_t<T>, Out>()(cpu, to.data(), from.data(), int(to.size()), int(from.size()), n);
 }
 
 template <class T>
@@ -248,7 +248,7 @@ std::vector<T*> HostComm::enter(T* data, int64_t n) {
     const int64_t bytes = n * int64_t(sizeof(T));
     const Allocation* allocation = allocation_of(data, bytes);
     ensure(allocation);
-    const int64_t offset = reinterpret_cast<char*>(data) - allocation->memory[size_t(local_)].data();
+    const int64_t offset = reinterpret_cast<const char*>(data) - allocation->memory[size_t(local_)].data();
     Call mine = {{}, allocation->number, offset, bytes};
     std::snprintf(mine.what, sizeof mine.what, "%s", doing_);
     control_->entries[local_].call = mine;
@@ -267,6 +267,24 @@ std::vector<T*> HostComm::enter(T* data, int64_t n) {
         all.push_back(reinterpret_cast<T*>(allocation->memory[size_t(local)].data() + offset));
     }
     return all;
+}
+
+void HostComm::split(int num_shards) {
+    for (int r = 0; r < world_size; r++) {
+        const int first = r / num_shards * num_shards;
+        const auto host_of = [&](int one) {
+            return std::find_if(
+                       hosts_.begin(), hosts_.end(),
+                       [&](const std::vector<int>& there) { return std::count(there.begin(), there.end(), one) > 0; }) -
+                   hosts_.begin();
+        };
+        require(
+            host_of(first) == host_of(r),
+            "--shard-ranks %d: ranks %d to %d share the optimizer's state, and rank %d is on another host than rank "
+            "%d: give a number that divides the ranks of each host, and start those of a host one after the other",
+            num_shards, first, first + num_shards - 1, r, first);
+    }
+    Comm::split(num_shards);
 }
 
 // ---- collectives -----------------------------------------------------------------------------------------------
@@ -291,13 +309,21 @@ Work HostComm::broadcast(void* data, size_t bytes, int root) {
     return timed("broadcast", double(bytes), [&] { broadcast_of(static_cast<char*>(data), int64_t(bytes), root); });
 }
 Work HostComm::reduce_scatter(float* data, int64_t shard) {
-    return timed("reduce-scatter", 4. * double(shard) * world_size, [&] { reduce_scatter_of(data, shard); });
+    return timed("reduce-scatter", 4. * double(shard) * shards(), [&] { reduce_scatter_of(data, shard); });
 }
 Work HostComm::reduce_scatter(bf16* data, int64_t shard) {
-    return timed("reduce-scatter", 2. * double(shard) * world_size, [&] { reduce_scatter_of(data, shard); });
+    return timed("reduce-scatter", 2. * double(shard) * shards(), [&] { reduce_scatter_of(data, shard); });
+}
+Work HostComm::all_to_all_sum(float* data, int64_t shard, float*) {
+    return timed("all-to-all", 4. * double(shard) * world_size,
+                 [&] { all_to_all_sum_of<float>(data + rank * shard, data, shard); });
+}
+Work HostComm::all_to_all_sum(float* data, const bf16* terms, int64_t shard) {
+    return timed("all-to-all", 2. * double(shard) * world_size,
+                 [&] { all_to_all_sum_of(data + rank * shard, terms, shard); });
 }
 Work HostComm::all_gather(void* data, size_t shard_bytes) {
-    return timed("all-gather", double(shard_bytes) * world_size,
+    return timed("all-gather", double(shard_bytes) * shards(),
                  [&] { all_gather_of(static_cast<char*>(data), int64_t(shard_bytes)); });
 }
 Work HostComm::all_reduce(float* data, int64_t n) {
@@ -312,20 +338,30 @@ static int64_t part_size(int64_t n, int64_t parts) { return (n + parts * 64 - 1)
 
 template <class T>
 void HostComm::reduce_scatter_of(T* data, int64_t shard) {
-    if (!allocation_of(data, world_size * shard * int64_t(sizeof(T)))) {
+    if (!allocation_of(data, shards() * shard * int64_t(sizeof(T)))) {
         T* const piece = reinterpret_cast<T*>(staging_);
         const int64_t most = int64_t(staging_bytes_ / sizeof(T)) / world_size;
         for (int64_t begin = 0; begin < shard; begin += most) {
             const int64_t n = std::min(most, shard - begin);
-            for (int r = 0; r < world_size; r++) std::copy_n(data + r * shard + begin, n, piece + r * n);
+            for (int s = 0; s < shards(); s++) std::copy_n(data + s * shard + begin, n, piece + s * n);
             reduce_scatter_of(piece, n);
-            std::copy_n(piece + rank * n, n, data + rank * shard + begin);
+            std::copy_n(piece + this->shard() * n, n, data + this->shard() * shard + begin);
         }
         return;
     }
-    const std::vector<T*> all = enter(data, world_size * shard);
-    if (num_hosts() == 1) {
-        add_up(cpu_, {data + rank * shard}, shifted(all, rank * shard), shard);
+    if (is_split() && num_hosts() > 1) return all_reduce_of(data, shards() * shard);
+    const std::vector<T*> all = enter(data, shards() * shard);
+    if (is_split()) {
+        // Each of a shard's owners adds up a part of it, for all of them.
+        const int owners = world_size / shards();
+        const int64_t part = part_size(shard, owners), first = std::min(shard, rank / shards() * part);
+        const int64_t begin = this->shard() * shard + first;
+        std::vector<T*> to;
+        for (int owner = 0; owner < owners; owner++)
+            to.push_back(all[size_t(owner * shards() + this->shard())] + begin);
+        add_up(cpu_, to, shifted(all, begin), std::min(shard - first, part));
+    } else if (num_hosts() == 1) {
+        add_up(cpu_, std::vector<T*>{data + rank * shard}, shifted(all, rank * shard), shard);
     } else {
         add_up_to_first(all, world_size * shard);
         if (leads()) reduce_scatter_hosts(data, shards_of(shard));
@@ -333,6 +369,49 @@ void HostComm::reduce_scatter_of(T* data, int64_t shard) {
         if (!leads()) copy(data + rank * shard, all[0] + rank * shard, shard * int64_t(sizeof(T)));
     }
     meet();  // until all have read, nobody may write
+}
+
+template <class T>
+void HostComm::all_to_all_sum_of(float* sum, const T* terms, int64_t shard) {
+    if (!allocation_of(terms, world_size * shard * int64_t(sizeof(T)))) {
+        T* const piece = reinterpret_cast<T*>(staging_);
+        const int64_t most = int64_t(staging_bytes_ / sizeof(T)) / world_size;
+        for (int64_t begin = 0; begin < shard; begin += most) {
+            const int64_t n = std::min(most, shard - begin);
+            for (int r = 0; r < world_size; r++) std::copy_n(terms + r * shard + begin, n, piece + r * n);
+            all_to_all_sum_of<T>(sum + begin, piece, n);
+        }
+        return;
+    }
+    const std::vector<const T*> all = enter(terms, world_size * shard);
+    if (num_hosts() == 1) {
+        add_up(cpu_, std::vector<float*>{sum}, shifted(all, rank * shard), shard);
+        return meet();
+    }
+    if (!terms_memory_.data()) terms_memory_ = std::move(share(kPieceBytes, false, true)[0]);
+    // Terms of this host's shards that come from elsewhere: of each shard a piece, from one rank after the other.
+    int64_t pairs = 1;  // of an owner on a host and a rank elsewhere, on the host that has most of them
+    for (const std::vector<int>& there : hosts_)
+        pairs = std::max(pairs, int64_t(there.size()) * (world_size - int64_t(there.size())));
+    const int64_t most = kPieceBytes / int64_t(sizeof(T)) / pairs;
+    ensure(most > 0);
+    const T* const arrived = reinterpret_cast<const T*>(terms_memory_.data());
+    for (int64_t begin = 0; begin < shard; begin += most) {
+        const int64_t n = std::min(most, shard - begin);
+        if (leads()) exchange_terms(all, shard, begin, n);
+        meet();
+        std::vector<const T*> of_ranks(static_cast<size_t>(world_size));
+        const T* from = arrived;
+        for (int host = 0; host < num_hosts(); host++) {
+            const std::vector<int>& there = hosts_[size_t(host)];
+            for (size_t i = 0; i < there.size(); i++)
+                of_ranks[size_t(there[i])] = host == host_ ? all[i] + rank * shard + begin
+                                                           : from + (local_ * int64_t(there.size()) + int64_t(i)) * n;
+            if (host != host_) from += local_size() * int64_t(there.size()) * n;
+        }
+        add_up(cpu_, std::vector<float*>{sum + begin}, of_ranks, n);
+        meet();
+    }
 }
 
 template <class T>
@@ -370,26 +449,27 @@ void HostComm::all_reduce_of(T* data, int64_t n) {
 }
 
 void HostComm::all_gather_of(char* data, int64_t shard_bytes) {
-    if (!allocation_of(data, world_size * shard_bytes)) {
+    if (!allocation_of(data, shards() * shard_bytes)) {
         const int64_t most = int64_t(staging_bytes_) / world_size;
         for (int64_t begin = 0; begin < shard_bytes; begin += most) {
             const int64_t n = std::min(most, shard_bytes - begin);
-            std::copy_n(data + rank * shard_bytes + begin, n, staging_ + rank * n);
+            std::copy_n(data + shard() * shard_bytes + begin, n, staging_ + shard() * n);
             all_gather_of(staging_, n);
-            for (int r = 0; r < world_size; r++) std::copy_n(staging_ + r * n, n, data + r * shard_bytes + begin);
+            for (int s = 0; s < shards(); s++) std::copy_n(staging_ + s * n, n, data + s * shard_bytes + begin);
         }
         return;
     }
-    const std::vector<char*> all = enter(data, world_size * shard_bytes);
+    const std::vector<char*> all = enter(data, shards() * shard_bytes);
     const auto fetch = [&](int r, const char* from) {
-        copy(data + r * shard_bytes, from + r * shard_bytes, shard_bytes);
+        const int64_t at = r % shards() * shard_bytes;
+        copy(data + at, from + at, shard_bytes);
     };
     // Everyone begins with the next one, so that not all read the same.
     for (int i = 1; i < local_size(); i++) {
-        const int local = (local_ + i) % local_size();
-        fetch(rank_of(host_, local), all[size_t(local)]);
+        const int local = (local_ + i) % local_size(), r = rank_of(host_, local);
+        if (r / shards() == rank / shards()) fetch(r, all[size_t(local)]);
     }
-    if (num_hosts() > 1) {
+    if (num_hosts() > 1 && !is_split()) {
         if (leads()) all_gather_hosts(data, shards_of(shard_bytes), 1);
         meet();
         for (int host = 0; !leads() && host < num_hosts(); host++)
@@ -436,7 +516,7 @@ void HostComm::copy(void* to, const void* from, int64_t bytes) {
 template <class T>
 void HostComm::add_up_to_first(const std::vector<T*>& all, int64_t n) {
     const int64_t part = part_size(n, local_size()), begin = std::min(n, local_ * part);
-    add_up(cpu_, {all[0] + begin}, shifted(all, begin), std::min(n - begin, part));
+    add_up(cpu_, std::vector<T*>{all[0] + begin}, shifted(all, begin), std::min(n - begin, part));
     meet();
 }
 
@@ -487,8 +567,30 @@ void HostComm::reduce_scatter_hosts(T* data, const Ranges& ranges) {
             exchange(data + theirs.begin, (theirs.end - theirs.begin) * int64_t(sizeof(T)), to, sums[size_t(from)],
                      n * int64_t(sizeof(T)), from);
         }
-        add_up(cpu_, {data + mine.begin}, sums, n);
+        add_up(cpu_, std::vector<T*>{data + mine.begin}, sums, n);
     });
+}
+
+// Every pair of hosts exchanges elements [begin, begin + n) of each other's shards, of every one of its ranks. They
+// arrive in terms_memory_, by host, then shard, then sender.
+template <class T>
+void HostComm::exchange_terms(const std::vector<const T*>& of_locals, int64_t shard, int64_t begin, int64_t n) {
+    std::vector<T*> arriving;
+    T* next = reinterpret_cast<T*>(terms_memory_.data());
+    const auto pairs = [&](int host) { return local_size() * int64_t(hosts_[size_t(host)].size()); };
+    for (int host = 0; host < num_hosts(); host++) {
+        arriving.push_back(next);
+        if (host != host_) next += pairs(host) * n;
+    }
+    for (int i = 1; i < num_hosts(); i++) {
+        const int to = (host_ + i) % num_hosts(), from = (host_ + num_hosts() - i) % num_hosts();
+        packed_.resize(std::max(packed_.size(), size_t(pairs(to) * n) * sizeof(T)));
+        T* leaving = reinterpret_cast<T*>(packed_.data());
+        for (const int owner : hosts_[size_t(to)])
+            for (const T* terms : of_locals) leaving = std::copy_n(terms + owner * shard + begin, n, leaving);
+        exchange(packed_.data(), pairs(to) * n * int64_t(sizeof(T)), to, arriving[size_t(from)],
+                 pairs(from) * n * int64_t(sizeof(T)), from);
+    }
 }
 
 void HostComm::all_gather_hosts(char* data, const Ranges& ranges, int64_t element_bytes) {

@@ -11,6 +11,7 @@ Within a host every rank reads the others' buffers. Per rank, for a buffer of S 
   all_gather        reads and writes S (W - 1) / W: copies the others' shards
   all_reduce        reads S, writes S: adds up a W-th and writes the sum into every rank's buffer
   broadcast         reads and writes S: copies the root's
+  all_to_all_sum    is reduce_scatter, but that the sum of bf16 stays float
 
 A buffer inside an allocation is found by its address and lies at the same offset on all ranks (which is checked, as is
 that all ranks make the same call). Others, small ones in the engine, go in pieces through an allocation of our own.
@@ -20,7 +21,10 @@ the hosts are added in a tree again, which is the same tree when every host has 
 are contiguous; sums of bf16 are rounded once on each host and once in the end. Ranks of a host need not be contiguous
 and hosts may have different numbers of ranks. The first rank of each host talks to those of the others, by TCP or MPI
 (host_network.h), in pieces of 8 MB. The hosts exchange in pairs what they own, so that in a reduce-scatter or
-all-gather (hosts - 1) / hosts of the buffer crosses the wire, and twice that in an all-reduce.
+all-gather (hosts - 1) / hosts of the buffer crosses the wire, and twice that in an all-reduce. In all_to_all_sum no
+host adds up what it sends, so that all sums are those of sum_tree over all ranks: with h ranks on each host h times as
+many bytes of the buffer cross the wire.
+With split() a reduce-scatter between hosts is an all-reduce, and nothing of an all-gather crosses the wire.
 
 Ranks meet at a counter in shared memory: a short spin, where there is a core for every rank, then sleep. Every
 collective is under the ranks' watchdog, which can tell who is missing. Every tenth of a second a waiting rank looks
@@ -53,6 +57,10 @@ public:
     Work broadcast(void* data, size_t bytes, int root) override;
     Work reduce_scatter(float* data, int64_t shard) override;
     Work reduce_scatter(bf16* data, int64_t shard) override;
+    Work all_to_all_sum(float* data, int64_t shard, float*) override;
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override;
+    bool sums_in_order() const override { return num_hosts() == 1 || num_hosts() == world_size; }
+    void split(int num_shards) override;
     Work all_gather(void* data, size_t shard_bytes) override;
     Work all_reduce(float* data, int64_t n) override;
     Work all_reduce(uint64_t* data, int64_t n) override;
@@ -96,6 +104,8 @@ private:
     char* staging_ = nullptr;
     size_t staging_bytes_ = 0;
     std::vector<char> received_;  // from other hosts
+    std::vector<char> packed_;    // for another host
+    SharedMemory terms_memory_;   // of all_to_all_sum: other hosts' terms, in the memory of this host's first rank
     CommTimes times_;
 
     const char* doing_ = "";
@@ -112,7 +122,7 @@ private:
     template <class Body>
     Work timed(const char* what, double sent_bytes, Body&& body);
     template <class T>
-    std::vector<T*> enter(T* data, int64_t n);
+    std::vector<T*> enter(T* data, int64_t n);  // T may be const
     void meet();
     std::string name_of(int local) const;
     std::string missing() const;
@@ -123,6 +133,8 @@ private:
     void reduce_scatter_of(T* data, int64_t shard);
     template <class T>
     void all_reduce_of(T* data, int64_t n);
+    template <class T>
+    void all_to_all_sum_of(float* sum, const T* terms, int64_t shard);
     void broadcast_of(char* data, int64_t bytes, int root);
     void all_gather_of(char* data, int64_t shard_bytes);
 
@@ -135,6 +147,8 @@ private:
     void exchange(const void* send, int64_t send_bytes, int to, void* receive, int64_t receive_bytes, int from);
     template <class T>
     void reduce_scatter_hosts(T* data, const Ranges& ranges);
+    template <class T>
+    void exchange_terms(const std::vector<const T*>& of_locals, int64_t shard, int64_t begin, int64_t n);
     void all_gather_hosts(char* data, const Ranges& ranges, int64_t element_bytes);
     void broadcast_hosts(char* data, int64_t bytes, int from_host);
 };

@@ -117,13 +117,21 @@ public:
     }
     Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
     Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Work all_to_all_sum(float* data, int64_t shard, float*) override { return reduce_scatter_of(data, shard); }
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override {
+        const Scope scope(cpu_.observer, SliceKind::collective, "all_to_all");
+        add_up(data + rank * shard, terms, rank * shard, shard);
+        return over();
+    }
+    bool sums_in_order() const override { return true; }
     Work all_gather(void* data, size_t shard_bytes) override {
         const Scope scope(cpu_.observer, SliceKind::collective, "all_gather");
         const std::vector<const void*> all = group_.meet(rank, data);
-        for (size_t r = 0; r < all.size(); r++)
-            if (int(r) != rank)
-                std::memcpy(static_cast<char*>(data) + r * shard_bytes,
-                            static_cast<const char*>(all[r]) + r * shard_bytes, shard_bytes);
+        const int first = rank - shard();  // of the group
+        for (int s = 0; s < shards(); s++)
+            if (s != shard())
+                std::memcpy(static_cast<char*>(data) + size_t(s) * shard_bytes,
+                            static_cast<const char*>(all[size_t(first + s)]) + size_t(s) * shard_bytes, shard_bytes);
         return over();
     }
     Work all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n); }
@@ -144,16 +152,24 @@ private:
     }
 
     // to (n) = the sum over all ranks of their elements from `begin` on. `to` may be this rank's own.
-    template <class T>
-    void add_up(T* to, T* data, int64_t begin, int64_t n) {
+    template <class Out, class T>
+    void add_up(Out* to, const T* data, int64_t begin, int64_t n) {
         std::vector<const T*> all;
         for (const void* of_rank : group_.meet(rank, data)) all.push_back(static_cast<const T*>(of_rank) + begin);
-        sum_ranks_kernel<T>()(cpu_, &to, all.data(), 1, world_size, n);
+        sum_ranks_kernel<T, Out>()(cpu_, &to, all.data(), 1, world_size, n);
     }
     template <class T>
     Work reduce_scatter_of(T* data, int64_t shard) {
         const Scope scope(cpu_.observer, SliceKind::collective, "reduce_scatter");
-        add_up(data + rank * shard, data, rank * shard, shard);
+        T* const own = data + this->shard() * shard;
+        if (!is_split()) {
+            add_up(own, data, rank * shard, shard);
+            return over();
+        }
+        std::vector<T> sum(static_cast<size_t>(shard));  // other owners read what it will replace
+        add_up(sum.data(), data, own - data, shard);
+        group_.meet(rank, nullptr);
+        std::copy(sum.begin(), sum.end(), own);
         return over();
     }
     template <class T>

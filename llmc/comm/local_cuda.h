@@ -12,7 +12,7 @@ allocated: a rank writes only its own shard, which no other rank reads meanwhile
 #include <vector>
 #include "llmc/comm/cuda_comm.h"     // CudaComm, OnStream
 #include "llmc/comm/local.h"         // LocalComm, LocalGroup
-#include "llmc/cuda/cuda_kernels.h"  // sum_ranks
+#include "llmc/cuda/cuda_kernels.h"  // sum_ranks, sum_terms
 
 template <>
 class LocalComm<Cuda> : public CudaComm {
@@ -37,11 +37,21 @@ public:
     }
     Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
     Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard); }
+    Work all_to_all_sum(float* data, int64_t shard, float* scratch) override {
+        return all_to_all_sum_of(data, data, scratch, shard, shard);
+    }
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override {
+        return all_to_all_sum_of(data, terms, reinterpret_cast<bf16*>(data), 2 * shard, shard);
+    }
+    bool sums_in_order() const override { return true; }
     Work all_gather(void* data, size_t shard_bytes) override {
-        return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
+        return start("all_gather", 1, double(shard_bytes) * shards(), [&] {
             const std::vector<void*> all = meet(data);
-            for (size_t r = 0; r < all.size(); r++)
-                if (int(r) != rank) copy(part(data, r * shard_bytes), part(all[r], r * shard_bytes), shard_bytes);
+            const int first = rank - shard();  // of the group
+            for (int s = 0; s < shards(); s++) {
+                const size_t at = size_t(s) * shard_bytes;
+                if (s != shard()) copy(part(data, at), part(all[size_t(first + s)], at), shard_bytes);
+            }
             meet(nullptr);
         });
     }
@@ -91,9 +101,36 @@ private:
     }
     template <class T>
     Work reduce_scatter_of(T* data, int64_t shard) {
-        return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
-            add_up<T>(meet(data), rank * shard, shard);
+        return start("reduce_scatter", 1, double(shard) * shards() * sizeof(T), [&] {
+            // Each of a shard's owners adds up a part of it, and gets the others from them.
+            const int owners = world_size / shards();
+            const int64_t most = (shard + owners - 1) / owners, first = this->shard() * shard;
+            const auto begin = [=](int owner) { return first + std::min(shard, owner * most); };
+            const std::vector<void*> all = meet(data);
+            const int own = rank / shards();
+            add_up<T>(all, begin(own), begin(own + 1) - begin(own));
             meet(nullptr);
+            if (owners == 1) return;
+            for (int owner = 0; owner < owners; owner++)
+                if (owner != own)
+                    copy(data + begin(owner),
+                         static_cast<T*>(all[size_t(owner * shards() + this->shard())]) + begin(owner),
+                         size_t(begin(owner + 1) - begin(owner)) * sizeof(T));
+            meet(nullptr);
+        });
+    }
+    // Rank r's terms of this rank's shard go to arrived + r * stride.
+    template <class T>
+    Work all_to_all_sum_of(float* data, const T* terms, T* arrived, int64_t stride, int64_t shard) {
+        return start("all_to_all", 1, double(shard) * world_size * sizeof(T), [&] {
+            const std::vector<void*> all = meet(const_cast<T*>(terms));
+            const int64_t begin = rank * shard;
+            for (int r = 0; r < world_size; r++)
+                if (r != rank)
+                    copy(arrived + r * stride, static_cast<T*>(all[size_t(r)]) + begin, size_t(shard) * sizeof(T));
+            meet(nullptr);
+            const OnStream on(cuda_, stream_);
+            sum_terms(cuda_, data + begin, terms + begin, arrived, stride, rank, world_size, shard);
         });
     }
     template <class T>

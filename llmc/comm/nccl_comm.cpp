@@ -18,6 +18,7 @@
 #include "llmc/base/memory.h"           // Arena
 #include "llmc/comm/cuda_comm.h"        // CudaComm
 #include "llmc/comm/watchdog.h"         // Watchdog
+#include "llmc/cuda/cuda_kernels.h"     // sum_terms
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0), "Anvil needs NCCL 2.19 or newer");
 
@@ -82,6 +83,14 @@ public:
         const std::string text = text_of(status, "ncclCommInitRankConfig", comm_);
         abort();
         throw Error(exit_code_of(status), text);
+    }
+    // Of the ranks of one `color`, in their order. Collective.
+    Communicator(Communicator& whole, int color, int num_ranks)
+        : rank(-1), world_size(num_ranks), watchdog_(whole.watchdog_) {
+        whole.call("ncclCommSplit", [&](ncclComm_t comm) {
+            ncclConfig_t* const the_same = nullptr;
+            return ncclCommSplit(comm, color, whole.rank, &comm_, the_same);
+        });
     }
     Communicator(const Communicator&) = delete;
     // In order if nothing has failed, else without waiting for ranks that may be gone.
@@ -195,13 +204,22 @@ public:
     }
     Work reduce_scatter(float* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclFloat32); }
     Work reduce_scatter(bf16* data, int64_t shard) override { return reduce_scatter_of(data, shard, ncclBfloat16); }
+    Work all_to_all_sum(float* data, int64_t shard, float* scratch) override {
+        return all_to_all_sum_of(data, data, scratch, shard, shard, ncclFloat32);
+    }
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override {
+        return all_to_all_sum_of(data, terms, reinterpret_cast<bf16*>(data), 2 * shard, shard, ncclBfloat16);
+    }
     Work all_gather(void* data, size_t shard_bytes) override {
-        return start("all_gather", 1, double(shard_bytes) * world_size, [&] {
-            communicator_->call("ncclAllGather", [&](ncclComm_t comm) {
-                const void* own = static_cast<char*>(data) + size_t(rank) * shard_bytes;
-                return ncclAllGather(own, data, shard_bytes, ncclUint8, comm, stream_);
-            });
-        });
+        return start(
+            "all_gather", 1, double(shard_bytes) * shards(),
+            [&] {
+                group().call("ncclAllGather", [&](ncclComm_t comm) {
+                    const void* own = static_cast<char*>(data) + size_t(this->shard()) * shard_bytes;
+                    return ncclAllGather(own, data, shard_bytes, ncclUint8, comm, stream_);
+                });
+            },
+            shards());
     }
     Work all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n, ncclFloat32); }
     Work all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n, ncclUint64); }
@@ -217,15 +235,15 @@ public:
             data = nullptr, no_memory = ncclGetErrorString(status);
             cudaGetLastError();  // not an error of the next launch
         } else {
-            communicator_->try_call("ncclCommRegister",
-                                    [&](ncclComm_t comm) { status = ncclCommRegister(comm, data, size, &handle); });
+            group().try_call("ncclCommRegister",
+                             [&](ncclComm_t comm) { status = ncclCommRegister(comm, data, size, &handle); });
             if (status != ncclSuccess) no_registration = ncclGetErrorString(status);
         }
         const bool all_have_memory = agree("ncclMemAlloc", no_memory, "ordinary memory is used on all ranks");
         const bool all_registered = agree("ncclCommRegister", no_registration,
                                           "no rank registers its memory, and collectives copy through NCCL's buffers");
         if (handle && !(all_have_memory && all_registered)) {
-            communicator_->try_call("ncclCommDeregister", [&](ncclComm_t comm) { ncclCommDeregister(comm, handle); });
+            group().try_call("ncclCommDeregister", [&](ncclComm_t comm) { ncclCommDeregister(comm, handle); });
             handle = nullptr;
         }
         if (!all_have_memory) {
@@ -241,14 +259,13 @@ public:
     // Nothing is thrown here, as in ~Cuda: arenas call it when they end, perhaps because of an error, and the first
     // error is the one to report.
     void release(void* data, size_t bytes) noexcept override {
-        communicator_->abort_if_failed();
+        abort_if_failed();
         cudaStreamSynchronize(stream_);
         const auto found = buffers_.find(data);
         if (found == buffers_.end()) return cuda_.release(data, bytes);
         cudaStreamSynchronize(cuda_.stream);
         if (found->second)
-            communicator_->try_call("ncclCommDeregister",
-                                    [&](ncclComm_t comm) { ncclCommDeregister(comm, found->second); });
+            group().try_call("ncclCommDeregister", [&](ncclComm_t comm) { ncclCommDeregister(comm, found->second); });
         buffers_.erase(found);
         cuda_.used_bytes -= bytes;
         ncclMemFree(data);
@@ -256,10 +273,19 @@ public:
 
     // Each with few bytes and with many, for which NCCL has other algorithms, with connections and buffers of their
     // own.
-    void warm_up() override {
+    bool sums_in_order() const override { return ranks_.local_size == world_size; }
+    void split(int num_shards) override {
+        Comm::split(num_shards);
+        auto group = std::make_unique<Communicator>(*communicator_, rank / num_shards, num_shards);
+        auto owners = std::make_unique<Communicator>(*communicator_, rank % num_shards, world_size / num_shards);
+        const std::lock_guard lock(stop_mutex_);  // a thread looks at them
+        group_ = std::move(group), owners_ = std::move(owners);
+    }
+
+    void warm_up(bool all_to_all) override {
         constexpr size_t kFew = 4 << 10, kMany = 8 << 20;
         const auto shard = [&](size_t bytes, size_t element) { return int64_t(bytes / element / size_t(world_size)); };
-        Arena arena(*this, "warm-up", kMany);
+        Arena arena(*this, "warm-up", all_to_all ? 2 * kMany : kMany);
         for (const size_t bytes : {kFew, kMany}) {
             wait(broadcast(arena.base, bytes, 0));
             wait(all_gather(arena.base, size_t(shard(bytes, 1))));
@@ -267,6 +293,9 @@ public:
             wait(reduce_scatter(reinterpret_cast<bf16*>(arena.base), shard(bytes, sizeof(bf16))));
             wait(all_reduce(reinterpret_cast<float*>(arena.base), int64_t(bytes / sizeof(float))));
             wait(all_reduce(reinterpret_cast<uint64_t*>(arena.base), int64_t(bytes / sizeof(uint64_t))));
+            if (all_to_all)
+                wait(all_to_all_sum(reinterpret_cast<float*>(arena.base), shard(bytes, sizeof(float)),
+                                    reinterpret_cast<float*>(arena.base + kMany)));
         }
         cuda_.synchronize();
         take_times();
@@ -280,8 +309,9 @@ private:
     size_t taken_bytes_ = 0;
     Ranks& ranks_;
     std::unique_ptr<Communicator> communicator_;
-    std::map<void*, void*> buffers_;    // NCCL's memory, and the handle of its registration
-    std::set<std::string> complaints_;  // calls that were said to fail
+    std::unique_ptr<Communicator> group_, owners_;  // with split(): the ranks of a group, and the owners of a shard
+    std::map<void*, void*> buffers_;                // NCCL's memory, and the handle of its registration
+    std::set<std::string> complaints_;              // calls that were said to fail
 
     Watchdog* watchdog_;  // null: nobody to wait for
     std::thread watcher_;
@@ -289,21 +319,59 @@ private:
     std::condition_variable stopped_;
     bool stop_ = false;
 
+    // In which buckets are scattered and gathered; buffers are registered with it.
+    Communicator& group() { return group_ ? *group_ : *communicator_; }
+    void abort_if_failed() noexcept {
+        for (Communicator* one : {group_.get(), owners_.get(), communicator_.get()})
+            if (one) one->abort_if_failed();
+    }
+
     template <class T>
     Work reduce_scatter_of(T* data, int64_t shard, ncclDataType_t type) {
-        return start("reduce_scatter", 1, double(shard) * world_size * sizeof(T), [&] {
-            communicator_->call("ncclReduceScatter", [&](ncclComm_t comm) {
-                return ncclReduceScatter(data, data + rank * shard, size_t(shard), type, ncclSum, comm, stream_);
+        T* const own = data + this->shard() * shard;
+        const Work work = start(
+            "reduce_scatter", 1, double(shard) * shards() * sizeof(T),
+            [&] {
+                group().call("ncclReduceScatter", [&](ncclComm_t comm) {
+                    return ncclReduceScatter(data, own, size_t(shard), type, ncclSum, comm, stream_);
+                });
+            },
+            shards());
+        return is_split() ? all_reduce_of(own, shard, type, owners_.get()) : work;
+    }
+    // Rank r's terms of this rank's shard go to arrived + r * stride.
+    template <class T>
+    Work all_to_all_sum_of(float* data, const T* terms, T* arrived, int64_t stride, int64_t shard,
+                           ncclDataType_t type) {
+        return start("all_to_all", 1, double(shard) * world_size * sizeof(T), [&] {
+            communicator_->call("ncclSend and ncclRecv", [&](ncclComm_t comm) {
+                ncclResult_t first = ncclGroupStart();
+                const auto add = [&](ncclResult_t status) {
+                    if (first == ncclSuccess) first = status;
+                };
+                for (int r = 0; r < world_size; r++) {
+                    if (r == rank) continue;
+                    add(ncclSend(terms + r * shard, size_t(shard), type, r, comm, stream_));
+                    add(ncclRecv(arrived + r * stride, size_t(shard), type, r, comm, stream_));
+                }
+                add(ncclGroupEnd());
+                return first;
             });
+            const OnStream on(cuda_, stream_);
+            sum_terms(cuda_, data + rank * shard, terms + rank * shard, arrived, stride, rank, world_size, shard);
         });
     }
     template <class T>
-    Work all_reduce_of(T* data, int64_t n, ncclDataType_t type) {
-        return start("all_reduce", 2, double(n) * sizeof(T), [&] {
-            communicator_->call("ncclAllReduce", [&](ncclComm_t comm) {
-                return ncclAllReduce(data, data, size_t(n), type, ncclSum, comm, stream_);
-            });
-        });
+    Work all_reduce_of(T* data, int64_t n, ncclDataType_t type, Communicator* part = nullptr) {
+        Communicator& among = part ? *part : *communicator_;
+        return start(
+            "all_reduce", 2, double(n) * sizeof(T),
+            [&] {
+                among.call("ncclAllReduce", [&](ncclComm_t comm) {
+                    return ncclAllReduce(data, data, size_t(n), type, ncclSum, comm, stream_);
+                });
+            },
+            among.world_size);
     }
 
     // Did the call go well on all ranks? If not, rank 0 says once what is done `instead`, and whose fault it is.
@@ -340,8 +408,10 @@ private:
     std::string look(int& errors) {
         constexpr int kGrace = 20;  // turns that the thread which trains has to report an error of CUDA itself
         const Watchdog::Watch turn(watchdog_, "look at the GPU's collectives");
-        const std::string failure = communicator_->failure();
-        if (!failure.empty()) return failure;
+        for (const Communicator* one : {communicator_.get(), group_.get(), owners_.get()}) {
+            const std::string failure = one ? one->failure() : "";
+            if (!failure.empty()) return failure;
+        }
         try {
             return overdue(watchdog_->timeout_s);
         } catch (const Error& error) {

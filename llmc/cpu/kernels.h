@@ -28,8 +28,8 @@ struct MatmulRates {
 };
 
 // Sums one buffer per rank into one or more outputs (sum_ranks.h).
-template <class T>
-using SumRanks = void (*)(Cpu&, T* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n);
+template <class T, class Out = T>
+using SumRanks = void (*)(Cpu&, Out* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n);
 
 // GEMMs of bf16 by tiles, if there are any (gemm_tiles.h).
 template <class T>
@@ -42,6 +42,7 @@ struct CpuKernels {
     Ops<Cpu, bf16> bf16_ops;
     SumRanks<float> sum_ranks_fp32;
     SumRanks<bf16> sum_ranks_bf16;
+    SumRanks<bf16, float> sum_ranks_bf16_to_fp32;
     SumRanks<uint64_t> sum_ranks_uint64;
     MatmulRates (*matmul_rates)();
     PeakRates (*peak_rates_fp32)(Cpu&);
@@ -60,10 +61,12 @@ const Ops<Cpu, T>& ops(Cpu&) {
         return cpu_kernels().bf16_ops;
 }
 
-template <class T>
-SumRanks<T> sum_ranks_kernel() {
+template <class T, class Out = T>
+SumRanks<T, Out> sum_ranks_kernel() {
     const CpuKernels& kernels = cpu_kernels();
-    if constexpr (std::is_same_v<T, float>)
+    if constexpr (!std::is_same_v<T, Out>)
+        return kernels.sum_ranks_bf16_to_fp32;
+    else if constexpr (std::is_same_v<T, float>)
         return kernels.sum_ranks_fp32;
     else if constexpr (std::is_same_v<T, bf16>)
         return kernels.sum_ranks_bf16;

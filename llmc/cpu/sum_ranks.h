@@ -2,7 +2,8 @@
 Sums one buffer per rank:   out[o][i] = sum over r of inp[r][i], in the order of sum_tree
 
   inp (num_ranks) pointers to n elements each: float, bf16 (summed in float, rounded once) or uint64_t
-  out (num_outs)  pointers to n elements each, which may be among the inputs: the sum goes to all of them
+  out (num_outs)  pointers to n elements each, which may be among the inputs: the sum goes to all of them; of the type
+                  of the inputs, or float for bf16, which rounds nothing
 
 Reads num_ranks n elements and writes num_outs n.
 */
@@ -16,29 +17,29 @@ Reads num_ranks n elements and writes num_outs n.
 #include "llmc/cpu/simd.h"       // F32x16, for_lanes
 
 // With compile-time counts and local copies of the pointers, which no store can alias, all of them stay in registers.
-template <int num_ranks, int num_outs, class T>
-void sum_ranks_fixed(T* const* out, const T* const* inp, int64_t begin, int64_t end) {
+template <int num_ranks, int num_outs, class Out, class T>
+void sum_ranks_fixed(Out* const* out, const T* const* inp, int64_t begin, int64_t end) {
     std::array<const T*, num_ranks> from;
-    std::array<T*, num_outs> to;
+    std::array<Out*, num_outs> to;
     for (size_t r = 0; r < num_ranks; r++) from[r] = inp[r] + begin;
     for (size_t o = 0; o < num_outs; o++) to[o] = out[o] + begin;
     for_lanes(end - begin, [&](int64_t i, auto width) {
         const F32x16 sum = sum_tree<0, num_ranks>([&](int r) { return load(from[size_t(r)] + i, width); });
-        for (T* const p : to) store(p + i, sum, width);
+        for (Out* const p : to) store(p + i, sum, width);
     });
 }
 
-template <class T>
-void sum_ranks(Cpu& cpu, T* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n) {
+template <class Out, class T>
+void sum_ranks(Cpu& cpu, Out* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n) {
     const OpScope op(cpu, __func__);
-    if (num_ranks == 1 && num_outs == 1 && out[0] == inp[0]) return;
+    if (num_ranks == 1 && num_outs == 1 && static_cast<const void*>(out[0]) == inp[0]) return;
     // Reduce-scatter has one output and all-reduce one per rank; specialized for few ranks per host.
-    using Fixed = void (*)(T* const*, const T* const*, int64_t, int64_t);
+    using Fixed = void (*)(Out* const*, const T* const*, int64_t, int64_t);
     Fixed fixed = nullptr;
     if constexpr (!std::is_same_v<T, uint64_t>) {
         const auto choose = [&](auto ranks) {
-            if (num_ranks == ranks && num_outs == 1) fixed = sum_ranks_fixed<ranks, 1, T>;
-            if (num_ranks == ranks && num_outs == ranks) fixed = sum_ranks_fixed<ranks, ranks, T>;
+            if (num_ranks == ranks && num_outs == 1) fixed = sum_ranks_fixed<ranks, 1, Out, T>;
+            if (num_ranks == ranks && num_outs == ranks) fixed = sum_ranks_fixed<ranks, ranks, Out, T>;
         };
         choose(std::integral_constant<int, 2>());
         choose(std::integral_constant<int, 3>());
@@ -61,7 +62,7 @@ void sum_ranks(Cpu& cpu, T* const* out, const T* const* inp, int num_outs, int n
     });
 }
 
-template <class T>
-void sum_ranks(Cpu& cpu, T* out, const T* const* inp, int num_ranks, int64_t n) {
+template <class Out, class T>
+void sum_ranks(Cpu& cpu, Out* out, const T* const* inp, int num_ranks, int64_t n) {
     sum_ranks(cpu, &out, inp, 1, num_ranks, n);
 }

@@ -23,6 +23,10 @@ const Ops<Cuda, T>& ops(Cuda& cuda);
 // Sums of virtual ranks' buffers: sum_ranks.cuh.
 template <class T>
 void sum_ranks(Cuda& cuda, T* out, const T* const* inp, int num_ranks, int64_t n);
+// Of any number of ranks' terms, of which others' lie in one buffer.
+template <class T>
+void sum_terms(Cuda& cuda, float* out, const T* own, const T* others, int64_t stride, int rank, int num_ranks,
+               int64_t n);
 
 // What a run asks before it starts.
 template <class T>

@@ -25,9 +25,10 @@ struct UnplacedBucket {
 class Planner {
 public:
     Planner(const ParameterList& list, const ShardingOptions& options)
-        : list_(list), options_(options), ranks_(size_t(options.world_size)) {
+        : list_(list), options_(options), ranks_(size_t(options.shards > 0 ? options.shards : options.world_size)) {
         if (options_.bucket_elements == 0) options_.bucket_elements = usual_bucket_elements(options.world_size);
         plan_.world_size = options.world_size;
+        plan_.shards = int(ranks_);
         plan_.buffer_size = 0;
         plan_.offsets.assign(list.parameters.size(), -1);
         plan_.pieces.resize(ranks_);
@@ -75,13 +76,17 @@ public:
             return a.ready_after > b.ready_after;
         });
         for (const UnplacedBucket& bucket : buckets_) append(bucket);
+        for (size_t r = ranks_; r < size_t(options_.world_size); r++) {
+            plan_.pieces.push_back(plan_.pieces[r - ranks_]);
+            plan_.state_size.push_back(plan_.state_size[r - ranks_]);
+        }
         return std::move(plan_);
     }
 
 private:
     const ParameterList& list_;
     ShardingOptions options_;
-    const size_t ranks_;
+    const size_t ranks_;  // of a group: shards
     ShardingPlan plan_;
     std::vector<UnplacedBucket> buckets_;
 
@@ -254,6 +259,8 @@ private:
 }  // namespace
 
 ShardingPlan plan_sharding(const ParameterList& list, const ShardingOptions& options) {
+    require(options.shards <= 0 || options.world_size % options.shards == 0,
+            "--shard-ranks %d does not divide the %d ranks", options.shards, options.world_size);
     require(options.world_size > 0, "sharding over %d ranks: expected at least 1", options.world_size);
     return Planner(list, options).make();
 }

@@ -9,7 +9,8 @@ lie in memory, so that communication needs no copies:
       comm.reduce_scatter(gradients + bucket.offset, bucket.shard);
   for (const ShardPiece& piece : plan.pieces[rank]) ...  what this rank updates
 
-A bucket is world_size equal shards, and shard r belongs to rank r: one reduce-scatter, one all-gather.
+A bucket is world_size equal shards, and shard r belongs to rank r: one reduce-scatter, one all-gather. With fewer
+shards, those of a host's ranks for example (--shard-ranks), each belongs to a rank in every group of so many.
 
 - By element, for update rules such as AdamW. Buckets hold whole layers in the order of backward, the embeddings last,
 and a large untied head first, by itself. A shard may begin at any multiple of kParameterAlignment; the end of the
@@ -40,6 +41,7 @@ gap, so that K and V do so only if C is a multiple of 8. A piece's state always 
 
 struct ShardingOptions {
     int world_size = 1;
+    int shards = 0;               // of a bucket; 0: one for each rank. Divides them
     bool whole_matrices = false;  // for rules such as Muon; all else by element
     int64_t bucket_elements = 0;  // by element: layers are put together up to this; 0: what suits the ranks
 };
@@ -61,7 +63,7 @@ struct ShardPiece {
 };
 
 struct Bucket {
-    int64_t offset, shard;  // elements; world_size * shard in all
+    int64_t offset, shard;  // elements; `shards` of them in all
     int64_t ready_after;    // backward: complete when this layer's gradients are; -1: when the embeddings' are
     int64_t needed_by;      // forward: the first layer that reads it; -1: the embeddings
     int64_t padding;        // elements of it that belong to no parameter
@@ -69,6 +71,7 @@ struct Bucket {
 
 struct ShardingPlan {
     int world_size;
+    int shards;                    // of a bucket; rank r owns shard r % shards, and so may others
     std::vector<int64_t> offsets;  // of each parameter of the list
     int64_t buffer_size;           // of a Buffer, in elements
     std::vector<Bucket> buckets;   // in the order of backward; together they are the Buffer, without gaps

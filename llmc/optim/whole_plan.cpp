@@ -3,6 +3,7 @@
 
 ShardingPlan whole_plan(const ParameterList& list, bool whole_matrices) {
     ShardingPlan plan{.world_size = 1,
+                      .shards = 1,
                       .offsets = {},
                       .buffer_size = list.buffer_size,
                       .buckets = {{0, list.buffer_size, -1, -1, list.buffer_size}},

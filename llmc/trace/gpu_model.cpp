@@ -286,16 +286,48 @@ double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelC
     return best;
 }
 
+double collective_seconds_between(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int ranks) {
+    if (ranks == 1) return 0;
+    const double W = ranks, wire = 1e9 * std::min(gpu.network, gpu.collective) * assumed.wire;
+    double best = 1e30;
+    for (int p = 0; p < 3; p++) {
+        const double rate = wire * kProtocolShare[p];
+        best = std::min(
+            best, 1e-6 * (kRing.begin[p] + passes * (W - 1) * kRing.network[p]) + passes * (W - 1) / W * bytes / rate);
+        if (passes < 2) continue;
+        best = std::min(best, 1e-6 * (kTree.begin[p] + 2 * std::log2(W) * kTree.network[p]) + 2 * bytes / rate);
+    }
+    return best;
+}
+
+double all_to_all_seconds(double bytes, const Gpu& gpu, const ModelCase& assumed, int world_size) {
+    if (world_size == 1) return 0;
+    constexpr int kSimple = 2;         // the protocol of messages
+    constexpr double kMessage = 1e-6;  // that a rank needs for each besides, one after the other: assumed
+    const double W = world_size, here = std::min(W, double(kGpusPerServer));
+    const bool leaves = W > kGpusPerServer;
+    const double inside = (here - 1) / W * bytes / (1e9 * gpu.collective * assumed.wire);
+    const double outside = (W - here) / W * bytes / (1e9 * gpu.network * assumed.wire);
+    const double hop = leaves ? kRing.network[kSimple] : gpu.has_nvlink() ? kRing.nvlink[kSimple] : kRing.pcie[kSimple];
+    return 1e-6 * (kRing.begin[kSimple] + hop) + (W - 1) * kMessage + std::max(inside, outside);
+}
+
 WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed, int world_size) {
     switch (work.kind) {
         case TracedWork::Kind::gemm:
             return gemm_time(work, gpu, assumed);
         case TracedWork::Kind::attention:
             return attention_time(work, gpu, assumed);
-        case TracedWork::Kind::collective:
-            return {collective_seconds(work.cost.bytes, work.passes, gpu, assumed, world_size), "wire",
-                    work.passes * (world_size - 1.) / world_size * work.cost.bytes / wire_bytes_per_s(gpu, world_size),
+        case TracedWork::Kind::collective: {
+            const int ranks = work.ranks > 0 ? work.ranks : world_size;
+            const double seconds =
+                work.by_messages ? all_to_all_seconds(work.cost.bytes, gpu, assumed, world_size)
+                : work.between   ? collective_seconds_between(work.cost.bytes, work.passes, gpu, assumed, ranks)
+                                 : collective_seconds(work.cost.bytes, work.passes, gpu, assumed, ranks);
+            const double sent = (work.by_messages ? 1 : work.passes) * (ranks - 1.) / ranks * work.cost.bytes;
+            return {seconds, "wire", sent / wire_bytes_per_s(gpu, work.between ? world_size : ranks),
                     "the latency of a ring's or tree's hops"};
+        }
         case TracedWork::Kind::copy:
         case TracedWork::Kind::clear: {
             // Between host and GPU: PCIe's 25 GB/s.
@@ -345,7 +377,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         }
         const TracedWork& work = trace.work[size_t(item.index)];
         WorkTime time = time_of(work, gpu, assumed, world_size);
-        if (work.kind == TracedWork::Kind::collective && !with_wire) time.seconds = 0;
+        if (item.stream != 0 && !with_wire) time.seconds = 0;
         const double gap = item.stream == 0 ? assumed.gap_s * (work.in_graph ? kGraphGap : 1) : 0;
         // The part of it that runs beside a collective.
         if (item.stream == 0 && clocks.size() > 1) {

@@ -83,5 +83,10 @@ StepTime step_time(const StepTrace& trace, const Gpu& gpu, const ModelCase& assu
 // Seconds of a collective that sends `passes` times (W - 1) / W of `bytes`: once for a reduce-scatter or an all-gather,
 // twice for an all-reduce.
 double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int world_size);
+// Of `ranks` of different servers, whose neighbors do the same at the same time: each has its own card.
+double collective_seconds_between(double bytes, int passes, const Gpu& gpu, const ModelCase& assumed, int ranks);
+// Of one in which each rank sends every other its part of `bytes`. Between servers a rank has its own card alone, where
+// a ring of all goes through those of its server.
+double all_to_all_seconds(double bytes, const Gpu& gpu, const ModelCase& assumed, int world_size);
 // Bytes/s that a rank sends at: inside a server, or over the network.
 double wire_bytes_per_s(const Gpu& gpu, int world_size);

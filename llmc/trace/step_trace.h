@@ -30,7 +30,10 @@ struct TracedWork {
 
     MatmulCall gemm = {};
     bool is_backward = false, deterministic = true;  // of an attention of cuDNN
-    int passes = 0;  // of a collective: how often a ring sends (W - 1) / W of cost.bytes
+    int passes = 0;            // of a collective: how often a ring sends (W - 1) / W of cost.bytes
+    bool by_messages = false;  // of a collective: no ring, each rank sends to every other
+    int ranks = 0;             // of a collective: how many take part, those of a group; 0: all
+    bool between = false;      // of a collective: they are one of each group
 
     int64_t num_blocks() const { return int64_t(grid[0]) * grid[1] * grid[2]; }
     int64_t num_threads() const { return int64_t(block[0]) * block[1] * block[2]; }

@@ -129,10 +129,12 @@ void each_state(const Optimizer<Device, T>& optimizer, int rank, Visit&& visit) 
     }
 }
 
-// The tensors of a rank's file; the pointers are null unless it is the optimizer's own rank.
+// The tensors of a rank's file; the pointers are null unless it is the optimizer's own rank. Of several owners of a
+// shard the first has it in its file.
 template <class Device, class T>
 std::vector<Tensor> state_tensors(const Optimizer<Device, T>& optimizer, int rank) {
     std::vector<Tensor> tensors;
+    if (rank >= optimizer.plan.shards) return tensors;
     each_state(optimizer, rank, [&](const std::string& name, int64_t begin, int64_t end, float* data) {
         tensors.push_back({part_name(name, begin, end), DType::f32, {end - begin}, data});
     });

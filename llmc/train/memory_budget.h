@@ -32,6 +32,7 @@ public:
         : device_(device),
           flags_(flags),
           parameters_(parameters),
+          sharding_(sharding),
           seq_len_(flags.seq_len(parameters.model)),
           comm_bytes_(comm.taken_bytes()) {
         const GptShape& shape = parameters.model;
@@ -86,6 +87,7 @@ private:
     Device& device_;
     RunFlags flags_;
     ParameterList parameters_;
+    ShardingPlan sharding_;
     int64_t seq_len_;
     size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, update_workspace_bytes_ = 0;
     size_t available_ = 0;  // 0: not known
@@ -93,7 +95,7 @@ private:
 
     HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
         const int64_t most = device_.head_rows(step.B * seq_len_, parameters_.model.padded_vocab_size(), sizeof(T));
-        const size_t more = Stepper<Device, T>::more_gradient_bytes(parameters_, step), ops = workspace(step.B);
+        const size_t more = more_gradient_bytes(sharding_, step, Device::kAsynchronous), ops = workspace(step.B);
         return plan_head_rows(
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
                 MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, more, step.B, seq_len_,

@@ -110,7 +110,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
         const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
-            return memory_plan<bf16>(list, optimizer_bytes, Stepper<Cpu, bf16>::more_gradient_bytes(list, step), step.B,
+            return memory_plan<bf16>(list, optimizer_bytes, more_gradient_bytes(plan.sharding, step, true), step.B,
                                      seq_len, {how, asked.fp8(), head_rows}, ops);
         });
     };
@@ -140,15 +140,16 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
     plan.trace = trace_step(run);
     for (size_t i = 0; i < 3; i++) plan.times[i] = step_time(plan.trace, gpu, *kCases[i], world_size);
 
-    const double W = world_size, ring = (W - 1) / W, size = double(plan.sharding.buffer_size);
-    plan.sent_gradient_bytes = ring * size * (step.bf16_gradients ? 2 : 4);
-    plan.sent_weight_bytes = ring * size * 2;
+    const double n = plan.sharding.shards, groups = world_size / n, size = double(plan.sharding.buffer_size);
+    // In the group, and of the own shard between groups.
+    plan.sent_gradient_bytes = ((n - 1) / n + 2 * (groups - 1) / groups / n) * size * (step.bf16_gradients ? 2 : 4);
+    plan.sent_weight_bytes = (n - 1) / n * size * 2;
     plan.bandwidth = wire_bytes_per_s(gpu, world_size);
 
     // The optimizer's state of every rank and, on the first one, the weights (saving.h).
     plan.host_bytes = double(plan.memory.lines[0].bytes);
     plan.checkpoint_bytes = 2 * double(plan.num_parameters);
-    for (int r = 0; r < world_size; r++) {
+    for (int r = 0; r < plan.sharding.shards; r++) {
         const double state = double(plan.state_bytes[size_t(r)]);
         plan.checkpoint_bytes += state;
         if (r < kGpusPerServer) plan.host_bytes += state;

@@ -69,7 +69,15 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
                               {"the communication library", comm_version(device)},
                               {"the type of weights", type_name<T>()}});
     std::unique_ptr<Comm<Device>> comm = make_comm(world, device, flags);
-    comm->warm_up();  // before what is free is measured: NCCL's buffers are hundreds of MiB
+    share_errors(world.ranks, [&] {
+        if (sharding.shards == world.ranks.world_size) return;
+        require(flags.gradient_sum() != GradientSum::all_to_all,
+                "--reduce all-to-all has no two levels: leave it or --shard-ranks out");
+        comm->split(sharding.shards);
+    });
+    comm->warm_up(comm->takes_all_to_all(
+        flags.gradient_sum(),
+        flags.grad_comm == "bf16"));  // before what is free is measured: NCCL's buffers are hundreds of MiB
     const bool makes_samples = flags.trains() && tokenizer.tokenizer && flags.sample_tokens > 0;
     MemoryBudget<Device, T> memory(device, world, flags, makes_samples, parameters, sharding, *comm);
 

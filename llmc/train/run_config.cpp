@@ -189,6 +189,7 @@ std::string batch_text(const StepConfig& step) {
 
 ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
     return {.world_size = world_size,
+            .shards = flags.shard_ranks > 0 ? std::min(flags.shard_ranks, world_size) : 0,
             .whole_matrices = shards_whole_matrices(flags.chosen_recipe().rules),
             .bucket_elements = (flags.bucket_mb << 20) / int64_t(sizeof(float))};
 }
@@ -201,6 +202,7 @@ StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_le
             .world_size = world_size,
             .tree_sum = flags.sum_order == "tree",
             .bf16_gradients = flags.grad_comm == "bf16",
+            .gradient_sum = flags.gradient_sum(),
             .noise_scale = flags.noise_scale && world_size > 1,
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,

@@ -289,6 +289,16 @@ std::vector<Field> RunFlags::fields() {
                   "run this many ranks in one process, taking turns: sharding without a second machine (0: off)"}
                 .from(0, 64),
             Field{"ranks", "grad-comm", &grad_comm, "type of gradients in communication"}.one_of({"fp32", "bf16"}),
+            Field{"ranks", "reduce", &reduce,
+                  "how gradients are summed over ranks; all-to-all: in the order of ranks, rounded once, the same bits "
+                  "on any device and network; reduce-scatter: as the network does it; auto: all-to-all of bf16 "
+                  "where it is no slower: on one host, or with one CPU rank on each"}
+                .one_of({"auto", "all-to-all", "reduce-scatter"}),
+            Field{"ranks", "shard-ranks", &shard_ranks,
+                  "ranks, one after the other, among which the optimizer's state is sharded: those of a host, say, so "
+                  "that weights are gathered inside it, and between hosts the gradients of a shard are summed; divides "
+                  "the ranks (0: all)"}
+                .from(0, 1 << 16),
             Field{"ranks", "bucket-mb", &bucket_mb,
                   "MiB of gradients, counted in fp32, up to which whole layers are communicated as one bucket (0: 32, "
                   "and "

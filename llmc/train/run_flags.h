@@ -9,6 +9,7 @@ RunConfig (run_config.h). A flag without a value is left to what comes later: th
 #include <string>
 #include <vector>
 #include "llmc/base/flags.h"         // Field
+#include "llmc/comm/comm.h"          // GradientSum
 #include "llmc/comm/launch.h"        // LaunchFlags
 #include "llmc/data/loader.h"        // Packing
 #include "llmc/eval/sample.h"        // SampleConfig
@@ -83,8 +84,9 @@ struct RunFlags {
 
     LaunchFlags launch;
     int virtual_ranks = 0;
-    std::string grad_comm = "fp32", sum_order = "in-place";
+    std::string grad_comm = "fp32", reduce = "auto", sum_order = "in-place";
     int64_t bucket_mb = 0;
+    int shard_ranks = 0;
     bool overlap = true, noise_scale = false;
     int64_t check_replicas = 100;
     double comm_timeout_s = 600, io_timeout_s = 3600;
@@ -113,6 +115,11 @@ struct RunFlags {
     Recipe chosen_recipe() const;
     Recompute recompute_mode() const;
     bool fp8() const { return dtype == "fp8"; }
+    GradientSum gradient_sum() const {
+        return reduce == "all-to-all"       ? GradientSum::all_to_all
+               : reduce == "reduce-scatter" ? GradientSum::reduce_scatter
+                                            : GradientSum::automatic;
+    }
     Packing packing_mode() const {
         return packing == "best-fit" ? Packing::best_fit : packing == "pad" ? Packing::pad : Packing::stream;
     }

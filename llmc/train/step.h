@@ -7,9 +7,9 @@ are found out and used on the device, and come back to the host while the next s
   stepper.start(data, rates);                        enqueues a whole step
   const StepResult result = stepper.finish();        waits for the oldest step that was started
 
-In the last micro-batch's backward pass, a bucket of gradients is reduce-scattered as soon as it is complete, beside the
-rest of the pass. After the update the weights are all-gathered bucket by bucket in the order in which the next forward
-pass needs them, and it waits for each where it does.
+In the last micro-batch's backward pass, a bucket of gradients is reduce-scattered (or GradientSum says how) as soon as
+it is complete, beside the rest of the pass. After the update the weights are all-gathered bucket by bucket in the order
+in which the next forward pass needs them, and it waits for each where it does.
 
 With a graph, what computes, norms and judges the gradient is captured in the third step and launched as a whole from
 then on, whatever the micro-batches; the update, with the step's own rates, follows it. A step that somebody observes is
@@ -43,8 +43,9 @@ struct StepConfig {
     int64_t world_size = 1;
     bool tree_sum = false;
     bool bf16_gradients = false;  // gradients travel as bf16
-    bool noise_scale = false;     // add up the squares of each rank's gradient as well
-    double dropout = 0;           // p; which elements, the seed and the step's number decide, on any ranks
+    GradientSum gradient_sum = GradientSum::automatic;
+    bool noise_scale = false;  // add up the squares of each rank's gradient as well
+    double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
     bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
 
@@ -59,6 +60,22 @@ inline std::string why_no_graph(const StepConfig& config, bool on_gpu) {
     if (config.world_size > 1) return "of several ranks, collectives of one step are waited for in the next";
     if (config.dropout > 0) return "dropout has a mask of its own in every step";
     return "";
+}
+
+// What all_to_all_sum() needs besides the gradients. On a CPU ranks read each other's, and in bf16 there is room in
+// them.
+inline size_t scratch_bytes(const ShardingPlan& plan, const StepConfig& config, bool on_gpu) {
+    if (!on_gpu || config.gradient_sum != GradientSum::all_to_all || config.has_halves() || config.world_size == 1)
+        return 0;
+    int64_t largest = 0;
+    for (const Bucket& bucket : plan.buckets) largest = std::max(largest, bucket.shard * plan.shards);
+    return aligned(size_t(largest) * sizeof(float));
+}
+// Bytes of gradients that a stepper holds besides the model's.
+inline size_t more_gradient_bytes(const ShardingPlan& plan, const StepConfig& config, bool on_gpu) {
+    const size_t size = size_t(plan.buffer_size);
+    return size_t(config.levels()) * size * sizeof(float) + (config.has_halves() ? size * sizeof(bf16) : 0) +
+           scratch_bytes(plan, config, on_gpu);
 }
 
 // What ranks ask of all by voting; see StepSums::votes. written: its part of a checkpoint. bad_data: it cannot go on,
@@ -102,14 +119,18 @@ public:
           targets_(model.device, tokens_sent()),
           votes_(model.device, 1),
           results_(model.device),
+          by_messages_(comm.takes_all_to_all(config.gradient_sum, config.has_halves())),
           reduced_(buckets().size()),
           gathered_(buckets().size()) {
         ensure(config.world_size == comm.world_size && optimizer.plan.world_size == comm.world_size);
+        ensure(optimizer.plan.shards == comm.shards());
         const StepScalars start{.updates = updates};
         copy_to_device(model.device, scalars_, &start, 1);
         for (int level = 0; level < config.levels(); level++)
             sums_.emplace_back(model.device, model.device, "gradients", model.parameters);
         if (config.has_halves()) halves_.emplace(model.device, comm, "gradients", model.parameters);
+        if (const size_t bytes = scratch_bytes(optimizer.plan, config, Device::kAsynchronous))
+            scratch_.emplace(comm, "scratch of the all-to-all", bytes);
         model.before_forward = [this](int64_t layer) {
             for (size_t b = 0; b < buckets().size(); b++)
                 if (buckets()[b].needed_by <= layer) await(gathered_[b]);
@@ -123,11 +144,6 @@ public:
     // One rank.
     Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, const StepConfig& config, int64_t updates)
         : Stepper(model, optimizer, std::make_unique<NoComm<Device>>(model.device), config, updates) {}
-    // Bytes of gradients that a stepper holds besides the model's.
-    static size_t more_gradient_bytes(const ParameterList& list, const StepConfig& config) {
-        const size_t size = size_t(list.buffer_size);
-        return size_t(config.levels()) * size * sizeof(float) + (config.has_halves() ? size * sizeof(bf16) : 0);
-    }
     ~Stepper() { model_.before_forward = model_.after_backward = nullptr; }
     Stepper(const Stepper&) = delete;
     Stepper& operator=(const Stepper&) = delete;
@@ -207,6 +223,8 @@ private:
     typename Device::template ToHost<StepScalars> results_;
     std::vector<Buffer<Device, float>> sums_;     // tree_sum: of 2^i micro-batches
     std::optional<Buffer<Device, bf16>> halves_;  // bf16_gradients: what travels
+    std::optional<Arena> scratch_;                // of all_to_all_sum() in fp32, on a GPU
+    const bool by_messages_;                      // all_to_all_sum() instead of reduce_scatter()
     std::vector<Work> reduced_, gathered_;        // of each bucket
     size_t complete_ = 0;                         // buckets whose reduction has begun
     bool in_last_micro_batch_ = false;
@@ -265,10 +283,11 @@ private:
         const PhaseScope phase(device, "norm");
         for (size_t b = 0; b < buckets().size(); b++) {
             await(reduced_[b]);
-            const int64_t own = buckets()[b].offset + comm_.rank * buckets()[b].shard;
-            if (halves_)
+            const int64_t own = buckets()[b].offset + comm_.shard() * buckets()[b].shard;
+            if (halves_ && !by_messages_)
                 model_.op.cast_to_float(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
-            model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
+            if (comm_.rank < comm_.shards())  // of several owners one
+                model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
         }
         Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
@@ -351,7 +370,7 @@ private:
 
     void reduce(size_t b) {
         const Bucket& bucket = buckets()[b];
-        const int64_t n = bucket.shard * config_.world_size;
+        const int64_t n = bucket.shard * comm_.shards();
         float* data = model_.gradients.data + bucket.offset;
         for (size_t k = 0; k < sums_.size(); k++)
             if (uint64_t(config_.accumulation - 1) >> k & 1)
@@ -359,9 +378,13 @@ private:
         if (config_.noise_scale) model_.op.add_squares(model_.device, &scalars_->sums.rank_squares, data, n);
         if (halves_) {
             model_.op.cast_to_bf16(model_.device, halves_->data + bucket.offset, data, n);
-            reduced_[b] = comm_.reduce_scatter(halves_->data + bucket.offset, bucket.shard);
+            bf16* const halves = halves_->data + bucket.offset;
+            reduced_[b] = by_messages_ ? comm_.all_to_all_sum(data, halves, bucket.shard)
+                                       : comm_.reduce_scatter(halves, bucket.shard);
         } else {
-            reduced_[b] = comm_.reduce_scatter(data, bucket.shard);
+            float* const scratch = scratch_ ? reinterpret_cast<float*>(scratch_->base) : nullptr;
+            reduced_[b] = by_messages_ ? comm_.all_to_all_sum(data, bucket.shard, scratch)
+                                       : comm_.reduce_scatter(data, bucket.shard);
         }
     }
 };

@@ -39,6 +39,7 @@
 #include "llmc/ops/op_cost.h"
 #include "llmc/ops/ops.h"
 #include "llmc/optim/optimizer.h"
+#include "llmc/trace/gpus.h"
 #include "llmc/trace/recorder.h"
 #include "llmc/train/attention_shapes.h"
 #include "llmc/train/step.h"
@@ -75,6 +76,7 @@ namespace traced {
 #include "llmc/cuda/run_setup.cu"
 #include "llmc/cuda/smear.cu"
 #include "llmc/cuda/step_scalars.cu"
+#include "llmc/cuda/sum_ranks.cu"
 #include "llmc/cuda/swiglu.cu"
 #include "llmc/cuda/value_embedding.cu"
 #include "llmc/cuda/weight_hash.cu"
@@ -153,27 +155,46 @@ public:
     TracedComm(Cuda& cuda, int of_rank, int of) : CudaComm(cuda, Order::overlapped) { rank = of_rank, world_size = of; }
     std::string describe() const override { return "traced"; }
     Work broadcast(void*, size_t bytes, int) override { return note("broadcast", 1, double(bytes)); }
-    Work reduce_scatter(float*, int64_t shard) override {
-        return note("reduce_scatter", 1, double(shard) * 4 * world_size);
+    Work reduce_scatter(float*, int64_t shard) override { return reduce_scatter_of(double(shard) * 4); }
+    Work reduce_scatter(bf16*, int64_t shard) override { return reduce_scatter_of(double(shard) * 2); }
+    Work all_to_all_sum(float* data, int64_t shard, float* scratch) override {
+        return all_to_all_sum_of(data, data, scratch, shard, shard);
     }
-    Work reduce_scatter(bf16*, int64_t shard) override {
-        return note("reduce_scatter", 1, double(shard) * 2 * world_size);
+    Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) override {
+        return all_to_all_sum_of(data, terms, reinterpret_cast<bf16*>(data), 2 * shard, shard);
     }
     Work all_gather(void*, size_t shard_bytes) override {
-        return note("all_gather", 1, double(shard_bytes) * world_size);
+        return note("all_gather", 1, double(shard_bytes) * shards(), shards());
     }
     Work all_reduce(float*, int64_t n) override { return note("all_reduce", 2, double(n) * 4); }
     Work all_reduce(uint64_t*, int64_t n) override { return note("all_reduce", 2, double(n) * 8); }
+    bool sums_in_order() const override { return world_size <= kGpusPerServer; }
     void* allocate(size_t bytes) override { return cuda_.allocate(bytes); }
     void release(void* data, size_t bytes) override { cuda_.release(data, bytes); }
 
 private:
-    Work note(const char* name, int passes, double bytes) {
-        return start(name, passes, bytes, [&] {
-            StepRecorder* const recorder = StepRecorder::current();
-            if (!recorder) return;
-            TracedWork& one = recorder->add(TracedWork::Kind::collective, name, stream_);
-            one.cost.bytes = bytes, one.passes = passes;
+    // As NcclComm does it.
+    Work reduce_scatter_of(double shard_bytes) {
+        const Work work = note("reduce_scatter", 1, shard_bytes * shards(), shards());
+        return is_split() ? note("all_reduce", 2, shard_bytes, world_size / shards(), true) : work;
+    }
+    Work note(const char* name, int passes, double bytes, int ranks = 0, bool between = false) {
+        return start(name, passes, bytes, [&] { record_one(name, passes, bytes, false, ranks, between); }, ranks);
+    }
+    void record_one(const char* name, int passes, double bytes, bool by_messages, int ranks = 0, bool between = false) {
+        StepRecorder* const recorder = StepRecorder::current();
+        if (!recorder) return;
+        TracedWork& one = recorder->add(TracedWork::Kind::collective, name, stream_);
+        one.cost.bytes = bytes, one.passes = passes, one.by_messages = by_messages;
+        one.ranks = ranks, one.between = between;
+    }
+    template <class T>
+    Work all_to_all_sum_of(float* data, const T* terms, T* arrived, int64_t stride, int64_t shard) {
+        const double bytes = double(shard) * world_size * sizeof(T);
+        return start("all_to_all", 1, bytes, [&] {
+            record_one("all_to_all", 1, bytes, true);
+            const OnStream on(cuda_, stream_);
+            sum_terms(cuda_, data + rank * shard, terms + rank * shard, arrived, stride, rank, world_size, shard);
         });
     }
 };
@@ -219,6 +240,7 @@ StepTrace trace_step(const TracedRun& run) {
         comm = std::make_unique<TracedComm>(cuda, run.rank, int(run.step.world_size));
     else
         comm = std::make_unique<NoComm<Cuda>>(cuda);
+    if (run.sharding.shards < run.step.world_size) comm->split(run.sharding.shards);
     plan_attention<bf16>(cuda, attention_shapes(run.parameters.model, run.step.B, run.step.T, run.has_documents), true);
     Gpt<Cuda, bf16> model(cuda, run.parameters, run.step.B, run.step.T, run.passes, *comm);
     if (run.has_documents) model.document_token = 0;

@@ -18,7 +18,7 @@ void check_table(const Finished& ended, const std::string& how) {
     REQUIRE(ended.exit_code == 0);
     CHECK(contains(ended.out, how + "\n\n| collective |"));
     size_t rows = 0;
-    for (const char* what : {"all-reduce", "reduce-scatter", "all-gather"})
+    for (const char* what : {"all-reduce", "reduce-scatter", "all-to-all", "all-gather"})
         for (const char* size : {"1", "4", "16", "64", "256", "1024"}) {
             const std::string begin = format("\n| %s | %s | ", what, size);
             const size_t at = ended.out.find(begin);
@@ -54,13 +54,13 @@ TEST_CASE("collectives are timed on all ranks alike", "[bench_comm]") {
         LocalRanks ranks(group, rank);
         LocalComm<Cpu> comm(group, rank, cpu);
         const std::vector<CommTiming> timings = time_collectives<Cpu>(comm, cpu, ranks, 20'000, 0);
-        REQUIRE(timings.size() == 9);  // 1, 4 and 16 KB
-        const char* const names[] = {"all-reduce", "reduce-scatter", "all-gather"};
-        const double shares[] = {4. / 3, 2. / 3, 2. / 3};
+        REQUIRE(timings.size() == 12);  // 1, 4 and 16 KB
+        const char* const names[] = {"all-reduce", "reduce-scatter", "all-to-all", "all-gather"};
+        const double shares[] = {4. / 3, 2. / 3, 2. / 3, 2. / 3};
         for (size_t i = 0; i < timings.size(); i++) {
-            CHECK(timings[i].what == std::string(names[i % 3]));
-            CHECK(timings[i].bytes == (size_t(1024) << (2 * (i / 3))) / 12 * 12);  // whole floats on each rank
-            CHECK(timings[i].ring_share == Approx(shares[i % 3]));
+            CHECK(timings[i].what == std::string(names[i % 4]));
+            CHECK(timings[i].bytes == (size_t(1024) << (2 * (i / 4))) / 12 * 12);  // whole floats on each rank
+            CHECK(timings[i].ring_share == Approx(shares[i % 4]));
             CHECK(timings[i].seconds > 0);
             CHECK(timings[i].calls == 3);
         }
@@ -68,7 +68,7 @@ TEST_CASE("collectives are timed on all ranks alike", "[bench_comm]") {
         CHECK(measure_bandwidth<Cpu>(comm, cpu, ranks) > 0);
         CHECK(contains(bench_comm<Cpu>(comm, cpu, ranks, 1024), "3 virtual ranks\n\n| collective |"));
     });
-    CHECK(std::count(tables[0].begin(), tables[0].end(), '\n') == 11);
+    CHECK(std::count(tables[0].begin(), tables[0].end(), '\n') == 14);
     CHECK(tables[1] == tables[0]);
     CHECK(tables[2] == tables[0]);
 }

@@ -106,6 +106,11 @@ inline void check_collectives(HostComm& comm, const std::string& hosts, bool sha
         for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
         comm.wait(comm.all_reduce(data, n));
         require_equal("all_reduce", data, 0, n, [&](int64_t i) { return sum_over_hosts(hosts, as_float, i); });
+        // Whatever the hosts.
+        for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
+        comm.wait(comm.all_to_all_sum(data, shard, nullptr));
+        require_equal("all_to_all_sum", data, begin, end,
+                      [&](int64_t i) { return sum_tree(world_size, [&](int r) { return term(r, i); }); });
         for (int root = 0; root < world_size; root++) {
             for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
             comm.wait(comm.broadcast(data, size_t(n) * sizeof(float), root));
@@ -119,6 +124,11 @@ inline void check_collectives(HostComm& comm, const std::string& hosts, bool sha
         comm.wait(comm.reduce_scatter(data, shard));
         require_equal("reduce_scatter of bf16", data, begin, end,
                       [&](int64_t i) { return to_bf16(sum_over_hosts(hosts, as_bf16, i)); });
+        for (int64_t i = 0; i < n; i++) data[i] = to_bf16(term(rank, i));
+        std::vector<float> sums(static_cast<size_t>(n), -1);
+        comm.wait(comm.all_to_all_sum(sums.data(), data, shard));
+        require_equal("all_to_all_sum of bf16", sums.data(), begin, end,
+                      [&](int64_t i) { return sum_tree(world_size, [&](int r) { return as_bf16(term(r, i)); }); });
     }
     {
         RankBuffer<uint64_t> buffer(comm, shared, n);

@@ -5,6 +5,7 @@ held against LocalComm<Cpu>, bit for bit.
 #pragma once
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/comm/local.h"  // LocalComm<Cpu>
 #include "test/cuda_testing.h"
@@ -110,6 +111,14 @@ std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks
                                              [&](float* data) { return comm.reduce_scatter(data, kShard); });
     CollectiveTrial<bf16, Device> halves(device, comm, terms, n, rank * kShard, kShard,
                                          [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
+    CollectiveTrial<float, Device> ordered(device, comm, terms, 2 * n, rank * kShard, kShard,
+                                           [&](float* data) { return comm.all_to_all_sum(data, kShard, data + n); });
+    // What is added up, in bf16, lies after where the sum goes.
+    CollectiveTrial<float, Device> ordered_halves(device, comm, terms, 2 * n, rank * kShard, kShard, [&](float* data) {
+        bf16* const halves = reinterpret_cast<bf16*>(data + n);
+        fill(device, halves, terms, rank, 0, n);
+        return comm.all_to_all_sum(data, halves, kShard);
+    });
     CollectiveTrial<float, Device> gathered(device, comm, terms, n, 0, n,
                                             [&](float* data) { return comm.all_gather(data, kShard * sizeof(float)); });
     CollectiveTrial<float, Device> reduced(device, comm, terms, odd, 0, odd,
@@ -125,8 +134,9 @@ std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks
     for (int turn = 0; turn < W; turn++) {
         ranks.barrier();
         if ((turn + first) % W != rank) continue;
-        bits = {text_of(scattered.get()), text_of(halves.get()), text_of(gathered.get()), text_of(reduced.get()),
-                text_of(counts.get()),    text_of(sent.get()),   text_of(returned.get())};
+        bits = {text_of(scattered.get()), text_of(halves.get()),  text_of(gathered.get()),
+                text_of(reduced.get()),   text_of(counts.get()),  text_of(sent.get()),
+                text_of(returned.get()),  text_of(ordered.get()), text_of(ordered_halves.get())};
     }
     ranks.barrier();
     return bits;
@@ -144,9 +154,15 @@ inline std::vector<std::vector<std::string>> cpu_outcomes(int world_size, Terms 
     return all;
 }
 
-inline const char* const kCollectives[] = {
-    "reduce_scatter",           "reduce_scatter of bf16", "all_gather", "all_reduce", "all_reduce of integers",
-    "broadcast from the first", "broadcast from the last"};
+inline const char* const kCollectives[] = {"reduce_scatter",
+                                           "reduce_scatter of bf16",
+                                           "all_gather",
+                                           "all_reduce",
+                                           "all_reduce of integers",
+                                           "broadcast from the first",
+                                           "broadcast from the last",
+                                           "all_to_all_sum",
+                                           "all_to_all_sum of bf16"};
 
 inline void check_outcomes(const std::vector<std::vector<std::string>>& got,
                            const std::vector<std::vector<std::string>>& want) {
@@ -157,3 +173,41 @@ inline void check_outcomes(const std::vector<std::vector<std::string>>& got,
             CHECK((got[rank][i] == want[rank][i]));
         }
 }
+
+// The same of a group's collectives, with `shards` shards: what a reduce-scatter leaves, in fp32 and bf16, and what an
+// all-gather gets.
+template <class Device>
+std::vector<std::string> split_outcomes(Device& device, Comm<Device>& comm, LocalRanks& ranks, Terms terms,
+                                        int shards) {
+    comm.split(shards);
+    const int64_t n = shards * kShard, own = comm.shard() * kShard;
+    CollectiveTrial<float, Device> scattered(device, comm, terms, n, own, kShard,
+                                             [&](float* data) { return comm.reduce_scatter(data, kShard); });
+    CollectiveTrial<bf16, Device> halves(device, comm, terms, n, own, kShard,
+                                         [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
+    CollectiveTrial<float, Device> gathered(device, comm, terms, n, 0, n,
+                                            [&](float* data) { return comm.all_gather(data, kShard * sizeof(float)); });
+    CollectiveTrial<float, Device> reduced(device, comm, terms, n, 0, n,
+                                           [&](float* data) { return comm.all_reduce(data, n); });
+    std::vector<std::string> bits;
+    for (int turn = 0; turn < comm.world_size; turn++) {
+        ranks.barrier();
+        if (turn == comm.rank)
+            bits = {text_of(scattered.get()), text_of(halves.get()), text_of(gathered.get()), text_of(reduced.get())};
+    }
+    ranks.barrier();
+    return bits;
+}
+inline std::vector<std::vector<std::string>> cpu_split_outcomes(int world_size, Terms terms, int shards) {
+    std::vector<std::vector<std::string>> all(static_cast<size_t>(world_size));
+    LocalGroup group(world_size);
+    group.run([&](int rank) {
+        Cpu cpu(1);
+        LocalRanks ranks(group, rank);
+        LocalComm<Cpu> comm(group, rank, cpu);
+        all[size_t(rank)] = split_outcomes<Cpu>(cpu, comm, ranks, terms, shards);
+    });
+    return all;
+}
+// Ranks and shards.
+inline constexpr std::pair<int, int> kSplits[] = {{2, 1}, {3, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 2}};

@@ -58,6 +58,52 @@ TEST_CASE("processes on several hosts do, too", "[host_comm]") {
         if (!kSanitized || hosts.size() == 2 || hosts.size() == 5) run_ranks("rank: collectives", hosts);
 }
 
+TEST_CASE("rank: groups", "[.rank]") {
+    RankProcess self;
+    const std::string hosts = layout();
+    const int of = std::atoi(std::getenv("SHARDS")), rank = self.ranks.rank;
+    Cpu cpu(2);
+    HostComm comm(self.ranks, cpu, options_of(self));
+    comm.split(of);
+    for (const bool shared : {true, false})
+        for (const int64_t shard : {1, 1000, 100003}) {
+            const int64_t n = of * shard, begin = comm.shard() * shard, end = begin + shard;
+            RankBuffer<float> buffer(comm, shared, n);
+            float* const data = buffer.data();
+            for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
+            comm.wait(comm.reduce_scatter(data, shard));
+            require_equal("reduce_scatter", data, begin, end,
+                          [&](int64_t i) { return sum_over_hosts(hosts, as_float, i); });
+            std::fill(data + begin, data + end, float(rank));
+            comm.wait(comm.all_gather(data, size_t(shard) * sizeof(float)));
+            require_equal("all_gather", data, 0, n, [&](int64_t i) { return float(rank / of * of + i / shard); });
+            RankBuffer<bf16> halves(comm, shared, n);
+            for (int64_t i = 0; i < n; i++) halves.data()[i] = to_bf16(term(rank, i));
+            comm.wait(comm.reduce_scatter(halves.data(), shard));
+            require_equal("reduce_scatter of bf16", halves.data(), begin, end,
+                          [&](int64_t i) { return to_bf16(sum_over_hosts(hosts, as_bf16, i)); });
+        }
+}
+TEST_CASE("processes share the shards of groups", "[host_comm]") {
+    const std::vector<std::pair<std::string, std::string>> cases = {
+        {"0000", "2"}, {"000", "1"}, {"0011", "2"}, {"000111", "3"}};
+    for (const auto& [hosts, shards] : cases)
+        if (!kSanitized || hosts.size() == 4) run_ranks("rank: groups", hosts, {"SHARDS=" + shards});
+}
+
+TEST_CASE("rank: a group on two hosts", "[.rank]") {
+    RankProcess self;
+    Cpu cpu(1);
+    HostComm comm(self.ranks, cpu, options_of(self));
+    CHECK(
+        error_of([&] { comm.split(2); }) ==
+        "2: --shard-ranks 2: ranks 0 to 1 share the optimizer's state, and rank 1 is on another host than rank 0: give "
+        "a number that divides the ranks of each host, and start those of a host one after the other");
+}
+TEST_CASE("a group on two hosts is refused on all ranks", "[host_comm]") {
+    run_ranks("rank: a group on two hosts", "0101");
+}
+
 // More than one piece of 8 MB between hosts.
 TEST_CASE("rank: large buffers", "[.rank]") {
     RankProcess self;

@@ -26,6 +26,22 @@ TEST_CASE("virtual ranks on a GPU get the bits of those on the CPU", "[local_com
     }
 }
 
+TEST_CASE("groups of virtual ranks on a GPU get the bits of those on the CPU", "[local_comm]" ON_DEVICE) {
+    for (const auto& [world_size, shards] : kSplits) {
+        INFO(world_size << " ranks, " << shards << " shards");
+        const Streams streams(true);
+        const auto want = cpu_split_outcomes(world_size, Terms::uneven, shards);
+        LocalGroup group(world_size);
+        group.run([&, of = shards](int rank) {
+            Cuda cuda;
+            LocalRanks ranks(group, rank);
+            LocalComm<Cuda> comm(group, rank, cuda);
+            const auto got = split_outcomes<Cuda>(cuda, comm, ranks, Terms::uneven, of);
+            for (size_t i = 0; i < got.size(); i++) CHECK((got[i] == want[size_t(rank)][i]));
+        });
+    }
+}
+
 TEST_CASE("collectives of virtual ranks on a GPU overlap, and handles may be waited for in any order",
           "[local_comm]" ON_DEVICE) {
     const Streams streams(true);
@@ -117,6 +133,8 @@ struct Lonely : CudaComm {
     Work broadcast(void*, size_t, int) override { return {}; }
     Work reduce_scatter(float*, int64_t) override { return {}; }
     Work reduce_scatter(bf16*, int64_t) override { return {}; }
+    Work all_to_all_sum(float*, int64_t, float*) override { return {}; }
+    Work all_to_all_sum(float*, const bf16*, int64_t) override { return {}; }
     Work all_gather(void*, size_t) override { return {}; }
     Work all_reduce(float*, int64_t) override { return {}; }
     Work all_reduce(uint64_t*, int64_t) override { return {}; }

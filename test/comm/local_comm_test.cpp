@@ -70,8 +70,36 @@ TEST_CASE("virtual ranks scatter, gather, reduce and broadcast", "[local_comm]")
                 const float sum = sum_tree(world_size, [&](int r) { return to_float(to_bf16(term(r, i))); });
                 REQUIRE(to_float(halves[size_t(i)]) == to_float(to_bf16(sum)));
             }
+
+            for (int64_t i = 0; i < n; i++) halves[size_t(i)] = to_bf16(term(rank, i));
+            comm.wait(comm.all_to_all_sum(data.data(), halves.data(), shard));
+            for (int64_t i = rank * shard; i < (rank + 1) * shard; i++)
+                REQUIRE(data[size_t(i)] == sum_tree(world_size, [&](int r) { return to_float(to_bf16(term(r, i))); }));
+            refill();
+            comm.wait(comm.all_to_all_sum(data.data(), shard, nullptr));
+            for (int64_t i = rank * shard; i < (rank + 1) * shard; i++) REQUIRE(data[size_t(i)] == want(i));
         });
     }
+}
+
+TEST_CASE("groups of virtual ranks share the shards, and every owner gets the sum over all ranks", "[local_comm]") {
+    const std::vector<std::pair<int, int>> splits = {{3, 1}, {4, 2}, {6, 3}, {8, 8}};
+    for (const auto& [world_size, shards] : splits)
+        with_ranks(world_size, [&, all = world_size, of = shards](LocalComm<Cpu>& comm) {
+            comm.split(of);
+            const int64_t shard = 100, n = of * shard, begin = comm.rank % of * shard;
+            REQUIRE(comm.shard() == comm.rank % of);
+            REQUIRE(comm.is_split() == (of < all));
+            std::vector<float> data(static_cast<size_t>(n));
+            for (int64_t i = 0; i < n; i++) data[size_t(i)] = term(comm.rank, i);
+            comm.wait(comm.reduce_scatter(data.data(), shard));
+            for (int64_t i = begin; i < begin + shard; i++)
+                REQUIRE(data[size_t(i)] == sum_tree(all, [&](int r) { return term(r, i); }));
+            // From the ranks of the group alone.
+            std::fill(data.begin() + begin, data.begin() + begin + shard, float(comm.rank));
+            comm.wait(comm.all_gather(data.data(), size_t(shard) * sizeof(float)));
+            for (int64_t i = 0; i < n; i++) REQUIRE(data[size_t(i)] == float(comm.rank / of * of + i / shard));
+        });
 }
 
 TEST_CASE("virtual ranks exchange records", "[local_comm]") {

@@ -6,7 +6,8 @@
 #include <cstdlib>
 #include "llmc/comm/local.h"  // LocalGroup, LocalRanks
 #include "llmc/comm/nccl_comm.h"
-#include "llmc/cuda/cublaslt.h"  // Cuda has one
+#include "llmc/cuda/cublaslt.h"      // Cuda has one
+#include "llmc/cuda/cuda_kernels.h"  // sum_terms
 #include "llmc/cuda/cudnn_attention.h"
 #include "test/testing.h"
 
@@ -19,6 +20,10 @@ void* Cuda::allocate(size_t) { return nullptr; }
 void Cuda::release(void*, size_t) {}
 void Cuda::synchronize() {}
 size_t Cuda::free_bytes() const { return 0; }
+template <class T>
+void sum_terms(Cuda&, float*, const T*, const T*, int64_t, int, int, int64_t) {}
+template void sum_terms(Cuda&, float*, const float*, const float*, int64_t, int, int, int64_t);
+template void sum_terms(Cuda&, float*, const bf16*, const bf16*, int64_t, int, int, int64_t);
 struct CublasLt::Library {};
 CublasLt::~CublasLt() = default;
 

@@ -69,7 +69,7 @@ TEST_CASE("ranks of NCCL get what virtual ranks get", "[nccl_comm]" ON_DEVICE) {
     const bool lazy = GENERATE(false, true);
     const Order order = GENERATE(Order::overlapped, Order::serial);
     INFO("lazy streams: " << lazy << ", overlapped: " << (order == Order::overlapped));
-    for (const int world_size : {2, 4}) {
+    for (const int world_size : {2, 3, 4}) {
         const Streams streams(lazy);
         FakeNccl library(world_size);
         std::vector<std::vector<std::string>> got(static_cast<size_t>(world_size));
@@ -83,12 +83,67 @@ TEST_CASE("ranks of NCCL get what virtual ranks get", "[nccl_comm]" ON_DEVICE) {
             const int64_t n = world_size * kShard;
             cuda.synchronize();
             CHECK(comm->take_times().sent_bytes ==
-                  Approx(2 * ring * (double(n) * (4 + 2 + 4 + 4 + 4) + 2 * (double(n - 1) * 4 + 3 * 8))));
+                  Approx(2 * ring * (double(n) * (4 + 2 + 4 + 4 + 4 + 4 + 2) + 2 * (double(n - 1) * 4 + 3 * 8))));
         });
         check_outcomes(got, cpu_outcomes(world_size, Terms::whole));
-        CHECK(emulator::nccl.collectives == 14 * world_size);
+        CHECK(emulator::nccl.collectives == 18 * world_size);
         CHECK(emulator::nccl.aborted == 0);
     }
+}
+
+TEST_CASE("sums by messages have the order of ranks, which NCCL's own have not", "[nccl_comm]" ON_DEVICE) {
+    for (const int world_size : {3, 8}) {
+        FakeNccl library(world_size);
+        std::vector<std::vector<std::string>> got(static_cast<size_t>(world_size));
+        library.group.run([&](int rank) {
+            Cuda cuda;
+            LocalRanks ranks(library.group, rank);
+            const auto comm = make_nccl_comm(ranks, cuda, Order::overlapped);
+            CHECK(comm->sums_in_order());  // all on one host
+            got[size_t(rank)] = outcomes<Cuda>(cuda, *comm, ranks, Terms::uneven, 0);
+        });
+        const std::vector<std::vector<std::string>> want = cpu_outcomes(world_size, Terms::uneven);
+        for (size_t rank = 0; rank < got.size(); rank++)
+            for (size_t i = 0; i < std::size(kCollectives); i++) {
+                const std::string name = kCollectives[i];
+                INFO(name << ", rank " << rank << " of " << world_size);
+                if (name.starts_with("all_to_all_sum")) CHECK((got[rank][i] == want[rank][i]));
+                if (name == "reduce_scatter") CHECK((got[rank][i] != want[rank][i]));
+            }
+    }
+}
+
+TEST_CASE("groups of NCCL's ranks get what those of virtual ranks get", "[nccl_comm]" ON_DEVICE) {
+    for (const auto& [world_size, shards] : kSplits) {
+        INFO(world_size << " ranks, " << shards << " shards");
+        const Streams streams(true);
+        const auto want = cpu_split_outcomes(world_size, Terms::whole, shards);
+        FakeNccl library(world_size);
+        CHECK(library.run([&, of = shards](Cuda& cuda, Comm<Cuda>& comm, Ranks& ranks) {
+            const int rank = ranks.rank;
+            const auto got = split_outcomes<Cuda>(cuda, comm, static_cast<LocalRanks&>(ranks), Terms::whole, of);
+            for (size_t i = 0; i < got.size(); i++) CHECK((got[i] == want[size_t(rank)][i]));
+            // In the group, and twice between the owners of a shard.
+            const double n = of, owners = comm.world_size / of, bytes = 100;
+            cuda.synchronize();
+            const double inside = (n - 1) / n * n * bytes, between = 2 * (owners - 1) / owners * bytes;
+            const double all = 2 * double(comm.world_size - 1) / comm.world_size * n * bytes * 4;
+            CHECK(comm.take_times().sent_bytes == Approx(2 * ((inside + between) * (4 + 2) + inside * 4 + all)));
+        }) == "");
+        CHECK(emulator::nccl.aborted == 0);
+    }
+    // An error ends the groups' communicators, too.
+    FakeNccl library(4);
+    emulator::nccl.faulty_rank = 1, emulator::nccl.fails_at = 1;
+    const std::string error = library.run([&](Cuda& cuda, Comm<Cuda>& comm, Ranks&) {
+        comm.split(2);
+        Arena arena(comm, "gradients", 256);
+        comm.wait(comm.reduce_scatter(arena.take<float>(2 * 8), 8));
+        comm.wait(comm.reduce_scatter(reinterpret_cast<float*>(arena.base), 8));
+        cuda.synchronize();
+    });
+    CHECK(contains(error, "remote error"));
+    CHECK(emulator::nccl.aborted > 0);
 }
 
 TEST_CASE("NCCL's memory is used where it may be, and is NaN at first", "[nccl_comm]" ON_DEVICE) {
@@ -137,7 +192,7 @@ TEST_CASE("what NCCL takes of the GPU's memory is known after a warm-up", "[nccl
     emulator::nccl.init_bytes = 5 << 20, emulator::nccl.connect_bytes = 1 << 20;
     CHECK(library.run([](Cuda& cuda, Comm<Cuda>& comm, Ranks&) {
         CHECK(comm.taken_bytes() == 0);
-        comm.warm_up();
+        comm.warm_up(true);
         CHECK(comm.taken_bytes() == 9 << 20);  // four kinds of collectives
         CHECK(emulator::nccl.buffers == 0);
         CHECK(cuda.used_bytes == 0);

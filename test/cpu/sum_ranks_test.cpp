@@ -55,6 +55,7 @@ TEST_CASE("sum_ranks adds bf16 in float and integers exactly, in place too", "[s
     std::vector<std::vector<bf16>> halves(static_cast<size_t>(num_ranks));
     std::vector<std::vector<uint64_t>> counts(static_cast<size_t>(num_ranks));
     std::vector<bf16> want_halves;
+    Floats want_sums, sums(static_cast<size_t>(n));
     std::vector<uint64_t> want_counts;
     for (int64_t i = 0; i < n; i++) {
         double sum = 0;
@@ -68,11 +69,14 @@ TEST_CASE("sum_ranks adds bf16 in float and integers exactly, in place too", "[s
             count += counts[size_t(r)].back();
         }
         want_halves.push_back(to_bf16(float(sum)));
+        want_sums.push_back(float(sum));
         want_counts.push_back(count);
     }
+    sum_ranks(cpu, sums.data(), pointers_to(halves).data(), num_ranks, n);  // not rounded
     sum_ranks(cpu, halves.back().data(), pointers_to(halves).data(), num_ranks, n);
     sum_ranks(cpu, counts[0].data(), pointers_to(counts).data(), num_ranks, n);
     for (size_t i = 0; i < size_t(n); i++) CHECK(halves.back()[i].bits == want_halves[i].bits);
+    CHECK(sums == want_sums);
     CHECK(counts[0] == want_counts);
 }
 

@@ -67,3 +67,49 @@ TEST_CASE("sum_ranks on the device takes eight ranks at most", "[sum_ranks]" ON_
     CHECK(error_of([&] { sum_ranks(cuda, x.data, all.data(), 9, 4); }) ==
           "2: 9 virtual ranks on one GPU: expected at most 8");
 }
+
+namespace {
+
+// `rank`'s own terms elsewhere than the others', which lie `stride` after each other; the sum goes over its own if they
+// are floats.
+template <class T>
+void check_terms(int num_ranks, int rank, int64_t n, int64_t stride, size_t shift) {
+    INFO(num_ranks << " ranks, rank " << rank << ", " << n << " elements of " << sizeof(T) << " bytes, " << stride
+                   << " apart, shifted by " << shift);
+    Rng rng(uint64_t(num_ranks), Stream::tests);
+    Cpu cpu;
+    Cuda cuda;
+    std::vector<T> all(size_t(num_ranks * stride) + shift), own(size_t(n) + shift);
+    for (size_t i = 0; i < all.size(); i++) all[i] = random_element<T>(rng, int(i) / int(stride));
+    for (T& x : own) x = random_element<T>(rng, rank);
+    std::vector<const T*> pointers;
+    for (int r = 0; r < num_ranks; r++)
+        pointers.push_back(r == rank ? own.data() + shift : all.data() + shift + r * stride);
+    std::vector<float> want(static_cast<size_t>(n));
+    sum_ranks(cpu, want.data(), pointers.data(), num_ranks, n);
+    const OnDevice<T> others(cuda, all), mine(cuda, own);
+    OnDevice<float> elsewhere(cuda, size_t(n) + shift);
+    float* out = elsewhere.data + shift;
+    if constexpr (std::is_same_v<T, float>) out = mine.data + shift;
+    sum_terms(cuda, out, mine.data + shift, others.data + shift, stride, rank, num_ranks, n);
+    std::vector<float> got(static_cast<size_t>(n));
+    copy_to_host(cuda, got.data(), out, n);
+    CHECK((n == 0 || std::memcmp(got.data(), want.data(), size_t(n) * sizeof(float)) == 0));
+}
+
+}  // namespace
+
+TEST_CASE("sum_terms on the device has the CPU's bits at any number of ranks", "[sum_ranks]" ON_DEVICE) {
+    for (const int num_ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 40, 64, 77, 129}) {
+        check_terms<float>(num_ranks, num_ranks / 2, 40, 40, 0);
+        check_terms<bf16>(num_ranks, num_ranks - 1, 80, 160, 0);
+    }
+    for (const int64_t n : {0, 1, 3, 5, 1027}) {
+        check_terms<float>(11, 0, n, n + 3, 1);
+        check_terms<bf16>(11, 5, n, n + 8 - n % 8, 0);
+    }
+    Cuda cuda;
+    OnDevice<float> x(cuda, 4);
+    CHECK(error_of([&] { sum_terms(cuda, x.data, x.data, x.data, 0, 0, 65536, 4); }) ==
+          "2: a sum over 65536 ranks: expected less than 65536");
+}

@@ -138,6 +138,67 @@ TEST_CASE("plan: memory is what the run will take", "[plan]") {
         }
 }
 
+TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {
+    RunFlags config = config_of("gpt2-124M", 32, 0);
+    const auto with = [&](const char* reduce, const char* type, int world) {
+        config.reduce = reduce, config.grad_comm = type;
+        return planned(config, world);
+    };
+    const auto launches = [](const RunPlan& plan, const char* name) {
+        return std::count_if(plan.trace.work.begin() + long(plan.trace.second_work), plan.trace.work.end(),
+                             [&](const TracedWork& work) { return work.name == name; });
+    };
+    for (const char* type : {"fp32", "bf16"})
+        for (const int world : {8, 64}) {
+            INFO(type << " on " << world);
+            const RunPlan ring = with("reduce-scatter", type, world), sent = with("all-to-all", type, world);
+            const long buckets = long(sent.sharding.buckets.size());
+            CHECK(launches(ring, "reduce_scatter") == buckets);
+            CHECK(launches(sent, "all_to_all") == buckets);
+            CHECK(launches(sent, "sum_terms") == buckets);
+            CHECK(launches(ring, "sum_terms") + launches(sent, "reduce_scatter") == 0);
+            CHECK(sent.sent_gradient_bytes == ring.sent_gradient_bytes);
+            int64_t largest = 0;
+            for (const Bucket& bucket : sent.sharding.buckets) largest = std::max(largest, bucket.shard * world);
+            const size_t scratch = std::string(type) == "fp32" ? size_t(largest) * 4 : 0;
+            CHECK(sent.memory.lines[1].bytes == ring.memory.lines[1].bytes + scratch);
+            // As fast inside a server; between servers each GPU has its own card alone.
+            const double slower = sent.times[1].step_s / ring.times[1].step_s;
+            if (world == 8) CHECK(std::fabs(slower - 1) < 0.005);
+            if (world == 64) CHECK(slower > 1.02);
+        }
+    CHECK(launches(with("auto", "bf16", 8), "all_to_all") > 0);
+    CHECK(launches(with("auto", "bf16", 16), "all_to_all") == 0);
+    CHECK(launches(with("auto", "fp32", 8), "all_to_all") == 0);
+}
+
+TEST_CASE("plan: two levels", "[plan]") {
+    RunFlags config = config_of("gpt2-124M", 32, 0);
+    config.optimizer = "muon";
+    const RunPlan server = planned(config, 8), flat = planned(config, 64);
+    config.shard_ranks = 8;
+    const RunPlan plan = planned(config, 64);
+    CHECK(plan.sharding.shards == 8);
+    CHECK(plan.sharding.padding() == server.sharding.padding());
+    CHECK(flat.sharding.padding() > plan.sharding.padding() + 1'000'000);
+    CHECK(plan.memory.lines[2].bytes == server.memory.lines[2].bytes);
+    CHECK(plan.checkpoint_bytes == Approx(server.checkpoint_bytes));
+    const double size = double(plan.sharding.buffer_size);
+    CHECK(plan.sent_weight_bytes == Approx(7. / 8 * size * 2));
+    CHECK(plan.sent_gradient_bytes == Approx((7. / 8 + 2 * 7. / 8 / 8) * size * 4));
+    int between = 0, scattered = 0;
+    for (size_t i = plan.trace.second_work; i < plan.trace.work.size(); i++) {
+        const TracedWork& work = plan.trace.work[i];
+        between += work.name == "all_reduce" && work.between;
+        scattered += work.name == "reduce_scatter";
+        if (work.name == "all_gather") CHECK(work.ranks == 8);
+    }
+    CHECK(scattered == int(plan.sharding.buckets.size()));
+    CHECK(between == scattered);
+    config.shard_ranks = 24;
+    CHECK(error_of([&] { planned(config, 64); }) == "2: --shard-ranks 24 does not divide the 64 ranks");
+}
+
 TEST_CASE("plan: Newton-Schulz is part of an update", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 64, 0);
     config.optimizer = "muon";

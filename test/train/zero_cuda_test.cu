@@ -22,6 +22,8 @@ struct Trained {
 struct How {
     int world_size = 1;
     bool muon = false, noise_scale = false, bf16_gradients = false, ahead = false;
+    GradientSum gradient_sum = GradientSum::automatic;
+    int shards = 0;
     Order order = Order::overlapped;
 };
 
@@ -34,10 +36,12 @@ Trained train(const TinyRuns& runs, const How& how) {
     group.run([&](int rank) {
         Cuda cuda;
         LocalComm<Cuda> comm(group, rank, cuda, how.order);
+        if (how.shards) comm.split(how.shards);
         ParameterList list(GptShape{2, 1, 64, kT, 60});
-        const ShardingPlan plan = plan_sharding(
-            list,
-            {.world_size = how.world_size, .whole_matrices = how.muon, .bucket_elements = 1 << 15});  // several buckets
+        const ShardingPlan plan = plan_sharding(list, {.world_size = how.world_size,
+                                                       .shards = how.shards,
+                                                       .whole_matrices = how.muon,
+                                                       .bucket_elements = 1 << 15});  // several buckets
         list.place(plan.offsets, plan.buffer_size);
         Gpt<Cuda, T> model(cuda, list, kB, kT, Recompute::none, comm);
         Optimizer<Cuda, T> optimizer(cuda, model.parameters, plan, rank, with_rule({}, how.muon ? "muon" : "adamw"));
@@ -57,6 +61,7 @@ Trained train(const TinyRuns& runs, const How& how) {
                                   .world_size = how.world_size,
                                   .tree_sum = true,
                                   .bf16_gradients = how.bf16_gradients,
+                                  .gradient_sum = how.gradient_sum,
                                   .noise_scale = how.noise_scale},
                                  0);
         const auto finish = [&] {
@@ -115,12 +120,39 @@ TEST_CASE("virtual ranks on a GPU train to the bits of one rank", "[zero][once]"
     }
 }
 
+TEST_CASE("virtual ranks on a GPU train to the same bits in groups, and however gradients get to their owners",
+          "[zero][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    const Trained one = train<float>(runs, {.muon = true});
+    const How four{.world_size = 4, .muon = true, .gradient_sum = GradientSum::all_to_all};
+    CHECK(difference(train<float>(runs, four), one, 4) == "");
+    CHECK(difference(train<float>(runs, {.world_size = 4, .muon = true, .shards = 2}), one, 4) == "");
+    // Of three ranks, which are always added in their order.
+    How how{.world_size = 3, .muon = true, .gradient_sum = GradientSum::reduce_scatter};
+    const Trained three = train<float>(runs, how);
+    how.shards = 1;
+    CHECK(difference(train<float>(runs, how), three, 3) == "");
+    how.shards = 0, how.gradient_sum = GradientSum::all_to_all;
+    CHECK(difference(train<float>(runs, how), three, 3) == "");
+    // In bf16 the sums are not rounded.
+    how.bf16_gradients = true;
+    const Trained exact = train<float>(runs, how);
+    how.gradient_sum = GradientSum::reduce_scatter;
+    CHECK(difference(train<float>(runs, how), exact, 3) != "");
+}
+
 TEST_CASE("communication that overlaps with work has the bits of communication that does not",
           "[zero][once]" ON_DEVICE) {
     const TinyRuns runs;
-    const bool bf16_gradients = GENERATE(false, true);
-    const How serial{
-        .world_size = 2, .muon = true, .noise_scale = true, .bf16_gradients = bf16_gradients, .order = Order::serial};
+    const auto [bf16_gradients, gradient_sum] =
+        GENERATE(std::pair{false, GradientSum::reduce_scatter}, std::pair{true, GradientSum::reduce_scatter},
+                 std::pair{true, GradientSum::all_to_all});
+    const How serial{.world_size = 2,
+                     .muon = true,
+                     .noise_scale = true,
+                     .bf16_gradients = bf16_gradients,
+                     .gradient_sum = gradient_sum,
+                     .order = Order::serial};
     const Trained want = train<bf16>(runs, serial);
     How overlapped = serial;
     overlapped.order = Order::overlapped;

@@ -36,6 +36,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId*);
 const char* ncclGetErrorString(ncclResult_t);
 const char* ncclGetLastError(ncclComm_t);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t*, int nranks, ncclUniqueId, int rank, ncclConfig_t*);
+ncclResult_t ncclCommSplit(ncclComm_t, int color, int key, ncclComm_t*, ncclConfig_t*);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t*);
 ncclResult_t ncclCommFinalize(ncclComm_t);
 ncclResult_t ncclCommDestroy(ncclComm_t);
@@ -52,3 +53,7 @@ ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t receive_c
                                ncclComm_t, cudaStream_t);
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count, ncclDataType_t, ncclComm_t,
                            cudaStream_t);
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t, int peer, ncclComm_t, cudaStream_t);

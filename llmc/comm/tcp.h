@@ -99,7 +99,8 @@ enum class OtherEnd {
     nobody,        // of this host holds it any more
     elsewhere,     // on another host, or this system does not tell (no sock_diag, /proc/net/tcp is hidden)
 };
-// By the kernel's answer about this connection (sock_diag), or, where it gives none or is not asked, by its table of all.
+// By the kernel's answer about this connection (sock_diag), or, where it gives none or is not asked, by its table of
+// all.
 OtherEnd other_end(int fd, bool asks = true);
 
 // ---- messages ------------------------------------------------------------------------------------------------------

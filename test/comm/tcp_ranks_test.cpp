@@ -19,14 +19,14 @@ Ranks over TCP, as processes of this machine: what they exchange, and how each k
 #include <functional>
 #include <map>
 #include <thread>
-#include "llmc/base/hmac.h"       // sha256, hmac_sha256
-#include "llmc/comm/handshake.h"  // check_alike, check_connected
-#include "llmc/comm/host.h"       // host_identity
-#include "llmc/comm/host_comm.h"  // HostComm
-#include "llmc/comm/launch.h"     // join
-#include "llmc/train/parts.h"     // PartSender, PartReader, receive_parts
+#include "llmc/base/hmac.h"         // sha256, hmac_sha256
+#include "llmc/comm/handshake.h"    // check_alike, check_connected
+#include "llmc/comm/host.h"         // host_identity
+#include "llmc/comm/host_comm.h"    // HostComm
+#include "llmc/comm/launch.h"       // join
+#include "llmc/train/parts.h"       // PartSender, PartReader, receive_parts
 #include "llmc/train/rank_watch.h"  // report_of_all
-#include "llmc/train/stop.h"      // catch_stop_signals, stop_signal
+#include "llmc/train/stop.h"        // catch_stop_signals, stop_signal
 #include "test/processes.h"
 #include "test/test_clock.h"  // now_s, sleep_s, wait_until
 
@@ -186,9 +186,8 @@ TEST_CASE("equal records travel once, and every rank has its own", "[tcp_ranks]"
 }
 
 TEST_CASE("ranks that differ in what must be alike are told in what", "[tcp_ranks]") {
-    const std::vector<Finished> ended = ranks_do(3, [](Ranks& ranks) {
-        check_alike(ranks, {{"--seed", ranks.rank == 1 ? "8" : "7"}});
-    });
+    const std::vector<Finished> ended =
+        ranks_do(3, [](Ranks& ranks) { check_alike(ranks, {{"--seed", ranks.rank == 1 ? "8" : "7"}}); });
     for (const Finished& rank : ended) {
         CHECK(rank.exit_code == kExitUsage);
         CHECK(contains(rank.err, "the ranks differ in --seed: it is 8 on rank 1, and 7 on rank 0;"));

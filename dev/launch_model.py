@@ -13,7 +13,7 @@ In every state from which nothing follows:
   1. every rank that has not failed has ended: nobody waits for ever;
   2. without a failure, all have ended well;
   3. who was stopped names a rank that failed, perhaps among others, or one that was stopped and names another, and so
-     on to one that failed. Or an exchange was not over in time, which names nobody: only if a rank hangs.
+     on to one that failed. Or a record did not come in time, which names nobody: only if a rank hangs.
   4. if one rank failed, without hanging, and no last word was lost, all who were stopped name that rank.
 And no state comes again, so that every run ends. It is the protocol as understood, and not the code.
 """

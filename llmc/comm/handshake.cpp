@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <map>
 #include "llmc/base/check.h"      // ensure, format
+#include "llmc/base/hash.h"       // xxh3
 #include "llmc/comm/peer_text.h"  // peer_text
 
 void check_connected(Ranks& ranks) {
-    const std::vector<std::string> numbers = ranks.all_gather(std::to_string(ranks.rank));
-    ensure(int(numbers.size()) == ranks.world_size);
-    for (int r = 0; r < ranks.world_size; r++)
-        ranks.require_sense(numbers[size_t(r)] == std::to_string(r), r, "its number");
+    const std::string answer =
+        ranks.ask_first(std::to_string(ranks.rank), [&](const std::vector<std::string>& numbers) {
+            ensure(int(numbers.size()) == ranks.world_size);
+            for (int r = 0; r < ranks.world_size; r++)
+                ranks.require_sense(numbers[size_t(r)] == std::to_string(r), r, "its number");
+            return std::to_string(ranks.world_size);
+        });
+    ranks.require_sense(answer == std::to_string(ranks.world_size), 0, "the number of ranks");
 }
 
 namespace {
@@ -33,9 +38,13 @@ std::vector<std::pair<std::string, std::string>> unpack(const std::string& recor
 }  // namespace
 
 void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& values) {
+    const std::string mine = pack(values);
+    const std::vector<uint64_t> hashes =
+        ranks.all_gather_values(xxh3(mine.data(), mine.size()), "the hash of what ranks must have alike");
+    if (std::all_of(hashes.begin(), hashes.end(), [&](uint64_t hash) { return hash == hashes[0]; })) return;
     std::vector<std::string> names;  // of any rank, in the order in which they are first seen
     std::vector<std::map<std::string, std::string>> of_rank;
-    for (const std::string& record : ranks.all_gather(pack(values))) {
+    for (const std::string& record : ranks.all_gather(mine)) {
         of_rank.emplace_back();
         for (const auto& [name, value] : unpack(record)) {
             of_rank.back()[name] = value;

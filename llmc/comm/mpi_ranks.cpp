@@ -72,6 +72,9 @@ public:
     Watchdog* watchdog() override { return tcp_->watchdog(); }
     std::string name_of(int of_rank) const override { return tcp_->name_of(of_rank); }
     std::vector<std::string> all_gather(const std::string& record) override { return tcp_->all_gather(record); }
+    std::string ask_first(const std::string& record, const Judge& judge) override {
+        return tcp_->ask_first(record, judge);
+    }
     void send_piece(int to, const std::string& bytes) override { tcp_->send_piece(to, bytes); }
     Piece next_piece() override { return tcp_->next_piece(); }
     std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>&) override { return make_mpi_network(); }

@@ -6,10 +6,16 @@ buffers are moved by the data plane, Comm (comm.h).
   ranks.all_gather(record)                      every rank's record, in the order of ranks; waits for all
   ranks.all_gather_values(x, "its speed")       the same of numbers and structs
   ranks.broadcast(record, 0)                    rank 0's
+  ranks.gather(record)                          every rank's record, for rank 0; the others need not look
+  ranks.ask_first(record, judge)                what rank 0 makes of all records, for everybody
   ranks.barrier()                               waits for all
   ranks.watchdog()                              for whoever waits for other ranks in another way (watchdog.h)
   ranks.send_piece(0, bytes)                    beside all that, from any thread: of checkpoints (llmc/train/parts.h)
   ranks.connect_hosts({0, 4})                   what CPU ranks of several hosts exchange buffers over
+
+What an all_gather costs grows with the square of the ranks where all records differ: 1024 ranks with 4 KB each are
+4 GB. So what is large or differs from rank to rank goes to rank 0, which answers in a few bytes, and what should be the
+same everywhere is compared by its hash first (check_alike).
 
 Every rank must make the same calls in the same order. A rank that is dead, or does not come within --comm-timeout, ends
 all the others with exit code 3 (watchdog.h). Around work on files it is --io-timeout (share_errors).
@@ -22,6 +28,7 @@ all the others with exit code 3 (watchdog.h). Around work on files it is --io-ti
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -42,6 +49,10 @@ public:
 
     virtual ~Ranks() = default;
     virtual std::vector<std::string> all_gather(const std::string& record) = 0;
+    // `judge` of all ranks' records; the same on every rank. It may be called on rank 0 alone, and decides by the
+    // records alone.
+    using Judge = std::function<std::string(const std::vector<std::string>&)>;
+    virtual std::string ask_first(const std::string& record, const Judge& judge) { return judge(all_gather(record)); }
     virtual Watchdog* watchdog() { return nullptr; }  // null: nobody to wait for
 
     // Up to most_piece_bytes() between rank 0 and another rank, in order, while records go their own way. Waits while
@@ -73,19 +84,31 @@ public:
     std::string broadcast(const std::string& record, int root = 0) {
         return all_gather(rank == root ? record : "")[size_t(root)];
     }
+    std::vector<std::string> gather(const std::string& record) {
+        std::vector<std::string> all(static_cast<size_t>(world_size));
+        ask_first(record, [&](const std::vector<std::string>& records) {
+            all = records;
+            return std::string();
+        });
+        return all;
+    }
     void barrier() { all_gather(""); }
 
     // Every rank's value of a type that memcpy copies. `what` it is: for an Error about a record of another size.
     template <class T>
     std::vector<T> all_gather_values(const T& mine, const char* what) {
-        static_assert(std::is_trivially_copyable_v<T>);
-        const std::vector<std::string> records = all_gather({reinterpret_cast<const char*>(&mine), sizeof mine});
-        std::vector<T> values(records.size());
-        for (size_t r = 0; r < records.size(); r++) {
-            require_sense(records[r].size() == sizeof(T), int(r), what);
-            std::memcpy(&values[r], records[r].data(), sizeof(T));
-        }
-        return values;
+        return values_of<T>(all_gather(bytes_of(mine)), what);
+    }
+    // join(...join(rank 0's, rank 1's)..., last rank's), on every rank.
+    template <class T, class Join>
+    T joined_value(const T& mine, const char* what, const Join& join) {
+        const std::string answer = ask_first(bytes_of(mine), [&](const std::vector<std::string>& records) {
+            const std::vector<T> all = values_of<T>(records, what);
+            T result = all[0];
+            for (size_t r = 1; r < all.size(); r++) result = join(result, all[r]);
+            return bytes_of(result);
+        });
+        return value_of<T>(answer, 0, what);
     }
 
     // Who is where, from every rank's host.
@@ -96,6 +119,27 @@ public:
         local_size = int(host_ranks.size());
         local_rank = device = int(std::find(host_ranks.begin(), host_ranks.end(), rank) - host_ranks.begin());
         num_hosts = int(std::set<std::string>(hosts.begin(), hosts.end()).size());
+    }
+
+    template <class T>
+    static std::string bytes_of(const T& value) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        return {reinterpret_cast<const char*>(&value), sizeof value};
+    }
+    template <class T>
+    T value_of(const std::string& record, int of_rank, const char* what) const {
+        T value;
+        require_sense(record.size() == sizeof value, of_rank, what);
+        std::memcpy(&value, record.data(), sizeof value);
+        return value;
+    }
+
+private:
+    template <class T>
+    std::vector<T> values_of(const std::vector<std::string>& records, const char* what) const {
+        std::vector<T> values;
+        for (size_t r = 0; r < records.size(); r++) values.push_back(value_of<T>(records[r], int(r), what));
+        return values;
     }
 };
 

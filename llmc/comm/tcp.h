@@ -97,9 +97,11 @@ enum class OtherEnd {
     this_user,
     another_user,  // of this host
     nobody,        // of this host holds it any more
-    elsewhere,     // on another host, or this system does not tell (/proc/net/tcp is hidden)
+    elsewhere,     // on another host, or this system does not tell (no sock_diag, /proc/net/tcp is hidden)
 };
-OtherEnd other_end(int fd);
+// By the kernel's answer about this connection (sock_diag), or, where it gives none or is not asked, by its table of
+// all.
+OtherEnd other_end(int fd, bool asks = true);
 
 // ---- messages ------------------------------------------------------------------------------------------------------
 

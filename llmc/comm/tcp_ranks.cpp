@@ -161,6 +161,7 @@ void TcpRanks::tell_all(const std::string& why) {
 void TcpRanks::send_to(const Peer& peer, Kind kind, const std::string& body) {
     const std::lock_guard lock(*peer.sending);
     // If the other end is gone, the reader ends this rank.
+    sent_bytes_ += sizeof(Header) + body.size();
     send_message(peer.socket, kind, key_, body);
 }
 
@@ -208,24 +209,45 @@ std::string TcpRanks::next_record(Peer& peer) {
     return record;
 }
 
+// Equal records that follow each other once, each with how many they are and its size before it.
+static std::string packed_runs(const std::vector<std::string>& records) {
+    std::string all;
+    for (size_t begin = 0, end; begin < records.size(); begin = end) {
+        end = begin + 1;
+        while (end < records.size() && records[end] == records[begin]) end++;
+        const uint64_t numbers[] = {end - begin, records[begin].size()};
+        all.append(reinterpret_cast<const char*>(numbers), sizeof(numbers)) += records[begin];
+    }
+    return all;
+}
+
 std::vector<std::string> TcpRanks::all_gather(const std::string& record) {
+    std::vector<std::string> records;
+    const std::string all = ask_first(record, [&](const std::vector<std::string>& of_rank) {
+        records = of_rank;
+        return packed_runs(of_rank);
+    });
+    if (rank == 0) return records;
+    constexpr const char* kWhat = "the records of all ranks";
+    for (size_t at = 0; at < all.size();) {
+        uint64_t numbers[2] = {};
+        require_sense(all.size() - at >= sizeof(numbers), 0, kWhat);
+        std::memcpy(numbers, all.data() + at, sizeof(numbers));
+        at += sizeof(numbers);
+        require_sense(numbers[0] <= size_t(world_size) - records.size() && numbers[1] <= all.size() - at, 0, kWhat);
+        records.insert(records.end(), size_t(numbers[0]), all.substr(at, numbers[1]));
+        at += numbers[1];
+    }
+    require_sense(records.size() == size_t(world_size), 0, kWhat);
+    return records;
+}
+
+std::string TcpRanks::ask_first(const std::string& record, const Judge& judge) {
     ensure(record.size() <= kMostBytes / size_t(world_size));
-    std::vector<std::string> records(static_cast<size_t>(world_size));
     if (rank != 0) {
         const Watchdog::Watch watch(&watchdog_, "exchange of records");
         send_to(peers_[0], kRecord, record);
-        // All of them, each with its size before it
-        const std::string all = next_record(peers_[0]);
-        size_t at = 0;
-        for (std::string& each : records) {
-            uint64_t bytes = 0;
-            require_sense(at + sizeof(bytes) <= all.size(), 0, "the records of all ranks");
-            std::memcpy(&bytes, all.data() + at, sizeof(bytes));
-            require_sense(bytes <= all.size() - at - sizeof(bytes), 0, "the records of all ranks");
-            each = all.substr(at + sizeof(bytes), bytes);
-            at += sizeof(bytes) + bytes;
-        }
-        return records;
+        return next_record(peers_[0]);
     }
     const Watchdog::Missing missing = [this] {
         const std::lock_guard lock(mutex_);
@@ -235,6 +257,7 @@ std::vector<std::string> TcpRanks::all_gather(const std::string& record) {
         return rank_list(ranks);
     };
     const Watchdog::Watch watch(&watchdog_, "exchange of records", -1, &missing);
+    std::vector<std::string> records(static_cast<size_t>(world_size));
     records[0] = record;
     // Taken only when all have come, so that `missing` can tell who has not.
     {
@@ -247,11 +270,7 @@ std::vector<std::string> TcpRanks::all_gather(const std::string& record) {
         });
     }
     for (Peer& peer : peers_) records[size_t(peer.rank)] = next_record(peer);
-    std::string all;
-    for (const std::string& each : records) {
-        const uint64_t bytes = each.size();
-        all.append(reinterpret_cast<const char*>(&bytes), sizeof(bytes)) += each;
-    }
-    for (const Peer& peer : peers_) send_to(peer, kRecord, all);
-    return records;
+    const std::string answer = judge(records);
+    for (const Peer& peer : peers_) send_to(peer, kRecord, answer);
+    return answer;
 }

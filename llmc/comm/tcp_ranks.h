@@ -3,7 +3,8 @@ Ranks that meet at an address: rank 0 listens there, and all others hold one con
 
   TcpRanks ranks(launch.rank, launch.world_size, {parse_address("node1:29500")}, {.secret = launch.secret});
 
-Rank 0 collects the records and gives all of them to everybody. A thread of each rank reads from its connections at all
+Rank 0 collects the records, and sends to everybody what it makes of them; of an all-gather the records, of which equal
+ones that follow each other travel once. A thread of each rank reads from its connections at all
 times, so a rank that dies is noticed at once by rank 0, whatever the others are doing, and named to all of them; they
 end with exit code 3. So it is when a watchdog gives up: all hear why. A rank that ends with an error of its own gives
 the others a second to end with theirs: what is wrong with one is often wrong with all.
@@ -35,11 +36,13 @@ public:
     ~TcpRanks() override;
 
     std::vector<std::string> all_gather(const std::string& record) override;
+    std::string ask_first(const std::string& record, const Judge& judge) override;
     void send_piece(int to, const std::string& bytes) override;
     Piece next_piece() override;
     Watchdog* watchdog() override { return &watchdog_; }
     std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>& leaders) override;
     std::string name_of(int of_rank) const override;
+    uint64_t sent_bytes() const { return sent_bytes_; }  // of messages to other ranks, since it met them
     // The numbers of the two hosts by which this one is connected to another rank, by way of rank 0 or directly.
     std::string own_number(int toward_rank) const;
     std::string peer_number(int of_rank) const;
@@ -66,6 +69,7 @@ private:
     std::mutex mutex_;        // of Peer::records, pieces, under_way and ended
     std::condition_variable arrived_;
     std::thread reader_;
+    std::atomic<uint64_t> sent_bytes_ = 0;
     std::atomic<bool> leaving_ = false;  // this rank ends: whoever else ends now is not missed
 
     void close_all();

@@ -56,14 +56,13 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
         }
     };
     share_errors(ranks, own_share);  // of the data, which one rank may find
-    const std::vector<Sums> of_ranks = ranks.all_gather_values(sums, "its sums of the loss");
-    sums = {};
-    for (const Sums& theirs : of_ranks) {
-        sums.loss.add(theirs.loss);
-        sums.text_loss.add(theirs.text_loss);
-        sums.targets += theirs.targets;
-        sums.bytes += theirs.bytes;
-    }
+    sums = ranks.joined_value(sums, "its sums of the loss", [](Sums all, const Sums& theirs) {
+        all.loss.add(theirs.loss);
+        all.text_loss.add(theirs.text_loss);
+        all.targets += theirs.targets;
+        all.bytes += theirs.bytes;
+        return all;
+    });
     // Means over all tokens: where some are not learned, over those that are.
     const double share = sums.targets > 0 ? double(batches * B * T) / double(sums.targets) : double(NAN);
     Evaluation result{.loss = sums.loss.value() / double(batches) * share};

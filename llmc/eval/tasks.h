@@ -178,17 +178,17 @@ TaskScores score_tasks(Gpt<Device, Type>& model, const TaskFile& file, Ranks& ra
         });
     std::string record(right.size() * sizeof(int64_t), '\0');
     std::memcpy(record.data(), right.data(), record.size());
-    std::fill(right.begin(), right.end(), 0);
-    const std::vector<std::string> records = ranks.all_gather(record);
-    for (size_t r = 0; r < records.size(); r++) {
-        const std::string& other = records[r];
-        ranks.require_sense(other.size() == record.size(), int(r), "its right answers");
-        for (size_t t = 0; t < right.size(); t++) {
-            int64_t theirs;
-            std::memcpy(&theirs, other.data() + t * sizeof theirs, sizeof theirs);
-            right[t] += theirs;
+    const std::string sums = ranks.ask_first(record, [&](const std::vector<std::string>& records) {
+        std::vector<int64_t> all(right.size()), theirs(right.size());
+        for (size_t r = 0; r < records.size(); r++) {
+            ranks.require_sense(records[r].size() == record.size(), int(r), "its right answers");
+            std::memcpy(theirs.data(), records[r].data(), record.size());
+            for (size_t t = 0; t < all.size(); t++) all[t] += theirs[t];
         }
-    }
+        return std::string(reinterpret_cast<const char*>(all.data()), record.size());
+    });
+    ranks.require_sense(sums.size() == record.size(), 0, "all right answers");
+    std::memcpy(right.data(), sums.data(), record.size());
     TaskScores scores;
     for (size_t t = 0; t < right.size(); t++) {
         const Task& task = file.tasks()[t];

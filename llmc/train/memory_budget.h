@@ -45,9 +45,10 @@ public:
         } all{
             free_memory(device), memory_limit(device, world.group ? world.group->world_size : world.place().processes),
             layout.memory_bytes(sizeof(T)), flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0};
-        for (const Memory& other : world.ranks.all_gather_values(all, "its free memory"))
-            all = {std::min(all.available, other.available), std::min(all.limit, other.limit),
-                   std::max(all.optimizer, other.optimizer), std::max(all.update_workspace, other.update_workspace)};
+        all = world.ranks.joined_value(all, "its free memory", [](const Memory& a, const Memory& b) {
+            return Memory{std::min(a.available, b.available), std::min(a.limit, b.limit),
+                          std::max(a.optimizer, b.optimizer), std::max(a.update_workspace, b.update_workspace)};
+        });
         available_ = all.available, limit_ = all.limit, optimizer_bytes_ = all.optimizer;
         update_workspace_bytes_ = all.update_workspace;
     }

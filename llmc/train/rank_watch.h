@@ -14,6 +14,7 @@ exchange costs beside what it should.
 #include "llmc/base/hash.h"        // hex64
 #include "llmc/comm/bench_comm.h"  // measure_bandwidth
 #include "llmc/comm/comm.h"        // Comm
+#include "llmc/comm/peer_text.h"   // peer_text
 #include "llmc/comm/ranks.h"       // Ranks, SharedError
 #include "llmc/model/gpt.h"        // Gpt
 
@@ -61,6 +62,31 @@ inline RankReport report_of(const std::vector<uint64_t>& hashes, const std::vect
             .slowest = int(std::max_element(times.begin(), times.end()) - times.begin())};
 }
 
+// The same on every rank, of what each has to say. Rank 0 looks, and tells the others in a few bytes.
+inline RankReport report_of_all(Ranks& ranks, uint64_t hash, double compute_ms) {
+    struct Mine {
+        uint64_t hash;
+        double compute_ms;
+    } const mine{hash, compute_ms};
+    const auto judge = [&](const std::vector<std::string>& records) {
+        std::vector<uint64_t> hashes;
+        std::vector<double> times;
+        for (size_t r = 0; r < records.size(); r++) {
+            const Mine theirs = ranks.value_of<Mine>(records[r], int(r), "its hash of the weights");
+            hashes.push_back(theirs.hash);
+            times.push_back(theirs.compute_ms);
+        }
+        try {
+            return Ranks::bytes_of(report_of(hashes, times));
+        } catch (const SharedError& error) {
+            return std::string(error.what());
+        }
+    };
+    const std::string answer = ranks.ask_first(Ranks::bytes_of(mine), judge);
+    if (answer.size() > sizeof(RankReport)) throw SharedError(kExitReplicas, peer_text(answer));
+    return ranks.value_of<RankReport>(answer, 0, "what the ranks have said");
+}
+
 // What the communication of one step cost, in ms. Predicted: what a rank sends in a ring over the bandwidth.
 struct CommCost {
     double ms = 0, exposed_ms = 0, predicted_ms = 0;
@@ -89,24 +115,14 @@ public:
         uint64_t* sum = arena.take<uint64_t>(1);
         fill_zero(device, sum, 1);
         model.op.add_hash(device, sum, model.weights.data, model.weights.size, 0);
-        Mine mine;
-        copy_to_host(device, &mine.hash, sum, 1);
-        if (steps_ > 0) mine.compute_ms = compute_ms_ / double(steps_);
+        uint64_t hash = 0;
+        copy_to_host(device, &hash, sum, 1);
+        const double mean_ms = steps_ > 0 ? compute_ms_ / double(steps_) : 0;
         compute_ms_ = 0, steps_ = 0;
-        std::vector<uint64_t> hashes;
-        std::vector<double> times;
-        for (const Mine& theirs : ranks_.all_gather_values(mine, "its hash of the weights")) {
-            hashes.push_back(theirs.hash);
-            times.push_back(theirs.compute_ms);
-        }
-        return report_of(hashes, times);
+        return report_of_all(ranks_, hash, mean_ms);
     }
 
 private:
-    struct Mine {
-        uint64_t hash = 0;
-        double compute_ms = 0;
-    };
     Ranks& ranks_;
     Comm<Device>& comm_;
     const double bytes_per_s_;

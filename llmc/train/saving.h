@@ -71,7 +71,7 @@ public:
     SavedCheckpoint finish() {
         ensure(is_under_way());
         share_errors(ranks_, [&] { writing_.get(); });
-        const std::vector<std::string> records = ranks_.all_gather(packed(sent_ ? *sent_ : part().records()));
+        const std::vector<std::string> records = ranks_.gather(packed(sent_ ? *sent_ : part().records()));
         std::string path = checkpoint_path(out_dir_, step_);
         on_first_rank(ranks_, [&] {
             for (size_t r = 1; r < records.size(); r++) {

@@ -12,17 +12,21 @@ Ranks over TCP, as processes of this machine: what they exchange, and how each k
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <thread>
-#include "llmc/base/hmac.h"       // sha256, hmac_sha256
-#include "llmc/comm/handshake.h"  // check_alike, check_connected
-#include "llmc/comm/host.h"       // host_identity
-#include "llmc/comm/host_comm.h"  // HostComm
-#include "llmc/comm/launch.h"     // join
-#include "llmc/train/parts.h"     // PartSender, PartReader, receive_parts
-#include "llmc/train/stop.h"      // catch_stop_signals, stop_signal
+#include "llmc/base/hmac.h"         // sha256, hmac_sha256
+#include "llmc/comm/handshake.h"    // check_alike, check_connected
+#include "llmc/comm/host.h"         // host_identity
+#include "llmc/comm/host_comm.h"    // HostComm
+#include "llmc/comm/launch.h"       // join
+#include "llmc/train/parts.h"       // PartSender, PartReader, receive_parts
+#include "llmc/train/rank_watch.h"  // report_of_all
+#include "llmc/train/stop.h"        // catch_stop_signals, stop_signal
 #include "test/processes.h"
 #include "test/test_clock.h"  // now_s, sleep_s, wait_until
 
@@ -109,6 +113,85 @@ TEST_CASE("ranks over TCP exchange records", "[tcp_ranks]") {
             ensure(int(ranks.host_ranks.size()) == world_size && ranks.local_size == world_size);
             ensure(ranks.local_rank == ranks.rank && ranks.device == ranks.rank && ranks.num_hosts == 1);
         }));
+}
+
+// They meet, compare what ranks compare at the start and while they train, and part. Rank 0 prints what that took.
+static std::vector<Finished> many_meet(int world_size) {
+    const std::string flags(4000, 'f');
+    const double begin_s = now_s();
+    return ranks_do(
+        world_size,
+        [&](Ranks& ranks) {
+            const double met_s = now_s();
+            check_connected(ranks);
+            share_errors(ranks, [] {});
+            check_alike(ranks, {{"the flags", flags}});
+            ensure(report_of_all(ranks, 7, 1. + ranks.rank).slowest == ranks.world_size - 1);
+            ensure(ranks.joined_value(ranks.rank, "its number", std::plus<int>()) ==
+                   ranks.world_size * (ranks.world_size - 1) / 2);
+            ensure(ranks.broadcast(std::to_string(ranks.rank), ranks.world_size / 2) ==
+                   std::to_string(ranks.world_size / 2));
+            ranks.barrier();
+            if (ranks.rank > 0) return;
+            rusage used = {};
+            getrusage(RUSAGE_SELF, &used);
+            const auto seconds = [](const timeval& t) { return double(t.tv_sec) + double(t.tv_usec) * 1e-6; };
+            std::printf("%llu bytes sent, met after %.2f s, compared after %.2f s, %.2f s of CPU\n",
+                        static_cast<unsigned long long>(dynamic_cast<TcpRanks&>(ranks).sent_bytes()), met_s - begin_s,
+                        now_s() - begin_s, seconds(used.ru_utime) + seconds(used.ru_stime));
+        },
+        50);
+}
+
+TEST_CASE("256 ranks meet and compare in less than a kilobyte each", "[tcp_ranks][plain]") {
+    constexpr int W = 256;
+    const std::vector<Finished> ended = many_meet(W);
+    must_all_succeed(ended);
+    const int64_t bytes = std::stoll(ended[0].out);
+    CHECK(bytes > W * 8 * 24);  // a header for each rank and exchange
+    CHECK(bytes < W * 1000);
+}
+
+// By hand: build/.../tcp_ranks_test "1024 ranks meet" prints what it takes.
+TEST_CASE("1024 ranks meet", "[.][many_ranks]") {
+    const std::vector<Finished> ended = many_meet(1024);
+    must_all_succeed(ended);
+    std::printf("%s", ended[0].out.c_str());
+}
+
+TEST_CASE("equal records travel once, and every rank has its own", "[tcp_ranks]") {
+    constexpr int W = 5;
+    must_all_succeed(ranks_do(W, [](Ranks& ranks) {
+        // All ways to be equal or not: bit i of a number says whether rank i + 1 differs from rank i.
+        for (int ways = 0; ways < 1 << (W - 1); ways++) {
+            const auto record = [&](int rank) {
+                return std::string(size_t(std::popcount(unsigned(ways & ((1 << rank) - 1)))) % 3, 'x');
+            };
+            const std::vector<std::string> all = ranks.all_gather(record(ranks.rank));
+            for (int r = 0; r < W; r++) ensure(all.size() == W && all[size_t(r)] == record(r));
+        }
+        // Sums in the order of ranks
+        struct Text {
+            char at[W + 1] = {};
+        } mine;
+        mine.at[0] = char('a' + ranks.rank);
+        const Text joined = ranks.joined_value(mine, "its letter", [](Text all, const Text& next) {
+            all.at[std::strlen(all.at)] = next.at[0];
+            return all;
+        });
+        ensure(std::string(joined.at) == "abcde");
+        const std::vector<std::string> gathered = ranks.gather(std::string(1, mine.at[0]));
+        for (int r = 0; r < W && ranks.rank == 0; r++) ensure(gathered[size_t(r)] == std::string(1, char('a' + r)));
+    }));
+}
+
+TEST_CASE("ranks that differ in what must be alike are told in what", "[tcp_ranks]") {
+    const std::vector<Finished> ended =
+        ranks_do(3, [](Ranks& ranks) { check_alike(ranks, {{"--seed", ranks.rank == 1 ? "8" : "7"}}); });
+    for (const Finished& rank : ended) {
+        CHECK(rank.exit_code == kExitUsage);
+        CHECK(contains(rank.err, "the ranks differ in --seed: it is 8 on rank 1, and 7 on rank 0;"));
+    }
 }
 
 TEST_CASE("pieces of files go beside the records, in order and with bounded memory", "[tcp_ranks]") {
@@ -827,16 +910,20 @@ TEST_CASE("who holds the other end of a connection of this host is known", "[tcp
     Listeners listeners = listen_anywhere(true);
     std::string why;
     for (const bool goes : {false, true}) {
+        INFO("it goes: " << goes);
         Socket near = connect_to({"127.0.0.1", listeners.port}, "", Deadline(20), [] {}, &why);
         REQUIRE(near.fd >= 0);
         pollfd waiting{listeners.sockets[0].fd, POLLIN, 0};
         REQUIRE(poll(&waiting, 1, 20'000) == 1);
         const Connection far = accept_from(listeners.sockets[0]);
-        CHECK(other_end(far.socket.fd) == OtherEnd::this_user);
-        CHECK(other_end(near.fd) == OtherEnd::this_user);
+        for (const bool asks : {false, true}) {
+            CHECK(other_end(far.socket.fd, asks) == OtherEnd::this_user);
+            CHECK(other_end(near.fd, asks) == OtherEnd::this_user);
+        }
         if (goes) {  // which the kernel shows as root's
             near = Socket();
-            CHECK(wait_until([&] { return other_end(far.socket.fd) == OtherEnd::nobody; }));
+            for (const bool asks : {false, true})
+                CHECK(wait_until([&] { return other_end(far.socket.fd, asks) == OtherEnd::nobody; }));
         }
     }
 }

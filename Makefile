@@ -18,8 +18,9 @@ USE_MPI   ?= auto
 USE_OMP   ?= auto
 # Headers and libraries carried along where nothing can be installed: DEPS_DIR/include, DEPS_DIR/lib.
 DEPS_DIR  ?= .deps
-# all: the CPU's code once for each level below, and the program takes the best that its processor has. Or what -march
-# knows, for that alone, a third of the time to compile: native, x86-64-v3, ...
+# all: the CPU's kernels once for each level of make/flags.mk, and the program takes the best that its processor has. here: for
+# this processor's level alone; `make` then compiles only the other levels. Or what -march knows, for that alone:
+# native, x86-64-v3, ...
 CPU_ARCH  ?= $(if $(filter cpu cuda,$(VARIANT)),$(if $(KNOWS_LEVELS),all,native),native)
 OPT       ?= -O3
 # Line numbers, for sanitizers and profilers, cost little; variables, for debuggers (DEBUG_INFO=-g), a third of the time to

@@ -3,8 +3,21 @@
 # The levels of llmc/base/processor.h, in ascending order. What is not of the CPU's ops is compiled for every processor;
 # tests and benchmarks for this one.
 KNOWS_LEVELS := $(shell $(CXX) -march=x86-64-v4 -mavx512bf16 -E -x c++ /dev/null >/dev/null 2>&1 && echo 1)
-ifeq ($(CPU_ARCH),all)
-  LEVELS := baseline avx2 avx512 avx512_bf16
+ifeq ($(CPU_ARCH)$(KNOWS_LEVELS),here)
+  override CPU_ARCH := native
+endif
+ifneq ($(filter all here,$(CPU_ARCH)),)
+  ALL_LEVELS := baseline avx2 avx512 avx512_bf16
+  # What the compiler may use here. $(call all_of,MACROS): are they all defined?
+  ifeq ($(CPU_ARCH),here)
+    MACROS  := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null)
+    all_of   = $(if $(filter-out $(MACROS),$(1:%=__%__)),,1)
+    IS_V3   := $(call all_of,AVX2 BMI BMI2 F16C FMA LZCNT MOVBE)
+    IS_V4   := $(and $(IS_V3),$(call all_of,AVX512F AVX512BW AVX512CD AVX512DQ AVX512VL))
+    LEVELS  := $(or $(if $(IS_V4),$(if $(call all_of,AVX512BF16),avx512_bf16,avx512)),$(if $(IS_V3),avx2),baseline)
+  else
+    LEVELS  := $(ALL_LEVELS)
+  endif
   ARCH_baseline    := -march=x86-64
   ARCH_avx2        := -march=x86-64-v3
   ARCH_avx512      := -march=x86-64-v4

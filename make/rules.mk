@@ -48,6 +48,7 @@ $(O)/$(1)/%.o: % $(O)/flags | headers
 endef
 $(foreach level,$(LEVELS),$(eval $(call kernel_rules,$(level))))
 $(O)/llmc/cpu/chosen_kernels.cpp.o: private CPPFLAGS += '-DANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))'
+$(O)/llmc/cpu/chosen_kernels.cpp.o: $(O)/levels
 $(O)/test/% $(O)/dev/% $(E)/%: private ARCH = $(HERE)
 # It looks what the processor has.
 $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-64)

@@ -30,7 +30,7 @@ format: ## rewrite all sources with clang-format
 row = @printf '%-14s %s\n' '$(1)' '$(or $(2),no: $(3))'
 info: ## what was found, where, and why something was not
 	$(call row,compiler,$(CXX_VERSION),$(CXX) does not run)
-	$(call row,processor,$(if $(filter all,$(CPU_ARCH)),each of: $(LEVELS),$(ARCH)) on $(shell nproc) cores ($(shell uname -m)))
+	$(call row,processor,$(if $(filter all here,$(CPU_ARCH)),each of: $(LEVELS),$(ARCH)) on $(shell nproc) cores ($(shell uname -m)))
 	$(call row,OpenMP,$(if $(HAVE_OMP),yes),$(if $(filter 0,$(USE_OMP)),USE_OMP=0,$(CXX) -fopenmp does not link))
 	$(call row,CLI11,$(CLI11_DIR),not found; run scripts/setup.sh)
 	$(call row,nlohmann-json,$(JSON_DIR),not found; run scripts/setup.sh)

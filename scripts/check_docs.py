@@ -74,6 +74,31 @@ CLAIMS = [
         (0, 1),
     ),
     (
+        "doc/flash_attention.md",
+        r"shared memory \| (\d+) bytes \| (\d+) bytes[\s\S]*keys: dk.*?\| (\d+) / (\d+) bytes[\s\S]*queries: dq.*?\| (\d+) / (\d+) bytes",
+        "doc/results/occupancy.txt",
+        r"flash_forward_kernel<64, 0> +128 +(\d+)[\s\S]*flash_backward_keys_kernel<64, 0> +128 +(\d+)[\s\S]*"
+        r"flash_backward_queries_kernel<64, 0> +128 +(\d+)[\s\S]*flash_forward_kernel<128, 0> +128 +(\d+)[\s\S]*"
+        r"flash_backward_keys_kernel<128, 0> +128 +(\d+)[\s\S]*flash_backward_queries_kernel<128, 0> +128 +(\d+)",
+        (0, 3, 1, 4, 2, 5),
+    ),
+    (
+        "doc/flash_attention.md",
+        r"registers per thread, sm_90 \| (\d+) \| (\d+) \|[\s\S]*keys: dk.*\| (\d+) / (\d+) \|\n.*\| (\d+) / (\d+) \|",
+        "doc/results/registers.txt",
+        r"keys_kernel<128, 0> +\d+ +0 +(\d+)[\s\S]*keys_kernel<64, 0> +\d+ +0 +(\d+)[\s\S]*"
+        r"queries_kernel<128, 0> +\d+ +0 +(\d+)[\s\S]*queries_kernel<64, 0> +\d+ +0 +(\d+)[\s\S]*"
+        r"flash_forward_kernel<128, 0> +\d+ +0 +(\d+)[\s\S]*flash_forward_kernel<64, 0> +\d+ +0 +(\d+)",
+        (5, 4, 1, 0, 3, 2),
+    ),
+    (
+        "doc/flash_attention.md",
+        r"is (\d+) tokens per second with our attention and (\d+) with cuDNN's",
+        "doc/performance.md",
+        r"GPT-2 124M, B 32, cuDNN \| (\d+) \([\s\S]*?GPT-2 124M, B 32, own attention \| (\d+) \(",
+        (1, 0),
+    ),
+    (
         "doc/design.md",
         r"Speed costs little: ([\d.]+) to ([\d.]+) times MKL in fp32\s+and ([\d.]+) to ([\d.]+) times oneDNN in bf16",
         "doc/performance.md",

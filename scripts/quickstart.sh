@@ -4,7 +4,8 @@
 #   scripts/quickstart.sh [--minutes M] [--threads N]        4 minutes on all cores by default
 #
 # Trains the small model of nanoGPT's CPU example (0.8M parameters) on tiny Shakespeare; without a network, on built-in
-# stories. Run it again to go on where it stopped. NO_BUILD=1: ./train_gpt and data/tokenize are used as they lie there;
+# stories. Run it again to go on where it stopped. It builds for this processor's level alone (CPU_ARCH=here);
+# `make` adds the other levels. NO_BUILD=1: ./train_gpt and data/tokenize are used as they lie there;
 # OUT_DIR: the run's folder, run/quickstart unless it is set.
 # Exit codes are those of the step that failed; 2: something is missing.
 set -euo pipefail
@@ -30,7 +31,7 @@ if [ "${NO_BUILD-}" != 1 ]; then
     scripts/setup.sh
 
     echo "== building"
-    make -j"$(nproc)"
+    CPU_ARCH=${CPU_ARCH:-here} make -j"$(nproc)"
 fi
 
 echo "== data"

@@ -1,5 +1,5 @@
-// The standard library's headers that most files read, parsed once for all of them (make/rules.mk). A file still includes what it
-// uses: other builds do without this.
+// The standard library's headers that most files read, parsed once for all of them (make/rules.mk). A file still
+// includes what it uses: other builds do without this.
 #include <algorithm>
 #include <array>
 #include <charconv>

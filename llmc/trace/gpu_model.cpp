@@ -320,10 +320,10 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
             return attention_time(work, gpu, assumed);
         case TracedWork::Kind::collective: {
             const int ranks = work.ranks > 0 ? work.ranks : world_size;
-            const double seconds =
-                work.by_messages ? all_to_all_seconds(work.cost.bytes, gpu, assumed, world_size)
-                : work.between   ? collective_seconds_between(work.cost.bytes, work.passes, gpu, assumed, ranks)
-                                 : collective_seconds(work.cost.bytes, work.passes, gpu, assumed, ranks);
+            const double seconds = work.by_messages ? all_to_all_seconds(work.cost.bytes, gpu, assumed, world_size)
+                                   : work.between
+                                       ? collective_seconds_between(work.cost.bytes, work.passes, gpu, assumed, ranks)
+                                       : collective_seconds(work.cost.bytes, work.passes, gpu, assumed, ranks);
             const double sent = (work.by_messages ? 1 : work.passes) * (ranks - 1.) / ranks * work.cost.bytes;
             return {seconds, "wire", sent / wire_bytes_per_s(gpu, work.between ? world_size : ranks),
                     "the latency of a ring's or tree's hops"};

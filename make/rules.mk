@@ -105,9 +105,10 @@ LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(LIGHT)
 TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
 $(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
-$(EMULATED_TESTS) $(EMULATED_KERNELS) $(EMULATED_BACKENDS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
+$(EMULATED_TESTS) $(EMULATED_KERNELS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
 
-$(COLD) $(O)/data/tokenize.cpp.o: private override OPT := $(LIGHT) $(TRUSTED)
+COLD_OPT ?= $(LIGHT)
+$(COLD) $(EMULATED_BACKENDS) $(O)/data/tokenize.cpp.o: private override OPT := $(COLD_OPT) $(TRUSTED)
 
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3

@@ -8,7 +8,7 @@ race: ## the kernels' tests on the emulator under its race checker
 CLANG = $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) clang++,$(shell command -v $(c))))
 # clang++ 16 or newer compiles these in half the time, if it has its OpenMP, too. Without MPI, which leaks a little and is not ours.
 # Without the tests tagged [plain], which train for long what shorter ones train, too, or run no program of ours. What tests
-# themselves compute is little: not optimized. Stacks are not kept for who uses them after their function: the emulator has a thousand a kernel.
+# themselves compute is little, and what is not hot: not optimized, a third of the time to compile. Stacks are not kept for who uses them after their function: the emulator has a thousand a kernel.
 SANITIZERS = -fsanitize=address,undefined -fno-sanitize=null,object-size,vptr,pointer-overflow -fno-sanitize-recover=all
 SANITIZE_CXX ?= $(or $(if $(filter file,$(origin CXX)),$(CLANG_SANITIZES)),$(CXX))
 CLANG_SANITIZES = $(if $(CLANG),$(shell printf '\043include <omp.h>\nstruct P { int a, b; };\n \
@@ -18,7 +18,7 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 	@+SCHEDULES=in_order WITHOUT_TESTS='~[plain]' ASAN_OPTIONS=$(ASAN_OPTIONS):abort_on_error=0:detect_stack_use_after_return=0 \
 	  UBSAN_OPTIONS=print_stacktrace=1 LSAN_OPTIONS=suppressions=$(CURDIR)/test/leaks_of_others.txt:print_suppressions=0 KMP_BLOCKTIME=0 \
 	  $(addprefix ASAN_SYMBOLIZER_PATH=,$(wildcard $(dir $(realpath $(SANITIZE_CXX)))llvm-symbolizer)) \
-	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
+	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 COLD_OPT=-O0 \
 	  CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
 
 # The threads of the host: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not compiled so and whose

@@ -5,7 +5,7 @@ $(O)/llmc/base/build_id.cpp.o: private CXXFLAGS += -DANVIL_VERSION='"$(VERSION)"
 $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 
 # Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
-$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(foreach level,$(or $(ALL_LEVELS),$(LEVELS)),$(ARCH_$(level))) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
+$(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(or $(ALL_LEVELS),$(LEVELS)),$(ARCH_$(level))) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
 $(O)/levels: STAMP = $(LEVELS)
 $(O)/nccl_flags: STAMP = $(NCCL_FLAGS)
 $(O)/mpi_flags: STAMP = $(MPI_FLAGS)

@@ -22,6 +22,7 @@ files=(
 
 if [ -n "$uninstall" ]; then
     rm -f "${files[@]}"
+    rm -rf "$share/anvil/scripts/run_report" # Python's own files, too
     rmdir "$share"/anvil/{scripts,doc} "$share/anvil" "$share/doc/anvil" 2>/dev/null || true
     exit 0
 fi
@@ -41,6 +42,7 @@ put() { install -D -m "$1" "$2" "$3"; }
 put 755 "$programs/train_gpt" "$bin/train_gpt"
 put 755 "$programs/data/tokenize" "$bin/anvil-tokenize"
 put 755 scripts/report.py "$share/anvil/scripts/report.py"
+for part in scripts/run_report/*.py; do put 644 "$part" "$share/anvil/$part"; done
 put 644 doc/flags.md "$share/anvil/doc/flags.md" # where the report finds the defaults
 ln -sf ../share/anvil/scripts/report.py "$bin/anvil-report"
 put 644 "$scratch/train_gpt.1" "$share/man/man1/train_gpt.1"

@@ -1,0 +1,198 @@
+"""The page of one run, and that of several."""
+
+import html
+import statistics
+
+from .charts import Axis, axes_for_script, chart, number_text
+from .layout import document, duration, run_style, sample_text, section, table, wide_table
+from .records import UserError, changed_flags, last_header, last_mean, last_samples, series, smoothed, smoothing, state_of
+
+
+def parse_reference(text):
+    """'LABEL=LOSS' or 'LABEL=STEP:LOSS,...' -> (label, level or None, [(step, loss)])"""
+    label, _, values = text.rpartition("=")
+    try:
+        if not label:
+            raise ValueError
+        if ":" not in values:
+            return label, float(values), []
+        pairs = [point.split(":") for point in values.split(",")]
+        return label, None, sorted((int(step), float(loss)) for step, loss in pairs)
+    except ValueError:
+        raise UserError(f"--reference '{text}': expected LABEL=LOSS or LABEL=STEP:LOSS,STEP:LOSS,...") from None
+
+
+def compared_with(reference, val):
+    """A row of the summary: the last step at which there is a loss of both, and the difference."""
+    label, level, points = reference
+    theirs = dict(points)
+    common = [(step, loss) for step, loss in val if level is not None or step in theirs]
+    if not common:
+        return label, "no validation at any of its steps yet"
+    step, loss = common[-1]
+    other = level if level is not None else theirs[step]
+    return label, f"{other:.4f} nats per token; this run {loss - other:+.4f} at step {step}"
+
+
+def config_parts(config):
+    changed = changed_flags(config)
+    return [table(changed) if changed else '<p class="dim">all flags are their defaults</p>',
+            f"<details><summary>all flags</summary>{table(config.items())}</details>"]
+
+
+def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
+    train, val, bpb = series(records, "step", "loss"), series(records, "val", "loss"), series(records, "val", "bpb")
+    norm, lr = series(records, "step", "norm"), series(records, "step", "lr")
+    speed, ms = series(records, "step", "tokens_per_s"), series(records, "step", "ms")
+    comm = {key: series(records, "step", key) for key in ("comm_ms", "comm_exposed_ms", "comm_predicted_ms")}
+    last_step = max((r.get("step", 0) for r in records), default=0)
+    axis = Axis(records, x_kind)
+    shared, window = Axis.common([axis]), smoothing(train)
+    count = {kind: sum(r["type"] == kind for r in records) for kind in ("skip", "resume", "checkpoint")}
+
+    summary = [("steps", last_step)]
+    if train:
+        summary.append((f"training loss, mean of the last {window}", f"{last_mean(train, window):.4f} nats per token"))
+    if val:
+        for which, (step, loss) in (("best", min(val, key=lambda p: p[1])), ("last", val[-1])):
+            beside = f", {dict(bpb)[step]:.4f} bits per byte" if step in dict(bpb) else ""
+            summary.append((f"{which} validation loss", f"{loss:.4f} nats per token at step {step}{beside}"))
+    summary += [compared_with(reference, val) for reference in references]
+    if speed:
+        summary.append(("median speed", f"{number_text(statistics.median(v for _, v in speed))} tokens/s"))
+    if ms:
+        seconds = sum(v for _, v in ms) / 1000
+        if speed:
+            summary.append(("tokens learned from", number_text(Axis(records, "tokens").last)))
+        summary.append(("time in training steps", duration(seconds)))
+        if usd_per_hour:
+            summary.append(("cost", f"{seconds / 3600 * usd_per_hour:.2f} USD at {usd_per_hour:g} an hour"))
+    if comm["comm_ms"]:
+        total, waited, predicted = (statistics.median(v for _, v in points) if points else 0 for points in comm.values())
+        summary.append(("median communication between ranks",
+                        f"{total:.2f} ms per step, {waited:.2f} of it waited for; {predicted:.2f} predicted"))
+    compared = [r for r in records if r["type"] == "ranks"]
+    if compared:
+        r = compared[-1]
+        summary.append((f"ranks compute, at step {r['step']}",
+                        f"{r['min_ms']:.1f} to {r['max_ms']:.1f} ms per step, median {r['median_ms']:.1f}; "
+                        f"rank {r['slowest']} is slowest"))
+    summary.append(("skipped steps, resumes, checkpoints", f"{count['skip']}, {count['resume']}, {count['checkpoint']}"))
+    summary.append(("state", state_of(records)))
+
+    key = '<p><span class="key-train">&#9473;&#9473; training</span>' + (f" (pale: each step; strong: mean of {window} around it)"
+                                                                          if window > 1 else "")
+    key += ' &#160; <span class="key-val">&#9679; validation</span>' if val else ""
+    key += "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
+    key += "</p>"
+    loss_curves = [("train raw" if window > 1 else "train", train, False, "this step")]
+    if window > 1:
+        loss_curves.append(("train", smoothed(train, window), False, f"mean of {window}"))
+    if val:
+        loss_curves.append(("val", val, True, "validation"))
+
+    for label, level, points in references:
+        drawn = [(0, level), (last_step, level)] if level is not None else [p for p in points if p[0] <= last_step]
+        loss_curves.append(("ref", drawn, False, label))
+
+    def drawn_chart(label, unit, curves, from_zero):
+        placed = [(css, axis.place(points), dots, of) for css, points, dots, of in curves]
+        return chart(label, unit, placed, shared, from_zero)
+
+    charts = [section("Loss", key, drawn_chart("loss", "nats per token", loss_curves, False))]
+    if bpb:
+        curves = [("val", bpb, True, "validation")]
+        charts.append(section("Bits per byte", drawn_chart("validation", "bits per byte", curves, False)))
+    charts += [section(title, drawn_chart(label, unit, [("train", points, False, title.lower())], True)) for title, label, unit, points in
+               (("Gradient norm", "gradient norm before clipping", "", norm), ("Learning rate", "learning rate", "", lr),
+                ("Speed", "speed", "tokens/s", speed))]  # fmt: skip
+    mfu = [(step, 100 * part) for step, part in series(records, "step", "mfu")]
+    if mfu:
+        charts.append(section("MFU", drawn_chart("model FLOPs utilization", "%", [("train", mfu, False, "MFU")], True)))
+    if comm["comm_ms"]:
+        key = '<p><span class="key-train">&#9473;&#9473; waited for</span>' \
+              ' &#160; <span class="key-val">&#9473;&#9473; in collectives</span></p>'
+        charts.append(section("Communication between ranks", key, drawn_chart("time of a step", "ms", [
+            ("val", comm["comm_ms"], False, "in collectives"), ("train", comm["comm_exposed_ms"], False, "waited for")], True)))
+    parts = ['<div class="axes"></div>', f"<h1>{html.escape(name)}</h1>", f'<div class="cards">{table(summary)}</div>',
+             '<div class="charts">', *charts, "</div>"]
+    step, samples = last_samples(records, 5)
+    if samples:
+        earlier = [s for s in records if s["type"] == "sample" and s.get("step", 0) != step]
+        folded = "".join(f"<h2>Step {s.get('step', 0)}</h2>{sample_text(s)}" for s in earlier[:: max(1, len(earlier) // 20)])
+        more = f"<details><summary>how they became so</summary>{folded}</details>" if folded else ""
+        parts.append(section(f"Samples at step {step}", *[sample_text(sample) for sample in samples], more))
+    header = last_header(records)
+    if header:
+        parts.append(section("Config", *config_parts(header.get("config", {}))))
+        parts.append(section("Where and with what", table([*header.get("machine", {}).items(), *header.get("build", {}).items(),
+                             *(("data, " + k, v) for k, v in header.get("data", {}).items())])))  # fmt: skip
+    return document(name, parts, axes=axes_for_script([records], x_kind))
+
+
+def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
+    """The page of several runs: curves on the same axes, and the settings in which they differ."""
+    runs = list(enumerate(zip(names, logs)))
+    css = [f"run{i}" for i, _ in runs]
+    axes = [Axis(log, x_kind) for log in logs]
+    shared = Axis.common(axes)
+    key = "<p>" + " &#160; ".join(f'<span class="key-{css[i]}">&#9473;&#9473; {html.escape(name)}</span>'
+                                  for i, (name, _) in runs)
+    ref_key = "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
+
+    bpb = [series(log, "val", "bpb") for log in logs]
+    heads = ["run", "steps", "training loss", "best validation", "last validation"]
+    heads += (["bits per byte"] if any(bpb) else []) + ["tokens/s", "time"]
+    heads += (["USD"] if usd_per_hour else []) + [label for label, _, _ in references] + ["state"]
+    rows, train_curves = [], []
+    for i, (name, log) in runs:
+        train, val = series(log, "step", "loss"), series(log, "val", "loss")
+        speed, ms = series(log, "step", "tokens_per_s"), series(log, "step", "ms")
+        train_curves.append((css[i], axes[i].place(smoothed(train, smoothing(train))), False, name))
+        best = min(val, key=lambda p: p[1]) if val else None
+        seconds = sum(v for _, v in ms) / 1000
+        row = [("key-" + css[i], name), max((r.get("step", 0) for r in log), default=0),
+               f"{last_mean(train, smoothing(train)):.4f}" if train else "",
+               f"{best[1]:.4f} at {best[0]}" if val else "", f"{val[-1][1]:.4f} at {val[-1][0]}" if val else ""]
+        row += [f"{bpb[i][-1][1]:.4f} at {bpb[i][-1][0]}" if bpb[i] else ""] if any(bpb) else []
+        row += [number_text(statistics.median(v for _, v in speed)) if speed else "", duration(seconds)]
+        row += [f"{seconds / 3600 * usd_per_hour:.2f}"] if usd_per_hour else []
+        rows.append(row + [compared_with(reference, val)[1] for reference in references] + [state_of(log)])
+
+    def overlaid(kind, name, dots=False):
+        return [(css[i], axes[i].place(series(log, kind, name)), dots, of) for i, (of, log) in runs]
+
+    val_curves = overlaid("val", "loss", True)
+    for label, level, points in references:
+        if level is None and x_kind != "step":
+            raise UserError(f"a --reference by steps has no place on the axis of several runs with --x {x_kind}: give LABEL=LOSS")
+        drawn = [(0, level), (shared[0], level)] if level is not None else [p for p in points if p[0] <= shared[0]]
+        val_curves.append(("ref", [(at, loss, at) for at, loss in drawn], False, label))
+    key += "</p>"
+    charts = [section("Validation loss", key.replace("</p>", ref_key + "</p>"),
+                      chart("validation loss", "nats per token", val_curves, shared, False))]  # fmt: skip
+    if any(bpb):
+        charts.append(section("Bits per byte", key, chart("validation", "bits per byte", overlaid("val", "bpb", True), shared, False)))
+    charts.append(section("Training loss", key, chart("training loss, smoothed", "nats per token", train_curves, shared, False)))
+    charts += [section(title, key, chart(label, unit, overlaid("step", field), shared, True)) for title, label, unit, field in
+               (("Gradient norm", "gradient norm before clipping", "", "norm"), ("Learning rate", "learning rate", "", "lr"),
+                ("Speed", "speed", "tokens/s", "tokens_per_s"))]  # fmt: skip
+    parts = ['<div class="axes"></div>', f"<h1>{html.escape(', '.join(names))}</h1>", f"<section>{wide_table(heads, rows)}</section>",
+             '<div class="charts">', *charts, "</div>"]
+
+    for i, (name, log) in runs:
+        step, samples = last_samples(log, 2)
+        if samples:
+            title = f'Samples of <span class="key-{css[i]}">{html.escape(name)}</span> at step {step}'
+            parts.append(section(title, *[sample_text(sample) for sample in samples]))
+
+    facts = []
+    for log in logs:
+        header = last_header(log)
+        facts.append({**header.get("config", {}), **header.get("machine", {}), **header.get("build", {}),
+                      **{"data, " + k: v for k, v in header.get("data", {}).items()}})
+    keys = [k for k in dict.fromkeys(k for fact in facts for k in fact) if len({str(fact.get(k, "")) for fact in facts}) > 1]
+    parts.append(section("In what they differ", wide_table([""] + [("key-" + c, name) for c, name in zip(css, names)],
+                            [[k] + [fact.get(k, "") for fact in facts] for k in keys]) if keys
+                 else '<p class="dim">in nothing that their logs tell</p>'))
+    return document(", ".join(names), parts, run_style(len(names)), axes_for_script(logs, x_kind))

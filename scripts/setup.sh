@@ -31,8 +31,10 @@ have() { command -v "$1" >/dev/null; }
 have_header() { [ -f "$deps/include/$1" ] || echo "#include <$1>" | "$cxx" -M -x c++ - >/dev/null 2>&1; }
 
 if have "$cxx"; then
-    if ! printf '#include <concepts>\n' | "$cxx" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; then
-        echo "error: $cxx ($("$cxx" -dumpversion)) does not compile C++20: use g++ 11 or newer (CXX=g++-12, say)" >&2
+    # g++ 11, Ubuntu 22.04's, has no __builtin_shufflevector.
+    if ! printf '#include <concepts>\n#if !__has_builtin(__builtin_shufflevector)\n#error\n#endif\n' |
+        "$cxx" -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; then
+        echo "error: $cxx ($("$cxx" -dumpversion)) is too old: expected g++ 12 or newer. Run: apt-get install g++-12 && export CXX=g++-12" >&2
         exit 2
     fi
     have_header CLI/CLI.hpp || needed+=(libcli11-dev)

@@ -5,7 +5,7 @@
 # headers any more, and warns of what no std::string ever does.
 PRECOMPILED  := $(if $(CCACHE)$(findstring clang,$(CXX_VERSION)),,1)
 # $(call parsed,FOLDER): what a file is compiled with, and what it waits for
-parsed        = $(if $(PRECOMPILED),-include $(1)/standard_headers.h -Wno-stringop-overflow)
+parsed        = $(if $(PRECOMPILED),-include $(1)/standard_headers.h -Wno-array-bounds -Wno-stringop-overflow)
 parsed_first  = $(if $(PRECOMPILED),$(1)/standard_headers.h.gch)
 define parse_headers
 @mkdir -p $(@D)
@@ -109,6 +109,8 @@ $(EMULATED_TESTS) $(EMULATED_KERNELS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench
 
 COLD_OPT ?= $(LIGHT)
 $(COLD) $(EMULATED_BACKENDS) $(O)/data/tokenize.cpp.o: private override OPT := $(COLD_OPT) $(TRUSTED)
+# `plan` plays a step through for each GPU and number of ranks.
+$(filter $(O)/llmc/trace/%,$(COLD)): private override OPT := $(LIGHT) $(TRUSTED)
 
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3

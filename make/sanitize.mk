@@ -8,7 +8,8 @@ race: ## the kernels' tests on the emulator under its race checker
 CLANG = $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) clang++,$(shell command -v $(c))))
 # clang++ 16 or newer compiles these in half the time, if it has its OpenMP, too. Without MPI, which leaks a little and is not ours.
 # Without the tests tagged [plain], which train for long what shorter ones train, too, or run no program of ours. What tests
-# themselves compute is little, and what is not hot: not optimized, a third of the time to compile. Stacks are not kept for who uses them after their function: the emulator has a thousand a kernel.
+# themselves compute is little, and what is not hot: not optimized, half the time to compile. Stacks are not kept for who uses them
+# after their function: the emulator has a thousand a kernel.
 SANITIZERS = -fsanitize=address,undefined -fno-sanitize=null,object-size,vptr,pointer-overflow -fno-sanitize-recover=all
 SANITIZE_CXX ?= $(or $(if $(filter file,$(origin CXX)),$(CLANG_SANITIZES)),$(CXX))
 CLANG_SANITIZES = $(if $(CLANG),$(shell printf '\043include <omp.h>\nstruct P { int a, b; };\n \

@@ -10,9 +10,9 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 	$(if $(BENCH),,$(error no benchmark$(if $(OP), dev/bench/$(OP).cu; there are: $(notdir $(BENCHES)), in dev/bench)))
 	@set -e; for bench in $(BENCH); do $$bench; done
 
-# On the emulator only those whose op has kernels yet.
+# On the emulator only those whose op has kernels yet. No collective is timed there.
 EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
-$(E)/bench/%: $(E)/dev/bench/%.cu.o $(TEST_EMULATED) $(TEST_ENGINE)
+$(E)/bench/%: $(E)/dev/bench/%.cu.o $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(TEST_EMULATED)) $(TEST_ENGINE)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)

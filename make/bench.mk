@@ -12,7 +12,7 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 
 # On the emulator only those whose op has kernels yet. No collective is timed there.
 EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
-$(E)/bench/%: $(E)/dev/bench/%.cu.o $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(TEST_EMULATED)) $(TEST_ENGINE)
+$(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)

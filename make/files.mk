@@ -58,7 +58,8 @@ EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
 # An op's own tests and benchmarks do without collectives.
 # With collectives, and without the table of kernels, the one that adds up ranks.
-TEST_EMULATED  = $(if $(NEED_ENGINE),$(EMULATED) $(if $(NEEDED_KERNELS),,$(E)/llmc/cuda/sum_ranks.cu.o),$(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED)))
+NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED))
+TEST_EMULATED  = $(if $(NEED_ENGINE),$(EMULATED) $(if $(NEEDED_KERNELS),,$(E)/llmc/cuda/sum_ranks.cu.o),$(NO_COLLECTIVES))
 EMULATED_BACKENDS := $(CUDA_BACKENDS:%=$(E)/%.o)
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),8,cuda.cu) \

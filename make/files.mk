@@ -56,8 +56,7 @@ EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERN
 NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
 EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_graph.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
-# An op's own tests and benchmarks do without collectives.
-# With collectives, and without the table of kernels, the one that adds up ranks.
+# An op's own tests and benchmarks do without collectives. Who has these without the table of kernels needs the one that adds up ranks.
 NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED))
 TEST_EMULATED  = $(if $(NEED_ENGINE),$(EMULATED) $(if $(NEEDED_KERNELS),,$(E)/llmc/cuda/sum_ranks.cu.o),$(NO_COLLECTIVES))
 EMULATED_BACKENDS := $(CUDA_BACKENDS:%=$(E)/%.o)

@@ -1,7 +1,7 @@
 # How an object is made of a file.
 
 # Most files read the same headers of the standard library, a fifth of the time to compile them: parsed once. Not for clang++, which
-# reads them in no time, nor with ccache, which would have to be told to trust that. g++ 12 does not take them for a system's
+# gains nothing by it (dev/LOG.md), nor with ccache, which would have to be told to trust that. g++ 12 does not take them for a system's
 # headers any more, and warns of what no std::string ever does.
 PRECOMPILED  := $(if $(CCACHE)$(findstring clang,$(CXX_VERSION)),,1)
 # $(call parsed,FOLDER): what a file is compiled with, and what it waits for

@@ -116,10 +116,11 @@ def main():
         if given.command == "ask":
             return ask(given.run, given.held_out, given.train_gpt)
         if not 1 <= given.people <= len(PEOPLE) or given.conversations < 1:
-            sys.exit(f"error: expected 1 to {len(PEOPLE)} people and at least one conversation")
+            print(f"error: expected 1 to {len(PEOPLE)} people and at least one conversation", file=sys.stderr)
+            return 2
         make(given.folder, given.people, given.conversations, given.seed)
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: cannot open {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
 
 

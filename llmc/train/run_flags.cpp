@@ -297,7 +297,7 @@ std::vector<Field> RunFlags::fields() {
             Field{"ranks", "shard-ranks", &shard_ranks,
                   "ranks, one after the other, among which the optimizer's state is sharded: those of a host, say, so "
                   "that weights are gathered inside it, and between hosts the gradients of a shard are summed; divides "
-                  "the ranks (0: all)"}
+                  "the ranks (0, or more than there are: all)"}
                 .from(0, 1 << 16),
             Field{"ranks", "bucket-mb", &bucket_mb,
                   "MiB of gradients, counted in fp32, up to which whole layers are communicated as one bucket (0: 32, "

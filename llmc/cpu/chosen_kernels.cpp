@@ -9,11 +9,11 @@
 ANVIL_ALL_KERNELS(ANVIL_DECLARE)
 
 const CpuKernels& cpu_kernels() {
-    static const CpuKernels& chosen = []() -> const CpuKernels& {
+    static const CpuKernels* const chosen = [] {
         const std::vector<const CpuKernels*> all = {ANVIL_ALL_KERNELS(ANVIL_ADDRESS)};
         std::vector<CpuLevel> levels;
         for (const CpuKernels* kernels : all) levels.push_back(kernels->level);
-        return *all[choose_copy(levels, std::getenv("ANVIL_CPU_ISA"), highest_level(cpuid_facts()))];
+        return all[choose_copy(levels, std::getenv("ANVIL_CPU_ISA"), highest_level(cpuid_facts()))];
     }();
-    return chosen;
+    return *chosen;
 }

@@ -169,7 +169,7 @@ def check_ours(name, program, data, tokens, scratch, tokenizer):
         pieces, cache = [], None
         for begin, end in ((0, 7), (7, 8), (8, 9), (9, 20), *((t, t + 1) for t in range(20, T))):
             out = model(input_ids=rows[:, begin:end], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            cache = out.past_key_values  # the older of the two names: transformers 5.24 and later know both
             pieces.append(out.logits)
         check(f"{name}: with a cache, in pieces", close(torch.cat(pieces, 1).double(), got))
         padded = torch.cat([rows[:, :3], rows], 1)

@@ -20,6 +20,8 @@ from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTra
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 GATE_CHANNELS, SMEAR_CHANNELS, WINDOW_MULTIPLE = 12, 24, 128
+# transformers 5.24 renamed the KV cache, as an argument and in what a model returns.
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 # What a config.json has that does not name a part: a GPT-2.
 PARTS = {
     "norm": "layernorm", "norm-eps": 1e-5, "biases": True, "mlp": "gelu", "tied-head": True, "positions": "learned",
@@ -32,7 +34,7 @@ PARTS = {
 
 class AnvilConfig(PretrainedConfig):
     model_type = "anvil"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = [CACHE]
     attribute_map = {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "num_key_value_heads": "n_kv_head", "max_position_embeddings": "n_positions", "intermediate_size": "n_inner",
@@ -267,12 +269,13 @@ class AnvilForCausalLM(PreTrainedModel, GenerationMixin):
 
     def forward(
         self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, labels=None, use_cache=None,
-        logits_to_keep=0, **others,
+        logits_to_keep=0, cache=None, **others,
     ):  # fmt: skip
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        logits = self.transformer(input_ids, attention_mask, position_ids, past_key_values, logits_to_keep)
+        cache = past_key_values if cache is None else cache
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        logits = self.transformer(input_ids, attention_mask, position_ids, cache, logits_to_keep)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, **others)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: cache})

@@ -19,6 +19,7 @@
 #include "llmc/base/hash.h"         // hex64
 #include "llmc/base/json.h"         // OrderedJson
 #include "llmc/base/number_text.h"  // count_text, duration_text
+#include "llmc/base/terminal.h"     // colored_line
 
 static OrderedJson number(double value) {
     if (std::isfinite(value)) return value;
@@ -94,6 +95,7 @@ RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
 
 RunLog RunLog::on_console(const Options& options) {
     RunLog log;
+    log.opened_ = Clock::now();
     log.speaks_ = true;
     log.options_ = options;
     return log;
@@ -278,7 +280,10 @@ void RunLog::step(const StepRecord& r) {
     const bool is_first = first_step_ < 0;
     const double eta = eta_s(r.step);
     if (is_first || r.step == options_.steps || r.step % options_.print_every == 0) {
-        std::puts(step_line(r, options_.steps, eta).c_str());
+        // The step or the time of the run, whichever is nearer to its end.
+        const double in_time = std::chrono::duration<double>(Clock::now() - opened_).count() / options_.time_budget_s;
+        const double in_steps = options_.steps ? double(r.step) / double(options_.steps) : 0;
+        std::puts(colored_line(terminal_, step_line(r, options_.steps, eta), std::max(in_steps, in_time)).c_str());
         std::fflush(stdout);
     }
 }
@@ -289,7 +294,9 @@ void RunLog::validation(int64_t step, double loss, double bits_per_byte) {
     if (!std::isnan(bits_per_byte)) line["bpb"] = number(bits_per_byte);
     write_record({line});
     const std::string bpb = std::isnan(bits_per_byte) ? "" : format(" | bpb %.4f", bits_per_byte);
-    std::printf("val  %s | loss %7.4f%s\n", step_text(step, options_.steps).c_str(), loss, bpb.c_str());
+    const std::string shown =
+        format("val  %s | loss %7.4f%s", step_text(step, options_.steps).c_str(), loss, bpb.c_str());
+    std::puts(colored_line(terminal_, shown, 0).c_str());
     std::fflush(stdout);
 }
 

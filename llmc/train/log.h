@@ -43,6 +43,7 @@ short by a kill stays, and what follows begins on a line of its own.
 #include <set>
 #include <string>
 #include <vector>
+#include "llmc/base/terminal.h"     // Terminal
 #include "llmc/data/loader.h"       // SourceFacts
 #include "llmc/eval/task_record.h"  // TaskRecord
 #include "llmc/train/event_file.h"  // EventFile
@@ -139,6 +140,7 @@ private:
     std::unique_ptr<EventFile> events_;
     int64_t resumed_step_ = -1;
     std::set<std::string> told_;  // types of records of that step which earlier event files have
+    Terminal terminal_ = terminal_of(stdout);
     Clock::time_point opened_;
     Clock::time_point first_step_end_;  // the first one warms up: the ETA is made of those after it
     int64_t first_step_ = -1;

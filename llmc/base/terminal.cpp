@@ -1,0 +1,54 @@
+// See terminal.h.
+#include "llmc/base/terminal.h"
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+static std::string variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+}
+
+// Of the variables for a locale the first that is set counts.
+static bool locale_is_utf8() {
+    for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
+        if (const std::string value = variable(name); !value.empty())
+            return strcasestr(value.c_str(), "utf-8") || strcasestr(value.c_str(), "utf8");
+    return false;
+}
+
+Terminal terminal_of(FILE* stream) {
+    const std::string kind = variable("TERM");
+    if (!isatty(fileno(stream)) || kind.empty() || kind == "dumb" || !variable("NO_COLOR").empty()) return {};
+    winsize size = {};
+    const bool has_size = ioctl(fileno(stream), TIOCGWINSZ, &size) == 0;
+    return {.color = true, .utf8 = locale_is_utf8(), .columns = has_size ? size.ws_col : 0};
+}
+
+static constexpr int kCells = 12;
+
+static std::string bar(double done, bool utf8) {
+    const int full = std::clamp(int(done * kCells), 0, kCells);
+    std::string text = "\033[36m";
+    for (int cell = 0; cell < kCells; cell++) {
+        if (cell == full) text += "\033[2m";
+        text += utf8 ? "━" : cell < full ? "=" : "-";
+    }
+    return text + "\033[0m";
+}
+
+std::string colored_line(const Terminal& terminal, const std::string& line, double done) {
+    if (!terminal.color) return line;
+    const size_t after_word = line.find(' '), after_step = line.find(" | ");
+    if (after_step == std::string::npos || after_word > after_step) return line;
+    // A step's word is cyan, as its bar; what is measured apart from training, green.
+    const bool is_step = line.compare(0, after_word, "step") == 0;
+    std::string text = (is_step ? "\033[36m" : "\033[1;32m") + line.substr(0, after_word) + "\033[0m";
+    text += line.substr(after_word, after_step - after_word);
+    const bool has_room = terminal.columns == 0 || line.size() + 1 + kCells <= size_t(terminal.columns);
+    if (is_step && has_room) text += " " + bar(done, terminal.utf8);
+    const size_t loss = after_step + 3, after_loss = std::min(line.find(" | ", loss), line.size());
+    return text + " | \033[1m" + line.substr(loss, after_loss - loss) + "\033[0m" + line.substr(after_loss);
+}

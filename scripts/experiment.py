@@ -34,7 +34,7 @@ decides. A run that ends with an error is a crash, and is discarded. autoresearc
 with the noise in view.
 
 OUT/results.tsv has a line for each run (doc/formats.md), OUT/trials.jsonl a record for each decision and OUT/index.html all
-of them on a page, with the curves of those that ran to their end. What was killed goes on where it was when it is started
+of them on a page: each run as a dot, what a trial had to beat, how many tokens it learned from in the time, and the curves. What was killed goes on where it was when it is started
 again: finished runs are not repeated. Another [fixed] part, or base, in the same OUT is refused. Needs Python 3.11.
 """
 
@@ -49,6 +49,8 @@ import shlex
 import statistics
 import subprocess
 import sys
+
+from run_report.charts import number_text, ticks
 
 try:
     import tomllib
@@ -155,8 +157,8 @@ class Experiment:
         goal.write_text(spec.goal_hash + "\n", encoding="utf-8")
         self.decisions, self.crashed = [], ""
 
-    def finished(self):
-        """{folder: metric} of the runs in results.tsv; nan: it failed."""
+    def rows(self):
+        """{folder: its line of results.tsv, {column: text}} of the runs that are over."""
         if not self.results.exists():
             return {}
         lines = self.results.read_text(encoding="utf-8").splitlines()
@@ -165,12 +167,20 @@ class Experiment:
             row = dict(zip(names, line.split("\t")))
             if row["status"].startswith("SIG"):  # it was stopped, and goes on
                 continue
-            done[row["out_dir"]] = math.nan if row["status"].startswith("failed") else float(row[self.spec.metric])
+            done[row["out_dir"]] = row
         return done
+
+    def finished(self):
+        """{folder: metric}; nan: it failed."""
+        return {folder: math.nan if row["status"].startswith("failed") else float(row[self.spec.metric])
+                for folder, row in self.rows().items()}  # fmt: skip
+
+    def folder(self, name, seed):
+        return self.out / f"{slug(name)}_seed{seed}"
 
     def run(self, name, flags, seed):
         """The metric of a run, made now unless it is there; nan if it crashed."""
-        folder = self.out / f"{slug(name)}_seed{seed}"
+        folder = self.folder(name, seed)
         done = self.finished()
         if str(folder) in done:
             return done[str(folder)]
@@ -192,9 +202,11 @@ class Experiment:
         self.crashed = last[-1] if last else f"exit code {code}"
         return math.nan
 
-    def decide(self, name, flags, verdict, why, values):
+    def decide(self, name, flags, verdict, why, values, below=None):
+        """below: what the mean, or the only value, had to be below to be kept."""
         mean = statistics.fmean(values) if values and not any(map(math.isnan, values)) else math.nan
-        self.decisions.append({"name": name, "flags": flags, "verdict": verdict, "why": why, "values": values, "mean": mean})
+        self.decisions.append({"name": name, "flags": flags, "verdict": verdict, "why": why, "values": values, "mean": mean,
+                               "below": below})  # fmt: skip
         with open(self.journal, "w", encoding="utf-8") as file:
             for decision in self.decisions:
                 file.write(json.dumps(decision) + "\n")
@@ -209,7 +221,7 @@ class Experiment:
             fail(f"the baseline crashed; see {self.out}/baseline_seed1.txt")
         noise = statistics.stdev(values)
         best, best_flags, best_values = statistics.fmean(values), spec.base, values
-        self.decide("baseline", spec.base, "keep", f"{len(values)} seeds, {noise:.4f} apart", values)
+        self.decide("baseline", spec.base, "keep", f"standard deviation of {len(values)} seeds: {noise:.4f}", values)
         for name, changes in spec.trials:
             flags = best_flags | changes
             values = [self.run(name, flags, seeds[0])]
@@ -224,7 +236,7 @@ class Experiment:
             reference = best if whole else beside
             gain = reference - mean
             needed = noise / math.sqrt(len(values)) if whole else 2 * noise
-            runs = f"{len(values)} seeds" if whole else "one seed"
+            runs = f"mean of {len(values)} seeds" if whole else "same seed"
             if gain > needed:
                 if not whole:  # what follows is compared with all seeds
                     values += [self.run(name, flags, seed) for seed in seeds[1:]]
@@ -233,10 +245,11 @@ class Experiment:
                         continue
                     mean = statistics.fmean(values)
                 best, best_flags, best_values = mean, flags, values
-                self.decide(name, changes, "keep", f"{gain:.4f} better than {reference:.4f} ({runs}; {needed:.4f} needed)", values)
+                self.decide(name, changes, "keep", f"{gain:.4f} better than {reference:.4f} ({runs}); {needed:.4f} needed", values, reference - needed)
             else:
                 how = f"{gain:.4f} better" if gain > 0 else f"{-gain:.4f} worse"
-                self.decide(name, changes, "discard", f"{how} than {reference:.4f} ({runs}; {needed:.4f} needed)", values)
+                why = f"{how} than {reference:.4f} ({runs}); {needed:.4f} better needed"
+                self.decide(name, changes, "discard", why, values, reference - needed)
         print(f"best: {spec.metric} {best:.4f} with", " ".join(f"--{key} {value}" for key, value in best_flags.items()))
 
 
@@ -245,32 +258,81 @@ def slug(name):
 
 
 STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-:root { color-scheme: light dark }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem }
+:root { color-scheme: light dark; --kept: light-dark(#0b63ce, #6cb0ff) }
 table { border-collapse: collapse } td, th { padding: .2rem 1rem .2rem 0; text-align: left; vertical-align: top }
-.keep { font-weight: 600 } .discard, .crash { opacity: .65 } code { font-size: .87rem }
+td.number, th.number { text-align: right; white-space: nowrap }
+.best { font-weight: 600 } .discard, .crash { opacity: .65 } code { font-size: .87rem; font-weight: normal }
+svg { max-width: 100%; height: auto; fill: currentColor; font-size: 13px } svg .keep { fill: var(--kept); opacity: 1 }
+svg path { stroke: currentColor } svg .grid { opacity: .15 }
 """
+
+
+def drawn(decisions, metric):
+    """Trials below one another, each run a dot; the line beside them is what they had to be left of."""
+    left, width, row = 220, 760, 26
+    values = [v for one in decisions for v in [*one["values"], one["below"]] if v is not None and not math.isnan(v)]
+    low, high = min(values), max(values)
+    low, high = low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1)
+    x = lambda value: left + (value - low) / (high - low) * (width - left - 20)  # noqa: E731
+    bottom, parts = row * len(decisions) + 10, []
+    for value in ticks(low, high, 6):
+        parts.append(f'<path class="grid" d="M{x(value):.1f} 5V{bottom}"/>')
+        parts.append(f'<text x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{number_text(value)}</text>')
+    for i, one in enumerate(decisions):
+        y = row * i + row / 2 + 5
+        name = one["name"] if len(one["name"]) < 30 else one["name"][:28] + "..."
+        parts.append(f'<text x="{left - 12}" y="{y + 4}" text-anchor="end">{html.escape(name)}</text>')
+        for value in one["values"]:
+            if not math.isnan(value):
+                parts.append(f'<circle class="{one["verdict"]}" cx="{x(value):.1f}" cy="{y}" r="5"/>')
+        if one["below"] is not None:
+            parts.append(f'<path d="M{x(one["below"]):.1f} {y - 10}v20" stroke-width="2"/>')
+        if one["verdict"] == "crash":
+            parts.append(f'<text x="{left}" y="{y + 4}">crash</text>')
+    parts.append(f'<text x="{(left + width) / 2}" y="{bottom + 34}" text-anchor="middle">{metric}</text>')
+    return f'<svg viewBox="0 0 {width} {bottom + 40}" width="{width}" role="img" aria-label="{metric} of all runs">{"".join(parts)}</svg>'
 
 
 def write_page(experiment):
     spec, out, rows = experiment.spec, experiment.out, []
-    for i, one in enumerate(experiment.decisions):
+    decisions, results = experiment.decisions, experiment.rows()
+    best = [one for one in decisions if one["verdict"] == "keep"][-1]
+    uneven, best_flags = [], {}
+    for i, one in enumerate(decisions):
+        if one["verdict"] == "keep":
+            best_flags |= one["flags"]
         flags = " ".join(f"--{key} {value}" for key, value in one["flags"].items())
         values = ", ".join("crash" if math.isnan(v) else f"{v:.4f}" for v in one["values"])
         mean = "" if math.isnan(one["mean"]) else f"{one['mean']:.4f}"
-        cells = [str(i), html.escape(one["name"]), f"<code>{html.escape(flags)}</code>", mean, values, one["verdict"],
-                 html.escape(one["why"])]  # fmt: skip
-        rows.append(f'<tr class="{one["verdict"]}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    runs = [folder for folder in experiment.finished() if (pathlib.Path(folder) / "log.jsonl").exists()]
+        folders = [str(experiment.folder(one["name"], seed)) for seed in range(1, len(one["values"]) + 1)]
+        tokens = [int(results[folder]["tokens"]) for folder in folders if folder in results]
+        if tokens and max(tokens) > 1.1 * min(tokens):
+            uneven.append(f"{one['name']} {min(tokens) / 1e6:.3g}M and {max(tokens) / 1e6:.3g}M")
+        millions = f"{statistics.fmean(tokens) / 1e6:.3g}M" if tokens else ""
+        cells = [(str(i), ""), (html.escape(one["name"]), ""), (f"<code>{html.escape(flags)}</code>", ""), (mean, "number"), (values, ""),
+                 (millions, "number"), (one["verdict"], ""), (html.escape(one["why"]), "")]  # fmt: skip
+        kind = one["verdict"] + (" best" if one is best else "")
+        rows.append(f'<tr class="{kind}">' + "".join(f'<td class="{align}">{cell}</td>' for cell, align in cells) + "</tr>")
+    runs = [folder for folder in results if (pathlib.Path(folder) / "log.jsonl").exists()]
     link = ""
     if runs:
         curves = [sys.executable, str(HERE / "report.py"), *runs, "--x", "time", "--out", str(out / "curves.html")]
         if subprocess.run(curves, capture_output=True, check=False).returncode == 0:
             link = '<p><a href="curves.html">The curves of all runs</a></p>'
-    head = "".join(f"<th>{name}</th>" for name in ("", "trial", "flags", spec.metric, "runs", "", "why"))
+    baseline = decisions[0]
+    outcome = (f"Best of {len(decisions)}: <b>{html.escape(best['name'])}</b>, {spec.metric} {best['mean']:.4f}, {baseline['mean'] - best['mean']:.4f} below the "
+               f"baseline's {baseline['mean']:.4f}. With <code>{html.escape(' '.join(f'--{k} {v}' for k, v in best_flags.items()))}</code>")  # fmt: skip
+    rule = (f"Each run trained for {spec.budget:g} s; {spec.metric}, lower is better. A trial is the best before it with its flags on top. The noise is "
+            f"{statistics.stdev(baseline['values']):.4f}, the standard deviation of the baseline's {len(baseline['values'])} seeds. One run decides if it differs from "
+            f"the best's run of the same seed by more than twice that; else the means of all seeds decide, by more than the noise over the root of their number. "
+            f"Dots: runs, in color where the trial was kept; line: what it had to beat.")  # fmt: skip
+    warning = f"<p>Runs of the same flags learned from unequal numbers of tokens ({html.escape('; '.join(uneven))}): the machine was not theirs alone, which is in the noise.</p>" if uneven else ""  # fmt: skip
+    named = {"": "", "trial": "", "flags": "", spec.metric: "number", "runs": "", "tokens": "number", "verdict": "", "why": ""}
+    head = "".join(f'<th class="{align}">{name}</th>' for name, align in named.items())
     page = (f"<!doctype html><meta charset=utf-8><title>Experiment</title><style>{STYLE}</style><h1>Experiment</h1>"
-            f"<p>{spec.budget:g} s of training each; {spec.metric}, lower is better; each trial is the best before it with these flags "
-            f"on top.</p><table><tr>{head}</tr>{''.join(rows)}</table>{link}\n")  # fmt: skip
+            f"<p>{outcome}</p>{drawn(decisions, spec.metric)}<p>{rule}</p>{warning}"
+            f"<table><tr>{head}</tr>{''.join(rows)}</table>{link}\n")  # fmt: skip
     (out / "index.html").write_text(page, encoding="utf-8")
 
 

@@ -3,6 +3,7 @@
     PYTHONPATH=python python3 test/python/nanochat_test.py       needs ./train_gpt and ./data/tokenize (or ANVIL_PROGRAMS)
 
 The format is written down here a second time, from nanochat's own code. Once, on 2026-11-24, that code itself was compared (dev/LOG.md).
+Fine-tuning is compared with what nanochat's chat_sft did with the same model and conversations: scripts/make_nanochat_fixture.py.
 """
 
 import base64
@@ -10,6 +11,7 @@ import json
 import os
 import pathlib
 import pickle
+import random
 import subprocess
 import sys
 import unittest
@@ -62,6 +64,105 @@ def encoding():
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     split = json.loads((FIXTURES / "nanochat.json").read_text())["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]
     return tiktoken.Encoding("rustbpe", pat_str=split, mergeable_ranks=ranks, special_tokens=about["special_tokens"])
+
+
+# Fine-tuning, of a model and conversations that are made here. Windows are 128 tokens of 192; rates are a tenth of
+# nanochat's, or rounding errors would grow too fast to tell them from others.
+SFT_T, SFT_B, SFT_STEPS = 192, 2, 20
+SFT_SIZES = {**SIZES, "vocab_size": 409, "sequence_len": SFT_T}
+SFT_OF_NANOCHAT = {
+    "model-tag": "d3", "max-seq-len": SFT_T, "device-batch-size": SFT_B, "total-batch-size": SFT_B * SFT_T, "load-optimizer": 0,
+    "embedding-lr": 0.03, "unembedding-lr": 0.0008, "matrix-lr": 0.002, "init-lr-frac": 1,
+    "mmlu-epochs": 0, "gsm8k-epochs": 0, "eval-tokens": SFT_B * SFT_T, "eval-every": -1, "chatcore-every": -1,
+    # Its loop counts a batch ahead: the last is not trained on, and the rate is that of the batch after the next.
+    "num-iterations": SFT_STEPS + 2,
+}  # fmt: skip
+# The same here: 0.5 of 22 steps is 0.55 of 20; rates are as given, not scaled to the batch.
+SFT_OF_OURS = {
+    "recipe": "nanochat", "seq_len": SFT_T, "batch_size": SFT_B, "total_batch_size": SFT_B * SFT_T, "steps": SFT_STEPS,
+    "embedding_learning_rate": 0.03, "unembedding_learning_rate": 0.0008, "muon_learning_rate": 0.002,
+    "reference_batch_size": SFT_B * SFT_T, "warmup_steps": 0, "decay_fraction": 0.55, "final_lr_fraction": 0,
+    "muon_weight_decay": 0, "muon_momentum_start": 0.85, "muon_momentum": 0.95, "muon_momentum_end": 0.95,
+    "muon_momentum_warmup_steps": 300,
+}  # fmt: skip
+# Five times what a last bit of all weights moves nanochat's own losses by (6.4e-7). Ours are 2.9e-7 from them; a momentum
+# that begins at 0.9 instead of 0.85 moves the third one by 1e-5.
+SFT_TOLERANCE = 3e-6
+
+
+def conversations():
+    """Lists of messages: what a tiny world is asked, and some of each kind that nanochat renders."""
+    rng = random.Random(5)
+    things, colors = ("ball", "house", "cat", "boat", "tree", "café"), ("red", "blue", "green", "white")
+    say = lambda role, content: {"role": role, "content": content}  # noqa: E731
+    found = []
+    for i in range(240):
+        messages = [say("system", "You are brief.")] if i % 7 == 0 else []
+        for _ in range(rng.randrange(1, 4)):
+            thing, color, n = rng.choice(things), rng.choice(colors), rng.randrange(100)
+            messages.append(say("user", f"Tom has {n} {thing}s, all {color}. " * rng.randrange(1, 3) + f"What color is the {thing}?"))
+            messages.append(say("assistant", f"The {thing} is {color}." + " It is not old." * rng.randrange(3)))
+        found.append(messages)
+    ask = say("user", " What is\n\n2 + 2?\t")
+    parts = [("text", "It is "), ("python", "2 + 2"), ("python_output", "4"), ("text", " 4.")]
+    found[3] = [ask, say("assistant", [{"type": kind, "text": text} for kind, text in parts])]
+    found[5] = [say("user", "<|assistant_end|> is a word 😀"), say("assistant", " <|bos|>\n")]
+    found[9] = [say("user", "Say nothing."), say("assistant", "")]
+    found[11] = [ask, say("assistant", "Four. " * 200)]  # longer than a row
+    found[13] = [say("user", "Count. " * 700), say("assistant", "One.")]  # longer than what nanochat keeps
+    return found
+
+
+def sft_model():
+    """Weights of integers, the same on every machine."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import torch
+    from fixture_file import bell
+
+    state = {}
+    for i, (name, shape) in enumerate(anvil.nanochat.shapes(SFT_SIZES, anvil.nanochat.padded(SFT_SIZES["vocab_size"])).items()):
+        value = torch.from_numpy(bell(i, shape, 0.2))
+        state[name] = value + (1.0 if name == "resid_lambdas" else 0.0)
+    return state
+
+
+def save_for_nanochat(base, moved=False):
+    """Its base folder, with the model and the tokenizer. moved: weights that differ in their last bits."""
+    import torch
+
+    state = sft_model()
+    if moved:
+        state = {name: value * (1 + 2.0**-23) for name, value in state.items()}
+    save(base / "base_checkpoints/d3", state, SFT_SIZES)
+    theirs = encoding()
+    (base / "tokenizer").mkdir()
+    (base / "tokenizer/tokenizer.pkl").write_bytes(pickle.dumps(theirs))
+    special = theirs._special_tokens.values()
+    lengths = [0 if i in special else len(theirs.decode_single_token_bytes(i)) for i in range(theirs.n_vocab)]
+    torch.save(torch.tensor(lengths, dtype=torch.int32), base / "tokenizer/token_bytes.pt")
+
+
+def rows_of_nanochat(conversations):
+    """The rows of all steps that its rule makes of conversations, ids with ~id where nothing is learned: (steps * B, T + 1).
+
+    What differs here, in --packing pad: a thousand conversations wait instead of 100; one that is longer than a row is
+    cropped instead of waiting for ever; and an epoch ends before the next one begins."""
+    order, capacity, bos = list(range(len(conversations))), SFT_T + 1, conversations[0][0]
+    random.Random(42).shuffle(order)
+    waiting, coming, rows = [], iter(order), []
+    while len(rows) < SFT_STEPS * SFT_B:
+        row = []
+        while len(row) < capacity:
+            waiting += [conversations[next(coming)] for _ in range(100 - len(waiting))]
+            fitting = [one for one in waiting if len(one) <= capacity - len(row)]
+            if not fitting:
+                row += [bos] * (capacity - len(row))
+                break
+            best = max(fitting, key=len)
+            waiting.pop(next(i for i, one in enumerate(waiting) if one is best))
+            row += best
+        rows.append(row)
+    return rows
 
 
 class Parts(Case):
@@ -228,6 +329,48 @@ class Tokenizers(Case):
 
     def bytes_alone(self):
         return self.of_ranks({bytes([byte]): byte for byte in range(256)})
+
+
+@needs("torch", "safetensors", "tiktoken")
+class FineTuning(Case):
+    def test_ids_masks_and_losses_are_those_of_chat_sft(self):
+        import numpy as np
+
+        recorded = json.loads((ROOT / "test/fixtures/interop/nanochat_sft.json").read_text())
+        save_for_nanochat(self.scratch)
+        lines = "".join(json.dumps({"messages": messages}) + "\n" for messages in conversations())
+        (self.scratch / "chats.jsonl").write_text(lines)
+        folder = self.scratch / "d3"
+        anvil.nanochat.import_checkpoint(self.scratch / "base_checkpoints/d3", folder, tokenizer=self.scratch / "tokenizer")
+        # The last conversation is the validation's.
+        self.tokenize(
+            self.scratch / "chats.jsonl", "--format", "chat", "--tokenizer", folder / "tokenizer.json",
+            "--val-fraction", "0.0001", "--out", self.scratch / "chats",
+        )  # fmt: skip
+        bos, ours = recorded["ids"][0][0], []
+        for kind in ("train", "val"):
+            shard = anvil.read_shard(self.scratch / f"chats/{kind}_000000.bin")
+            for token, learned in zip(shard.tokens.astype(int).tolist(), shard.learned):
+                if ~token == bos:
+                    ours.append([])
+                ours[-1].append(token if learned else ~token)
+        self.assertEqual(len(ours), len(recorded["ids"]))
+        for one, want in zip(ours, recorded["ids"]):
+            self.assertEqual(one[:2048], want)  # nanochat keeps no more of a conversation
+        self.assertGreater(max(map(len, ours)), 2048)
+
+        # The same rows: a shard of T + 1 tokens is one, read in the order of the names.
+        for i, row in enumerate(rows_of_nanochat(recorded["ids"])):
+            row = np.array(row)
+            anvil.write_shard(self.scratch / f"rows_{i:06d}.bin", np.where(row < 0, ~row, row), row >= 0)
+        run = anvil.start(
+            self.scratch / "run", TRAIN, init_from=folder, train_data=self.scratch / "rows_*.bin", val_data="", shuffle=False,
+            sample_tokens=0, threads=1, dtype="fp32", device="cpu", **SFT_OF_OURS,
+        ).wait()  # fmt: skip
+        got = [record["loss"] for record in run.log("step")]
+        self.assertEqual(len(got), SFT_STEPS)
+        for step, (loss, want) in enumerate(zip(got, recorded["losses"])):
+            self.assertLessEqual(abs(loss - want), SFT_TOLERANCE * want, step)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,14 @@ TEST_CASE("experiment.py keeps the better configuration, and repeats nothing", "
     CHECK(contains(first.out, "crash    val_loss -  cannot: error: "));
     CHECK(contains(first.out, "--learning-rate 0.01 "));
     CHECK(lines_in(out + "/results.tsv") == 5);  // with the header: two seeds each
-    CHECK(contains(read_file(out + "/index.html"), "better than"));
+    const std::string page = read_file(out + "/index.html");
+    for (const char* part : {"better than", "Best of 3: <b>learns</b>", "<svg", "crash</text>", "twice that", "M</td>"})
+        CHECK(contains(page, part));
+    // Four runs that were kept, and the line that one trial had to beat.
+    int64_t dots = 0;
+    for (size_t at = 0; (at = page.find("<circle class=\"keep\"", at)) != std::string::npos; at++) dots++;
+    CHECK(dots == 4);
+    CHECK(contains(page, "stroke-width"));
     CHECK(contains(read_file(out + "/curves.html"), "<svg"));
 
     // Started again, all is there; a trial more is all that runs.

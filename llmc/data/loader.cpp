@@ -16,8 +16,9 @@ const LoaderConfig& checked(const LoaderConfig& config) {
     require(config.seq_len >= 1, "--seq-len %d: expected at least 1", config.seq_len);
     ensure(config.world_size >= 1 && config.rank >= 0 && config.rank < config.world_size && config.vocab_size >= 1);
     ensure(config.batches_per_step >= 1);
-    ensure(config.step_rows == 0 || (config.first_row >= 0 && config.first_row + config.batches_per_step *
-                                                                  config.batch_size <= config.step_rows));
+    ensure(
+        config.step_rows == 0 ||
+        (config.first_row >= 0 && config.first_row + config.batches_per_step * config.batch_size <= config.step_rows));
     return config;
 }
 
@@ -184,7 +185,7 @@ const Batch& DataLoader::next() {
     return batch_;
 }
 
-void DataLoader::deal(int64_t batches_per_step, int64_t step_rows, int64_t first_row) {
+void DataLoader::assign(int64_t batches_per_step, int64_t step_rows, int64_t first_row) {
     ensure(next_of_step_ == 0);
     if (thread_.valid()) thread_.wait();  // what it has read ahead is of the old share
     config_.batches_per_step = batches_per_step, config_.step_rows = step_rows, config_.first_row = first_row;

@@ -117,9 +117,8 @@ public:
 
     void validate() override {
         if (!data_.val) return;
-        seen_ =
-            evaluate(model_, *data_.val, ranks_, least_batch_size(shares_), config_.step.T, flags_.val_tokens,
-                     data_.token_bytes);
+        seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(shares_), config_.step.T, flags_.val_tokens,
+                         data_.token_bytes);
         // Weights of a step that was skipped are not saved, so they cannot be the best.
         const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
                    is_best = counts && state_.best.add(state_.step, seen_.loss);
@@ -226,8 +225,8 @@ private:
     uint64_t data_key_;
     double flops_per_token_, all_peak_flops_;
     RunState state_;
-    Shares shares_;                       // of the ranks, from here on
-    std::unique_ptr<Balancer> balancer_;  // of --balance auto
+    Shares shares_;                                      // of the ranks, from here on
+    std::unique_ptr<Balancer> balancer_;                 // of --balance auto
     std::map<int64_t, std::vector<int64_t>> divisions_;  // of --balance FILE, by the step after which they hold
     int64_t first_step_ = 0;
     bool already_saved_ = false, best_is_unknown_ = false;
@@ -382,13 +381,13 @@ private:
     }
 
     // Between steps: what each rank does from now on.
-    void deal(const std::vector<int64_t>& micro_batches) {
+    void assign(const std::vector<int64_t>& micro_batches) {
         for (size_t r = 0; r < shares_.size(); r++) shares_[r].micro_batches = micro_batches[r];
         const int64_t sequences = sequences_of(shares_), first = first_sequence(shares_, ranks_.rank);
         const int64_t own = shares_[size_t(ranks_.rank)].micro_batches;
         ensure(sequences == config_.step.sequences());
-        data_.train->deal(own, sequences, first);
-        stepper_->deal(own, sequences, first);
+        data_.train->assign(own, sequences, first);
+        stepper_->assign(own, sequences, first);
     }
 
     void say_balance(const std::vector<double>& ms) {
@@ -400,11 +399,12 @@ private:
         if (!flags_.trains() || world_.is_alone()) return;
         const BalanceMode mode = flags_.balance_mode();
         if (mode.kind == BalanceMode::Kind::automatic) {
-            if (const std::vector<int64_t> saved = numbers_in(state_.micro_batches); is_division(saved)) deal(saved);
+            if (const std::vector<int64_t> saved = numbers_in(state_.micro_batches); is_division(saved)) assign(saved);
             share_errors(ranks_, [&] { balancer_ = std::make_unique<Balancer>(ranks_, micro_batches_of(shares_)); });
             if (world_.is_first() && sequences_of(shares_) == int64_t(shares_.size()) * shares_[0].batch_size)
-                std::printf("--balance auto: each rank has one micro-batch, and none can be moved: a smaller "
-                            "--batch-size divides a step into more\n");
+                std::printf(
+                    "--balance auto: each rank has one micro-batch, and none can be moved: a smaller "
+                    "--batch-size divides a step into more\n");
         } else if (mode.kind == BalanceMode::Kind::followed) {
             follow();
         }
@@ -416,11 +416,12 @@ private:
         std::string text;
         on_first_rank(ranks_, [&] {
             for (const auto& [step, micro_batches] : divisions_in(flags_.balance)) {
-                require(is_division(micro_batches),
-                        "--balance %s: it has the micro-batches %s after step %ld, and this run begins with %s: expected "
-                        "as many ranks, and the same sum",
-                        flags_.balance.c_str(), list_text(micro_batches).c_str(), step,
-                        list_text(micro_batches_of(shares_)).c_str());
+                require(
+                    is_division(micro_batches),
+                    "--balance %s: it has the micro-batches %s after step %ld, and this run begins with %s: expected "
+                    "as many ranks, and the same sum",
+                    flags_.balance.c_str(), list_text(micro_batches).c_str(), step,
+                    list_text(micro_batches_of(shares_)).c_str());
                 text += std::to_string(step) + ":" + list_text(micro_batches) + "\n";
             }
         });
@@ -428,19 +429,19 @@ private:
         for (std::string line; std::getline(lines, line);)
             divisions_[std::stoll(line)] = numbers_in(line.substr(line.find(':') + 1));
         const auto next = divisions_.upper_bound(state_.step);
-        if (next != divisions_.begin()) deal(std::prev(next)->second);
+        if (next != divisions_.begin()) assign(std::prev(next)->second);
     }
 
-    // Before a step. What is dealt follows from what rank 0 has told all.
+    // Before a step. All ranks do what rank 0 has told them.
     void balance() {
         if (const auto found = divisions_.find(state_.step); found != divisions_.end()) {
             if (micro_batches_of(shares_) == found->second) return;
-            deal(found->second);
+            assign(found->second);
             return say_balance(std::vector<double>(shares_.size(), NAN));
         }
         if (!balancer_ || !balancer_->is_due()) return;
         if (!balancer_->look()) return;
-        deal(balancer_->micro_batches());
+        assign(balancer_->micro_batches());
         say_balance(balancer_->ms());
         if (world_.is_first())
             std::printf("balance: %s, after step %lld (%s)\n", text_of(shares_, config_.step.T).c_str(),
@@ -451,8 +452,7 @@ private:
         scores_.clear();
         for (const TaskFile& file : data_.tasks) {
             const double began_s = now_s();
-            const TaskScores scores =
-                ::score_tasks(model_, file, ranks_, least_batch_size(shares_), config_.step.T);
+            const TaskScores scores = ::score_tasks(model_, file, ranks_, least_batch_size(shares_), config_.step.T);
             log_.tasks(state_.step, file.path(), scores.tasks, scores.score, (now_s() - began_s) * 1e3);
             for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
             if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});

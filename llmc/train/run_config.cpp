@@ -71,17 +71,19 @@ StepConfig step_of(const RunFlags& flags, const Shares& shares, int rank, int64_
 void check_batch_sizes(const RunFlags& flags, const std::vector<int>& sizes) {
     const auto text = [](int size) { return size > 0 ? std::to_string(size) : size == 0 ? "auto" : "not given"; };
     for (size_t r = 1; r < sizes.size(); r++)
-        require(sizes[r] == sizes[0] || (sizes[r] > 0 && sizes[0] > 0),
-                "--batch-size is %s on rank 0, and %s on rank %zu: where it differs from rank to rank, give each a number",
-                text(sizes[0]).c_str(), text(sizes[r]).c_str(), r);
+        require(
+            sizes[r] == sizes[0] || (sizes[r] > 0 && sizes[0] > 0),
+            "--batch-size is %s on rank 0, and %s on rank %zu: where it differs from rank to rank, give each a number",
+            text(sizes[0]).c_str(), text(sizes[r]).c_str(), r);
     require(flags.total_batch_size > 0,
             "--batch-size differs from rank to rank: give --total-batch-size, too, the tokens of a step on any ranks");
     require(flags.balance_mode().kind != BalanceMode::Kind::automatic,
             "--balance auto moves micro-batches of one size, and --batch-size differs from rank to rank: give all the "
             "same, or --balance as numbers");
-    require(!flags.noise_scale,
-            "--noise-scale compares ranks with equal shares of a step, and --batch-size differs from rank to rank: leave "
-            "one of them out");
+    require(
+        !flags.noise_scale,
+        "--noise-scale compares ranks with equal shares of a step, and --batch-size differs from rank to rank: leave "
+        "one of them out");
 }
 
 // "1536 and 3072": multiples of `unit` beside what was asked.
@@ -183,10 +185,11 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     RunFlags& flags = decision.flags;
     const int64_t seq_len = flags.seq_len(shape);
     const bool by_depth = flags.model.depth > 0;
-    const bool sizes_differ = std::any_of(batch_sizes.begin(), batch_sizes.end(),
-                                          [&](int size) { return size != batch_sizes[0]; });
+    const bool sizes_differ =
+        std::any_of(batch_sizes.begin(), batch_sizes.end(), [&](int size) { return size != batch_sizes[0]; });
     const BalanceMode balance = flags.balance_mode();
-    const bool is_shared = sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
+    const bool is_shared =
+        sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
     if (sizes_differ) check_batch_sizes(flags, batch_sizes);
     const int64_t dividing = is_shared ? 1 : world_size;  // ranks that must have as many sequences each
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";

@@ -38,9 +38,9 @@ struct Decision {
 struct RunConfig {
     RunFlags flags;  // those of the Decision
     GptShape shape{};
-    StepConfig step{};  // B, T, micro-batches of this rank; ranks
+    StepConfig step{};   // B, T, micro-batches of this rank; ranks
     Shares shares = {};  // of all ranks; where --balance moves them, those of the start
-    int64_t steps = 0;  // of the whole run; by time, of its schedules, which the run goes through in its budget
+    int64_t steps = 0;   // of the whole run; by time, of its schedules, which the run goes through in its budget
     Scaling scaling = {};
     Recipe recipe = {};      // scaled to this run's batch and length
     Schedule schedule = {};  // of the learning rate

@@ -21,9 +21,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",        "local-rank", "interface", "threads",
-                                                "batch-size",  "tune-matmul", "train-data", "val-data",
-                                                "tokenizer",   "out-dir",    "resume",    "eval-tasks"};
+    static const std::set<std::string> names = {"rank",       "local-rank",  "interface",  "threads",
+                                                "batch-size", "tune-matmul", "train-data", "val-data",
+                                                "tokenizer",  "out-dir",     "resume",     "eval-tasks"};
     return names.contains(field.name);
 }
 
@@ -337,12 +337,12 @@ void RunFlags::validate() const {
             val_data.c_str());
     require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
     require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
-    const BalanceMode dealt = balance_mode();
-    require(!dealt.moves() || sum_order != "tree",
+    const BalanceMode mode = balance_mode();
+    require(!mode.moves() || sum_order != "tree",
             "--sum-order tree has the same bits whatever the ranks, and --balance %s moves work between them: leave "
             "one of them out",
             balance.c_str());
-    require(dealt.is_equal() || !noise_scale,
+    require(mode.is_equal() || !noise_scale,
             "--noise-scale compares ranks with equal shares of a step: leave it or --balance %s out", balance.c_str());
     const Recipe chosen = chosen_recipe();
     const int64_t num_steps = steps.value_or(0);

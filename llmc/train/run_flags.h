@@ -18,8 +18,8 @@ RunConfig (run_config.h). A flag without a value is left to what comes later: th
 #include "llmc/optim/recipe.h"       // Recipe
 #include "llmc/train/shares.h"       // BalanceMode
 
-// --rank, --threads, --batch-size, --train-data and other flags that may differ from rank to rank: those of a process or
-// machine, and paths. What the paths lead to is compared.
+// --rank, --threads, --batch-size, --train-data and other flags that may differ from rank to rank: those of a process
+// or machine, and paths. What the paths lead to is compared.
 bool is_of_one_process(const Field& field);
 
 // What train_gpt is told to do (command.h).

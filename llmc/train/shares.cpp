@@ -30,9 +30,9 @@ int64_t first_sequence(const Shares& shares, int rank) {
 int64_t sequences_of(const Shares& shares) { return first_sequence(shares, int(shares.size())); }
 
 int64_t least_batch_size(const Shares& shares) {
-    return std::min_element(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
-               return a.batch_size < b.batch_size;
-           })->batch_size;
+    return std::min_element(shares.begin(), shares.end(),
+                            [](const Share& a, const Share& b) { return a.batch_size < b.batch_size; })
+        ->batch_size;
 }
 
 std::vector<int64_t> micro_batches_of(const Shares& shares) {
@@ -54,9 +54,8 @@ std::string text_of(const Shares& shares, int64_t T) {
         list += (list.empty() ? "" : " + ") + (one_size ? "" : std::to_string(share.batch_size) + " x ") +
                 std::to_string(share.micro_batches);
     }
-    return one_size
-               ? format("%ld sequences x %ld tokens x (%s) micro-batches", shares[0].batch_size, T, list.c_str())
-               : format("(%s) sequences x micro-batches x %ld tokens", list.c_str(), T);
+    return one_size ? format("%ld sequences x %ld tokens x (%s) micro-batches", shares[0].batch_size, T, list.c_str())
+                    : format("(%s) sequences x micro-batches x %ld tokens", list.c_str(), T);
 }
 
 std::string list_text(const std::vector<int64_t>& numbers) {
@@ -93,10 +92,10 @@ BalanceMode balance_mode(const std::string& flag) {
     return {BalanceMode::Kind::listed, numbers};
 }
 
-std::vector<int64_t> deal_micro_batches(const std::vector<double>& ms, int64_t total) {
+std::vector<int64_t> assign_micro_batches(const std::vector<double>& ms, int64_t total) {
     const int64_t ranks = int64_t(ms.size());
     ensure(ranks > 0 && total >= ranks);
-    std::vector<int64_t> dealt(size_t(ranks), 1);
+    std::vector<int64_t> assigned(size_t(ranks), 1);
     // One after the other to whoever is done with it first.
     using Next = std::pair<double, int64_t>;  // when, and which rank
     std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
@@ -104,10 +103,10 @@ std::vector<int64_t> deal_micro_batches(const std::vector<double>& ms, int64_t t
     for (int64_t left = total - ranks; left > 0; left--) {
         const size_t r = size_t(next.top().second);
         next.pop();
-        dealt[r]++;
-        next.emplace(double(dealt[r] + 1) * ms[r], int64_t(r));
+        assigned[r]++;
+        next.emplace(double(assigned[r] + 1) * ms[r], int64_t(r));
     }
-    return dealt;
+    return assigned;
 }
 
 static double slowest_ms(const std::vector<int64_t>& micro_batches, const std::vector<double>& ms) {
@@ -120,7 +119,7 @@ std::vector<int64_t> rebalanced(const std::vector<int64_t>& now, const std::vect
     ensure(now.size() == ms.size());
     for (const double each : ms)
         if (!std::isfinite(each) || each <= 0) return now;  // some rank knows nothing yet
-    const std::vector<int64_t> best = deal_micro_batches(ms, std::accumulate(now.begin(), now.end(), int64_t(0)));
+    const std::vector<int64_t> best = assign_micro_batches(ms, std::accumulate(now.begin(), now.end(), int64_t(0)));
     return slowest_ms(now, ms) > kBetter * slowest_ms(best, ms) ? best : now;
 }
 
@@ -194,7 +193,8 @@ std::map<int64_t, std::vector<int64_t>> divisions_in(const std::string& log_path
                                            log_path.c_str(), line.c_str()));
         }
     }
-    require(!found.empty(), "--balance %s: it has no record of a division; give the log.jsonl of a run with --balance auto",
+    require(!found.empty(),
+            "--balance %s: it has no record of a division; give the log.jsonl of a run with --balance auto",
             log_path.c_str());
     return found;
 }

@@ -3,7 +3,7 @@ How a step's micro-batches are divided among ranks, whose machines need not be e
 
   const Shares shares = equal_shares(4, {.batch_size = 12, .micro_batches = 2});
   sequences_of(shares), first_sequence(shares, rank)       of a step; where a rank's own begin
-  deal_micro_batches({30, 10}, 8)                          of ranks that take 30 and 10 ms for one: {2, 6}
+  assign_micro_batches({30, 10}, 8)                          of ranks that take 30 and 10 ms for one: {2, 6}
   rebalanced({4, 4}, {30, 10})                             the same, where it is worth a change; else what there is
 
 Whoever has a sequence, a step's gradient is the sum over its tokens divided by how many they are, so a division changes
@@ -51,7 +51,7 @@ std::vector<int64_t> numbers_in(const std::string& text);
 
 // `total` micro-batches for ranks of which each takes so many ms for one: at least one for every rank, and so that the
 // one which is done last is done as early as can be; of equals the lowest rank has more. The same for the same numbers.
-std::vector<int64_t> deal_micro_batches(const std::vector<double>& ms, int64_t total);
+std::vector<int64_t> assign_micro_batches(const std::vector<double>& ms, int64_t total);
 
 // A new division if with it the slowest rank is done kBetter times as fast, else the old one: speeds that only waver
 // change nothing, neither there nor back.

@@ -199,13 +199,13 @@ public:
     }
 
     // Between steps: this rank's share of those that follow. Of the same batch size, and without tree_sum.
-    void deal(int64_t accumulation, int64_t step_sequences, int64_t first_sequence) {
+    void assign(int64_t accumulation, int64_t step_sequences, int64_t first_sequence) {
         ensure(under_way_ == 0 && accumulation > 0 && !config_.tree_sum && !has_graph_);
         config_.accumulation = accumulation;
         config_.step_sequences = step_sequences, config_.first_sequence = first_sequence;
     }
-    // What the last step's micro-batches took on the host, in ms, waiting for data included and exchange left out. Of a
-    // CPU: it is done when the calls are.
+    // What the last step's micro-batches took on the host, in ms, waiting for data included and communication left out.
+    // Of a CPU: it is done when the calls are.
     double micro_batches_ms() const { return std::chrono::duration<double, std::milli>(computed_).count(); }
 
     int under_way() const { return under_way_; }

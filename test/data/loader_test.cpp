@@ -127,7 +127,7 @@ TEST_CASE("a step reads the same windows in the same order at any number of rank
     }
 }
 
-TEST_CASE("ranks with unequal shares of a step read the same windows as one, also when they are dealt anew", "[loader]") {
+TEST_CASE("ranks with unequal shares of a step read the same windows as one, also when these change", "[loader]") {
     const Shards shards({300, 101, 250});
     constexpr int kSteps = 40, kStepRows = 12;  // beyond the end of an epoch
     LoaderConfig whole = shards.config(2, 7, true);
@@ -147,7 +147,7 @@ TEST_CASE("ranks with unequal shares of a step read the same windows as one, als
             c.batches_per_step = rank.before, c.step_rows = kStepRows, c.first_row = first[0];
             DataLoader loader(c);
             by_rank.push_back(next_windows(loader, c, kSteps / 2 * rank.before));
-            loader.deal(rank.after, kStepRows, first[1]);
+            loader.assign(rank.after, kStepRows, first[1]);
             const Ids rest = next_windows(loader, c, kSteps / 2 * rank.after);
             by_rank.back().insert(by_rank.back().end(), rest.begin(), rest.end());
             CHECK(loader.state() == one.state());
@@ -158,7 +158,8 @@ TEST_CASE("ranks with unequal shares of a step read the same windows as one, als
             for (size_t r = 0; r < by_rank.size(); r++) {
                 const ptrdiff_t before = ranks[r].before * ranks[r].batch_size,
                                 after = ranks[r].after * ranks[r].batch_size, half = kSteps / 2;
-                const auto begin = by_rank[r].begin() + (step < half ? step * before : half * before + (step - half) * after);
+                const auto begin =
+                    by_rank[r].begin() + (step < half ? step * before : half * before + (step - half) * after);
                 all.insert(all.end(), begin, begin + (step < half ? before : after));
             }
         CHECK(all == want);

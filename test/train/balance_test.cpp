@@ -110,7 +110,7 @@ TEST_CASE("ranks with unequal shares learn what one process learns", "[balance]"
     CHECK(tensor_difference(step_folder(runs.path("asked"), 8), step_folder(runs.path("equal"), 8)) == "");
 }
 
-TEST_CASE("--batch-size may differ from rank to rank, and a run goes on at other sizes and ranks", "[balance]") {
+TEST_CASE("--batch-size may differ from rank to rank, and a run goes on at other sizes and ranks", "[balance][plain]") {
     const TinyRuns runs;
     const FlagMap flags = with(kStep, {{"checkpoint-every", "4"}});
     must_succeed(runs.train("one", flags));
@@ -136,7 +136,8 @@ TEST_CASE("--batch-size may differ from rank to rank, and a run goes on at other
         for (const Finished& rank : tcp(resumed, own, runs.path(name))) must_succeed(rank);
         const auto got = losses_in(runs.path(name)), want = losses_in(one);
         REQUIRE(got.size() == 4);
-        for (size_t i = 0; i < 4; i++) CHECK(std::fabs(got[i].first - want[4 + i].first) <= loss_bounds(one, 256)[4 + i]);
+        for (size_t i = 0; i < 4; i++)
+            CHECK(std::fabs(got[i].first - want[4 + i].first) <= loss_bounds(one, 256)[4 + i]);
         CHECK(state_in(step_folder(runs.path(name), 8)).data == state_in(step_folder(one, 8)).data);
     };
     go_on("three", {{{"batch-size", "1"}}, {{"batch-size", "4"}}, {{"batch-size", "3"}}});
@@ -145,7 +146,7 @@ TEST_CASE("--batch-size may differ from rank to rank, and a run goes on at other
     CHECK(std::fabs(losses_in(runs.path("alone"))[3].first - losses_in(one)[7].first) <= loss_bounds(one, 256)[7]);
 }
 
-TEST_CASE("--balance auto deals as speeds say, and its log can be followed bit for bit", "[balance]") {
+TEST_CASE("--balance auto assigns as speeds say, and its log can be followed bit for bit", "[balance]") {
     const TinyRuns runs;
     const FlagMap flags =
         with(kStep, {{"steps", "14"}, {"checkpoint-every", "7"}, {"virtual-ranks", "2"}, {"balance", "auto"}});
@@ -154,8 +155,9 @@ TEST_CASE("--balance auto deals as speeds say, and its log can be followed bit f
     must_succeed(finished);
     CHECK(divisions(slow) == Divisions{{0, "4,4"}, {5, "2,6"}});
     CHECK(contains(records_in(slow, "balance")[1], "\"sequences\":[4,12],\"ms\":[30.0,10.0]"));
-    CHECK(contains(finished.out, "balance: 2 sequences x 16 tokens x (2 + 6) micro-batches, after step 5 (a micro-batch "
-                                 "takes 30.0, 10.0 ms)"));
+    CHECK(contains(finished.out,
+                   "balance: 2 sequences x 16 tokens x (2 + 6) micro-batches, after step 5 (a micro-batch "
+                   "takes 30.0, 10.0 ms)"));
     must_succeed(runs.train("one", with(kStep, {{"steps", "14"}})));
     check_close(slow, runs.path("one"), 8);
 
@@ -166,7 +168,8 @@ TEST_CASE("--balance auto deals as speeds say, and its log can be followed bit f
 
     // As many ranks go on as they were: the same bits. Then others are slow, or there are more of them, or one.
     const auto go_on = [&](const std::string& name, const std::string& speeds, const FlagMap& changes) {
-        must_succeed(run(command(with({{"resume", step_folder(slow, 7)}, {"out-dir", runs.path(name)}}, changes), speeds)));
+        must_succeed(
+            run(command(with({{"resume", step_folder(slow, 7)}, {"out-dir", runs.path(name)}}, changes), speeds)));
         return runs.path(name);
     };
     const std::string same = go_on("same", "30,10", {{"virtual-ranks", "2"}});
@@ -179,7 +182,8 @@ TEST_CASE("--balance auto deals as speeds say, and its log can be followed bit f
     CHECK(std::fabs(losses_in(alone)[6].first - losses_in(slow)[13].first) <= loss_bounds(slow, 8)[13]);
 }
 
-TEST_CASE("processes measure themselves, and whatever they find they learn what one process learns", "[balance]") {
+TEST_CASE("processes measure themselves, and whatever they find they learn what one process learns",
+          "[balance][plain]") {
     const TinyRuns runs;
     const FlagMap flags = with(kStep, {{"steps", "12"}});
     must_succeed(runs.train("one", flags));
@@ -193,7 +197,7 @@ TEST_CASE("processes measure themselves, and whatever they find they learn what 
     check_close(runs.path("told"), runs.path("one"), 8);
 }
 
-TEST_CASE("what a micro-batch takes is waiting for data and computing, and not the exchange", "[balance]") {
+TEST_CASE("what a micro-batch takes is waiting for data and computing, and not communication", "[balance]") {
     using Clock = std::chrono::steady_clock;
     static constexpr std::chrono::milliseconds kPause(20);
     struct SlowComm : NoComm<Cpu> {
@@ -231,7 +235,7 @@ TEST_CASE("what a micro-batch takes is waiting for data and computing, and not t
     CHECK(all_ms - stepper.micro_batches_ms() >= 20. * comm.pauses);
 }
 
-TEST_CASE("what ranks cannot share is refused in one line", "[balance]") {
+TEST_CASE("what ranks cannot share is refused in one line", "[balance][plain]") {
     const TinyRuns runs;
     const auto refused = [&](const Finished& ended, const std::string& part) {
         INFO(ended.err);
@@ -244,7 +248,8 @@ TEST_CASE("what ranks cannot share is refused in one line", "[balance]") {
     refused(runs.train("a", with(two, {{"balance", "3,3"}})), "a step of 192 tokens, and --total-batch-size is 256");
     refused(runs.train("a", with(two, {{"balance", "3,3,2"}})), "is of 3 ranks, and there are 2");
     refused(runs.train("a", with(two, {{"balance", runs.path("no.jsonl")}})), "no.jsonl: cannot be read");
-    refused(run(command(runs.flags("a", with(two, {{"balance", "auto"}})), "1,2,3")), "expected a number for each of 2 ranks");
+    refused(run(command(runs.flags("a", with(two, {{"balance", "auto"}})), "1,2,3")),
+            "expected a number for each of 2 ranks");
     for (const Finished& rank :
          tcp(runs.flags("b", kStep), {{{"batch-size", "2"}}, {{"batch-size", "3"}}}, runs.path("b"))) {
         CHECK(rank.exit_code == kExitUsage);

@@ -11,22 +11,22 @@
 namespace {
 using Numbers = std::vector<int64_t>;
 
-double slowest(const Numbers& dealt, const std::vector<double>& ms) {
+double slowest(const Numbers& assigned, const std::vector<double>& ms) {
     double most = 0;
-    for (size_t r = 0; r < ms.size(); r++) most = std::max(most, double(dealt[r]) * ms[r]);
+    for (size_t r = 0; r < ms.size(); r++) most = std::max(most, double(assigned[r]) * ms[r]);
     return most;
 }
 
 // Over all divisions of `left` among the ranks from `r` on.
-double best_of_all(Numbers& dealt, size_t r, int64_t left, const std::vector<double>& ms) {
+double best_of_all(Numbers& assigned, size_t r, int64_t left, const std::vector<double>& ms) {
     if (r + 1 == ms.size()) {
-        dealt[r] = left;
-        return slowest(dealt, ms);
+        assigned[r] = left;
+        return slowest(assigned, ms);
     }
     double best = std::numeric_limits<double>::infinity();
     for (int64_t own = 1; own <= left - int64_t(ms.size() - r - 1); own++) {
-        dealt[r] = own;
-        best = std::min(best, best_of_all(dealt, r + 1, left - own, ms));
+        assigned[r] = own;
+        best = std::min(best, best_of_all(assigned, r + 1, left - own, ms));
     }
     return best;
 }
@@ -44,22 +44,22 @@ RunConfig config_of(const RunFlags& flags, int64_t ranks, const std::vector<int>
 }
 }  // namespace
 
-TEST_CASE("micro-batches are dealt so that the last rank is done as early as can be", "[shares]") {
-    CHECK(deal_micro_batches({30, 10}, 8) == Numbers{2, 6});
-    CHECK(deal_micro_batches({10, 10}, 8) == Numbers{4, 4});
-    CHECK(deal_micro_batches({10, 10, 10}, 8) == Numbers{3, 3, 2});  // of equals the lowest
-    CHECK(deal_micro_batches({1000, 1}, 8) == Numbers{1, 7});        // none is left out
-    CHECK(deal_micro_batches({5}, 3) == Numbers{3});
+TEST_CASE("micro-batches are assigned so that the last rank is done as early as can be", "[shares]") {
+    CHECK(assign_micro_batches({30, 10}, 8) == Numbers{2, 6});
+    CHECK(assign_micro_batches({10, 10}, 8) == Numbers{4, 4});
+    CHECK(assign_micro_batches({10, 10, 10}, 8) == Numbers{3, 3, 2});  // of equals the lowest
+    CHECK(assign_micro_batches({1000, 1}, 8) == Numbers{1, 7});        // none is left out
+    CHECK(assign_micro_batches({5}, 3) == Numbers{3});
     Rng rng(7, Stream::tests);
     for (int i = 0; i < 200; i++) {
         std::vector<double> ms(2 + rng.below(3));
         for (double& each : ms) each = 1 + double(rng.below(30));
         const int64_t total = int64_t(ms.size() + rng.below(9));
-        const Numbers dealt = deal_micro_batches(ms, total);
-        REQUIRE(std::accumulate(dealt.begin(), dealt.end(), int64_t(0)) == total);
-        REQUIRE(*std::min_element(dealt.begin(), dealt.end()) >= 1);
+        const Numbers assigned = assign_micro_batches(ms, total);
+        REQUIRE(std::accumulate(assigned.begin(), assigned.end(), int64_t(0)) == total);
+        REQUIRE(*std::min_element(assigned.begin(), assigned.end()) >= 1);
         Numbers any(ms.size());
-        REQUIRE(slowest(dealt, ms) == best_of_all(any, 0, total, ms));
+        REQUIRE(slowest(assigned, ms) == best_of_all(any, 0, total, ms));
     }
 }
 
@@ -118,15 +118,16 @@ TEST_CASE("what --balance may be", "[shares]") {
 
 TEST_CASE("a rank's part of a step follows from all ranks' shares", "[shares]") {
     // 10 sequences of each of three ranks would be 8/3 micro-batches.
-    const RunFlags dealt = flags_of("auto", 10, 8 * 160);
+    const RunFlags assigned = flags_of("auto", 10, 8 * 160);
     for (int rank = 0; rank < 3; rank++) {
-        const StepConfig step = config_of(dealt, 3, {}, rank).step;
+        const StepConfig step = config_of(assigned, 3, {}, rank).step;
         CHECK(step.B == 10);
         CHECK(step.accumulation == (rank < 2 ? 3 : 2));
         CHECK(step.sequences_before(rank) == 30 * rank);
         CHECK((step.sequences() == 80 && step.num_tokens() == 1280));
     }
-    CHECK(batch_text(config_of(dealt, 3)) == "10 sequences x 16 tokens x (3 + 3 + 2) micro-batches = 1280 tokens per step");
+    CHECK(batch_text(config_of(assigned, 3)) ==
+          "10 sequences x 16 tokens x (3 + 3 + 2) micro-batches = 1280 tokens per step");
 
     const RunFlags sizes = flags_of("equal", 2, 2 * 8 * 16);
     const RunConfig last = config_of(sizes, 2, {2, 6}, 1);
@@ -140,7 +141,8 @@ TEST_CASE("a rank's part of a step follows from all ranks' shares", "[shares]") 
     // Equal shares need no list.
     const StepConfig equal = config_of(flags_of("equal", 2, 256), 2, {2, 2}, 1).step;
     CHECK((equal.step_sequences == 0 && equal.sequences_before(1) == 8 && equal.sequences() == 16));
-    CHECK(text_of(equal_shares(20, {4, 1}), 8) == "4 sequences x 8 tokens x (1 + 1 + 1 + ... + 1 + 1 + 1) micro-batches");
+    CHECK(text_of(equal_shares(20, {4, 1}), 8) ==
+          "4 sequences x 8 tokens x (1 + 1 + 1 + ... + 1 + 1 + 1) micro-batches");
 }
 
 TEST_CASE("shares that do not go together are refused in one line", "[shares]") {
@@ -165,7 +167,8 @@ TEST_CASE("shares that do not go together are refused in one line", "[shares]") 
     refused(flags_of("auto", 2, 256), 2, {2, 6}, "--balance auto moves micro-batches of one size");
     refused(flags_of("a.jsonl", 2, 256), 2, {2, 6}, "--balance a.jsonl is of micro-batches of one size");
     refused(flags_of("equal", 2, 0), 2, {2, 6}, "give --total-batch-size, too");
-    refused(flags_of("equal", 2, 260), 2, {2, 6}, "of 128 tokens together (--batch-size 2,6): the nearest are 256 and 384");
+    refused(flags_of("equal", 2, 260), 2, {2, 6},
+            "of 128 tokens together (--batch-size 2,6): the nearest are 256 and 384");
     refused(flags_of("equal", 2, 256), 2, {2, -1}, "--batch-size is 2 on rank 0, and not given on rank 1");
     refused(flags_of("equal", 2, 256), 3, {0, 0, 4}, "--batch-size is auto on rank 0, and 4 on rank 2");
     RunFlags tree = flags_of("auto", 2, 256), noise = flags_of("5,3", 2, 256), sizes = flags_of("equal", 2, 256);
@@ -190,9 +193,11 @@ TEST_CASE("the divisions of a log are those that count after its resumes", "[sha
         "{\"type\":\"balance\",\"step\":5,\"micro_batches\":[2,6],\"ms\":[30.0,10.0]}\n"
         "{\"type\":\"balance\",\"step\":20,\"micro_batches\":[1,7],\"ms\":[90.0,10.0]}\n";
     CHECK(put(records) == std::map<int64_t, Numbers>{{0, {4, 4}}, {5, {2, 6}}, {20, {1, 7}}});
-    CHECK(put(records + "{\"type\":\"resume\",\"step\":10}\n{\"type\":\"balance\",\"step\":30,\"micro_batches\":[5,3]}\n") ==
+    CHECK(put(records +
+              "{\"type\":\"resume\",\"step\":10}\n{\"type\":\"balance\",\"step\":30,\"micro_batches\":[5,3]}\n") ==
           std::map<int64_t, Numbers>{{0, {4, 4}}, {5, {2, 6}}, {30, {5, 3}}});
-    const std::string cut = "{\"type\":\"balance\",\"step\":30,\"micro_b\n", wrong = "{\"type\":\"balance\",\"step\":\"x\"}\n";
+    const std::string cut = "{\"type\":\"balance\",\"step\":30,\"micro_b\n",
+                      wrong = "{\"type\":\"balance\",\"step\":\"x\"}\n";
     CHECK(put(records + cut).size() == 3);
     CHECK(contains(error_of([&] { put(records + wrong); }), "2: --balance " + path + ": expected numbers"));
     CHECK(contains(error_of([&] { put("{\"type\":\"step\",\"step\":1}\n"); }), "it has no record of a division"));

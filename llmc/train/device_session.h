@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -426,8 +427,11 @@ private:
             }
         });
         std::istringstream lines(ranks_.broadcast(text));
-        for (std::string line; std::getline(lines, line);)
-            divisions_[std::stoll(line)] = numbers_in(line.substr(line.find(':') + 1));
+        for (std::string line; std::getline(lines, line);) {
+            const std::vector<int64_t> micro_batches = numbers_in(line.substr(line.find(':') + 1));
+            ranks_.require_sense(is_division(micro_batches), 0, "the divisions of --balance");
+            divisions_[std::strtoll(line.c_str(), nullptr, 10)] = micro_batches;
+        }
         const auto next = divisions_.upper_bound(state_.step);
         if (next != divisions_.begin()) assign(std::prev(next)->second);
     }

@@ -176,6 +176,7 @@ RunConfig::RunConfig(const Decision& decision, const GptShape& shape, int64_t wo
       recipe(scaled(flags.chosen_recipe(), scaling)),
       schedule(recipe.schedule(steps)),
       derivation(decision.derivation) {
+    ensure(int64_t(shares.size()) == world_size);
     flags.batch_size = int(step.B);
 }
 

@@ -16,6 +16,9 @@ const LoaderConfig& checked(const LoaderConfig& config) {
     require(config.seq_len >= 1, "--seq-len %d: expected at least 1", config.seq_len);
     ensure(config.world_size >= 1 && config.rank >= 0 && config.rank < config.world_size && config.vocab_size >= 1);
     ensure(config.batches_per_step >= 1);
+    ensure(
+        config.step_rows == 0 ||
+        (config.first_row >= 0 && config.first_row + config.batches_per_step * config.batch_size <= config.step_rows));
     return config;
 }
 
@@ -182,6 +185,14 @@ const Batch& DataLoader::next() {
     return batch_;
 }
 
+void DataLoader::assign(int64_t batches_per_step, int64_t step_rows, int64_t first_row) {
+    ensure(next_of_step_ == 0);
+    if (thread_.valid()) thread_.wait();  // what it has read ahead is of the old share
+    config_.batches_per_step = batches_per_step, config_.step_rows = step_rows, config_.first_row = first_row;
+    checked(config_);
+    restore(LoaderState(step_begin_));
+}
+
 void DataLoader::restore(const LoaderState& state) {
     if (thread_.valid()) thread_.wait();
     rows_->restore(state);
@@ -238,8 +249,9 @@ void DataLoader::prepare_next_batch() {
     const int64_t B = config_.batch_size, T = config_.seq_len, batches = config_.batches_per_step;
     const bool goes_on = std::exchange(in_place_, false);  // unless this throws, and somebody tries again
     if (!goes_on) rows_->restore(step_begin_);
-    const int64_t before = goes_on && next_of_step_ > 0 ? 0 : config_.rank * batches + next_of_step_;
-    rows_->skip(before * B);
+    const bool is_shared = config_.step_rows > 0;
+    const int64_t first_row = is_shared ? config_.first_row : config_.rank * batches * B;
+    rows_->skip(goes_on && next_of_step_ > 0 ? 0 : first_row + next_of_step_ * B);
     for (int64_t b = 0; b < B; b++) {
         rows_->read(row_.data());
         std::transform(row_.begin(), row_.end() - 1, next_batch_.tokens.begin() + b * T,
@@ -248,7 +260,8 @@ void DataLoader::prepare_next_batch() {
                        [](int32_t token) { return std::max(token, -1); });
     }
     if (next_of_step_ + 1 == batches) {
-        rows_->skip((config_.world_size - config_.rank - 1) * batches * B);
+        const int64_t step_rows = is_shared ? config_.step_rows : config_.world_size * batches * B;
+        rows_->skip(step_rows - first_row - batches * B);
         step_end_ = rows_->state();
     }
     in_place_ = true;

@@ -58,6 +58,8 @@ struct RunState {
     LoaderState data = {};  // where the data loader stands
     uint64_t data_key = 0;  // of what `position` counts in: data_key()
     double training_s = 0;  // time spent in steps
+    // How --balance auto has divided the steps among the ranks: "3,1". As many ranks go on with that, others anew.
+    std::string micro_batches = "";
     BestLoss best = {};
 
     // An Error if a run cannot have come to this: of a file whose checksum is right, and which `path` names.
@@ -75,6 +77,7 @@ struct RunState {
                 {"", "waiting", &data.waiting, ""},
                 {"", "data_key", &data_key, ""},
                 {"", "training_s", &training_s, ""},
+                {"", "micro_batches", &micro_batches, ""},
                 Field{"", "best_loss", &best.loss, ""}.or_else("none"),
                 {"", "best_step", &best.step, ""},
                 {"", "worse_since_best", &best.worse, ""},

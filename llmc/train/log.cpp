@@ -334,15 +334,35 @@ void RunLog::skip(int64_t step, double loss, double norm, const std::string& rea
                  reason.c_str());
 }
 
-void RunLog::ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest) {
+static OrderedJson numbers(const std::vector<double>& values) {
+    OrderedJson all = OrderedJson::array();
+    for (const double value : values) all.push_back(number(value));
+    return all;
+}
+
+void RunLog::ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest,
+                   const std::vector<double>& ms, const std::vector<int64_t>& sequences) {
     if (silent()) return;
-    write_record({{{"type", "ranks"},
+    Record record{{{"type", "ranks"},
                    {"step", step},
                    {"weight_hash", hex64(weight_hash)},
                    {"min_ms", number(min_ms)},
                    {"median_ms", number(median_ms)},
                    {"max_ms", number(max_ms)},
-                   {"slowest", slowest}}});
+                   {"slowest", slowest}}};
+    if (!ms.empty()) record.fields["ms"] = numbers(ms);
+    if (!sequences.empty()) record.fields["sequences"] = sequences;
+    write_record(record);
+}
+
+void RunLog::balance(int64_t step, const std::vector<int64_t>& micro_batches, const std::vector<int64_t>& sequences,
+                     const std::vector<double>& ms) {
+    if (silent()) return;
+    write_record({{{"type", "balance"},
+                   {"step", step},
+                   {"micro_batches", micro_batches},
+                   {"sequences", sequences},
+                   {"ms", numbers(ms)}}});
 }
 
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& text) {

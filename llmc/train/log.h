@@ -8,7 +8,8 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
       of a GPU whose peak is known also "mfu"                           and "bpb", bits per byte, if it is known
       where some of the tokens are not learned also "ignored", how many
       of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
-  {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest"}
+  {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest","ms":[...],"sequences":[...]}
+  {"type":"balance","step","micro_batches":[...],"sequences":[...],"ms":[...]}    of unequal ranks (shares.h)
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
       of a mixture of data also "sources":[{"pattern","weight","tokens"}], tokens: that each has given so far
@@ -113,7 +114,12 @@ public:
     // The update of this step was left out; the parameters are as before.
     void skip(int64_t step, double loss, double norm, const std::string& reason);
     // Ranks have compared their weights, and how long each computes in a step.
-    void ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest);
+    // `ms`, `sequences`: of each rank, in a step.
+    void ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest,
+               const std::vector<double>& ms = {}, const std::vector<int64_t>& sequences = {});
+    // How ranks share the steps after this one, and what each of them has taken for a micro-batch; NaN: not known.
+    void balance(int64_t step, const std::vector<int64_t>& micro_batches, const std::vector<int64_t>& sequences,
+                 const std::vector<double>& ms);
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
     // What failed that the run can do without: "sample"

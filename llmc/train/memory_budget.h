@@ -1,6 +1,6 @@
 /*
 What a rank's device has room for, and what a step takes of it. Of all ranks the one that has least decides, so that all
-take the same batch.
+take the same batch; where their batches differ, each must have room for its own.
 
   const MemoryBudget<Device, T> memory(device, world, request.flags, tokenizer, parameters, sharding, *comm);
   memory.fits(step), memory.plan(step, recompute), memory.check(config)
@@ -45,6 +45,7 @@ public:
         } all{
             free_memory(device), memory_limit(device, world.group ? world.group->world_size : world.place().processes),
             layout.memory_bytes(sizeof(T)), flags.trains() ? Optimizer<Device, T>::workspace_bytes(device, layout) : 0};
+        own_limit_ = all.limit;
         all = world.ranks.joined_value(all, "its free memory", [](const Memory& a, const Memory& b) {
             return Memory{std::min(a.available, b.available), std::min(a.limit, b.limit),
                           std::max(a.optimizer, b.optimizer), std::max(a.update_workspace, b.update_workspace)};
@@ -70,7 +71,8 @@ public:
     }
     // An Error with advice if the run does not fit.
     void check(const RunConfig& config) const {
-        check_fits(config.step.B, config.flags.recompute_mode(), limit_, [&](int64_t batch_size, Recompute recompute) {
+        const size_t limit = are_equal(config.shares) ? limit_ : own_limit_;
+        check_fits(config.step.B, config.flags.recompute_mode(), limit, [&](int64_t batch_size, Recompute recompute) {
             StepConfig other = config.step;
             other.B = batch_size;
             return plan(other, recompute);
@@ -93,6 +95,7 @@ private:
     size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, update_workspace_bytes_ = 0;
     size_t available_ = 0;  // 0: not known
     size_t limit_ = 0;      // the same, or of a CPU, whose memory is never full, its share of the host's
+    size_t own_limit_ = 0;  // this rank's
 
     HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
         const int64_t most = device_.head_rows(step.B * seq_len_, parameters_.model.padded_vocab_size(), sizeof(T));

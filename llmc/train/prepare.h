@@ -38,6 +38,13 @@ auto on_all_ranks(World& world, Make&& make) {
     return std::move(*result);
 }
 
+// An Error if the device's ranks must have equal shares.
+template <class Device>
+void check_shares(const Device&, const Decision& decision) {
+    require(!Device::kAsynchronous || decision.shares.empty(),
+            "ranks with GPUs have equal shares of a step: leave --balance out, and give all the same --batch-size");
+}
+
 template <class T, class Device>
 PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& request) {
     RunFlags flags = request.flags;
@@ -81,13 +88,19 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     const bool makes_samples = flags.trains() && tokenizer.tokenizer && flags.sample_tokens > 0;
     MemoryBudget<Device, T> memory(device, world, flags, makes_samples, parameters, sharding, *comm);
 
+    std::vector<int> batch_sizes;  // of each rank, for rank 0
+    for (const std::string& record : world.ranks.gather(Ranks::bytes_of(flags.batch_size.value_or(-1))))
+        batch_sizes.push_back(
+            world.is_first() ? world.ranks.value_of<int>(record, int(batch_sizes.size()), "its --batch-size") : 0);
     Decision decision;
     on_first_rank(world.ranks, [&] {
-        decision =
-            decide(flags, shape, world.ranks.world_size, [&](const StepConfig& step) { return memory.fits(step); });
+        decision = decide(
+            flags, shape, world.ranks.world_size, [&](const StepConfig& step) { return memory.fits(step); },
+            batch_sizes);
+        check_shares(device, decision);
     });
     decision = received(world.ranks.broadcast(text_of(decision)), flags);
-    RunConfig config(decision, shape, world.ranks.world_size);
+    RunConfig config(decision, shape, world.ranks.world_size, world.ranks.rank);
     share_errors(world.ranks, [&] {
         if (!flags.fp8()) return;
         check_fp8_device(device, "--dtype fp8");

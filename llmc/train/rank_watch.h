@@ -62,8 +62,9 @@ inline RankReport report_of(const std::vector<uint64_t>& hashes, const std::vect
             .slowest = int(std::max_element(times.begin(), times.end()) - times.begin())};
 }
 
-// The same on every rank, of what each has to say. Rank 0 looks, and tells the others in a few bytes.
-inline RankReport report_of_all(Ranks& ranks, uint64_t hash, double compute_ms) {
+// The same on every rank, of what each has to say. Rank 0 looks, and tells the others in a few bytes; it alone knows
+// `all_ms`, each rank's.
+inline RankReport report_of_all(Ranks& ranks, uint64_t hash, double compute_ms, std::vector<double>* all_ms = nullptr) {
     struct Mine {
         uint64_t hash;
         double compute_ms;
@@ -76,6 +77,7 @@ inline RankReport report_of_all(Ranks& ranks, uint64_t hash, double compute_ms) 
             hashes.push_back(theirs.hash);
             times.push_back(theirs.compute_ms);
         }
+        if (all_ms) *all_ms = times;
         try {
             return Ranks::bytes_of(report_of(hashes, times));
         } catch (const SharedError& error) {
@@ -119,8 +121,10 @@ public:
         copy_to_host(device, &hash, sum, 1);
         const double mean_ms = steps_ > 0 ? compute_ms_ / double(steps_) : 0;
         compute_ms_ = 0, steps_ = 0;
-        return report_of_all(ranks_, hash, mean_ms);
+        return report_of_all(ranks_, hash, mean_ms, &all_ms_);
     }
+    // Of the last comparison, each rank's time of computing; on rank 0.
+    const std::vector<double>& all_ms() const { return all_ms_; }
 
 private:
     Ranks& ranks_;
@@ -128,4 +132,5 @@ private:
     const double bytes_per_s_;
     double compute_ms_ = 0;
     int64_t steps_ = 0;
+    std::vector<double> all_ms_;
 };

@@ -1,5 +1,6 @@
 // See run_config.h.
 #include "llmc/train/run_config.h"
+#include <algorithm>
 #include <cmath>
 #include "llmc/base/check.h"           // require, format
 #include "llmc/base/json.h"            // OrderedJson
@@ -43,6 +44,94 @@ DepthConfig depth_config_of(const RunFlags& flags, const GptShape& shape, int64_
             .weight_decay = flags.chosen_recipe().rules.muon.weight_decay};
 }
 
+// A step in which a rank has so many micro-batches, as others may have them, too.
+StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t accumulation,
+                   int64_t world_size) {
+    return {.B = batch_size,
+            .T = seq_len,
+            .accumulation = accumulation,
+            .grad_clip = flags.chosen_recipe().grad_clip,
+            .world_size = world_size,
+            .tree_sum = flags.sum_order == "tree",
+            .bf16_gradients = flags.grad_comm == "bf16",
+            .gradient_sum = flags.gradient_sum(),
+            .noise_scale = flags.noise_scale && world_size > 1,
+            .dropout = flags.dropout,
+            .dropout_seed = flags.seed,
+            .graph = flags.cuda_graph};
+}
+StepConfig step_of(const RunFlags& flags, const Shares& shares, int rank, int64_t seq_len) {
+    const Share& own = shares[size_t(rank)];
+    StepConfig step = step_of(flags, own.batch_size, seq_len, own.micro_batches, int64_t(shares.size()));
+    step.step_sequences = sequences_of(shares), step.first_sequence = first_sequence(shares, rank);
+    return step;
+}
+
+// What batch sizes that differ ask for; an Error if they do not go together.
+void check_batch_sizes(const RunFlags& flags, const std::vector<int>& sizes) {
+    const auto text = [](int size) { return size > 0 ? std::to_string(size) : size == 0 ? "auto" : "not given"; };
+    for (size_t r = 1; r < sizes.size(); r++)
+        require(
+            sizes[r] == sizes[0] || (sizes[r] > 0 && sizes[0] > 0),
+            "--batch-size is %s on rank 0, and %s on rank %zu: where it differs from rank to rank, give each a number",
+            text(sizes[0]).c_str(), text(sizes[r]).c_str(), r);
+    require(flags.total_batch_size > 0,
+            "--batch-size differs from rank to rank: give --total-batch-size, too, the tokens of a step on any ranks");
+    require(flags.balance_mode().kind != BalanceMode::Kind::automatic,
+            "--balance auto moves micro-batches of one size, and --batch-size differs from rank to rank: give all the "
+            "same, or --balance as numbers");
+    require(
+        !flags.noise_scale,
+        "--noise-scale compares ranks with equal shares of a step, and --batch-size differs from rank to rank: leave "
+        "one of them out");
+}
+
+// "1536 and 3072": multiples of `unit` beside what was asked.
+std::string nearest_totals(int64_t total, int64_t unit) {
+    const int64_t below = total / unit * unit;
+    return below > 0 ? format("the nearest are %ld and %ld", below, below + unit) : format("the nearest is %ld", unit);
+}
+
+// What --balance and each rank's batch size make of a step.
+Shares shares_of(const RunFlags& flags, const std::vector<int>& batch_sizes, int64_t seq_len) {
+    const BalanceMode balance = flags.balance_mode();
+    const int64_t ranks = int64_t(batch_sizes.size());
+    Shares shares;
+    for (const int size : batch_sizes) shares.push_back({size, 1});
+    const auto total_of = [&] { return sequences_of(shares) * seq_len; };
+    const int64_t total = flags.total_batch_size, one_each = total_of();
+    const bool of_one_size = are_equal(shares);
+    if (balance.kind == BalanceMode::Kind::listed) {
+        require(int64_t(balance.micro_batches.size()) == ranks, "--balance %s is of %zu ranks, and there are %ld",
+                flags.balance.c_str(), balance.micro_batches.size(), ranks);
+        for (size_t r = 0; r < shares.size(); r++) shares[r].micro_batches = balance.micro_batches[r];
+        require(total == 0 || total_of() == total,
+                "--balance %s is a step of %ld tokens, and --total-batch-size is %ld: change one of them",
+                flags.balance.c_str(), total_of(), total);
+    } else if (balance.is_equal()) {  // then sizes differ
+        require(total % one_each == 0,
+                "--total-batch-size %ld is not a multiple of a micro-batch of each rank, of %ld tokens together "
+                "(--batch-size %s): %s",
+                total, one_each, list_text({batch_sizes.begin(), batch_sizes.end()}).c_str(),
+                nearest_totals(total, one_each).c_str());
+        for (Share& share : shares) share.micro_batches = total / one_each;
+    } else {
+        const int64_t micro_batch = batch_sizes[0] * seq_len;
+        require(of_one_size, "--balance %s is of micro-batches of one size: give all ranks the same --batch-size",
+                flags.balance.c_str());
+        require(total % micro_batch == 0,
+                "--total-batch-size %ld is not a multiple of --batch-size %d x --seq-len %ld = %ld tokens: %s", total,
+                batch_sizes[0], seq_len, micro_batch, nearest_totals(total, micro_batch).c_str());
+        const int64_t all = total == 0 ? ranks : total / micro_batch;
+        require(all >= ranks,
+                "--balance %s: a step has %ld micro-batches, and each of %ld ranks needs one: lower --batch-size, or "
+                "raise --total-batch-size to %ld",
+                flags.balance.c_str(), all, ranks, ranks * micro_batch);
+        for (int64_t r = 0; r < ranks; r++) shares[size_t(r)].micro_batches = all / ranks + (r < all % ranks);
+    }
+    return shares;
+}
+
 // The length of a run that nobody asked for by its steps, and where it is from.
 struct Length {
     int64_t steps;
@@ -76,21 +165,34 @@ Length length_of(const RunFlags& flags, const GptShape& shape, const StepConfig&
 
 }  // namespace
 
-RunConfig::RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size)
+RunConfig::RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size, int rank)
     : flags(decision.flags),
       shape(shape),
-      step(step_config(flags, flags.batch_size.value(), flags.seq_len(shape), world_size)),
+      step(decision.shares.empty() ? step_config(flags, flags.batch_size.value(), flags.seq_len(shape), world_size)
+                                   : step_of(flags, decision.shares, rank, flags.seq_len(shape))),
+      shares(decision.shares.empty() ? equal_shares(world_size, {step.B, step.accumulation}) : decision.shares),
       steps(flags.steps.value()),
       scaling(decision.scaling),
       recipe(scaled(flags.chosen_recipe(), scaling)),
       schedule(recipe.schedule(steps)),
-      derivation(decision.derivation) {}
+      derivation(decision.derivation) {
+    ensure(int64_t(shares.size()) == world_size);
+    flags.batch_size = int(step.B);
+}
 
-Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits) {
+Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits,
+                const std::vector<int>& batch_sizes) {
     Decision decision{.flags = asked, .derivation = ""};
     RunFlags& flags = decision.flags;
     const int64_t seq_len = flags.seq_len(shape);
     const bool by_depth = flags.model.depth > 0;
+    const bool sizes_differ =
+        std::any_of(batch_sizes.begin(), batch_sizes.end(), [&](int size) { return size != batch_sizes[0]; });
+    const BalanceMode balance = flags.balance_mode();
+    const bool is_shared =
+        sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
+    if (sizes_differ) check_batch_sizes(flags, batch_sizes);
+    const int64_t dividing = is_shared ? 1 : world_size;  // ranks that must have as many sequences each
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";
     if (flags.schedule_by == "time" && asked.schedule_by == "auto") flags.sources["schedule-by"] = "--time-budget";
     require(flags.document_token.value_or(0) < shape.vocab_size,
@@ -98,17 +200,25 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
             shape.vocab_size - 1);
     if (by_depth) {
         if (flags.total_batch_size == 0) flags.sources["total-batch-size"] = "--depth";
-        flags.total_batch_size = depth_run(depth_config_of(asked, shape, world_size)).batch;
+        flags.total_batch_size = depth_run(depth_config_of(asked, shape, dividing)).batch;
     }
+    require(!is_shared || flags.batch_size != 0,
+            "--batch-size auto fills each rank with one micro-batch, and --balance %s moves micro-batches: give a "
+            "number, so small that a rank has several",
+            flags.balance.c_str());
     if (flags.batch_size.value_or(by_depth ? 0 : kDefaultBatchSize) == 0) {
         flags.batch_size = int(largest_batch(flags, seq_len, world_size, fits));
         flags.sources["batch-size"] = "memory";
     }
     flags.batch_size = flags.batch_size.value_or(kDefaultBatchSize);
-    const StepConfig step = step_config(flags, *flags.batch_size, seq_len, world_size);
+    if (is_shared)
+        decision.shares = shares_of(
+            flags, sizes_differ ? batch_sizes : std::vector<int>(size_t(world_size), *flags.batch_size), seq_len);
+    const StepConfig step = is_shared ? step_of(flags, decision.shares, 0, seq_len)
+                                      : step_config(flags, *flags.batch_size, seq_len, world_size);
     if (by_depth) {
-        DepthConfig config = depth_config_of(asked, shape, world_size);
-        config.batch_size = *flags.batch_size;
+        DepthConfig config = depth_config_of(asked, shape, dividing);
+        config.batch_size = sizes_differ ? 1 : *flags.batch_size;
         DepthRun derived = depth_run(config);
         if (asked.steps == int64_t(0)) derived.steps = 0, derived.steps_were_asked = true;  // 0 leaves it open there
         if (!asked.steps) flags.sources["steps"] = "--depth";
@@ -133,10 +243,14 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
 std::string text_of(const Decision& decision) {
     RunFlags flags = decision.flags;
     Scaling scaling = decision.scaling;
+    std::vector<int64_t> batch_sizes;
+    for (const Share& share : decision.shares) batch_sizes.push_back(share.batch_size);
     const OrderedJson sent = {{"flags", parse_ordered_json(to_json(flags.fields()))},
                               {"sources", flags.sources},
                               {"scaling", parse_ordered_json(to_json(scaling.fields()))},
-                              {"derivation", decision.derivation}};
+                              {"derivation", decision.derivation},
+                              {"batch_sizes", batch_sizes},
+                              {"micro_batches", micro_batches_of(decision.shares)}};
     return json_text(sent);
 }
 
@@ -144,11 +258,14 @@ Decision received(const std::string& text, const RunFlags& own) {
     const OrderedJson sent = parse_ordered_json(text);
     Decision decision{.flags = own, .derivation = sent.at("derivation")};
     std::vector<Field> shared;
-    for (const Field& field : decision.flags.fields())
-        if (!is_of_one_process(field)) shared.push_back(field);
+    for (const Field& field : decision.flags.fields())  // --batch-size: as decided; where it differs, `shares` has it
+        if (!is_of_one_process(field) || std::string(field.name) == "batch-size") shared.push_back(field);
     from_json(shared, json_text(sent.at("flags")), "what rank 0 decided");
     from_json(decision.scaling.fields(), json_text(sent.at("scaling")), "what rank 0 decided");
     decision.flags.sources = sent.at("sources");
+    const std::vector<int64_t> batch_sizes = sent.at("batch_sizes"), micro_batches = sent.at("micro_batches");
+    ensure(batch_sizes.size() == micro_batches.size());
+    for (size_t r = 0; r < batch_sizes.size(); r++) decision.shares.push_back({batch_sizes[r], micro_batches[r]});
     return decision;
 }
 
@@ -171,6 +288,8 @@ int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq
         while (larger <= sequences && sequences % larger != 0) larger++;
         advice += format("; or --batch-size %s", either(smaller, larger <= sequences ? larger : 0).c_str());
     }
+    if (world_size > 1 && total_batch_size % (B * seq_len) == 0 && total_batch_size / (B * seq_len) > world_size)
+        advice += "; or --balance auto, on CPUs";
     const std::string ranks = world_size > 1 ? format(" x %ld ranks", world_size) : "";
     throw Error(
         kExitUsage,
@@ -187,6 +306,11 @@ std::string batch_text(const StepConfig& step) {
            " = " + some(step.num_tokens(), "token", "tokens") + " per step";
 }
 
+std::string batch_text(const RunConfig& config) {
+    if (are_equal(config.shares)) return batch_text(config.step);
+    return text_of(config.shares, config.step.T) + format(" = %ld tokens per step", config.step.num_tokens());
+}
+
 ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
     return {.world_size = world_size,
             .shards = flags.shard_ranks > 0 ? std::min(flags.shard_ranks, world_size) : 0,
@@ -195,16 +319,5 @@ ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
 }
 
 StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size) {
-    return {.B = batch_size,
-            .T = seq_len,
-            .accumulation = grad_accumulation(flags, batch_size, seq_len, world_size),
-            .grad_clip = flags.chosen_recipe().grad_clip,
-            .world_size = world_size,
-            .tree_sum = flags.sum_order == "tree",
-            .bf16_gradients = flags.grad_comm == "bf16",
-            .gradient_sum = flags.gradient_sum(),
-            .noise_scale = flags.noise_scale && world_size > 1,
-            .dropout = flags.dropout,
-            .dropout_seed = flags.seed,
-            .graph = flags.cuda_graph};
+    return step_of(flags, batch_size, seq_len, grad_accumulation(flags, batch_size, seq_len, world_size), world_size);
 }

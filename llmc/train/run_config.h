@@ -8,7 +8,7 @@ rates; what was asked stays as it is, and what was left open follows:
   --schedule-by         time where there is a --time-budget and nobody has asked for --steps
 
   const Decision decision = decide(flags, shape, world_size, fits);         rank 0, which sends it to the others
-  const RunConfig config(decision, shape, world_size);                      made once, and never changed
+  const RunConfig config(decision, shape, world_size, rank);                made once, and never changed
 */
 #pragma once
 #include <algorithm>
@@ -21,6 +21,7 @@ rates; what was asked stays as it is, and what was left open follows:
 #include "llmc/optim/sharding.h"   // ShardingOptions
 #include "llmc/train/run_flags.h"  // RunFlags
 #include "llmc/train/scaling.h"    // Scaling
+#include "llmc/train/shares.h"     // Shares
 #include "llmc/train/step.h"       // StepConfig
 
 // Sequences per micro-batch, where nothing else is asked.
@@ -31,20 +32,22 @@ struct Decision {
     RunFlags flags;  // with batch, length and token counts
     Scaling scaling = {};
     std::string derivation;  // each derived number with its formula, a line each; empty: nothing was derived
+    Shares shares = {};      // of unequal ranks; empty: all have the same
 };
 
 struct RunConfig {
     RunFlags flags;  // those of the Decision
     GptShape shape{};
-    StepConfig step{};  // B, T, micro-batches, ranks
-    int64_t steps = 0;  // of the whole run; by time, of its schedules, which the run goes through in its budget
+    StepConfig step{};   // B, T, micro-batches of this rank; ranks
+    Shares shares = {};  // of all ranks; where --balance moves them, those of the start
+    int64_t steps = 0;   // of the whole run; by time, of its schedules, which the run goes through in its budget
     Scaling scaling = {};
     Recipe recipe = {};      // scaled to this run's batch and length
     Schedule schedule = {};  // of the learning rate
     std::string derivation;
 
     RunConfig() = default;
-    RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size);
+    RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size, int rank = 0);
 
     bool by_time() const { return flags.schedule_by == "time"; }
     // Where the schedules are at this step, counted from 0, of a run that has trained for so long.
@@ -66,7 +69,9 @@ struct RunConfig {
 // Whether a step of such micro-batches fits in memory.
 using Fits = std::function<bool(const StepConfig&)>;
 
-Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits);
+// `batch_sizes`: each rank's --batch-size, 0 for auto, -1 for none; empty: all have that of `asked`.
+Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits,
+                const std::vector<int>& batch_sizes = {});
 
 // A decision as a text to send, and what was received: flags of one process (--rank, --threads, ...) are those of
 // `own`.
@@ -76,10 +81,12 @@ Decision received(const std::string& text, const RunFlags& own);
 // Micro-batches of each rank per step. An Error names the nearest total batch sizes that work, and batch sizes with
 // which the one asked for would.
 int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
-// A step with this many sequences per micro-batch.
 // How parameters are assigned to the ranks.
 ShardingOptions sharding_options(const RunFlags& flags, int world_size);
+// A step with this many sequences per micro-batch.
 StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
 
 // The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens per step".
 std::string batch_text(const StepConfig& step);
+// Of unequal ranks: "12 sequences x 64 tokens x (3 + 1) micro-batches = 3072 tokens per step".
+std::string batch_text(const RunConfig& config);

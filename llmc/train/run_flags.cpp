@@ -21,9 +21,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",        "local-rank", "interface", "threads",
-                                                "tune-matmul", "train-data", "val-data",  "tokenizer",
-                                                "out-dir",     "resume",     "eval-tasks"};
+    static const std::set<std::string> names = {"rank",       "local-rank",  "interface",  "threads",
+                                                "batch-size", "tune-matmul", "train-data", "val-data",
+                                                "tokenizer",  "out-dir",     "resume",     "eval-tasks"};
     return names.contains(field.name);
 }
 
@@ -52,7 +52,7 @@ std::vector<Field> RunFlags::fields() {
         {
             Field{"batch", "batch-size", &batch_size,
                   "sequences per micro-batch (B); auto: the largest that fits in memory and divides "
-                  "--total-batch-size; default: 12, with --depth auto"}
+                  "--total-batch-size; default: 12, with --depth auto; CPU ranks may have different numbers"}
                 .from(1, 1 << 20)
                 .zero_is("auto")
                 .or_else("default"),
@@ -288,6 +288,9 @@ std::vector<Field> RunFlags::fields() {
             Field{"ranks", "virtual-ranks", &virtual_ranks,
                   "run this many ranks in one process, taking turns: sharding without a second machine (0: off)"}
                 .from(0, 64),
+            {"ranks", "balance", &balance,
+             "micro-batches of CPU ranks; auto: by how fast each is, again when that changes; 3,1: as many for ranks 0 "
+             "and 1; FILE.jsonl: as the log of another run has them; equal: the same for all"},
             Field{"ranks", "grad-comm", &grad_comm, "type of gradients in communication"}.one_of({"fp32", "bf16"}),
             Field{"ranks", "reduce", &reduce,
                   "how gradients are summed over ranks; all-to-all: in the order of ranks, rounded once, the same bits "
@@ -334,6 +337,13 @@ void RunFlags::validate() const {
             val_data.c_str());
     require(!out_dir.empty(), "--out-dir is empty: give a folder for checkpoints and the log");
     require(learning_rate != 0.0 || steps == int64_t(0), "--learning-rate 0 learns nothing: give a positive one");
+    const BalanceMode mode = balance_mode();
+    require(!mode.moves() || sum_order != "tree",
+            "--sum-order tree has the same bits whatever the ranks, and --balance %s moves work between them: leave "
+            "one of them out",
+            balance.c_str());
+    require(mode.is_equal() || !noise_scale,
+            "--noise-scale compares ranks with equal shares of a step: leave it or --balance %s out", balance.c_str());
     const Recipe chosen = chosen_recipe();
     const int64_t num_steps = steps.value_or(0);
     require(chosen.warmup_steps <= num_steps || num_steps == 0,

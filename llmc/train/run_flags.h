@@ -16,9 +16,10 @@ RunConfig (run_config.h). A flag without a value is left to what comes later: th
 #include "llmc/model/activations.h"  // Recompute
 #include "llmc/model/shape.h"        // ModelConfig
 #include "llmc/optim/recipe.h"       // Recipe
+#include "llmc/train/shares.h"       // BalanceMode
 
-// --rank, --threads, --train-data and other flags that may differ from rank to rank: those of a process or machine, and
-// paths. What the paths lead to is compared.
+// --rank, --threads, --batch-size, --train-data and other flags that may differ from rank to rank: those of a process
+// or machine, and paths. What the paths lead to is compared.
 bool is_of_one_process(const Field& field);
 
 // What train_gpt is told to do (command.h).
@@ -84,7 +85,7 @@ struct RunFlags {
 
     LaunchFlags launch;
     int virtual_ranks = 0;
-    std::string grad_comm = "fp32", reduce = "auto", sum_order = "in-place";
+    std::string balance = "equal", grad_comm = "fp32", reduce = "auto", sum_order = "in-place";
     int64_t bucket_mb = 0;
     int shard_ranks = 0;
     bool overlap = true, noise_scale = false;
@@ -99,6 +100,7 @@ struct RunFlags {
     void reset_launch() {
         launch = {};
         virtual_ranks = 0;
+        if (balance != "auto") balance = "equal";  // what else there is, is of just so many ranks
         profile = "";
     }
 
@@ -107,6 +109,7 @@ struct RunFlags {
 
     bool evaluates() const { return command == Command::eval; }
     bool generates() const { return command == Command::generate || command == Command::chat; }
+    BalanceMode balance_mode() const { return ::balance_mode(balance); }
     // Does it learn, from --train-data?
     bool trains() const { return !evaluates() && !generates(); }
 

@@ -68,6 +68,8 @@ RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World
                         .rank = world.ranks.rank,
                         .world_size = world.ranks.world_size,
                         .batches_per_step = config.step.accumulation,
+                        .step_rows = config.step.step_sequences,
+                        .first_row = config.step.first_sequence,
                         .shuffle = flags.shuffle,
                         .seed = flags.seed,
                         .vocab_size = int(config.shape.vocab_size),
@@ -76,6 +78,7 @@ RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World
     share_errors(world.ranks, [&] {
         if (flags.trains()) train.emplace(loader);
         loader.pattern = flags.val_data, loader.shuffle = false, loader.batches_per_step = 1;
+        loader.batch_size = int(least_batch_size(config.shares)), loader.step_rows = loader.first_row = 0;
         if (!flags.val_data.empty()) val.emplace(loader);
         for (const std::string& path : flags.task_files())
             tasks.emplace_back(path).check(config.shape.vocab_size, config.step.T);

@@ -15,6 +15,9 @@ With a graph, what computes, norms and judges the gradient is captured in the th
 then on, whatever the micro-batches; the update, with the step's own rates, follows it. A step that somebody observes is
 enqueued op by op. The bits are the same.
 
+Ranks may have unequal shares of a step (shares.h): a loss and a gradient are sums over a step's tokens, whoever has
+them, divided by how many the step has. Where the shares are equal that is what it is without them, bit for bit.
+
 Gradients of micro-batches accumulate in place; with tree_sum they are added pairwise, ((0 + 1) + (2 + 3)) + ..., as
 ranks' gradients always are (sum_tree in llmc/comm/comm.h). Then a step has the same bits however its micro-batches
 are assigned to ranks, as long as each rank has a power of two of them. It takes log2 of that many gradient buffers
@@ -22,6 +25,7 @@ more.
 */
 #pragma once
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -48,8 +52,12 @@ struct StepConfig {
     double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
     bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
+    // Of a step that ranks share unequally: all its sequences. 0: every rank has as many as this one.
+    int64_t step_sequences = 0, first_sequence = 0;  // the first that is this rank's
 
-    int64_t num_tokens() const { return B * T * accumulation * world_size; }
+    int64_t sequences() const { return step_sequences > 0 ? step_sequences : B * accumulation * world_size; }
+    int64_t sequences_before(int rank) const { return step_sequences > 0 ? first_sequence : rank * accumulation * B; }
+    int64_t num_tokens() const { return sequences() * T; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
     bool has_halves() const { return bf16_gradients && world_size > 1; }
 };
@@ -190,6 +198,16 @@ public:
         return {s.loss, s.norm, s.applied != 0, s.updates, s.sums};
     }
 
+    // Between steps: this rank's share of those that follow. Of the same batch size, and without tree_sum.
+    void assign(int64_t accumulation, int64_t step_sequences, int64_t first_sequence) {
+        ensure(under_way_ == 0 && accumulation > 0 && !config_.tree_sum && !has_graph_);
+        config_.accumulation = accumulation;
+        config_.step_sequences = step_sequences, config_.first_sequence = first_sequence;
+    }
+    // What the last step's micro-batches took on the host, in ms, waiting for data included and communication left out.
+    // Of a CPU: it is done when the calls are.
+    double micro_batches_ms() const { return std::chrono::duration<double, std::milli>(computed_).count(); }
+
     int under_way() const { return under_way_; }
     // Steps that were launched as a graph.
     int64_t graph_launches() const { return graph_launches_; }
@@ -204,6 +222,8 @@ public:
     }
 
 private:
+    using Clock = std::chrono::steady_clock;
+
     std::unique_ptr<Comm<Device>> own_comm_;  // of one rank
     Gpt<Device, T>& model_;
     Optimizer<Device, T>& optimizer_;
@@ -228,6 +248,7 @@ private:
     std::vector<Work> reduced_, gathered_;        // of each bucket
     size_t complete_ = 0;                         // buckets whose reduction has begun
     bool in_last_micro_batch_ = false;
+    std::chrono::steady_clock::duration computed_ = {};  // see micro_batches_ms()
     int under_way_ = 0;
     uint64_t elapsed_us_ = 0;  // of the step that is started
     bool is_whole_ = true;
@@ -251,7 +272,7 @@ private:
     // The rows of a step are numbered as the data loader deals them out: those of rank 0 first.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
         return {config_.dropout, config_.dropout_seed, uint64_t(step_number),
-                (comm_.rank * config_.accumulation + micro) * config_.B};
+                config_.sequences_before(comm_.rank) + micro * config_.B};
     }
 
     // Where a micro-batch's tokens are in the device's memory.
@@ -266,6 +287,8 @@ private:
         Device& device = model_.device;
         complete_ = 0;
         model_.begin_step();
+        const Clock::time_point began = Clock::now();
+        computed_ = {};
         for (int64_t micro = 0; micro < config_.accumulation; micro++) {
             const PhaseScope micro_batch(device, "micro_batch", micro);
             if (micro == 0 || config_.tree_sum) model_.zero_gradients();
@@ -274,10 +297,11 @@ private:
             const DropoutScope scope(model_, dropout_of(step_number, micro));
             model_.forward(sent.tokens, config_.B, config_.T);
             model_.add_loss_and_gradient(scalars_, sent.targets, float(1 / double(config_.num_tokens())),
-                                         1 / double(config_.accumulation * config_.world_size));
+                                         double(config_.B) / double(config_.sequences()));
             model_.backward(sent.tokens);
             if (config_.tree_sum && !in_last_micro_batch_) add_partial_sum(uint64_t(micro));
         }
+        computed_ += Clock::now() - began;
         model_.end_step();
         ensure(complete_ == buckets().size());
         const PhaseScope phase(device, "norm");
@@ -369,6 +393,11 @@ private:
     }
 
     void reduce(size_t b) {
+        const Clock::time_point began = Clock::now();
+        begin_reduction(b);
+        computed_ -= Clock::now() - began;
+    }
+    void begin_reduction(size_t b) {
         const Bucket& bucket = buckets()[b];
         const int64_t n = bucket.shard * comm_.shards();
         float* data = model_.gradients.data + bucket.offset;

@@ -127,6 +127,45 @@ TEST_CASE("a step reads the same windows in the same order at any number of rank
     }
 }
 
+TEST_CASE("ranks with unequal shares of a step read the same windows as one, also when these change", "[loader]") {
+    const Shards shards({300, 101, 250});
+    constexpr int kSteps = 40, kStepRows = 12;  // beyond the end of an epoch
+    LoaderConfig whole = shards.config(2, 7, true);
+    whole.batches_per_step = kStepRows / 2;
+    DataLoader one(whole);
+    const Ids want = next_windows(one, whole, kSteps * whole.batches_per_step);
+    // Rows of a batch, and batches of each rank in the first and in the second half of the steps.
+    struct Rank {
+        int batch_size, before, after;
+    };
+    for (const std::vector<Rank>& ranks :
+         std::vector<std::vector<Rank>>{{{2, 5, 1}, {2, 1, 5}}, {{1, 2, 5}, {4, 1, 1}, {3, 2, 1}}}) {
+        std::vector<Ids> by_rank;
+        int first[2] = {0, 0};
+        for (const Rank& rank : ranks) {
+            LoaderConfig c = shards.config(rank.batch_size, 7, true);
+            c.batches_per_step = rank.before, c.step_rows = kStepRows, c.first_row = first[0];
+            DataLoader loader(c);
+            by_rank.push_back(next_windows(loader, c, kSteps / 2 * rank.before));
+            loader.assign(rank.after, kStepRows, first[1]);
+            const Ids rest = next_windows(loader, c, kSteps / 2 * rank.after);
+            by_rank.back().insert(by_rank.back().end(), rest.begin(), rest.end());
+            CHECK(loader.state() == one.state());
+            first[0] += rank.before * rank.batch_size, first[1] += rank.after * rank.batch_size;
+        }
+        Ids all;
+        for (ptrdiff_t step = 0; step < kSteps; step++)
+            for (size_t r = 0; r < by_rank.size(); r++) {
+                const ptrdiff_t before = ranks[r].before * ranks[r].batch_size,
+                                after = ranks[r].after * ranks[r].batch_size, half = kSteps / 2;
+                const auto begin =
+                    by_rank[r].begin() + (step < half ? step * before : half * before + (step - half) * after);
+                all.insert(all.end(), begin, begin + (step < half ? before : after));
+            }
+        CHECK(all == want);
+    }
+}
+
 TEST_CASE("in the middle of a step, a loader's state is that of its beginning", "[loader]") {
     const Shards shards({300});
     LoaderConfig c = shards.config(2, 7, false);

@@ -183,4 +183,8 @@ TEST_CASE("train_gpt on virtual ranks of a GPU, resumed at another number", "[ze
     must_succeed(runs.resume("two", {{"virtual-ranks", "4"}}));
     CHECK(read_file(step_folder(runs.path("two"), 4) + "/model.safetensors") ==
           read_file(step_folder(runs.path("one"), 4) + "/model.safetensors"));
+    two["sum-order"] = "in-place", two["balance"] = "auto";
+    const Finished refused = runs.train("auto", two);
+    CHECK(refused.exit_code == kExitUsage);
+    CHECK(contains(refused.err, "error: ranks with GPUs have equal shares of a step: leave --balance out"));
 }

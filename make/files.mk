@@ -26,7 +26,7 @@ ENGINE   := $(filter-out $(COLD),$(ENGINE)) $(filter $(COLD),$(ENGINE))
 OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu)))
 # Which tests run programs: they call `program(`, whose parenthesis make would count, or what does.
-RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|golden'
+RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|host_runs|golden'
 # KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine; without the traced step, whose
 # launches are those of the models' tests.
 ifneq ($(KERNELS_ONLY),)

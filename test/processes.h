@@ -20,6 +20,7 @@ Tests that are ranks are tagged [.rank]: hidden, so that only mpirun starts them
 #include <functional>
 #include <string>
 #include <vector>
+#include "llmc/base/check.h"      // ensure
 #include "llmc/base/file.h"       // read_file
 #include "llmc/comm/mpi_ranks.h"  // mpi_is_built_in
 #include "test/testing.h"         // run, Finished, ScratchFolder
@@ -62,6 +63,18 @@ inline std::vector<Finished> in_processes(int n, const std::function<void(int ra
     }
     return ended;
 }
+
+// Lets one process of a test tell another that it has come so far.
+struct Signal {
+    int ends[2];
+    Signal() { REQUIRE(pipe2(ends, O_CLOEXEC) == 0); }
+    ~Signal() { close(ends[0]), close(ends[1]); }
+    void give() const { ensure(write(ends[1], "x", 1) == 1); }
+    void await() const {
+        char byte;
+        ensure(read(ends[0], &byte, 1) == 1);
+    }
+};
 
 // A port of this host that nobody else gets while this process runs: a socket that does not listen keeps it. Whoever
 // listens there needs SO_REUSEADDR.

@@ -180,7 +180,8 @@ void TcpRanks::send_piece(int to, const std::string& bytes) {
 }
 
 Ranks::Piece TcpRanks::next_piece() {
-    const Watchdog::Watch watch(&watchdog_, "receiving of a checkpoint's parts");
+    const Watchdog::Missing missing = [this] { return awaited(); };
+    const Watchdog::Watch watch(&watchdog_, "receiving of a checkpoint's parts", -1, rank == 0 ? nullptr : &missing);
     Peer* from = nullptr;
     Piece piece;
     {
@@ -198,6 +199,15 @@ Ranks::Piece TcpRanks::next_piece() {
     }
     send_to(*from, kTaken, "");
     return piece;
+}
+
+std::string TcpRanks::awaited() {
+    if (rank != 0) return "rank 0, or whom it waits for";
+    const std::lock_guard lock(mutex_);
+    std::vector<int> ranks;
+    for (const Peer& peer : peers_)
+        if (peer.records.empty()) ranks.push_back(peer.rank);
+    return rank_list(ranks);
 }
 
 std::string TcpRanks::next_record(Peer& peer) {
@@ -244,19 +254,12 @@ std::vector<std::string> TcpRanks::all_gather(const std::string& record) {
 
 std::string TcpRanks::ask_first(const std::string& record, const Judge& judge) {
     ensure(record.size() <= kMostBytes / size_t(world_size));
+    const Watchdog::Missing missing = [this] { return awaited(); };
+    const Watchdog::Watch watch(&watchdog_, "exchange of records", -1, &missing);
     if (rank != 0) {
-        const Watchdog::Watch watch(&watchdog_, "exchange of records");
         send_to(peers_[0], kRecord, record);
         return next_record(peers_[0]);
     }
-    const Watchdog::Missing missing = [this] {
-        const std::lock_guard lock(mutex_);
-        std::vector<int> ranks;
-        for (const Peer& peer : peers_)
-            if (peer.records.empty()) ranks.push_back(peer.rank);
-        return rank_list(ranks);
-    };
-    const Watchdog::Watch watch(&watchdog_, "exchange of records", -1, &missing);
     std::vector<std::string> records(static_cast<size_t>(world_size));
     records[0] = record;
     // Taken only when all have come, so that `missing` can tell who has not.

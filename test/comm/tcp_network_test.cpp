@@ -1,6 +1,7 @@
 /*
 Hosts that exchange over TCP, which are processes of this machine that call themselves hosts: all collectives, messages
-of any size, a training run, and what becomes of the others when one dies, falls silent or talks nonsense.
+of any size, a training run, and what becomes of the others when one does not come or talks nonsense. What breaks later:
+rank_faults_test.cpp.
 */
 #include "llmc/comm/tcp_network.h"
 #include <netinet/tcp.h>
@@ -10,6 +11,7 @@ of any size, a training run, and what becomes of the others when one dies, falls
 #include "llmc/base/hmac.h"            // random_bytes
 #include "llmc/comm/launch.h"          // join
 #include "llmc/comm/tcp_ranks.h"       // TcpRanks
+#include "test/comm/broken_network.h"  // data_sockets
 #include "test/comm/collectives.h"     // check_collectives
 #include "test/comm/rank_processes.h"  // RankProcesses
 #include "test/processes.h"            // in_processes, free_port
@@ -43,20 +45,6 @@ void must_all_succeed(const std::vector<Finished>& ended) {
         INFO("rank " << rank << ":\n" << ended[rank].out << ended[rank].err);
         CHECK(ended[rank].exit_code == 0);
     }
-}
-
-// The connections of this process to other hosts: all of IPv4 but that to and from rank 0's port.
-std::vector<int> data_sockets(int port) {
-    std::vector<int> all;
-    for (int fd = 3; fd < 200; fd++) {
-        sockaddr_in here = {}, there = {};
-        socklen_t length = sizeof(here);
-        if (getsockname(fd, reinterpret_cast<sockaddr*>(&here), &length) || here.sin_family != AF_INET) continue;
-        length = sizeof(there);
-        if (getpeername(fd, reinterpret_cast<sockaddr*>(&there), &length)) continue;
-        if (ntohs(here.sin_port) != port && ntohs(there.sin_port) != port) all.push_back(fd);
-    }
-    return all;
 }
 
 // The byte at i of message number m from rank `from`.
@@ -161,81 +149,6 @@ TEST_CASE("hosts connect by the interface that is named, and by IPv6", "[tcp_net
 }
 
 // ---- ranks that do not come ------------------------------------------------------------------------------------
-
-namespace {
-
-// Rank 2 of three hosts ends in some way while all exchange without end.
-std::vector<Finished> lose_rank_2(const std::string& how, double timeout_s) {
-    const int port = free_port();
-    return in_processes(3, [&](int rank) {
-        const std::unique_ptr<Ranks> ranks = met(rank, 3, port, timeout_s);
-        ranks->watchdog()->set_step(17);
-        Cpu cpu(1);
-        HostComm comm(*ranks, cpu, {.host = std::to_string(rank)});
-        float* const data = static_cast<float*>(comm.allocate(4 << 20));
-        std::thread end;
-        if (rank == 2)
-            end = std::thread([&] {
-                sleep_s(0.3);
-                if (how == "dies") raise(SIGKILL);
-                if (how == "sleeps" && fork() == 0) {  // goes on with it when all is over
-                    const pid_t parent = getppid();
-                    sleep_s(10);
-                    kill(parent, SIGKILL);
-                    _exit(0);
-                }
-                if (how == "sleeps") raise(SIGSTOP);
-                const linger reset{1, 0};
-                const std::vector<int> sockets = data_sockets(port);
-                ensure(!sockets.empty());
-                for (const int fd : sockets) {
-                    if (how == "resets") ensure(setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)) == 0);
-                    if (how == "resets") dup2(0, fd);  // which closes it, and keeps the number
-                    if (how == "closes") shutdown(fd, SHUT_RDWR);
-                }
-            });
-        while (true) comm.all_reduce(data, 1 << 20);
-    });
-}
-
-}  // namespace
-
-TEST_CASE("a host that dies ends the others at once, by name", "[tcp_network]") {
-    const std::vector<Finished> ended = lose_rank_2("dies", 600);
-    CHECK(ended[2].exit_code == 128 + SIGKILL);
-    for (int rank = 0; rank < 2; rank++) {
-        INFO(ended[size_t(rank)].err);
-        CHECK(ended[size_t(rank)].exit_code == kExitRank);
-        CHECK(contains(ended[size_t(rank)].err, "rank 2 is gone: its connection is closed"));
-        CHECK(contains(ended[size_t(rank)].err, "the all-reduce in step 17"));
-    }
-}
-
-TEST_CASE("connections that break between two hosts alone end all, by name", "[tcp_network]") {
-    for (const std::string how : {"closes", "resets"})
-        for (const Finished& rank : lose_rank_2(how, 600)) {
-            INFO(how << ": " << rank.err);
-            CHECK(rank.exit_code == kExitRank);
-            CHECK(contains(rank.err, " is gone: its connection is closed"));
-            // Either end may be the first to notice.
-            CHECK((contains(rank.err, "rank 2 (127.0.0.1:") || contains(rank.err, "rank 2: rank 0 (127.0.0.1:") ||
-                   contains(rank.err, "rank 2: rank 1 (127.0.0.1:")));
-        }
-}
-
-TEST_CASE("a host that falls silent ends the others when the time is over, by name", "[tcp_network]") {
-    const std::vector<Finished> ended = lose_rank_2("sleeps", 4);
-    CHECK(ended[2].exit_code == 128 + SIGKILL);
-    bool named = false;
-    for (int rank = 0; rank < 2; rank++) {
-        INFO(ended[size_t(rank)].err);
-        CHECK(ended[size_t(rank)].exit_code == kExitRank);
-        named |= contains(ended[size_t(rank)].err,
-                          "the all-reduce in step 17 was not over after 4 s; not there yet: rank 2 on another host");
-    }
-    INFO(ended[0].err << ended[1].err);
-    CHECK(named);
-}
 
 TEST_CASE("a host that cannot be reached is named, and where it should have been", "[tcp_network]") {
     const int port = free_port();

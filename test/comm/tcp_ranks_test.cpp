@@ -689,18 +689,6 @@ Meeting impatient() {
     return meeting;
 }
 
-// Lets one process of a test tell another that it has come so far.
-struct Signal {
-    int ends[2];
-    Signal() { REQUIRE(pipe2(ends, O_CLOEXEC) == 0); }
-    ~Signal() { close(ends[0]), close(ends[1]); }
-    void give() const { ensure(write(ends[1], "x", 1) == 1); }
-    void await() const {
-        char byte;
-        ensure(read(ends[0], &byte, 1) == 1);
-    }
-};
-
 bool is_closed_by_peer(int fd, double limit_s) {
     pollfd waiting{fd, POLLIN, 0};
     char byte;

@@ -238,7 +238,10 @@ void DataLoader::prepare_next_batch() {
     const int64_t B = config_.batch_size, T = config_.seq_len, batches = config_.batches_per_step;
     const bool goes_on = std::exchange(in_place_, false);  // unless this throws, and somebody tries again
     if (!goes_on) rows_->restore(step_begin_);
-    const int64_t before = goes_on && next_of_step_ > 0 ? 0 : config_.rank * batches + next_of_step_;
+    // Batches of the step from one of this rank's to its next one, and up to its first.
+    const int64_t stride = config_.in_turns ? config_.world_size : 1,
+                  first = config_.in_turns ? config_.rank : config_.rank * batches;
+    const int64_t before = goes_on && next_of_step_ > 0 ? stride - 1 : first + next_of_step_ * stride;
     rows_->skip(before * B);
     for (int64_t b = 0; b < B; b++) {
         rows_->read(row_.data());
@@ -248,7 +251,7 @@ void DataLoader::prepare_next_batch() {
                        [](int32_t token) { return std::max(token, -1); });
     }
     if (next_of_step_ + 1 == batches) {
-        rows_->skip((config_.world_size - config_.rank - 1) * batches * B);
+        rows_->skip((config_.world_size * batches - first - (batches - 1) * stride - 1) * B);
         step_end_ = rows_->state();
     }
     in_place_ = true;

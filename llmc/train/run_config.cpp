@@ -203,6 +203,7 @@ StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_le
             .tree_sum = flags.sum_order == "tree",
             .bf16_gradients = flags.grad_comm == "bf16",
             .gradient_sum = flags.gradient_sum(),
+            .zero_stage = flags.zero_stage,
             .noise_scale = flags.noise_scale && world_size > 1,
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,

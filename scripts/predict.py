@@ -5,7 +5,8 @@
     scripts/predict.py --renew       writes them, and prints the same: lines for dev/LOG.md
 
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
-doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements. The tables in
+doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements.
+doc/results/plan-beside-simulation.json has strong scaling as scripts/step_simulation.py sees it, and why it differs. The tables in
 doc/performance.md and doc/distributed.md are made of the same plans, and scripts/charts.py draws a chart from the first
 file. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and nothing else.
 """
@@ -18,9 +19,12 @@ import subprocess
 import sys
 import tempfile
 
+import step_simulation
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TRAIN = str(pathlib.Path(os.environ.get("ANVIL_PROGRAMS", ROOT)).resolve() / "train_gpt")
 STEPS = ROOT / "doc/results/steps-predicted.json"
+SIMULATED = ROOT / "doc/results/plan-beside-simulation.json"
 
 # A step of 2^19 tokens, as published runs have it; nanochat's models with the batch that their depth gives them.
 HALF_MILLION = ["--total-batch-size", "524288", "--batch-size", "auto"]
@@ -73,16 +77,17 @@ MEASURED_GPUS = ["H100", "H200"]
 LLAMA = ["--seq-len", "4096", "--recompute", "block"]
 GPT2_124M, GPT2_1558M = ["--model", "gpt2-124M"], ["--model", "gpt2-1558M"]
 LLAMA_7B = ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000", *LLAMA]
+LLAMA_13B = ["--num-layers", "40", "--num-heads", "40", "--channels", "5120", "--vocab-size", "32000", *LLAMA]
+LLAMA_22B = ["--num-layers", "48", "--num-heads", "48", "--channels", "6144", "--vocab-size", "32000", *LLAMA]
+ZERO_2 = ["--zero-stage", "2"]
 SCALES = [
     ("124M", [*GPT2_124M, "--batch-size", "32"], [8, 64, 1024]),
     ("1558M", [*GPT2_1558M, "--batch-size", "16"], [8, 64, 1024]),
     ("7B", [*LLAMA_7B, "--batch-size", "4"], [8, 64, 1024]),
-    (
-        "13B",
-        ["--num-layers", "40", "--num-heads", "40", "--channels", "5120", "--vocab-size", "32000", "--batch-size", "1"]
-        + LLAMA,
-        [64, 1024],
-    ),
+    ("7B, ZeRO-2", [*LLAMA_7B, "--batch-size", "4", *ZERO_2], [8]),
+    ("13B", [*LLAMA_13B, "--batch-size", "1"], [64, 1024]),
+    ("13B, ZeRO-2", [*LLAMA_13B, "--batch-size", "1", *ZERO_2], [8, 64]),
+    ("22B, ZeRO-2", [*LLAMA_22B, "--batch-size", "1", *ZERO_2], [64]),
     (
         "70B",
         ["--num-layers", "80", "--num-heads", "64", "--channels", "8192", "--vocab-size", "128256", "--batch-size", "1"]
@@ -98,6 +103,15 @@ STRONG = [
     ("1558M, Muon", [*GPT2_1558M, "--optimizer", "muon"], 2**20, 1024, 16, [8, 64, 256]),
     ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 256, 1024]),
 ]
+
+# Of these, what scripts/step_simulation.py is asked, too: its model of the same, and where a rank has one micro-batch.
+SIMULATIONS = [
+    ("124M", step_simulation.Model(layers=12, channels=768, vocab=50304, length=1024), [64, 128, 256]),
+    ("1558M", step_simulation.Model(layers=48, channels=1600, vocab=50304, length=1024), [64, 256, 512, 1024]),
+    ("7B", step_simulation.Model(layers=32, channels=4096, vocab=32000, length=4096), [256, 1024]),
+]
+BUCKET = 2**20  # elements for each rank, from 8 ranks on: usual_bucket_elements() in llmc/optim/sharding.h
+SLOWER = 1 / 0.93 - 1  # kernels beside a collective, as kMid in llmc/trace/gpu_model.h has it
 
 
 def plan(flags, environment=None):
@@ -258,13 +272,58 @@ def scales_table():
     return table(header, rows)
 
 
-def strong_table():
-    rows = []
+def strong_facts():
+    """{(model, ranks): facts}"""
+    all_facts = {}
     for name, flags, tokens, length, most, all_ranks in STRONG:
         for ranks in all_ranks:
+            batch = ["--total-batch-size", str(tokens), "--batch-size", str(min(most, tokens // length // ranks))]
+            all_facts[name, ranks], _ = plan(["--gpu", "H100", "--world-size", str(ranks), *flags, *batch])
+    return all_facts
+
+
+def beside_simulation(strong):
+    rows = []
+    for name, model, all_ranks in SIMULATIONS:
+        for ranks in all_ranks:
+            facts = strong[name, ranks]
+            mid = facts["cases"]["mid"]
+            if facts["micro_batches"] != 1:
+                sys.exit(f"error: {name} on {ranks} ranks: the simulation has one micro-batch")
+            compute_s = mid["efficiency"] * mid["step_ms"] / 1e3
+            row = {"model": name, "ranks": ranks, "sequences": facts["batch_size"]}
+            for what, assumed in [
+                ("simulation", step_simulation.Assumed()),
+                ("with_compute_of_plan", step_simulation.Assumed(compute_s=compute_s)),
+                ("and_contention_of_plan", step_simulation.Assumed(compute_s=compute_s, slower=SLOWER)),
+            ]:
+                share, whole = step_simulation.efficiency(model, ranks, facts["batch_size"], BUCKET * ranks, assumed)
+                row[what] = {"efficiency": digits(share), "step_ms": digits(whole * 1e3)}
+            row["plan"] = {"efficiency": digits(mid["efficiency"]), "step_ms": digits(mid["step_ms"])}
+            rows.append(row)
+    return rows
+
+
+def simulation_table(rows):
+    def cell(case):
+        return f"{100 * case['efficiency']:.3g} %, {case['step_ms']:g} ms"
+
+    columns = ["simulation", "with_compute_of_plan", "and_contention_of_plan", "plan"]
+    header = [
+        "model", "ranks", "sequences of a rank", "simulation", "with the compute of `plan`", "and its contention", "`plan`",
+    ]  # fmt: skip
+    cells = [
+        [row["model"], str(row["ranks"]), str(row["sequences"]), *[cell(row[column]) for column in columns]] for row in rows
+    ]
+    return table(header, cells)
+
+
+def strong_table(strong):
+    rows = []
+    for name, _, tokens, length, _, all_ranks in STRONG:
+        for ranks in all_ranks:
             per_rank = tokens // length // ranks
-            batch = ["--total-batch-size", str(tokens), "--batch-size", str(min(most, per_rank))]
-            facts, _ = plan(["--gpu", "H100", "--world-size", str(ranks), *flags, *batch])
+            facts = strong[name, ranks]
             low, mid, high = (facts["cases"][case] for case in ("low", "mid", "high"))
             ends = sorted(100 * case["efficiency"] for case in (low, high))
             rows.append(
@@ -340,7 +399,12 @@ def main():
     begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())
     begin, end = "<!-- strong scaling: scripts/predict.py -->", "<!-- end of strong scaling -->"
-    wanted[page] = between(page, begin, end, strong_table(), wanted[page])
+    strong = strong_facts()
+    wanted[page] = between(page, begin, end, strong_table(strong), wanted[page])
+    simulated = beside_simulation(strong)
+    wanted[SIMULATED] = "[\n " + ",\n ".join(json.dumps(row) for row in simulated) + "\n]\n"
+    begin, end = "<!-- simulation: scripts/predict.py -->", "<!-- end of simulation -->"
+    wanted[page] = between(page, begin, end, simulation_table(simulated), wanted[page])
 
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     for path in stale:

@@ -249,9 +249,13 @@ void DataLoader::prepare_next_batch() {
     const int64_t B = config_.batch_size, T = config_.seq_len, batches = config_.batches_per_step;
     const bool goes_on = std::exchange(in_place_, false);  // unless this throws, and somebody tries again
     if (!goes_on) rows_->restore(step_begin_);
+    // Rows of the step from one of this rank's batches to its next one, and up to its first.
     const bool is_shared = config_.step_rows > 0;
-    const int64_t first_row = is_shared ? config_.first_row : config_.rank * batches * B;
-    rows_->skip(goes_on && next_of_step_ > 0 ? 0 : first_row + next_of_step_ * B);
+    const int64_t stride = (config_.in_turns ? config_.world_size : 1) * B,
+                  first = is_shared          ? config_.first_row
+                          : config_.in_turns ? config_.rank * B
+                                             : config_.rank * batches * B;
+    rows_->skip(goes_on && next_of_step_ > 0 ? stride - B : first + next_of_step_ * stride);
     for (int64_t b = 0; b < B; b++) {
         rows_->read(row_.data());
         std::transform(row_.begin(), row_.end() - 1, next_batch_.tokens.begin() + b * T,
@@ -261,7 +265,7 @@ void DataLoader::prepare_next_batch() {
     }
     if (next_of_step_ + 1 == batches) {
         const int64_t step_rows = is_shared ? config_.step_rows : config_.world_size * batches * B;
-        rows_->skip(step_rows - first_row - batches * B);
+        rows_->skip(step_rows - first - (batches - 1) * stride - B);
         step_end_ = rows_->state();
     }
     in_place_ = true;

@@ -5,10 +5,10 @@ Epoch e cuts every shard into windows: window i of a shard is its tokens o + i*T
 as a target. The offset o is 0 in epoch 0 or without shuffling, else drawn from (seed, epoch), so that later epochs see
 other cuts. The windows of all shards form one list; shuffling permutes it by (seed, epoch). One step of the whole world
 takes the next world_size * A * B windows, where A is the number of batches of a step; rank r reads the r-th A * B of
-them, B a batch, and no others; or, where ranks' shares are not equal, those that first_row and step_rows say. So a step
-learns from the same windows at any number of ranks, in the same order. One that reaches the end of an epoch goes on
-into the next one, so each window comes exactly once per epoch. (Tokens that fill no window are left out: fewer than T
-at the end of a shard, and o at its beginning.)
+them, B a batch, and no others; or of every W * B of them the r-th B (in_turns); or, where ranks' shares are not equal,
+those that first_row and step_rows say. So a step learns from the same windows at any number of ranks, in the same order.
+One that reaches the end of an epoch goes on into the next one, so each window comes exactly once per epoch. (Tokens that
+fill no window are left out: fewer than T at the end of a shard, and o at its beginning.)
 
   DataLoader train({.pattern = "data/x/train_*.bin", .batch_size = B, .seq_len = T, .shuffle = true, .vocab_size = V});
   const Batch& batch = train.next();               (B, T) tokens and targets, valid until the following next()
@@ -42,6 +42,7 @@ struct LoaderConfig {
     int seq_len = 1;      // T, tokens per sequence
     int rank = 0, world_size = 1;
     int64_t batches_per_step = 1;  // A, of this rank
+    bool in_turns = false;         // a step's batches are dealt out to the ranks one at a time, not A at a time
     // Of a step that ranks share unequally: all its rows, and the first that is this rank's. 0: all have as many.
     int64_t step_rows = 0, first_row = 0;
     bool shuffle = false;

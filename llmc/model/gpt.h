@@ -37,7 +37,7 @@ query heads, NKV key/value heads, HS = C/NH, F the MLP's width, V vocabulary, Vp
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <span>
+#include <utility>
 #include <vector>
 #include "llmc/base/bf16.h"          // to_bf16
 #include "llmc/base/head_rows.h"     // even_head_rows
@@ -117,12 +117,17 @@ struct Gpt {
     template <class Source>
     Gpt(Device& device, const ParameterList& list, int64_t max_B, int64_t max_T, ActivationPolicy policy,
         Source& shared)
+        : Gpt(device, list, max_B, max_T, policy, shared, list) {}
+    // With gradients that lie elsewhere, or share memory (llmc/optim/gradient_layout.h).
+    template <class Source>
+    Gpt(Device& device, const ParameterList& list, int64_t max_B, int64_t max_T, ActivationPolicy policy,
+        Source& shared, const ParameterList& of_gradients)
         : device(device),
           op(ops<T>(device)),
           parameters(list),
           shape(parameters.model),
           weights(device, shared, "weights", parameters),
-          gradients(device, shared, "gradients", parameters, policy.recompute != Recompute::never),
+          gradients(device, shared, "gradients", of_gradients, policy.recompute != Recompute::never),
           max_tokens_(max_B * max_T) {
         set_windows(1);
         if (policy.head_rows == 0)
@@ -175,17 +180,24 @@ struct Gpt {
     // The next pass of loss_and_gradient() and backward() sets the gradients; each further one adds to them. A new
     // model is in that state.
     void zero_gradients() {
-        float* at = gradients.data;
-        const auto zero_until = [&](float* end) {
-            if (end > at) fill_zero(device, at, end - at);
+        begin_gradients();
+        zero_gradients(0, weights.size, gradients.data);
+    }
+    // The same in parts, where gradients share memory: at the beginning of the pass, and for each part before backward
+    // writes it. `part`: where the gradients of the weights' elements [begin, end) lie.
+    void begin_gradients() { head_write_ = linear_write_ = Write::set; }
+    void zero_gradients(int64_t begin, int64_t end, float* part) {
+        int64_t at = begin;
+        const auto zero_until = [&](int64_t next) {
+            if (next > at) fill_zero(device, part + (at - begin), next - at);
         };
-        if (matmul_grads_.empty()) matmul_grads_ = matmul_gradients();
-        for (const std::span<float> gradient : matmul_grads_) {
-            zero_until(gradient.data());
-            at = gradient.data() + gradient.size();
+        if (matmul_weights_.empty()) matmul_weights_ = matmul_weights();
+        for (const auto& [first, last] : matmul_weights_) {
+            if (first < begin || first >= end) continue;
+            zero_until(first);
+            at = last;
         }
-        zero_until(gradients.data + gradients.size);
-        head_write_ = linear_write_ = Write::set;
+        zero_until(end);
     }
 
     // `starts` (B, T), in device memory until the end of the backward pass: where in its row each token's document
@@ -335,7 +347,7 @@ private:
     bool in_step_ = false, has_new_weights_ = false;
     // Whether the next matmuls that give a gradient of lm_head, and of linear layers, overwrite it or add to it.
     Write head_write_ = Write::add, linear_write_ = Write::add;
-    std::vector<std::span<float>> matmul_grads_;  // see matmul_gradients(); empty before the first step
+    std::vector<std::pair<int64_t, int64_t>> matmul_weights_;  // see matmul_weights(); empty before the first step
 
     const Architecture& arch() const { return shape.architecture; }
     int64_t N() const { return B * seq_len; }
@@ -403,16 +415,17 @@ private:
         return s;
     }
 
-    // The gradients that a matmul writes, in the order of their addresses.
-    std::vector<std::span<float>> matmul_gradients() const {
-        std::vector<std::span<float>> all = {
-            {gradients.pointers.lm_head, size_t(shape.padded_vocab_size() * shape.channels)}};
-        for (size_t l = 0; l < gradients.pointers.blocks.size(); l++)
+    // The elements, [first, last), whose gradients a matmul writes, in their order.
+    std::vector<std::pair<int64_t, int64_t>> matmul_weights() const {
+        std::vector<std::pair<int64_t, int64_t>> all;
+        const auto add = [&](const T* weight, int64_t n) { all.push_back({weight - weights.data, weight - weights.data + n}); };
+        add(weights.pointers.lm_head, shape.padded_vocab_size() * shape.channels);
+        for (size_t l = 0; l < weights.pointers.blocks.size(); l++)
             for (const LinearKind kind : kLinearKinds) {
                 const LinearLayer<T> s = linear(l, kind);
-                all.push_back({s.dweight, size_t(s.OC * s.C)});
+                add(s.weight, s.OC * s.C);
             }
-        std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
+        std::sort(all.begin(), all.end());
         return all;
     }
 

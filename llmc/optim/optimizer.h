@@ -4,9 +4,8 @@ this rank owns (sharding.h), and updates those by the rules of their groups (upd
 
   Optimizer<Device, T> optimizer(device, list, plan, rank, config);
   optimizer.set_masters(i, values);                          from the float values of parameter i
-  optimizer.update(bucket, weights, gradients, rates, scalars);
-
-A piece is updated from this rank's shard of the gradients, which holds the sum over all ranks.
+  optimizer.update(bucket, weights, shard, rates, scalars);  from this rank's shard of the bucket's gradients, summed
+                                                             over all ranks
 */
 #pragma once
 #include <algorithm>
@@ -80,14 +79,15 @@ public:
     }
 
     // `scalars` as UpdateBatch::scalars.
-    void update(size_t bucket, Buffer<Device, T>& weights, const Buffer<Device, float>& gradients, const Rates& rates,
+    void update(size_t bucket, Buffer<Device, T>& weights, const float* shard, const Rates& rates,
                 const StepScalars* scalars) {
+        const int64_t first = first_element(bucket);
         for (const StateLayout::Batch& batch : layout_.batches[bucket]) {
             batch_.clear();
             for (const size_t i : batch.pieces) {
                 const int64_t at = parameter(pieces()[i]).offset + pieces()[i].begin;
                 batch_.push_back(updated_[i]);
-                batch_.back().weight = weights.data + at, batch_.back().gradient = gradients.data + at;
+                batch_.back().weight = weights.data + at, batch_.back().gradient = shard + (at - first);
             }
             UpdateRules::template updates<Device, T>[batch.rule]({.device = device,
                                                                   .op = op,
@@ -103,7 +103,7 @@ public:
     void update(Buffer<Device, T>& weights, const Buffer<Device, float>& gradients, const Rates& rates,
                 const StepScalars* scalars) {
         for (size_t bucket = 0; bucket < plan.buckets.size(); bucket++)
-            update(bucket, weights, gradients, rates, scalars);
+            update(bucket, weights, gradients.data + first_element(bucket), rates, scalars);
     }
 
     // Of the ops of update(), for the device to reserve.
@@ -125,6 +125,12 @@ private:
     std::vector<char*> scratch_[UpdateRules::size];
     std::vector<UpdatePiece<T>> updated_;  // every piece, but for its place in weights and gradients
     std::vector<UpdatePiece<T>> batch_;    // of the call under way
+
+    // Of this rank's shard.
+    int64_t first_element(size_t bucket) const {
+        const Bucket& all = plan.buckets[bucket];
+        return all.offset + rank % plan.shards * all.shard;
+    }
 
     float* zeros(int64_t n) {
         float* data = arena_.take<float>(n);

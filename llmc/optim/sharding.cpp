@@ -19,7 +19,7 @@ struct Placed {
 // A bucket whose place among the others is not known yet.
 struct UnplacedBucket {
     std::vector<Placed> placed;
-    int64_t shard, ready_after;
+    int64_t shard, ready_after, written_after;
 };
 
 class Planner {
@@ -123,20 +123,27 @@ private:
     }
 
     void place(const std::vector<Placed>& placed, int64_t shard) {
-        int64_t lowest = std::numeric_limits<int64_t>::max();
-        for (const Placed& p : placed) lowest = std::min(lowest, list_.parameters[p.parameter].layer);
-        buckets_.push_back({placed, shard, lowest});
+        const int64_t from_beginning = list_.model.num_layers + 1;
+        int64_t lowest = std::numeric_limits<int64_t>::max(), highest = -1;
+        for (const Placed& p : placed) {
+            const int64_t layer = list_.parameters[p.parameter].layer;
+            lowest = std::min(lowest, layer), highest = std::max(highest, layer);
+        }
+        // The bias of a layer's last product is a sum that the norm of the layer above has on its way, and what
+        // belongs to no layer may be written in all.
+        buckets_.push_back({placed, shard, lowest, lowest < 0 ? from_beginning : std::min(highest + 2, from_beginning)});
     }
 
     // Makes it the plan's next bucket, and pieces of its parameters: cut where shards end, or between their matrices.
     void append(const UnplacedBucket& unplaced) {
-        const auto& [placed, shard, ready_after] = unplaced;
+        const auto& [placed, shard, ready_after, written_after] = unplaced;
         Bucket bucket{.offset = plan_.buffer_size,
                       .shard = shard,
                       .ready_after = ready_after,
                       // The lowest layer is the last one that backward completes, and the first one that forward reads.
                       .needed_by = ready_after,
-                      .padding = int64_t(ranks_) * shard};
+                      .padding = int64_t(ranks_) * shard,
+                      .written_after = written_after};
         for (const auto& [i, at] : placed) {
             const Parameter& p = list_.parameters[i];
             plan_.offsets[i] = bucket.offset + at;

@@ -1,6 +1,6 @@
 /*
-ZeRO-1 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 1): every rank has all weights and gradients; the optimizer's
-state and the master weights are on one rank only, the owner. The plan says who owns what, and in which order parameters
+ZeRO-1 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 1): every rank has all weights and gradients (with ZeRO-2 not
+all gradients: gradient_layout.h); the optimizer's state and the master weights are on one rank only, the owner. The plan says who owns what, and in which order parameters
 lie in memory, so that communication needs no copies:
 
   const ShardingPlan plan = plan_sharding(list, {.world_size = 8, .whole_matrices = true});
@@ -67,6 +67,9 @@ struct Bucket {
     int64_t ready_after;    // backward: complete when this layer's gradients are; -1: when the embeddings' are
     int64_t needed_by;      // forward: the first layer that reads it; -1: the embeddings
     int64_t padding;        // elements of it that belong to no parameter
+    // Backward: not written before this layer's gradients are complete. Layers + 1: from its beginning on, the head
+    // included.
+    int64_t written_after;
 };
 
 struct ShardingPlan {

@@ -6,7 +6,7 @@ ShardingPlan whole_plan(const ParameterList& list, bool whole_matrices) {
                       .shards = 1,
                       .offsets = {},
                       .buffer_size = list.buffer_size,
-                      .buckets = {{0, list.buffer_size, -1, -1, list.buffer_size}},
+                      .buckets = {{0, list.buffer_size, -1, -1, list.buffer_size, list.model.num_layers + 1}},
                       .pieces = {{}},
                       .state_size = {0}};
     for (size_t i = 0; i < list.parameters.size(); i++) {

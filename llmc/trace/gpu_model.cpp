@@ -360,6 +360,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
     std::map<int64_t, double> events;
     bool has_graph = false;
     double second_begin = 0, middle_begin = -1, middle_end = 0;
+    double last_times = 1;  // how often there is what was enqueued last
     for (size_t i = 0; i < trace.items.size(); i++) {
         const TraceItem& item = trace.items[i];
         const bool counts = i >= trace.second_item;
@@ -371,7 +372,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         }
         if (item.kind == TraceItem::Kind::wait) {
             const double until = std::max(now, events[item.index]);
-            if (counts && item.stream == 0) result.exposed_s += until - now;
+            if (counts && item.stream == 0) result.exposed_s += last_times * (until - now);
             now = until;
             continue;
         }
@@ -387,13 +388,13 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         const double begin = now + gap;
         now = begin + time.seconds;
         if (!counts) continue;
-        const double times = double(trace.repeats(work));
+        const double times = last_times = double(trace.repeats(work));
         result.launches += int64_t(times);
         result.host_launches += work.in_graph ? 0 : int64_t(times);
         has_graph |= work.in_graph;
         result.slices.push_back({size_t(item.index), begin, time.seconds, time.bound, time.limit_s, time.why});
         if (item.stream != 0) {
-            result.wire_s += time.seconds;
+            result.wire_s += times * time.seconds;
             continue;
         }
         result.busy_s += times * time.seconds, result.gaps_s += times * gap;

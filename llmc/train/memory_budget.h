@@ -99,10 +99,10 @@ private:
 
     HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
         const int64_t most = device_.head_rows(step.B * seq_len_, parameters_.model.padded_vocab_size(), sizeof(T));
-        const size_t more = more_gradient_bytes(sharding_, step, Device::kAsynchronous), ops = workspace(step.B);
+        const size_t gradients = gradient_bytes(sharding_, step, Device::kAsynchronous), ops = workspace(step.B);
         return plan_head_rows(
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
-                MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, more, step.B, seq_len_,
+                MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
                                                  {recompute, flags_.fp8(), head_rows}, ops, sample_bytes_);
                 plan.lines.push_back({"left free", "for libraries", memory_margin(device_)});
                 plan.taken_bytes = comm_bytes_;

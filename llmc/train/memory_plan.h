@@ -32,10 +32,10 @@ struct MemoryPlan {
 };
 
 // What a run of T = float or bf16 takes on one rank. `policy` has a number of head_rows. The `optimizer_bytes` are that
-// rank's; `more_gradients` are bytes of gradient buffers beside the one; `workspace_bytes` is what the ops of the
+// rank's; `gradient_bytes` are those of all gradient buffers; `workspace_bytes` is what the ops of the
 // device work with, `sample_bytes` what a sample keeps (KvCache).
 template <class T>
-MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t more_gradients, int64_t B, int64_t T_,
+MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t gradient_bytes, int64_t B, int64_t T_,
                        ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0) {
     const GptShape& shape = list.model;
     const auto values = [&](size_t size) { return size_t(list.buffer_size) * size; };
@@ -47,7 +47,7 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     const size_t layer = Activations<T>(deeper, B, T_, policy).bytes() - activations;
     MemoryPlan plan;
     plan.lines.push_back({"weights", sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))});
-    plan.lines.push_back({"gradients", "fp32", values(sizeof(float)) + more_gradients});
+    plan.lines.push_back({"gradients", "fp32", gradient_bytes});
     plan.lines.push_back(
         {"optimizer", sizeof(T) == 2 ? "moments and master weights, fp32" : "moments, fp32", optimizer_bytes});
     const size_t layers = layer * size_t(shape.num_layers);

@@ -111,7 +111,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
         const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
-            return memory_plan<bf16>(list, optimizer_bytes, more_gradient_bytes(plan.sharding, step, true), step.B,
+            return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B,
                                      seq_len, {how, asked.fp8(), head_rows}, ops);
         });
     };
@@ -143,7 +143,8 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
 
     const double n = plan.sharding.shards, groups = world_size / n, size = double(plan.sharding.buffer_size);
     // In the group, and of the own shard between groups.
-    plan.sent_gradient_bytes = ((n - 1) / n + 2 * (groups - 1) / groups / n) * size * (step.bf16_gradients ? 2 : 4);
+    plan.sent_gradient_bytes = ((n - 1) / n + 2 * (groups - 1) / groups / n) * size * (step.bf16_gradients ? 2 : 4) *
+                               double(step.shards_gradients() ? step.accumulation : 1);
     plan.sent_weight_bytes = (n - 1) / n * size * 2;
     plan.bandwidth = wire_bytes_per_s(gpu, world_size);
 

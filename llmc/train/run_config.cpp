@@ -55,6 +55,7 @@ StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, i
             .tree_sum = flags.sum_order == "tree",
             .bf16_gradients = flags.grad_comm == "bf16",
             .gradient_sum = flags.gradient_sum(),
+            .zero_stage = flags.zero_stage,
             .noise_scale = flags.noise_scale && world_size > 1,
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,
@@ -192,6 +193,10 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     const bool is_shared =
         sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
     if (sizes_differ) check_batch_sizes(flags, batch_sizes);
+    require(!is_shared || flags.zero_stage == 1,
+            "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, or "
+            "--balance %s%s",
+            flags.balance.c_str(), sizes_differ ? " and batch sizes that differ" : "");
     const int64_t dividing = is_shared ? 1 : world_size;  // ranks that must have as many sequences each
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";
     if (flags.schedule_by == "time" && asked.schedule_by == "auto") flags.sources["schedule-by"] = "--time-budget";

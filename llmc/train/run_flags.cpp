@@ -302,6 +302,11 @@ std::vector<Field> RunFlags::fields() {
                   "that weights are gathered inside it, and between hosts the gradients of a shard are summed; divides "
                   "the ranks (0, or more than there are: all)"}
                 .from(0, 1 << 16),
+            Field{"ranks", "zero-stage", &zero_stage,
+                  "what is sharded over the ranks: the optimizer's state (1), or gradients as well (2), so that of all "
+                  "of them a rank never holds more than its part and some layers; every micro-batch, not only a step's "
+                  "last one, is then summed over the ranks"}
+                .from(1, 2),
             Field{"ranks", "bucket-mb", &bucket_mb,
                   "MiB of gradients, counted in fp32, up to which whole layers are communicated as one bucket (0: 32, "
                   "and "
@@ -358,6 +363,9 @@ void RunFlags::validate() const {
         require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
     require(!prompt.empty() || sample_tokens == 0,
             "--prompt is empty, but a sample begins with one: give --prompt or --sample-tokens 0");
+    require(!noise_scale || zero_stage == 1,
+            "--noise-scale needs each rank's own gradient of a step, which no rank has with --zero-stage 2: leave one "
+            "of them out");
     require(top_p > 0, "--top-p 0 leaves no token to choose: give a probability above 0, up to 1");
     require(!chosen.decays_late() || chosen.decay_fraction > 0,
             "--lr-schedule %s needs a --decay-fraction above 0, such as 0.2", chosen.schedule_kind.c_str());

@@ -87,7 +87,7 @@ struct RunFlags {
     int virtual_ranks = 0;
     std::string balance = "equal", grad_comm = "fp32", reduce = "auto", sum_order = "in-place";
     int64_t bucket_mb = 0;
-    int shard_ranks = 0;
+    int shard_ranks = 0, zero_stage = 1;
     bool overlap = true, noise_scale = false;
     int64_t check_replicas = 100;
     double comm_timeout_s = 600, io_timeout_s = 3600;

@@ -68,6 +68,7 @@ RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World
                         .rank = world.ranks.rank,
                         .world_size = world.ranks.world_size,
                         .batches_per_step = config.step.accumulation,
+                        .in_turns = config.step.shards_gradients(),
                         .step_rows = config.step.step_sequences,
                         .first_row = config.step.first_sequence,
                         .shuffle = flags.shuffle,

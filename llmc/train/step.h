@@ -11,6 +11,11 @@ In the last micro-batch's backward pass, a bucket of gradients is reduce-scatter
 it is complete, beside the rest of the pass. After the update the weights are all-gathered bucket by bucket in the order
 in which the next forward pass needs them, and it waits for each where it does.
 
+With ZeRO-2 every micro-batch's backward pass does so, and this rank's shard of what it leaves is added to that of the
+micro-batches before; then another bucket has its memory (llmc/optim/gradient_layout.h). So sums are taken over ranks
+first, and the data loader deals out micro-batches in turns: with tree_sum they are again those of one tree, whose
+leaves are all ranks' micro-batches in the order of the data, if the ranks are a power of two.
+
 With a graph, what computes, norms and judges the gradient is captured in the third step and launched as a whole from
 then on, whatever the micro-batches; the update, with the step's own rates, follows it. A step that somebody observes is
 enqueued op by op. The bits are the same.
@@ -32,6 +37,7 @@ more.
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/base/check.h"        // Error
 #include "llmc/base/op_scope.h"     // PhaseScope
@@ -39,6 +45,7 @@ more.
 #include "llmc/data/loader.h"       // Batch
 #include "llmc/model/gpt.h"         // Gpt
 #include "llmc/ops/step_scalars.h"  // StepSums, StepScalars
+#include "llmc/optim/gradient_layout.h"  // GradientLayout
 #include "llmc/optim/optimizer.h"   // Optimizer, Rates
 
 struct StepConfig {
@@ -48,6 +55,7 @@ struct StepConfig {
     bool tree_sum = false;
     bool bf16_gradients = false;  // gradients travel as bf16
     GradientSum gradient_sum = GradientSum::automatic;
+    int zero_stage = 1;  // 2: gradients are sharded, too
     bool noise_scale = false;  // add up the squares of each rank's gradient as well
     double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
@@ -60,6 +68,7 @@ struct StepConfig {
     int64_t num_tokens() const { return sequences() * T; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
     bool has_halves() const { return bf16_gradients && world_size > 1; }
+    bool shards_gradients() const { return zero_stage == 2 && world_size > 1; }
 };
 
 // Why a step cannot be a CUDA graph; "": it can.
@@ -79,10 +88,12 @@ inline size_t scratch_bytes(const ShardingPlan& plan, const StepConfig& config, 
     for (const Bucket& bucket : plan.buckets) largest = std::max(largest, bucket.shard * plan.shards);
     return aligned(size_t(largest) * sizeof(float));
 }
-// Bytes of gradients that a stepper holds besides the model's.
-inline size_t more_gradient_bytes(const ShardingPlan& plan, const StepConfig& config, bool on_gpu) {
-    const size_t size = size_t(plan.buffer_size);
-    return size_t(config.levels()) * size * sizeof(float) + (config.has_halves() ? size * sizeof(bf16) : 0) +
+// Bytes of the model's gradients, and of those that a stepper holds besides.
+inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config, bool on_gpu) {
+    const GradientLayout layout = gradient_layout(plan, config.shards_gradients());
+    const size_t size = size_t(layout.buffer_size), kept = size_t(layout.kept_size());
+    const size_t sums = size_t(config.levels()) + size_t(layout.is_sharded());
+    return size * sizeof(float) + sums * kept * sizeof(float) + (config.has_halves() ? size * sizeof(bf16) : 0) +
            scratch_bytes(plan, config, on_gpu);
 }
 
@@ -128,15 +139,21 @@ public:
           votes_(model.device, 1),
           results_(model.device),
           by_messages_(comm.takes_all_to_all(config.gradient_sum, config.has_halves())),
+          layout_(gradient_layout(optimizer.plan, config.shards_gradients())),
           reduced_(buckets().size()),
+          reduced_of_(buckets().size(), -1),
           gathered_(buckets().size()) {
         ensure(config.world_size == comm.world_size && optimizer.plan.world_size == comm.world_size);
         ensure(optimizer.plan.shards == comm.shards());
+        ensure(model.gradients.size == layout_.buffer_size);
         const StepScalars start{.updates = updates};
         copy_to_device(model.device, scalars_, &start, 1);
+        const auto floats = [](int64_t n) { return aligned(size_t(n) * sizeof(float)); };
         for (int level = 0; level < config.levels(); level++)
-            sums_.emplace_back(model.device, model.device, "gradients", model.parameters);
-        if (config.has_halves()) halves_.emplace(model.device, comm, "gradients", model.parameters);
+            sums_.emplace_back(model.device, "gradients", floats(layout_.kept_size()));
+        if (layout_.is_sharded()) shards_.emplace(model.device, "gradients", floats(layout_.shards_size));
+        if (config.has_halves())
+            halves_.emplace(comm, "gradients", aligned(size_t(layout_.buffer_size) * sizeof(bf16)));
         if (const size_t bytes = scratch_bytes(optimizer.plan, config, Device::kAsynchronous))
             scratch_.emplace(comm, "scratch of the all-to-all", bytes);
         model.before_forward = [this](int64_t layer) {
@@ -144,9 +161,10 @@ public:
                 if (buckets()[b].needed_by <= layer) await(gathered_[b]);
         };
         model.after_backward = [this](int64_t layer) {
-            if (!in_last_micro_batch_) return;
+            if (!layout_.is_sharded() && !is_last(micro_)) return;
             for (; complete_ < buckets().size() && buckets()[complete_].ready_after >= layer; complete_++)
                 reduce(complete_);
+            open_buckets(layer);
         };
     }
     // One rank.
@@ -179,7 +197,7 @@ public:
         const PhaseScope phase(device, "update");
         is_whole_ = false;
         for (size_t b = buckets().size(); b-- > 0;) {
-            optimizer_.update(b, model_.weights, model_.gradients, rates, scalars_);
+            optimizer_.update(b, model_.weights, own_shard(b), rates, scalars_);
             gathered_[b] =
                 comm_.all_gather(model_.weights.data + buckets()[b].offset, size_t(buckets()[b].shard) * sizeof(T));
         }
@@ -241,13 +259,17 @@ private:
     typename Device::template ToDevice<int32_t> tokens_, targets_;
     typename Device::template ToDevice<StepSums> votes_;
     typename Device::template ToHost<StepScalars> results_;
-    std::vector<Buffer<Device, float>> sums_;     // tree_sum: of 2^i micro-batches
-    std::optional<Buffer<Device, bf16>> halves_;  // bf16_gradients: what travels
-    std::optional<Arena> scratch_;                // of all_to_all_sum() in fp32, on a GPU
-    const bool by_messages_;                      // all_to_all_sum() instead of reduce_scatter()
-    std::vector<Work> reduced_, gathered_;        // of each bucket
-    size_t complete_ = 0;                         // buckets whose reduction has begun
-    bool in_last_micro_batch_ = false;
+    std::vector<Arena> sums_;        // tree_sum: of 2^i micro-batches
+    std::optional<Arena> shards_;    // ZeRO-2: of the micro-batches so far
+    std::optional<Arena> halves_;    // bf16_gradients: what travels
+    std::optional<Arena> scratch_;   // of all_to_all_sum() in fp32, on a GPU
+    const bool by_messages_;         // all_to_all_sum() instead of reduce_scatter()
+    const GradientLayout layout_;
+    std::vector<Work> reduced_;        // of each bucket
+    std::vector<int64_t> reduced_of_;  // ZeRO-2: the micro-batch whose sum is not in shards_ yet; -1: none
+    std::vector<Work> gathered_;
+    size_t complete_ = 0;  // buckets whose reduction has begun
+    int64_t micro_ = 0;    // micro-batch under way
     std::chrono::steady_clock::duration computed_ = {};  // see micro_batches_ms()
     int under_way_ = 0;
     uint64_t elapsed_us_ = 0;  // of the step that is started
@@ -271,8 +293,9 @@ private:
     };
     // The rows of a step are numbered as the data loader deals them out: those of rank 0 first.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
-        return {config_.dropout, config_.dropout_seed, uint64_t(step_number),
-                config_.sequences_before(comm_.rank) + micro * config_.B};
+        const int64_t first = layout_.is_sharded() ? (micro * config_.world_size + comm_.rank) * config_.B
+                                                   : config_.sequences_before(comm_.rank) + micro * config_.B;
+        return {config_.dropout, config_.dropout_seed, uint64_t(step_number), first};
     }
 
     // Where a micro-batch's tokens are in the device's memory.
@@ -285,33 +308,37 @@ private:
     template <class SentOf>
     void enqueue_gradient(int64_t step_number, SentOf&& sent_of) {
         Device& device = model_.device;
-        complete_ = 0;
         model_.begin_step();
         const Clock::time_point began = Clock::now();
         computed_ = {};
         for (int64_t micro = 0; micro < config_.accumulation; micro++) {
             const PhaseScope micro_batch(device, "micro_batch", micro);
-            if (micro == 0 || config_.tree_sum) model_.zero_gradients();
-            in_last_micro_batch_ = micro + 1 == config_.accumulation;
+            if (layout_.is_sharded())
+                model_.begin_gradients();
+            else if (micro == 0 || config_.tree_sum)
+                model_.zero_gradients();
+            micro_ = micro, complete_ = 0;
             const Sent sent = sent_of(micro);
             const DropoutScope scope(model_, dropout_of(step_number, micro));
             model_.forward(sent.tokens, config_.B, config_.T);
+            open_buckets(model_.shape.num_layers + 1);
             model_.add_loss_and_gradient(scalars_, sent.targets, float(1 / double(config_.num_tokens())),
                                          double(config_.B) / double(config_.sequences()));
             model_.backward(sent.tokens);
-            if (config_.tree_sum && !in_last_micro_batch_) add_partial_sum(uint64_t(micro));
+            if (config_.tree_sum && !is_last(micro) && !layout_.is_sharded())
+                add_partial_sum(micro, model_.gradients.data, 0, model_.gradients.size);
         }
         computed_ += Clock::now() - began;
         model_.end_step();
         ensure(complete_ == buckets().size());
         const PhaseScope phase(device, "norm");
         for (size_t b = 0; b < buckets().size(); b++) {
-            await(reduced_[b]);
-            const int64_t own = buckets()[b].offset + comm_.shard() * buckets()[b].shard;
-            if (halves_ && !by_messages_)
-                model_.op.cast_to_float(device, model_.gradients.data + own, halves_->data + own, buckets()[b].shard);
+            if (layout_.is_sharded())
+                keep(b);
+            else
+                receive(b);
             if (comm_.rank < comm_.shards())  // of several owners one
-                model_.op.add_squares(device, &scalars_->sums.squares, model_.gradients.data + own, buckets()[b].shard);
+                model_.op.add_squares(device, &scalars_->sums.squares, own_shard(b), buckets()[b].shard);
         }
         Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
@@ -384,12 +411,61 @@ private:
         work = {};
     }
 
-    // A binary counter: before micro-batch i, sums_[k] holds a sum of 2^k of them if bit k of i is set.
-    void add_partial_sum(uint64_t micro) {
-        const int level = std::countr_one(micro);
-        for (int k = 0; k < level; k++)
-            model_.op.accumulate(model_.device, model_.gradients.data, sums_[size_t(k)].data, model_.gradients.size);
-        copy_on_device(model_.device, sums_[size_t(level)].data, model_.gradients.data, model_.gradients.size);
+    static float* floats_of(const Arena& arena) { return reinterpret_cast<float*>(arena.base); }
+    bf16* halves(size_t b) const { return reinterpret_cast<bf16*>(halves_->base) + layout_.offsets[b]; }
+
+    bool is_last(int64_t micro) const { return micro + 1 == config_.accumulation; }
+    // tree_sum, a binary counter: before micro-batch i, sums_[k] holds a sum of 2^k of them if bit k of i is set.
+    // Adds those that end with this one, or if it is the last one all, to `data`: n elements that are at `at` there.
+    void add_sums(int64_t micro, float* data, int64_t at, int64_t n) {
+        const size_t count = is_last(micro) ? sums_.size() : size_t(std::countr_one(uint64_t(micro)));
+        for (size_t k = 0; k < count; k++)
+            if (uint64_t(micro) >> k & 1)
+                model_.op.accumulate(model_.device, data, floats_of(sums_[k]) + at, n);
+    }
+    // And puts the sum where it belongs.
+    void add_partial_sum(int64_t micro, float* data, int64_t at, int64_t n) {
+        add_sums(micro, data, at, n);
+        float* const level = floats_of(sums_[size_t(std::countr_one(uint64_t(micro)))]);
+        copy_on_device(model_.device, level + at, data, n);
+    }
+
+    // Where this rank's shard of a bucket's sum arrives, and where it is when the step is summed up.
+    float* arrival(size_t b) const {
+        return model_.gradients.data + layout_.offsets[b] + comm_.shard() * buckets()[b].shard;
+    }
+    float* own_shard(size_t b) const {
+        return layout_.is_sharded() ? floats_of(*shards_) + layout_.shard_offsets[b] : arrival(b);
+    }
+    void receive(size_t b) {
+        await(reduced_[b]);
+        const int64_t shard = buckets()[b].shard;
+        if (halves_ && !by_messages_)
+            model_.op.cast_to_float(model_.device, arrival(b), halves(b) + comm_.shard() * shard, shard);
+    }
+
+    // ZeRO-2: before backward writes to buckets that it has not reached yet. What lay there goes to its shard.
+    void open_buckets(int64_t written_after) {
+        if (!layout_.is_sharded()) return;
+        for (size_t b = 0; b < buckets().size(); b++) {
+            const Bucket& bucket = buckets()[b];
+            if (bucket.written_after != written_after) continue;
+            for (const size_t other : layout_.neighbors[b]) keep(other);
+            model_.zero_gradients(bucket.offset, bucket.offset + bucket.shard * comm_.shards(),
+                                  model_.gradients.data + layout_.offsets[b]);
+        }
+    }
+    // ZeRO-2: adds what has arrived of a bucket to this rank's shard of it.
+    void keep(size_t b) {
+        if (reduced_of_[b] < 0) return;
+        receive(b);
+        const int64_t micro = std::exchange(reduced_of_[b], -1), at = layout_.shard_offsets[b], n = buckets()[b].shard;
+        if (config_.tree_sum && !is_last(micro)) return add_partial_sum(micro, arrival(b), at, n);
+        if (config_.tree_sum) add_sums(micro, arrival(b), at, n);
+        if (config_.tree_sum || micro == 0)
+            copy_on_device(model_.device, own_shard(b), arrival(b), n);
+        else
+            model_.op.accumulate(model_.device, own_shard(b), arrival(b), n);
     }
 
     void reduce(size_t b) {
@@ -400,18 +476,19 @@ private:
     void begin_reduction(size_t b) {
         const Bucket& bucket = buckets()[b];
         const int64_t n = bucket.shard * comm_.shards();
-        float* data = model_.gradients.data + bucket.offset;
-        for (size_t k = 0; k < sums_.size(); k++)
-            if (uint64_t(config_.accumulation - 1) >> k & 1)
-                model_.op.accumulate(model_.device, data, sums_[k].data + bucket.offset, n);
+        float* data = model_.gradients.data + layout_.offsets[b];
+        if (layout_.is_sharded())
+            reduced_of_[b] = micro_;
+        else
+            add_sums(micro_, data, layout_.offsets[b], n);
         if (config_.noise_scale) model_.op.add_squares(model_.device, &scalars_->sums.rank_squares, data, n);
         if (halves_) {
-            model_.op.cast_to_bf16(model_.device, halves_->data + bucket.offset, data, n);
-            bf16* const halves = halves_->data + bucket.offset;
-            reduced_[b] = by_messages_ ? comm_.all_to_all_sum(data, halves, bucket.shard)
-                                       : comm_.reduce_scatter(halves, bucket.shard);
+            bf16* const terms = halves(b);
+            model_.op.cast_to_bf16(model_.device, terms, data, n);
+            reduced_[b] = by_messages_ ? comm_.all_to_all_sum(data, terms, bucket.shard)
+                                       : comm_.reduce_scatter(terms, bucket.shard);
         } else {
-            float* const scratch = scratch_ ? reinterpret_cast<float*>(scratch_->base) : nullptr;
+            float* const scratch = scratch_ ? floats_of(*scratch_) : nullptr;
             reduced_[b] = by_messages_ ? comm_.all_to_all_sum(data, bucket.shard, scratch)
                                        : comm_.reduce_scatter(data, bucket.shard);
         }

@@ -242,7 +242,9 @@ StepTrace trace_step(const TracedRun& run) {
         comm = std::make_unique<NoComm<Cuda>>(cuda);
     if (run.sharding.shards < run.step.world_size) comm->split(run.sharding.shards);
     plan_attention<bf16>(cuda, attention_shapes(run.parameters.model, run.step.B, run.step.T, run.has_documents), true);
-    Gpt<Cuda, bf16> model(cuda, run.parameters, run.step.B, run.step.T, run.passes, *comm);
+    Gpt<Cuda, bf16> model(
+        cuda, run.parameters, run.step.B, run.step.T, run.passes, *comm,
+        gradient_list(run.parameters, run.sharding, gradient_layout(run.sharding, run.step.shards_gradients())));
     if (run.has_documents) model.document_token = 0;
     Optimizer<Cuda, bf16> optimizer(cuda, model.parameters, run.sharding, run.rank, run.rules);
 

@@ -102,14 +102,16 @@ TEST_CASE("without shuffling, windows come in order from all shards, with odd B 
 TEST_CASE("a step reads the same windows in the same order at any number of ranks", "[loader]") {
     const Shards shards({300, 101, 250});
     const int steps = 40;  // beyond the end of an epoch
+    const bool in_turns = GENERATE(false, true);
     Ids want;
     LoaderState want_state;
     for (const auto& [world_size, batches] : std::vector<std::pair<int, int>>{{1, 8}, {2, 4}, {4, 2}, {8, 1}}) {
+        INFO(world_size << " ranks, in turns: " << in_turns);
         Ids all;
         std::vector<Ids> by_rank;
         for (int rank = 0; rank < world_size; rank++) {
             LoaderConfig c = shards.config(2, 7, true);
-            c.rank = rank, c.world_size = world_size, c.batches_per_step = batches;
+            c.rank = rank, c.world_size = world_size, c.batches_per_step = batches, c.in_turns = in_turns;
             DataLoader loader(c);
             by_rank.push_back(next_windows(loader, c, steps / 2 * batches));
             DataLoader later(c);  // which goes on where the first one stands
@@ -119,8 +121,8 @@ TEST_CASE("a step reads the same windows in the same order at any number of rank
             if (world_size == 1) want_state = later.state();
             CHECK(later.state() == want_state);
         }
-        const ptrdiff_t n = 2 * batches;  // windows of a rank in a step
-        for (ptrdiff_t step = 0; step < steps; step++)
+        const ptrdiff_t n = in_turns ? 2 : 2 * batches;  // windows of a rank in a turn, or in a step
+        for (ptrdiff_t step = 0; step < (in_turns ? steps * batches : steps); step++)
             for (const Ids& own : by_rank) all.insert(all.end(), own.begin() + step * n, own.begin() + (step + 1) * n);
         if (world_size == 1) want = all;
         CHECK(all == want);

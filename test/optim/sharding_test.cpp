@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include "llmc/optim/gradient_layout.h"  // gradient_layout, gradient_list
 #include "llmc/optim/lpt.h"           // lpt
 #include "llmc/optim/state_layout.h"  // state_bytes
 #include "test/optim/parameter_lists.h"
@@ -111,11 +112,12 @@ static void check_plan(const ParameterList& list, const std::string& text, const
     // When a bucket is complete, when it is needed, and how much of it is nobody's.
     size_t num_parameters = 0;
     for (size_t b = 0; b < plan.buckets.size(); b++) {
-        int64_t lowest = L, used = 0, gaps = 0, largest_gate = 0;
+        int64_t lowest = L, highest = -1, used = 0, gaps = 0, largest_gate = 0;
         bool matrices = false;
         for (const size_t i : in_bucket[b]) {
             const Parameter& p = list.parameters[i];
-            lowest = std::min(lowest, p.layer), used += p.size(), gaps += aligned_elements(p.size()) - p.size();
+            lowest = std::min(lowest, p.layer), highest = std::max(highest, p.layer);
+            used += p.size(), gaps += aligned_elements(p.size()) - p.size();
             if (!options.whole_matrices || p.matrix_rows.empty()) continue;
             if (is_gate(p))
                 largest_gate = std::max(largest_gate, aligned_elements(p.size()));
@@ -126,6 +128,7 @@ static void check_plan(const ParameterList& list, const std::string& text, const
         const Bucket& bucket = plan.buckets[b];
         CHECK(bucket.ready_after == lowest);
         CHECK(bucket.needed_by == lowest);
+        CHECK(bucket.written_after == (lowest < 0 ? L + 1 : std::min(L + 1, highest + 2)));
         CHECK(bucket.padding == options.world_size * bucket.shard - used);
         // Of every shard less than an alignment: as little as equal, aligned shards can have; or than the largest of
         // those that must not be cut.
@@ -137,8 +140,72 @@ static void check_plan(const ParameterList& list, const std::string& text, const
     CHECK(plan.imbalance() >= 1 - 1e-12);
 }
 
+// Gradients of ZeRO-2: played through, layer by layer, nothing is overwritten that has not been reduced for a layer.
+static void check_gradients(const ParameterList& list, const ShardingOptions& options) {
+    const ShardingPlan plan = plan_sharding(list, options);
+    const GradientLayout layout = gradient_layout(plan, true);
+    const int64_t L = list.model.num_layers;
+    std::vector<int64_t> end;
+    int64_t shards = 0;
+    for (size_t b = 0; b < plan.buckets.size(); b++) {
+        end.push_back(layout.offsets[b] + plan.buckets[b].shard * plan.shards);
+        CHECK(layout.shard_offsets[b] == shards);
+        shards += plan.buckets[b].shard;
+    }
+    CHECK(layout.shards_size == shards);
+    CHECK(layout.buffer_size == *std::max_element(end.begin(), end.end()));
+    CHECK(layout.buffer_size <= plan.buffer_size);
+    std::vector<size_t> there;  // that are filled or reduced
+    size_t overwritten = 0, not_neighbors = 0;
+    for (int64_t layer = L + 1; layer >= -1; layer--) {
+        // As of here, the gradients of `layer` are complete.
+        std::erase_if(there, [&](size_t b) { return plan.buckets[b].ready_after - 1 >= layer; });
+        for (size_t b = 0; b < plan.buckets.size(); b++) {
+            if (plan.buckets[b].written_after != layer) continue;
+            for (const size_t other : there)
+                overwritten += layout.offsets[other] < end[b] && layout.offsets[b] < end[other];
+            there.push_back(b);
+        }
+    }
+    for (size_t b = 0; b < plan.buckets.size(); b++)
+        for (size_t c = 0; c < plan.buckets.size(); c++) {
+            const std::vector<size_t>& of_b = layout.neighbors[b];
+            not_neighbors += (layout.offsets[c] < end[b] && layout.offsets[b] < end[c]) !=
+                             (std::find(of_b.begin(), of_b.end(), c) != of_b.end());
+        }
+    CHECK(overwritten + not_neighbors == 0);
+    ParameterList placed = list;
+    placed.place(plan.offsets, plan.buffer_size);
+    const ParameterList gradients = gradient_list(placed, plan, layout);
+    size_t misplaced = 0;
+    for (const std::vector<ShardPiece>& of_rank : plan.pieces)
+        for (const ShardPiece& piece : of_rank)
+            misplaced += gradients.parameters[piece.parameter].offset - layout.offsets[piece.bucket] !=
+                         plan.offsets[piece.parameter] - plan.buckets[piece.bucket].offset;
+    CHECK(misplaced == 0);
+}
+
 static void check_gpt2(const ShardingOptions& options, const GptShape& shape) {
     check_plan(ParameterList(shape), text_of(shape, options), options);
+    check_gradients(ParameterList(shape), options);
+}
+
+TEST_CASE("sharding: three layers of gradients and the embeddings at a time", "[sharding]") {
+    GptShape shape = preset("gpt2-1558M");
+    const ParameterList list(shape);
+    const ShardingPlan plan = plan_sharding(list, {.world_size = 8});
+    const GradientLayout layout = gradient_layout(plan, true);
+    // A bucket for each layer; the first one has the norm behind it as well.
+    const int64_t layer = plan.buckets[1].shard * 8, embeddings = plan.buckets.back().shard * 8;
+    REQUIRE(plan.buckets.size() == 49);
+    CHECK(layout.buffer_size >= 3 * layer + embeddings);
+    CHECK(layout.buffer_size < 3.01 * double(layer) + double(embeddings));
+    // Not sharded, they lie as the weights do.
+    const GradientLayout whole = gradient_layout(plan, false);
+    CHECK(whole.buffer_size == plan.buffer_size);
+    CHECK_FALSE(whole.is_sharded());
+    CHECK(whole.kept_size() == plan.buffer_size);
+    for (size_t b = 0; b < plan.buckets.size(); b++) CHECK(whole.offsets[b] == plan.buckets[b].offset);
 }
 
 TEST_CASE("sharding: nothing lost, nothing twice, everything aligned", "[sharding]") {
@@ -177,6 +244,7 @@ TEST_CASE("sharding: nothing lost, nothing twice, everything aligned", "[shardin
                 const ShardingOptions options{
                     .world_size = world, .whole_matrices = muon, .bucket_elements = bucket_elements};
                 check_plan(family.list(), text_of(family, options), options);
+                check_gradients(family.list(), options);
             }
 }
 

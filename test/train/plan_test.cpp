@@ -172,6 +172,41 @@ TEST_CASE("plan: gradients that are sent to their owners", "[plan]") {
     CHECK(launches(with("auto", "fp32", 8), "all_to_all") == 0);
 }
 
+TEST_CASE("plan: sharded gradients, of which 7B fits eight cards with room", "[plan]") {
+    RunFlags config = config_of("custom", 4, 8 * 4 * 1024 * 5);
+    config.model.num_layers = 32, config.model.num_heads = 32, config.model.channels = 4096;
+    config.model.seq_len = 1024, config.model.vocab_size = 32000, config.recompute = "block";
+    const RunPlan whole = planned(config, 8);
+    config.zero_stage = 2;
+    const RunPlan plan = planned(config, 8);
+    const GradientLayout layout = gradient_layout(plan.sharding, true);
+    CHECK(whole.memory.lines[1].bytes == size_t(4 * plan.sharding.buffer_size));
+    CHECK(plan.memory.lines[1].bytes == size_t(4 * (layout.buffer_size + plan.sharding.buffer_size / 8)));
+    CHECK(plan.memory.lines[1].bytes < whole.memory.lines[1].bytes / 4);
+    for (const size_t line : {0, 2, 3, 4, 5, 6}) CHECK(plan.memory.lines[line].bytes == whole.memory.lines[line].bytes);
+    // Every one of five micro-batches is summed over the ranks; the second to fourth are recorded once.
+    REQUIRE(plan.config.step.accumulation == 5);
+    CHECK(plan.sent_gradient_bytes == 5 * whole.sent_gradient_bytes);
+    CHECK(plan.sent_weight_bytes == whole.sent_weight_bytes);
+    std::map<int64_t, int> scattered;
+    for (size_t i = plan.trace.second_work; i < plan.trace.work.size(); i++)
+        if (const TracedWork& work = plan.trace.work[i]; work.name == "reduce_scatter") scattered[work.micro_batch]++;
+    const int buckets = int(plan.sharding.buckets.size());
+    CHECK(scattered == std::map<int64_t, int>{{0, buckets}, {1, buckets}, {2, buckets}});
+    double scatter = 0, gather = 0;
+    for (const StepTime::Slice& slice : plan.times[1].slices) {
+        const TracedWork& work = plan.trace.work[slice.work];
+        (work.name == "reduce_scatter" ? scatter : gather) +=
+            work.stream == 0 ? 0 : double(plan.trace.repeats(work)) * slice.seconds;
+    }
+    CHECK(plan.times[1].wire_s == Approx(scatter + gather));
+    CHECK(scatter == Approx(5 * (whole.times[1].wire_s - gather)));
+    // It costs bytes, not time: four fifths of them lie beside other micro-batches.
+    CHECK(plan.times[1].step_s < 1.1 * whole.times[1].step_s);
+    // One GPU shards nothing.
+    CHECK(planned(config, 1).memory.lines[1].bytes == size_t(4 * planned(config, 1).sharding.buffer_size));
+}
+
 TEST_CASE("plan: two levels", "[plan]") {
     RunFlags config = config_of("gpt2-124M", 32, 0);
     config.optimizer = "muon";

@@ -91,7 +91,8 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
         const size_t workspace = workspace_bytes<bf16>(cuda, shape, B, seq_len);
         const ParameterList list(shape);
         const MemoryPlan plan =
-            memory_plan<bf16>(list, StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)), 0, B,
+            memory_plan<bf16>(list, StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)),
+                              size_t(list.buffer_size) * sizeof(float), B,
                               seq_len, policy, workspace);
         const size_t before = cuda.free_bytes();
         cuda.reserve_workspace(workspace);

@@ -200,6 +200,69 @@ TEST_CASE("two levels have the bits of one, and their checkpoints go on at any n
     CHECK(contains(both.err, "--reduce all-to-all has no two levels"));
 }
 
+// Six layers, which under Muon lie in several buckets: of some the gradients have the memory of others.
+TEST_CASE("with sharded gradients runs have the bits that they have with whole ones, where ranks are a power of two",
+          "[zero]") {
+    const TinyRuns runs;
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        if (kSanitized && optimizer == "adamw") continue;  // the other one does both
+        const FlagMap flags =
+            with(kEight, {{"optimizer", optimizer}, {"num-layers", "6"}, {"steps", "6"}, {"dropout", "0.1"}});
+        const FlagMap sharded = with(flags, {{"zero-stage", "2"}});
+        const auto name = [&](const std::string& how) { return optimizer + how; };
+        must_succeed(runs.train(name("1"), flags));
+        const std::string one = runs.path(name("1"));
+        const auto same = [&](const std::string& how, const FlagMap& more) {
+            INFO(name(how));
+            must_succeed(runs.train(name(how), with(sharded, more)));
+            CHECK(losses_in(runs.path(name(how))) == losses_in(one));
+            CHECK(tensor_difference(step_folder(runs.path(name(how)), 6), step_folder(one, 6)) == "");
+        };
+        same("alone", {});  // nothing is sharded
+        same("2", {{"virtual-ranks", "2"}});
+        same("8", {{"virtual-ranks", "8"}});
+        same("4 all-to-all", {{"virtual-ranks", "4"}, {"reduce", "all-to-all"}});
+        same("4 by 2", {{"virtual-ranks", "4"}, {"shard-ranks", "2"}});
+        // Micro-batches need not be a power of two: three of each of two ranks are a tree of six.
+        const FlagMap six = with(flags, {{"total-batch-size", "192"}});
+        must_succeed(runs.train(name("of six"), six));
+        must_succeed(runs.train(name("3 each"), with(six, {{"virtual-ranks", "2"}, {"zero-stage", "2"}})));
+        CHECK(losses_in(runs.path(name("3 each"))) == losses_in(runs.path(name("of six"))));
+        CHECK(tensor_difference(step_folder(runs.path(name("3 each")), 6), step_folder(runs.path(name("of six")), 6)) ==
+              "");
+        // An odd number of ranks, and sums in bf16: of one micro-batch a rank the bits of ZeRO-1, in any order of sums.
+        const FlagMap three = with(flags, {{"total-batch-size", "96"}, {"sum-order", "in-place"}, {"virtual-ranks", "3"}});
+        for (const std::string type : {"fp32", "bf16"}) {
+            const std::string whole = name("3 whole " + type), parts = name("3 " + type);
+            must_succeed(runs.train(whole, with(three, {{"grad-comm", type}})));
+            must_succeed(runs.train(parts, with(three, {{"grad-comm", type}, {"zero-stage", "2"}})));
+            CHECK(losses_in(runs.path(parts)) == losses_in(runs.path(whole)));
+            CHECK(tensor_difference(step_folder(runs.path(parts), 6), step_folder(runs.path(whole), 6)) == "");
+        }
+        // Sums of several micro-batches in place are those of ZeRO-1 up to rounding, and repeat to the bit.
+        const FlagMap several = with(flags, {{"total-batch-size", "192"},
+                                             {"sum-order", "in-place"},
+                                             {"virtual-ranks", "3"},
+                                             {"dropout", "0"},
+                                             {"zero-stage", "2"}});
+        must_succeed(runs.train(name("2 each"), several));
+        must_succeed(runs.train(name("again"), several));
+        must_succeed(runs.train(name("2 whole"), with(several, {{"zero-stage", "1"}})));
+        const auto got = losses_in(runs.path(name("2 each"))), whole = losses_in(runs.path(name("2 whole")));
+        CHECK(got == losses_in(runs.path(name("again"))));
+        REQUIRE(got.size() == whole.size());
+        CHECK(got[0].first == whole[0].first);
+        for (size_t i = 0; i < got.size(); i++) {
+            CHECK(std::fabs(got[i].first - whole[i].first) <= 1e-5 * whole[i].first);
+            CHECK(std::fabs(got[i].second - whole[i].second) <= 1e-4 * whole[i].second);
+        }
+    }
+    const Finished noisy = runs.train("noisy", {{"virtual-ranks", "2"}, {"zero-stage", "2"}, {"noise-scale", "true"}});
+    CHECK(noisy.exit_code == 2);
+    CHECK(contains(noisy.err, "--noise-scale needs each rank's own gradient of a step"));
+    CHECK(runs.train("third", {{"zero-stage", "3"}}).exit_code == 2);
+}
+
 TEST_CASE("three ranks agree with one in all but the last bits", "[zero]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"}) {
@@ -247,6 +310,76 @@ TEST_CASE("saved at any number of ranks, loaded at any other", "[zero]") {
                 CHECK(state_in(step_folder(runs.path(out), 8)).data.position == state_in(end).data.position);
             }
         }
+    }
+}
+
+// The sanitizers watch loading and saving in the tests above.
+TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any other way", "[zero][plain]") {
+    struct Way {
+        std::string name;
+        bool is_power_of_two;  // of ranks: then the bits are those of one
+        FlagMap flags;
+    };
+    const std::vector<Way> ways = {
+        {"one", true, {{"virtual-ranks", "1"}}},
+        {"four", true, {{"virtual-ranks", "4"}}},
+        {"three", false, {{"virtual-ranks", "3"}}},
+        {"four by two", true, {{"virtual-ranks", "4"}, {"shard-ranks", "2"}}},
+        {"six by three", false, {{"virtual-ranks", "6"}, {"shard-ranks", "3"}}},
+        {"two all-to-all", true, {{"virtual-ranks", "2"}, {"reduce", "all-to-all"}}},
+        {"three all-to-all", false, {{"virtual-ranks", "3"}, {"reduce", "all-to-all"}}},
+        {"two sharded", true, {{"virtual-ranks", "2"}, {"zero-stage", "2"}}},
+        {"three sharded", false, {{"virtual-ranks", "3"}, {"zero-stage", "2"}}},
+        {"six by two sharded", false, {{"virtual-ranks", "6"}, {"shard-ranks", "2"}, {"zero-stage", "2"}}},
+    };
+    // A flag of a way must not come from the checkpoint.
+    const FlagMap plain = {{"shard-ranks", "0"}, {"reduce", "reduce-scatter"}, {"zero-stage", "1"}};
+    const TinyRuns runs;
+    // Four micro-batches, of which powers of two of ranks make the same bits, or twelve.
+    const auto batch_of = [](bool exact) { return FlagMap{{"total-batch-size", exact ? "128" : "384"}}; };
+    for (const bool exact : {true, false}) {
+        const FlagMap flags = with(with(kEight, batch_of(exact)), {{"optimizer", "muon"},
+                                                                   {"architecture", "llama"},
+                                                                   {"recipe", "gpt2"},
+                                                                   {"steps", "3"},
+                                                                   {"checkpoint-every", "2"}});
+        const auto takes_part = [&](const Way& way) { return !exact || way.is_power_of_two; };
+        const auto out_of = [&](const std::string& name) { return runs.path(name + (exact ? " exact" : "")); };
+        for (const Way& from : ways)
+            if (takes_part(from))
+                must_succeed(run(command_of(runs.flags(from.name + (exact ? " exact" : ""), with(flags, from.flags)))));
+        for (const Way& from : ways)
+            for (const Way& to : ways) {
+                if (!takes_part(from) || !takes_part(to) || from.name == to.name) continue;
+                const std::string name = from.name + " to " + to.name, out = out_of(name);
+                INFO(name << (exact ? ", to the bit" : ""));
+                must_succeed(run(command_of(with(with(plain, to.flags),
+                                                 {{"resume", step_folder(out_of(from.name), 2)}, {"out-dir", out}}))));
+                // The loss of the first step is that of the same weights and data, added without rounding.
+                const auto want = losses_in(out_of(from.name)), got = losses_in(out);
+                REQUIRE((want.size() == 3 && got.size() == 1));
+                CHECK(got[0].first == want[2].first);
+                const std::string end = step_folder(out, 3), straight = step_folder(out_of(from.name), 3);
+                CHECK(state_in(end).data.position == state_in(straight).data.position);
+                if (exact) {
+                    CHECK(tensor_difference(end, straight) == "");
+                    continue;
+                }
+                // Weights and moments, in which the old ones are nine tenths and more: up to the order of sums.
+                CHECK(std::fabs(got[0].second - want[2].second) <= 1e-5 * want[2].second);
+                const auto reached = tensors_in(end);
+                for (const auto& [tensor, values] : tensors_in(straight)) {
+                    const std::vector<float>& other = reached.at(tensor);
+                    REQUIRE(other.size() == values.size());
+                    double difference = 0, size = 0;
+                    for (size_t i = 0; i < values.size(); i++) {
+                        difference += std::pow(double(other[i]) - double(values[i]), 2);
+                        size += std::pow(double(values[i]), 2);
+                    }
+                    INFO(tensor);
+                    CHECK(difference <= 1e-6 * size);
+                }
+            }
     }
 }
 

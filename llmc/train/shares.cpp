@@ -54,7 +54,8 @@ std::string text_of(const Shares& shares, int64_t T) {
         list += (list.empty() ? "" : " + ") + (one_size ? "" : std::to_string(share.batch_size) + " x ") +
                 std::to_string(share.micro_batches);
     }
-    return one_size ? format("%ld sequences x %ld tokens x (%s) micro-batches", shares[0].batch_size, T, list.c_str())
+    return one_size ? format("%ld %s x %ld tokens x (%s) micro-batches", shares[0].batch_size,
+                             shares[0].batch_size == 1 ? "sequence" : "sequences", T, list.c_str())
                     : format("(%s) sequences x micro-batches x %ld tokens", list.c_str(), T);
 }
 

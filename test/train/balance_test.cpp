@@ -183,7 +183,7 @@ TEST_CASE("--balance auto assigns as speeds say, and its log can be followed bit
 }
 
 TEST_CASE("processes measure themselves, and whatever they find they learn what one process learns",
-          "[balance][plain]") {
+          "[balance][plain][mpi]") {
     const TinyRuns runs;
     const FlagMap flags = with(kStep, {{"steps", "12"}});
     must_succeed(runs.train("one", flags));
@@ -195,6 +195,9 @@ TEST_CASE("processes measure themselves, and whatever they find they learn what 
     for (const Finished& rank : told) must_succeed(rank);
     CHECK(divisions(runs.path("told")) == Divisions{{0, "4,4"}, {5, "7,1"}});
     check_close(runs.path("told"), runs.path("one"), 8);
+    if (!has_mpi()) return;
+    must_succeed(mpirun(2, command(with(runs.flags("mpi", flags), {{"balance", "auto"}}), "10,70")));
+    CHECK(losses_in(runs.path("mpi")) == losses_in(runs.path("told")));
 }
 
 TEST_CASE("what a micro-batch takes is waiting for data and computing, and not communication", "[balance]") {

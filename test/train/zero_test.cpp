@@ -316,57 +316,58 @@ TEST_CASE("saved at any number of ranks, loaded at any other", "[zero]") {
 // The sanitizers watch loading and saving in the tests above.
 TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any other way", "[zero][plain]") {
     struct Way {
-        std::string name;
-        bool is_power_of_two;  // of ranks: then the bits are those of one
-        FlagMap flags;
+        int ranks;
+        FlagMap how;
+        std::string name() const {
+            std::string text = std::to_string(ranks);
+            for (const auto& [flag, value] : how) text += " " + flag + " " + value;
+            return text;
+        }
     };
-    const std::vector<Way> ways = {
-        {"one", true, {{"virtual-ranks", "1"}}},
-        {"four", true, {{"virtual-ranks", "4"}}},
-        {"three", false, {{"virtual-ranks", "3"}}},
-        {"four by two", true, {{"virtual-ranks", "4"}, {"shard-ranks", "2"}}},
-        {"six by three", false, {{"virtual-ranks", "6"}, {"shard-ranks", "3"}}},
-        {"two all-to-all", true, {{"virtual-ranks", "2"}, {"reduce", "all-to-all"}}},
-        {"three all-to-all", false, {{"virtual-ranks", "3"}, {"reduce", "all-to-all"}}},
-        {"two sharded", true, {{"virtual-ranks", "2"}, {"zero-stage", "2"}}},
-        {"three sharded", false, {{"virtual-ranks", "3"}, {"zero-stage", "2"}}},
-        {"six by two sharded", false, {{"virtual-ranks", "6"}, {"shard-ranks", "2"}, {"zero-stage", "2"}}},
-    };
+    const FlagMap all_to_all = {{"reduce", "all-to-all"}}, sharded = {{"zero-stage", "2"}};
+    const auto by = [](const char* ranks) { return FlagMap{{"shard-ranks", ranks}}; };
+    // Powers of two, of four micro-batches, have the bits of one rank. The others share twelve.
+    const std::vector<Way> exact_ways = {{1, {}}, {4, {}}, {4, by("2")}, {2, all_to_all}, {2, sharded}};
+    const std::vector<Way> other_ways = {{3, {}},         {3, all_to_all}, {3, sharded}, {6, by("3")},
+                                         {6, with(sharded, by("2"))}, {4, by("2")}};
     // A flag of a way must not come from the checkpoint.
     const FlagMap plain = {{"shard-ranks", "0"}, {"reduce", "reduce-scatter"}, {"zero-stage", "1"}};
     const TinyRuns runs;
-    // Four micro-batches, of which powers of two of ranks make the same bits, or twelve.
-    const auto batch_of = [](bool exact) { return FlagMap{{"total-batch-size", exact ? "128" : "384"}}; };
     for (const bool exact : {true, false}) {
-        const FlagMap flags = with(with(kEight, batch_of(exact)), {{"optimizer", "muon"},
-                                                                   {"architecture", "llama"},
-                                                                   {"recipe", "gpt2"},
-                                                                   {"steps", "3"},
-                                                                   {"checkpoint-every", "2"}});
-        const auto takes_part = [&](const Way& way) { return !exact || way.is_power_of_two; };
-        const auto out_of = [&](const std::string& name) { return runs.path(name + (exact ? " exact" : "")); };
-        for (const Way& from : ways)
-            if (takes_part(from))
-                must_succeed(run(command_of(runs.flags(from.name + (exact ? " exact" : ""), with(flags, from.flags)))));
+        const std::vector<Way>& ways = exact ? exact_ways : other_ways;
+        const FlagMap flags = with(kEight, {{"optimizer", "muon"},
+                                            {"architecture", "llama"},
+                                            {"recipe", "gpt2"},
+                                            {"total-batch-size", exact ? "128" : "384"},
+                                            {"steps", "3"},
+                                            {"checkpoint-every", "2"}});
+        const auto folder = [&](const std::string& name) { return name + (exact ? ", exact" : ""); };
+        const auto flags_of = [](const Way& way) {
+            return with(way.how, {{"virtual-ranks", std::to_string(way.ranks)}});
+        };
+        for (const Way& way : ways) must_succeed(runs.train(folder(way.name()), with(flags, flags_of(way))));
         for (const Way& from : ways)
             for (const Way& to : ways) {
-                if (!takes_part(from) || !takes_part(to) || from.name == to.name) continue;
-                const std::string name = from.name + " to " + to.name, out = out_of(name);
-                INFO(name << (exact ? ", to the bit" : ""));
-                must_succeed(run(command_of(with(with(plain, to.flags),
-                                                 {{"resume", step_folder(out_of(from.name), 2)}, {"out-dir", out}}))));
+                if (from.ranks == to.ranks) continue;
+                const std::string origin = runs.path(folder(from.name())),
+                                  out = runs.path(folder(from.name() + " to " + to.name()));
+                INFO(out);
+                must_succeed(run(command_of(with(
+                    with(plain, flags_of(to)), {{"resume", step_folder(origin, 2)}, {"out-dir", out}}))));
                 // The loss of the first step is that of the same weights and data, added without rounding.
-                const auto want = losses_in(out_of(from.name)), got = losses_in(out);
+                const auto want = losses_in(origin), got = losses_in(out);
                 REQUIRE((want.size() == 3 && got.size() == 1));
                 CHECK(got[0].first == want[2].first);
-                const std::string end = step_folder(out, 3), straight = step_folder(out_of(from.name), 3);
+                const std::string end = step_folder(out, 3), straight = step_folder(origin, 3);
                 CHECK(state_in(end).data.position == state_in(straight).data.position);
                 if (exact) {
                     CHECK(tensor_difference(end, straight) == "");
                     continue;
                 }
-                // Weights and moments, in which the old ones are nine tenths and more: up to the order of sums.
-                CHECK(std::fabs(got[0].second - want[2].second) <= 1e-5 * want[2].second);
+                // Weights and moments, up to the order of twelve terms: 12 x 2^-24 is 7e-7, and Newton-Schulz makes more
+                // of what is small in a matrix.
+                constexpr double kRounding = 1e-5;
+                CHECK(std::fabs(got[0].second - want[2].second) <= kRounding * want[2].second);
                 const auto reached = tensors_in(end);
                 for (const auto& [tensor, values] : tensors_in(straight)) {
                     const std::vector<float>& other = reached.at(tensor);
@@ -377,7 +378,7 @@ TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any
                         size += std::pow(double(values[i]), 2);
                     }
                     INFO(tensor);
-                    CHECK(difference <= 1e-6 * size);
+                    CHECK(std::sqrt(difference) <= kRounding * std::sqrt(size));
                 }
             }
     }

@@ -338,6 +338,11 @@ void RunLog::ranks(int64_t step, uint64_t weight_hash, double min_ms, double med
                    {"slowest", slowest}}});
 }
 
+void RunLog::outer(int64_t step, double ms, double sent_bytes) {
+    if (silent()) return;
+    write_record({{{"type", "outer"}, {"step", step}, {"ms", number(ms)}, {"sent_bytes", number(sent_bytes)}}});
+}
+
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& text) {
     if (silent()) return;
     write_record({{{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}});

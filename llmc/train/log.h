@@ -9,6 +9,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
       where some of the tokens are not learned also "ignored", how many
       of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest"}
+  {"type":"outer","step","ms","sent_bytes"}      islands have exchanged their weights; bytes: of rank 0
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
       of a mixture of data also "sources":[{"pattern","weight","tokens"}], tokens: that each has given so far
@@ -113,6 +114,8 @@ public:
     void skip(int64_t step, double loss, double norm, const std::string& reason);
     // Ranks have compared their weights, and how long each computes in a step.
     void ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest);
+    // Islands have exchanged their weights, after this step.
+    void outer(int64_t step, double ms, double sent_bytes);
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
     // What failed that the run can do without: "sample"

@@ -52,7 +52,7 @@ struct Length {
 
 Length length_of(const RunFlags& flags, const GptShape& shape, const StepConfig& step) {
     const ParameterList list(shape);
-    const auto tokens = double(step.num_tokens());
+    const auto tokens = double(step.tokens_of_all());
     if (flags.target_flops > 0) {
         const double step_flops = flops_per_token(list, step.T) * tokens;
         const int64_t steps = std::llround(flags.target_flops / step_flops);
@@ -123,7 +123,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     }
     flags.validate();
     if (!by_depth) {
-        decision.scaling = scaling_of(flags, step.num_tokens(), shape.channels);
+        decision.scaling = scaling_of(flags, step.tokens_of_all(), shape.channels);
         // The recipe's warm-up follows the steps, which are known now.
         if (decision.scaling.asked) decision.derivation += decision.scaling.text(flags.chosen_recipe()) + "\n";
     }
@@ -184,7 +184,8 @@ std::string batch_text(const StepConfig& step) {
     };
     return some(step.B, "sequence", "sequences") + " x " + some(step.T, "token", "tokens") + " x " +
            some(step.accumulation, "micro-batch", "micro-batches") + " x " + some(step.world_size, "rank", "ranks") +
-           " = " + some(step.num_tokens(), "token", "tokens") + " per step";
+           (step.islands > 1 ? " x " + some(step.islands, "island", "islands") : "") + " = " +
+           some(step.tokens_of_all(), "token", "tokens") + " per step";
 }
 
 ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
@@ -195,16 +196,18 @@ ShardingOptions sharding_options(const RunFlags& flags, int world_size) {
 }
 
 StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size) {
+    const int64_t islands = std::max(1, flags.islands_of_run());
     return {.B = batch_size,
             .T = seq_len,
             .accumulation = grad_accumulation(flags, batch_size, seq_len, world_size),
             .grad_clip = flags.chosen_recipe().grad_clip,
-            .world_size = world_size,
+            .world_size = world_size / islands,
             .tree_sum = flags.sum_order == "tree",
             .bf16_gradients = flags.grad_comm == "bf16",
             .gradient_sum = flags.gradient_sum(),
-            .noise_scale = flags.noise_scale && world_size > 1,
+            .noise_scale = flags.noise_scale && world_size > islands,
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,
-            .graph = flags.cuda_graph};
+            .graph = flags.cuda_graph,
+            .islands = islands};
 }

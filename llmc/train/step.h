@@ -40,7 +40,7 @@ more.
 struct StepConfig {
     int64_t B, T, accumulation;  // sequences, tokens each, micro-batches of this rank
     double grad_clip;            // 0: none
-    int64_t world_size = 1;
+    int64_t world_size = 1;  // ranks that exchange gradients: those of an island
     bool tree_sum = false;
     bool bf16_gradients = false;  // gradients travel as bf16
     GradientSum gradient_sum = GradientSum::automatic;
@@ -48,8 +48,10 @@ struct StepConfig {
     double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
     bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
+    int64_t islands = 1, first_rank = 0;  // of all islands' ranks: the first of this one's
 
     int64_t num_tokens() const { return B * T * accumulation * world_size; }
+    int64_t tokens_of_all() const { return num_tokens() * islands; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
     bool has_halves() const { return bf16_gradients && world_size > 1; }
 };
@@ -251,7 +253,7 @@ private:
     // The rows of a step are numbered as the data loader deals them out: those of rank 0 first.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
         return {config_.dropout, config_.dropout_seed, uint64_t(step_number),
-                (comm_.rank * config_.accumulation + micro) * config_.B};
+                ((config_.first_rank + comm_.rank) * config_.accumulation + micro) * config_.B};
     }
 
     // Where a micro-batch's tokens are in the device's memory.

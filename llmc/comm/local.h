@@ -79,6 +79,23 @@ private:
     bool failed_ = false;
 };
 
+// Consecutive ranks of a group that exchange among themselves: an island (islands.h), or all of them.
+class LocalPart {
+public:
+    const int first, world_size;
+    LocalPart(LocalGroup& group) : LocalPart(group, 0, group.world_size) {}
+    LocalPart(LocalGroup& group, int first, int size) : first(first), world_size(size), group_(group) {}
+
+    // All of the group meet, so that they stay in turn. What the part's ranks brought; `rank` is that in the part.
+    std::vector<const void*> meet(int rank, const void* mine) {
+        const std::vector<const void*> all = group_.meet(first + rank, mine);
+        return {all.begin() + first, all.begin() + first + world_size};
+    }
+
+private:
+    LocalGroup& group_;
+};
+
 class LocalRanks : public Ranks {
 public:
     LocalRanks(LocalGroup& group, int rank) : group_(group) {
@@ -103,7 +120,7 @@ class LocalComm;
 template <>
 class LocalComm<Cpu> : public Comm<Cpu> {
 public:
-    LocalComm(LocalGroup& group, int rank, Cpu& cpu) : group_(group), cpu_(cpu) {
+    LocalComm(LocalPart group, int rank, Cpu& cpu) : group_(group), cpu_(cpu) {
         this->rank = rank;
         world_size = group.world_size;
     }
@@ -143,7 +160,7 @@ public:
     CommTimes take_times() override { return {}; }
 
 private:
-    LocalGroup& group_;
+    LocalPart group_;
     Cpu& cpu_;
 
     Work over() {

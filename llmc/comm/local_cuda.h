@@ -11,13 +11,13 @@ allocated: a rank writes only its own shard, which no other rank reads meanwhile
 #include <string>
 #include <vector>
 #include "llmc/comm/cuda_comm.h"     // CudaComm, OnStream
-#include "llmc/comm/local.h"         // LocalComm, LocalGroup
+#include "llmc/comm/local.h"         // LocalComm, LocalPart
 #include "llmc/cuda/cuda_kernels.h"  // sum_ranks, sum_terms
 
 template <>
 class LocalComm<Cuda> : public CudaComm {
 public:
-    LocalComm(LocalGroup& group, int rank, Cuda& cuda, Order order = Order::overlapped)
+    LocalComm(LocalPart group, int rank, Cuda& cuda, Order order = Order::overlapped)
         : CudaComm(cuda, order), group_(group), here_(new_event()) {
         this->rank = rank;
         world_size = group.world_size;
@@ -69,7 +69,7 @@ private:
         void* data;
         cudaEvent_t here;
     };
-    LocalGroup& group_;
+    LocalPart group_;
     cudaEvent_t here_;
 
     // What each rank brought.

@@ -54,6 +54,8 @@ public:
     using Judge = std::function<std::string(const std::vector<std::string>&)>;
     virtual std::string ask_first(const std::string& record, const Judge& judge) { return judge(all_gather(record)); }
     virtual Watchdog* watchdog() { return nullptr; }  // null: nobody to wait for
+    // Of a part of the ranks (islands.h), all of them: they share errors.
+    virtual Ranks& all() { return *this; }
 
     // Up to most_piece_bytes() between rank 0 and another rank, in order, while records go their own way. Waits while
     // the other end has two that it has not taken: so memory is bounded, however slow its disk is. One thread at a time
@@ -156,7 +158,8 @@ struct SharedError : Error {
 // Runs `body` on every rank; if it threw an Error on any of them, all throw the first rank's. Others wait for it as
 // long as for a disk: reading and writing files is what ranks do between collectives.
 template <class Body>
-void share_errors(Ranks& ranks, Body&& body) {
+void share_errors(Ranks& part, Body&& body) {
+    Ranks& ranks = part.all();
     std::string mine;  // the exit code and the message
     try {
         body();

@@ -32,6 +32,10 @@ public:
     ShardedTensors(const std::string& folder, const std::string& stem);
 
     bool has(const std::string& name) const { return parts_.count(name) > 0; }
+    bool has_any_of(const std::string& prefix) const {
+        const auto first = parts_.lower_bound(prefix);
+        return first != parts_.end() && first->first.starts_with(prefix);
+    }
     // Elements [begin, end) of a tensor of floats; an Error if some of them are in no file. `hint` ends its message.
     void read(float* to, const std::string& name, int64_t begin, int64_t end, const std::string& hint = "") const;
     // Of the first file.

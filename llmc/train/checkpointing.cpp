@@ -1,6 +1,10 @@
 // See checkpointing.h.
 #include "llmc/train/checkpointing.h"
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <vector>
 #include "llmc/base/check.h"  // require
 #include "llmc/base/file.h"   // read_file
 
@@ -21,8 +25,21 @@ void RunState::check(const std::string& path) const {
     within("best_step", best.step, -1, step);
     within("worse_since_best", best.worse, 0, kMostSteps);
     within("validated_step", best.counted_step, 0, step);
+    require(island_updates.find_first_not_of("0123456789,") == std::string::npos && island_updates.size() < 1 << 20 &&
+                !island_updates.starts_with(",") && island_updates.find(",,") == std::string::npos,
+            "%s: island_updates is '%s': expected numbers; use another checkpoint", path.c_str(),
+            island_updates.c_str());
+    for (int island = 0; island < int(std::count(island_updates.begin(), island_updates.end(), ',')) + 1; island++)
+        within("island_updates", updates_of(island), 0, step);
     require(std::isfinite(training_s) && training_s >= 0,
             "%s: training_s is %g: expected a time; use another checkpoint", path.c_str(), training_s);
+}
+
+int64_t RunState::updates_of(int island) const {
+    std::vector<int64_t> all;
+    std::istringstream numbers(island_updates);
+    for (std::string number; std::getline(numbers, number, ',');) all.push_back(std::strtoll(number.c_str(), nullptr, 10));
+    return all.empty() ? updates : all[size_t(island) % all.size()];
 }
 
 GptShape checkpoint_shape(const std::string& folder) {

@@ -7,26 +7,31 @@ What a checkpoint of a training run holds, so that resuming is bit-exact, on any
   optimizer_*_of_*.safetensors
                          the optimizer's state, one file per rank (llmc/io/sharded_tensors.h): for every parameter the
                          state tensors of its update rule (AdamW: m and v, the moments), and beside bf16 weights
-                         master, in our layout: (out, in), vocabulary padded
+                         master, in our layout: (out, in), vocabulary padded; of islands, what is beside
   optimizer.safetensors.index.json
                          which file holds what
+                         outer_momentum, and outer_error where they round what they exchange. Each has moments and
+                         an error of its own, those of the islands after the first with "island1." before the name
   state.json             RunState: step, position in the data, counters (random numbers follow from seed and step)
   train_config.json      the flags
 
 How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ranks and in the background: saving.h.
 */
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 #include "llmc/base/flags.h"            // Field, to_json
+#include "llmc/comm/islands.h"          // IslandPlace
 #include "llmc/data/loader.h"           // LoaderState
 #include "llmc/interop/stored_model.h"  // StoredModel, model_config
 #include "llmc/io/sharded_tensors.h"    // ShardedTensors
 #include "llmc/model/gpt.h"             // Gpt
 #include "llmc/optim/optimizer.h"       // Optimizer
+#include "llmc/optim/outer_state.h"     // OuterState
 #include "llmc/train/run_flags.h"       // RunFlags
 
 // The lowest validation loss so far. Each step's validation counts once, also if a resumed run repeats it.
@@ -61,6 +66,10 @@ struct RunState {
     // How --balance auto has divided the steps among the ranks: "3,1". As many ranks go on with that, others anew.
     std::string micro_batches = "";
     BestLoss best = {};
+    std::string island_updates;  // of every island, "12,11"; empty: all ranks train together
+
+    // This island's, of a run that may have had others: island k goes on where island k mod their number was.
+    int64_t updates_of(int island) const;
 
     // An Error if a run cannot have come to this: of a file whose checksum is right, and which `path` names.
     void check(const std::string& path) const;
@@ -82,7 +91,8 @@ struct RunState {
                 {"", "best_step", &best.step, ""},
                 {"", "worse_since_best", &best.worse, ""},
                 {"", "validated_step", &best.counted_step, ""},
-                {"", "validated_key", &best.key, ""}};
+                {"", "validated_key", &best.key, ""},
+                {"", "island_updates", &island_updates, ""}};
     }
 };
 
@@ -112,35 +122,86 @@ inline constexpr const char* kStateFile = "state.json";
 // From the text of state.json, which is called `path`.
 RunState run_state_of(const std::string& text, const std::string& path);
 
-// The state of a rank's pieces, master weights last: the name of each tensor, as of the whole parameter, the elements
-// of it that the piece has, and their place in the device's memory. visit(name, begin, end, data)
+// What of a run's state is in shards: the optimizer's, and with islands the outer step's, in host memory.
+template <class Device, class T>
+struct ShardedState {
+    const Optimizer<Device, T>& optimizer;
+    OuterState* outer = nullptr;
+    IslandPlace place = {.world_size = optimizer.plan.world_size, .rank = optimizer.rank};
+};
+// Elements of a tensor that is named as of the whole parameter.
+struct StatePart {
+    std::string name;
+    int64_t begin, end;
+    float* data;           // null: another rank's
+    bool on_host = false;  // rather than in the device's memory
+    bool of_all = false;   // the same on all islands, and saved by the first
+
+    int64_t size() const { return end - begin; }
+};
+
+// "island1.": before the names of what an island has of its own.
+inline std::string island_prefix(int island) { return island > 0 ? "island" + std::to_string(island) + "." : ""; }
+inline constexpr const char *kOuterMomentum = "outer_momentum.", *kOuterError = "outer_error.", *kMaster = "master.";
+
+// The state of the pieces of a rank (of all islands'), master weights after the moments. visit(StatePart)
 template <class Device, class T, class Visit>
-void each_state(const Optimizer<Device, T>& optimizer, int rank, Visit&& visit) {
-    const std::vector<ShardPiece>& pieces = optimizer.plan.pieces[size_t(rank)];
+void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
+    const Optimizer<Device, T>& optimizer = state.optimizer;
+    const std::vector<ShardPiece>& pieces = optimizer.plan.pieces[size_t(state.place.local(rank))];
+    const bool own = rank == state.place.rank;
+    const std::string prefix = island_prefix(state.place.island_of(rank));
     for (size_t i = 0; i < pieces.size(); i++) {
         const ShardPiece& piece = pieces[i];
+        const int64_t at = piece.state_offset;  // in the outer step's
         const std::string& name = optimizer.parameter(piece).name;
-        const bool own = rank == optimizer.rank;
         const UpdateRule& rule = optimizer.rule(piece);
         for (size_t k = 0; k < rule.state.size(); k++) {
             const StateRange range = optimizer.range(k, piece);
             if (range.size() > 0)
-                visit(rule.state[k].name + "." + name, range.begin, range.end, own ? optimizer.state(k, i) : nullptr);
+                visit(StatePart{.name = prefix + rule.state[k].name + "." + name,
+                                .begin = range.begin,
+                                .end = range.end,
+                                .data = own ? optimizer.state(k, i) : nullptr});
         }
         if (optimizer.kHasMasterWeights)
-            visit("master." + name, piece.begin, piece.end, own ? optimizer.master_weights(i) : nullptr);
+            visit(StatePart{.name = kMaster + name,
+                            .begin = piece.begin,
+                            .end = piece.end,
+                            .data = own ? optimizer.master_weights(i) : nullptr,
+                            .of_all = true});
+        if (OuterState* const outer = state.outer) {
+            visit(StatePart{.name = kOuterMomentum + name,
+                            .begin = piece.begin,
+                            .end = piece.end,
+                            .data = own ? outer->momentum() + at : nullptr,
+                            .on_host = true,
+                            .of_all = true});
+            if (outer->error())
+                visit(StatePart{.name = prefix + kOuterError + name,
+                                .begin = piece.begin,
+                                .end = piece.end,
+                                .data = own ? outer->error() + at : nullptr,
+                                .on_host = true});
+        }
     }
 }
 
-// The tensors of a rank's file; the pointers are null unless it is the optimizer's own rank. Of several owners of a
+// What is in a rank's file; the pointers are null unless it is the optimizer's own rank. Of several owners of a
 // shard the first has it in its file.
 template <class Device, class T>
-std::vector<Tensor> state_tensors(const Optimizer<Device, T>& optimizer, int rank) {
-    std::vector<Tensor> tensors;
-    if (rank >= optimizer.plan.shards) return tensors;
-    each_state(optimizer, rank, [&](const std::string& name, int64_t begin, int64_t end, float* data) {
-        tensors.push_back({part_name(name, begin, end), DType::f32, {end - begin}, data});
+std::vector<StatePart> saved_parts(const ShardedState<Device, T>& state, int rank) {
+    std::vector<StatePart> parts;
+    if (state.place.local(rank) >= state.optimizer.plan.shards) return parts;
+    each_state(state, rank, [&](const StatePart& part) {
+        if (!part.of_all || state.place.island_of(rank) == 0) parts.push_back(part);
     });
+    return parts;
+}
+inline std::vector<Tensor> tensors_of(const std::vector<StatePart>& parts) {
+    std::vector<Tensor> tensors;
+    for (const StatePart& part : parts)
+        tensors.push_back({part_name(part.name, part.begin, part.end), DType::f32, {part.size()}, part.data});
     return tensors;
 }
 
@@ -172,18 +233,49 @@ void load_weights(const StoredModel& stored, Gpt<Device, T>& model, Optimizer<De
     });
 }
 
+// How many islands have saved it.
+inline int saved_islands(const ShardedTensors& saved) {
+    int islands = 1;
+    while (saved.has_any_of(island_prefix(islands))) islands++;
+    return islands;
+}
+
+// Elements [begin, end) of a part. Island k goes on where island k mod their number was. A run that had no outer step
+// begins it with nothing, and what other islands owed each other is forgotten.
+inline void read_part(const ShardedTensors& saved, const IslandPlace& place, int rank, const StatePart& part,
+                      int64_t begin, int64_t end, float* to) {
+    const int before = saved_islands(saved);
+    const std::string own = island_prefix(place.island_of(rank));
+    const std::string base = part.of_all ? part.name : part.name.substr(own.size());
+    const std::string name = part.of_all ? base : island_prefix(place.island_of(rank) % before) + base;
+    const bool is_error = base.starts_with(kOuterError);
+    if ((is_error || base.starts_with(kOuterMomentum)) && (!saved.has(name) || (is_error && before != place.count())))
+        std::fill_n(to, end - begin, 0.f);
+    else
+        saved.read(to, name, begin, end, kOtherModel);
+}
+
+template <class Device>
+void store_part(Device& device, const StatePart& part, int64_t at, const float* values, int64_t n) {
+    if (part.on_host)
+        std::copy_n(values, n, part.data + at);
+    else
+        copy_to_device(device, part.data + at, values, n);
+}
+
 // What a rank needs that sees the folder: all weights, and the state of its pieces.
 template <class Device, class T>
-void load_tensors(const std::string& folder, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer) {
+void load_tensors(const std::string& folder, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer,
+                  const ShardedState<Device, T>& sharded) {
     const ShardedTensors state(folder, kOptimizerStem);
     const StoredModel stored(folder, true);
     require(same_model(stored.shape(), model.shape), "%s: %s", folder.c_str(), kOtherModel);
     load_weights(stored, model, optimizer, &state);
     std::vector<float> host;
-    each_state(optimizer, optimizer.rank, [&](const std::string& name, int64_t begin, int64_t end, float* data) {
-        if (name.starts_with("master.")) return;
-        host.resize(size_t(end - begin));
-        state.read(host.data(), name, begin, end, kOtherModel);
-        copy_to_device(model.device, data, host.data(), end - begin);
+    each_state(sharded, sharded.place.rank, [&](const StatePart& part) {
+        if (part.name.starts_with(kMaster)) return;
+        host.resize(size_t(part.size()));
+        read_part(state, sharded.place, sharded.place.rank, part, part.begin, part.end, host.data());
+        store_part(model.device, part, 0, host.data(), part.size());
     });
 }

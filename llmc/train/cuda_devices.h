@@ -70,9 +70,10 @@ inline std::string comm_version(const Cuda&) { return "NCCL " + nccl_version(); 
 
 inline std::unique_ptr<Comm<Cuda>> make_comm(World& world, Cuda& cuda, const RunFlags& config) {
     const Order order = config.overlap ? Order::overlapped : Order::serial;
-    if (world.group) return std::make_unique<LocalComm<Cuda>>(*world.group, world.ranks.rank, cuda, order);
-    if (world.is_alone()) return std::make_unique<NoComm<Cuda>>(cuda);
-    return make_nccl_comm(world.ranks, cuda, order);
+    Ranks& ranks = world.together();
+    if (world.group) return std::make_unique<LocalComm<Cuda>>(world.local_part(), ranks.rank, cuda, order);
+    if (ranks.world_size == 1) return std::make_unique<NoComm<Cuda>>(cuda);
+    return make_nccl_comm(ranks, cuda, order);
 }
 
 inline std::unique_ptr<Profile> make_profile(Cuda& cuda) { return std::make_unique<CudaProfile>(cuda); }

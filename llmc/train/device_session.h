@@ -1,5 +1,6 @@
 // A Session (session.h) on a device, with weights and activations of type T.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -27,6 +28,7 @@
 #include "llmc/train/log.h"            // RunLog
 #include "llmc/train/log_follower.h"   // LogFollower
 #include "llmc/train/noise_scale.h"    // NoiseScale
+#include "llmc/train/outer_optimizer.h"  // OuterOptimizer
 #include "llmc/train/rank_watch.h"     // RankWatch
 #include "llmc/train/saving.h"         // Saver
 #include "llmc/train/session.h"        // Session
@@ -57,21 +59,28 @@ public:
           data_(open_inputs()),
           passes_{flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_)},
           comm_(meet()),
+          place_{flags_.islands_of_run(), ranks_.world_size, ranks_.rank},
           profiler_(device, world, flags_),
           model_(device, run_.parameters, config_.step.B, config_.step.T, passes_, *comm_,
                  gradient_list(run_.parameters, run_.sharding,
                                gradient_layout(run_.sharding, config_.step.shards_gradients()))),
-          optimizer_(device, model_.parameters, run_.sharding, ranks_.rank, config_.recipe.rules),
+          optimizer_(device, model_.parameters, run_.sharding, world.together().rank, config_.recipe.rules),
+          outer_(place_.islands > 0 ? std::make_unique<OuterOptimizer<Device, T>>(
+                                          world, model_, optimizer_, *comm_, place_.islands, flags_.outer())
+                                    : nullptr),
+          sharded_{optimizer_, outer_ ? &outer_->state() : nullptr, place_},
           data_key_(data_key(flags_, data_.train_hash(), config_.step.T, separator_of(flags_, run_.tokenizer))),
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
           shares_(config_.shares),
-          saver_(flags_.out_dir, ranks_, model_, optimizer_) {
+          saver_(flags_.out_dir, ranks_, model_, sharded_) {
         model_.document_token = flags_.document_token.value_or(-1);
         begin_at_start();
         profiler_.plan(first_step_, config_.steps);
-        comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
-        stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, config_.step, state_.updates);
+        share_weights();
+        StepConfig how = config_.step;
+        how.first_rank = place_.island() * place_.size();
+        stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, how, state_.updates);
         open_log();
         begin_balance();
         watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, *comm_, device);
@@ -87,20 +96,25 @@ public:
     bool done() override {
         if (flags_.evaluates()) return true;
         stop_reason_ = stop_reason();
-        if (stop_reason_ || out_of_time() || is_any_due(next_step())) drain();
+        if (stop_reason_ || out_of_time() || is_any_due(next_step())) drain();  // of islands after an outer step: it is
         is_last_ = under_way() == 0 && (is_end(state_.step) || out_of_time() || is_out_of_patience());
         return is_last_ || stop_reason_;
     }
 
     bool due(int64_t every) const override {
-        return under_way() == 0 && every > 0 && state_.step > 0 && state_.step % every == 0;
+        return under_way() == 0 && is_due_at(state_.step, every);
     }
 
     void train_step() override {
         balance();
         start_step();
         say_graph_error();
-        if (under_way() == Stepper<Device, T>::kMostUnderWay) finish_step();
+        if (outer_ && is_outer_step(next_step())) {
+            drain();
+            outer_step();
+        } else if (under_way() == Stepper<Device, T>::kMostUnderWay) {
+            finish_step();
+        }
     }
 
     void compare_ranks() override {
@@ -171,6 +185,7 @@ public:
         if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || is_saving_ || !is_between_steps_ ||
             !stepper_->is_whole())
             return;
+        if (outer_ && state_.step != agreed_step_) return;  // each island has weights of its own
         is_ending_ = true;
         try {
             drain();
@@ -221,17 +236,20 @@ private:
     RunInputs data_;
     ActivationPolicy passes_;
     KernelFacts kernels_;
-    Comm<Device>* comm_;
+    Comm<Device>* comm_;  // of an island, if there are any
+    const IslandPlace place_;
     StepProfiler<Device, T> profiler_;
     Gpt<Device, T> model_;
     Optimizer<Device, T> optimizer_;
+    const std::unique_ptr<OuterOptimizer<Device, T>> outer_;  // of islands
+    const ShardedState<Device, T> sharded_;
     uint64_t data_key_;
     double flops_per_token_, all_peak_flops_;
     RunState state_;
     Shares shares_;                                      // of the ranks, from here on
     std::unique_ptr<Balancer> balancer_;                 // of --balance auto
     std::map<int64_t, std::vector<int64_t>> divisions_;  // of --balance FILE, by the step after which they hold
-    int64_t first_step_ = 0;
+    int64_t first_step_ = 0, agreed_step_ = 0;  // agreed: after it all islands had the same weights
     bool already_saved_ = false, best_is_unknown_ = false;
     bool said_graph_error_ = false;
     bool is_saving_ = false;        // what fails now is the save itself
@@ -252,6 +270,7 @@ private:
     int64_t seen_step_ = -1, best_begun_ = -1;                                    // the save of the best one so far
     std::vector<std::pair<std::string, double>> scores_;                          // the last ones
     bool all_stop_ = false, all_out_of_time_ = false;
+    bool has_bad_data_ = false;  // a rank of this island, which has not been told to all yet
     const char* stop_reason_ = nullptr;  // as done() saw it
     bool is_last_ = false;               // the same: the run has ended by itself
     double last_s_ = 0;                  // when the last step ended
@@ -267,19 +286,29 @@ private:
     bool tells_best() const { return flags_.trains() && (flags_.save_best || flags_.patience > 0); }
 
     // What one rank wants of all becomes everybody's with the step in which it has said so.
-    bool out_of_time() const { return world_.is_alone() ? out_of_time_here() : all_out_of_time_; }
+    bool out_of_time() const { return decides_alone() ? out_of_time_here() : all_out_of_time_; }
+    // Islands agree in their outer steps, and one does so, too: what is saved is of such a step.
+    bool decides_alone() const { return world_.is_alone() && !outer_; }
     // Why to stop before the end; null: nobody has asked for it.
     const char* stop_reason() const {
-        if (world_.is_alone() || (all_stop_ && stop_signal())) return stop_signal();
+        if (decides_alone() || (all_stop_ && stop_signal())) return stop_signal();
         return all_stop_ ? "a signal to another rank" : nullptr;
     }
 
     // A run by time has no last step.
     bool is_end(int64_t step) const { return !config_.by_time() && step >= config_.steps; }
 
+    bool is_outer_step(int64_t step) const { return step % flags_.outer_every == 0 || is_end(step); }
+    // Of islands: after an outer step, if it has become due since the one before.
+    bool is_due_at(int64_t step, int64_t every) const {
+        if (every <= 0 || step <= 0) return false;
+        if (!outer_) return step % every == 0;
+        const int64_t before = (step - 1) / flags_.outer_every * flags_.outer_every;
+        return is_outer_step(step) && step / every > before / every;
+    }
     bool is_any_due(int64_t step) const {
         if (is_end(step)) return true;
-        const auto due_every = [&](int64_t every) { return every > 0 && step > 0 && step % every == 0; };
+        const auto due_every = [&](int64_t every) { return is_due_at(step, every); };
         return (data_.val && due_every(flags_.val_every)) ||
                (!data_.tasks.empty() && due_every(flags_.eval_tasks_every)) ||
                (!data_.prompt.empty() && due_every(flags_.sample_every)) || due_every(flags_.checkpoint_every) ||
@@ -318,12 +347,15 @@ private:
         const StepConfig& how = config_.step;
         is_between_steps_ = false;
         const StepResult step = stepper_->finish();
-        if (step.count(Vote::bad_data) > 0) end_by_data();
+        if (step.count(Vote::bad_data) > 0) {
+            if (!outer_) end_by_data();
+            has_bad_data_ = true;  // told in the outer step; until then the island stands still
+        }
         const double finished_s = now_s(), step_s = finished_s - last_s_;
         last_s_ = finished_s;
         if (config_.counts_time(state_.step)) state_.training_s += step_s;
         agreed_training_s_ = double(step.sums.elapsed_us) * 1e-6;
-        state_.tokens += how.num_tokens();
+        state_.tokens += how.tokens_of_all();
         const CommCost cost = watch_->step(step_s * 1e3);
         if (balancer_) balancer_->step(stepper_->micro_batches_ms());
         if (how.noise_scale)
@@ -335,14 +367,14 @@ private:
             .norm = step.norm,
             .lr = learning_rate(config_.schedule, schedule_steps_[size_t(state_.step) % schedule_steps_.size()]),
             .ms = step_s * 1e3,
-            .tokens = how.num_tokens(),
+            .tokens = how.tokens_of_all(),
             .ignored = how.num_tokens() - step.targets(),
             .has_comm = !world_.is_alone(),
             .comm_ms = cost.ms,
             .comm_exposed_ms = cost.exposed_ms,
             .comm_predicted_ms = cost.predicted_ms,
             .noise_scale = how.noise_scale ? noise_scale_.tokens() : 0,
-            .mfu = mfu(double(how.num_tokens()), step_s),
+            .mfu = mfu(double(how.tokens_of_all()), step_s),
             .cropped = cropped_[size_t(state_.step) % cropped_.size()]};
         state_.updates = step.updates;
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
@@ -352,6 +384,7 @@ private:
         profiler_.finish_step(record.step - 1);
         if (!step.applied)
             log_.skip(state_.step, step.loss, step.norm, step.targets() > 0 ? "not finite" : "nothing to learn");
+        if (outer_) return;
         if (state_.skipped_in_a_row >= kMostSkippedInARow)
             throw SharedError(kExitDiverged,
                               format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: "
@@ -452,6 +485,82 @@ private:
         if (world_.is_first())
             std::printf("balance: %s, after step %lld (%s)\n", text_of(shares_, config_.step.T).c_str(),
                         static_cast<long long>(state_.step), balancer_->text().c_str());
+    // What an island's rank has to say in the outer step. Nothing but int64_t: it is sent as it lies in memory.
+    struct IslandNews {
+        int64_t is_finite, has_bad_data, skipped_in_a_row, updates, wants_stop, is_out_of_time, is_written, elapsed_us;
+    };
+
+    // Collective, of all islands, which have made the same number of steps. First they tell each other how they are, in
+    // a few bytes; so what cannot go on ends before anything is changed, and is saved by none.
+    void outer_step() {
+        const double began_s = now_s();
+        world_.set_step(*comm_, state_.step);
+        const bool is_finite = outer_->look();
+        const IslandNews mine{is_finite,
+                              has_bad_data_,
+                              state_.skipped_in_a_row,
+                              state_.updates,
+                              stop_signal() != nullptr,
+                              world_.is_first() && out_of_time_here(),
+                              saver_.is_written(),
+                              int64_t(state_.training_s * 1e6)};
+        const std::vector<IslandNews> all = ranks_.all_gather_values(mine, "how its island is");
+        const auto count = [&](int64_t IslandNews::*what) {
+            return std::count_if(all.begin(), all.end(), [&](const IslandNews& news) { return news.*what != 0; });
+        };
+        if (count(&IslandNews::has_bad_data) > 0) end_by_data();
+        for (size_t r = 0; r < all.size(); r++)
+            if (!all[r].is_finite || all[r].skipped_in_a_row >= kMostSkippedInARow)
+                throw SharedError(
+                    kExitDiverged,
+                    format("outer step at step %ld: the %s of %s not finite, so no island has taken it: resume from an "
+                           "earlier checkpoint with a lower --learning-rate, or a lower --outer-lr",
+                           state_.step, all[r].is_finite ? "loss or the gradient" : "weights",
+                           (place_.name_of(place_.island_of(int(r))) + (all[r].is_finite ? " is" : " are")).c_str()));
+        const bool is_sound = outer_->exchange();
+        const std::vector<int64_t> sound = ranks_.all_gather_values(int64_t(is_sound), "its part of the outer step");
+        require_outer(sound);
+        outer_->apply();
+
+        agreed_step_ = state_.step;
+        state_.skipped_in_a_row = 0;
+        state_.island_updates.clear();
+        for (int island = 0; island < place_.count(); island++) {
+            const IslandNews& news = all[size_t(island * place_.size())];
+            state_.skipped_in_a_row = std::max(state_.skipped_in_a_row, news.skipped_in_a_row);
+            state_.island_updates += (island ? "," : "") + std::to_string(news.updates);
+        }
+        agreed_training_s_ = double(all[0].elapsed_us) * 1e-6;
+        all_stop_ |= count(&IslandNews::wants_stop) > 0;
+        all_out_of_time_ |= count(&IslandNews::is_out_of_time) > 0;
+        const double outer_s = now_s() - began_s;
+        state_.training_s += outer_s;
+        log_.outer(state_.step, outer_s * 1e3, double(outer_->sent_bytes()));
+        if (saver_.is_under_way() && count(&IslandNews::is_written) == ranks_.world_size) finish_save();
+    }
+
+    void require_outer(const std::vector<int64_t>& sound) const {
+        for (size_t r = 0; r < sound.size(); r++)
+            if (!sound[r])
+                throw SharedError(kExitDiverged,
+                                  format("outer step at step %ld: the mean of the islands is not finite, as rank %zu "
+                                         "computes it, so none has taken it: resume from an earlier checkpoint with a "
+                                         "lower --outer-lr",
+                                         state_.step, r));
+    }
+
+    // Rank 0's weights go to all: those that have not seen a checkpoint's folder have none yet.
+    void share_weights() {
+        const auto to_all_here = [&] {
+            comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
+        };
+        to_all_here();
+        if (!outer_) return;
+        const int64_t is_missing = request_.resumed() && !request_.is_here;
+        const std::vector<int64_t> missing = ranks_.all_gather_values(is_missing, "whether it has the checkpoint");
+        if (std::count(missing.begin(), missing.end(), 0) < ranks_.world_size) outer_->share_weights();
+        outer_->begin();
+        agreed_step_ = state_.step;
     }
 
     void score() {
@@ -551,7 +660,7 @@ private:
         if (!flags_.save_best) return false;
         const int64_t marked = best_step(flags_.out_dir), best = state_.best.step;
         if (marked == state_.step && best != marked)
-            return flags_.val_every == 0 || state_.step % flags_.val_every != 0;
+            return !is_due_at(state_.step, flags_.val_every);
         if (best >= 0 && std::filesystem::exists(checkpoint_path(flags_.out_dir, best)))
             mark_best(flags_.out_dir, best);
         return false;
@@ -595,13 +704,15 @@ private:
         if (!request_.resumed())
             return model_.initialize_weights(flags_.seed,
                                              [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
-        share_errors(ranks_, [&] { state_ = load_run(request_, ranks_, model_, optimizer_); });
+        share_errors(ranks_, [&] { state_ = load_run(request_, ranks_, model_, optimizer_, sharded_); });
         share_errors(ranks_, [&] {
             require(state_.step == request_.checkpoint.step,
                     "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
                     request_.checkpoint.path.c_str(), static_cast<long long>(state_.step),
                     static_cast<long long>(request_.checkpoint.step));
         });
+        state_.updates = state_.updates_of(place_.island());
+        if (!outer_) state_.island_updates.clear();
         first_step_ = state_.step;
         agreed_training_s_ = state_.training_s;
         if (!data_.train) return;
@@ -660,6 +771,13 @@ private:
                         count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
+        if (outer_)
+            std::printf("islands: %d of %d %s each, every %ld steps a mean (rate %g, momentum %g) of %.1f MB in %s from "
+                        "each rank to each other island\n",
+                        place_.count(), place_.size(), place_.size() == 1 ? "rank" : "ranks", flags_.outer_every,
+                        flags_.outer_lr, flags_.outer_momentum,
+                        double(OuterState::encoded_bytes(outer_->state().size(), flags_.outer().type)) * 1e-6,
+                        flags_.outer_dtype.c_str());
         std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());
     }
 
@@ -714,6 +832,7 @@ private:
     // One rank's data cannot be used, so the step was applied on none. All throw the first such rank's error.
     void end_by_data() {
         while (under_way() > 0) stepper_->finish();
+        has_bad_data_ = false;
         ends_by_data_ = is_between_steps_ = true;
         share_errors(ranks_, [&] {
             stepper_->rethrow_data_error();
@@ -741,7 +860,7 @@ private:
     // Of the steps whose time is counted.
     double counted_tokens() const {
         const int64_t uncounted = config_.by_time() ? std::min(state_.step, RunConfig::kUncountedSteps) : 0;
-        return double(state_.tokens) - double(uncounted * config_.step.num_tokens());
+        return double(state_.tokens) - double(uncounted * config_.step.tokens_of_all());
     }
 
     double mfu(double tokens, double seconds) const {

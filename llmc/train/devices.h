@@ -9,13 +9,14 @@ What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU,
 #include <string>
 #include <vector>
 #include "llmc/base/bf16.h"         // bf16
-#include "llmc/base/check.h"        // format
+#include "llmc/base/check.h"        // format, require
 #include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/base/profile.h"      // HostProfile, PeakRates
 #include "llmc/base/processor.h"    // level_in_use, text_of
 #include "llmc/comm/comm.h"         // Comm, NoComm
 #include "llmc/comm/host_comm.h"    // HostComm
 #include "llmc/comm/local.h"        // LocalComm
+#include "llmc/comm/ranks.h"        // share_errors
 #include "llmc/cpu/kernels.h"       // the device Cpu, cpu_kernels
 #include "llmc/train/log.h"         // PlanRecord
 #include "llmc/train/run_flags.h"   // RunFlags
@@ -76,9 +77,16 @@ inline std::optional<PlanRecord> plans_made(Cpu&) { return {}; }
 inline std::string comm_version(const Cpu&) { return "none"; }
 
 inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const RunFlags&) {
-    if (world.group) return std::make_unique<LocalComm<Cpu>>(*world.group, world.ranks.rank, cpu);
-    if (world.is_alone()) return std::make_unique<NoComm<Cpu>>(cpu);
-    return std::make_unique<HostComm>(world.ranks, cpu);
+    Ranks& ranks = world.together();
+    if (world.group) return std::make_unique<LocalComm<Cpu>>(world.local_part(), ranks.rank, cpu);
+    share_errors(ranks, [&] {
+        require(!world.island || ranks.num_hosts == 1,
+                "--islands: rank %d's island is on several hosts, and CPU ranks of one must share a host's memory: give "
+                "an island for each host, or more",
+                world.ranks.rank);
+    });
+    if (ranks.world_size == 1) return std::make_unique<NoComm<Cpu>>(cpu);
+    return std::make_unique<HostComm>(ranks, cpu);
 }
 
 // How a run of ops is observed, and what the device does at most.

@@ -365,6 +365,11 @@ void RunLog::balance(int64_t step, const std::vector<int64_t>& micro_batches, co
                    {"ms", numbers(ms)}}});
 }
 
+void RunLog::outer(int64_t step, double ms, double sent_bytes) {
+    if (silent()) return;
+    write_record({{{"type", "outer"}, {"step", step}, {"ms", number(ms)}, {"sent_bytes", number(sent_bytes)}}});
+}
+
 void RunLog::sample(int64_t step, const std::string& prompt, const std::string& text) {
     if (silent()) return;
     write_record({{{"type", "sample"}, {"step", step}, {"prompt", prompt}, {"text", text}}});

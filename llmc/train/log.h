@@ -10,6 +10,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
       of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest","ms":[...],"sequences":[...]}
   {"type":"balance","step","micro_batches":[...],"sequences":[...],"ms":[...]}    of unequal ranks (shares.h)
+  {"type":"outer","step","ms","sent_bytes"}      islands have exchanged their weights; bytes: of rank 0
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
       of a mixture of data also "sources":[{"pattern","weight","tokens"}], tokens: that each has given so far
@@ -120,6 +121,8 @@ public:
     // How ranks share the steps after this one, and what each of them has taken for a micro-batch; NaN: not known.
     void balance(int64_t step, const std::vector<int64_t>& micro_batches, const std::vector<int64_t>& sequences,
                  const std::vector<double>& ms);
+    // Islands have exchanged their weights, after this step.
+    void outer(int64_t step, double ms, double sent_bytes);
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
     // What failed that the run can do without: "sample"

@@ -13,6 +13,7 @@ take the same batch; where their batches differ, each must have room for its own
 #include "llmc/model/kv_cache.h"      // KvCache
 #include "llmc/model/parameters.h"    // ParameterList
 #include "llmc/optim/optimizer.h"     // Optimizer
+#include "llmc/optim/outer_state.h"   // OuterState
 #include "llmc/optim/state_layout.h"  // StateLayout
 #include "llmc/train/devices.h"       // free_memory, memory_limit, workspace_bytes
 #include "llmc/train/memory_plan.h"   // memory_plan, check_fits
@@ -39,7 +40,7 @@ public:
         if (makes_samples)
             sample_bytes_ = KvCache<Device, T>::bytes(
                 shape, layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len), 1, seq_len_, seq_len_);
-        const StateLayout layout(parameters, sharding, world.ranks.rank, flags.chosen_recipe().rules);
+        const StateLayout layout(parameters, sharding, world.together().rank, flags.chosen_recipe().rules);
         struct Memory {
             size_t available, limit, optimizer, update_workspace;
         } all{
@@ -97,6 +98,10 @@ private:
     size_t limit_ = 0;      // the same, or of a CPU, whose memory is never full, its share of the host's
     size_t own_limit_ = 0;  // this rank's
 
+    size_t outer_bytes() const {
+        const int64_t most = *std::max_element(sharding_.state_size.begin(), sharding_.state_size.end());
+        return OuterState::memory_bytes(most, flags_.islands, flags_.outer().type);
+    }
     HeadPlan head_plan(const StepConfig& step, Recompute recompute, int64_t least) const {
         const int64_t most = device_.head_rows(step.B * seq_len_, parameters_.model.padded_vocab_size(), sizeof(T));
         const size_t gradients = gradient_bytes(sharding_, step, Device::kAsynchronous), ops = workspace(step.B);
@@ -104,6 +109,9 @@ private:
             most, std::min(most, least), available_ == 0 ? SIZE_MAX : available_, [&](int64_t head_rows) {
                 MemoryPlan plan = memory_plan<T>(parameters_, optimizer_bytes_, gradients, step.B, seq_len_,
                                                  {recompute, flags_.fp8(), head_rows}, ops, sample_bytes_);
+                // On a GPU it is the host's memory, and in no plan.
+                if (flags_.islands_of_run() > 0 && !Device::kAsynchronous)
+                    plan.lines.push_back({"outer step", "reference, momentum, what islands exchange", outer_bytes()});
                 plan.lines.push_back({"left free", "for libraries", memory_margin(device_)});
                 plan.taken_bytes = comm_bytes_;
                 return plan;

@@ -75,6 +75,8 @@ Gpu planned_gpu(const PlanOptions& options, const std::string& name) {
 RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size) {
     require(asked.dtype != "fp32", "`plan` assumes --dtype bf16, in which GPUs train: leave --dtype fp32 out");
     require(asked.balance_mode().is_equal(), "`plan` is for GPUs, whose ranks have equal shares: leave --balance out");
+    require(asked.islands == 0,
+            "`plan` is of ranks that take every step together: leave --islands out, and give an island's --world-size");
     require(!asked.fp8() || gpu.fp8_tflops > 0, "--dtype fp8: %s has no FP8 GEMMs", gpu.name);
     const int64_t seq_len = asked.seq_len(shape);
     RunPlan plan;

@@ -68,8 +68,12 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
         check_heads<T>(device, found);
         return found;
     });
+    share_errors(world.ranks, [&] {
+        const int islands = flags.islands_of_run();
+        if (islands > 0) world.island = std::make_shared<IslandRanks>(world.ranks, islands);
+    });
     ParameterList parameters(shape);
-    ShardingPlan sharding = plan_sharding(parameters, sharding_options(flags, world.ranks.world_size));
+    ShardingPlan sharding = plan_sharding(parameters, sharding_options(flags, world.together().world_size));
     parameters.place(sharding.offsets, sharding.buffer_size);
 
     check_alike(world.ranks, {{"the device", kind_of(device)},
@@ -77,7 +81,7 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
                               {"the type of weights", type_name<T>()}});
     std::unique_ptr<Comm<Device>> comm = make_comm(world, device, flags);
     share_errors(world.ranks, [&] {
-        if (sharding.shards == world.ranks.world_size) return;
+        if (sharding.shards == sharding.world_size) return;
         require(flags.gradient_sum() != GradientSum::all_to_all,
                 "--reduce all-to-all has no two levels: leave it or --shard-ranks out");
         comm->split(sharding.shards);

@@ -47,19 +47,21 @@ DepthConfig depth_config_of(const RunFlags& flags, const GptShape& shape, int64_
 // A step in which a rank has so many micro-batches, as others may have them, too.
 StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t accumulation,
                    int64_t world_size) {
+    const int64_t islands = std::max(1, flags.islands_of_run());
     return {.B = batch_size,
             .T = seq_len,
             .accumulation = accumulation,
             .grad_clip = flags.chosen_recipe().grad_clip,
-            .world_size = world_size,
+            .world_size = world_size / islands,
             .tree_sum = flags.sum_order == "tree",
             .bf16_gradients = flags.grad_comm == "bf16",
             .gradient_sum = flags.gradient_sum(),
             .zero_stage = flags.zero_stage,
-            .noise_scale = flags.noise_scale && world_size > 1,
+            .noise_scale = flags.noise_scale && world_size > islands,
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,
-            .graph = flags.cuda_graph};
+            .graph = flags.cuda_graph,
+            .islands = islands};
 }
 StepConfig step_of(const RunFlags& flags, const Shares& shares, int rank, int64_t seq_len) {
     const Share& own = shares[size_t(rank)];
@@ -142,7 +144,7 @@ struct Length {
 
 Length length_of(const RunFlags& flags, const GptShape& shape, const StepConfig& step) {
     const ParameterList list(shape);
-    const auto tokens = double(step.num_tokens());
+    const auto tokens = double(step.tokens_of_all());
     if (flags.target_flops > 0) {
         const double step_flops = flops_per_token(list, step.T) * tokens;
         const int64_t steps = std::llround(flags.target_flops / step_flops);
@@ -193,6 +195,9 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     const bool is_shared =
         sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
     if (sizes_differ) check_batch_sizes(flags, batch_sizes);
+    require(!is_shared || flags.islands_of_run() == 0,
+            "--islands: ranks of an island have equal shares of a step: leave out --balance %s%s", flags.balance.c_str(),
+            sizes_differ ? " and batch sizes that differ" : "");
     require(!is_shared || flags.zero_stage == 1,
             "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, or "
             "--balance %s%s",
@@ -238,7 +243,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     }
     flags.validate();
     if (!by_depth) {
-        decision.scaling = scaling_of(flags, step.num_tokens(), shape.channels);
+        decision.scaling = scaling_of(flags, step.tokens_of_all(), shape.channels);
         // The recipe's warm-up follows the steps, which are known now.
         if (decision.scaling.asked) decision.derivation += decision.scaling.text(flags.chosen_recipe()) + "\n";
     }
@@ -308,7 +313,8 @@ std::string batch_text(const StepConfig& step) {
     };
     return some(step.B, "sequence", "sequences") + " x " + some(step.T, "token", "tokens") + " x " +
            some(step.accumulation, "micro-batch", "micro-batches") + " x " + some(step.world_size, "rank", "ranks") +
-           " = " + some(step.num_tokens(), "token", "tokens") + " per step";
+           (step.islands > 1 ? " x " + some(step.islands, "island", "islands") : "") + " = " +
+           some(step.tokens_of_all(), "token", "tokens") + " per step";
 }
 
 std::string batch_text(const RunConfig& config) {

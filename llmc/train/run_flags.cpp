@@ -307,6 +307,24 @@ std::vector<Field> RunFlags::fields() {
                   "of them a rank never holds more than its part and some layers; every micro-batch, not only a step's "
                   "last one, is then summed over the ranks"}
                 .from(1, 2),
+            Field{"ranks", "islands", &islands,
+                  "groups of consecutive ranks that train on their own shares of each step and exchange weights every "
+                  "--outer-every steps, over a thin wire (DiLoCo, doc/distributed.md); divides the ranks (0: one step "
+                  "of all)"}
+                .from(0, 1 << 16),
+            Field{"ranks", "outer-every", &outer_every,
+                  "steps from one exchange of the islands to the next; what is due meanwhile (validation, checkpoints, "
+                  "a stop) waits for it"}
+                .from(1),
+            Field{"ranks", "outer-lr", &outer_lr,
+                  "islands: learning rate of the outer step, which goes from where they parted to their mean"}
+                .from(0),
+            Field{"ranks", "outer-momentum", &outer_momentum, "islands: Nesterov momentum of the outer step"}.from(
+                0, 0.9999999),
+            Field{"ranks", "outer-dtype", &outer_dtype,
+                  "islands: type of what they exchange; in bf16 and int8 (a scale for 64 values) what rounding takes "
+                  "from a change of weights is added to the next one"}
+                .one_of({"fp32", "bf16", "int8"}),
             Field{"ranks", "bucket-mb", &bucket_mb,
                   "MiB of gradients, counted in fp32, up to which whole layers are communicated as one bucket (0: 32, "
                   "and "
@@ -359,6 +377,14 @@ void RunFlags::validate() const {
     require(patience == 0 || val_every > 0,
             "--patience %ld counts validations during the run, and --val-every is 0: give the steps between them",
             patience);
+    require(islands_of_run() == 0 || shard_ranks == 0,
+            "--islands and --shard-ranks: an island shards the optimizer's state among all of its ranks; leave "
+            "--shard-ranks out");
+    require(islands_of_run() == 0 || zero_stage == 1,
+            "--islands: an island shards the optimizer's state alone; leave --zero-stage 2 out");
+    require(islands_of_run() == 0 || schedule_by != "time",
+            "--islands: each has a clock of its own, which schedules cannot follow: give --steps, or --schedule-by "
+            "steps");
     for (const auto& [flag, asked] : {std::pair{"--save-best", save_best}, {"--patience", patience > 0}})
         require(!asked || !trains() || !val_data.empty(), "%s needs a validation loss: give --val-data", flag);
     require(!prompt.empty() || sample_tokens == 0,

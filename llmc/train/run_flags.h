@@ -15,6 +15,7 @@ RunConfig (run_config.h). A flag without a value is left to what comes later: th
 #include "llmc/eval/sample.h"        // SampleConfig
 #include "llmc/model/activations.h"  // Recompute
 #include "llmc/model/shape.h"        // ModelConfig
+#include "llmc/optim/outer_state.h"  // OuterConfig
 #include "llmc/optim/recipe.h"       // Recipe
 #include "llmc/train/shares.h"       // BalanceMode
 
@@ -88,6 +89,10 @@ struct RunFlags {
     std::string balance = "equal", grad_comm = "fp32", reduce = "auto", sum_order = "in-place";
     int64_t bucket_mb = 0;
     int shard_ranks = 0, zero_stage = 1;
+    int islands = 0;
+    int64_t outer_every = 100;
+    double outer_lr = 0.7, outer_momentum = 0.9;
+    std::string outer_dtype = "fp32";
     bool overlap = true, noise_scale = false;
     int64_t check_replicas = 100;
     double comm_timeout_s = 600, io_timeout_s = 3600;
@@ -122,6 +127,14 @@ struct RunFlags {
         return reduce == "all-to-all"       ? GradientSum::all_to_all
                : reduce == "reduce-scatter" ? GradientSum::reduce_scatter
                                             : GradientSum::automatic;
+    }
+    int islands_of_run() const { return trains() ? islands : 0; }
+    OuterConfig outer() const {
+        return {.learning_rate = outer_lr,
+                .momentum = outer_momentum,
+                .type = outer_dtype == "bf16"   ? OuterType::bf16
+                        : outer_dtype == "int8" ? OuterType::int8
+                                                : OuterType::fp32};
     }
     Packing packing_mode() const {
         return packing == "best-fit" ? Packing::best_fit : packing == "pad" ? Packing::pad : Packing::stream;

@@ -11,6 +11,7 @@ visible (llmc/io/checkpoint.h).
   saver.finish();                                   all ranks: waits, commits; an Error on all if any part failed
 */
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <map>
@@ -21,7 +22,7 @@ visible (llmc/io/checkpoint.h).
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
 #include "llmc/interop/tokenizer_export.h"  // tokenizer_config
 #include "llmc/io/checkpoint.h"             // CheckpointWriter, CheckpointPart
-#include "llmc/train/checkpointing.h"       // RunState, state_tensors
+#include "llmc/train/checkpointing.h"       // RunState, saved_parts
 #include "llmc/train/parts.h"               // PartSender, receive_parts
 #include "llmc/train/placement.h"           // Placement
 
@@ -36,10 +37,12 @@ template <class Device, class T>
 class Saver {
 public:
     Saver(const std::string& out_dir, Ranks& ranks, Gpt<Device, T>& model, const Optimizer<Device, T>& optimizer)
+        : Saver(out_dir, ranks, model, ShardedState<Device, T>{optimizer}) {}
+    Saver(const std::string& out_dir, Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded)
         : out_dir_(out_dir),
           ranks_(ranks),
           model_(model),
-          optimizer_(optimizer),
+          sharded_(sharded),
           placement_(Placement::all_shared(ranks.world_size)) {}
     ~Saver() {
         if (writing_.valid()) writing_.wait();  // it uses what goes next
@@ -94,7 +97,7 @@ private:
     std::string out_dir_;
     Ranks& ranks_;
     Gpt<Device, T>& model_;
-    const Optimizer<Device, T>& optimizer_;
+    const ShardedState<Device, T> sharded_;
     std::optional<CheckpointWriter> leader_;
     std::optional<CheckpointPart> follower_;
     Placement placement_;
@@ -114,16 +117,20 @@ private:
             weights_.resize(size_t(model_.weights.size));
             copy_to_host(model_.device, weights_.data(), model_.weights.data, model_.weights.size);
         }
-        tensors_ = state_tensors(optimizer_, optimizer_.rank);
+        std::vector<StatePart> parts = saved_parts(sharded_, ranks_.rank);
         size_t size = 0;
-        for (const Tensor& tensor : tensors_) size += size_t(tensor.size());
+        for (const StatePart& part : parts) size += size_t(part.size());
         state_.resize(size);
         float* to = state_.data();
-        for (Tensor& tensor : tensors_) {
-            copy_to_host(model_.device, to, static_cast<const float*>(tensor.data), tensor.size());
-            tensor.data = to;
-            to += tensor.size();
+        for (StatePart& part : parts) {
+            if (part.on_host)
+                std::copy_n(part.data, part.size(), to);
+            else
+                copy_to_host(model_.device, to, static_cast<const float*>(part.data), part.size());
+            part.data = to;
+            to += part.size();
         }
+        tensors_ = tensors_of(parts);
     }
 
     void write(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
@@ -138,7 +145,7 @@ private:
         if (receiving.valid()) receiving.get();
     }
 
-    std::string file_of(int rank) const { return shard_file(kOptimizerStem, rank, optimizer_.plan.world_size); }
+    std::string file_of(int rank) const { return shard_file(kOptimizerStem, rank, ranks_.world_size); }
 
     void send() {
         PartSender part(ranks_, 0);
@@ -191,7 +198,7 @@ private:
             return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, transposed));
         });
         std::vector<std::vector<Tensor>> all;
-        for (int r = 0; r < optimizer_.plan.world_size; r++) all.push_back(state_tensors(optimizer_, r));
+        for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
         part().add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
         part().add_text("config.json", model_config(model_.shape, dtype, find_end_token(tokenizer_json).id));
         if (!tokenizer_json.empty()) {

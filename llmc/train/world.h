@@ -14,8 +14,9 @@ Who trains together. What they exchange gradients over: device_comm.h.
 #include "llmc/base/build_id.h"   // build_id
 #include "llmc/comm/comm.h"       // Comm
 #include "llmc/comm/handshake.h"  // check_connected, check_alike
+#include "llmc/comm/islands.h"    // IslandRanks
 #include "llmc/comm/launch.h"     // detect_launch, join
-#include "llmc/comm/local.h"      // LocalGroup, LocalRanks
+#include "llmc/comm/local.h"      // LocalGroup, LocalPart, LocalRanks
 #include "llmc/comm/ranks.h"      // Ranks, SharedError, share_errors
 #include "llmc/comm/watchdog.h"   // Watchdog
 #include "llmc/data/utf8.h"       // printable
@@ -33,7 +34,11 @@ struct World {
     Ranks& ranks;
     LocalGroup* group = nullptr;  // of virtual ranks
     std::string source;           // "2 virtual ranks"
+    std::shared_ptr<IslandRanks> island = {};  // of --islands, once its number is known (prepare.h)
 
+    // Those that exchange gradients.
+    Ranks& together() { return island ? static_cast<Ranks&>(*island) : ranks; }
+    LocalPart local_part() { return {*group, island ? island->first() : 0, together().world_size}; }
     bool is_first() const { return ranks.rank == 0; }
     bool is_alone() const { return ranks.world_size == 1; }
     // For messages about what hangs.

@@ -32,8 +32,8 @@ struct SmallRank {
     void fill(uint64_t seed) {
         Rng weights(seed, Stream::tests), state(seed + 1 + uint64_t(ranks.rank), Stream::tests);
         for (int64_t i = 0; i < model->weights.size; i++) model->weights.data[i] = float(weights.normal());
-        each_state(*optimizer, ranks.rank, [&](const std::string&, int64_t begin, int64_t end, float* data) {
-            for (int64_t i = 0; i < end - begin; i++) data[i] = float(state.normal());
+        each_state(ShardedState<Cpu, float>{*optimizer}, ranks.rank, [&](const StatePart& part) {
+            for (int64_t i = 0; i < part.size(); i++) part.data[i] = float(state.normal());
         });
     }
 };

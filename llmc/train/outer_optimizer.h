@@ -1,0 +1,112 @@
+/*
+The outer step of islands (llmc/optim/outer_state.h) on a rank's device: it takes the weights that this rank owns (the
+master weights where there are any) to host memory, and what comes of them back. On a GPU that is a copy each way every
+--outer-every steps.
+
+  OuterOptimizer<Device, T> outer(world, model, optimizer, comm, config);        all ranks
+  outer.begin();                             once weights and state are those of the start
+  const bool is_finite = outer.look();       this rank's weights as they are now
+  if (all are) outer.exchange();             false: what came of it is not finite, on some rank
+  outer.apply();                             new weights on this rank's device, then on its island's others
+*/
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <type_traits>
+#include <vector>
+#include "llmc/comm/islands.h"       // IslandLink, IslandPlace
+#include "llmc/model/gpt.h"          // Gpt
+#include "llmc/optim/optimizer.h"    // Optimizer
+#include "llmc/optim/outer_state.h"  // OuterState, OuterConfig
+#include "llmc/train/world.h"        // World
+
+template <class Device, class T>
+class OuterOptimizer {
+public:
+    OuterOptimizer(World& world, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, Comm<Device>& comm,
+                   int islands, const OuterConfig& config)
+        : model_(model),
+          optimizer_(optimizer),
+          comm_(comm),
+          link_(world.ranks, islands, world.group != nullptr),
+          islands_(islands),
+          type_(config.type),
+          state_(optimizer.plan.state_size[size_t(optimizer.rank)], config) {
+        static_assert(OuterState::kScaled == kParameterAlignment);
+    }
+
+    OuterState& state() { return state_; }
+    // By this rank in a step, to the other islands.
+    size_t sent_bytes() const { return size_t(islands_ - 1) * OuterState::encoded_bytes(state_.size(), type_); }
+
+    // The weights of island 0 go to all.
+    void share_weights() {
+        std::vector<T> host(size_t(model_.weights.size));
+        copy_to_host(model_.device, host.data(), model_.weights.data, model_.weights.size);
+        link_.broadcast(host.data(), host.size() * sizeof(T));
+        copy_to_device(model_.device, model_.weights.data, host.data(), model_.weights.size);
+    }
+    // The weights that all islands start from are there.
+    void begin() {
+        look();
+        std::copy(weights_.begin(), weights_.end(), state_.reference());
+        weights_ = {};
+    }
+
+    bool look() {
+        weights_.resize(size_t(state_.size()));
+        each_piece([&](size_t i, const ShardPiece& piece, int64_t at) {
+            float* const to = weights_.data() + at;
+            if constexpr (std::is_same_v<T, float>)
+                copy_to_host(model_.device, to, weight_of(piece), piece.size());
+            else
+                copy_to_host(model_.device, to, optimizer_.master_weights(i), piece.size());
+        });
+        return std::all_of(weights_.begin(), weights_.end(), [](float w) { return std::isfinite(w); });
+    }
+
+    bool exchange() {
+        const std::string mine = state_.encode(weights_.data());
+        weights_ = {};
+        return state_.apply(link_.all_gather(mine));
+    }
+
+    void apply() {
+        std::vector<T> rounded;
+        each_piece([&](size_t i, const ShardPiece& piece, int64_t at) {
+            const float* const from = state_.reference() + at;
+            if constexpr (std::is_same_v<T, float>) {
+                copy_to_device(model_.device, weight_of(piece), from, piece.size());
+            } else {
+                copy_to_device(model_.device, optimizer_.master_weights(i), from, piece.size());
+                rounded.resize(size_t(piece.size()));
+                std::transform(from, from + piece.size(), rounded.begin(), [](float w) { return to_bf16(w); });
+                copy_to_device(model_.device, weight_of(piece), rounded.data(), piece.size());
+            }
+        });
+        for (const Bucket& bucket : optimizer_.plan.buckets)
+            comm_.wait(comm_.all_gather(model_.weights.data + bucket.offset, size_t(bucket.shard) * sizeof(T)));
+    }
+
+private:
+    Gpt<Device, T>& model_;
+    Optimizer<Device, T>& optimizer_;
+    Comm<Device>& comm_;
+    IslandLink link_;
+    const int islands_;
+    const OuterType type_;
+    OuterState state_;            // of the pieces, where their state is in the optimizer's
+    std::vector<float> weights_;  // of look(), until they are sent
+
+    T* weight_of(const ShardPiece& piece) const {
+        return model_.weights.data + optimizer_.parameter(piece).offset + piece.begin;
+    }
+    template <class Visit>
+    void each_piece(Visit&& visit) const {
+        for (size_t i = 0; i < optimizer_.pieces().size(); i++) {
+            const ShardPiece& piece = optimizer_.pieces()[i];
+            visit(i, piece, piece.state_offset);
+        }
+    }
+};

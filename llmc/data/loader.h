@@ -42,7 +42,7 @@ struct LoaderConfig {
     int seq_len = 1;      // T, tokens per sequence
     int rank = 0, world_size = 1;
     int64_t batches_per_step = 1;  // A, of each rank
-    bool in_turns = false;         // a step's batches are dealt out to the ranks one at a time, not A at a time
+    bool in_turns = false;         // a step's batches go to the ranks one at a time, not A at a time
     bool shuffle = false;
     uint64_t seed = 0;
     int vocab_size = 0;  // V: an id outside [0, V) in the data is an error

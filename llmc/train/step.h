@@ -270,7 +270,7 @@ private:
         DropoutScope(const DropoutScope&) = delete;
         DropoutScope& operator=(const DropoutScope&) = delete;
     };
-    // The rows of a step are numbered as the data loader deals them out: those of rank 0 first.
+    // The rows of a step are numbered as the data loader deals them out: those of rank 0 first, or in turns.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
         const int64_t batch =
             layout_.is_sharded() ? micro * config_.world_size + comm_.rank : comm_.rank * config_.accumulation + micro;

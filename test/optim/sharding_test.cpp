@@ -195,7 +195,7 @@ TEST_CASE("sharding: three layers of gradients and the embeddings at a time", "[
     const ParameterList list(shape);
     const ShardingPlan plan = plan_sharding(list, {.world_size = 8});
     const GradientLayout layout = gradient_layout(plan, true);
-    // A bucket for each layer; the first one has the norm behind it as well.
+    // A bucket for each layer; the first one has the last norm as well.
     const int64_t layer = plan.buckets[1].shard * 8, embeddings = plan.buckets.back().shard * 8;
     REQUIRE(plan.buckets.size() == 49);
     CHECK(layout.buffer_size >= 3 * layer + embeddings);

@@ -3,7 +3,7 @@ NCCL's published latencies, written before `plan` had any and without looking at
 each other in doc/distributed.md, and changes this one's assumptions to those of `plan` one by one, to say why they differ.
 
 It knows a GPU as a rate of 45 % of its peak whatever the shapes, collectives as rings alone, and a step as forward,
-backward with a reduction behind each bucket, norm, update and all-gathers behind the next forward.
+backward with a reduction beside it for each bucket, norm, update and all-gathers beside the next forward.
 """
 import dataclasses
 import math

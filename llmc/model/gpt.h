@@ -418,7 +418,9 @@ private:
     // The elements, [first, last), whose gradients a matmul writes, in their order.
     std::vector<std::pair<int64_t, int64_t>> matmul_weights() const {
         std::vector<std::pair<int64_t, int64_t>> all;
-        const auto add = [&](const T* weight, int64_t n) { all.push_back({weight - weights.data, weight - weights.data + n}); };
+        const auto add = [&](const T* weight, int64_t n) {
+            all.push_back({weight - weights.data, weight - weights.data + n});
+        };
         add(weights.pointers.lm_head, shape.padded_vocab_size() * shape.channels);
         for (size_t l = 0; l < weights.pointers.blocks.size(); l++)
             for (const LinearKind kind : kLinearKinds) {

@@ -44,7 +44,8 @@ GradientLayout gradient_layout(const ShardingPlan& plan, bool sharded) {
     for (size_t b = 0; b < buckets.size(); b++) {
         layout.neighbors.emplace_back();
         for (size_t c = 0; c < buckets.size(); c++)
-            if (layout.offsets[c] < layout.offsets[b] + size_of(b) && layout.offsets[b] < layout.offsets[c] + size_of(c))
+            if (layout.offsets[c] < layout.offsets[b] + size_of(b) &&
+                layout.offsets[b] < layout.offsets[c] + size_of(c))
                 layout.neighbors[b].push_back(c);
     }
     return layout;

@@ -131,7 +131,8 @@ private:
         }
         // The bias of a layer's last product is a sum that the norm of the layer above has on its way, and what
         // belongs to no layer may be written in all.
-        buckets_.push_back({placed, shard, lowest, lowest < 0 ? from_beginning : std::min(highest + 2, from_beginning)});
+        buckets_.push_back(
+            {placed, shard, lowest, lowest < 0 ? from_beginning : std::min(highest + 2, from_beginning)});
     }
 
     // Makes it the plan's next bucket, and pieces of its parameters: cut where shards end, or between their matrices.

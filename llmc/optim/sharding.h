@@ -1,7 +1,7 @@
 /*
 ZeRO-1 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 1): every rank has all weights and gradients (with ZeRO-2 not
-all gradients: gradient_layout.h); the optimizer's state and the master weights are on one rank only, the owner. The plan says who owns what, and in which order parameters
-lie in memory, so that communication needs no copies:
+all gradients: gradient_layout.h); the optimizer's state and the master weights are on one rank only, the owner. The
+plan says who owns what, and in which order parameters lie in memory, so that communication needs no copies:
 
   const ShardingPlan plan = plan_sharding(list, {.world_size = 8, .whole_matrices = true});
   list.place(plan.offsets, plan.buffer_size);            before any Buffer is made of the list

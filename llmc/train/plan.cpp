@@ -113,8 +113,8 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
         const int64_t most = gpu_head_rows(step.B * seq_len, shape.padded_vocab_size(), sizeof(bf16), bytes);
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
-            return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B,
-                                     seq_len, {how, asked.fp8(), head_rows}, ops);
+            return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
+                                     {how, asked.fp8(), head_rows}, ops);
         });
     };
     const Decision decision = decide(asked, shape, world_size, [&](const StepConfig& step) {

@@ -39,14 +39,14 @@ more.
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/base/check.h"        // Error
-#include "llmc/base/op_scope.h"     // PhaseScope
-#include "llmc/comm/comm.h"         // Comm, NoComm
-#include "llmc/data/loader.h"       // Batch
-#include "llmc/model/gpt.h"         // Gpt
-#include "llmc/ops/step_scalars.h"  // StepSums, StepScalars
+#include "llmc/base/check.h"             // Error
+#include "llmc/base/op_scope.h"          // PhaseScope
+#include "llmc/comm/comm.h"              // Comm, NoComm
+#include "llmc/data/loader.h"            // Batch
+#include "llmc/model/gpt.h"              // Gpt
+#include "llmc/ops/step_scalars.h"       // StepSums, StepScalars
 #include "llmc/optim/gradient_layout.h"  // GradientLayout
-#include "llmc/optim/optimizer.h"   // Optimizer, Rates
+#include "llmc/optim/optimizer.h"        // Optimizer, Rates
 
 struct StepConfig {
     int64_t B, T, accumulation;  // sequences, tokens each, micro-batches of this rank
@@ -55,7 +55,7 @@ struct StepConfig {
     bool tree_sum = false;
     bool bf16_gradients = false;  // gradients travel as bf16
     GradientSum gradient_sum = GradientSum::automatic;
-    int zero_stage = 1;  // 2: gradients are sharded, too
+    int zero_stage = 1;        // 2: gradients are sharded, too
     bool noise_scale = false;  // add up the squares of each rank's gradient as well
     double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
@@ -261,11 +261,11 @@ private:
     typename Device::template ToDevice<int32_t> tokens_, targets_;
     typename Device::template ToDevice<StepSums> votes_;
     typename Device::template ToHost<StepScalars> results_;
-    std::vector<Arena> sums_;        // tree_sum: of 2^i micro-batches
-    std::optional<Arena> shards_;    // ZeRO-2: of the micro-batches so far
-    std::optional<Arena> halves_;    // bf16_gradients: what travels
-    std::optional<Arena> scratch_;   // of all_to_all_sum() in fp32, on a GPU
-    const bool by_messages_;         // all_to_all_sum() instead of reduce_scatter()
+    std::vector<Arena> sums_;       // tree_sum: of 2^i micro-batches
+    std::optional<Arena> shards_;   // ZeRO-2: of the micro-batches so far
+    std::optional<Arena> halves_;   // bf16_gradients: what travels
+    std::optional<Arena> scratch_;  // of all_to_all_sum() in fp32, on a GPU
+    const bool by_messages_;        // all_to_all_sum() instead of reduce_scatter()
     const GradientLayout layout_;
     std::vector<Work> reduced_;        // of each bucket
     std::vector<int64_t> reduced_of_;  // ZeRO-2: the micro-batch whose sum is not in shards_ yet; -1: none
@@ -293,7 +293,7 @@ private:
         DropoutScope(const DropoutScope&) = delete;
         DropoutScope& operator=(const DropoutScope&) = delete;
     };
-    // The rows of a step are numbered as the data loader deals them out: those of rank 0 first.
+    // The rows of a step are numbered as the data loader deals them out: those of rank 0 first, or in turns.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
         const int64_t first = layout_.is_sharded() ? (micro * config_.world_size + comm_.rank) * config_.B
                                                    : config_.sequences_before(int(config_.first_rank) + comm_.rank) + micro * config_.B;
@@ -422,8 +422,7 @@ private:
     void add_sums(int64_t micro, float* data, int64_t at, int64_t n) {
         const size_t count = is_last(micro) ? sums_.size() : size_t(std::countr_one(uint64_t(micro)));
         for (size_t k = 0; k < count; k++)
-            if (uint64_t(micro) >> k & 1)
-                model_.op.accumulate(model_.device, data, floats_of(sums_[k]) + at, n);
+            if (uint64_t(micro) >> k & 1) model_.op.accumulate(model_.device, data, floats_of(sums_[k]) + at, n);
     }
     // And puts the sum where it belongs.
     void add_partial_sum(int64_t micro, float* data, int64_t at, int64_t n) {

@@ -4,8 +4,8 @@
 #include <map>
 #include <set>
 #include "llmc/optim/gradient_layout.h"  // gradient_layout, gradient_list
-#include "llmc/optim/lpt.h"           // lpt
-#include "llmc/optim/state_layout.h"  // state_bytes
+#include "llmc/optim/lpt.h"              // lpt
+#include "llmc/optim/state_layout.h"     // state_bytes
 #include "test/optim/parameter_lists.h"
 #include "test/testing.h"
 
@@ -195,7 +195,7 @@ TEST_CASE("sharding: three layers of gradients and the embeddings at a time", "[
     const ParameterList list(shape);
     const ShardingPlan plan = plan_sharding(list, {.world_size = 8});
     const GradientLayout layout = gradient_layout(plan, true);
-    // A bucket for each layer; the first one has the norm behind it as well.
+    // A bucket for each layer; the first one has the last norm as well.
     const int64_t layer = plan.buckets[1].shard * 8, embeddings = plan.buckets.back().shard * 8;
     REQUIRE(plan.buckets.size() == 49);
     CHECK(layout.buffer_size >= 3 * layer + embeddings);

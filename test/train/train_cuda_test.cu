@@ -92,8 +92,7 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
         const ParameterList list(shape);
         const MemoryPlan plan =
             memory_plan<bf16>(list, StateLayout(list, whole_plan(list), 0, {}).memory_bytes(sizeof(bf16)),
-                              size_t(list.buffer_size) * sizeof(float), B,
-                              seq_len, policy, workspace);
+                              size_t(list.buffer_size) * sizeof(float), B, seq_len, policy, workspace);
         const size_t before = cuda.free_bytes();
         cuda.reserve_workspace(workspace);
         Gpt<Cuda, bf16> model(cuda, shape, B, seq_len, policy);

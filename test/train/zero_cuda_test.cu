@@ -2,7 +2,9 @@
 ZeRO-1 on a GPU: virtual ranks on device buffers have the bits of one rank, and what overlaps has those of what does
 not.
 */
+#include <memory>
 #include "llmc/comm/local_cuda.h"
+#include "llmc/comm/nccl_comm.h"
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/optim/recipe.h"    // find_recipe
 #include "llmc/optim/sharding.h"  // plan_sharding
@@ -10,6 +12,10 @@ not.
 #include "test/cuda_testing.h"    // ON_DEVICE
 #include "test/models.h"          // Gpt
 #include "test/program.h"         // TinyRuns
+#ifdef ANVIL_EMULATED
+#include "dev/emulator/include/nccl.h"  // ncclResult_t
+#include "dev/emulator/fake_nccl.h"
+#endif
 
 namespace {
 
@@ -29,7 +35,16 @@ struct How {
     int64_t layers = 2;
     bool tree_sum = true;
     double dropout = 0;
+    bool fake_nccl = false;
 };
+
+std::unique_ptr<Comm<Cuda>> comm_of(LocalGroup& group, LocalRanks& ranks, Cuda& cuda, const How& how) {
+    if (!how.fake_nccl) return std::make_unique<LocalComm<Cuda>>(group, ranks.rank, cuda, how.order);
+#ifdef ANVIL_EMULATED
+    emulator::nccl.group = &group;
+#endif
+    return make_nccl_comm(ranks, cuda, how.order);
+}
 
 template <class T>
 Trained train(const TinyRuns& runs, const How& how) {
@@ -39,7 +54,9 @@ Trained train(const TinyRuns& runs, const How& how) {
     LocalGroup group(how.world_size);
     group.run([&](int rank) {
         Cuda cuda;
-        LocalComm<Cuda> comm(group, rank, cuda, how.order);
+        LocalRanks ranks(group, rank);
+        const std::unique_ptr<Comm<Cuda>> own_comm = comm_of(group, ranks, cuda, how);
+        Comm<Cuda>& comm = *own_comm;
         if (how.shards) comm.split(how.shards);
         ParameterList list(GptShape{how.layers, 1, 64, kT, 60});
         const ShardingPlan plan = plan_sharding(list, {.world_size = how.world_size,
@@ -205,6 +222,36 @@ TEST_CASE("with sharded gradients virtual ranks on a GPU train to the bits of on
         CHECK(difference(train<bf16>(runs, three), scattered, 3) == "");
     }
 }
+
+#ifdef ANVIL_EMULATED
+TEST_CASE("with sharded gradients ranks of NCCL train to the bits of whole ones", "[zero][once]" ON_DEVICE) {
+    const TinyRuns runs;
+    emulator::nccl = {};
+    emulator::options().lazy_streams = true;
+    // NCCL's sums have an order of their own: of the same ranks with a micro-batch each it is the same one.
+    How how{.world_size = 4, .gradient_sum = GradientSum::reduce_scatter, .layers = 5, .fake_nccl = true};
+    const Trained whole = train<bf16>(runs, how);
+    how.zero_stage = 2;
+    CHECK(difference(train<bf16>(runs, how), whole, 4) == "");
+    how.shards = 2;
+    const Trained groups = train<bf16>(runs, how);
+    how.zero_stage = 1;
+    CHECK(difference(train<bf16>(runs, how), groups, 4) == "");
+    // In the order of ranks they are those of one rank, with two micro-batches each.
+    const Trained one = train<float>(runs, {.layers = 5});
+    const How two{.world_size = 2,
+                  .ahead = true,
+                  .gradient_sum = GradientSum::all_to_all,
+                  .zero_stage = 2,
+                  .layers = 5,
+                  .fake_nccl = true};
+    CHECK(difference(train<float>(runs, two), one, 2) == "");
+    emulator::options().lazy_streams = false;
+    CHECK(emulator::nccl.misuse == "");
+    CHECK(emulator::nccl.live() == 0);
+    emulator::nccl = {};
+}
+#endif
 
 TEST_CASE("train_gpt on virtual ranks of a GPU, resumed at another number", "[zero][once]" ON_DEVICE) {
     const TinyRuns runs;

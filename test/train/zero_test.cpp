@@ -231,14 +231,21 @@ TEST_CASE("with sharded gradients runs have the bits that they have with whole o
         CHECK(tensor_difference(step_folder(runs.path(name("3 each")), 6), step_folder(runs.path(name("of six")), 6)) ==
               "");
         // An odd number of ranks, and sums in bf16: of one micro-batch a rank the bits of ZeRO-1, in any order of sums.
-        const FlagMap three = with(flags, {{"total-batch-size", "96"}, {"sum-order", "in-place"}, {"virtual-ranks", "3"}});
+        const FlagMap three =
+            with(flags, {{"total-batch-size", "96"}, {"sum-order", "in-place"}, {"virtual-ranks", "3"}});
         for (const std::string type : {"fp32", "bf16"}) {
             const std::string whole = name("3 whole " + type), parts = name("3 " + type);
-            must_succeed(runs.train(whole, with(three, {{"grad-comm", type}})));
-            must_succeed(runs.train(parts, with(three, {{"grad-comm", type}, {"zero-stage", "2"}})));
+            const FlagMap in_type = with(three, {{"grad-comm", type}, {"reduce", "reduce-scatter"}});
+            must_succeed(runs.train(whole, in_type));
+            must_succeed(runs.train(parts, with(in_type, {{"zero-stage", "2"}})));
             CHECK(losses_in(runs.path(parts)) == losses_in(runs.path(whole)));
             CHECK(tensor_difference(step_folder(runs.path(parts), 6), step_folder(runs.path(whole), 6)) == "");
         }
+        // Each rank's gradient, and the sum, rounded to eight digits.
+        const double norm = losses_in(runs.path(name("3 fp32")))[0].second,
+                     rounded = losses_in(runs.path(name("3 bf16")))[0].second;
+        CHECK(rounded != norm);
+        CHECK(std::fabs(rounded - norm) <= std::exp2(-8) * norm);
         // Sums of several micro-batches in place are those of ZeRO-1 up to rounding, and repeat to the bit.
         const FlagMap several = with(flags, {{"total-batch-size", "192"},
                                              {"sum-order", "in-place"},
@@ -328,8 +335,8 @@ TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any
     const auto by = [](const char* ranks) { return FlagMap{{"shard-ranks", ranks}}; };
     // Powers of two, of four micro-batches, have the bits of one rank. The others share twelve.
     const std::vector<Way> exact_ways = {{1, {}}, {4, {}}, {4, by("2")}, {2, all_to_all}, {2, sharded}};
-    const std::vector<Way> other_ways = {{3, {}},         {3, all_to_all}, {3, sharded}, {6, by("3")},
-                                         {6, with(sharded, by("2"))}, {4, by("2")}};
+    const std::vector<Way> other_ways = {
+        {3, {}}, {3, all_to_all}, {3, sharded}, {6, by("3")}, {6, with(sharded, by("2"))}, {4, by("2")}};
     // A flag of a way must not come from the checkpoint.
     const FlagMap plain = {{"shard-ranks", "0"}, {"reduce", "reduce-scatter"}, {"zero-stage", "1"}};
     const TinyRuns runs;
@@ -352,8 +359,8 @@ TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any
                 const std::string origin = runs.path(folder(from.name())),
                                   out = runs.path(folder(from.name() + " to " + to.name()));
                 INFO(out);
-                must_succeed(run(command_of(with(
-                    with(plain, flags_of(to)), {{"resume", step_folder(origin, 2)}, {"out-dir", out}}))));
+                must_succeed(run(command_of(
+                    with(with(plain, flags_of(to)), {{"resume", step_folder(origin, 2)}, {"out-dir", out}}))));
                 // The loss of the first step is that of the same weights and data, added without rounding.
                 const auto want = losses_in(origin), got = losses_in(out);
                 REQUIRE((want.size() == 3 && got.size() == 1));
@@ -364,8 +371,8 @@ TEST_CASE("a run goes on from a checkpoint of any way to share its state, in any
                     CHECK(tensor_difference(end, straight) == "");
                     continue;
                 }
-                // Weights and moments, up to the order of twelve terms: 12 x 2^-24 is 7e-7, and Newton-Schulz makes more
-                // of what is small in a matrix.
+                // Weights and moments, up to the order of twelve terms: 12 x 2^-24 is 7e-7, and Newton-Schulz makes
+                // more of what is small in a matrix.
                 constexpr double kRounding = 1e-5;
                 CHECK(std::fabs(got[0].second - want[2].second) <= kRounding * want[2].second);
                 const auto reached = tensors_in(end);

@@ -55,7 +55,8 @@ public:
           profiler_(device, world, flags_),
           model_(device, run_.parameters, config_.step.B, config_.step.T, passes_, *comm_),
           optimizer_(device, model_.parameters, run_.sharding, ranks_.rank, config_.recipe.rules),
-          data_key_(data_key(flags_, data_.train_hash(), config_.step.T, separator_of(flags_, run_.tokenizer))),
+          data_key_(data_key(flags_, data_.train_hash(), config_.step, ranks_.world_size,
+                             separator_of(flags_, run_.tokenizer))),
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
           saver_(flags_.out_dir, ranks_, model_, optimizer_) {
@@ -500,8 +501,9 @@ private:
             data_.train->restore(state_.data);
         else if (world_.is_first())
             std::fprintf(stderr,
-                         "warning: not the data, --seq-len, --packing, --shuffle or --seed that %s was trained with: "
-                         "reading the data from their start\n",
+                         "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order%s that %s was "
+                         "trained with: reading the data from their start\n",
+                         flags_.data_order == "llmc" ? " (with it --batch-size and ranks)" : "",
                          request_.checkpoint.path.c_str());
     }
 

@@ -4,10 +4,11 @@
 #include <cmath>
 #include <filesystem>
 #include <utility>
-#include "llmc/base/check.h"    // require, ensure, format
-#include "llmc/base/hash.h"     // xxh3, hex64
-#include "llmc/base/rng.h"      // Permutation, mix64
-#include "llmc/data/packing.h"  // PackedRows
+#include "llmc/base/check.h"       // require, ensure, format
+#include "llmc/base/hash.h"        // xxh3, hex64
+#include "llmc/base/rng.h"         // Permutation, mix64
+#include "llmc/data/llmc_order.h"  // LlmcOrder
+#include "llmc/data/packing.h"     // PackedRows
 
 namespace {
 // A constructor's first look at the numbers, before anything is computed from them.
@@ -154,6 +155,7 @@ std::unique_ptr<RowSource> DataLoader::rows_of(size_t source, const LoaderConfig
             "%s: the masks of the shards leave no token to learn; prepare the data again, from conversations in which "
             "the assistant says something",
             config.pattern.c_str());
+    if (config.order == DataOrder::llmc) return std::make_unique<LlmcOrder>(shards, config);
     if (config.packing == Packing::stream) return std::make_unique<Windows>(shards, config);
     return std::make_unique<PackedRows>(shards, PackingConfig{.separator = config.document_token,
                                                               .seq_len = config.seq_len,

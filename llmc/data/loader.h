@@ -18,6 +18,8 @@ fill no window are left out: fewer than T at the end of a shard, and o at its be
 Those are the rows of --packing stream. With best-fit and pad a row begins where a document does, and what is said
 above of windows is true of rows, but for how an epoch is cut: llmc/data/packing.h.
 
+With --data-order llmc they are those of llm.c instead, which depend on ranks and batches: llmc/data/llmc_order.h.
+
 With several sources and weights for a pattern, rows come from all of them: llmc/data/mixture.h.
 
 A state counts windows or rows, not batches, so it restores at any world size and batch size (not at another T, seed or
@@ -35,6 +37,7 @@ next().
 #include "llmc/data/shards.h"   // TokenShard
 
 enum class Packing { stream, best_fit, pad };
+enum class DataOrder { own, llmc };
 
 struct LoaderConfig {
     std::string pattern;  // of shard files, such as data/x/train_*.bin; or several, with weights
@@ -50,6 +53,7 @@ struct LoaderConfig {
     int vocab_size = 0;  // V: an id outside [0, V) in the data is an error
     Packing packing = Packing::stream;
     int document_token = -1;  // that each document begins with; for best-fit and pad
+    DataOrder order = DataOrder::own;
 };
 
 // What tells a shard from another of the same name.

@@ -4,7 +4,8 @@ that is read and not learned, as a target, is ~id (llmc/data/shards.h).
 
 A source has one endless order of rows, which follows from the data, T, shuffling and seed alone. All ranks walk along
 it, each reads its own rows and skips the others', so a row is the same one at any number of ranks and any batch size.
-There are two: the windows of llmc/data/loader.h, and the documents of llmc/data/packing.h.
+There are two: the windows of llmc/data/loader.h, and the documents of llmc/data/packing.h. A third one, llm.c's in
+llmc/data/llmc_order.h, depends on both.
 */
 #pragma once
 #include <cstdint>

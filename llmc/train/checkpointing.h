@@ -33,6 +33,7 @@ How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ran
 #include "llmc/optim/optimizer.h"       // Optimizer
 #include "llmc/optim/outer_state.h"     // OuterState
 #include "llmc/train/run_flags.h"       // RunFlags
+#include "llmc/train/step.h"            // StepConfig
 
 // The lowest validation loss so far. Each step's validation counts once, also if a resumed run repeats it.
 struct BestLoss {
@@ -97,8 +98,12 @@ struct RunState {
 };
 
 // Positions in the data mean the same only while the data, the cut into rows and the order are the same.
-inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, int64_t T, int separator) {
-    const uint64_t key = mix64(mix64(mix64(data_hash) + uint64_t(T)) + (config.shuffle ? config.seed + 1 : 0));
+inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, const StepConfig& step, int world_size,
+                         int separator) {
+    const uint64_t cut = mix64(mix64(data_hash) + uint64_t(step.T));
+    if (config.data_order == "llmc")
+        return mix64(mix64(mix64(cut + uint64_t(step.B)) + uint64_t(world_size)) + (config.shuffle ? 1 : 0));
+    const uint64_t key = mix64(cut + (config.shuffle ? config.seed + 1 : 0));
     if (config.packing_mode() == Packing::stream) return key;
     const uint64_t packed = mix64(key + 1 + uint64_t(separator));
     return config.packing_mode() == Packing::pad ? mix64(packed) : packed;

@@ -69,7 +69,8 @@ public:
                                           world, model_, optimizer_, *comm_, place_.islands, flags_.outer())
                                     : nullptr),
           sharded_{optimizer_, outer_ ? &outer_->state() : nullptr, place_},
-          data_key_(data_key(flags_, data_.train_hash(), config_.step.T, separator_of(flags_, run_.tokenizer))),
+          data_key_(data_key(flags_, data_.train_hash(), config_.step, ranks_.world_size,
+                             separator_of(flags_, run_.tokenizer))),
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
           shares_(config_.shares),
@@ -720,8 +721,9 @@ private:
             data_.train->restore(state_.data);
         else if (world_.is_first())
             std::fprintf(stderr,
-                         "warning: not the data, --seq-len, --packing, --shuffle or --seed that %s was trained with: "
-                         "reading the data from their start\n",
+                         "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order%s that %s was "
+                         "trained with: reading the data from their start\n",
+                         flags_.data_order == "llmc" ? " (with it --batch-size and ranks)" : "",
                          request_.checkpoint.path.c_str());
     }
 

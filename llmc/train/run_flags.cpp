@@ -41,6 +41,11 @@ std::vector<Field> RunFlags::fields() {
               "(documents start with --document-token or the tokenizer's separator); pad: what no whole document fills "
               "is padding, and attention stays inside documents, for conversations; stream: rows start anywhere"}
             .one_of({"stream", "best-fit", "pad"}),
+        Field{
+            "data", "data-order", &data_order,
+            "own: windows of all shards, the same at any --batch-size and number of ranks; llmc: llm.c's batches, one "
+            "by one, for which both count, without the ends of shards and shuffled in its way whatever --seed says"}
+            .one_of({"own", "llmc"}),
         Field{"data", "document-token", &document_token,
               "the token before each document, 50256 in GPT-2's shards; attention is masked to stay inside documents"}
             .from(0)
@@ -355,6 +360,10 @@ void RunFlags::validate() const {
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
     if (trains()) data_sources(train_data);
+    for (const auto& [flag, asked] :
+         {std::pair{"--packing", packing != "stream"}, {"weights", has_weights(train_data)}})
+        require(data_order == "own" || !asked || !trains(),
+                "--data-order llmc with %s: llm.c has windows of one data set only; leave one of them out", flag);
     require(!has_weights(val_data),
             "--val-data %s: expected one pattern without weights, the same tokens in every validation",
             val_data.c_str());

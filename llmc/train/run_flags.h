@@ -34,7 +34,7 @@ struct RunFlags {
 
     std::string train_data = "data/tinyshakespeare/train_*.bin", val_data = "data/tinyshakespeare/val_*.bin", tokenizer;
     bool shuffle = true;
-    std::string packing = "stream";
+    std::string packing = "stream", data_order = "own";
     std::optional<int> document_token;
 
     ModelConfig model;

@@ -75,11 +75,13 @@ RunInputs::RunInputs(const RunConfig& config, const KnownTokenizer& known, World
                         .seed = flags.seed,
                         .vocab_size = int(config.shape.vocab_size),
                         .packing = flags.packing_mode(),
-                        .document_token = separator_of(flags, known)};
+                        .document_token = separator_of(flags, known),
+                        .order = flags.data_order == "llmc" ? DataOrder::llmc : DataOrder::own};
     share_errors(world.ranks, [&] {
         if (flags.trains()) train.emplace(loader);
         loader.pattern = flags.val_data, loader.shuffle = false, loader.batches_per_step = 1;
         loader.batch_size = int(least_batch_size(config.shares)), loader.step_rows = loader.first_row = 0;
+        loader.order = DataOrder::own;
         if (!flags.val_data.empty()) val.emplace(loader);
         for (const std::string& path : flags.task_files())
             tasks.emplace_back(path).check(config.shape.vocab_size, config.step.T);

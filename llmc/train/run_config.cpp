@@ -198,6 +198,9 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     require(!is_shared || flags.islands_of_run() == 0,
             "--islands: ranks of an island have equal shares of a step: leave out --balance %s%s", flags.balance.c_str(),
             sizes_differ ? " and batch sizes that differ" : "");
+    require(!is_shared || flags.data_order == "own",
+            "--data-order llmc: all ranks have as many batches of one size: leave out --balance %s%s", flags.balance.c_str(),
+            sizes_differ ? " and batch sizes that differ" : "");
     require(!is_shared || flags.zero_stage == 1,
             "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, or "
             "--balance %s%s",

@@ -364,6 +364,9 @@ void RunFlags::validate() const {
          {std::pair{"--packing", packing != "stream"}, {"weights", has_weights(train_data)}})
         require(data_order == "own" || !asked || !trains(),
                 "--data-order llmc with %s: llm.c has windows of one data set only; leave one of them out", flag);
+    require(data_order == "own" || zero_stage == 1,
+            "--data-order llmc with --zero-stage 2: each deals a step's batches to the ranks in its own way; leave one of "
+            "them out");
     require(!has_weights(val_data),
             "--val-data %s: expected one pattern without weights, the same tokens in every validation",
             val_data.c_str());

@@ -61,7 +61,7 @@ private:
     };
     static constexpr int kMostPieces = 2;  // under way to one rank
     Watchdog watchdog_;
-    const Meeting meeting_;
+    Meeting meeting_;
     uint64_t key_ = 0;
     std::string forwarded_;  // why another rank has given up, in its words
     std::vector<Peer> peers_;
@@ -72,6 +72,7 @@ private:
     std::atomic<uint64_t> sent_bytes_ = 0;
     std::atomic<bool> leaving_ = false;  // this rank ends: whoever else ends now is not missed
 
+    void number_anew();
     void close_all();
     void read_records();
     bool read_one(Peer& peer);

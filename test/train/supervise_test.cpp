@@ -43,7 +43,7 @@ TEST_CASE("a supervised process that is killed goes on from its newest checkpoin
           "[supervise][plain]") {
     const TinyRuns runs;
     const std::string out = runs.path("a");
-    const FlagMap long_run = {{"steps", "400"}};
+    const FlagMap long_run = {{"steps", "200"}};
     const Started run_on(command_of(runs.flags("a", supervised(long_run))), out);
     await_checkpoints(out);
     const pid_t first = await_child(run_on.pid);
@@ -55,7 +55,7 @@ TEST_CASE("a supervised process that is killed goes on from its newest checkpoin
     CHECK(contains(ended.err, "warning: --supervise: rank 0 was ended by signal 9 (Killed): it starts again in 0.5 s, from "
                               "the newest checkpoint\n"));
     must_succeed(runs.train("straight", with(supervised(long_run), {{"supervise", "false"}})));
-    CHECK(tensor_difference(step_folder(out, 400), step_folder(runs.path("straight"), 400)) == "");
+    CHECK(tensor_difference(step_folder(out, 200), step_folder(runs.path("straight"), 200)) == "");
     CHECK(losses_in(out) == losses_in(runs.path("straight")));
     // The same command, once more: it has reached its end.
     must_succeed(runs.train("a", supervised(long_run)));
@@ -63,11 +63,11 @@ TEST_CASE("a supervised process that is killed goes on from its newest checkpoin
 
 TEST_CASE("supervised ranks that lose one start again together, or go on without it", "[supervise][plain]") {
     const TinyRuns runs;
-    must_succeed(runs.train("straight", with(supervised({{"steps", "400"}}), {{"supervise", "false"}})));
+    must_succeed(runs.train("straight", with(supervised({{"steps", "200"}}), {{"supervise", "false"}})));
     for (const bool comes_back : {true, false}) {
         INFO((comes_back ? "comes back" : "stays away"));
         const std::string name = comes_back ? "back" : "away", out = runs.path(name);
-        const FlagMap flags = supervised({{"steps", "400"}, {"comm-timeout", comes_back ? "60" : "3"}});
+        const FlagMap flags = supervised({{"steps", "200"}, {"comm-timeout", comes_back ? "60" : "3"}});
         TcpRun ranks(2, runs.flags(name, flags), out);
         await_checkpoints(out);
         const pid_t victim = comes_back ? await_child(ranks.ranks[1].pid) : ranks.ranks[1].pid;
@@ -78,8 +78,8 @@ TEST_CASE("supervised ranks that lose one start again together, or go on without
         CHECK(contains(ended[0].err, "warning: --supervise: rank 0 ended with exit code 3: it starts again in "));
         CHECK(ended[1].exit_code == (comes_back ? 0 : 128 + SIGKILL));
         CHECK(contains(ended[0].err, "warning: rank 1 did not come back to 127.0.0.1:") == !comes_back);
-        CHECK(contains(ended[0].out, "\n1 rank, by --rank and --world-size\n") == !comes_back);
-        CHECK(tensor_difference(step_folder(out, 400), step_folder(runs.path("straight"), 400)) == "");
+        CHECK(contains(ended[0].out, " x 1 rank = 256 tokens per step\n") == !comes_back);
+        CHECK(tensor_difference(step_folder(out, 200), step_folder(runs.path("straight"), 200)) == "");
         CHECK(losses_in(out) == losses_in(runs.path("straight")));
     }
 }

@@ -8,7 +8,7 @@
 #
 # A run that has lost a rank goes back into the queue, ANVIL_MAX_REQUEUES times (10) at most. The node of the rank that is
 # named is written into OUT_DIR/lost_nodes; a later try that gets it again leaves it out, and trains with the others.
-# `rm OUT_DIR/lost_nodes` when the node is mended.
+# `rm OUT_DIR/lost_nodes` when the node is well again.
 #
 #SBATCH --job-name=train_gpt
 #SBATCH --nodes=1

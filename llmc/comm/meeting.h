@@ -45,7 +45,7 @@ struct Meeting {
     // Of a run that was started again (--supervise): rank 0 goes on with those who have come in time, and tells all
     // ranks their numbers, which then have no gaps.
     bool numbers_anew = false, may_go_without = false;
-    bool of_hosts = false;    // it is those of several hosts that connect, after all ranks have met; for messages
+    bool of_hosts = false;  // it is those of several hosts that connect, after all ranks have met; for messages
 };
 
 struct Seat {
@@ -62,7 +62,8 @@ struct Expected {
     std::vector<int> ranks;
     int lanes = 1;
 };
-// Adds to `seats` who has come, also if it throws; in order, when all have, or, with may_go_without, the time is over. `where`: for messages.
+// Adds to `seats` who has come, also if it throws; in order, when all have, or, with may_go_without, the time is over.
+// `where`: for messages.
 void await_ranks(const Listeners& listeners, const std::string& where, const Expected& expected, const Meeting& meeting,
                  uint64_t key, std::vector<Seat>& seats);
 

@@ -64,8 +64,9 @@ void TcpRanks::number_anew() {
         const Deadline deadline(meeting_.timeout_s + 10);
         const Look look = [&] {
             if (const char* signal = meeting_.stop_signal())
-                throw Error(kExitRank, format("rank %d: %s came while this rank waited for the others: nothing was done",
-                                              rank, signal));
+                throw Error(
+                    kExitRank,
+                    format("rank %d: %s came while this rank waited for the others: nothing was done", rank, signal));
         };
         Header header = {};
         std::string body;

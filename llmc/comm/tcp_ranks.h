@@ -81,7 +81,7 @@ private:
     void send_to(const Peer& peer, Kind kind, const std::string& body);
     const Peer& peer_of(int rank) const { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
     Peer& peer_of(int rank) { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
-    size_t turn_ = 0;  // whose piece is taken first
+    size_t turn_ = 0;       // whose piece is taken first
     std::string awaited();  // whose record this rank waits for
     std::string next_record(Peer& peer);
 };

@@ -21,9 +21,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",        "local-rank", "interface", "threads",
-                                                "tune-matmul", "train-data", "val-data",  "tokenizer",   "max-restarts",
-                                                "out-dir",     "resume",     "eval-tasks"};
+    static const std::set<std::string> names = {"rank",         "local-rank", "interface", "threads",
+                                                "tune-matmul",  "train-data", "val-data",  "tokenizer",
+                                                "max-restarts", "out-dir",    "resume",    "eval-tasks"};
     return names.contains(field.name);
 }
 
@@ -286,7 +286,8 @@ std::vector<Field> RunFlags::fields() {
              "this host's network interface, such as eth0, for what ranks on other hosts exchange without MPI; NCCL's "
              "too (empty: that by which rank 0 is reached)"},
             {"ranks", "supervise", &launch.supervise,
-             "start the training as a process of its own, and again from the newest checkpoint in --out-dir when a rank "
+             "start the training as a process of its own, and again from the newest checkpoint in --out-dir when a "
+             "rank "
              "is lost; without those that do not come back within --comm-timeout. For one process, or ranks that were "
              "each started with --rank"},
             Field{"ranks", "max-restarts", &launch.max_restarts,

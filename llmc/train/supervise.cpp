@@ -61,8 +61,10 @@ public:
             fruitless = count_saved() ? 0 : fruitless + 1;
             const std::string ending = ending_of(status);
             if (fruitless == kFruitless) {
-                std::fprintf(stderr, "error: --supervise: %s %s, the %dth time in a row before a checkpoint: not started "
-                             "again\n", who_.c_str(), ending.c_str(), kFruitless);
+                std::fprintf(stderr,
+                             "error: --supervise: %s %s, the %dth time in a row before a checkpoint: not started "
+                             "again\n",
+                             who_.c_str(), ending.c_str(), kFruitless);
                 return end_as(status);
             }
             if (restarts == flags_.launch.max_restarts) {
@@ -170,15 +172,17 @@ private:
 }  // namespace
 
 int supervise(const RunFlags& flags, char** argv) {
-    require(flags.resume.empty() || flags.resume == "auto",
-            "--supervise goes on from the newest checkpoint in --out-dir, and --resume %s is another: leave --resume out, "
-            "and give that run's folder as --out-dir",
-            flags.resume.c_str());
+    require(
+        flags.resume.empty() || flags.resume == "auto",
+        "--supervise goes on from the newest checkpoint in --out-dir, and --resume %s is another: leave --resume out, "
+        "and give that run's folder as --out-dir",
+        flags.resume.c_str());
     const Launch launch = detect_launch(flags.launch);
-    require(launch.meet == Launch::Meet::nobody || flags.launch.rank >= 0,
-            "--supervise is for one process, or for ranks that are started one by one with --rank; ranks of %s must be "
-            "started again by it: torchrun --max-restarts, scripts/slurm.sh (doc/distributed.md, \"Going on by itself\")",
-            launch.source.c_str());
+    require(
+        launch.meet == Launch::Meet::nobody || flags.launch.rank >= 0,
+        "--supervise is for one process, or for ranks that are started one by one with --rank; ranks of %s must be "
+        "started again by it: torchrun --max-restarts, scripts/slurm.sh (doc/distributed.md, \"Going on by itself\")",
+        launch.source.c_str());
     return Supervisor(flags, argv).run();
 }
 

@@ -1,5 +1,5 @@
-// scripts/slurm.sh, with a srun and a scontrol that say what they were asked: when a job goes back into the queue, and on
-// which nodes it goes on. Slurm itself is not here.
+// scripts/slurm.sh, with a srun and a scontrol that say what they were asked: when a job goes back into the queue, and
+// on which nodes it goes on. Slurm itself is not here.
 #include <filesystem>
 #include <fstream>
 #include "llmc/base/file.h"  // read_file
@@ -13,7 +13,8 @@ struct Job {
 
     explicit Job(const std::string& srun) {
         program("srun", "echo \"$*\" >>" + scratch / "asked" + "; " + srun);
-        program("scontrol", "case $1 in show) printf 'n0\\nn1\\nn2\\nn3\\n' ;; *) echo \"$*\" >>" + scratch / "queue" + " ;; esac");
+        program("scontrol",
+                "case $1 in show) printf 'n0\\nn1\\nn2\\nn3\\n' ;; *) echo \"$*\" >>" + scratch / "queue" + " ;; esac");
     }
     void program(const std::string& name, const std::string& body) const {
         std::ofstream(scratch / name) << "#!/bin/sh\n" << body << "\n";
@@ -23,8 +24,10 @@ struct Job {
         return std::filesystem::exists(scratch / name) ? read_file(scratch / name) : "";
     }
     Finished run_with(const std::string& variables = "") const {
-        return run("env PATH=" + (scratch / "") + ":$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-3]' SLURM_NTASKS_PER_NODE=2 "
-                   "SLURM_CPUS_PER_TASK=4 " + variables + " scripts/slurm.sh --depth 4 --out-dir " + scratch / "out");
+        return run("env PATH=" + (scratch / "") +
+                   ":$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-3]' SLURM_NTASKS_PER_NODE=2 "
+                   "SLURM_CPUS_PER_TASK=4 " +
+                   variables + " scripts/slurm.sh --depth 4 --out-dir " + scratch / "out");
     }
 };
 
@@ -45,8 +48,10 @@ TEST_CASE("a Slurm job that lost a rank goes back into the queue, and on without
     CHECK(job.file("asked") == "--cpus-per-task=4 --kill-on-bad-exit=1 ./train_gpt --resume auto --depth 4 --out-dir " +
                                    job.scratch / "out" + "\n");
     // The same nodes again; now rank 4 is the first of n3.
-    job.program("srun", "echo \"$*\" >>" + job.scratch / "asked" + "; " +
-                            says("error: rank 0: the all-reduce was not over after 600 s; not there yet: rank 4 on another host", 3));
+    job.program(
+        "srun",
+        "echo \"$*\" >>" + job.scratch / "asked" + "; " +
+            says("error: rank 0: the all-reduce was not over after 600 s; not there yet: rank 4 on another host", 3));
     CHECK(contains(job.run_with("SLURM_RESTART_COUNT=1").err, "on n0 n1 n3\n"));
     CHECK(contains(job.file("asked"), "\n--nodes=3 --ntasks=6 --nodelist=n0,n1,n3 --cpus-per-task=4 "));
     CHECK(job.file("out/lost_nodes") == "n2\nn3\n");
@@ -79,7 +84,8 @@ TEST_CASE("a Slurm job is requeued as often as it may be, and not where that doe
     CHECK(all_lost.file("asked") == "");
 
     for (const std::string reason : {"SIGUSR1", "the last step"}) {
-        const Job over("echo '{\"type\":\"end\",\"reason\":\"" + reason + "\"}' >>$(echo \"$*\" | sed 's/.*--out-dir //')/log.jsonl");
+        const Job over("echo '{\"type\":\"end\",\"reason\":\"" + reason +
+                       "\"}' >>$(echo \"$*\" | sed 's/.*--out-dir //')/log.jsonl");
         const Finished ended = over.run_with();
         INFO(ended.err);
         CHECK(ended.exit_code == 0);

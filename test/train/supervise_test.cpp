@@ -39,8 +39,7 @@ FlagMap supervised(const FlagMap& more = {}) {
 
 }  // namespace
 
-TEST_CASE("a supervised process that is killed goes on from its newest checkpoint, bit for bit",
-          "[supervise][plain]") {
+TEST_CASE("a supervised process that is killed goes on from its newest checkpoint, bit for bit", "[supervise][plain]") {
     const TinyRuns runs;
     const std::string out = runs.path("a");
     const FlagMap long_run = {{"steps", "200"}};
@@ -52,8 +51,9 @@ TEST_CASE("a supervised process that is killed goes on from its newest checkpoin
     CHECK(second != first);
     const Finished ended = run_on.finish();
     must_succeed(ended);
-    CHECK(contains(ended.err, "warning: --supervise: rank 0 was ended by signal 9 (Killed): it starts again in 0.5 s, from "
-                              "the newest checkpoint\n"));
+    CHECK(contains(ended.err,
+                   "warning: --supervise: rank 0 was ended by signal 9 (Killed): it starts again in 0.5 s, from "
+                   "the newest checkpoint\n"));
     must_succeed(runs.train("straight", with(supervised(long_run), {{"supervise", "false"}})));
     CHECK(tensor_difference(step_folder(out, 200), step_folder(runs.path("straight"), 200)) == "");
     CHECK(losses_in(out) == losses_in(runs.path("straight")));
@@ -91,8 +91,11 @@ TEST_CASE("of ranks that go on without one the others have new numbers, and a ba
     for (const std::string total : {"192", "96"}) {
         INFO(total << " tokens");
         const std::string out = runs.path(total);
-        const FlagMap flags = supervised({{"steps", "1000000"}, {"comm-timeout", "4"}, {"total-batch-size", total},
-                                          {"lr-schedule", "constant"}, {"print-every", "1000"}});
+        const FlagMap flags = supervised({{"steps", "1000000"},
+                                          {"comm-timeout", "4"},
+                                          {"total-batch-size", total},
+                                          {"lr-schedule", "constant"},
+                                          {"print-every", "1000"}});
         TcpRun ranks(3, runs.flags(total, flags), out);
         await_checkpoints(out);
         REQUIRE(kill(ranks.ranks[1].pid, SIGKILL) == 0);
@@ -108,8 +111,9 @@ TEST_CASE("of ranks that go on without one the others have new numbers, and a ba
             CHECK(ended[rank].exit_code == (total == "192" ? 0 : kExitUsage));
         if (total == "192") CHECK(contains(ended[0].out, "\n2 ranks, by --rank and --world-size\n"));
         if (total == "96")
-            CHECK(contains(ended[0].err, "error: --total-batch-size 96 is not a multiple of --batch-size 2 x --seq-len "
-                                         "16 x 2 ranks"));
+            CHECK(contains(ended[0].err,
+                           "error: --total-batch-size 96 is not a multiple of --batch-size 2 x --seq-len "
+                           "16 x 2 ranks"));
     }
 }
 
@@ -142,18 +146,22 @@ TEST_CASE("what cannot go on by itself ends, with the exit code of the last try 
     const TinyRuns runs;
     const auto line_of = [](const std::string& text) { return text.substr(text.rfind('\n', text.size() - 2) + 1); };
     // Nobody else comes: four times, and nothing was saved.
-    const FlagMap alone = {{"rank", "0"}, {"world-size", "2"}, {"comm-timeout", "0.2"},
+    const FlagMap alone = {{"rank", "0"},
+                           {"world-size", "2"},
+                           {"comm-timeout", "0.2"},
                            {"master", "127.0.0.1:" + std::to_string(free_port())}};
     const Finished lonely = runs.train("a", supervised(alone));
     CHECK(lonely.exit_code == kExitRank);
     CHECK(count(lonely.err, "rank 1 did not come to 127.0.0.1:") == 4);
     CHECK(count(lonely.err, "warning: --supervise: rank 0 ended with exit code 3: it starts again in ") == 3);
-    CHECK(line_of(lonely.err) == "error: --supervise: rank 0 ended with exit code 3, the 4th time in a row before a "
-                                 "checkpoint: not started again\n");
+    CHECK(line_of(lonely.err) ==
+          "error: --supervise: rank 0 ended with exit code 3, the 4th time in a row before a "
+          "checkpoint: not started again\n");
     const Finished once = runs.train("a", supervised(with(alone, {{"max-restarts", "0"}})));
     CHECK(once.exit_code == kExitRank);
-    CHECK(line_of(once.err) == "error: --supervise: rank 0 ended with exit code 3, and was started again 0 times "
-                               "(--max-restarts)\n");
+    CHECK(line_of(once.err) ==
+          "error: --supervise: rank 0 ended with exit code 3, and was started again 0 times "
+          "(--max-restarts)\n");
     // What another try does not cure is not tried again.
     const Finished wrong = runs.train("b", supervised({{"train-data", runs.path("nowhere")}}));
     CHECK(wrong.exit_code == kExitUsage);
@@ -162,8 +170,9 @@ TEST_CASE("what cannot go on by itself ends, with the exit code of the last try 
     // What it cannot do it says before it starts anything.
     const Finished other = runs.train("b", supervised({{"resume", "elsewhere"}}));
     CHECK(other.exit_code == kExitUsage);
-    CHECK(contains(other.err, "error: --supervise goes on from the newest checkpoint in --out-dir, and --resume elsewhere "
-                              "is another: "));
+    CHECK(contains(other.err,
+                   "error: --supervise goes on from the newest checkpoint in --out-dir, and --resume elsewhere "
+                   "is another: "));
     const Finished launched =
         run("env TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1 " +
             command_of(runs.flags("b", supervised())));

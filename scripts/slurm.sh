@@ -21,6 +21,7 @@
 #SBATCH --requeue
 #SBATCH --signal=USR1@120
 set -euo pipefail
+: "${SLURM_JOB_ID:?is not set: submit this script with sbatch}"
 
 out_dir=run/default
 arguments=("$@")
@@ -52,10 +53,13 @@ fi
 # limit Slurm sends SIGUSR1 to all ranks, which save a checkpoint and end with code 0.
 errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
-code=0
-srun "${fewer[@]}" --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 ./train_gpt --resume auto "${arguments[@]}" \
-    2> >(tee "$errors" >&2) || code=$?
-wait
+set +e
+{
+    srun "${fewer[@]}" --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 ./train_gpt --resume auto "${arguments[@]}" \
+        2>&1 >&3 3>&- | tee "$errors" >&2 3>&-
+    code=${PIPESTATUS[0]}
+} 3>&1
+set -e
 
 if [ "$code" -eq 0 ]; then
     # Stopped, not finished: back into the queue.

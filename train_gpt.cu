@@ -26,6 +26,7 @@ llmc/train/run_flags.cpp and doc/flags.md.
 #include "llmc/train/session.h"       // Session
 #include "llmc/train/run_request.h"   // find_request
 #include "llmc/train/stop.h"          // catch_stop_signals, outlive_broken_pipes
+#include "llmc/train/supervise.h"     // supervise, Supervised
 #include "llmc/train/tokens.h"        // planned_vocab_size
 #include "llmc/train/world.h"         // in_world
 
@@ -160,9 +161,12 @@ int main(int argc, char** argv) {
             std::printf("%s", export_asked(line).c_str());
         } else if (command == Command::doctor) {
             exit_code = doctor(line, look_at_gpu);
+        } else if (command == Command::train && line.run.launch.supervise && !Supervised::now() && !wrong_flags) {
+            exit_code = supervise(line.run, argv);
         } else {
             catch_stop_signals();
             is_training = command == Command::train && !line.run.dry_run;
+            if (is_training && line.run.launch.supervise) line.run.resume = "auto";
             if (is_training) outlive_broken_pipes();  // the others end with them, as programs do whose output is all
             in_world(line, wrong_flags, [&](World& world) {
                 if (!world.group) rank = world.ranks.rank;

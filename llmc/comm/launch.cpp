@@ -254,6 +254,7 @@ std::unique_ptr<Ranks> join(const Launch& launch, double timeout_s, const std::f
     Meeting meeting;
     meeting.timeout_s = timeout_s, meeting.run_key = launch.run_key, meeting.secret = launch.secret;
     meeting.stop_signal = stop_signal, meeting.interface = launch.interface;
+    meeting.numbers_anew = launch.numbers_anew, meeting.may_go_without = launch.may_go_without;
     switch (launch.meet) {
         case Launch::Meet::nobody:
             ranks = std::make_unique<OneRank>();

@@ -34,6 +34,8 @@ struct LaunchFlags {
     std::string master = "";        // HOST or HOST:PORT, of rank 0
     std::string launcher = "auto";  // or mpi, slurm, torchrun; none: one rank, whatever the environment says
     std::string interface = "";     // of this host's networks, by which others reach it; "": any
+    bool supervise = false;
+    int max_restarts = 50;
 };
 
 struct Launch {
@@ -46,6 +48,8 @@ struct Launch {
     std::string secret;            // of ANVIL_KEY or ANVIL_KEY_FILE, where ranks meet at an address; "": none
     std::string interface;         // as the flag
     std::string source;            // "Open MPI's mpirun"
+    // Of a supervised run: ranks may have other numbers when some have not come back; and may they stay away?
+    bool numbers_anew = false, may_go_without = false;
 
     std::string describe() const;
 };

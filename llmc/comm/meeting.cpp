@@ -354,6 +354,11 @@ void await_ranks(const Listeners& listeners, const std::string& where, const Exp
     bool said = false;
     while (!reception.full()) {
         look_for_signal(meeting.listener, meeting, rank_list(reception.missing()))();
+        if (deadline.over() && meeting.may_go_without) {
+            std::fprintf(stderr, "warning: %s did not come back to %s within %g s (--comm-timeout): going on without\n",
+                         rank_list(reception.missing()).c_str(), where.c_str(), meeting.timeout_s);
+            break;
+        }
         if (deadline.over()) {
             const std::string advice =
                 meeting.of_hosts ? kNetworkAdvice

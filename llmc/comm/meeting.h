@@ -23,7 +23,8 @@ Both ends prove that they know the secret, and neither sends it. Without a secre
 are on one host, which the kernel tells, and from other hosts anybody is let in: doc/security.md. What follows is
 neither encrypted nor signed.
 
-A rank that has come and is gone before all are there frees its seat for another. A signal ends the wait.
+A rank that has come and is gone before all are there frees its seat for another. A signal ends the wait. A run that has
+begun once may go on without those who do not come.
 */
 #pragma once
 #include <functional>
@@ -41,7 +42,10 @@ struct Meeting {
     double greeting_s = 10;   // for a guest to say who it is, and for rank 0 to answer
     size_t most_guests = 64;  // who have not said it yet
     int listener = 0;         // the rank that the others come to
-    bool of_hosts = false;    // it is those of several hosts that connect, after all ranks have met; for messages
+    // Of a run that was started again (--supervise): rank 0 goes on with those who have come in time, and tells all
+    // ranks their numbers, which then have no gaps.
+    bool numbers_anew = false, may_go_without = false;
+    bool of_hosts = false;  // it is those of several hosts that connect, after all ranks have met; for messages
 };
 
 struct Seat {
@@ -58,7 +62,8 @@ struct Expected {
     std::vector<int> ranks;
     int lanes = 1;
 };
-// Adds to `seats` who has come, also if it throws; in order, when all have. `where`: for messages.
+// Adds to `seats` who has come, also if it throws; in order, when all have, or, with may_go_without, the time is over.
+// `where`: for messages.
 void await_ranks(const Listeners& listeners, const std::string& where, const Expected& expected, const Meeting& meeting,
                  uint64_t key, std::vector<Seat>& seats);
 

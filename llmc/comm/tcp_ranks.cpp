@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -40,6 +41,7 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
             seats.push_back(find_listener({rank}, place, meeting_, &key_));
         }
         take_seats();
+        if (meeting.numbers_anew) number_anew();
         if (pipe2(wake_, O_CLOEXEC) != 0)
             throw Error(kExitUsage, format("cannot make a pipe: %s", std::strerror(errno)));
         reader_ = std::thread([this] { read_records(); });
@@ -49,6 +51,38 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
         close_all();
         throw;
     }
+}
+
+// Before the reader runs: nobody else knows the old numbers.
+void TcpRanks::number_anew() {
+    if (rank == 0) {
+        world_size = int(peers_.size()) + 1;
+        for (size_t i = 0; i < peers_.size(); i++) peers_[i].rank = int(i) + 1;
+        for (const Peer& peer : peers_) send_to(peer, kRecord, format("%d %d", peer.rank, world_size));
+    } else {
+        // Rank 0 waits for the others since before this one came, and no longer than that.
+        const Deadline deadline(meeting_.timeout_s + 10);
+        const Look look = [&] {
+            if (const char* signal = meeting_.stop_signal())
+                throw Error(
+                    kExitRank,
+                    format("rank %d: %s came while this rank waited for the others: nothing was done", rank, signal));
+        };
+        Header header = {};
+        std::string body;
+        if (!receive_bytes(peers_[0].socket, &header, sizeof(header), &deadline, look) || header.magic != kMagic ||
+            header.key != key_ || !receive_body(peers_[0].socket, body, std::min(header.bytes, kMostPeerText)))
+            throw Error(kExitRank, format("%s is gone before all ranks were there", name_of(0).c_str()));
+        if (header.kind == kFailed) throw Error(kExitRank, "ended by " + peer_text(body));
+        int number = 0, size = 0;
+        require_sense(header.kind == kRecord && std::sscanf(body.c_str(), "%d %d", &number, &size) == 2 && number > 0 &&
+                          number <= rank && number < size && size <= world_size,
+                      0, "the numbers of the ranks");
+        rank = number, world_size = size;
+    }
+    host_ranks = {rank};
+    meeting_.world_size = world_size;
+    watchdog_.set_rank(rank);
 }
 
 TcpRanks::~TcpRanks() {

@@ -61,7 +61,7 @@ private:
     };
     static constexpr int kMostPieces = 2;  // under way to one rank
     Watchdog watchdog_;
-    const Meeting meeting_;
+    Meeting meeting_;
     uint64_t key_ = 0;
     std::string forwarded_;  // why another rank has given up, in its words
     std::vector<Peer> peers_;
@@ -72,6 +72,7 @@ private:
     std::atomic<uint64_t> sent_bytes_ = 0;
     std::atomic<bool> leaving_ = false;  // this rank ends: whoever else ends now is not missed
 
+    void number_anew();
     void close_all();
     void read_records();
     bool read_one(Peer& peer);
@@ -80,7 +81,7 @@ private:
     void send_to(const Peer& peer, Kind kind, const std::string& body);
     const Peer& peer_of(int rank) const { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
     Peer& peer_of(int rank) { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
-    size_t turn_ = 0;  // whose piece is taken first
+    size_t turn_ = 0;       // whose piece is taken first
     std::string awaited();  // whose record this rank waits for
     std::string next_record(Peer& peer);
 };

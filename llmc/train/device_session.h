@@ -37,6 +37,7 @@
 #include "llmc/train/step_profiler.h"  // StepProfiler
 #include "llmc/train/stop.h"           // stop_signal
 #include "llmc/train/summary.h"        // RunSummary
+#include "llmc/train/supervise.h"      // Supervised
 
 inline double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -848,6 +849,7 @@ private:
         is_saving_ = true;
         const SavedCheckpoint saved = saver_.finish();
         is_saving_ = false;
+        Supervised::say_saved();
         on_first_rank(ranks_, [&] {
             if (saved.step == best_begun_) mark_best(flags_.out_dir, saved.step);
             prune(flags_.out_dir, flags_.keep, saved.step);

@@ -21,7 +21,7 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",       "local-rank",  "interface",  "threads",
+    static const std::set<std::string> names = {"rank",       "local-rank", "max-restarts", "interface",  "threads",
                                                 "batch-size", "tune-matmul", "train-data", "val-data",
                                                 "tokenizer",  "out-dir",     "resume",     "eval-tasks"};
     return names.contains(field.name);
@@ -290,6 +290,15 @@ std::vector<Field> RunFlags::fields() {
             {"ranks", "interface", &launch.interface,
              "this host's network interface, such as eth0, for what ranks on other hosts exchange without MPI; NCCL's "
              "too (empty: that by which rank 0 is reached)"},
+            {"ranks", "supervise", &launch.supervise,
+             "start the training as a process of its own, and again from the newest checkpoint in --out-dir when a "
+             "rank "
+             "is lost; without those that do not come back within --comm-timeout. For one process, or ranks that were "
+             "each started with --rank"},
+            Field{"ranks", "max-restarts", &launch.max_restarts,
+                  "how often --supervise starts it again; four times in a row without a new checkpoint are the end as "
+                  "well"}
+                .from(0),
             Field{"ranks", "virtual-ranks", &virtual_ranks,
                   "run this many ranks in one process, taking turns: sharding without a second machine (0: off)"}
                 .from(0, 64),

@@ -25,6 +25,7 @@ visible (llmc/io/checkpoint.h).
 #include "llmc/train/checkpointing.h"       // RunState, saved_parts
 #include "llmc/train/parts.h"               // PartSender, receive_parts
 #include "llmc/train/placement.h"           // Placement
+#include "llmc/train/supervise.h"           // Supervised
 
 // A checkpoint that is complete.
 struct SavedCheckpoint {
@@ -84,6 +85,7 @@ public:
                 leader_->add_records(*theirs);
             }
             leader_->commit();
+            Supervised::say_saved();  // at once: whoever is lost now is lost after it
         });
         sent_.reset();
         received_.clear();

@@ -22,6 +22,7 @@ Who trains together. What they exchange gradients over: device_comm.h.
 #include "llmc/data/utf8.h"       // printable
 #include "llmc/train/command.h"   // CommandLine
 #include "llmc/train/stop.h"      // stop_signal
+#include "llmc/train/supervise.h"  // Supervised
 
 // A process among those on the same host, which do not get in each other's way.
 struct Place {
@@ -74,7 +75,8 @@ struct SaidError : Error {
 template <class Body>
 void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Body&& body) {
     const RunFlags& flags = line.run;
-    const Launch launch = detect_launch(flags.launch);
+    Launch launch = detect_launch(flags.launch);
+    launch.numbers_anew = flags.launch.supervise, launch.may_go_without = Supervised::has_saved();
     if (flags.virtual_ranks > 0) {
         require(
             launch.meet == Launch::Meet::nobody,
@@ -100,6 +102,7 @@ void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Bo
     }
     if (Watchdog* watchdog = ranks->watchdog()) watchdog->disk_timeout_s = flags.io_timeout_s;
     check_connected(*ranks);
+    if (launch.meet == Launch::Meet::at_address) launch.world_size = ranks->world_size;
     World world{*ranks, nullptr, launch.describe()};
     try {
         share_errors(*ranks, [&] {

@@ -1,9 +1,9 @@
 /*
 What can happen to the connections of a process: to those between ranks over TCP, in tests.
 
-  for (const int fd : data_sockets(port)) lose_packets(fd);     from here on nothing arrives, and the sender hears nothing
-  find_packets(fd);                                             what is sent again arrives
-  reset_when_closed(fd);                                        no word of farewell: as if the host were gone
+  for (const int fd : data_sockets(port)) lose_packets(fd);     from here on nothing arrives, and the sender hears
+nothing find_packets(fd);                                             what is sent again arrives reset_when_closed(fd);
+no word of farewell: as if the host were gone
 
 A socket filter that drops every packet is what a cable that was pulled is to TCP: no data, no acknowledgment, no reset.
 Unlike a network namespace it needs no rights, and it breaks the one connection that is meant.

@@ -35,8 +35,11 @@ bool cut_off(pid_t pid) {
 }
 
 // Two hosts that train until something happens, and have saved something by now.
-const FlagMap kEndless = {{"steps", "1000000"},  {"lr-schedule", "constant"}, {"val-data", ""},
-                          {"print-every", "1000"}, {"checkpoint-every", "5"}};
+const FlagMap kEndless = {{"steps", "1000000"},
+                          {"lr-schedule", "constant"},
+                          {"val-data", ""},
+                          {"print-every", "1000"},
+                          {"checkpoint-every", "5"}};
 std::vector<Started> begin(Hosts& hosts, const FlagMap& changes, const std::vector<FlagMap>& own = {}) {
     hosts.over_tcp = true;
     std::vector<Started> ranks = hosts.start({"a", "b"}, with(hosts.flags, changes), own);

@@ -1,0 +1,39 @@
+/*
+--supervise: a process that starts the training as its child, and starts it again from the newest checkpoint when a rank
+was lost: after exit code 3, or when the child itself was killed. Each rank has one of its own; they know nothing of
+each other, for the ranks meet as they always do.
+
+  if (flags.launch.supervise && !Supervised::now()) return supervise(flags, argv);     in main(), before any thread
+  Supervised::say_saved();                                                             in the child: a checkpoint is
+complete
+
+The child has the same command and the same files open, and a process group of its own: each signal that this process
+gets is passed on once, and then it starts nothing more. It ends as its last child did, by exit code or signal. If it is
+killed, the child is, too, and is a lost rank to the others.
+*/
+#pragma once
+#include "llmc/train/run_flags.h"  // RunFlags
+
+// An Error if these flags cannot be supervised; does not return if the child ended by a signal.
+int supervise(const RunFlags& flags, char** argv);
+
+// What a child knows of its supervisor, who tells it by the environment.
+class Supervised {
+public:
+    static bool now() { return state().is_child; }
+    // Has a checkpoint been complete since the supervisor began? Only then the others are a run that has lost a rank,
+    // and not one that was never whole.
+    static bool has_saved() { return state().has_saved; }
+    static void say_saved();
+
+private:
+    struct State {
+        bool is_child = false, has_saved = false;
+        int pipe = -1;
+        State();
+    };
+    static State& state() {
+        static State state;
+        return state;
+    }
+};

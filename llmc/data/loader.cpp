@@ -253,10 +253,10 @@ void DataLoader::prepare_next_batch() {
     if (!goes_on) rows_->restore(step_begin_);
     // Rows of the step from one of this rank's batches to its next one, and up to its first.
     const bool is_shared = config_.step_rows > 0;
-    const int64_t stride = (config_.in_turns ? config_.world_size : 1) * B,
-                  first = is_shared          ? config_.first_row
-                          : config_.in_turns ? config_.rank * B
-                                             : config_.rank * batches * B;
+    const int64_t stride = (config_.in_turns ? config_.world_size : 1) * B, first = is_shared ? config_.first_row
+                                                                                    : config_.in_turns
+                                                                                        ? config_.rank * B
+                                                                                        : config_.rank * batches * B;
     rows_->skip(goes_on && next_of_step_ > 0 ? stride - B : first + next_of_step_ * stride);
     for (int64_t b = 0; b < B; b++) {
         rows_->read(row_.data());

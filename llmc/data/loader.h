@@ -6,9 +6,9 @@ as a target. The offset o is 0 in epoch 0 or without shuffling, else drawn from 
 other cuts. The windows of all shards form one list; shuffling permutes it by (seed, epoch). One step of the whole world
 takes the next world_size * A * B windows, where A is the number of batches of a step; rank r reads the r-th A * B of
 them, B a batch, and no others; or of every W * B of them the r-th B (in_turns); or, where ranks' shares are not equal,
-those that first_row and step_rows say. So a step learns from the same windows at any number of ranks, in the same order.
-One that reaches the end of an epoch goes on into the next one, so each window comes exactly once per epoch. (Tokens that
-fill no window are left out: fewer than T at the end of a shard, and o at its beginning.)
+those that first_row and step_rows say. So a step learns from the same windows at any number of ranks, in the same
+order. One that reaches the end of an epoch goes on into the next one, so each window comes exactly once per epoch.
+(Tokens that fill no window are left out: fewer than T at the end of a shard, and o at its beginning.)
 
   DataLoader train({.pattern = "data/x/train_*.bin", .batch_size = B, .seq_len = T, .shuffle = true, .vocab_size = V});
   const Batch& batch = train.next();               (B, T) tokens and targets, valid until the following next()

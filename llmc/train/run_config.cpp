@@ -196,11 +196,11 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
     if (sizes_differ) check_batch_sizes(flags, batch_sizes);
     require(!is_shared || flags.islands_of_run() == 0,
-            "--islands: ranks of an island have equal shares of a step: leave out --balance %s%s", flags.balance.c_str(),
-            sizes_differ ? " and batch sizes that differ" : "");
+            "--islands: ranks of an island have equal shares of a step: leave out --balance %s%s",
+            flags.balance.c_str(), sizes_differ ? " and batch sizes that differ" : "");
     require(!is_shared || flags.data_order == "own",
-            "--data-order llmc: all ranks have as many batches of one size: leave out --balance %s%s", flags.balance.c_str(),
-            sizes_differ ? " and batch sizes that differ" : "");
+            "--data-order llmc: all ranks have as many batches of one size: leave out --balance %s%s",
+            flags.balance.c_str(), sizes_differ ? " and batch sizes that differ" : "");
     require(!is_shared || flags.zero_stage == 1,
             "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, or "
             "--balance %s%s",

@@ -21,9 +21,9 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 }  // namespace
 
 bool is_of_one_process(const Field& field) {
-    static const std::set<std::string> names = {"rank",       "local-rank", "max-restarts", "interface",  "threads",
-                                                "batch-size", "tune-matmul", "train-data", "val-data",
-                                                "tokenizer",  "out-dir",     "resume",     "eval-tasks"};
+    static const std::set<std::string> names = {"rank",       "local-rank",  "max-restarts", "interface", "threads",
+                                                "batch-size", "tune-matmul", "train-data",   "val-data",  "tokenizer",
+                                                "out-dir",    "resume",      "eval-tasks"};
     return names.contains(field.name);
 }
 
@@ -373,9 +373,10 @@ void RunFlags::validate() const {
          {std::pair{"--packing", packing != "stream"}, {"weights", has_weights(train_data)}})
         require(data_order == "own" || !asked || !trains(),
                 "--data-order llmc with %s: llm.c has windows of one data set only; leave one of them out", flag);
-    require(data_order == "own" || zero_stage == 1,
-            "--data-order llmc with --zero-stage 2: each deals a step's batches to the ranks in its own way; leave one of "
-            "them out");
+    require(
+        data_order == "own" || zero_stage == 1,
+        "--data-order llmc with --zero-stage 2: each deals a step's batches to the ranks in its own way; leave one of "
+        "them out");
     require(!has_weights(val_data),
             "--val-data %s: expected one pattern without weights, the same tokens in every validation",
             val_data.c_str());

@@ -51,7 +51,7 @@ more.
 struct StepConfig {
     int64_t B, T, accumulation;  // sequences, tokens each, micro-batches of this rank
     double grad_clip;            // 0: none
-    int64_t world_size = 1;  // ranks that exchange gradients: those of an island
+    int64_t world_size = 1;      // ranks that exchange gradients: those of an island
     bool tree_sum = false;
     bool bf16_gradients = false;  // gradients travel as bf16
     GradientSum gradient_sum = GradientSum::automatic;
@@ -62,7 +62,7 @@ struct StepConfig {
     bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
     // Of a step that ranks share unequally: all its sequences. 0: every rank has as many as this one.
     int64_t step_sequences = 0, first_sequence = 0;  // the first that is this rank's
-    int64_t islands = 1, first_rank = 0;  // of all islands' ranks: the first of this one's
+    int64_t islands = 1, first_rank = 0;             // of all islands' ranks: the first of this one's
 
     int64_t sequences() const { return step_sequences > 0 ? step_sequences : B * accumulation * world_size; }
     int64_t sequences_before(int rank) const { return step_sequences > 0 ? first_sequence : rank * accumulation * B; }
@@ -270,8 +270,8 @@ private:
     std::vector<Work> reduced_;        // of each bucket
     std::vector<int64_t> reduced_of_;  // ZeRO-2: the micro-batch whose sum is not in shards_ yet; -1: none
     std::vector<Work> gathered_;
-    size_t complete_ = 0;  // buckets whose reduction has begun
-    int64_t micro_ = 0;    // micro-batch under way
+    size_t complete_ = 0;                                // buckets whose reduction has begun
+    int64_t micro_ = 0;                                  // micro-batch under way
     std::chrono::steady_clock::duration computed_ = {};  // see micro_batches_ms()
     int under_way_ = 0;
     uint64_t elapsed_us_ = 0;  // of the step that is started
@@ -295,8 +295,9 @@ private:
     };
     // The rows of a step are numbered as the data loader deals them out: those of rank 0 first, or in turns.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
-        const int64_t first = layout_.is_sharded() ? (micro * config_.world_size + comm_.rank) * config_.B
-                                                   : config_.sequences_before(int(config_.first_rank) + comm_.rank) + micro * config_.B;
+        const int64_t first = layout_.is_sharded()
+                                  ? (micro * config_.world_size + comm_.rank) * config_.B
+                                  : config_.sequences_before(int(config_.first_rank) + comm_.rank) + micro * config_.B;
         return {config_.dropout, config_.dropout_seed, uint64_t(step_number), first};
     }
 

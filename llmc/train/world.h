@@ -11,17 +11,17 @@ Who trains together. What they exchange gradients over: device_comm.h.
 #include <exception>
 #include <memory>
 #include <string>
-#include "llmc/base/build_id.h"   // build_id
-#include "llmc/comm/comm.h"       // Comm
-#include "llmc/comm/handshake.h"  // check_connected, check_alike
-#include "llmc/comm/islands.h"    // IslandRanks
-#include "llmc/comm/launch.h"     // detect_launch, join
-#include "llmc/comm/local.h"      // LocalGroup, LocalPart, LocalRanks
-#include "llmc/comm/ranks.h"      // Ranks, SharedError, share_errors
-#include "llmc/comm/watchdog.h"   // Watchdog
-#include "llmc/data/utf8.h"       // printable
-#include "llmc/train/command.h"   // CommandLine
-#include "llmc/train/stop.h"      // stop_signal
+#include "llmc/base/build_id.h"    // build_id
+#include "llmc/comm/comm.h"        // Comm
+#include "llmc/comm/handshake.h"   // check_connected, check_alike
+#include "llmc/comm/islands.h"     // IslandRanks
+#include "llmc/comm/launch.h"      // detect_launch, join
+#include "llmc/comm/local.h"       // LocalGroup, LocalPart, LocalRanks
+#include "llmc/comm/ranks.h"       // Ranks, SharedError, share_errors
+#include "llmc/comm/watchdog.h"    // Watchdog
+#include "llmc/data/utf8.h"        // printable
+#include "llmc/train/command.h"    // CommandLine
+#include "llmc/train/stop.h"       // stop_signal
 #include "llmc/train/supervise.h"  // Supervised
 
 // A process among those on the same host, which do not get in each other's way.
@@ -33,8 +33,8 @@ struct Place {
 
 struct World {
     Ranks& ranks;
-    LocalGroup* group = nullptr;  // of virtual ranks
-    std::string source;           // "2 virtual ranks"
+    LocalGroup* group = nullptr;               // of virtual ranks
+    std::string source;                        // "2 virtual ranks"
     std::shared_ptr<IslandRanks> island = {};  // of --islands, once its number is known (prepare.h)
 
     // Those that exchange gradients.

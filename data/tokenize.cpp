@@ -73,7 +73,8 @@ int main(int argc, char** argv) {
         ->capture_default_str()
         ->needs("--train-tokenizer");
     app.add_option("--pattern", config.pattern,
-                   "Of --train-tokenizer: where text is cut, gpt2, gpt4, llama3 or nanochat; the last brings "
+                   "Of --train-tokenizer: where text is cut, gpt2, gpt4, llama3, qwen2, smollm, o200k or nanochat; the "
+                   "last brings "
                    "nanochat's nine special tokens, the others <|endoftext|>")
         ->type_name("NAME")
         ->capture_default_str()

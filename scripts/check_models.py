@@ -3,9 +3,9 @@
 
     V/bin/python scripts/check_models.py        run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
 
-Random tiny models, GPT-2, Llama and NanoChat, saved by transformers in one file and in several, in fp32 and bf16:
+Random tiny models, GPT-2, Llama, its successors and NanoChat, saved by transformers in one file and in several, in fp32 and bf16:
 --init-from, validation loss against PyTorch's; three steps of training, whose checkpoint transformers loads as it is;
-exports of that to hf, gguf and llmc, read by transformers, the gguf package and by hand; AutoTokenizer.
+exports of that to hf, gguf and llmc, read by transformers, llama.cpp, the gguf package and by hand; AutoTokenizer.
 
 Models that transformers has no class for, nanochat's and modded-nanogpt's with random weights in all parts: exported with
 modeling_anvil.py, whose logits are those of scripts/reference_gpt.py, whose loss is train_gpt's, with and without a cache and
@@ -25,6 +25,7 @@ import reference_gpt as reference
 import safetensors.torch
 import torch
 import transformers
+import xllamacpp
 
 T = 32
 TEXT = "Once there was a fox.\n\tIt ran: 100 times, na\u00efve caf\u00e9 \u2014 \U0001f98a"
@@ -74,6 +75,13 @@ def loaded(folder, **how):
     return model
 
 
+# Of frequencies of 64 positions some stay, some are between and some are divided.
+LLAMA_31 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
 def make_models():
     torch.manual_seed(7)
     sizes = dict(vocab_size=256, bos_token_id=None, eos_token_id=None)
@@ -86,17 +94,34 @@ def make_models():
         max_position_embeddings=64, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, initializer_range=0.2, final_logit_softcapping=3.0, pad_token_id=None, **sizes,
     )  # fmt: skip
+
+    def grouped(name, **changes):
+        config = dict(
+            max_position_embeddings=64, hidden_size=64, intermediate_size=96, num_hidden_layers=5, num_attention_heads=4,
+            num_key_value_heads=2, initializer_range=0.2, pad_token_id=None, **sizes,
+        )  # fmt: skip
+        return getattr(transformers, name + "ForCausalLM")(getattr(transformers, name + "Config")(**config | changes))
+
     for name, model, how in (
         ("gpt2", transformers.GPT2LMHeadModel(gpt2), {}),
         ("gpt2_files", transformers.GPT2LMHeadModel(gpt2).to(torch.bfloat16), {"max_shard_size": "100KB"}),
         ("llama", transformers.LlamaForCausalLM(llama), {}),
         ("nanochat", transformers.NanoChatForCausalLM(nanochat), {}),
+        # With heads wider than C / heads, narrower, and with the last layer's window unlike the others'.
+        ("llama31", grouped("Llama", head_dim=32, rope_parameters=LLAMA_31), {}),
+        ("mistral", grouped("Mistral", sliding_window=9), {}),
+        ("qwen2", grouped("Qwen2"), {}),
+        ("qwen2_windows", grouped("Qwen2", use_sliding_window=True, sliding_window=7, max_window_layers=2), {}),
+        ("qwen3", grouped("Qwen3", head_dim=8, tie_word_embeddings=True), {}),
+        ("smollm3", grouped("SmolLM3", rope_parameters={"rope_type": "default", "rope_theta": 5e6}), {}),
         ("llama_files", transformers.LlamaForCausalLM(llama).to(torch.bfloat16), {"max_shard_size": "100KB"}),
     ):
         with torch.no_grad():
             for p in model.parameters():
                 if p.dim() == 1:
                     p.add_(torch.randn_like(p) * 0.1)
+            if name in GGUF_KINDS:
+                model.get_output_embeddings().weight[128:] = 0  # what is generated is text: bytes below 128
         yield name, model, how
 
 
@@ -112,6 +137,11 @@ OURS = {
         norm="rmsnorm", eps=2.0**-23, positions="rotary", base=1024.0, half_truncated=True, clockwise=True, qk_norm=True,
         score_scale=0.12, mlp="relu_squared", tied=False, embedding_norm=True, softcap="isru", cap=4.0,
     ),
+    # Qwen2, Qwen3, SmolLM3, Mistral and Llama 3.1 at once, and what none of them has, in heads wider than C / heads.
+    "ours-families": dict(
+        HS=20, norm="rmsnorm", eps=1e-6, biases=False, qkv_biases=True, qk_rmsnorm=True, positions="rotary", base=500.0,
+        scaling=(8.0, 1.0, 4.0, 32.0), rotary_layers="RN", windows=(5, 5, 5, 5), mlp="swiglu", tied=False, smear=True,
+    ),
     "ours-mixed": dict(max_T=64, lambdas=True, smear=True, windows=(-1, 5, -1, -1), mlp="swiglu"),
 }  # fmt: skip
 
@@ -125,9 +155,14 @@ def our_folder(folder, c):
         "half-rotary": c.half_truncated, "clockwise-rotary": c.clockwise, "qk-norm": c.qk_norm, "qk-scale": c.qk_scale,
         "qk-eps": reference.EPS_F32, "score-scale": c.score_scale, "short-window": 5,
         "window-pattern": "".join("L" if window < 0 else "S" for window in c.windows) or "L",
+        "full-last-layer": not c.windows or c.windows[-1] < 0, "head_dim": c.HS, "qkv-biases": c.qkv_biases,
+        "qk-rmsnorm": c.qk_rmsnorm, "rotary-pattern": c.rotary_layers,
         "embedding-norm": c.embedding_norm, "value-embeddings": c.value_embeds, "residual-lambdas": c.lambdas, "smear": c.smear,
         "backout": c.backout, "softcap-kind": c.softcap, "softcap": c.cap,
     }  # fmt: skip
+    if c.scaling:
+        names = ("rotary-factor", "rotary-low-turns", "rotary-high-turns", "rotary-original-length")
+        config |= dict(zip(names, c.scaling, strict=True))
     params = {}
     for name, shape in reference.shapes(c).items():
         is_gain = len(shape) == 1 and (name.endswith("weight") or "lambda" in name)
@@ -150,7 +185,7 @@ def greedy(program, folder, prompt, n):
 
 
 def check_ours(name, program, data, tokens, scratch, tokenizer):
-    c = reference.Config(**SIZES, **OURS[name])
+    c = reference.Config(**SIZES | OURS[name])
     source, exported = scratch / name, scratch / f"{name}_exported"
     params = our_folder(source, c)
     for file in tokenizer:
@@ -218,6 +253,30 @@ def check_gguf(path, model, tokenizer):
             check(f"gguf: {key} as {name}", False)
 
 
+GGUF_KINDS = ("llama", "llama31", "qwen2", "qwen3", "smollm3")
+GREEDY, MARGIN = 24, 0.05  # llama.cpp keeps keys and values in half precision: log-probabilities are off by some 0.01
+
+
+def check_in_llama_cpp(name, path, model, prompts):
+    """llama.cpp continues tokens greedily as transformers does: of these prompts the one whose next tokens are surest."""
+    ids = model.generate(prompts, max_new_tokens=GREEDY, do_sample=False, pad_token_id=0)
+    values = torch.log_softmax(logits_of(model, ids)[:, prompts.shape[1] - 1 : -1], 2).topk(2).values
+    margins = (values[..., 0] - values[..., 1]).min(1).values
+    row = margins.argmax().item()
+    margin, prompt, want, logprobs = margins[row].item(), prompts[row], ids[row, prompts.shape[1] :], values[row, :, 0]
+    check(f"{name}: the likeliest token is so by far", margin >= MARGIN, f"{margin:.3f}")
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx, params.port, params.warmup = str(path), 64, 0, False
+    server = xllamacpp.Server(params)
+    request = {"prompt": prompt.tolist(), "n_predict": GREEDY, "temperature": 0, "n_probs": 1, "logprobs": 1}
+    content = server.handle_completions(request)["choices"][0]["logprobs"]["content"]
+    del server
+    got = [token["id"] for token in content]
+    check(f"{name}: llama.cpp's greedy tokens", got == want.tolist(), str(got))
+    furthest = max(abs(token["logprob"] - value) for token, value in zip(content, logprobs.tolist()))
+    check(f"{name}: llama.cpp's log-probabilities", furthest <= MARGIN / 2, f"{furthest:.1e}")
+
+
 def check_llmc(path, model):
     """By hand, in the order in which llm.c's train_gpt2.py writes a model."""
     header, config = np.fromfile(path, "<i4", count=256), model.config
@@ -257,6 +316,7 @@ def main():
             # Rounding errors of single losses, some 2^-22 of each, mostly cancel in a mean of hundreds.
             check(f"{name}: loss as PyTorch's", abs(got - want) <= 4 * 2**-23 * want, f"{got:.9f} {want:.9f} {rows} rows")
             again = loaded(out / "step_00000000")
+            check(f"{name}: the same class", type(again) is type(model), type(again).__name__)
             same = all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
             check(f"{name}: the same weights back", same)
 
@@ -279,6 +339,9 @@ def main():
             run(program, "export", "--resume", checkpoint, "--dtype", "bf16", "--out-dir", bf16)
             pairs = zip(loaded(bf16, dtype="auto").parameters(), tuned.parameters(), strict=True)
             check(f"{name}: exported in bf16", all(torch.equal(a, b.to(torch.bfloat16)) for a, b in pairs))
+            if name in GGUF_KINDS:
+                run(program, "export", "--format", "gguf", "--init-from", trained, "--out-dir", scratch / f"{name}_gguf")
+                check_in_llama_cpp(name, scratch / f"{name}_gguf/model.gguf", tuned, tokens[: 64 * 16].view(64, 16))
             if name == "gpt2":
                 for kind in ("gguf", "llmc"):
                     run(program, "export", "--format", kind, "--init-from", checkpoint, "--out-dir", scratch / kind)

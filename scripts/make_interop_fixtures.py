@@ -12,6 +12,11 @@ Made once and committed. Each folder holds what save_pretrained() writes, in one
     llama_tied    fp32, head tied, another rotary base and epsilon
     mistral       fp32, a Llama by another name: grouped queries, no window
     nanochat      fp32, grouped queries, another rotary base, epsilon and softcap
+    llama31       fp32, positions stretched as Llama 3.1's, heads wider than C / heads
+    mistral_window  bf16, windows of three tokens in every layer
+    qwen2         fp32, biases of queries, keys and values, a window in the later layer
+    qwen3         fp32, QK-norm with gains, heads narrower than C / heads
+    smollm3       fp32, a layer of four without positions, head tied
 
 and logits.safetensors: tokens (2, T) and the logits that transformers computes of them in fp32.
 """
@@ -61,6 +66,20 @@ def nanochat(**changes):
     return transformers.NanoChatForCausalLM(config)
 
 
+def grouped(name, **changes):
+    """Of a family by its name in transformers."""
+    sizes = dict(vocab_size=V, max_position_embeddings=T, hidden_size=C, intermediate_size=12, num_hidden_layers=L)
+    heads = dict(num_attention_heads=2, num_key_value_heads=1, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    config = getattr(transformers, name + "Config")(**sizes | heads | changes)
+    return getattr(transformers, name + "ForCausalLM")(config)
+
+
+LLAMA_31 = {
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}  # fmt: skip
+
+
 def randomize(model, dtype):
     """Weights that make every one of them matter: gains and biases too, and large enough to tell logits apart."""
     with torch.no_grad():
@@ -103,6 +122,11 @@ def main():
             torch.float32,
         ),
         "mistral": randomize(mistral(), torch.float32),
+        "llama31": randomize(grouped("Llama", head_dim=8, rope_parameters=LLAMA_31), torch.float32),
+        "mistral_window": randomize(grouped("Mistral", sliding_window=3), torch.bfloat16),
+        "qwen2": randomize(grouped("Qwen2", use_sliding_window=True, sliding_window=2, max_window_layers=1), torch.float32),
+        "qwen3": randomize(grouped("Qwen3", head_dim=2), torch.float32),
+        "smollm3": randomize(grouped("SmolLM3", num_hidden_layers=5), torch.float32),
     }
     tensors = {"tokens": TOKENS}
     for name, model in models.items():

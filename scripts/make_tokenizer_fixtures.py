@@ -27,7 +27,7 @@ import tempfile
 import rustbpe
 import tiktoken
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "test/fixtures/tokenizers"
 
@@ -46,7 +46,17 @@ PATTERNS = {
         r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"""
         r"""|\s+(?!\S)|\s+"""
     ),
-}
+    "qwen2": (
+        r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"""
+        r"""|\s+(?!\S)|\s+"""
+    ),
+    "o200k": "|".join([
+        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
+        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
+        r"""\p{N}{1,3}""", r""" ?[^\s\p{L}\p{N}]+[\r\n/]*""", r"""\s*[\r\n]+""", r"""\s+(?!\S)""", r"""\s+""",
+    ]),
+    "smollm": None,  # no expression: digits one by one, then GPT-2's
+}  # fmt: skip
 NANOCHAT_SPECIALS = [
     "<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>", "<|python_start|>",
     "<|python_end|>", "<|output_start|>", "<|output_end|>",
@@ -55,6 +65,9 @@ SPECIALS = {
     "gpt2": ["<|endoftext|>"],
     "gpt4": ["<|endoftext|>"],
     "llama3": ["<|begin_of_text|>"],
+    "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    "o200k": ["<|endoftext|>"],
+    "smollm": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     "nanochat": NANOCHAT_SPECIALS,
 }
 
@@ -138,9 +151,14 @@ def trained_by_hf(pattern, size, text):
     made = tokenizers.Tokenizer(models.BPE())
     if pattern == "gpt2":
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif pattern == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        made.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     else:
         split = pre_tokenizers.Split(tokenizers.Regex(PATTERNS[pattern]), "isolated")
         made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    if pattern == "qwen2":
+        made.normalizer = normalizers.NFC()
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator([text], trainers.BpeTrainer(
@@ -152,14 +170,14 @@ def write_cases(folder, texts, learned_from, size):
     """`learned_from` and `size`: of the vocabularies."""
     for name, text in texts.items():
         (folder / f"{name}.txt").write_bytes(text.encode())
-    for pattern in PATTERNS:
+    for pattern in (pattern for pattern, regex in PATTERNS.items() if regex):
         write_ranks(folder / f"{pattern}--{size}--{learned_from}.ranks", trained_by_rustbpe(pattern, size, texts[learned_from]))
-    for pattern in ("gpt2", "llama3", "nanochat"):
+    for pattern in ("gpt2", "llama3", "nanochat", "qwen2", "smollm", "o200k"):
         made = trained_by_hf(pattern, size, texts[learned_from])
         (folder / f"{pattern}.json").write_text(made.to_str(pretty=True) + "\n", encoding="utf-8")
         for name, text in texts.items():
             write_ids(folder, f"{pattern}.json", name, made.encode(text).ids)
-    for pattern in ("gpt4", "nanochat"):
+    for pattern in ("gpt4", "nanochat", "o200k"):
         tokens = trained_by_rustbpe(pattern, size, texts[learned_from])
         specials = {text: len(tokens) + i for i, text in enumerate(SPECIALS[pattern])}
         write_ranks(folder / f"{pattern}.tiktoken", tokens)

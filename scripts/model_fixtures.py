@@ -35,6 +35,9 @@ MODELS = {
     "nano_d2": (2, 33, gpt.Config(NH=2, NKV=2, HS=16, C=32, F=48, V=130, **TWO_LAYERS)),
     "stage_a": (3, 24, gpt.Config(L=3, NH=2, NKV=2, HS=16, C=32, F=96, V=131, **STAGE_A)),
     "llama": (2, 20, gpt.Config(L=2, NH=4, NKV=2, HS=16, C=64, F=32, V=100, **LLAMA)),
+    # As Qwen3 and SmolLM3, heads narrower than C / NH with windows in all layers; as Qwen2 with Llama 3.1's positions and wider heads.
+    "qk_gains": (2, 21, gpt.Config(L=3, NH=4, NKV=2, HS=8, C=48, F=40, V=100, windows=(4, 4, 4), **LLAMA | dict(qk_rmsnorm=True, rotary_layers="RN"))),
+    "qkv_biases": (2, 24, gpt.Config(L=2, NH=3, NKV=1, HS=24, C=48, F=40, V=100, **LLAMA | dict(qkv_biases=True, scaling=(8.0, 1.0, 4.0, 16.0), base=100.0))),
     "documents": (3, 24, gpt.Config(NH=2, NKV=1, HS=16, C=32, F=48, V=131, windows=(5, -1), **TWO_LAYERS)),
 }
 # Where documents begin in the rows of the last: the first row has one of a single token at either end.
@@ -45,7 +48,7 @@ DOCUMENTS = [[0, 1, 9, 23], [0], [0, 12]]
 # such that their gradients do not happen to be near zero: each is a sum over all tokens of terms that cancel, and AdamW
 # with an eps of 1e-10 divides what rounding leaves of it by itself.
 WEIGHTS = [
-    (r"ln_\w+\.weight$", 0.2, 1),
+    (r"(ln_\w+|[qk]_norm)\.weight$", 0.2, 1),
     (r"^resid_lambdas$", 0.1, 1.1),
     (r"^x0_lambdas$", 0.1, 0.25),
     (r"^smear_lambda$", 0.1, 0.9),

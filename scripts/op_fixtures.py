@@ -301,6 +301,32 @@ def rmsnorm():
     return f
 
 
+# test/cpu/qk_rmsnorm_test.cpp has the same table: B, T, NH, NKV, HS, and the inputs' scale.
+QK_RMSNORM_CASES = {
+    "one": (1, 1, 1, 1, 8, 1),
+    "grouped": (2, 5, 4, 2, 16, 1),
+    "odd": (3, 23, 3, 1, 14, 2**-10),  # eps outweighs the mean square, and the tokens are more than a chunk
+    "wide": (1, 3, 2, 1, 128, 100),
+}
+
+
+def qk_rmsnorm():
+    f = Fixture("qk_rmsnorm")
+    for case, (B, T, NH, NKV, HS, scale) in QK_RMSNORM_CASES.items():
+        qkv = f.floats(case + ".qkv", B, T, NH + 2 * NKV, HS, scale=scale)
+        dout = f.floats(case + ".dout", B, T, NH + 2 * NKV, HS)
+        gains = [f.floats(f"{case}.{name}_weight", HS, scale=0.5, shift=1) for name in "qk"]
+        q, k, v = qkv.split([NH, NKV, NKV], 2)
+        out = torch.cat([F.rms_norm(q, (HS,), gains[0], eps=1e-6), F.rms_norm(k, (HS,), gains[1], eps=1e-6), v], 2)
+        out.backward(dout)
+        f.want(f"want.{case}.out", out)
+        f.want(f"want.{case}.rstd", (qkv[:, :, : NH + NKV].square().mean(-1) + 1e-6).rsqrt())
+        f.want(f"want.{case}.dqkv", qkv.grad)
+        f.want(f"want.{case}.dq_weight", gains[0].grad)
+        f.want(f"want.{case}.dk_weight", gains[1].grad)
+    return f
+
+
 def dropout():
     f = Fixture("dropout")
     for percent, first in [(20, 0), (50, 1), (97, 12345), (0, 6)]:
@@ -399,7 +425,7 @@ def value_embedding():
     return f
 
 
-# test/cpu/rotary_test.cpp has the same table: B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale.
+# test/cpu/rotary_test.cpp has the same table: B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale, scaling.
 ROTARY_CASES = {
     "one": (1, 1, 1, 1, 2, 1e4, False, False, False, 1.0),
     "llama": (2, 5, 4, 2, 16, 5e5, False, False, False, 1.0),
@@ -407,6 +433,7 @@ ROTARY_CASES = {
     "nanochat": (1, 6, 2, 1, 128, 1e5, False, True, True, 1.2),
     "modded": (2, 5, 2, 2, 64, 1024.0, True, True, True, 1.0),
     "scaled": (1, 3, 1, 1, 34, 1e4, False, True, False, 1.5),
+    "llama3": (1, 3, 2, 1, 64, 5e5, False, False, False, 1.0, (8.0, 1.0, 4.0, 8192.0)),
 }
 
 
@@ -415,12 +442,12 @@ ROTARY_ROWS = [0, 1, 2, 3, 100, 1023, 2047]  # the positions whose row of the ta
 
 def rotary():
     f = Fixture("rotary")
-    for case, (B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale) in ROTARY_CASES.items():
+    for case, (B, T, NH, NKV, HS, base, half_truncated, clockwise, qk_norm, scale, *scaling) in ROTARY_CASES.items():
         size = 2**-10 if case == "odd" else 1  # small enough that the norm's eps matters
         qkv = f.floats(case + ".qkv", B, T, NH + 2 * NKV, HS, scale=size)
         dout = f.floats(case + ".dout", B, T, NH + 2 * NKV, HS)
         scale = float(np.float32(scale))
-        turn = gpt.rotary_turns(2048, HS, base, half_truncated, clockwise)
+        turn = gpt.rotary_turns(2048, HS, base, half_truncated, clockwise, *scaling)
         f.want(f"want.{case}.table", torch.cat([turn.real, turn.imag], 1)[ROTARY_ROWS])
         qk, v = qkv[:, :, : NH + NKV], qkv[:, :, NH + NKV :]
         out = gpt.rotate(qk, turn[:T])

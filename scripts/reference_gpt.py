@@ -11,7 +11,7 @@ trains. Parameters have the engine's names, Hugging Face's for GPT-2; every matr
     x = x - backout_lambda (x after block L/2);   logits = softcap(head norm(x))
 
 Radford et al., 2019 (GPT-2); Su et al., 2021, arXiv:2104.09864 (rotary positions); Henry et al., 2020, arXiv:2010.04245
-(QK-norm); So et al., 2021, arXiv:2109.08668 (squared ReLU); Shazeer, 2020, arXiv:2002.05202 (SwiGLU).
+(QK-norm); Grattafiori et al., 2024, arXiv:2407.21783 (stretched rotary positions); So et al., 2021, arXiv:2109.08668 (squared ReLU); Shazeer, 2020, arXiv:2002.05202 (SwiGLU).
 """
 
 import math
@@ -37,8 +37,12 @@ class Config:
     norm: str = "layernorm"  # or rmsnorm, with a gain, or rmsnorm_plain
     eps: float = 1e-5
     biases: bool = True
+    qkv_biases: bool = False  # of c_attn alone
     positions: str = "learned"  # or rotary
     base: float = 1e4  # of rotary positions
+    scaling: tuple = ()  # Llama 3.1's: factor, low and high number of turns, original length
+    rotary_layers: str = "R"  # a letter a layer, repeated: N does not rotate
+    qk_rmsnorm: bool = False  # each head's query and key has an RMSNorm with a gain, before the rotation
     half_truncated: bool = False  # the first HS/4 frequencies go from 1 to 1/base, the others are 0
     clockwise: bool = False  # nanochat and modded-nanogpt turn by minus the angle
     qk_norm: bool = False
@@ -66,7 +70,7 @@ def shapes(config):
 
     def linear(name, outputs, inputs):
         found[name + ".weight"] = (outputs, inputs)
-        if c.biases:
+        if c.biases or (c.qkv_biases and name.endswith("c_attn")):
             found[name + ".bias"] = (outputs,)
 
     def norm(name):
@@ -89,6 +93,8 @@ def shapes(config):
         linear(h + "attn.c_attn", q + 2 * kv, c.C)
         if c.has_value_embeds(layer):
             found |= {f"value_embeds.{layer}.weight": (c.V, kv), h + "attn.ve_gate.weight": (c.NKV, GATE_CHANNELS)}
+        if c.qk_rmsnorm:
+            found |= {h + "attn.q_norm.weight": (c.HS,), h + "attn.k_norm.weight": (c.HS,)}
         linear(h + "attn.c_proj", c.C, q)
         norm(h + "ln_2")
         linear(h + "mlp.c_fc", 2 * c.F if c.mlp == "swiglu" else c.F, c.C)
@@ -99,13 +105,21 @@ def shapes(config):
     return found
 
 
-def rotary_turns(T, HS, base, half_truncated=False, clockwise=False):
+def rotary_turns(T, HS, base, half_truncated=False, clockwise=False, scaling=()):
     """(T, HS/2) complex numbers of absolute value 1: by what the channels j and j + HS/2 turn at each position."""
     if half_truncated:
         turning = torch.tensor(base, dtype=torch.float64) ** -torch.linspace(0, 1, HS // 4, dtype=torch.float64)
         frequencies = torch.cat([turning, torch.zeros(HS // 4, dtype=torch.float64)])
     else:
         frequencies = base ** -(torch.arange(0, HS, 2, dtype=torch.float64) / HS)
+    if scaling:
+        # As transformers' _compute_llama3_parameters: by wavelengths.
+        factor, low, high, length = scaling
+        wavelengths = 2 * math.pi / frequencies
+        smooth = (length / wavelengths - low) / (high - low)
+        between = (1 - smooth) * frequencies / factor + smooth * frequencies
+        slow, fast = wavelengths > length / low, wavelengths < length / high
+        frequencies = torch.where(slow, frequencies / factor, torch.where(fast, frequencies, between))
     angles = torch.outer(torch.arange(T, dtype=torch.float64), -frequencies if clockwise else frequencies)
     return torch.polar(torch.ones_like(angles), angles)
 
@@ -212,7 +226,11 @@ def forward(config, params, tokens, starts=None, see=None, drop=lambda x, site: 
         if c.has_value_embeds(layer):
             gate = 3 * torch.sigmoid(linear(x[..., :GATE_CHANNELS], h + "ve_gate"))
             v = v + gate[..., None] * params[f"value_embeds.{layer}.weight"][tokens].view(v.shape)
-        if c.positions == "rotary":
+        if c.qk_rmsnorm:
+            q, k = qk.split([c.NH, c.NKV], 2)
+            q, k = (F.rms_norm(x, (c.HS,), params[h + name + ".weight"], c.eps) for x, name in ((q, "q_norm"), (k, "k_norm")))
+            qk = torch.cat([q, k], 2)
+        if c.positions == "rotary" and c.rotary_layers[layer % len(c.rotary_layers)] == "R":
             qk = rotate(qk, turns)
         if c.qk_norm:
             qk = F.rms_norm(qk, (c.HS,), eps=EPS_F32)
@@ -238,7 +256,7 @@ def forward(config, params, tokens, starts=None, see=None, drop=lambda x, site: 
     if c.positions == "learned":
         x = x + params["wpe.weight"][:T]
     else:
-        turns = rotary_turns(T, c.HS, c.base, c.half_truncated, c.clockwise)
+        turns = rotary_turns(T, c.HS, c.base, c.half_truncated, c.clockwise, c.scaling)
         turns = turns.to(torch.complex64 if x.dtype == torch.float32 else torch.complex128)
     if c.smear:
         gate = params["smear_lambda"] * torch.sigmoid(linear(x[:, 1:, :SMEAR_CHANNELS], "smear_gate"))

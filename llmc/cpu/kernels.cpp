@@ -51,6 +51,8 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.muon_update = muon_update;
     o.newton_schulz_workspace = newton_schulz_workspace<T>;
     o.newton_schulz = newton_schulz;
+    o.qk_rmsnorm_forward = qk_rmsnorm_forward;
+    o.qk_rmsnorm_backward = qk_rmsnorm_backward;
     o.absmax = absmax;
     o.quantize_e4m3 = quantize;
     o.quantize_e5m2 = quantize;

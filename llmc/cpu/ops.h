@@ -18,6 +18,7 @@
 #include "llmc/cpu/matmul_fp8.h"
 #include "llmc/cpu/muon.h"
 #include "llmc/cpu/newton_schulz.h"
+#include "llmc/cpu/qk_rmsnorm.h"
 #include "llmc/cpu/quantize.h"
 #include "llmc/cpu/relu_squared.h"
 #include "llmc/cpu/residual_mix.h"

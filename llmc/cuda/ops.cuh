@@ -19,6 +19,7 @@
 #include "llmc/cuda/matmul_fp8.cuh"
 #include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/newton_schulz.cuh"
+#include "llmc/cuda/qk_rmsnorm.cuh"
 #include "llmc/cuda/quantize.cuh"
 #include "llmc/cuda/relu_squared.cuh"
 #include "llmc/cuda/residual_mix.cuh"

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <unordered_set>
 #include "llmc/base/check.h"      // require, ensure
+#include "llmc/data/nfc.h"        // is_surely_nfc, to_nfc
 #include "llmc/data/tokenizer.h"  // Tokenizer
 
 namespace {
@@ -270,6 +271,8 @@ private:
 void Bpe::encode(std::string_view text, std::vector<int32_t>& ids) const {
     thread_local PieceCache cache;
     PieceCache& others = cache;
+    std::string normal;
+    if (normalizes && !is_surely_nfc(text)) text = normal = to_nfc(text);
     for_each_piece(pattern, text, [&](std::string_view piece) {
         const int32_t id = pieces.find(piece);
         if (id >= 0)

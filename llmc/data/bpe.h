@@ -101,8 +101,9 @@ struct Bpe {
     // A piece that is a token becomes it, even if the merges do not lead there: tiktoken's way, and that of a
     // tokenizer.json with "ignore_merges".
     bool whole_pieces = false;
-    bool encodes = true;     // false: the merges are not known, and there is only the way back
-    int32_t separator = -1;  // the special token between documents
+    bool normalizes = false;  // text to NFC first (nfc.h), as Qwen's do
+    bool encodes = true;      // false: the merges are not known, and there is only the way back
+    int32_t separator = -1;   // the special token between documents
 
     // Made from the above and the tokens by prepare().
     std::array<int32_t, 256> byte_ids;

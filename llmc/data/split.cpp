@@ -2,7 +2,7 @@
 #include "llmc/data/split.h"
 #include <vector>
 #include "llmc/base/check.h"          // require
-#include "llmc/data/unicode_table.h"  // kLetters, kNumbers
+#include "llmc/data/unicode_table.h"  // kLetters, kNumbers, kMarks, kUppercase, kLowercase
 
 const char* name_of(SplitPattern pattern) {
     switch (pattern) {
@@ -14,6 +14,12 @@ const char* name_of(SplitPattern pattern) {
             return "llama3";
         case SplitPattern::nanochat:
             return "nanochat";
+        case SplitPattern::qwen2:
+            return "qwen2";
+        case SplitPattern::smollm:
+            return "smollm";
+        case SplitPattern::o200k:
+            return "o200k";
     }
     return "";
 }
@@ -44,6 +50,20 @@ const CharClass* char_classes() {
         return table;
     }();
     return classes.data();
+}
+
+const uint8_t* case_sets() {
+    static const std::vector<uint8_t> sets = [] {
+        std::vector<uint8_t> table(kCodePoints, kNoWord);
+        const auto fill = [&](const auto& ranges, uint8_t value) {
+            for (const auto& range : ranges)
+                for (char32_t c = range[0]; c <= range[1]; c++) table[c] = value;
+        };
+        fill(kLetters, kCaseless), fill(kMarks, kCaseless);
+        fill(kUppercase, kUpper), fill(kLowercase, kLower);
+        return table;
+    }();
+    return sets.data();
 }
 
 size_t cut_between_pieces(std::string_view text, size_t at) {

@@ -9,6 +9,11 @@ ended; the first alternative that matches counts. L letters, N numbers, \s white
             tiktoken's cl100k_base; $ is the end of the text
   llama3    gpt4 without \s+$: Llama 3, and GPT-4 in a tokenizer.json
   nanochat  llama3 with N{1,2}
+  qwen2     llama3 with N
+  smollm    each N alone, and what is between them as gpt2: `tokenizers`' Digits, SmolLM's and StarCoder's
+  o200k     [^\r\nLN]?[UB]*[WB]+(?i:'[sdmt]|'ll|'ve|'re)?|[^\r\nLN]?[UB]+[WB]*(?i:...)?|N{1,3}| ?[^\sLN]+[\r\n/]*|
+            \s*[\r\n]+|\s+(?!\S)|\s+       tiktoken's o200k_base: U upper and title case, W lower case, B other letters
+            and marks; a word ends where lower case is followed by upper case
 
 Bytes that are not UTF-8 count as one symbol each that is neither letter, number nor space.
 */
@@ -17,12 +22,14 @@ Bytes that are not UTF-8 count as one symbol each that is neither letter, number
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include "llmc/data/utf8.h"  // code_point_at
 
-enum class SplitPattern { gpt2, gpt4, llama3, nanochat };
+enum class SplitPattern { gpt2, gpt4, llama3, nanochat, qwen2, smollm, o200k };
 
-inline constexpr SplitPattern kSplitPatterns[] = {SplitPattern::gpt2, SplitPattern::gpt4, SplitPattern::llama3,
-                                                  SplitPattern::nanochat};
+inline constexpr SplitPattern kSplitPatterns[] = {SplitPattern::gpt2,     SplitPattern::gpt4,  SplitPattern::llama3,
+                                                  SplitPattern::nanochat, SplitPattern::qwen2, SplitPattern::smollm,
+                                                  SplitPattern::o200k};
 
 const char* name_of(SplitPattern pattern);
 
@@ -34,15 +41,21 @@ enum class CharClass : uint8_t { other, letter, number, space };
 // The class of every code point. Made once, at the first call.
 const CharClass* char_classes();
 
+// For o200k: the sets of its words that a code point belongs to; both if it has no case.
+enum CaseSets : uint8_t { kNoWord = 0, kUpper = 1, kLower = 2, kCaseless = kUpper | kLower };
+const uint8_t* case_sets();
+
 class Splitter {
 public:
-    Splitter(std::string_view text) : text_(text), classes_(char_classes()) {}
+    Splitter(std::string_view text) : text_(text), classes_(char_classes()), cases_(case_sets()) {}
 
     // Where the piece that starts at `at` ends.
     template <SplitPattern pattern>
     size_t end_of_piece(size_t at) const {
         constexpr bool gpt2 = pattern == SplitPattern::gpt2;
-        if (text_[at] == '\'')
+        if constexpr (pattern == SplitPattern::o200k) {
+            if (const size_t end = end_of_cased_word(at); end > at) return end;
+        } else if (text_[at] == '\'')
             if (const size_t bytes = contraction_bytes<!gpt2>(at)) return at + bytes;
         const Char first = char_at(at);
         size_t end = at + first.bytes;
@@ -53,20 +66,37 @@ public:
             if (first.kind != CharClass::space) return end_of_run(first.kind, end);
         } else {
             if (first.kind == CharClass::letter) return end_of_run(CharClass::letter, end);
-            if (first.kind == CharClass::number) return end_of_numbers(end, pattern == SplitPattern::nanochat ? 1 : 2);
+            if (first.kind == CharClass::number) return end_of_numbers(end, kMoreNumbers<pattern>);
             if (second.kind == CharClass::letter && !is_newline(at))
                 return end_of_run(CharClass::letter, end + second.bytes);
             const bool with_space = text_[at] == ' ' && second.kind == CharClass::other;
             if (with_space || first.kind == CharClass::other) {
                 end = end_of_run(CharClass::other, end);
-                while (end < text_.size() && is_newline(end)) end++;
+                constexpr bool slashes = pattern == SplitPattern::o200k;
+                while (end < text_.size() && (is_newline(end) || (slashes && text_[end] == '/'))) end++;
                 return end;
             }
         }
         return end_of_space<pattern>(at);
     }
 
+    // The first number from `at` on, and where it ends; the end of the text if there is none.
+    std::pair<size_t, size_t> next_number(size_t at) const {
+        while (at < text_.size()) {
+            const Char c = char_at(at);
+            if (c.kind == CharClass::number || is_newer_number(at, c.bytes)) return {at, at + c.bytes};
+            at += c.bytes;
+        }
+        return {at, at};
+    }
+
 private:
+    // How many numbers follow the first in a piece, at most.
+    template <SplitPattern pattern>
+    static constexpr int kMoreNumbers = pattern == SplitPattern::qwen2      ? 0
+                                        : pattern == SplitPattern::nanochat ? 1
+                                                                            : 2;
+
     struct Char {
         CharClass kind;
         uint8_t bytes;
@@ -91,6 +121,52 @@ private:
         if ((a == 'l' && b == 'l') || (a == 'v' && b == 'e') || (a == 'r' && b == 'e')) return 3;
         // The long s, U+017F, is an s of another case.
         return any_case && text_.substr(at + 1, 2) == "\xc5\xbf" ? 3 : 0;
+    }
+    // `tokenizers` finds digits by Rust's tables, of Unicode 17: these came with it.
+    bool is_newer_number(size_t at, size_t bytes) const {
+        if (bytes != 4) return false;
+        const char32_t c = code_point_at(text_, at).value;
+        return (c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6);
+    }
+    uint8_t case_at(size_t at) const {
+        const CodePoint c = code_point_at(text_, at);
+        return c.bytes == 0 ? uint8_t(kNoWord) : cases_[c.value];
+    }
+    // From `at` on while code points are in the set; `last_caseless`: where the last of both sets begins and ends.
+    size_t end_of_case(uint8_t set, size_t at, std::pair<size_t, size_t>* last_caseless = nullptr) const {
+        while (at < text_.size()) {
+            const uint8_t sets = case_at(at);
+            if (!(sets & set)) break;
+            const size_t bytes = char_at(at).bytes;
+            if (last_caseless && sets == kCaseless) *last_caseless = {at, at + bytes};
+            at += bytes;
+        }
+        return at;
+    }
+    // [UB]*[WB]+ or, if that does not match, [UB]+[WB]*, both after one symbol that is neither letter nor number, if
+    // that helps, and with an ending. `at`: neither matches.
+    size_t end_of_cased_word(size_t at) const {
+        const Char first = char_at(at);
+        const bool may_lead = first.kind != CharClass::letter && first.kind != CharClass::number && !is_newline(at);
+        const size_t starts[] = {at + (may_lead ? first.bytes : 0), at};
+        size_t upper_ends[2];
+        for (const int i : {0, 1}) {
+            if (i == 1 && !may_lead) break;
+            // The longest [UB]* that leaves something for [WB]+: all of them if that follows, else all but the last B.
+            std::pair<size_t, size_t> last_caseless = {0, 0};
+            upper_ends[i] = end_of_case(kUpper, starts[i], &last_caseless);
+            const size_t end = end_of_case(kLower, upper_ends[i]);
+            if (end > upper_ends[i]) return with_ending(end);
+            if (last_caseless.second > 0) return with_ending(last_caseless.second);
+        }
+        for (const int i : {0, 1}) {
+            if (i == 1 && !may_lead) break;
+            if (upper_ends[i] > starts[i]) return with_ending(upper_ends[i]);
+        }
+        return at;
+    }
+    size_t with_ending(size_t end) const {
+        return end < text_.size() && text_[end] == '\'' ? end + contraction_bytes<true>(end) : end;
     }
     size_t end_of_run(CharClass kind, size_t at) const {
         while (at < text_.size()) {
@@ -126,12 +202,22 @@ private:
 
     std::string_view text_;
     const CharClass* classes_;
+    const uint8_t* cases_;
 };
 
 // Calls f(piece) for each piece of the text in turn.
 template <SplitPattern pattern, class F>
 void for_each_piece(std::string_view text, F f) {
     const Splitter splitter(text);
+    if constexpr (pattern == SplitPattern::smollm) {
+        for (size_t at = 0; at < text.size();) {
+            const auto [number, end] = splitter.next_number(at);
+            for_each_piece<SplitPattern::gpt2>(text.substr(at, number - at), f);
+            if (end > number) f(text.substr(number, end - number));
+            at = end;
+        }
+        return;
+    }
     for (size_t at = 0; at < text.size();) {
         const size_t end = splitter.end_of_piece<pattern>(at);
         f(text.substr(at, end - at));
@@ -150,6 +236,12 @@ void for_each_piece(SplitPattern pattern, std::string_view text, F f) {
             return for_each_piece<SplitPattern::llama3>(text, f);
         case SplitPattern::nanochat:
             return for_each_piece<SplitPattern::nanochat>(text, f);
+        case SplitPattern::qwen2:
+            return for_each_piece<SplitPattern::qwen2>(text, f);
+        case SplitPattern::smollm:
+            return for_each_piece<SplitPattern::smollm>(text, f);
+        case SplitPattern::o200k:
+            return for_each_piece<SplitPattern::o200k>(text, f);
     }
 }
 

@@ -37,6 +37,10 @@ constexpr PatternText kPatternTexts[] = {
      SplitPattern::llama3},
     {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
      SplitPattern::llama3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitPattern::qwen2},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitPattern::o200k},
     {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", SplitPattern::gpt2},
 };
 
@@ -50,6 +54,10 @@ OrderedJson pre_tokenizer_of(const Tokenizer& tokenizer) {
     if (tokenizer.kind == TokenizerKind::chars) return nullptr;
     if (tokenizer.kind == TokenizerKind::bytes) return byte_level(false);
     if (tokenizer.bpe->pattern == SplitPattern::gpt2) return byte_level(true);
+    if (tokenizer.bpe->pattern == SplitPattern::smollm) {
+        const OrderedJson digits = {{"type", "Digits"}, {"individual_digits", true}};
+        return {{"type", "Sequence"}, {"pretokenizers", OrderedJson::array({digits, byte_level(true)})}};
+    }
     const char* regex = "";
     for (const PatternText& text : kPatternTexts)
         if (text.pattern == tokenizer.bpe->pattern && *regex == '\0') regex = text.regex;
@@ -105,10 +113,12 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
 
     const bool chars = tokenizer.kind == TokenizerKind::chars;
     const OrderedJson fuse = {{"type", "Fuse"}};
+    OrderedJson normalizer;
+    if (tokenizer.bpe && tokenizer.bpe->normalizes) normalizer = {{"type", "NFC"}};
     const OrderedJson head = {
         {"version", "1.0"},          {"truncation", nullptr},
         {"padding", nullptr},        {"added_tokens", added_tokens_of(tokenizer)},
-        {"normalizer", nullptr},     {"pre_tokenizer", pre_tokenizer_of(tokenizer)},
+        {"normalizer", normalizer},  {"pre_tokenizer", pre_tokenizer_of(tokenizer)},
         {"post_processor", nullptr}, {"decoder", chars ? fuse : byte_level(tokenizer.kind == TokenizerKind::bpe)},
     };
     std::string text = json_text(head, 1);
@@ -166,13 +176,17 @@ SplitPattern pattern_of(const Json& pre_tokenizer, const std::string& path) {
         require(gpt2, "%s does not split text into words before it merges bytes: %s", path.c_str(), kExpected);
         return SplitPattern::gpt2;
     }
+    if (gpt2 && text_at(parts[0], {"type"}) == "Digits" && value_at(parts[0], {"individual_digits"}) == true)
+        return SplitPattern::smollm;
     const std::string regex = text_at(parts[0], {"pattern", "Regex"});
     require(!gpt2 && text_at(parts[0], {"type"}) == "Split" && text_at(parts[0], {"behavior"}) == "Isolated" &&
                 value_at(parts[0], {"invert"}) != true,
             "%s splits text in a way that is not known: %s", path.c_str(), kExpected);
     for (const PatternText& text : kPatternTexts)
         if (regex == text.regex) return text.pattern;
-    require(false, "%s splits text by the pattern %s, which is none of GPT-2's, GPT-4's, Llama 3's and nanochat's",
+    require(false,
+            "%s splits text by the pattern %s, which is none of GPT-2's, GPT-4's, GPT-4o's, "
+            "Llama 3's, Qwen2's and nanochat's",
             path.c_str(), regex.c_str());
     return {};
 }
@@ -250,6 +264,7 @@ Tokenizer read_bpe(const Json& json, const std::string& path) {
             kExpected);
     Bpe bpe;
     bpe.pattern = pattern_of(json["pre_tokenizer"], path);
+    bpe.normalizes = text_at(json, {"normalizer", "type"}) == "NFC";
     bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
     std::vector<std::string> symbols = spellings_in(model["vocab"], true, path);
     bpe.specials = specials_in(value_at(json, {"added_tokens"}), symbols, path);
@@ -288,7 +303,8 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
     // Early files, GPT-2's among them, have no type.
     require(model == "BPE" || (model.empty() && value_at(json, {"model", "merges"}).is_array()),
             "%s holds a tokenizer of type '%s': %s", path.c_str(), model.c_str(), kExpected);
-    require(is_absent(json, "normalizer"), "%s has a normalizer: %s", path.c_str(), kExpected);
+    require(is_absent(json, "normalizer") || text_at(json, {"normalizer", "type"}) == "NFC",
+            "%s has a normalizer other than NFC: %s", path.c_str(), kExpected);
     const Json& vocab = value_at(json, {"model", "vocab"});
     require(vocab.is_object() && !vocab.empty(), "%s has no vocabulary: %s", path.c_str(), kExpected);
     const bool has_merges = !is_absent(json["model"], "merges"), has_added = !is_absent(json, "added_tokens");
@@ -303,7 +319,7 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
             "%s has pre-tokenizer '%s' and decoder '%s', which is no kind of ours: %s", path.c_str(),
             pre_tokenizer.c_str(), decoder.c_str(), kExpected);
     const bool bytes = pre_tokenizer == "ByteLevel" && value_at(json, {"pre_tokenizer", "use_regex"}) == false;
-    if (!bytes || has_merges || has_added) return read_bpe(json, path);
+    if (!bytes || has_merges || has_added || !is_absent(json, "normalizer")) return read_bpe(json, path);
     require(spellings_in(vocab, false, path) == gpt2_byte_spellings(),
             "%s has a vocabulary that is not the 256 bytes in order: %s", path.c_str(), kExpected);
     return byte_tokenizer();

@@ -1,6 +1,7 @@
 // See gguf.h.
 #include "llmc/interop/gguf.h"
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include "llmc/base/bf16.h"   // to_bf16
 #include "llmc/base/check.h"  // require, ensure
@@ -9,7 +10,7 @@
 namespace {
 
 constexpr uint64_t kDataAlignment = 32;
-enum ValueType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kString = 8, kArray = 9 };
+enum ValueType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9 };
 enum TensorType : uint32_t { kF32 = 0, kBf16 = 30 };
 enum FileType : uint32_t { kAllF32 = 0, kMostlyBf16 = 32 };
 enum TokenType : int32_t { kNormal = 1, kControl = 3, kUnused = 5 };
@@ -34,6 +35,7 @@ struct Keys {
     }
     void count(const std::string& name, int64_t value) { begin(name, kUint32), put(bytes, uint32_t(value)); }
     void number(const std::string& name, double value) { begin(name, kFloat32), put(bytes, float(value)); }
+    void truth(const std::string& name, bool value) { begin(name, kBool), put(bytes, uint8_t(value)); }
     void text(const std::string& name, const std::string& value) { begin(name, kString), put_string(bytes, value); }
     void list(const std::string& name, ValueType type, size_t size) {
         begin(name, kArray);
@@ -42,36 +44,123 @@ struct Keys {
     }
 };
 
-// What llama.cpp calls it.
-std::string gguf_name(const Parameter& p) {
+// How llama.cpp runs the models that it has: each is written in its words.
+struct Kind {
+    const char *model_type, *name;  // config.json's and llama.cpp's
+    bool pairs_neighbors;           // it turns channels 2j and 2j + 1 of a head, where we turn j and j + HS/2
+    bool stretches;                 // it takes Llama 3.1's positions
+    const char* rotary_layers;      // which layers rotate is built in
+};
+constexpr Kind kKinds[] = {{"gpt2", "gpt2", false, false, "R"},
+                           {"llama", "llama", true, true, "R"},
+                           {"qwen2", "qwen2", false, false, "R"},
+                           {"qwen3", "qwen3", false, false, "R"},
+                           {"smollm3", "smollm3", true, false, "RRRN"}};
+
+// An Error that says what it is that llama.cpp has not.
+const Kind& kind_of(const GptShape& s) {
+    const std::string type = model_type_of(s);
+    // A Mistral is a Llama with windows, which are refused below.
+    const auto found = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& kind) {
+        return (type == "mistral" ? "llama" : type) == kind.model_type;
+    });
+    require(found != std::end(kKinds),
+            "--format gguf writes GPT-2, Llama, Qwen2, Qwen3 and SmolLM3, and this is another model; %s",
+            export_advice(s));
+    const auto windows = layer_windows(s.architecture, s.num_layers, s.max_seq_len);
+    require(std::all_of(windows.begin(), windows.end(), [](int64_t window) { return window < 0; }),
+            "--format gguf: this model has layers that see a window of --short-window %ld, and llama.cpp has none for "
+            "it; %s",
+            s.architecture.short_window, export_advice(s));
+    require(found->stretches || s.architecture.rotary.scaling.factor == 1,
+            "--format gguf: this model has --rotary-factor %g, which llama.cpp takes of Llamas alone; %s",
+            s.architecture.rotary.scaling.factor, export_advice(s));
+    Architecture built_in = s.architecture;
+    built_in.rotary_layers = found->rotary_layers;
+    for (int64_t l = 0; l < s.num_layers; l++)
+        require(rotates(s.architecture, l) == rotates(built_in, l),
+                "--format gguf: this model has --rotary-pattern %s, and llama.cpp's %s has %s; %s",
+                s.architecture.rotary_layers.c_str(), found->name, found->rotary_layers, export_advice(s));
+    return *found;
+}
+
+// What llama.cpp calls a tensor that transformers calls NAME.weight or NAME.bias.
+std::string gguf_name(const StoredTensor& stored, const Parameter& p) {
     static const std::pair<const char*, const char*> kNames[] = {
-        {"wte", "token_embd"},  {"wpe", "position_embd"},    {"ln_f", "output_norm"},        {"lm_head", "output"},
-        {"ln_1", "attn_norm"},  {"attn.c_attn", "attn_qkv"}, {"attn.c_proj", "attn_output"}, {"ln_2", "ffn_norm"},
-        {"mlp.c_fc", "ffn_up"}, {"mlp.c_proj", "ffn_down"}};
+        {"wte", "token_embd"},
+        {"wpe", "position_embd"},
+        {"ln_f", "output_norm"},
+        {"lm_head", "output"},
+        {"ln_1", "attn_norm"},
+        {"attn.c_attn", "attn_qkv"},
+        {"attn.c_proj", "attn_output"},
+        {"ln_2", "ffn_norm"},
+        {"mlp.c_fc", "ffn_up"},
+        {"mlp.c_proj", "ffn_down"},
+        {"embed_tokens", "token_embd"},
+        {"norm", "output_norm"},
+        {"input_layernorm", "attn_norm"},
+        {"self_attn.q_proj", "attn_q"},
+        {"self_attn.k_proj", "attn_k"},
+        {"self_attn.v_proj", "attn_v"},
+        {"self_attn.q_norm", "attn_q_norm"},
+        {"self_attn.k_norm", "attn_k_norm"},
+        {"self_attn.o_proj", "attn_output"},
+        {"post_attention_layernorm", "ffn_norm"},
+        {"mlp.gate_proj", "ffn_gate"},
+        {"mlp.up_proj", "ffn_up"},
+        {"mlp.down_proj", "ffn_down"},
+    };
+    std::string name = stored.tensor.name;
     const bool in_block = p.name.starts_with("h.");
-    const size_t begin = in_block ? p.name.find('.', 2) + 1 : 0, dot = p.name.rfind('.');
-    for (const auto& [ours, theirs] : kNames)
-        if (p.name.substr(begin, dot - begin) == ours)
-            return (in_block ? "blk." + std::to_string(p.layer) + "." : "") + theirs + p.name.substr(dot);
+    for (const std::string prefix : {"transformer.", "model.", "h.", "layers."})
+        if (name.starts_with(prefix)) name = name.substr(prefix.size());
+    if (in_block) name = name.substr(name.find('.') + 1);
+    const size_t dot = name.rfind('.');
+    for (const auto& [theirs, ours] : kNames)
+        if (name.substr(0, dot) == theirs)
+            return (in_block ? "blk." + std::to_string(p.layer) + "." : "") + ours + name.substr(dot);
     ensure(false);
     return "";
 }
 
 bool is_matrix(const Parameter& p) { return p.shape.size() == 2 && p.group != ParameterGroup::positions; }
 
+// The rows of each head of queries or keys, (heads, 2, HS/2, cols), in the order (heads, HS/2, 2, cols).
+void pair_neighbors(std::vector<float>& values, int64_t heads, int64_t HS, int64_t cols) {
+    const std::vector<float> from = values;
+    for (int64_t head = 0; head < heads; head++)
+        for (int64_t j = 0; j < HS; j++) {
+            const int64_t to = j < HS / 2 ? 2 * j : 2 * (j - HS / 2) + 1;
+            std::copy_n(&from[size_t((head * HS + j) * cols)], cols, &values[size_t((head * HS + to) * cols)]);
+        }
+}
+
+// What each frequency is divided by, which is how llama.cpp takes Llama 3.1's positions.
+std::vector<float> divisors_of(const GptShape& s) {
+    const RotaryOptions& rotary = s.architecture.rotary;
+    std::vector<float> divisors;
+    for (int64_t j = 0; j < s.head_size() / 2; j++) {
+        const double frequency = std::pow(rotary.base, -2 * double(j) / double(s.head_size()));
+        divisors.push_back(float(frequency / rotary.scaling.scaled(frequency)));
+    }
+    return divisors;
+}
+
 uint64_t padded(uint64_t bytes) { return (bytes + kDataAlignment - 1) / kDataAlignment * kDataAlignment; }
 
-void add_tokenizer(Keys& keys, const GptShape& s, const ByteLevelTokenizer& tokenizer, const EndToken& end) {
+void add_tokenizer(Keys& keys, const Kind& kind, const GptShape& s, const ByteLevelTokenizer& tokenizer,
+                   const EndToken& end) {
     if (tokenizer.tokens.empty()) {
         keys.text("tokenizer.ggml.model", "no_vocab");
-        keys.count("gpt2.vocab_size", s.vocab_size);
+        keys.count(std::string(kind.name) + ".vocab_size", s.vocab_size);
         return;
     }
     const size_t V = size_t(s.vocab_size), known = tokenizer.tokens.size();
     require(known <= V, "the tokenizer has %zu tokens, but the model a vocabulary of %zu: they do not belong together",
             known, V);
     keys.text("tokenizer.ggml.model", "gpt2");
-    keys.text("tokenizer.ggml.pre", "gpt-2");
+    keys.text("tokenizer.ggml.pre", tokenizer.pre);
     keys.list("tokenizer.ggml.tokens", kString, V);
     for (size_t id = 0; id < V; id++)
         put_string(keys.bytes, id < known ? tokenizer.tokens[id].text : "[PAD" + std::to_string(id) + "]");
@@ -80,10 +169,28 @@ void add_tokenizer(Keys& keys, const GptShape& s, const ByteLevelTokenizer& toke
         put(keys.bytes, int32_t(id >= known ? kUnused : tokenizer.tokens[id].is_special ? kControl : kNormal));
     keys.list("tokenizer.ggml.merges", kString, tokenizer.merges.size());
     for (const std::string& merge : tokenizer.merges) put_string(keys.bytes, merge);
-    if (end.id >= 0) {
-        keys.count("tokenizer.ggml.bos_token_id", end.id);
-        keys.count("tokenizer.ggml.eos_token_id", end.id);
-    }
+    if (end.id >= 0) keys.count("tokenizer.ggml.eos_token_id", end.id);
+    const int64_t begin = tokenizer.begin_token >= 0 ? tokenizer.begin_token : end.id;
+    if (begin >= 0) keys.count("tokenizer.ggml.bos_token_id", begin);
+    keys.truth("tokenizer.ggml.add_bos_token", tokenizer.begin_token >= 0);
+}
+
+void add_model(Keys& keys, const Kind& kind, const GptShape& s) {
+    const std::string arch = kind.name;
+    const bool is_gpt2 = arch == "gpt2";
+    keys.count(arch + ".context_length", s.max_seq_len);
+    keys.count(arch + ".embedding_length", s.channels);
+    keys.count(arch + ".feed_forward_length", s.hidden());
+    keys.count(arch + ".block_count", s.num_layers);
+    keys.count(arch + ".attention.head_count", s.num_heads);
+    keys.number(arch + (is_gpt2 ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon"),
+                s.architecture.norm_eps);
+    if (is_gpt2) return;
+    keys.count(arch + ".attention.head_count_kv", s.kv_heads());
+    keys.count(arch + ".attention.key_length", s.head_size());
+    keys.count(arch + ".attention.value_length", s.head_size());
+    keys.count(arch + ".rope.dimension_count", s.head_size());
+    keys.number(arch + ".rope.freq_base", s.architecture.rotary.base);
 }
 
 }  // namespace
@@ -91,60 +198,74 @@ void add_tokenizer(Keys& keys, const GptShape& s, const ByteLevelTokenizer& toke
 void write_gguf(const std::string& path, const StoredModel& model, DType dtype, const ByteLevelTokenizer& tokenizer,
                 const EndToken& end) {
     const GptShape& s = model.shape();
-    require(family_of(s) == ModelFamily::gpt2, "--format gguf writes GPT-2, and this is another model; %s",
-            export_advice(s));
+    const Kind& kind = kind_of(s);
     const ParameterList list(s);
     Keys keys;
-    keys.text("general.architecture", "gpt2");
-    keys.text("general.name", "gpt2");
+    keys.text("general.architecture", kind.name);
+    keys.text("general.name", model_type_of(s));
     keys.count("general.file_type", dtype == DType::bf16 ? kMostlyBf16 : kAllF32);
     keys.count("general.alignment", kDataAlignment);
-    keys.count("gpt2.context_length", s.max_seq_len);
-    keys.count("gpt2.embedding_length", s.channels);
-    keys.count("gpt2.feed_forward_length", s.hidden());
-    keys.count("gpt2.block_count", s.num_layers);
-    keys.count("gpt2.attention.head_count", s.num_heads);
-    keys.number("gpt2.attention.layer_norm_epsilon", s.architecture.norm_eps);
-    add_tokenizer(keys, s, tokenizer, end);
+    add_model(keys, kind, s);
+    add_tokenizer(keys, kind, s, tokenizer, end);
 
+    const std::vector<StoredTensor> stored = stored_tensors(list, family_of(s), dtype);
     const auto stored_as = [&](const Parameter& p) { return is_matrix(p) ? dtype : DType::f32; };
-    const auto size_of_stored = [&](const Parameter& p) {
-        return uint64_t(p.exported_rows * (p.size() / p.shape[0])) * size_of(stored_as(p));
+    const auto size_of_stored = [&](const StoredTensor& t) {
+        return uint64_t(t.tensor.size()) * size_of(stored_as(list.parameters[t.parameter]));
     };
     std::string header = "GGUF", infos;
     uint64_t offset = 0;
-    for (const Parameter& p : list) {
-        put_string(infos, gguf_name(p));
-        put(infos, uint32_t(p.shape.size()));
-        if (p.shape.size() == 2) put(infos, uint64_t(p.shape[1]));
-        put(infos, uint64_t(p.exported_rows));
-        put(infos, uint32_t(stored_as(p) == DType::bf16 ? kBf16 : kF32));
+    const auto add_info = [&](const std::string& name, int64_t columns, int64_t rows, DType type, uint64_t bytes) {
+        put_string(infos, name);
+        put(infos, uint32_t(columns > 0 ? 2 : 1));
+        if (columns > 0) put(infos, uint64_t(columns));
+        put(infos, uint64_t(rows));
+        put(infos, uint32_t(type == DType::bf16 ? kBf16 : kF32));
         put(infos, offset);
-        offset = padded(offset + size_of_stored(p));
+        offset = padded(offset + bytes);
+    };
+    for (const StoredTensor& t : stored) {
+        const Parameter& p = list.parameters[t.parameter];
+        add_info(gguf_name(t, p), p.shape.size() == 2 ? p.shape[1] : 0, t.rows, stored_as(p), size_of_stored(t));
     }
+    const std::vector<float> divisors =
+        s.architecture.rotary.scaling.factor != 1 ? divisors_of(s) : std::vector<float>();
+    if (!divisors.empty())
+        add_info("rope_freqs.weight", 0, int64_t(divisors.size()), DType::f32, divisors.size() * sizeof(float));
     put(header, uint32_t(3));
-    put(header, uint64_t(list.parameters.size()));
+    put(header, uint64_t(stored.size() + (divisors.empty() ? 0 : 1)));
     put(header, keys.n);
     header += keys.bytes + infos;
     header.resize(padded(header.size()), '\0');
 
     FileWriter file(path);
     file.write(header.data(), header.size());
-    std::vector<float> values;
-    std::vector<bf16> halves;
-    for (const Parameter& p : list) {
-        values.resize(size_t(p.size()));
-        model.read(p, values.data());
-        const size_t n = size_t(p.exported_rows * (p.size() / p.shape[0])), bytes = size_of_stored(p);
-        const void* from = values.data();
-        if (stored_as(p) == DType::bf16) {
-            halves.clear();
-            for (size_t i = 0; i < n; i++) halves.push_back(to_bf16(values[i]));
-            from = halves.data();
-        }
-        file.write(from, bytes);
+    const auto write_padded = [&](const void* data, uint64_t bytes) {
+        file.write(data, bytes);
         const std::string padding(padded(bytes) - bytes, '\0');
         file.write(padding.data(), padding.size());
+    };
+    std::vector<float> whole, values;
+    std::vector<bf16> halves;
+    for (const StoredTensor& t : stored) {
+        const Parameter& p = list.parameters[t.parameter];
+        const int64_t cols = p.size() / p.shape[0];
+        if (t.begin == 0) {
+            whole.resize(size_t(p.size()));
+            model.read(p, whole.data());
+        }
+        values.assign(&whole[size_t(t.begin * cols)], &whole[size_t(t.begin * cols)] + t.rows * cols);
+        const bool turns = t.tensor.name.find("self_attn.q_proj.") != std::string::npos ||
+                           t.tensor.name.find("self_attn.k_proj.") != std::string::npos;
+        if (turns && kind.pairs_neighbors) pair_neighbors(values, t.rows / s.head_size(), s.head_size(), cols);
+        if (stored_as(p) == DType::bf16) {
+            halves.clear();
+            for (const float value : values) halves.push_back(to_bf16(value));
+            write_padded(halves.data(), size_of_stored(t));
+        } else {
+            write_padded(values.data(), size_of_stored(t));
+        }
     }
+    if (!divisors.empty()) write_padded(divisors.data(), divisors.size() * sizeof(float));
     file.sync_and_close();
 }

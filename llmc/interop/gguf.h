@@ -1,6 +1,7 @@
 /*
-GGUF, version 3, the format of llama.cpp (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): GPT-2 with all
-that it takes to run it, in one file. Little endian; strings are a uint64 of their bytes and these.
+GGUF, version 3, the format of llama.cpp (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): a GPT-2, Llama,
+Qwen2, Qwen3 or SmolLM3 with all that it takes to run it, in one file. Little endian; strings are a uint64 of their
+bytes and these.
 
   "GGUF"  uint32 3  uint64 tensors  uint64 keys
   each key:     name, uint32 type, value                            gpt2.block_count = 12, tokenizer.ggml.tokens = [...]
@@ -8,6 +9,8 @@ that it takes to run it, in one file. Little endian; strings are a uint64 of the
   the data, each tensor at a multiple of 32 bytes
 
 Matrices are (out, in) as ours, in fp32 or bf16; gains, biases and positions always in fp32. A tied head is left out.
+Queries and keys of a Llama and a SmolLM3 have their rows in another order, since llama.cpp turns other pairs of them;
+Llama 3.1's positions are a tensor of what each frequency is divided by.
 */
 #pragma once
 #include <string>
@@ -15,6 +18,6 @@ Matrices are (out, in) as ours, in fp32 or bf16; gains, biases and positions alw
 #include "llmc/interop/stored_model.h"      // StoredModel
 #include "llmc/interop/tokenizer_export.h"  // ByteLevelTokenizer, EndToken
 
-// Without tokens the file says that it has no vocabulary. An Error if the model is no GPT-2.
+// Without tokens the file says that it has no vocabulary. An Error if llama.cpp has no such model.
 void write_gguf(const std::string& path, const StoredModel& model, DType dtype, const ByteLevelTokenizer& tokenizer,
                 const EndToken& end);

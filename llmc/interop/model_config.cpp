@@ -1,12 +1,15 @@
 // See model_config.h.
 #include "llmc/interop/model_config.h"
+#include <algorithm>
 #include <cmath>
-#include "llmc/base/check.h"  // require
+#include <set>
+#include "llmc/base/check.h"  // require, format
 #include "llmc/base/flags.h"  // Field, from_json, to_json
 #include "llmc/base/json.h"   // OrderedJson
 
 namespace {
 
+constexpr double kMostFactor = 1e6, kMostLength = 1e9;     // of stretched positions
 constexpr double kMostLayers = 1000, kMostSize = 1 << 22;  // so that sizes multiply, and as flags take them
 
 std::vector<Field> size_fields(GptShape& s) {
@@ -19,18 +22,73 @@ std::vector<Field> size_fields(GptShape& s) {
 
 std::vector<Field> more_fields(GptShape& s, ArchitectureFields& parts) {
     std::vector<Field> all = {{"", "n_kv_head", &s.num_kv_heads, "", {}, 0, kMostSize},
+                              {"", "head_dim", &s.head_channels, "", {}, 0, kMostSize},
                               {"", "n_inner", &s.mlp_channels, "", {}, 0, kMostSize}};
     for (const Field& field : parts.fields()) all.push_back(field);
     return all;
 }
 
-// Is it `name`'s architecture but for what that family's config.json can say?
-bool is_variety(const Architecture& a, const char* name) {
-    Architecture base = find_architecture(name);
+bool is_gpt2(const GptShape& s) {
+    Architecture base = find_architecture("gpt2");
+    base.norm_eps = s.architecture.norm_eps;
+    base.tied_head = s.architecture.tied_head;
+    return same_function(s.architecture, base) && s.kv_heads() == s.num_heads && s.query_channels() == s.channels;
+}
+
+// Llama and its successors: all but a switch or two is the same. What a config.json of each leaves out is `otherwise`.
+struct LlamaKind {
+    const char *model_type, *class_name;
+    struct {
+        int64_t kv_heads;  // 0: as many as heads
+        int64_t head_dim;  // 0: hidden_size / heads
+        int64_t positions;
+        double rope_theta;
+        bool tied;
+    } otherwise;
+    bool has_bias_fields[2];  // attention_bias, mlp_bias: which are false here
+};
+enum LlamaType { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3 };
+constexpr LlamaKind kLlamaKinds[] = {
+    {"llama", "LlamaForCausalLM", {0, 0, 2048, 1e4, false}, {true, true}},
+    {"mistral", "MistralForCausalLM", {8, 0, 131072, 1e4, false}, {false, false}},
+    {"qwen2", "Qwen2ForCausalLM", {32, 0, 32768, 1e4, false}, {false, false}},
+    {"qwen3", "Qwen3ForCausalLM", {32, 128, 32768, 1e4, false}, {true, false}},
+    {"smollm3", "SmolLM3ForCausalLM", {4, 0, 32768, 2e6, true}, {true, true}},
+};
+constexpr size_t kNoKind = std::size(kLlamaKinds);
+
+size_t llama_kind_named(const std::string& model_type) {
+    size_t kind = 0;
+    while (kind < kNoKind && model_type != kLlamaKinds[kind].model_type) kind++;
+    return kind;
+}
+
+// By the switches that are on; kNoKind: no class has all of them.
+size_t llama_kind_of(const GptShape& s) {
+    const Architecture& a = s.architecture;
+    Architecture base = find_architecture("llama");
     base.norm_eps = a.norm_eps;
     base.tied_head = a.tied_head;
-    if (base.rotary_positions) base.rotary.base = a.rotary.base;
-    return same_function(a, base);
+    base.rotary.base = a.rotary.base;
+    base.rotary.scaling = a.rotary.scaling;
+    base.qkv_biases = a.qkv_biases;
+    base.qk_rmsnorm = a.qk_rmsnorm;
+    base.rotary_layers = a.rotary_layers;
+    base.windows = a.windows;
+    base.short_window = a.short_window;
+    base.full_last_layer = a.full_last_layer;
+    if (!same_function(a, base)) return kNoKind;
+    const std::vector<int64_t> windows = layer_windows(a, s.num_layers, s.max_seq_len);
+    const auto sees_less = [](int64_t window) { return window >= 0; };
+    const bool some = std::any_of(windows.begin(), windows.end(), sees_less);
+    bool skips_rotation = false;
+    for (int64_t l = 0; l < s.num_layers; l++) skips_rotation |= !rotates(a, l);
+    if (int(a.qkv_biases) + int(a.qk_rmsnorm) + int(skips_rotation) > 1) return kNoKind;
+    if (a.qkv_biases) return kQwen2;
+    if (a.qk_rmsnorm) return kQwen3;
+    if (skips_rotation) return kSmolLm3;
+    if (!some) return kLlama;
+    return std::all_of(windows.begin(), windows.end(), sees_less) ? size_t(kMistral) : kNoKind;
 }
 
 // NanoChatForCausalLM: what has been added to nanochat since is not in it.
@@ -46,7 +104,8 @@ bool is_plain_nanochat(const GptShape& s) {
     base.value_embeddings = base.residual_lambdas = base.smear = base.backout = false;
     base.windows = a.windows;
     base.short_window = a.short_window;
-    if (!same_function(a, base)) return false;
+    base.full_last_layer = a.full_last_layer;
+    if (!same_function(a, base) || s.query_channels() != s.channels) return false;
     for (const int64_t window : layer_windows(a, s.num_layers, s.max_seq_len))
         if (window >= 0) return false;
     return true;
@@ -63,11 +122,12 @@ public:
     bool has(const char* name) const { return json_.contains(name) && !json_[name].is_null(); }
     const OrderedJson& value(const char* name) const { return json_[name]; }
 
-    int64_t count(const char* name, double most = kMostSize) const {
+    int64_t count(const char* name, double most = kMostSize, uint64_t least = 1) const {
         require(has(name), "%s: \"%s\" is missing", where_.c_str(), name);
         const OrderedJson& value = json_[name];
-        require(value.is_number_unsigned() && value.get<uint64_t>() >= 1 && value.get<uint64_t>() <= uint64_t(most),
-                "%s: \"%s\": %s: expected an integer from 1 to %.0f", where_.c_str(), name, shown(value).c_str(), most);
+        require(value.is_number_unsigned() && value.get<uint64_t>() >= least && value.get<uint64_t>() <= uint64_t(most),
+                "%s: \"%s\": %s: expected an integer from %lu to %.0f", where_.c_str(), name, shown(value).c_str(),
+                static_cast<unsigned long>(least), most);
         return value.get<int64_t>();
     }
     int64_t count_or(const char* name, int64_t otherwise) const { return has(name) ? count(name) : otherwise; }
@@ -93,6 +153,54 @@ public:
         require(json_[name].is_string(), "%s: \"%s\": %s: expected text", where_.c_str(), name,
                 shown(json_[name]).c_str());
         return json_[name].get<std::string>();
+    }
+
+    // Every field is one of those that are read, or says nothing about what the model computes.
+    void expect_only(std::initializer_list<const char*> read) const {
+        static const std::set<std::string> kOfNoMatter = {"architectures",
+                                                          "attention_dropout",
+                                                          "attn_pdrop",
+                                                          "auto_map",
+                                                          "bos_token_id",
+                                                          "chunk_size_feed_forward",
+                                                          "dtype",
+                                                          "embd_pdrop",
+                                                          "eos_token_id",
+                                                          "gradient_checkpointing",
+                                                          "id2label",
+                                                          "initializer_range",
+                                                          "is_llama_config",
+                                                          "keys_to_ignore_at_inference",
+                                                          "label2id",
+                                                          "n_ctx",
+                                                          "output_attentions",
+                                                          "output_hidden_states",
+                                                          "output_router_logits",
+                                                          "pad_token_id",
+                                                          "pretraining_tp",
+                                                          "problem_type",
+                                                          "resid_pdrop",
+                                                          "return_dict",
+                                                          "rope_interleaved",
+                                                          "summary_activation",
+                                                          "summary_first_dropout",
+                                                          "summary_proj_to_labels",
+                                                          "summary_type",
+                                                          "summary_use_proj",
+                                                          "task_specific_params",
+                                                          "torch_dtype",
+                                                          "transformers_version",
+                                                          "unsloth_version",
+                                                          "use_cache",
+                                                          "use_return_dict",
+                                                          "reorder_and_upcast_attn"};
+        for (const auto& [name, value] : json_.items()) {
+            const bool known = std::any_of(read.begin(), read.end(), [&](const char* one) { return name == one; });
+            require(known || kOfNoMatter.count(name) || name.starts_with("_") || name.starts_with("transformers."),
+                    "%s: \"%s\": %s: a field that Anvil does not know and that may change what the model computes; "
+                    "remove it if it does not",
+                    where_.c_str(), name.c_str(), shown(value).c_str());
+        }
     }
 
     // What only one value can be done with here.
@@ -127,51 +235,137 @@ GptShape read_gpt2(const ConfigReader& config) {
     config.expect(config.truth("scale_attn_weights", true), "scale_attn_weights", "true");
     config.expect(!config.truth("scale_attn_by_inverse_layer_idx", false), "scale_attn_by_inverse_layer_idx", "false");
     config.expect(!config.truth("add_cross_attention", false), "add_cross_attention", "false");
+    config.expect_only({"model_type", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner",
+                        "layer_norm_epsilon", "tie_word_embeddings", "activation_function", "scale_attn_weights",
+                        "scale_attn_by_inverse_layer_idx", "add_cross_attention"});
     return s;
 }
 
-// Llama's names of sizes, which its successors have, too.
-void read_sizes(const ConfigReader& config, GptShape& s) {
-    s.num_layers = config.count("num_hidden_layers", kMostLayers);
-    s.num_heads = config.count("num_attention_heads");
-    s.num_kv_heads = config.count_or("num_key_value_heads", s.num_heads);
-    s.channels = config.count("hidden_size");
-    s.mlp_channels = config.count("intermediate_size");
-    s.max_seq_len = config.count_or("max_position_embeddings", 2048);
-    s.vocab_size = config.count("vocab_size");
-    s.architecture.norm_eps = config.number("rms_norm_eps", 1e-6);
-    s.architecture.tied_head = config.truth("tie_word_embeddings", false);
-    s.architecture.rotary.base = config.number("rope_theta", 10000);
-    config.expect(!config.truth("attention_bias", false), "attention_bias", "false");
-    config.expect(s.channels % s.num_heads == 0 && config.count_or("head_dim", s.head_size()) == s.head_size(),
-                  "head_dim", "hidden_size / num_attention_heads");
-    // rope_scaling until transformers 4, rope_parameters since 5
-    for (const char* name : {"rope_scaling", "rope_parameters"}) {
+// The frequencies, called rope_scaling until transformers 4 and rope_parameters since 5; where both are, the older name
+// counts there too.
+void read_rotation(const ConfigReader& config, RotaryOptions& rotary, int64_t positions) {
+    rotary.base = config.number("rope_theta", rotary.base);
+    for (const char* name : {"rope_parameters", "rope_scaling"}) {
         if (!config.has(name)) continue;
         const OrderedJson& rope = config.value(name);
         config.expect(rope.is_object(), name, "an object");
         const OrderedJson type = rope.value("rope_type", rope.value("type", OrderedJson("default")));
-        config.expect(type == "default", name, "rope_type default");
-        if (rope.contains("rope_theta")) s.architecture.rotary.base = config.positive(rope["rope_theta"], "rope_theta");
+        config.expect(type == "default" || type == "llama3", name, "rope_type default or llama3");
+        const auto number = [&](const char* field, double otherwise) {
+            if (!rope.contains(field)) config.expect(otherwise > 0, name, format("a number \"%s\"", field).c_str());
+            return rope.contains(field) ? config.positive(rope[field], field) : otherwise;
+        };
+        rotary.base = number("rope_theta", rotary.base);
+        std::set<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+        config.expect(number("partial_rotary_factor", 1) == 1, name, "partial_rotary_factor 1");
+        rotary.scaling = {};
+        if (type == "llama3") {
+            rotary.scaling = {.factor = number("factor", 0),
+                              .low_turns = number("low_freq_factor", 0),
+                              .high_turns = number("high_freq_factor", 0),
+                              .original_length = number("original_max_position_embeddings", double(positions))};
+            const RotaryScaling& s = rotary.scaling;
+            config.expect(s.factor >= 1 && s.factor <= kMostFactor, name, "a factor from 1 to 1e6");
+            config.expect(s.low_turns < s.high_turns && s.high_turns <= kMostFactor, name,
+                          "low_freq_factor below high_freq_factor, at most 1e6");
+            config.expect(s.original_length >= 1 && s.original_length <= kMostLength, name,
+                          "original_max_position_embeddings from 1 to 1e9");
+            if (s.factor == 1) rotary.scaling = {};
+            known.insert({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+        }
+        for (const auto& [field, value] : rope.items())
+            config.expect(known.count(field) > 0, name, format("no field \"%s\"", field.c_str()).c_str());
     }
 }
 
-GptShape read_llama(const ConfigReader& config) {
-    GptShape s{};
-    s.architecture = find_architecture("llama");
-    read_sizes(config, s);
-    config.expect(config.text("hidden_act", "silu") == "silu", "hidden_act", "silu");
-    config.expect(!config.truth("mlp_bias", false), "mlp_bias", "false");
-    return s;
+// Llama's names of sizes, which its successors have, too.
+void read_sizes(const ConfigReader& config, GptShape& s, const LlamaKind& kind) {
+    s.num_layers = config.count("num_hidden_layers", kMostLayers);
+    s.num_heads = config.count("num_attention_heads");
+    // null is another thing than nothing
+    const int64_t kv_heads = config.is_null("num_key_value_heads") ? 0 : kind.otherwise.kv_heads;
+    s.num_kv_heads = config.count_or("num_key_value_heads", kv_heads > 0 ? kv_heads : s.num_heads);
+    s.channels = config.count("hidden_size");
+    s.head_channels = config.count_or("head_dim", config.is_null("head_dim") ? 0 : kind.otherwise.head_dim);
+    s.mlp_channels = config.count("intermediate_size");
+    s.max_seq_len = config.count_or("max_position_embeddings", kind.otherwise.positions);
+    s.vocab_size = config.count("vocab_size");
+    s.architecture.norm_eps = config.number("rms_norm_eps", 1e-6);
+    s.architecture.tied_head = config.truth("tie_word_embeddings", kind.otherwise.tied);
+    s.architecture.rotary.base = kind.otherwise.rope_theta;
+    if (s.head_channels == 0)
+        config.expect(s.channels % s.num_heads == 0, "hidden_size", "a multiple of num_attention_heads");
+    if (s.query_channels() == s.channels) s.head_channels = 0;
+    config.expect(s.head_size() % 2 == 0, config.has("head_dim") ? "head_dim" : "hidden_size", "heads of even size");
+    read_rotation(config, s.architecture.rotary, s.max_seq_len);
+    config.expect(!config.truth("attention_bias", false), "attention_bias", "false");
 }
 
-// A Llama but for a window over all layers, which Anvil has not: its last layer sees all.
-GptShape read_mistral(const ConfigReader& config) {
-    GptShape s = read_llama(config);
-    if (!config.has("num_key_value_heads") && !config.is_null("num_key_value_heads")) s.num_kv_heads = 8;
-    s.max_seq_len = config.count_or("max_position_embeddings", 131072);
-    config.expect(config.is_null("sliding_window") || config.count_or("sliding_window", 4096) >= s.max_seq_len,
-                  "sliding_window", "null or at least max_position_embeddings");
+// A list of one entry for each layer, if there is one.
+template <class Take>
+bool read_layers(const ConfigReader& config, const char* name, int64_t num_layers, const char* expected, Take take) {
+    if (!config.has(name)) return false;
+    const OrderedJson& list = config.value(name);
+    config.expect(list.is_array() && int64_t(list.size()) == num_layers, name, expected);
+    for (const OrderedJson& layer : list) config.expect(take(layer), name, expected);
+    return true;
+}
+
+// sliding_window counts the token itself, short_window those before it.
+void read_windows(const ConfigReader& config, GptShape& s, size_t kind) {
+    Architecture& a = s.architecture;
+    const bool is_asked = kind == kMistral || config.truth("use_sliding_window", false);
+    int64_t window = 0;  // none
+    if (is_asked && kind != kLlama && !config.is_null("sliding_window")) {
+        window = kind == kSmolLm3 ? config.count_or("sliding_window", 0) : config.count_or("sliding_window", 4096);
+        config.expect(window != 1, "sliding_window", "at least 2");
+    }
+    if (window >= s.max_seq_len) window = 0;
+    std::string letters;
+    const bool is_listed = read_layers(config, "layer_types", s.num_layers,
+                                       "full_attention or sliding_attention for each layer", [&](const OrderedJson& t) {
+                                           letters += t == "sliding_attention" ? 'S' : 'L';
+                                           return t == "sliding_attention" || t == "full_attention";
+                                       });
+    if (kind == kMistral) letters = std::string(size_t(s.num_layers), 'S');
+    if (kind != kMistral && !is_listed) {
+        const int64_t first = config.has("max_window_layers") ? config.count("max_window_layers", kMostSize, 0) : 28;
+        for (int64_t l = 0; l < s.num_layers; l++)
+            letters += (kind == kSmolLm3 ? !rotates(a, l) : l >= first) ? 'S' : 'L';
+    }
+    if (window == 0 || letters.find('S') == std::string::npos) return;
+    a.short_window = window - 1;
+    a.full_last_layer = letters.back() == 'L';
+    a.windows = letters.find('L') == std::string::npos ? "S" : letters;
+}
+
+GptShape read_llama(const ConfigReader& config, size_t kind) {
+    GptShape s{};
+    Architecture& a = s.architecture = find_architecture("llama");
+    read_sizes(config, s, kLlamaKinds[kind]);
+    config.expect(config.text("hidden_act", "silu") == "silu", "hidden_act", "silu");
+    config.expect(!config.truth("mlp_bias", false), "mlp_bias", "false");
+    a.qkv_biases = kind == kQwen2;
+    a.qk_rmsnorm = kind == kQwen3;
+    if (kind == kSmolLm3) {
+        const int64_t interval = config.count_or("no_rope_layer_interval", 4);
+        std::string letters;
+        const bool is_listed =
+            read_layers(config, "no_rope_layers", s.num_layers, "0 or 1 for each layer", [&](const OrderedJson& layer) {
+                letters += layer == 0 ? 'N' : 'R';
+                return layer == 0 || layer == 1;
+            });
+        if (!is_listed)
+            for (int64_t l = 0; l < s.num_layers; l++) letters += (l + 1) % interval == 0 ? 'N' : 'R';
+        if (letters.find('N') != std::string::npos) a.rotary_layers = letters;
+    }
+    read_windows(config, s, kind);
+    config.expect_only({"model_type",   "num_hidden_layers", "num_attention_heads",   "num_key_value_heads",
+                        "hidden_size",  "head_dim",          "intermediate_size",     "max_position_embeddings",
+                        "vocab_size",   "rms_norm_eps",      "tie_word_embeddings",   "rope_theta",
+                        "rope_scaling", "rope_parameters",   "attention_bias",        "mlp_bias",
+                        "hidden_act",   "sliding_window",    "use_sliding_window",    "max_window_layers",
+                        "layer_types",  "no_rope_layers",    "no_rope_layer_interval"});
     return s;
 }
 
@@ -181,11 +375,18 @@ GptShape read_nanochat(const ConfigReader& config) {
     a.value_embeddings = a.residual_lambdas = a.smear = a.backout = false;
     a.windows = "L";
     a.rotary.scale = 1;
-    read_sizes(config, s);
+    static constexpr LlamaKind kNanochat = {"nanochat", "NanoChatForCausalLM", {0, 0, 2048, 1e4, false}, {true, false}};
+    read_sizes(config, s, kNanochat);
+    config.expect(s.query_channels() == s.channels, "head_dim", "hidden_size / num_attention_heads");
+    config.expect(a.rotary.scaling.factor == 1, "rope_scaling", "rope_type default");
     a.rotary.eps = float(a.norm_eps);
     a.softcap.limit = float(config.number("final_logit_softcapping", 15));
     if (config.is_null("final_logit_softcapping")) a.softcap = {};
     config.expect(config.text("hidden_act", "relu2") == "relu2", "hidden_act", "relu2");
+    config.expect_only({"model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size",
+                        "head_dim", "intermediate_size", "max_position_embeddings", "vocab_size", "rms_norm_eps",
+                        "tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "attention_bias",
+                        "hidden_act", "final_logit_softcapping"});
     return s;
 }
 
@@ -224,21 +425,53 @@ OrderedJson named_as_llama(const GptShape& s) {
             {"num_key_value_heads", s.kv_heads()},
             {"rms_norm_eps", s.architecture.norm_eps},
             {"rope_theta", s.architecture.rotary.base},
-            {"attention_bias", false},
             {"attention_dropout", 0.0}};
 }
 
 OrderedJson llama_config(const GptShape& s) {
-    OrderedJson config = {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}};
+    const Architecture& a = s.architecture;
+    const size_t type = llama_kind_of(s);
+    const LlamaKind& kind = kLlamaKinds[type];
+    OrderedJson config = {{"architectures", {kind.class_name}}, {"model_type", kind.model_type}};
     config.update(named_as_llama(s));
-    config.update({{"head_dim", s.head_size()}, {"hidden_act", "silu"}, {"mlp_bias", false}});
+    config.update({{"head_dim", s.head_size()}, {"hidden_act", "silu"}});
+    if (kind.has_bias_fields[0]) config["attention_bias"] = false;
+    if (kind.has_bias_fields[1]) config["mlp_bias"] = false;
+    if (const RotaryScaling& scaling = a.rotary.scaling; scaling.factor != 1) {
+        config["rope_scaling"] = {{"rope_type", "llama3"},
+                                  {"rope_theta", a.rotary.base},
+                                  {"factor", scaling.factor},
+                                  {"low_freq_factor", scaling.low_turns},
+                                  {"high_freq_factor", scaling.high_turns},
+                                  {"original_max_position_embeddings", scaling.original_length}};
+        if (const auto whole = int64_t(scaling.original_length); double(whole) == scaling.original_length)
+            config["rope_scaling"]["original_max_position_embeddings"] = whole;
+        config["rope_parameters"] = config["rope_scaling"];
+    }
+    if (type == kSmolLm3) {
+        config["no_rope_layers"] = OrderedJson::array();
+        for (int64_t l = 0; l < s.num_layers; l++) config["no_rope_layers"].push_back(int(rotates(a, l)));
+    }
+    if (type == kLlama) return config;
+    int64_t longest = -1;
+    OrderedJson layers = OrderedJson::array();
+    for (const int64_t window : layer_windows(a, s.num_layers, s.max_seq_len)) {
+        layers.push_back(window < 0 ? "full_attention" : "sliding_attention");
+        longest = std::max(longest, window);
+    }
+    config["sliding_window"] = longest < 0 ? OrderedJson() : OrderedJson(longest + 1);
+    if (type == kMistral) return config;
+    config["use_sliding_window"] = longest >= 0;
+    config["layer_types"] = layers;
+    config["pad_token_id"] = nullptr;  // SmolLM3's own is 128004
     return config;
 }
 
 OrderedJson nanochat_config(const GptShape& s) {
     OrderedJson config = {{"architectures", {"NanoChatForCausalLM"}}, {"model_type", "nanochat"}};
     config.update(named_as_llama(s));
-    config.update({{"hidden_act", "relu2"},
+    config.update({{"attention_bias", false},
+                   {"hidden_act", "relu2"},
                    {"final_logit_softcapping", s.architecture.softcap.kind == Softcap::Kind::none
                                                    ? OrderedJson()
                                                    : OrderedJson(s.architecture.softcap.limit)},
@@ -250,9 +483,23 @@ OrderedJson nanochat_config(const GptShape& s) {
 }  // namespace
 
 ModelFamily family_of(const GptShape& s) {
-    if (is_variety(s.architecture, "gpt2") && s.kv_heads() == s.num_heads) return ModelFamily::gpt2;
-    if (is_variety(s.architecture, "llama")) return ModelFamily::llama;
+    if (is_gpt2(s)) return ModelFamily::gpt2;
+    if (llama_kind_of(s) != kNoKind) return ModelFamily::llama;
     return is_plain_nanochat(s) ? ModelFamily::nanochat : ModelFamily::anvil;
+}
+
+const char* model_type_of(const GptShape& s) {
+    switch (family_of(s)) {
+        case ModelFamily::gpt2:
+            return "gpt2";
+        case ModelFamily::llama:
+            return kLlamaKinds[llama_kind_of(s)].model_type;
+        case ModelFamily::nanochat:
+            return "nanochat";
+        case ModelFamily::anvil:
+            break;
+    }
+    return "anvil";
 }
 
 const char* export_advice(const GptShape& s) {
@@ -295,16 +542,17 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token, cons
 ConfiguredModel read_model_config(const std::string& text, const std::string& where) {
     const ConfigReader config(text, where);
     const std::string type = config.text("model_type", "none");
-    config.expect(type == "gpt2" || type == "llama" || type == "mistral" || type == "nanochat" || type == "anvil",
-                  "model_type", "one of gpt2, llama, mistral, nanochat, anvil");
+    const size_t kind = llama_kind_named(type);
+    config.expect(type == "gpt2" || kind != kNoKind || type == "nanochat" || type == "anvil", "model_type",
+                  "one of gpt2, llama, mistral, qwen2, qwen3, smollm3, nanochat, anvil");
     ConfiguredModel model = type == "gpt2"       ? ConfiguredModel{read_gpt2(config), ModelFamily::gpt2}
-                            : type == "llama"    ? ConfiguredModel{read_llama(config), ModelFamily::llama}
-                            : type == "mistral"  ? ConfiguredModel{read_mistral(config), ModelFamily::llama}
+                            : kind != kNoKind    ? ConfiguredModel{read_llama(config, kind), ModelFamily::llama}
                             : type == "nanochat" ? ConfiguredModel{read_nanochat(config), ModelFamily::nanochat}
                                                  : ConfiguredModel{read_anvil(text, where), ModelFamily::anvil};
     const GptShape& s = model.shape;
-    require(s.channels % s.num_heads == 0 && s.num_heads % s.kv_heads() == 0,
+    require((s.head_channels > 0 || s.channels % s.num_heads == 0) && s.num_heads % s.kv_heads() == 0,
             "%s: %ld channels, %ld heads, %ld of keys and values: expected each to be a multiple of the next",
             where.c_str(), s.channels, s.num_heads, s.kv_heads());
+    layer_windows(s.architecture, s.num_layers, s.max_seq_len);
     return model;
 }

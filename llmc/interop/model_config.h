@@ -3,16 +3,20 @@ config.json: what a model is, in the words of Hugging Face's transformers where 
 
   family   model_type   its weights' names and layout (stored_model.h)
   gpt2     gpt2         GPT2LMHeadModel
-  llama    llama        LlamaForCausalLM; read also mistral, MistralForCausalLM without a window
+  llama    llama        LlamaForCausalLM, and its successors, which differ in a switch or two: mistral (windows), qwen2
+                        (biases of queries, keys and values), qwen3 (QK-norm with gains), smollm3 (layers that do not
+                        rotate)
   nanochat nanochat     NanoChatForCausalLM: nanochat of October 2025, which is what transformers has
   anvil    anvil        ours: sizes as GPT-2's config has them, n_kv_head, n_inner, and every part of the architecture
                         by its flag's name
 
 A model is written as what most others understand: any GPT-2 (every number of channels, layers, heads, MLP's hidden
-channels and epsilon; head tied or not), any Llama without biases and with the plain rotary positions, a nanochat
+channels and epsilon; head tied or not), any Llama without other biases and whatever its heads' size, rotary positions
+plain or as Llama 3.1 stretches them, with at most one of the switches of its successors, a nanochat
 without value embeddings, lambdas, smear, backout and windows, whose queries and keys are not scaled and whose norms
 have one epsilon; else as ours, for which transformers gets the code with an export. What transformers' configs can say
-and Anvil's models cannot do (an exact GELU, scaled rotary positions, ...) is an Error that names the field.
+and Anvil's models cannot do (an exact GELU, yarn's positions, ...) is an Error that names the field, and so is a field
+that nothing here knows.
 */
 #pragma once
 #include <cstdint>
@@ -24,6 +28,9 @@ enum class ModelFamily { gpt2, llama, nanochat, anvil };
 
 // The one that a model is written as.
 ModelFamily family_of(const GptShape& shape);
+
+// What config.json calls it: of the family llama, the one of its successors.
+const char* model_type_of(const GptShape& shape);
 
 // What to do with a model that the format of an export cannot hold.
 const char* export_advice(const GptShape& shape);

@@ -22,8 +22,9 @@ struct Part {
 };
 
 // NanoChat differs in its MLP alone.
-std::vector<Part> llama_parts(const Parameter& p, ModelFamily family) {
-    const auto named = [&](const std::string& name) { return std::vector<Part>{{name + ".weight", p.exported_rows}}; };
+std::vector<Part> llama_parts(const Parameter& p, ModelFamily family, const GptShape& shape) {
+    const std::string what = p.name.substr(p.name.rfind('.'));  // .weight or .bias
+    const auto named = [&](const std::string& name) { return std::vector<Part>{{name + what, p.exported_rows}}; };
     if (p.name == "wte.weight") return named("model.embed_tokens");
     if (p.name == "ln_f.weight") return named("model.norm");
     if (p.name == "lm_head.weight") return named("lm_head");
@@ -31,21 +32,26 @@ std::vector<Part> llama_parts(const Parameter& p, ModelFamily family) {
     const std::string kind = p.name.substr(p.name.find('.', 2) + 1);  // after "h.12."
     if (kind == "ln_1.weight") return named(block + "input_layernorm");
     if (kind == "ln_2.weight") return named(block + "post_attention_layernorm");
+    if (kind == "attn.q_norm.weight" || kind == "attn.k_norm.weight")
+        return named(block + "self_attn." + kind.substr(5, 6));
     if (kind == "attn.c_proj.weight") return named(block + "self_attn.o_proj");
     const bool is_llama = family == ModelFamily::llama;
     if (kind == "mlp.c_proj.weight") return named(block + (is_llama ? "mlp.down_proj" : "mlp.fc2"));
     std::vector<std::string> names;
-    if (kind == "attn.c_attn.weight") names = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    const int64_t KV = shape.kv_heads() * shape.head_size();
+    const std::vector<int64_t> rows =
+        kind.starts_with("attn.") ? std::vector{shape.query_channels(), KV, KV} : p.matrix_rows;
+    if (kind == "attn.c_attn" + what) names = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     if (kind == "mlp.c_fc.weight" && is_llama) names = {"mlp.gate_proj", "mlp.up_proj"};
     if (kind == "mlp.c_fc.weight" && !is_llama) names = {"mlp.fc1"};
-    ensure(!names.empty() && names.size() == p.matrix_rows.size());
+    ensure(!names.empty() && names.size() == rows.size());
     std::vector<Part> parts;
-    for (size_t i = 0; i < names.size(); i++) parts.push_back({block + names[i] + ".weight", p.matrix_rows[i]});
+    for (size_t i = 0; i < names.size(); i++) parts.push_back({block + names[i] + what, rows[i]});
     return parts;
 }
 
-std::vector<Part> parts_of(const Parameter& p, ModelFamily family) {
-    if (family == ModelFamily::llama || family == ModelFamily::nanochat) return llama_parts(p, family);
+std::vector<Part> parts_of(const Parameter& p, ModelFamily family, const GptShape& shape) {
+    if (family == ModelFamily::llama || family == ModelFamily::nanochat) return llama_parts(p, family, shape);
     const bool is_bare = family == ModelFamily::gpt2 && p.name == "lm_head.weight";
     return {{(is_bare ? "" : "transformer.") + p.name, p.exported_rows}};
 }
@@ -136,7 +142,7 @@ std::vector<StoredTensor> stored_tensors(const ParameterList& list, ModelFamily 
         const Parameter& p = list.parameters[i];
         const bool transposed = family == ModelFamily::gpt2 && p.group == ParameterGroup::matrices;
         int64_t begin = 0;
-        for (const Part& part : parts_of(p, family)) {
+        for (const Part& part : parts_of(p, family, list.model)) {
             Shape shape = p.shape;
             shape[0] = part.rows;
             if (transposed) std::swap(shape[0], shape[1]);

@@ -11,7 +11,7 @@ One list says where each parameter is in a file, for reading and for writing:
 
   family   names                                        matrices of the blocks
   gpt2     transformer.h.0.attn.c_attn.weight, ...      transposed, (in, out): transformers has Conv1D there
-  llama    model.layers.0.self_attn.q_proj.weight, ...  Q, K and V, gate and up are tensors of their own
+  llama    model.layers.0.self_attn.q_proj.weight, ...  Q, K and V, gate and up are tensors of their own, so are biases
   nanochat as Llama's, fc1 and fc2 in the MLP           Q, K and V are tensors of their own
   anvil    transformer. and ours (parameters.h)         as ours
 

@@ -1,6 +1,9 @@
 // See tokenizer_export.h.
 #include "llmc/interop/tokenizer_export.h"
-#include "llmc/base/json.h"  // Json, OrderedJson
+#include "llmc/base/check.h"              // Error
+#include "llmc/base/json.h"               // Json, OrderedJson
+#include "llmc/data/bpe.h"                // Bpe
+#include "llmc/data/tokenizer_formats.h"  // read_tokenizer_json
 
 namespace {
 
@@ -25,6 +28,43 @@ std::vector<Added> added_tokens(const Json& file) {
             all.push_back({content.get<std::string>(), id.get<int64_t>(), part(token, "special") == true});
     }
     return all;
+}
+
+// The special token that a post-processor puts before every text; -1: none.
+int64_t find_begin_token(const Json& file) {
+    const Json last = part(file, "post_processor"), several = part(last, "processors");
+    for (const Json& step : several.is_array() ? several : Json::array({last})) {
+        const Json single = part(step, "single");
+        if (part(step, "type") != "TemplateProcessing" || !single.is_array() || single.empty()) continue;
+        for (const Added& token : added_tokens(file))
+            if (part(part(single[0], "SpecialToken"), "id") == token.text) return token.id;
+    }
+    return -1;
+}
+
+// Its name in llama.cpp's table of ways to cut text (llama-vocab.cpp); empty: there is none.
+std::string llama_cpp_pre(const std::string& tokenizer_json) {
+    try {
+        const Tokenizer tokenizer = read_tokenizer_json(tokenizer_json, "tokenizer.json");
+        if (tokenizer.kind != TokenizerKind::bpe) return "";
+        switch (tokenizer.bpe->pattern) {
+            case SplitPattern::gpt2:
+                return "gpt-2";
+            case SplitPattern::llama3:
+                return tokenizer.bpe->whole_pieces ? "llama-bpe" : "dbrx";  // the same expression, without whole pieces
+            case SplitPattern::qwen2:
+                return "qwen2";
+            case SplitPattern::smollm:
+                return "smollm";
+            case SplitPattern::o200k:
+                return "gpt-4o";
+            case SplitPattern::gpt4:
+            case SplitPattern::nanochat:
+                break;
+        }
+    } catch (const Error&) {  // not one of ours
+    }
+    return "";
 }
 
 }  // namespace
@@ -85,9 +125,9 @@ ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json) {
                                                : merge.get<std::string>());
         }
     // How text is cut before merges are looked for, which only matters where there are some.
-    const Json cut = part(file, "pre_tokenizer");
-    if (!tokenizer.merges.empty() && (part(cut, "type") != "ByteLevel" || part(cut, "use_regex") == false))
-        return refuse("it cuts text otherwise than GPT-2's");
+    if (!tokenizer.merges.empty()) tokenizer.pre = llama_cpp_pre(tokenizer_json);
+    if (tokenizer.pre.empty()) return refuse("it cuts text in a way that llama.cpp has no name for");
+    tokenizer.begin_token = find_begin_token(file);
 
     std::vector<Added> all;
     for (const auto& [text, id] : vocab.items())

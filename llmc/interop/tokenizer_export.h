@@ -29,6 +29,8 @@ struct ByteLevelTokenizer {
     };
     std::vector<Token> tokens;  // empty: it is of another kind, which `why` names
     std::vector<std::string> merges;
+    std::string pre = "gpt-2";  // how text is cut, in llama.cpp's words
+    int64_t begin_token = -1;   // put before every text; -1: none
     std::string why;
 };
 ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json);

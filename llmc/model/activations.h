@@ -44,11 +44,12 @@ struct Activations {
     struct Block {
         T* residual_before = nullptr;                                      // (N, C): the input before lambdas mix
         T *residual_in = nullptr, *ln_1 = nullptr, *qkv = nullptr;         // (N, C), (N, C), (N, qkv rows)
-        T *attention = nullptr, *residual_mid = nullptr, *ln_2 = nullptr;  // (N, C)
+        T *attention = nullptr, *residual_mid = nullptr, *ln_2 = nullptr;  // (N, CQ), (N, C), (N, C)
         T *hidden = nullptr, *activated = nullptr;                         // (N, hidden rows), (N, F)
         float *ln_1_mean = nullptr, *ln_1_rstd = nullptr;                  // (N)
         float *ln_2_mean = nullptr, *ln_2_rstd = nullptr;                  // (N)
-        float *qk_rstd = nullptr, *lse = nullptr;                          // (N, NH + NKV), (B, NH, T)
+        T* qk_before = nullptr;                    // (N, NH + NKV, HS): queries and keys before qk_rmsnorm
+        float *qk_rstd = nullptr, *lse = nullptr;  // (N, NH + NKV), (B, NH, T)
         Fp8LinearState fp8[std::size(kLinearKinds)];
     };
     std::vector<Block> blocks;
@@ -65,7 +66,7 @@ struct Activations {
     float* losses = nullptr;                           // (N)
     T* branch = nullptr;                         // (N, C): attention's, then the MLP's addition to the residual stream
     T* logits = nullptr;                         // (head_rows, Vp)
-    T *d_residual = nullptr, *d_norm = nullptr;  // (N, C)
+    T *d_residual = nullptr, *d_norm = nullptr;  // (N, C), (N, C or CQ)
     T *d_hidden = nullptr, *d_qkv = nullptr;     // (N, F), (N, qkv rows)
     T *d_first = nullptr, *d_backout = nullptr;  // (N, C): gradients of the first block's input, of backout's
     StepScalars* scalars = nullptr;              // for Gpt::loss
@@ -106,7 +107,8 @@ private:
         const GptShape& s = self.shape_;
         const ActivationPolicy how = self.policy;
         const Architecture& arch = s.architecture;
-        const int64_t N = self.N_, C = s.channels, F = s.hidden(), norm_mean = arch.norm == NormKind::layernorm ? N : 0;
+        const int64_t N = self.N_, C = s.channels, CQ = s.query_channels(), F = s.hidden(),
+                      norm_mean = arch.norm == NormKind::layernorm ? N : 0;
         for (auto& b : self.blocks) {
             const auto saved = [&](auto Block::*member, int64_t n, Recompute shared_from) {
                 if (n == 0) return;
@@ -123,8 +125,10 @@ private:
             if (arch.residual_lambdas) saved(&Block::residual_in, N * C, Recompute::norms);
             saved_input(&Block::ln_1, N * C, kQkv);
             saved(&Block::ln_1_mean, norm_mean, Recompute::block), saved(&Block::ln_1_rstd, N, Recompute::block);
-            saved(&Block::qkv, N * s.qkv_rows(), Recompute::block), saved(&Block::attention, N * C, Recompute::block);
-            saved(&Block::qk_rstd, arch.rotary.qk_norm ? N * (s.num_heads + s.kv_heads()) : 0, Recompute::block);
+            saved(&Block::qkv, N * s.qkv_rows(), Recompute::block), saved(&Block::attention, N * CQ, Recompute::block);
+            const int64_t normed = arch.rotary.qk_norm || arch.qk_rmsnorm ? N * (s.num_heads + s.kv_heads()) : 0;
+            saved(&Block::qk_rstd, normed, Recompute::block);
+            saved(&Block::qk_before, arch.qk_rmsnorm ? normed * s.head_size() : 0, Recompute::block);
             saved(&Block::lse, N * s.num_heads, Recompute::block);
             saved(&Block::residual_mid, N * C, Recompute::block), saved_input(&Block::ln_2, N * C, kUp);
             saved(&Block::ln_2_mean, norm_mean, Recompute::block), saved(&Block::ln_2_rstd, N, Recompute::block);
@@ -147,7 +151,7 @@ private:
         own(self.branch, N * C), own(self.logits, self.head_rows * s.padded_vocab_size());
         own(self.scalars, 1);
         if (how.recompute == Recompute::never) return;
-        own(self.d_residual, N * C), own(self.d_norm, N * C), own(self.d_hidden, N * F);
+        own(self.d_residual, N * C), own(self.d_norm, N * std::max(C, CQ)), own(self.d_hidden, N * F);
         own(self.d_qkv, N * s.qkv_rows());
         if (arch.residual_lambdas) own(self.d_first, N * C);
         if (arch.backout) own(self.d_backout, N * C);

@@ -104,7 +104,8 @@ std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, in
     const int64_t window = a.short_window > 0 ? a.short_window : quarter;
     std::vector<int64_t> windows;
     for (int64_t layer = 0; layer < num_layers; layer++) {
-        const bool all = a.windows[size_t(layer) % a.windows.size()] == 'L' || layer + 1 == num_layers;
+        const bool all =
+            a.windows[size_t(layer) % a.windows.size()] == 'L' || (a.full_last_layer && layer + 1 == num_layers);
         const int64_t whole = all ? seq_len : std::min(window, seq_len);
         auto now = int64_t(std::ceil(fraction * double(whole)));
         if (fraction < 1 && whole > kMultiple) now = std::min(whole, (now + kMultiple - 1) / kMultiple * kMultiple);
@@ -117,17 +118,25 @@ ArchitectureFields::ArchitectureFields(const Architecture& a)
     : norm(kNorms[int(a.norm)]),
       mlp(kMlps[int(a.mlp)]),
       positions(a.rotary_positions ? "rotary" : "learned"),
+      rotary_layers(a.rotary_layers),
       windows(a.windows),
       softcap_kind(kSoftcaps[int(a.softcap.kind)]),
       norm_eps(a.norm_eps),
       rotary_base(a.rotary.base),
+      rotary_factor(a.rotary.scaling.factor),
+      rotary_low_turns(a.rotary.scaling.low_turns),
+      rotary_high_turns(a.rotary.scaling.high_turns),
+      rotary_original_length(a.rotary.scaling.original_length),
       qk_scale(double(a.rotary.scale)),
       qk_eps(double(a.rotary.eps)),
       score_scale(a.score_scale),
       softcap(double(a.softcap.limit)),
       short_window(a.short_window),
       biases(a.biases),
+      qkv_biases(a.qkv_biases),
       tied_head(a.tied_head),
+      qk_rmsnorm(a.qk_rmsnorm),
+      full_last_layer(a.full_last_layer),
       half_rotary(a.rotary.half_truncated),
       clockwise_rotary(a.rotary.clockwise),
       qk_norm(a.rotary.qk_norm),
@@ -143,6 +152,7 @@ std::vector<Field> ArchitectureFields::fields() {
         {"model", "norm", &norm, "with gain and bias, with gain, with neither", names(kNorms)},
         {"model", "norm-eps", &norm_eps, "added to the variance or mean square", {}, 0, 1},
         {"model", "biases", &biases, "of linear layers inside the blocks"},
+        {"model", "qkv-biases", &qkv_biases, "of queries, keys and values, where the others have none, as in Qwen2"},
         {"model", "mlp", &mlp, "its activation", names(kMlps)},
         {"model", "tied-head", &tied_head, "the embedding is the head's matrix too"},
         {"model", "positions", &positions, "learned vectors, or rotated queries and keys", {"learned", "rotary"}},
@@ -153,14 +163,45 @@ std::vector<Field> ArchitectureFields::fields() {
          {},
          1,
          1e15},
+        {"model",
+         "rotary-factor",
+         &rotary_factor,
+         "Llama 3.1's stretched positions: slow frequencies are divided by it (1: none)",
+         {},
+         1,
+         1e6},
+        {"model",
+         "rotary-low-turns",
+         &rotary_low_turns,
+         "slow: fewer turns than this within --rotary-original-length",
+         {},
+         0,
+         1e6},
+        {"model",
+         "rotary-high-turns",
+         &rotary_high_turns,
+         "frequencies of more turns than this stay as they are",
+         {},
+         0,
+         1e6},
+        {"model",
+         "rotary-original-length",
+         &rotary_original_length,
+         "positions that the frequencies were made for",
+         {},
+         1,
+         1e9},
+        {"model", "rotary-pattern", &rotary_layers,
+         "which layers rotate, repeated: R does, N has no positions (RRRN in SmolLM3)"},
         {"model", "half-rotary", &half_rotary, "half of each head is not rotated"},
         {"model", "clockwise-rotary", &clockwise_rotary, "rotated the other way"},
         {"model", "qk-norm", &qk_norm, "queries and keys divided by their root mean square; with rotary positions"},
+        {"model", "qk-rmsnorm", &qk_rmsnorm, "the same with a gain of each layer, before the rotation, as in Qwen3"},
         {"model", "qk-scale", &qk_scale, "times this, each", {}, 0, 1e6},
         {"model", "qk-eps", &qk_eps, "added to that mean square", {}, 0, 1},
         {"model", "score-scale", &score_scale, "of attention's scores (0: 1 / sqrt(HS))", {}, 0, 1e6},
-        {"model", "window-pattern", &windows,
-         "how far each layer sees, repeated: L all tokens, S fewer; the last layer sees all"},
+        {"model", "window-pattern", &windows, "how far each layer sees, repeated: L all tokens, S fewer"},
+        {"model", "full-last-layer", &full_last_layer, "the last layer sees all, whatever its letter"},
         {"model",
          "short-window",
          &short_window,
@@ -185,6 +226,19 @@ static constexpr double kLeastScale = 1e-6;
 Architecture ArchitectureFields::architecture() const {
     const bool rotates = positions == "rotary";
     require(rotates || !qk_norm, "--qk-norm needs --positions rotary: it is part of the same step");
+    require(!qkv_biases || !biases, "--qkv-biases true: --biases true has them already; leave one out");
+    const size_t wrong = rotary_layers.find_first_not_of("RN");
+    require(!rotary_layers.empty() && wrong == std::string::npos,
+            "--rotary-pattern %s: expected letters R (rotates) and N (does not), such as RRRN", rotary_layers.c_str());
+    require(rotary_layers.find('N') == std::string::npos || (rotates && !qk_norm && qk_scale == 1),
+            "--rotary-pattern %s: layers without a rotation need --positions rotary, and have neither --qk-norm, which "
+            "is part of it, nor --qk-scale; --qk-rmsnorm is free of it",
+            rotary_layers.c_str());
+    require(!qk_norm || !qk_rmsnorm, "--qk-norm and --qk-rmsnorm: the one has no gain, the other has; leave one out");
+    require(rotary_factor == 1 || (rotates && !half_rotary),
+            "--rotary-factor %g: it stretches --positions rotary, and not --half-rotary", rotary_factor);
+    require(rotary_factor == 1 || rotary_low_turns < rotary_high_turns,
+            "--rotary-low-turns %g: expected fewer than --rotary-high-turns %g", rotary_low_turns, rotary_high_turns);
     require(rotates || !embedding_norm,
             "--embedding-norm needs --positions rotary: a norm would undo learned positions");
     require(softcap_kind == "none" || softcap >= kLeastScale,
@@ -196,6 +250,7 @@ Architecture ArchitectureFields::architecture() const {
     a.norm = kind_named<NormKind>(kNorms, norm);
     a.norm_eps = norm_eps;
     a.biases = biases;
+    a.qkv_biases = qkv_biases;
     a.mlp = kind_named<MlpKind>(kMlps, mlp);
     a.tied_head = tied_head;
     a.rotary_positions = rotates;
@@ -204,9 +259,17 @@ Architecture ArchitectureFields::architecture() const {
                 .clockwise = clockwise_rotary,
                 .qk_norm = qk_norm,
                 .eps = float(qk_eps),
-                .scale = float(qk_scale)};
+                .scale = float(qk_scale),
+                .scaling = {.factor = rotary_factor,
+                            .low_turns = rotary_low_turns,
+                            .high_turns = rotary_high_turns,
+                            .original_length = rotary_original_length}};
+    if (rotary_factor == 1) a.rotary.scaling = {};
+    a.rotary_layers = rotary_layers;
+    a.qk_rmsnorm = qk_rmsnorm;
     a.score_scale = score_scale;
     a.windows = windows;
+    a.full_last_layer = full_last_layer;
     a.short_window = short_window;
     a.embedding_norm = embedding_norm;
     a.value_embeddings = value_embeddings;

@@ -37,13 +37,17 @@ struct Architecture {
     NormKind norm = NormKind::layernorm;
     double norm_eps = 1e-5;
     bool biases = true;
+    bool qkv_biases = false;  // of queries, keys and values alone, where there are no other biases
     MlpKind mlp = MlpKind::gelu;
     bool tied_head = true;
 
-    bool rotary_positions = false;  // else learned ones
-    RotaryOptions rotary = {};      // and QK-norm
-    double score_scale = 0;         // softmax scale of attention; 0: 1 / sqrt(HS)
-    std::string windows = "L";      // one letter per layer, repeated: L full, S sliding window; the last layer is full
+    bool rotary_positions = false;    // else learned ones
+    RotaryOptions rotary = {};        // and QK-norm without a gain
+    std::string rotary_layers = "R";  // one letter per layer, repeated: R rotates its queries and keys, N does not
+    bool qk_rmsnorm = false;          // QK-norm with gains, before the rotation; eps: norm_eps
+    double score_scale = 0;           // softmax scale of attention; 0: 1 / sqrt(HS)
+    std::string windows = "L";        // one letter per layer, repeated: L full, S sliding window
+    bool full_last_layer = true;      // whatever its letter
     int64_t short_window = 0;  // S: the token and this many before it; 0: a quarter of the sequence (layer_windows)
 
     bool embedding_norm = false;    // RMSNorm after the embedding, without a weight
@@ -72,16 +76,22 @@ inline constexpr float kGateScale = 3;                             // the most t
 // grow; those above 128 tokens stay multiples of that.
 std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, int64_t seq_len, double fraction = 1);
 
+// Whether a layer turns its queries and keys.
+inline bool rotates(const Architecture& a, int64_t layer) {
+    return a.rotary_positions && a.rotary_layers[size_t(layer) % a.rotary_layers.size()] == 'R';
+}
+
 std::vector<std::string> architecture_names();
 Architecture find_architecture(const std::string& name);
 
 // An Architecture without its InitRules as named fields: the form of checkpoints and of the flags that change parts.
 struct ArchitectureFields {
-    std::string norm, mlp, positions, windows, softcap_kind;
-    double norm_eps, rotary_base, qk_scale, qk_eps, score_scale, softcap;
+    std::string norm, mlp, positions, rotary_layers, windows, softcap_kind;
+    double norm_eps, rotary_base, rotary_factor, rotary_low_turns, rotary_high_turns, rotary_original_length, qk_scale,
+        qk_eps, score_scale, softcap;
     int64_t short_window;
-    bool biases, tied_head, half_rotary, clockwise_rotary, qk_norm, embedding_norm, value_embeddings, residual_lambdas,
-        smear, backout;
+    bool biases, qkv_biases, tied_head, qk_rmsnorm, full_last_layer, half_rotary, clockwise_rotary, qk_norm,
+        embedding_norm, value_embeddings, residual_lambdas, smear, backout;
 
     explicit ArchitectureFields(const Architecture& a);
     std::vector<Field> fields();

@@ -1,12 +1,13 @@
 /*
 FLOPs of training per token, from the list of parameters:
 
-  6 N + 12 C * (keys that a token sees, summed over the layers)
+  6 N + 12 CQ * (keys that a token sees, summed over the layers)
 
 N counts the parameters that multiply activations: all matrices of the blocks and lm_head, no embeddings, norms or
 biases, and no padding of the vocabulary. A multiply-add is two FLOPs; backward takes two matmuls for each of forward's,
 so a parameter takes 6 per token (Kaplan et al., 2020, arXiv:2001.08361, section 2.1). Attention multiplies each query
-of C channels with its keys and their values (PaLM: Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
+of CQ channels, over all heads, with its keys and their values (PaLM: Chowdhery et al., 2022, arXiv:2204.02311, appendix
+B).
 */
 #pragma once
 #include <algorithm>
@@ -39,5 +40,5 @@ inline double flops_per_token(const ParameterList& list, int64_t T, AttentionFlo
         const auto w = double(window < 0 ? T : std::min(window, T));
         keys += count == AttentionFlops::causal ? w - w * w / (2 * double(T)) : w;
     }
-    return 6 * double(matmul_parameters(list)) + 12 * double(s.channels) * keys;
+    return 6 * double(matmul_parameters(list)) + 12 * double(s.query_channels()) * keys;
 }

@@ -11,8 +11,8 @@ that must not wait (llmc/train/step.h). Generation with a KV cache: gpt_decoder.
 
 Each block is a pre-norm transformer block. What is in brackets, an architecture may have:
 
-  residual -> [mix with x0] -> ln_1 -> q k v -> [+ value embedding] -> [RoPE, QK-norm] -> attention -> projection
-           -> + residual -> ln_2 -> MLP -> + residual
+  residual -> [mix with x0] -> ln_1 -> q k v -> [+ value embedding] -> [QK-norm with gains] -> [RoPE, QK-norm]
+           -> attention -> projection -> + residual -> ln_2 -> MLP -> + residual
 
 After the last block: [backout] -> ln_f -> lm_head. With tied weights (Press and Wolf, 2017, arXiv:1608.05859) lm_head
 is the token embedding.
@@ -31,7 +31,8 @@ except d_residual, to which each branch adds. All are gradients of sum(losses) *
 its micro-batches, scale = 1/n.
 
 Weights and activations have type T, gradients of parameters float. Shapes at the right margin: N = B*T, C channels, NH
-query heads, NKV key/value heads, HS = C/NH, F the MLP's width, V vocabulary, Vp padded vocabulary.
+query heads, NKV key/value heads, HS a head's channels, as a rule C/NH, CQ = NH*HS, F the MLP's width, V vocabulary, Vp
+padded vocabulary.
 */
 #pragma once
 #include <algorithm>
@@ -104,7 +105,7 @@ struct Gpt {
         }
         void rotary_forward(size_t l, const AttentionShape& attention) const {
             auto& a = model.acts.blocks[l];
-            model.op.rotary_forward(model.device, a.qkv, a.qk_rstd, model.acts.rotary_table, attention,
+            model.op.rotary_forward(model.device, a.qkv, model.rotary_rstd(l), model.acts.rotary_table, attention,
                                     model.arch().rotary);
         }
         void attention_forward(size_t l, const AttentionShape& attention) const {
@@ -315,7 +316,7 @@ struct Gpt {
             norm_backward(device, arch(), ln_2(l), acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, N, C,
                           Write::add, norm_sums(l, kProjection));  // (N, C)
             d_branch = dropped_gradient(1 + 2 * l);
-            linear_backward(device, acts.d_norm, d_branch, a.attention, linear(l, kProjection));  // (N, C)
+            linear_backward(device, acts.d_norm, d_branch, a.attention, linear(l, kProjection));  // (N, CQ)
             attention_backward(l, tokens);  // d_norm -> d_norm (N, C)
             norm_backward(device, arch(), ln_1(l), acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, N, C,
                           Write::add, l > 0 ? norm_sums(l - 1, kDown) : nullptr);  // (N, C)
@@ -351,6 +352,8 @@ private:
 
     const Architecture& arch() const { return shape.architecture; }
     int64_t N() const { return B * seq_len; }
+    // Of the norm that is part of the rotation; qk_rmsnorm's is the same memory.
+    float* rotary_rstd(size_t l) const { return arch().rotary.qk_norm ? acts.blocks[l].qk_rstd : nullptr; }
 
     // The residual stream before block l; of L, after the last block.
     T* residual(size_t l) const {
@@ -503,8 +506,11 @@ private:
         if (p.value_embeds)
             op.value_embedding_forward(device, a.qkv, a.ln_1, tokens, p.value_embeds, p.ve_gate, attention, C,
                                        kGateChannels, kGateScale);
-        if (arch().rotary_positions) pass.rotary_forward(l, attention);
-        pass.attention_forward(l, attention);                                      // (N, C)
+        if (arch().qk_rmsnorm)
+            op.qk_rmsnorm_forward(device, a.qkv, a.qk_before, a.qk_rstd, p.q_norm_weight, p.k_norm_weight, attention,
+                                  float(arch().norm_eps));
+        if (rotates(arch(), int64_t(l))) pass.rotary_forward(l, attention);
+        pass.attention_forward(l, attention);                                      // (N, CQ)
         linear_forward(device, acts.branch, a.attention, linear(l, kProjection));  // (N, C)
         drop(acts.branch, acts.branch, 1 + 2 * l);
         residual_norm_forward(device, arch(), ln_2(l), a.residual_in, acts.branch, N(), C);           // (N, C)
@@ -519,8 +525,11 @@ private:
         auto& a = acts.blocks[l];
         const AttentionShape attention = attention_shape(l);
         op.attention_backward(device, acts.d_qkv, acts.d_norm, a.attention, a.lse, a.qkv, attention);  // (N, qkv rows)
-        if (arch().rotary_positions)
-            op.rotary_backward(device, acts.d_qkv, a.qkv, a.qk_rstd, acts.rotary_table, attention, arch().rotary);
+        if (rotates(arch(), int64_t(l)))
+            op.rotary_backward(device, acts.d_qkv, a.qkv, rotary_rstd(l), acts.rotary_table, attention, arch().rotary);
+        if (arch().qk_rmsnorm)
+            op.qk_rmsnorm_backward(device, acts.d_qkv, d.q_norm_weight, d.k_norm_weight, a.qk_before, a.qk_rstd,
+                                   p.q_norm_weight, p.k_norm_weight, attention);
         linear_backward(device, acts.d_norm, acts.d_qkv, a.ln_1, linear(l, kQkv));  // (N, C)
         if (p.value_embeds)
             op.value_embedding_backward(device, acts.d_norm, d.value_embeds, d.ve_gate, acts.d_qkv, a.ln_1, tokens,

@@ -107,7 +107,9 @@ private:
             auto& a = model.acts.blocks[l];
             cache.each_position([&](int64_t first, int64_t rows, int64_t position) {
                 attention.B = rows;
-                float* rstd = a.qk_rstd ? a.qk_rstd + first * (attention.NH + attention.NKV) : nullptr;
+                float* rstd = model.shape.architecture.rotary.qk_norm
+                                  ? a.qk_rstd + first * (attention.NH + attention.NKV)
+                                  : nullptr;
                 model.op.rotary_forward(model.device, a.qkv + first * attention.row(), rstd,
                                         cache.rotary_table + position * attention.HS, attention,
                                         model.shape.architecture.rotary);

@@ -33,7 +33,7 @@ inline LinearSize linear_size(const GptShape& s, LinearKind kind) {
         case kQkv:
             return {s.channels, s.qkv_rows()};
         case kProjection:
-            return {s.channels, s.channels};
+            return {s.query_channels(), s.channels};
         case kUp:
             return {s.channels, s.hidden_rows()};
         case kDown:

@@ -76,6 +76,7 @@ struct GptPointers {
     struct Block {
         T *value_embeds = nullptr, *ve_gate = nullptr;
         T *ln_1_weight = nullptr, *ln_1_bias = nullptr, *c_attn_weight = nullptr, *c_attn_bias = nullptr;
+        T *q_norm_weight = nullptr, *k_norm_weight = nullptr;
         T *c_proj_weight = nullptr, *c_proj_bias = nullptr, *ln_2_weight = nullptr, *ln_2_bias = nullptr;
         T *c_fc_weight = nullptr, *c_fc_bias = nullptr, *mlp_c_proj_weight = nullptr, *mlp_c_proj_bias = nullptr;
     };
@@ -91,7 +92,8 @@ struct GptPointers {
     void each(const GptShape& s, Visit&& visit) {
         using Group = ParameterGroup;
         const Architecture& a = s.architecture;
-        const int64_t C = s.channels, L = s.num_layers, F = s.hidden(), HS = s.head_size(), KV = s.kv_heads() * HS;
+        const int64_t C = s.channels, L = s.num_layers, F = s.hidden(), HS = s.head_size(), CQ = s.query_channels(),
+                      KV = s.kv_heads() * HS;
         int64_t layer = -1;
         const auto add = [&](T*& pointer, const std::string& name, const Shape& shape, Init init, ParameterGroup group,
                              std::vector<int64_t> matrix_rows = {}) {
@@ -125,11 +127,11 @@ struct GptPointers {
             return a.init.uniform ? Init::uniform(-std::sqrt(3.) * d, std::sqrt(3.) * d) : Init::normal(d);
         };
         const auto add_linear = [&](T*& weight, T*& bias, const std::string& name, std::vector<int64_t> rows,
-                                    int64_t inputs, Init init) {
+                                    int64_t inputs, Init init, bool has_bias) {
             int64_t outputs = 0;
             for (const int64_t n : rows) outputs += n;
             add(weight, name + ".weight", {outputs, inputs}, init, Group::matrices, std::move(rows));
-            if (a.biases) add(bias, name + ".bias", {outputs}, Init::zeros(), Group::vectors);
+            if (has_bias) add(bias, name + ".bias", {outputs}, Init::zeros(), Group::vectors);
         };
         const auto projection = [&](int64_t inputs) {
             const double residual_scale = 1 / std::sqrt(2 * double(L));
@@ -158,16 +160,21 @@ struct GptPointers {
                 add_table(b.value_embeds, "value_embeds." + std::to_string(l) + ".weight", KV, spread(deviation(C)),
                           Group::value_embeddings);
             add_norm(b.ln_1_weight, b.ln_1_bias, h + "ln_1");
-            add_linear(b.c_attn_weight, b.c_attn_bias, h + "attn.c_attn", {C, KV, KV}, C, spread(deviation(C)));
+            add_linear(b.c_attn_weight, b.c_attn_bias, h + "attn.c_attn", {CQ, KV, KV}, C, spread(deviation(C)),
+                       a.biases || a.qkv_biases);
+            if (a.qk_rmsnorm) {
+                add(b.q_norm_weight, h + "attn.q_norm.weight", {HS}, Init::constant(1), Group::vectors);
+                add(b.k_norm_weight, h + "attn.k_norm.weight", {HS}, Init::constant(1), Group::vectors);
+            }
             if (has_values)
                 add(b.ve_gate, h + "attn.ve_gate.weight", {s.kv_heads(), kGateChannels}, Init::uniform(0, 0.02),
                     Group::matrices, {s.kv_heads()});
-            add_linear(b.c_proj_weight, b.c_proj_bias, h + "attn.c_proj", {C}, C, projection(C));
+            add_linear(b.c_proj_weight, b.c_proj_bias, h + "attn.c_proj", {C}, CQ, projection(CQ), a.biases);
             add_norm(b.ln_2_weight, b.ln_2_bias, h + "ln_2");
             add_linear(b.c_fc_weight, b.c_fc_bias, h + "mlp.c_fc",
                        a.mlp == MlpKind::swiglu ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F}, C,
-                       spread(deviation(C) * a.init.mlp_factor));
-            add_linear(b.mlp_c_proj_weight, b.mlp_c_proj_bias, h + "mlp.c_proj", {C}, F, projection(F));
+                       spread(deviation(C) * a.init.mlp_factor), a.biases);
+            add_linear(b.mlp_c_proj_weight, b.mlp_c_proj_bias, h + "mlp.c_proj", {C}, F, projection(F), a.biases);
         }
         layer = L;
         add_norm(ln_f_weight, ln_f_bias, "ln_f");

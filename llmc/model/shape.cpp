@@ -11,16 +11,19 @@ namespace {
 constexpr const char* kUnchanged = "preset";
 
 void check_heads(const GptShape& s) {
-    require(s.channels % s.num_heads == 0,
-            "--channels %ld is not a multiple of --num-heads %ld: the nearest are %ld and %ld", s.channels, s.num_heads,
-            s.channels / s.num_heads * s.num_heads, (s.channels / s.num_heads + 1) * s.num_heads);
-    require(s.head_size() <= kMaxHeadSize,
-            "heads of %ld channels: attention takes at most %ld, so raise --num-heads or lower --channels",
-            s.head_size(), kMaxHeadSize);
+    require(s.head_channels > 0 || s.channels % s.num_heads == 0,
+            "--channels %ld is not a multiple of --num-heads %ld: the nearest are %ld and %ld; or give --head-channels",
+            s.channels, s.num_heads, s.channels / s.num_heads * s.num_heads,
+            (s.channels / s.num_heads + 1) * s.num_heads);
+    require(s.head_size() <= kMaxHeadSize, "heads of %ld channels: attention takes at most %ld, so %s", s.head_size(),
+            kMaxHeadSize, s.head_channels > 0 ? "lower --head-channels" : "raise --num-heads or lower --channels");
     require(s.num_heads % s.kv_heads() == 0,
             "--num-kv-heads %ld does not divide --num-heads %ld: the nearest that do are %s", s.kv_heads(), s.num_heads,
             nearest_divisors(s.num_heads, s.kv_heads()).c_str());
     const int64_t pairs = s.architecture.rotary.half_truncated ? 4 : 2;
+    require(s.head_channels == 0 || !s.architecture.rotary_positions || s.head_channels % pairs == 0,
+            "--head-channels %ld: --positions rotary needs a multiple of %ld: the nearest are %ld and %ld",
+            s.head_channels, pairs, s.head_channels / pairs * pairs, (s.head_channels / pairs + 1) * pairs);
     require(!s.architecture.rotary_positions || s.head_size() % pairs == 0,
             "--positions rotary: heads of %ld channels, expected a multiple of %ld: the nearest --channels are %ld and "
             "%ld",
@@ -63,6 +66,13 @@ std::vector<Field> ModelConfig::fields() {
          0,
          1000},
         {"model", "channels", &channels, "width C (0: the preset's; custom: 128)", {}, 0, 1 << 20},
+        {"model",
+         "head-channels",
+         &head_channels,
+         "width HS of each head, where it is not C / heads (0: it is)",
+         {},
+         0,
+         kMaxHeadSize},
         {"model",
          "mlp-channels",
          &mlp_channels,
@@ -108,6 +118,7 @@ void ModelConfig::follow(const GptShape& s) {
     };
     take(num_layers, s.num_layers), take(num_heads, s.num_heads), take(num_kv_heads, s.kv_heads());
     take(channels, s.channels), take(mlp_channels, s.hidden()), take(vocab_size, s.vocab_size);
+    if (s.query_channels() != s.channels) take(head_channels, s.head_channels);
     // The architecture with the nearest name, and what it differs in.
     ArchitectureFields wanted(s.architecture);
     const std::vector<Field> fields = wanted.fields();
@@ -137,6 +148,8 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     const bool custom = model == "custom" && depth == 0;
     require(model == "custom" || depth == 0,
             "--depth %d makes nanochat's model, and --model %s is another: leave one out", depth, model.c_str());
+    require(head_channels == 0 || depth == 0, "--head-channels %d: with --depth the flag is --head-size",
+            head_channels);
     GptShape shape{4, 4, 128, 64, 0};
     for (const GptPreset& preset : kGptPresets)
         if (model == preset.name) shape = preset.shape;
@@ -148,6 +161,7 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
     if (num_heads) shape.num_heads = num_heads;
     if (num_kv_heads) shape.num_kv_heads = num_kv_heads;
     if (channels) shape.channels = channels;
+    if (head_channels) shape.head_channels = head_channels;
     if (mlp_channels) shape.mlp_channels = mlp_channels;
     const Architecture base = find_architecture(architecture_name());
     ArchitectureFields parts(base);

@@ -5,6 +5,7 @@ The shape of a model: its sizes and its architecture. Presets have names; flags 
   const GptShape shape = config.shape(V of the tokenizer);       fills in the preset, refuses contradictions
 */
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,11 +22,13 @@ struct GptShape {
     int64_t num_kv_heads = 0;  // NKV; 0: as many as heads
     int64_t mlp_channels = 0;  // F; 0: 4 C
     Architecture architecture = {};
+    int64_t head_channels = 0;  // HS; 0: C / NH
 
     int64_t padded_vocab_size() const {  // Vp
         return (vocab_size + kVocabularyMultiple - 1) / kVocabularyMultiple * kVocabularyMultiple;
     }
-    int64_t head_size() const { return channels / num_heads; }                         // HS
+    int64_t head_size() const { return head_channels > 0 ? head_channels : channels / num_heads; }  // HS
+    int64_t query_channels() const { return num_heads * head_size(); }  // CQ: of attention's output too; C as a rule
     int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }   // NKV
     int64_t hidden() const { return mlp_channels > 0 ? mlp_channels : 4 * channels; }  // F
     int64_t hidden_rows() const {  // of the MLP's first matrix; SwiGLU stacks the gate's on top
@@ -41,11 +44,19 @@ struct GptShape {
 };
 
 // Whether both compute the same from the same weights: their weights may be initialized in other ways, and a size that
-// follows from others may be given or left open.
+// follows from others may be given or left open, and so may a letter of a pattern that repeats.
 inline bool same_model(const GptShape& a, const GptShape& b) {
+    Architecture other = b.architecture;
+    for (int64_t l = 0; l < std::min(a.num_layers, b.num_layers); l++)
+        if (rotates(a.architecture, l) != rotates(other, l)) return false;
+    other.rotary_layers = a.architecture.rotary_layers;
+    if (layer_windows(a.architecture, a.num_layers, a.max_seq_len) != layer_windows(other, b.num_layers, b.max_seq_len))
+        return false;
+    other.windows = a.architecture.windows, other.short_window = a.architecture.short_window;
+    other.full_last_layer = a.architecture.full_last_layer;
     return a.num_layers == b.num_layers && a.num_heads == b.num_heads && a.channels == b.channels &&
            a.max_seq_len == b.max_seq_len && a.vocab_size == b.vocab_size && a.kv_heads() == b.kv_heads() &&
-           a.hidden() == b.hidden() && same_function(a.architecture, b.architecture);
+           a.hidden() == b.hidden() && a.head_size() == b.head_size() && same_function(a.architecture, other);
 }
 
 struct GptPreset {
@@ -61,7 +72,8 @@ extern const GptPreset kGptPresets[6];
 struct ModelConfig {
     std::string model = "custom", architecture = "preset";
     int depth = 0, aspect_ratio = 64, depth_head_size = 128;
-    int num_layers = 0, num_heads = 0, num_kv_heads = 0, channels = 0, mlp_channels = 0, seq_len = 0, vocab_size = 0;
+    int num_layers = 0, num_heads = 0, num_kv_heads = 0, channels = 0, head_channels = 0, mlp_channels = 0, seq_len = 0;
+    int vocab_size = 0;
     std::vector<std::string> changes;  // of the architecture's fields; "preset": none
 
     ModelConfig();

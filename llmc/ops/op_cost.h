@@ -105,6 +105,15 @@ template <class T>
 OpCost rotary_backward_cost(int64_t N, int64_t heads, int64_t HS) {
     return elements_cost<T>(3, 18, N * heads * HS);
 }
+// Of n elements of queries and keys: in and out, and the copy that backward reads.
+template <class T>
+OpCost qk_rmsnorm_forward_cost(int64_t n) {
+    return elements_cost<T>(3, 4, n);
+}
+template <class T>
+OpCost qk_rmsnorm_backward_cost(int64_t n) {
+    return elements_cost<T>(3, 12, n);
+}
 template <class T>
 OpCost residual_mix_forward_cost(int64_t n) {
     return elements_cost<T>(3, 3, n);

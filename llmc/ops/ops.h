@@ -27,6 +27,7 @@ instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 #include "llmc/ops/matmul_fp8.h"
 #include "llmc/ops/muon.h"
 #include "llmc/ops/newton_schulz.h"
+#include "llmc/ops/qk_rmsnorm.h"
 #include "llmc/ops/quantize.h"
 #include "llmc/ops/relu_squared.h"
 #include "llmc/ops/residual_mix.h"
@@ -43,11 +44,11 @@ template <class... Families>
 struct OpTable : Families... {};
 
 template <class Device, class T>
-using Ops =
-    OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
-            CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>,
-            EmbeddingOps<Device, T>, EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>,
-            LayernormOps<Device, T>, LionOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>,
-            MuonOps<Device, T>, NewtonSchulzOps<Device, T>, QuantizeOps<Device, T>, ReluSquaredOps<Device, T>,
-            ResidualMixOps<Device, T>, RmsnormOps<Device, T>, RotaryOps<Device, T>, SmearOps<Device, T>,
-            StepScalarsOps<Device>, SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>, WeightHashOps<Device, T>>;
+using Ops = OpTable<AccumulateOps<Device>, AdamwOps<Device, T>, AttentionOps<Device, T>, AttentionDecodeOps<Device, T>,
+                    CastOps<Device>, CrossEntropyOps<Device, T>, DocumentStartsOps<Device>, DropoutOps<Device, T>,
+                    EmbeddingOps<Device, T>, EmbeddingRmsnormOps<Device, T>, GeluOps<Device, T>, GlobalNormOps<Device>,
+                    LayernormOps<Device, T>, LionOps<Device, T>, MatmulOps<Device, T>, MatmulFp8Ops<Device, T>,
+                    MuonOps<Device, T>, NewtonSchulzOps<Device, T>, QkRmsnormOps<Device, T>, QuantizeOps<Device, T>,
+                    ReluSquaredOps<Device, T>, ResidualMixOps<Device, T>, RmsnormOps<Device, T>, RotaryOps<Device, T>,
+                    SmearOps<Device, T>, StepScalarsOps<Device>, SwigluOps<Device, T>, ValueEmbeddingOps<Device, T>,
+                    WeightHashOps<Device, T>>;

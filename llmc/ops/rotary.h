@@ -23,6 +23,24 @@ its transpose.
 #include "llmc/base/check.h"     // require
 #include "llmc/ops/attention.h"  // AttentionShape
 
+// Llama 3.1's stretched positions (Grattafiori et al., 2024, arXiv:2407.21783, as transformers' "llama3"): of the
+// frequencies w, those that turn fewer than low_turns times in original_length positions are divided by the factor,
+// those that turn more than high_turns times stay, and between them 1/factor moves to 1 linearly with the number of
+// turns.
+struct RotaryScaling {
+    double factor = 1;  // 1: none
+    double low_turns = 1, high_turns = 4;
+    double original_length = 8192;
+
+    double scaled(double frequency) const {
+        if (factor == 1) return frequency;
+        const double turns = original_length * frequency / (2 * 3.14159265358979323846);
+        const double kept = std::clamp((turns - low_turns) / (high_turns - low_turns), 0., 1.);
+        return (1 - kept) * frequency / factor + kept * frequency;
+    }
+    bool operator==(const RotaryScaling&) const = default;
+};
+
 // Llama: {.base = 500000}. nanochat:
 // {.base = 100000, .clockwise = true, .qk_norm = true, .scale = 1.2f}.
 struct RotaryOptions {
@@ -32,6 +50,7 @@ struct RotaryOptions {
     bool qk_norm = false;         // each head's query and key is divided by its root mean square
     float eps = 0x1p-23f;         // of QK-norm; PyTorch's rms_norm takes the epsilon of float32 when told nothing
     float scale = 1;              // queries and keys both are multiplied by it
+    RotaryScaling scaling = {};
 
     bool operator==(const RotaryOptions&) const = default;
 };
@@ -45,7 +64,7 @@ inline std::vector<float> rotary_table(int64_t T, int64_t HS, const RotaryOption
     const double steps = options.half_truncated ? double(std::max<int64_t>(turning - 1, 1)) : double(half);
     std::vector<float> table(size_t(T * HS));
     for (int64_t j = 0; j < half; j++) {
-        const double frequency = j < turning ? std::pow(options.base, -double(j) / steps) : 0;
+        const double frequency = j < turning ? options.scaling.scaled(std::pow(options.base, -double(j) / steps)) : 0;
         for (int64_t t = 0; t < T; t++) {
             const double angle = double(t) * frequency;
             table[size_t(t * HS + j)] = float(std::cos(angle));

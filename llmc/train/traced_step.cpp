@@ -68,6 +68,7 @@ namespace traced {
 #include "llmc/cuda/matmul_fp8.cu"
 #include "llmc/cuda/muon.cu"
 #include "llmc/cuda/newton_schulz.cu"
+#include "llmc/cuda/qk_rmsnorm.cu"
 #include "llmc/cuda/quantize.cu"
 #include "llmc/cuda/relu_squared.cu"
 #include "llmc/cuda/residual_mix.cu"

@@ -24,9 +24,11 @@ GATE_CHANNELS, SMEAR_CHANNELS, WINDOW_MULTIPLE = 12, 24, 128
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 # What a config.json has that does not name a part: a GPT-2.
 PARTS = {
-    "norm": "layernorm", "norm-eps": 1e-5, "biases": True, "mlp": "gelu", "tied-head": True, "positions": "learned",
-    "rotary-base": 10000.0, "half-rotary": False, "clockwise-rotary": False, "qk-norm": False, "qk-scale": 1.0,
-    "qk-eps": 2.0**-23, "score-scale": 0.0, "window-pattern": "L", "short-window": 0, "embedding-norm": False,
+    "head_dim": 0, "norm": "layernorm", "norm-eps": 1e-5, "biases": True, "qkv-biases": False, "mlp": "gelu", "tied-head": True, "positions": "learned",
+    "rotary-base": 10000.0, "rotary-factor": 1.0, "rotary-low-turns": 1.0, "rotary-high-turns": 4.0,
+    "rotary-original-length": 8192.0, "rotary-pattern": "R", "half-rotary": False, "clockwise-rotary": False, "qk-norm": False,
+    "qk-rmsnorm": False, "qk-scale": 1.0, "qk-eps": 2.0**-23, "score-scale": 0.0, "window-pattern": "L",
+    "full-last-layer": True, "short-window": 0, "embedding-norm": False,
     "value-embeddings": False, "residual-lambdas": False, "smear": False, "backout": False, "softcap-kind": "none",
     "softcap": 15.0,
 }  # fmt: skip
@@ -51,13 +53,21 @@ class AnvilConfig(PretrainedConfig):
     def part(self, name):
         return getattr(self, name)
 
+    @property
+    def head_size(self):
+        return self.head_dim or self.n_embd // self.n_head
+
+    def rotates(self, layer):
+        pattern = self.part("rotary-pattern")
+        return self.part("positions") == "rotary" and pattern[layer % len(pattern)] == "R"
+
     def has_value_embedding(self, layer):
         return self.part("value-embeddings") and layer % 2 == (self.n_layer - 1) % 2
 
     def window(self, layer):
         """How many tokens before its own a query sees; None: all."""
         pattern = self.part("window-pattern")
-        if pattern[layer % len(pattern)] == "L" or layer == self.n_layer - 1:
+        if pattern[layer % len(pattern)] == "L" or (self.part("full-last-layer") and layer == self.n_layer - 1):
             return None
         quarter = -(-self.n_positions // 4)
         window = self.part("short-window") or -(-quarter // WINDOW_MULTIPLE) * WINDOW_MULTIPLE
@@ -86,14 +96,31 @@ class Norm(nn.Module):
         return F.layer_norm(x.float(), weight.shape, weight, self.bias.float(), self.eps).to(x.dtype)
 
 
+class Gain(nn.Module):
+    """RMSNorm of a head's query or key."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x, eps):
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), eps).to(x.dtype)
+
+
 def rotary_table(config, positions):
     """cos and sin of each position, (B, 1, T, HS/2) float32, from double; the direction is in the sign of the sines."""
-    HS = config.n_embd // config.n_head
+    HS = config.head_size
     half = HS // 2
     turning = HS // 4 if config.part("half-rotary") else half
     steps = max(turning - 1, 1) if config.part("half-rotary") else half
     j = torch.arange(half, dtype=torch.float64, device=positions.device)
     frequencies = torch.where(j < turning, config.part("rotary-base") ** (-j / steps), torch.zeros_like(j))
+    factor = config.part("rotary-factor")
+    if factor != 1:  # Llama 3.1's: see llmc/ops/rotary.h
+        turns = config.part("rotary-original-length") * frequencies / (2 * math.pi)
+        low, high = config.part("rotary-low-turns"), config.part("rotary-high-turns")
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        frequencies = (1 - kept) * frequencies / factor + kept * frequencies
     angles = positions[:, None, :, None].double() * frequencies
     return angles.cos().float(), (-angles.sin() if config.part("clockwise-rotary") else angles.sin()).float()
 
@@ -102,21 +129,26 @@ class Attention(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
         self.config, self.layer = config, layer
-        self.NH, self.NKV, self.HS = config.n_head, config.n_kv_head, config.n_embd // config.n_head
+        self.NH, self.NKV, self.HS = config.n_head, config.n_kv_head, config.head_size
         biases = config.part("biases")
-        self.c_attn = nn.Linear(config.n_embd, (self.NH + 2 * self.NKV) * self.HS, bias=biases)
+        self.c_attn = nn.Linear(config.n_embd, (self.NH + 2 * self.NKV) * self.HS, bias=biases or config.part("qkv-biases"))
+        if config.part("qk-rmsnorm"):
+            self.q_norm, self.k_norm = Gain(self.HS), Gain(self.HS)
         self.c_proj = nn.Linear(self.NH * self.HS, config.n_embd, bias=biases)
         if config.has_value_embedding(layer):
             self.ve_gate = nn.Linear(GATE_CHANNELS, self.NKV, bias=False)
 
     def forward(self, x, value_embedding, table, mask, cache, carried):
         """carried: what the cache keeps beside this layer's keys, or None; see Transformer.forward."""
-        B, T, C = x.shape
+        B, T, _ = x.shape
         q, k, v = self.c_attn(x).view(B, T, -1, self.HS).transpose(1, 2).split([self.NH, self.NKV, self.NKV], 1)
         if value_embedding is not None:
             gate = 3 * torch.sigmoid(self.ve_gate(x[..., :GATE_CHANNELS]))
             v = v + gate.transpose(1, 2)[..., None] * value_embedding.view(B, T, self.NKV, self.HS).transpose(1, 2)
-        if table is not None:
+        if self.config.part("qk-rmsnorm"):
+            eps = self.config.part("norm-eps")
+            q, k = self.q_norm(q, eps), self.k_norm(k, eps)
+        if table is not None and self.config.rotates(self.layer):
             q, k = self.positioned(q, table), self.positioned(k, table)
         if cache is not None:
             k, v = cache.update(k if carried is None else torch.cat([k, carried], 1), v, self.layer)
@@ -124,7 +156,7 @@ class Attention(nn.Module):
         k, v = (part.repeat_interleave(self.NH // self.NKV, 1) for part in (k, v))
         scale = self.config.part("score-scale") or 1 / math.sqrt(self.HS)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-        return self.c_proj(out.transpose(1, 2).reshape(B, T, C))
+        return self.c_proj(out.transpose(1, 2).reshape(B, T, -1))
 
     def positioned(self, x, table):
         (cos, sin), (first, second) = table, x.float().chunk(2, -1)
@@ -179,7 +211,7 @@ class Transformer(nn.Module):
             self.backout_lambda = nn.Parameter(torch.zeros(1))
         tables = [str(layer) for layer in range(L) if config.has_value_embedding(layer)]
         if tables:
-            channels = config.n_kv_head * (C // config.n_head)
+            channels = config.n_kv_head * config.head_size
             self.value_embeds = nn.ModuleDict({layer: nn.Embedding(config.vocab_size, channels) for layer in tables})
         self.h = nn.ModuleList([Block(config, layer) for layer in range(L)])
         self.ln_f = Norm(config)
@@ -208,10 +240,11 @@ class Transformer(nn.Module):
         if c.part("smear"):
             # What a token gets is of the one before it, so the cache keeps embeddings: as more heads of the first
             # layer's keys, that they may follow these wherever generate() moves rows.
-            carried = x.view(B, T, c.n_head, -1).transpose(1, 2)
+            carried = F.pad(x, (0, -x.shape[2] % c.head_size)).view(B, T, -1, c.head_size).transpose(1, 2)
             before = torch.zeros_like(x[:, :1])
             if past > 0:
-                before = cache.layers[0].keys[:, c.n_kv_head :, -1:].transpose(1, 2).reshape(B, 1, -1).to(x.dtype)
+                before = cache.layers[0].keys[:, c.n_kv_head :, -1:].transpose(1, 2).reshape(B, 1, -1)
+                before = before[..., : x.shape[2]].to(x.dtype)
             before = torch.cat([before, x[:, :-1]], 1)
             has_before = torch.cat([torch.zeros_like(real[:, :1]), real[:, :-1]], 1)[:, past:, None]
             gate = self.smear_lambda * torch.sigmoid(self.smear_gate(x[..., :SMEAR_CHANNELS]))

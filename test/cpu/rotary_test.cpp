@@ -18,6 +18,7 @@ static const std::vector<RotaryCase> kCases = {
     {"nanochat", {1, 6, 2, 1, 128}, {.base = 1e5, .clockwise = true, .qk_norm = true, .scale = 1.2f}},
     {"modded", {2, 5, 2, 2, 64}, {.base = 1024, .half_truncated = true, .clockwise = true, .qk_norm = true}},
     {"scaled", {1, 3, 1, 1, 34}, {.clockwise = true, .scale = 1.5f}},
+    {"llama3", {1, 3, 2, 1, 64}, {.base = 5e5, .scaling = {.factor = 8}}},
 };
 
 // The pairs of numbers that turn together keep their length, and no rounding on the way is of anything longer: sums of

@@ -16,7 +16,8 @@ using nlohmann::json;
 
 namespace {
 
-const std::vector<std::string> kModels = {"gpt2", "gpt2_bare", "llama", "llama_tied", "mistral", "nanochat"};
+const std::vector<std::string> kModels = {"gpt2",    "gpt2_bare",      "llama", "llama_tied", "mistral", "nanochat",
+                                          "llama31", "mistral_window", "qwen2", "qwen3",      "smollm3"};
 std::string fixture_folder(const std::string& name) { return "test/fixtures/interop/" + name; }
 
 void put_file(const std::string& path, const std::string& content) {
@@ -121,9 +122,19 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
     }
     // Only what a format can hold.
     const StoredModel llama(fixture_folder("llama")), gpt2(fixture_folder("gpt2"));
-    for (const std::string format_name : {"llmc", "gguf"})
-        CHECK(contains(error_of([&] { export_model(llama, format_name, scratch / "no", DType::f32); }),
-                       "and this is another model; use --format hf"));
+    CHECK(contains(error_of([&] { export_model(llama, "llmc", scratch / "no", DType::f32); }),
+                   "and this is another model; use --format hf"));
+    for (const std::pair<const char*, const char*>& refused :
+         {std::pair{"nanochat", "writes GPT-2, Llama, Qwen2, Qwen3 and SmolLM3, and this is another model"},
+          {"mistral_window", "layers that see a window of --short-window 2, and llama.cpp has none for it"},
+          {"qwen2", "layers that see a window of --short-window 1"}}) {
+        const StoredModel model(fixture_folder(refused.first));
+        CHECK(contains(error_of([&] { export_model(model, "gguf", scratch / "no", DType::f32); }), refused.second));
+    }
+    Copy every_third("smollm3");
+    every_third.change_config([](json& config) { config["no_rope_layers"] = {1, 1, 0, 1, 1}; });
+    CHECK(contains(error_of([&] { export_model(StoredModel(every_third.path), "gguf", scratch / "no", DType::f32); }),
+                   "this model has --rotary-pattern RRNRR, and llama.cpp's smollm3 has RRRN; use --format hf"));
     CHECK(contains(error_of([&] { export_model(gpt2, "llmc", scratch / "no", DType::f32); }), "4 C hidden channels"));
     CHECK(!fs::exists(scratch / "no"));
     CHECK(!fs::exists(scratch / "no.tmp"));
@@ -141,7 +152,68 @@ TEST_CASE("what a Mistral's config leaves out has Mistral's defaults", "[interop
     // Eight heads of keys and values, of two heads; a window of 4096, which is none for a context as long.
     CHECK(contains(error_without("num_key_value_heads", 6), "expected each to be a multiple of the next"));
     CHECK(error_without("sliding_window", 4096) == "");
-    CHECK(contains(error_without("sliding_window", 4097), "\"sliding_window\": nothing: expected null or at least"));
+    CHECK(error_without("sliding_window", 4097) == "");
+    const auto windows_without = [](int64_t positions) {
+        const Copy copy("mistral");
+        copy.change_config([&](json& config) {
+            config.erase("sliding_window");
+            config["max_position_embeddings"] = positions;
+        });
+        const GptShape shape = StoredModel(copy.path).shape();
+        return layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len);
+    };
+    CHECK(windows_without(4096) == std::vector<int64_t>{-1, -1});
+    CHECK(windows_without(4097) == std::vector<int64_t>{4095, 4095});
+}
+
+TEST_CASE("a successor of Llama is written as the class that has its switches", "[interop]") {
+    const auto type_of = [](const GptShape& shape) {
+        const std::string text = model_config(shape, DType::f32);
+        CHECK(same_model(read_model_config(text, "config").shape, shape));
+        return json::parse(text)["model_type"].get<std::string>();
+    };
+    for (const char* name : {"llama", "qwen2", "qwen3", "smollm3", "mistral"}) {
+        // mistral without a window is a Llama
+        const std::string folder = name + std::string(name == std::string("mistral") ? "_window" : "");
+        CHECK(type_of(StoredModel(fixture_folder(folder)).shape()) == name);
+    }
+    const GptShape llama = StoredModel(fixture_folder("llama31")).shape();
+    CHECK(llama.architecture.rotary.scaling == RotaryScaling{8, 1, 4, 8});
+    CHECK(llama.head_channels == 8);
+    const auto changed = [&](auto&& change) {
+        GptShape shape = llama;
+        change(shape.architecture);
+        return type_of(shape);
+    };
+    CHECK(changed([](Architecture& a) { a.windows = "S", a.short_window = 2; }) == "anvil");  // the last layer is full
+    CHECK(changed([](Architecture& a) { a.qkv_biases = a.qk_rmsnorm = true; }) == "anvil");
+    CHECK(changed([](Architecture& a) { a.qkv_biases = true, a.rotary_layers = "RN"; }) == "anvil");
+    CHECK(changed([](Architecture& a) { a.qkv_biases = true, a.windows = "S", a.short_window = 2; }) == "qwen2");
+    CHECK(changed([](Architecture& a) { a.rotary_layers = "RN", a.windows = "S", a.short_window = 2; }) == "smollm3");
+    CHECK(changed([](Architecture& a) { a.score_scale = 0.5; }) == "anvil");
+}
+
+TEST_CASE("what a config of Llama's successors leaves out has that family's defaults", "[interop]") {
+    const auto shape_without = [](const char* name, std::vector<const char*> fields) {
+        json config = json::parse(read_file(fixture_folder(name) + "/config.json"));
+        config["num_attention_heads"] = 32, config["hidden_size"] = 64;
+        for (const char* field : fields) config.erase(field);
+        return read_model_config(config.dump(), "config").shape;
+    };
+    CHECK(shape_without("llama", {"num_key_value_heads"}).num_kv_heads == 32);
+    CHECK(shape_without("qwen2", {"num_key_value_heads"}).num_kv_heads == 32);
+    CHECK(shape_without("smollm3", {"num_key_value_heads"}).num_kv_heads == 4);
+    CHECK(shape_without("qwen3", {"head_dim"}).head_size() == 128);
+    CHECK(shape_without("qwen2", {"head_dim"}).head_size() == 2);
+    CHECK(shape_without("smollm3", {"rope_parameters"}).architecture.rotary.base == 2e6);
+    CHECK(shape_without("qwen3", {"rope_parameters"}).architecture.rotary.base == 1e4);
+    CHECK(shape_without("smollm3", {"tie_word_embeddings"}).architecture.tied_head);
+    CHECK(shape_without("qwen2", {"max_position_embeddings"}).max_seq_len == 32768);
+    CHECK(shape_without("smollm3", {"no_rope_layers"}).architecture.rotary_layers == "RRRNR");
+    CHECK(shape_without("qwen2", {"use_sliding_window"}).architecture.windows == "L");
+    const Architecture a = shape_without("qwen2", {"layer_types"}).architecture;
+    CHECK((a.windows == "LS" && a.short_window == 1 && !a.full_last_layer));
+    CHECK(shape_without("qwen2", {"layer_types", "max_window_layers"}).architecture.windows == "L");
 }
 
 TEST_CASE("a nanochat is written for transformers' own class as far as that goes, else with code", "[interop]") {
@@ -233,7 +305,26 @@ TEST_CASE("tokenizers for other programs", "[interop]") {
     CHECK(config["eos_token"] == end.text);
     CHECK(config["model_max_length"] == 77);
 
-    CHECK(contains(read_byte_level(read_file("test/fixtures/tokenizers/nanochat.json")).why, "cuts text otherwise"));
+    CHECK(
+        contains(read_byte_level(read_file("test/fixtures/tokenizers/nanochat.json")).why, "cuts text in a way that"));
+    for (const auto& [name, pre] :
+         {std::pair{"llama3", "dbrx"}, {"qwen2", "qwen2"}, {"smollm", "smollm"}, {"o200k", "gpt-4o"}})
+        CHECK(read_byte_level(read_file(format("test/fixtures/tokenizers/%s.json", name))).pre == pre);
+    json llama3 = json::parse(read_file("test/fixtures/tokenizers/llama3.json"));
+    CHECK(read_byte_level(llama3.dump()).begin_token == -1);
+    llama3["model"]["ignore_merges"] = true;
+    const std::string begin = "<|begin_of_text|>";
+    llama3["post_processor"] = {
+        {"type", "Sequence"},
+        {"processors",
+         {{{"type", "ByteLevel"}},
+          {{"type", "TemplateProcessing"},
+           {"single", {{{"SpecialToken", {{"id", begin}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}}}}}}}}}};
+    const ByteLevelTokenizer with_begin = read_byte_level(llama3.dump());
+    CHECK(with_begin.pre == "llama-bpe");
+    REQUIRE(with_begin.begin_token >= 0);
+    CHECK(with_begin.tokens[size_t(with_begin.begin_token)].text == begin);
+
     CHECK(contains(read_byte_level("{}").why, "it is no BPE"));
     CHECK(contains(read_byte_level("[").why, "it is no BPE"));
     CHECK(find_end_token("[1").id == -1);
@@ -266,8 +357,8 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
         std::string part;
     };
     const std::vector<Case> cases = {
-        {"gpt2", "model_type", "qwen3",
-         "\"model_type\": \"qwen3\": expected one of gpt2, llama, mistral, nanochat, anvil"},
+        {"gpt2", "model_type", "gemma",
+         "\"model_type\": \"gemma\": expected one of gpt2, llama, mistral, qwen2, qwen3, smollm3, nanochat, anvil"},
         {"gpt2", "model_type", nullptr, "\"model_type\": nothing: expected one of"},
         {"gpt2", "activation_function", "gelu", "\"activation_function\": \"gelu\": expected gelu_new"},
         {"gpt2", "scale_attn_weights", false, "expected true: Anvil has no such model"},
@@ -284,11 +375,24 @@ TEST_CASE("configs of models that Anvil does not have are refused, and the field
         {"llama", "hidden_act", "gelu", "expected silu"},
         {"llama", "attention_bias", true, "expected false"},
         {"llama", "mlp_bias", true, "expected false"},
-        {"llama", "head_dim", 8, "\"head_dim\": 8: expected hidden_size / num_attention_heads"},
-        {"llama", "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}, "expected rope_type default"},
-        {"llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}, "expected rope_type default"},
+        {"llama", "head_dim", 8, "tensor \"model.layers.0.self_attn.q_proj.weight\" is BF16 [8, 8], expected"},
+        {"llama", "head_dim", 7, "\"head_dim\": 7: expected heads of even size"},
+        {"llama", "rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}, "expected a number \"low_freq_factor\""},
+        {"llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}, "expected rope_type default or llama3"},
+        {"llama31",
+         "rope_parameters",
+         {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}},
+         "expected low_freq_factor below high_freq_factor"},
+        {"llama", "rope_parameters", {{"rope_type", "default"}, {"beta_fast", 2}}, "expected no field \"beta_fast\""},
+        {"llama", "embedding_multiplier", 2, "\"embedding_multiplier\": 2: a field that Anvil does not know"},
+        {"gpt2", "embedding_multiplier", 2, "\"embedding_multiplier\": 2: a field that Anvil does not know"},
+        {"nanochat", "embedding_multiplier", 2, "\"embedding_multiplier\": 2: a field that Anvil does not know"},
+        {"nanochat", "head_dim", 8, "\"head_dim\": 8: expected hidden_size / num_attention_heads"},
+        {"qwen2", "layer_types", {"full_attention"}, "expected full_attention or sliding_attention for each layer"},
+        {"qwen3", "attention_bias", true, "expected false"},
+        {"smollm3", "no_rope_layers", {1, 1, 1, 2, 1}, "expected 0 or 1 for each layer"},
         {"llama", "rope_parameters", 3, "expected an object"},
-        {"mistral", "sliding_window", 5, "\"sliding_window\": 5: expected null or at least max_position_embeddings"},
+        {"mistral", "sliding_window", 1, "\"sliding_window\": 1: expected at least 2"},
         {"mistral", "hidden_act", "gelu", "expected silu"},
         {"nanochat", "hidden_act", "silu", "expected relu2"},
         {"nanochat", "attention_bias", true, "expected false"},

@@ -396,12 +396,24 @@ TEST_CASE("config.json gives back the shape of every model, and every part of it
         changed([](Architecture& a) { a.norm = NormKind::rmsnorm; });
         changed([](Architecture& a) { a.norm_eps = 1.0 / 3e6; });
         changed([](Architecture& a) { a.biases = !a.biases; });
+        changed([](Architecture& a) { a.biases = false, a.qkv_biases = true; });
         changed([](Architecture& a) { a.mlp = MlpKind::swiglu; });
         changed([](Architecture& a) { a.tied_head = !a.tied_head; });
         changed([](Architecture& a) { a.rotary_positions = true, a.rotary.base = 12345.678; });
         changed([](Architecture& a) { a.rotary_positions = true, a.rotary.half_truncated ^= true; });
         changed([](Architecture& a) { a.rotary_positions = true, a.rotary.clockwise ^= true; });
         changed([](Architecture& a) { a.rotary_positions = true, a.rotary.qk_norm ^= true; });
+        changed([](Architecture& a) { a.rotary.qk_norm = false, a.qk_rmsnorm = true; });
+        changed([](Architecture& a) {
+            a.rotary_positions = true, a.rotary.qk_norm = false, a.rotary.scale = 1, a.rotary_layers = "RRN";
+        });
+        changed([](Architecture& a) {
+            a.rotary_positions = true, a.rotary.half_truncated = false;
+            a.rotary.scaling = {.factor = 7.25, .low_turns = 0.75, .high_turns = 3.5, .original_length = 77};
+        });
+        changed([](Architecture& a) { a.windows = "S", a.short_window = 7, a.full_last_layer = false; });
+        shapes.push_back(shape);
+        shapes.back().head_channels = 24;
         changed([](Architecture& a) { a.rotary.eps = 0.3e-6f, a.rotary.scale = 1.1f; });
         changed([](Architecture& a) { a.score_scale = 0.123; });
         changed([](Architecture& a) { a.windows = "SLLS", a.short_window = 77; });

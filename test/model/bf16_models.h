@@ -65,7 +65,8 @@ inline Floats random_weights(const Parameter& p) {
     if (p.name == "x0_lambdas") mean = 0.25, deviation = 0.1;
     if (p.name == "smear_lambda") mean = 0.9, deviation = 0.1;
     if (p.name == "backout_lambda") mean = 0.5, deviation = 0.1;
-    if (p.name.starts_with("ln_") || p.name.find(".ln_") != std::string::npos)
+    if (p.name.starts_with("ln_") || p.name.find(".ln_") != std::string::npos ||
+        p.name.find("_norm.") != std::string::npos)
         mean = p.name.ends_with("weight") ? 1 : 0, deviation = 0.2;
     Floats values(size_t(p.size()), 0);
     const int64_t used = p.exported_rows * (p.size() / p.shape[0]);
@@ -86,8 +87,11 @@ std::pair<double, std::vector<Floats>> learn_from_random_weights(Device& device,
 template <class Device>
 void check_bf16_architectures(Device& device) {
     const double units = std::sqrt(80.) / 2;
-    for (const char* architecture : {"llama", "stage-a", "nanochat"}) {
-        const GptShape shape = bf16_shape(architecture);
+    const auto families = with_head_channels(32, qkv_biases(qk_gains(bf16_shape("llama"))));
+    for (const auto& [architecture, shape] : {std::pair{"llama", bf16_shape("llama")},
+                                              {"families", families},
+                                              {"stage-a", bf16_shape("stage-a")},
+                                              {"nanochat", bf16_shape("nanochat")}}) {
         Cpu cpu;
         Gpt<Cpu, float> exact(cpu, shape, kB16, kT16);
         Gpt<Device, bf16> model(device, shape, kB16, kT16);

@@ -20,6 +20,9 @@ TEST_CASE("a letter a layer, repeated; the last layer sees all", "[windows]") {
     CHECK(layer_windows(of_windows("S"), 2, 128) == Windows{-1, -1});
     CHECK(layer_windows(of_windows("S", 7), 2, 32) == Windows{7, -1});
     CHECK(layer_windows(of_windows("L"), 2, 32) == Windows{-1, -1});
+    Architecture mistral = of_windows("S", 7);
+    mistral.full_last_layer = false;
+    CHECK(layer_windows(mistral, 3, 32) == Windows{7, 7, 7});
     CHECK(contains(error_of([] { layer_windows(of_windows("SSX"), 2, 64); }), "--window-pattern SSX: letter X"));
     CHECK(contains(error_of([] { layer_windows(of_windows(""), 2, 64); }), "--window-pattern is empty"));
 }

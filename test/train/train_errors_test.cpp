@@ -483,6 +483,16 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"softcap", "-1"}}, {"--softcap -1: expected a number from 0 to 1000000"});
     refused({{"qk-norm", "true"}}, {"--qk-norm needs --positions rotary"});
     refused({{"embedding-norm", "true"}}, {"--embedding-norm needs --positions rotary"});
+    refused({{"qkv-biases", "true"}}, {"--biases true has them already"});
+    refused({{"rotary-pattern", "RN"}}, {"--rotary-pattern RN: layers without a rotation need --positions rotary"});
+    refused({{"rotary-pattern", "RX"}}, {"--rotary-pattern RX: expected letters R (rotates) and N"});
+    refused({{"positions", "rotary"}, {"qk-norm", "true"}, {"rotary-pattern", "RN"}}, {"neither --qk-norm"});
+    refused({{"positions", "rotary"}, {"qk-norm", "true"}, {"qk-rmsnorm", "true"}}, {"leave one out"});
+    refused({{"rotary-factor", "8"}}, {"--rotary-factor 8: it stretches --positions rotary"});
+    refused({{"positions", "rotary"}, {"rotary-factor", "8"}, {"rotary-low-turns", "4"}},
+            {"--rotary-low-turns 4: expected fewer than --rotary-high-turns 4"});
+    refused({{"head-channels", "7"}, {"positions", "rotary"}}, {"--head-channels 7", "the nearest are 6 and 8"});
+    refused({{"head-channels", "8"}, {"depth", "4"}}, {"with --depth the flag is --head-size"});
     refused({{"biases", "maybe"}}, {"--biases maybe: expected one of preset, true, false"});
     refused({{"depth", "4"}, {"head-size", "8"}, {"aspect-ratio", "8"}}, {"--head-size 8", "the nearest is 16"});
     refused({{"depth", "2"},

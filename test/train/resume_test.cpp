@@ -225,6 +225,7 @@ TEST_CASE("a position in other data means nothing: they are read from their star
     must_succeed(runs.train("a", {{"steps", "6"}}));
     const Finished finished = runs.resume("a", {{"steps", "8"}, {"seed", "8"}});
     must_succeed(finished);
-    CHECK(contains(finished.err, "warning: not the data, --seq-len, --packing, --shuffle or --seed that"));
+    CHECK(
+        contains(finished.err, "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order that"));
     CHECK(state_in(step_folder(runs.path("a"), 8)).data.position == 2 * 6);  // two steps of six windows
 }

@@ -75,7 +75,8 @@ public:
         stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, how, state_.updates);
         open_log();
         watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, *comm_, device);
-        if (world_.is_first() && !world_.is_alone())
+        if (outer_) watch_->compare(model_);  // no collective over all of them has made the islands' weights the same
+        if (world_.is_first() && comm_->world_size > 1)
             std::printf("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9);
         all_out_of_time_ = out_of_time_here();
         if (best_is_unknown_) DeviceSession::validate();

@@ -86,7 +86,8 @@ public:
         open_log();
         begin_balance();
         watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, *comm_, device);
-        if (world_.is_first() && !world_.is_alone())
+        if (outer_) watch_->compare(model_);  // no collective over all of them has made the islands' weights the same
+        if (world_.is_first() && comm_->world_size > 1)
             std::printf("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9);
         all_out_of_time_ = out_of_time_here();
         if (best_is_unknown_) DeviceSession::validate();
@@ -485,401 +486,391 @@ private:
         if (world_.is_first())
             std::printf("balance: %s, after step %lld (%s)\n", text_of(shares_, config_.step.T).c_str(),
                         static_cast<long long>(state_.step), balancer_->text().c_str());
-        // What an island's rank has to say in the outer step. Nothing but int64_t: it is sent as it lies in memory.
-        struct IslandNews {
-            int64_t is_finite, has_bad_data, skipped_in_a_row, updates, wants_stop, is_out_of_time, is_written,
-                elapsed_us;
-        };
+    }
 
-        // Collective, of all islands, which have made the same number of steps. First they tell each other how they
-        // are, in a few bytes; so what cannot go on ends before anything is changed, and is saved by none.
-        void outer_step() {
-            const double began_s = now_s();
-            world_.set_step(*comm_, state_.step);
-            const bool is_finite = outer_->look();
-            const IslandNews mine{is_finite,
-                                  has_bad_data_,
-                                  state_.skipped_in_a_row,
-                                  state_.updates,
-                                  stop_signal() != nullptr,
-                                  world_.is_first() && out_of_time_here(),
-                                  saver_.is_written(),
-                                  int64_t(state_.training_s * 1e6)};
-            const std::vector<IslandNews> all = ranks_.all_gather_values(mine, "how its island is");
-            const auto count = [&](int64_t IslandNews::*what) {
-                return std::count_if(all.begin(), all.end(), [&](const IslandNews& news) { return news.*what != 0; });
-            };
-            if (count(&IslandNews::has_bad_data) > 0) end_by_data();
-            for (size_t r = 0; r < all.size(); r++)
-                if (!all[r].is_finite || all[r].skipped_in_a_row >= kMostSkippedInARow)
-                    throw SharedError(
-                        kExitDiverged,
-                        format(
-                            "outer step at step %ld: the %s of %s not finite, so no island has taken it: resume from "
-                            "an "
-                            "earlier checkpoint with a lower --learning-rate, or a lower --outer-lr",
-                            state_.step, all[r].is_finite ? "loss or the gradient" : "weights",
-                            (place_.name_of(place_.island_of(int(r))) + (all[r].is_finite ? " is" : " are")).c_str()));
-            const bool is_sound = outer_->exchange();
-            const std::vector<int64_t> sound =
-                ranks_.all_gather_values(int64_t(is_sound), "its part of the outer step");
-            require_outer(sound);
-            outer_->apply();
-
-            agreed_step_ = state_.step;
-            state_.skipped_in_a_row = 0;
-            state_.island_updates.clear();
-            for (int island = 0; island < place_.count(); island++) {
-                const IslandNews& news = all[size_t(island * place_.size())];
-                state_.skipped_in_a_row = std::max(state_.skipped_in_a_row, news.skipped_in_a_row);
-                state_.island_updates += (island ? "," : "") + std::to_string(news.updates);
-            }
-            agreed_training_s_ = double(all[0].elapsed_us) * 1e-6;
-            all_stop_ |= count(&IslandNews::wants_stop) > 0;
-            all_out_of_time_ |= count(&IslandNews::is_out_of_time) > 0;
-            const double outer_s = now_s() - began_s;
-            state_.training_s += outer_s;
-            log_.outer(state_.step, outer_s * 1e3, double(outer_->sent_bytes()));
-            if (saver_.is_under_way() && count(&IslandNews::is_written) == ranks_.world_size) finish_save();
-        }
-
-        void require_outer(const std::vector<int64_t>& sound) const {
-            for (size_t r = 0; r < sound.size(); r++)
-                if (!sound[r])
-                    throw SharedError(
-                        kExitDiverged,
-                        format("outer step at step %ld: the mean of the islands is not finite, as rank %zu "
-                               "computes it, so none has taken it: resume from an earlier checkpoint with a "
-                               "lower --outer-lr",
-                               state_.step, r));
-        }
-
-        // Rank 0's weights go to all: those that have not seen a checkpoint's folder have none yet.
-        void share_weights() {
-            const auto to_all_here = [&] {
-                comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
-            };
-            to_all_here();
-            if (!outer_) return;
-            const int64_t is_missing = request_.resumed() && !request_.is_here;
-            const std::vector<int64_t> missing = ranks_.all_gather_values(is_missing, "whether it has the checkpoint");
-            if (std::count(missing.begin(), missing.end(), 0) < ranks_.world_size) outer_->share_weights();
-            outer_->begin();
-            agreed_step_ = state_.step;
-        }
-
-        void score() {
-            scores_.clear();
-            for (const TaskFile& file : data_.tasks) {
-                const double began_s = now_s();
-                const TaskScores scores =
-                    ::score_tasks(model_, file, ranks_, least_batch_size(shares_), config_.step.T);
-                log_.tasks(state_.step, file.path(), scores.tasks, scores.score, (now_s() - began_s) * 1e3);
-                for (const TaskRecord& task : scores.tasks)
-                    scores_.push_back({"accuracy_" + task.name, task.accuracy()});
-                if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});
-            }
-        }
-
-        void print_sample() {
-            if (!world_.is_first()) return;
-            Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
-            const std::vector<int32_t> tokens =
-                sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng);
-            log_.sample(state_.step, flags_.prompt, run_.tokenizer.tokenizer->decode(tokens));
-        }
-
-        // What a run can do without, such as a sample: if it fails the run goes on, with a warning. Of several ranks
-        // that is so only if all of them know, or if rank 0 works alone (`together` is false), or they would wait for
-        // each other.
-        template <class Look>
-        void look(const char* what, bool together, Look&& look) {
-            try {
-                look();
-            } catch (const std::exception& error) {
-                const Error* const ours = dynamic_cast<const Error*>(&error);
-                const bool all_know = world_.is_alone() || !together || dynamic_cast<const SharedError*>(&error);
-                if (!all_know || (ours && ours->exit_code == kExitRank)) throw;
-                if (world_.is_first())
-                    std::fprintf(stderr, "warning: no %s at step %lld: %s\n", what, static_cast<long long>(state_.step),
-                                 printable(error.what()).c_str());
-                log_.warning(state_.step, what, error.what());
-            }
-        }
-
-        void save_state(bool and_wait) {
-            finish_save();
-            is_saving_ = true;
-            state_.data_key = data_key_;
-            state_.micro_batches = balancer_ ? list_text(balancer_->micro_batches()) : "";
-            state_.data =
-                ends_by_data_ ? data_states_[size_t(state_.step) % data_states_.size()] : data_.train->state();
-            saver_.begin(request_.flags, state_, run_.tokenizer.json);
-            begun_step_ = state_.step;
-            is_saving_ = false;
-            if (and_wait) finish_save();
-        }
-
-        // The sources of the training data; none if there is one only.
-        std::vector<SourceFacts> mixture() const {
-            if (!data_.train || data_.train->shards().size() == 1) return {};
-            return data_.train->sources();
-        }
-
-        // Keeps the checkpoint of this step as the best one, and makes it if there is none.
-        void save_best() {
-            finish_save();
-            best_begun_ = state_.step;
-            if (is_saved())
-                on_first_rank(ranks_, [&] { mark_best(flags_.out_dir, state_.step); });
-            else
-                save_state(!flags_.async_checkpoint);
-        }
-
-        // The last lines, of a run that looks for its best.
-        void say_best() {
-            if (!tells_best() || !world_.is_first() || !state_.best.loss) return;
-            const int64_t step = state_.best.step;
-            const std::string place = best_step(flags_.out_dir) != step ? "not kept" : "in " + flags_.out_dir + "/best";
-            std::printf("best validation loss: %.4f at step %lld, %s\n", *state_.best.loss,
-                        static_cast<long long>(step),
-                        flags_.save_best ? place.c_str() : "not kept without --save-best");
-            if (end_reason() == "patience")
-                std::printf(
-                    "stopped early, at step %lld: no lower loss in the last %lld validations (--patience %lld)\n",
-                    static_cast<long long>(state_.step), static_cast<long long>(state_.best.worse),
-                    static_cast<long long>(flags_.patience));
-            std::fflush(stdout);
-        }
-
-        // What is known of validations before this run, or before it was resumed.
-        void begin_best() {
-            if (!data_.val || !flags_.trains()) return;
-            const uint64_t key = validation_key(flags_, data_.val->data_hash(), config_.step.T);
-            if (state_.best.loss && state_.best.key != key && tells_best() && world_.is_first())
-                std::fprintf(
-                    stderr,
-                    "warning: not the validation data, --val-tokens, --seq-len or --packing that %s was validated "
-                    "with: its best loss, %.4f, is no measure\n",
-                    request_.checkpoint.path.c_str(), *state_.best.loss);
-            if (state_.best.key != key) state_.best = {.counted_step = state_.best.counted_step, .key = key};
-        }
-
-        // After a resume: a kill may have come between a checkpoint and its mark, or the best one was validated when it
-        // had been saved already. True in the latter case, unless that validation is due again anyhow: its loss is not
-        // known.
-        bool find_best() {
-            if (!flags_.save_best) return false;
-            const int64_t marked = best_step(flags_.out_dir), best = state_.best.step;
-            if (marked == state_.step && best != marked) return !is_due_at(state_.step, flags_.val_every);
-            if (best >= 0 && std::filesystem::exists(checkpoint_path(flags_.out_dir, best)))
-                mark_best(flags_.out_dir, best);
-            return false;
-        }
-
-        // A run that does not fit ends here.
-        RunInputs open_inputs() {
-            share_errors(ranks_, [&] { run_.memory.check(config_); });
-            return {config_, run_.tokenizer, world_};
-        }
-
-        Comm<Device>* meet() {
-            share_errors(ranks_, [&] {
-                kernels_ = plan_kernels<T>(device_, config_.shape, config_.step.B, config_.step.T,
-                                           flags_.document_token.has_value(), flags_.trains());
-            });
-            const bool one_size = have_one_batch_size(config_.shares);
-            check_same_data(ranks_, "the training data", data_.train);
-            check_same_data(ranks_, "the validation data", data_.val);
-            check_alike(ranks_, {{"the kernels of attention", kernels_.attention},
-                                 {"the rows of logits at a time", one_size ? std::to_string(passes_.head_rows) : "own"},
-                                 {"the files of --eval-tasks", hash_of_tasks()}});
-            device_.reserve_workspace(run_.memory.workspace(config_.step.B));
-            return run_.comm.get();
-        }
-
-        std::string hash_of_tasks() const {
-            std::string all;
-            for (const TaskFile& file : data_.tasks) all += hex64(file.hash());
-            return all;
-        }
-
-        void begin_at_start() {
-            load();
-            begin_best();
-        }
-
-        void load() {
-            if (request_.source)
-                return share_errors(ranks_, [&] { load_weights(*request_.source, model_, optimizer_, nullptr); });
-            if (!request_.resumed())
-                return model_.initialize_weights(
-                    flags_.seed, [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
-            share_errors(ranks_, [&] { state_ = load_run(request_, ranks_, model_, optimizer_, sharded_); });
-            share_errors(ranks_, [&] {
-                require(state_.step == request_.checkpoint.step,
-                        "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
-                        request_.checkpoint.path.c_str(), static_cast<long long>(state_.step),
-                        static_cast<long long>(request_.checkpoint.step));
-            });
-            state_.updates = state_.updates_of(place_.island());
-            if (!outer_) state_.island_updates.clear();
-            first_step_ = state_.step;
-            agreed_training_s_ = state_.training_s;
-            if (!data_.train) return;
-            if (state_.data_key == data_key_)
-                data_.train->restore(state_.data);
-            else if (world_.is_first())
-                std::fprintf(
-                    stderr,
-                    "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order%s that %s was "
-                    "trained with: reading the data from their start\n",
-                    flags_.data_order == "llmc" ? " (with it --batch-size and ranks)" : "",
-                    request_.checkpoint.path.c_str());
-        }
-
-        void open_log() {
-            if (flags_.evaluates()) {
-                if (!world_.is_first()) return;
-                log_ = RunLog::on_console({.steps = shown_steps()});
-                std::printf("model: %s, %.2fM parameters; device: %s\n", request_.path().c_str(),
-                            double(model_.parameters.num_parameters) * 1e-6, describe(device_).c_str());
-                std::printf("%s", kernel_line().c_str());
-                return;
-            }
-            bool looks_again = false;
-            on_first_rank(ranks_, [&] {
-                log_ = begun_log();
-                if (flags_.save_best) check_best_is_free(flags_.out_dir);
-                follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
-                already_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state_.step));
-                // What a run that was killed while it saved has left, if this one has nothing more to save.
-                if (request_.resumed() && already_saved_) {
-                    remove_leftovers(flags_.out_dir);
-                    looks_again = find_best();
-                    prune(flags_.out_dir, flags_.keep, state_.step);
-                }
-            });
-            already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
-            best_is_unknown_ = ranks_.broadcast(looks_again ? "yes" : "") == "yes";
-            if (!world_.is_alone() && !world_.group)
-                saver_.place(find_placement(ranks_, flags_.out_dir, flags_.checkpoint_to));
-            if (!world_.is_first()) return;
-            const Recipe& recipe = config_.recipe;
-            std::printf("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n",
-                        double(model_.parameters.num_parameters) * 1e-6, flags_.fp8() ? "fp8" : type_name<T>(),
-                        flops_per_token_ * 1e-6, batch_text(config_).c_str());
-            std::printf("%s", config_.derivation.c_str());
-            if (config_.step.graph)
-                if (const std::string why = why_no_graph(config_.step, Device::kAsynchronous); !why.empty())
-                    std::printf("--cuda-graph: without one: %s\n", why.c_str());
-            const std::string length = config_.by_time() ? format("%g s, of which schedules are %ld steps",
-                                                                  flags_.time_budget_s, config_.steps)
-                                                         : format("%ld steps", config_.steps);
-            std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
-            double weights = 0;
-            for (const SourceFacts& facts : mixture()) weights += facts.source.weight;
-            for (const SourceFacts& facts : mixture())
-                std::printf("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
-                            count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
-            std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
-                        describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
-            if (outer_)
-                std::printf(
-                    "islands: %d of %d %s each, every %ld steps a mean (rate %g, momentum %g) of %.1f MB in %s from "
-                    "each rank to each other island\n",
-                    place_.count(), place_.size(), place_.size() == 1 ? "rank" : "ranks", flags_.outer_every,
-                    flags_.outer_lr, flags_.outer_momentum,
-                    double(OuterState::encoded_bytes(outer_->state().size(), flags_.outer().type)) * 1e-6,
-                    flags_.outer_dtype.c_str());
-            std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());
-        }
-
-        std::string kernel_line() const {
-            if (kernels_.attention.empty()) return "";
-            return format("attention: %s; GEMM: %s; head: %ld of %ld rows of logits at a time\n",
-                          kernels_.attention.c_str(), kernels_.gemm.c_str(), long(passes_.head_rows),
-                          long(config_.step.B * config_.step.T));
-        }
-
-        RunLog begun_log() const {
-            RunFlags flags = flags_;  // whose fields() are for reading and writing
-            const std::string& tokenizer = run_.tokenizer.json;
-            const RunFacts facts{
-                .config_json = to_json(flags.fields()),
-                .device = describe(device_),
-                .ranks = ranks_.world_size,
-                .data_hash = hex64(data_.train->data_hash()),
-                .val_hash = data_.val ? hex64(data_.val->data_hash()) : "",
-                .tokenizer_hash = tokenizer.empty() ? "" : hex64(xxh3(tokenizer.data(), tokenizer.size())),
-                .attention = kernels_.attention,
-                .gemm = kernels_.gemm,
-                .head_rows = passes_.head_rows,
-                .num_parameters = model_.parameters.num_parameters,
-                .flops_per_token = flops_per_token_,
-                .sources = flags_.sources};
-            RunLog::Options options{
-                .steps = shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
-            if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state_.training_s);
-            RunLog log(flags.out_dir, request_.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
-            std::printf("%s", flags_by_source(flags.fields(), flags.sources).c_str());
-            std::vector<std::string> passed_over;
-            for (const PassedOver& other : request_.checkpoint.passed_over)
-                passed_over.push_back(other.path + ": " + other.why);
-            if (request_.resumed())
-                log.resume(facts, state_.step, request_.checkpoint.path, passed_over);
-            else
-                log.start(facts);
-            return log;
-        }
-
-        bool out_of_time_here() const { return flags_.time_budget_s > 0 && state_.training_s >= flags_.time_budget_s; }
-
-        std::vector<Vote> votes() const {
-            std::vector<Vote> all;
-            if (stop_signal()) all.push_back(Vote::stop);
-            if (world_.is_first() && out_of_time_here()) all.push_back(Vote::out_of_time);
-            if (saver_.is_written()) all.push_back(Vote::written);
-            if (data_.scan->has_found()) all.push_back(Vote::bad_data);
-            return all;
-        }
-
-        // One rank's data cannot be used, so the step was applied on none. All throw the first such rank's error.
-        void end_by_data() {
-            while (under_way() > 0) stepper_->finish();
-            has_bad_data_ = false;
-            ends_by_data_ = is_between_steps_ = true;
-            share_errors(ranks_, [&] {
-                stepper_->rethrow_data_error();
-                data_.scan->rethrow();
-            });
-            ensure(false);  // whoever votes has an error
-        }
-
-        void finish_save() {
-            if (!saver_.is_under_way()) return;
-            is_saving_ = true;
-            const SavedCheckpoint saved = saver_.finish();
-            is_saving_ = false;
-            Supervised::say_saved();
-            on_first_rank(ranks_, [&] {
-                if (saved.step == best_begun_) mark_best(flags_.out_dir, saved.step);
-                prune(flags_.out_dir, flags_.keep, saved.step);
-                try {
-                    log_.checkpoint(saved.step, saved.path, saved.ms);
-                } catch (const Error&) {
-                    if (!is_ending_) throw;  // else it may be the log whose error ends the run
-                }
-            });
-        }
-
-        // Of the steps whose time is counted.
-        double counted_tokens() const {
-            const int64_t uncounted = config_.by_time() ? std::min(state_.step, RunConfig::kUncountedSteps) : 0;
-            return double(state_.tokens) - double(uncounted * config_.step.tokens_of_all());
-        }
-
-        double mfu(double tokens, double seconds) const {
-            return all_peak_flops_ > 0 && seconds > 0 ? flops_per_token_ * tokens / (seconds * all_peak_flops_) : 0;
-        }
+    // What an island's rank has to say in the outer step. Nothing but int64_t: it is sent as it lies in memory.
+    struct IslandNews {
+        int64_t is_finite, has_bad_data, skipped_in_a_row, updates, wants_stop, is_out_of_time, is_written, elapsed_us;
     };
+
+    // Collective, of all islands, which have made the same number of steps. First they tell each other how they
+    // are, in a few bytes; so what cannot go on ends before anything is changed, and is saved by none.
+    void outer_step() {
+        const double began_s = now_s();
+        world_.set_step(*comm_, state_.step);
+        const bool is_finite = outer_->look();
+        const IslandNews mine{is_finite,
+                              has_bad_data_,
+                              state_.skipped_in_a_row,
+                              state_.updates,
+                              stop_signal() != nullptr,
+                              world_.is_first() && out_of_time_here(),
+                              saver_.is_written(),
+                              int64_t(state_.training_s * 1e6)};
+        const std::vector<IslandNews> all = ranks_.all_gather_values(mine, "how its island is");
+        const auto count = [&](int64_t IslandNews::*what) {
+            return std::count_if(all.begin(), all.end(), [&](const IslandNews& news) { return news.*what != 0; });
+        };
+        if (count(&IslandNews::has_bad_data) > 0) end_by_data();
+        for (size_t r = 0; r < all.size(); r++)
+            if (!all[r].is_finite || all[r].skipped_in_a_row >= kMostSkippedInARow)
+                throw SharedError(
+                    kExitDiverged,
+                    format("outer step at step %ld: the %s of %s not finite, so no island has taken it: resume from "
+                           "an "
+                           "earlier checkpoint with a lower --learning-rate, or a lower --outer-lr",
+                           state_.step, all[r].is_finite ? "loss or the gradient" : "weights",
+                           (place_.name_of(place_.island_of(int(r))) + (all[r].is_finite ? " is" : " are")).c_str()));
+        const bool is_sound = outer_->exchange();
+        const std::vector<int64_t> sound = ranks_.all_gather_values(int64_t(is_sound), "its part of the outer step");
+        require_outer(sound);
+        outer_->apply();
+
+        agreed_step_ = state_.step;
+        state_.skipped_in_a_row = 0;
+        state_.island_updates.clear();
+        for (int island = 0; island < place_.count(); island++) {
+            const IslandNews& news = all[size_t(island * place_.size())];
+            state_.skipped_in_a_row = std::max(state_.skipped_in_a_row, news.skipped_in_a_row);
+            state_.island_updates += (island ? "," : "") + std::to_string(news.updates);
+        }
+        agreed_training_s_ = double(all[0].elapsed_us) * 1e-6;
+        all_stop_ |= count(&IslandNews::wants_stop) > 0;
+        all_out_of_time_ |= count(&IslandNews::is_out_of_time) > 0;
+        const double outer_s = now_s() - began_s;
+        state_.training_s += outer_s;
+        log_.outer(state_.step, outer_s * 1e3, double(outer_->sent_bytes()));
+        if (saver_.is_under_way() && count(&IslandNews::is_written) == ranks_.world_size) finish_save();
+    }
+
+    void require_outer(const std::vector<int64_t>& sound) const {
+        for (size_t r = 0; r < sound.size(); r++)
+            if (!sound[r])
+                throw SharedError(kExitDiverged,
+                                  format("outer step at step %ld: the mean of the islands is not finite, as rank %zu "
+                                         "computes it, so none has taken it: resume from an earlier checkpoint with a "
+                                         "lower --outer-lr",
+                                         state_.step, r));
+    }
+
+    // Rank 0's weights go to all: those that have not seen a checkpoint's folder have none yet.
+    void share_weights() {
+        const auto to_all_here = [&] {
+            comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
+        };
+        to_all_here();
+        if (!outer_) return;
+        const int64_t is_missing = request_.resumed() && !request_.is_here;
+        const std::vector<int64_t> missing = ranks_.all_gather_values(is_missing, "whether it has the checkpoint");
+        if (std::count(missing.begin(), missing.end(), 0) < ranks_.world_size) outer_->share_weights();
+        outer_->begin();
+        agreed_step_ = state_.step;
+    }
+
+    void score() {
+        scores_.clear();
+        for (const TaskFile& file : data_.tasks) {
+            const double began_s = now_s();
+            const TaskScores scores = ::score_tasks(model_, file, ranks_, least_batch_size(shares_), config_.step.T);
+            log_.tasks(state_.step, file.path(), scores.tasks, scores.score, (now_s() - began_s) * 1e3);
+            for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
+            if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});
+        }
+    }
+
+    void print_sample() {
+        if (!world_.is_first()) return;
+        Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
+        const std::vector<int32_t> tokens =
+            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng);
+        log_.sample(state_.step, flags_.prompt, run_.tokenizer.tokenizer->decode(tokens));
+    }
+
+    // What a run can do without, such as a sample: if it fails the run goes on, with a warning. Of several ranks
+    // that is so only if all of them know, or if rank 0 works alone (`together` is false), or they would wait for
+    // each other.
+    template <class Look>
+    void look(const char* what, bool together, Look&& look) {
+        try {
+            look();
+        } catch (const std::exception& error) {
+            const Error* const ours = dynamic_cast<const Error*>(&error);
+            const bool all_know = world_.is_alone() || !together || dynamic_cast<const SharedError*>(&error);
+            if (!all_know || (ours && ours->exit_code == kExitRank)) throw;
+            if (world_.is_first())
+                std::fprintf(stderr, "warning: no %s at step %lld: %s\n", what, static_cast<long long>(state_.step),
+                             printable(error.what()).c_str());
+            log_.warning(state_.step, what, error.what());
+        }
+    }
+
+    void save_state(bool and_wait) {
+        finish_save();
+        is_saving_ = true;
+        state_.data_key = data_key_;
+        state_.micro_batches = balancer_ ? list_text(balancer_->micro_batches()) : "";
+        state_.data = ends_by_data_ ? data_states_[size_t(state_.step) % data_states_.size()] : data_.train->state();
+        saver_.begin(request_.flags, state_, run_.tokenizer.json);
+        begun_step_ = state_.step;
+        is_saving_ = false;
+        if (and_wait) finish_save();
+    }
+
+    // The sources of the training data; none if there is one only.
+    std::vector<SourceFacts> mixture() const {
+        if (!data_.train || data_.train->shards().size() == 1) return {};
+        return data_.train->sources();
+    }
+
+    // Keeps the checkpoint of this step as the best one, and makes it if there is none.
+    void save_best() {
+        finish_save();
+        best_begun_ = state_.step;
+        if (is_saved())
+            on_first_rank(ranks_, [&] { mark_best(flags_.out_dir, state_.step); });
+        else
+            save_state(!flags_.async_checkpoint);
+    }
+
+    // The last lines, of a run that looks for its best.
+    void say_best() {
+        if (!tells_best() || !world_.is_first() || !state_.best.loss) return;
+        const int64_t step = state_.best.step;
+        const std::string place = best_step(flags_.out_dir) != step ? "not kept" : "in " + flags_.out_dir + "/best";
+        std::printf("best validation loss: %.4f at step %lld, %s\n", *state_.best.loss, static_cast<long long>(step),
+                    flags_.save_best ? place.c_str() : "not kept without --save-best");
+        if (end_reason() == "patience")
+            std::printf("stopped early, at step %lld: no lower loss in the last %lld validations (--patience %lld)\n",
+                        static_cast<long long>(state_.step), static_cast<long long>(state_.best.worse),
+                        static_cast<long long>(flags_.patience));
+        std::fflush(stdout);
+    }
+
+    // What is known of validations before this run, or before it was resumed.
+    void begin_best() {
+        if (!data_.val || !flags_.trains()) return;
+        const uint64_t key = validation_key(flags_, data_.val->data_hash(), config_.step.T);
+        if (state_.best.loss && state_.best.key != key && tells_best() && world_.is_first())
+            std::fprintf(stderr,
+                         "warning: not the validation data, --val-tokens, --seq-len or --packing that %s was validated "
+                         "with: its best loss, %.4f, is no measure\n",
+                         request_.checkpoint.path.c_str(), *state_.best.loss);
+        if (state_.best.key != key) state_.best = {.counted_step = state_.best.counted_step, .key = key};
+    }
+
+    // After a resume: a kill may have come between a checkpoint and its mark, or the best one was validated when it
+    // had been saved already. True in the latter case, unless that validation is due again anyhow: its loss is not
+    // known.
+    bool find_best() {
+        if (!flags_.save_best) return false;
+        const int64_t marked = best_step(flags_.out_dir), best = state_.best.step;
+        if (marked == state_.step && best != marked) return !is_due_at(state_.step, flags_.val_every);
+        if (best >= 0 && std::filesystem::exists(checkpoint_path(flags_.out_dir, best)))
+            mark_best(flags_.out_dir, best);
+        return false;
+    }
+
+    // A run that does not fit ends here.
+    RunInputs open_inputs() {
+        share_errors(ranks_, [&] { run_.memory.check(config_); });
+        return {config_, run_.tokenizer, world_};
+    }
+
+    Comm<Device>* meet() {
+        share_errors(ranks_, [&] {
+            kernels_ = plan_kernels<T>(device_, config_.shape, config_.step.B, config_.step.T,
+                                       flags_.document_token.has_value(), flags_.trains());
+        });
+        const bool one_size = have_one_batch_size(config_.shares);
+        check_same_data(ranks_, "the training data", data_.train);
+        check_same_data(ranks_, "the validation data", data_.val);
+        check_alike(ranks_, {{"the kernels of attention", kernels_.attention},
+                             {"the rows of logits at a time", one_size ? std::to_string(passes_.head_rows) : "own"},
+                             {"the files of --eval-tasks", hash_of_tasks()}});
+        device_.reserve_workspace(run_.memory.workspace(config_.step.B));
+        return run_.comm.get();
+    }
+
+    std::string hash_of_tasks() const {
+        std::string all;
+        for (const TaskFile& file : data_.tasks) all += hex64(file.hash());
+        return all;
+    }
+
+    void begin_at_start() {
+        load();
+        begin_best();
+    }
+
+    void load() {
+        if (request_.source)
+            return share_errors(ranks_, [&] { load_weights(*request_.source, model_, optimizer_, nullptr); });
+        if (!request_.resumed())
+            return model_.initialize_weights(flags_.seed,
+                                             [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
+        share_errors(ranks_, [&] { state_ = load_run(request_, ranks_, model_, optimizer_, sharded_); });
+        share_errors(ranks_, [&] {
+            require(state_.step == request_.checkpoint.step,
+                    "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
+                    request_.checkpoint.path.c_str(), static_cast<long long>(state_.step),
+                    static_cast<long long>(request_.checkpoint.step));
+        });
+        state_.updates = state_.updates_of(place_.island());
+        if (!outer_) state_.island_updates.clear();
+        first_step_ = state_.step;
+        agreed_training_s_ = state_.training_s;
+        if (!data_.train) return;
+        if (state_.data_key == data_key_)
+            data_.train->restore(state_.data);
+        else if (world_.is_first())
+            std::fprintf(stderr,
+                         "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order%s that %s was "
+                         "trained with: reading the data from their start\n",
+                         flags_.data_order == "llmc" ? " (with it --batch-size and ranks)" : "",
+                         request_.checkpoint.path.c_str());
+    }
+
+    void open_log() {
+        if (flags_.evaluates()) {
+            if (!world_.is_first()) return;
+            log_ = RunLog::on_console({.steps = shown_steps()});
+            std::printf("model: %s, %.2fM parameters; device: %s\n", request_.path().c_str(),
+                        double(model_.parameters.num_parameters) * 1e-6, describe(device_).c_str());
+            std::printf("%s", kernel_line().c_str());
+            return;
+        }
+        bool looks_again = false;
+        on_first_rank(ranks_, [&] {
+            log_ = begun_log();
+            if (flags_.save_best) check_best_is_free(flags_.out_dir);
+            follower_ = std::make_unique<LogFollower>(flags_.log_to, flags_.out_dir);
+            already_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state_.step));
+            // What a run that was killed while it saved has left, if this one has nothing more to save.
+            if (request_.resumed() && already_saved_) {
+                remove_leftovers(flags_.out_dir);
+                looks_again = find_best();
+                prune(flags_.out_dir, flags_.keep, state_.step);
+            }
+        });
+        already_saved_ = ranks_.broadcast(already_saved_ ? "yes" : "") == "yes";
+        best_is_unknown_ = ranks_.broadcast(looks_again ? "yes" : "") == "yes";
+        if (!world_.is_alone() && !world_.group)
+            saver_.place(find_placement(ranks_, flags_.out_dir, flags_.checkpoint_to));
+        if (!world_.is_first()) return;
+        const Recipe& recipe = config_.recipe;
+        std::printf("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n",
+                    double(model_.parameters.num_parameters) * 1e-6, flags_.fp8() ? "fp8" : type_name<T>(),
+                    flops_per_token_ * 1e-6, batch_text(config_).c_str());
+        std::printf("%s", config_.derivation.c_str());
+        if (config_.step.graph)
+            if (const std::string why = why_no_graph(config_.step, Device::kAsynchronous); !why.empty())
+                std::printf("--cuda-graph: without one: %s\n", why.c_str());
+        const std::string length =
+            config_.by_time() ? format("%g s, of which schedules are %ld steps", flags_.time_budget_s, config_.steps)
+                              : format("%ld steps", config_.steps);
+        std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
+        double weights = 0;
+        for (const SourceFacts& facts : mixture()) weights += facts.source.weight;
+        for (const SourceFacts& facts : mixture())
+            std::printf("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
+                        count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
+        std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
+                    describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
+        if (outer_)
+            std::printf(
+                "islands: %d of %d %s each, every %ld steps a mean (rate %g, momentum %g) of %.1f MB in %s from "
+                "each rank to each other island\n",
+                place_.count(), place_.size(), place_.size() == 1 ? "rank" : "ranks", flags_.outer_every,
+                flags_.outer_lr, flags_.outer_momentum,
+                double(OuterState::encoded_bytes(outer_->state().size(), flags_.outer().type)) * 1e-6,
+                flags_.outer_dtype.c_str());
+        std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());
+    }
+
+    std::string kernel_line() const {
+        if (kernels_.attention.empty()) return "";
+        return format("attention: %s; GEMM: %s; head: %ld of %ld rows of logits at a time\n",
+                      kernels_.attention.c_str(), kernels_.gemm.c_str(), long(passes_.head_rows),
+                      long(config_.step.B * config_.step.T));
+    }
+
+    RunLog begun_log() const {
+        RunFlags flags = flags_;  // whose fields() are for reading and writing
+        const std::string& tokenizer = run_.tokenizer.json;
+        const RunFacts facts{.config_json = to_json(flags.fields()),
+                             .device = describe(device_),
+                             .ranks = ranks_.world_size,
+                             .data_hash = hex64(data_.train->data_hash()),
+                             .val_hash = data_.val ? hex64(data_.val->data_hash()) : "",
+                             .tokenizer_hash = tokenizer.empty() ? "" : hex64(xxh3(tokenizer.data(), tokenizer.size())),
+                             .attention = kernels_.attention,
+                             .gemm = kernels_.gemm,
+                             .head_rows = passes_.head_rows,
+                             .num_parameters = model_.parameters.num_parameters,
+                             .flops_per_token = flops_per_token_,
+                             .sources = flags_.sources};
+        RunLog::Options options{
+            .steps = shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
+        if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state_.training_s);
+        RunLog log(flags.out_dir, request_.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
+        std::printf("%s", flags_by_source(flags.fields(), flags.sources).c_str());
+        std::vector<std::string> passed_over;
+        for (const PassedOver& other : request_.checkpoint.passed_over)
+            passed_over.push_back(other.path + ": " + other.why);
+        if (request_.resumed())
+            log.resume(facts, state_.step, request_.checkpoint.path, passed_over);
+        else
+            log.start(facts);
+        return log;
+    }
+
+    bool out_of_time_here() const { return flags_.time_budget_s > 0 && state_.training_s >= flags_.time_budget_s; }
+
+    std::vector<Vote> votes() const {
+        std::vector<Vote> all;
+        if (stop_signal()) all.push_back(Vote::stop);
+        if (world_.is_first() && out_of_time_here()) all.push_back(Vote::out_of_time);
+        if (saver_.is_written()) all.push_back(Vote::written);
+        if (data_.scan->has_found()) all.push_back(Vote::bad_data);
+        return all;
+    }
+
+    // One rank's data cannot be used, so the step was applied on none. All throw the first such rank's error.
+    void end_by_data() {
+        while (under_way() > 0) stepper_->finish();
+        has_bad_data_ = false;
+        ends_by_data_ = is_between_steps_ = true;
+        share_errors(ranks_, [&] {
+            stepper_->rethrow_data_error();
+            data_.scan->rethrow();
+        });
+        ensure(false);  // whoever votes has an error
+    }
+
+    void finish_save() {
+        if (!saver_.is_under_way()) return;
+        is_saving_ = true;
+        const SavedCheckpoint saved = saver_.finish();
+        is_saving_ = false;
+        Supervised::say_saved();
+        on_first_rank(ranks_, [&] {
+            if (saved.step == best_begun_) mark_best(flags_.out_dir, saved.step);
+            prune(flags_.out_dir, flags_.keep, saved.step);
+            try {
+                log_.checkpoint(saved.step, saved.path, saved.ms);
+            } catch (const Error&) {
+                if (!is_ending_) throw;  // else it may be the log whose error ends the run
+            }
+        });
+    }
+
+    // Of the steps whose time is counted.
+    double counted_tokens() const {
+        const int64_t uncounted = config_.by_time() ? std::min(state_.step, RunConfig::kUncountedSteps) : 0;
+        return double(state_.tokens) - double(uncounted * config_.step.tokens_of_all());
+    }
+
+    double mfu(double tokens, double seconds) const {
+        return all_peak_flops_ > 0 && seconds > 0 ? flops_per_token_ * tokens / (seconds * all_peak_flops_) : 0;
+    }
+};

@@ -92,8 +92,11 @@ TEST_CASE("a run of islands has the same bits again, after a resume, and with ot
             INFO(optimizer << " " << type);
             const std::string name = optimizer + type;
             // A power of two of micro-batches, so that how many ranks have them changes no sum.
-            const FlagMap flags =
-                with(kIslands, {{"optimizer", optimizer}, {"outer-dtype", type}, {"sum-order", "tree"}});
+            const FlagMap flags = with(kIslands, {{"optimizer", optimizer},
+                                                  {"outer-dtype", type},
+                                                  {"sum-order", "tree"},
+                                                  // Of master weights, once.
+                                                  {"dtype", optimizer == "muon" && type == "fp32" ? "bf16" : "fp32"}});
             must_succeed(runs.train(name, flags));
             const std::string end = step_folder(runs.path(name), 8);
             // Between outer steps there is nothing to save: at 3, 6 and the end.
@@ -144,24 +147,25 @@ TEST_CASE("islands between processes have the bits of those in one", "[islands][
     const TinyRuns runs;
     const FlagMap flags = with(kIslands, {{"outer-dtype", "int8"}});
     must_succeed(runs.train("here", flags));
-    FlagMap of_processes = runs.flags("apart", flags);
-    of_processes.erase("virtual-ranks");
     // Ranks 2 and 3, the second island, see no folder of rank 0's: what it resumes from comes to them.
-    for (const std::string resume : {"", "auto"}) {
-        if (!resume.empty()) {
-            of_processes["resume"] = step_folder(runs.path("apart"), 3);
-            of_processes["out-dir"] = runs.path("apart_on");
-        }
+    for (const char* place : {"near", "far"}) std::filesystem::create_directory(runs.path(place));
+    const std::string name = program("train_gpt"), absolute = std::filesystem::absolute(name);
+    for (const bool resumes : {false, true}) {
+        FlagMap all = runs.flags("", flags);
+        all.erase("virtual-ranks");
+        all["out-dir"] = resumes ? "resumed" : "first";
+        if (resumes) all["resume"] = "first/step_00000003";
         std::vector<Started> ranks;
         const std::string master = "127.0.0.1:" + std::to_string(free_port());
         for (int r = 0; r < 4; r++) {
-            FlagMap mine = with(of_processes, {{"rank", std::to_string(r)}, {"world-size", "4"}, {"master", master}});
-            if (r > 1) mine["out-dir"] = runs.path("nothing" + resume);
-            if (r > 1 && !resume.empty()) mine["resume"] = runs.path("nothing");
-            ranks.emplace_back(command_of(mine), runs.path("rank" + std::to_string(r) + resume));
+            const FlagMap launch = {{"rank", std::to_string(r)}, {"world-size", "4"}, {"master", master}};
+            ranks.emplace_back("env -C '" + runs.path(r > 1 ? "far" : "near") + "' " + absolute +
+                                   command_of(with(all, launch)).substr(name.size()),
+                               runs.path("rank" + std::to_string(r)));
         }
         for (const Started& rank : ranks) must_succeed(rank.finish());
-        CHECK(tensor_difference(step_folder(runs.path(resume.empty() ? "apart" : "apart_on"), 8),
+        CHECK(contains(read_file(runs.path("rank0.out")), "checkpoint: ranks 2 and 3 do not see it") == resumes);
+        CHECK(tensor_difference(step_folder(runs.path("near/" + all["out-dir"]), 8),
                                 step_folder(runs.path("here"), 8)) == "");
     }
 }

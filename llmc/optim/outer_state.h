@@ -5,8 +5,8 @@ sends is w_i, in fp32, or its delta r - w_i in fewer bits. From what all have se
 
   g = r - mean of w_i        m = momentum m + g        w = r - learning_rate (g + momentum m)
 
-which is PyTorch's SGD with Nesterov momentum, and goes on from there: w is the new reference. In doubles, of which w and
-m are rounded once; so with a learning rate of 1 and no momentum w is the mean, and of one island its own weights.
+which is PyTorch's SGD with Nesterov momentum, and goes on from there: w is the new reference. In doubles, of which w
+and m are rounded once; so with a learning rate of 1 and no momentum w is the mean, and of one island its own weights.
 
   OuterState outer(size, config);
   copy the weights to outer.reference()
@@ -31,8 +31,8 @@ struct OuterConfig {
 
 class OuterState {
 public:
-    // Values of int8 that share a scale. As many as shards begin at multiples of (kParameterAlignment), so that a scale's
-    // values are the same ones however many ranks share a parameter.
+    // Values of int8 that share a scale. As many as shards begin at multiples of (kParameterAlignment), so that a
+    // scale's values are the same ones however many ranks share a parameter.
     static constexpr int64_t kScaled = 64;
 
     OuterState(int64_t size, const OuterConfig& config);

@@ -38,7 +38,8 @@ void RunState::check(const std::string& path) const {
 int64_t RunState::updates_of(int island) const {
     std::vector<int64_t> all;
     std::istringstream numbers(island_updates);
-    for (std::string number; std::getline(numbers, number, ',');) all.push_back(std::strtoll(number.c_str(), nullptr, 10));
+    for (std::string number; std::getline(numbers, number, ',');)
+        all.push_back(std::strtoll(number.c_str(), nullptr, 10));
     return all.empty() ? updates : all[size_t(island) % all.size()];
 }
 

@@ -8,30 +8,30 @@
 #include <memory>
 #include <string>
 #include <vector>
-#include "llmc/base/hash.h"            // hex64, xxh3
-#include "llmc/base/number_text.h"     // count_text
-#include "llmc/comm/handshake.h"       // check_alike
-#include "llmc/data/utf8.h"            // printable
-#include "llmc/eval/loss.h"            // evaluate
-#include "llmc/eval/sample.h"          // sample
-#include "llmc/eval/tasks.h"           // score_tasks
-#include "llmc/model/flops.h"          // flops_per_token
-#include "llmc/model/gpt.h"            // Gpt
-#include "llmc/optim/schedule.h"       // learning_rate
-#include "llmc/train/checkpointing.h"  // RunState
-#include "llmc/train/loading.h"        // load_run
-#include "llmc/train/log.h"            // RunLog
-#include "llmc/train/log_follower.h"   // LogFollower
-#include "llmc/train/noise_scale.h"    // NoiseScale
+#include "llmc/base/hash.h"              // hex64, xxh3
+#include "llmc/base/number_text.h"       // count_text
+#include "llmc/comm/handshake.h"         // check_alike
+#include "llmc/data/utf8.h"              // printable
+#include "llmc/eval/loss.h"              // evaluate
+#include "llmc/eval/sample.h"            // sample
+#include "llmc/eval/tasks.h"             // score_tasks
+#include "llmc/model/flops.h"            // flops_per_token
+#include "llmc/model/gpt.h"              // Gpt
+#include "llmc/optim/schedule.h"         // learning_rate
+#include "llmc/train/checkpointing.h"    // RunState
+#include "llmc/train/loading.h"          // load_run
+#include "llmc/train/log.h"              // RunLog
+#include "llmc/train/log_follower.h"     // LogFollower
+#include "llmc/train/noise_scale.h"      // NoiseScale
 #include "llmc/train/outer_optimizer.h"  // OuterOptimizer
-#include "llmc/train/rank_watch.h"     // RankWatch
-#include "llmc/train/saving.h"         // Saver
-#include "llmc/train/session.h"        // Session
-#include "llmc/train/prepare.h"        // prepare
-#include "llmc/train/run_inputs.h"     // RunInputs
-#include "llmc/train/step_profiler.h"  // StepProfiler
-#include "llmc/train/stop.h"           // stop_signal
-#include "llmc/train/summary.h"        // RunSummary
+#include "llmc/train/rank_watch.h"       // RankWatch
+#include "llmc/train/saving.h"           // Saver
+#include "llmc/train/session.h"          // Session
+#include "llmc/train/prepare.h"          // prepare
+#include "llmc/train/run_inputs.h"       // RunInputs
+#include "llmc/train/step_profiler.h"    // StepProfiler
+#include "llmc/train/stop.h"             // stop_signal
+#include "llmc/train/summary.h"          // RunSummary
 
 inline double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -58,8 +58,8 @@ public:
           profiler_(device, world, flags_),
           model_(device, run_.parameters, config_.step.B, config_.step.T, passes_, *comm_),
           optimizer_(device, model_.parameters, run_.sharding, world.together().rank, config_.recipe.rules),
-          outer_(place_.islands > 0 ? std::make_unique<OuterOptimizer<Device, T>>(
-                                          world, model_, optimizer_, *comm_, place_.islands, flags_.outer())
+          outer_(place_.islands > 0 ? std::make_unique<OuterOptimizer<Device, T>>(world, model_, optimizer_, *comm_,
+                                                                                  place_.islands, flags_.outer())
                                     : nullptr),
           sharded_{optimizer_, outer_ ? &outer_->state() : nullptr, place_},
           data_key_(data_key(flags_, data_.train_hash(), config_.step.T, separator_of(flags_, run_.tokenizer))),
@@ -93,9 +93,7 @@ public:
         return is_last_ || stop_reason_;
     }
 
-    bool due(int64_t every) const override {
-        return under_way() == 0 && is_due_at(state_.step, every);
-    }
+    bool due(int64_t every) const override { return under_way() == 0 && is_due_at(state_.step, every); }
 
     void train_step() override {
         start_step();
@@ -257,7 +255,7 @@ private:
     int64_t seen_step_ = -1, best_begun_ = -1;                                    // the save of the best one so far
     std::vector<std::pair<std::string, double>> scores_;                          // the last ones
     bool all_stop_ = false, all_out_of_time_ = false;
-    bool has_bad_data_ = false;  // a rank of this island, which has not been told to all yet
+    bool has_bad_data_ = false;          // a rank of this island, which has not been told to all yet
     const char* stop_reason_ = nullptr;  // as done() saw it
     bool is_last_ = false;               // the same: the run has ended by itself
     double last_s_ = 0;                  // when the last step ended
@@ -554,8 +552,7 @@ private:
     bool find_best() {
         if (!flags_.save_best) return false;
         const int64_t marked = best_step(flags_.out_dir), best = state_.best.step;
-        if (marked == state_.step && best != marked)
-            return !is_due_at(state_.step, flags_.val_every);
+        if (marked == state_.step && best != marked) return !is_due_at(state_.step, flags_.val_every);
         if (best >= 0 && std::filesystem::exists(checkpoint_path(flags_.out_dir, best)))
             mark_best(flags_.out_dir, best);
         return false;
@@ -666,12 +663,13 @@ private:
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
         if (outer_)
-            std::printf("islands: %d of %d %s each, every %ld steps a mean (rate %g, momentum %g) of %.1f MB in %s from "
-                        "each rank to each other island\n",
-                        place_.count(), place_.size(), place_.size() == 1 ? "rank" : "ranks", flags_.outer_every,
-                        flags_.outer_lr, flags_.outer_momentum,
-                        double(OuterState::encoded_bytes(outer_->state().size(), flags_.outer().type)) * 1e-6,
-                        flags_.outer_dtype.c_str());
+            std::printf(
+                "islands: %d of %d %s each, every %ld steps a mean (rate %g, momentum %g) of %.1f MB in %s from "
+                "each rank to each other island\n",
+                place_.count(), place_.size(), place_.size() == 1 ? "rank" : "ranks", flags_.outer_every,
+                flags_.outer_lr, flags_.outer_momentum,
+                double(OuterState::encoded_bytes(outer_->state().size(), flags_.outer().type)) * 1e-6,
+                flags_.outer_dtype.c_str());
         std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());
     }
 

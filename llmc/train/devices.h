@@ -80,10 +80,11 @@ inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const RunFla
     Ranks& ranks = world.together();
     if (world.group) return std::make_unique<LocalComm<Cpu>>(world.local_part(), ranks.rank, cpu);
     share_errors(ranks, [&] {
-        require(!world.island || ranks.num_hosts == 1,
-                "--islands: rank %d's island is on several hosts, and CPU ranks of one must share a host's memory: give "
-                "an island for each host, or more",
-                world.ranks.rank);
+        require(
+            !world.island || ranks.num_hosts == 1,
+            "--islands: rank %d's island is on several hosts, and CPU ranks of one must share a host's memory: give "
+            "an island for each host, or more",
+            world.ranks.rank);
     });
     if (ranks.world_size == 1) return std::make_unique<NoComm<Cpu>>(cpu);
     return std::make_unique<HostComm>(ranks, cpu);

@@ -40,14 +40,14 @@ more.
 struct StepConfig {
     int64_t B, T, accumulation;  // sequences, tokens each, micro-batches of this rank
     double grad_clip;            // 0: none
-    int64_t world_size = 1;  // ranks that exchange gradients: those of an island
+    int64_t world_size = 1;      // ranks that exchange gradients: those of an island
     bool tree_sum = false;
     bool bf16_gradients = false;  // gradients travel as bf16
     GradientSum gradient_sum = GradientSum::automatic;
     bool noise_scale = false;  // add up the squares of each rank's gradient as well
     double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
-    bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
+    bool graph = false;                   // a CUDA graph, where there is one (why_no_graph)
     int64_t islands = 1, first_rank = 0;  // of all islands' ranks: the first of this one's
 
     int64_t num_tokens() const { return B * T * accumulation * world_size; }

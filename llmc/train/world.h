@@ -32,8 +32,8 @@ struct Place {
 
 struct World {
     Ranks& ranks;
-    LocalGroup* group = nullptr;  // of virtual ranks
-    std::string source;           // "2 virtual ranks"
+    LocalGroup* group = nullptr;               // of virtual ranks
+    std::string source;                        // "2 virtual ranks"
     std::shared_ptr<IslandRanks> island = {};  // of --islands, once its number is known (prepare.h)
 
     // Those that exchange gradients.

@@ -9,21 +9,23 @@ however they are started, stopped and resumed, and what goes wrong ends with one
 #include "test/train/small_rank.h"
 
 // Of two islands of two ranks: a round of three steps, and the last one of two.
-static const FlagMap kIslands = {{"virtual-ranks", "4"},    {"total-batch-size", "128"}, {"steps", "8"},
-                                 {"warmup-steps", "2"},     {"islands", "2"},            {"outer-every", "3"},
-                                 {"checkpoint-every", "3"}, {"keep", "9"}};
+static const FlagMap kIslands = {
+    {"virtual-ranks", "4"}, {"total-batch-size", "128"}, {"steps", "8"}, {"warmup-steps", "2"}, {"islands", "2"},
+    {"outer-every", "3"},   {"checkpoint-every", "3"},   {"keep", "9"}};
 
-TEST_CASE("one island with an outer step of rate 1 after every step is the plain run", "[islands]") {
+TEST_CASE("one island with an outer step of rate 1 after every step is the plain run", "[islands][plain]") {
     const TinyRuns runs;
     for (const std::string dtype : {"fp32", "bf16"}) {
         INFO(dtype);
-        const FlagMap plain = {
-            {"virtual-ranks", "2"}, {"total-batch-size", "128"}, {"steps", "5"}, {"warmup-steps", "1"}, {"dtype", dtype}};
+        const FlagMap plain = {{"virtual-ranks", "2"},
+                               {"total-batch-size", "128"},
+                               {"steps", "5"},
+                               {"warmup-steps", "1"},
+                               {"dtype", dtype}};
         must_succeed(runs.train("plain" + dtype, plain));
-        must_succeed(runs.train("one" + dtype, with(plain, {{"islands", "1"},
-                                                            {"outer-every", "1"},
-                                                            {"outer-lr", "1"},
-                                                            {"outer-momentum", "0"}})));
+        must_succeed(runs.train(
+            "one" + dtype,
+            with(plain, {{"islands", "1"}, {"outer-every", "1"}, {"outer-lr", "1"}, {"outer-momentum", "0"}})));
         CHECK(losses_in(runs.path("one" + dtype)) == losses_in(runs.path("plain" + dtype)));
         const auto want = tensors_in(step_folder(runs.path("plain" + dtype), 5)),
                    got = tensors_in(step_folder(runs.path("one" + dtype), 5));
@@ -36,7 +38,7 @@ TEST_CASE("one island with an outer step of rate 1 after every step is the plain
     }
 }
 
-// In one process: an island has the weights of its own, and each of its ranks a part of the exchange.
+// In one process: an island has the weights of its own, and each of its ranks a part of them.
 TEST_CASE("the outer step leaves the mean of the islands' weights on every rank", "[islands]") {
     constexpr int kIslandRanks = 2;
     for (const int islands : {2, 3}) {
@@ -90,10 +92,11 @@ TEST_CASE("a run of islands has the same bits again, after a resume, and with ot
             INFO(optimizer << " " << type);
             const std::string name = optimizer + type;
             // A power of two of micro-batches, so that how many ranks have them changes no sum.
-            const FlagMap flags =
-                with(kIslands, {{"optimizer", optimizer}, {"outer-dtype", type}, {"sum-order", "tree"},
-                                // Of master weights, once.
-                                {"dtype", optimizer == "muon" && type == "fp32" ? "bf16" : "fp32"}});
+            const FlagMap flags = with(kIslands, {{"optimizer", optimizer},
+                                                  {"outer-dtype", type},
+                                                  {"sum-order", "tree"},
+                                                  // Of master weights, once.
+                                                  {"dtype", optimizer == "muon" && type == "fp32" ? "bf16" : "fp32"}});
             must_succeed(runs.train(name, flags));
             const std::string end = step_folder(runs.path(name), 8);
             // Between outer steps there is nothing to save: at 3, 6 and the end.
@@ -112,18 +115,15 @@ TEST_CASE("a run of islands has the same bits again, after a resume, and with ot
         }
 }
 
-TEST_CASE("at another number of islands each goes on where island k mod their number was", "[islands]") {
+TEST_CASE("at another number of islands each goes on where island k mod their number was", "[islands][plain]") {
     const TinyRuns runs;
     must_succeed(runs.train("two", with(kIslands, {{"outer-dtype", "int8"}, {"steps", "3"}})));
     const std::string from = step_folder(runs.path("two"), 3);
     const auto before = tensors_in(from);
     const auto resumed = [&](const std::string& islands, const std::string& steps) {
         const std::string out = runs.path("at" + islands + "_" + steps);
-        must_succeed(run(command_of({{"resume", from},
-                                     {"out-dir", out},
-                                     {"virtual-ranks", "4"},
-                                     {"islands", islands},
-                                     {"steps", steps}})));
+        must_succeed(run(command_of(
+            {{"resume", from}, {"out-dir", out}, {"virtual-ranks", "4"}, {"islands", islands}, {"steps", steps}})));
         return tensors_in(step_folder(out, std::stoi(steps)));
     };
     // No step is made: what is saved is what was loaded.
@@ -200,9 +200,14 @@ TEST_CASE("islands that cannot be, or whose weights are ruined, end the run with
     fails({{"learning-rate", "3e38"}, {"warmup-steps", "0"}}, kExitDiverged,
           "outer step at step 3: the weights of island 0 (ranks 0 to 1) are not finite, so no island has taken it");
     CHECK(checkpoint_steps(runs.path("wrong")).empty());
-    fails({{"learning-rate", "1e30"}, {"warmup-steps", "0"}, {"weight-decay", "0"}, {"outer-every", "12"}, {"steps", "12"}}, kExitDiverged,
-          "outer step at step 12: the loss or the gradient of island 0 (ranks 0 to 1) is not finite");
+    fails({{"learning-rate", "1e30"},
+           {"warmup-steps", "0"},
+           {"weight-decay", "0"},
+           {"outer-every", "12"},
+           {"steps", "12"}},
+          kExitDiverged, "outer step at step 12: the loss or the gradient of island 0 (ranks 0 to 1) is not finite");
     // The mean may be ruined by itself.
-    fails({{"learning-rate", "1000"}, {"warmup-steps", "0"}, {"outer-lr", "3e38"}}, kExitDiverged, "the mean of the islands is not finite");
+    fails({{"learning-rate", "1000"}, {"warmup-steps", "0"}, {"outer-lr", "3e38"}}, kExitDiverged,
+          "the mean of the islands is not finite");
     CHECK(checkpoint_steps(runs.path("wrong")).empty());
 }

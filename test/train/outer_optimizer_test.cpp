@@ -13,7 +13,7 @@ static const FlagMap kIslands = {
     {"virtual-ranks", "4"}, {"total-batch-size", "128"}, {"steps", "8"}, {"warmup-steps", "2"}, {"islands", "2"},
     {"outer-every", "3"},   {"checkpoint-every", "3"},   {"keep", "9"}};
 
-TEST_CASE("one island with an outer step of rate 1 after every step is the plain run", "[islands]") {
+TEST_CASE("one island with an outer step of rate 1 after every step is the plain run", "[outer_optimizer][plain]") {
     const TinyRuns runs;
     for (const std::string dtype : {"fp32", "bf16"}) {
         INFO(dtype);
@@ -38,8 +38,8 @@ TEST_CASE("one island with an outer step of rate 1 after every step is the plain
     }
 }
 
-// In one process: an island has the weights of its own, and each of its ranks a part of the exchange.
-TEST_CASE("the outer step leaves the mean of the islands' weights on every rank", "[islands]") {
+// In one process: an island has the weights of its own, and each of its ranks a part of them.
+TEST_CASE("the outer step leaves the mean of the islands' weights on every rank", "[outer_optimizer]") {
     constexpr int kIslandRanks = 2;
     for (const int islands : {2, 3}) {
         LocalGroup group(islands * kIslandRanks);
@@ -84,7 +84,8 @@ TEST_CASE("the outer step leaves the mean of the islands' weights on every rank"
     }
 }
 
-TEST_CASE("a run of islands has the same bits again, after a resume, and with other ranks in an island", "[islands]") {
+TEST_CASE("a run of islands has the same bits again, after a resume, and with other ranks in an island",
+          "[outer_optimizer]") {
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"})
         for (const std::string type : {"fp32", "int8"}) {
@@ -115,7 +116,7 @@ TEST_CASE("a run of islands has the same bits again, after a resume, and with ot
         }
 }
 
-TEST_CASE("at another number of islands each goes on where island k mod their number was", "[islands]") {
+TEST_CASE("at another number of islands each goes on where island k mod their number was", "[outer_optimizer][plain]") {
     const TinyRuns runs;
     must_succeed(runs.train("two", with(kIslands, {{"outer-dtype", "int8"}, {"steps", "3"}})));
     const std::string from = step_folder(runs.path("two"), 3);
@@ -143,7 +144,7 @@ TEST_CASE("at another number of islands each goes on where island k mod their nu
     resumed("4", "5"), resumed("1", "5"), resumed("0", "5");
 }
 
-TEST_CASE("islands between processes have the bits of those in one", "[islands][plain]") {
+TEST_CASE("islands between processes have the bits of those in one", "[outer_optimizer][plain]") {
     const TinyRuns runs;
     const FlagMap flags = with(kIslands, {{"outer-dtype", "int8"}});
     must_succeed(runs.train("here", flags));
@@ -170,7 +171,7 @@ TEST_CASE("islands between processes have the bits of those in one", "[islands][
     }
 }
 
-TEST_CASE("what is due waits for the outer step, and the end is one", "[islands]") {
+TEST_CASE("what is due waits for the outer step, and the end is one", "[outer_optimizer]") {
     const TinyRuns runs;
     must_succeed(runs.train("due", with(kIslands, {{"val-every", "2"}, {"checkpoint-every", "4"}})));
     std::vector<std::string> at;
@@ -184,7 +185,7 @@ TEST_CASE("what is due waits for the outer step, and the end is one", "[islands]
     CHECK(state.tokens == 8 * 128);
 }
 
-TEST_CASE("islands that cannot be, or whose weights are ruined, end the run with one line", "[islands]") {
+TEST_CASE("islands that cannot be, or whose weights are ruined, end the run with one line", "[outer_optimizer]") {
     const TinyRuns runs;
     const auto fails = [&](const FlagMap& changes, int exit_code, const std::string& why) {
         const Finished finished = runs.train("wrong", with(kIslands, changes));

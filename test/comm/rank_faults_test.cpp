@@ -213,7 +213,7 @@ TEST_CASE("a host that dies ends the others at once, by name", "[rank_faults]") 
 }
 
 TEST_CASE("a process that is stopped ends the others when the time is over, by name", "[rank_faults]") {
-    std::vector<Finished> ended = exchange(2, 4, [](const Ranks& ranks, int) {
+    std::vector<Finished> ended = exchange(3, 4, [](const Ranks& ranks, int) {
         if (ranks.rank == 2) stop_for(6);
     });
     check_ended(ended, "rank ");  // the last wakes up, and finds the others gone

@@ -45,7 +45,7 @@ struct LoaderConfig {
     int seq_len = 1;      // T, tokens per sequence
     int rank = 0, world_size = 1;
     int64_t batches_per_step = 1;  // A, of this rank
-    bool in_turns = false;         // a step's batches are dealt out to the ranks one at a time, not A at a time
+    bool in_turns = false;         // a step's batches go to the ranks one at a time, not A at a time
     // Of a step that ranks share unequally: all its rows, and the first that is this rank's. 0: all have as many.
     int64_t step_rows = 0, first_row = 0;
     bool shuffle = false;

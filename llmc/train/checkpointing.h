@@ -67,7 +67,7 @@ struct RunState {
     // How --balance auto has divided the steps among the ranks: "3,1". As many ranks go on with that, others anew.
     std::string micro_batches = "";
     BestLoss best = {};
-    std::string island_updates;  // of every island, "12,11"; empty: all ranks train together
+    std::string island_updates = "";  // of every island, "12,11"; empty: all ranks train together
 
     // This island's, of a run that may have had others: island k goes on where island k mod their number was.
     int64_t updates_of(int island) const;

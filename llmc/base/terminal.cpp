@@ -19,9 +19,13 @@ static bool locale_is_utf8() {
     return false;
 }
 
+// Open MPI gives each process a pseudo-terminal, wherever its own output goes.
+static bool is_under_mpirun() { return std::getenv("OMPI_COMM_WORLD_RANK") || std::getenv("PMIX_RANK"); }
+
 Terminal terminal_of(FILE* stream) {
     const std::string kind = variable("TERM");
-    if (!isatty(fileno(stream)) || kind.empty() || kind == "dumb" || !variable("NO_COLOR").empty()) return {};
+    if (is_under_mpirun() || !isatty(fileno(stream)) || kind.empty() || kind == "dumb" || !variable("NO_COLOR").empty())
+        return {};
     winsize size = {};
     const bool has_size = ioctl(fileno(stream), TIOCGWINSZ, &size) == 0;
     return {.color = true, .utf8 = locale_is_utf8(), .columns = has_size ? size.ws_col : 0};

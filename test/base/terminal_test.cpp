@@ -68,6 +68,7 @@ using File = std::unique_ptr<FILE, Close>;
 
 TEST_CASE("a terminal has color unless it is asked for none, a file never", "[terminal]") {
     const Variable term("TERM", "xterm-256color"), none("NO_COLOR", nullptr), all("LC_ALL", "en_US.UTF-8");
+    const Variable no_rank("OMPI_COMM_WORLD_RANK", nullptr), no_other("PMIX_RANK", nullptr);
     const File master(fdopen(posix_openpt(O_RDWR | O_NOCTTY), "r+"));
     REQUIRE(master);
     REQUIRE(grantpt(fileno(master.get())) == 0);
@@ -88,6 +89,10 @@ TEST_CASE("a terminal has color unless it is asked for none, a file never", "[te
     }
     {
         const Variable dumb("TERM", "dumb");
+        CHECK(!terminal_of(terminal.get()).color);
+    }
+    {
+        const Variable mpirun("OMPI_COMM_WORLD_RANK", "0");
         CHECK(!terminal_of(terminal.get()).color);
     }
     {

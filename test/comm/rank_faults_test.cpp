@@ -269,11 +269,11 @@ TEST_CASE("ranks of an island are missed by their numbers in the run", "[rank_fa
 
 TEST_CASE("a disk slower than --comm-timeout is waited for, and one slower than --io-timeout is not",
           "[rank_faults][plain]") {
-    for (const double disk_s : {2.5, 30.}) {
+    for (const double disk_s : {4., 30.}) {
         const int port = free_port();
         const std::vector<Finished> ended = in_processes(3, [&](int rank) {
-            const std::unique_ptr<Ranks> ranks = met(rank, 3, port, 1);
-            ranks->watchdog()->disk_timeout_s = disk_s < 10 ? 60 : 2;
+            const std::unique_ptr<Ranks> ranks = met(rank, 3, port, 2);
+            ranks->watchdog()->disk_timeout_s = disk_s < 10 ? 60 : 3;
             share_errors(*ranks, [&] {
                 if (rank == 1) sleep_s(disk_s);
             });
@@ -283,7 +283,7 @@ TEST_CASE("a disk slower than --comm-timeout is waited for, and one slower than 
             CHECK(rank.exit_code == (disk_s < 10 ? 0 : kExitRank));
         }
         if (disk_s < 10) continue;
-        const std::string late = "the exchange of records was not over after 2 s (--io-timeout); not there yet: rank ";
+        const std::string late = "the exchange of records was not over after 3 s (--io-timeout); not there yet: rank ";
         CHECK((contains(ended[0].err, late + "1\n") || contains(ended[0].err, "ended by rank 2: " + late + "0, or")));
         CHECK(contains(ended[1].err, "rank 1: ended by rank "));
         CHECK(contains(ended[2].err, late));

@@ -131,8 +131,8 @@ public:
 
     void validate() override {
         if (!data_.val) return;
-        seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()), config_.step.T, flags_.val_tokens,
-                         data_.token_bytes);
+        seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()), config_.step.T,
+                         flags_.val_tokens, data_.token_bytes);
         // Weights of a step that was skipped are not saved, so they cannot be the best.
         const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
                    is_best = counts && state_.best.add(state_.step, seen_.loss);
@@ -473,7 +473,8 @@ private:
         scores_.clear();
         for (const TaskFile& file : data_.tasks) {
             const double began_s = now_s();
-            const TaskScores scores = ::score_tasks(model_, file, ranks_, least_batch_size(balance_.shares()), config_.step.T);
+            const TaskScores scores =
+                ::score_tasks(model_, file, ranks_, least_batch_size(balance_.shares()), config_.step.T);
             log_.tasks(state_.step, file.path(), scores.tasks, scores.score, (now_s() - began_s) * 1e3);
             for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
             if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});

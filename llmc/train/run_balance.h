@@ -121,8 +121,7 @@ private:
                     is_division(micro_batches),
                     "--balance %s: it has the micro-batches %s after step %ld, and this run begins with %s: expected "
                     "as many ranks, and the same sum",
-                    path.c_str(), list_text(micro_batches).c_str(), step,
-                    list_text(micro_batches_of(shares_)).c_str());
+                    path.c_str(), list_text(micro_batches).c_str(), step, list_text(micro_batches_of(shares_)).c_str());
                 text += std::to_string(step) + ":" + list_text(micro_batches) + "\n";
             }
         });

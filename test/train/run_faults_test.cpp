@@ -111,7 +111,8 @@ TEST_CASE("a host whose disk is slow is waited for as long as --io-timeout", "[r
         for (const std::string rank : {"0", "1"}) {
             const FlagMap own = {{"out-dir", out}, {"rank", rank}, {"world-size", "2"}, {"master", master}};
             const std::string slow =
-                rank == "0" ? "" : "env LD_PRELOAD=" + shim + " TORTURE_DIR=" + out + " TORTURE_SLOW_US=" + call_us + " ";
+                rank == "0" ? ""
+                            : "env LD_PRELOAD=" + shim + " TORTURE_DIR=" + out + " TORTURE_SLOW_US=" + call_us + " ";
             ranks.emplace_back(slow + hosts.command(rank == "0" ? "a" : "b", with(with(hosts.flags, changes), own)),
                                hosts.runs.path("rank" + rank));
         }

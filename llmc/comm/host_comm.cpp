@@ -212,7 +212,7 @@ void HostComm::meet() {
 }
 
 std::string HostComm::name_of(int local) const {
-    return format("rank %d (pid %d)", rank_of(host_, local), int(processes_[size_t(local)].pid));
+    return format("rank %d (pid %d)", ranks_.number_in_all(rank_of(host_, local)), int(processes_[size_t(local)].pid));
 }
 
 // The ranks that this one waits for. The watchdog's thread asks.

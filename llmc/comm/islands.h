@@ -48,6 +48,7 @@ public:
     Watchdog* watchdog() override { return world_.watchdog(); }
     std::string name_of(int of_rank) const override { return world_.name_of(first_ + of_rank); }
     Ranks& all() override { return world_; }
+    int number_in_all(int of_rank) const override { return first_ + of_rank; }
 
     int first() const { return first_; }  // of this island's, in the world
 

@@ -56,6 +56,7 @@ public:
     virtual Watchdog* watchdog() { return nullptr; }  // null: nobody to wait for
     // Of a part of the ranks (islands.h), all of them: they share errors.
     virtual Ranks& all() { return *this; }
+    virtual int number_in_all(int of_rank) const { return of_rank; }  // for messages
 
     // Up to most_piece_bytes() between rank 0 and another rank, in order, while records go their own way. Waits while
     // the other end has two that it has not taken: so memory is bounded, however slow its disk is. One thread at a time

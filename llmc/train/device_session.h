@@ -4,13 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <iterator>
-#include <map>
 #include <memory>
-#include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 #include "llmc/base/hash.h"              // hex64, xxh3
@@ -30,6 +25,7 @@
 #include "llmc/train/noise_scale.h"      // NoiseScale
 #include "llmc/train/outer_optimizer.h"  // OuterOptimizer
 #include "llmc/train/rank_watch.h"       // RankWatch
+#include "llmc/train/run_balance.h"      // RunBalance
 #include "llmc/train/saving.h"           // Saver
 #include "llmc/train/session.h"          // Session
 #include "llmc/train/prepare.h"          // prepare
@@ -74,7 +70,7 @@ public:
                              separator_of(flags_, run_.tokenizer))),
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
-          shares_(config_.shares),
+          balance_(world, config_),
           saver_(flags_.out_dir, ranks_, model_, sharded_) {
         model_.document_token = flags_.document_token.value_or(-1);
         begin_at_start();
@@ -84,7 +80,7 @@ public:
         how.first_rank = place_.island() * place_.size();
         stepper_ = std::make_unique<Stepper<Device, T>>(model_, optimizer_, *comm_, how, state_.updates);
         open_log();
-        begin_balance();
+        if (flags_.trains()) balance_.begin(state_.step, state_.micro_batches, *data_.train, *stepper_, log_);
         watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, *comm_, device);
         if (outer_) watch_->compare(model_);  // no collective over all of them has made the islands' weights the same
         if (world_.is_first() && comm_->world_size > 1)
@@ -107,7 +103,7 @@ public:
     bool due(int64_t every) const override { return under_way() == 0 && is_due_at(state_.step, every); }
 
     void train_step() override {
-        balance();
+        balance_.before_step(state_.step);
         start_step();
         say_graph_error();
         if (outer_ && is_outer_step(next_step())) {
@@ -122,10 +118,10 @@ public:
         if (world_.is_alone()) return;
         const RankReport report = watch_->compare(model_);
         log_.ranks(state_.step, report.weight_hash, report.min_ms, report.median_ms, report.max_ms, report.slowest,
-                   watch_->all_ms(), sequences_of_ranks());
+                   watch_->all_ms(), balance_.sequences());
         // Virtual ranks share the cores of one process: none of them is a slow machine.
         if (world_.is_first() && !world_.group && report.has_straggler())
-            std::fprintf(stderr, "warning: %s%s\n", report.straggler_text().c_str(), straggler_advice().c_str());
+            std::fprintf(stderr, "warning: %s%s\n", report.straggler_text().c_str(), balance_.advice().c_str());
     }
 
     void save() override {
@@ -135,8 +131,8 @@ public:
 
     void validate() override {
         if (!data_.val) return;
-        seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(shares_), config_.step.T, flags_.val_tokens,
-                         data_.token_bytes);
+        seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()), config_.step.T,
+                         flags_.val_tokens, data_.token_bytes);
         // Weights of a step that was skipped are not saved, so they cannot be the best.
         const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
                    is_best = counts && state_.best.add(state_.step, seen_.loss);
@@ -247,10 +243,8 @@ private:
     uint64_t data_key_;
     double flops_per_token_, all_peak_flops_;
     RunState state_;
-    Shares shares_;                                      // of the ranks, from here on
-    std::unique_ptr<Balancer> balancer_;                 // of --balance auto
-    std::map<int64_t, std::vector<int64_t>> divisions_;  // of --balance FILE, by the step after which they hold
-    int64_t first_step_ = 0, agreed_step_ = 0;           // agreed: after it all islands had the same weights
+    RunBalance<Device, T> balance_;
+    int64_t first_step_ = 0, agreed_step_ = 0;  // agreed: after it all islands had the same weights
     bool already_saved_ = false, best_is_unknown_ = false;
     bool said_graph_error_ = false;
     bool is_saving_ = false;        // what fails now is the save itself
@@ -358,7 +352,7 @@ private:
         agreed_training_s_ = double(step.sums.elapsed_us) * 1e-6;
         state_.tokens += how.tokens_of_all();
         const CommCost cost = watch_->step(step_s * 1e3);
-        if (balancer_) balancer_->step(stepper_->micro_batches_ms());
+        balance_.step(stepper_->micro_batches_ms());
         if (how.noise_scale)
             noise_scale_.add(double(step.targets()) / double(how.world_size), step.rank_squared(how),
                              double(step.targets()), step.norm * step.norm);
@@ -394,98 +388,6 @@ private:
         all_stop_ |= step.count(Vote::stop) > 0;
         all_out_of_time_ |= step.count(Vote::out_of_time) > 0;
         if (saver_.is_under_way() && step.count(Vote::written) == ranks_.world_size) finish_save();
-    }
-
-    std::vector<int64_t> sequences_of_ranks() const {
-        std::vector<int64_t> all;
-        for (const Share& share : shares_) all.push_back(share.sequences());
-        return all;
-    }
-
-    std::string straggler_advice() const {
-        if (Device::kAsynchronous) return "";
-        return balancer_ ? "; micro-batches of fewer sequences (--batch-size) can be divided more evenly"
-                         : "; --balance auto gives it less to do";
-    }
-
-    // Of as many ranks and micro-batches as there are.
-    bool is_division(const std::vector<int64_t>& micro_batches) const {
-        const auto all = [](const std::vector<int64_t>& numbers) {
-            return std::accumulate(numbers.begin(), numbers.end(), int64_t(0));
-        };
-        return micro_batches.size() == shares_.size() && all(micro_batches) == all(micro_batches_of(shares_)) &&
-               *std::min_element(micro_batches.begin(), micro_batches.end()) > 0;
-    }
-
-    // Between steps: what each rank does from now on.
-    void assign(const std::vector<int64_t>& micro_batches) {
-        for (size_t r = 0; r < shares_.size(); r++) shares_[r].micro_batches = micro_batches[r];
-        const int64_t sequences = sequences_of(shares_), first = first_sequence(shares_, ranks_.rank);
-        const int64_t own = shares_[size_t(ranks_.rank)].micro_batches;
-        ensure(sequences == config_.step.sequences());
-        data_.train->assign(own, sequences, first);
-        stepper_->assign(own, sequences, first);
-    }
-
-    void say_balance(const std::vector<double>& ms) {
-        log_.balance(state_.step, micro_batches_of(shares_), sequences_of_ranks(), ms);
-    }
-
-    // Of a resumed run the ranks go on as they were, if there are as many.
-    void begin_balance() {
-        if (!flags_.trains() || world_.is_alone()) return;
-        const BalanceMode mode = flags_.balance_mode();
-        if (mode.kind == BalanceMode::Kind::automatic) {
-            if (const std::vector<int64_t> saved = numbers_in(state_.micro_batches); is_division(saved)) assign(saved);
-            share_errors(ranks_, [&] { balancer_ = std::make_unique<Balancer>(ranks_, micro_batches_of(shares_)); });
-            if (world_.is_first() && sequences_of(shares_) == int64_t(shares_.size()) * shares_[0].batch_size)
-                std::printf(
-                    "--balance auto: each rank has one micro-batch, and none can be moved: a smaller "
-                    "--batch-size divides a step into more\n");
-        } else if (mode.kind == BalanceMode::Kind::followed) {
-            follow();
-        }
-        if (!are_equal(shares_) || !mode.is_equal()) say_balance(std::vector<double>(shares_.size(), NAN));
-    }
-
-    // Reads the divisions of another run, of as many ranks and micro-batches.
-    void follow() {
-        std::string text;
-        on_first_rank(ranks_, [&] {
-            for (const auto& [step, micro_batches] : divisions_in(flags_.balance)) {
-                require(
-                    is_division(micro_batches),
-                    "--balance %s: it has the micro-batches %s after step %ld, and this run begins with %s: expected "
-                    "as many ranks, and the same sum",
-                    flags_.balance.c_str(), list_text(micro_batches).c_str(), step,
-                    list_text(micro_batches_of(shares_)).c_str());
-                text += std::to_string(step) + ":" + list_text(micro_batches) + "\n";
-            }
-        });
-        std::istringstream lines(ranks_.broadcast(text));
-        for (std::string line; std::getline(lines, line);) {
-            const std::vector<int64_t> micro_batches = numbers_in(line.substr(line.find(':') + 1));
-            ranks_.require_sense(is_division(micro_batches), 0, "the divisions of --balance");
-            divisions_[std::strtoll(line.c_str(), nullptr, 10)] = micro_batches;
-        }
-        const auto next = divisions_.upper_bound(state_.step);
-        if (next != divisions_.begin()) assign(std::prev(next)->second);
-    }
-
-    // Before a step. All ranks do what rank 0 has told them.
-    void balance() {
-        if (const auto found = divisions_.find(state_.step); found != divisions_.end()) {
-            if (micro_batches_of(shares_) == found->second) return;
-            assign(found->second);
-            return say_balance(std::vector<double>(shares_.size(), NAN));
-        }
-        if (!balancer_ || !balancer_->is_due()) return;
-        if (!balancer_->look()) return;
-        assign(balancer_->micro_batches());
-        say_balance(balancer_->ms());
-        if (world_.is_first())
-            std::printf("balance: %s, after step %lld (%s)\n", text_of(shares_, config_.step.T).c_str(),
-                        static_cast<long long>(state_.step), balancer_->text().c_str());
     }
 
     // What an island's rank has to say in the outer step. Nothing but int64_t: it is sent as it lies in memory.
@@ -571,7 +473,8 @@ private:
         scores_.clear();
         for (const TaskFile& file : data_.tasks) {
             const double began_s = now_s();
-            const TaskScores scores = ::score_tasks(model_, file, ranks_, least_batch_size(shares_), config_.step.T);
+            const TaskScores scores =
+                ::score_tasks(model_, file, ranks_, least_batch_size(balance_.shares()), config_.step.T);
             log_.tasks(state_.step, file.path(), scores.tasks, scores.score, (now_s() - began_s) * 1e3);
             for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
             if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});
@@ -608,9 +511,12 @@ private:
         finish_save();
         is_saving_ = true;
         state_.data_key = data_key_;
-        state_.micro_batches = balancer_ ? list_text(balancer_->micro_batches()) : "";
+        state_.micro_batches = balance_.saved();
         state_.data = ends_by_data_ ? data_states_[size_t(state_.step) % data_states_.size()] : data_.train->state();
-        saver_.begin(request_.flags, state_, run_.tokenizer.json);
+        RunFlags asked = request_.flags;
+        // Of these ranks alone, and not kept for a resume; the step that it makes is the run's.
+        if (asked.balance_mode().kind == BalanceMode::Kind::listed) asked.total_batch_size = config_.step.num_tokens();
+        saver_.begin(asked, state_, run_.tokenizer.json);
         begun_step_ = state_.step;
         is_saving_ = false;
         if (and_wait) finish_save();

@@ -42,7 +42,7 @@ auto on_all_ranks(World& world, Make&& make) {
 template <class Device>
 void check_shares(const Device&, const Decision& decision) {
     require(!Device::kAsynchronous || decision.shares.empty(),
-            "ranks with GPUs have equal shares of a step: leave --balance out, and give all the same --batch-size");
+            "ranks with GPUs have equal shares of a step: give --balance equal, and all the same --batch-size");
 }
 
 template <class T, class Device>

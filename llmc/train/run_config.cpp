@@ -195,16 +195,18 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     const bool is_shared =
         sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
     if (sizes_differ) check_batch_sizes(flags, batch_sizes);
-    require(!is_shared || flags.islands_of_run() == 0,
-            "--islands: ranks of an island have equal shares of a step: leave out --balance %s%s",
-            flags.balance.c_str(), sizes_differ ? " and batch sizes that differ" : "");
-    require(!is_shared || flags.data_order == "own",
-            "--data-order llmc: all ranks have as many batches of one size: leave out --balance %s%s",
-            flags.balance.c_str(), sizes_differ ? " and batch sizes that differ" : "");
-    require(!is_shared || flags.zero_stage == 1,
+    // Not "leave it out": it may be the checkpoint's.
+    const bool learns_unequally = is_shared && flags.trains();
+    const std::string equal = format("give --balance equal%s", sizes_differ ? " and all the same --batch-size" : "");
+    require(!learns_unequally || flags.islands_of_run() == 0,
+            "--islands: ranks of an island have equal shares of a step: leave it out (--islands 0), or %s",
+            equal.c_str());
+    require(!learns_unequally || flags.data_order == "own",
+            "--data-order llmc: all ranks have as many batches of one size: leave it out, or %s", equal.c_str());
+    require(!learns_unequally || flags.zero_stage == 1,
             "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, or "
-            "--balance %s%s",
-            flags.balance.c_str(), sizes_differ ? " and batch sizes that differ" : "");
+            "%s",
+            equal.c_str());
     const int64_t dividing = is_shared ? 1 : world_size;  // ranks that must have as many sequences each
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";
     if (flags.schedule_by == "time" && asked.schedule_by == "auto") flags.sources["schedule-by"] = "--time-budget";
@@ -215,9 +217,9 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         if (flags.total_batch_size == 0) flags.sources["total-batch-size"] = "--depth";
         flags.total_batch_size = depth_run(depth_config_of(asked, shape, dividing)).batch;
     }
-    require(!is_shared || flags.batch_size != 0,
-            "--batch-size auto fills each rank with one micro-batch, and --balance %s moves micro-batches: give a "
-            "number, so small that a rank has several",
+    require(!is_shared || flags.batch_size.value_or(by_depth ? 0 : kDefaultBatchSize) != 0,
+            "--batch-size auto (with --depth the default) fills each rank with one micro-batch, and --balance %s moves "
+            "micro-batches: give a number, so small that a rank has several",
             flags.balance.c_str());
     if (flags.batch_size.value_or(by_depth ? 0 : kDefaultBatchSize) == 0) {
         flags.batch_size = int(largest_batch(flags, seq_len, world_size, fits));
@@ -301,7 +303,8 @@ int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq
         while (larger <= sequences && sequences % larger != 0) larger++;
         advice += format("; or --batch-size %s", either(smaller, larger <= sequences ? larger : 0).c_str());
     }
-    if (world_size > 1 && total_batch_size % (B * seq_len) == 0 && total_batch_size / (B * seq_len) > world_size)
+    if (world_size > 1 && total_batch_size % (B * seq_len) == 0 && total_batch_size / (B * seq_len) > world_size &&
+        flags.may_balance())
         advice += "; or --balance auto, on CPUs";
     const std::string ranks = world_size > 1 ? format(" x %ld ranks", world_size) : "";
     throw Error(

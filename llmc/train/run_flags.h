@@ -114,7 +114,12 @@ struct RunFlags {
 
     bool evaluates() const { return command == Command::eval; }
     bool generates() const { return command == Command::generate || command == Command::chat; }
-    BalanceMode balance_mode() const { return ::balance_mode(balance); }
+    // Nothing is divided where nothing is learned, whatever the checkpoint says.
+    BalanceMode balance_mode() const { return trains() ? ::balance_mode(balance) : BalanceMode{}; }
+    // May --balance auto be advised? Not beside what needs equal shares.
+    bool may_balance() const {
+        return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !noise_scale && sum_order != "tree";
+    }
     // Does it learn, from --train-data?
     bool trains() const { return !evaluates() && !generates(); }
 

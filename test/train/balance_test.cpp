@@ -238,6 +238,17 @@ TEST_CASE("what a micro-batch takes is waiting for data and computing, and not c
     CHECK(all_ms - stepper.micro_batches_ms() >= 20. * comm.pauses);
 }
 
+TEST_CASE("the step that --balance makes of micro-batches is kept, on other ranks and without it", "[balance][plain]") {
+    const TinyRuns runs;
+    must_succeed(
+        runs.train("a", {{"steps", "1"}, {"total-batch-size", "0"}, {"virtual-ranks", "2"}, {"balance", "3,1"}}));
+    for (const std::string ranks : {"1", "2"}) {
+        const Finished resumed = runs.resume("a", {{"steps", "1"}, {"virtual-ranks", ranks}});
+        must_succeed(resumed);
+        CHECK(contains(resumed.out, " = 128 tokens per step"));
+    }
+}
+
 TEST_CASE("what ranks cannot share is refused in one line", "[balance][plain]") {
     const TinyRuns runs;
     const auto refused = [&](const Finished& ended, const std::string& part) {
@@ -251,6 +262,7 @@ TEST_CASE("what ranks cannot share is refused in one line", "[balance][plain]") 
     refused(runs.train("a", with(two, {{"balance", "3,3"}})), "a step of 192 tokens, and --total-batch-size is 256");
     refused(runs.train("a", with(two, {{"balance", "3,3,2"}})), "is of 3 ranks, and there are 2");
     refused(runs.train("a", with(two, {{"balance", runs.path("no.jsonl")}})), "no.jsonl: cannot be read");
+    CHECK_FALSE(std::filesystem::exists(runs.path("a")));  // nothing has begun
     refused(run(command(runs.flags("a", with(two, {{"balance", "auto"}})), "1,2,3")),
             "expected a number for each of 2 ranks");
     for (const Finished& rank :

@@ -163,7 +163,12 @@ TEST_CASE("shares that do not go together are refused in one line", "[shares]") 
     refused(flags_of("3,0", 2, 96), 2, {}, "rank 1 has no micro-batch");
     refused(flags_of("auto", 2, 64), 3, {}, "a step has 2 micro-batches, and each of 3 ranks needs one");
     refused(flags_of("auto", 2, 100), 2, {}, "the nearest are 96 and 128");
-    refused(flags_of("auto", 0, 128), 2, {}, "--batch-size auto fills each rank with one micro-batch");
+    for (const std::string balance : {"auto", "3,1"}) {
+        RunFlags deep = flags_of(balance, 0, 128);
+        refused(deep, 2, {}, "--batch-size auto (with --depth the default) fills each rank with one micro-batch");
+        deep.batch_size = {}, deep.model.depth = 2;
+        refused(deep, 2, {}, "--batch-size auto (with --depth the default) fills each rank with one micro-batch");
+    }
     refused(flags_of("auto", 2, 256), 2, {2, 6}, "--balance auto moves micro-batches of one size");
     refused(flags_of("a.jsonl", 2, 256), 2, {2, 6}, "--balance a.jsonl is of micro-batches of one size");
     refused(flags_of("equal", 2, 0), 2, {2, 6}, "give --total-batch-size, too");
@@ -176,8 +181,33 @@ TEST_CASE("shares that do not go together are refused in one line", "[shares]") 
     refused(tree, 2, {}, "--sum-order tree has the same bits whatever the ranks");
     refused(noise, 2, {}, "leave it or --balance 5,3 out");
     refused(sizes, 2, {2, 6}, "--noise-scale compares ranks with equal shares");
+    // What needs equal shares, however somebody asks for others.
+    const auto unequal = [&](const RunFlags& flags, const std::vector<int>& sizes, const std::string& advice) {
+        RunFlags islands = flags, llmc = flags, sharded = flags;
+        islands.islands = 2, llmc.data_order = "llmc", sharded.zero_stage = 2;
+        refused(islands, 2, sizes, "--islands: ranks of an island have equal shares of a step: leave it out");
+        refused(llmc, 2, sizes, "--data-order llmc: all ranks have as many batches of one size");
+        refused(sharded, 2, sizes, "--zero-stage 2 sums gradients after each micro-batch");
+        for (const RunFlags& each : {islands, llmc, sharded}) refused(each, 2, sizes, advice);
+    };
+    for (const char* balance : {"auto", "5,3", "a.jsonl"})
+        unequal(flags_of(balance, 2, 256), {}, "or give --balance equal");
+    unequal(flags_of("equal", 2, 256), {2, 6}, "give --balance equal and all the same --batch-size");
     // Micro-batches that no equal division takes.
     refused(flags_of("equal", 2, 7 * 32), 2, {}, "; or --balance auto, on CPUs");
+    RunFlags tied = flags_of("equal", 2, 7 * 32);
+    tied.zero_stage = 2;
+    CHECK(!contains(error_of([&] { config_of(tied, 2); }), "--balance"));
+}
+
+TEST_CASE("who learns nothing divides nothing, whatever the checkpoint's run did", "[shares]") {
+    RunFlags flags = flags_of("auto", 2, 128);
+    flags.command = Command::eval;
+    CHECK(are_equal(config_of(flags, 4).shares));
+    flags.zero_stage = 2, flags.islands = 2;
+    CHECK(config_of(flags, 2, {3, 1}).shares.size() == 2);
+    flags.balance = "a.jsonl";
+    CHECK(config_of(flags, 4).step.sequences() == 8);
 }
 
 TEST_CASE("the divisions of a log are those that count after its resumes", "[shares]") {

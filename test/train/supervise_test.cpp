@@ -134,12 +134,18 @@ TEST_CASE("a supervisor that is asked to stop starts nothing more, and ends as i
         REQUIRE(!ends.empty());
         CHECK(contains(ends.back(), "\"reason\":\"SIG"));
     }
-    // While it pauses, too.
-    const Started paused(command_of(runs.flags("a", endless)), out);
-    await_checkpoints(out, checkpoint_steps(out).back());
-    kill(await_child(paused.pid), SIGKILL);
-    REQUIRE(wait_until([&] { return contains(read_file(out + ".err"), "starts again in 0.5 s"); }));
-    CHECK(paused.finish(SIGTERM).exit_code != 0);
+    // While it pauses, too: for long enough that this comes in time, after two that have saved nothing.
+    const Started paused(command_of(runs.flags("b", with(endless, {{"checkpoint-every", "0"}}))), runs.path("b"));
+    pid_t child = 0;
+    for (const std::string pause_s : {"1", "2"}) {
+        child = await_child(paused.pid, child);
+        kill(child, SIGKILL);
+        const std::string says = "starts again in " + pause_s + " s";
+        REQUIRE(wait_until([&] { return contains(read_file(runs.path("b.err")), says); }, 120));
+    }
+    const Finished stopped = paused.finish(SIGTERM);
+    CHECK(stopped.exit_code == 128 + SIGKILL);
+    CHECK(count(stopped.err, "starts again in ") == 2);
 }
 
 TEST_CASE("what cannot go on by itself ends, with the exit code of the last try and one line", "[supervise][plain]") {

@@ -273,5 +273,5 @@ TEST_CASE("train_gpt on virtual ranks of a GPU, resumed at another number", "[ze
     two["sum-order"] = "in-place", two["balance"] = "auto";
     const Finished refused = runs.train("auto", two);
     CHECK(refused.exit_code == kExitUsage);
-    CHECK(contains(refused.err, "error: ranks with GPUs have equal shares of a step: leave --balance out"));
+    CHECK(contains(refused.err, "error: ranks with GPUs have equal shares of a step: give --balance equal"));
 }

@@ -312,6 +312,8 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
     if (is_absent(json, "pre_tokenizer") && decoder == "Fuse") {
         require(!has_merges && !has_added, "%s has merges or added tokens, but no pre-tokenizer: %s", path.c_str(),
                 kExpected);
+        require(is_absent(json, "normalizer"), "%s has a normalizer, which characters alone do not have here: %s",
+                path.c_str(), kExpected);
         return read_chars(spellings_in(vocab, false, path), path);
     }
     const std::string pre_tokenizer = text_at(json, {"pre_tokenizer", "type"});

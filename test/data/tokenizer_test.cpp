@@ -146,7 +146,8 @@ TEST_CASE("a tokenizer.json that is not ours is refused", "[tokenizer]") {
     CHECK(contains(refusal(chars, [](Json& j) { j.erase("model"); }), "of type ''"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"]["merges"] = {"a b"}; }), "has merges or added tokens, but"));
     CHECK(contains(refusal(bytes, [](Json& j) { j["model"]["merges"] = {"a b"}; }), "does not split text into words"));
-    CHECK(contains(refusal(chars, [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }), "has a normalizer"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }), "has a normalizer, which"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }), "other than NFC"));
     CHECK(contains(refusal(chars, [](Json& j) { j["decoder"] = nullptr; }), "no kind of ours"));
     CHECK(contains(refusal(bytes, [](Json& j) { j["pre_tokenizer"] = nullptr; }), "no kind of ours"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"].erase("vocab"); }), "has no vocabulary"));

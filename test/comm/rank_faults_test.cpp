@@ -7,8 +7,8 @@ test/train/run_faults_test.cpp.
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <cerrno>
 #include <atomic>
+#include <cerrno>
 #include <functional>
 #include <string>
 #include <thread>

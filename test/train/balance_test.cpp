@@ -241,9 +241,9 @@ TEST_CASE("what a micro-batch takes is waiting for data and computing, and not c
 TEST_CASE("the step that --balance makes of micro-batches is kept, on other ranks and without it", "[balance][plain]") {
     const TinyRuns runs;
     must_succeed(
-        runs.train("a", {{"steps", "1"}, {"total-batch-size", "0"}, {"virtual-ranks", "2"}, {"balance", "3,1"}}));
+        runs.train("a", {{"steps", "6"}, {"total-batch-size", "0"}, {"virtual-ranks", "2"}, {"balance", "3,1"}}));
     for (const std::string ranks : {"1", "2"}) {
-        const Finished resumed = runs.resume("a", {{"steps", "1"}, {"virtual-ranks", ranks}});
+        const Finished resumed = runs.resume("a", {{"virtual-ranks", ranks}});
         must_succeed(resumed);
         CHECK(contains(resumed.out, " = 128 tokens per step"));
     }

@@ -31,7 +31,7 @@ RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|host_runs|golden'
 # launches are those of the models' tests.
 ifneq ($(KERNELS_ONLY),)
   TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
-  ENGINE     := $(filter-out $(O)/llmc/data/% $(O)/llmc/train/%,$(ENGINE))
+  ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% interop/% train/%),$(ENGINE))
 endif
 # An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per
 # level, unless tests put tiles of their own into it. A sixth of the time to compile; the tables are for `make test` without OP.

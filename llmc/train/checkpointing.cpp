@@ -1,12 +1,10 @@
 // See checkpointing.h.
 #include "llmc/train/checkpointing.h"
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <sstream>
 #include <vector>
-#include "llmc/base/check.h"  // require
-#include "llmc/base/file.h"   // read_file
+#include "llmc/base/check.h"    // require
+#include "llmc/base/file.h"     // read_file
+#include "llmc/train/shares.h"  // numbers_in
 
 void RunState::check(const std::string& path) const {
     // Far beyond any run, and far enough from 2^63 for whatever is added.
@@ -25,21 +23,17 @@ void RunState::check(const std::string& path) const {
     within("best_step", best.step, -1, step);
     within("worse_since_best", best.worse, 0, kMostSteps);
     within("validated_step", best.counted_step, 0, step);
-    require(island_updates.find_first_not_of("0123456789,") == std::string::npos && island_updates.size() < 1 << 20 &&
-                !island_updates.starts_with(",") && island_updates.find(",,") == std::string::npos,
+    const std::vector<int64_t> of_islands = numbers_in(island_updates);
+    require(island_updates.empty() || !of_islands.empty(),
             "%s: island_updates is '%s': expected numbers; use another checkpoint", path.c_str(),
             island_updates.c_str());
-    for (int island = 0; island < int(std::count(island_updates.begin(), island_updates.end(), ',')) + 1; island++)
-        within("island_updates", updates_of(island), 0, step);
+    for (const int64_t island : of_islands) within("island_updates", island, 0, step);
     require(std::isfinite(training_s) && training_s >= 0,
             "%s: training_s is %g: expected a time; use another checkpoint", path.c_str(), training_s);
 }
 
 int64_t RunState::updates_of(int island) const {
-    std::vector<int64_t> all;
-    std::istringstream numbers(island_updates);
-    for (std::string number; std::getline(numbers, number, ',');)
-        all.push_back(std::strtoll(number.c_str(), nullptr, 10));
+    const std::vector<int64_t> all = numbers_in(island_updates);
     return all.empty() ? updates : all[size_t(island) % all.size()];
 }
 

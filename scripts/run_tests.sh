@@ -38,12 +38,12 @@ say() {
 }
 
 # run SCHEDULE TESTS TITLE LOG: the output in one piece, though several may end at once. What a shell starts beside itself
-# ignores SIGINT, and so would all that it starts: tests send that signal.
+# ignores SIGINT, what nohup starts SIGHUP, and so would all that these start: tests send both.
 run() {
     local status=0 began=$SECONDS
     [ "$1" = none ] || export ANVIL_EMULATOR_SCHEDULE=$1
     # With ANVIL_COUNTS it is no error that a topic has no tests for the later orders.
-    ANVIL_COUNTS=$4.counts env --default-signal=INT,QUIT "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
+    ANVIL_COUNTS=$4.counts env --default-signal=HUP,INT,QUIT "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
     [ $status = 0 ] || grep -qs ' [1-9]' "$4.counts" || echo '0 1' >>"$4.counts"
     if [ $status != 0 ] && [ -n "${RETRY:-}" ] && ! grep -qE 'Sanitizer|runtime error:' "$4"; then
         printf '%s: failed in %d s, exit code %d; it will be run again\n' "$3" $((SECONDS - began)) $status

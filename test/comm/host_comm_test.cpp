@@ -50,12 +50,12 @@ TEST_CASE("rank: collectives", "[.rank]") {
 
 TEST_CASE("processes scatter, gather, reduce and broadcast", "[host_comm]") {
     for (const std::string hosts : {"0", "00", "000", "0000", "00000", "00000000"})
-        if (!kSanitized || hosts.size() % 2 == 1) run_ranks("rank: collectives", hosts);
+        if (!kSanitized || hosts.size() == 1 || hosts.size() == 3) run_ranks("rank: collectives", hosts);
 }
 
 TEST_CASE("processes on several hosts do, too", "[host_comm]") {
     for (const std::string hosts : {"01", "0011", "0111", "0101", "0110", "01202"})
-        if (!kSanitized || hosts.size() == 2 || hosts.size() == 5) run_ranks("rank: collectives", hosts);
+        if (!kSanitized || hosts.size() == 5) run_ranks("rank: collectives", hosts);
 }
 
 TEST_CASE("rank: groups", "[.rank]") {
@@ -113,7 +113,7 @@ TEST_CASE("rank: large buffers", "[.rank]") {
 }
 TEST_CASE("what goes between hosts goes in pieces", "[host_comm]") {
     run_ranks("rank: large buffers", "010");
-    run_ranks("rank: large buffers", "012");
+    if (!kSanitized) run_ranks("rank: large buffers", "012");
 }
 
 TEST_CASE("rank: local_comm's bits", "[.rank]") {

@@ -211,7 +211,7 @@ TEST_CASE("sharding: three layers of gradients and the embeddings at a time", "[
 TEST_CASE("sharding: nothing lost, nothing twice, everything aligned", "[sharding]") {
     const bool muon = GENERATE(false, true);
     std::vector<int> worlds;
-    for (int world = 1; world <= 17; world++) worlds.push_back(world);
+    for (int world = 1; world <= 17; world += kSanitized ? 4 : 1) worlds.push_back(world);
     for (const int world : {31, 64, 128}) worlds.push_back(world);
     const std::vector<GptShape> shapes = {
         {1, 1, 1, 1, 1},   {1, 1, 7, 3, 5},      {2, 1, 8, 64, 65},    {3, 4, 128, 64, 256},  {4, 4, 128, 64, 65},

@@ -65,7 +65,8 @@ TEST_CASE("rank over TCP: collectives", "[.rank]") {
 }
 TEST_CASE("collectives between hosts over TCP", "[tcp_network]") {
     for (const std::string hosts : {"01", "012", "010", "0110", "01234", "01202"})
-        if (!kSanitized || hosts == "010" || hosts.size() == 5) must_all_succeed(run_ranks("rank over TCP: collectives", hosts));
+        if (!kSanitized || hosts == "010" || hosts.size() == 5)
+            must_all_succeed(run_ranks("rank over TCP: collectives", hosts));
 }
 
 // Around the sizes from which a message is cut, both ways of different sizes, and nothing one way.

@@ -144,7 +144,7 @@ TEST_CASE("a lost network is noticed by the kernel in a minute, whatever --comm-
 // A host loses power and is up again: what it had of a connection is gone, and the other end learns of it when it asks.
 TEST_CASE("a connection that only one end knows of ends that one, by name", "[rank_faults][plain]") {
     const auto die_unheard = [](size_t dying) {
-        const Signal deaf;
+        const Signal has_all, deaf;
         const int port = free_port();
         return in_processes(2, [&](int rank) {
             const std::unique_ptr<Ranks> ranks = met(rank, 2, port, kNever);
@@ -156,10 +156,12 @@ TEST_CASE("a connection that only one end knows of ends that one, by name", "[ra
             const std::thread beside([&] {
                 const std::vector<int> sockets = all_sockets(port);
                 if (rank == int(dying)) {
+                    has_all.give();
                     deaf.await();
                     for (const int fd : sockets) reset_when_closed(fd);
                     raise(SIGKILL);
                 }
+                has_all.await();  // who hears no acknowledgment sends no more
                 for (const int fd : sockets) ask_soon(fd), lose_packets(fd);
                 deaf.give();
                 await_end_of(std::stoi(pids[dying]));

@@ -24,11 +24,14 @@ while [ $# -gt 0 ]; do
 done
 [[ $shards =~ ^[1-9][0-9]{0,3}$ ]] && [ "$shards" -le 6542 ] || fail "'$shards' files: expected 1 to 6542"
 
-# Begins and ends as the format says; what is between, its reader checks.
-whole() { [ -f "$1" ] && [ "$(head -c 4 "$1")$(tail -c 4 "$1")" = PAR1PAR1 ]; }
+# Begins and ends as the format says, and a download is what the hub has.
+sha256=
+whole() { [ -f "$1" ] && [ "$(head -c 4 "$1")$(tail -c 4 "$1")" = PAR1PAR1 ] && { [ -z "$sha256" ] || has_sha256 "$1" "$sha256"; }; }
 echo "ClimbMix: $shards files to train on and one to validate on, about $(((shards + 1) / 10)).$(((shards + 1) % 10)) GB, into $folder"
 for i in 6542 $(seq 0 $((shards - 1))); do
     name=$(printf 'shard_%05d.parquet' "$i")
-    get "$folder/$name" "$hub/datasets/karpathy/climbmix-400b-shuffle/resolve/main/$name" whole "a whole .parquet file"
+    sha256= url=$hub/datasets/karpathy/climbmix-400b-shuffle/resolve/main/$name
+    [ -n "$mirror" ] || whole "$folder/$name" || sha256=$(hub_sha256 "$url")
+    get "$folder/$name" "$url" whole "a whole .parquet file, as the hub has it"
 done
 echo "$folder"

@@ -4,6 +4,7 @@
 #
 #   get FILE URL CHECK WHAT     unless CHECK FILE is true: from the folder $ANVIL_MIRROR if that is set, else by curl
 #   $hub                        Hugging Face, or what HF_ENDPOINT says
+#   hub_sha256 URL              the sha256 that the hub has for a large file there
 #
 # Sourcing it goes to the repository's folder; a relative $ANVIL_MIRROR is meant from where the script was started.
 # shellcheck disable=SC2034  # hub is for those who source this
@@ -20,6 +21,14 @@ mirror=${ANVIL_MIRROR-}
 hub=${HF_ENDPOINT:-https://huggingface.co}
 hub=${hub%/}
 cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/.."
+
+# hub_sha256 URL: what the hub says of a file that it keeps apart from the repository.
+hub_sha256() {
+    local sum
+    sum=$(curl -sI --connect-timeout 20 "$1" | tr -d '\r"' | awk 'tolower($1) == "x-linked-etag:" { print $2 }')
+    [ ${#sum} = 64 ] || fail "$1: the server does not tell its sha256; is there a network? is HF_ENDPOINT right?"
+    echo "$sum"
+}
 
 has_sha256() { [ -f "$1" ] && echo "$2  $1" | sha256sum --check --status; }
 

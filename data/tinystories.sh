@@ -24,11 +24,7 @@ echo "TinyStories: 2.2 GB of text, and about 2 GB of tokens, into $folder"
 for name in "${names[@]}"; do
     [ ! -s "$folder/$name" ] || continue # it got this name when it was verified
     url=$hub/datasets/roneneldan/TinyStories/resolve/main/$name
-    if [ -z "$mirror" ]; then
-        # The hub tells the sha256 of a file that it keeps apart from the repository.
-        sha256=$(curl -sI --connect-timeout 20 "$url" | tr -d '\r"' | awk 'tolower($1) == "x-linked-etag:" { print $2 }')
-        [ ${#sha256} = 64 ] || fail "$url: the server does not tell its sha256; is there a network? is HF_ENDPOINT right?"
-    fi
+    [ -n "$mirror" ] || sha256=$(hub_sha256 "$url")
     get "$folder/$name" "$url" is_it "what TinyStories has by this name"
 done
 exec data/tokenize "$folder/${names[0]}" --val-input "$folder/${names[1]}" --document-separator '<|endoftext|>' "$@" \

@@ -5,10 +5,12 @@
     scripts/report.py RUN RUN ...             all on one page, with the settings in which they differ; FILE is
                                               report.html in the folder that holds them all
     scripts/report.py RUN --reference 'llm.c=3.29' --reference 'track 3=125:4.586,250:4.098' --usd-per-hour 24
+    scripts/report.py RUN --reference-bpb 'nanochat=0.718' --reference-score 'core: GPT-2 1558M=0.2565'
     scripts/report.py RUN RUN --x tokens      drawn over tokens; also time (in training steps) and flops. The page can switch
     scripts/report.py RUN --watch 30          drawn anew every 30 s, and the page reloads itself, until the run ends
 
-A reference is the validation loss of others, a level or STEP:LOSS points, drawn beside the runs' and compared with them.
+A reference is the validation loss of others, a level or STEP:LOSS points, drawn beside the runs' and compared with them; so are bits per
+byte, and scores on the file of --eval-tasks that the label names before its colon.
 Of the flags those are shown that differ from the defaults in doc/flags.md; all of them are folded away below.
 
 The page is one file that fetches nothing, and follows the reader's light or dark setting. Its curves are drawn by
@@ -21,8 +23,9 @@ import sys
 import time
 
 from run_report.charts import Axis
-from run_report.pages import comparison, page, parse_reference
+from run_report.pages import comparison, page
 from run_report.records import UserError, read_records, state_of
+from run_report.references import Reference
 
 
 def main():
@@ -31,6 +34,10 @@ def main():
     parser.add_argument("--out", metavar="FILE", help="the page [report.html in RUN, or in the folder of all of them]")
     parser.add_argument("--reference", metavar="LABEL=LOSSES", action="append", default=[],
                         help="the validation loss of others: LOSS, or STEP:LOSS,STEP:LOSS,...; may be given again")
+    parser.add_argument("--reference-bpb", metavar="LABEL=BPB", action="append", default=[],
+                        help="the same in bits per byte of text")
+    parser.add_argument("--reference-score", metavar="FILE: LABEL=SCORE", action="append", default=[],
+                        help="the same of the score on a file of --eval-tasks, named without folder and ending")
     parser.add_argument("--usd-per-hour", metavar="X", type=float, default=0, help="the machine's price, for the cost [0]")
     parser.add_argument("--x", choices=Axis.KINDS, default="step", help="what curves are drawn over [step]")
     parser.add_argument("--watch", metavar="SECONDS", type=float, help="draw again every so many seconds until all runs have ended")
@@ -55,7 +62,8 @@ def folder_of(runs):
 
 def write_page(args):
     """Draws the runs as they are now; whether all have ended."""
-    references = [parse_reference(text) for text in args.reference]
+    references = [Reference.parse(kind, text) for kind, texts in (("loss", args.reference), ("bpb", args.reference_bpb),
+                                                                  ("score", args.reference_score)) for text in texts]
     logs, folder = [read_records(os.path.join(run, "log.jsonl")) for run in args.runs], folder_of(args.runs)
     if len(logs) == 1:
         text = page(os.path.basename(os.path.abspath(folder)), logs[0], references, args.usd_per_hour, args.x)

@@ -15,7 +15,7 @@ fail() {
     exit 2
 }
 
-names=(gpt2-124M gpt2-355M gpt2-774M gpt2-1558M d12 d20 d24 stage-a)
+names=(gpt2-124M gpt2-355M gpt2-774M gpt2-1558M d12 d20 d24 stage-a gpt2-grade)
 
 # look_up NAME: what it is, the flags that make it, and the loss that others reached, with where that is written
 look_up() {
@@ -68,6 +68,13 @@ look_up() {
             flags+=(--total-batch-size $half --steps 3250)
             expected="3.279, the mean of ten runs (modded-nanogpt, track 3)"
             ;;
+        gpt2-grade)
+            # nanochat's runs/speedrun.sh, at commit 92d63d4: 8 tokens per parameter, in FP8.
+            title="nanochat's speedrun, 24 layers"
+            flags=(--vocab-size 32768 --depth 24 --target-param-data-ratio 8 --dtype fp8 --batch-size 16 --packing best-fit)
+            flags+=(--val-every 250 --val-tokens 41943040 --checkpoint-every 1000)
+            expected="0.718 bits per byte, and 0.2626 on CORE (nanochat's README, the mean of 5 runs on ClimbMix)"
+            ;;
         *) fail "'$1': expected one of ${names[*]}" ;;
     esac
 }
@@ -113,7 +120,7 @@ case ${1-} in
     --check | --renew)
         status=0
         for name in "${names[@]}"; do
-            if [ "$name" = stage-a ]; then continue; fi # scripts/speedrun.sh is its script
+            case $name in stage-a | gpt2-grade) continue ;; esac # scripts/speedrun.sh is their script
             file=$(script_name "$name")
             if [ "$1" = --renew ]; then
                 script_of "$name" >"$file" && chmod +x "$file"
@@ -144,7 +151,7 @@ on_cpu() { [[ " ${own[*]-} " =~ " --device"[\ =]"cpu " ]]; }
 
 replace_flags "${own[@]}"
 if [ -n "$dry_run" ]; then
-    asked --train-data || echo "$title on FineWeb; expected validation loss: $expected"
+    asked --train-data || echo "$title on $([ "$name" = gpt2-grade ] && echo ClimbMix || echo FineWeb); expected validation loss: $expected"
     exec "$train" plan --world-size "${gpus:-8}" "${flags[@]}"
 fi
 
@@ -155,6 +162,7 @@ fi
     fail "no GPU here (nvidia-smi lists none): --dry-run says what it would take; scripts/speedrun.sh --smoke tries the path"
 
 if ! asked --train-data; then
+    [ "$name" != gpt2-grade ] || fail "gpt2-grade without --train-data: scripts/speedrun.sh --target gpt2-grade makes its tokens"
     # As many shards of 100M tokens as the run reads, as far as there are any; "run: 3250 steps, 1.704 G tokens, ..."
     shards=$("$train" plan --world-size "$gpus" "${flags[@]}" | awk '/^run: / {
         size["M"] = 0.01; size["G"] = 10; size["T"] = 10000; n = $4 * size[$5]; n = n > int(n) ? int(n) + 1 : n
@@ -170,12 +178,4 @@ fi
 asked --out-dir || flags+=(--out-dir "run/$name")
 asked --resume || flags+=(--resume auto)
 
-launch=()
-if [ "$gpus" -gt 1 ]; then
-    command -v mpirun >/dev/null || fail "mpirun is missing, which starts $gpus ranks: scripts/setup.sh --tests installs it"
-    # As root, too, and on fewer cores than ranks: the names of Open MPI 4 and 5.
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-    launch=(mpirun -np "$gpus" --bind-to none)
-fi
-exec "${launch[@]}" "$train" "${flags[@]}"
+exec scripts/run_ranks.sh "$gpus" "$train" "${flags[@]}"

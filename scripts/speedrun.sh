@@ -2,8 +2,9 @@
 # From a fresh clone to a trained model with a report: sets up, builds, gets the tokens, trains on all GPUs of this
 # machine, and compares the validation loss with what others published. Run again, it resumes where it stopped.
 #
-#   scripts/speedrun.sh [--target stage-a|gpt2-124M|d12] [--gpus N] [--out DIR]      stage-a, into run/speedrun-stage-a
+#   scripts/speedrun.sh [--target stage-a|gpt2-124M|d12|gpt2-grade] [--gpus N] [--out DIR]      stage-a, into run/speedrun-stage-a
 #   scripts/speedrun.sh --target d12 --text PATH      on text of yours, or of data/climbmix.sh, in a vocabulary of its own
+#   scripts/speedrun.sh --target gpt2-grade -- FLAGS  nanochat's speedrun; FLAGS are train_gpt's, such as --dtype bf16
 #   scripts/speedrun.sh --dry-run       parameters, tokens, FLOPs, memory, time and cost, on 8 GPUs or N; fetches nothing
 #   scripts/speedrun.sh --smoke         the whole path in a minute or so on the CPU: a tiny model of the same
 #                                       architecture and recipe on built-in stories; N ranks
@@ -31,12 +32,14 @@ while [ $# -gt 0 ]; do
         --text=*) text=${1#*=} ;;
         --dry-run) dry_run=1 ;;
         --smoke) smoke=1 ;;
+        --) shift && break ;;
         -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
-        *) fail "$1: expected --target, --gpus, --out, --text, --dry-run or --smoke" ;;
+        *) fail "$1: expected --target, --gpus, --out, --text, --dry-run, --smoke, or -- and train_gpt's flags" ;;
     esac
     shift || break
 done
-[ -z "$text" ] || [ "$target$smoke" = d12 ] || fail "--text: expected --target d12 with it; the others' tokens are GPT-2's"
+[ -z "$text" ] || [[ $target$smoke =~ ^(d12|gpt2-grade)$ ]] ||
+    fail "--text: expected --target d12 or gpt2-grade with it; the others' tokens are GPT-2's"
 [[ $gpus =~ ^([1-9][0-9]*)?$ ]] || fail "--gpus '$gpus': expected how many to train on, 1 or more"
 
 # A machine of GPUs costs what `plan` assumes of an H100; the published losses are of the same tokens and batch.
@@ -55,10 +58,16 @@ case $target in
         tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10)
         tokenizer=(--train-tokenizer --vocab-size 512)
         ;;
-    *) fail "--target '$target': expected stage-a, gpt2-124M or d12" ;;
+    gpt2-grade)
+        # nanochat's README at commit 92d63d4: the mean of 5 runs on 8 H100, of 99 minutes each; and GPT-2's score.
+        references=(--reference-bpb "nanochat=0.718")
+        references+=(--reference-score "core: nanochat=0.2626" --reference-score "core: GPT-2 1558M=0.256525")
+        tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10 --packing best-fit)
+        ;;
+    *) fail "--target '$target': expected stage-a, gpt2-124M, d12 or gpt2-grade" ;;
 esac
 out=${out:-run/speedrun-$target${smoke:+-smoke}}
-flags=(--out-dir "$out")
+flags=(--out-dir "$out" "$@")
 if [ -n "$smoke" ]; then
     flags+=("${tiny[@]}" --device cpu --seq-len 64 --batch-size 8 --total-batch-size 4096 --steps 100)
     flags+=(--val-every 20 --val-tokens 8192 --checkpoint-every 20 --print-every 20 --sample-tokens 200 --prompt "The ")
@@ -67,13 +76,29 @@ fi
 [ -z "$gpus" ] || flags+=(--gpus "$gpus")
 programs=${ANVIL_PROGRAMS:-./}
 
-if [ -n "$text" ]; then
+if [ "$target" = gpt2-grade ]; then
+    [ -n "$smoke" ] || flags+=(--train-data "$out/data/train_*.bin" --val-data "$out/data/val_*.bin" --sample-every 2000)
+    [ -n "$dry_run" ] || flags+=(--eval-tasks "$out/core.tasks,$out/hellaswag.bin" --eval-tasks-every "$([ -n "$smoke" ] && echo 50 || echo 2000)")
+elif [ -n "$text" ]; then
     flags+=(--train-data "$out/data/train_*.bin" --val-data "$out/data/val_*.bin" --vocab-size 32768)
 elif [ "$target$smoke" = d12 ]; then
     echo "note: the tokens are GPT-2's, and the vocabulary larger than nanochat's: --text trains one of 32,768 tokens on text"
 fi
 if [ -n "$dry_run" ]; then
     exec scripts/run.sh "$target" --dry-run "${flags[@]}"
+fi
+
+# What gpt2-grade reads, 170 files of text as nanochat's speedrun takes, comes while the programs are built.
+source=$out/source questions=data/core/eval_bundle hellaswag=data/hellaswag/hellaswag_val.jsonl
+texts=${text:-data/climbmix}
+[ -z "$smoke" ] || texts=$source/climbmix questions=$source/eval_bundle hellaswag=$source/hellaswag_val.jsonl
+mkdir -p "$out"
+fetching=
+if [ "$target$smoke" = gpt2-grade ]; then
+    echo "== downloads, in the background: $out/downloads.log"
+    { data/core.sh && data/hellaswag.sh && { [ -n "$text" ] || data/climbmix.sh 170; }; } >"$out/downloads.log" 2>&1 &
+    fetching=$!
+    trap 'kill "$fetching" 2>/dev/null || true' EXIT
 fi
 
 if [ -z "${ANVIL_PROGRAMS-}" ]; then
@@ -83,7 +108,39 @@ if [ -z "${ANVIL_PROGRAMS-}" ]; then
     make -j"$(nproc)"
 fi
 
-if [ -n "$smoke" ]; then
+if [ "$target" = gpt2-grade ]; then
+    # For .parquet, core.yaml and the questions' tokens.
+    if ! python3 -c 'import pyarrow, tokenizers, yaml' 2>/dev/null; then
+        scripts/setup.sh --venv
+        [ -x .deps/speedrun/bin/python3 ] || python3 -m venv .deps/speedrun
+        PATH=$PWD/.deps/speedrun/bin:$PATH
+        python3 -m pip install -q --disable-pip-version-check pyarrow tokenizers pyyaml
+    fi
+    if [ -n "$fetching" ]; then
+        wait "$fetching" || { tail -n 1 "$out/downloads.log" >&2 && exit 2; }
+        trap - EXIT
+    fi
+    size=(--vocab-size 32768) most=() longest=2048
+    if [ -n "$smoke" ]; then
+        size=(--vocab-size 512) most=(--max-examples 60) longest=64
+        "${programs}data/tokenize" --stories 400000 --tokenizer byte --out "$source/stories"
+        scripts/smoke_data.py "$source/stories" "$source"
+    fi
+    if [ ! -f "$out/data/dataset.json" ]; then
+        echo "== tokenizer and tokens"
+        of_text=("$texts" --val-fraction 0.01)
+        # nanochat's: the last file validates.
+        [ -n "$text" ] || of_text=("$texts"/shard_0[0-5]*.parquet --val-input "$texts/shard_06542.parquet")
+        "${programs}data/tokenize" "${of_text[@]}" --train-tokenizer "${size[@]}" --pattern nanochat --out "$out/data"
+    fi
+    if [ ! -f "$out/core_all.tasks" ]; then
+        echo "== questions"
+        # As nanochat does: 500 of each task while it learns, all of them at the end.
+        scripts/make_core.py "$questions" "$out/core.tasks" --tokenizer "$out/data/tokenizer.json" --max-tokens $longest
+        scripts/make_hellaswag.py --tokenizer "$out/data/tokenizer.json" "${most[@]}" "$hellaswag" "$out/hellaswag.bin"
+        scripts/make_core.py "$questions" "$out/core_all.tasks" --tokenizer "$out/data/tokenizer.json" --max-tokens $longest --max-per-task 0
+    fi
+elif [ -n "$smoke" ]; then
     echo "== data"
     "${programs}data/tokenize" --stories 400000 "${tokenizer[@]}" --out "$out/data"
 elif [ -n "$text" ] && [ ! -f "$out/data/dataset.json" ]; then
@@ -105,6 +162,11 @@ echo "== results"
 if [ -n "$smoke" ]; then references=(); else references+=(--usd-per-hour $((gpus * usd_per_gpu_hour))); fi
 report=$(python3 scripts/report.py "$out" "${references[@]}")
 ended=$(last end reason)
+if [ "$target$ended" = gpt2-gradefinished ]; then
+    echo "== all of CORE"
+    scripts/run_ranks.sh "$([ -n "$smoke" ] && echo 1 || echo "$gpus")" "${programs}train_gpt" eval --resume "$out" \
+        --val-data '' --eval-tasks "$out/core_all.tasks" ${smoke:+--device cpu} | tee "$out/core.txt"
+fi
 [ "$ended" = finished ] || echo "stopped at step $(last end step) by $ended: run this again to go on"
 cat <<TEXT
 validation   $(printf %.4f "$(last val loss)") nats per token at step $(last val step)

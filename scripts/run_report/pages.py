@@ -1,6 +1,8 @@
 """The page of one run, and that of several."""
 
 import html
+import math
+import os
 import statistics
 
 from .charts import Axis, axes_for_script, chart, number_text
@@ -8,30 +10,35 @@ from .layout import document, duration, run_style, sample_text, section, table, 
 from .records import UserError, changed_flags, last_header, last_mean, last_samples, series, smoothed, smoothing, state_of
 
 
-def parse_reference(text):
-    """'LABEL=LOSS' or 'LABEL=STEP:LOSS,...' -> (label, level or None, [(step, loss)])"""
-    label, _, values = text.rpartition("=")
-    try:
-        if not label:
-            raise ValueError
-        if ":" not in values:
-            return label, float(values), []
-        pairs = [point.split(":") for point in values.split(",")]
-        return label, None, sorted((int(step), float(loss)) for step, loss in pairs)
-    except ValueError:
-        raise UserError(f"--reference '{text}': expected LABEL=LOSS or LABEL=STEP:LOSS,STEP:LOSS,...") from None
+def of_kind(references, kind, file=""):
+    return [reference for reference in references if reference.kind == kind and reference.file == file]
 
 
-def compared_with(reference, val):
-    """A row of the summary: the last step at which there is a loss of both, and the difference."""
-    label, level, points = reference
-    theirs = dict(points)
-    common = [(step, loss) for step, loss in val if level is not None or step in theirs]
-    if not common:
-        return label, "no validation at any of its steps yet"
-    step, loss = common[-1]
-    other = level if level is not None else theirs[step]
-    return label, f"{other:.4f} nats per token; this run {loss - other:+.4f} at step {step}"
+def key_of(references):
+    return "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(r.label)}</span>' for r in references)
+
+
+def curves_of(references, last):
+    return [("ref", reference.drawn(last), False, reference.label) for reference in references]
+
+
+def stem(path):
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def scores_of(records):
+    """{file: [(step, score)]}, and of each file the tasks as they were last scored, in the order of the log."""
+    points, tasks = {}, {}
+    for record in records:
+        if record["type"] == "tasks" and isinstance(record.get("score"), (int, float)) and math.isfinite(record["score"]):
+            file = stem(record.get("file", ""))
+            points.setdefault(file, {})[record["step"]] = record["score"]
+            tasks[file] = record.get("tasks", {})
+    return {file: sorted(of.items()) for file, of in points.items()}, tasks
+
+
+def values_for(reference, val, bpb, scores):
+    return {"loss": val, "bpb": bpb}.get(reference.kind, scores.get(reference.file, []))
 
 
 def config_parts(config):
@@ -42,6 +49,7 @@ def config_parts(config):
 
 def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
     train, val, bpb = series(records, "step", "loss"), series(records, "val", "loss"), series(records, "val", "bpb")
+    scores, tasks = scores_of(records)
     norm, lr = series(records, "step", "norm"), series(records, "step", "lr")
     speed, ms = series(records, "step", "tokens_per_s"), series(records, "step", "ms")
     comm = {key: series(records, "step", key) for key in ("comm_ms", "comm_exposed_ms", "comm_predicted_ms")}
@@ -57,7 +65,8 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
         for which, (step, loss) in (("best", min(val, key=lambda p: p[1])), ("last", val[-1])):
             beside = f", {dict(bpb)[step]:.4f} bits per byte" if step in dict(bpb) else ""
             summary.append((f"{which} validation loss", f"{loss:.4f} nats per token at step {step}{beside}"))
-    summary += [compared_with(reference, val) for reference in references]
+    summary += [(f"score on {file}", f"{points[-1][1]:.4f} at step {points[-1][0]}") for file, points in scores.items()]
+    summary += [reference.compared_with(values_for(reference, val, bpb, scores)) for reference in references]
     if speed:
         summary.append(("median speed", f"{number_text(statistics.median(v for _, v in speed))} tokens/s"))
     if ms:
@@ -83,17 +92,14 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
     key = '<p><span class="key-train">&#9473;&#9473; training</span>' + (f" (pale: each step; strong: mean of {window} around it)"
                                                                           if window > 1 else "")
     key += ' &#160; <span class="key-val">&#9679; validation</span>' if val else ""
-    key += "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
-    key += "</p>"
+    key += key_of(of_kind(references, "loss")) + "</p>"
     loss_curves = [("train raw" if window > 1 else "train", train, False, "this step")]
     if window > 1:
         loss_curves.append(("train", smoothed(train, window), False, f"mean of {window}"))
     if val:
         loss_curves.append(("val", val, True, "validation"))
 
-    for label, level, points in references:
-        drawn = [(0, level), (last_step, level)] if level is not None else [p for p in points if p[0] <= last_step]
-        loss_curves.append(("ref", drawn, False, label))
+    loss_curves += curves_of(of_kind(references, "loss"), last_step)
 
     def drawn_chart(label, unit, curves, from_zero):
         placed = [(css, axis.place(points), dots, of) for css, points, dots, of in curves]
@@ -101,8 +107,19 @@ def page(name, records, references=(), usd_per_hour=0.0, x_kind="step"):
 
     charts = [section("Loss", key, drawn_chart("loss", "nats per token", loss_curves, False))]
     if bpb:
-        curves = [("val", bpb, True, "validation")]
-        charts.append(section("Bits per byte", drawn_chart("validation", "bits per byte", curves, False)))
+        beside = of_kind(references, "bpb")
+        curves = [("val", bpb, True, "validation"), *curves_of(beside, last_step)]
+        charts.append(section("Bits per byte", f"<p>{key_of(beside)}</p>" if beside else "",
+                              drawn_chart("validation", "bits per byte", curves, False)))
+    for file, points in scores.items():
+        beside = of_kind(references, "score", file)
+        curves = [("val", points, True, "score"), *curves_of(beside, last_step)]
+        rows = [[name, f"{of.get('accuracy', math.nan):.4f}", f"{of.get('centered', math.nan):.4f}", f"{of.get('right')} of {of.get('examples')}"]
+                for name, of in tasks[file].items()]  # fmt: skip
+        folded = wide_table(["task", "accuracy", "centered", "right"], rows)
+        charts.append(section(f"Score on {file}", f"<p>{key_of(beside)}</p>" if beside else "",
+                              drawn_chart("score", "", curves, False),
+                              f"<details><summary>its tasks at step {points[-1][0]}</summary>{folded}</details>"))
     charts += [section(title, drawn_chart(label, unit, [("train", points, False, title.lower())], True)) for title, label, unit, points in
                (("Gradient norm", "gradient norm before clipping", "", norm), ("Learning rate", "learning rate", "", lr),
                 ("Speed", "speed", "tokens/s", speed))]  # fmt: skip
@@ -138,12 +155,18 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
     shared = Axis.common(axes)
     key = "<p>" + " &#160; ".join(f'<span class="key-{css[i]}">&#9473;&#9473; {html.escape(name)}</span>'
                                   for i, (name, _) in runs)
-    ref_key = "".join(f' &#160; <span class="key-ref">&#9476;&#9476; {html.escape(label)}</span>' for label, _, _ in references)
+    ref_key = key_of(of_kind(references, "loss"))
+    for reference in references:
+        if reference.level is None and x_kind != "step":
+            raise UserError(f"a reference by steps has no place on the axis of several runs with --x {x_kind}: give LABEL=VALUE")
 
+    scores = [scores_of(log)[0] for log in logs]
+    files = list(dict.fromkeys(file for of in scores for file in of))
     bpb = [series(log, "val", "bpb") for log in logs]
     heads = ["run", "steps", "training loss", "best validation", "last validation"]
     heads += (["bits per byte"] if any(bpb) else []) + ["tokens/s", "time"]
-    heads += (["USD"] if usd_per_hour else []) + [label for label, _, _ in references] + ["state"]
+    heads += [f"score on {file}" for file in files]
+    heads += (["USD"] if usd_per_hour else []) + [reference.label for reference in references] + ["state"]
     rows, train_curves = [], []
     for i, (name, log) in runs:
         train, val = series(log, "step", "loss"), series(log, "val", "loss")
@@ -156,23 +179,28 @@ def comparison(names, logs, references=(), usd_per_hour=0.0, x_kind="step"):
                f"{best[1]:.4f} at {best[0]}" if val else "", f"{val[-1][1]:.4f} at {val[-1][0]}" if val else ""]
         row += [f"{bpb[i][-1][1]:.4f} at {bpb[i][-1][0]}" if bpb[i] else ""] if any(bpb) else []
         row += [number_text(statistics.median(v for _, v in speed)) if speed else "", duration(seconds)]
+        row += ["{1:.4f} at {0}".format(*scores[i][file][-1]) if file in scores[i] else "" for file in files]
         row += [f"{seconds / 3600 * usd_per_hour:.2f}"] if usd_per_hour else []
-        rows.append(row + [compared_with(reference, val)[1] for reference in references] + [state_of(log)])
+        beside = [reference.compared_with(values_for(reference, val, bpb[i], scores[i]))[1] for reference in references]
+        rows.append(row + beside + [state_of(log)])
 
     def overlaid(kind, name, dots=False):
         return [(css[i], axes[i].place(series(log, kind, name)), dots, of) for i, (of, log) in runs]
 
-    val_curves = overlaid("val", "loss", True)
-    for label, level, points in references:
-        if level is None and x_kind != "step":
-            raise UserError(f"a --reference by steps has no place on the axis of several runs with --x {x_kind}: give LABEL=LOSS")
-        drawn = [(0, level), (shared[0], level)] if level is not None else [p for p in points if p[0] <= shared[0]]
-        val_curves.append(("ref", [(at, loss, at) for at, loss in drawn], False, label))
+    def beside_runs(kind, file=""):
+        return [(css_of, [(at, value, at) for at, value in points], dots, of)
+                for css_of, points, dots, of in curves_of(of_kind(references, kind, file), shared[0])]  # fmt: skip
+
+    val_curves = overlaid("val", "loss", True) + beside_runs("loss")
     key += "</p>"
     charts = [section("Validation loss", key.replace("</p>", ref_key + "</p>"),
                       chart("validation loss", "nats per token", val_curves, shared, False))]  # fmt: skip
     if any(bpb):
-        charts.append(section("Bits per byte", key, chart("validation", "bits per byte", overlaid("val", "bpb", True), shared, False)))
+        curves = overlaid("val", "bpb", True) + beside_runs("bpb")
+        charts.append(section("Bits per byte", key, chart("validation", "bits per byte", curves, shared, False)))
+    for file in files:
+        curves = [(css[i], axes[i].place(scores[i].get(file, [])), True, of) for i, (of, _) in runs] + beside_runs("score", file)
+        charts.append(section(f"Score on {file}", key, chart("score", "", curves, shared, False)))
     charts.append(section("Training loss", key, chart("training loss, smoothed", "nats per token", train_curves, shared, False)))
     charts += [section(title, key, chart(label, unit, overlaid("step", field), shared, True)) for title, label, unit, field in
                (("Gradient norm", "gradient norm before clipping", "", "norm"), ("Learning rate", "learning rate", "", "lr"),

@@ -162,6 +162,36 @@ TEST_CASE("gpt2_tokenizer.sh and hellaswag.sh take the files that they name, and
     CHECK(read_file(network.scratch / "data/hellaswag/hellaswag_val.jsonl") == "a question\n");
 }
 
+TEST_CASE("core.sh unpacks an intact archive of questions, and no other", "[data_scripts]") {
+    const FakeNetwork network;
+    const std::string zip = network.scratch / "mirror/eval_bundle.zip";
+    const auto pack = [&](const std::string& name) {
+        const std::string file =
+            "zipfile.ZipFile('" + zip + "', 'w').writestr('eval_bundle/" + name + "', 'icl_tasks')";
+        REQUIRE(run("python3 -c \"import zipfile; " + file + "\"").exit_code == 0);
+    };
+    pack("another.yaml");
+    CHECK(contains(network.on_mirror("core.sh").err, "holds no eval_bundle/core.yaml"));
+    fs::remove_all(network.scratch / "data/core");
+    pack("core.yaml");
+    std::string damaged = read_file(zip);
+    REQUIRE(contains(damaged, "icl_tasks"));
+    damaged[damaged.find("icl_tasks")]++;
+    write_file_atomically(zip, damaged);
+    const Finished wrong = network.on_mirror("core.sh");
+    CHECK(wrong.exit_code == 2);
+    CHECK(contains(wrong.err, "eval_bundle.zip is not CORE's questions"));
+    CHECK_FALSE(fs::exists(network.scratch / "data/core/eval_bundle"));
+    pack("core.yaml");
+    for (int again = 0; again < 2; again++) {
+        const Finished right = network.on_mirror("core.sh");
+        INFO(right.err);
+        CHECK(right.exit_code == 0);
+        CHECK(right.out == network.scratch / "data/core/eval_bundle\n");
+    }
+    CHECK(read_file(network.scratch / "data/core/eval_bundle/core.yaml") == "icl_tasks");
+}
+
 TEST_CASE("--tokenizer gpt2 gets it by the script beside the program", "[data_scripts]") {
     const char* mirror = std::getenv("ANVIL_MIRROR");
     if (!mirror || !fs::exists(mirror / fs::path("vocab.bpe"))) {
@@ -213,6 +243,15 @@ TEST_CASE("fineweb.sh and climbmix.sh: what, how much, from where", "[data_scrip
     write_file_atomically(network.scratch / "mirror/shard_00001.parquet", "PAR1 some ro");
     CHECK(contains(network.on_mirror("climbmix.sh 2 --out " + network.scratch / "mix").err,
                    "shard_00001.parquet is not a whole .parquet file"));
+    // What comes over the network must be what the hub says: here it cuts a file, and then has another.
+    for (const char* name : {"shard_06542.parquet", "shard_00000.parquet"})
+        write_file_atomically(network.scratch / "remote/" + name, "PAR1 rows of the hub PAR1");
+    const std::string from_hub = "climbmix.sh 1 --out " + network.scratch / "hub";
+    for (int cut = 0; cut < 2; cut++) CHECK(network.on_network(from_hub).exit_code == 2);
+    CHECK(network.on_network(from_hub).exit_code == 0);
+    fs::remove(network.scratch / "hub/shard_00000.parquet");
+    write_file_atomically(network.scratch / "hub/shard_00000.parquet.part", "PAR1 another");
+    CHECK(contains(network.on_network(from_hub).err, "is not a whole .parquet file, as the hub has it"));
     CHECK(contains(network.on_mirror("climbmix.sh 7000").err, "'7000' files: expected 1 to 6542"));
     CHECK(contains(network.on_mirror("climbmix.sh --bogus").err, "error: --bogus: expected a number of files"));
 }

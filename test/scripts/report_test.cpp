@@ -189,7 +189,7 @@ TEST_CASE("the report's axes, its smoothed curve, bits per byte and the flags th
     REQUIRE(run(two).exit_code == 0);
     const std::string by_steps = read_file(out / "two.html");
     CHECK(points_of(by_steps, "run0", 2).at(198) == points_of(by_steps, "run1", 2).at(198));
-    CHECK(contains(run(two + " --x time --reference 'a=5:3'").err, "error: a --reference by steps has no place"));
+    CHECK(contains(run(two + " --x time --reference 'a=5:3'").err, "error: a reference by steps has no place"));
 }
 
 TEST_CASE("what the report's script is given: exact values, and every axis that the log has", "[report]") {

@@ -111,6 +111,13 @@ TEST_CASE("speedrun --dry-run prints the plan of each target, and fetches nothin
     CHECK(contains(d12, "the tokens are GPT-2's"));
     CHECK_FALSE(contains(plan("--target d12 --text books"), "the tokens are GPT-2's"));
     CHECK(contains(plan("--smoke"), "2 layers, 2 heads, 64 channels"));
+    // nanochat's own numbers.
+    const std::string d24 = plan("--target gpt2-grade");
+    CHECK(contains(d24, "parameters: 1384122122 in all"));
+    CHECK(contains(d24, "16 sequences x 2048 tokens x 4 micro-batches x 8 ranks = 1048576 tokens per step"));
+    CHECK(contains(d24, "steps: 5568"));
+    CHECK(contains(d24, "weights in fp8"));
+    CHECK_FALSE(contains(plan("--target gpt2-grade -- --dtype bf16"), "fp8"));
 }
 
 TEST_CASE("speedrun and run refuse what they do not know", "[speedrun]") {
@@ -122,12 +129,13 @@ TEST_CASE("speedrun and run refuse what they do not know", "[speedrun]") {
         CHECK(done.err.starts_with("error: "));
         CHECK(contains(done.err, why));
     };
-    refused("scripts/speedrun.sh --target gpt3", "--target 'gpt3': expected stage-a, gpt2-124M or d12");
+    refused("scripts/speedrun.sh --target gpt3", "--target 'gpt3': expected stage-a, gpt2-124M, d12 or gpt2-grade");
     refused("scripts/speedrun.sh --target", "--target ''");
     refused("scripts/speedrun.sh --gpus none", "--gpus 'none'");
     refused("scripts/speedrun.sh --gpus 0", "--gpus '0'");
     refused("scripts/speedrun.sh --fast", "--fast: expected --target");
-    refused("scripts/speedrun.sh --text books", "--text: expected --target d12 with it");
+    refused("scripts/speedrun.sh --text books", "--text: expected --target d12 or gpt2-grade with it");
+    refused("scripts/run.sh gpt2-grade", "scripts/speedrun.sh --target gpt2-grade makes its tokens");
     refused("scripts/run.sh", "'': expected one of gpt2-124M");
     refused("scripts/run.sh d13", "'d13': expected one of");
     refused("scripts/run.sh d12 --gpus x", "--gpus 'x'");
@@ -184,10 +192,44 @@ TEST_CASE("speedrun --text trains d12 on that text, in a vocabulary of its own",
     CHECK(machine.fetched() == "");
 }
 
+// What follows the tokens needs Python's packages and is a step of CI: scripts/speedrun.sh --smoke --target gpt2-grade.
+TEST_CASE("speedrun --target gpt2-grade downloads what it needs first, and ends where something is missing",
+          "[speedrun]") {
+    const FakeMachine machine;
+    for (const char* name : {"repo/scripts", "repo/data", "python"}) fs::create_directories(machine.folder / name);
+    fs::copy("scripts/speedrun.sh", machine.folder / "repo/scripts/speedrun.sh");
+    machine.script("python3", "exit 0");  // all packages are there
+    const auto download = [&](const std::string& name, const std::string& text) {
+        machine.script("../repo/data/" + name, "echo " + name + " "$@" >>" + machine.folder / "downloads" + "
+" + text);
+    };
+    download("core.sh", "");
+    download("hellaswag.sh", "");
+    download("climbmix.sh", "echo 'error: no network' >&2; exit 2");
+    const auto started = [&](const std::string& flags) {
+        return machine.on(with_programs() + machine.folder / "repo/scripts/speedrun.sh --target gpt2-grade --out " +
+                          machine.folder / "out" + flags);
+    };
+    const Finished done = started("");
+    INFO(done.out << done.err);
+    CHECK(done.exit_code == 2);
+    CHECK(done.err == "error: no network\n");
+    CHECK(read_file(machine.folder / "downloads") == "core.sh\nhellaswag.sh\nclimbmix.sh 170\n");
+    CHECK_FALSE(fs::exists(machine.folder / "out/data"));
+
+    // With --text none is downloaded; this one is missing.
+    fs::remove(machine.folder / "downloads");
+    const Finished own = started(" --text " + machine.folder / "nothing");
+    CHECK(own.exit_code == 2);
+    CHECK(contains(own.err, "nothing"));
+    CHECK(read_file(machine.folder / "downloads") == "core.sh\nhellaswag.sh\n");
+}
+
 TEST_CASE("run gets as many shards as the run reads", "[speedrun]") {
     FakeMachine machine;
     for (const char* name : {"repo/scripts", "repo/data", "repo/tokens"}) fs::create_directories(machine.folder / name);
-    fs::copy("scripts/run.sh", machine.folder / "repo/scripts/run.sh");
+    for (const char* script : {"run.sh", "run_ranks.sh"})
+        fs::copy(std::string("scripts/") + script, machine.folder / (std::string("repo/scripts/") + script));
     machine.script("../repo/data/fineweb.sh", "echo \"shards: $*\"; echo tokens");
     const auto started = [&](const std::string& flags) {
         const Finished done = machine.on(with_programs() + machine.folder / "repo/scripts/run.sh " + flags);
@@ -320,6 +362,29 @@ TEST_CASE("the report compares with others' losses, and counts the cost", "[spee
     }
     CHECK(drawn == 2);
     CHECK(contains(report("--reference 'none=60:1'"), "no validation at any of its steps yet"));
+
+    // The same in bits per byte and in scores, each beside its own curve.
+    put_file(out / "log.jsonl",
+             log +
+                 "{\"type\":\"val\",\"step\":50,\"loss\":3.5,\"bpb\":1.25}\n"
+                 "{\"type\":\"tasks\",\"step\":50,\"file\":\"x/core.tasks\",\"score\":0.125,\"tasks\":{\"a<b\":"
+                 "{\"accuracy\":0.5,\"centered\":0.25,\"right\":3,\"examples\":6}}}\n"
+                 "{\"type\":\"tasks\",\"step\":100,\"file\":\"x/core.tasks\",\"score\":0.25,\"tasks\":{}}\n");
+    const std::string scored =
+        report("--reference-bpb 'of bytes=50:1' --reference-score 'core: GPT-2=0.2' --reference-score 'other: none=1'");
+    CHECK(contains(scored, "<h2>Score on core</h2>"));
+    CHECK(contains(scored, "1.0000 bits per byte; this run +0.2500 at step 50"));
+    CHECK(contains(scored, "0.2000 on core; this run +0.0500 at step 100"));
+    CHECK(contains(scored, "no score at any of its steps yet"));
+    const size_t bytes = scored.find("<h2>Bits per byte</h2>"), core = scored.find("<h2>Score on core</h2>");
+    REQUIRE((bytes < core && core < scored.size()));
+    CHECK(contains(scored.substr(bytes, core - bytes), "of bytes"));
+    CHECK_FALSE(contains(scored.substr(bytes, core - bytes), "GPT-2"));
+    const std::string of_core = scored.substr(core, scored.find("</section>", core) - core);
+    CHECK(contains(of_core, "GPT-2"));
+    CHECK_FALSE(contains(of_core, "a&lt;b"));  // the last ones
+    CHECK(contains(run("python3 -B scripts/report.py " + out.path + " --reference-score 'GPT-2=0.2'").err,
+                   "expected FILE: LABEL=SCORE"));
     CHECK_FALSE(contains(report(""), "USD"));
     for (const char* wrong : {"3.3", "a=b", "a=1:2,3", "=3"})
         CHECK(contains(run("python3 -B scripts/report.py " + out.path + " --reference '" + wrong + "'").err,

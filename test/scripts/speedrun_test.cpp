@@ -195,16 +195,16 @@ TEST_CASE("speedrun --text trains d12 on that text, in a vocabulary of its own",
 // What follows the tokens needs Python's packages and is a step of CI: scripts/speedrun.sh --smoke --target gpt2-grade.
 TEST_CASE("speedrun --target gpt2-grade downloads what it needs first, and ends where something is missing",
           "[speedrun]") {
-    const FakeMachine machine;
+    FakeMachine machine;
     for (const char* name : {"repo/scripts", "repo/data", "python"}) fs::create_directories(machine.folder / name);
     fs::copy("scripts/speedrun.sh", machine.folder / "repo/scripts/speedrun.sh");
     machine.script("python3", "exit 0");  // all packages are there
     const auto download = [&](const std::string& name, const std::string& text) {
-        machine.script("../repo/data/" + name, "echo " + name + " "$@" >>" + machine.folder / "downloads" + "
-" + text);
+        const std::string told = "echo " + name + R"( "$@" >>)" + machine.folder / "downloads";
+        machine.script("../repo/data/" + name, told + "; " + text);
     };
-    download("core.sh", "");
-    download("hellaswag.sh", "");
+    download("core.sh", "true");
+    download("hellaswag.sh", "true");
     download("climbmix.sh", "echo 'error: no network' >&2; exit 2");
     const auto started = [&](const std::string& flags) {
         return machine.on(with_programs() + machine.folder / "repo/scripts/speedrun.sh --target gpt2-grade --out " +

@@ -3,6 +3,7 @@
 # of 1 Gbit/s, each with half of the cores.
 #
 #   dev/two_hosts.sh [--rate RATE|none] [--steps N] [--launcher tcp|mpi] [--gloo PYTHON] [--only-collectives]
+#   dev/two_hosts.sh [--rate RATE|none] --scaling [FLAGS]     scripts/scaling_table.sh with FLAGS, where each has all cores
 #
 # By default 1gbit (as tc writes it) and 20 steps, which take about a minute, and a command for each rank, as on two machines
 # without MPI; with --launcher mpi one mpirun, which reaches the second host by a command of our own in place of ssh.
@@ -19,7 +20,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=dev/hosts.sh
 . dev/hosts.sh
 
-rate=1gbit steps=20 launcher=tcp gloo='' only_collectives=''
+rate=1gbit steps=20 launcher=tcp gloo='' only_collectives='' scaling=''
 while [ $# -gt 0 ]; do
     case $1 in
         --rate) rate=${2-} && shift ;;
@@ -27,8 +28,9 @@ while [ $# -gt 0 ]; do
         --launcher) launcher=${2-} && shift ;;
         --gloo) gloo=${2-} && shift ;;
         --only-collectives) only_collectives=1 ;;
+        --scaling) scaling=1 && shift && break ;;
         -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
-        *) fail 2 "$1: expected --rate RATE, --steps N, --launcher tcp|mpi, --gloo PYTHON or --only-collectives" ;;
+        *) fail 2 "$1: expected --rate RATE, --steps N, --launcher tcp|mpi, --gloo PYTHON, --only-collectives or --scaling" ;;
     esac
     shift || break
 done
@@ -46,6 +48,16 @@ find_programs
 [ "$launcher" = tcp ] || need mpirun:openmpi-bin
 
 cores=$(nproc)
+if [ -n "$scaling" ]; then
+    set_up_hosts "$rate" "0-$((cores - 1))" "0-$((cores - 1))"
+    "$scratch/on_host" 1 scripts/scaling_table.sh "$@" --master "${addresses[0]}" --rank 1 >"$scratch/other" 2>&1 </dev/null &
+    other=$!
+    "$scratch/on_host" 0 scripts/scaling_table.sh "$@" --master "${addresses[0]}" </dev/null &
+    wait $! || fail 1 'see above'
+    wait "$other" && exit 0
+    cat "$scratch/other" >&2
+    exit 1
+fi
 if [ "$cores" -ge 2 ]; then
     threads=$((cores / 2)) cores_of=("0-$((cores / 2 - 1))" "$((cores / 2))-$((cores / 2 * 2 - 1))")
 else

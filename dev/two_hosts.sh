@@ -3,6 +3,7 @@
 # of 1 Gbit/s, each with half of the cores.
 #
 #   dev/two_hosts.sh [--rate RATE|none] [--steps N] [--launcher tcp|mpi] [--gloo PYTHON] [--only-collectives]
+#   dev/two_hosts.sh [--rate RATE|none] --scaling [FLAGS]     scripts/scaling_table.sh with FLAGS, where each has all cores
 #
 # By default 1gbit (as tc writes it) and 20 steps, which take about a minute, and a command for each rank, as on two machines
 # without MPI; with --launcher mpi one mpirun, which reaches the second host by a command of our own in place of ssh.
@@ -16,12 +17,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-fail() { # CODE MESSAGE
-    echo "error: $2" >&2
-    exit "$1"
-}
+# shellcheck source=dev/hosts.sh
+. dev/hosts.sh
 
-rate=1gbit steps=20 launcher=tcp gloo='' only_collectives=''
+rate=1gbit steps=20 launcher=tcp gloo='' only_collectives='' scaling=''
 while [ $# -gt 0 ]; do
     case $1 in
         --rate) rate=${2-} && shift ;;
@@ -29,8 +28,9 @@ while [ $# -gt 0 ]; do
         --launcher) launcher=${2-} && shift ;;
         --gloo) gloo=${2-} && shift ;;
         --only-collectives) only_collectives=1 ;;
+        --scaling) scaling=1 && shift && break ;;
         -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit 0 ;;
-        *) fail 2 "$1: expected --rate RATE, --steps N, --launcher tcp|mpi, --gloo PYTHON or --only-collectives" ;;
+        *) fail 2 "$1: expected --rate RATE, --steps N, --launcher tcp|mpi, --gloo PYTHON, --only-collectives or --scaling" ;;
     esac
     shift || break
 done
@@ -44,73 +44,34 @@ esac
 [[ $steps =~ ^[0-9]+$ ]] && [ "$steps" -ge 10 ] || fail 2 "--steps '$steps': expected a number of 10 or more"
 [[ $launcher =~ ^(tcp|mpi)$ ]] || fail 2 "--launcher '$launcher': expected tcp or mpi"
 
-programs=${ANVIL_PROGRAMS:-./}
-train=$(realpath -q "${programs}train_gpt") && [ -x "$train" ] || fail 2 "${programs}train_gpt is missing: run make"
-tokenize=${programs}data/tokenize
-[ -x "$tokenize" ] || fail 2 "$tokenize is missing: run make"
-for tool in ip:iproute2 tc:iproute2 taskset:util-linux unshare:util-linux $([ "$launcher" = tcp ] || echo mpirun:openmpi-bin); do
-    command -v "${tool%:*}" >/dev/null || fail 2 "${tool%:*} is missing: install ${tool#*:}"
-done
-[ "$(id -u)" = 0 ] || fail 2 "network namespaces need root: run this with sudo"
-
-# ---- two hosts and a line ----------------------------------------------------------------------------------------
-
-scratch=$(mktemp -d)
-name=anvil-$$
-hosts=("$name-a" "$name-b")
-addresses=(10.213.77.1 10.213.77.2)
-busy=()
-cleanup() {
-    trap '' INT TERM HUP
-    [ ${#busy[@]} = 0 ] || kill "${busy[@]}" 2>/dev/null || true
-    for host in "${hosts[@]}"; do
-        for pid in $(ip netns pids "$host" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || true; done
-        ip netns del "$host" 2>/dev/null || true # and the interface in it
-    done
-    rm -rf "$scratch"
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM HUP
-
-set_up() {
-    for host in "${hosts[@]}"; do
-        ip netns add "$host" && ip -n "$host" link set lo up || return 1
-        # Linux's default, or what is left: BBR, which some hosts have, slows down for 200 ms every ten seconds, on purpose.
-        for control in cubic reno; do
-            ip netns exec "$host" sysctl -qw "net.ipv4.tcp_congestion_control=$control" 2>/dev/null && break
-        done || true
-    done
-    ip -n "${hosts[0]}" link add line type veth peer name line netns "${hosts[1]}" || return 1
-    for i in 0 1; do
-        ip -n "${hosts[i]}" addr add "${addresses[i]}/24" dev line && ip -n "${hosts[i]}" link set line up || return 1
-        [ "$rate" = none ] ||
-            tc -n "${hosts[i]}" qdisc add dev line root tbf rate "$rate" burst 256kb latency 2ms || return 1
-    done
-}
-why=$(set_up 2>&1) || fail 2 "this kernel or container gives no network namespaces with a shaped line: ${why//$'\n'/; }"
+find_programs
+[ "$launcher" = tcp ] || need mpirun:openmpi-bin
 
 cores=$(nproc)
+if [ -n "$scaling" ]; then
+    set_up_hosts "$rate" "0-$((cores - 1))" "0-$((cores - 1))"
+    "$scratch/on_host" 1 scripts/scaling_table.sh "$@" --master "${addresses[0]}" --rank 1 >"$scratch/other" 2>&1 </dev/null &
+    other=$!
+    "$scratch/on_host" 0 scripts/scaling_table.sh "$@" --master "${addresses[0]}" </dev/null &
+    wait $! || fail 1 'see above'
+    wait "$other" && exit 0
+    cat "$scratch/other" >&2
+    exit 1
+fi
 if [ "$cores" -ge 2 ]; then
     threads=$((cores / 2)) cores_of=("0-$((cores / 2 - 1))" "$((cores / 2))-$((cores / 2 * 2 - 1))")
 else
     threads=1 cores_of=(0 0)
 fi
+set_up_hosts "$rate" "${cores_of[@]}"
 
-# on_host NUMBER COMMAND...: with its network, its name and its cores
-cat >"$scratch/on_host" <<SCRIPT
-#!/bin/sh
-number=\$1
-shift
-if [ "\$number" = 0 ]; then host=${hosts[0]} cores=${cores_of[0]}; else host=${hosts[1]} cores=${cores_of[1]}; fi
-exec ip netns exec "\$host" unshare --uts sh -c 'hostname "\$0" && exec "\$@"' "\$host" taskset -c "\$cores" "\$@"
-SCRIPT
 # As mpirun calls ssh: HOST COMMAND. It starts its daemon on the other host so; on its own it needs none.
 cat >"$scratch/agent" <<SCRIPT
 #!/bin/sh
 shift
 exec "$scratch/on_host" 1 sh -c "\$*"
 SCRIPT
-chmod +x "$scratch/on_host" "$scratch/agent"
+chmod +x "$scratch/agent"
 printf '%s slots=1\n' "${addresses[@]}" >"$scratch/hostfile"
 
 # One rank on each host, with the output in $scratch/NAME; in the background, so that a signal is heeded at once.

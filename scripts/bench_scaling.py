@@ -3,6 +3,9 @@
 
     scripts/bench_scaling.py                   on all GPUs if there are any, else on this machine's processor
     scripts/bench_scaling.py --device cpu      1, 2 and 4 processes of one thread each, and as many as there are cores
+    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 0       and two hosts, a process on each: here the first
+    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 1       there; it only takes part
+    scripts/bench_scaling.py --device cpu --gpu      and one process with a GPU, if there is one
     scripts/bench_scaling.py --page-only       writes the page anew from the files that there are
     scripts/bench_scaling.py --check           exit code 1 if the page is not what those files give
 
@@ -10,7 +13,7 @@ The batch of a step is the same for every number of ranks (strong scaling), on s
 turns, --rounds times, so that what else the machine does meets all of them; a figure is the median of the steps after
 --warm-up, of all rounds. How many cores others used meanwhile is measured as well. Ranks meet over TCP: no mpirun is
 needed. Writes doc/results/scaling-DEVICE.csv, and the tables of all such files between the markers of
-doc/performance.md. Needs Python 3 and nothing else.
+doc/performance.md; with --no-write it only shows the table. Needs Python 3 and nothing else.
 """
 import argparse
 import array
@@ -32,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import typing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "doc/performance.md"
@@ -48,12 +52,24 @@ LARGE = ("GPT-2 124M", 512, {"model": "gpt2-124M", "vocab-size": 50257, "seq-len
 TINY = ("tiny", 4, {"num-layers": 1, "num-heads": 2, "channels": 32, "seq-len": 16, "vocab-size": 65})
 LARGEST_MICRO_BATCH = {"cpu": 12, "cuda": 64}
 
-COLUMNS = ["machine", "date", "model", "tokens_a_step", "ranks", "steps", "step_ms", "tokens_per_s", "efficiency",
+COLUMNS = ["machine", "date", "model", "tokens_a_step", "ranks", "hosts", "device", "steps", "step_ms", "tokens_per_s", "efficiency",
            "comm_ms", "comm_exposed_ms", "comm_predicted_ms", "cores", "others", "note"]  # fmt: skip
 
 
 class UserError(Exception):
     pass
+
+
+class Setting(typing.NamedTuple):
+    """What a run is measured on. Of several hosts each has one rank."""
+
+    ranks: int
+    device: str
+    hosts: int = 1
+
+    def __str__(self):
+        text = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+        return text + (f" on {self.hosts} hosts" if self.hosts > 1 else "") + (", GPU" if self.device == "cuda" else "")
 
 
 # ---- one run ---------------------------------------------------------------------------------------------------
@@ -85,22 +101,24 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def train(args, ranks, model, folder):
-    """The records of a run's steps, and how many cores others used meanwhile."""
+def train(args, setting, model, folder):
+    """The records of a run's steps, and how many cores others used meanwhile. Nothing, where rank 0 is on another host."""
     _, sequences, flags = model
-    micro_batch = max(b for b in range(1, LARGEST_MICRO_BATCH[args.device] + 1) if sequences // ranks % b == 0)
+    ranks, device = setting.ranks, setting.device
+    micro_batch = max(b for b in range(1, LARGEST_MICRO_BATCH[device] + 1) if sequences // ranks % b == 0)
     flags = dict(flags, **{
-        "train-data": f"{folder}/train_*.bin", "val-data": "", "out-dir": f"{folder}/run", "device": args.device,
+        "train-data": f"{folder}/train_*.bin", "val-data": "", "out-dir": f"{folder}/run", "device": device,
         "batch-size": micro_batch, "total-batch-size": sequences * flags["seq-len"], "steps": args.steps,
         "warmup-steps": 0, "sample-tokens": 0, "checkpoint-every": 0, "check-replicas": 0})  # fmt: skip
-    if args.device == "cpu":
+    if device == "cpu":
         flags |= {"threads": 1, "dtype": "fp32"}  # the same bytes to exchange on every processor
     command = shlex.split(args.program) + [f"--{name}={value}" for name, value in flags.items()]
-    master = f"127.0.0.1:{free_port()}"
+    here = [args.rank] if setting.hosts > 1 else range(ranks)
+    master = args.master if setting.hosts > 1 else f"127.0.0.1:{free_port()}"
     shutil.rmtree(f"{folder}/run", ignore_errors=True)
     busy, own, start = busy_s(), children_s(), time.monotonic()
     processes = []
-    for rank in range(ranks):
+    for rank in here:
         where = [f"--rank={rank}", f"--world-size={ranks}", f"--master={master}"] if ranks > 1 else ["--launcher=none"]
         output = open(f"{folder}/output-{rank}", "w", encoding="utf-8")
         processes.append(subprocess.Popen(command + where, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
@@ -113,11 +131,13 @@ def train(args, ranks, model, folder):
         for process in processes:
             process.kill()
             process.wait()
-    for rank, code in enumerate(codes):
+    for rank, code in zip(here, codes):
         if code != 0:
             tail = "".join(open(f"{folder}/output-{rank}", encoding="utf-8").readlines()[-5:])
-            raise UserError(f"{ranks} ranks: rank {rank} ended with exit code {code}: {' '.join(command)}\n{tail}")
+            raise UserError(f"{setting}: rank {rank} ended with exit code {code}: {' '.join(command)}\n{tail}")
     seconds = time.monotonic() - start
+    if here[0] > 0:
+        return [], 0.0
     others = max(0.0, (busy_s() - busy - (children_s() - own)) / seconds)
     with open(f"{folder}/run/log.jsonl", encoding="utf-8") as log:
         steps = [record for record in map(json.loads, log) if record["type"] == "step"]
@@ -129,38 +149,42 @@ def train(args, ranks, model, folder):
 # ---- all of them -----------------------------------------------------------------------------------------------
 
 
-def measure_model(args, model, numbers):
-    """A row for each number of ranks."""
+def measure_model(args, model, settings):
+    """A row for each setting."""
     name, sequences, flags = model
-    numbers = [n for n in numbers if sequences % n == 0]
-    steps = {n: [] for n in numbers}
-    others = {n: [] for n in numbers}
+    settings = [setting for setting in settings if sequences % setting.ranks == 0]
+    steps = {setting: [] for setting in settings}
+    others = {setting: [] for setting in settings}
     with tempfile.TemporaryDirectory(prefix="bench_scaling-") as folder:
         write_tokens(pathlib.Path(folder) / "train_000000.bin", max(20000, 2 * sequences * flags["seq-len"] + 1),
                      flags["vocab-size"])  # fmt: skip
         for turn in range(args.rounds):
-            for n in numbers:
-                of_run, used = train(args, n, model, folder)
-                steps[n] += of_run
-                others[n].append(used)
-                middle = statistics.median(step["ms"] for step in of_run)
-                print(f"{name}, round {turn + 1}, {n} ranks: {middle:.2f} ms per step, others used {used:.2f} cores",
-                      flush=True)  # fmt: skip
+            for setting in settings:
+                of_run, used = train(args, setting, model, folder)
+                steps[setting] += of_run
+                others[setting].append(used)
+                middle = f"{statistics.median(step['ms'] for step in of_run):.2f} ms per step" if of_run else "took part"
+                print(f"{name}, round {turn + 1}, {setting}: {middle}, others used {used:.2f} cores", flush=True)
+    if args.rank > 0:
+        return []
     tokens = sequences * flags["seq-len"]
 
-    def median(n, key):
-        return statistics.median(step.get(key, 0) for step in steps[n])
+    def median(setting, key):
+        return statistics.median(step.get(key, 0) for step in steps[setting])
 
     rows = []
-    for n in numbers:
-        step_ms = median(n, "ms")
+    first = settings[0]
+    for setting in settings:
+        step_ms = median(setting, "ms")
+        # Of another device there is nothing to compare.
+        efficiency = median(first, "ms") * first.ranks / (setting.ranks * step_ms) if setting.device == first.device else 0
         rows.append({
             "machine": args.machine, "date": args.date, "model": f"{name}, T {flags['seq-len']}", "tokens_a_step": tokens,
-            "ranks": n, "steps": len(steps[n]), "step_ms": f"{step_ms:.4f}", "tokens_per_s": f"{tokens / step_ms * 1e3:.1f}",
-            "efficiency": f"{median(numbers[0], 'ms') * numbers[0] / (n * step_ms):.4f}",
-            "comm_ms": f"{median(n, 'comm_ms'):.4f}", "comm_exposed_ms": f"{median(n, 'comm_exposed_ms'):.4f}",
-            "comm_predicted_ms": f"{median(n, 'comm_predicted_ms'):.4f}", "cores": os.cpu_count(),
-            "others": f"{max(others[n]):.2f}", "note": args.note})  # fmt: skip
+            "ranks": setting.ranks, "hosts": setting.hosts, "device": setting.device, "steps": len(steps[setting]),
+            "step_ms": f"{step_ms:.4f}", "tokens_per_s": f"{tokens / step_ms * 1e3:.1f}", "efficiency": f"{efficiency:.4f}",
+            "comm_ms": f"{median(setting, 'comm_ms'):.4f}", "comm_exposed_ms": f"{median(setting, 'comm_exposed_ms'):.4f}",
+            "comm_predicted_ms": f"{median(setting, 'comm_predicted_ms'):.4f}", "cores": os.cpu_count(),
+            "others": f"{max(others[setting]):.2f}", "note": args.note})  # fmt: skip
     return rows
 
 
@@ -193,10 +217,14 @@ def table_of(rows):
     first = {}
     for row in rows:
         one = first.setdefault(row["model"], float(row["tokens_per_s"]))
-        crowded, alone = int(row["ranks"]) > int(row["cores"]), int(row["ranks"]) == 1
-        cells = [f"{row['model']}, {row['tokens_a_step']}", row["ranks"] + (" (crowded)" if crowded else ""),
-                 f"{float(row['step_ms']):.2f}", f"{float(row['tokens_per_s']):.0f}",
-                 f"{float(row['tokens_per_s']) / one:.2f}", f"{float(row['efficiency']) * 100:.0f} %"]  # fmt: skip
+        hosts, efficiency = int(row["hosts"]), float(row["efficiency"])
+        crowded, alone = int(row["ranks"]) > int(row["cores"]) * hosts, int(row["ranks"]) == 1
+        where = row["ranks"] + (f" on {hosts} hosts" if hosts > 1 else "") + (" (crowded)" if crowded else "")
+        if row["device"] != rows[0]["device"]:
+            where += ", GPU"
+        cells = [f"{row['model']}, {row['tokens_a_step']}", where, f"{float(row['step_ms']):.2f}",
+                 f"{float(row['tokens_per_s']):.0f}", f"{float(row['tokens_per_s']) / one:.2f}",
+                 f"{efficiency * 100:.0f} %" if efficiency else ""]  # fmt: skip
         cells += [
             "" if alone else f"{float(row[key]):.2f}" for key in ("comm_ms", "comm_exposed_ms", "comm_predicted_ms")
         ]
@@ -204,7 +232,7 @@ def table_of(rows):
     most = max(float(row["others"]) for row in rows)
     text += f"\nMedians of {min(int(row['steps']) for row in rows)} steps or more; "
     text += f"meanwhile others used {most:.2f} cores of {rows[0]['cores']} at most."
-    if any(int(row["ranks"]) > int(row["cores"]) for row in rows):
+    if "(crowded)" in text:
         text += " Crowded: more ranks than cores."
     if rows[0]["note"]:
         text += f" {rows[0]['note']}."
@@ -260,12 +288,23 @@ def parse_args():
     parser.add_argument("--limit", type=float, default=600, help="seconds for one run")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE)
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--master", default="", help="HOST:PORT, where rank 0 of several hosts listens")
+    parser.add_argument("--rank", type=int, default=0, help="of --hosts, with --master")
+    parser.add_argument("--hosts", type=int, default=2, help="with --master, each with one rank")
+    parser.add_argument("--gpu", action="store_true", help="one process with a GPU, too, if there is one")
+    parser.add_argument("--write", action=argparse.BooleanOptionalAction, default=True, help="the file and the page")
+    parser.add_argument("--smoke", action="store_true", help="a few steps of the smallest model: does it run?")
     parser.add_argument("--page-only", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
+    if args.smoke:
+        args.models, args.ranks, args.steps, args.warm_up, args.rounds, args.write = "tiny", "1,2", 4, 1, 1, False
+    if args.hosts < 2 or not 0 <= args.rank < args.hosts or (args.rank > 0 and not args.master):
+        parser.error("--rank is one of --hosts, which are two or more and meet at --master")
     if not 0 <= args.warm_up < args.steps or args.rounds < 1:
         parser.error("expected 0 <= --warm-up < --steps and --rounds of one or more")
-    gpus = gpu_names() if args.device != "cpu" else []
+    listed = gpu_names() if args.device != "cpu" or args.gpu else []
+    gpus = listed if args.device != "cpu" else []
     if args.device == "cuda" and not gpus:
         parser.error("--device cuda: nvidia-smi lists no GPU")
     args.device = "cuda" if gpus else "cpu"
@@ -277,11 +316,17 @@ def parse_args():
         args.name, args.machine = "cpu", f"{processor()}, {cores} cores, one thread per rank"
         numbers, models = sorted({1, 2, 4, *powers_of_two(cores)}), "small,middle"
     try:
-        args.numbers = [int(word) for word in args.ranks.split(",")] if args.ranks else numbers
+        numbers = [int(word) for word in args.ranks.split(",")] if args.ranks else numbers
         known = {"small": SMALL, "middle": MIDDLE, "large": LARGE, "tiny": TINY}
         args.chosen = [known[word] for word in (args.models or models).split(",")]
     except (KeyError, ValueError) as error:
         parser.error(f"--ranks and --models are lists with commas, such as 1,2 and small,middle: {error}")
+    args.settings = [Setting(n, args.device) for n in numbers] if args.rank == 0 else []
+    if args.master:
+        args.settings.append(Setting(args.hosts, args.device, args.hosts))
+    if args.gpu and listed and not gpus and args.rank == 0:
+        args.settings.append(Setting(1, "cuda"))
+        args.machine += f"; GPU {listed[0]}"
     args.date = datetime.date.today().isoformat()
     return args
 
@@ -290,9 +335,12 @@ def main():
     args = parse_args()
     try:
         if not (args.page_only or args.check):
-            rows = [row for model in args.chosen for row in measure_model(args, model, args.numbers)]
+            rows = [row for model in args.chosen for row in measure_model(args, model, args.settings)]
+            if rows:
+                print("\n" + table_of([{key: str(value) for key, value in row.items()} for row in rows]), end="")
+            if not (args.write and rows):
+                return 0
             write_csv(args.results / f"scaling-{args.name}.csv", rows)
-            print("\n" + table_of([{key: str(value) for key, value in row.items()} for row in rows]), end="")
         renew_page(args, page_text(args.results), "scripts/bench_scaling.py")
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

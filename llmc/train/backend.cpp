@@ -8,6 +8,7 @@
 #include <omp.h>
 #endif
 #include "llmc/base/check.h"      // require, format
+#include "llmc/comm/host.h"       // host_gpus
 #include "llmc/cpu/kernels.h"     // cpu_kernels
 #include "llmc/train/backends.h"  // cpu_backend_fp32, cuda_backend_fp32, ...
 
@@ -55,10 +56,16 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
     const Place place = world.place();
     share_errors(world.ranks, [&] { check_device(flags, place); });
     const std::string dtype = cpu_dtype(world, flags);
+    const int gpus = is_on_cpu(flags) || !flags.trains() ? 0 : num_cuda_gpus();
+    if (gpus > place.processes && place.is_first)
+        std::fprintf(stderr, "this host has %d GPUs, and this run uses %d: mpirun -np %d ./train_gpt ... uses all\n", gpus,
+                     place.processes, gpus);
     if (!is_on_cpu(flags))
         return flags.dtype == "fp32" ? cuda_backend_fp32(place.gpu, flags) : cuda_backend_bf16(place.gpu, flags);
-    if (flags.device == "auto" && has_cuda() && place.is_first)
-        std::fprintf(stderr, "no GPU, training on the CPU: %s\n", why_no_cuda().c_str());
+    if (flags.device == "auto" && place.is_first) {
+        const std::string line = no_gpu_line(has_cuda(), why_no_cuda(), host_gpus());
+        if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
+    }
 #ifdef _OPENMP
     const std::string crowd =
         flags.threads > 0 ? "" : crowd_warning(std::getenv("OMP_NUM_THREADS"), omp_get_num_procs());
@@ -84,6 +91,13 @@ void check_openmp() {
     const double kib = number * (letter == 'b' ? 0x1p-10 : letter == 'm' ? 0x1p10 : letter == 'g' ? 0x1p20 : 1);
     require(kib >= kLeastStackKiB, "OMP_STACKSIZE=%s: threads need at least %gk; unset it", stack, kLeastStackKiB);
 #endif
+}
+
+std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus) {
+    if (gpus.known == 0) return is_built ? "no GPU, training on the CPU: " + why : "";
+    return format("this host has %s that nobody uses, training on the CPU: ",
+                  gpus.known == 1 ? "a GPU" : format("%d GPUs", gpus.known).c_str()) +
+           (gpus.open > 0 ? why : "this container was given none of them (docker run --gpus all)");
 }
 
 std::string crowd_warning(const char* asked, int cores) {

@@ -8,6 +8,7 @@ compiled for, once for each of them, in the files *_backend_*; nothing outside i
 #pragma once
 #include <memory>
 #include <string>
+#include "llmc/comm/host.h"          // HostGpus
 #include "llmc/train/run_flags.h"    // RunFlags
 #include "llmc/train/session.h"      // Session
 #include "llmc/train/run_request.h"  // RunRequest
@@ -35,6 +36,10 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
 // An Error where the environment asks OpenMP for what ends in a crash or a standstill: of its first call, so none is
 // made here.
 void check_openmp();
+
+// What to say at the start of a run on the CPU that would have taken a GPU (--device auto): why it has none, and that the
+// host has some that nobody uses. "": nothing, where there are none and the build is for none.
+std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus);
 
 // What to say of OMP_NUM_THREADS: more than twice as many threads as cores wait for each other in every op. "" :
 // nothing.

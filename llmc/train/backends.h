@@ -20,5 +20,7 @@ std::unique_ptr<Backend> cuda_backend_bf16(int gpu, const RunFlags& config);
 bool has_cuda();
 // Why this build or machine has no GPU at all, or not one of that number; "" if it has.
 std::string why_no_cuda(int gpu = 0);
+// How many GPUs CUDA shows this process.
+int num_cuda_gpus();
 // What `doctor` asks of a GPU.
 GpuFacts look_at_gpu(int gpu);

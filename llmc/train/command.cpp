@@ -100,11 +100,11 @@ const std::vector<CommandInfo>& commands() {
         {Command::doctor,
          "doctor",
          "Check machine, libraries, launch, network, disk and data for the run that these flags describe, and say what "
-         "to do.",
+         "to do; with --rank and --master, on all ranks, also what they exchange.",
          "./train_gpt doctor --train-data 'data/mine/train_*.bin'",
          {},
          {"train-data", "val-data", "tokenizer", "out-dir", "resume", "init-from", "device", "dtype", "rank",
-          "world-size", "master"}},
+          "world-size", "master", "comm-timeout"}},
         {Command::bench_comm,
          "bench-comm",
          "Measure how fast collectives between the ranks are; needs no data.",

@@ -6,6 +6,13 @@ bool has_cuda() { return true; }
 
 std::string why_no_cuda(int gpu) { return why_no_gpu(gpu); }
 
+int num_cuda_gpus() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+}
+
 GpuFacts look_at_gpu(int gpu) {
     GpuFacts facts;
     facts.is_built = true;

@@ -6,6 +6,8 @@ bool has_cuda() { return false; }
 
 std::string why_no_cuda(int) { return "this build of Anvil has no CUDA (`make info` tells why)"; }
 
+int num_cuda_gpus() { return 0; }
+
 GpuFacts look_at_gpu(int) { return {.why_none = why_no_cuda()}; }
 
 std::unique_ptr<Backend> cuda_backend_fp32(int, const RunFlags&) {

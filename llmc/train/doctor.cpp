@@ -24,7 +24,12 @@
 #include "llmc/base/build_id.h"      // build_id, build_libraries
 #include "llmc/base/check.h"         // Error, format
 #include "llmc/base/file.h"          // reason_of
+#include "llmc/base/memory.h"        // kAlignment
 #include "llmc/base/number_text.h"   // count_text
+#include "llmc/comm/bench_comm.h"    // time_calls, measure_bandwidth
+#include "llmc/comm/handshake.h"     // check_connected, check_alike
+#include "llmc/comm/host.h"          // host_gpus
+#include "llmc/comm/host_comm.h"     // HostComm
 #include "llmc/comm/ranks.h"         // Ranks
 #include "llmc/cpu/kernels.h"        // cpu_kernels
 #include "llmc/data/mixture.h"       // data_sources
@@ -59,6 +64,8 @@ std::string joined(const std::vector<std::string>& words) {
     for (const std::string& word : words) all += (all.empty() ? "" : ", ") + word;
     return all;
 }
+
+constexpr double kLinkTimeoutS = 60;  // for the other ranks' commands
 
 std::string gib(size_t bytes) { return format("%.1f GiB", double(bytes) / (1 << 30)); }
 
@@ -163,6 +170,9 @@ Finding check_gpu(const RunFlags& config, const GpuFacts& gpu) {
     if (!gpu.why_none.empty()) {
         const std::string todo = gpu.is_built ? "nvidia-smi should list it" : "install the CUDA toolkit and make again";
         if (config.device == "cuda") return fail("GPU", gpu.why_none, todo + ", or --device cpu");
+        if (!gpu.is_built && gpu.on_host.known > 0)
+            return warn("GPU", format("%s, and the driver of this host has %d", gpu.why_none.c_str(), gpu.on_host.known),
+                        gpu.on_host.open > 0 ? todo : "docker run --gpus all gives them to a container; then " + todo);
         if (!gpu.is_built) return ok("GPU", gpu.why_none + ": the CPU trains");
         return warn("GPU", gpu.why_none + ": the CPU would train", todo);
     }
@@ -231,6 +241,28 @@ std::vector<Finding> check_network(const Launch& launch, const std::string& host
     else
         findings.push_back(ok("rank 0", host + (host == master ? "" : " is " + master)));
     return findings;
+}
+
+Finding check_link(const Launch& launch, double timeout_s) {
+    try {
+        const std::unique_ptr<Ranks> ranks = join(launch, timeout_s);
+        check_connected(*ranks);
+        check_alike(*ranks, {{"the build", build_id()}});
+        Cpu cpu(1);
+        HostComm comm(*ranks, cpu);
+        float* const data = static_cast<float*>(comm.allocate(kAlignment));
+        const CommTiming latency =
+            time_calls(cpu, *ranks, "all-reduce", sizeof(float), data, 1, 0.1, [&] { comm.wait(comm.all_reduce(data, 1)); });
+        comm.release(data, kAlignment);
+        const double bytes_per_s = measure_bandwidth(comm, cpu, *ranks);
+        // A rank that ends takes the others along.
+        ranks->barrier();
+        return ok("link", format("all are at %s: %s; an all-reduce of 4 bytes takes %.1f us, and a rank sends %.3f GB/s",
+                                 launch.master.c_str(), comm.describe().c_str(), latency.seconds * 1e6,
+                                 bytes_per_s / 1e9));
+    } catch (const Error& error) {
+        return fail("link", error);
+    }
 }
 
 Finding check_disk(const RunFlags& config, size_t checkpoint_bytes) {
@@ -347,7 +379,8 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
 #ifndef _OPENMP
     findings.push_back(warn("threads", "this build has no OpenMP: one thread", "install libgomp1 or use g++, make"));
 #endif
-    const GpuFacts gpu = look_at_gpu(std::max(0, launch.local_rank));
+    GpuFacts gpu = look_at_gpu(std::max(0, launch.local_rank));
+    gpu.on_host = host_gpus();
     findings.push_back(check_gpu(request.flags, gpu));
     add(check_libraries(build_libraries(), gpu.is_built));
 
@@ -377,6 +410,9 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     }
     add(data.empty() ? check_data(request.flags, &vocab_size) : data);
     findings.push_back(check_disk(request.flags, checkpoint_bytes));
+    // Last, as the others may take longer for the rest.
+    if (launch.meet == Launch::Meet::at_address && launch.world_size > 1)
+        findings.push_back(check_link(launch, std::min(line.run.comm_timeout_s, kLinkTimeoutS)));
 
     std::printf("%s", text_of(findings, launch.rank).c_str());
     const bool failed = std::any_of(findings.begin(), findings.end(),

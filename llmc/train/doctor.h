@@ -6,8 +6,9 @@ it starts.
   warn  shared memory: /dev/shm has 64 MiB -> MPI and NCCL want more: docker run --shm-size 1g
   FAIL  training data: no file matches 'data/x_*.bin' -> ...
 
-It joins no ranks and takes no lock, and what it writes to measure the disk it removes. Each of several ranks looks at
-its own host; those after the first print what is not ok. Exit code 2 if anything fails.
+It takes no lock, and what it writes to measure the disk it removes. Each of several ranks looks at its own host; those
+after the first print what is not ok. Ranks that meet at an address do so: that opens its port, and what they exchange is
+timed. Exit code 2 if anything fails.
 */
 #pragma once
 #include <cstdint>
@@ -15,6 +16,7 @@ its own host; those after the first print what is not ok. Exit code 2 if anythin
 #include <string>
 #include <vector>
 #include "llmc/base/processor.h"  // CpuLevel
+#include "llmc/comm/host.h"       // HostGpus
 #include "llmc/comm/launch.h"     // Environment, Launch
 #include "llmc/train/command.h"   // CommandLine, RunFlags
 
@@ -30,6 +32,7 @@ struct GpuFacts {
     std::string why_none = "";  // why it has no GPU to use; empty: it has one
     std::string device = "";    // "cuda, NVIDIA H200, ..."
     size_t free_bytes = 0, bytes = 0;
+    HostGpus on_host = {};  // whatever the build is
 };
 
 // Looks, prints a line for each finding, and returns the exit code. `look_at_gpu` is asked for the GPU of this process,
@@ -47,5 +50,7 @@ Finding check_gpu(const RunFlags& config, const GpuFacts& gpu);
 Finding check_launch(const LaunchFlags& flags, const Environment& environment, Launch* launch);
 std::vector<Finding> check_limits(int world_size, size_t open_files, size_t shared_memory_bytes);
 std::vector<Finding> check_network(const Launch& launch, const std::string& host_name);
+// By every rank of a launch that meets at an address: how long the CPU ranks' collectives take.
+Finding check_link(const Launch& launch, double timeout_s);
 Finding check_disk(const RunFlags& config, size_t checkpoint_bytes);
 std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size);

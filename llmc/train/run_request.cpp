@@ -52,6 +52,23 @@ FoundCheckpoint find_asked(const RunFlags& flags) {
     return found;
 }
 
+// --resume auto goes on from what is in rank 0's folder. Where ranks have no common one, another's may hold more, from a
+// time when that was rank 0: those steps would be trained again, or all of them by a run that begins anew.
+void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
+    int64_t mine = -1;
+    share_errors(ranks, [&] {
+        const std::vector<int64_t> steps = checkpoint_steps(out_dir);
+        if (!steps.empty()) mine = steps.back();
+    });
+    const int64_t first = ranks.all_gather_values(mine, "the step of its newest checkpoint")[0];
+    share_errors(ranks, [&] {
+        require(mine <= first,
+                "%s holds checkpoints up to step %ld here, and rank 0 has %s: start rank 0 on this host, or give another "
+                "--out-dir",
+                out_dir.c_str(), mine, first < 0 ? "none" : format("them up to step %ld", first).c_str());
+    });
+}
+
 constexpr const char* kSmallFiles[] = {kRunFlagsFile, kStateFile, "config.json", "tokenizer.json"};
 
 // Who sees the checkpoint that rank 0 has found, under its path or one of their own, reads it there; the others get its
@@ -159,6 +176,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunRequest request{.flags = line.run};
     RunFlags& flags = request.flags;
     if (!flags.resume.empty()) {
+        if (flags.resume == "auto" && ranks.world_size > 1) check_first_has_newest(flags.out_dir, ranks);
         on_first_rank(ranks, [&] { request.checkpoint = find_asked(flags); });
         request.checkpoint.path = ranks.broadcast(request.checkpoint.path);
         request.checkpoint.step = ranks.all_gather_values(request.checkpoint.step, "the step to go on from")[0];

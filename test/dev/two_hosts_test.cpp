@@ -1,4 +1,5 @@
-// dev/two_hosts.sh: ranks of two hosts that are network namespaces of this machine, joined by a line of known speed.
+// dev/two_hosts.sh and dev/two_disks.sh: ranks of two hosts that are network namespaces of this machine, joined by a line of
+// known speed.
 #include <cstdlib>
 #include "test/processes.h"  // has_mpi
 #include "test/testing.h"
@@ -57,6 +58,24 @@ TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts][plain]") {
     CHECK(contains(ended.out, "| all-reduce | 16384 |"));
 }
 
+// The commands of doc/tutorials/two_machines.md, with a smaller model and with what is needed to lose a side.
+TEST_CASE("two machines without a common folder go on after losing either, with the losses of one process",
+          "[two_hosts][plain]") {
+    program("data/tokenize");
+    const std::string before = namespaces();
+    const Finished ended = run(programs() + "timeout 300 dev/two_disks.sh --small");
+    CHECK(namespaces() == before);
+    if (ended.exit_code == 2) {
+        WARN("skipped: " << ended.err);
+        return;
+    }
+    INFO(ended.out << ended.err);
+    REQUIRE(ended.exit_code == 0);
+    CHECK(contains(ended.out, "both with rank 0 on beta to 50 | 1 to 50 | all bits |"));
+    CHECK(contains(ended.out, "| three ranks on both, and three virtual ranks in one process | 51 to 80 | all bits |"));
+    CHECK(contains(ended.out, "The weights of step 50 are those of one process, bit for bit."));
+}
+
 TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interrupted", "[two_hosts]") {
     const auto refused = [](const std::string& command, const std::string& why) {
         const Finished ended = run(command);
@@ -70,6 +89,7 @@ TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interru
     refused(kScript + " --rate gbit", "--rate 'gbit'");
     refused(kScript + " --steps few", "--steps 'few'");
     refused(kScript + " --launcher ssh", "--launcher 'ssh'");
+    refused("dev/two_disks.sh --slow", "--slow: expected --small");
     refused("ANVIL_PROGRAMS=/nowhere/ " + kScript, "/nowhere/train_gpt is missing");
     // A folder of all commands but one.
     const ScratchFolder commands;

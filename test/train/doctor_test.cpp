@@ -1,6 +1,10 @@
 // train_gpt doctor: every check against surroundings that are well and that are not.
 #include "llmc/train/doctor.h"
+#include <cstdio>
+#include <filesystem>
 #include <map>
+#include "llmc/train/backend.h"  // no_gpu_line
+#include "test/processes.h"      // in_processes, free_port
 #include "test/program.h"
 
 namespace {
@@ -61,7 +65,66 @@ TEST_CASE("a GPU is there, free, or not asked for", "[doctor]") {
     CHECK(grade("cuda", {true, "no NVIDIA driver is loaded"}) == Grade::fail);
     CHECK(grade("cpu", {true, "no NVIDIA driver is loaded"}) == Grade::ok);
     CHECK(grade("auto", {false, "not built"}) == Grade::ok);
+    RunFlags any;
+    CHECK(line_of(check_gpu(any, {.why_none = "not built", .on_host = {2, 2}})) ==
+          "warn  GPU: not built, and the driver of this host has 2 -> install the CUDA toolkit and make again");
+    CHECK(contains(check_gpu(any, {.why_none = "not built", .on_host = {0, 2}}).todo, "docker run --gpus all"));
     CHECK(grade("cuda", {false, "not built"}) == Grade::fail);
+}
+
+TEST_CASE("GPUs that nobody uses are counted and named", "[doctor][plain]") {
+    const ScratchFolder host;
+    CHECK(host_gpus(host.path).known == 0);
+    const auto put = [&](const std::string& name) {
+        std::filesystem::create_directories(std::filesystem::path(host / name).parent_path());
+        put_file(host / name, "");
+    };
+    for (const char* name : {"dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia", "dev/nvidia0x", "dev/sda1"}) put(name);
+    CHECK(host_gpus(host.path).known == 0);
+    for (const char* name : {"proc/driver/nvidia/gpus/0000:01:00.0/i", "proc/driver/nvidia/gpus/0000:02:00.0/i"}) put(name);
+    CHECK(host_gpus(host.path).open == 0);
+    CHECK(host_gpus(host.path).known == 2);
+    for (const char* name : {"dev/nvidia0", "dev/nvidia1", "dev/nvidia11"}) put(name);
+    CHECK(host_gpus(host.path).open == 3);
+    CHECK(host_gpus(host.path).known == 3);
+
+    CHECK(no_gpu_line(false, "no CUDA", {}) == "");
+    CHECK(no_gpu_line(true, "no driver", {}) == "no GPU, training on the CPU: no driver");
+    CHECK(no_gpu_line(false, "no CUDA", {1, 1}) == "this host has a GPU that nobody uses, training on the CPU: no CUDA");
+    CHECK(no_gpu_line(true, "too old", {8, 8}) ==
+          "this host has 8 GPUs that nobody uses, training on the CPU: too old");
+    CHECK(contains(no_gpu_line(true, "no driver", {0, 8}), "given none of them (docker run --gpus all)"));
+}
+
+TEST_CASE("ranks that meet at an address time what they exchange", "[doctor][plain]") {
+    const auto look = [](int ranks, const std::vector<std::string>& hosts) {
+        const std::string master = "127.0.0.1:" + std::to_string(free_port());
+        return in_processes(ranks, [&](int rank) {
+            if (!hosts.empty()) setenv("ANVIL_HOST", hosts[size_t(rank)].c_str(), 1);
+            Launch launch;
+            launch.meet = Launch::Meet::at_address, launch.master = master;
+            launch.rank = rank, launch.world_size = 2;
+            std::printf("%s\n", line_of(check_link(launch, ranks == 2 ? 30 : 0.2)).c_str());
+        });
+    };
+    for (const std::vector<std::string>& hosts : {std::vector<std::string>{}, {"alpha", "beta"}}) {
+        for (const Finished& rank : look(2, hosts)) {
+            INFO(rank.out << rank.err);
+            CHECK(rank.exit_code == 0);
+            const size_t at = rank.out.find("; an all-reduce of 4 bytes takes ");
+            double us = 0, gb_per_s = 0;
+            REQUIRE(at != std::string::npos);
+            REQUIRE(std::sscanf(rank.out.c_str() + at, "; an all-reduce of 4 bytes takes %lf us, and a rank sends %lf GB/s",
+                                &us, &gb_per_s) == 2);
+            CHECK(us > 0);
+            CHECK(gb_per_s > 0);
+            CHECK(rank.out.starts_with("ok    link: all are at 127.0.0.1:"));
+            CHECK(contains(rank.out, hosts.empty() ? ": shared memory, 2 ranks;" : " and TCP, 2 ranks on 2 hosts;"));
+        }
+    }
+    const std::string alone = look(1, {})[0].out;
+    CHECK(alone.starts_with("FAIL  link: "));
+    CHECK(contains(alone, "rank 1 did not come to 127.0.0.1:"));
 }
 
 TEST_CASE("a launch that is half set fails", "[doctor]") {

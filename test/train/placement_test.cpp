@@ -48,6 +48,22 @@ TEST_CASE("ranks without a common folder save on rank 0 and go on at any number"
     }
 }
 
+TEST_CASE("rank 0 goes on where the newest checkpoint is, and nowhere else", "[placement][plain]") {
+    const Hosts hosts(FlagMap{{"checkpoint-every", "2"}, {"steps", "4"}});
+    hosts.train({"a"});
+    const FlagMap all = with(hosts.flags, {{"resume", "auto"}, {"steps", "8"}});
+    hosts.check_refused({"b", "a"}, all, {},
+                        {"error: rank 1: run holds checkpoints up to step 4 here, and rank 0 has none: start rank 0 on "
+                         "this host, or give another --out-dir"});
+    CHECK(checkpoint_steps(hosts.out("b")).empty());
+    // A copy is as good, until one of them has gone on.
+    fs::copy(hosts.out("a"), hosts.out("b"), fs::copy_options::recursive);
+    hosts.resume({"b", "a"}, {{"steps", "6"}});
+    hosts.check_refused({"a", "b"}, all, {}, {"up to step 6 here, and rank 0 has them up to step 4: "});
+    hosts.resume({"b", "a"}, {{"steps", "8"}});
+    CHECK(verify(step_folder(hosts.out("b"), 8)).why == "");
+}
+
 TEST_CASE("master weights travel too, and are made of weights where the checkpoint has none", "[placement]") {
     const Hosts hosts(FlagMap{{"checkpoint-every", "0"}, {"steps", "4"}});
     for (const std::string from : {"bf16", "fp32"}) {

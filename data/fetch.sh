@@ -2,9 +2,10 @@
 # What the scripts of this folder share: a file is got once, goes on where it was cut, and counts when it is verified.
 # They source this; it does nothing by itself.
 #
-#   get FILE URL CHECK WHAT     unless CHECK FILE is true: from the folder $ANVIL_MIRROR if that is set, else by curl
-#   $hub                        Hugging Face, or what HF_ENDPOINT says
-#   hub_sha256 URL              the sha256 that the hub has for a large file there
+#   get FILE URL CHECK WHAT [NAME]   unless CHECK FILE is true: from the folder $ANVIL_MIRROR if that is set, else by curl
+#                                    NAME: what messages and the mirror call it, else as FILE
+#   $hub                             Hugging Face, or what HF_ENDPOINT says
+#   hub_sha256 URL                   the sha256 that the hub has for a large file there
 #
 # Sourcing it goes to the repository's folder; a relative $ANVIL_MIRROR is meant from where the script was started.
 # shellcheck disable=SC2034  # hub is for those who source this
@@ -33,7 +34,7 @@ hub_sha256() {
 has_sha256() { [ -f "$1" ] && echo "$2  $1" | sha256sum --check --status; }
 
 get() {
-    local file=$1 url=$2 check=$3 what=$4 name=${1##*/}
+    local file=$1 url=$2 check=$3 what=$4 name=${5:-${1##*/}}
     if "$check" "$file"; then return; fi
     [ ! -e "$file" ] || echo "$file is damaged: getting it again"
     mkdir -p "$(dirname "$file")"

@@ -50,8 +50,10 @@ int main(int argc, char** argv) {
                    "{\"messages\": [{\"role\": \"user\", \"content\": ...}, ...]}; auto: by their endings")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--chat-template", config.chat_template,
-                   "Of --format chat: nanochat, chatml, llama3; auto: the one whose special tokens the tokenizer has")
+    app.add_option(
+           "--chat-template", config.chat_template,
+           "Of --format chat: nanochat, chatml, llama3; auto: as the template beside the tokenizer says, or by its "
+           "special tokens")
         ->type_name("NAME")
         ->capture_default_str();
     app.add_option("--field", config.field, "Which field of .jsonl or column of .parquet is the text")

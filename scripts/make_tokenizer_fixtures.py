@@ -166,6 +166,33 @@ def trained_by_hf(pattern, size, text):
     return made
 
 
+def trained_of_characters(kind, size, text):
+    """As Llama 2's is (SentencePiece's BPE, as transformers converts it): `legacy` by normalizers, else by Metaspace."""
+    learner = tokenizers.Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="first", split=True), pre_tokenizers.Split(tokenizers.Regex(r"[\n\r]"), "isolated")]
+    )
+    learner.train_from_iterator([text], trainers.BpeTrainer(vocab_size=size - 260, limit_alphabet=50, show_progress=False))
+    learned = json.loads(learner.to_str())["model"]
+    blanks = [("▁", "▁"), ("▁▁", "▁▁"), ("▁", "▁▁")]
+    specials = ["<unk>", "<s>", "</s>"]
+    words = sorted(learned["vocab"], key=learned["vocab"].get)
+    # The bytes come before the characters, and the newline is a byte alone, as Llama 2's is.
+    names = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *(word for word in words if word not in "\n\r"), "▁▁", "▁▁▁▁", "▁▁▁"]
+    merges = [*blanks, *(tuple(merge) for merge in learned["merges"])]
+    vocab = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    made = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    if kind == "legacy":
+        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    made.add_special_tokens(specials)
+    return made
+
+
 def write_cases(folder, texts, learned_from, size):
     """`learned_from` and `size`: of the vocabularies."""
     for name, text in texts.items():
@@ -177,6 +204,11 @@ def write_cases(folder, texts, learned_from, size):
         (folder / f"{pattern}.json").write_text(made.to_str(pretty=True) + "\n", encoding="utf-8")
         for name, text in texts.items():
             write_ids(folder, f"{pattern}.json", name, made.encode(text).ids)
+    for kind in ("legacy", "metaspace"):
+        made = trained_of_characters(kind, size, texts[learned_from])
+        (folder / f"{kind}.json").write_text(made.to_str(pretty=True) + "\n", encoding="utf-8")
+        for name, text in texts.items():
+            write_ids(folder, f"{kind}.json", name, made.encode(text).ids)
     for pattern in ("gpt4", "nanochat", "o200k"):
         tokens = trained_by_rustbpe(pattern, size, texts[learned_from])
         specials = {text: len(tokens) + i for i, text in enumerate(SPECIALS[pattern])}

@@ -8,6 +8,7 @@
 #include "llmc/base/check.h"      // require, ensure
 #include "llmc/data/nfc.h"        // is_surely_nfc, to_nfc
 #include "llmc/data/tokenizer.h"  // Tokenizer
+#include "llmc/data/utf8.h"       // code_point_at
 
 namespace {
 // Pieces of up to so many bytes are merged by looking at all pairs each time: quadratic, but without a heap.
@@ -74,8 +75,7 @@ namespace {
 size_t merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
     int32_t token[kShortPiece];
     uint32_t rank[kShortPiece];  // of token i and the next
-    size_t n = piece.size(), steps = 0;
-    for (size_t i = 0; i < n; i++) token[i] = bpe.byte_ids[static_cast<unsigned char>(piece[i])];
+    size_t n = bpe.first_tokens(piece, token), steps = 0;
     for (size_t i = 0; i + 1 < n; i++) rank[i] = bpe.ranks.find(token[i], token[i + 1]);
     while (n > 1) {
         const size_t at = size_t(std::min_element(rank, rank + n - 1) - rank);
@@ -183,10 +183,10 @@ size_t merge_long(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& 
         uint32_t rank;  // of this and the next
         Index previous, next;
     };
-    const Index n = Index(piece.size());
+    std::vector<int32_t> tokens(piece.size());
+    const Index n = Index(bpe.first_tokens(piece, tokens.data()));
     std::vector<Node> nodes(n);
-    for (Index i = 0; i < n; i++)
-        nodes[i] = {bpe.byte_ids[static_cast<unsigned char>(piece[i])], PairRanks::kNone, Index(i - 1), Index(i + 1)};
+    for (Index i = 0; i < n; i++) nodes[i] = {tokens[i], PairRanks::kNone, Index(i - 1), Index(i + 1)};
     WaitingPairs<Index> waiting;
     const auto renew = [&](Index at) {
         Node& node = nodes[at];
@@ -210,6 +210,22 @@ size_t merge_long(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& 
     return waiting.steps();
 }
 }  // namespace
+
+size_t Bpe::first_tokens(std::string_view piece, int32_t* tokens) const {
+    size_t n = 0;
+    if (!of_characters) {
+        for (const char byte : piece) tokens[n++] = byte_ids[static_cast<unsigned char>(byte)];
+        return n;
+    }
+    for (size_t at = 0; at < piece.size();) {
+        const CodePoint c = code_point_at(piece, at);
+        const int32_t id = c.bytes > 0 && c.value < char_ids.size() ? char_ids[c.value] : -1;
+        if (id >= 0) tokens[n++] = id;
+        for (const size_t end = at + std::max<size_t>(c.bytes, 1); at < end; at++)
+            if (id < 0) tokens[n++] = byte_ids[static_cast<unsigned char>(piece[at])];
+    }
+    return n;
+}
 
 size_t Bpe::merge_piece(std::string_view piece, std::vector<int32_t>& ids) const {
     if (piece.size() <= kShortPiece) return merge_short(*this, piece, ids);
@@ -268,18 +284,48 @@ private:
 };
 }  // namespace
 
-void Bpe::encode(std::string_view text, std::vector<int32_t>& ids) const {
+namespace {
+// Where documents and threads' parts are cut is before one of these, too (split.h, documents.h).
+bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r'; }
+
+// Pieces of blanks and what follows up to the next blank.
+template <class F>
+void for_each_word(std::string_view text, F f) {
+    for (size_t begin = 0, end; begin < text.size(); begin = end) {
+        end = begin;
+        while (end < text.size() && is_blank(text[end])) end++;
+        while (end < text.size() && !is_blank(text[end])) end++;
+        f(text.substr(begin, end - begin));
+    }
+}
+
+// Spaces may be written as the vocabulary spells them.
+std::string with_spaces(std::string_view text) {
+    std::string result(text);
+    for (size_t at = 0; (at = result.find(kSpelledSpace, at)) != std::string::npos; at++)
+        result.replace(at, std::string_view(kSpelledSpace).size(), " ");
+    return result;
+}
+}  // namespace
+
+void Bpe::encode(std::string_view text, std::vector<int32_t>& ids, bool is_beginning) const {
     thread_local PieceCache cache;
     PieceCache& others = cache;
     std::string normal;
     if (normalizes && !is_surely_nfc(text)) text = normal = to_nfc(text);
-    for_each_piece(pattern, text, [&](std::string_view piece) {
+    const auto encode_piece = [&](std::string_view piece) {
         const int32_t id = pieces.find(piece);
         if (id >= 0)
             ids.push_back(id);
         else
             others.encode(*this, piece, ids);
-    });
+    };
+    if (!of_characters) return for_each_piece(pattern, text, encode_piece);
+    if (text.empty()) return;
+    normal = with_spaces(text);
+    if (is_beginning && first_space != FirstSpace::none && (first_space == FirstSpace::always || normal[0] != ' '))
+        normal.insert(0, 1, ' ');
+    for_each_word(normal, encode_piece);
 }
 
 namespace {
@@ -317,7 +363,7 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
                 "%s: the special token %d is there twice or is not UTF-8", where.c_str(), special.id);
     separator = separator < 0 ? separator_of(specials) : separator;
     if (!encodes) return;
-    const bool complete = find_bytes(symbols, *this);
+    const bool complete = of_characters || find_bytes(symbols, *this);
     require(complete, "%s lacks tokens for some of the 256 bytes: expected one for each, to encode any text",
             where.c_str());
     static std::atomic<uint64_t> made = 0;
@@ -337,6 +383,19 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
         }
         pieces.add(symbols[id], int32_t(id));
     }
+    if (of_characters) {
+        require(!whole_pieces, "%s takes a text that is a token as a whole, and has no words: not known here",
+                where.c_str());
+        for (const Merge& merge : merges) {
+            const std::string& both = symbols[size_t(merge.result)];
+            for (size_t at = 1; at < both.size(); at++)
+                require(!is_blank(both[at]) || is_blank(both[at - 1]),
+                        "%s: token %d goes from a word into the blank after it: expected a vocabulary of words, as "
+                        "SentencePiece makes them",
+                        where.c_str(), merge.result);
+        }
+        return;
+    }
     // Both have their place in a tokenizer.json's one vocabulary.
     std::string bytes;
     for (const SpecialToken& special : specials)
@@ -346,7 +405,7 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
 }
 
 int32_t separator_of(const std::vector<SpecialToken>& specials) {
-    for (const char* text : {"<|bos|>", "<|endoftext|>", "<|begin_of_text|>"})
+    for (const char* text : {"<|bos|>", "<|endoftext|>", "<|begin_of_text|>", "<s>"})
         for (const SpecialToken& token : specials)
             if (token.text == text) return token.id;
     return specials.empty() ? -1 : specials[0].id;

@@ -8,6 +8,11 @@ token, the leftmost first, until no pair has a merge:
 A piece that is a token is found as a whole, so most words cost one lookup, and each thread remembers what it made of
 others. Short pieces are merged by looking for the lowest rank each time; long ones with a heap, O(n log n) at worst and
 close to O(n) for most, because a hundred megabytes without a space are one piece.
+
+SentencePiece's way (Kudo and Richardson, 2018; Llama 2, Mistral): a piece begins as its characters, those that the
+vocabulary lacks as their bytes, which have ids of their own. A space is a character like others, spelled U+2581, and
+one is put before the text. There is no pattern, and all text would be one piece; but where no token goes from a word
+into the blank after it, which is asked when it is read, text is cut there, and merges lead to the same tokens.
 */
 #pragma once
 #include <array>
@@ -94,8 +99,13 @@ private:
     int shift_ = 0;
 };
 
+// What is put before a text that is not empty, of a BPE of characters.
+enum class FirstSpace { none, always, unless_there };
+
 struct Bpe {
-    SplitPattern pattern = SplitPattern::gpt2;
+    SplitPattern pattern = SplitPattern::gpt2;  // of bytes
+    bool of_characters = false;                 // and else SentencePiece's way
+    FirstSpace first_space = FirstSpace::none;
     std::vector<Merge> merges;  // by rank
     std::vector<SpecialToken> specials;
     // A piece that is a token becomes it, even if the merges do not lead there: tiktoken's way, and that of a
@@ -105,8 +115,11 @@ struct Bpe {
     bool encodes = true;      // false: the merges are not known, and there is only the way back
     int32_t separator = -1;   // the special token between documents
 
-    // Made from the above and the tokens by prepare().
+    // Made from the above and the tokens by prepare(), but of characters by who reads them.
     std::array<int32_t, 256> byte_ids;
+    std::vector<int32_t> char_ids;  // of characters: by code point; -1, or beyond the end: as bytes
+
+    // Made from the above and the tokens by prepare().
     PairRanks ranks;
     PieceIds pieces;
     uint64_t serial = 0;  // another for each that is made; 0: not yet
@@ -114,7 +127,10 @@ struct Bpe {
     // Checks what was read from `where` and makes the tables.
     void prepare(const std::vector<std::string>& symbols, const std::string& where);
 
-    void encode(std::string_view text, std::vector<int32_t>& ids) const;
+    // `is_beginning`: of a text; else its continuation.
+    void encode(std::string_view text, std::vector<int32_t>& ids, bool is_beginning = true) const;
+    // How a piece begins. Returns the number of tokens, at most one a byte.
+    size_t first_tokens(std::string_view piece, int32_t* tokens) const;
 
     // The merges alone, without a look at whole pieces. Returns how many pairs it looked at and ordered, so that tests
     // can say that it is not quadratic.
@@ -133,6 +149,9 @@ Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const st
 // merges of lower rank make of its bytes. Those with an empty symbol and the special ones are left out. Returns the
 // number of tokens that no two others make; they are reached as whole pieces only.
 size_t recover_merges(const std::vector<std::string>& symbols, Bpe& bpe);
+
+// How SentencePiece spells a space.
+inline constexpr char kSpelledSpace[] = "\u2581";
 
 // How GPT-2's files spell a byte: as one printable code point, the printable bytes of Latin-1 as themselves, the other
 // 68 as U+0100, U+0101, ... in order (Radford et al., 2019, encoder.py: bytes_to_unicode).

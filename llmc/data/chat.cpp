@@ -107,7 +107,8 @@ const char* ChatTemplate::name() const {
     return kind_ == Kind::nanochat ? "nanochat" : kind_ == Kind::chatml ? "chatml" : "llama3";
 }
 
-ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const std::string& name) : tokenizer_(tokenizer) {
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style) : tokenizer_(tokenizer), style_(style) {
+    const std::string& name = style.name;
     const auto has = [&](const char* text) {
         return tokenizer.kind == TokenizerKind::bpe &&
                std::any_of(tokenizer.bpe->specials.begin(), tokenizer.bpe->specials.end(),
@@ -130,6 +131,7 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const std::string& name) 
         end_of_turn_ = special(known.last);
         document_token_ = tokenizer.separator();
         ensure(document_token_ >= 0);  // the first special token, if no other
+        style_.name = known.name;
         return;
     }
     require(name == "auto", "--chat-template %s: expected auto, nanochat, chatml or llama3", name.c_str());
@@ -194,22 +196,26 @@ void ChatTemplate::write_turn(Writer& to, const Message& message, const std::str
         return to.text("\n", where);
     }
     begin_turn(to, message.role);
-    to.text(trimmed(text), where, is_learned);
+    to.text(text, where, is_learned);
     to.special("<|eot_id|>", is_learned);
 }
 
 void ChatTemplate::write(Writer& to, const Conversation& conversation, const std::string& where) const {
     check(conversation, where);
-    to.add(document_token_, false);
-    const bool merges = kind_ == Kind::nanochat && conversation[0].role == Role::system;
+    const bool has_system = conversation[0].role == Role::system;
+    const bool merges = kind_ == Kind::nanochat && has_system;
     require(!merges || conversation.size() > 1, "%s: a system message alone: expected a user's after it",
             where.c_str());
+    const auto as_text = [](const std::string& text) { return MessagePart{MessagePart::Kind::text, text}; };
+    if (!has_system && !style_.system.empty()) write_turn(to, {Role::system, {as_text(style_.system)}}, where);
     for (size_t i = merges ? 1 : 0; i < conversation.size(); i++) {
         Message message = conversation[i];
         if (merges && i == 1)
-            message.parts.insert(message.parts.begin(),
-                                 {MessagePart::Kind::text, text_of(conversation[0], where, name()) + "\n\n"});
-        if (merges && i == 1) message.parts = {{MessagePart::Kind::text, text_of(message, where, name())}};
+            message.parts.insert(message.parts.begin(), as_text(text_of(conversation[0], where, name()) + "\n\n"));
+        if (merges && i == 1) message.parts = {as_text(text_of(message, where, name()))};
+        if (kind_ == Kind::llama3) message.parts = {as_text(trimmed(text_of(message, where, name())))};
+        if (!merges && message.role == Role::system)
+            message.parts.insert(message.parts.begin(), as_text(style_.before_system));
         write_turn(to, message, where);
     }
 }
@@ -219,6 +225,7 @@ std::vector<int32_t> ChatTemplate::encode(const Conversation& conversation, cons
             "%s: the conversation ends with the %s: expected the assistant's answer last", where.c_str(),
             conversation.empty() ? "system" : name_of(conversation.back().role));
     Writer to(*this);
+    to.add(document_token_, false);  // what separates documents in a data set
     write(to, conversation, where);
     return std::move(to.ids);
 }
@@ -227,6 +234,7 @@ std::vector<int32_t> ChatTemplate::prompt(const Conversation& conversation, cons
     require(!conversation.empty() && conversation.back().role == Role::user,
             "%s: expected a user's message last, for the assistant to answer", where.c_str());
     Writer to(*this);
+    if (style_.begins) to.add(document_token_, false);
     write(to, conversation, where);
     begin_turn(to, Role::assistant);
     for (int32_t& id : to.ids) id = id < 0 ? ~id : id;

@@ -16,7 +16,8 @@ learned where it is a target, which is what the assistant writes.
   llama3     turns <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>, content without white space around it,
              the assistant's [CONTENT<|eot_id|>] learned. Llama 3.
 
-All begin with the tokenizer's token between documents: <|bos|>, <|endoftext|>, <|begin_of_text|>.
+All begin with the tokenizer's token between documents: <|bos|>, <|endoftext|>, <|begin_of_text|>. A tokenizer that has
+a template of its own may leave it out of prompts, and may have its own words for the system (chat_style.h).
 
   const ChatTemplate chat(tokenizer);                       the one whose special tokens the tokenizer has
   chat.encode(parse_conversation(line, "chats.jsonl:7"))    ids, ~id where nothing is learned (llmc/data/shards.h)
@@ -27,7 +28,8 @@ All begin with the tokenizer's token between documents: <|bos|>, <|endoftext|>, 
 #include <string>
 #include <string_view>
 #include <vector>
-#include "llmc/data/tokenizer.h"  // Tokenizer
+#include "llmc/data/chat_style.h"  // ChatStyle
+#include "llmc/data/tokenizer.h"   // Tokenizer
 
 struct MessagePart {
     enum class Kind { text, python, python_output } kind = Kind::text;
@@ -48,10 +50,10 @@ Conversation parse_conversation(std::string_view line, const std::string& where)
 
 class ChatTemplate {
 public:
-    // `name`: nanochat, chatml, llama3; auto: the one whose special tokens the tokenizer has. An Error if it lacks
-    // them.
-    explicit ChatTemplate(const Tokenizer& tokenizer, const std::string& name = "auto");
+    // An Error if the tokenizer lacks the special tokens of the style.
+    explicit ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style = {});
     const char* name() const;
+    const ChatStyle& style() const { return style_; }  // with its name
 
     // A whole conversation, which ends with the assistant. `where` is how errors call it.
     std::vector<int32_t> encode(const Conversation& conversation, const std::string& where) const;
@@ -71,6 +73,7 @@ private:
     int32_t special(const char* text) const;
 
     const Tokenizer& tokenizer_;
+    ChatStyle style_;
     Kind kind_;
     int32_t document_token_, end_of_turn_;
 };

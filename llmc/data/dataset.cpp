@@ -14,8 +14,10 @@
 #include "llmc/base/hash.h"          // xxh3, hex64
 #include "llmc/base/json.h"          // OrderedJson
 #include "llmc/base/rng.h"           // mix64
+#include "llmc/base/script.h"        // find_script, script_lines
 #include "llmc/data/bpe_training.h"  // PieceCounts, train_bpe
 #include "llmc/data/chat.h"          // ChatTemplate, parse_conversation
+#include "llmc/data/chat_style.h"    // find_chat_style, jinja_of
 #include "llmc/data/documents.h"     // DocumentReader, Source
 #include "llmc/data/progress.h"      // Progress
 #include "llmc/data/shards.h"        // ShardWriter
@@ -84,22 +86,15 @@ Source standard_input(const std::string& path, std::optional<DocumentFormat> typ
     return {path, "standard input", type.value_or(DocumentFormat::text), false, bytes};
 }
 
-// GPT-2's vocab.bpe, from the script beside this program, or that of the current folder.
+// GPT-2's vocab.bpe, which a script gets.
 std::string gpt2_tokenizer_file() {
-    std::error_code ignored;
-    fs::path script = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "gpt2_tokenizer.sh";
-    if (!fs::exists(script)) script = "data/gpt2_tokenizer.sh";
-    require(fs::exists(script), "%s is missing, which gets GPT-2's tokenizer: run this from the repository's folder",
-            script.c_str());
-    const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(("exec '" + script.string() + "'").c_str(), "re"), pclose);
-    require(pipe, "cannot start %s", script.c_str());
-    std::string last, line;
-    for (int c; (c = fgetc(pipe.get())) != EOF;) {
-        if (c != '\n') line += char(c);
-        if (c == '\n') last.swap(line), line.clear();
-    }
-    require(fs::exists(last), "--tokenizer gpt2: %s did not get it", script.c_str());
-    return last;
+    const std::string script = find_script("gpt2_tokenizer.sh");
+    require(!script.empty(),
+            "data/gpt2_tokenizer.sh is missing, which gets GPT-2's tokenizer: run this from the "
+            "repository's folder");
+    const std::vector<std::string> lines = script_lines(script);
+    require(!lines.empty() && fs::exists(lines.back()), "--tokenizer gpt2: %s did not get it", script.c_str());
+    return lines.back();
 }
 
 // Which documents are for validation, beside what the reader says.
@@ -139,7 +134,8 @@ public:
         options_.validation_document = split_.validation_document;
         get_tokenizer(staging);
         separator_ = is_plain_ && sources_.size() == 1 ? -1 : tokenizer_.separator();
-        if (config_.is_chat()) chat_.emplace(tokenizer_, config_.chat_template);
+        if (config_.is_chat())
+            chat_.emplace(tokenizer_, find_chat_style(tokenizer_, config_.tokenizer, config_.chat_template));
         if (!config_.train_tokenizer) save_tokenizer(tokenizer_, staging.path("tokenizer.json"));
 
         const Journal journal = staging.resume(key(read_file(staging.path("tokenizer.json"))));
@@ -147,6 +143,11 @@ public:
             std::fprintf(stderr, "the text is not what %s was made of: beginning anew\n", staging.path("").c_str());
             staging.start_over();
             ensure(encode_all(staging, {}));
+        }
+        if (chat_) {  // prompts of what is trained on these data begin as they do
+            ChatStyle style = chat_->style();
+            style.begins = true;
+            write_file_atomically(staging.path(kChatTemplateFile), jinja_of(style, document_token_of(tokenizer_)));
         }
         write_file_atomically(staging.path("dataset.json"), json_text(description(), 1) + "\n");
         staging.commit();
@@ -372,7 +373,7 @@ private:
         const std::string all = format("%d %.17g %llu %lld %lld %lld ", separator_, split_.hash_fraction,
                                        static_cast<unsigned long long>(split_.seed), ll(split_.validation_byte),
                                        ll(split_.validation_document), ll(config_.shard_tokens)) +
-                                (chat_ ? chat_->name() : "") + tokenizer_json;
+                                (chat_ ? jinja_of(chat_->style(), document_token_of(tokenizer_)) : "") + tokenizer_json;
         return hex64(xxh3(all.data(), all.size()));
     }
 
@@ -394,7 +395,7 @@ private:
                 } else {
                     if (separator_ >= 0 && piece.begins) result.ids.push_back(separator_);
                     if (separator_ >= 0 && tokenizer_.kind == TokenizerKind::bytes) check_no_zero(text, place);
-                    const std::vector<int32_t> ids = tokenizer_.encode(text, place, 1);
+                    const std::vector<int32_t> ids = tokenizer_.encode(text, place, 1, piece.begins);
                     result.ids.insert(result.ids.end(), ids.begin(), ids.end());
                 }
             }

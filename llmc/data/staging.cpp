@@ -20,8 +20,8 @@ constexpr const char* kMoving = "moving";
 
 // Shards and tokenizer, by their names; whatever else a user keeps there is not touched.
 bool is_ours(const std::string& name) {
-    for (const char* pattern :
-         {"train_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "val_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "tokenizer.json"})
+    for (const char* pattern : {"train_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "val_[0-9][0-9][0-9][0-9][0-9][0-9].bin",
+                                "tokenizer.json", "chat_template.jinja"})
         if (fnmatch(pattern, name.c_str(), 0) == 0) return true;
     return false;
 }

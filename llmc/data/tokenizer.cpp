@@ -22,7 +22,7 @@ CodePoint require_code_point(std::string_view text, size_t at, const std::string
 constexpr size_t kThreadBytes = 1 << 19;
 
 // Each thread takes one part, cut where pieces end anyway.
-std::vector<int32_t> encode_bpe(const Bpe& bpe, std::string_view text, int threads) {
+std::vector<int32_t> encode_bpe(const Bpe& bpe, std::string_view text, int threads, bool is_beginning) {
     if (threads == 0) threads = int(std::max(1u, std::thread::hardware_concurrency()));
     const size_t parts = std::clamp<size_t>(text.size() / kThreadBytes, 1, size_t(threads));
     std::vector<std::vector<int32_t>> ids(parts);
@@ -31,9 +31,10 @@ std::vector<int32_t> encode_bpe(const Bpe& bpe, std::string_view text, int threa
         const size_t end = part + 1 == parts
                                ? text.size()
                                : cut_between_pieces(text, std::max(begin, text.size() / parts * (part + 1)));
-        const auto work = [&bpe, &mine = ids[part], piece = text.substr(begin, end - begin)] {
+        const auto work = [&bpe, &mine = ids[part], piece = text.substr(begin, end - begin),
+                           begins = is_beginning && part == 0] {
             mine.reserve(piece.size() / 3);
-            bpe.encode(piece, mine);
+            bpe.encode(piece, mine, begins);
         };
         begin = end;
         if (part + 1 < parts)
@@ -56,14 +57,15 @@ const char* Tokenizer::name() const {
     return kind == TokenizerKind::bpe ? "bpe" : kind == TokenizerKind::bytes ? "byte" : "char";
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, const std::string& where, int threads) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, const std::string& where, int threads,
+                                       bool is_beginning) const {
     if (kind == TokenizerKind::bpe) {
         require(
             bpe->encodes,
             "%s cannot be encoded: the file of the tokenizer does not say which tokens to merge, so it can only turn "
             "ids to text; give the vocab.bpe or tokenizer.json that it was made from",
             where.c_str());
-        return encode_bpe(*bpe, text, threads);
+        return encode_bpe(*bpe, text, threads, is_beginning);
     }
     std::vector<int32_t> ids;
     ids.reserve(text.size());

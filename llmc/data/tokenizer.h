@@ -5,7 +5,8 @@ Tokenizers: text to ids and back. There are three kinds, with one interface:
          V = 65 for tiny Shakespeare). A symbol it has not seen is an error. No document separator.
   byte   V = 256, the id is the byte. Takes any file whatsoever. Byte 0 separates documents.
   bpe    byte pairs merged in the order in which they were learned (llmc/data/bpe.h): GPT-2's, one that was trained here
-         (llmc/data/bpe_training.h), or another's. Takes any bytes, UTF-8 or not. A special token separates documents.
+         (llmc/data/bpe_training.h), or another's; also pairs of characters, as SentencePiece's are (Llama 2, Mistral),
+         whose text begins with a space. Takes any bytes, UTF-8 or not. A special token separates documents.
 
   Symbols symbols;                                          Tokenizer t = byte_tokenizer();
   symbols.add(text, "input.txt");                           t = load_tokenizer("data/x/tokenizer.json");
@@ -43,11 +44,13 @@ struct Tokenizer {
 
     // Text never becomes special tokens: what looks like one is split like any other text. An error if the text has a
     // symbol that the vocabulary lacks; `where` is how messages call the text. The ids are the same at any number of
-    // threads; 0: as many as there are, for a text that is large enough.
-    std::vector<int32_t> encode(std::string_view text, const std::string& where = "the text", int threads = 0) const;
+    // threads; 0: as many as there are, for a text that is large enough. `is_beginning`: some tokenizers put a space
+    // before a text, and not before its continuation.
+    std::vector<int32_t> encode(std::string_view text, const std::string& where = "the text", int threads = 0,
+                                bool is_beginning = true) const;
 
     // The first place from `at` on where text may be cut without a change of its ids: encode(a + b) is encode(a) and
-    // then encode(b). The end of the text if there is none before.
+    // then encode(b), no beginning. The end of the text if there is none before.
     size_t cut(std::string_view text, size_t at) const;
 
     // The bytes of the ids, one after the other; of bytes, not always UTF-8. An error if an id is not in [0, V).

@@ -202,6 +202,7 @@ void save_ranks(const Tokenizer& tokenizer, const std::string& path) {
             "%s: only a bpe tokenizer has ranks, and this is a %s tokenizer%s", path.c_str(), tokenizer.name(),
             tokenizer.kind == TokenizerKind::bpe ? " without merges" : "");
     const Bpe& bpe = *tokenizer.bpe;
+    require(!bpe.of_characters, "%s: ranks are of bytes, and this tokenizer merges characters", path.c_str());
     // What a reader would make of them must be the same.
     std::vector<std::string> symbols = tokenizer.symbols;
     OrderedJson specials = OrderedJson::object();

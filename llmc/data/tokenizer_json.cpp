@@ -6,6 +6,8 @@ tokenizer.json, the format of Hugging Face's `tokenizers`. Our three kinds, told
   bpe    the same, with a pattern to split by (GPT-2's is part of ByteLevel); vocabulary: bytes, as GPT-2 spells them ->
          id; merges in the order of their ranks; special tokens are `added_tokens`, and have their place in the
          vocabulary too, because `tokenizers` gives an added token that has none the next free id
+  bpe of characters (bpe.h)   a space put before the text by Metaspace or by normalizers; byte_fallback, whose bytes are
+         spelled <0x0A>; the decoder a sequence that undoes it
 */
 #include <unordered_map>
 #include <unordered_set>
@@ -20,7 +22,9 @@ tokenizer.json, the format of Hugging Face's `tokenizers`. Our three kinds, told
 namespace {
 
 const char* const kExpected =
-    "expected a tokenizer.json of data/tokenize, or one of `tokenizers` that is a byte-level BPE";
+    "expected a tokenizer.json of data/tokenize, or one of `tokenizers` that is a byte-level BPE or SentencePiece's "
+    "with "
+    "byte_fallback";
 
 struct PatternText {
     const char* regex;
@@ -53,6 +57,10 @@ OrderedJson byte_level(bool use_regex) {
 OrderedJson pre_tokenizer_of(const Tokenizer& tokenizer) {
     if (tokenizer.kind == TokenizerKind::chars) return nullptr;
     if (tokenizer.kind == TokenizerKind::bytes) return byte_level(false);
+    if (tokenizer.bpe->of_characters) {
+        if (tokenizer.bpe->first_space != FirstSpace::unless_there) return nullptr;
+        return {{"type", "Metaspace"}, {"replacement", kSpelledSpace}, {"prepend_scheme", "first"}, {"split", false}};
+    }
     if (tokenizer.bpe->pattern == SplitPattern::gpt2) return byte_level(true);
     if (tokenizer.bpe->pattern == SplitPattern::smollm) {
         const OrderedJson digits = {{"type", "Digits"}, {"individual_digits", true}};
@@ -64,6 +72,30 @@ OrderedJson pre_tokenizer_of(const Tokenizer& tokenizer) {
     const OrderedJson split = {
         {"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
     return {{"type", "Sequence"}, {"pretokenizers", OrderedJson::array({split, byte_level(false)})}};
+}
+
+OrderedJson replace(const char* from, const char* to) {
+    return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+}
+
+OrderedJson normalizer_of(const Tokenizer& tokenizer) {
+    if (!tokenizer.bpe) return nullptr;
+    const Bpe& bpe = *tokenizer.bpe;
+    if (!bpe.of_characters) return bpe.normalizes ? OrderedJson{{"type", "NFC"}} : OrderedJson();
+    if (bpe.first_space == FirstSpace::unless_there) return nullptr;
+    if (bpe.first_space == FirstSpace::none) return replace(" ", kSpelledSpace);
+    const OrderedJson prepend = {{"type", "Prepend"}, {"prepend", kSpelledSpace}};
+    return {{"type", "Sequence"}, {"normalizers", OrderedJson::array({prepend, replace(" ", kSpelledSpace)})}};
+}
+
+OrderedJson decoder_of(const Tokenizer& tokenizer) {
+    const OrderedJson fuse = {{"type", "Fuse"}};
+    if (tokenizer.kind == TokenizerKind::chars) return fuse;
+    if (!tokenizer.bpe || !tokenizer.bpe->of_characters) return byte_level(tokenizer.kind == TokenizerKind::bpe);
+    OrderedJson steps = OrderedJson::array({replace(kSpelledSpace, " "), {{"type", "ByteFallback"}}, fuse});
+    if (tokenizer.bpe->first_space != FirstSpace::none)
+        steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
 OrderedJson added_tokens_of(const Tokenizer& tokenizer) {
@@ -80,11 +112,22 @@ OrderedJson added_tokens_of(const Tokenizer& tokenizer) {
     return tokens;
 }
 
+std::string spelled_byte(size_t byte) { return format("<0x%02zX>", byte); }
+
+std::string spelled_spaces(std::string text) {
+    for (size_t at = 0; (at = text.find(' ', at)) != std::string::npos;) text.replace(at, 1, kSpelledSpace);
+    return text;
+}
+
 // How the vocabulary spells each id; "" for one that is not used.
 std::vector<std::string> spellings_of(const Tokenizer& tokenizer) {
     if (tokenizer.kind == TokenizerKind::chars) return tokenizer.symbols;
     std::vector<std::string> spellings;
-    for (const std::string& symbol : tokenizer.symbols) spellings.push_back(spell_as_gpt2(symbol));
+    const bool of_characters = tokenizer.bpe && tokenizer.bpe->of_characters;
+    for (const std::string& symbol : tokenizer.symbols)
+        spellings.push_back(of_characters ? spelled_spaces(symbol) : spell_as_gpt2(symbol));
+    if (of_characters)
+        for (size_t byte = 0; byte < 256; byte++) spellings[size_t(tokenizer.bpe->byte_ids[byte])] = spelled_byte(byte);
     if (tokenizer.bpe)
         for (const SpecialToken& special : tokenizer.bpe->specials) spellings[size_t(special.id)] = special.text;
     return spellings;
@@ -111,22 +154,24 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
         for (const Merge& merge : tokenizer.bpe->merges)
             merges.push_back(quoted(spellings[size_t(merge.left)] + " " + spellings[size_t(merge.right)]));
 
-    const bool chars = tokenizer.kind == TokenizerKind::chars;
-    const OrderedJson fuse = {{"type", "Fuse"}};
-    OrderedJson normalizer;
-    if (tokenizer.bpe && tokenizer.bpe->normalizes) normalizer = {{"type", "NFC"}};
+    const bool of_characters = tokenizer.bpe && tokenizer.bpe->of_characters;
     const OrderedJson head = {
-        {"version", "1.0"},          {"truncation", nullptr},
-        {"padding", nullptr},        {"added_tokens", added_tokens_of(tokenizer)},
-        {"normalizer", normalizer},  {"pre_tokenizer", pre_tokenizer_of(tokenizer)},
-        {"post_processor", nullptr}, {"decoder", chars ? fuse : byte_level(tokenizer.kind == TokenizerKind::bpe)},
+        {"version", "1.0"},
+        {"truncation", nullptr},
+        {"padding", nullptr},
+        {"added_tokens", added_tokens_of(tokenizer)},
+        {"normalizer", normalizer_of(tokenizer)},
+        {"pre_tokenizer", pre_tokenizer_of(tokenizer)},
+        {"post_processor", nullptr},
+        {"decoder", decoder_of(tokenizer)},
     };
     std::string text = json_text(head, 1);
     text.resize(text.size() - 2);  // "\n}"
     text += std::string(",\n \"model\": {\n  \"type\": \"BPE\",\n  \"dropout\": null,\n  \"unk_token\": null,\n") +
             "  \"continuing_subword_prefix\": null,\n  \"end_of_word_suffix\": null,\n  \"fuse_unk\": false,\n" +
-            "  \"byte_fallback\": false,\n  \"ignore_merges\": " +
-            (tokenizer.bpe && tokenizer.bpe->whole_pieces ? "true" : "false") + ",\n  \"vocab\": ";
+            "  \"byte_fallback\": " + (of_characters ? "true" : "false") +
+            ",\n  \"ignore_merges\": " + (tokenizer.bpe && tokenizer.bpe->whole_pieces ? "true" : "false") +
+            ",\n  \"vocab\": ";
     append_lines(text, '{', vocab, '}');
     text += ",\n  \"merges\": ";
     append_lines(text, '[', merges, ']');
@@ -259,9 +304,8 @@ std::vector<Merge> merges_in(const Json& merges, const std::vector<std::string>&
 Tokenizer read_bpe(const Json& json, const std::string& path) {
     const Json& model = json["model"];
     const bool plain = is_absent(model, "continuing_subword_prefix") && is_absent(model, "end_of_word_suffix") &&
-                       value_at(model, {"byte_fallback"}) != true && value_at(model, {"dropout"}).is_null();
-    require(plain, "%s has a BPE with a prefix or suffix of words, dropout or byte_fallback: %s", path.c_str(),
-            kExpected);
+                       value_at(model, {"dropout"}).is_null();
+    require(plain, "%s has a BPE with a prefix or suffix of words or dropout: %s", path.c_str(), kExpected);
     Bpe bpe;
     bpe.pattern = pattern_of(json["pre_tokenizer"], path);
     bpe.normalizes = text_at(json, {"normalizer", "type"}) == "NFC";
@@ -278,6 +322,64 @@ Tokenizer read_bpe(const Json& json, const std::string& path) {
                 "%s: token %zu is '%s', which is not bytes as GPT-2 spells them: %s", path.c_str(), id, spelled.c_str(),
                 kExpected);
     }
+    return make_bpe_tokenizer(std::move(symbols), std::move(bpe), path);
+}
+
+// What normalizers and the pre-tokenizer put before a text; they must do no more than that and spell spaces.
+FirstSpace first_space_of(const Json& json, const std::string& path) {
+    const auto replaces = [](const Json& step) {
+        return text_at(step, {"type"}) == "Replace" && text_at(step, {"pattern", "String"}) == " " &&
+               text_at(step, {"content"}) == kSpelledSpace;
+    };
+    const Json &normalizer = value_at(json, {"normalizer"}), &words = value_at(json, {"pre_tokenizer"}),
+               &steps = value_at(normalizer, {"normalizers"});
+    if (words.is_null() && replaces(normalizer)) return FirstSpace::none;
+    if (words.is_null() && steps.is_array() && steps.size() == 2 && text_at(steps[0], {"type"}) == "Prepend" &&
+        text_at(steps[0], {"prepend"}) == kSpelledSpace && replaces(steps[1]))
+        return FirstSpace::always;
+    const std::string scheme = text_at(words, {"prepend_scheme"});
+    require(normalizer.is_null() && text_at(words, {"type"}) == "Metaspace" &&
+                text_at(words, {"replacement"}) == kSpelledSpace && value_at(words, {"split"}) == false &&
+                (scheme == "first" || scheme == "always" || scheme == "never"),
+            "%s has byte_fallback, and neither the normalizers nor the Metaspace without \"split\" that go with it in "
+            "files of SentencePiece: %s",
+            path.c_str(), kExpected);
+    return scheme == "never" ? FirstSpace::none : FirstSpace::unless_there;
+}
+
+Tokenizer read_characters_bpe(const Json& json, const std::string& path) {
+    const Json& model = json["model"];
+    Bpe bpe;
+    bpe.of_characters = true;
+    bpe.first_space = first_space_of(json, path);
+    bpe.whole_pieces = value_at(model, {"ignore_merges"}) == true;
+    std::vector<std::string> symbols = spellings_in(model["vocab"], true, path);
+    bpe.specials = specials_in(value_at(json, {"added_tokens"}), symbols, path);
+    bpe.merges = merges_in(value_at(model, {"merges"}), symbols, path);
+    std::unordered_map<std::string, size_t> byte_of;
+    for (size_t byte = 0; byte < 256; byte++) byte_of[spelled_byte(byte)] = byte;
+    bpe.byte_ids.fill(-1);
+    std::vector<bool> special(symbols.size());
+    for (const SpecialToken& token : bpe.specials) special[size_t(token.id)] = true;
+    for (size_t id = 0; id < symbols.size(); id++) {
+        if (special[id]) continue;
+        if (const auto byte = byte_of.find(symbols[id]); byte != byte_of.end()) {
+            bpe.byte_ids[byte->second] = int32_t(id);
+            symbols[id] = std::string(1, char(byte->second));
+            continue;
+        }
+        require(symbols[id].find(' ') == std::string::npos, "%s: token %zu is '%s', with a space that no text has: %s",
+                path.c_str(), id, symbols[id].c_str(), kExpected);
+        for (size_t at = 0; (at = symbols[id].find(kSpelledSpace, at)) != std::string::npos;)
+            symbols[id].replace(at, std::string_view(kSpelledSpace).size(), " ");
+        const CodePoint c = symbols[id].empty() ? CodePoint{0, 0} : code_point_at(symbols[id], 0);
+        if (c.bytes == 0 || c.bytes != symbols[id].size()) continue;
+        if (c.value >= bpe.char_ids.size()) bpe.char_ids.resize(c.value + 1, -1);
+        bpe.char_ids[c.value] = int32_t(id);
+    }
+    for (size_t byte = 0; byte < 256; byte++)
+        require(bpe.byte_ids[byte] >= 0, "%s has byte_fallback, but no token %s: %s", path.c_str(),
+                spelled_byte(byte).c_str(), kExpected);
     return make_bpe_tokenizer(std::move(symbols), std::move(bpe), path);
 }
 
@@ -303,10 +405,16 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
     // Early files, GPT-2's among them, have no type.
     require(model == "BPE" || (model.empty() && value_at(json, {"model", "merges"}).is_array()),
             "%s holds a tokenizer of type '%s': %s", path.c_str(), model.c_str(), kExpected);
-    require(is_absent(json, "normalizer") || text_at(json, {"normalizer", "type"}) == "NFC",
-            "%s has a normalizer other than NFC: %s", path.c_str(), kExpected);
     const Json& vocab = value_at(json, {"model", "vocab"});
     require(vocab.is_object() && !vocab.empty(), "%s has no vocabulary: %s", path.c_str(), kExpected);
+    if (value_at(json, {"model", "byte_fallback"}) == true) {
+        require(is_absent(json["model"], "continuing_subword_prefix") &&
+                    is_absent(json["model"], "end_of_word_suffix") && value_at(json, {"model", "dropout"}).is_null(),
+                "%s has a BPE with a prefix or suffix of words or dropout: %s", path.c_str(), kExpected);
+        return read_characters_bpe(json, path);
+    }
+    require(is_absent(json, "normalizer") || text_at(json, {"normalizer", "type"}) == "NFC",
+            "%s has a normalizer other than NFC: %s", path.c_str(), kExpected);
     const bool has_merges = !is_absent(json["model"], "merges"), has_added = !is_absent(json, "added_tokens");
 
     if (is_absent(json, "pre_tokenizer") && decoder == "Fuse") {

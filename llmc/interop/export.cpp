@@ -4,6 +4,7 @@
 #include "llmc/base/bf16.h"                 // to_bf16
 #include "llmc/base/check.h"                // require, format
 #include "llmc/base/file.h"                 // write_file_atomically, make_folders, sync_folder
+#include "llmc/data/chat_style.h"           // kChatTemplateFile
 #include "llmc/interop/gguf.h"              // write_gguf
 #include "llmc/interop/llmc_model.h"        // write_llmc_model
 #include "llmc/interop/tokenizer_export.h"  // tokenizer_config
@@ -61,12 +62,15 @@ void write_hf(const std::string& folder, const StoredModel& model, DType dtype, 
         write_file_atomically(folder + "/" + kModelingName + ".py", kModelingCode);
     if (tokenizer_json.empty()) return;
     write_file_atomically(folder + "/tokenizer.json", tokenizer_json);
-    write_file_atomically(
-        folder + "/tokenizer_config.json",
-        with_chat_template(config_beside(model.tokenizer_path(), tokenizer_json, model.shape().max_seq_len),
-                           tokenizer_json));
+    const std::string chat_template = fs::path(model.tokenizer_path()).parent_path() / kChatTemplateFile;
+    std::error_code ignored;
+    const bool has_template = fs::exists(chat_template, ignored);
+    const std::string config = config_beside(model.tokenizer_path(), tokenizer_json, model.shape().max_seq_len);
+    write_file_atomically(folder + "/tokenizer_config.json",
+                          has_template ? config : with_chat_template(config, tokenizer_json));
+    if (has_template) write_file_atomically(folder + "/" + kChatTemplateFile, read_file(chat_template));
     if (end.id < 0) return;
-    const int64_t answer_end = find_end_of_answer(tokenizer_json);
+    const int64_t answer_end = find_end_of_answer(tokenizer_json, has_template);
     const std::string ends = answer_end < 0 ? std::to_string(end.id) : format("[%ld, %ld]", answer_end, end.id);
     write_file_atomically(folder + "/generation_config.json",
                           format("{\n  \"bos_token_id\": %ld,\n  \"eos_token_id\": %s\n}\n", end.id, ends.c_str()));

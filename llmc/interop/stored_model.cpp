@@ -119,8 +119,7 @@ struct FolderModel {
     }
 };
 
-// For OWNER/NAME, which may be meant for the hub. The pattern takes what is read here, *.json and *.safetensors, and
-// leaves the other formats' copies of the weights.
+// For OWNER/NAME, which may be meant for the hub.
 std::string hub_advice(const std::string& path) {
     const size_t slash = path.find('/');
     const bool is_name = slash != std::string::npos && slash > 0 && path.find('/', slash + 1) == std::string::npos &&
@@ -129,9 +128,7 @@ std::string hub_advice(const std::string& path) {
                              std::string::npos;
     std::error_code ignored;
     if (!is_name || fs::exists(path.substr(0, slash), ignored)) return "";
-    const std::string name = path.substr(slash + 1);
-    return "; a model of the Hugging Face hub is downloaded first: pip install huggingface_hub, hf download " + path +
-           " --include '*.[js]*' --local-dir " + name + ", and then --init-from " + name;
+    return "; a model of the Hugging Face hub is downloaded first: --init-from \"$(data/model.sh " + path + ")\"";
 }
 
 }  // namespace

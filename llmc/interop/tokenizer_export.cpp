@@ -3,6 +3,7 @@
 #include "llmc/base/check.h"              // Error
 #include "llmc/base/json.h"               // Json, OrderedJson
 #include "llmc/data/bpe.h"                // Bpe
+#include "llmc/data/chat_style.h"         // jinja_of
 #include "llmc/data/tokenizer_formats.h"  // read_tokenizer_json
 
 namespace {
@@ -86,9 +87,11 @@ std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_toke
     return json_text(config, 2) + "\n";
 }
 
-int64_t find_end_of_answer(const std::string& tokenizer_json) {
+int64_t find_end_of_answer(const std::string& tokenizer_json, bool has_template) {
     for (const Added& token : added_tokens(parse_json(tokenizer_json)))
-        if (token.text == "<|assistant_end|>") return token.id;
+        if (token.text == "<|assistant_end|>" ||
+            (has_template && (token.text == "<|im_end|>" || token.text == "<|eot_id|>")))
+            return token.id;
     return -1;
 }
 
@@ -96,13 +99,7 @@ std::string with_chat_template(const std::string& config, const std::string& tok
     OrderedJson object = parse_ordered_json(config);
     if (!object.is_object() || object.contains("chat_template") || find_end_of_answer(tokenizer_json) < 0)
         return config;
-    object["chat_template"] =
-        "{% set system = messages[0]['role'] == 'system' %}<|bos|>"
-        "{% for message in (messages[1:] if system else messages) %}"
-        "{% if message['role'] == 'user' %}<|user_start|>"
-        "{{ messages[0]['content'] + '\\n\\n' if system and loop.first else '' }}{{ message['content'] }}<|user_end|>"
-        "{% else %}<|assistant_start|>{{ message['content'] }}<|assistant_end|>{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant_start|>{% endif %}";
+    object["chat_template"] = jinja_of({.name = "nanochat"}, "<|bos|>");
     return json_text(object, 2) + "\n";
 }
 

@@ -17,9 +17,10 @@ EndToken find_end_token(const std::string& tokenizer_json);
 std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_tokens);
 
 // Of a tokenizer with nanochat's special tokens: the same with its template for conversations (llmc/data/chat.h), in
-// transformers' language, unless it has one; and the token that ends an answer, -1 of other tokenizers.
+// transformers' language, unless it has one; and the token that ends an answer, -1 of other tokenizers: of ChatML's and
+// Llama 3's, which those of base models have as well, only where there is a template beside it.
 std::string with_chat_template(const std::string& config, const std::string& tokenizer_json);
-int64_t find_end_of_answer(const std::string& tokenizer_json);
+int64_t find_end_of_answer(const std::string& tokenizer_json, bool has_template = false);
 
 // A byte-level BPE as GGUF has it: bytes spelled as GPT-2 spells them, the id is the place.
 struct ByteLevelTokenizer {

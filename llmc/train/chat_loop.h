@@ -21,8 +21,9 @@ which is said on standard error.
 #include <optional>
 #include <string>
 #include <vector>
-#include "llmc/data/chat.h"       // ChatTemplate, Conversation
-#include "llmc/train/generate.h"  // tokenizer_for, WholeCharacters
+#include "llmc/data/chat.h"        // ChatTemplate, Conversation
+#include "llmc/data/chat_style.h"  // find_chat_style
+#include "llmc/train/generate.h"   // tokenizer_for, WholeCharacters
 
 // One side of a conversation: what it has read is in the KV cache.
 template <class Device, class T>
@@ -228,7 +229,8 @@ void chat(Device& device, World& world, const RunRequest& request, const std::st
     require(context >= 16, "a context of %lld tokens is too short for a conversation: give --seq-len",
             static_cast<long long>(context));
     const Tokenizer tokenizer = tokenizer_for(stored, tokenizer_path);
-    const ChatTemplate chat(tokenizer, options.chat_template);
+    const std::string& beside = tokenizer_path.empty() ? stored.tokenizer_path() : tokenizer_path;
+    const ChatTemplate chat(tokenizer, find_chat_style(tokenizer, beside, options.chat_template));
     if (request.resumed() && flags.packing_mode() != Packing::pad)
         std::fprintf(stderr,
                      "warning: %s was trained on text, not on conversations (--packing pad): it may not know how to "

@@ -136,11 +136,14 @@ std::vector<Field> own_fields(CommandLine& line) {
                 {"sampling", "prompt", &line.generate.prompt, "text to continue, or @FILE for that of a file"},
                 Field{"sampling", "num-samples", &line.generate.num_samples, "number of continuations"}.from(1, 4096)};
         case Command::chat:
-            return {{"chat", "message", &line.chat.message, "one message, to which the answer is printed"},
-                    {"chat", "system", &line.chat.system, "what the model is told before the conversation"},
-                    Field{"chat", "chat-template", &line.chat.chat_template,
-                          "how a conversation is written; auto: by the tokenizer's special tokens"}
-                        .one_of({"auto", "nanochat", "chatml", "llama3"})};
+            return {
+                {"chat", "message", &line.chat.message, "one message, to which the answer is printed"},
+                {"chat", "system", &line.chat.system, "what the model is told before the conversation"},
+                Field{
+                    "chat", "chat-template", &line.chat.chat_template,
+                    "how a conversation is written; auto: as the template beside the tokenizer says, or by its special "
+                    "tokens"}
+                    .one_of({"auto", "nanochat", "chatml", "llama3"})};
         case Command::plan:
             return {
                 {"plan", "gpu", &line.plan.gpu,

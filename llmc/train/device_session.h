@@ -516,7 +516,7 @@ private:
         RunFlags asked = request_.flags;
         // Of these ranks alone, and not kept for a resume; the step that it makes is the run's.
         if (asked.balance_mode().kind == BalanceMode::Kind::listed) asked.total_batch_size = config_.step.num_tokens();
-        saver_.begin(asked, state_, run_.tokenizer.json);
+        saver_.begin(asked, state_, run_.tokenizer.json, run_.tokenizer.chat_template);
         begun_step_ = state_.step;
         is_saving_ = false;
         if (and_wait) finish_save();

@@ -200,8 +200,8 @@ std::vector<Field> RunFlags::fields() {
              "resume from a run's folder, from one of its checkpoints, or with `auto` from the newest in --out-dir, if "
              "any; flags that are not given keep the run's values"},
             {"output", "init-from", &init_from,
-             "start from the weights of another model: a folder of transformers (GPT-2, Llama, Mistral, NanoChat), a "
-             "checkpoint, a run, or "
+             "start from the weights of another model: a name that data/model.sh knows on the Hugging Face hub (gpt2, "
+             "SmolLM2-135M, ...), a folder of transformers (GPT-2, Llama, Mistral, NanoChat), a checkpoint, a run, or "
              "a model file of llm.c; the model's flags follow it unless given"},
             Field{"output", "checkpoint-every", &checkpoint_every, "steps between checkpoints (0: only at the end)"}
                 .from(0),

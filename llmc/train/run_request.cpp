@@ -4,6 +4,7 @@
 #include <filesystem>
 #include "llmc/base/check.h"           // require
 #include "llmc/base/file.h"            // read_file
+#include "llmc/base/script.h"          // find_script, script_lines
 #include "llmc/data/tokenizer.h"       // load_tokenizer
 #include "llmc/data/utf8.h"            // printable
 #include "llmc/interop/export.h"       // export_model
@@ -131,11 +132,26 @@ void check_out_dir(const RunRequest& request) {
             out_dir.c_str(), request.checkpoint.step, steps.back());
 }
 
+// A file or folder as it was given, or the folder of a model that the hub has by this name, which a script gets.
+std::string model_path(const std::string& asked) {
+    std::error_code ignored;
+    const std::string script = find_script("model.sh");
+    if (script.empty() || asked.find('/') != std::string::npos || std::filesystem::exists(asked, ignored)) return asked;
+    std::string names;
+    for (const std::string& name : script_lines(script, {"--names"})) {
+        if (name == asked) return script_lines(script, {name}).back();
+        names += (names.empty() ? "" : ", ") + name;
+    }
+    require(false, "%s: no such file or folder, and no model that is known by name: expected one of %s", asked.c_str(),
+            names.c_str());
+    return "";
+}
+
 // --init-from. Rank 0 checks all of it. The flags of the model are its own from here on, so that the run can be resumed
 // without it; and so is the tokenizer, where the data have none.
 void open_source(RunRequest& request, Ranks& ranks) {
     RunFlags& flags = request.flags;
-    on_first_rank(ranks, [&] { request.source = std::make_shared<const StoredModel>(flags.init_from); });
+    on_first_rank(ranks, [&] { request.source = std::make_shared<const StoredModel>(model_path(flags.init_from)); });
     const std::string path = ranks.broadcast(request.source ? request.source->path() : "");
     share_errors(ranks, [&] {
         if (!request.source) request.source = std::make_shared<const StoredModel>(path, true);
@@ -237,7 +253,7 @@ std::string export_asked(const CommandLine& line) {
     require(!flags.init_from.empty() || !flags.resume.empty(),
             "expected the model to export: give --resume, a run's folder or one of its checkpoints, or --init-from");
     require(line.given.has("out-dir"), "expected --out-dir, the folder to write");
-    const StoredModel model(!flags.init_from.empty() ? flags.init_from
+    const StoredModel model(!flags.init_from.empty() ? model_path(flags.init_from)
                             : flags.resume == "auto" ? flags.out_dir
                                                      : flags.resume);
     const DType dtype = flags.dtype == "auto" ? model.dtype() : flags.dtype == "bf16" ? DType::bf16 : DType::f32;

@@ -6,7 +6,7 @@ visible (llmc/io/checkpoint.h).
 
   Saver<Device, T> saver(out_dir, ranks, model, optimizer);
   saver.place(find_placement(ranks, out_dir, "auto"));      where ranks are processes
-  saver.begin(config, state, tokenizer_json);       all ranks; ends the save before, if one is under way
+  saver.begin(config, state, tokenizer_json, chat_template);   all ranks; ends the save before, if one is under way
   if (saver.is_written()) vote for it               this rank's part is on the disk, or could not be written
   saver.finish();                                   all ranks: waits, commits; an Error on all if any part failed
 */
@@ -20,6 +20,7 @@ visible (llmc/io/checkpoint.h).
 #include <string>
 #include <vector>
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
+#include "llmc/data/chat_style.h"           // kChatTemplateFile
 #include "llmc/interop/tokenizer_export.h"  // tokenizer_config
 #include "llmc/io/checkpoint.h"             // CheckpointWriter, CheckpointPart
 #include "llmc/train/checkpointing.h"       // RunState, saved_parts
@@ -55,7 +56,7 @@ public:
     }
     const Placement& placement() const { return placement_; }
 
-    void begin(RunFlags config, RunState state, const std::string& tokenizer_json) {
+    void begin(RunFlags config, RunState state, const std::string& tokenizer_json, const std::string& chat_template) {
         ensure(!is_under_way());
         began_ = std::chrono::steady_clock::now();
         step_ = state.step;
@@ -64,7 +65,8 @@ public:
         copy();
         const std::string state_json = to_json(state.fields(), 2) + "\n",
                           config_json = to_json(config.fields(), 2) + "\n";
-        writing_ = std::async(std::launch::async, [=, this] { write(tokenizer_json, state_json, config_json); });
+        writing_ = std::async(std::launch::async,
+                              [=, this] { write(tokenizer_json, chat_template, state_json, config_json); });
     }
 
     bool is_under_way() const { return writing_.valid(); }
@@ -135,13 +137,14 @@ private:
         tensors_ = tensors_of(parts);
     }
 
-    void write(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
+    void write(const std::string& tokenizer_json, const std::string& chat_template, const std::string& state_json,
+               const std::string& config_json) {
         const Watchdog::Patience patience(ranks_.watchdog());
         if (placement_.is_sent(ranks_.rank)) return send();
         std::future<void> receiving;  // at the same time: one waits for the network, the other for the disk
         if (ranks_.rank == 0) {
             receiving = std::async(std::launch::async, [this] { receive(); });
-            write_model(tokenizer_json, state_json, config_json);
+            write_model(tokenizer_json, chat_template, state_json, config_json);
         }
         part().add_tensors(file_of(ranks_.rank), tensors_, {{"format", "pt"}});
         if (receiving.valid()) receiving.get();
@@ -187,7 +190,8 @@ private:
                 static_cast<unsigned long long>(theirs[0].size_bytes));
     }
 
-    void write_model(const std::string& tokenizer_json, const std::string& state_json, const std::string& config_json) {
+    void write_model(const std::string& tokenizer_json, const std::string& chat_template, const std::string& state_json,
+                     const std::string& config_json) {
         const DType dtype = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
         std::vector<T> transposed;
         const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), dtype);
@@ -206,6 +210,7 @@ private:
         if (!tokenizer_json.empty()) {
             part().add_text("tokenizer.json", tokenizer_json);
             part().add_text("tokenizer_config.json", tokenizer_config(tokenizer_json, model_.shape.max_seq_len));
+            if (!chat_template.empty()) part().add_text(kChatTemplateFile, chat_template);
         }
         part().add_text(kStateFile, state_json);
         part().add_text(kRunFlagsFile, config_json);

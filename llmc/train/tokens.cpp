@@ -4,6 +4,7 @@
 #include <filesystem>
 #include "llmc/base/check.h"              // require, format
 #include "llmc/base/file.h"               // read_file
+#include "llmc/data/chat_style.h"         // chat_template_beside
 #include "llmc/data/mixture.h"            // data_sources
 #include "llmc/data/utf8.h"               // printable
 #include "llmc/data/tokenizer_formats.h"  // read_tokenizer
@@ -74,6 +75,9 @@ KnownTokenizer::KnownTokenizer(const RunRequest& request) {
     if (path.empty()) return;
     tokenizer = load_tokenizer(path);
     json = tokenizer_json_of(*tokenizer, path);
+    chat_template = chat_template_beside(path);
+    if (chat_template.empty() && request.resumed() && request.has_checkpoint_file(kChatTemplateFile))
+        chat_template = request.checkpoint_file(kChatTemplateFile);
 }
 
 int first_difference(const Tokenizer& a, const Tokenizer& b) {

@@ -15,8 +15,9 @@ of that one. A model that reads the ids of another tokenizer learns from noise, 
 // model's.
 struct KnownTokenizer {
     std::optional<Tokenizer> tokenizer;
-    std::string path;  // empty: none is known
-    std::string json;  // its file, which checkpoints take along
+    std::string path;           // empty: none is known
+    std::string json;           // its file, which checkpoints take along
+    std::string chat_template;  // and how conversations are written, if they are
 
     explicit KnownTokenizer(const RunRequest& request);
     int vocab_size() const { return tokenizer ? tokenizer->vocab_size() : 0; }

@@ -1,5 +1,7 @@
 // Conversations: what a model sees of them in each template, what of it is learned, and what is refused.
 #include "llmc/data/chat.h"
+#include <cstdlib>
+#include <filesystem>
 #include "llmc/data/bpe_training.h"     // train_bpe
 #include "test/data/dataset_testing.h"  // tokenize, refusal
 
@@ -124,8 +126,102 @@ TEST_CASE("what is no conversation is refused with its place", "[chat]") {
     CHECK(contains(error("[" + user + "," + system + "," + assistant + "]"), "message 2 is the system's"));
     const Tokenizer bytes = byte_tokenizer();
     CHECK(contains(error_of([&] { ChatTemplate none(bytes); }), "has no tokens for conversations"));
-    CHECK(contains(error_of([&] { ChatTemplate none(tokenizer, "chatml"); }), "has no token <|im_start|>, which"));
-    CHECK(contains(error_of([&] { ChatTemplate none(tokenizer, "x"); }), "--chat-template x: expected auto"));
+    CHECK(contains(error_of([&] { ChatTemplate none(tokenizer, {.name = "chatml"}); }),
+                   "has no token <|im_start|>, which"));
+    CHECK(contains(error_of([&] { ChatTemplate none(tokenizer, {.name = "x"}); }), "--chat-template x: expected auto"));
+}
+
+namespace {
+// A tokenizer.json with a template beside it.
+std::string with_template(const ScratchFolder& scratch, const Tokenizer& tokenizer, const std::string& jinja) {
+    save_tokenizer(tokenizer, scratch / "tokenizer.json");
+    write_file_atomically(scratch / "chat_template.jinja", jinja);
+    return scratch / "tokenizer.json";
+}
+
+const ChatStyle kHelpful = {.name = "chatml", .begins = false, .system = "You are #}\n\"helpful\" \\ \u00e4."};
+}  // namespace
+
+TEST_CASE("a style has words of its own for the system, and may begin without a token", "[chat]") {
+    const Tokenizer tokenizer = chatml(), llama = llama3();
+    const std::string asked = R"([{"role": "user", "content": " Hi"}])",
+                      told = R"([{"role": "system", "content": " Be brief. "}, {"role": "user", "content": " Hi"}])",
+                      answered = R"([{"role": "user", "content": " Hi"}, {"role": "assistant", "content": " Yo"}])";
+    const auto prompt = [](const ChatTemplate& chat, const Tokenizer& of, const std::string& line) {
+        return of.decode(chat.prompt(parse_conversation(line, "a"), "a"));
+    };
+    const ChatTemplate helpful(tokenizer, kHelpful);
+    const std::string question = "<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\n";
+    const std::string system = "<|im_start|>system\n" + kHelpful.system + "<|im_end|>\n";
+    CHECK(prompt(helpful, tokenizer, asked) == system + question);
+    CHECK(prompt(helpful, tokenizer, told) == "<|im_start|>system\n Be brief. <|im_end|>\n" + question);
+    // In a data set documents are apart whatever the template says.
+    CHECK(marked(tokenizer, helpful.encode(parse_conversation(answered, "a"), "a")) ==
+          "<|endoftext|>" + system + "<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\n[ Yo<|im_end|>]\n");
+
+    const ChatTemplate dated(llama, {.name = "llama3", .system = "Today\n\n", .before_system = "Today\n\n"});
+    const auto header = [](const std::string& role) { return "<|start_header_id|>" + role + "<|end_header_id|>\n\n"; };
+    const std::string rest = header("user") + "Hi<|eot_id|>" + header("assistant");
+    CHECK(prompt(dated, llama, asked) == "<|begin_of_text|>" + header("system") + "Today\n\n<|eot_id|>" + rest);
+    CHECK(prompt(dated, llama, told) == "<|begin_of_text|>" + header("system") + "Today\n\nBe brief.<|eot_id|>" + rest);
+}
+
+TEST_CASE("a template that is ours is known again without a script, and one that was changed is not", "[chat]") {
+    for (const char* name : {"nanochat", "chatml", "llama3"})
+        for (const bool begins : {false, true}) {
+            const ChatStyle style = {name, begins, kHelpful.system, "Before {{ #}\n"};
+            const std::string jinja = jinja_of(style, "<|endoftext|>");
+            CHECK(style_of_jinja(jinja, "<|endoftext|>") == style);
+            CHECK_FALSE(style_of_jinja(jinja + " ", "<|endoftext|>"));
+            CHECK(style_of_jinja(jinja, "<|bos|>").has_value() != begins);
+        }
+    CHECK_FALSE(style_of_jinja("{% for message in messages %}", ""));
+    CHECK_FALSE(style_of_jinja("{#- anvil [1] -#}\n", ""));
+    const ScratchFolder scratch;
+    const Tokenizer tokenizer = chatml();
+    const std::string path = with_template(scratch, tokenizer, jinja_of(kHelpful, "<|endoftext|>"));
+    CHECK(find_chat_style(tokenizer, path, "auto") == kHelpful);
+    CHECK(find_chat_style(tokenizer, path, "chatml") == ChatStyle{.name = "chatml"});
+    CHECK(find_chat_style(tokenizer, "byte", "auto") == ChatStyle{});
+    write_file_atomically(scratch / "chat_template.jinja", "");
+    CHECK(find_chat_style(tokenizer, path, "auto") == ChatStyle{});
+}
+
+TEST_CASE("another's template is rendered, and is one of our forms or named as none", "[chat]") {
+    const ScratchFolder scratch;
+    const Tokenizer tokenizer = chatml();
+    const std::string turn = "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}";
+    const std::string path = with_template(
+        scratch, tokenizer,
+        "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+        "{{ '<|im_start|>system\\nYou are kind<|im_end|>\\n' }}{% endif %}" +
+            turn + "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}");
+    const auto error = [&] { return error_of([&] { find_chat_style(tokenizer, path, "auto"); }); };
+    // Without jinja2, which an explicit name does not need.
+    make_folders(scratch / "jinja2");
+    write_file_atomically(scratch / "jinja2/__init__.py", "raise ImportError\n");
+    const std::string before = std::getenv("PYTHONPATH") ? std::getenv("PYTHONPATH") : "";
+    setenv("PYTHONPATH", scratch.path.c_str(), 1);
+    CHECK(contains(error(), "jinja2 is missing, which reads it (pip install jinja2, or apt-get install"));
+    CHECK(find_chat_style(tokenizer, path, "chatml").name == "chatml");
+    setenv("PYTHONPATH", before.c_str(), 1);
+    if (run("python3 -c 'import jinja2'").exit_code != 0) {
+        WARN("not tested further: python3 has no jinja2; scripts/check_templates.py tests it in CI");
+        return;
+    }
+    CHECK(find_chat_style(tokenizer, path, "auto") ==
+          ChatStyle{.name = "chatml", .begins = false, .system = "You are kind"});
+    write_file_atomically(scratch / "chat_template.jinja", "{{ raise_exception('no system here') }}");
+    CHECK(contains(error(),
+                   "tokenizer.json: it cannot be rendered: TemplateError: no system here; say how "
+                   "conversations are written: --chat-template chatml, llama3 or nanochat"));
+    write_file_atomically(scratch / "chat_template.jinja", "{% for m in messages %}[INST] {{ m.content }}{% endfor %}");
+    CHECK(contains(error(), "it writes none of the forms nanochat, chatml and llama3; its prompts begin '[INST] "));
+    // In the file that templates used to be in.
+    std::filesystem::remove(scratch / "chat_template.jinja");
+    write_file_atomically(scratch / "tokenizer_config.json",
+                          R"({"chat_template": [{"name": "default", "template": "x"}]})");
+    CHECK(contains(error(), "its prompts begin 'x'"));
 }
 
 TEST_CASE("data/tokenize makes masked shards of conversations", "[chat]") {
@@ -140,6 +236,7 @@ TEST_CASE("data/tokenize makes masked shards of conversations", "[chat]") {
     write_file_atomically(in, lines);
     tokenize(in + " --format chat --train-tokenizer --vocab-size 300 --out " + out);
     CHECK(contains(read_file(out + "/dataset.json"), "\"chat_template\": \"nanochat\""));
+    CHECK(read_file(out + "/chat_template.jinja") == jinja_of({.name = "nanochat"}, "<|bos|>"));
     const Tokenizer tokenizer = load_tokenizer(out + "/tokenizer.json");
     int64_t found = 0;
     for (const char* split : {"/train_*.bin", "/val_*.bin"})

@@ -255,6 +255,130 @@ TEST_CASE("fineweb.sh and climbmix.sh: what, how much, from where", "[data_scrip
     CHECK(contains(network.on_mirror("climbmix.sh 7000").err, "'7000' files: expected 1 to 6542"));
     CHECK(contains(network.on_mirror("climbmix.sh --bogus").err, "error: --bogus: expected a number of files"));
 }
+namespace {
+// A checkout's scripts beside a stand-in for the hub, with a cache of its own.
+struct FakeHub : ScriptTree {
+    std::string home = scratch / "home";
+    std::string gpt2 = scratch / "hub/openai-community/gpt2", parts = scratch / "hub/me/parts";
+    FakeHub() {
+        for (const std::string& folder : {gpt2, parts}) make_folders(folder);
+        put_file(gpt2 + "/config.json", "{}");
+        put_file(gpt2 + "/model.safetensors", std::string(3000, 'w'));
+        put_file(gpt2 + "/tokenizer.json", "{\"model\": {}}");
+        put_file(gpt2 + "/pytorch_model.bin", "not wanted");
+        put_file(parts + "/config.json", "{}");
+        put_file(
+            parts + "/model.safetensors.index.json",
+            R"({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}})");
+        put_file(parts + "/model-1.safetensors", "one");
+        put_file(parts + "/model-2.safetensors", "two");
+    }
+    static void put_file(const std::string& path, const std::string& text) { write_file_atomically(path, text); }
+    Finished get(const std::string& model, const std::string& flag = "") const {
+        return run("env -u ANVIL_MIRROR -u HF_HUB_CACHE HF_HOME=" + home + " test/data/fake_hub.py " +
+                   scratch / "hub " + flag + " " + scratch / "data/model.sh " + model);
+    }
+    Finished get_offline(const std::string& model) const {
+        return run("HF_HOME=" + home + " " + offline + scratch / "data/model.sh " + model);
+    }
+    std::string requests() const {
+        std::error_code ignored;
+        const std::string log = scratch / "hub/log", all = fs::exists(log, ignored) ? read_file(log) : "";
+        fs::remove(log, ignored);
+        return all;
+    }
+};
+}  // namespace
+
+TEST_CASE("model.sh gets a model of the hub once, verified, and goes on where it was cut", "[data_scripts][plain]") {
+    const FakeHub hub;
+    const Finished cut = hub.get("gpt2", "--cut");
+    CHECK(cut.exit_code == 2);
+    CHECK(cut.out.empty());
+    CHECK(contains(cut.err, "run this again to go on"));
+    hub.requests();
+    const Finished done = hub.get("gpt2");
+    INFO(done.err);
+    REQUIRE(done.exit_code == 0);
+    CHECK(contains(hub.requests(), "/model.safetensors bytes=1500-\n"));
+    REQUIRE(std::count(done.out.begin(), done.out.end(), '\n') == 1);
+    const std::string folder = done.out.substr(0, done.out.size() - 1);
+    CHECK(contains(folder, hub.home + "/hub/models--openai-community--gpt2/snapshots/"));
+    CHECK(listing(folder) == "config.json model.safetensors tokenizer.json ");
+    CHECK(read_file(folder + "/model.safetensors") == std::string(3000, 'w'));
+    // The layout in which the hub's own programs look for it: a revision by name, files by the hub's checksums.
+    const fs::path store = fs::path(folder).parent_path().parent_path();
+    CHECK(read_file(store / "refs/main") == fs::path(folder).filename());
+    CHECK(fs::read_symlink(folder + "/config.json") ==
+          "../../blobs/9e26dfeeb6e641a33dae4961196235bdb965b21b");  // `printf '{}' | git hash-object --stdin`
+    const std::string sha256 = run("sha256sum <" + hub.gpt2 + "/model.safetensors").out.substr(0, 64);
+    CHECK(fs::read_symlink(folder + "/model.safetensors") == "../../blobs/" + sha256);
+
+    // All of it is here: nobody is asked.
+    CHECK(hub.get("gpt2").out == done.out);
+    CHECK(hub.requests().empty());
+    CHECK(hub.get_offline("openai-community/gpt2").out == done.out);
+    // A byte that has changed is found, and the file got again.
+    FakeHub::put_file(fs::canonical(folder + "/config.json"), "[]");
+    CHECK(hub.get_offline("gpt2").exit_code == 2);
+    CHECK(hub.get("gpt2").exit_code == 0);
+    CHECK(read_file(folder + "/config.json") == "{}");
+
+    // What the hub has by now is not what was locked.
+    fs::remove_all(hub.home);
+    FakeHub::put_file(hub.gpt2 + "/model.safetensors", std::string(3000, 'v'));
+    const Finished another = hub.get("gpt2");
+    CHECK(another.exit_code == 2);
+    CHECK(another.out.empty());
+    CHECK(contains(another.err, "is not what data/models.lock has, sha256 " + sha256));
+    fs::remove(hub.scratch / "data/models.lock");
+    CHECK(hub.get("gpt2").exit_code == 0);
+}
+
+TEST_CASE("model.sh: weights in parts, a cache that others filled, a mirror", "[data_scripts][plain]") {
+    const FakeHub hub;
+    const Finished parts = hub.get("me/parts");
+    INFO(parts.err);
+    REQUIRE(parts.exit_code == 0);
+    const std::string folder = parts.out.substr(0, parts.out.size() - 1);
+    CHECK(listing(folder) == "config.json model-1.safetensors model-2.safetensors model.safetensors.index.json ");
+    // As transformers leaves it, without our lock, which is not written before all can be known.
+    const std::string lock = hub.scratch / "data/models.lock", locked = read_file(lock);
+    CHECK(std::count(locked.begin(), locked.end(), '\n') == 4);
+    fs::remove(lock);
+    CHECK(hub.get_offline("me/parts").out == parts.out);
+    CHECK_FALSE(fs::exists(lock));
+    CHECK(hub.get("me/parts").out == parts.out);
+    CHECK(read_file(lock) == locked);
+
+    const std::string mirror = "env ANVIL_MIRROR=" + hub.scratch / "hub/me ";
+    CHECK(run(mirror + hub.scratch / "data/model.sh me/parts").out == hub.parts + "\n");
+    CHECK(contains(run(mirror + hub.scratch / "data/model.sh gpt2").err, "me/gpt2/config.json: no such file"));
+    FakeHub::put_file(hub.parts + "/model-2.safetensors", "too");
+    CHECK(contains(run(mirror + hub.scratch / "data/model.sh me/parts").err,
+                   "me/parts/model-2.safetensors is not what data/models.lock has"));
+}
+
+TEST_CASE("model.sh: no such model, none that is read here, no network", "[data_scripts][plain]") {
+    const FakeHub hub;
+    const auto refused = [](const Finished& finished) {
+        CHECK(finished.exit_code == 2);
+        CHECK(finished.out.empty());
+        return finished.err;
+    };
+    CHECK(
+        contains(refused(hub.get("gtp2")), "error: gtp2: expected OWNER/NAME of the hub, or one of gpt2 gpt2-medium"));
+    CHECK(contains(refused(hub.get("'me/../parts'")), "expected OWNER/NAME"));
+    CHECK(contains(refused(hub.get("me/nothing")), "has no me/nothing with a config.json: is the name right?"));
+    fs::remove(hub.parts + "/model-2.safetensors");
+    CHECK(contains(refused(hub.get("me/parts")), "has no model-2.safetensors in me/parts at revision "));
+    fs::remove(hub.gpt2 + "/model.safetensors");
+    CHECK(contains(refused(hub.get("gpt2")), "and no model.safetensors: only that format of weights is read here"));
+    const std::string offline = refused(hub.get_offline("gpt2-xl"));
+    CHECK(contains(offline, "error: https://huggingface.co does not answer, and openai-community/gpt2-xl is not all"));
+    CHECK(std::count(offline.begin(), offline.end(), '\n') == 1);
+    CHECK_FALSE(fs::exists(hub.scratch / "data/models.lock"));
+}
 
 TEST_CASE("make_hellaswag.py without a tokenizer that it can read says how to make one", "[data_scripts]") {
     // Of the two packages only what they do with a file that is none, and without a network.

@@ -61,6 +61,14 @@ TEST_CASE("a model that was taught on conversations answers, also in the middle 
     CHECK(asked.exit_code == 0);
     CHECK(contains(asked.out, format("of %zu held-out questions right", taught.held_out.size())));
 
+    // How it was taught goes along, so that others ask it in the same way.
+    const std::string jinja = read_file(taught.scratch / "data/chat_template.jinja");
+    CHECK(contains(jinja, "<|assistant_start|>"));
+    CHECK(read_file(step_folder(taught.folder, 480) + "/chat_template.jinja") == jinja);
+    Taught::succeed(program("train_gpt") + " export --init-from " + taught.folder + " --out-dir " +
+                    taught.scratch / "exported");
+    CHECK(read_file(taught.scratch / "exported/chat_template.jinja") == jinja);
+
     // Who asks for other answers gets fewer right ones.
     const Question& one = taught.held_out[0];
     const std::string wrong = taught.scratch / "wrong.jsonl";

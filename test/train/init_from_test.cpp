@@ -156,16 +156,42 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     CHECK(contains(named.out, "bpb "));
 }
 
+TEST_CASE("a model of the hub by its name comes from the script beside the program", "[init_from][plain]") {
+    const TinyRuns runs;
+    must_succeed(runs.train("start", {{"architecture", "gpt2"}, {"steps", "1"}, {"warmup-steps", "0"}}));
+    make_folders(runs.path("mirror"));
+    must_succeed(run(command_of({{"init-from", runs.path("start")}, {"out-dir", runs.path("mirror/gpt2")}}, "export")));
+    // A checkout of its own: nothing is read or written in this one.
+    make_folders(runs.path("tree/data"));
+    for (const char* script : {"model.sh", "fetch.sh"}) fs::copy(std::string("data/") + script, runs.path("tree/data"));
+    fs::copy(program("train_gpt"), runs.path("tree"));
+    const auto started = [&](const std::string& name, const std::string& environment) {
+        FlagMap flags = data_flags(runs, "from_" + name, {{"init-from", name}});
+        std::string command = command_of(flags);
+        return run("env " + environment + " " +
+                   command.replace(command.find(program("train_gpt")), program("train_gpt").size(),
+                                   runs.path("tree/train_gpt")));
+    };
+    must_succeed(started("gpt2", "ANVIL_MIRROR=" + runs.path("mirror")));
+    CHECK(read_file(step_folder(runs.path("from_gpt2"), 0) + "/model.safetensors") ==
+          read_file(step_folder(runs.path("start"), 1) + "/model.safetensors"));
+    const Finished none = started("gpt2-xl", "ANVIL_MIRROR=" + runs.path("mirror"));
+    CHECK(none.exit_code == 2);
+    CHECK(contains(none.err, "mirror/gpt2-xl/config.json: no such file; put the model there, or unset ANVIL_MIRROR"));
+    const Finished typo = started("gtp2", "ANVIL_MIRROR=" + runs.path("mirror"));
+    CHECK(typo.exit_code == 2);
+    CHECK(contains(typo.err,
+                   "error: gtp2: no such file or folder, and no model that is known by name: expected one of gpt2,"));
+}
+
 TEST_CASE("what is no model here gets the way to one", "[init_from]") {
     const ScratchFolder scratch;
     const auto error = [](const std::string& path) { return error_of([&] { StoredModel model(path); }); };
-    CHECK(
-        contains(error("openai-community/gpt2"),
-                 "hf download openai-community/gpt2 --include '*.[js]*' --local-dir gpt2, and then --init-from gpt2"));
+    CHECK(contains(error("openai-community/gpt2"), "first: --init-from \"$(data/model.sh openai-community/gpt2)\""));
     for (const char* path : {"gpt2", "./gpt2/model", "/nowhere/gpt2", "a/b/c", "llmc/gone"}) {
         INFO(path);
         CHECK(contains(error(path), "no such file or folder; give a folder with config.json"));
-        CHECK_FALSE(contains(error(path), "hf download"));
+        CHECK_FALSE(contains(error(path), "data/model.sh"));
     }
     for (const std::string& begin : {std::string("PK\3\4", 4), std::string("\x80\2c", 3)}) {
         put_file(scratch / "model.pt", begin + std::string(4000, 'x'));

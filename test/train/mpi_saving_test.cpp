@@ -113,7 +113,7 @@ TEST_CASE("what is being saved is the state at that moment, whatever training do
         RunFlags config;
         RunState state{.step = 3, .tokens = 77};
         Saver<Cpu, float> saver(scratch / "waited", self.ranks, *self.model, *self.optimizer);
-        saver.begin(config, state, "");
+        saver.begin(config, state, "", "");
         CHECK(saver.is_under_way());
         CHECK(saver.finish().step == 3);
         CHECK_FALSE(saver.is_under_way());

@@ -45,6 +45,9 @@ bool begins_with(const std::string& text, const char* beginning) { return text.r
 constexpr double kBestGemm = 1.08;  // of a tile without its ends; but no GEMM is faster than a large one, for power
 constexpr double kShortK = 450;     // terms that the beginning and end of a tile cost, as time
 constexpr double kSplitParts = 5;   // times that a part of a split sum costs as much as its bytes do
+// Sums of an operand's rows beside a product: assumed, nobody publishes it. The blocks of one row of tiles read that
+// operand from shared memory once more, 256 clocks of 1024 for a tile and step, beside the tensor cores.
+constexpr double kRowSums = 1.05;
 struct Tile {
     int m, n;
     double rate;  // of the best tile's: less is reused from shared memory
@@ -91,8 +94,9 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
                            {1 / tile.rate, "few outputs: small tiles"},
                            {1 + parts_s / tiles_s, "few outputs: parts of a split sum in memory"}});
         }
+    if (call.epilogue == Epilogue::row_sums) best *= kRowSums;
     // An epilogue reads or writes as much again as the output while no tile is multiplied; a part of it is hidden.
-    if (has_aux(call.epilogue)) best += 0.4 * out_bytes / 4 * double(size_of(call.out)) / gpu.copy_bytes_per_s();
+    if (has_aux_matrix(call.epilogue)) best += 0.4 * out_bytes / 4 * double(size_of(call.out)) / gpu.copy_bytes_per_s();
     const double memory = work.cost.bytes / (gpu.copy_bytes_per_s() * 0.9 * assumed.memory);
     const double limit = std::max(flops / peak, work.cost.bytes / gpu.copy_bytes_per_s());
     if (kStart > 0.15 * std::max(best, memory)) why = kWhyStart;

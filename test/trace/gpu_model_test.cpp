@@ -123,6 +123,11 @@ TEST_CASE("what a GEMM loses by its shape", "[gpu_model]") {
     const double plain_s = time_of(gemm_of(gelu), h200, kMid, 1).seconds;
     gelu.epilogue = Epilogue::gelu_aux_bias;
     CHECK(time_of(gemm_of(gelu), h200, kMid, 1).seconds == Approx(plain_s + 0.4 * 2 * N * 4 * C / 4.3008e12));
+    // Nor are sums of rows, which are no matrix.
+    MatmulCall sums{.m = 4 * C, .n = C, .k = N, .transpose_a = true, .out = DType::f32, .accumulate = true};
+    const double without_s = time_of(gemm_of(sums), h200, kMid, 1).seconds;
+    sums.epilogue = Epilogue::row_sums;
+    CHECK(time_of(gemm_of(sums), h200, kMid, 1).seconds == Approx(1.05 * without_s).epsilon(0.01));
 }
 
 TEST_CASE("attention has the published rates, by length and head size", "[gpu_model]") {

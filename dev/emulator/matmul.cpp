@@ -1,6 +1,8 @@
 // Matrix products on the emulated GPU: the functions of llmc/cuda/cublaslt.h without cuBLASLt. Plain loops, in double.
 #include "llmc/cuda/cublaslt.h"
 #include <cmath>
+#include <cstdlib>
+#include <numeric>
 #include <vector>
 #include "dev/emulator/emulator.h"
 #include "llmc/base/bf16.h"          // bf16, to_float, to_bf16
@@ -74,6 +76,7 @@ void multiply(const MatmulCall& call, void* out, const void* a, const void* b, c
         for (int64_t i = 0; i < call.m; i++) {
             const auto* const row = reinterpret_cast<const double*>(all_a.data() + i * width_a);
             multiply_row(sums.data(), row, all_b.data(), call.k, width);
+            if (call.epilogue == Epilogue::row_sums) store(aux, call.out, i, std::accumulate(row, row + call.k, 0.));
             for (int64_t j = 0; j < call.n; j++) {
                 const int64_t at = batch * stride_out + i * ldo + j, at_aux = i * ld_aux + j;
                 double x = double(call.alpha) * scale * sums[size_t(j / 4)][j % 4];
@@ -135,5 +138,7 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
 
 bool CublasLt::supports(Cuda&, const MatmulCall& call) {
     library_->plan(call);
-    return true;
+    const bool is_plain = call.epilogue == Epilogue::none || call.epilogue == Epilogue::bias;
+    return is_plain || !std::getenv("ANVIL_EMULATOR_NO_EPILOGUES");
 }
+bool CublasLt::prefers(Cuda& cuda, const MatmulCall& fused, const MatmulCall&, double) { return supports(cuda, fused); }

@@ -49,6 +49,8 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
             return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
         case Epilogue::dgelu:
             return CUBLASLT_EPILOGUE_DGELU;
+        case Epilogue::row_sums:
+            return CUBLASLT_EPILOGUE_BGRADB;  // the library's B is our a
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -75,6 +77,7 @@ struct Plan {
     Layout first, second, d;
     cublasLtMatmulAlgo_t algorithm;
     bool exists = false;  // an algorithm
+    double us = 0;        // that it takes; 0: not timed
 };
 
 template <class T>
@@ -104,7 +107,8 @@ Layout layout_of(const ColumnMajorMatrix& m, int64_t batch, const std::string& t
 void set_pointers(const Plan& plan, const MatmulCall& call, const void* bias, const void* aux, const void* scale_a,
                   const void* scale_b) {
     if (has_bias(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (has_aux(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+    if (call.epilogue == Epilogue::row_sums) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(aux));
+    if (has_aux_matrix(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
     if (!is_fp8(call.a)) return;
     // The library's A is our b.
     set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale_b);
@@ -124,8 +128,8 @@ Plan describe(const MatmulCall& call) {
     set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(call.epilogue));
     if (call.fast_accumulate) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(1));
     // bias and aux have the type of out unless another is set.
-    if (has_aux(call.epilogue)) {
-        ensure(c.ld_aux % 8 == 0 && call.batch == 1);
+    if (has_aux_matrix(call.epilogue)) {
+        ensure(c.ld_aux % 8 == 0);
         set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, c.ld_aux);
     }
     // The ranking reads the alignment of these pointers off their values, and nothing else.
@@ -221,6 +225,17 @@ struct Event {
     Event(const Event&) = delete;
 };
 
+// That a pass over tensors moves: three quarters of what the memory's clock and width allow. 0: the driver does not tell.
+double memory_bytes_per_us(int ordinal) {
+    int khz = 0, bits = 0;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, ordinal) != cudaSuccess) {
+        cudaGetLastError();  // or the next check would find it
+        return 0;
+    }
+    return 0.75 * 2 * khz * 1e-3 * bits / 8;
+}
+
 // Of the calling process and GPU; the driver's version is that of the CUDA it serves.
 std::string machine_of(const Cuda& cuda) {
     int driver = 0;
@@ -276,6 +291,7 @@ struct CublasLt::Library {
         if (!known) return false;
         static_assert(sizeof known->words == sizeof plan.algorithm.data);
         std::memcpy(plan.algorithm.data, known->words.data(), sizeof plan.algorithm.data);
+        plan.us = known->us;
         cublasLtMatmulHeuristicResult_t result = {};
         const cublasStatus_t status =
             cublasLtMatmulAlgoCheck(handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.d.get(),
@@ -294,7 +310,10 @@ struct CublasLt::Library {
             return size_t((call.batch - 1) * m.stride + m.ld * m.cols) * size_of(m.dtype);
         };
         const size_t bias_bytes = has_bias(call.epilogue) ? size_t(call.n) * size_of(call.out) : 0;
-        const size_t aux_bytes = has_aux(call.epilogue) ? size_t(c.ld_aux * call.m) * size_of(call.out) : 0;
+        const int64_t aux_size = !has_aux(call.epilogue)          ? 0
+                                 : has_aux_matrix(call.epilogue) ? c.ld_aux * call.m
+                                                                  : call.m;
+        const size_t aux_bytes = size_t(aux_size) * size_of(call.out);
         const size_t scale_bytes = is_fp8(call.a) ? sizeof(float) : 0;
         const struct {
             size_t bytes;
@@ -344,6 +363,7 @@ struct CublasLt::Library {
             plan.algorithm = candidate.algo;
         }
         if (best_us == 0) return;
+        plan.us = best_us;
         MatmulAlgorithm found = {{}, best_us};
         std::memcpy(found.words.data(), plan.algorithm.data, sizeof plan.algorithm.data);
         plans.cache.add(plan.text, found);
@@ -382,6 +402,13 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
 }
 
 bool CublasLt::supports(Cuda& cuda, const MatmulCall& call) { return library_->plan_for(cuda, call).exists; }
+
+bool CublasLt::prefers(Cuda& cuda, const MatmulCall& fused, const MatmulCall& plain, double pass_bytes) {
+    const Plan& with = library_->plan_for(cuda, fused);
+    if (!with.exists || with.us == 0) return with.exists;
+    const double plain_us = library_->plan_for(cuda, plain).us, rate = memory_bytes_per_us(cuda.ordinal);
+    return plain_us == 0 || rate == 0 || with.us <= plain_us + pass_bytes / rate;
+}
 
 void CublasLt::begin_step() { library_->plans.begin_step(); }
 void CublasLt::end_step() { library_->plans.end_step(); }

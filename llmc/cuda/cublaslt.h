@@ -42,13 +42,16 @@ public:
     CublasLt(const CublasLt&) = delete;
     CublasLt& operator=(const CublasLt&) = delete;
 
-    // bias (n) has the type of out; aux is written by gelu_aux and gelu_aux_bias and read by dgelu. addend, shaped as
-    // out, is what `accumulate` adds to; null: out itself.
+    // bias (n) has the type of out; aux is written by gelu_aux, gelu_aux_bias and row_sums and read by dgelu. addend,
+    // shaped as out, is what `accumulate` adds to; null: out itself.
     void run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias = nullptr,
              void* aux = nullptr, const void* addend = nullptr, const OperandScales& scales = {});
 
     // Whether the library has an algorithm for it: not every epilogue exists for every type.
     bool supports(Cuda& cuda, const MatmulCall& call);
+    // Whether to take a product with an epilogue, and not `plain` and a pass that moves so many bytes: if the library
+    // has it and, where products are timed, it does not take longer than both.
+    bool prefers(Cuda& cuda, const MatmulCall& fused, const MatmulCall& plain, double pass_bytes);
 
     // Around a training step, in which alone products are timed; the end writes the file.
     void begin_step();

@@ -9,9 +9,10 @@ whose inp = gelu(hidden): instead of dinp it gives dhidden (N, C) = (dout weight
 matmul_relu_squared_forward and _backward: the same with squared ReLU.
 
 Math      sums in f32; f32 operands in true f32, not TF32
-Work      one product each; GELU and its derivative in the product's epilogue where the library has that, else in a
-          pass of their own. Squared ReLU always has a pass: no epilogue of the library squares, and that of ReLU keeps
-          bits of the signs where backward wants the values. The bias gradient is column sums
+Work      one product each; GELU, its derivative and the sums of a bias's gradient beside the product where the library
+          has that and, if products are timed, is not slower; else in a pass of their own. Squared ReLU always has a
+          pass: no epilogue of the library squares, and that of ReLU keeps bits of the signs where backward wants the
+          values. The library overwrites the sums: they go to the workspace, and are added
 Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/cuda/matmul_cuda_test.cu)
 Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 */
@@ -69,7 +70,9 @@ void matmul_gelu_forward(Cuda& cuda, T* out, T* hidden, const T* inp, const T* w
     const OpScope op(cuda, __func__, matmul_forward_cost<T>(N, C, OC, 2));
     check_linear_layer<T>("matmul_gelu_forward", N, C, OC);
     const MatmulCall fused = linear_forward<T>(N, C, OC, bias ? Epilogue::gelu_aux_bias : Epilogue::gelu_aux);
-    if (cuda.cublaslt().supports(cuda, fused)) return cuda.cublaslt().run(cuda, fused, out, inp, weight, bias, hidden);
+    const MatmulCall plain = linear_forward<T>(N, C, OC, bias ? Epilogue::bias : Epilogue::none);
+    if (cuda.cublaslt().prefers(cuda, fused, plain, 2. * double(N * OC) * sizeof(T)))
+        return cuda.cublaslt().run(cuda, fused, out, inp, weight, bias, hidden);
     matmul_forward(cuda, hidden, inp, weight, bias, N, C, OC);
     gelu_forward(cuda, out, hidden, N * OC);
 }
@@ -82,20 +85,30 @@ void matmul_relu_squared_forward(Cuda& cuda, T* out, T* hidden, const T* inp, co
     relu_squared_forward(cuda, out, hidden, N * OC);
 }
 
+// Bytes of workspace: behind what cuBLASLt takes for itself, the sums of a bias's gradient.
+inline size_t weight_gradient_workspace(int64_t OC) { return CublasLt::kWorkspaceBytes + size_t(OC) * sizeof(float); }
+
 // The gradients of weight and bias.
 template <class T>
 void weight_gradient(Cuda& cuda, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N, int64_t C,
                      int64_t OC, Write write) {
-    cuda.cublaslt().run(cuda,
-                        {.m = OC,
-                         .n = C,
-                         .k = N,
-                         .transpose_a = true,
-                         .a = kDType<T>,
-                         .b = kDType<T>,
-                         .out = DType::f32,
-                         .accumulate = write == Write::add},
-                        dweight, dout, inp);
+    const MatmulCall plain{.m = OC,
+                           .n = C,
+                           .k = N,
+                           .transpose_a = true,
+                           .a = kDType<T>,
+                           .b = kDType<T>,
+                           .out = DType::f32,
+                           .accumulate = write == Write::add};
+    MatmulCall fused = plain;
+    fused.epilogue = Epilogue::row_sums;
+    if (dbias && cuda.cublaslt().prefers(cuda, fused, plain, double(N * OC) * sizeof(T))) {
+        char* const workspace = static_cast<char*>(cuda.workspace(weight_gradient_workspace(OC)));
+        float* const sums = reinterpret_cast<float*>(workspace + CublasLt::kWorkspaceBytes);
+        cuda.cublaslt().run(cuda, fused, dweight, dout, inp, nullptr, sums);
+        return add_partials(cuda, dbias, sums, 1, OC, OC);
+    }
+    cuda.cublaslt().run(cuda, plain, dweight, dout, inp);
     if (dbias) add_column_sums(cuda, dbias, dout, N, OC);
 }
 
@@ -116,7 +129,7 @@ void matmul_gelu_backward(Cuda& cuda, T* dhidden, float* dweight, float* dbias, 
     check_linear_layer<T>("matmul_gelu_backward", N, C, OC);
     MatmulCall fused = linear_backward<T>(N, C, OC);
     fused.epilogue = Epilogue::dgelu;
-    if (cuda.cublaslt().supports(cuda, fused)) {
+    if (cuda.cublaslt().prefers(cuda, fused, linear_backward<T>(N, C, OC), 3. * double(N * C) * sizeof(T))) {
         cuda.cublaslt().run(cuda, fused, dhidden, dout, weight, nullptr, const_cast<T*>(hidden));
     } else {
         cuda.cublaslt().run(cuda, linear_backward<T>(N, C, OC), dhidden, dout, weight);

@@ -24,19 +24,20 @@ want them, and a scale each, which the product is multiplied with before a bias 
 #include "llmc/base/check.h"  // ensure, format
 #include "llmc/base/dtype.h"  // DType
 
-// What is done to the product before it is stored. gelu is the tanh form; aux (m, n) has the type of out. There is none
-// with a gradient of the bias: cuBLASLt's (BGRADA, BGRADB, DGELU_BGRAD) overwrite it, and gradients of parameters
-// accumulate here.
+// What is done to the product before it is stored, or beside it. gelu is the tanh form; aux has the type of out and is
+// (m, n), but for row_sums (m).
 enum class Epilogue {
     none,
     bias,           // + bias (n)
     gelu_aux,       // aux = product, out = gelu(aux)
     gelu_aux_bias,  // aux = product + bias, out = gelu(aux)
     dgelu,          // out = product * gelu'(aux)
+    row_sums,       // aux = sums of op(a)'s rows: where a is dout^T, the gradient of a bias; also with accumulate
 };
 
 inline bool has_bias(Epilogue epilogue) { return epilogue == Epilogue::bias || epilogue == Epilogue::gelu_aux_bias; }
 inline bool has_aux(Epilogue epilogue) { return epilogue != Epilogue::none && epilogue != Epilogue::bias; }
+inline bool has_aux_matrix(Epilogue epilogue) { return has_aux(epilogue) && epilogue != Epilogue::row_sums; }
 
 struct MatmulCall {
     int64_t m, n, k;
@@ -44,7 +45,7 @@ struct MatmulCall {
     // f32 or bf16, a and b alike; or e4m3 and e5m2, not both e5m2
     DType a = DType::bf16, b = DType::bf16, out = DType::bf16;
     bool accumulate = false;             // out = alpha * product + beta * addend
-    Epilogue epilogue = Epilogue::none;  // not with accumulate
+    Epilogue epilogue = Epilogue::none;  // with accumulate none or row_sums
     // Elements from one stored row to the next; 0: they touch.
     int64_t lda = 0, ldb = 0, ldo = 0, ld_aux = 0;
     // Products of one shape, one after the other in memory; strides in elements, 0: they touch.
@@ -97,7 +98,8 @@ inline ColumnMajorCall column_major(const MatmulCall& call) {
     }
     ensure(result.first.ld >= result.first.rows && result.second.ld >= result.second.rows);
     ensure(result.d.ld >= result.d.rows && result.ld_aux >= result.d.rows);
-    ensure(!(call.accumulate && call.epilogue != Epilogue::none));
+    ensure(!has_aux(call.epilogue) || call.batch == 1);
+    ensure(!call.accumulate || call.epilogue == Epilogue::none || call.epilogue == Epilogue::row_sums);
     return result;
 }
 
@@ -113,6 +115,8 @@ inline const char* name_of(Epilogue epilogue) {
             return "gelu_aux_bias";
         case Epilogue::dgelu:
             return "dgelu";
+        case Epilogue::row_sums:
+            return "row_sums";
     }
     return "?";
 }
@@ -127,7 +131,7 @@ inline std::string text_of(const MatmulCall& call) {
     };
     std::string text = matrix(c.second) + " x " + matrix(c.first) + " -> " + matrix(c.d);
     if (call.epilogue != Epilogue::none) text += format(", %s", name_of(call.epilogue));
-    if (has_aux(call.epilogue)) text += format(" ld %lld", (long long)c.ld_aux);
+    if (has_aux_matrix(call.epilogue)) text += format(" ld %lld", (long long)c.ld_aux);
     if (call.alpha != 1) text += format(", alpha %.9g", double(call.alpha));
     if (call.accumulate) text += format(", beta %.9g", double(call.beta));
     if (call.fast_accumulate) text += ", fast accumulation";

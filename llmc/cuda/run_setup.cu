@@ -1,8 +1,8 @@
 // What a run asks of the GPU's kernels before it starts: see cuda_kernels.h.
 #include <algorithm>
 #include "llmc/cuda/attention.cuh"
-#include "llmc/cuda/cublaslt.h"
 #include "llmc/cuda/cuda_kernels.h"
+#include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/qk_rmsnorm.cuh"
 #include "llmc/cuda/scatter_rows.cuh"
 #include "llmc/cuda/value_embedding.cuh"
@@ -16,7 +16,7 @@ size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, cons
     const int64_t norm_partials = int64_t(cuda.num_sms) * 16 * 3 * C;  // at most 16 blocks an SM: layernorm_backward
     const int64_t qk_norm_partials = int64_t(kQkNormBlocksPerSm) * cuda.num_sms * 2 * attention.HS;
     const int64_t column_sums = ceil_div(N, int64_t(kColumnRows)) * widest;
-    return std::max({CublasLt::kWorkspaceBytes, attention_workspace<T>(cuda, attention, learns),
+    return std::max({weight_gradient_workspace(widest), attention_workspace<T>(cuda, attention, learns),
                      scatter_rows_workspace(N, C), value_embedding_backward_workspace(attention, kWarp),
                      size_t(std::max({norm_partials, qk_norm_partials, column_sums})) * sizeof(float)});
 }

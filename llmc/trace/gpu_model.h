@@ -8,8 +8,8 @@ engine, and a single number would hide that.
 A kernel       its bytes at the bandwidth of a copy, as far as its threads keep enough of them under way (Little's law,
                with the registers of doc/results/registers.txt), or its FLOPs; and a start
 A GEMM         whole waves of tiles over the SMs, the best of several tile sizes and splits of k; short dot products pay
-               for their beginning and end. Fitted to 0.74, 0.85 and 0.78 of a large GEMM's rate at GPT-2 124M's shapes
-               (k = C, k = 4 C, gradients of weights), which NVIDIA's own model of its library gives within 4 %
+               for their beginning and end, and none is faster than a large one. Fitted to NVIDIA's own model of its
+               GEMMs at the shapes of six models, within 4 % in the mean
 Attention      a rate by head size and length: published ones of cuDNN and FlashAttention-3 on Hopper
 A collective   NCCL's ring, or its tree: (W - 1) / W of all bytes, once or twice, and the latency of each hop, of which
 a ring has W - 1 Between two    a gap; and the host needs its time for each launch, which bounds small models; a CUDA

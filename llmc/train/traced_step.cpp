@@ -91,6 +91,7 @@ CublasLt::~CublasLt() = default;
 void CublasLt::begin_step() {}
 void CublasLt::end_step() {}
 bool CublasLt::supports(Cuda&, const MatmulCall&) { return true; }
+bool CublasLt::prefers(Cuda&, const MatmulCall&, const MatmulCall&, double) { return true; }
 void CublasLt::run(Cuda& cuda, const MatmulCall& call, void*, const void*, const void*, const void*, void*, const void*,
                    const OperandScales&) {
     const ColumnMajorCall c = column_major(call);
@@ -104,7 +105,7 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void*, const void*, const
     };
     const double out = bytes_of(c.d);
     one.cost.bytes = double(call.batch) * (bytes_of(c.first) + bytes_of(c.second) +
-                                           out * (1 + int(call.accumulate) + int(has_aux(call.epilogue))));
+                                           out * (1 + int(call.accumulate) + int(has_aux_matrix(call.epilogue))));
     one.cost.flops = 2. * double(call.batch) * double(call.m) * double(call.n) * double(call.k);
 }
 

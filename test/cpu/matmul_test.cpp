@@ -37,14 +37,14 @@ TEST_CASE("matmul agrees with PyTorch", "[matmul]") {
 }
 
 // The ops with an activation and the activation alone, by name
-struct Activation {
+struct FusedOps {
     const char* name;
     decltype(&matmul_gelu_forward<float>) matmul_forward;
     decltype(&matmul_gelu_backward<float>) matmul_backward;
     decltype(&gelu_forward<float>) forward;
     decltype(&gelu_backward<float>) backward;
 };
-static const Activation kActivations[] = {
+static const FusedOps kActivations[] = {
     {"gelu", matmul_gelu_forward<float>, matmul_gelu_backward<float>, gelu_forward<float>, gelu_backward<float>},
     {"relu_squared", matmul_relu_squared_forward<float>, matmul_relu_squared_backward<float>,
      relu_squared_forward<float>, relu_squared_backward<float>}};
@@ -52,7 +52,7 @@ static const Activation kActivations[] = {
 TEST_CASE("matmul with an activation agrees with PyTorch", "[matmul]") {
     const Fixture f("matmul");
     const int64_t N = 13, C = 20, H = 33;
-    const Activation& activation = kActivations[GENERATE(0, 1)];
+    const FusedOps& activation = kActivations[GENERATE(0, 1)];
     const std::string name = std::string(activation.name) + ".", want = "want." + name;
     INFO(name);
     const Floats inp = f.floats(name + "inp"), fc = f.floats(name + "fc"), fc_bias = f.floats(name + "fc_bias");
@@ -83,7 +83,7 @@ TEST_CASE("matmul with an activation agrees with PyTorch", "[matmul]") {
 
 TEST_CASE("matmul with an activation gives the bits of the two ops", "[matmul]") {
     const auto [N, C, OC] = GENERATE(table<int, int, int>({{1, 1, 1}, {13, 255, 33}, {5, 600, 32}}));
-    const Activation& activation = kActivations[GENERATE(0, 1)];
+    const FusedOps& activation = kActivations[GENERATE(0, 1)];
     const bool with_bias = GENERATE(true, false);
     INFO(activation.name << " N=" << N << " C=" << C << " OC=" << OC);
     const Floats inp = randn(size_t(N * C), 1), weight = randn(size_t(OC * C), 2), bias = randn(size_t(OC), 3);
@@ -198,7 +198,7 @@ TEST_CASE("matmul_backward sets a gradient to the bits of one that is added to z
         with([&](float* dinp, float* dweight, float* dbias) {
             matmul_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), N, C, OC, write);
         });
-        for (const Activation& activation : kActivations)
+        for (const FusedOps& activation : kActivations)
             with([&](float* dinp, float* dweight, float* dbias) {
                 activation.matmul_backward(cpu, dinp, dweight, dbias, dout.data(), inp.data(), hidden.data(),
                                            weight.data(), N, C, OC, write);

@@ -30,6 +30,8 @@ static struct Fake {
     int8_t fast_accumulation = 0;
     std::pair<const float*, const float*> scales;
     int64_t not_finite = 0;  // operands' numbers, of all GEMMs in FP8
+    int memory_khz = 0, memory_bits = 0;
+    double sums_us = 0;  // that row sums take besides
 } fake;
 
 // Every descriptor is a table of attributes.
@@ -189,7 +191,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     CHECK(algorithm->data[7] == 77);
     const double us = fake.algorithms_us.at(algorithm->data[0]);
     if (us < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    fake.clock_us += us;
+    const int epilogue = attributes_of(operation).get(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
+    fake.clock_us += us + (epilogue == CUBLASLT_EPILOGUE_BGRADB ? fake.sums_us : 0);
     fake.launches++;
     fake.last_algorithm = algorithm->data[0];
     const Matrix ma(a_layout), mb(b_layout), md(d_layout);
@@ -201,7 +204,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     REQUIRE((tb ? mb.rows : mb.cols) == md.cols);
     REQUIRE((tb ? mb.cols : mb.rows) == k);
     REQUIRE((ma.batch == md.batch && mb.batch == md.batch));
-    const int epilogue = op.get(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
     const void* bias = op.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
     void* aux = op.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
     const int64_t ld_aux = op.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
@@ -221,6 +223,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
         for (int64_t i = 0; i < int64_t(mb.cols) * mb.ld; i++) fake.not_finite += !std::isfinite(mb.load(b, i));
         fake.not_finite += !std::isfinite(*a_scale) + !std::isfinite(*b_scale);
     }
+    // As its header says: of the length of D's columns, reduced over k, stored in D's type.
+    if (epilogue == CUBLASLT_EPILOGUE_BGRADB)
+        for (int64_t col = 0; col < int64_t(md.cols); col++) {
+            float sum = 0;
+            for (int64_t j = 0; j < int64_t(k); j++) sum += mb.load(b, tb ? col + j * mb.ld : j + col * mb.ld);
+            md.store(const_cast<void*>(bias), col, sum);
+        }
     for (int64_t i = 0; i < md.batch; i++)
         for (int64_t col = 0; col < int64_t(md.cols); col++)
             for (int64_t row = 0; row < int64_t(md.rows); row++) {
@@ -288,6 +297,10 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    *value = attribute == cudaDevAttrMemoryClockRate ? fake.memory_khz : fake.memory_bits;
+    return fake.memory_khz > 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 }
 
@@ -344,8 +357,10 @@ TEST_CASE("cublaslt calls: every kind of product is the one that was asked for",
     const auto [operands, result] = GENERATE(
         table<DType, DType>({{DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f32}}));
     const Epilogue epilogue =
-        GENERATE(Epilogue::none, Epilogue::bias, Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::dgelu);
-    const bool accumulate = epilogue == Epilogue::none ? GENERATE(false, true) : false;
+        GENERATE(Epilogue::none, Epilogue::bias, Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::dgelu,
+                 Epilogue::row_sums);
+    const bool has_sums = epilogue == Epilogue::row_sums;
+    const bool accumulate = epilogue == Epilogue::none || has_sums ? GENERATE(false, true) : false;
     const bool is_padded = GENERATE(false, true), has_addend = accumulate ? GENERATE(false, true) : false;
     const int64_t m = 3, n = 8, k = 2, batch = has_aux(epilogue) ? 1 : GENERATE(1, 2), padding = is_padded ? 8 : 0;
     // Values small enough that bf16 has them exactly.
@@ -364,6 +379,11 @@ TEST_CASE("cublaslt calls: every kind of product is the one that was asked for",
     const Floats addend = whole_numbers(batch * m * ldo, 6, 3);
 
     Floats want = start, want_aux = aux;
+    if (has_sums)
+        for (int64_t row = 0; row < m; row++) {
+            want_aux[size_t(row)] = 0;
+            for (int64_t j = 0; j < k; j++) want_aux[size_t(row)] += a[size_t(transpose_a ? j * lda + row : row * lda + j)];
+        }
     for (int64_t i = 0; i < batch; i++)
         for (int64_t row = 0; row < m; row++)
             for (int64_t col = 0; col < n; col++) {
@@ -627,6 +647,32 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
         MatmulCall batched = call, sum = call, gelu_bias = call;
         batched.batch = 2, sum.accumulate = true, gelu_bias.epilogue = Epilogue::gelu_aux_bias;
         for (const MatmulCall& c : {batched, sum, gelu_bias}) CHECK(chosen(path, c) == 1);
+    }
+    SECTION("an epilogue is preferred as long as it takes no longer than the product and a pass") {
+        MatmulCall fused = call;
+        fused.epilogue = Epilogue::row_sums, fused.m = 16;
+        MatmulCall plain = fused;
+        plain.epilogue = Epilogue::none;
+        const auto prefers = [&](const std::string& tune_path, double sums_us, double bytes) {
+            Cuda cuda(0, {.tune_path = tune_path});
+            fake.sums_us = sums_us;
+            cuda.cublaslt().begin_step();
+            const bool result = cuda.cublaslt().prefers(cuda, fused, plain, bytes);
+            cuda.cublaslt().end_step();
+            return result;
+        };
+        // 2.5 GHz x 2 x 800 bits: 500 GB/s, of which 375 kB/us count.
+        fake.memory_khz = 2'500'000, fake.memory_bits = 800;
+        CHECK(prefers("", 1000, 1));  // not timed
+        CHECK(prefers(path, 5, 5.1 * 375e3));
+        CHECK_FALSE(prefers(path + "2", 5, 4.9 * 375e3));
+        fake.launches = 0;
+        CHECK_FALSE(prefers(path + "2", 0, 4.9 * 375e3));  // as the file has it, without timing
+        CHECK(fake.launches == 0);
+        fake.memory_khz = 0;  // a driver that does not tell
+        CHECK(prefers(path + "2", 5, 1));
+        fake.algorithms_us = {};
+        CHECK_FALSE(prefers("", 5, 1e9));  // the library has none
     }
     SECTION("FP8 GEMMs are timed with scales that are there, on numbers in range") {
         fake.algorithms_us = {10, 5};

@@ -81,14 +81,15 @@ TEST_CASE("matmul_call: the three products of a linear layer", "[matmul_call]") 
 
 TEST_CASE("matmul_call: distinct calls have distinct texts, none with the file's separator", "[matmul_call]") {
     const MatmulCall base{.m = 16, .n = 8, .k = 24};
-    std::vector<MatmulCall> calls(19, base);
+    std::vector<MatmulCall> calls(20, base);
     size_t i = 1;
     calls[i++].m = 17, calls[i++].n = 9, calls[i++].k = 25;
     calls[i++].transpose_a = true, calls[i++].transpose_b = true;
     calls[i].a = DType::f32, calls[i++].b = DType::f32;
     calls[i++].out = DType::f32, calls[i++].accumulate = true;
     calls[i].accumulate = true, calls[i++].beta = 0.5f;
-    for (const Epilogue e : {Epilogue::bias, Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::dgelu})
+    using enum Epilogue;
+    for (const Epilogue e : {bias, gelu_aux, gelu_aux_bias, dgelu, row_sums})
         calls[i++].epilogue = e;
     calls[i].epilogue = Epilogue::dgelu, calls[i++].ld_aux = 16;
     calls[i++].lda = 32, calls[i++].ldb = 32, calls[i++].ldo = 32, calls[i++].alpha = 0.1f;
@@ -134,6 +135,9 @@ TEST_CASE("matmul_call: what makes no sense is refused", "[matmul_call]") {
     CHECK(refused({.m = 2, .n = 3, .k = 4, .ldo = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .epilogue = Epilogue::dgelu, .ld_aux = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .accumulate = true, .epilogue = Epilogue::bias}));
+    CHECK(!refused({.m = 2, .n = 3, .k = 4, .accumulate = true, .epilogue = Epilogue::row_sums}));
+    CHECK(refused({.m = 2, .n = 3, .k = 4, .epilogue = Epilogue::row_sums, .batch = 2}));
+    CHECK(refused({.m = 2, .n = 3, .k = 4, .epilogue = Epilogue::dgelu, .batch = 2}));
     CHECK(refused({.m = 2, .n = 3, .k = 4, .fast_accumulate = true}));
     // FP8: rows along k, sizes of 16, no epilogue but a bias.
     const MatmulCall fp8{.m = 32, .n = 48, .k = 16, .transpose_b = true, .a = DType::e5m2, .b = DType::e4m3};
@@ -153,6 +157,7 @@ TEST_CASE("matmul_call: what makes no sense is refused", "[matmul_call]") {
     CHECK(!refused_with([](MatmulCall& c) { c.epilogue = Epilogue::bias; }));
     CHECK(refused_with([](MatmulCall& c) { c.epilogue = Epilogue::gelu_aux_bias; }));
     CHECK(refused_with([](MatmulCall& c) { c.epilogue = Epilogue::dgelu; }));
+    CHECK(refused_with([](MatmulCall& c) { c.epilogue = Epilogue::row_sums; }));
     CHECK(refused_with([](MatmulCall& c) { c.batch = 2; }));
     CHECK(refused_with([](MatmulCall& c) { c.m = 24; }));
     CHECK(refused_with([](MatmulCall& c) { c.n = 24; }));

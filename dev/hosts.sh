@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Two hosts on one machine: network namespaces, joined by a line. For dev/two_hosts.sh and dev/two_disks.sh, which source
 # this file.
 #

@@ -327,7 +327,9 @@ TEST_CASE("model.sh gets a model of the hub once, verified, and goes on where it
     // What the hub has by now is not what was locked.
     fs::remove_all(hub.home);
     FakeHub::put_file(hub.gpt2 + "/model.safetensors", std::string(3000, 'v'));
+    hub.requests();
     const Finished another = hub.get("gpt2");
+    CHECK_FALSE(contains(hub.requests(), "/resolve/main/"));  // the revision is locked as well
     CHECK(another.exit_code == 2);
     CHECK(another.out.empty());
     CHECK(contains(another.err, "is not what data/models.lock has, sha256 " + sha256));

@@ -183,6 +183,47 @@ TEST_CASE("a character that is not complete is known by its beginning", "[tokeni
     CHECK(unfinished_bytes("\xE2\x82\xE2") == 1);
 }
 
+TEST_CASE("SentencePiece's tokenizers: a space before the text, bytes of what has no token, spaces in other words",
+          "[tokenizer]") {
+    // Expected: tokenizers 0.23.3.
+    const Tokenizer legacy = load_tokenizer("test/fixtures/tokenizers/legacy.json");
+    const Tokenizer metaspace = load_tokenizer("test/fixtures/tokenizers/metaspace.json");
+    CHECK(legacy.encode("") == Ids{});
+    CHECK(legacy.encode("hi") == Ids{303, 286, 287});
+    CHECK(legacy.encode(" hi") == Ids{397, 286, 287});
+    CHECK(legacy.encode("\u2581hi\u2581\u00e9") == Ids{397, 286, 287, 303, 198, 172});
+    CHECK(metaspace.encode("") == Ids{});
+    CHECK(metaspace.encode("hi") == Ids{303, 286, 287});
+    CHECK(metaspace.encode(" hi") == Ids{303, 286, 287});
+    CHECK(metaspace.encode("  hi") == Ids{397, 286, 287});
+    CHECK(metaspace.encode("\u2581hi\u2581\u00e9") == Ids{303, 286, 287, 303, 198, 172});
+    CHECK(metaspace.encode(" ") == Ids{303});
+    // `tokenizers` has no text that is not UTF-8; here it is bytes, and a text's continuation gets no space.
+    CHECK(legacy.encode("\xf0\x9f") == Ids{303, 243, 162});
+    CHECK(legacy.encode("hi", "", 1, false) == Ids{286, 287});
+    CHECK(legacy.decode({303, 286, 287, 243, 162, 156, 133, 13}) == " hi\U0001f642\n");
+    CHECK(legacy.separator() == 1);  // <s>
+    CHECK(legacy.token_bytes()[1] == 0);
+    CHECK(legacy.token_bytes()[397] == 2);
+
+    const auto refused = [&](const auto& edit) { return refusal(legacy, edit); };
+    const auto merge = [](auto& json, const std::string& left, const std::string& right) {
+        json["model"]["vocab"][left + right] = 500;
+        json["model"]["merges"].push_back(left + " " + right);
+    };
+    CHECK(contains(refused([&](auto& json) { merge(json, "h", "\u2581"); }),
+                   "token 500 goes from a word into the blank after it"));
+    CHECK(refused([&](auto& json) { merge(json, "\u2581", "i"); }) == "");
+    CHECK(contains(refused([](auto& json) { json["model"]["vocab"].erase("<0x0A>"); }), "but no token <0x0A>"));
+    CHECK(contains(refused([](auto& json) { json["model"]["ignore_merges"] = true; }), "and has no words"));
+    CHECK(contains(refused([](auto& json) { json["model"]["dropout"] = 0.1; }), "dropout"));
+    CHECK(contains(refused([](auto& json) { json["normalizer"] = nullptr; }),
+                   "neither the normalizers nor the Metaspace"));
+    CHECK(contains(refusal(metaspace, [](auto& json) { json["pre_tokenizer"].erase("split"); }), "without \"split\""));
+    const ScratchFolder scratch;
+    CHECK(contains(error_of([&] { save_ranks(legacy, scratch / "x"); }), "this tokenizer merges characters"));
+}
+
 TEST_CASE("what is not UTF-8 is replaced as Python does", "[tokenizer]") {
     const std::string none = "\xEF\xBF\xBD";
     // How many U+FFFD bytes.decode(errors="replace") makes of them.

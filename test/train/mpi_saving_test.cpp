@@ -119,7 +119,7 @@ TEST_CASE("what is being saved is the state at that moment, whatever training do
         CHECK_FALSE(saver.is_under_way());
 
         Saver<Cpu, float> meanwhile(scratch / "meanwhile", self.ranks, *self.model, *self.optimizer);
-        meanwhile.begin(config, state, "");
+        meanwhile.begin(config, state, "", "");
         state = {};
         self.fill(99);
         CHECK(meanwhile.finish().path == step_folder(scratch / "meanwhile", 3));

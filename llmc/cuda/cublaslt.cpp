@@ -107,7 +107,8 @@ Layout layout_of(const ColumnMajorMatrix& m, int64_t batch, const std::string& t
 void set_pointers(const Plan& plan, const MatmulCall& call, const void* bias, const void* aux, const void* scale_a,
                   const void* scale_b) {
     if (has_bias(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (call.epilogue == Epilogue::row_sums) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(aux));
+    if (call.epilogue == Epilogue::row_sums)
+        set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(aux));
     if (has_aux_matrix(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
     if (!is_fp8(call.a)) return;
     // The library's A is our b.
@@ -225,7 +226,8 @@ struct Event {
     Event(const Event&) = delete;
 };
 
-// That a pass over tensors moves: three quarters of what the memory's clock and width allow. 0: the driver does not tell.
+// That a pass over tensors moves: three quarters of what the memory's clock and width allow. 0: the driver does not
+// tell.
 double memory_bytes_per_us(int ordinal) {
     int khz = 0, bits = 0;
     if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess ||
@@ -310,9 +312,9 @@ struct CublasLt::Library {
             return size_t((call.batch - 1) * m.stride + m.ld * m.cols) * size_of(m.dtype);
         };
         const size_t bias_bytes = has_bias(call.epilogue) ? size_t(call.n) * size_of(call.out) : 0;
-        const int64_t aux_size = !has_aux(call.epilogue)          ? 0
+        const int64_t aux_size = !has_aux(call.epilogue)         ? 0
                                  : has_aux_matrix(call.epilogue) ? c.ld_aux * call.m
-                                                                  : call.m;
+                                                                 : call.m;
         const size_t aux_bytes = size_t(aux_size) * size_of(call.out);
         const size_t scale_bytes = is_fp8(call.a) ? sizeof(float) : 0;
         const struct {

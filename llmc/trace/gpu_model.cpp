@@ -40,8 +40,9 @@ bool begins_with(const std::string& text, const char* beginning) { return text.r
 // ---- GEMM ----------------------------------------------------------------------------------------------------------
 
 // Fitted to NVIDIA's own model of its GEMMs (nvidia-matmul-heuristics 0.1.0.27 for an H200 at full clock), all of whose
-// times are lengthened alike, for power: by what it says of 8192^3 over what such a card holds, 978 over 794 TFLOP/s, in
-// FP8 1849 over two thirds of the peak. 141 shapes of six models, forward and backward: 4 % off in the mean, in FP8 5 %.
+// times are lengthened alike, for power: by what it says of 8192^3 over what such a card holds, 978 over 794 TFLOP/s,
+// in FP8 1849 over two thirds of the peak. 141 shapes of six models, forward and backward: 4 % off in the mean, in FP8
+// 5 %.
 constexpr double kBestGemm = 1.08;  // of a tile without its ends; but no GEMM is faster than a large one, for power
 constexpr double kShortK = 450;     // terms that the beginning and end of a tile cost, as time
 constexpr double kSplitParts = 5;   // times that a part of a split sum costs as much as its bytes do

@@ -356,9 +356,8 @@ TEST_CASE("cublaslt calls: every kind of product is the one that was asked for",
     const bool transpose_a = GENERATE(false, true), transpose_b = GENERATE(false, true);
     const auto [operands, result] = GENERATE(
         table<DType, DType>({{DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f32}}));
-    const Epilogue epilogue =
-        GENERATE(Epilogue::none, Epilogue::bias, Epilogue::gelu_aux, Epilogue::gelu_aux_bias, Epilogue::dgelu,
-                 Epilogue::row_sums);
+    const Epilogue epilogue = GENERATE(Epilogue::none, Epilogue::bias, Epilogue::gelu_aux, Epilogue::gelu_aux_bias,
+                                       Epilogue::dgelu, Epilogue::row_sums);
     const bool has_sums = epilogue == Epilogue::row_sums;
     const bool accumulate = epilogue == Epilogue::none || has_sums ? GENERATE(false, true) : false;
     const bool is_padded = GENERATE(false, true), has_addend = accumulate ? GENERATE(false, true) : false;
@@ -382,7 +381,8 @@ TEST_CASE("cublaslt calls: every kind of product is the one that was asked for",
     if (has_sums)
         for (int64_t row = 0; row < m; row++) {
             want_aux[size_t(row)] = 0;
-            for (int64_t j = 0; j < k; j++) want_aux[size_t(row)] += a[size_t(transpose_a ? j * lda + row : row * lda + j)];
+            for (int64_t j = 0; j < k; j++)
+                want_aux[size_t(row)] += a[size_t(transpose_a ? j * lda + row : row * lda + j)];
         }
     for (int64_t i = 0; i < batch; i++)
         for (int64_t row = 0; row < m; row++)

@@ -89,8 +89,7 @@ TEST_CASE("matmul_call: distinct calls have distinct texts, none with the file's
     calls[i++].out = DType::f32, calls[i++].accumulate = true;
     calls[i].accumulate = true, calls[i++].beta = 0.5f;
     using enum Epilogue;
-    for (const Epilogue e : {bias, gelu_aux, gelu_aux_bias, dgelu, row_sums})
-        calls[i++].epilogue = e;
+    for (const Epilogue e : {bias, gelu_aux, gelu_aux_bias, dgelu, row_sums}) calls[i++].epilogue = e;
     calls[i].epilogue = Epilogue::dgelu, calls[i++].ld_aux = 16;
     calls[i++].lda = 32, calls[i++].ldb = 32, calls[i++].ldo = 32, calls[i++].alpha = 0.1f;
     REQUIRE(i == calls.size());

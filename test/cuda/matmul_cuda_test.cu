@@ -11,9 +11,9 @@ struct Epilogues {
     }
     ~Epilogues() { unsetenv("ANVIL_EMULATOR_NO_EPILOGUES"); }
 };
-#define EPILOGUES                                       \
+#define EPILOGUES                                     \
     const bool has_epilogues = GENERATE(true, false); \
-    const Epilogues epilogues(has_epilogues);          \
+    const Epilogues epilogues(has_epilogues);         \
     INFO((has_epilogues ? "with epilogues" : "without epilogues"))
 #else
 #define EPILOGUES

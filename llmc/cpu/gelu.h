@@ -5,6 +5,7 @@ GELU on the CPU: llmc/ops/gelu.h.
 #include <cstdint>
 #include <limits>
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
+#include "llmc/cpu/reduce.h"  // largest_magnitude
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // gelu_backward_cost, gelu_forward_cost
 
@@ -38,7 +39,7 @@ void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
 // 1 - s is computed as e^-2u s, since the difference would lose all digits where s is near 1. Where e^-2u is infinite,
 // s is 0; the largest float replaces the infinity, so that their product is 0, not NaN.
 template <class T>
-void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
+void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n, float* amax = nullptr) {
     const OpScope op(cpu, __func__, gelu_backward_cost<T>(n, Cpu::kExpFlops));
     constexpr float kLargest = std::numeric_limits<float>::max();
     parallel_chunks(cpu, n, kGeluChunk, [=](int64_t begin, int64_t end) {
@@ -50,4 +51,5 @@ void gelu_backward(Cpu& cpu, T* dinp, const T* dout, const T* inp, int64_t n) {
             store(dinp + begin + i, load(dout + begin + i, width) * derivative, width);
         });
     });
+    if (amax) largest_magnitude(cpu, amax, dinp, n);
 }

@@ -5,7 +5,7 @@ LayerNorm on the CPU: llmc/ops/layernorm.h.
 #include <cmath>
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"  // add_column_sums, add_partials
+#include "llmc/cpu/reduce.h"  // add_column_sums, add_partials, largest_magnitude
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // layernorm_backward_cost, ...
 
@@ -30,15 +30,17 @@ void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weig
 
 template <class T>
 void layernorm_forward(Cpu& cpu, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                       int64_t N, int64_t C, float eps) {
+                       int64_t N, int64_t C, float eps, float* amax = nullptr) {
     const OpScope op(cpu, __func__, layernorm_forward_cost<T>(N * C));
     parallel_for(cpu, N,
                  [=](int64_t n) { layernorm_row(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps); });
+    if (amax) largest_magnitude(cpu, amax, out, N * C);
 }
 
 template <class T>
 void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                                const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
+                                const T* weight, const T* bias, int64_t N, int64_t C, float eps,
+                                float* amax = nullptr) {
     const OpScope op(cpu, __func__, residual_layernorm_forward_cost<T>(N * C));
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
@@ -47,6 +49,7 @@ void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, floa
         });
         layernorm_row(out + n * C, mean + n, rstd + n, residual + n * C, weight, bias, C, eps);
     });
+    if (amax) largest_magnitude(cpu, amax, out, N * C);
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:
@@ -54,7 +57,7 @@ void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, floa
 template <class T>
 void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
                         const float* mean, const float* rstd, int64_t N, int64_t C, Write write = Write::add,
-                        float* dinp_sums = nullptr) {
+                        float* dinp_sums = nullptr, float* amax = nullptr) {
     const OpScope op(cpu, __func__, layernorm_backward_cost<T>(N * C, write));
     const int64_t chunks = num_row_chunks(N);
     float* partials = cpu.shared_scratch(chunks * 2 * C);  // (chunks, 2, C): dweight, dbias
@@ -90,4 +93,5 @@ void layernorm_backward(Cpu& cpu, T* dinp, float* dweight, float* dbias, const T
     add_partials(cpu, dweight, partials, chunks, C, 2 * C);
     add_partials(cpu, dbias, partials + C, chunks, C, 2 * C);
     if (dinp_sums) add_column_sums(cpu, dinp_sums, dinp, N, C);
+    if (amax) largest_magnitude(cpu, amax, dinp, N * C);
 }

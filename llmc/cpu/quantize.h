@@ -10,7 +10,7 @@ Quantization to FP8 on the CPU: llmc/ops/quantize.h.
 #include "llmc/base/fp8.h"          // to_fp8, fp8_scale
 #include "llmc/cpu/device.h"        // Cpu, parallel_chunks
 #include "llmc/cpu/gelu.h"          // gelu_values
-#include "llmc/cpu/reduce.h"        // add_column_sums
+#include "llmc/cpu/reduce.h"        // add_column_sums, largest_magnitude_of
 #include "llmc/cpu/relu_squared.h"  // relu_squared_values
 #include "llmc/cpu/transpose.h"     // transpose
 #include "llmc/ops/op_cost.h"       // absmax_cost, quantize_cost
@@ -34,23 +34,13 @@ void for_activated(const T* inp, int64_t begin, int64_t end, Activation activati
     }
 }
 
-// Compares the bits of |x| as integers: their order is that of the numbers, with NaN above all.
 template <class T>
 void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n, Activation activation = Activation::none) {
     const OpScope op(cpu, __func__, absmax_cost<T>(n, activation, Cpu::kExpFlops));
-    const int64_t chunks = (n + kQuantizeChunk - 1) / kQuantizeChunk;
-    float* largest = cpu.shared_scratch(chunks);
-    parallel_chunks(cpu, n, kQuantizeChunk, [=](int64_t begin, int64_t end) {
-        uint32_t most = 0;
-        for_activated(inp, begin, end, activation, [&](const T* values, int64_t, int64_t count) {
-            for (int64_t i = 0; i < count; i++)
-                most = std::max(most, std::bit_cast<uint32_t>(to_float(values[i])) & 0x7FFFFFFF);
-        });
-        largest[begin / kQuantizeChunk] = std::bit_cast<float>(most);
+    largest_magnitude_of(cpu, amax, n, [=](int64_t begin, int64_t end, auto see) {
+        for_activated(inp, begin, end, activation,
+                      [&](const T* values, int64_t, int64_t count) { see(values, count); });
     });
-    uint32_t most = 0;
-    for (int64_t i = 0; i < chunks; i++) most = std::max(most, std::bit_cast<uint32_t>(largest[i]));
-    *amax = std::bit_cast<float>(most);
 }
 
 template <class Fp8, class T>

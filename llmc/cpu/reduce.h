@@ -6,6 +6,8 @@ in order.
   add_partials(cpu, out, partials, num_row_chunks(N), C);    // out[c] += the sum over chunks
 */
 #pragma once
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include "llmc/cpu/device.h"  // Cpu, parallel_chunks
 #include "llmc/cpu/simd.h"
@@ -41,4 +43,29 @@ void add_column_sums(Cpu& cpu, float* out, const T* inp, int64_t N, int64_t C) {
         });
     });
     add_partials(cpu, out, partials, num_row_chunks(N), C, C);
+}
+
+inline constexpr int64_t kMagnitudeChunk = 16384;
+
+// *amax = the largest magnitude of n numbers: values(begin, end, see) calls see(numbers, count) for [begin, end), in as
+// many parts as it likes. Bits of |x| are compared as integers: their order is that of the numbers, with NaN above all.
+template <class Values>
+void largest_magnitude_of(Cpu& cpu, float* amax, int64_t n, Values values) {
+    const int64_t chunks = (n + kMagnitudeChunk - 1) / kMagnitudeChunk;
+    float* largest = cpu.shared_scratch(chunks);
+    parallel_chunks(cpu, n, kMagnitudeChunk, [=](int64_t begin, int64_t end) {
+        uint32_t most = 0;
+        values(begin, end, [&](const auto* numbers, int64_t count) {
+            for (int64_t i = 0; i < count; i++)
+                most = std::max(most, std::bit_cast<uint32_t>(to_float(numbers[i])) & 0x7FFFFFFF);
+        });
+        largest[begin / kMagnitudeChunk] = std::bit_cast<float>(most);
+    });
+    uint32_t most = 0;
+    for (int64_t i = 0; i < chunks; i++) most = std::max(most, std::bit_cast<uint32_t>(largest[i]));
+    *amax = std::bit_cast<float>(most);
+}
+template <class T>
+void largest_magnitude(Cpu& cpu, float* amax, const T* x, int64_t n) {
+    largest_magnitude_of(cpu, amax, n, [=](int64_t begin, int64_t end, auto see) { see(x + begin, end - begin); });
 }

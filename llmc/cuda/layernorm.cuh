@@ -7,7 +7,8 @@ LayerNorm:   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
 Math      f32; the mean first, then the centered variance, as on the CPU
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
           thread kPacks packs of columns, all of which it loads before the block's one barrier, and for which it sums
-          dweight, dbias and dinp_sums in registers; then one add_partials for the three
+          dweight, dbias and dinp_sums in registers; then one add_partials for the three. With amax, a warp of forward
+          and a block of backward leave their largest magnitude, and one more block takes theirs
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  f32: within roundings of the CPU's; bf16: 1 eps of |out| + rms(out) (test/cuda/layernorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
@@ -22,10 +23,11 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 inline constexpr int kNormRowsPerBlock = 4;  // forward
 inline constexpr int kNormMaxThreads = 512;  // backward: leaves each thread 128 registers
 
+// largest (N) may be null. Without a number of blocks an SM, ptxas would spill a register of fp32 for one block more.
 template <class T, bool kResidual>
-__global__ void __launch_bounds__(kWarp* kNormRowsPerBlock)
+__global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 : 16)
     layernorm_forward_kernel(T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                             const T* weight, const T* bias, int64_t N, int C, float eps) {
+                             const T* weight, const T* bias, float* largest, int64_t N, int C, float eps) {
     constexpr int P = Pack<T>::size;
     SMEM_DYNAMIC(T, rows);  // (kNormRowsPerBlock, C); a lane reads only what it wrote itself
     T* row = rows + threadIdx.y * C;
@@ -54,52 +56,62 @@ __global__ void __launch_bounds__(kWarp* kNormRowsPerBlock)
         }
     }
     const float s = 1 / sqrtf(warp_sum(squares) / float(C) + eps);
+    uint32_t bits = 0;
     for (int c = first; c < C; c += step) {
         const Pack<T> x = load16(row + c), w = load16(weight + c), b = load16(bias + c);
         Pack<T> y;
         for (int k = 0; k < P; k++)
             y[k] = from_float<T>(fmaf((to_float(x[k]) - m) * s, to_float(w[k]), to_float(b[k])));
+        bits = largest_bits(bits, y);
         store16(out + c, y);
     }
     if (threadIdx.x == 0) mean[n] = m, rstd[n] = s;
+    if (!largest) return;
+    bits = warp_largest(bits);
+    if (threadIdx.x == 0) largest[n] = __uint_as_float(bits);
 }
 
 template <class T, bool kResidual>
 void launch_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                              const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
+                              const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax) {
+    float* largest = amax ? cuda.workspace_of<float>(N) : nullptr;
     require(C % Pack<T>::size == 0, "layernorm of %ld channels: they must be a multiple of %d, 16 bytes", C,
             Pack<T>::size);
     launch(cuda, "layernorm_forward", layernorm_forward_kernel<T, kResidual>, unsigned(ceil_div(N, kNormRowsPerBlock)),
            dim3(kWarp, kNormRowsPerBlock), size_t(kNormRowsPerBlock) * size_t(C) * sizeof(T), residual, out, mean, rstd,
-           inp1, inp2, weight, bias, N, int(C), eps);
+           inp1, inp2, weight, bias, largest, N, int(C), eps);
+    if (amax) store_largest(cuda, amax, largest, N);
 }
 
 template <class T>
 void layernorm_forward(Cuda& cuda, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                       int64_t N, int64_t C, float eps) {
+                       int64_t N, int64_t C, float eps, float* amax = nullptr) {
     const OpScope op(cuda, __func__, layernorm_forward_cost<T>(N * C));
-    launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps);
+    launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps, amax);
 }
 
 template <class T>
 void residual_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                                const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
+                                const T* weight, const T* bias, int64_t N, int64_t C, float eps,
+                                float* amax = nullptr) {
     const OpScope op(cuda, __func__, residual_layernorm_forward_cost<T>(N * C));
-    launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps);
+    launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps, amax);
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:
 //   dinp = or += rstd * (g - mean(g) - x * mean(g * x)),   dweight += sum of dout * x,   dbias += sum of dout
-// partials (gridDim.x, with_sums ? 3 : 2, C): dweight, dbias, sums of dinp as stored
+// partials (gridDim.x, with_sums ? 3 : 2, C): dweight, dbias, sums of dinp as stored; largest (gridDim.x) of dinp, may
+// be null
 template <class T, int kPacks, int kRows>
 __global__ void __launch_bounds__(kNormMaxThreads)
     layernorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* mean,
-                              const float* rstd, int64_t N, int C, bool add, bool with_sums) {
+                              const float* rstd, float* largest, int64_t N, int C, bool add, bool with_sums) {
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, sums, [2][kWarp][2 * kRows]);  // two of them by turns: one barrier a round is enough
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
     const auto column = [&](int i) { return int(threadIdx.x + i * blockDim.x) * P; };
     float dw[kPacks][P] = {}, db[kPacks][P] = {}, dx_sum[kPacks][P] = {};
+    uint32_t bits = 0;
     const float one_over_C = 1 / float(C);
     const int64_t num_rounds = ceil_div(N, int64_t(kRows));
     int turn = 0;
@@ -170,6 +182,7 @@ __global__ void __launch_bounds__(kNormMaxThreads)
                     dx_sum[i][k] += to_float(dx[k]);
                 }
                 store16(dinp + (first + r) * C + column(i), dx);
+                bits = largest_bits(bits, dx);
             }
         }
     }
@@ -179,12 +192,16 @@ __global__ void __launch_bounds__(kNormMaxThreads)
         store_floats(to + column(i), dw[i]), store_floats(to + C + column(i), db[i]);
         if (with_sums) store_floats(to + 2 * C + column(i), dx_sum[i]);
     }
+    if (!largest) return;
+    SMEM_STATIC(uint32_t, of_warps, [kWarp]);
+    bits = block_largest(bits, of_warps);
+    if (threadIdx.x == 0) largest[blockIdx.x] = __uint_as_float(bits);
 }
 
 template <class T>
 void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
                         const float* mean, const float* rstd, int64_t N, int64_t C, Write write = Write::add,
-                        float* dinp_sums = nullptr) {
+                        float* dinp_sums = nullptr, float* amax = nullptr) {
     const OpScope op(cuda, __func__, layernorm_backward_cost<T>(N * C, write));
     constexpr int64_t P = Pack<T>::size, kMost = 2 * kNormMaxThreads * P;
     require(C % P == 0 && C <= kMost, "layernorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
@@ -197,11 +214,13 @@ void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const
         const int64_t per_sm = kNormMaxThreads / threads;
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
         const int64_t stride = (dinp_sums ? 3 : 2) * C;
-        float* partials = cuda.workspace_of<float>(blocks * stride);
+        float* partials = cuda.workspace_of<float>(blocks * (stride + 1));
+        float* largest = amax ? partials + blocks * stride : nullptr;
         launch(cuda, "layernorm_backward", layernorm_backward_kernel<T, kPacks, kRows>, unsigned(blocks),
-               unsigned(threads), 0, dinp, partials, dout, inp, weight, mean, rstd, N, int(C), write == Write::add,
-               dinp_sums != nullptr);
+               unsigned(threads), 0, dinp, partials, dout, inp, weight, mean, rstd, largest, N, int(C),
+               write == Write::add, dinp_sums != nullptr);
         add_partials(cuda, {dweight, dbias, dinp_sums}, partials, blocks, stride, C);
+        if (amax) store_largest(cuda, amax, largest, blocks);
     };
     using std::integral_constant;
     if (C <= kNormMaxThreads * P) return start(integral_constant<int, 1>(), integral_constant<int, 4>());

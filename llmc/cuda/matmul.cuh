@@ -85,7 +85,7 @@ void matmul_relu_squared_forward(Cuda& cuda, T* out, T* hidden, const T* inp, co
     relu_squared_forward(cuda, out, hidden, N * OC);
 }
 
-// Bytes of workspace: after what cuBLASLt takes for itself, the sums of a bias's gradient.
+// Bytes of workspace: what cuBLASLt takes for itself, and after it the sums of a bias's gradient.
 inline size_t weight_gradient_workspace(int64_t OC) { return CublasLt::kWorkspaceBytes + size_t(OC) * sizeof(float); }
 
 // The gradients of weight and bias.

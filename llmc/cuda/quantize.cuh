@@ -22,22 +22,12 @@ Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte
 #include "llmc/cuda/gelu.cuh"          // gelu
 #include "llmc/cuda/relu_squared.cuh"  // relu_squared
 #include "llmc/cuda/device.cuh"        // Pack, load16, store16, fp8x2, launch
-#include "llmc/cuda/reduce.cuh"        // add_partials
+#include "llmc/cuda/reduce.cuh"        // add_partials, store_largest
 #include "llmc/ops/quantize.h"         // Activation
 #include "llmc/ops/op_cost.h"          // absmax_cost, quantize_cost
 
 inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
 inline constexpr int kQuantizeTile = 128, kQuantizeThreads = 256;
-
-DEVICE uint32_t block_max_bits(uint32_t bits, uint32_t* shared) {
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) bits = max(bits, __shfl_xor_sync(kAllLanes, bits, offset));
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    if (lane == 0) shared[warp] = bits;
-    __syncthreads();
-    for (int i = 0; i < kAbsmaxThreads / kWarp; i++) bits = max(bits, shared[i]);
-    return bits;
-}
 
 // The activations of a pack, rounded as their own op rounds them. Those of 0 are 0.
 template <Activation activation, class T>
@@ -57,9 +47,9 @@ __global__ void __launch_bounds__(kAbsmaxThreads) absmax_kernel(float* out, cons
     const int64_t step = int64_t(gridDim.x) * kAbsmaxThreads * Pack<T>::size;
     for (int64_t i = (int64_t(blockIdx.x) * kAbsmaxThreads + threadIdx.x) * Pack<T>::size; i < n; i += step) {
         const Pack<T> x = activated<activation>(load16_below(inp, i, n));
-        for (int k = 0; k < x.size; k++) bits = max(bits, __float_as_uint(to_float(x[k])) & 0x7FFFFFFF);
+        bits = largest_bits(bits, x);
     }
-    bits = block_max_bits(bits, shared);
+    bits = block_largest(bits, shared);
     if (threadIdx.x == 0) out[blockIdx.x] = __uint_as_float(bits);
 }
 
@@ -81,9 +71,7 @@ void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n, Activation activat
     with_activation(activation, [&](auto kind) {
         launch(cuda, "absmax", absmax_kernel<T, kind>, unsigned(blocks), kAbsmaxThreads, 0, largest, inp, n);
     });
-    if (blocks > 1)
-        launch(cuda, {"absmax", absmax_cost<float>(blocks)}, absmax_kernel<float, Activation::none>, 1, kAbsmaxThreads,
-               0, amax, largest, blocks);
+    if (blocks > 1) store_largest(cuda, amax, largest, blocks);
 }
 
 // The sums of a tile's columns. A thread has those of 16 columns over the rows that it read, and lanes 8 apart share

@@ -6,6 +6,7 @@ up.
                      of up to three outputs at once, side by side in the partials: those of output j begin at j * n
   add_column_sums    out[c] += sum over r < N of inp[r, c]     inp (N, C) T, out (C) f32: a bias's gradient
   sum_in_double      the sum of n numbers, by one block: what is left at the end of a sum over everything
+  store_largest      amax = the largest of n magnitudes, by one block, as bits: the same in any order, NaN above all
 
 Work      add_partials: 32 columns a block, its warps share out the partials; column sums: a block adds kColumnRows rows
 Bytes     N*C*sizeof(T) for the column sums; the partials are N / kColumnRows of that in f32
@@ -15,9 +16,51 @@ Requires  column sums: C % Pack<T>::size == 0
 #pragma once
 #include "llmc/base/check.h"     // require
 #include "llmc/cuda/device.cuh"  // Pack, load16, launch
-#include "llmc/ops/op_cost.h"    // add_partials_cost, elements_cost
+#include "llmc/ops/op_cost.h"    // absmax_cost, add_partials_cost, elements_cost
 
 inline constexpr int kAddWarps = 16;
+
+template <class T>
+DEVICE uint32_t magnitude_bits(T x) {
+    return __float_as_uint(to_float(x)) & 0x7FFFFFFF;
+}
+template <class T>
+DEVICE uint32_t largest_bits(uint32_t most, const Pack<T>& x) {
+    for (int k = 0; k < x.size; k++) most = max(most, magnitude_bits(x[k]));
+    return most;
+}
+DEVICE uint32_t warp_largest(uint32_t bits) {
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) bits = max(bits, __shfl_xor_sync(kAllLanes, bits, offset));
+    return bits;
+}
+// Of a block, in its thread 0. `shared` holds a number for each of its warps.
+DEVICE uint32_t block_largest(uint32_t bits, uint32_t* shared) {
+    bits = warp_largest(bits);
+    if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = bits;
+    __syncthreads();
+    if (threadIdx.x > 0) return bits;
+    for (unsigned i = 1; i < blockDim.x / kWarp; i++) bits = max(bits, shared[i]);
+    return bits;
+}
+
+inline constexpr int kLargestThreads = 1024;
+
+template <class T = float>
+__global__ void __launch_bounds__(kLargestThreads) largest_kernel(T* amax, const T* magnitudes, int64_t n) {
+    SMEM_STATIC(uint32_t, shared, [kLargestThreads / kWarp]);
+    constexpr int P = Pack<T>::size;
+    uint32_t bits = 0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x * P; i < n; i += kLargestThreads * P)
+        bits = largest_bits(bits, load16_below(magnitudes, i, n));
+    bits = block_largest(bits, shared);
+    if (threadIdx.x == 0) *amax = __uint_as_float(bits);
+}
+
+inline void store_largest(Cuda& cuda, float* amax, const float* magnitudes, int64_t n) {
+    launch(cuda, {"largest", absmax_cost<float>(n)}, largest_kernel<float>, 1, kLargestThreads, 0, amax, magnitudes, n);
+}
 
 // Outputs of one launch: the second and third may be missing.
 template <class T = float>

@@ -140,6 +140,7 @@ private:
             const int64_t widest = std::max({C, s.qkv_rows(), s.hidden_rows()});
             own(self.fp8_scratch.rows, N * widest), own(self.fp8_scratch.columns, N * widest);
             own(self.fp8_scratch.amax, 1), own(self.fp8_scratch.inverse_scale, 1);
+            own(self.fp8_scratch.inp_amax, 1), own(self.fp8_scratch.dout_amax, 1);
         }
         if (arch.rotary_positions) own(self.rotary_table, s.max_seq_len * s.head_size());
         own(self.starts, N);

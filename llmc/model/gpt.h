@@ -295,7 +295,7 @@ struct Gpt {
         };
         const size_t L = w.blocks.size();
         norm_backward(device, arch(), ln_f(), acts.d_residual, g.ln_f_weight, g.ln_f_bias, acts.d_norm, N, C,
-                      Write::set, norm_sums(L - 1, kDown));
+                      Write::set, norm_sums(L - 1, kDown), norm_amax(L - 1, kDown));
         have_gradients(shape.num_layers);
         if (arch().backout)
             op.residual_mix_backward(device, acts.d_residual, acts.d_backout, nullptr, g.backout_lambda,
@@ -310,16 +310,18 @@ struct Gpt {
             if (l + 1 < L) recompute(l, tokens);  // the last block's activations are still there
 
             const T* d_branch = dropped_gradient(2 + 2 * l);
-            const T* d_hidden = mlp_down_backward(device, acts.d_hidden, d_branch, a.activated, a.hidden,
-                                                  linear(l, kDown), arch().mlp);     // (N, hidden rows)
-            linear_backward(device, acts.d_norm, d_hidden, a.ln_2, linear(l, kUp));  // (N, C)
+            const LinearLayer<T> up = linear(l, kUp);
+            const T* d_hidden = mlp_down_backward(device, acts.d_hidden, d_branch, a.activated, a.hidden, up,
+                                                  linear(l, kDown), arch().mlp);  // (N, hidden rows)
+            linear_backward(device, acts.d_norm, d_hidden, a.ln_2, up);           // (N, C)
             norm_backward(device, arch(), ln_2(l), acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, N, C,
-                          Write::add, norm_sums(l, kProjection));  // (N, C)
+                          Write::add, norm_sums(l, kProjection), norm_amax(l, kProjection));  // (N, C)
             d_branch = dropped_gradient(1 + 2 * l);
             linear_backward(device, acts.d_norm, d_branch, a.attention, linear(l, kProjection));  // (N, CQ)
             attention_backward(l, tokens);  // d_norm -> d_norm (N, C)
             norm_backward(device, arch(), ln_1(l), acts.d_residual, d.ln_1_weight, d.ln_1_bias, acts.d_norm, N, C,
-                          Write::add, l > 0 ? norm_sums(l - 1, kDown) : nullptr);  // (N, C)
+                          Write::add, l > 0 ? norm_sums(l - 1, kDown) : nullptr,
+                          l > 0 ? norm_amax(l - 1, kDown) : nullptr);  // (N, C)
             if (arch().residual_lambdas)
                 op.residual_mix_backward(device, acts.d_residual, acts.d_first, g.resid_lambdas + l, g.x0_lambdas + l,
                                          acts.d_residual, residual(l), residual(0), w.resid_lambdas + l,
@@ -365,27 +367,40 @@ private:
     NormLayer<T> ln_1(size_t l) const {
         const auto& a = acts.blocks[l];
         const auto& p = weights.pointers.blocks[l];
-        return {a.residual_in, a.ln_1, a.ln_1_mean, a.ln_1_rstd, p.ln_1_weight, p.ln_1_bias};
+        return {a.residual_in, a.ln_1, a.ln_1_mean, a.ln_1_rstd, p.ln_1_weight, p.ln_1_bias, inp_amax(l, kQkv)};
     }
     NormLayer<T> ln_2(size_t l) const {
         const auto& a = acts.blocks[l];
         const auto& p = weights.pointers.blocks[l];
-        return {a.residual_mid, a.ln_2, a.ln_2_mean, a.ln_2_rstd, p.ln_2_weight, p.ln_2_bias};
+        return {a.residual_mid, a.ln_2, a.ln_2_mean, a.ln_2_rstd, p.ln_2_weight, p.ln_2_bias, inp_amax(l, kUp)};
     }
     NormLayer<T> ln_f() const {
         const GptPointers<T>& w = weights.pointers;
         return {acts.residual_out, acts.ln_f, acts.ln_f_mean, acts.ln_f_rstd, w.ln_f_weight, w.ln_f_bias};
     }
 
-    // The gradient of the bias of a layer that ends a branch: the column sums of d_residual, which the norm's backward
-    // that has just written it adds up on its way. Null: that norm does not, or something changes d_residual after it,
-    // as dropout does for the branch.
+    // Whether the gradient of a layer's output is d_residual as a norm's backward has just written it, and nothing has
+    // changed it since, as dropout does for a branch.
+    bool is_of_norm(LinearKind kind) const {
+        if (dropout.is_on()) return false;
+        return kind == kProjection || (kind == kDown && !arch().backout && !arch().residual_lambdas);
+    }
+    // The gradient of the bias of such a layer: the column sums of d_residual, which that norm adds up on its way.
     float* norm_sums(size_t l, LinearKind kind) const {
         const auto& d = gradients.pointers.blocks[l];
-        if (!norm_sums_columns(arch()) || dropout.is_on()) return nullptr;
-        if (kind == kProjection) return d.c_proj_bias;
-        return arch().backout || arch().residual_lambdas ? nullptr : d.mlp_c_proj_bias;
+        if (!norm_sums_columns(arch()) || !is_of_norm(kind)) return nullptr;
+        return kind == kProjection ? d.c_proj_bias : d.mlp_c_proj_bias;
     }
+    // Where it leaves the largest magnitude of d_residual, if the layer is in FP8; and where a norm's forward pass
+    // leaves that of a layer's input. Null: they do not.
+    float* norm_amax(size_t l, LinearKind kind) const {
+        return is_fp8(l, kind) && norm_gives_amax(arch()) && is_of_norm(kind) ? acts.fp8_scratch.dout_amax : nullptr;
+    }
+    float* inp_amax(size_t l, LinearKind kind) const {
+        const bool reads_norm = kind == kQkv || kind == kUp;
+        return is_fp8(l, kind) && norm_gives_amax(arch()) && reads_norm ? acts.fp8_scratch.inp_amax : nullptr;
+    }
+    bool is_fp8(size_t l, LinearKind kind) const { return in_step_ && acts.blocks[l].fp8[kind].weight; }
 
     // A linear layer of block l.
     LinearLayer<T> linear(size_t l, LinearKind kind) const {
@@ -396,9 +411,12 @@ private:
         LinearLayer<T> s{.N = N(),
                          .C = C,
                          .OC = OC,
-                         .fp8 = in_step_ && fp8.weight ? &fp8 : nullptr,
+                         .fp8 = is_fp8(l, kind) ? &fp8 : nullptr,
                          .scratch = acts.fp8_scratch,
-                         .write = linear_write_};
+                         .write = linear_write_,
+                         .inp_has_amax = inp_amax(l, kind) != nullptr,
+                         .dout_has_amax = norm_amax(l, kind) != nullptr};
+        if (kind == kUp) s.dout_has_amax = s.fp8 && is_fp8(l, kDown) && mlp_gives_amax(arch().mlp);
         const auto with = [&](const T* weight, const T* bias, float* dweight, float* dbias) {
             s.weight = weight, s.bias = bias, s.dweight = dweight, s.dbias = dbias;
             return s;

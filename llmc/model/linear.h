@@ -70,6 +70,7 @@ struct Fp8LinearState {
 struct Fp8Scratch {
     uint8_t *rows = nullptr, *columns = nullptr;  // (N, widest layer), (widest layer, N)
     float *amax = nullptr, *inverse_scale = nullptr;
+    float *inp_amax = nullptr, *dout_amax = nullptr;  // as the kernels have left them that wrote inp and dout
 };
 
 template <class T>
@@ -79,7 +80,8 @@ struct LinearLayer {
     Fp8Scratch scratch = {};
     const T *weight = nullptr, *bias = nullptr;
     float *dweight = nullptr, *dbias = nullptr;
-    Write write = Write::add;  // of dweight
+    Write write = Write::add;                          // of dweight
+    bool inp_has_amax = false, dout_has_amax = false;  // in FP8: they are in the scratch
 
     Quantized<e4m3> quantized_inp() const {
         return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
@@ -101,9 +103,11 @@ template <class Device, class T>
 void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s,
                            Activation activation = Activation::none) {
     if (!s.fp8) return;
-    ops<T>(device).absmax(device, s.scratch.amax, inp, s.N * s.C, activation);
+    ensure(!s.inp_has_amax || activation == Activation::none);
+    float* const amax = s.inp_has_amax ? s.scratch.inp_amax : s.scratch.amax;
+    if (!s.inp_has_amax) ops<T>(device).absmax(device, amax, inp, s.N * s.C, activation);
     ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
-                                 s.fp8->inp_inverse_scale, inp, s.scratch.amax, s.N, s.C, nullptr, activation);
+                                 s.fp8->inp_inverse_scale, inp, amax, s.N, s.C, nullptr, activation);
 }
 
 // An activation only in FP8.
@@ -126,9 +130,10 @@ void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const
         return ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC,
                                               s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
-    ops<T>(device).absmax(device, s.scratch.amax, dout, s.N * s.OC, Activation::none);
-    ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, s.scratch.amax, s.N, s.OC,
-                                 s.dbias, Activation::none);
+    float* const amax = s.dout_has_amax ? s.scratch.dout_amax : s.scratch.amax;
+    if (!s.dout_has_amax) ops<T>(device).absmax(device, amax, dout, s.N * s.OC, Activation::none);
+    ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, amax, s.N, s.OC, s.dbias,
+                                 Activation::none);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
                                        s.quantized_inp(), s.quantized_weight(), s.write);
 }

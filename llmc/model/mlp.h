@@ -64,10 +64,13 @@ void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearL
         mlp_activate(device, activated, hidden, up.N, F, kind);
 }
 
+// Where both layers are in FP8, whether down's backward pass leaves the largest magnitude of what it returns for up's.
+inline bool mlp_gives_amax(MlpKind kind) { return kind == MlpKind::gelu; }
+
 // dout, the gradient of down's output -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in
 // place of `hidden`. The gradients of down's weight and bias are as in linear_backward.
 template <class Device, class T>
-T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activated, T* hidden,
+T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activated, T* hidden, const LinearLayer<T>& up,
                      const LinearLayer<T>& down, MlpKind kind) {
     const int64_t N = down.N, F = down.C, OC = down.OC;
     if (!down.fp8 && kind == MlpKind::gelu) {
@@ -83,7 +86,8 @@ T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activat
     linear_backward(device, scratch, dout, activated, down);
     switch (kind) {
         case MlpKind::gelu:
-            ops<T>(device).gelu_backward(device, scratch, scratch, hidden, N * F);
+            ops<T>(device).gelu_backward(device, scratch, scratch, hidden, N * F,
+                                         up.dout_has_amax ? up.scratch.dout_amax : nullptr);
             return scratch;
         case MlpKind::relu_squared:
             ops<T>(device).relu_squared_backward(device, scratch, scratch, hidden, N * F);

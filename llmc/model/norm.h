@@ -8,12 +8,14 @@ A norm of the model, of the kind that its architecture has.
 #include "llmc/ops/ops.h"             // Ops
 #include "llmc/ops/write.h"           // Write
 
-// residual (N, C) -> out (N, C). weight, bias and mean are null where the kind has none.
+// residual (N, C) -> out (N, C). weight, bias and mean are null where the kind has none. amax, if it is not null, gets
+// the largest magnitude of out; norm_gives_amax() says which kinds can.
 template <class T>
 struct NormLayer {
     T *residual, *out;
     float *mean, *rstd;
     const T *weight, *bias;
+    float* amax = nullptr;
 };
 
 template <class Device, class T>
@@ -21,7 +23,7 @@ void norm_forward(Device& device, const Architecture& a, const NormLayer<T>& nor
     const auto eps = float(a.norm_eps);
     if (a.norm == NormKind::layernorm)
         ops<T>(device).layernorm_forward(device, norm.out, norm.mean, norm.rstd, norm.residual, norm.weight, norm.bias,
-                                         N, C, eps);
+                                         N, C, eps, norm.amax);
     else
         ops<T>(device).rmsnorm_forward(device, norm.out, norm.rstd, norm.residual, norm.weight, N, C, eps);
 }
@@ -33,24 +35,25 @@ void residual_norm_forward(Device& device, const Architecture& a, const NormLaye
     const auto eps = float(a.norm_eps);
     if (a.norm == NormKind::layernorm)
         ops<T>(device).residual_layernorm_forward(device, norm.residual, norm.out, norm.mean, norm.rstd, inp1, inp2,
-                                                  norm.weight, norm.bias, N, C, eps);
+                                                  norm.weight, norm.bias, N, C, eps, norm.amax);
     else
         ops<T>(device).residual_rmsnorm_forward(device, norm.residual, norm.out, norm.rstd, inp1, inp2, norm.weight, N,
                                                 C, eps);
 }
 
-// Whether backward sums the columns of dresidual, if it is asked to.
+// Whether backward sums the columns of dresidual, if it is asked to, and whether both passes find largest magnitudes.
 inline bool norm_sums_columns(const Architecture& a) { return a.norm == NormKind::layernorm; }
+inline bool norm_gives_amax(const Architecture& a) { return a.norm == NormKind::layernorm; }
 
 // Adds to dweight and dbias, and to dresidual unless `write` says otherwise; and the column sums of dresidual as it is
-// then to residual_sums, which may be null.
+// then to residual_sums, and its largest magnitude to residual_amax; both may be null.
 template <class Device, class T>
 void norm_backward(Device& device, const Architecture& a, const NormLayer<T>& norm, T* dresidual, float* dweight,
                    float* dbias, const T* dout, int64_t N, int64_t C, Write write = Write::add,
-                   float* residual_sums = nullptr) {
+                   float* residual_sums = nullptr, float* residual_amax = nullptr) {
     if (a.norm == NormKind::layernorm)
         ops<T>(device).layernorm_backward(device, dresidual, dweight, dbias, dout, norm.residual, norm.weight,
-                                          norm.mean, norm.rstd, N, C, write, residual_sums);
+                                          norm.mean, norm.rstd, N, C, write, residual_sums, residual_amax);
     else
         ops<T>(device).rmsnorm_backward(device, dresidual, dweight, dout, norm.residual, norm.weight, norm.rstd, N, C,
                                         write);

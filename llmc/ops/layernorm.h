@@ -8,6 +8,9 @@ fused form adds the two branches of a residual stream:   residual = inp1 + inp2,
 Backward adds to dweight and dbias, overwrites dinp or adds to it, as `write` says, and adds the column sums of dinp,
 as it is then stored, to dinp_sums (C) float, which may be null: dinp is the gradient of the residual stream, and its
 sums are the gradient of the bias of the linear layer whose output was added last.
+
+amax, which may be null, is overwritten with the largest magnitude of out, or in backward of dinp, as it is stored: what
+absmax (quantize.h) gives for it, without reading it again.
 */
 #pragma once
 #include <cstdint>
@@ -16,10 +19,11 @@ sums are the gradient of the bias of the linear layer whose output was added las
 template <class Device, class T>
 struct LayernormOps {
     void (*layernorm_forward)(Device&, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                              int64_t N, int64_t C, float eps);
+                              int64_t N, int64_t C, float eps, float* amax);
     void (*residual_layernorm_forward)(Device&, T* residual, T* out, float* mean, float* rstd, const T* inp1,
-                                       const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps);
+                                       const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps,
+                                       float* amax);
     void (*layernorm_backward)(Device&, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
                                const T* weight, const float* mean, const float* rstd, int64_t N, int64_t C, Write write,
-                               float* dinp_sums);
+                               float* dinp_sums, float* amax);
 };

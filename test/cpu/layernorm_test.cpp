@@ -86,6 +86,26 @@ TEST_CASE("layernorm_backward: bias sums of whole numbers are exact", "[layernor
     check_equal("dbias", got[0], want);
 }
 
+static float largest(const Floats& x) {
+    float most = 0;
+    for (const float value : x) most = std::max(most, std::fabs(value));
+    return most;
+}
+
+TEST_CASE("layernorm: the largest magnitude of what forward stores", "[layernorm]") {
+    const int64_t N = 70, C = 33;
+    const Floats inp = randn(size_t(N * C), 1), more = randn(size_t(N * C), 2), weight = randn(size_t(C), 3),
+                 bias = randn(size_t(C), 4);
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        Guarded out(inp.size()), fused(inp.size()), residual(inp.size()), mean{size_t(N)}, rstd{size_t(N)}, amax(2);
+        layernorm_forward<float>(cpu, out, mean, rstd, inp.data(), weight.data(), bias.data(), N, C, kEps, amax);
+        residual_layernorm_forward<float>(cpu, residual, fused, mean, rstd, inp.data(), more.data(), weight.data(),
+                                          bias.data(), N, C, kEps, static_cast<float*>(amax) + 1);
+        return std::vector{out.get(), fused.get(), amax.get()};
+    });
+    check_equal("amax", got[2], {largest(got[0]), largest(got[1])});
+}
+
 TEST_CASE("layernorm_backward: dinp is overwritten or added to, and its columns summed as stored", "[layernorm]") {
     const auto [N, C] = GENERATE(table<int64_t, int64_t>({{1, 5}, {70, 33}, {100, 768}}));
     INFO(N << " x " << C);
@@ -93,10 +113,10 @@ TEST_CASE("layernorm_backward: dinp is overwritten or added to, and its columns 
     const Floats inp = randn(n, 1), weight = randn(columns, 2), dout = randn(n, 3), before = randn(n, 4);
     const Floats mean(size_t(N), 0.25f), rstd(size_t(N), 1.5f), sums = randn(columns, 5);
     const auto backward = [&](Cpu& cpu, const Floats& start, Write write, bool with_sums) {
-        Guarded dinp(start), dweight(columns, 0), dbias(columns, 0), dinp_sums(sums);
+        Guarded dinp(start), dweight(columns, 0), dbias(columns, 0), dinp_sums(sums), amax(1);
         layernorm_backward<float>(cpu, dinp, dweight, dbias, dout.data(), inp.data(), weight.data(), mean.data(),
-                                  rstd.data(), N, C, write, with_sums ? static_cast<float*>(dinp_sums) : nullptr);
-        return std::vector{dinp.get(), dweight.get(), dbias.get(), dinp_sums.get()};
+                                  rstd.data(), N, C, write, with_sums ? static_cast<float*>(dinp_sums) : nullptr, amax);
+        return std::vector{dinp.get(), dweight.get(), dbias.get(), dinp_sums.get(), amax.get()};
     };
     const auto added = on_any_threads([&](Cpu& cpu) { return backward(cpu, before, Write::add, true); });
     // With Write::set what was there is never read: it may be NaN.
@@ -112,6 +132,7 @@ TEST_CASE("layernorm_backward: dinp is overwritten or added to, and its columns 
         Guarded want(sums);
         add_column_sums<float>(cpu, want, got[0].data(), N, C);
         check_equal("dinp_sums", got[3], want.get());
+        check_equal("amax", got[4], {largest(got[0])});
     }
 }
 

@@ -42,10 +42,13 @@ struct FusedOps {
     decltype(&matmul_gelu_forward<float>) matmul_forward;
     decltype(&matmul_gelu_backward<float>) matmul_backward;
     decltype(&gelu_forward<float>) forward;
-    decltype(&gelu_backward<float>) backward;
+    decltype(&relu_squared_backward<float>) backward;
 };
 static const FusedOps kActivations[] = {
-    {"gelu", matmul_gelu_forward<float>, matmul_gelu_backward<float>, gelu_forward<float>, gelu_backward<float>},
+    {"gelu", matmul_gelu_forward<float>, matmul_gelu_backward<float>, gelu_forward<float>,
+     [](Cpu& cpu, float* dinp, const float* dout, const float* inp, int64_t n) {
+         gelu_backward(cpu, dinp, dout, inp, n);
+     }},
     {"relu_squared", matmul_relu_squared_forward<float>, matmul_relu_squared_backward<float>,
      relu_squared_forward<float>, relu_squared_backward<float>}};
 

@@ -6,8 +6,8 @@
 
 constexpr int64_t kBlock = int64_t(kGeluPacks) * kGeluThreads;  // packs
 
-// {out, dinp, dinp computed in place of dout}. After the inputs lie numbers and after the outputs NaN, so that an
-// element too many shows.
+// {out, dinp, dinp computed in place of dout, its largest magnitude}. After the inputs lie numbers and after the
+// outputs NaN, so that an element too many shows.
 template <class T>
 static std::vector<Floats> on_device(Floats inp, Floats dout) {
     Cuda cuda;
@@ -18,10 +18,11 @@ static std::vector<Floats> on_device(Floats inp, Floats dout) {
         OnDevice<T> out(cuda, n), dinp(cuda, n), in_place(cuda, dout);
         gelu_forward(cuda, out.data, d_inp.data, int64_t(n));
         gelu_backward(cuda, dinp.data, d_dout.data, d_inp.data, int64_t(n));
-        gelu_backward(cuda, in_place.data, in_place.data, d_inp.data, int64_t(n));
+        OnDevice<float> amax(cuda, 1);
+        gelu_backward(cuda, in_place.data, in_place.data, d_inp.data, int64_t(n), amax.data);
         Floats in_place_of_dout = in_place.get();
         in_place_of_dout.resize(n);
-        return std::vector{out.get(), dinp.get(), in_place_of_dout};
+        return std::vector{out.get(), dinp.get(), in_place_of_dout, amax.get()};
     });
 }
 
@@ -68,6 +69,9 @@ TEMPLATE_TEST_CASE("gelu on the device agrees with the CPU", "[gelu]" ON_DEVICE,
     check_within("out", got[0], out, out_bounds);
     check_within("dinp", got[1], dinp, dinp_bounds);
     CHECK(same_bits(got[2], got[1]));
+    float most = 0;
+    for (const float x : got[1]) most = std::max(most, std::fabs(x));
+    CHECK(got[3][0] == most);
 }
 
 TEST_CASE("gelu on the device: huge numbers and NaN", "[gelu]" ON_DEVICE) {
@@ -75,7 +79,7 @@ TEST_CASE("gelu on the device: huge numbers and NaN", "[gelu]" ON_DEVICE) {
     const auto got = on_device<float>(inp, dout);
     CHECK(Floats(got[0].begin(), got[0].end() - 1) == Floats{1e4f, 0, 1e15f, 0, 1e30f, 0, INFINITY});
     CHECK(Floats(got[1].begin(), got[1].begin() + 4) == Floats{3, 0, 3, 0});
-    CHECK((std::isnan(got[0][7]) && std::isnan(got[1][7])));
+    CHECK((std::isnan(got[0][7]) && std::isnan(got[1][7]) && std::isnan(got[3][0])));
 }
 
 TEST_CASE("gelu's kernels refuse sizes that are not a multiple of 16 bytes", "[gelu]" ON_DEVICE) {

@@ -19,6 +19,12 @@ std::pair<int64_t, int64_t> norm_shape() {
 template <class T>
 constexpr double kTolerance = std::is_same_v<T, bf16> ? kEpsBf16 : 8 * kEpsF32;
 
+float largest(const Floats& x) {
+    float most = 0;
+    for (const float value : x) most = std::max(most, std::fabs(value));
+    return most;
+}
+
 TEMPLATE_TEST_CASE("layernorm_forward agrees with the CPU", "[layernorm]" ON_DEVICE, float, bf16) {
     using T = TestType;
     const auto [N, C] = norm_shape<T>();
@@ -37,16 +43,18 @@ TEMPLATE_TEST_CASE("layernorm_forward agrees with the CPU", "[layernorm]" ON_DEV
 
     Cuda cuda;
     const OnDevice<T> d_inp1(cuda, inp1), d_inp2(cuda, inp2), d_weight(cuda, weight), d_bias(cuda, bias);
+    OnDevice<float> d_amax(cuda, 2);
     const auto got = twice_the_same([&] {
         OnDevice<T> d_out(cuda, n), d_residual(cuda, n), d_fused(cuda, n);
         OnDevice<float> d_mean(cuda, rows), d_rstd(cuda, rows), d_fused_mean(cuda, rows), d_fused_rstd(cuda, rows);
         layernorm_forward(cuda, d_out.data, d_mean.data, d_rstd.data, d_inp1.data, d_weight.data, d_bias.data, N, C,
-                          kEps);
+                          kEps, d_amax.data);
         residual_layernorm_forward(cuda, d_residual.data, d_fused.data, d_fused_mean.data, d_fused_rstd.data,
-                                   d_inp1.data, d_inp2.data, d_weight.data, d_bias.data, N, C, kEps);
+                                   d_inp1.data, d_inp2.data, d_weight.data, d_bias.data, N, C, kEps, d_amax.data + 1);
         return std::vector{d_out.get(),   d_mean.get(),       d_rstd.get(),      d_residual.get(),
                            d_fused.get(), d_fused_mean.get(), d_fused_rstd.get()};
     });
+    check_equal("amax", d_amax.get(), {largest(got[0]), largest(got[4])});
     check_close("out", got[0], out, kTolerance<T>);
     check_close("mean", got[1], mean, 4 * kEpsF32);
     check_close("rstd", got[2], rstd, 4 * kEpsF32);
@@ -65,7 +73,7 @@ TEMPLATE_TEST_CASE("layernorm_backward agrees with the CPU", "[layernorm]" ON_DE
     const Floats dout = rounded<T>(randn(n, 3)), dinp = rounded<T>(randn(n, 4));
     const Floats dweight = randn(columns, 5), dbias = randn(columns, 6), sums = randn(columns, 7);
     const Write write = GENERATE(Write::add, Write::set);
-    const bool with_sums = GENERATE(true, false);
+    const bool with_sums = GENERATE(true, false), with_amax = !with_sums || write == Write::add;
     INFO((write == Write::add ? "added to dinp" : "dinp overwritten") << (with_sums ? ", with sums" : ""));
 
     Cpu cpu;
@@ -79,15 +87,18 @@ TEMPLATE_TEST_CASE("layernorm_backward agrees with the CPU", "[layernorm]" ON_DE
     Cuda cuda;
     const OnDevice<T> d_inp(cuda, inp), d_weight(cuda, weight), d_dout(cuda, dout);
     const OnDevice<float> d_mean(cuda, mean), d_rstd(cuda, rstd);
+    OnDevice<float> d_amax(cuda, 1);
     const auto got = twice_the_same([&] {
         // NaN, which Write::set does not read
         OnDevice<T> d_dinp = write == Write::set ? OnDevice<T>(cuda, n) : OnDevice<T>(cuda, dinp);
         OnDevice<float> d_dweight(cuda, dweight), d_dbias(cuda, dbias), d_sums(cuda, sums);
         layernorm_backward(cuda, d_dinp.data, d_dweight.data, d_dbias.data, d_dout.data, d_inp.data, d_weight.data,
-                           d_mean.data, d_rstd.data, N, C, write, with_sums ? d_sums.data : nullptr);
+                           d_mean.data, d_rstd.data, N, C, write, with_sums ? d_sums.data : nullptr,
+                           with_amax ? d_amax.data : nullptr);
         return std::vector{d_dinp.get(), d_dweight.get(), d_dbias.get(), d_sums.get()};
     });
     check_close("dinp", got[0], want_dinp, kTolerance<T>);
+    if (with_amax) check_equal("amax", d_amax.get(), {largest(got[0])});
     // sums of N terms in f32 on both sides, in other orders
     check_close("dweight", got[1], want_dweight, 8 * kEpsF32);
     check_close("dbias", got[2], want_dbias, 8 * kEpsF32);

@@ -55,3 +55,18 @@ TEST_CASE("sums over rows give the same bits each time, within a rounding a term
     });
     check_within("sums", got[0], want, bounds);
 }
+
+TEST_CASE("the largest of many magnitudes, NaN above all", "[reduce]" ON_DEVICE) {
+    // One, a rest of a pack, more than a block reads at once.
+    const int n = GENERATE(1, 6, 4099, 20000);
+    const int at = GENERATE(0, 1) * (n - 1);
+    Cuda cuda;
+    for (const float most : {7.f, INFINITY, NAN}) {
+        Floats magnitudes(size_t(n), 0.5f);
+        magnitudes[size_t(at)] = most;
+        const OnDevice<float> d_magnitudes(cuda, magnitudes);
+        OnDevice<float> amax(cuda, 1);
+        store_largest(cuda, amax.data, d_magnitudes.data, n);
+        CHECK(same_bits(amax.get(), {most}));
+    }
+}

@@ -1,7 +1,8 @@
 /*
 The golden run: twenty steps of a tiny model give the very numbers of test/golden/train_fp32.txt, "step loss norm" a
 line and then the validation loss, each double in 17 digits. Any change of the arithmetic, of the data order or of the
-initialization shows here. A change that is meant to move them renews the file, in a commit of its own that says why:
+initialization shows here. A second one, of three steps in FP8, is train_fp8.txt: its scales, too. A change that is
+meant to move them renews the files, in a commit of its own that says why:
 
   ANVIL_GOLDEN=renew make test OP=golden
 */
@@ -10,7 +11,12 @@ initialization shows here. A change that is meant to move them renews the file, 
 
 namespace {
 
-constexpr const char* kGolden = "test/golden/train_fp32.txt";
+constexpr const char *kGolden = "test/golden/train_fp32.txt", *kGoldenFp8 = "test/golden/train_fp8.txt";
+
+bool renews() {
+    const char* wish = std::getenv("ANVIL_GOLDEN");
+    return wish && std::string(wish) == "renew";
+}
 
 std::string numbers_of(const std::string& out_dir) {
     std::string text;
@@ -30,8 +36,7 @@ TEST_CASE("the golden run, at 1, 2 and 3 threads and again", "[golden]") {
     for (const std::string name : {"1", "2", "3", "again"}) {
         must_succeed(runs.train(name, {{"threads", name == "again" ? "1" : name}}));
     }
-    const char* wish = std::getenv("ANVIL_GOLDEN");
-    if (wish && std::string(wish) == "renew") put_file(kGolden, numbers_of(runs.path("1")));
+    if (renews()) put_file(kGolden, numbers_of(runs.path("1")));
 
     const std::string golden = read_file(kGolden);
     for (const std::string name : {"1", "2", "3", "again"}) {
@@ -47,4 +52,19 @@ TEST_CASE("the golden run, at 1, 2 and 3 threads and again", "[golden]") {
     CHECK((clipped >= 3 && clipped <= 17));
     CHECK(state_in(step_folder(runs.path("1"), 20)).data.epoch == 1);
     CHECK(steps.back().loss < steps.front().loss - 0.2);
+}
+
+// A scale of another tensor, or of another micro-batch, would show in these numbers.
+TEST_CASE("the golden run in FP8, whatever is recomputed", "[golden]") {
+    const TinyRuns runs;
+    const FlagMap fp8 = {
+        {"dtype", "fp8"}, {"channels", "128"}, {"num-layers", "3"}, {"steps", "3"}, {"warmup-steps", "0"}};
+    for (const std::string recompute : {"none", "norms", "block"}) {
+        FlagMap flags = fp8;
+        flags["recompute"] = recompute;
+        must_succeed(runs.train(recompute, flags));
+        if (renews()) put_file(kGoldenFp8, numbers_of(runs.path("none")));
+        INFO("--recompute " << recompute);
+        CHECK(numbers_of(runs.path(recompute)) == read_file(kGoldenFp8));
+    }
 }

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Two hosts on one machine: network namespaces, joined by a line. For dev/two_hosts.sh and dev/two_disks.sh, which source
 # this file.
 #
@@ -7,7 +8,6 @@
 #
 # Gives $scratch, a folder that goes at the end with all else, the names ${hosts[@]}, the ${addresses[@]}, and a trap.
 
-# shellcheck shell=bash
 fail() { # CODE MESSAGE
     echo "error: $2" >&2
     exit "$1"

@@ -13,8 +13,9 @@ std::string host_identity();
 // soft one): a rank's connections are files. How many that are now.
 size_t raise_file_limit();
 
-// NVIDIA's GPUs of this host: those that are there for this process to open, and those that the driver knows, of which a
-// container may have been given none. Asked of the system, not of CUDA, which a build may not have. `root` is for tests.
+// NVIDIA's GPUs of this host: those that are there for this process to open, and those that the driver knows, of which
+// a container may have been given none. Asked of the system, not of CUDA, which a build may not have. `root` is for
+// tests.
 struct HostGpus {
     int open = 0, known = 0;
 };

@@ -58,8 +58,8 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
     const std::string dtype = cpu_dtype(world, flags);
     const int gpus = is_on_cpu(flags) || !flags.trains() ? 0 : num_cuda_gpus();
     if (gpus > place.processes && place.is_first)
-        std::fprintf(stderr, "this host has %d GPUs, and this run uses %d: mpirun -np %d ./train_gpt ... uses all\n", gpus,
-                     place.processes, gpus);
+        std::fprintf(stderr, "this host has %d GPUs, and this run uses %d: mpirun -np %d ./train_gpt ... uses all\n",
+                     gpus, place.processes, gpus);
     if (!is_on_cpu(flags))
         return flags.dtype == "fp32" ? cuda_backend_fp32(place.gpu, flags) : cuda_backend_bf16(place.gpu, flags);
     if (flags.device == "auto" && place.is_first) {

@@ -37,8 +37,8 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
 // made here.
 void check_openmp();
 
-// What to say at the start of a run on the CPU that would have taken a GPU (--device auto): why it has none, and that the
-// host has some that nobody uses. "": nothing, where there are none and the build is for none.
+// What to say at the start of a run on the CPU that would have taken a GPU (--device auto): why it has none, and that
+// the host has some that nobody uses. "": nothing, where there are none and the build is for none.
 std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus);
 
 // What to say of OMP_NUM_THREADS: more than twice as many threads as cores wait for each other in every op. "" :

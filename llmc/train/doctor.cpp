@@ -171,7 +171,8 @@ Finding check_gpu(const RunFlags& config, const GpuFacts& gpu) {
         const std::string todo = gpu.is_built ? "nvidia-smi should list it" : "install the CUDA toolkit and make again";
         if (config.device == "cuda") return fail("GPU", gpu.why_none, todo + ", or --device cpu");
         if (!gpu.is_built && gpu.on_host.known > 0)
-            return warn("GPU", format("%s, and the driver of this host has %d", gpu.why_none.c_str(), gpu.on_host.known),
+            return warn("GPU",
+                        format("%s, and the driver of this host has %d", gpu.why_none.c_str(), gpu.on_host.known),
                         gpu.on_host.open > 0 ? todo : "docker run --gpus all gives them to a container; then " + todo);
         if (!gpu.is_built) return ok("GPU", gpu.why_none + ": the CPU trains");
         return warn("GPU", gpu.why_none + ": the CPU would train", todo);
@@ -251,15 +252,15 @@ Finding check_link(const Launch& launch, double timeout_s) {
         Cpu cpu(1);
         HostComm comm(*ranks, cpu);
         float* const data = static_cast<float*>(comm.allocate(kAlignment));
-        const CommTiming latency =
-            time_calls(cpu, *ranks, "all-reduce", sizeof(float), data, 1, 0.1, [&] { comm.wait(comm.all_reduce(data, 1)); });
+        const CommTiming latency = time_calls(cpu, *ranks, "all-reduce", sizeof(float), data, 1, 0.1,
+                                              [&] { comm.wait(comm.all_reduce(data, 1)); });
         comm.release(data, kAlignment);
         const double bytes_per_s = measure_bandwidth(comm, cpu, *ranks);
         // A rank that ends takes the others along.
         ranks->barrier();
-        return ok("link", format("all are at %s: %s; an all-reduce of 4 bytes takes %.1f us, and a rank sends %.3f GB/s",
-                                 launch.master.c_str(), comm.describe().c_str(), latency.seconds * 1e6,
-                                 bytes_per_s / 1e9));
+        return ok("link",
+                  format("all are at %s: %s; an all-reduce of 4 bytes takes %.1f us, and a rank sends %.3f GB/s",
+                         launch.master.c_str(), comm.describe().c_str(), latency.seconds * 1e6, bytes_per_s / 1e9));
     } catch (const Error& error) {
         return fail("link", error);
     }

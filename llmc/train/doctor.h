@@ -7,8 +7,8 @@ it starts.
   FAIL  training data: no file matches 'data/x_*.bin' -> ...
 
 It takes no lock, and what it writes to measure the disk it removes. Each of several ranks looks at its own host; those
-after the first print what is not ok. Ranks that meet at an address do so: that opens its port, and what they exchange is
-timed. Exit code 2 if anything fails.
+after the first print what is not ok. Ranks that meet at an address do so: that opens its port, and what they exchange
+is timed. Exit code 2 if anything fails.
 */
 #pragma once
 #include <cstdint>

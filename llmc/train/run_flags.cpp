@@ -354,7 +354,8 @@ std::vector<Field> RunFlags::fields() {
                   "steps between comparisons of all ranks' weights and speed (0: never)"}
                 .from(0),
             {"ranks", "noise-scale", &noise_scale,
-             "estimate the gradient noise scale from how the gradients of ranks differ, or of one rank's micro-batches: a column of "
+             "estimate the gradient noise scale from how the gradients of ranks differ, or of one rank's "
+             "micro-batches: a column of "
              "log.jsonl"},
             Field{"ranks", "comm-timeout", &comm_timeout_s, "seconds to wait for another rank before giving up"}.from(
                 0.1),

@@ -52,8 +52,8 @@ FoundCheckpoint find_asked(const RunFlags& flags) {
     return found;
 }
 
-// --resume auto goes on from what is in rank 0's folder. Where ranks have no common one, another's may hold more, from a
-// time when that was rank 0: those steps would be trained again, or all of them by a run that begins anew.
+// --resume auto goes on from what is in rank 0's folder. Where ranks have no common one, another's may hold more, from
+// a time when that was rank 0: those steps would be trained again, or all of them by a run that begins anew.
 void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
     int64_t mine = -1;
     share_errors(ranks, [&] {
@@ -62,10 +62,11 @@ void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
     });
     const int64_t first = ranks.all_gather_values(mine, "the step of its newest checkpoint")[0];
     share_errors(ranks, [&] {
-        require(mine <= first,
-                "%s holds checkpoints up to step %ld here, and rank 0 has %s: start rank 0 on this host, or give another "
-                "--out-dir",
-                out_dir.c_str(), mine, first < 0 ? "none" : format("them up to step %ld", first).c_str());
+        require(
+            mine <= first,
+            "%s holds checkpoints up to step %ld here, and rank 0 has %s: start rank 0 on this host, or give another "
+            "--out-dir",
+            out_dir.c_str(), mine, first < 0 ? "none" : format("them up to step %ld", first).c_str());
     });
 }
 

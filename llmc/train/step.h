@@ -333,7 +333,8 @@ private:
                                          double(config_.B) / double(config_.sequences()));
             model_.backward(sent.tokens);
             if (config_.noise_scale && config_.world_size == 1 && micro == 0)
-                model_.op.add_squares(device, &scalars_->sums.part_squares, model_.gradients.data, model_.gradients.size);
+                model_.op.add_squares(device, &scalars_->sums.part_squares, model_.gradients.data,
+                                      model_.gradients.size);
             if (config_.tree_sum && !is_last(micro) && !layout_.is_sharded())
                 add_partial_sum(micro, model_.gradients.data, 0, model_.gradients.size);
         }

@@ -102,7 +102,8 @@ TEST_CASE("bench_scaling has a row for two hosts and one for a GPU", "[bench_sca
     const Finished first = bench.run_with(hosts + "--gpu", with_gpu);
     INFO(first.out << first.err);
     REQUIRE(first.exit_code == 0);
-    CHECK(contains(bench.line("| 2 on 2 hosts |"), ", 768 | 2 on 2 hosts | 55.00 | 13964 | 1.82 | 91 % | 8.00 | 6.00 |"));
+    CHECK(
+        contains(bench.line("| 2 on 2 hosts |"), ", 768 | 2 on 2 hosts | 55.00 | 13964 | 1.82 | 91 % | 8.00 | 6.00 |"));
     // A GPU is no process more: it has a speed, and no efficiency.
     CHECK(contains(bench.line(", GPU |"), ", 768 | 1, GPU | 10.00 | 76800 | 10.00 |  |  |  |  |"));
     CHECK(contains(bench.line("; GPU Some Card, "), " cores, one thread per rank; GPU Some Card, "));
@@ -125,8 +126,9 @@ TEST_CASE("scaling_table fills its table by runs of the trainer, those of two ho
     const std::string command = " timeout 120 scripts/scaling_table.sh --smoke --master 127.0.0.1:";
     const std::string master = std::to_string(free_port());
     const ScratchFolder scratch;
-    const Finished ended = run(ours + " ANVIL_HOST=beta" + command + master + " --rank 1 >" + scratch / "beta" + " 2>&1 & " +
-                               ours + " ANVIL_HOST=alpha" + command + master + "; code=$?; wait $! && exit $code");
+    const Finished ended =
+        run(ours + " ANVIL_HOST=beta" + command + master + " --rank 1 >" + scratch / "beta" + " 2>&1 & " + ours +
+            " ANVIL_HOST=alpha" + command + master + "; code=$?; wait $! && exit $code");
     INFO(ended.out << ended.err << read_file(scratch / "beta"));
     REQUIRE(ended.exit_code == 0);
     for (const char* row : {"| tiny, T 16, 64 | 1 | ", "| tiny, T 16, 64 | 2 | ", "| tiny, T 16, 64 | 2 on 2 hosts | "})

@@ -81,7 +81,8 @@ TEST_CASE("GPUs that nobody uses are counted and named", "[doctor][plain]") {
     };
     for (const char* name : {"dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia", "dev/nvidia0x", "dev/sda1"}) put(name);
     CHECK(host_gpus(host.path).known == 0);
-    for (const char* name : {"proc/driver/nvidia/gpus/0000:01:00.0/i", "proc/driver/nvidia/gpus/0000:02:00.0/i"}) put(name);
+    for (const char* name : {"proc/driver/nvidia/gpus/0000:01:00.0/i", "proc/driver/nvidia/gpus/0000:02:00.0/i"})
+        put(name);
     CHECK(host_gpus(host.path).open == 0);
     CHECK(host_gpus(host.path).known == 2);
     for (const char* name : {"dev/nvidia0", "dev/nvidia1", "dev/nvidia11"}) put(name);
@@ -90,7 +91,8 @@ TEST_CASE("GPUs that nobody uses are counted and named", "[doctor][plain]") {
 
     CHECK(no_gpu_line(false, "no CUDA", {}) == "");
     CHECK(no_gpu_line(true, "no driver", {}) == "no GPU, training on the CPU: no driver");
-    CHECK(no_gpu_line(false, "no CUDA", {1, 1}) == "this host has a GPU that nobody uses, training on the CPU: no CUDA");
+    CHECK(no_gpu_line(false, "no CUDA", {1, 1}) ==
+          "this host has a GPU that nobody uses, training on the CPU: no CUDA");
     CHECK(no_gpu_line(true, "too old", {8, 8}) ==
           "this host has 8 GPUs that nobody uses, training on the CPU: too old");
     CHECK(contains(no_gpu_line(true, "no driver", {0, 8}), "given none of them (docker run --gpus all)"));
@@ -114,8 +116,9 @@ TEST_CASE("ranks that meet at an address time what they exchange", "[doctor][pla
             const size_t at = rank.out.find("; an all-reduce of 4 bytes takes ");
             double us = 0, gb_per_s = 0;
             REQUIRE(at != std::string::npos);
-            REQUIRE(std::sscanf(rank.out.c_str() + at, "; an all-reduce of 4 bytes takes %lf us, and a rank sends %lf GB/s",
-                                &us, &gb_per_s) == 2);
+            REQUIRE(std::sscanf(rank.out.c_str() + at,
+                                "; an all-reduce of 4 bytes takes %lf us, and a rank sends %lf GB/s", &us,
+                                &gb_per_s) == 2);
             CHECK(us > 0);
             CHECK(gb_per_s > 0);
             CHECK(rank.out.starts_with("ok    link: all are at 127.0.0.1:"));

@@ -48,7 +48,8 @@ TEST_CASE("a gradient that is all noise has no finite scale", "[noise_scale]") {
 
 TEST_CASE("of one rank the first micro-batch is compared with the step", "[noise_scale][plain]") {
     const TinyRuns runs;
-    const FlagMap whole = {{"steps", "1"}, {"warmup-steps", "0"}, {"batch-size", "2"}, {"seq-len", "16"}, {"total-batch-size", "256"}};
+    const FlagMap whole = {
+        {"steps", "1"}, {"warmup-steps", "0"}, {"batch-size", "2"}, {"seq-len", "16"}, {"total-batch-size", "256"}};
     // As a step of its own it has the same windows and weights.
     must_succeed(runs.train("part", with(whole, {{"total-batch-size", "32"}})));
     const double small = std::pow(steps_in(runs.path("part"))[0].norm, 2);
@@ -70,5 +71,6 @@ TEST_CASE("of one rank the first micro-batch is compared with the step", "[noise
     }
     const Finished refused = runs.train("refused", {{"noise-scale", "true"}, {"batch-size", "6"}});
     CHECK(refused.exit_code == 2);
-    CHECK(contains(refused.err, "--noise-scale compares the parts of a step, and this step is one micro-batch of one rank"));
+    CHECK(contains(refused.err,
+                   "--noise-scale compares the parts of a step, and this step is one micro-batch of one rank"));
 }

@@ -8,7 +8,6 @@
 #
 # Gives $scratch, a folder that goes at the end with all else, the names ${hosts[@]}, the ${addresses[@]}, and a trap.
 
-# shellcheck shell=bash
 fail() { # CODE MESSAGE
     echo "error: $2" >&2
     exit "$1"

@@ -12,6 +12,7 @@
 # Needs root, Linux with network namespaces, and ./train_gpt and data/tokenize as built by make ($ANVIL_PROGRAMS: where they
 # lie). Nothing of it stays. Exit code 2: something is missing here, and says what; 1: a run did not do what it should.
 set -euo pipefail
+shopt -s extglob
 cd "$(dirname "$0")/.."
 
 # shellcheck source=dev/hosts.sh
@@ -82,9 +83,9 @@ ended() { # NAME EXIT-CODE [WORDS]: as it must
     tail -n 20 "$scratch"/rank-* >&2
     fail 1 "$1 ended with exit code $code; expected $2${3:+, and '$3'}"
 }
-step_folder() { printf '%s/disk-%s/run/legs/step_%08d' "$scratch" "$1" "$2"; } # HOST STEP
-until_saved() { # HOST STEP NAME: of that rank
-    until [ -d "$(step_folder "$1" "$2")" ]; do
+step_folder() { printf '%s/disk-%s/run/%s/step_%08d' "$scratch" "$1" "${3-legs}" "$2"; } # HOST STEP [RUN]
+until_saved() { # HOST STEP NAME [RUN]: of that rank
+    until [ -d "$(step_folder "$1" "$2" "${4-legs}")" ]; do
         kill -0 "${pids[$3]}" 2>/dev/null || ended "$3" 'none' "a checkpoint of step $2"
         sleep 0.01
     done
@@ -120,10 +121,16 @@ echo "== alpha with $cores cores, beta with $half of them, joined at 1gbit; $tex
 echo
 echo '| what | steps | losses, beside those of one process |'
 echo '|---|---|---|'
+other() { echo "${1/--rank 0/--rank 1}"; } # COMMAND
+by_itself() { # COMMAND RUN: of rank 0, without the others
+    local command=${1/ --rank 0 --world-size 2 --master localhost:29500/}
+    command=${command/ --balance auto/}
+    echo "${command/--out-dir run\/+([a-z])/--out-dir run/$2}"
+}
 alone=$(command_of '1. One process' 1)
 here=$(command_of '2. Two processes' 1)
 both=$(command_of '3. Two machines' 1)
-other() { echo "${1/--rank 0/--rank 1}"; } # COMMAND
+[ "$(other "$both")" = "$(command_of '3. Two machines' 2)" ] || fail 1 "$page: the commands of two machines differ in more than --rank"
 # Sums in another order: the last of a float's seven digits.
 rounding=8
 
@@ -143,20 +150,38 @@ if [ -z "$small" ]; then
             done
         done
     fi
-    mv "$log/two" "$log/terminals"
-    start rank-1 1 "$(other "$both")"
-    start rank-0 0 "$both"
-    ended rank-0 0 'checkpoints: to run/two of rank 0; rank 1 sends its parts there' && ended rank-1 0
-    compare "the page's two machines, and its two terminals" "$log/terminals/log.jsonl" "$log/two/log.jsonl" 1 20 0
-    # One of them is slower, and does less.
-    uneven='--batch-size 1 --total-batch-size 2048'
-    set_batch() { echo "${1/--batch-size 6 --total-batch-size 768/$uneven}"; } # COMMAND
-    start rank-alone 0 "$(set_batch "${alone/run\/one/run\/even}")"
-    ended rank-alone 0
-    start rank-0 0 "$(set_batch "${both/run\/two/run\/uneven}") --balance auto"
-    start rank-1 1 "$(set_batch "$(other "${both/run\/two/run\/uneven}")") --balance auto"
+
+    lost=$(command_of '2. Two processes' 3)
+    also_lost=$(command_of '2. Two processes' 4)
+    start rank-0 0 "$lost" && start rank-1 0 "$also_lost"
+    until_saved 0 100 rank-0 lost
+    lose rank-1 # for Ctrl-\, which only a terminal has
+    ended rank-0 3 'rank 1'
+    start rank-0 0 "$lost" && start rank-1 0 "$also_lost"
     ended rank-0 0 && ended rank-1 0
-    compare 'with --balance auto' "$log/even/log.jsonl" "$log/uneven/log.jsonl" 1 20 $rounding
+    start rank-0 0 "${lost/run\/lost/run\/kept}" && start rank-1 0 "${also_lost/run\/lost/run\/kept}"
+    ended rank-0 0 && ended rank-1 0
+    compare "the page's lost rank, and two that nobody kills" "$log/kept/log.jsonl" "$log/lost/log.jsonl" 1 400 0
+    start rank-alone 0 "$(command_of '2. Two processes' 5)"
+    ended rank-alone 0
+
+    start rank-1 1 "$(command_of '3. Two machines' 2)"
+    start rank-0 0 "$both"
+    ended rank-0 0 'checkpoints: to run/lan of rank 0; rank 1 sends its parts there' && ended rank-1 0
+    compare "the page's two machines, and its two terminals" "$log/two/log.jsonl" "$log/lan/log.jsonl" 1 20 0
+
+    if [ "$cores" -ge 2 ]; then
+        balanced=$(command_of '3. Two machines' 3)
+        setsid taskset -c 1 sh -c 'while :; do :; done' &
+        busy+=($!)
+        start rank-0 0 "$balanced" && start rank-1 0 "$(command_of '3. Two machines' 4)"
+        ended rank-0 0 && ended rank-1 0
+        kill "${busy[@]}" && busy=()
+        balanced=${balanced#taskset -c 0 }
+        start rank-alone 0 "$(by_itself "$balanced" even)"
+        ended rank-alone 0
+        compare "the page's --balance auto" "$log/even/log.jsonl" "$log/balance/log.jsonl" 1 50 $rounding
+    fi
 fi
 
 # ---- losing one side or the other ----------------------------------------------------------------------------------
@@ -167,7 +192,7 @@ longer() { # COMMAND
     local command=${1/--steps 20/--steps $steps}
     [ -z "$small" ] || command=${command/--num-layers 4 --num-heads 4 --channels 128/--num-layers 1 --num-heads 2 --channels 64}
     command=${command/run\/one/run\/legs}
-    echo "${command/run\/two/run\/legs} --sum-order tree --checkpoint-every 10 --keep 9"
+    echo "${command/run\/lan/run\/legs} --sum-order tree --checkpoint-every 10 --keep 9"
 }
 on() { echo "$(longer "$1") --resume auto"; } # COMMAND
 start rank-alone 0 "$(longer "${alone/run\/one/run\/undisturbed}")"

@@ -10,7 +10,7 @@ The sums and decisions of a training step, computed in device memory.
 struct StepSums {
     ExactSum loss;            // of the losses of the targets that count, over the step's tokens
     ExactSum squares;         // of the gradient, before clipping
-    ExactSum rank_squares;    // of each rank's own gradient (llmc/train/noise_scale.h)
+    ExactSum part_squares;    // of the gradients of parts of the step (llmc/train/noise_scale.h)
     uint64_t targets = 0;     // that count: those not below 0
     uint64_t elapsed_us = 0;  // of training before it, as rank 0 has measured it
     uint64_t votes[4] = {};   // ranks that request something of all (Vote in llmc/train/step.h)

@@ -56,10 +56,8 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags) {
     const Place place = world.place();
     share_errors(world.ranks, [&] { check_device(flags, place); });
     const std::string dtype = cpu_dtype(world, flags);
-    const int gpus = is_on_cpu(flags) || !flags.trains() ? 0 : num_cuda_gpus();
-    if (gpus > place.processes && place.is_first)
-        std::fprintf(stderr, "this host has %d GPUs, and this run uses %d: mpirun -np %d ./train_gpt ... uses all\n",
-                     gpus, place.processes, gpus);
+    if (!is_on_cpu(flags) && flags.trains() && place.is_first)
+        std::fprintf(stderr, "%s", unused_gpus_line(num_cuda_gpus(), place.processes).c_str());
     if (!is_on_cpu(flags))
         return flags.dtype == "fp32" ? cuda_backend_fp32(place.gpu, flags) : cuda_backend_bf16(place.gpu, flags);
     if (flags.device == "auto" && place.is_first) {
@@ -98,6 +96,12 @@ std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& g
     return format("this host has %s that nobody uses, training on the CPU: ",
                   gpus.known == 1 ? "a GPU" : format("%d GPUs", gpus.known).c_str()) +
            (gpus.open > 0 ? why : "this container was given none of them (docker run --gpus all)");
+}
+
+std::string unused_gpus_line(int gpus, int ranks) {
+    if (gpus <= ranks) return "";
+    return format("this host has %d GPUs, and this run uses %d: mpirun -np %d ./train_gpt ... uses all\n", gpus, ranks,
+                  gpus);
 }
 
 std::string crowd_warning(const char* asked, int cores) {

@@ -41,6 +41,9 @@ void check_openmp();
 // the host has some that nobody uses. "": nothing, where there are none and the build is for none.
 std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus);
 
+// What to say, as a line, at the start of a run that has fewer ranks on this host than it has GPUs; "": nothing.
+std::string unused_gpus_line(int gpus, int ranks);
+
 // What to say of OMP_NUM_THREADS: more than twice as many threads as cores wait for each other in every op. "" :
 // nothing.
 std::string crowd_warning(const char* asked, int cores);

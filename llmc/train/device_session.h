@@ -354,7 +354,7 @@ private:
         const CommCost cost = watch_->step(step_s * 1e3);
         balance_.step(stepper_->micro_batches_ms());
         if (how.noise_scale)
-            noise_scale_.add(double(step.targets()) / double(how.world_size), step.rank_squared(how),
+            noise_scale_.add(double(step.targets()) / double(how.parts()), step.part_squared(how),
                              double(step.targets()), step.norm * step.norm);
         const StepRecord record{
             .step = state_.step + 1,

@@ -4,7 +4,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
   {"type":"start","time":...,"config":{...},"build":{...},"machine":{...},"data":{...},"kernels":{...}}    the first
   {"type":"resume", the same as start, and "step","from","passed_over":[...]}                    at each resume
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
-      of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms", and "noise_scale" if asked for
+      of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms"; "noise_scale" if asked for
       of a GPU whose peak is known also "mfu"                           and "bpb", bits per byte, if it is known
       where some of the tokens are not learned also "ignored", how many
       of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far

@@ -1,14 +1,15 @@
 /*
 The gradient noise scale (McCandlish et al., 2018, arXiv:1812.06162, appendix A.1): about how many tokens one step may
-have before more of them stop helping. Ranks give it almost for free, as their gradients are of small batches and the
-sum is of a big one:
+have before more of them stop helping. The parts of a step give it almost for free, as their gradients are of small
+batches and the sum is of a big one:
 
   |G|^2 = (B_big |g_big|^2 - B_small |g_small|^2) / (B_big - B_small)          the true gradient's squared norm
   S     = (|g_small|^2 - |g_big|^2) / (1 / B_small - 1 / B_big)                 its variance a token, summed
   B_noise = S / |G|^2                                                           tokens
 
-g_small is a rank's gradient, of B_small tokens, and |g_small|^2 its mean over the ranks. One step's estimates are noisy
-and may be negative; both are averaged exponentially before they are divided, as the paper does.
+g_small is a rank's gradient, of B_small tokens, and |g_small|^2 its mean over the ranks; of one rank it is the first
+micro-batch's, whose norm has the same mean and a larger variance. One step's estimates are noisy and may be negative;
+both are averaged exponentially before they are divided, as the paper does.
 */
 #pragma once
 #include <cmath>

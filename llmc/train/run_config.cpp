@@ -57,7 +57,7 @@ StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, i
             .bf16_gradients = flags.grad_comm == "bf16",
             .gradient_sum = flags.gradient_sum(),
             .zero_stage = flags.zero_stage,
-            .noise_scale = flags.noise_scale && world_size > islands,
+            .noise_scale = flags.noise_scale && (world_size > islands || accumulation > 1),
             .dropout = flags.dropout,
             .dropout_seed = flags.seed,
             .graph = flags.cuda_graph,
@@ -231,6 +231,10 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
             flags, sizes_differ ? batch_sizes : std::vector<int>(size_t(world_size), *flags.batch_size), seq_len);
     const StepConfig step = is_shared ? step_of(flags, decision.shares, 0, seq_len)
                                       : step_config(flags, *flags.batch_size, seq_len, world_size);
+    // A run that has it from a checkpoint goes on without.
+    require(!flags.noise_scale || step.noise_scale || flags.sources["noise-scale"] == "the checkpoint",
+            "--noise-scale compares the parts of a step, and this step is one micro-batch of one rank: give a smaller "
+            "--batch-size, a larger --total-batch-size or more ranks, or leave it out");
     if (by_depth) {
         DepthConfig config = depth_config_of(asked, shape, dividing);
         config.batch_size = sizes_differ ? 1 : *flags.batch_size;

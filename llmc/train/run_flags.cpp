@@ -354,7 +354,9 @@ std::vector<Field> RunFlags::fields() {
                   "steps between comparisons of all ranks' weights and speed (0: never)"}
                 .from(0),
             {"ranks", "noise-scale", &noise_scale,
-             "estimate the gradient noise scale from how ranks' gradients differ, a column of log.jsonl"},
+             "estimate the gradient noise scale from how the gradients of ranks differ, or of one rank's "
+             "micro-batches: a column of "
+             "log.jsonl"},
             Field{"ranks", "comm-timeout", &comm_timeout_s, "seconds to wait for another rank before giving up"}.from(
                 0.1),
             Field{"ranks", "io-timeout", &io_timeout_s,

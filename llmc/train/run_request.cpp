@@ -207,10 +207,10 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
             flags.command = line.run.command;
             from_older_json(flags.fields(), request.checkpoint_file(kRunFlagsFile), stored);
         });
-        note_changes(flags, RunFlags(), "the checkpoint");
-        optimizer = flags.chosen_recipe().optimizer();
         flags.resume.clear();
         flags.reset_launch();
+        note_changes(flags, RunFlags(), "the checkpoint");
+        optimizer = flags.chosen_recipe().optimizer();
         set_given(flags.fields(), line.given);
         note_given(flags, line.given);
         // With `auto` that is where it was found, and on a rank that sees another folder this is its own.
@@ -224,10 +224,6 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     }
     if (flags.trains()) on_first_rank(ranks, [&] { check_out_dir(request); });
     share_errors(ranks, [&] {
-        // A run that has it from a checkpoint goes on at any number of ranks.
-        require(!line.given.has("noise-scale") || !flags.noise_scale || ranks.world_size > 1,
-                "--noise-scale compares each rank's gradient with that of all, and this is one rank: start it with "
-                "mpirun or torchrun, give --virtual-ranks 2, or leave it out");
         require(flags.trains() || request.resumed() || request.source,
                 "expected the model to %s: give --resume, a run's folder or one of its checkpoints, or --init-from",
                 flags.evaluates()                ? "evaluate"

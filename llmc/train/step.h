@@ -56,7 +56,7 @@ struct StepConfig {
     bool bf16_gradients = false;  // gradients travel as bf16
     GradientSum gradient_sum = GradientSum::automatic;
     int zero_stage = 1;        // 2: gradients are sharded, too
-    bool noise_scale = false;  // add up the squares of each rank's gradient as well
+    bool noise_scale = false;  // add up the squares of the gradients of a step's parts() as well
     double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
     uint64_t dropout_seed = 0;
     bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
@@ -68,6 +68,10 @@ struct StepConfig {
     int64_t sequences_before(int rank) const { return step_sequences > 0 ? first_sequence : rank * accumulation * B; }
     int64_t num_tokens() const { return sequences() * T; }
     int64_t tokens_of_all() const { return num_tokens() * islands; }
+    // What the noise scale compares with the whole step: the ranks, or of one rank its micro-batches. Of these only the
+    // first one's gradient is ever there by itself, and is all that is looked at.
+    int64_t parts() const { return world_size > 1 ? world_size : accumulation; }
+    int64_t parts_measured() const { return world_size > 1 ? world_size : 1; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
     bool has_halves() const { return bf16_gradients && world_size > 1; }
     bool shards_gradients() const { return zero_stage == 2 && world_size > 1; }
@@ -110,10 +114,10 @@ struct StepResult {
     int64_t updates;  // the optimizer's count, this one included
     StepSums sums;
 
-    // The squared norm of a rank's gradient as the mean over its own tokens, on average over the ranks (noise_scale.h).
-    double rank_squared(const StepConfig& config) const {
-        const double share = double(config.num_tokens()) / double(targets());
-        return sums.rank_squares.value() * double(config.world_size) * share * share;
+    // The squared norm of a part's gradient as the mean over its own tokens, on average over the parts (noise_scale.h).
+    double part_squared(const StepConfig& config) const {
+        const double share = double(config.num_tokens()) / double(targets()), parts = double(config.parts());
+        return sums.part_squares.value() * (parts * (parts / double(config.parts_measured()))) * share * share;
     }
     int64_t targets() const { return int64_t(sums.targets); }  // that count
     int64_t count(Vote vote) const { return int64_t(sums.votes[int(vote)]); }
@@ -328,6 +332,9 @@ private:
             model_.add_loss_and_gradient(scalars_, sent.targets, float(1 / double(config_.num_tokens())),
                                          double(config_.B) / double(config_.sequences()));
             model_.backward(sent.tokens);
+            if (config_.noise_scale && config_.world_size == 1 && micro == 0)
+                model_.op.add_squares(device, &scalars_->sums.part_squares, model_.gradients.data,
+                                      model_.gradients.size);
             if (config_.tree_sum && !is_last(micro) && !layout_.is_sharded())
                 add_partial_sum(micro, model_.gradients.data, 0, model_.gradients.size);
         }
@@ -483,7 +490,8 @@ private:
             reduced_of_[b] = micro_;
         else
             add_sums(micro_, data, layout_.offsets[b], n);
-        if (config_.noise_scale) model_.op.add_squares(model_.device, &scalars_->sums.rank_squares, data, n);
+        if (config_.noise_scale && config_.world_size > 1)
+            model_.op.add_squares(model_.device, &scalars_->sums.part_squares, data, n);
         if (halves_) {
             bf16* const terms = halves(b);
             model_.op.cast_to_bf16(model_.device, terms, data, n);

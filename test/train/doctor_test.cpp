@@ -95,6 +95,10 @@ TEST_CASE("GPUs that nobody uses are counted and named", "[doctor][plain]") {
           "this host has a GPU that nobody uses, training on the CPU: no CUDA");
     CHECK(no_gpu_line(true, "too old", {8, 8}) ==
           "this host has 8 GPUs that nobody uses, training on the CPU: too old");
+    CHECK(unused_gpus_line(8, 8) == "");
+    CHECK(unused_gpus_line(1, 2) == "");
+    CHECK(unused_gpus_line(8, 1) ==
+          "this host has 8 GPUs, and this run uses 1: mpirun -np 8 ./train_gpt ... uses all\n");
     CHECK(contains(no_gpu_line(true, "no driver", {0, 8}), "given none of them (docker run --gpus all)"));
 }
 

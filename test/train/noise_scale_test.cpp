@@ -1,7 +1,8 @@
-// The gradient noise scale of gradients whose noise is known.
+// The gradient noise scale of gradients whose noise is known, and of a run on one rank.
 #include "llmc/train/noise_scale.h"
-#include "llmc/base/rng.h"  // Rng
-#include "test/testing.h"
+#include "llmc/base/rng.h"         // Rng
+#include "test/program.h"          // TinyRuns, steps_in
+#include "test/train/rank_runs.h"  // with
 
 TEST_CASE("exact norms give the exact noise scale", "[noise_scale]") {
     // E|g_B|^2 = |G|^2 + S / B.
@@ -43,4 +44,33 @@ TEST_CASE("a gradient that is all noise has no finite scale", "[noise_scale]") {
     NoiseScale scale;
     scale.add(100, 1, 400, 0.25);  // S = 100, |G|^2 = 0
     CHECK(std::isnan(scale.tokens()));
+}
+
+TEST_CASE("of one rank the first micro-batch is compared with the step", "[noise_scale][plain]") {
+    const TinyRuns runs;
+    const FlagMap whole = {
+        {"steps", "1"}, {"warmup-steps", "0"}, {"batch-size", "2"}, {"seq-len", "16"}, {"total-batch-size", "256"}};
+    // As a step of its own it has the same windows and weights.
+    must_succeed(runs.train("part", with(whole, {{"total-batch-size", "32"}})));
+    const double small = std::pow(steps_in(runs.path("part"))[0].norm, 2);
+    for (const std::string order : {"in-place", "tree"}) {
+        const std::string out = runs.path(order);
+        must_succeed(runs.train(order, with(whole, {{"sum-order", order}, {"noise-scale", "true"}})));
+        const double big = std::pow(steps_in(out)[0].norm, 2);
+        NoiseScale wanted;
+        wanted.add(32, small, 256, big);
+        double tokens = 0;
+        from_json({{"", "noise_scale", &tokens, ""}}, records_in(out, "step")[0], "log.jsonl");
+        INFO(order << ": " << tokens << ", and by two runs' norms " << wanted.tokens());
+        // Norms are logged with nine digits: squares are off by 1e-8, and the two differences of them by so much more.
+        const double noise = small - big, signal = 256 * big - 32 * small;
+        REQUIRE(noise > 0);
+        REQUIRE(signal > 0);
+        const double off = 1e-8 * ((small + big) / noise + (256 * big + 32 * small) / signal);
+        CHECK(std::fabs(tokens / wanted.tokens() - 1) <= 2 * off);
+    }
+    const Finished refused = runs.train("refused", {{"noise-scale", "true"}, {"batch-size", "6"}});
+    CHECK(refused.exit_code == 2);
+    CHECK(contains(refused.err,
+                   "--noise-scale compares the parts of a step, and this step is one micro-batch of one rank"));
 }

@@ -62,6 +62,10 @@ TEST_CASE("rank 0 goes on where the newest checkpoint is, and nowhere else", "[p
     hosts.check_refused({"a", "b"}, all, {}, {"up to step 6 here, and rank 0 has them up to step 4: "});
     hosts.resume({"b", "a"}, {{"steps", "8"}});
     CHECK(verify(step_folder(hosts.out("b"), 8)).why == "");
+    // What was of two ranks is no flag of one.
+    const std::string alone = hosts.resume({"b"}, {{"steps", "9"}});
+    CHECK(contains(alone, "from the checkpoint: "));
+    CHECK_FALSE(contains(alone, "--world-size"));
 }
 
 TEST_CASE("master weights travel too, and are made of weights where the checkpoint has none", "[placement]") {

@@ -528,7 +528,6 @@ TEST_CASE("flags that are unknown, bad or contradict each other", "[train_errors
     refused({{"config", runs.path("nowhere.ini")}}, {runs.path("nowhere.ini"), "No such file"});
     check_refused(run(command_of(runs.flags("a")) + " more"), {"unexpected argument 'more'"});
     check_refused(run(command_of(runs.flags("a")) + " --steps 3"), {"--steps is given 2 times"});
-    refused({{"noise-scale", "true"}}, {"--noise-scale compares each rank's gradient", "give --virtual-ranks 2"});
     fs::remove(runs.path("data/tokenizer.json"));
     refused({}, {"no tokenizer.json", "give --vocab-size"});
 }

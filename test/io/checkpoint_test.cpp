@@ -171,21 +171,25 @@ TEST_CASE("each flipped bit is noticed, and the tensor named", "[checkpoint]") {
 TEST_CASE("shares of a verification are every byte once, and say what all of it says", "[checkpoint]") {
     const ScratchFolder scratch;
     const std::string path = save(scratch / "run", 7, 30);
-    // As checkpoints were once: of headers nothing, so that a file with tensors is one part.
-    const std::string old = save(scratch / "old", 7, 30);
-    Json manifest = parse_json(read_file(old + "/manifest.json"));
-    manifest.erase("manifest_xxh3");
-    for (auto& [name, record] : manifest["files"].items())
-        if (record.contains("tensors")) REQUIRE(record["tensors"].erase("__header__") == 1);
-    const std::string body = json_text(manifest);
-    manifest["manifest_xxh3"] = hex64(xxh3(body.data(), body.size()));
-    put_file(old + "/manifest.json", json_text(manifest, 1) + "\n");
+    // As checkpoints were once, of headers nothing, or with no record of a last tensor: the file is then one part.
+    const auto without = [&](const std::string& name, const std::string& record) {
+        const std::string folder = save(scratch / name, 7, 30);
+        Json manifest = parse_json(read_file(folder + "/manifest.json"));
+        manifest.erase("manifest_xxh3");
+        Json& tensors = manifest["files"]["optimizer_00000_of_00001.safetensors"]["tensors"];
+        REQUIRE(tensors.erase(record) == 1);
+        const std::string body = json_text(manifest);
+        manifest["manifest_xxh3"] = hex64(xxh3(body.data(), body.size()));
+        put_file(folder + "/manifest.json", json_text(manifest, 1) + "\n");
+        return folder;
+    };
+    const std::string old = without("old", kHeaderRecord), short_of_one = without("short", "wte.v");
 
     uint64_t total = 0;
     constexpr uint64_t kLargest = 400;  // more than a header or a tensor has
     for (const std::string& name : kFiles)
         if (name != "manifest.json") total += fs::file_size(path + "/" + name);
-    for (const std::string& folder : {path, old}) {
+    for (const std::string& folder : {path, old, short_of_one}) {
         INFO(folder);
         for (const int shares : {1, 2, 3, 5, 40}) {
             const Verification check(folder);

@@ -31,6 +31,10 @@ void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash);
 void make_folders(const std::string& path);
 void sync_folder(const std::string& path);
 
+// Bytes that this thread has read of checkpoints and models, headers left out, as their readers count them: what is
+// read by too many ranks shows.
+inline thread_local uint64_t thread_read_bytes = 0;
+
 // A file being written front to back. Every failed write (a full disk, say) is an Error that names the path.
 class FileWriter {
 public:

@@ -62,19 +62,6 @@ std::vector<std::string> IslandLink::all_gather(const std::string& mine) {
     return all;
 }
 
-void IslandLink::broadcast(void* data, size_t bytes) {
-    if (place_.count() == 1) return;
-    if (!network_) {
-        const std::string first = all_gather(std::string(static_cast<const char*>(data), bytes))[0];
-        std::memcpy(data, first.data(), bytes);
-        return;
-    }
-    char* const here = static_cast<char*>(data);
-    if (place_.island() > 0) return exchange(nullptr, 0, counterpart(0), here, bytes, counterpart(0));
-    for (int island = 1; island < place_.count(); island++)
-        exchange(here, bytes, counterpart(island), nullptr, 0, counterpart(island));
-}
-
 // A piece at a time, so that a slow wire is not taken for a dead rank.
 void IslandLink::exchange(const char* send, size_t send_bytes, int to, char* receive, size_t receive_bytes, int from) {
     const Watchdog::Missing missing = [&] { return world_.name_of(receive_bytes > 0 ? from : to); };

@@ -65,8 +65,6 @@ public:
 
     // All give as many bytes.
     std::vector<std::string> all_gather(const std::string& mine);
-    // Island 0's bytes go to all.
-    void broadcast(void* data, size_t bytes);
 
 private:
     Ranks& world_;

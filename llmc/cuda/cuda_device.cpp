@@ -1,6 +1,7 @@
 // See cuda_device.h.
 #include "llmc/cuda/cuda_device.h"
 #include <algorithm>
+#include <cstring>
 #include "llmc/cuda/cublaslt.h"         // CublasLt
 #include "llmc/cuda/cuda_profile.h"     // nvtx_ranges
 #include "llmc/cuda/cudnn_attention.h"  // CudnnAttention
@@ -170,5 +171,35 @@ PinnedPair::~PinnedPair() {
 }
 
 void PinnedPair::record(int turn) { cuda_check(cudaEventRecord(events_[turn], cuda_.stream), "recording an event"); }
+
+void Cuda::HostCopies::add(void* to, const void* from, size_t bytes) {
+    const OpScope op(cuda_, "copy_to_host");
+    while (bytes > 0) {
+        if (used_bytes_ == buffer_bytes_) turn();
+        const size_t n = std::min(bytes, buffer_bytes_ - used_bytes_);
+        cuda_check(cudaMemcpyAsync(static_cast<char*>(pinned_.buffer(turn_)) + used_bytes_, from, n,
+                                   cudaMemcpyDeviceToHost, cuda_.stream),
+                   "copying %zu bytes to the host", n);
+        copies_[turn_].push_back({to, used_bytes_, n});
+        used_bytes_ += n, bytes -= n;
+        to = static_cast<char*>(to) + n, from = static_cast<const char*>(from) + n;
+    }
+}
+
+void Cuda::HostCopies::finish() {
+    turn();
+    turn();
+}
+
+// What fills the buffer is all on its way, and the other one, which was filled before, is made free.
+void Cuda::HostCopies::turn() {
+    pinned_.record(turn_);
+    turn_ ^= 1;
+    used_bytes_ = 0;
+    if (!copies_[turn_].empty()) pinned_.wait(turn_);
+    for (const Copy& copy : copies_[turn_])
+        std::memcpy(copy.to, static_cast<const char*>(pinned_.buffer(turn_)) + copy.at, copy.bytes);
+    copies_[turn_].clear();
+}
 
 void PinnedPair::wait(int turn) { cuda_check(cudaEventSynchronize(events_[turn]), "waiting for the GPU"); }

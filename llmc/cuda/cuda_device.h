@@ -113,6 +113,7 @@ struct Cuda {
     struct ToDevice;
     template <class T>
     struct ToHost;
+    class HostCopies;
 
 private:
     std::unique_ptr<OpObserver> ranges_;  // for a profiler that listens; null: there is none
@@ -188,6 +189,34 @@ struct Cuda::ToHost {
         pinned.wait(received % 2);
         return *static_cast<const T*>(pinned.buffer(received++ % 2));
     }
+};
+
+// Copies to ordinary host memory, of any number and size, through pinned buffers: the GPU fills one while the host
+// empties the other. A copy straight to ordinary memory goes through a small buffer of the driver's, and the host waits
+// for each.
+class Cuda::HostCopies {
+public:
+    explicit HostCopies(Cuda& cuda, size_t buffer_bytes = size_t(16) << 20)
+        : cuda_(cuda), pinned_(cuda, buffer_bytes), buffer_bytes_(buffer_bytes) {}
+
+    // After what is in the stream so far. `to` is written until finish().
+    void add(void* to, const void* from, size_t bytes);
+    // Everything is where it should be.
+    void finish();
+
+private:
+    struct Copy {
+        void* to;
+        size_t at, bytes;
+    };
+    Cuda& cuda_;
+    PinnedPair pinned_;
+    const size_t buffer_bytes_;
+    std::vector<Copy> copies_[2];  // in each buffer, or on the way there
+    int turn_ = 0;                 // the buffer that is being filled
+    size_t used_bytes_ = 0;        // of it
+
+    void turn();
 };
 
 // Around all that is enqueued in a training step: products that are new in it may be timed (cublaslt.h).

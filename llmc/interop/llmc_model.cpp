@@ -87,12 +87,15 @@ LlmcModel::LlmcModel(const std::string& path) : file_(path) {
             size < expected ? "it was cut short" : "there are bytes after the last tensor");
 }
 
-void LlmcModel::read(const Parameter& p, float* to) const {
+void LlmcModel::read(const Parameter& p, int64_t begin, int64_t end, float* to) const {
     const auto found = std::find(names_.begin(), names_.end(), p.name);
     ensure(found != names_.end());
-    const int64_t offset = offsets_[size_t(found - names_.begin())], n = p.exported_rows * (p.size() / p.shape[0]);
+    const int64_t offset = offsets_[size_t(found - names_.begin())] + begin,
+                  n = std::clamp(p.exported_rows * (p.size() / p.shape[0]) - begin, int64_t(0), end - begin);
+    std::fill(to + n, to + (end - begin), 0.f);
+    thread_read_bytes += size_t(n) * size_of(dtype_);
+    if (n == 0) return;
     const char* from = file_.data() + kHeaderBytes + offset * int64_t(size_of(dtype_));
-    std::fill(to + n, to + p.size(), 0.f);
     if (dtype_ == DType::f32) {
         std::memcpy(to, from, size_t(n) * sizeof(float));
         return;

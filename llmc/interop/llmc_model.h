@@ -26,7 +26,7 @@ public:
     explicit LlmcModel(const std::string& path);
     const GptShape& shape() const { return shape_; }
     DType dtype() const { return dtype_; }
-    void read(const Parameter& p, float* to) const;
+    void read(const Parameter& p, int64_t begin, int64_t end, float* to) const;  // elements of a parameter
 
 private:
     MappedFile file_;

@@ -97,23 +97,34 @@ struct FolderModel {
                     in_quotes(name).c_str());
     }
 
-    void read(const Parameter& p, float* to) const {
-        std::fill(to, to + p.size(), 0.f);
+    void read(const Parameter& p, int64_t begin, int64_t end, float* to) const {
+        std::fill(to, to + (end - begin), 0.f);
         const int64_t cols = p.size() / p.shape[0];
         bool any = false;
-        std::vector<float> transposed;
+        std::vector<float> columns, rows;
         for (size_t i = 0; i < stored.size(); i++) {
             const StoredTensor& s = stored[i];
             if (list.parameters[s.parameter].name != p.name) continue;
             any = true;
-            float* rows = to + s.begin * cols;
+            const int64_t first = std::max(begin, s.begin * cols), last = std::min(end, (s.begin + s.rows) * cols);
+            if (first >= last) continue;
+            float* const out = to + (first - begin);
             if (!s.transposed) {
-                files.copy(rows, *found[i]);
+                files.copy(out, *found[i], first - s.begin * cols, last - first);
                 continue;
             }
-            transposed.resize(size_t(s.rows * cols));
-            files.copy(transposed.data(), *found[i]);
-            transpose_copy(rows, transposed.data(), cols, s.rows);
+            // The rows that they are in are columns of the file's.
+            const int64_t row = first / cols, n = (last + cols - 1) / cols - row;
+            columns.resize(size_t(n * cols));
+            for (int64_t k = 0; k < cols; k++)
+                files.copy(columns.data() + k * n, *found[i], k * s.rows + row - s.begin, n);
+            if (last - first == n * cols) {
+                transpose_copy(out, columns.data(), cols, n);
+                continue;
+            }
+            rows.resize(columns.size());
+            transpose_copy(rows.data(), columns.data(), cols, n);
+            std::copy_n(rows.data() + (first - row * cols), last - first, out);
         }
         ensure(any);
     }
@@ -176,21 +187,21 @@ void StoredModel::open_folder(bool is_verified) {
     const auto model = std::make_shared<const FolderModel>(path_, config);
     shape_ = config.shape;
     dtype_ = model->found[0]->dtype == DType::bf16 ? DType::bf16 : DType::f32;
-    read_ = [model](const Parameter& p, float* to) { model->read(p, to); };
+    read_ = [model](const Parameter& p, int64_t begin, int64_t end, float* to) { model->read(p, begin, end, to); };
 }
 
 void StoredModel::open_llmc() {
     const auto model = std::make_shared<const LlmcModel>(path_);
     shape_ = model->shape();
     dtype_ = model->dtype();
-    read_ = [model](const Parameter& p, float* to) { model->read(p, to); };
+    read_ = [model](const Parameter& p, int64_t begin, int64_t end, float* to) { model->read(p, begin, end, to); };
 }
 
-void StoredModel::read(const Parameter& p, float* to) const {
-    read_(p, to);
-    const float *const begin = to, *const end = to + p.size();
+void StoredModel::read(const Parameter& p, int64_t begin, int64_t end, float* to) const {
+    ensure(begin >= 0 && begin <= end && end <= p.size());
+    read_(p, begin, end, to);
     require(
-        std::all_of(begin, end, [](float value) { return std::isfinite(value); }),
+        std::all_of(to, to + (end - begin), [](float value) { return std::isfinite(value); }),
         "%s: %s has values that are not finite (NaN or infinite), the model is ruined; take an earlier checkpoint or "
         "another file",
         path_.c_str(), p.name.c_str());

@@ -66,14 +66,17 @@ public:
     const std::string& path() const { return path_; }  // a run's: the checkpoint that was taken
     DType dtype() const { return dtype_; }             // of the file; half precision counts as F32
     std::string tokenizer_path() const;                // empty: the files have none
-    // An Error if a value is not finite: such a model is useless, and nothing can repair it.
-    void read(const Parameter& p, float* to) const;
+    // Elements [begin, end) of a parameter, or all of it. An Error if a value is not finite: such a model is useless,
+    // and nothing can repair it.
+    void read(const Parameter& p, int64_t begin, int64_t end, float* to) const;
+    void read(const Parameter& p, float* to) const { read(p, 0, p.size(), to); }
 
 private:
     std::string path_;
     GptShape shape_ = {};
     DType dtype_ = DType::f32;
-    std::function<void(const Parameter&, float*)> read_;  // keeps the files open
+    // Keeps the files open.
+    std::function<void(const Parameter&, int64_t begin, int64_t end, float*)> read_;
 
     void open_folder(bool is_verified);
     void open_llmc();

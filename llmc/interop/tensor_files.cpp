@@ -3,8 +3,8 @@
 #include <cstring>
 #include <filesystem>
 #include "llmc/base/bf16.h"   // bf16, to_float
-#include "llmc/base/check.h"  // require
-#include "llmc/base/file.h"   // read_file
+#include "llmc/base/check.h"  // ensure, require
+#include "llmc/base/file.h"   // read_file, thread_read_bytes
 #include "llmc/base/half.h"   // half_to_float
 #include "llmc/base/json.h"   // Json
 
@@ -48,16 +48,19 @@ const Tensor* TensorFiles::find(const std::string& name) const {
     return found == tensors_.end() ? nullptr : &found->second;
 }
 
-void TensorFiles::copy(float* to, const Tensor& tensor) const {
-    const size_t n = size_t(tensor.size());
+void TensorFiles::copy(float* to, const Tensor& tensor, int64_t begin, int64_t n) const {
+    require(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16,
+            "%s: tensor %s is %s, expected F32, F16 or BF16", where_.c_str(), in_quotes(tensor.name).c_str(),
+            name_of(tensor.dtype));
+    ensure(begin >= 0 && n >= 0 && begin + n <= tensor.size());
+    const size_t bytes = size_of(tensor.dtype);
+    const char* from = static_cast<const char*>(tensor.data) + size_t(begin) * bytes;
+    thread_read_bytes += size_t(n) * bytes;
     if (tensor.dtype == DType::f32) {
-        if (n > 0) std::memcpy(to, tensor.data, n * sizeof(float));
+        if (n > 0) std::memcpy(to, from, size_t(n) * bytes);
         return;
     }
-    require(tensor.dtype == DType::bf16 || tensor.dtype == DType::f16, "%s: tensor %s is %s, expected F32, F16 or BF16",
-            where_.c_str(), in_quotes(tensor.name).c_str(), name_of(tensor.dtype));
-    const char* from = static_cast<const char*>(tensor.data);
-    for (size_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         uint16_t bits;
         std::memcpy(&bits, from + 2 * i, 2);
         to[i] = tensor.dtype == DType::bf16 ? to_float(bf16{bits}) : half_to_float(bits);

@@ -16,8 +16,8 @@ public:
     const std::map<std::string, Tensor>& tensors() const { return tensors_; }
     const Tensor* find(const std::string& name) const;
     const std::string& where() const { return where_; }  // the file that messages name
-    // Copies a tensor's elements as floats: F32, F16 or BF16.
-    void copy(float* to, const Tensor& tensor) const;
+    // Copies n of a tensor's elements as floats: F32, F16 or BF16.
+    void copy(float* to, const Tensor& tensor, int64_t begin, int64_t n) const;
 
 private:
     std::string where_;

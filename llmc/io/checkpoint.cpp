@@ -211,7 +211,8 @@ static void check_step(Verified& verified, int64_t step) {
         verified.why = format("its manifest is of step %lld", static_cast<long long>(verified.step));
 }
 
-FoundCheckpoint find_checkpoint(const std::string& where) {
+FoundCheckpoint find_checkpoint(const std::string& where,
+                                const std::function<Verified(const std::string& folder)>& how) {
     std::string path = where;
     while (path.size() > 1 && path.ends_with("/")) path.pop_back();
     const std::string parent = fs::path(path).parent_path(), home = parent.empty() ? "." : parent;
@@ -224,7 +225,7 @@ FoundCheckpoint find_checkpoint(const std::string& where) {
     std::error_code ignored;
     if (is_named || exists(path + "/manifest.json")) {
         require(fs::is_directory(path, ignored), "%s: no such checkpoint folder", path.c_str());
-        Verified verified = verify(path);
+        Verified verified = how(path);
         if (is_named) check_step(verified, named_step);
         require(verified.why.empty(), "%s: %s; use another checkpoint", path.c_str(), verified.why.c_str());
         return {path, verified.step, {}};
@@ -233,7 +234,7 @@ FoundCheckpoint find_checkpoint(const std::string& where) {
     FoundCheckpoint found;
     for (const Folder& folder : folders_in(path)) {
         if (folder.suffix == kBeingWritten) continue;
-        Verified verified = verify(folder.path);
+        Verified verified = how(folder.path);
         check_step(verified, folder.step);
         if (verified.why.empty()) {
             found.path = folder.path;

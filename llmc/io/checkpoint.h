@@ -122,7 +122,9 @@ struct FoundCheckpoint {
 
 // The newest checkpoint in an OUT folder that verifies, reading all of its files. `where` may also be a single
 // checkpoint folder; then it is an Error if that does not verify. An OUT folder that is not there holds no checkpoints.
-FoundCheckpoint find_checkpoint(const std::string& where);
+// `how` to verify a folder: alone, or with others (llmc/train/run_request.cpp).
+FoundCheckpoint find_checkpoint(const std::string& where,
+                                const std::function<Verified(const std::string& folder)>& how = verify);
 
 // An Error if something in OUT has the name of a checkpoint or of one that is being saved, and is no folder.
 void check_names_are_free(const std::string& out_dir);

@@ -1,7 +1,9 @@
 // See manifest.h.
 #include "llmc/io/manifest.h"
+#include <algorithm>
 #include <filesystem>
-#include "llmc/base/check.h"  // format
+#include <utility>
+#include "llmc/base/check.h"  // ensure, format
 #include "llmc/base/hash.h"   // xxh3, hex64
 #include "llmc/base/file.h"   // MappedFile, read_file
 #include "llmc/base/json.h"   // Json
@@ -62,19 +64,6 @@ static bool has_text(const Json& object, const std::string& key) {
     return object.is_object() && object.contains(key) && object[key].is_string();
 }
 
-// Which part of a file that differs from its checksum is damaged.
-static std::string damaged_part(const std::string& name, const MappedFile& file, const Json& tensors) {
-    if (!tensors.is_object()) return name + " is damaged (its checksum differs)";
-    for (const auto& [tensor, record] : tensors.items()) {
-        if (!has_counts(record, {"begin", "end"}) || !has_text(record, "xxh3")) return "manifest.json is malformed";
-        const uint64_t begin = record["begin"], end = record["end"];
-        if (begin > end || end > file.size()) return "manifest.json is malformed";
-        if (hex64(xxh3(file.data() + begin, end - begin)) != record["xxh3"].get<std::string>())
-            return name + ": tensor " + tensor + " is damaged (its checksum differs)";
-    }
-    return name + ": its header is damaged (its checksum differs)";
-}
-
 // A folder that may not be entered is not one that lacks files.
 static std::string why_no_file(const std::string& path, const std::string& name) {
     std::error_code error;
@@ -84,40 +73,111 @@ static std::string why_no_file(const std::string& path, const std::string& name)
     return name + (is_missing ? " is missing" : " cannot be read: " + reason_of(error.value()));
 }
 
-static std::string why_file_differs(const std::string& folder, const std::string& name, const Json& record) {
-    if (!has_counts(record, {"bytes"}) || !has_text(record, "xxh3") || name.empty() ||
-        name.find('/') != std::string::npos)
-        return "manifest.json is malformed";
-    const std::string path = folder + "/" + name;
-    if (const std::string why = why_no_file(path, name); !why.empty()) return why;
-    const MappedFile file(path);
-    const uint64_t bytes = record["bytes"];
-    if (file.size() != bytes)
-        return format("%s has %zu bytes, expected %llu%s", name.c_str(), file.size(),
-                      static_cast<unsigned long long>(bytes), file.size() < bytes ? " (cut short)" : "");
-    if (hex64(xxh3(file.data(), file.size())) == record["xxh3"].get<std::string>()) return "";
-    return damaged_part(name, file, record.value("tensors", Json()));
+static constexpr const char* kMalformed = "manifest.json is malformed";
+
+// Are they all of a file, without holes? (Checkpoints from before have no record of headers.)
+bool Verification::are_whole(const std::vector<Record>& records, uint64_t bytes) {
+    uint64_t at = 0;
+    for (const Record& record : records) {
+        if (record.begin != at) return false;
+        at = record.end;
+    }
+    return at == bytes && !records.empty();
 }
 
-Verified verify(const std::string& folder) {
-    const std::string path = folder + "/manifest.json";
-    if (const std::string why = why_no_file(path, "manifest.json"); !why.empty()) return {-1, why};
+Verification::Verification(const std::string& folder) : folder_(folder) { found_.why = look(); }
+
+std::string Verification::look() {
+    const std::string path = folder_ + "/manifest.json";
+    if (const std::string why = why_no_file(path, "manifest.json"); !why.empty()) return why;
     const std::string text = read_file(path);
     Json manifest = parse_json(text);
-    if (!has_counts(manifest, {"format_version"})) return {-1, "manifest.json is damaged or cut short"};
+    if (!has_counts(manifest, {"format_version"})) return "manifest.json is damaged or cut short";
     // Before the checksum: a newer format may compute that in another way.
     const uint64_t version = manifest["format_version"];
     if (version != kCheckpointVersion)
-        return {-1, format("it has format version %llu, this program reads version %d%s",
-                           static_cast<unsigned long long>(version), kCheckpointVersion,
-                           version > kCheckpointVersion ? "; use a newer program" : "")};
-    const bool is_as_written = text == text_of(manifest);  // to the last space
+        return format("it has format version %llu, this program reads version %d%s",
+                      static_cast<unsigned long long>(version), kCheckpointVersion,
+                      version > kCheckpointVersion ? "; use a newer program" : "");
+    const bool is_in_form = text == text_of(manifest);  // to the last space
     const Json expected = manifest.value("manifest_xxh3", Json());
     manifest.erase("manifest_xxh3");
-    if (!is_as_written || expected != hash_of(manifest)) return {-1, "manifest.json is damaged or cut short"};
-    if (!has_counts(manifest, {"step"}) || !manifest.value("files", Json()).is_object())
-        return {-1, "manifest.json is malformed"};
-    for (const auto& [name, record] : manifest["files"].items())
-        if (const std::string why = why_file_differs(folder, name, record); !why.empty()) return {-1, why};
-    return {manifest["step"].get<int64_t>(), ""};
+    if (!is_in_form || expected != hash_of(manifest)) return "manifest.json is damaged or cut short";
+    if (!has_counts(manifest, {"step"}) || !manifest.value("files", Json()).is_object()) return kMalformed;
+    for (const auto& [name, record] : manifest["files"].items()) {
+        if (!has_counts(record, {"bytes"}) || !has_text(record, "xxh3") || name.empty() ||
+            name.find('/') != std::string::npos)
+            return kMalformed;
+        if (const std::string why = why_no_file(folder_ + "/" + name, name); !why.empty()) return why;
+        const uint64_t bytes = record["bytes"];
+        const size_t size = MappedFile(folder_ + "/" + name).size();
+        if (size != bytes)
+            return format("%s has %zu bytes, expected %llu%s", name.c_str(), size,
+                          static_cast<unsigned long long>(bytes), size < bytes ? " (cut short)" : "");
+        File file{name, {}};
+        const Json tensors = record.value("tensors", Json::object());
+        for (const auto& [tensor, of] : tensors.items()) {
+            if (!has_counts(of, {"begin", "end"}) || !has_text(of, "xxh3") || of["begin"] > of["end"] ||
+                of["end"] > bytes)
+                return kMalformed;
+            file.records.push_back({tensor, of["begin"], of["end"], of["xxh3"]});
+        }
+        std::sort(file.records.begin(), file.records.end(), [](const Record& a, const Record& b) {
+            return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+        });
+        if (are_whole(file.records, bytes))
+            for (const Record& r : file.records) parts_.push_back({files_.size(), r, all_bytes_ + r.begin});
+        else
+            parts_.push_back({files_.size(), {"", 0, bytes, record["xxh3"]}, all_bytes_});
+        all_bytes_ += bytes;
+        files_.push_back(std::move(file));
+    }
+    found_.step = manifest["step"].get<int64_t>();
+    return "";
+}
+
+bool Verification::is_as_written(const Record& record, const MappedFile& file) {
+    return hex64(xxh3(file.data() + record.begin, record.end - record.begin)) == record.hash;
+}
+
+std::string Verification::why_damaged(int share, int shares) const {
+    ensure(share >= 0 && share < shares);
+    // In doubles: bytes times ranks may be more than 64 bits, and where exactly a share begins does not matter.
+    const auto begin_of = [&](int of) { return double(all_bytes_) * of / shares; };
+    std::optional<MappedFile> file;
+    size_t opened = 0;
+    for (const Part& part : parts_) {
+        if (double(part.at) < begin_of(share) || (share + 1 < shares && double(part.at) >= begin_of(share + 1)))
+            continue;
+        const std::string& name = files_[part.file].name;
+        if (!file || opened != part.file) {
+            file.emplace(folder_ + "/" + name);
+            opened = part.file;
+        }
+        if (file->size() < part.of.end) return name + " is cut short";  // since its size was compared
+        thread_read_bytes += part.of.end - part.of.begin;
+        if (!is_as_written(part.of, *file)) return why_differs(part, *file);
+    }
+    return "";
+}
+
+std::string Verification::why_differs(const Part& part, const MappedFile& file) const {
+    const auto& [name, records] = files_[part.file];
+    const auto damaged = [&](const std::string& tensor) {
+        return name + (tensor == kHeaderRecord ? ": its header" : ": tensor " + tensor) +
+               " is damaged (its checksum differs)";
+    };
+    if (!part.of.name.empty()) return damaged(part.of.name);
+    if (records.empty()) return name + " is damaged (its checksum differs)";
+    for (const Record& record : records)
+        if (!is_as_written(record, file)) return damaged(record.name);
+    return damaged(kHeaderRecord);
+}
+
+Verified verify(const std::string& folder) {
+    const Verification check(folder);
+    Verified found = check.found();
+    if (found.why.empty()) found.why = check.why_damaged(0, 1);
+    if (!found.why.empty()) found.step = -1;
+    return found;
 }

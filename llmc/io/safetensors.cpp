@@ -227,6 +227,7 @@ void SafetensorsWriter::begin(const Metadata& metadata) {
     const uint64_t header_bytes = text.size();
     put(&header_bytes, sizeof header_bytes);
     put(text.data(), text.size());
+    records_.push_back({kHeaderRecord, 0, size_bytes_, file_hasher_.digest()});
     close_full_tensors();
 }
 
@@ -238,9 +239,9 @@ void SafetensorsWriter::put(const void* data, size_t bytes) {
 
 // Moves on to the next tensor that still needs data; empty ones need none.
 void SafetensorsWriter::close_full_tensors() {
-    while (records_.size() < tensors_.size() && tensor_bytes_ == tensors_[records_.size()].size_bytes()) {
+    while (complete_ < tensors_.size() && tensor_bytes_ == tensors_[complete_].size_bytes()) {
         records_.push_back(
-            {tensors_[records_.size()].name, size_bytes_ - tensor_bytes_, size_bytes_, tensor_hasher_.digest()});
+            {tensors_[complete_++].name, size_bytes_ - tensor_bytes_, size_bytes_, tensor_hasher_.digest()});
         tensor_hasher_.reset();
         tensor_bytes_ = 0;
     }
@@ -248,8 +249,8 @@ void SafetensorsWriter::close_full_tensors() {
 
 void SafetensorsWriter::write(const void* data, size_t bytes) {
     if (bytes == 0) return;
-    ensure(records_.size() < tensors_.size());
-    ensure(tensor_bytes_ + bytes <= tensors_[records_.size()].size_bytes());
+    ensure(complete_ < tensors_.size());
+    ensure(tensor_bytes_ + bytes <= tensors_[complete_].size_bytes());
     put(data, bytes);
     tensor_hasher_.update(data, bytes);
     tensor_bytes_ += bytes;
@@ -257,6 +258,6 @@ void SafetensorsWriter::write(const void* data, size_t bytes) {
 }
 
 void SafetensorsWriter::finish() {
-    ensure(records_.size() == tensors_.size());
+    ensure(complete_ == tensors_.size());
     if (file_) file_->sync_and_close();
 }

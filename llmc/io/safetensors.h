@@ -57,7 +57,8 @@ private:
     Metadata metadata_;
 };
 
-// Where one tensor's data lie in the file, and their XXH3.
+// Where one tensor's data lie in the file, and their XXH3. What is before the first one has a record of its own.
+inline constexpr const char* kHeaderRecord = "__header__";
 struct TensorRecord {
     std::string name;
     uint64_t begin_bytes, end_bytes;  // from the start of the file
@@ -92,7 +93,8 @@ private:
     std::optional<FileWriter> file_;
     ByteSink sink_;
     std::vector<Tensor> tensors_;
-    std::vector<TensorRecord> records_;  // of the tensors that are complete
+    std::vector<TensorRecord> records_;  // of the header, and of the tensors that are complete
+    size_t complete_ = 0;                // of tensors_
     Hasher file_hasher_, tensor_hasher_;
     size_t size_bytes_ = 0, tensor_bytes_ = 0;  // written so far: to the file, to the tensor being written
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include "llmc/base/check.h"  // require, format
+#include "llmc/base/file.h"   // thread_read_bytes
 #include "llmc/base/json.h"   // OrderedJson
 
 std::string shard_file(const std::string& stem, int rank, int world_size) {
@@ -82,6 +83,7 @@ void ShardedTensors::read(float* to, const std::string& name, int64_t begin, int
             there = part != found->second.begin() && (--part)->second.end > at;
             if (there) {
                 const int64_t n = std::min(end, part->second.end) - at;
+                thread_read_bytes += size_t(n) * sizeof(float);
                 std::memcpy(to + (at - begin), part->second.data + (at - part->first), size_t(n) * sizeof(float));
                 at += n;
             }

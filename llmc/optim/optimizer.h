@@ -11,6 +11,7 @@ this rank owns (sharding.h), and updates those by the rules of their groups (upd
 #include <algorithm>
 #include <type_traits>
 #include <vector>
+#include "llmc/comm/comm.h"           // Comm
 #include "llmc/model/parameters.h"    // ParameterList, Buffer
 #include "llmc/ops/ops.h"             // Ops
 #include "llmc/ops/step_scalars.h"    // StepScalars
@@ -151,3 +152,10 @@ private:
         return result;
     }
 };
+
+// Every rank has what it owns of new weights, and gets the rest: bucket by bucket.
+template <class Device, class T>
+void gather_weights(Comm<Device>& comm, const ShardingPlan& plan, Buffer<Device, T>& weights) {
+    for (const Bucket& bucket : plan.buckets)
+        comm.wait(comm.all_gather(weights.data + bucket.offset, size_t(bucket.shard) * sizeof(T)));
+}

@@ -238,7 +238,7 @@ void chat(Device& device, World& world, const RunRequest& request, const std::st
                      request.path().c_str());
 
     Gpt<Device, T> model(device, shape, 1, context, {Recompute::never, false, 1});
-    read_weights(stored, model.parameters, nullptr,
+    read_weights(stored, model.parameters,
                  [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
     const bool is_masked = flags.packing_mode() == Packing::pad;  // a conversation's beginning is then known to it
     model.document_token = flags.document_token.value_or(is_masked ? chat.document_token() : -1);

@@ -134,20 +134,23 @@ struct ShardedState {
     OuterState* outer = nullptr;
     IslandPlace place = {.world_size = optimizer.plan.world_size, .rank = optimizer.rank};
 };
+inline constexpr const char *kOuterMomentum = "outer_momentum.", *kOuterError = "outer_error.", *kMaster = "master.";
+
 // Elements of a tensor that is named as of the whole parameter.
 struct StatePart {
     std::string name;
     int64_t begin, end;
+    size_t parameter;      // in the list
     float* data;           // null: another rank's
     bool on_host = false;  // rather than in the device's memory
     bool of_all = false;   // the same on all islands, and saved by the first
 
     int64_t size() const { return end - begin; }
+    bool is_weight() const { return name.starts_with(kMaster); }
 };
 
 // "island1.": before the names of what an island has of its own.
 inline std::string island_prefix(int island) { return island > 0 ? "island" + std::to_string(island) + "." : ""; }
-inline constexpr const char *kOuterMomentum = "outer_momentum.", *kOuterError = "outer_error.", *kMaster = "master.";
 
 // The state of the pieces of a rank (of all islands'), master weights after the moments. visit(StatePart)
 template <class Device, class T, class Visit>
@@ -167,18 +170,21 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                 visit(StatePart{.name = prefix + rule.state[k].name + "." + name,
                                 .begin = range.begin,
                                 .end = range.end,
+                                .parameter = piece.parameter,
                                 .data = own ? optimizer.state(k, i) : nullptr});
         }
         if (optimizer.kHasMasterWeights)
             visit(StatePart{.name = kMaster + name,
                             .begin = piece.begin,
                             .end = piece.end,
+                            .parameter = piece.parameter,
                             .data = own ? optimizer.master_weights(i) : nullptr,
                             .of_all = true});
         if (OuterState* const outer = state.outer) {
             visit(StatePart{.name = kOuterMomentum + name,
                             .begin = piece.begin,
                             .end = piece.end,
+                            .parameter = piece.parameter,
                             .data = own ? outer->momentum() + at : nullptr,
                             .on_host = true,
                             .of_all = true});
@@ -186,6 +192,7 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                 visit(StatePart{.name = prefix + kOuterError + name,
                                 .begin = piece.begin,
                                 .end = piece.end,
+                                .parameter = piece.parameter,
                                 .data = own ? outer->error() + at : nullptr,
                                 .on_host = true});
         }
@@ -212,30 +219,15 @@ inline std::vector<Tensor> tensors_of(const std::vector<StatePart>& parts) {
 
 inline constexpr const char* kOtherModel = "the checkpoint is of another model or --optimizer";
 
-// The values of every parameter: the master weights, where a state is given that has them, else the weights. visit(i,
-// values)
+// The values of every parameter, as the model has them. visit(i, values)
 template <class Visit>
-void read_weights(const StoredModel& stored, const ParameterList& list, const ShardedTensors* state, Visit&& visit) {
-    const std::vector<Parameter>& parameters = list.parameters;
+void read_weights(const StoredModel& stored, const ParameterList& list, Visit&& visit) {
     std::vector<float> host;
-    for (size_t i = 0; i < parameters.size(); i++) {
-        const Parameter& p = parameters[i];
-        host.resize(size_t(p.size()));
-        if (state && state->has("master." + p.name))
-            state->read(host.data(), "master." + p.name, 0, p.size(), kOtherModel);
-        else
-            stored.read(p, host.data());
+    for (size_t i = 0; i < list.parameters.size(); i++) {
+        host.resize(size_t(list.parameters[i].size()));
+        stored.read(list.parameters[i], host.data());
         visit(i, host.data());
     }
-}
-
-template <class Device, class T>
-void load_weights(const StoredModel& stored, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer,
-                  const ShardedTensors* state) {
-    read_weights(stored, model.parameters, state, [&](size_t i, const float* values) {
-        model.set_weight(model.parameters.parameters[i], values);
-        optimizer.set_masters(i, values);
-    });
 }
 
 // How many islands have saved it.
@@ -245,42 +237,89 @@ inline int saved_islands(const ShardedTensors& saved) {
     return islands;
 }
 
-// Elements [begin, end) of a part. Island k goes on where island k mod their number was. A run that had no outer step
-// begins it with nothing, and what other islands owed each other is forgotten.
-inline void read_part(const ShardedTensors& saved, const IslandPlace& place, int rank, const StatePart& part,
-                      int64_t begin, int64_t end, float* to) {
-    const int before = saved_islands(saved);
-    const std::string own = island_prefix(place.island_of(rank));
-    const std::string base = part.of_all ? part.name : part.name.substr(own.size());
-    const std::string name = part.of_all ? base : island_prefix(place.island_of(rank) % before) + base;
-    const bool is_error = base.starts_with(kOuterError);
-    if ((is_error || base.starts_with(kOuterMomentum)) && (!saved.has(name) || (is_error && before != place.count())))
-        std::fill_n(to, end - begin, 0.f);
-    else
-        saved.read(to, name, begin, end, kOtherModel);
+// The weights that a rank owns, under the name of the master weights, whether it keeps those or not.
+template <class Device, class T, class Visit>
+void each_own_weight(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
+    const Optimizer<Device, T>& optimizer = state.optimizer;
+    const std::vector<ShardPiece>& pieces = optimizer.plan.pieces[size_t(state.place.local(rank))];
+    for (size_t i = 0; i < pieces.size(); i++) {
+        const ShardPiece& piece = pieces[i];
+        const Parameter& p = optimizer.parameter(piece);
+        float* data = nullptr;
+        if (rank == state.place.rank) {
+            if constexpr (std::is_same_v<T, float>)
+                data = model.weights.data + p.offset + piece.begin;
+            else
+                data = optimizer.master_weights(i);
+        }
+        visit(StatePart{.name = kMaster + p.name,
+                        .begin = piece.begin,
+                        .end = piece.end,
+                        .parameter = piece.parameter,
+                        .data = data,
+                        .of_all = true});
+    }
+}
+// What a rank reads of a checkpoint: its weights, and its state.
+template <class Device, class T, class Visit>
+void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
+    each_own_weight(model, state, rank, visit);
+    each_state(state, rank, [&](const StatePart& part) {
+        if (!part.is_weight()) visit(part);
+    });
 }
 
-template <class Device>
-void store_part(Device& device, const StatePart& part, int64_t at, const float* values, int64_t n) {
+// Where tensors are read from.
+struct TensorSource {
+    const StoredModel& model;
+    const ShardedTensors* state = nullptr;  // null: there are weights alone
+
+    // Any rank's part. Island k goes on where island k mod their number was. A run that had no outer step begins it
+    // with nothing, and what other islands owed each other is forgotten.
+    void read(const ParameterList& list, const IslandPlace& place, int rank, const StatePart& part, float* to) const {
+        const int64_t begin = part.begin, end = part.end;
+        if (part.is_weight() && !(state && state->has(part.name)))
+            return model.read(list.parameters[part.parameter], begin, end, to);
+        const int before = saved_islands(*state);
+        const std::string own = island_prefix(place.island_of(rank));
+        const std::string base = part.of_all ? part.name : part.name.substr(own.size());
+        const std::string name = part.of_all ? base : island_prefix(place.island_of(rank) % before) + base;
+        const bool is_error = base.starts_with(kOuterError);
+        if ((is_error || base.starts_with(kOuterMomentum)) &&
+            (!state->has(name) || (is_error && before != place.count())))
+            std::fill_n(to, end - begin, 0.f);
+        else
+            state->read(to, name, begin, end, kOtherModel);
+    }
+};
+
+// Elements [at, at + n) of a part. Beside master weights, also the weights.
+template <class Device, class T>
+void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const float* values, int64_t n) {
     if (part.on_host)
         std::copy_n(values, n, part.data + at);
     else
-        copy_to_device(device, part.data + at, values, n);
+        copy_to_device(model.device, part.data + at, values, n);
+    if constexpr (!std::is_same_v<T, float>) {
+        if (!part.is_weight()) return;
+        std::vector<T> rounded(static_cast<size_t>(n));
+        std::transform(values, values + n, rounded.begin(), [](float value) { return to_bf16(value); });
+        const int64_t offset = model.parameters.parameters[part.parameter].offset;
+        copy_to_device(model.device, model.weights.data + offset + part.begin + at, rounded.data(), n);
+    }
 }
 
-// What a rank needs that sees the folder: all weights, and the state of its pieces.
+// What a rank owns, of files that it sees: its weights and, where there is any, its state.
 template <class Device, class T>
-void load_tensors(const std::string& folder, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer,
-                  const ShardedState<Device, T>& sharded) {
-    const ShardedTensors state(folder, kOptimizerStem);
-    const StoredModel stored(folder, true);
-    require(same_model(stored.shape(), model.shape), "%s: %s", folder.c_str(), kOtherModel);
-    load_weights(stored, model, optimizer, &state);
+void load_tensors(const TensorSource& source, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded) {
     std::vector<float> host;
-    each_state(sharded, sharded.place.rank, [&](const StatePart& part) {
-        if (part.name.starts_with(kMaster)) return;
+    const auto load = [&](const StatePart& part) {
         host.resize(size_t(part.size()));
-        read_part(state, sharded.place, sharded.place.rank, part, part.begin, part.end, host.data());
-        store_part(model.device, part, 0, host.data(), part.size());
-    });
+        source.read(model.parameters, sharded.place, sharded.place.rank, part, host.data());
+        store_part(model, part, 0, host.data(), part.size());
+    };
+    if (source.state)
+        each_loaded(model, sharded, sharded.place.rank, load);
+    else
+        each_own_weight(model, sharded, sharded.place.rank, load);
 }

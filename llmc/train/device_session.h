@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <vector>
+#include "llmc/base/file.h"              // thread_read_bytes
 #include "llmc/base/hash.h"              // hex64, xxh3
 #include "llmc/base/number_text.h"       // count_text
 #include "llmc/comm/handshake.h"         // check_alike
@@ -243,6 +244,7 @@ private:
     uint64_t data_key_;
     double flops_per_token_, all_peak_flops_;
     RunState state_;
+    ReadBytes read_bytes_;  // at a resume
     RunBalance<Device, T> balance_;
     int64_t first_step_ = 0, agreed_step_ = 0;  // agreed: after it all islands had the same weights
     bool already_saved_ = false, best_is_unknown_ = false;
@@ -387,12 +389,13 @@ private:
                                      kMostSkippedInARow, state_.step));
         all_stop_ |= step.count(Vote::stop) > 0;
         all_out_of_time_ |= step.count(Vote::out_of_time) > 0;
-        if (saver_.is_under_way() && step.count(Vote::written) == ranks_.world_size) finish_save();
+        go_on_saving(step.count(Vote::written) == ranks_.world_size, step.count(Vote::committed) > 0);
     }
 
     // What an island's rank has to say in the outer step. Nothing but int64_t: it is sent as it lies in memory.
     struct IslandNews {
-        int64_t is_finite, has_bad_data, skipped_in_a_row, updates, wants_stop, is_out_of_time, is_written, elapsed_us;
+        int64_t is_finite, has_bad_data, skipped_in_a_row, updates, wants_stop, is_out_of_time, is_written,
+            is_committed, elapsed_us;
     };
 
     // Collective, of all islands, which have made the same number of steps. First they tell each other how they
@@ -408,6 +411,7 @@ private:
                               stop_signal() != nullptr,
                               world_.is_first() && out_of_time_here(),
                               saver_.is_written(),
+                              saver_.is_committed(),
                               int64_t(state_.training_s * 1e6)};
         const std::vector<IslandNews> all = ranks_.all_gather_values(mine, "how its island is");
         const auto count = [&](int64_t IslandNews::*what) {
@@ -442,7 +446,7 @@ private:
         const double outer_s = now_s() - began_s;
         state_.training_s += outer_s;
         log_.outer(state_.step, outer_s * 1e3, double(outer_->sent_bytes()));
-        if (saver_.is_under_way() && count(&IslandNews::is_written) == ranks_.world_size) finish_save();
+        go_on_saving(count(&IslandNews::is_written) == ranks_.world_size, count(&IslandNews::is_committed) > 0);
     }
 
     void require_outer(const std::vector<int64_t>& sound) const {
@@ -455,16 +459,13 @@ private:
                                          state_.step, r));
     }
 
-    // Rank 0's weights go to all: those that have not seen a checkpoint's folder have none yet.
+    // Of weights that were loaded each rank has its own part only. New ones are the same everywhere, as rank 0 sees to.
     void share_weights() {
-        const auto to_all_here = [&] {
+        if (request_.resumed() || request_.source)
+            gather_weights(*comm_, optimizer_.plan, model_.weights);
+        else
             comm_->wait(comm_->broadcast(model_.weights.data, size_t(model_.weights.size) * sizeof(T), 0));
-        };
-        to_all_here();
         if (!outer_) return;
-        const int64_t is_missing = request_.resumed() && !request_.is_here;
-        const std::vector<int64_t> missing = ranks_.all_gather_values(is_missing, "whether it has the checkpoint");
-        if (std::count(missing.begin(), missing.end(), 0) < ranks_.world_size) outer_->share_weights();
         outer_->begin();
         agreed_step_ = state_.step;
     }
@@ -516,7 +517,11 @@ private:
         RunFlags asked = request_.flags;
         // Of these ranks alone, and not kept for a resume; the step that it makes is the run's.
         if (asked.balance_mode().kind == BalanceMode::Kind::listed) asked.total_batch_size = config_.step.num_tokens();
-        saver_.begin(asked, state_, run_.tokenizer.json, run_.tokenizer.chat_template);
+        saver_.begin(asked, state_, run_.tokenizer.json, run_.tokenizer.chat_template,
+                     [this, is_best = state_.step == best_begun_](const SavedCheckpoint& saved) {
+                         if (is_best) mark_best(flags_.out_dir, saved.step);
+                         prune(flags_.out_dir, flags_.keep, saved.step);
+                     });
         begun_step_ = state_.step;
         is_saving_ = false;
         if (and_wait) finish_save();
@@ -610,11 +615,19 @@ private:
 
     void load() {
         if (request_.source)
-            return share_errors(ranks_, [&] { load_weights(*request_.source, model_, optimizer_, nullptr); });
+            return share_errors(ranks_, [&] { load_tensors(TensorSource{*request_.source}, model_, sharded_); });
         if (!request_.resumed())
             return model_.initialize_weights(flags_.seed,
                                              [&](size_t i, const float* values) { optimizer_.set_masters(i, values); });
-        share_errors(ranks_, [&] { state_ = load_run(request_, ranks_, model_, optimizer_, sharded_); });
+        const uint64_t read_before = thread_read_bytes;
+        share_errors(ranks_, [&] { state_ = load_run(request_, ranks_, model_, sharded_); });
+        const uint64_t loaded = thread_read_bytes - read_before;
+        read_bytes_ = ranks_.joined_value(ReadBytes{request_.verified_bytes, request_.verified_bytes, loaded, loaded},
+                                          "what it has read", [](const ReadBytes& a, const ReadBytes& b) {
+                                              return ReadBytes{
+                                                  a.verified + b.verified, std::max(a.most_verified, b.most_verified),
+                                                  a.loaded + b.loaded, std::max(a.most_loaded, b.most_loaded)};
+                                          });
         share_errors(ranks_, [&] {
             require(state_.step == request_.checkpoint.step,
                     "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
@@ -724,7 +737,7 @@ private:
         for (const PassedOver& other : request_.checkpoint.passed_over)
             passed_over.push_back(other.path + ": " + other.why);
         if (request_.resumed())
-            log.resume(facts, state_.step, request_.checkpoint.path, passed_over);
+            log.resume(facts, state_.step, request_.checkpoint.path, passed_over, read_bytes_);
         else
             log.start(facts);
         return log;
@@ -737,6 +750,7 @@ private:
         if (stop_signal()) all.push_back(Vote::stop);
         if (world_.is_first() && out_of_time_here()) all.push_back(Vote::out_of_time);
         if (saver_.is_written()) all.push_back(Vote::written);
+        if (saver_.is_committed()) all.push_back(Vote::committed);
         if (data_.scan->has_found()) all.push_back(Vote::bad_data);
         return all;
     }
@@ -753,6 +767,18 @@ private:
         ensure(false);  // whoever votes has an error
     }
 
+    // As all ranks have heard of it in the same step. What they say of a save may come when it is over: then it is of
+    // none, for the next one begins when no step is under way.
+    void go_on_saving(bool all_written, bool committed) {
+        if (saver_.is_committing()) {
+            if (committed) finish_save();
+        } else if (saver_.is_under_way() && all_written) {
+            is_saving_ = true;
+            saver_.commit();
+            is_saving_ = false;
+        }
+    }
+
     void finish_save() {
         if (!saver_.is_under_way()) return;
         is_saving_ = true;
@@ -760,8 +786,6 @@ private:
         is_saving_ = false;
         Supervised::say_saved();
         on_first_rank(ranks_, [&] {
-            if (saved.step == best_begun_) mark_best(flags_.out_dir, saved.step);
-            prune(flags_.out_dir, flags_.keep, saved.step);
             try {
                 log_.checkpoint(saved.step, saved.path, saved.ms);
             } catch (const Error&) {

@@ -91,7 +91,7 @@ void generate(Device& device, World& world, const RunRequest& request, const std
 
     Gpt<Device, T> model(device, shape, 1, std::max<int64_t>(context, options.num_samples),
                          {Recompute::never, false, std::max(1, options.num_samples)});
-    read_weights(stored, model.parameters, nullptr,
+    read_weights(stored, model.parameters,
                  [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
     model.document_token = document_token;
 

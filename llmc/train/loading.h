@@ -1,9 +1,10 @@
 /*
-A resumed run's weights and state, on all ranks: of those that see the checkpoint's folder each reads what it needs, and
-rank 0 sends the others their pieces of the optimizer's state, in pieces over the control plane (parts.h). Weights go
-from rank 0 to all over the data plane afterward, in any case.
+A resumed run's weights and state, on all ranks. Of those that see the checkpoint's folder each reads what it owns, and
+rank 0 sends the others what they own, in pieces over the control plane (parts.h). So all of it is read once, and not
+by every rank. Then all get the weights of all over the data plane:
 
-  state = load_run(request, ranks, model, optimizer, sharded);
+  state = load_run(request, ranks, model, sharded);
+  gather_weights(comm, plan, model.weights);             llmc/optim/optimizer.h
 */
 #pragma once
 #include <algorithm>
@@ -16,31 +17,15 @@ from rank 0 to all over the data plane afterward, in any case.
 
 inline constexpr int64_t kLoadedAtOnce = 1 << 18;  // floats
 
-// What a rank's pieces hold, in the order of each_state.
+// What a rank loads, in the order of each_loaded.
 template <class Device, class T>
-void send_state(PartSender& part, const StoredModel& stored, const ShardedTensors& state, const ParameterList& list,
+void send_state(PartSender& part, const TensorSource& source, const Gpt<Device, T>& model,
                 const ShardedState<Device, T>& sharded, int rank) {
-    std::vector<float> some, whole;  // `whole` is of this parameter:
-    std::string whole_name;
-    const std::string prefix = kMaster;
-    each_state(sharded, rank, [&](const StatePart& wanted) {
-        const std::string& name = wanted.name;
-        const int64_t end = wanted.end;
-        const bool from_weights = name.starts_with(prefix) && !state.has(name);  // saved in fp32, and goes on in bf16
-        if (from_weights && whole_name != name) {
-            for (const Parameter& p : list.parameters)
-                if (prefix + p.name == name) whole.resize(size_t(p.size())), stored.read(p, whole.data());
-            whole_name = name;
-        }
-        for (int64_t at = wanted.begin; at < end; at += kLoadedAtOnce) {
-            const int64_t n = std::min(kLoadedAtOnce, end - at);
-            some.resize(size_t(n));
-            if (from_weights)
-                std::copy_n(whole.begin() + at, n, some.begin());
-            else
-                read_part(state, sharded.place, rank, wanted, at, at + n, some.data());
-            part.write(some.data(), size_t(n) * sizeof(float));
-        }
+    std::vector<float> values;
+    each_loaded(model, sharded, rank, [&](const StatePart& wanted) {
+        values.resize(size_t(wanted.size()));
+        source.read(model.parameters, sharded.place, rank, wanted, values.data());
+        part.write(values.data(), values.size() * sizeof(float));
     });
     part.finish();
 }
@@ -49,19 +34,19 @@ template <class Device, class T>
 void receive_state(Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded) {
     PartReader part(ranks);
     std::vector<float> some;
-    each_state(sharded, sharded.place.rank, [&](const StatePart& wanted) {
+    each_loaded(model, sharded, sharded.place.rank, [&](const StatePart& wanted) {
         for (int64_t at = 0; at < wanted.size(); at += kLoadedAtOnce) {
             const int64_t n = std::min(kLoadedAtOnce, wanted.size() - at);
             some.resize(size_t(n));
             part.read(some.data(), size_t(n) * sizeof(float));
-            store_part(model.device, wanted, at, some.data(), n);
+            store_part(model, wanted, at, some.data(), n);
         }
     });
     part.finish();
 }
 
 template <class Device, class T>
-RunState load_run(const RunRequest& request, Ranks& ranks, Gpt<Device, T>& model, Optimizer<Device, T>& optimizer,
+RunState load_run(const RunRequest& request, Ranks& ranks, Gpt<Device, T>& model,
                   const ShardedState<Device, T>& sharded) {
     const Watchdog::Patience patience(ranks.watchdog());
     const std::string& folder = request.checkpoint.path;
@@ -69,15 +54,14 @@ RunState load_run(const RunRequest& request, Ranks& ranks, Gpt<Device, T>& model
     if (ranks.rank == 0)
         for (const int r : request.elsewhere) parts.push_back(std::make_unique<PartSender>(ranks, r));
     if (request.is_here) {
-        load_tensors(folder, model, optimizer, sharded);
-    } else {
-        receive_state(ranks, model, sharded);
-    }
-    if (!parts.empty()) {
         const ShardedTensors state(folder, kOptimizerStem);
         const StoredModel stored(folder, true);
-        for (size_t i = 0; i < parts.size(); i++)
-            send_state(*parts[i], stored, state, model.parameters, sharded, request.elsewhere[i]);
+        require(same_model(stored.shape(), model.shape), "%s: %s", folder.c_str(), kOtherModel);
+        const TensorSource source{stored, &state};
+        load_tensors(source, model, sharded);
+        for (size_t i = 0; i < parts.size(); i++) send_state(*parts[i], source, model, sharded, request.elsewhere[i]);
+    } else {
+        receive_state(ranks, model, sharded);
     }
     return run_state_of(request.checkpoint_file(kStateFile), folder + "/" + kStateFile);
 }

@@ -228,7 +228,7 @@ void RunLog::start(const RunFacts& facts) {
 }
 
 void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from,
-                    const std::vector<std::string>& passed_over) {
+                    const std::vector<std::string>& passed_over, const ReadBytes& read) {
     if (silent()) return;
     if (options_.tensorboard) {
         told_ = types_at(step, read_file(path_));
@@ -239,8 +239,18 @@ void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from
     record["step"] = step;
     record["from"] = from;
     record["passed_over"] = passed_over;
+    record["read"] = {{"verified", read.verified},
+                      {"most_verified", read.most_verified},
+                      {"loaded", read.loaded},
+                      {"most_loaded", read.most_loaded}};
     write_line(line_of(record));
     std::printf("resume from %s at step %lld\n", from.c_str(), static_cast<long long>(step));
+    const auto text = [](uint64_t all, uint64_t most) {
+        return format(most < all ? "%.1f MB (%.1f by one rank at most)" : "%.1f MB", double(all) * 1e-6,
+                      double(most) * 1e-6);
+    };
+    std::printf("checkpoint: verified %s, loaded %s\n", text(read.verified, read.most_verified).c_str(),
+                text(read.loaded, read.most_loaded).c_str());
 }
 
 // From the wall time per step so far, validation, samples and checkpoints included.

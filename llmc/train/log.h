@@ -2,7 +2,7 @@
 What happens in a run: one line per step on stdout, and everything in OUT/log.jsonl, one JSON object per line.
 
   {"type":"start","time":...,"config":{...},"build":{...},"machine":{...},"data":{...},"kernels":{...}}    the first
-  {"type":"resume", the same as start, and "step","from","passed_over":[...]}                    at each resume
+  {"type":"resume", the same as start, and "step","from","passed_over":[...],"read":{...}}       at each resume
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
       of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms"; "noise_scale" if asked for
       of a GPU whose peak is known also "mfu"                           and "bpb", bits per byte, if it is known
@@ -84,6 +84,11 @@ struct RunFacts {
     std::map<std::string, std::string> sources = {};  // of flags that are no defaults: where the value is from
 };
 
+// Of a checkpoint, headers and small files left out: by all ranks, and the most by one.
+struct ReadBytes {
+    uint64_t verified = 0, most_verified = 0, loaded = 0, most_loaded = 0;
+};
+
 class RunLog {
 public:
     enum class Mode { fresh, resume };  // empty the file, or add to it
@@ -106,7 +111,7 @@ public:
     // Once, first of all: start() in a fresh file, resume() after a checkpoint of `step` was loaded.
     void start(const RunFacts& facts);
     void resume(const RunFacts& facts, int64_t step, const std::string& from,
-                const std::vector<std::string>& passed_over);
+                const std::vector<std::string>& passed_over, const ReadBytes& read = {});
 
     void step(const StepRecord& record);
     void validation(int64_t step, double loss, double bits_per_byte = NAN);  // NaN: not known

@@ -40,13 +40,6 @@ public:
     // By this rank in a step, to the other islands.
     size_t sent_bytes() const { return size_t(islands_ - 1) * OuterState::encoded_bytes(state_.size(), type_); }
 
-    // The weights of island 0 go to all.
-    void share_weights() {
-        std::vector<T> host(size_t(model_.weights.size));
-        copy_to_host(model_.device, host.data(), model_.weights.data, model_.weights.size);
-        link_.broadcast(host.data(), host.size() * sizeof(T));
-        copy_to_device(model_.device, model_.weights.data, host.data(), model_.weights.size);
-    }
     // The weights that all islands start from are there.
     void begin() {
         look();
@@ -85,8 +78,7 @@ public:
                 copy_to_device(model_.device, weight_of(piece), rounded.data(), piece.size());
             }
         });
-        for (const Bucket& bucket : optimizer_.plan.buckets)
-            comm_.wait(comm_.all_gather(model_.weights.data + bucket.offset, size_t(bucket.shard) * sizeof(T)));
+        gather_weights(comm_, optimizer_.plan, model_.weights);
     }
 
 private:

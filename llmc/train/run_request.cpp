@@ -1,9 +1,11 @@
 // See run_request.h.
 #include "llmc/train/run_request.h"
+#include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include "llmc/base/check.h"           // require
-#include "llmc/base/file.h"            // read_file
+#include "llmc/base/file.h"            // read_file, thread_read_bytes
 #include "llmc/base/script.h"          // find_script, script_lines
 #include "llmc/data/tokenizer.h"       // load_tokenizer
 #include "llmc/data/utf8.h"            // printable
@@ -31,11 +33,72 @@ std::string parent_folder(const std::string& path) {
     return parent.empty() ? "." : parent;
 }
 
+constexpr const char* kManifest = "/manifest.json";
+
+// Where this rank sees the checkpoint that rank 0 has under `path`: there, or under a path of its own. Empty: nowhere.
+std::string own_path(const std::string& path, const std::string& identity, const RunFlags& asked) {
+    const std::string name = std::filesystem::path(path).filename();
+    for (const std::string& own : {path, asked.resume, asked.resume + "/" + name, asked.out_dir + "/" + name})
+        if (!identity.empty() && identity_of(own + kManifest) == identity) return own;
+    return "";
+}
+
+// Rank 0 looks for a checkpoint, and those who see the same folder verify it with it, a share of its bytes each:
+//
+//   SharedVerification together(flags, ranks);
+//   if (rank 0) found = find_checkpoint(where, [&](const std::string& folder) { return together.verify(folder); });
+//   together.finish();                                     the others help until rank 0 is here
+class SharedVerification {
+public:
+    SharedVerification(const RunFlags& flags, Ranks& ranks) : flags_(flags), ranks_(ranks) {}
+
+    Verified verify(const std::string& folder) {
+        const Verification check(folder);
+        Verified found = check.found();
+        if (!found.why.empty()) return found;
+        ranks_.broadcast(identity_of(folder + kManifest) + " " + folder);
+        found.why = share(folder);
+        return found;
+    }
+    void finish() {
+        if (ranks_.rank == 0) {
+            ranks_.broadcast("");
+            return;
+        }
+        for (std::string asked; !(asked = ranks_.broadcast("")).empty();) {
+            const size_t space = asked.find(' ');
+            ranks_.require_sense(space != std::string::npos, 0, "the checkpoint to verify");
+            share(own_path(asked.substr(space + 1), asked.substr(0, space), flags_));
+        }
+    }
+
+private:
+    const RunFlags& flags_;
+    Ranks& ranks_;
+
+    // `folder`: of this rank, empty if it sees none. What is damaged, on rank 0.
+    std::string share(const std::string& folder) {
+        const std::vector<std::string> sees = ranks_.all_gather(folder.empty() ? "" : "yes");
+        const auto number_below = [&](size_t r) { return int(std::count(sees.begin(), sees.begin() + r, "yes")); };
+        std::string mine;
+        share_errors(ranks_, [&] {
+            if (folder.empty()) return;
+            const Verification check(folder);
+            mine = check.found().why;
+            if (mine.empty()) mine = check.why_damaged(number_below(size_t(ranks_.rank)), number_below(sees.size()));
+        });
+        const std::vector<std::string> all = ranks_.gather(mine);
+        for (size_t r = 0; r < all.size(); r++)
+            if (!all[r].empty()) return r == 0 ? all[r] : peer_text(all[r]);
+        return "";
+    }
+};
+
 // What --resume names. An empty path: `auto`, and nothing there yet.
-FoundCheckpoint find_asked(const RunFlags& flags) {
+FoundCheckpoint find_asked(const RunFlags& flags, SharedVerification& together) {
     const bool automatic = flags.resume == "auto";
     const std::string& where = automatic ? flags.out_dir : flags.resume;
-    FoundCheckpoint found = find_checkpoint(where);
+    FoundCheckpoint found = find_checkpoint(where, [&](const std::string& folder) { return together.verify(folder); });
     if (found.path.empty()) {
         std::string whys;
         for (const PassedOver& other : found.passed_over)
@@ -71,21 +134,39 @@ void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
     });
 }
 
+// All ranks. The path is rank 0's.
+FoundCheckpoint find_together(const RunFlags& flags, Ranks& ranks) {
+    const Watchdog::Patience patience(ranks.watchdog());
+    FoundCheckpoint found;
+    SharedVerification together(flags, ranks);
+    std::exception_ptr error;
+    if (ranks.rank == 0) try {
+            found = find_asked(flags, together);
+        } catch (const SharedError&) {
+            throw;  // the others have it, too
+        } catch (const Error&) {
+            error = std::current_exception();
+        }
+    together.finish();
+    on_first_rank(ranks, [&] {
+        if (error) std::rethrow_exception(error);
+    });
+    found.path = ranks.broadcast(found.path);
+    found.step = ranks.all_gather_values(found.step, "the step to go on from")[0];
+    return found;
+}
+
 constexpr const char* kSmallFiles[] = {kRunFlagsFile, kStateFile, "config.json", "tokenizer.json"};
 
 // Who sees the checkpoint that rank 0 has found, under its path or one of their own, reads it there; the others get its
 // small files from rank 0, and their state later (loading.h).
 void share_checkpoint(RunRequest& request, const RunFlags& asked, Ranks& ranks) {
     std::string& path = request.checkpoint.path;
-    const std::string manifest = "/manifest.json", identity = ranks.broadcast(identity_of(path + manifest));
+    const std::string identity = ranks.broadcast(identity_of(path + kManifest));
     if (ranks.rank != 0) {
-        const std::string name = std::filesystem::path(path).filename();
-        request.is_here = false;
-        for (const std::string& own : {path, asked.resume, asked.resume + "/" + name, asked.out_dir + "/" + name}) {
-            if (identity.empty() || identity_of(own + manifest) != identity) continue;
-            path = own, request.is_here = true;
-            break;
-        }
+        const std::string own = own_path(path, identity, asked);
+        request.is_here = !own.empty();
+        if (request.is_here) path = own;
     }
     const std::vector<std::string> all = ranks.all_gather(request.is_here ? "yes" : "");
     for (size_t r = 0; r < all.size(); r++)
@@ -194,9 +275,8 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunFlags& flags = request.flags;
     if (!flags.resume.empty()) {
         if (flags.resume == "auto" && ranks.world_size > 1) check_first_has_newest(flags.out_dir, ranks);
-        on_first_rank(ranks, [&] { request.checkpoint = find_asked(flags); });
-        request.checkpoint.path = ranks.broadcast(request.checkpoint.path);
-        request.checkpoint.step = ranks.all_gather_values(request.checkpoint.step, "the step to go on from")[0];
+        request.checkpoint = find_together(flags, ranks);
+        request.verified_bytes = thread_read_bytes;
     }
     std::string optimizer;  // the checkpoint's
     if (request.resumed()) {

@@ -23,6 +23,7 @@ struct RunRequest {
     bool is_here = true;
     std::map<std::string, std::string> sent_files = {};
     std::vector<int> elsewhere = {};  // the ranks that do not; on all
+    uint64_t verified_bytes = 0;      // of it, by this rank
 
     bool resumed() const { return !checkpoint.path.empty(); }
     // The content of one of the checkpoint's small files.
@@ -32,9 +33,9 @@ struct RunRequest {
     const std::string& path() const { return source ? source->path() : checkpoint.path; }
 };
 
-// Finds the checkpoint or model that the flags name. Rank 0 looks for it and checks all of it, and the others take its
-// word; ranks on other hosts need not see its folder. Warns on stderr of newer checkpoints that do not verify. All
-// ranks.
+// Finds the checkpoint or model that the flags name. Rank 0 looks for it. A checkpoint is verified by all who see its
+// folder, a share of its bytes each, and ranks on other hosts need not see it; another model rank 0 checks alone. Warns
+// on stderr of newer checkpoints that do not verify. All ranks.
 RunRequest find_request(const CommandLine& line, Ranks& ranks);
 
 // The command `export`: writes the model and says what it wrote.

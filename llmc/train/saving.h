@@ -1,23 +1,29 @@
 /*
 Saving a run while it goes on. Weights and state are copied to host memory, which is all that training waits for; a
 thread writes them. Rank 0 writes the model and everything small, each rank its part of the optimizer's state, or it
-sends it to rank 0, whose thread writes it (placement.h); when all parts are on the disk, rank 0 makes the checkpoint
-visible (llmc/io/checkpoint.h).
+sends it to rank 0, whose thread writes it (placement.h). When all parts are on the disk, a thread of rank 0 makes the
+checkpoint visible (llmc/io/checkpoint.h) and does what else is due then, such as removing old ones. No step waits for a
+disk; what ranks tell each other meanwhile are a few bytes.
 
   Saver<Device, T> saver(out_dir, ranks, model, optimizer);
   saver.place(find_placement(ranks, out_dir, "auto"));      where ranks are processes
-  saver.begin(config, state, tokenizer_json, chat_template);   all ranks; ends the save before, if one is under way
+  saver.begin(config, state, tokenizer_json, chat_template, after);   all ranks; no save is under way. after(saved): on rank 0
   if (saver.is_written()) vote for it               this rank's part is on the disk, or could not be written
-  saver.finish();                                   all ranks: waits, commits; an Error on all if any part failed
+  saver.commit();                                   all ranks, when all are: begins to make it visible, and does not
+                                                    wait; an Error on all if any part failed
+  if (saver.is_committed()) vote for it             on rank 0: it is there, or could not be made visible
+  saver.finish();                                   all ranks: waits for all of it; an Error on all if anything failed
 */
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
 #include "llmc/data/chat_style.h"           // kChatTemplateFile
@@ -32,7 +38,7 @@ visible (llmc/io/checkpoint.h).
 struct SavedCheckpoint {
     int64_t step;
     std::string path;
-    double ms;  // from begin() to the commit
+    double ms;  // from begin() to the commit; on rank 0
 };
 
 template <class Device, class T>
@@ -46,8 +52,9 @@ public:
           model_(model),
           sharded_(sharded),
           placement_(Placement::all_shared(ranks.world_size)) {}
-    ~Saver() {
-        if (writing_.valid()) writing_.wait();  // it uses what goes next
+    ~Saver() {  // they use what goes next
+        if (writing_.valid()) writing_.wait();
+        if (committing_.valid()) committing_.wait();
     }
 
     void place(const Placement& placement) {
@@ -56,8 +63,12 @@ public:
     }
     const Placement& placement() const { return placement_; }
 
-    void begin(RunFlags config, RunState state, const std::string& tokenizer_json, const std::string& chat_template) {
+    using After = std::function<void(const SavedCheckpoint&)>;
+
+    void begin(RunFlags config, RunState state, const std::string& tokenizer_json, const std::string& chat_template,
+               After after = {}) {
         ensure(!is_under_way());
+        after_ = std::move(after);
         began_ = std::chrono::steady_clock::now();
         step_ = state.step;
         on_first_rank(ranks_, [&] { leader_.emplace(out_dir_, state.step); });
@@ -69,32 +80,30 @@ public:
                               [=, this] { write(tokenizer_json, chat_template, state_json, config_json); });
     }
 
-    bool is_under_way() const { return writing_.valid(); }
-    bool is_written() const {
-        return is_under_way() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    bool is_under_way() const { return writing_.valid() || is_committing_; }
+    bool is_committing() const { return is_committing_; }
+    bool is_written() const { return is_ready(writing_); }
+    bool is_committed() const { return is_ready(committing_); }
+
+    void commit() {
+        ensure(writing_.valid());
+        share_errors(ranks_, [&] { writing_.get(); });
+        const std::vector<std::string> records = ranks_.gather(packed(sent_ ? *sent_ : part().records()));
+        is_committing_ = true;
+        if (ranks_.rank == 0) committing_ = std::async(std::launch::async, [=, this] { return committed(records); });
     }
 
     SavedCheckpoint finish() {
         ensure(is_under_way());
-        share_errors(ranks_, [&] { writing_.get(); });
-        const std::vector<std::string> records = ranks_.gather(packed(sent_ ? *sent_ : part().records()));
-        std::string path = checkpoint_path(out_dir_, step_);
-        on_first_rank(ranks_, [&] {
-            for (size_t r = 1; r < records.size(); r++) {
-                const auto theirs = unpacked(records[r]);
-                ranks_.require_sense(theirs.has_value(), int(r), "the list of its files");
-                if (placement_.is_sent(int(r))) check_received(int(r), *theirs);
-                leader_->add_records(*theirs);
-            }
-            leader_->commit();
-            Supervised::say_saved();  // at once: whoever is lost now is lost after it
-        });
+        if (!is_committing_) commit();
+        is_committing_ = false;
+        SavedCheckpoint saved{step_, checkpoint_path(out_dir_, step_), 0};
+        on_first_rank(ranks_, [&] { saved = committing_.get(); });
         sent_.reset();
         received_.clear();
         leader_.reset();
         follower_.reset();
-        const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - began_;
-        return {step_, path, taken.count()};
+        return saved;
     }
 
 private:
@@ -107,19 +116,44 @@ private:
     Placement placement_;
     std::optional<std::vector<FileRecord>> sent_;  // of this rank's part, where rank 0 writes it
     std::map<int, FileRecord> received_;           // on rank 0, by the rank that has sent it
-    std::vector<T> weights_;                       // all of the model's, on rank 0
-    std::vector<float> state_;                     // of tensors_, one after the other
-    std::vector<Tensor> tensors_;                  // with pointers into state_
+    std::optional<typename Device::HostCopies> copies_;
+    std::vector<T> weights_;       // all of the model's, on rank 0
+    std::vector<float> state_;     // of tensors_, one after the other
+    std::vector<Tensor> tensors_;  // with pointers into state_
     std::chrono::steady_clock::time_point began_;
     int64_t step_ = 0;
+    After after_;
     std::future<void> writing_;
+    bool is_committing_ = false;               // on all ranks
+    std::future<SavedCheckpoint> committing_;  // on rank 0
+
+    template <class Result>
+    static bool is_ready(const std::future<Result>& future) {
+        return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    }
+
+    SavedCheckpoint committed(const std::vector<std::string>& records) {
+        for (size_t r = 1; r < records.size(); r++) {
+            const auto theirs = unpacked(records[r]);
+            ranks_.require_sense(theirs.has_value(), int(r), "the list of its files");
+            if (placement_.is_sent(int(r))) check_received(int(r), *theirs);
+            leader_->add_records(*theirs);
+        }
+        leader_->commit();
+        Supervised::say_saved();  // at once: whoever is lost now is lost after it
+        const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - began_;
+        const SavedCheckpoint saved{step_, checkpoint_path(out_dir_, step_), taken.count()};
+        if (after_) after_(saved);
+        return saved;
+    }
 
     CheckpointPart& part() { return leader_ ? *leader_ : *follower_; }
 
     void copy() {
+        if (!copies_) copies_.emplace(model_.device);  // a run that never saves has no buffers
         if (ranks_.rank == 0) {
             weights_.resize(size_t(model_.weights.size));
-            copy_to_host(model_.device, weights_.data(), model_.weights.data, model_.weights.size);
+            copies_->add(weights_.data(), model_.weights.data, weights_.size() * sizeof(T));
         }
         std::vector<StatePart> parts = saved_parts(sharded_, ranks_.rank);
         size_t size = 0;
@@ -130,10 +164,11 @@ private:
             if (part.on_host)
                 std::copy_n(part.data, part.size(), to);
             else
-                copy_to_host(model_.device, to, static_cast<const float*>(part.data), part.size());
+                copies_->add(to, part.data, size_t(part.size()) * sizeof(float));
             part.data = to;
             to += part.size();
         }
+        copies_->finish();
         tensors_ = tensors_of(parts);
     }
 

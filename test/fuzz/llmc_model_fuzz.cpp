@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         std::vector<float> values;
         for (const Parameter& p : list) {
             values.resize(size_t(p.size()));
-            model.read(p, values.data());
+            model.read(p, 0, p.size(), values.data());
         }
     });
 }

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include "llmc/base/file.h"
+#include "llmc/base/hash.h"    // xxh3, hex64
+#include "llmc/base/json.h"    // Json
 #include "llmc/cpu/kernels.h"  // Cpu, for checkpointing.h
 #include "llmc/io/checkpoint.h"
 #include "llmc/train/checkpointing.h"  // model_config, checkpoint_shape
@@ -164,6 +166,62 @@ TEST_CASE("each flipped bit is noticed, and the tensor named", "[checkpoint]") {
         }
     }
     CHECK(verify(path).why == "");
+}
+
+TEST_CASE("shares of a verification are every byte once, and say what all of it says", "[checkpoint]") {
+    const ScratchFolder scratch;
+    const std::string path = save(scratch / "run", 7, 30);
+    // As checkpoints were once, of headers nothing, or with no record of a last tensor: the file is then one part.
+    const auto without = [&](const std::string& name, const std::string& record) {
+        const std::string folder = save(scratch / name, 7, 30);
+        Json manifest = parse_json(read_file(folder + "/manifest.json"));
+        manifest.erase("manifest_xxh3");
+        Json& tensors = manifest["files"]["optimizer_00000_of_00001.safetensors"]["tensors"];
+        REQUIRE(tensors.erase(record) == 1);
+        const std::string body = json_text(manifest);
+        manifest["manifest_xxh3"] = hex64(xxh3(body.data(), body.size()));
+        put_file(folder + "/manifest.json", json_text(manifest, 1) + "\n");
+        return folder;
+    };
+    const std::string old = without("old", kHeaderRecord), short_of_one = without("short", "wte.v");
+
+    uint64_t total = 0;
+    constexpr uint64_t kLargest = 400;  // more than a header or a tensor has
+    for (const std::string& name : kFiles)
+        if (name != "manifest.json") total += fs::file_size(path + "/" + name);
+    for (const std::string& folder : {path, old, short_of_one}) {
+        INFO(folder);
+        for (const int shares : {1, 2, 3, 5, 40}) {
+            const Verification check(folder);
+            REQUIRE(check.found().why == "");
+            uint64_t sum = 0;
+            for (int share = 0; share < shares; share++) {
+                const uint64_t before = thread_read_bytes;
+                CHECK(check.why_damaged(share, shares) == "");
+                const uint64_t read = thread_read_bytes - before;
+                sum += read;
+                if (folder == path) CHECK(read <= total / uint64_t(shares) + kLargest);
+            }
+            CHECK(sum == total);
+        }
+        for (const std::string& name : kFiles) {
+            if (name == "manifest.json") continue;
+            const std::string good = read_file(folder + "/" + name);
+            for (size_t at = 0; at < good.size(); at += 5) {
+                put_byte(folder + "/" + name, at, char(good[at] ^ 1));
+                const Verification check(folder);
+                REQUIRE(check.found().why == "");
+                int wrong = 0;
+                for (int share = 0; share < 3; share++) {
+                    const std::string why = check.why_damaged(share, 3);
+                    wrong += why != "";
+                    if (why != "" && why != verify(folder).why) FAIL(name << ", byte " << at << ": " << why);
+                }
+                if (wrong != 1) FAIL(name << ", byte " << at << ": " << wrong << " shares");
+                put_byte(folder + "/" + name, at, good[at]);
+            }
+        }
+    }
 }
 
 TEST_CASE("what cannot be reached is not called missing", "[checkpoint]") {

@@ -38,7 +38,7 @@ std::string in_memory(const Trained& trained, const std::string& prompt, const S
     Cpu cpu(1);
     const GptShape shape = checkpoint_shape(checkpoint);
     Gpt<Cpu> model(cpu, shape, 1, shape.max_seq_len);
-    read_weights(StoredModel(checkpoint), model.parameters, nullptr,
+    read_weights(StoredModel(checkpoint), model.parameters,
                  [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
     const Tokenizer tokenizer = load_tokenizer(checkpoint + "/tokenizer.json");
     Rng rng(mix64(seed), Stream::sampling);

@@ -2,6 +2,7 @@
 // nothing.
 #include <signal.h>
 #include <sys/resource.h>
+#include <atomic>
 #include "test/train/mpi_runs.h"
 #include "test/train/small_rank.h"
 
@@ -103,6 +104,48 @@ TEST_CASE("checkpoints written in the background are those that were waited for"
             CHECK_FALSE(comes_after_next_step(runs.path(waited), first));
         }
     }
+}
+
+// A commit that lasts until all ranks have gone on without it.
+TEST_CASE("no rank waits while the checkpoint is made visible and old ones are removed", "[mpi_saving]") {
+    const ScratchFolder scratch;
+    LocalGroup group(2);
+    std::atomic<int> gone_on = 0, good_calls = 0, calls = 0;
+    group.run([&](int rank) {
+        SmallRank self(group, rank);
+        Saver<Cpu, float> saver(scratch / "run", self.ranks, *self.model, *self.optimizer);
+        saver.begin({}, RunState{.step = 3}, "", "", [&](const SavedCheckpoint& saved) {
+            calls++;
+            if (saved.step == 3 && verify(saved.path).why.empty() && wait_until([&] { return gone_on == 2; }, 60))
+                good_calls++;
+        });
+        CHECK_FALSE(saver.is_committing());
+        REQUIRE(wait_until([&] { return saver.is_written(); }, 60));
+        self.ranks.barrier();
+        saver.commit();
+        CHECK((saver.is_under_way() && saver.is_committing()));
+        CHECK_FALSE((saver.is_written() || saver.is_committed()));  // what a vote says is of one part of it
+        gone_on++;
+        self.ranks.barrier();
+        if (rank == 0) CHECK(wait_until([&] { return saver.is_committed(); }, 60));
+        self.ranks.barrier();
+        CHECK(saver.is_committed() == (rank == 0));
+        CHECK(saver.finish().path == step_folder(scratch / "run", 3));
+        CHECK_FALSE(saver.is_under_way());
+    });
+    CHECK((calls == 1 && good_calls == 1));
+    // What goes wrong in it is everybody's, and the next save begins as if nothing had been.
+    group.run([&](int rank) {
+        SmallRank self(group, rank);
+        Saver<Cpu, float> saver(scratch / "run", self.ranks, *self.model, *self.optimizer);
+        saver.begin({}, RunState{.step = 4}, "", "",
+                    [](const SavedCheckpoint&) { throw Error(kExitUsage, "cannot remove it"); });
+        CHECK(contains(error_of([&] { saver.finish(); }), "cannot remove it"));
+        CHECK_FALSE(saver.is_under_way());
+        saver.begin({}, RunState{.step = 5}, "", "");
+        CHECK(saver.finish().step == 5);
+    });
+    CHECK(checkpoint_steps(scratch / "run") == std::vector<int64_t>{3, 4, 5});
 }
 
 TEST_CASE("what is being saved is the state at that moment, whatever training does to it meanwhile", "[mpi_saving]") {

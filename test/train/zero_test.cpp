@@ -2,6 +2,7 @@
 ZeRO-1 end to end: a step has the same bits at any number of ranks, however its micro-batches are assigned to them; and
 a checkpoint of any number of ranks goes on at any other.
 */
+#include "llmc/base/json.h"       // Json
 #include "llmc/comm/local.h"      // LocalComm
 #include "llmc/optim/recipe.h"    // find_recipe
 #include "llmc/optim/sharding.h"  // plan_sharding
@@ -317,6 +318,66 @@ TEST_CASE("saved at any number of ranks, loaded at any other", "[zero]") {
                 CHECK(state_in(step_folder(runs.path(out), 8)).data.position == state_in(end).data.position);
             }
         }
+    }
+}
+
+// Counted, not timed: each rank adds up what it reads.
+TEST_CASE("ranks that resume read what they own, and verify a share each", "[zero][plain]") {
+    const TinyRuns runs;
+    struct Case {
+        int ranks, groups;
+        FlagMap flags;
+    };
+    const FlagMap llama = {{"architecture", "llama"}, {"recipe", "gpt2"}};
+    for (const Case& c :
+         {Case{1, 1, {}}, Case{4, 1, {}}, Case{3, 1, llama}, Case{4, 2, with(llama, {{"shard-ranks", "2"}})},
+          Case{4, 1, with(llama, {{"dtype", "bf16"}, {"device", "cpu"}})},
+          Case{4, 1, with(llama, {{"optimizer", "muon"}, {"zero-stage", "2"}})}}) {
+        std::string name = std::to_string(c.ranks);
+        for (const auto& [flag, value] : c.flags) name += " " + flag + " " + value;
+        INFO(name);
+        const FlagMap flags = with(c.flags, {{"virtual-ranks", std::to_string(c.ranks)},
+                                             {"total-batch-size", "384"},
+                                             {"warmup-steps", "1"},
+                                             {"optimizer", c.flags.contains("optimizer") ? "muon" : "adamw"}});
+        must_succeed(runs.train(name, with(flags, {{"steps", "2"}})));
+        const std::string folder = step_folder(runs.path(name), 2);
+        uint64_t files = 0, largest_file = 0, model = 0, state = 0, most_state = 0;
+        for (const auto& entry : fs::directory_iterator(folder)) {
+            const std::string file = entry.path().filename();
+            if (file == "manifest.json") continue;
+            files += entry.file_size();
+            largest_file = std::max(largest_file, uint64_t(entry.file_size()));
+            if (!file.ends_with(".safetensors")) continue;
+            uint64_t bytes = 0;
+            const SafetensorsReader reader(entry.path());
+            for (const Tensor& tensor : reader.tensors()) bytes += tensor.size_bytes();
+            if (file.starts_with(kOptimizerStem)) state += bytes, most_state = std::max(most_state, bytes);
+            if (file == kModelFile) model = bytes;
+        }
+        must_succeed(runs.resume(name, {{"steps", "3"}, {"virtual-ranks", std::to_string(c.ranks)}}));
+        const std::vector<std::string> resumed = records_in(runs.path(name), "resume");
+        REQUIRE(resumed.size() == 1);
+        const Json read = parse_json(resumed[0])["read"];
+        const uint64_t verified = read["verified"], most_verified = read["most_verified"], loaded = read["loaded"],
+                       most_loaded = read["most_loaded"];
+        // Every byte once, a share each up to a part: a header, or the embedding's 60 x 32 floats.
+        CHECK(verified == files);
+        CHECK(most_verified <= files / uint64_t(c.ranks) + std::max<uint64_t>(64 * 32 * 4, largest_file / 4));
+        // Of bf16 the fp32 weights are in the state, and of fp32 in the model's file, of which padding is not. A group
+        // of --shard-ranks reads all of it.
+        const uint64_t once = c.flags.contains("dtype") ? state : state + model;
+        if (c.ranks == 1 || c.flags.contains("architecture")) {
+            CHECK(loaded == uint64_t(c.groups) * once);
+        } else {
+            // The matrices lie transposed there: a row that is cut (at most one in a bucket's cut, of up to 4 C values)
+            // is read from both sides.
+            CHECK(loaded >= once);
+            CHECK(loaded <= once + 3 * 4 * (4 * 32) * 4);
+        }
+        const uint64_t shard = c.flags.contains("dtype") ? most_state : most_state + (most_state + 1) / 2;
+        if (!c.flags.contains("optimizer")) CHECK(most_loaded <= shard + 4 * (4 * 32) * 4);
+        CHECK(most_loaded * uint64_t(c.ranks) < 2 * once * uint64_t(c.groups));
     }
 }
 

@@ -69,7 +69,7 @@ std::vector<Field> ModelConfig::fields() {
         {"model",
          "head-channels",
          &head_channels,
-         "width HS of each head, where it is not C / heads (0: it is)",
+         "width HS of each head (0: C / heads)",
          {},
          0,
          kMaxHeadSize},

@@ -102,12 +102,11 @@ $(E)/test/joined_%_cuda.cu: FORCE
 define write_neighbors
 @mkdir -p $(@D)
 @printf '#include "%s"\n' $(patsubst $(O)/%.o,%,$(call neighbors,$(notdir $(*D)),$(1))) | \
-  awk -v part=$(subst joined_,,$(*F)) '{split(part, p, "-of-")} NR % p[2] == p[1] % p[2]' > $@.new
-@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+  awk -v part=$(subst joined_,,$(*F)) '{split(part, p, "-of-")} NR % p[2] == p[1] % p[2]' > $@
 endef
-$(O)/llmc/%_hot.cpp: FORCE
+$(O)/llmc/%_hot.cpp: $(O)/neighbors
 	$(call write_neighbors,hot)
-$(O)/llmc/%_cold.cpp: FORCE
+$(O)/llmc/%_cold.cpp: $(O)/neighbors
 	$(call write_neighbors,cold)
 
 # Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets

@@ -337,7 +337,7 @@ std::vector<Field> RunFlags::fields() {
                 0, 0.9999999),
             Field{"ranks", "outer-dtype", &outer_dtype,
                   "islands: type of what they exchange; in bf16 and int8 (one scale per 64 values) the rounding error "
-                  "of an exchange is added to the next one"}
+                  "is carried over to the next time"}
                 .one_of({"fp32", "bf16", "int8"}),
             Field{"ranks", "bucket-mb", &bucket_mb,
                   "size of a gradient bucket: whole layers are communicated together up to this many MiB, counted in "

@@ -71,7 +71,7 @@ include $(patsubst %,make/%.mk,rules stamps test sanitize nvidia bench tools ins
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z_.-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile $(patsubst %,make/%.mk,test bench tools install sanitize nvidia)
-	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT DEBUG_INFO CXXFLAGS_EXTRA CCACHE DEPS_DIR JOBS PREFIX DESTDIR V=1'
+	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT DEBUG_INFO CXXFLAGS_EXTRA CCACHE JOIN DEPS_DIR JOBS PREFIX DESTDIR V=1'
 
 clean: ## remove what was built
 	rm -rf build train_gpt data/tokenize

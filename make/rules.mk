@@ -98,6 +98,17 @@ $(O)/test/joined_%_host.cpp: FORCE
 $(E)/test/joined_%_cuda.cu: FORCE
 	$(write_joined)
 
+# $(call write_neighbors,hot or cold)
+define write_neighbors
+@mkdir -p $(@D)
+@printf '#include "%s"\n' $(patsubst $(O)/%.o,%,$(call neighbors,$(notdir $(*D)),$(1))) | \
+  awk -v part=$(subst joined_,,$(*F)) '{split(part, p, "-of-")} NR % p[2] == p[1] % p[2]' > $@
+endef
+$(O)/llmc/%_hot.cpp: $(O)/neighbors
+	$(call write_neighbors,hot)
+$(O)/llmc/%_cold.cpp: $(O)/neighbors
+	$(call write_neighbors,cold)
+
 # Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
 # hardly slower. `private`: the flags that stand in $(O)/flags are those of the engine.
 # g++ -O1 takes for uninitialized what with -O3, in the engine, it sees to be set.

@@ -7,13 +7,14 @@ $(O)/llmc/base/build_id.cpp.o: $(O)/build_id
 # Rewritten only when the content changes, so that whatever depends on them is rebuilt then and only then.
 $(O)/flags: STAMP = $(COMPILE) $(TEST_OPT) $(COLD_OPT) $(foreach level,$(or $(ALL_LEVELS),$(LEVELS)),$(ARCH_$(level))) $(CPU_SUM) $(if $(IS_CUDA),$(CHIPS) $(NVCCFLAGS_EXTRA) $(LDFLAGS))
 $(O)/levels: STAMP = $(LEVELS)
+$(O)/neighbors: STAMP = $(HOT_GROUPS) $(COLD_GROUPS) $(notdir $(JOINABLE))
 $(O)/nccl_flags: STAMP = $(NCCL_FLAGS)
 $(O)/mpi_flags: STAMP = $(MPI_FLAGS)
 $(O)/build_id: STAMP = $(VERSION) $(BUILD_ID) $(strip $(LIBRARIES))
 # The programs at the top are of one variant, of which this names the one.
 build/variant: STAMP = $(VARIANT)
 $(if $(BIN),,$(PROGRAMS): build/variant)
-$(O)/flags $(O)/levels $(O)/nccl_flags $(O)/mpi_flags $(O)/build_id build/variant: FORCE
+$(O)/flags $(O)/levels $(O)/neighbors $(O)/nccl_flags $(O)/mpi_flags $(O)/build_id build/variant: FORCE
 	@mkdir -p $(@D)
 	@echo '$(STAMP)' | cmp -s - $@ || echo '$(STAMP)' > $@
 

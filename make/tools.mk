@@ -12,7 +12,7 @@ lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there 
 objects: $(OBJECTS)
 
 compile_commands.json: FORCE ## for editors (clangd) and clang-tidy: how each file is compiled
-	$(Q)$(SUBMAKE) -nBk V=1 VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 scripts/compile_commands.py > $@.tmp
+	$(Q)$(SUBMAKE) -nBk V=1 JOIN= VARIANT=$(HOST_VARIANT) objects 2>/dev/null | python3 scripts/compile_commands.py > $@.tmp
 	$(Q)mv $@.tmp $@
 
 tidy: compile_commands.json ## clang-tidy on changed files (.clang-tidy); skipped where it is missing. scripts/tidy.sh --all: on all

@@ -7,7 +7,8 @@
 Commands, in indented and fenced blocks and in inline code: the program or script exists, it has every flag given to it, `make` has
 the target, knows the variable and the topic. Flags alone in inline code: one of our programs has them, or they are in FLAGS_OF_OTHERS. Paths
 exist, or git ignores them (what programs write). Links lead to a page and a heading. Table rows have as many cells as their header.
-Figures in CLAIMS are those of the page that holds the measurements. Pages written for GitHub may link to ../../actions
+Figures in CLAIMS are those of the page that holds the measurements, each row of the README's tables PROVEN has its proof in PROOFS,
+and the README's count of lines is true. Pages written for GitHub may link to ../../actions
 and the like, which are no files. dev/LOG.md is history and not checked: it names what was.
 
 Flags of ./train_gpt are those of doc/flags.md, which `make test` compares with the program; see train_gpt_flags.
@@ -67,6 +68,13 @@ CLAIMS = [
         (0, 1, 2),
     ),
     (
+        "README.md",
+        r"one bit of a checkpoint flipped, ([\d,]+) times \| (\d+) wrong",
+        "doc/reliability.md",
+        r"\| flips \|[^|]*\| ([\d,]+) \| (\d+) \|",
+        (0, 1),
+    ),
+    (
         "doc/cpu_gemm.md",
         r"multiply-add peak: (\d+) % in fp32 and (\d+) % in bf16 for GPT-2 124M at T = 256",
         "doc/performance.md",
@@ -107,6 +115,11 @@ CLAIMS = [
         (0, 2, 3, 1),
     ),
 ]
+
+
+# The README's tables each row of which has a row in PROOFS, under the same heading, with what proves it.
+PROOFS = "doc/why_believe_us.md"
+PROVEN = ("What is measured", "Which one do you want?")
 
 
 # ---- what there is ---------------------------------------------------------------------------------------------
@@ -381,6 +394,10 @@ def findings_in_page(tree, page):
             yield f"{page}:{number}: {what}"
 
 
+def number(text):
+    return float(text.replace(",", ""))
+
+
 def findings_in_claims(root, claims):
     for page, pattern, source, measured, order in claims:
         said = re.search(pattern, (root / page).read_text(encoding="utf-8"))
@@ -391,8 +408,44 @@ def findings_in_claims(root, claims):
         for figure, index in zip(said.groups(), order):
             decimals = len(figure.partition(".")[2])
             # Half of the last decimal, for what was itself rounded.
-            if abs(float(figure) - float(there.groups()[index])) > 0.51 * 10**-decimals:
+            if abs(number(figure) - number(there.groups()[index])) > 0.51 * 10**-decimals:
                 yield f"{page}: {figure}, where {source} has {there.groups()[index]} ({pattern})"
+
+
+def tables(text):
+    """{heading: rows of cells} of a page's tables, each under its nearest heading, without heads."""
+    found, heading, rows = {}, "", 0
+    for line in text.split("\n"):
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        rows = rows + 1 if line.startswith("|") else 0
+        if rows > 2:
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            found.setdefault(heading, []).append([cell.strip().strip("*") for cell in cells])
+    return found
+
+
+def findings_in_proofs(claims, proofs):
+    """Rows of the README's tables PROVEN that `proofs` has no row for, under the same heading, with something to open."""
+    said, proven = tables(claims), tables(proofs)
+    for heading in PROVEN:
+        names = [cells[0] for cells in said.get(heading, [])]
+        there = {cells[0]: cells[1] for cells in proven.get(heading, [])}
+        if not names:
+            yield f"README.md: no table under '{heading}': change PROVEN with it"
+        for name in names:
+            if name not in there:
+                yield f"{PROOFS}: '{heading}' has no row '{name}', which README.md claims"
+            elif not re.search(r"`|\]\(|first two rows|the same", there[name]):
+                yield f"{PROOFS}: '{name}': no test, script, file or page is named"
+
+
+def findings_in_size(root, files):
+    said = re.search(r"^\| Size \| (\d+)k lines \|", (root / "README.md").read_text(encoding="utf-8"), re.M)
+    lines = sum((root / name).read_bytes().count(b"\n") for name in files if name.startswith("llmc/") or name == "train_gpt.cu")
+    # A change of a few hundred lines need not touch the README.
+    if not said or abs(lines - 1000 * int(said[1])) > 1500:
+        yield f"README.md: llmc/ and train_gpt.cu have {lines} lines: write '| Size | {round(lines / 1000)}k lines |'"
 
 
 # ---- the checker itself ----------------------------------------------------------------------------------------
@@ -456,6 +509,11 @@ def test(root):
         for claim in CLAIMS:
             backwards = tuple(reversed(claim[4]))
             assert list(findings_in_claims(root, [(*claim[:4], backwards)])), f"{claim[1]}: exchanged figures pass"
+        readme, proofs = (root / "README.md").read_text(encoding="utf-8"), (root / PROOFS).read_text(encoding="utf-8")
+        assert len(list(findings_in_proofs(readme, ""))) > 10
+        assert any("SIGKILL at 501" in one for one in findings_in_proofs(readme.replace("SIGKILL at 500", "SIGKILL at 501"), proofs))
+        assert any("no test" in one for one in findings_in_proofs(readme, re.sub(r"(\| Optimizers \|)[^|]*", r"\1 sure ", proofs)))
+        assert list(findings_in_size(root, ["train_gpt.cu"]))
 
 
 def main():
@@ -468,6 +526,8 @@ def main():
     for page in sorted(name for name in tree.files if PAGES.fullmatch(name)):
         found += findings_in_page(tree, page)
     found += findings_in_claims(root, CLAIMS)
+    found += findings_in_proofs(*((root / page).read_text(encoding="utf-8") for page in ("README.md", PROOFS)))
+    found += findings_in_size(root, tree.files)
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -1,6 +1,6 @@
 /*
-bfloat16: the upper half of a float. One type for the CPU, for CUDA kernels and for files; it only stores. Arithmetic is
-done in float:
+bfloat16: the upper half of a float. One type for the CPU, for CUDA kernels and for files; for storage only. Arithmetic
+is done in float:
 
   float x = to_float(weight[i]);        exact
   weight[i] = to_bf16(x);               rounded to nearest, ties to even; NaN stays NaN

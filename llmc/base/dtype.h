@@ -1,6 +1,7 @@
 /*
 Element types by name. The names are those of the safetensors format. The FP8 types are operands of matrix
-products only (llmc/base/fp8.h): no file of ours holds them. Half precision is read from files of others, never written.
+products only (llmc/base/fp8.h): no file of ours holds them. Half precision is read from other programs' files, never
+written.
 */
 #pragma once
 #include <cstddef>

@@ -11,7 +11,7 @@ number as its two's complement, and carries are left for value(): so the sum of 
 ranks, is the sum of their words as integers, which commutes. What is added changes a word by less than 2^32, so 2^31
 additions in all cannot overflow one.
 
-What of a number lies below 2^-192 is dropped. NaN, infinity and what is 2^288 or more only count as not finite.
+The part of a number below 2^-192 is dropped. NaN, infinity and numbers from 2^288 on only make the sum not finite.
 All of it runs in kernels too.
 */
 #pragma once
@@ -19,7 +19,7 @@ All of it runs in kernels too.
 #include <cstdint>
 #include <limits>
 
-// |x| of a float as the words have it: bits * 2^(32 word - 192) with bits < 2^55, for `word` and the next one.
+// |x| of a float as the words hold it: bits * 2^(32 word - 192) with bits < 2^55, in `word` and the one after it.
 struct ExactPart {
     int word;
     uint64_t bits;

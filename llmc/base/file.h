@@ -8,7 +8,7 @@ Files, with errors that name the file. Writing is never in place: a reader sees 
 #include <string_view>
 #include <vector>
 
-// What errno says, and what to do about it where that is known: ends an error's message.
+// The end of an error message: what errno means, and what to do about it where that is known.
 std::string reason_of(int error);
 
 // Whole content; an error if the file is missing or cannot be read.
@@ -17,8 +17,8 @@ std::string read_file(const std::string& path);
 // Writes PATH.tmp, fsyncs it, renames it over PATH and fsyncs the folder.
 void write_file_atomically(const std::string& path, std::string_view content);
 
-// Opens /dev/null in place of standard input, output and error where they are closed. The first thing a program does:
-// else the first files it opens get their numbers, and what it prints goes into them.
+// Opens /dev/null in place of a standard input, output or error that is closed. Must be the first thing a program does:
+// otherwise the first files it opens get those numbers, and what it prints goes into them.
 void open_standard_files();
 
 // Reads a file and compares it with the size and the XXH3 of what was written to it; an Error if they differ. What
@@ -50,8 +50,8 @@ private:
     int fd_;
 };
 
-// What becomes of a program that reads a mapped file where it ends no more, because another has cut it short: it ends
-// with exit code 2 and the file's name, or reads zeros from there on, if whoever reads asks check_uncut() after that.
+// If another program truncates a mapped file, reading beyond its new end exits with code 2 and the file's name; or it
+// reads zeros there, if the reader calls check_uncut() afterwards.
 enum class IfCut { end, read_zeros };
 
 // A file mapped read-only. An error for anything but a regular file: pipes and devices have no size, and may wait.
@@ -76,9 +76,9 @@ private:
     int slot_ = -1;  // in the list of mapped files that the handler of SIGBUS looks into; -1: it was full
 };
 
-// Says what MappedFile promises instead of dying of SIGBUS without a word. Once, early in main().
+// Installs the SIGBUS handler that keeps MappedFile's promise. Call it once, early in main().
 void catch_cut_files();
 
-// The files a pattern such as data/train_*.bin names, sorted. What exists is not a pattern: a path names itself, and a
-// folder called data[1] that folder.
+// The files that a pattern such as data/train_*.bin matches, sorted. A path that exists is taken literally, even one
+// like data[1].
 std::vector<std::string> files_matching(const std::string& pattern);

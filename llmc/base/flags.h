@@ -81,11 +81,11 @@ struct Flags {
     bool has(const std::string& name) const { return given.count(name) > 0; }
 };
 
-// What --help and the errors say besides the flags.
+// The text of --help and of errors around the flags.
 struct HelpText {
     std::string description, usage = "[--flag value]...";
     std::vector<std::string> common = {};  // the flags that --help shows; empty: all. --help-all shows all
-    // Of a name that is no flag here, what to say: "" for nothing in particular.
+    // What to say about a name that is no flag here; "": nothing in particular.
     std::function<std::string(const std::string& name)> explain = {};
 };
 
@@ -113,7 +113,7 @@ std::string to_json(const std::vector<Field>& fields, int indent = 0);
 // The reverse. Every field must be there with its type and range; other keys are ignored. `where` names the text in
 // errors: the file's path.
 void from_json(const std::vector<Field>& fields, const std::string& text, const std::string& where);
-// The same of what an older program may have written: a field that it did not know yet keeps its default.
+// The same for text that an older version may have written: a field that it did not have keeps its default.
 void from_older_json(const std::vector<Field>& fields, const std::string& text, const std::string& where);
 
 // Sets one field from text, as a flag does. `where` begins the message: "--batch-size 12abc".

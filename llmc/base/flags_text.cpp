@@ -70,7 +70,7 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
         text += line(flag, std::string(field.help) + (now.empty() ? "" : " [" + now + "]"));
     }
     text += "\ngeneral\n" + line("--config TEXT", "a file of name = value lines; the command line wins") +
-            line("-h, --help", "print this and leave");
+            line("-h, --help", "print this help and exit");
     if (!all) text += line("--help-all", format("all %zu flags", fields.size()));
     return text;
 }

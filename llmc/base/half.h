@@ -1,5 +1,5 @@
 /*
-Half precision (IEEE 754 binary16), which files of others are in. Anvil computes in float and bfloat16.
+Half precision (IEEE 754 binary16), found in other programs' files. Anvil computes in float and bfloat16.
 
   sign 1 bit, exponent 5 bits with bias 15, fraction 10 bits; exponent 0: fraction / 2^24; exponent 31: infinity or NaN
 */

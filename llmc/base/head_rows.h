@@ -10,7 +10,7 @@ Device::head_rows():
 The number decides in which order the head's gradient is added up, so it changes the last bits of a run. On a GPU it
 follows from the card, the vocabulary and the batch, and from free memory only where that is short.
 
-ANVIL_HEAD_ROWS=N, a multiple of 64, is taken instead: to measure what a number costs.
+ANVIL_HEAD_ROWS=N, a multiple of 64, overrides it, to measure what a number costs.
 */
 #pragma once
 #include <algorithm>
@@ -22,7 +22,7 @@ ANVIL_HEAD_ROWS=N, a multiple of 64, is taken instead: to measure what a number 
 inline constexpr int64_t kLeastHeadRows = 64;
 inline constexpr int64_t kGpuHeadRows = 8192;
 
-// What ANVIL_HEAD_ROWS says; 0: nothing.
+// The value of ANVIL_HEAD_ROWS; 0: not set.
 inline int64_t forced_head_rows() {
     const char* text = std::getenv("ANVIL_HEAD_ROWS");
     if (!text || !*text) return 0;

@@ -1,6 +1,6 @@
 /*
 How much memory the processes of this host may use together: what it has, with swap, or less where a control group (a
-container, a batch job) has a limit. Beyond that the kernel kills without a word.
+container, a batch job) has a limit. Beyond that the kernel kills a process without a message.
 */
 #pragma once
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Whole numbers near others: what sizes are rounded to, and what messages propose.
+// Rounding whole numbers, and the nearest divisors that messages propose.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,8 +1,8 @@
 /*
-JSON values of nlohmann's library. What reads and writes them is compiled once, in json.cpp: that takes longer than most
-of the files that need it.
+JSON values of nlohmann's library. Parser and printer are compiled once, in json.cpp: they take longer to compile than
+most of the files that need them.
 
-  const Json value = parse_json(text);          of what is not JSON: value.is_discarded()
+  const Json value = parse_json(text);          value.is_discarded() if the text is not JSON
   const std::string line = json_text(value);    json_text(value, 2): in lines, indented by 2
 
 A Json sorts its members by name. An OrderedJson keeps them as they came, and looks for one in linear time.
@@ -17,7 +17,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 Json parse_json(std::string_view text);
 OrderedJson parse_ordered_json(std::string_view text);
-// Tells `events` what stands in the text, and builds nothing. False if it is not JSON or `events` said so.
+// Reports what the text contains to `events` and builds no value. False if it is not JSON or `events` returned false.
 bool scan_json(std::string_view text, nlohmann::json_sax<Json>& events);
 
 // One line if indent is below 0. What is not UTF-8 becomes U+FFFD.

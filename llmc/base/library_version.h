@@ -1,7 +1,7 @@
 /*
 Is the library that was loaded one that this program can use? It was compiled against a header, of a version that the
 header names. Another major version has another interface. Within one, NVIDIA only adds: an older library does all that
-Anvil asks of it, and what it cannot do it refuses by itself; but it is no longer what was tested, so it is said.
+Anvil asks of it, or refuses by itself; but it is not the one that was tested, so a message says so.
 */
 #pragma once
 #include <string>

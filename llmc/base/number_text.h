@@ -1,5 +1,5 @@
 /*
-Durations and large numbers as people read them.
+Durations and large numbers in human-readable form.
 */
 #pragma once
 #include <string>

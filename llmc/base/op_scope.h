@@ -1,6 +1,6 @@
 /*
-Ops that say when they run. Every op begins with a scope, which tells the device's observer, if there is one, of its
-beginning, its end and its cost (op_cost.h):
+Hooks for profiling. Every op begins with a scope, which tells the device's observer, if there is one, when the op
+begins and ends and what it costs (op_cost.h):
 
   template <class T>
   void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
@@ -12,7 +12,7 @@ observer, which is how training runs, a scope is one branch that is never taken.
 #pragma once
 #include <cstdint>
 
-// What an op has to do: every tensor once, read or written, and its arithmetic. 0: not known.
+// The least work of an op: every tensor read or written once, and its arithmetic. 0: not known.
 struct OpCost {
     double bytes = 0, flops = 0;
     int64_t rows = 0, in = 0, out = 0;  // of a linear layer: N, C, OC; 0: of another op

@@ -1,5 +1,5 @@
 /*
-What this processor can do, in levels of which each has the instructions of those below it. The CPU's kernels are
+What this processor can do, as levels; each level includes the instructions of those below it. The CPU's kernels are
 compiled once for each (llmc/cpu/kernels.h), and a run takes the best that the processor can run. ANVIL_CPU_ISA=avx2 in
 the environment takes lower ones, which compute the same bits.
 */
@@ -33,10 +33,10 @@ CpuLevel highest_level(const CpuidFacts& facts);
 // `asked`, the content of ANVIL_CPU_ISA (null or "": not set). An Error if that asks for what is not there.
 size_t choose_copy(const std::vector<CpuLevel>& copies, const char* asked, CpuLevel highest);
 
-// Has the processor tiles, and ANVIL_CPU_ISA nothing against them? The same every time.
+// Whether the processor has tiles (AMX) and ANVIL_CPU_ISA allows them. Every call gives the same answer.
 bool may_use_amx();
 
-// What code uses that is compiled for this level.
+// The instructions that code compiled for this level uses.
 inline CpuLevel level_in_use(CpuLevel compiled) {
     return compiled == CpuLevel::avx512_bf16 && may_use_amx() ? CpuLevel::amx : compiled;
 }

@@ -1,6 +1,6 @@
 /*
-Where the time of training steps goes: an observer of ops (op_scope.h) that keeps when each of them ran, a table of what
-they cost, and a trace in the format of Chrome's tracing, which Perfetto (ui.perfetto.dev) and chrome://tracing open
+Where the time of training steps goes: an observer of ops (op_scope.h) that records when each of them ran, a table of
+their costs, and a trace in the format of Chrome's tracing, which Perfetto (ui.perfetto.dev) and chrome://tracing open
 ("Trace Event Format", Google, 2016: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 
   HostProfile profile;
@@ -40,7 +40,7 @@ public:
     void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) override;
     void end() noexcept override;
 
-    // Once, when all that was observed is over or at least on its way to the device: waits for it.
+    // Call it once, when everything observed has at least been enqueued on the device: waits for its end.
     void finish();
     const std::vector<Slice>& slices() const { return slices_; }
 
@@ -57,7 +57,7 @@ private:
     std::vector<size_t> open_[kTracks];  // those that have begun, the innermost last
 };
 
-// A device that has done what it was asked when the call returns.
+// For a device whose calls return when the work is done.
 class HostProfile : public Profile {
 protected:
     int track() const override { return 0; }
@@ -70,7 +70,7 @@ private:
     std::vector<int64_t> times_;
 };
 
-// What the device does at most, as measured on it, and how: "a copy of 128 MiB".
+// The device's peak rates as measured on it, and how: "a copy of 128 MiB".
 struct PeakRates {
     double bytes = 0, flops = 0;  // a second; 0: not known
     std::string bytes_text, flops_text;

@@ -25,7 +25,7 @@ struct Rng {
     explicit Rng(uint64_t seed, Stream stream) : state(mix64(seed + kStep * uint64_t(stream))) {}
 
     uint64_t next() { return mix64(state += kStep); }
-    // As if n numbers had been drawn (a normal() draws two), so that threads can share a sequence out.
+    // Skips n numbers (a normal() draws two), so that threads can divide a sequence among them.
     void skip(uint64_t n) { state += n * kStep; }
 
     // in [0, 1), 53 random bits

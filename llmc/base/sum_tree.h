@@ -1,5 +1,5 @@
 /*
-Sums in an order that does not depend on who adds up what: pairwise, the terms being the leaves of a binary tree.
+Sums in an order that does not depend on how the work is divided: pairwise, the terms being the leaves of a binary tree.
 
   sum_tree(6, value)              ((v0 + v1) + (v2 + v3)) + (v4 + v5): the largest power of two to the left
   sum_tree<0, 6>(value)           the same, unrolled by the compiler: for kernels

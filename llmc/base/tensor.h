@@ -1,6 +1,6 @@
 /*
-A tensor as files and tests see it: a name, a type, a shape and where the bytes are. It owns nothing and computes
-nothing; ops take raw pointers and sizes.
+A tensor as files and tests see it: a name, a type, a shape and a pointer to the bytes, which it does not own. Ops take
+raw pointers and sizes instead.
 */
 #pragma once
 #include <cstdint>

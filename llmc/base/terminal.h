@@ -1,5 +1,5 @@
 /*
-Color and a progress bar for lines that a person watches. What goes to a file or a pipe stays plain text.
+Color and a progress bar for lines on a terminal. Output to a file or a pipe stays plain text.
 */
 #pragma once
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What was measured when the same thing ran many times.
+// Statistics of repeated measurements.
 #pragma once
 #include <algorithm>
 #include <cstddef>

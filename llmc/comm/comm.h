@@ -28,7 +28,7 @@ Backends: NoComm (here), LocalComm (local.h, on a GPU local_cuda.h), HostComm (h
 // automatic: of bf16 the latter, where it is never slower. (In fp32 it has the same bits there.)
 enum class GradientSum { automatic, reduce_scatter, all_to_all };
 
-// A handle to a collective in progress, as torch.distributed's Work.
+// A handle to a collective in progress, like torch.distributed's Work.
 struct Work {
     int64_t number = -1;  // -1: it is complete
 };
@@ -36,7 +36,7 @@ struct Work {
 // Serial: wait() at once, for debugging and for the tests that overlap changes nothing.
 enum class Order { overlapped, serial };
 
-// What collectives have cost since they were last asked, in ms on this rank.
+// What collectives have cost on this rank since the last call of take_times(), in ms.
 struct CommTimes {
     double busy_ms = 0;     // in collectives
     double exposed_ms = 0;  // of it, with the device waiting
@@ -70,8 +70,8 @@ public:
     virtual Work all_to_all_sum(float* data, int64_t shard, float* scratch) = 0;
     // Of terms in bf16, half the bytes, into data, which is the scratch, too. The sum is not rounded.
     virtual Work all_to_all_sum(float* data, const bf16* terms, int64_t shard) = 0;
-    // Is that of bf16 no slower than reduce_scatter(), as far as is known? Where ranks read each other's memory the two
-    // are one, and between the GPUs of a server they are predicted to be as fast (`plan`).
+    // Whether the sum of bf16 is known to be no slower than reduce_scatter(). Where ranks read each other's memory the
+    // two are the same, and between the GPUs of a server `plan` predicts the same speed.
     virtual bool sums_in_order() const { return false; }
     bool takes_all_to_all(GradientSum how, bool of_bf16) const {
         return how == GradientSum::all_to_all ||
@@ -82,8 +82,8 @@ public:
     virtual Work all_reduce(uint64_t* data, int64_t n) = 0;
     virtual void wait(Work work) = 0;
 
-    // Memory that collectives move fastest: shared between processes, or registered with the network. Whole buffers
-    // (weights, gradients) lie there; the calls are collective, too. Filled with NaN, 256-byte aligned.
+    // The memory that collectives move fastest: shared between processes, or registered with the network. It holds
+    // whole buffers (weights, gradients). These calls are collective, too. Filled with NaN, 256-byte aligned.
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* data, size_t bytes) = 0;
 
@@ -100,7 +100,7 @@ private:
     int num_shards_ = 0;  // 0: world_size
 };
 
-// One rank: every collective vanishes.
+// For one rank: every collective does nothing.
 template <class Device>
 class NoComm : public Comm<Device> {
 public:

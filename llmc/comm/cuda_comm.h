@@ -22,7 +22,7 @@ over when it was called. Reading costs no waiting. A wait that finds its collect
 
 class CudaComm : public Comm<Cuda> {
 public:
-    // How far the host may be ahead: several steps of a model of fifty layers.
+    // How many collectives the host may run ahead: several steps of a model of fifty layers.
     static constexpr int64_t kRing = 512;
 
     CudaComm(Cuda& cuda, Order order);

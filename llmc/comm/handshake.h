@@ -1,5 +1,5 @@
 /*
-What must hold before ranks train together: that they are connected, and that they are about to do the same.
+Checks before ranks train together: that they are connected, and that they are about to run the same thing.
 
   check_connected(ranks);
   check_alike(ranks, {{"the build", build_id()}, {"--seq-len", "1024"}, ...});
@@ -10,7 +10,7 @@ What must hold before ranks train together: that they are connected, and that th
 #include <vector>
 #include "llmc/comm/ranks.h"  // Ranks
 
-// Every rank hears from every other, in the right order; else an Error with exit code 3.
+// Every rank must receive a message from every other, in the right order; otherwise an Error with exit code 3.
 void check_connected(Ranks& ranks);
 
 // Every name must have the same value on every rank. Else an Error (exit code 2) on all of them, which names the first

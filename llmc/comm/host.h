@@ -6,7 +6,7 @@ Which host a rank is on. Ranks with the same identity can share memory and see e
 #include <string>
 
 // A hash of host name, boot, network namespace and pid namespace: two containers on one machine count as two hosts. So
-// do processes with different ANVIL_HOST in the environment: to try several hosts on one.
+// do processes with a different ANVIL_HOST in the environment, to try several hosts on one machine.
 std::string host_identity();
 
 // Lets this process open as many files as the system allows it (the hard limit of ulimit -n, where shells set a low

@@ -42,7 +42,7 @@ whether the others of its host live; if one is dead, it says which one, and all 
 #include "llmc/comm/watchdog.h"       // Watchdog
 #include "llmc/cpu/device.h"          // Cpu
 
-// For tests, which have several hosts on one.
+// For tests, which run several hosts on one machine.
 struct HostCommOptions {
     std::string host = {};                      // ranks with the same one share memory; empty: host_identity()
     std::unique_ptr<HostNetwork> network = {};  // empty: that of the ranks, where there are several hosts
@@ -83,7 +83,7 @@ private:
     struct Range {
         int64_t begin, end;
     };
-    // What of a buffer belongs to whom: for each host, one for each part.
+    // Which parts of a buffer belong to whom: for each host, one entry per part.
     using Ranges = std::vector<std::vector<Range>>;
 
     Ranks& ranks_;

@@ -1,5 +1,5 @@
 /*
-Ends a run that waits for a rank which does not come. One watchdog per rank:
+Ends a run that waits too long for another rank. One watchdog per rank:
 
   Watchdog watchdog(rank, 600);
   watchdog.set_step(17);
@@ -15,15 +15,15 @@ A watch that is not over in time prints
 to stderr and ends the process with exit code 3. It does not throw: the thread that waits may be inside a library. No
 destructor runs, so what is on disk must be good at any moment (doc/design.md), and is.
 
-Where ranks wait for what others read or write, a slow disk must not count as a dead rank. There
+Where ranks wait while others read or write files, a slow disk must not count as a dead rank. There
 
   const Watchdog::Patience patience(&watchdog);
 
-gives the watches that this thread begins meanwhile disk_timeout_s instead. A rank that has died is noticed all the
-same, by whoever connects the ranks.
+gives the watches that this thread begins meanwhile disk_timeout_s instead. A rank that has died is still noticed,
+by whatever connects the ranks.
 
-To watch costs a few stores and no system call. Watches nest, and several threads may watch. Time is what this process
-has seen pass: a run that is stopped and continued (Ctrl-Z and fg) has not been waiting meanwhile.
+A watch costs a few stores and no system call. Watches nest, and several threads may watch. Only time in which this
+process runs counts: a run that is stopped and continued (Ctrl-Z and fg) has not been waiting meanwhile.
 */
 #pragma once
 #include <algorithm>
@@ -53,13 +53,14 @@ public:
     void set_rank(int rank) { rank_ = rank; }  // for who learns it later
     void set_step(int64_t step) { step_ = step; }
 
-    // What to do before the end: tell other ranks, say. All of it together has a second. Remove what is no longer
-    // there. It is given what is printed: "rank 1: WHY".
+    // Adds a function to call before the process ends, with the printed text "rank 1: WHY": to tell other ranks, for
+    // example. All of them together have one second. Remove a function before what it uses is gone.
     using Hook = std::function<void(const std::string& why)>;
     int add_hook(Hook hook);
     void remove_hook(int id);
 
-    // "error: rank 1: WHY (in step 17, in the all-gather of bucket 3)", and the end. Of several threads, the first.
+    // Prints "error: rank 1: WHY (in step 17, in the all-gather of bucket 3)" and ends the process. The first thread
+    // wins.
     [[noreturn]] void give_up(const std::string& why);
 
     class Watch {

@@ -48,7 +48,7 @@ const StoryGrammar& story_grammar() {
 
 namespace {
 // The pieces of a sentence: text and slots by turns.
-struct Piece {
+struct TextOrSlot {
     std::string text;
     int slot;  // -1: text
 };
@@ -61,8 +61,8 @@ int slot_named(const std::string& name) {
     return -1;
 }
 
-std::vector<Piece> pieces_of(const std::string& sentence) {
-    std::vector<Piece> pieces;
+std::vector<TextOrSlot> pieces_of(const std::string& sentence) {
+    std::vector<TextOrSlot> pieces;
     for (size_t at = 0; at < sentence.size();) {
         const size_t open = std::min(sentence.find('{', at), sentence.size());
         if (open > at) pieces.push_back({sentence.substr(at, open - at), -1});
@@ -75,9 +75,9 @@ std::vector<Piece> pieces_of(const std::string& sentence) {
 }
 
 // The sentences of story_grammar().parts, taken apart once.
-const std::vector<std::vector<std::vector<Piece>>>& parts() {
+const std::vector<std::vector<std::vector<TextOrSlot>>>& parts() {
     static const auto parts = [] {
-        std::vector<std::vector<std::vector<Piece>>> all;
+        std::vector<std::vector<std::vector<TextOrSlot>>> all;
         for (const std::vector<std::string>& part : story_grammar().parts) {
             all.emplace_back();
             for (const std::string& sentence : part) all.back().push_back(pieces_of(sentence));
@@ -106,7 +106,7 @@ Story tell_story(Rng& rng) {
     };
     std::vector<int> words(slots.size(), -1);  // by slot; -1: not drawn yet
     for (const auto& sentences : parts()) {
-        for (const Piece& piece : sentences[size_t(draw(int(sentences.size())))]) {
+        for (const TextOrSlot& piece : sentences[size_t(draw(int(sentences.size())))]) {
             story.text += piece.text;
             if (piece.slot < 0) continue;
             const size_t slot = size_t(piece.slot);
@@ -154,7 +154,7 @@ double stories_nats_per_byte() {
         std::vector<bool> drawn(slots.size());
         int64_t rest = skeleton;
         for (const auto& sentences : parts()) {
-            for (const Piece& piece : sentences[size_t(rest) % sentences.size()]) {
+            for (const TextOrSlot& piece : sentences[size_t(rest) % sentences.size()]) {
                 bytes += double(piece.text.size());
                 if (piece.slot < 0) continue;
                 const size_t slot = size_t(piece.slot);

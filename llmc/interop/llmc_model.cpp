@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int32_t kMagic = 20240326, kFp32 = 3, kBf16 = 5;
+constexpr int32_t kMagic = 20240326, kVersionFp32 = 3, kVersionBf16 = 5;
 constexpr int64_t kHeaderBytes = 1024;
 constexpr int64_t kMostLayers = 1000, kMostSize = 1 << 20;  // as flags have them
 
@@ -53,9 +53,9 @@ LlmcModel::LlmcModel(const std::string& path) : file_(path) {
             "%s is no model file of llm.c: expected one that begins with the number %d; models of transformers are "
             "folders%s",
             path.c_str(), kMagic, is_pickle(file_.data(), file_.size()) ? kPickleAdvice : "");
-    require(header[1] == kFp32 || header[1] == kBf16,
+    require(header[1] == kVersionFp32 || header[1] == kVersionBf16,
             "%s has version %d of llm.c's model format: expected 3 (fp32) or 5 (bf16)", path.c_str(), header[1]);
-    dtype_ = header[1] == kBf16 ? DType::bf16 : DType::f32;
+    dtype_ = header[1] == kVersionBf16 ? DType::bf16 : DType::f32;
     const auto count_of = [&](int i, const char* what, int64_t most) {
         require(header[i] >= 1 && header[i] <= most, "%s says that it has %d %s: expected 1 to %lld", path.c_str(),
                 header[i], what, static_cast<long long>(most));
@@ -113,7 +113,7 @@ void write_llmc_model(const std::string& path, const GptShape& s, DType dtype,
     const ParameterList list(s);
     FileWriter file(path);
     std::vector<int32_t> header(size_t(kHeaderBytes) / sizeof(int32_t));
-    const int64_t fields[] = {kMagic,        dtype == DType::bf16 ? kBf16 : kFp32,
+    const int64_t fields[] = {kMagic,        dtype == DType::bf16 ? kVersionBf16 : kVersionFp32,
                               s.max_seq_len, s.vocab_size,
                               s.num_layers,  s.num_heads,
                               s.channels,    s.padded_vocab_size()};

@@ -1,13 +1,13 @@
 /*
-Checkpoints: one folder per saved step, whole or not there at all.
+Checkpoints: one folder per saved step, either complete or not there at all.
 
   OUT/step_00001000/   model.safetensors  config.json  tokenizer.json  optimizer_*_of_*.safetensors  state.json
                        manifest.json      sizes and checksums of all of them (manifest.h)
 
 Saving: everything goes to OUT/step_00001000.tmp/, each file is fsynced and read back (check_written in file.h says what
-that proves), the manifest comes last, and then the folder is renamed. So a checkpoint that is there has been read once,
-and prune() removes no older one for a newer one that is damaged. A program killed at any moment leaves a .tmp folder
-that nobody reads and the next save removes.
+that proves), the manifest comes last, and then the folder is renamed. So a checkpoint that exists has been read once,
+and prune() never removes an older one in favor of a newer one that is damaged. A program killed at any moment leaves a
+.tmp folder that nobody reads and the next save removes.
 
   CheckpointWriter checkpoint(out_dir, step);
   checkpoint.add_text("state.json", to_json(state.fields()));
@@ -83,7 +83,7 @@ public:
     CheckpointWriter(const CheckpointWriter&) = delete;
     CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-    // Files that others have written.
+    // Files that other ranks have written.
     void add_records(const std::vector<FileRecord>& records);
 
     // Makes the checkpoint visible, on the disk when this returns. The path of its folder.
@@ -100,7 +100,7 @@ class ReceivedFile {
 public:
     ReceivedFile(const CheckpointPart& part, const std::string& name);
     void write(const void* data, size_t bytes);
-    // On the disk, and read back, when this returns. What is known of it: no tensors.
+    // When this returns, the file is on the disk and has been read back. Its record has no tensors.
     FileRecord finish();
 
 private:
@@ -132,15 +132,15 @@ void check_names_are_free(const std::string& out_dir);
 // The steps that have a folder, whole or not, in ascending order.
 std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
 
-// Removes all but the newest `keep` checkpoints (keep >= 1), but never the newest one that verifies: which that is may
-// be known, if it has been committed just now; else all its files are read. The best one stays as well, beside them.
+// Removes all but the newest `keep` checkpoints (keep >= 1), but never the newest one that verifies. The caller may
+// know which that is, if it has just been committed; otherwise all its files are read. The best one is kept besides.
 void prune(const std::string& out_dir, int keep, int64_t good_step = -1);
 
-// Makes OUT/best lead to this step's checkpoint, which must be there, from one moment to the next.
+// Makes OUT/best point to this step's checkpoint, which must exist, atomically.
 void mark_best(const std::string& out_dir, int64_t step);
-// Where it leads to; -1: there is none.
+// The step that it points to; -1: there is no link.
 int64_t best_step(const std::string& out_dir);
-// An Error if OUT/best is something else.
+// An Error if OUT/best is something other than a link to a checkpoint.
 void check_best_is_free(const std::string& out_dir);
 
 // Cleans up after a killed program: removes .tmp folders, renames .old ones back or removes them.

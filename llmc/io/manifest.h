@@ -30,7 +30,7 @@ struct Manifest {
 
 std::string to_json(const Manifest& manifest);
 
-// Records on their way from one rank to another: any bytes.
+// Records as bytes, to send them from one rank to another.
 std::string packed(const std::vector<FileRecord>& records);
 std::optional<std::vector<FileRecord>> unpacked(const std::string& bytes);  // nothing: it is not what packed() makes
 

@@ -4,8 +4,9 @@ and for the fixtures of the tests.
 
   bytes 0..7       N, the length of the header in bytes, unsigned little-endian
   bytes 8..8+N     JSON: {"wte": {"dtype": "F32", "shape": [128, 64], "data_offsets": [0, 32768]}, ...}, and
-                   optionally "__metadata__": {string: string}; padded with spaces so that the data start at a multiple
-of 8 the rest         the data, little-endian, row-major; data_offsets count from here, [begin, end)
+                   optionally "__metadata__": {string: string}; padded with spaces so that the data start at a
+                   multiple of 8
+  the rest         the data, little-endian, row-major; data_offsets count from here, [begin, end)
 
   SafetensorsReader file("model.safetensors");
   const Tensor& wte = file.at("wte");            points into the mapped file
@@ -28,9 +29,9 @@ of 8 the rest         the data, little-endian, row-major; data_offsets count fro
 
 using Metadata = std::map<std::string, std::string>;
 
-// Maps a file and checks all of its header; whatever does not fit together is an Error that names the file and the
-// tensor. The contents of the tensors are not looked at. Tensors of types of the format that Anvil has no use for, such
-// as masks of BOOL, are checked like the others and passed over.
+// Maps a file and checks its whole header; any inconsistency is an Error that names file and tensor. The contents
+// of the tensors are not checked. Tensors of types that Anvil has no use for, such as BOOL masks, are checked like the
+// others and skipped.
 class SafetensorsReader {
 public:
     explicit SafetensorsReader(const std::string& path);
@@ -72,7 +73,7 @@ class SafetensorsWriter {
 public:
     // The list gives names, types and shapes; its data pointers are not used.
     SafetensorsWriter(const std::string& path, const std::vector<Tensor>& tensors, const Metadata& metadata = {});
-    // The same of a file that is written elsewhere: its bytes go to `sink`.
+    // The same for a file that is written elsewhere: its bytes go to `sink`.
     SafetensorsWriter(const ByteSink& sink, const std::vector<Tensor>& tensors, const Metadata& metadata = {});
 
     // The next bytes. A piece never spans two tensors.
@@ -101,5 +102,5 @@ private:
 
 // [128, 64]
 std::string text_of(const Shape& shape);
-// A name from a file, made safe for one line of an error message.
+// A name from a file, escaped for one line of an error message.
 std::string in_quotes(const std::string& name);

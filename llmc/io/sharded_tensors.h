@@ -1,13 +1,13 @@
 /*
-Tensors that several files hold in parts, whoever wrote them and however many they were: the optimizer's state, of which
-each rank has a share.
+Tensors that are stored in parts over several files, written by any number of ranks: the optimizer's state, of which
+each rank has a shard.
 
   optimizer_00000_of_00002.safetensors      "m.wte.weight[0:4096]"      elements [0, 4096) of m.wte.weight, flattened
   optimizer_00001_of_00002.safetensors      "m.wte.weight[4096:8192]"
-  optimizer.safetensors.index.json          {"metadata": ..., "weight_map": {"m.wte.weight[0:4096]": "optimizer_0...",
-...}}
+  optimizer.safetensors.index.json          {"metadata": ..., "weight_map": {"m.wte.weight[0:4096]": ...}}
 
-The index is as Hugging Face's libraries write it for models in several files; reading looks at the files themselves.
+The index has the form that Hugging Face's libraries write for models in several files; reading looks at the files
+themselves.
 
   const ShardedTensors state(folder, "optimizer");
   state.read(to, "m.wte.weight", 1000, 5000);          from as many files as it takes

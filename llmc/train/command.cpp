@@ -46,7 +46,7 @@ const std::vector<CommandInfo>& commands() {
          {}},
         {Command::chat,
          "chat",
-         "Talk to a model that was taught to; a line of standard input is a message.",
+         "Chat with a fine-tuned model; each line of standard input is a message.",
          "./train_gpt chat --resume run/chat",
          Names{"resume", "init-from", "out-dir", "tokenizer", "document-token", "seq-len", "packing", "sample-tokens",
                "temperature", "top-k", "top-p", "device", "dtype", "attention", "threads", "seed"} +
@@ -64,7 +64,7 @@ const std::vector<CommandInfo>& commands() {
          {}},
         {Command::plan,
          "plan",
-         "Print parameters, memory, communication, and predicted time and cost of a run; needs no data, no GPU.",
+         "Print parameters, memory, communication, and predicted time and cost of a run; needs neither data nor a GPU.",
          "./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M --optimizer muon",
          {},
          {"gpu",
@@ -99,8 +99,8 @@ const std::vector<CommandInfo>& commands() {
          {}},
         {Command::doctor,
          "doctor",
-         "Check machine, libraries, launch, network, disk and data for the run that these flags describe, and say what "
-         "to do; with --rank and --master, on all ranks, also what they exchange.",
+         "Check whether this machine, its libraries, network, disk and data are ready for the run that these flags "
+         "describe, and say what to fix; with --rank and --master, on all ranks, measure the links between them, too.",
          "./train_gpt doctor --train-data 'data/mine/train_*.bin'",
          {},
          {"train-data", "val-data", "tokenizer", "out-dir", "resume", "init-from", "device", "dtype", "rank",
@@ -137,21 +137,19 @@ std::vector<Field> own_fields(CommandLine& line) {
                 Field{"sampling", "num-samples", &line.generate.num_samples, "number of continuations"}.from(1, 4096)};
         case Command::chat:
             return {
-                {"chat", "message", &line.chat.message, "one message, to which the answer is printed"},
-                {"chat", "system", &line.chat.system, "what the model is told before the conversation"},
-                Field{
-                    "chat", "chat-template", &line.chat.chat_template,
-                    "how a conversation is written; auto: as the template beside the tokenizer says, or by its special "
-                    "tokens"}
+                {"chat", "message", &line.chat.message, "send this one message, print the answer and exit"},
+                {"chat", "system", &line.chat.system, "system prompt: what the model is told before the conversation"},
+                Field{"chat", "chat-template", &line.chat.chat_template,
+                      "how a conversation is written; auto: as the template beside the tokenizer says, or by its special tokens"}
                     .one_of({"auto", "nanochat", "chatml", "llama3"})};
         case Command::plan:
             return {
-                {"plan", "gpu", &line.plan.gpu,
-                 "GPUs to plan for, with commas between them: A100, H100, H200, B200, 4090"},
-                {"plan", "world-size", &line.plan.world_size, "numbers of ranks, a GPU each, with commas between them"},
+                {"plan", "gpu", &line.plan.gpu, "GPUs to plan for, separated by commas: A100, H100, H200, B200, 4090"},
+                {"plan", "world-size", &line.plan.world_size, "numbers of ranks, one GPU each, separated by commas"},
                 {"plan", "trace", &line.plan.trace,
-                 "file for the predicted step, launch by launch, as JSON for Perfetto; a table is printed"},
-                Field{"plan", "memory", &line.plan.memory_gb, "GB per GPU (0: that GPU's, as for all below)"}.from(0),
+                 "write the predicted step to this file, launch by launch, as JSON for Perfetto, and print a table"},
+                Field{"plan", "memory", &line.plan.memory_gb, "GB per GPU (0, here and below: the value of --gpu)"}
+                    .from(0),
                 Field{"plan", "tflops", &line.plan.tflops, "peak dense bf16 TFLOP/s per GPU"}.from(0),
                 Field{"plan", "bandwidth", &line.plan.bandwidth, "GB/s of collectives inside a server"}.from(0),
                 Field{"plan", "network", &line.plan.network, "GB/s per GPU to other servers"}.from(0),
@@ -214,7 +212,7 @@ std::string why_unknown(Command asked, const std::string& name) {
 std::string description_of(const CommandInfo& info) {
     std::string text = std::string(info.description) + "\n\n  " + info.example;
     if (info.command != Command::train) return text;
-    text += "\n\ncommands, each with its own --help (--version: what this is):";
+    text += "\n\ncommands, each with its own --help (--version prints the version and commit):";
     for (const CommandInfo& other : commands()) text += format("\n  %-12s%s", other.name, other.description);
     return text;
 }

@@ -7,13 +7,14 @@
 
 namespace {
 
-constexpr char kMore = 'm', kLast = 'l', kFailed = 'f';
+constexpr char kMoreParts = 'm', kLastPart = 'l', kFailedPart = 'f';
 constexpr uint64_t kMostText = uint64_t(1) << 30;
 
 // What it is.
 char kind_of(Ranks& ranks, const Ranks::Piece& piece) {
     const char kind = piece.bytes.empty() ? '\0' : piece.bytes[0];
-    ranks.require_sense(kind == kMore || kind == kLast || kind == kFailed, piece.from, "a part of a checkpoint");
+    ranks.require_sense(kind == kMoreParts || kind == kLastPart || kind == kFailedPart, piece.from,
+                        "a part of a checkpoint");
     return kind;
 }
 
@@ -23,19 +24,19 @@ Error no_more_from(const Ranks& ranks, int rank) {
 
 }  // namespace
 
-PartSender::PartSender(Ranks& ranks, int to) : ranks_(ranks), to_(to), piece_(1, kMore) {}
+PartSender::PartSender(Ranks& ranks, int to) : ranks_(ranks), to_(to), piece_(1, kMoreParts) {}
 
 PartSender::~PartSender() {
     if (ended_) return;
     piece_.clear();
-    send(kFailed);
+    send(kFailedPart);
 }
 
 void PartSender::send(char kind) {
     if (piece_.empty()) piece_ += kind;
     piece_[0] = kind;
     ranks_.send_piece(to_, piece_);
-    piece_.assign(1, kMore);
+    piece_.assign(1, kMoreParts);
 }
 
 void PartSender::write(const void* data, size_t bytes) {
@@ -44,7 +45,7 @@ void PartSender::write(const void* data, size_t bytes) {
         const size_t n = std::min(bytes, ranks_.most_piece_bytes() - (piece_.size() - 1));
         piece_.append(from, n);
         from += n, bytes -= n;
-        if (piece_.size() - 1 == ranks_.most_piece_bytes()) send(kMore);
+        if (piece_.size() - 1 == ranks_.most_piece_bytes()) send(kMoreParts);
     }
 }
 
@@ -57,12 +58,12 @@ void PartSender::write_text(const std::string& text) {
 void PartSender::finish() {
     ensure(!ended_);
     ended_ = true;
-    send(kLast);
+    send(kLastPart);
 }
 
 PartReader::~PartReader() {
     try {
-        while (!ended_) ended_ = kind_of(ranks_, ranks_.next_piece()) != kMore;
+        while (!ended_) ended_ = kind_of(ranks_, ranks_.next_piece()) != kMoreParts;
     } catch (const Error&) {  // another is on its way
     }
 }
@@ -70,8 +71,8 @@ PartReader::~PartReader() {
 void PartReader::next() {
     const Ranks::Piece piece = ranks_.next_piece();
     const char kind = kind_of(ranks_, piece);
-    ended_ = kind != kMore;
-    if (kind == kFailed) throw no_more_from(ranks_, piece.from);
+    ended_ = kind != kMoreParts;
+    if (kind == kFailedPart) throw no_more_from(ranks_, piece.from);
     piece_ = piece.bytes;
     at_ = 1;
 }
@@ -111,10 +112,10 @@ void receive_parts(Ranks& ranks, std::set<int> from,
         const Ranks::Piece piece = ranks.next_piece();
         const char kind = kind_of(ranks, piece);
         ranks.require_sense(from.contains(piece.from), piece.from, "a part of a checkpoint");
-        if (kind != kMore) from.erase(piece.from);
+        if (kind != kMoreParts) from.erase(piece.from);
         if (error) continue;  // or its sender would wait
         try {
-            if (kind == kFailed) throw no_more_from(ranks, piece.from);
+            if (kind == kFailedPart) throw no_more_from(ranks, piece.from);
             take(piece.from, piece.bytes.data() + 1, piece.bytes.size() - 1);
         } catch (...) {
             error = std::current_exception();

@@ -15,7 +15,7 @@ namespace {
 constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::norms, Recompute::block};
 
 // "1.558 G", and with a unit "418.3 TFLOP".
-std::string count_text(double n, const std::string& unit = "", int digits = 4) {
+std::string amount_text(double n, const std::string& unit = "", int digits = 4) {
     for (const auto& [size, letter] :
          {std::pair{1e18, 'E'}, {1e15, 'P'}, {1e12, 'T'}, {1e9, 'G'}, {1e6, 'M'}, {1e3, 'k'}})
         if (n >= size) return format("%.*g %c%s", digits, n / size, letter, unit.c_str());
@@ -35,7 +35,7 @@ template <class Text>
 std::string range_text(double low, double mid, double high, Text&& text) {
     return text(mid) + " (" + text(std::min(low, high)) + " to " + text(std::max(low, high)) + ")";
 }
-std::string three_digits(double x) { return count_text(x, "", 3); }
+std::string three_digits(double x) { return amount_text(x, "", 3); }
 
 std::vector<std::string> words_of(const std::string& list) {
     std::vector<std::string> words;
@@ -187,8 +187,8 @@ std::string text_of(const RunPlan& plan) {
         "model: %s parameters: %ld layers, %ld heads, %ld channels, a vocabulary of %ld (architecture: %s)\n"
         "  %s per token, forward and backward\n"
         "batch: %s\n%s%s\n",
-        count_text(double(plan.num_parameters)).c_str(), s.num_layers, s.num_heads, s.channels, s.vocab_size,
-        flags.model.architecture_name().c_str(), count_text(plan.flops_per_token, "FLOP").c_str(),
+        amount_text(double(plan.num_parameters)).c_str(), s.num_layers, s.num_heads, s.channels, s.vocab_size,
+        flags.model.architecture_name().c_str(), amount_text(plan.flops_per_token, "FLOP").c_str(),
         batch_text(plan.config.step).c_str(), plan.config.derivation.c_str(),
         plan.sharding.table(plan.state_bytes).c_str());
 
@@ -220,11 +220,12 @@ std::string text_of(const RunPlan& plan) {
     if (plan.sharding.world_size > 1)
         text += format("  parallel efficiency %.0f %%: %s in collectives, %s of it exposed\n", 100 * mid.efficiency(),
                        time_text(mid.wire_s).c_str(), time_text(mid.exposed_s).c_str());
-    text += format("run: %ld steps, %s tokens, %s, %s, %s USD for %s GPU-hours\n", plan.config.steps,
-                   count_text(plan.tokens).c_str(), count_text(plan.flops * double(plan.config.steps), "FLOP").c_str(),
-                   range([&](int i) { return plan.run_s(i); }, time_text).c_str(),
-                   range([&](int i) { return plan.usd(i); }, three_digits).c_str(),
-                   three_digits(plan.run_s(1) / 3600 * W).c_str());
+    text +=
+        format("run: %ld steps, %s tokens, %s, %s, %s USD for %s GPU-hours\n", plan.config.steps,
+               amount_text(plan.tokens).c_str(), amount_text(plan.flops * double(plan.config.steps), "FLOP").c_str(),
+               range([&](int i) { return plan.run_s(i); }, time_text).c_str(),
+               range([&](int i) { return plan.usd(i); }, three_digits).c_str(),
+               three_digits(plan.run_s(1) / 3600 * W).c_str());
     text += format(
         "assumed, %s: --memory %g GB at %.3g TB/s, --tflops %g of which a large GEMM holds %.3g, --bandwidth %g GB/s "
         "and --network %g GB/s, --price %g USD per hour; %d GPUs per server. Nothing here is measured",
@@ -281,8 +282,8 @@ std::string text_of(const std::vector<RunPlan>& plans) {
     if (plans.size() == 1) return text_of(plans[0]);
     const RunPlan& first = plans[0];
     std::string text =
-        format("model: %s parameters, %s per token; %s tokens\n", count_text(double(first.num_parameters)).c_str(),
-               count_text(first.flops_per_token, "FLOP").c_str(), count_text(first.tokens).c_str());
+        format("model: %s parameters, %s per token; %s tokens\n", amount_text(double(first.num_parameters)).c_str(),
+               amount_text(first.flops_per_token, "FLOP").c_str(), amount_text(first.tokens).c_str());
     text += format("%-6s %5s %6s %6s %11s %22s %9s %10s %16s %26s %s\n", "GPU", "ranks", "batch", "micro", "GiB",
                    "tokens/s, low to high", "parallel", "exposed", "MFU", "run", "USD");
     for (const RunPlan& plan : plans) {

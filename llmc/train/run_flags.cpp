@@ -33,18 +33,19 @@ std::vector<Field> RunFlags::fields() {
         {"data", "train-data", &train_data,
          "token shards to train on, a glob pattern; several with weights: 'a/*.bin:0.7,b/*.bin:0.3' (doc/formats.md)"},
         {"data", "val-data", &val_data,
-         "token shards to validate on, a glob pattern; empty, and by default with a --train-data of your own: none"},
+         "token shards to validate on, a glob pattern (empty: no validation, as by default with a --train-data of your "
+         "own)"},
         {"data", "tokenizer", &tokenizer, "tokenizer.json; empty: the one beside the training data"},
         {"data", "shuffle", &shuffle, "read the training data in a new order in every epoch"},
         Field{"data", "packing", &packing,
-              "best-fit: rows start at document boundaries and are filled with whole documents, the last one truncated "
-              "(documents start with --document-token or the tokenizer's separator); pad: what no whole document fills "
-              "is padding, and attention stays inside documents, for conversations; stream: rows start anywhere"}
+              "how documents fill the rows of a batch; stream: rows start anywhere in the text; best-fit: rows start "
+              "at document boundaries and are filled with whole documents, the last one truncated (documents start "
+              "with --document-token or the tokenizer's separator); pad, for conversations: only whole documents, then "
+              "padding, and attention stays inside each document"}
             .one_of({"stream", "best-fit", "pad"}),
-        Field{
-            "data", "data-order", &data_order,
-            "own: windows of all shards, the same at any --batch-size and number of ranks; llmc: llm.c's batches, one "
-            "by one, for which both count, without the ends of shards and shuffled in its way whatever --seed says"}
+        Field{"data", "data-order", &data_order,
+              "own: a shuffle over all shards, the same at any --batch-size and number of ranks; llmc: the batches "
+              "that llm.c would read, which depend on both, skip the ends of shards and ignore --seed"}
             .one_of({"own", "llmc"}),
         Field{"data", "document-token", &document_token,
               "the token before each document, 50256 in GPT-2's shards; attention is masked to stay inside documents"}
@@ -82,12 +83,10 @@ std::vector<Field> RunFlags::fields() {
             Field{"length", "time-budget", &time_budget_s,
                   "stop after this many seconds of training, as if at the last step (0: no limit)"}
                 .from(0),
-            Field{
-                "length", "schedule-by", &schedule_by,
-                "what learning rates and other schedules follow: steps, or the part of --time-budget that is over, so "
-                "that a run ends annealed on any machine (its first 10 steps do not count); auto: time if "
-                "--time-budget "
-                "is given and --steps is not"}
+            Field{"length", "schedule-by", &schedule_by,
+                  "what learning rates and other schedules follow: steps, or the part of --time-budget that has "
+                  "passed, so that a run ends fully decayed on any machine (its first 10 steps do not count); auto: "
+                  "time if --time-budget is given and --steps is not"}
                 .one_of({"auto", "steps", "time"}),
 
             Field{"optimizer", "recipe", &recipe,
@@ -135,7 +134,7 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "beta2", &beta2, "AdamW: decay of the second moment; Lion: of the momentum that is kept"}
                 .from(0, 0.9999999)
                 .or_else("recipe"),
-            Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the root of the second moment"}
+            Field{"optimizer", "adam-eps", &adam_eps, "AdamW: epsilon, added to the square root of the second moment"}
                 .from(0, 1)
                 .or_else("recipe"),
             Field{"optimizer", "weight-decay", &weight_decay,
@@ -188,8 +187,8 @@ std::vector<Field> RunFlags::fields() {
                   "training tokens that the hyperparameters were tuned with (0: as in this run)"}
                 .from(0),
             Field{"optimizer", "dropout", &dropout,
-                  "drop this part of the embeddings, and of what attention and MLP add to the residual stream, in "
-                  "training (0: none); attention's probabilities are not dropped"}
+                  "dropout probability in training, of the embeddings and of what attention and MLP add to the "
+                  "residual stream (0: none); attention probabilities are not dropped"}
                 .from(0, 0.99),
             Field{"optimizer", "grad-clip", &grad_clip, "clip the gradient to this global norm (0: no clipping)"}
                 .from(0)
@@ -213,18 +212,19 @@ std::vector<Field> RunFlags::fields() {
                 .one_of({"auto", "shared", "rank0"}),
             Field{"output", "keep", &keep, "number of checkpoints to keep"}.from(1),
             {"output", "save-best", &save_best,
-             "also keep the checkpoint of the lowest validation loss, which the link OUT/best leads to"},
+             "also keep the checkpoint with the lowest validation loss; the link OUT/best points to it"},
             Field{"output", "print-every", &print_every, "steps per line on the terminal; log.jsonl has every step"}
                 .from(1),
             {"output", "summary", &summary,
              "print the run's figures at the end as `name: value` lines, for scripts (doc/formats.md)"},
             {"output", "results", &results,
-             "append a line to this table at the end of the run: commit, hash of the config, seed, bits per byte, ..."},
-            {"output", "description", &description, "what the line of --results says of this run"},
+             "append a row to this table at the end of the run: commit, hash of the config, seed, bits per byte, ..."},
+            {"output", "description", &description, "description of this run in its row of --results"},
             {"output", "tensorboard", &tensorboard,
              "also write log.jsonl's numbers as TensorBoard events, 150 bytes per step"},
             Field{"output", "log-to", &log_to,
-                  "stream log.jsonl there during the run, by scripts/log_to_wandb.py (WANDB_MODE=offline: to files)"}
+                  "also send log.jsonl to Weights & Biases during the run, with scripts/log_to_wandb.py "
+                  "(WANDB_MODE=offline: to files)"}
                 .one_of({"none", "wandb"}),
             {"output", "profile", &profile,
              "profile a few steps op by op: write a trace for ui.perfetto.dev to this file and print a table; ranks "
@@ -258,20 +258,19 @@ std::vector<Field> RunFlags::fields() {
             Field{"machine", "recompute", &recompute,
                   "activation checkpointing: recompute norms and GELU, or whole blocks, in the backward pass"}
                 .one_of({"none", "norms", "block"}),
-            Field{
-                "machine", "attention", &attention,
-                "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes where it has a plan; cudnn: an "
-                "error if it has none; own: never, and on Hopper a forward kernel made for it"}
+            Field{"machine", "attention", &attention,
+                  "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
+                  "Anvil's; cudnn: cuDNN's, or an error; own: Anvil's, on Hopper with a forward kernel written for it"}
                 .one_of({"auto", "own", "cudnn"}),
             {"machine", "deterministic", &deterministic,
              "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "
              "deterministic)"},
             {"machine", "cuda-graph", &cuda_graph,
-             "capture forward and backward pass as a CUDA graph in the third step and launch that from then on: one "
-             "launch for the host, the same bits; on one GPU, without dropout"},
+             "capture forward and backward pass as a CUDA graph in the third step and replay it from then on: one "
+             "launch per step, the same bits; on one GPU, without dropout"},
             {"machine", "tune-matmul", &tune_matmul,
-             "file of GEMM algorithms timed on this GPU, created and extended in the first step (empty: cuBLASLt's "
-             "heuristics)"},
+             "time GEMM algorithms on this GPU in the first step and keep the fastest in this file, for later runs too "
+             "(empty: cuBLASLt's heuristics)"},
             {"machine", "dry-run", &dry_run, "print the memory plan and exit"},
             Field{"machine", "threads", &threads, "CPU threads (0: OMP_NUM_THREADS, else one per core)"}.from(0, 4096),
             {"machine", "seed", &seed, "seed of weights, data order and samples"},
@@ -288,79 +287,77 @@ std::vector<Field> RunFlags::fields() {
                 .from(-1),
             {"ranks", "master", &launch.master, "HOST[:PORT] of rank 0, where ranks meet without MPI"},
             {"ranks", "interface", &launch.interface,
-             "this host's network interface, such as eth0, for what ranks on other hosts exchange without MPI; NCCL's "
-             "too (empty: that by which rank 0 is reached)"},
+             "this host's network interface for traffic to other hosts without MPI, such as eth0, also for NCCL "
+             "(empty: the one that reaches rank 0)"},
             {"ranks", "supervise", &launch.supervise,
-             "start the training as a process of its own, and again from the newest checkpoint in --out-dir when a "
-             "rank "
-             "is lost; without those that do not come back within --comm-timeout. For one process, or ranks that were "
-             "each started with --rank"},
+             "train in a child process, and restart it from the newest checkpoint in --out-dir when a rank is lost, "
+             "without the ranks that do not come back within --comm-timeout. For one process, or ranks that were each "
+             "started with --rank"},
             Field{"ranks", "max-restarts", &launch.max_restarts,
-                  "how often --supervise starts it again; four times in a row without a new checkpoint are the end as "
-                  "well"}
+                  "how often --supervise restarts; it also gives up after four restarts in a row without a new "
+                  "checkpoint"}
                 .from(0),
             Field{"ranks", "virtual-ranks", &virtual_ranks,
-                  "run this many ranks in one process, taking turns: sharding without a second machine (0: off)"}
+                  "run this many ranks in one process, taking turns, to try sharding without a second machine (0: off)"}
                 .from(0, 64),
             {"ranks", "balance", &balance,
-             "micro-batches of CPU ranks; auto: by how fast each is, again when that changes; 3,1: as many for ranks 0 "
-             "and 1; FILE.jsonl: as the log of another run has them; equal: the same for all"},
-            Field{"ranks", "grad-comm", &grad_comm, "type of gradients in communication"}.one_of({"fp32", "bf16"}),
+             "how micro-batches are divided among CPU ranks; equal: the same number for all; auto: by each rank's "
+             "measured speed, again when that changes; 3,1: three for rank 0 and one for rank 1; FILE.jsonl: as in the "
+             "log of another run"},
+            Field{"ranks", "grad-comm", &grad_comm, "type in which gradients are communicated"}.one_of(
+                {"fp32", "bf16"}),
             Field{"ranks", "reduce", &reduce,
                   "how gradients are summed over ranks; all-to-all: in the order of ranks, rounded once, the same bits "
                   "on any device and network; reduce-scatter: as the network does it; auto: all-to-all of bf16 "
                   "where it is no slower: on one host, or with one CPU rank on each"}
                 .one_of({"auto", "all-to-all", "reduce-scatter"}),
             Field{"ranks", "shard-ranks", &shard_ranks,
-                  "ranks, one after the other, among which the optimizer's state is sharded: those of a host, say, so "
-                  "that weights are gathered inside it, and between hosts the gradients of a shard are summed; divides "
-                  "the ranks (0, or more than there are: all)"}
+                  "number of consecutive ranks among which the optimizer's state is sharded: with the ranks of one "
+                  "host, weights are gathered inside the host, and only sums of gradients cross between hosts; must "
+                  "divide the number of ranks (0, or more than there are: all)"}
                 .from(0, 1 << 16),
             Field{"ranks", "zero-stage", &zero_stage,
-                  "what is sharded over the ranks: the optimizer's state (1), or gradients as well (2), so that of all "
-                  "of them a rank never holds more than its part and some layers; every micro-batch, not only a step's "
-                  "last one, is then summed over the ranks"}
+                  "what is sharded over the ranks: the optimizer's state (1), or gradients as well (2), of which a "
+                  "rank then holds only its own part and those of a few layers; gradients are then summed over the "
+                  "ranks in every micro-batch, not only in a step's last"}
                 .from(1, 2),
             Field{"ranks", "islands", &islands,
-                  "groups of consecutive ranks that train on their own shares of each step and exchange weights every "
-                  "--outer-every steps, over a thin wire (DiLoCo, doc/distributed.md); divides the ranks (0: one step "
-                  "of all)"}
+                  "number of groups of consecutive ranks that train on their own and average weights only every "
+                  "--outer-every steps, for slow links (DiLoCo, doc/distributed.md); must divide the number of ranks "
+                  "(0: all ranks make each step together)"}
                 .from(0, 1 << 16),
             Field{"ranks", "outer-every", &outer_every,
-                  "steps from one exchange of the islands to the next; what is due meanwhile (validation, checkpoints, "
-                  "a stop) waits for it"}
+                  "steps between two exchanges of the islands; validation, checkpoints and stops wait for the next one"}
                 .from(1),
             Field{"ranks", "outer-lr", &outer_lr,
-                  "islands: learning rate of the outer step, which goes from where they parted to their mean"}
+                  "islands: learning rate of the outer step, which moves from the last common weights toward the "
+                  "islands' mean"}
                 .from(0),
             Field{"ranks", "outer-momentum", &outer_momentum, "islands: Nesterov momentum of the outer step"}.from(
                 0, 0.9999999),
             Field{"ranks", "outer-dtype", &outer_dtype,
-                  "islands: type of what they exchange; in bf16 and int8 (a scale for 64 values) what rounding takes "
-                  "from a change of weights is added to the next one"}
+                  "islands: type of what they exchange; in bf16 and int8 (one scale per 64 values) the rounding error "
+                  "is carried over to the next time"}
                 .one_of({"fp32", "bf16", "int8"}),
             Field{"ranks", "bucket-mb", &bucket_mb,
-                  "MiB of gradients, counted in fp32, up to which whole layers are communicated as one bucket (0: 32, "
-                  "and "
-                  "from 8 ranks on 4 for each); not of matrices under Muon"}
+                  "size of a gradient bucket: whole layers are communicated together up to this many MiB, counted in "
+                  "fp32 (0: 32, from 8 ranks on 4 per rank); does not apply to matrices under Muon"}
                 .from(0, 1 << 20),
-            Field{
-                "ranks", "sum-order", &sum_order,
-                "order in which micro-batches' gradients are summed; tree: the same bits on any number of ranks with a "
-                "power of two of micro-batches each, for log2 of that many more gradient buffers"}
+            Field{"ranks", "sum-order", &sum_order,
+                  "order in which micro-batches' gradients are summed; tree: the same bits on any number of ranks, if "
+                  "each has a power of two of micro-batches, at the cost of log2 of that number more gradient buffers"}
                 .one_of({"in-place", "tree"}),
             {"ranks", "overlap", &overlap, "overlap communication of gradients and weights with computation"},
             Field{"ranks", "check-replicas", &check_replicas,
                   "steps between comparisons of all ranks' weights and speed (0: never)"}
                 .from(0),
             {"ranks", "noise-scale", &noise_scale,
-             "estimate the gradient noise scale from how the gradients of ranks differ, or of one rank's "
-             "micro-batches: a column of "
-             "log.jsonl"},
+             "estimate the gradient noise scale from how the gradients of ranks differ, or those of one rank's "
+             "micro-batches, and write it to log.jsonl"},
             Field{"ranks", "comm-timeout", &comm_timeout_s, "seconds to wait for another rank before giving up"}.from(
                 0.1),
             Field{"ranks", "io-timeout", &io_timeout_s,
-                  "the same while that rank reads or writes files; at least --comm-timeout"}
+                  "seconds to wait for a rank that reads or writes files; at least --comm-timeout"}
                 .from(0.1),
         });
     return all;

@@ -39,8 +39,8 @@ std::vector<std::pair<std::string, std::string>> unpack(const std::string& recor
 
 void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& values) {
     const std::string mine = pack(values);
-    const std::string same = ranks.ask_first(
-        Ranks::bytes_of(xxh3(mine.data(), mine.size())), [](const std::vector<std::string>& hashes) {
+    const std::string same =
+        ranks.ask_first(Ranks::bytes_of(xxh3(mine.data(), mine.size())), [](const std::vector<std::string>& hashes) {
             const auto is_first = [&](const std::string& hash) { return hash == hashes[0]; };
             return std::string(std::all_of(hashes.begin(), hashes.end(), is_first) ? "yes" : "no");
         });

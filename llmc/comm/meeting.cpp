@@ -84,8 +84,8 @@ std::string no_more_connections(size_t has, const Expected& expected, const Meet
 
 // ---- who listens ---------------------------------------------------------------------------------------------------
 
-// A turn costs what happens in it, however many are there: with poll() and looks through all seats a thousand ranks took
-// a millisecond for each that came.
+// A turn costs what happens in it, however many are there: with poll() and looks through all seats a thousand ranks
+// took a millisecond for each that came.
 class Reception {
 public:
     Reception(const Listeners& listeners, const Expected& expected, const Meeting& meeting, uint64_t key,
@@ -116,8 +116,8 @@ public:
     void attend(int wait_ms) {
         // Room for all, so that nothing that has happened is left for another turn.
         happened_.resize(listeners_.sockets.size() + seats_.size() + guests_.size());
-        const int n =
-            epoll_wait(events_.fd, happened_.data(), int(happened_.size()), is_closed_ ? std::min(wait_ms, 10) : wait_ms);
+        const int n = epoll_wait(events_.fd, happened_.data(), int(happened_.size()),
+                                 is_closed_ ? std::min(wait_ms, 10) : wait_ms);
         if (n < 0) return;  // a signal
         std::set<int> speak;
         // First, so that who comes for a seat finds it free.
@@ -166,8 +166,8 @@ private:
         return guest.until.left_ms() <= (is_crowded_ ? 900 * meeting_.greeting_s : 0);
     }
 
-    // A guest stays for a hundredth of its time, whoever else knocks: ranks that all come at once would drive each other
-    // out, and come again.
+    // A guest stays for a hundredth of its time, whoever else knocks: ranks that all come at once would drive each
+    // other out, and come again.
     bool is_fresh(const Guest& guest) const { return guest.until.left_ms() > 990 * meeting_.greeting_s; }
     bool has_room() const {
         return !is_crowded_ && (guests_.size() < meeting_.most_guests || !is_fresh(guests_.front()));
@@ -239,7 +239,8 @@ private:
             (has_header && (header.kind != (guest.was_asked ? kProof : kHello) || header.bytes != body_bytes))) {
             // Whoever only looks whether the port is open says nothing and is worth no word.
             if (!guest.said.empty())
-                warn(format("%s connected to port %d and is no rank of Anvil's: ignored", guest.from.c_str(), listeners_.port));
+                warn(format("%s connected to port %d and is no rank of Anvil's: ignored", guest.from.c_str(),
+                            listeners_.port));
             return true;
         }
         if (guest.said.size() < bytes) return false;
@@ -251,7 +252,8 @@ private:
     bool take_hello(Guest& guest, const std::string& body) {
         std::memcpy(&guest.hello, body.data(), sizeof(guest.hello));
         if (guest.hello.run_hash != run_hash(meeting_, guest.hello.nonce))
-            return refuse(guest, format("port %d belongs to another run: give each run a port of its own", listeners_.port));
+            return refuse(guest,
+                          format("port %d belongs to another run: give each run a port of its own", listeners_.port));
         if (bool(guest.hello.has_secret) != !meeting_.secret.empty())
             return refuse(guest, format("rank %d %s a key, and this rank %s: %s", meeting_.listener,
                                         meeting_.secret.empty() ? "has not" : "has",

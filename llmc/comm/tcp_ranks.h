@@ -80,7 +80,7 @@ private:
     void read_records();
     bool read_one(Peer& peer);
     void count(const Peer& peer, int sign);  // -1 before its records or `ended` change, 1 afterward
-    bool lost(const std::string& why);  // ends this rank, unless it is leaving; false
+    bool lost(const std::string& why);       // ends this rank, unless it is leaving; false
     void tell_all(const std::string& why);
     void send_to(const Peer& peer, Kind kind, const std::string& body);
     const Peer& peer_of(int rank) const { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }

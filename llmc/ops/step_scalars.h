@@ -13,7 +13,7 @@ struct StepSums {
     ExactSum rank_squares;    // of each rank's own gradient (llmc/train/noise_scale.h)
     uint64_t targets = 0;     // that count: those not below 0
     uint64_t elapsed_us = 0;  // of training before it, as rank 0 has measured it
-    uint64_t votes[4] = {};   // ranks that request something of all (Vote in llmc/train/step.h)
+    uint64_t votes[6] = {};   // ranks that request something of all (Vote in llmc/train/step.h)
 };
 
 // The results and decisions of one optimizer step. In device memory, so that the host need not wait.

@@ -2,14 +2,15 @@
 #include "llmc/train/run_request.h"
 #include <cstdio>
 #include <filesystem>
-#include "llmc/base/check.h"           // require
-#include "llmc/base/file.h"            // read_file
-#include "llmc/data/tokenizer.h"       // load_tokenizer
-#include "llmc/data/utf8.h"            // printable
-#include "llmc/interop/export.h"       // export_model
-#include "llmc/train/checkpointing.h"  // checkpoint_shape, kRunFlagsFile
-#include "llmc/train/parts.h"          // PartSender, PartReader
-#include "llmc/train/placement.h"      // identity_of
+#include "llmc/base/check.h"               // require
+#include "llmc/base/file.h"                // read_file
+#include "llmc/data/tokenizer.h"           // load_tokenizer
+#include "llmc/data/utf8.h"                // printable
+#include "llmc/interop/export.h"           // export_model
+#include "llmc/train/checkpointing.h"      // checkpoint_shape, kRunFlagsFile
+#include "llmc/train/local_checkpoints.h"  // bring_in_local
+#include "llmc/train/parts.h"              // PartSender, PartReader
+#include "llmc/train/placement.h"          // identity_of
 
 namespace {
 
@@ -159,6 +160,11 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunRequest request{.flags = line.run};
     RunFlags& flags = request.flags;
     if (!flags.resume.empty()) {
+        // A run's folder, of the run that goes on in it. A single checkpoint is that one and no other.
+        const std::string& where = flags.resume == "auto" ? flags.out_dir : flags.resume;
+        const bool is_same = flags.resume == "auto" || !line.given.has("out-dir") || flags.out_dir == where;
+        const bool looks = ranks.broadcast(is_same ? "yes" : "") == "yes";  // out-dir is each rank's own
+        if (flags.trains() && !flags.dry_run && looks) request.local_run = bring_in_local(ranks, where);
         on_first_rank(ranks, [&] { request.checkpoint = find_asked(flags); });
         request.checkpoint.path = ranks.broadcast(request.checkpoint.path);
         request.checkpoint.step = ranks.all_gather_values(request.checkpoint.step, "the step to go on from")[0];

@@ -24,6 +24,8 @@ struct RunRequest {
     std::map<std::string, std::string> sent_files = {};
     std::vector<int> elsewhere = {};  // the ranks that do not; on all
 
+    std::string local_run = {};  // of the local checkpoints that this run may go on from (local_checkpoints.h)
+
     bool resumed() const { return !checkpoint.path.empty(); }
     // The content of one of the checkpoint's small files.
     std::string checkpoint_file(const std::string& name) const;

@@ -337,7 +337,7 @@ std::string bring_in_local(Ranks& ranks, const std::string& out_dir) {
     const std::string text = from < 0 ? "none"
                                       : format("step %lld, from %s", static_cast<long long>(from),
                                                taken < 0 ? out_dir.c_str() : dir.c_str());
-    const std::string others = !why.empty() ? "not from the local parts: " + why
+    const std::string others = !why.empty() ? (taken < 0 ? "not from the local parts: " : "passed over: ") + why
                                : taken < 0  ? "there are no newer local parts in " + dir
                                : saved < 0  ? out_dir + " has none"
                                            : format("%s has step %lld", out_dir.c_str(), static_cast<long long>(saved));

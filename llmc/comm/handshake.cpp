@@ -39,9 +39,13 @@ std::vector<std::pair<std::string, std::string>> unpack(const std::string& recor
 
 void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& values) {
     const std::string mine = pack(values);
-    const std::vector<uint64_t> hashes =
-        ranks.all_gather_values(xxh3(mine.data(), mine.size()), "the hash of what ranks must have alike");
-    if (std::all_of(hashes.begin(), hashes.end(), [&](uint64_t hash) { return hash == hashes[0]; })) return;
+    const std::string same =
+        ranks.ask_first(Ranks::bytes_of(xxh3(mine.data(), mine.size())), [](const std::vector<std::string>& hashes) {
+            const auto is_first = [&](const std::string& hash) { return hash == hashes[0]; };
+            return std::string(std::all_of(hashes.begin(), hashes.end(), is_first) ? "yes" : "no");
+        });
+    ranks.require_sense(same == "yes" || same == "no", 0, "whether all have the same");
+    if (same == "yes") return;
     std::vector<std::string> names;  // of any rank, in the order in which they are first seen
     std::vector<std::map<std::string, std::string>> of_rank;
     for (const std::string& record : ranks.all_gather(mine)) {

@@ -2,11 +2,15 @@
 #include "llmc/comm/meeting.h"
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <set>
+#include <utility>
 #include "llmc/base/check.h"      // require, format
 #include "llmc/base/hmac.h"       // hmac_sha256, random_bytes
 #include "llmc/comm/host.h"       // raise_file_limit
@@ -78,13 +82,23 @@ std::string no_more_connections(size_t has, const Expected& expected, const Meet
         whose.c_str());
 }
 
-// ---- who listens
-// --------------------------------------------------------------------------------------------------------
+// ---- who listens ---------------------------------------------------------------------------------------------------
 
+// A turn costs what happens in it, however many are there: with poll() and looks through all seats a thousand ranks
+// took a millisecond for each that came.
 class Reception {
 public:
-    Reception(int port, const Expected& expected, const Meeting& meeting, uint64_t key, std::vector<Seat>& seats)
-        : port_(port), expected_(expected), meeting_(meeting), key_(key), seats_(seats) {}
+    Reception(const Listeners& listeners, const Expected& expected, const Meeting& meeting, uint64_t key,
+              std::vector<Seat>& seats)
+        : listeners_(listeners),
+          expected_(expected),
+          expected_ranks_(expected.ranks.begin(), expected.ranks.end()),
+          meeting_(meeting),
+          key_(key),
+          seats_(seats) {
+        if (events_.fd < 0) throw Error(kExitUsage, no_more_connections(0, expected_, meeting_, errno));
+        for (const Socket& listener : listeners_.sockets) watch(EPOLL_CTL_ADD, listener.fd, EPOLLIN, Whose::listener);
+    }
 
     bool full() const { return seats_.size() == expected_.ranks.size() * size_t(expected_.lanes); }
     std::vector<int> missing() const {
@@ -99,25 +113,32 @@ public:
     }
 
     // One turn: hears who has something to say, and lets in who knocks.
-    void attend(const std::vector<Socket>& listeners, int wait_ms) {
-        std::vector<pollfd> waiting;
-        for (const Socket& listener : listeners) waiting.push_back({is_crowded_ ? -1 : listener.fd, POLLIN, 0});
-        for (const Seat& seat : seats_) waiting.push_back({seat.socket.fd, POLLRDHUP, 0});
-        for (const Guest& guest : guests_) waiting.push_back({guest.socket.fd, POLLIN, 0});
-        if (poll(waiting.data(), nfds_t(waiting.size()), is_crowded_ ? std::min(wait_ms, 10) : wait_ms) < 0)
-            return;  // a signal
-        const size_t first_guest = listeners.size() + seats_.size();
+    void attend(int wait_ms) {
+        // Room for all, so that nothing that has happened is left for another turn.
+        happened_.resize(listeners_.sockets.size() + seats_.size() + guests_.size());
+        const int n = epoll_wait(events_.fd, happened_.data(), int(happened_.size()),
+                                 is_closed_ ? std::min(wait_ms, 10) : wait_ms);
+        if (n < 0) return;  // a signal
+        std::set<int> speak;
         // First, so that who comes for a seat finds it free.
-        for (size_t i = seats_.size(); i-- > 0;)
-            if (waiting[listeners.size() + i].revents) free_seat(i);
+        for (int i = 0; i < n; i++) {
+            const uint64_t from = happened_[size_t(i)].data.u64;
+            if (Whose(from >> 32) == Whose::seat) free_seat(int(from));
+            if (Whose(from >> 32) == Whose::guest) speak.insert(int(from));
+        }
         for (size_t i = guests_.size(); i-- > 0;)
-            if ((waiting[first_guest + i].revents && hear(guests_[i])) || is_late(guests_[i]))
+            if ((speak.contains(guests_[i].socket.fd) && hear(guests_[i])) || is_late(guests_[i]))
                 guests_.erase(guests_.begin() + int64_t(i));
         is_crowded_ = false;
-        for (const Socket& listener : listeners) admit(listener);
+        for (const Socket& listener : listeners_.sockets)
+            while (has_room() && admit(listener)) continue;
+        if (const bool closed = is_crowded_ || !has_room(); closed != std::exchange(is_closed_, closed))
+            for (const Socket& listener : listeners_.sockets)
+                watch(EPOLL_CTL_MOD, listener.fd, closed ? 0u : uint32_t(EPOLLIN), Whose::listener);
     }
 
 private:
+    enum class Whose { listener, seat, guest };  // an event is
     struct Guest {
         Socket socket;
         std::string from, said;
@@ -126,23 +147,39 @@ private:
         Hello hello = {};
         Challenge challenge = {};
     };
-    const int port_;
+    const Listeners& listeners_;
     const Expected& expected_;
+    const std::set<int> expected_ranks_;
     const Meeting& meeting_;
     const uint64_t key_;
     std::vector<Seat>& seats_;
-    std::vector<Guest> guests_;                                       // in the order in which they came
+    std::set<std::pair<int, int>> taken_;  // rank and lane of each
+    std::vector<Guest> guests_;            // in the order in which they came
+    Socket events_ = Socket(epoll_create1(EPOLL_CLOEXEC));
+    std::vector<epoll_event> happened_;
     Socket spare_ = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));  // for other_end, when no more files are allowed
     bool is_crowded_ = false;  // this process may open no more files: guests have a tenth of their time
+    bool is_closed_ = false;   // who knocks is not heard now
     int warnings_ = 0;
 
     bool is_late(const Guest& guest) const {
         return guest.until.left_ms() <= (is_crowded_ ? 900 * meeting_.greeting_s : 0);
     }
 
-    bool is_there(int rank, int lane) const {
-        return std::any_of(seats_.begin(), seats_.end(),
-                           [&](const Seat& seat) { return seat.rank == rank && seat.lane == lane; });
+    // A guest stays for a hundredth of its time, whoever else knocks: ranks that all come at once would drive each
+    // other out, and come again.
+    bool is_fresh(const Guest& guest) const { return guest.until.left_ms() > 990 * meeting_.greeting_s; }
+    bool has_room() const {
+        return !is_crowded_ && (guests_.size() < meeting_.most_guests || !is_fresh(guests_.front()));
+    }
+
+    bool is_there(int rank, int lane) const { return taken_.contains({rank, lane}); }
+
+    // A socket that is closed is forgotten by itself.
+    void watch(int operation, int fd, uint32_t events, Whose whose) {
+        epoll_event event = {};
+        event.events = events, event.data.u64 = uint64_t(whose) << 32 | uint32_t(fd);
+        ensure(epoll_ctl(events_.fd, operation, fd, &event) == 0);
     }
 
     void warn(const std::string& text) {
@@ -151,30 +188,38 @@ private:
                      warnings_ == kMostWarnings ? " (more such warnings are left out)" : "");
     }
 
-    void free_seat(size_t i) {
-        warn(format("rank %d (%s) is gone before all were there: waiting for another", seats_[i].rank,
-                    seats_[i].from.c_str()));
-        seats_.erase(seats_.begin() + int64_t(i));
+    void free_seat(int fd) {
+        const auto seat =
+            std::find_if(seats_.begin(), seats_.end(), [&](const Seat& seat) { return seat.socket.fd == fd; });
+        warn(format("rank %d (%s) is gone before all were there: waiting for another", seat->rank, seat->from.c_str()));
+        taken_.erase({seat->rank, seat->lane});
+        seats_.erase(seat);
     }
 
-    void admit(const Socket& listener) {
+    // False: nobody was there to come in.
+    bool admit(const Socket& listener) {
         Connection connection = accept_from(listener);
         const int error = errno;
         if (connection.socket.fd >= 0) {
+            watch(EPOLL_CTL_ADD, connection.socket.fd, EPOLLIN, Whose::guest);
             guests_.push_back({std::move(connection.socket), connection.from, {}, Deadline(meeting_.greeting_s)});
             if (guests_.size() > meeting_.most_guests) drop_one();
-        } else if (error == EMFILE || error == ENFILE) {
+            return true;
+        }
+        if (error == EMFILE || error == ENFILE) {
             if (guests_.empty())
                 throw Error(kExitUsage, no_more_connections(seats_.size(), expected_, meeting_, error));
             is_crowded_ = true;
         }  // else nothing has come after all, or whoever came has left
+        return false;
     }
 
-    // The oldest of those who have said nothing, else of all. A rank that was dropped comes again.
+    // The oldest of those who have said nothing, unless that one is fresh, else of all. A rank that was dropped comes
+    // again.
     void drop_one() {
         const auto silent =
             std::find_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.was_asked; });
-        guests_.erase(silent == guests_.end() ? guests_.begin() : silent);
+        guests_.erase(silent == guests_.end() || is_fresh(*silent) ? guests_.begin() : silent);
     }
 
     // True when nothing is left to do for the guest: it has a seat, or has been sent away.
@@ -194,7 +239,8 @@ private:
             (has_header && (header.kind != (guest.was_asked ? kProof : kHello) || header.bytes != body_bytes))) {
             // Whoever only looks whether the port is open says nothing and is worth no word.
             if (!guest.said.empty())
-                warn(format("%s connected to port %d and is no rank of Anvil's: ignored", guest.from.c_str(), port_));
+                warn(format("%s connected to port %d and is no rank of Anvil's: ignored", guest.from.c_str(),
+                            listeners_.port));
             return true;
         }
         if (guest.said.size() < bytes) return false;
@@ -206,7 +252,8 @@ private:
     bool take_hello(Guest& guest, const std::string& body) {
         std::memcpy(&guest.hello, body.data(), sizeof(guest.hello));
         if (guest.hello.run_hash != run_hash(meeting_, guest.hello.nonce))
-            return refuse(guest, format("port %d belongs to another run: give each run a port of its own", port_));
+            return refuse(guest,
+                          format("port %d belongs to another run: give each run a port of its own", listeners_.port));
         if (bool(guest.hello.has_secret) != !meeting_.secret.empty())
             return refuse(guest, format("rank %d %s a key, and this rank %s: %s", meeting_.listener,
                                         meeting_.secret.empty() ? "has not" : "has",
@@ -238,8 +285,7 @@ private:
             return refuse(guest, format("it was told that there are %d ranks, and rank %d that there are %d: start all "
                                         "alike",
                                         hello.world_size, meeting_.listener, meeting_.world_size));
-        if (std::count(expected_.ranks.begin(), expected_.ranks.end(), hello.rank) == 0 ||
-            hello.lane >= uint32_t(expected_.lanes))
+        if (!expected_ranks_.contains(hello.rank) || hello.lane >= uint32_t(expected_.lanes))
             return refuse(guest, format("its rank is %d, and those to come are %s", hello.rank,
                                         rank_list(expected_.ranks).c_str()));
         if (is_there(hello.rank, int(hello.lane)))
@@ -248,6 +294,8 @@ private:
                                         hello.rank));
         prepare(guest.socket.fd);
         send_message(guest.socket.fd, kWelcome, key_, bytes_of(proof(meeting_, kOfFirst, hello, guest.challenge)));
+        watch(EPOLL_CTL_MOD, guest.socket.fd, EPOLLRDHUP, Whose::seat);
+        taken_.insert({hello.rank, int(hello.lane)});
         seats_.push_back({hello.rank, int(hello.lane), std::move(guest.socket), guest.from});
         return true;
     }
@@ -314,6 +362,27 @@ struct Caller {
     }
 };
 
+// What the names of a place mean, asked again after some seconds and not for each attempt: to ask costs more than to be
+// refused, and a thousand ranks that wait for rank 0 would have its cores busy.
+class Numbers {
+public:
+    const std::vector<Address>& of(const Address& address, std::string* why) {
+        Known& known = of_[text_of(address)];
+        if (known.numbers.empty() || known.until.over())
+            known = {numbers_of(address, &known.why), known.why, Deadline(kQuietS)};
+        *why = known.why;
+        return known.numbers;
+    }
+
+private:
+    struct Known {
+        std::vector<Address> numbers = {};
+        std::string why = {};
+        Deadline until = Deadline(0);
+    };
+    std::map<std::string, Known> of_;
+};
+
 // Throws when a signal has come.
 Look look_for_signal(int rank, const Meeting& meeting, const std::string& waits_for) {
     return [=, &meeting] {
@@ -349,7 +418,7 @@ void await_ranks(const Listeners& listeners, const std::string& where, const Exp
     if (!listeners.local && meeting.secret.empty())
         std::fprintf(stderr, "warning: rank 0: any host that reaches port %d can join this run: %s (doc/security.md)\n",
                      listeners.port, kKeyAdvice);
-    Reception reception(listeners.port, expected, meeting, key, seats);
+    Reception reception(listeners, expected, meeting, key, seats);
     const Deadline deadline(meeting.timeout_s), quiet(kQuietS);
     bool said = false;
     while (!reception.full()) {
@@ -375,7 +444,7 @@ void await_ranks(const Listeners& listeners, const std::string& where, const Exp
                          rank_list(reception.missing()).c_str());
             said = true;
         }
-        reception.attend(listeners.sockets, std::min(deadline.left_ms(), 100));
+        reception.attend(std::min(deadline.left_ms(), 100));
     }
     std::sort(seats.begin(), seats.end(),
               [](const Seat& a, const Seat& b) { return std::pair(a.rank, a.lane) < std::pair(b.rank, b.lane); });
@@ -386,12 +455,17 @@ Seat find_listener(const Seat& self, const std::vector<Address>& place, const Me
     Caller caller{self, meeting, Deadline(meeting.timeout_s),
                   look_for_signal(self.rank, meeting, who + " at " + where)};
     Deadline quiet(kQuietS);
+    Numbers known;
     std::string said;
     for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, 500)) {
         std::string why;
         for (const Address& address : place) {
-            Socket connected =
-                connect_to(address, meeting.of_hosts ? meeting.interface : "", caller.deadline, caller.look, &why);
+            Socket connected;
+            for (const Address& number : known.of(address, &why)) {
+                connected =
+                    connect_to(number, meeting.of_hosts ? meeting.interface : "", caller.deadline, caller.look, &why);
+                if (connected.fd >= 0) break;
+            }
             if (connected.fd < 0) continue;
             why = caller.greet(address, connected);
             if (!why.empty()) continue;

@@ -10,8 +10,9 @@ connections for each pair (tcp_network.h): then each listens for those above it.
 Names that nobody knows yet and hosts that are not up yet are waited for, as long as for ranks; after five seconds a
 line on stderr says for what.
 
-Whoever connects has ten seconds to say who it is, and those who have not are few: the oldest goes when another comes.
-So nobody who says nothing keeps ranks out.
+Whoever connects has ten seconds to say who it is, and those who have not are few: the oldest goes when another comes,
+but not in its first tenth of a second. So nobody who says nothing keeps ranks out, and ranks that come all at once do
+not drive out each other.
 
   rank -> rank 0    Hello: a nonce, its rank, which of its connections, how many ranks there are, a hash of the run's
                     name with the nonce

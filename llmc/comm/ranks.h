@@ -27,6 +27,7 @@ all the others with exit code 3 (watchdog.h). Around work on files it is --io-ti
 */
 #pragma once
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -85,7 +86,8 @@ public:
     }
 
     std::string broadcast(const std::string& record, int root = 0) {
-        return all_gather(rank == root ? record : "")[size_t(root)];
+        return ask_first(rank == root ? record : "",
+                         [root](const std::vector<std::string>& records) { return records[size_t(root)]; });
     }
     std::vector<std::string> gather(const std::string& record) {
         std::vector<std::string> all(static_cast<size_t>(world_size));
@@ -95,7 +97,9 @@ public:
         });
         return all;
     }
-    void barrier() { all_gather(""); }
+    void barrier() {
+        ask_first("", [](const std::vector<std::string>&) { return std::string(); });
+    }
 
     // Every rank's value of a type that memcpy copies. `what` it is: for an Error about a record of another size.
     template <class T>
@@ -168,14 +172,19 @@ void share_errors(Ranks& part, Body&& body) {
         mine = std::to_string(error.exit_code) + " " + error.what();
     }
     const Watchdog::Patience patience(ranks.watchdog());
-    const std::vector<std::string> all = ranks.all_gather(mine);
-    for (size_t r = 0; r < all.size(); r++) {
-        if (all[r].empty()) continue;
-        ranks.require_sense(all[r].size() > 2 && all[r][0] > '0' && all[r][0] <= '9' && all[r][1] == ' ', int(r),
-                            "its error");
-        const std::string what = int(r) == ranks.rank ? all[r].substr(2) : peer_text(all[r].substr(2));
-        throw SharedError(all[r][0] - '0', r == 0 ? what : "rank " + std::to_string(r) + ": " + what);
-    }
+    const std::string first = ranks.ask_first(mine, [](const std::vector<std::string>& all) {
+        for (size_t r = 0; r < all.size(); r++)
+            if (!all[r].empty()) return std::to_string(r) + " " + all[r];
+        return std::string();
+    });
+    if (first.empty()) return;
+    const size_t space = first.find(' ');
+    const int r = std::atoi(first.c_str());
+    const std::string error = first.substr(std::min(space, first.size() - 1) + 1);
+    ranks.require_sense(space < 8 && r >= 0 && r < ranks.world_size, 0, "the first error");
+    ranks.require_sense(error.size() > 2 && error[0] > '0' && error[0] <= '9' && error[1] == ' ', r, "its error");
+    const std::string what = r == ranks.rank ? error.substr(2) : peer_text(error.substr(2));
+    throw SharedError(error[0] - '0', r == 0 ? what : "rank " + std::to_string(r) + ": " + what);
 }
 
 // Runs `body` on rank 0, while the others wait; if it throws an Error, all do.

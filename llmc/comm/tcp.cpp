@@ -228,6 +228,15 @@ bool is_known(const Address& address, std::string* why) {
     return resolved.first != nullptr;
 }
 
+std::vector<Address> numbers_of(const Address& address, std::string* why) {
+    const Resolved resolved(address, 0);
+    *why = resolved.why;
+    std::vector<Address> numbers;
+    for (const addrinfo* each = resolved.first; each; each = each->ai_next)
+        numbers.push_back({host_text(each->ai_addr, each->ai_addrlen), address.port});
+    return numbers;
+}
+
 Connection accept_from(const Socket& listener) {
     sockaddr_storage from = {};
     socklen_t length = sizeof(from);

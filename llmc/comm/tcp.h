@@ -71,6 +71,8 @@ bool is_number(const std::string& host);
 
 // Whether a name means an address yet; `why` it does not.
 bool is_known(const Address& address, std::string* why);
+// What it means, the best first: "10.0.0.1:29500". None: nobody knows it yet, and `why`.
+std::vector<Address> numbers_of(const Address& address, std::string* why);
 
 // The next connection, or nothing; errno tells why.
 struct Connection {

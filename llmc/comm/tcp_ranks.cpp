@@ -2,6 +2,7 @@
 #include "llmc/comm/tcp_ranks.h"
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
@@ -44,6 +45,7 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
         if (meeting.numbers_anew) number_anew();
         if (pipe2(wake_, O_CLOEXEC) != 0)
             throw Error(kExitUsage, format("cannot make a pipe: %s", std::strerror(errno)));
+        watch_peers();
         reader_ = std::thread([this] { read_records(); });
     } catch (const Error& error) {
         if (peers_.empty()) take_seats();
@@ -121,16 +123,37 @@ std::unique_ptr<HostNetwork> TcpRanks::connect_hosts(const std::vector<int>& lea
 
 // ---- records -------------------------------------------------------------------------------------------------------
 
-void TcpRanks::read_records() {
-    size_t open = peers_.size();
-    std::vector<pollfd> waiting{{wake_[0], POLLIN, 0}};
-    for (const Peer& peer : peers_) waiting.push_back({peer.socket, POLLIN, 0});
-    while (open > 0) {
-        if (poll(waiting.data(), nfds_t(waiting.size()), -1) < 0) continue;  // EINTR
-        if (waiting[0].revents) return;
-        for (size_t i = 0; i < peers_.size(); i++)
-            if (waiting[i + 1].revents && !read_one(peers_[i])) waiting[i + 1].fd = -1, open--;
+// Event 0 is the end, and i + 1 is peer i's.
+void TcpRanks::watch_peers() {
+    without_record_ = peers_.size();
+    events_ = Socket(epoll_create1(EPOLL_CLOEXEC));
+    bool good = events_.fd >= 0;
+    for (size_t i = 0; i <= peers_.size() && good; i++) {
+        epoll_event event = {};
+        event.events = EPOLLIN, event.data.u64 = i;
+        good = epoll_ctl(events_.fd, EPOLL_CTL_ADD, i == 0 ? wake_[0] : peers_[i - 1].socket, &event) == 0;
     }
+    if (!good) throw Error(kExitUsage, format("cannot wait for other ranks: %s", std::strerror(errno)));
+}
+
+void TcpRanks::read_records() {
+    std::vector<epoll_event> happened(peers_.size() + 1);
+    for (size_t open = peers_.size(); open > 0;) {
+        const int n = epoll_wait(events_.fd, happened.data(), int(happened.size()), -1);  // -1: EINTR
+        for (int i = 0; i < n; i++) {
+            const uint64_t from = happened[size_t(i)].data.u64;
+            if (from == 0) return;
+            if (read_one(peers_[from - 1])) continue;
+            epoll_ctl(events_.fd, EPOLL_CTL_DEL, peers_[from - 1].socket, nullptr);
+            open--;
+        }
+    }
+}
+
+void TcpRanks::count(const Peer& peer, int sign) {
+    if (!peer.records.empty()) return;
+    without_record_ += size_t(sign);
+    if (peer.ended) gone_ += size_t(sign);
 }
 
 bool TcpRanks::lost(const std::string& why) {
@@ -165,18 +188,23 @@ bool TcpRanks::read_one(Peer& peer) {
         if (poll(&leaving, 1, 1000) > 0) return false;
         return lost(format("rank %d has ended with an error, which it has printed", peer.rank));
     }
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     // Ranks go in lockstep: each waits for an answer before it sends again.
     if (header.kind == kRecord && peer.records.size() >= 2)
         return lost(format("%s sends records that nobody waits for", name_of(peer.rank).c_str()));
     if ((header.kind == kPiece && peer.pieces.size() >= size_t(kMostPieces)) ||
         (header.kind == kTaken && peer.under_way == 0))
         return lost(format("%s sends pieces of files that nobody waits for", name_of(peer.rank).c_str()));
+    count(peer, -1);
     if (header.kind == kPiece) peer.pieces.push_back(std::move(body));
     if (header.kind == kTaken) peer.under_way--;
     if (header.kind == kGoodbye) peer.ended = true;
     if (header.kind == kRecord) peer.records.push_back(std::move(body));
-    arrived_.notify_all();
+    count(peer, 1);
+    // Who waits for records waits for all of them, or looks for who will send none: the others are not worth waking it.
+    const bool is_news = header.kind != kRecord || without_record_ == 0 || gone_ > 0;
+    lock.unlock();
+    if (is_news) arrived_.notify_all();
     return true;
 }
 
@@ -249,7 +277,9 @@ std::string TcpRanks::next_record(Peer& peer) {
     arrived_.wait(lock, [&] { return !peer.records.empty() || peer.ended; });
     if (peer.records.empty()) watchdog_.give_up(format("rank %d has finished, and this rank has not", peer.rank));
     std::string record = std::move(peer.records.front());
+    count(peer, -1);
     peer.records.pop_front();
+    count(peer, 1);
     return record;
 }
 
@@ -299,12 +329,7 @@ std::string TcpRanks::ask_first(const std::string& record, const Judge& judge) {
     // Taken only when all have come, so that `missing` can tell who has not.
     {
         std::unique_lock lock(mutex_);
-        arrived_.wait(lock, [this] {
-            const auto has_come = [](const Peer& peer) { return !peer.records.empty(); };
-            const auto will_not = [](const Peer& peer) { return peer.records.empty() && peer.ended; };
-            return std::all_of(peers_.begin(), peers_.end(), has_come) ||
-                   std::any_of(peers_.begin(), peers_.end(), will_not);
-        });
+        arrived_.wait(lock, [this] { return without_record_ == 0 || gone_ > 0; });
     }
     for (Peer& peer : peers_) records[size_t(peer.rank)] = next_record(peer);
     const std::string answer = judge(records);

@@ -66,7 +66,9 @@ private:
     std::string forwarded_;  // why another rank has given up, in its words
     std::vector<Peer> peers_;
     int wake_[2] = {-1, -1};  // a pipe that ends the reader
-    std::mutex mutex_;        // of Peer::records, pieces, under_way and ended
+    Socket events_;           // what the reader waits for
+    std::mutex mutex_;        // of Peer::records, pieces, under_way and ended, and the numbers of these peers:
+    size_t without_record_ = 0, gone_ = 0;  // who have no record here, and those of them that have ended
     std::condition_variable arrived_;
     std::thread reader_;
     std::atomic<uint64_t> sent_bytes_ = 0;
@@ -74,9 +76,11 @@ private:
 
     void number_anew();
     void close_all();
+    void watch_peers();
     void read_records();
     bool read_one(Peer& peer);
-    bool lost(const std::string& why);  // ends this rank, unless it is leaving; false
+    void count(const Peer& peer, int sign);  // -1 before its records or `ended` change, 1 afterward
+    bool lost(const std::string& why);       // ends this rank, unless it is leaving; false
     void tell_all(const std::string& why);
     void send_to(const Peer& peer, Kind kind, const std::string& body);
     const Peer& peer_of(int rank) const { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }

@@ -181,3 +181,18 @@ Verified verify(const std::string& folder) {
     if (!found.why.empty()) found.step = -1;
     return found;
 }
+
+std::vector<FileRecord> manifest_records(const std::string& folder) {
+    const auto hash_in = [](const Json& record) {
+        return std::stoull(record.at("xxh3").get<std::string>(), nullptr, 16);
+    };
+    const Json manifest = parse_json(read_file(folder + "/manifest.json"));
+    std::vector<FileRecord> records;
+    for (const auto& [name, file] : manifest.at("files").items()) {
+        records.push_back({name, file.at("bytes"), hash_in(file)});
+        const Json tensors = file.value("tensors", Json::object());  // outlives the loop over it
+        for (const auto& [tensor, part] : tensors.items())
+            records.back().tensors.push_back({tensor, part.at("begin"), part.at("end"), hash_in(part)});
+    }
+    return records;
+}

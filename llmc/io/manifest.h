@@ -34,6 +34,9 @@ std::string to_json(const Manifest& manifest);
 std::string packed(const std::vector<FileRecord>& records);
 std::optional<std::vector<FileRecord>> unpacked(const std::string& bytes);  // nothing: it is not what packed() makes
 
+// What the manifest of a folder that verifies says of its files.
+std::vector<FileRecord> manifest_records(const std::string& folder);
+
 // What verify() found: a folder is whole if `why` is empty, else `why` is one line such as
 // "model.safetensors: tensor wte is damaged".
 struct Verified {

@@ -140,7 +140,8 @@ std::vector<Field> own_fields(CommandLine& line) {
                 {"chat", "message", &line.chat.message, "send this one message, print the answer and exit"},
                 {"chat", "system", &line.chat.system, "system prompt: what the model is told before the conversation"},
                 Field{"chat", "chat-template", &line.chat.chat_template,
-                      "how a conversation is written; auto: as the template beside the tokenizer says, or by its special tokens"}
+                      "how a conversation is written; auto: as the template beside the tokenizer says, or by its "
+                      "special tokens"}
                     .one_of({"auto", "nanochat", "chatml", "llama3"})};
         case Command::plan:
             return {

@@ -21,6 +21,7 @@
 #include "llmc/optim/schedule.h"         // learning_rate
 #include "llmc/train/checkpointing.h"    // RunState
 #include "llmc/train/loading.h"          // load_run
+#include "llmc/train/local_saving.h"     // LocalSaver
 #include "llmc/train/log.h"              // RunLog
 #include "llmc/train/log_follower.h"     // LogFollower
 #include "llmc/train/noise_scale.h"      // NoiseScale
@@ -72,6 +73,7 @@ public:
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
           all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
           balance_(world, config_),
+          local_(ranks_, model_, sharded_),
           saver_(flags_.out_dir, ranks_, model_, sharded_) {
         model_.document_token = flags_.document_token.value_or(-1);
         begin_at_start();
@@ -130,6 +132,15 @@ public:
         if (!is_saved() && state_.skipped_in_a_row == 0) save_state(!flags_.async_checkpoint);
     }
 
+    // Unless this step's goes to --out-dir, or a rank still writes the one before.
+    void save_local() override {
+        if (!local_.is_on() || local_.is_under_way() || is_saved() || state_.step == first_step_ ||
+            state_.skipped_in_a_row > 0)
+            return;
+        note_state();
+        local_.begin(state_.step, {run_.tokenizer.json, run_.tokenizer.chat_template, state_, saved_flags()});
+    }
+
     void validate() override {
         if (!data_.val) return;
         seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()), config_.step.T,
@@ -173,6 +184,10 @@ public:
             if (flags_.trains()) show_sample();
         }
         finish_save();
+        if (local_.is_on()) {
+            local_.end();
+            on_first_rank(ranks_, [&] { forget_local(flags_.out_dir); });
+        }
         profiler_.finish();
         log_.end(state_.step, end_reason(), plans_made(device_), mixture());
         say_best();
@@ -271,7 +286,8 @@ private:
     const char* stop_reason_ = nullptr;  // as done() saw it
     bool is_last_ = false;               // the same: the run has ended by itself
     double last_s_ = 0;                  // when the last step ended
-    Saver<Device, T> saver_;             // last, because its thread reads the others
+    LocalSaver<Device, T> local_;
+    Saver<Device, T> saver_;  // last, with the one before, because their threads read the others
 
     int64_t shown_steps() const { return config_.by_time() ? 0 : config_.steps; }
     // The same on all ranks.
@@ -309,6 +325,7 @@ private:
         return (data_.val && due_every(flags_.val_every)) ||
                (!data_.tasks.empty() && due_every(flags_.eval_tasks_every)) ||
                (!data_.prompt.empty() && due_every(flags_.sample_every)) || due_every(flags_.checkpoint_every) ||
+               (local_.is_on() && due_every(flags_.local_every)) ||
                (!world_.is_alone() && due_every(flags_.check_replicas));
     }
 
@@ -390,12 +407,14 @@ private:
         all_stop_ |= step.count(Vote::stop) > 0;
         all_out_of_time_ |= step.count(Vote::out_of_time) > 0;
         go_on_saving(step.count(Vote::written) == ranks_.world_size, step.count(Vote::committed) > 0);
+        if (local_.is_under_way() && step.count(Vote::local_over) == ranks_.world_size)
+            local_.finish(step.count(Vote::local_failed) == 0);
     }
 
     // What an island's rank has to say in the outer step. Nothing but int64_t: it is sent as it lies in memory.
     struct IslandNews {
         int64_t is_finite, has_bad_data, skipped_in_a_row, updates, wants_stop, is_out_of_time, is_written,
-            is_committed, elapsed_us;
+            is_committed, elapsed_us, is_local_over, has_local_failed;
     };
 
     // Collective, of all islands, which have made the same number of steps. First they tell each other how they
@@ -412,7 +431,9 @@ private:
                               world_.is_first() && out_of_time_here(),
                               saver_.is_written(),
                               saver_.is_committed(),
-                              int64_t(state_.training_s * 1e6)};
+                              int64_t(state_.training_s * 1e6),
+                              local_.is_over(),
+                              local_.has_failed()};
         const std::vector<IslandNews> all = ranks_.all_gather_values(mine, "how its island is");
         const auto count = [&](int64_t IslandNews::*what) {
             return std::count_if(all.begin(), all.end(), [&](const IslandNews& news) { return news.*what != 0; });
@@ -447,6 +468,8 @@ private:
         state_.training_s += outer_s;
         log_.outer(state_.step, outer_s * 1e3, double(outer_->sent_bytes()));
         go_on_saving(count(&IslandNews::is_written) == ranks_.world_size, count(&IslandNews::is_committed) > 0);
+        if (local_.is_under_way() && count(&IslandNews::is_local_over) == ranks_.world_size)
+            local_.finish(count(&IslandNews::has_local_failed) == 0);
     }
 
     void require_outer(const std::vector<int64_t>& sound) const {
@@ -508,16 +531,24 @@ private:
         }
     }
 
-    void save_state(bool and_wait) {
-        finish_save();
-        is_saving_ = true;
+    // What of the state is not kept up to date.
+    void note_state() {
         state_.data_key = data_key_;
         state_.micro_batches = balance_.saved();
         state_.data = ends_by_data_ ? data_states_[size_t(state_.step) % data_states_.size()] : data_.train->state();
+    }
+    RunFlags saved_flags() const {
         RunFlags asked = request_.flags;
         // Of these ranks alone, and not kept for a resume; the step that it makes is the run's.
         if (asked.balance_mode().kind == BalanceMode::Kind::listed) asked.total_batch_size = config_.step.num_tokens();
-        saver_.begin(asked, state_, run_.tokenizer.json, run_.tokenizer.chat_template,
+        return asked;
+    }
+
+    void save_state(bool and_wait) {
+        finish_save();
+        is_saving_ = true;
+        note_state();
+        saver_.begin(state_.step, {run_.tokenizer.json, run_.tokenizer.chat_template, state_, saved_flags()},
                      [this, is_best = state_.step == best_begun_](const SavedCheckpoint& saved) {
                          if (is_best) mark_best(flags_.out_dir, saved.step);
                          prune(flags_.out_dir, flags_.keep, saved.step);
@@ -675,6 +706,8 @@ private:
         best_is_unknown_ = ranks_.broadcast(looks_again ? "yes" : "") == "yes";
         if (!world_.is_alone() && !world_.group)
             saver_.place(find_placement(ranks_, flags_.out_dir, flags_.checkpoint_to));
+        if (flags_.local_every > 0)
+            local_.open(open_local(ranks_, flags_.out_dir, flags_.checkpoint_local, request_.local_run));
         if (!world_.is_first()) return;
         const Recipe& recipe = config_.recipe;
         std::printf("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n",
@@ -751,6 +784,8 @@ private:
         if (world_.is_first() && out_of_time_here()) all.push_back(Vote::out_of_time);
         if (saver_.is_written()) all.push_back(Vote::written);
         if (saver_.is_committed()) all.push_back(Vote::committed);
+        if (local_.is_over()) all.push_back(Vote::local_over);
+        if (local_.has_failed()) all.push_back(Vote::local_failed);
         if (data_.scan->has_found()) all.push_back(Vote::bad_data);
         return all;
     }

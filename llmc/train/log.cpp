@@ -68,6 +68,34 @@ std::string task_lines(const std::string& file, const std::vector<TaskRecord>& t
     return text + format("scored in %s\n", duration_text(ms / 1e3).c_str());
 }
 
+// Some network file systems have no locks; only a lock held by another is an error.
+static bool is_anothers(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; }
+static constexpr const char* kAnothers = "another run is writing to this folder, choose another --out-dir;";
+
+RunLock::RunLock(const std::string& out_dir) : fd_(open((out_dir + "/log.jsonl").c_str(), O_RDWR | O_CLOEXEC)) {
+    if (fd_ < 0 || !is_anothers(fd_)) return;  // where there is no log, no run is under way
+    close(fd_);
+    throw Error(kExitUsage, format("%s %s/log.jsonl", kAnothers, out_dir.c_str()));
+}
+
+RunLock::~RunLock() {
+    if (fd_ >= 0) close(fd_);
+}
+
+int64_t last_step(const std::string& out_dir) {
+    constexpr off_t kMostBytes = 1 << 20;  // of its end
+    const std::string path = out_dir + "/log.jsonl", begin = R"({"type":"step","step":)";
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    std::string text(size_t(kMostBytes), ' ');
+    const off_t size = lseek(fd, 0, SEEK_END);
+    const ssize_t got = pread(fd, text.data(), text.size(), std::max<off_t>(0, size - kMostBytes));
+    close(fd);
+    text.resize(size_t(std::max<ssize_t>(0, got)));
+    const size_t at = text.rfind(begin);
+    return at == std::string::npos ? 0 : std::strtoll(text.c_str() + at + begin.size(), nullptr, 10);
+}
+
 RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
     : out_dir_(out_dir), path_(out_dir + "/log.jsonl"), speaks_(true), options_(options), opened_(Clock::now()) {
     make_folders(out_dir);
@@ -79,9 +107,7 @@ RunLog::RunLog(const std::string& out_dir, Mode mode, const Options& options)
         if (!good) close(std::exchange(fd_, -1));
         require(good, "%s %s: %s", what, path_.c_str(), reason_of(error).c_str());
     };
-    // Some network file systems have no locks; only a lock held by another is an error.
-    const bool is_locked = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    check(!is_locked, "another run is writing to this folder, choose another --out-dir;");
+    check(!is_anothers(fd_), kAnothers);
     struct stat info;
     check(fstat(fd_, &info) == 0, "cannot read");
     if (mode == Mode::fresh) {

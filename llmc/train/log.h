@@ -89,6 +89,22 @@ struct ReadBytes {
     uint64_t verified = 0, most_verified = 0, loaded = 0, most_loaded = 0;
 };
 
+// OUT's lock, which the log of a run has, while something else is written there before the run has its log. An Error if
+// another program has it.
+class RunLock {
+public:
+    explicit RunLock(const std::string& out_dir);
+    ~RunLock();
+    RunLock(const RunLock&) = delete;
+    RunLock& operator=(const RunLock&) = delete;
+
+private:
+    int fd_;
+};
+
+// The last step that OUT's log tells of; 0: none.
+int64_t last_step(const std::string& out_dir);
+
 class RunLog {
 public:
     enum class Mode { fresh, resume };  // empty the file, or add to it

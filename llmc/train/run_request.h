@@ -25,6 +25,8 @@ struct RunRequest {
     std::vector<int> elsewhere = {};  // the ranks that do not; on all
     uint64_t verified_bytes = 0;      // of it, by this rank
 
+    std::string local_run = {};  // of the local checkpoints that this run may go on from (local_checkpoints.h)
+
     bool resumed() const { return !checkpoint.path.empty(); }
     // The content of one of the checkpoint's small files.
     std::string checkpoint_file(const std::string& name) const;

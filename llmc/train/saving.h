@@ -7,7 +7,8 @@ disk; what ranks tell each other meanwhile are a few bytes.
 
   Saver<Device, T> saver(out_dir, ranks, model, optimizer);
   saver.place(find_placement(ranks, out_dir, "auto"));      where ranks are processes
-  saver.begin(config, state, tokenizer_json, chat_template, after);   all ranks; no save is under way. after(saved): on rank 0
+  saver.begin(step, {tokenizer_json, chat_template, state, flags}, after);   all ranks; no save is under way.
+                                                    after(saved): on rank 0
   if (saver.is_written()) vote for it               this rank's part is on the disk, or could not be written
   saver.commit();                                   all ranks, when all are: begins to make it visible, and does not
                                                     wait; an Error on all if any part failed
@@ -25,14 +26,13 @@ disk; what ranks tell each other meanwhile are a few bytes.
 #include <string>
 #include <utility>
 #include <vector>
-#include "llmc/comm/ranks.h"                // Ranks, on_first_rank, share_errors
-#include "llmc/data/chat_style.h"           // kChatTemplateFile
-#include "llmc/interop/tokenizer_export.h"  // tokenizer_config
-#include "llmc/io/checkpoint.h"             // CheckpointWriter, CheckpointPart
-#include "llmc/train/checkpointing.h"       // RunState, saved_parts
-#include "llmc/train/parts.h"               // PartSender, receive_parts
-#include "llmc/train/placement.h"           // Placement
-#include "llmc/train/supervise.h"           // Supervised
+#include "llmc/comm/ranks.h"           // Ranks, on_first_rank, share_errors
+#include "llmc/io/checkpoint.h"        // CheckpointWriter, CheckpointPart
+#include "llmc/train/checkpointing.h"  // RunState
+#include "llmc/train/parts.h"          // PartSender, receive_parts
+#include "llmc/train/placement.h"      // Placement
+#include "llmc/train/snapshot.h"       // Snapshot
+#include "llmc/train/supervise.h"      // Supervised
 
 // A checkpoint that is complete.
 struct SavedCheckpoint {
@@ -49,8 +49,7 @@ public:
     Saver(const std::string& out_dir, Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded)
         : out_dir_(out_dir),
           ranks_(ranks),
-          model_(model),
-          sharded_(sharded),
+          snapshot_(ranks, model, sharded),
           placement_(Placement::all_shared(ranks.world_size)) {}
     ~Saver() {  // they use what goes next
         if (writing_.valid()) writing_.wait();
@@ -65,19 +64,15 @@ public:
 
     using After = std::function<void(const SavedCheckpoint&)>;
 
-    void begin(RunFlags config, RunState state, const std::string& tokenizer_json, const std::string& chat_template,
-               After after = {}) {
+    void begin(int64_t step, const SavedTexts& texts, After after = {}) {
         ensure(!is_under_way());
         after_ = std::move(after);
         began_ = std::chrono::steady_clock::now();
-        step_ = state.step;
-        on_first_rank(ranks_, [&] { leader_.emplace(out_dir_, state.step); });
-        if (!leader_ && !placement_.is_sent(ranks_.rank)) follower_.emplace(out_dir_, state.step);
-        copy();
-        const std::string state_json = to_json(state.fields(), 2) + "\n",
-                          config_json = to_json(config.fields(), 2) + "\n";
-        writing_ = std::async(std::launch::async,
-                              [=, this] { write(tokenizer_json, chat_template, state_json, config_json); });
+        step_ = step;
+        on_first_rank(ranks_, [&] { leader_.emplace(out_dir_, step); });
+        if (!leader_ && !placement_.is_sent(ranks_.rank)) follower_.emplace(out_dir_, step);
+        snapshot_.take(texts);
+        writing_ = std::async(std::launch::async, [this] { write(); });
     }
 
     bool is_under_way() const { return writing_.valid() || is_committing_; }
@@ -109,17 +104,12 @@ public:
 private:
     std::string out_dir_;
     Ranks& ranks_;
-    Gpt<Device, T>& model_;
-    const ShardedState<Device, T> sharded_;
+    Snapshot<Device, T> snapshot_;
     std::optional<CheckpointWriter> leader_;
     std::optional<CheckpointPart> follower_;
     Placement placement_;
     std::optional<std::vector<FileRecord>> sent_;  // of this rank's part, where rank 0 writes it
     std::map<int, FileRecord> received_;           // on rank 0, by the rank that has sent it
-    std::optional<typename Device::HostCopies> copies_;
-    std::vector<T> weights_;       // all of the model's, on rank 0
-    std::vector<float> state_;     // of tensors_, one after the other
-    std::vector<Tensor> tensors_;  // with pointers into state_
     std::chrono::steady_clock::time_point began_;
     int64_t step_ = 0;
     After after_;
@@ -149,52 +139,26 @@ private:
 
     CheckpointPart& part() { return leader_ ? *leader_ : *follower_; }
 
-    void copy() {
-        if (!copies_) copies_.emplace(model_.device);  // a run that never saves has no buffers
-        if (ranks_.rank == 0) {
-            weights_.resize(size_t(model_.weights.size));
-            copies_->add(weights_.data(), model_.weights.data, weights_.size() * sizeof(T));
-        }
-        std::vector<StatePart> parts = saved_parts(sharded_, ranks_.rank);
-        size_t size = 0;
-        for (const StatePart& part : parts) size += size_t(part.size());
-        state_.resize(size);
-        float* to = state_.data();
-        for (StatePart& part : parts) {
-            if (part.on_host)
-                std::copy_n(part.data, part.size(), to);
-            else
-                copies_->add(to, part.data, size_t(part.size()) * sizeof(float));
-            part.data = to;
-            to += part.size();
-        }
-        copies_->finish();
-        tensors_ = tensors_of(parts);
-    }
-
-    void write(const std::string& tokenizer_json, const std::string& chat_template, const std::string& state_json,
-               const std::string& config_json) {
+    void write() {
         const Watchdog::Patience patience(ranks_.watchdog());
         if (placement_.is_sent(ranks_.rank)) return send();
         std::future<void> receiving;  // at the same time: one waits for the network, the other for the disk
         if (ranks_.rank == 0) {
             receiving = std::async(std::launch::async, [this] { receive(); });
-            write_model(tokenizer_json, chat_template, state_json, config_json);
+            snapshot_.write_model(part());
         }
-        part().add_tensors(file_of(ranks_.rank), tensors_, {{"format", "pt"}});
+        snapshot_.write_shard(part());
         if (receiving.valid()) receiving.get();
     }
 
-    std::string file_of(int rank) const { return shard_file(kOptimizerStem, rank, ranks_.world_size); }
-
     void send() {
         PartSender part(ranks_, 0);
-        SafetensorsWriter file([&](const void* data, size_t bytes) { part.write(data, bytes); }, tensors_,
+        SafetensorsWriter file([&](const void* data, size_t bytes) { part.write(data, bytes); }, snapshot_.tensors(),
                                {{"format", "pt"}});
-        for (const Tensor& tensor : tensors_) file.write(tensor.data, tensor.size_bytes());
+        for (const Tensor& tensor : snapshot_.tensors()) file.write(tensor.data, tensor.size_bytes());
         file.finish();
         part.finish();
-        sent_ = {{file_of(ranks_.rank), file.size_bytes(), file.hash(), file.records()}};
+        sent_ = {{snapshot_.file_of(ranks_.rank), file.size_bytes(), file.hash(), file.records()}};
     }
 
     void receive() {
@@ -206,7 +170,7 @@ private:
         if (from.empty()) return;
         receive_parts(ranks_, from, [&](int rank, const char* data, size_t bytes) {
             auto file = files.find(rank);
-            if (file == files.end()) file = files.try_emplace(rank, *leader_, file_of(rank)).first;
+            if (file == files.end()) file = files.try_emplace(rank, *leader_, snapshot_.file_of(rank)).first;
             file->second.write(data, bytes);
         });
         for (auto& [rank, file] : files) received_[rank] = file.finish();
@@ -215,39 +179,14 @@ private:
     // What has come is what was sent: to the last bit, by a checksum from the other end.
     void check_received(int rank, const std::vector<FileRecord>& theirs) {
         const auto found = received_.find(rank);
-        ranks_.require_sense(theirs.size() == 1 && theirs[0].name == file_of(rank) && found != received_.end(), rank,
-                             "its part of the checkpoint");
+        ranks_.require_sense(
+            theirs.size() == 1 && theirs[0].name == snapshot_.file_of(rank) && found != received_.end(), rank,
+            "its part of the checkpoint");
         require(theirs[0].size_bytes == found->second.size_bytes && theirs[0].hash == found->second.hash,
                 "%s has come from %s with %llu bytes that are not the %llu which were sent (their checksums differ): "
                 "the network or memory is failing; checkpoints from before are kept",
                 theirs[0].name.c_str(), ranks_.name_of(rank).c_str(),
                 static_cast<unsigned long long>(found->second.size_bytes),
                 static_cast<unsigned long long>(theirs[0].size_bytes));
-    }
-
-    void write_model(const std::string& tokenizer_json, const std::string& chat_template, const std::string& state_json,
-                     const std::string& config_json) {
-        const DType dtype = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
-        std::vector<T> transposed;
-        const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), dtype);
-        std::vector<Tensor> tensors;
-        for (const StoredTensor& part : stored) tensors.push_back(part.tensor);
-        size_t next = 0;
-        part().add_tensors(kModelFile, tensors, {{"format", "pt"}}, [&](const Tensor&) {
-            const StoredTensor& part = stored[next++];
-            const Parameter& p = model_.parameters.parameters[part.parameter];
-            return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, transposed));
-        });
-        std::vector<std::vector<Tensor>> all;
-        for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
-        part().add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
-        part().add_text("config.json", model_config(model_.shape, dtype, find_end_token(tokenizer_json).id));
-        if (!tokenizer_json.empty()) {
-            part().add_text("tokenizer.json", tokenizer_json);
-            part().add_text("tokenizer_config.json", tokenizer_config(tokenizer_json, model_.shape.max_seq_len));
-            if (!chat_template.empty()) part().add_text(kChatTemplateFile, chat_template);
-        }
-        part().add_text(kStateFile, state_json);
-        part().add_text(kRunFlagsFile, config_json);
     }
 };

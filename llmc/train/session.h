@@ -36,8 +36,9 @@ public:
 
     // What the run does not have (validation data, tasks, a prompt, other ranks) is passed over.
     virtual void compare_ranks() = 0;
-    virtual void save() = 0;      // unless the state is that of a checkpoint already, or may be ruined
-    virtual void validate() = 0;  // and saves with --save-best, if the loss is the lowest so far
+    virtual void save() = 0;        // unless the state is that of a checkpoint already, or may be ruined
+    virtual void save_local() = 0;  // the same to the hosts' own disks (local_saving.h)
+    virtual void validate() = 0;    // and saves with --save-best, if the loss is the lowest so far
     // Have --patience validations in a row found no lower loss?
     virtual bool is_out_of_patience() const = 0;
     virtual void score_tasks() = 0;

@@ -105,7 +105,7 @@ inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config,
 
 // What ranks ask of all by voting; see StepSums::votes. written: its part of a checkpoint. bad_data: it cannot go on,
 // and a step with such a vote is applied on no rank.
-enum class Vote { stop, out_of_time, written, bad_data, committed };
+enum class Vote { stop, out_of_time, written, committed, bad_data, local_over, local_failed };
 
 struct StepResult {
     double loss;      // mean over the step's targets of all ranks that count, before the update

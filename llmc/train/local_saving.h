@@ -1,0 +1,105 @@
+/*
+Saving to the fast tier (local_checkpoints.h). Each rank copies what is its own, and a thread writes it to this host's
+disk, commits it and reads it back, as all of a checkpoint is. No rank waits for another, nor for the disk: while one is
+still writing, no rank begins anew. That all are done they learn from their votes in a step.
+
+  LocalSaver<Device, T> local(ranks, model, sharded);
+  local.open(open_local(ranks, out_dir, dir, local_run));     at the start
+  local.begin(step, {tokenizer_json, chat_template, state, flags});          all ranks
+  if (local.is_over()) vote for it, and if (local.has_failed()) for that
+  local.finish(all_good);                                     all ranks, once all have voted
+  local.end();                                                the run is over: nothing is kept
+
+What one rank could not write (a full disk) no rank keeps, so that all have the same: a warning, and training goes on.
+*/
+#pragma once
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <future>
+#include <string>
+#include <utility>
+#include "llmc/data/utf8.h"                // printable
+#include "llmc/io/checkpoint.h"            // CheckpointWriter, prune
+#include "llmc/train/local_checkpoints.h"  // LocalPlace
+#include "llmc/train/snapshot.h"           // Snapshot
+
+template <class Device, class T>
+class LocalSaver {
+public:
+    LocalSaver(Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded)
+        : ranks_(ranks), snapshot_(ranks, model, sharded) {}
+    ~LocalSaver() {
+        if (writing_.valid()) writing_.wait();  // it uses what goes next
+    }
+
+    void open(const LocalPlace& place) { place_ = place; }
+    bool is_on() const { return !place_.folder.empty(); }
+
+    void begin(int64_t step, const SavedTexts& texts) {
+        ensure(is_on() && !is_under_way());
+        last_step_ = std::exchange(step_, step);
+        snapshot_.take(texts);
+        writing_ = std::async(std::launch::async, [this] { return why_not_written(); }).share();
+    }
+
+    bool is_under_way() const { return writing_.valid(); }
+    bool is_over() const {
+        return is_under_way() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    }
+    bool has_failed() const { return is_over() && !writing_.get().empty(); }
+
+    // `all_good`: on all ranks. Why this rank has failed, if it has, is said once, until it succeeds again.
+    void finish(bool all_good) {
+        ensure(is_under_way());
+        const std::string why = writing_.get();
+        writing_ = {};
+        if (!why.empty() && !has_warned_)
+            std::fprintf(stderr,
+                         "warning: rank %d: no local checkpoint of step %lld: %s; training goes on, with those of "
+                         "--out-dir\n",
+                         ranks_.rank, static_cast<long long>(step_), printable(why).c_str());
+        has_warned_ = !why.empty();
+        all_good_ = all_good;
+    }
+
+    // After the last checkpoint in --out-dir is complete.
+    void end() {
+        if (writing_.valid()) writing_.wait();
+        writing_ = {};
+        place_.remove_all();
+        place_ = {};
+    }
+
+private:
+    Ranks& ranks_;
+    Snapshot<Device, T> snapshot_;
+    LocalPlace place_;
+    int64_t step_ = -1, last_step_ = -1;         // the one before
+    bool has_warned_ = false, all_good_ = true;  // of the one before
+    std::shared_future<std::string> writing_;    // why it has failed; empty: it has not
+
+    std::string why_not_written() const {
+        try {
+            clean();
+            CheckpointWriter part(place_.folder, step_);
+            if (ranks_.rank == 0) snapshot_.write_model(part);
+            snapshot_.write_shard(part);
+            part.commit();
+            return "";
+        } catch (const std::exception& error) {
+            return error.what();
+        }
+    }
+
+    // Of the one before, now that all know how it went. In the thread: to remove takes time, too.
+    void clean() const {
+        if (last_step_ < 0) return;
+        if (!all_good_) {
+            std::filesystem::remove_all(checkpoint_path(place_.folder, last_step_));
+            return;
+        }
+        prune(place_.folder, kLocalKept, last_step_);
+        place_.remove_others();
+    }
+};

@@ -1,0 +1,105 @@
+/*
+What a checkpoint is written from: weights and state as of one step, copied to host memory. Training waits for the copy,
+and a thread writes it.
+
+  Snapshot<Device, T> snapshot(ranks, model, sharded);
+  snapshot.take({tokenizer_json, chat_template, state, flags});
+  snapshot.write_model(part);        rank 0: the model and everything small, into a CheckpointPart
+  snapshot.write_shard(part);        every rank: its part of the optimizer's state
+*/
+#pragma once
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+#include "llmc/comm/ranks.h"                // Ranks
+#include "llmc/data/chat_style.h"           // kChatTemplateFile
+#include "llmc/interop/tokenizer_export.h"  // tokenizer_config
+#include "llmc/io/checkpoint.h"             // CheckpointPart
+#include "llmc/train/checkpointing.h"       // RunState, saved_parts
+
+struct SavedTexts {
+    std::string tokenizer_json, chat_template, state_json, flags_json;
+
+    SavedTexts() = default;
+    SavedTexts(const std::string& tokenizer_json, const std::string& chat_template, RunState state, RunFlags flags)
+        : tokenizer_json(tokenizer_json),
+          chat_template(chat_template),
+          state_json(to_json(state.fields(), 2) + "\n"),
+          flags_json(to_json(flags.fields(), 2) + "\n") {}
+};
+
+template <class Device, class T>
+class Snapshot {
+public:
+    Snapshot(Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded)
+        : ranks_(ranks), model_(model), sharded_(sharded) {}
+
+    void take(const SavedTexts& texts) {
+        texts_ = texts;
+        if (!copies_) copies_.emplace(model_.device);  // a run that never saves has no buffers
+        if (ranks_.rank == 0) {
+            weights_.resize(size_t(model_.weights.size));
+            copies_->add(weights_.data(), model_.weights.data, weights_.size() * sizeof(T));
+        }
+        std::vector<StatePart> parts = saved_parts(sharded_, ranks_.rank);
+        size_t size = 0;
+        for (const StatePart& part : parts) size += size_t(part.size());
+        state_.resize(size);
+        float* to = state_.data();
+        for (StatePart& part : parts) {
+            if (part.on_host)
+                std::copy_n(part.data, part.size(), to);
+            else
+                copies_->add(to, part.data, size_t(part.size()) * sizeof(float));
+            part.data = to;
+            to += part.size();
+        }
+        copies_->finish();
+        tensors_ = tensors_of(parts);
+    }
+
+    // This rank's part of the state, and the file that it is written to.
+    const std::vector<Tensor>& tensors() const { return tensors_; }
+    std::string file_of(int rank) const { return shard_file(kOptimizerStem, rank, ranks_.world_size); }
+    void write_shard(CheckpointPart& part) const {
+        part.add_tensors(file_of(ranks_.rank), tensors_, {{"format", "pt"}});
+    }
+
+    void write_model(CheckpointPart& to) const {
+        const DType dtype = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
+        std::vector<T> transposed;
+        const std::vector<StoredTensor> stored = stored_tensors(model_.parameters, family_of(model_.shape), dtype);
+        std::vector<Tensor> tensors;
+        for (const StoredTensor& part : stored) tensors.push_back(part.tensor);
+        size_t next = 0;
+        to.add_tensors(kModelFile, tensors, {{"format", "pt"}}, [&](const Tensor&) {
+            const StoredTensor& part = stored[next++];
+            const Parameter& p = model_.parameters.parameters[part.parameter];
+            return static_cast<const void*>(stored_data(part, p, weights_.data() + p.offset, transposed));
+        });
+        std::vector<std::vector<Tensor>> all;
+        for (int r = 0; r < ranks_.world_size; r++) all.push_back(tensors_of(saved_parts(sharded_, r)));
+        const std::string& tokenizer = texts_.tokenizer_json;
+        to.add_text(std::string(kOptimizerStem) + ".safetensors.index.json", shard_index(kOptimizerStem, all));
+        to.add_text("config.json", model_config(model_.shape, dtype, find_end_token(tokenizer).id));
+        if (!tokenizer.empty()) {
+            to.add_text("tokenizer.json", tokenizer);
+            to.add_text("tokenizer_config.json", tokenizer_config(tokenizer, model_.shape.max_seq_len));
+            if (!texts_.chat_template.empty()) to.add_text(kChatTemplateFile, texts_.chat_template);
+        }
+        to.add_text(kStateFile, texts_.state_json);
+        to.add_text(kRunFlagsFile, texts_.flags_json);
+    }
+
+private:
+    Ranks& ranks_;
+    Gpt<Device, T>& model_;
+    const ShardedState<Device, T> sharded_;
+    SavedTexts texts_;
+    std::optional<typename Device::HostCopies> copies_;
+    std::vector<T> weights_;       // all of the model's, on rank 0
+    std::vector<float> state_;     // of tensors_, one after the other
+    std::vector<Tensor> tensors_;  // with pointers into state_
+};

@@ -364,7 +364,7 @@ struct Caller {
 
 // What the names of a place mean, asked again after some seconds and not for each attempt: to ask costs more than to be
 // refused, and a thousand ranks that wait for rank 0 would have its cores busy.
-class Numbers {
+class RankNumbers {
 public:
     const std::vector<Address>& of(const Address& address, std::string* why) {
         Known& known = of_[text_of(address)];
@@ -455,7 +455,7 @@ Seat find_listener(const Seat& self, const std::vector<Address>& place, const Me
     Caller caller{self, meeting, Deadline(meeting.timeout_s),
                   look_for_signal(self.rank, meeting, who + " at " + where)};
     Deadline quiet(kQuietS);
-    Numbers known;
+    RankNumbers known;
     std::string said;
     for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, 500)) {
         std::string why;

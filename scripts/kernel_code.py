@@ -20,6 +20,7 @@ LOADS_LITTLE = {
 STORES_LITTLE = LOADS_LITTLE | {
     r"absmax|attention_stats|column_sums|cross_entropy_kernel<\w+, false|muon_\w+_squares|squares": "sums",
     r"value_embedding_gates|weight_hash": "sums",
+    r"largest_kernel": "one number",
     r"embedding_positions|scatter_runs": "sums of many rows, in float",
     r"attention_decode|attention_fp32": "a lane has every 32nd element of a head",
     r"transpose": "a column of the tile in shared memory is not together there",

@@ -61,10 +61,14 @@ void write_example(const std::string& path, size_t piece = SIZE_MAX) {
     const std::string content = read_file(path);
     CHECK(out.size_bytes() == content.size());
     CHECK(out.hash() == xxh3(content.data(), content.size()));
-    REQUIRE(out.records().size() == kTensors.size());
+    REQUIRE(out.records().size() == 1 + kTensors.size());
+    const TensorRecord& header = out.records()[0];
+    CHECK((header.name == kHeaderRecord && header.begin_bytes == 0));
+    CHECK(header.end_bytes == 8 + uint64_t(uint8_t(content[0])) + 256 * uint64_t(uint8_t(content[1])));
+    CHECK(header.hash == xxh3(content.data(), header.end_bytes));
     for (size_t i = 0; i < kTensors.size(); i++) {
         const std::string data = data_of(kTensors[i]);
-        const TensorRecord& record = out.records()[i];
+        const TensorRecord& record = out.records()[1 + i];
         CHECK(record.name == kTensors[i].name);
         CHECK(record.hash == xxh3(data.data(), data.size()));
         CHECK(content.substr(record.begin_bytes, record.end_bytes - record.begin_bytes) == data);

@@ -16,6 +16,7 @@ test/data/tokenizer_reference_test.cpp reads it.
 import argparse
 import array
 import base64
+import collections
 import filecmp
 import json
 import os
@@ -172,7 +173,11 @@ def trained_of_characters(kind, size, text):
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(prepend_scheme="first", split=True), pre_tokenizers.Split(tokenizers.Regex(r"[\n\r]"), "isolated")]
     )
-    learner.train_from_iterator([text], trainers.BpeTrainer(vocab_size=size - 260, limit_alphabet=50, show_progress=False))
+    # The most frequent characters. The library itself takes any of those that are equally frequent.
+    counts = collections.Counter("▁" + text.replace(" ", "▁"))
+    alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:50]
+    trainer = trainers.BpeTrainer(vocab_size=size - 260, initial_alphabet=alphabet, limit_alphabet=50, show_progress=False)
+    learner.train_from_iterator([text], trainer)
     learned = json.loads(learner.to_str())["model"]
     blanks = [("▁", "▁"), ("▁▁", "▁▁"), ("▁", "▁▁")]
     specials = ["<unk>", "<s>", "</s>"]

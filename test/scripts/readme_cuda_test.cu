@@ -108,7 +108,7 @@ TEST_CASE("README: the quickstart, and what comes after it, on a GPU with their 
     CHECK(contains(read_file(step_folder(clone.path("run/default"), steps.back().step) + "/config.json"), "bfloat16"));
 
     const std::string generate =
-        replaced(readme_command({"--prompt 'Once upon a time'"}), "run/my_book", "run/default");
+        replaced(readme_command({"--resume run/my_book --prompt 'Once upon a time'"}), "run/my_book", "run/default");
     const Finished text = clone.run(replaced(generate, "--sample-tokens 500", "--sample-tokens 5") + " --device cuda");
     must_succeed(text);
     CHECK(text.out.size() >= 5);

@@ -407,8 +407,7 @@ private:
         all_stop_ |= step.count(Vote::stop) > 0;
         all_out_of_time_ |= step.count(Vote::out_of_time) > 0;
         go_on_saving(step.count(Vote::written) == ranks_.world_size, step.count(Vote::committed) > 0);
-        if (local_.is_under_way() && step.count(Vote::local_over) == ranks_.world_size)
-            local_.finish(step.count(Vote::local_failed) == 0);
+        go_on_saving_local(step.count(Vote::local_over) == ranks_.world_size, step.count(Vote::local_failed) == 0);
     }
 
     // What an island's rank has to say in the outer step. Nothing but int64_t: it is sent as it lies in memory.
@@ -468,8 +467,8 @@ private:
         state_.training_s += outer_s;
         log_.outer(state_.step, outer_s * 1e3, double(outer_->sent_bytes()));
         go_on_saving(count(&IslandNews::is_written) == ranks_.world_size, count(&IslandNews::is_committed) > 0);
-        if (local_.is_under_way() && count(&IslandNews::is_local_over) == ranks_.world_size)
-            local_.finish(count(&IslandNews::has_local_failed) == 0);
+        go_on_saving_local(count(&IslandNews::is_local_over) == ranks_.world_size,
+                           count(&IslandNews::has_local_failed) == 0);
     }
 
     void require_outer(const std::vector<int64_t>& sound) const {
@@ -812,6 +811,10 @@ private:
             saver_.commit();
             is_saving_ = false;
         }
+    }
+
+    void go_on_saving_local(bool all_over, bool all_good) {
+        if (local_.is_under_way() && all_over) local_.finish(all_good);
     }
 
     void finish_save() {

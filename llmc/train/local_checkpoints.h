@@ -10,8 +10,8 @@ there on: of any number of ranks, verified and pruned as all are.
 RUN is a random number of the run, so that nothing is found of a run whose --out-dir was removed, or copied. START is
 one of each start of it: the parts of two starts are never put together.
 
-  request.local_run = bring_in_local(ranks, out_dir);                        all ranks, before a checkpoint is looked
-for const LocalPlace place = open_local(ranks, out_dir, dir, local_run);       all ranks, at the start
+  request.local_run = bring_in_local(ranks, out_dir);           all ranks, before a checkpoint is looked for
+  place = open_local(ranks, out_dir, dir, local_run);           all ranks, at the start
 */
 #pragma once
 #include <string>

@@ -5,7 +5,7 @@ still writing, no rank begins anew. That all are done they learn from their vote
 
   LocalSaver<Device, T> local(ranks, model, sharded);
   local.open(open_local(ranks, out_dir, dir, local_run));     at the start
-  local.begin(step, {tokenizer_json, chat_template, state, flags});          all ranks
+  local.begin(step, {tokenizer_json, chat_template, state, flags});   all ranks
   if (local.is_over()) vote for it, and if (local.has_failed()) for that
   local.finish(all_good);                                     all ranks, once all have voted
   local.end();                                                the run is over: nothing is kept

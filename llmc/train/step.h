@@ -103,8 +103,9 @@ inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config,
            scratch_bytes(plan, config, on_gpu);
 }
 
-// What ranks ask of all by voting; see StepSums::votes. written: its part of a checkpoint. bad_data: it cannot go on,
-// and a step with such a vote is applied on no rank.
+// What ranks ask of all by voting; see StepSums::votes. written: its part of a checkpoint is on the disk; committed, by
+// rank 0: all of it is. bad_data: it cannot go on, and a step with such a vote is applied on no rank. local_over: its
+// part of a local checkpoint is written, or could not be (local_failed).
 enum class Vote { stop, out_of_time, written, committed, bad_data, local_over, local_failed };
 
 struct StepResult {

@@ -13,6 +13,12 @@ std::string programs() {
     return "ANVIL_PROGRAMS=" + train.substr(0, train.size() - std::string("train_gpt").size()) + " ";
 }
 
+// Of a script that says that something is missing here, such as root's rights.
+bool is_skipped(const Finished& ended) {
+    if (ended.exit_code == 2) WARN("skipped: " << ended.err);
+    return ended.exit_code == 2;
+}
+
 std::string namespaces() { return run("ip netns list 2>&1; ip link show type veth 2>&1").out; }
 
 }  // namespace
@@ -23,10 +29,7 @@ TEST_CASE("two hosts exchange at the speed of their line, and a slow one is name
     const std::string before = namespaces();
     const Finished ended = run(programs() + "timeout 300 " + kScript + " --rate 400mbit --steps 10");
     CHECK(namespaces() == before);
-    if (ended.exit_code == 2) {
-        WARN("skipped: " << ended.err);
-        return;
-    }
+    if (is_skipped(ended)) return;
     INFO(ended.out << ended.err);
     REQUIRE(ended.exit_code == 0);
     CHECK(contains(ended.out, "shared memory and TCP, 2 ranks on 2 hosts"));
@@ -48,10 +51,7 @@ TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts][plain]") {
     program("data/tokenize");
     const Finished ended =
         run(programs() + "timeout 300 " + kScript + " --rate 400mbit --launcher mpi --only-collectives");
-    if (ended.exit_code == 2) {
-        WARN("skipped: " << ended.err);
-        return;
-    }
+    if (is_skipped(ended)) return;
     INFO(ended.out << ended.err);
     REQUIRE(ended.exit_code == 0);
     CHECK(contains(ended.out, "shared memory and MPI, 2 ranks on 2 hosts"));
@@ -65,10 +65,7 @@ TEST_CASE("two machines without a common folder go on after losing either, with 
     const std::string before = namespaces();
     const Finished ended = run(programs() + "timeout 300 dev/two_disks.sh --small");
     CHECK(namespaces() == before);
-    if (ended.exit_code == 2) {
-        WARN("skipped: " << ended.err);
-        return;
-    }
+    if (is_skipped(ended)) return;
     INFO(ended.out << ended.err);
     REQUIRE(ended.exit_code == 0);
     CHECK(contains(ended.out, "both with rank 0 on beta to 50 | 1 to 50 | all bits |"));

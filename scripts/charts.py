@@ -150,7 +150,7 @@ def gpu_chart(theme):
 
 
 def step_diagram(theme):
-    """One step of a rank on a GPU: what its two streams do, for twelve layers in four buckets and the embeddings (doc/distributed.md)."""
+    """One step of a rank on a GPU: what its two streams do, for twelve layers in four buckets and the embeddings (doc/distributed/how_it_works.md)."""
     text, dim, grid, strong, pale, gray, light = THEMES[theme]
     lanes = [("compute", 46), ("communication", 92), ("host", 138)]
     layers = ["emb.", "0-2", "3-5", "6-8", "9-11"]

@@ -364,6 +364,8 @@ def findings_in_links(tree, page, line):
         path = (tree.root / page).parent / file if file else tree.root / page
         if not path.exists():
             yield f"the link to {target} leads nowhere"
+        elif page.startswith("doc/") and not path.resolve().is_relative_to(tree.root / "doc"):
+            yield f"the link to {target} leads out of doc/, where the site has no page: name the file as code"
         elif anchor and path.suffix == ".md" and anchor not in anchors(path):
             yield f"{file or page} has no heading #{anchor}"
 
@@ -382,7 +384,7 @@ def findings_in_page(tree, page):
         else:
             for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", line):
                 found += findings_in_inline(tree, code.strip())
-            for path in re.findall(r"(?<![\w/`.-])(doc/[\w-]+\.md)", line):
+            for path in re.findall(r"(?<![\w/`.-])(doc/(?:[\w-]+/)?[\w-]+\.md)", line):
                 if path not in tree.files:
                     found.append(f"there is no {path}")
             found += findings_in_links(tree, page, line)
@@ -506,6 +508,7 @@ def test(root):
             found = found_in(text)
             assert any(expected in one for one in found), f"{text!r}: expected '{expected}', found {found}"
         assert found_in(SOUND) == [], found_in(SOUND)
+        assert list(findings_in_links(tree, "doc/index.md", "[log](../dev/LOG.md)")), "a link out of the site passes"
         for claim in CLAIMS:
             backwards = tuple(reversed(claim[4]))
             assert list(findings_in_claims(root, [(*claim[:4], backwards)])), f"{claim[1]}: exchanged figures pass"

@@ -7,7 +7,7 @@
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
 doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements.
 doc/results/plan-beside-simulation.json has strong scaling as scripts/step_simulation.py sees it, and why it differs. The tables in
-doc/performance.md and doc/distributed.md are made of the same plans, and scripts/charts.py draws a chart from the first
+doc/performance.md and doc/distributed/scaling.md are made of the same plans, and scripts/charts.py draws a chart from the first
 file. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and nothing else.
 """
 import argparse
@@ -73,7 +73,7 @@ PARTS = [
 ]
 MEASURED_GPUS = ["H100", "H200"]
 
-# doc/distributed.md's table: flags, and on how many H100.
+# doc/distributed/scaling.md's table: flags, and on how many H100.
 LLAMA = ["--seq-len", "4096", "--recompute", "block"]
 GPT2_124M, GPT2_1558M = ["--model", "gpt2-124M"], ["--model", "gpt2-1558M"]
 LLAMA_7B = ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000", *LLAMA]
@@ -395,7 +395,7 @@ def main():
     wanted[page] = between(page, begin, end, steps_table(rows))
     begin, end = "<!-- limits: scripts/predict.py -->", "<!-- end of limits -->"
     wanted[page] = between(page, begin, end, limits_table(), wanted[page])
-    page = ROOT / "doc/distributed.md"
+    page = ROOT / "doc/distributed/scaling.md"
     begin, end = "<!-- scales: scripts/predict.py -->", "<!-- end of scales -->"
     wanted[page] = between(page, begin, end, scales_table())
     begin, end = "<!-- strong scaling: scripts/predict.py -->", "<!-- end of strong scaling -->"

@@ -4,7 +4,7 @@
 #   sbatch --nodes 4 --time 12:00:00 scripts/slurm.sh --model gpt2-1558M --out-dir run/large ...
 #
 # Flags before the script are sbatch's and win over those below; flags after it are train_gpt's. Submit from the folder of
-# train_gpt, which all nodes must see, data and --out-dir too. doc/distributed.md, "Going on by itself", tells the rest.
+# train_gpt, which all nodes must see, data and --out-dir too. doc/distributed/failures.md, "Restart by itself", tells the rest.
 #
 # A run that has lost a rank goes back into the queue, ANVIL_MAX_REQUEUES times (10) at most. The node of the rank that is
 # named is written into OUT_DIR/lost_nodes; a later try that gets it again leaves it out, and trains with the others.

@@ -1,6 +1,6 @@
 """A second opinion on what `./train_gpt plan` says of many GPUs: a ZeRO-1 step of W ranks as a handful of times, with
 NCCL's published latencies, written before `plan` had any and without looking at it. scripts/predict.py sets both beside
-each other in doc/distributed.md, and changes this one's assumptions to those of `plan` one by one, to say why they differ.
+each other in doc/distributed/scaling.md, and changes this one's assumptions to those of `plan` one by one, to say why they differ.
 
 It knows a GPU as a rate of 45 % of its peak whatever the shapes, collectives as rings alone, and a step as forward,
 backward with a reduction beside it for each bucket, norm, update and all-gathers beside the next forward.

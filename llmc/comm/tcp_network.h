@@ -21,7 +21,7 @@ control plane may say better why. Silence is the watchdog's.
 #include "llmc/comm/meeting.h"       // Meeting
 
 // Connections between two hosts. Measured: as fast as one on a line of 1 Gbit/s, where more are slower, and a third
-// faster than one on a line that one cannot fill (doc/distributed.md).
+// faster than one on a line that one cannot fill (doc/distributed/scaling.md).
 inline constexpr int kTcpLanes = 2;
 
 class TcpRanks;

@@ -328,7 +328,8 @@ std::vector<Field> RunFlags::fields() {
                 .from(1, 2),
             Field{"ranks", "islands", &islands,
                   "number of groups of consecutive ranks that train on their own and average weights only every "
-                  "--outer-every steps, for slow links (DiLoCo, doc/distributed.md); must divide the number of ranks "
+                  "--outer-every steps, for slow links (DiLoCo, doc/distributed/islands.md); must divide the number of "
+                  "ranks "
                   "(0: all ranks make each step together)"}
                 .from(0, 1 << 16),
             Field{"ranks", "outer-every", &outer_every,

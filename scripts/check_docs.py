@@ -114,6 +114,27 @@ CLAIMS = [
         r"[\s\S]*124M \| fp32 \| \*\*a step\*\* .*\| ([\d.]+) \|[\s\S]*124M \| bf16 \| \*\*a step\*\* .*\| ([\d.]+) \|",
         (0, 2, 3, 1),
     ),
+    (
+        "scripts/run.sh",
+        r'expected="([\d.]+), llm.c.s \(its discussion[\s\S]*expected="([\d.]+) bits per byte, and ([\d.]+) on CORE',
+        "scripts/run_report/references.py",
+        r"llm.c after 10 G tokens=([\d.]+)[\s\S]*nanochat=([\d.]+)[\s\S]*core: nanochat=([\d.]+)",
+        (0, 1, 2),
+    ),
+    (
+        "doc/speedrun.md",
+        r"`gpt2-124M` \|.* ([\d.]+) \(llm.c[\s\S]*\| ([\d.]+) bits per byte, and ([\d.]+) on CORE, where GPT-2 1558M has ([\d.]+) \|",
+        "scripts/run_report/references.py",
+        r"llm.c after 10 G tokens=([\d.]+)[\s\S]*nanochat=([\d.]+)[\s\S]*core: nanochat=([\d.]+)[\s\S]*GPT-2 1558M=([\d.]+)",
+        (0, 1, 2, 3),
+    ),
+    (
+        "doc/speedrun.md",
+        r"run: ([\d.]+) at step 125, ([\d.]+) at 250, ([\d.]+) at 500, ([\d.]+) at 1,000, ([\d.]+) at 2,000, ([\d.]+) at 3,000\s+and ([\d.]+) at 3,250",
+        "scripts/run_report/references.py",
+        r"=125:([\d.]+),250:([\d.]+),500:([\d.]+),1000:([\d.]+),2000:([\d.]+),3000:([\d.]+),3250:([\d.]+)",
+        (0, 1, 2, 3, 4, 5, 6),
+    ),
 ]
 
 

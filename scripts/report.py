@@ -5,7 +5,8 @@
     scripts/report.py RUN RUN ...             all on one page, with the settings in which they differ; FILE is
                                               report.html in the folder that holds them all
     scripts/report.py RUN --reference 'llm.c=3.29' --reference 'track 3=125:4.586,250:4.098' --usd-per-hour 24
-    scripts/report.py RUN --reference-bpb 'nanochat=0.718' --reference-score 'core: GPT-2 1558M=0.2565'
+    scripts/report.py RUN --published gpt2-grade            beside what others published of that target of scripts/speedrun.sh
+    scripts/report.py RUN --reference-bpb 'theirs=0.75' --reference-score 'core: theirs=0.25'
     scripts/report.py RUN RUN --x tokens      drawn over tokens; also time (in training steps) and flops. The page can switch
     scripts/report.py RUN --watch 30          drawn anew every 30 s, and the page reloads itself, until the run ends
 
@@ -25,7 +26,7 @@ import time
 from run_report.charts import Axis
 from run_report.pages import comparison, page
 from run_report.records import UserError, read_records, state_of
-from run_report.references import Reference
+from run_report.references import PUBLISHED, Reference
 
 
 def main():
@@ -38,6 +39,7 @@ def main():
                         help="the same in bits per byte of text")
     parser.add_argument("--reference-score", metavar="FILE: LABEL=SCORE", action="append", default=[],
                         help="the same of the score on a file of --eval-tasks, named without folder and ending")
+    parser.add_argument("--published", choices=PUBLISHED, help="the references that others published of this target of scripts/speedrun.sh")
     parser.add_argument("--usd-per-hour", metavar="X", type=float, default=0, help="the machine's price, for the cost [0]")
     parser.add_argument("--x", choices=Axis.KINDS, default="step", help="what curves are drawn over [step]")
     parser.add_argument("--watch", metavar="SECONDS", type=float, help="draw again every so many seconds until all runs have ended")
@@ -62,8 +64,9 @@ def folder_of(runs):
 
 def write_page(args):
     """Draws the runs as they are now; whether all have ended."""
-    references = [Reference.parse(kind, text) for kind, texts in (("loss", args.reference), ("bpb", args.reference_bpb),
-                                                                  ("score", args.reference_score)) for text in texts]
+    given = [(kind, text) for kind, texts in (("loss", args.reference), ("bpb", args.reference_bpb), ("score", args.reference_score))
+             for text in texts]
+    references = [Reference.parse(kind, text) for kind, text in given + PUBLISHED.get(args.published, [])]
     logs, folder = [read_records(os.path.join(run, "log.jsonl")) for run in args.runs], folder_of(args.runs)
     if len(logs) == 1:
         text = page(os.path.basename(os.path.abspath(folder)), logs[0], references, args.usd_per_hour, args.x)

@@ -42,26 +42,22 @@ done
     fail "--text: expected --target d12 or gpt2-grade with it; the others' tokens are GPT-2's"
 [[ $gpus =~ ^([1-9][0-9]*)?$ ]] || fail "--gpus '$gpus': expected how many to train on, 1 or more"
 
-# A machine of GPUs costs what `plan` assumes of an H100; the published losses are of the same tokens and batch.
+# A machine of GPUs costs what `plan` assumes of an H100; the losses published of a target are of the same tokens and batch.
 usd_per_gpu_hour=3
-references=() tiny=() tokenizer=(--tokenizer byte)
+references=(--published "$target") tiny=() tokenizer=(--tokenizer byte)
 case $target in
     stage-a)
-        references=(--reference "modded-nanogpt, track 3=125:4.586,250:4.098,500:3.828,1000:3.652,2000:3.454,3000:3.304,3250:3.277")
         tiny=(--num-layers 2 --num-heads 2 --channels 64 --vocab-size 256)
         ;;
     gpt2-124M)
-        references=(--reference "llm.c after 10 G tokens=3.29")
         tiny=(--num-layers 2 --num-heads 2 --channels 64 --vocab-size 256 --warmup-steps 10)
         ;;
     d12)
+        references=() # nobody published one on these tokens
         tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10)
         tokenizer=(--train-tokenizer --vocab-size 512)
         ;;
     gpt2-grade)
-        # nanochat's README at commit 92d63d4: the mean of 5 runs on 8 H100, of 99 minutes each; and GPT-2's score.
-        references=(--reference-bpb "nanochat=0.718")
-        references+=(--reference-score "core: nanochat=0.2626" --reference-score "core: GPT-2 1558M=0.256525")
         tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10 --packing best-fit)
         ;;
     *) fail "--target '$target': expected stage-a, gpt2-124M, d12 or gpt2-grade" ;;

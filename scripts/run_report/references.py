@@ -11,6 +11,21 @@ KINDS = {
     "score": ("--reference-score", "SCORE", ""),
 }
 
+# What others published of the targets of scripts/speedrun.sh: (kind, as its flag takes it). scripts/check_docs.py holds
+# scripts/run.sh and doc/speedrun.md to these figures.
+PUBLISHED = {
+    # modded-nanogpt, track 3: the baseline's log
+    "stage-a": [("loss", "modded-nanogpt, track 3=125:4.586,250:4.098,500:3.828,1000:3.652,2000:3.454,3000:3.304,3250:3.277")],
+    # llm.c's discussion 481
+    "gpt2-124M": [("loss", "llm.c after 10 G tokens=3.29")],
+    # nanochat's README at commit 92d63d4: the mean of 5 runs on 8 H100, of 99 minutes each; and GPT-2's score.
+    "gpt2-grade": [
+        ("bpb", "nanochat=0.718"),
+        ("score", "core: nanochat=0.2626"),
+        ("score", "core: GPT-2 1558M=0.256525"),
+    ],
+}
+
 
 @dataclass
 class Reference:

@@ -376,6 +376,10 @@ TEST_CASE("the report compares with others' losses, and counts the cost", "[spee
     CHECK(contains(scored, "1.0000 bits per byte; this run +0.2500 at step 50"));
     CHECK(contains(scored, "0.2000 on core; this run +0.0500 at step 100"));
     CHECK(contains(scored, "no score at any of its steps yet"));
+    const std::string published = report("--published gpt2-grade");
+    CHECK(contains(published, "GPT-2 1558M"));
+    CHECK(contains(published, " bits per byte; this run +"));
+    CHECK(contains(published, " on core; this run -"));
     const size_t bytes = scored.find("<h2>Bits per byte</h2>"), core = scored.find("<h2>Score on core</h2>");
     REQUIRE((bytes < core && core < scored.size()));
     CHECK(contains(scored.substr(bytes, core - bytes), "of bytes"));

@@ -1,18 +1,18 @@
 /*
 Byte-pair encoding (Sennrich et al., 2016; of bytes: Radford et al., 2019). Text is cut into pieces (llmc/data/split.h).
-A piece begins as its bytes; then, again and again, the adjacent pair whose merge has the lowest rank becomes one
-token, the leftmost first, until no pair has a merge:
+A piece begins as its bytes. Then the adjacent pair whose merge has the lowest rank becomes one token, the leftmost
+first, repeatedly, until no pair has a merge:
 
   l o w e r     merges: 0 (l, o)  1 (e, r)  2 (lo, w)     ->  lo w e r  ->  lo w er  ->  low er
 
-A piece that is a token is found as a whole, so most words cost one lookup, and each thread remembers what it made of
-others. Short pieces are merged by looking for the lowest rank each time; long ones with a heap, O(n log n) at worst and
-close to O(n) for most, because a hundred megabytes without a space are one piece.
+A piece that is a token is found as a whole, so most words cost one lookup. Each thread caches the tokens of other
+pieces. Short pieces are merged by looking for the lowest rank each time; long ones with a heap, O(n log n) at worst and
+close to O(n) for most: 100 MB without a space are one piece.
 
 SentencePiece's way (Kudo and Richardson, 2018; Llama 2, Mistral): a piece begins as its characters, those that the
 vocabulary lacks as their bytes, which have ids of their own. A space is a character like others, spelled U+2581, and
-one is put before the text. There is no pattern, and all text would be one piece; but where no token goes from a word
-into the blank after it, which is asked when it is read, text is cut there, and merges lead to the same tokens.
+one is put before the text. There is no pattern, so all text would be one piece. If no token extends from a word into
+the blank after it, which is checked when the tokenizer is read, text is cut there, and merges lead to the same tokens.
 */
 #pragma once
 #include <array>
@@ -32,11 +32,11 @@ struct SpecialToken {
     int32_t id;
 };
 
-// Ids that a model may have, and merges of them: what fits into one word of the table below.
+// The most ids and merges: what fits into one 64-bit entry of the table below.
 inline constexpr int32_t kMaxBpeIds = 1 << 20;
 inline constexpr size_t kMaxMerges = (size_t(1) << 24) - 1;
 
-// (left, right) -> rank. A word an entry: 20 bits, 20 bits, 24 bits.
+// (left, right) -> rank. One 64-bit word per entry: 20 bits, 20 bits, 24 bits.
 class PairRanks {
 public:
     static constexpr uint32_t kNone = uint32_t(-1);
@@ -59,7 +59,7 @@ private:
     int shift_ = 0;
 };
 
-// Bytes -> id, of the tokens that a whole piece may become at once.
+// Bytes -> id, for tokens that a whole piece may become at once.
 class PieceIds {
 public:
     void reset(size_t tokens);
@@ -99,7 +99,7 @@ private:
     int shift_ = 0;
 };
 
-// What is put before a text that is not empty, of a BPE of characters.
+// Whether a BPE of characters puts a space before a text that is not empty.
 enum class FirstSpace { none, always, unless_there };
 
 struct Bpe {
@@ -115,7 +115,7 @@ struct Bpe {
     bool encodes = true;      // false: the merges are not known, and there is only the way back
     int32_t separator = -1;   // the special token between documents
 
-    // Made from the above and the tokens by prepare(), but of characters by who reads them.
+    // Made from the above and the tokens by prepare(); for a BPE of characters by its reader.
     std::array<int32_t, 256> byte_ids;
     std::vector<int32_t> char_ids;  // of characters: by code point; -1, or beyond the end: as bytes
 
@@ -129,20 +129,20 @@ struct Bpe {
 
     // `is_beginning`: of a text; else its continuation.
     void encode(std::string_view text, std::vector<int32_t>& ids, bool is_beginning = true) const;
-    // How a piece begins. Returns the number of tokens, at most one a byte.
+    // The tokens that a piece begins as. Returns how many, at most one per byte.
     size_t first_tokens(std::string_view piece, int32_t* tokens) const;
 
-    // The merges alone, without a look at whole pieces. Returns how many pairs it looked at and ordered, so that tests
-    // can say that it is not quadratic.
+    // The merges alone, without lookups of whole pieces. Returns how many pairs it examined and ordered, so that tests
+    // can check that it is not quadratic.
     size_t merge_piece(std::string_view piece, std::vector<int32_t>& ids) const;
 };
 
-// Of the special tokens the one that separates documents: <|bos|>, <|endoftext|>, <|begin_of_text|>, or the first.
+// The special token that separates documents: <|bos|>, <|endoftext|>, <|begin_of_text|>, or the first.
 int32_t separator_of(const std::vector<SpecialToken>& specials);
 
 struct Tokenizer;
 
-// A tokenizer of these tokens; `where` they are from is how errors begin.
+// A tokenizer of these tokens. Errors begin with `where`.
 Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const std::string& where);
 
 // The merges that lead to each token, from the order of the tokens alone: a token was learned from the two tokens that
@@ -157,5 +157,5 @@ inline constexpr char kSpelledSpace[] = "\u2581";
 // 68 as U+0100, U+0101, ... in order (Radford et al., 2019, encoder.py: bytes_to_unicode).
 const std::vector<std::string>& gpt2_byte_spellings();
 std::string spell_as_gpt2(std::string_view bytes);
-// false: `spelled` has something else in it
+// False if `spelled` contains anything else.
 bool bytes_of_gpt2_spelling(std::string_view spelled, std::string& bytes);

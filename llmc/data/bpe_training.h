@@ -1,15 +1,15 @@
 /*
-Learning a BPE (llmc/data/bpe.h) from text. Again and again the pair of adjacent tokens that occurs most often
-becomes a new token; of several the one with the smallest ids, the left one first. Ids: the 256 bytes, a token a merge,
-the special tokens. These are the rules of nanochat's rustbpe, and so are the merges, bit for bit.
+Learning a BPE (llmc/data/bpe.h) from text. In each step the most frequent pair of adjacent tokens becomes a new token;
+of several the one with the smallest ids, compared left id first. Ids: the 256 bytes, one token per merge, the special
+tokens. These are the rules of nanochat's rustbpe, and the merges are identical to its.
 
   PieceCounts counts("nanochat");                        the distinct pieces of the text, and how often each occurs
   for (document : corpus) counts.add(document);          or one PieceCounts a thread, and counts.add(other)
   Tokenizer t = train_bpe(counts, {.vocab_size = 32768});
 
-All distinct pieces lie back to back in memory, and each pair knows its places, so a merge costs as much as it
-changes: pieces may be of any length. The order in which text was added does not matter. 17 bytes of memory a byte of
-distinct pieces, and as many again for pairs.
+All distinct pieces are contiguous in memory, and each pair knows its places, so the cost of a merge is proportional to
+what it changes, for pieces of any length. The order in which text was added does not matter. Memory: 17 bytes per byte
+of distinct pieces, and as many again for pairs.
 */
 #pragma once
 #include <cstdint>
@@ -47,7 +47,7 @@ private:
     std::vector<uint32_t> table_;  // by hash: the number of a piece, or kEmpty
 };
 
-// nanochat's: the first separates documents, the others are for conversations.
+// nanochat's special tokens: the first separates documents, the others are for conversations.
 std::vector<std::string> nanochat_special_tokens();
 
 struct BpeTraining {
@@ -55,5 +55,5 @@ struct BpeTraining {
     std::vector<std::string> special_tokens = nanochat_special_tokens();
 };
 
-// The vocabulary is smaller than asked for where the text has no more pairs to merge.
+// The vocabulary is smaller than requested if the text has no more pairs to merge.
 Tokenizer train_bpe(const PieceCounts& counts, const BpeTraining& config = {});

@@ -1,5 +1,5 @@
 /*
-Conversations: how they are written in a file, and what tokens a model sees of them.
+Conversations: their file format, and the tokens that a model sees of them.
 
   {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4."}]}       a line of .jsonl
 
@@ -7,8 +7,8 @@ A line may also be the array alone, as nanochat writes it. Roles: at most one `s
 and `assistant` by turns. Content is a string, or an array of parts: {"type": "text", "text": ...}, and of nanochat's
 assistant `python` and `python_output`.
 
-A template says how that becomes tokens. Text between the special tokens never becomes special tokens. Brackets: what is
-learned where it is a target, which is what the assistant writes.
+A template turns a conversation into tokens. Text between the special tokens never becomes special tokens. Brackets mark
+the targets that are learned: what the assistant writes.
 
   nanochat   <|bos|> then turns <|user_start|>CONTENT<|user_end|> and <|assistant_start|>[CONTENT<|assistant_end|>]; the
              system's text is put before the first user's, with an empty line between. Karpathy, 2026, tokenizer.py.
@@ -45,19 +45,19 @@ struct Message {
 
 using Conversation = std::vector<Message>;
 
-// An Error that begins with `where` if the line is not as above.
+// Throws an Error that begins with `where` if the line is not in this format.
 Conversation parse_conversation(std::string_view line, const std::string& where);
 
 class ChatTemplate {
 public:
-    // An Error if the tokenizer lacks the special tokens of the style.
+    // Throws an Error if the tokenizer lacks the style's special tokens.
     explicit ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style = {});
     const char* name() const;
     const ChatStyle& style() const { return style_; }  // with its name
 
-    // A whole conversation, which ends with the assistant. `where` is how errors call it.
+    // The tokens of a whole conversation, which ends with the assistant. `where` names it in errors.
     std::vector<int32_t> encode(const Conversation& conversation, const std::string& where) const;
-    // All there is so far, and the beginning of the assistant's turn.
+    // The tokens so far, and the beginning of the assistant's turn.
     std::vector<int32_t> prompt(const Conversation& conversation, const std::string& where) const;
     // The assistant has finished.
     bool ends_turn(int32_t token) const { return token == end_of_turn_ || token == document_token_; }

@@ -1,23 +1,23 @@
 /*
-A dataset: a folder made from text, ready to train on. `data/tokenize` is this with flags.
+Makes a dataset from text: a folder ready to train on. `data/tokenize` is its command line.
 
   DIR/train_000000.bin ...  DIR/val_000000.bin ...   token shards (llmc/data/shards.h)
   DIR/tokenizer.json                                 what the ids mean (llmc/data/tokenizer.h)
   DIR/dataset.json                                   where the tokens come from, and how many there are
 
 Documents (llmc/data/documents.h) are encoded by all threads, a megabyte each at a time, and written in order, so the
-files are the same at any number of threads, and memory does not grow with the text. The separator is put before each
-document, unless the whole input is one. What is for validation:
+files are the same at any number of threads, and memory does not grow with the text. The separator precedes each
+document, unless the whole input is one. Validation data are:
 
   a hash of its text and the seed says of each document; equal documents are on the same side, in any order of the input
   of fewer than 10 / val_fraction documents the last ones are, at least one; of whole text files the last bytes
   the documents of val_inputs, and no others, if there are any
 
-With format `chat` a document is a conversation, a line of .jsonl (llmc/data/chat.h), and the shards have masks: what
-the assistant writes is learned, all else is read.
+With format `chat` a document is a conversation, one line of .jsonl (llmc/data/chat.h), and the shards have masks: what
+the assistant writes is learned, everything else is only read.
 
 A run that was killed continues after the last finished shard when it is started again (llmc/data/staging.h): the text
-before it is read and compared, but not encoded. A text that is another by now is begun anew.
+before it is read and compared, but not encoded. If the text has changed, the run starts over.
 */
 #pragma once
 #include <cstdint>
@@ -53,5 +53,5 @@ struct DatasetSummary {
     std::string tokenizer;
 };
 
-// Errors name the file. Those found before the first shard is finished leave nothing behind.
+// Errors name the file. An error before the first shard is finished leaves nothing behind.
 DatasetSummary make_dataset(const DatasetConfig& config);

@@ -1,13 +1,13 @@
 /*
-Documents: the texts that data/tokenize reads, in order, as a stream of batches of about a megabyte.
+Documents: the texts that data/tokenize reads, in order, as a stream of batches of about 1 MB.
 
   .jsonl, .ndjson     one document per line: the string in one field of its object
   .parquet            one document per row: one column, read by python3 with pyarrow at the other end of a pipe
   any other name      text: one document per file, or several with a separator between them
 
-Only batches are in memory. They are raw: text_of() takes a document's text out of its line, so that this is done by
-many threads. A text of more than a megabyte comes in pieces, cut between a letter or digit and the blank after it,
-where every split pattern that there is cuts, too; if there is no such place for four megabytes, between two characters.
+Only batches are in memory. They are raw: text_of() extracts a document's text from its line, so that many threads can
+do it. A text of more than 1 MB comes in pieces. It is cut between a letter or digit and the blank after it, where every
+split pattern cuts, too; if there is no such place for 4 MB, between two characters.
 
   DocumentReader reader(sources, {.field = "text"});
   while (std::optional<DocumentBatch> batch = reader.next())
@@ -35,11 +35,11 @@ struct Source {
     std::shared_ptr<const std::string> content = nullptr;  // instead of what is in the file
 };
 
-// text, jsonl or parquet; nothing for auto: by the ending. An error if it is another name.
+// Parses text, jsonl or parquet; nullopt for auto: by the file name's extension. Throws on any other name.
 std::optional<DocumentFormat> document_format(const std::string& name);
 
-// The files that inputs name, in the given order, those of a folder sorted by path. A folder's files are those whose
-// ending is known; empty ones have nothing to say. An error if an input is missing, empty or without text.
+// The files that `inputs` name, in the given order; those of a folder sorted by path. Of a folder, files with a known
+// extension count; empty ones are skipped. Throws if an input is missing, empty or without text.
 std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::optional<DocumentFormat> type,
                                bool validation);
 
@@ -63,9 +63,9 @@ struct DocumentBatch {
 struct ReadOptions {
     static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
     std::string field = "text";  // of .jsonl and .parquet
-    // Between the documents of a text, with all line breaks around it; empty: there is one document.
+    // Separates the documents of a text, with all line breaks around it. Empty: the text is one document.
     std::string separator;
-    // From here on everything is for validation.
+    // Everything from here on is validation data.
     int64_t validation_byte = kNever;  // of all sources concatenated; for text alone
     int64_t validation_document = kNever;
 };
@@ -76,11 +76,11 @@ public:
     DocumentReader(const std::vector<Source>& sources, ReadOptions options)
         : sources_(sources), options_(std::move(options)) {}
 
-    // The next one with at least one piece; nothing at the end.
+    // The next batch, with at least one piece; nullopt at the end.
     std::optional<DocumentBatch> next();
 
     int64_t num_documents() const { return document_; }  // so far
-    // XXH3 of the files that have been read to the end, in order.
+    // XXH3 hashes of the files that were read to the end, in order.
     const std::vector<uint64_t>& hashes() const { return hashes_; }
 
 private:
@@ -116,10 +116,10 @@ private:
     int64_t rows_ = 0;
 };
 
-// What messages call a piece: "notes.txt", "posts.jsonl:12", "row 12 of posts.parquet".
+// A piece's name in messages: "notes.txt", "posts.jsonl:12", "row 12 of posts.parquet".
 std::string where(const Source& source, const Piece& piece);
 
-// The text of a piece, in place or in `scratch`. Of .jsonl an error names file and line if that is no JSON object with
-// a string (or null, which is an empty text) in this field.
+// The text of a piece, in place or in `scratch`. For .jsonl throws, naming file and line, unless the line is a JSON
+// object with a string (or null, an empty text) in this field.
 std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const std::string& field,
                          std::string& scratch);

@@ -9,7 +9,7 @@ for itself from a Mersenne twister that begins with 42 + rank, whatever the seed
 shards are exchanged (from where the last epoch left them), and when a shard's turn comes, its blocks (from order). So
 ranks walk through different shards, a step may have a token twice, and another B or number of ranks is another order.
 
-A state counts blocks, of the epoch; to come back to one, the numbers are drawn again from the first.
+A state counts the blocks of the epoch. Restoring one draws the random numbers again from the first.
 */
 #pragma once
 #include <cstdint>
@@ -20,7 +20,7 @@ A state counts blocks, of the epoch; to come back to one, the numbers are drawn 
 
 class LlmcOrder : public RowSource {
 public:
-    // The shards must outlive this. An error if one of them does not hold a block.
+    // The shards must outlive this object. Throws if one of them does not hold a block.
     LlmcOrder(const std::vector<TokenShard>& shards, const LoaderConfig& config);
 
     void read(int32_t* row) override;  // of this rank; those of others can only be skipped

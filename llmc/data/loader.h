@@ -1,5 +1,5 @@
 /*
-The data loader: token shards in, batches of B sequences of T tokens out.
+The data loader: reads token shards, returns batches of B sequences of T tokens.
 
 Epoch e cuts every shard into windows: window i of a shard is its tokens o + i*T .. o + i*T + T, the last of them only
 as a target. The offset o is 0 in epoch 0 or without shuffling, else drawn from (seed, epoch), so that later epochs see
@@ -7,7 +7,7 @@ other cuts. The windows of all shards form one list; shuffling permutes it by (s
 takes the next world_size * A * B windows, where A is the number of batches of a step; rank r reads the r-th A * B of
 them, B a batch, and no others; or of every W * B of them the r-th B (in_turns); or, where ranks' shares are not equal,
 those that first_row and step_rows say. So a step learns from the same windows at any number of ranks, in the same
-order. One that reaches the end of an epoch goes on into the next one, so each window comes exactly once per epoch.
+order. A step that reaches the end of an epoch continues into the next one, so each window comes exactly once per epoch.
 (Tokens that fill no window are left out: fewer than T at the end of a shard, and o at its beginning.)
 
   DataLoader train({.pattern = "data/x/train_*.bin", .batch_size = B, .seq_len = T, .shuffle = true, .vocab_size = V});
@@ -15,16 +15,15 @@ order. One that reaches the end of an epoch goes on into the next one, so each w
   const LoaderState state = train.state();         after the last whole step
   train.restore(state);                            the next batch is the one that would have followed
 
-Those are the rows of --packing stream. With best-fit and pad a row begins where a document does, and what is said
-above of windows is true of rows, but for how an epoch is cut: llmc/data/packing.h.
+These windows are the rows of --packing stream. With best-fit and pad a row begins where a document does. What is said
+above of windows then holds for rows, except how an epoch is cut: llmc/data/packing.h.
 
-With --data-order llmc they are those of llm.c instead, which depend on ranks and batches: llmc/data/llmc_order.h.
+With --data-order llmc the rows are llm.c's, which depend on the ranks and the batch size: llmc/data/llmc_order.h.
 
 With several sources and weights for a pattern, rows come from all of them: llmc/data/mixture.h.
 
 A state counts windows or rows, not batches, so it restores at any world size and batch size (not at another T, seed or
-data: data_hash() tells). A thread prepares the next batch while this one is used; what it finds wrong is thrown by
-next().
+data: data_hash() tells). A thread prepares the next batch while this one is used; its errors are thrown by next().
 */
 #pragma once
 #include <cstdint>
@@ -46,7 +45,7 @@ struct LoaderConfig {
     int rank = 0, world_size = 1;
     int64_t batches_per_step = 1;  // A, of this rank
     bool in_turns = false;         // a step's batches go to the ranks one at a time, not A at a time
-    // Of a step that ranks share unequally: all its rows, and the first that is this rank's. 0: all have as many.
+    // If ranks share a step unequally: all its rows, and this rank's first. 0: equal shares.
     int64_t step_rows = 0, first_row = 0;
     bool shuffle = false;
     uint64_t seed = 0;
@@ -56,7 +55,7 @@ struct LoaderConfig {
     DataOrder order = DataOrder::own;
 };
 
-// What tells a shard from another of the same name.
+// Distinguishes a shard from another of the same name.
 struct ShardFacts {
     std::string name;  // without a folder
     uint64_t size_bytes = 0;
@@ -83,21 +82,21 @@ public:
 
     const Batch& next();
     const LoaderState& state() const { return step_begin_; }
-    // Between steps: the rows of this rank in the steps that follow.
+    // Sets this rank's rows of the following steps. Call it between steps.
     void assign(int64_t batches_per_step, int64_t step_rows, int64_t first_row);
     void restore(const LoaderState& state);  // an error, and no change, if there is no such place in the data
 
     int64_t num_tokens() const { return num_tokens_; }                                // in all shards
     int64_t num_windows(uint64_t epoch = 0) const { return rows_->num_rows(epoch); }  // in one epoch
-    // The part of all documents' tokens so far that packing left out; NaN: nothing is packed, or no row so far.
+    // The fraction of all documents' tokens so far that packing cropped. NaN: no packing, or no row yet.
     double cropped() const;
-    // Of each source, one if the pattern has no weights.
+    // One entry per source; a single one if the pattern has no weights.
     const std::vector<std::vector<TokenShard>>& shards() const { return shards_; }
     std::vector<SourceFacts> sources() const;
     // A hash of the shards' names and sizes, and of 64 samples of the content of each (the header included), and of the
     // weights of a mixture: tells one data set from another.
     uint64_t data_hash() const;
-    // The same, of each shard.
+    // The same for each shard.
     std::vector<ShardFacts> shard_facts() const;
 
 private:
@@ -114,7 +113,7 @@ private:
     int64_t next_of_step_ = 0;
     Batch batch_;
 
-    // The thread's, until it is done.
+    // Owned by the thread until it is done.
     std::unique_ptr<RowSource> rows_;
     bool in_place_ = false;  // rows_ stands after the previous batch, or where its step begins
     LoaderState step_end_;

@@ -3,12 +3,12 @@ Several data sets in one run, each with its share of the rows:
 
   --train-data 'data/web/train_*.bin:0.7,data/code/train_*.bin:0.3'
 
-A list of PATTERN:WEIGHT with commas between them; weights are above 0, and what counts is each one's part of their sum.
-A value that does not end in :WEIGHT is a single pattern, whatever else is in it; a colon or comma in a file's name that
-looks like part of a list is written [:] or [,], which the pattern takes for that character.
+A comma-separated list of PATTERN:WEIGHT. Weights are positive; each counts relative to their sum. A value that does not
+end in :WEIGHT is a single pattern, whatever else is in it; a colon or comma in a file's name that looks like part of a
+list is written [:] or [,], which the pattern takes for that character.
 
-Which source gives row i of all: the one that is owed most of its share, of equal ones the first. So after any number
-of rows each source has given its share of them to less than the number of sources, no two runs differ, and rows do not
+Row i comes from the source that is owed most of its share, of equal ones the first. So after any number of rows each
+source has given its share of them, up to an error below the number of sources. No two runs differ, and rows do not
 depend on ranks or batches. Each source goes through its own rows in its own order and its own epochs, as if it were
 alone; a row is never of two sources.
 */
@@ -24,7 +24,8 @@ struct DataSource {
     double weight;
 };
 
-// What --train-data says, at least one; of a single pattern the weight is 1. An Error that begins with what is wrong.
+// The sources of --train-data, at least one; a single pattern has weight 1. Throws an Error that begins with the
+// invalid part.
 std::vector<DataSource> data_sources(const std::string& text);
 bool has_weights(const std::string& text);
 

@@ -1,6 +1,6 @@
 /*
-How far a long job over text is, on stderr: on a terminal one line that is rewritten five times per second, else a line
-after ten seconds and then every minute, so that a short job says nothing and a log stays short.
+The progress of a long job over text, on stderr. On a terminal one line is rewritten five times per second. Elsewhere a
+line comes after ten seconds and then every minute, so a short job prints nothing and a log stays short.
 
   tokenizing  1234.5 MB of text | 41.2% | 38.1 MB/s | 289M tokens | ETA 0:45
 */

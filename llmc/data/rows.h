@@ -1,17 +1,17 @@
 /*
-Where the rows of a batch come from: T + 1 tokens each, T of them to learn from and, shifted by one, their targets. One
-that is read and not learned, as a target, is ~id (llmc/data/shards.h).
+Sources of a batch's rows: T + 1 tokens each, T inputs and, shifted by one, their targets. A target that is not learned
+is ~id (llmc/data/shards.h).
 
-A source has one endless order of rows, which follows from the data, T, shuffling and seed alone. All ranks walk along
-it, each reads its own rows and skips the others', so a row is the same one at any number of ranks and any batch size.
-There are two: the windows of llmc/data/loader.h, and the documents of llmc/data/packing.h. A third one, llm.c's in
+A source has one endless order of rows, determined by the data, T, shuffling and seed alone. Every rank follows it,
+reads its own rows and skips the others', so row i is the same at any number of ranks and any batch size. There are two:
+the windows of llmc/data/loader.h, and the documents of llmc/data/packing.h. A third one, llm.c's in
 llmc/data/llmc_order.h, depends on both.
 */
 #pragma once
 #include <cstdint>
 #include <string>
 
-// Where a source stands: all that decides which rows come next.
+// The position of a source: all that determines which rows come next.
 struct LoaderState {
     uint64_t epoch = 0, position = 0;  // position: in this epoch, in the source's own unit
     // Of packing alone: rows so far, tokens left out so far, and the documents that were found and not yet used.

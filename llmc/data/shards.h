@@ -11,9 +11,9 @@ Token shards: the `.bin` files a model is trained on. The format is llm.c's, byt
           n/8     the mask, rounded up to whole bytes: bit i % 8 of byte i / 8 is 1 if token i is learned where it is a
                   target, and 0 if it is only read, as a user's words in a conversation are
 
-A file that breaks any line of this table is refused with what was found and what to do.
+A file that violates any line of this table is refused: the error says what was found and what to do.
 
-In memory a token that is not learned is ~id, which is below 0; of a shard without a mask there is none.
+In memory a token that is not learned is ~id, which is negative. A shard without a mask has none.
 
   const TokenShard shard("data/x/train_000000.bin");      shard.copy(begin, count, out);
   ShardWriter writer("data/x/train_000000.bin", V);       writer.append(ids, n);   writer.finish();
@@ -41,13 +41,13 @@ public:
 
     // out[i] = token begin + i, for n tokens, learned or not. An id of 2^31 or more comes out negative.
     void copy(int64_t begin, int64_t n, int32_t* out) const;
-    // The same, with ~id for a token that is not learned; an id outside [0, V) is an error.
+    // The same, with ~id for a token that is not learned. Throws if an id is outside [0, V).
     void read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const;
-    // An error if one of n tokens from `begin` on is outside [0, V), or if the file was cut short.
+    // Throws if one of the n tokens from `begin` on is outside [0, V), or if the file was cut short.
     void check(int64_t begin, int64_t n, int vocab_size) const;
-    // The whole pages of these tokens are no longer counted as this process's memory. Reading them brings them back.
+    // Releases the whole pages of these tokens from this process's resident memory. Reading them brings them back.
     void forget(int64_t begin, int64_t n) const;
-    // The first token from `from` on that is this id; num_tokens() if there is none.
+    // The index of the first token from `from` on with this id; num_tokens() if there is none.
     int64_t find(int32_t id, int64_t from) const;
 
 private:
@@ -60,16 +60,15 @@ private:
     bool is_learned(int64_t token) const { return mask()[token / 8] >> (token % 8) & 1; }
 };
 
-// The folder that data/tokenize fills before it moves its content into place. One that is still there means that
-// data/tokenize was interrupted, and that the shards beside it may be a mixture.
+// The folder that data/tokenize fills before it moves its content into place. If it still exists, data/tokenize was
+// interrupted, and the shards beside it may be a mixture of old and new.
 inline constexpr const char* kUnfinishedFolder = "unfinished";
 
-// All shards that a pattern names, sorted by path. An error if there are none, or if data/tokenize was interrupted
-// there.
+// All shards that match a pattern, sorted by path. Throws if there are none, or if data/tokenize was interrupted there.
 std::vector<TokenShard> open_shards(const std::string& pattern);
 
-// Writes PATH.tmp, and renames it to PATH once it is whole and on the disk. The header stays zero until then, so that
-// not even the temporary file passes for a shard. Without finish() the temporary file is removed.
+// Writes PATH.tmp, and renames it to PATH once it is complete and on disk. The header stays zero until then, so the
+// temporary file never passes for a shard. Without finish() the temporary file is removed.
 enum class ShardMask { all_learned, some_learned };
 class ShardWriter {
 public:

@@ -33,7 +33,7 @@ inline constexpr SplitPattern kSplitPatterns[] = {SplitPattern::gpt2,     SplitP
 
 const char* name_of(SplitPattern pattern);
 
-// An error that lists the names, if it is none of them.
+// Throws, listing the names, if it is none of them.
 SplitPattern split_pattern(const std::string& name);
 
 enum class CharClass : uint8_t { other, letter, number, space };
@@ -184,7 +184,7 @@ private:
         }
         return at;
     }
-    // Of white space that something follows, the last symbol is left over for what follows.
+    // If text follows white space, the last symbol of the white space is left for it.
     template <SplitPattern pattern>
     size_t end_of_space(size_t at) const {
         size_t end = at, last = at, after_newline = at;

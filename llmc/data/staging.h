@@ -1,12 +1,12 @@
 /*
-The folder of a data set while it is made: nothing in it is half old and half new without saying so, and a run that was
-killed has lost at most the shards that were not finished.
+The folder of a data set while it is made. A mixture of old and new files is always marked as one, and a killed run
+loses at most its unfinished shards.
 
   DIR/partial/     finished shards, tokenizer.json, and journal.json, which says what they were made of
   DIR/unfinished/  the same folder, renamed once everything is in it, until its files have replaced those in DIR
 
-As long as DIR/unfinished/ exists, no loader takes the shards beside it; the next run finishes the replacement first.
-Until then what was in DIR before stays usable.
+While DIR/unfinished/ exists, loaders refuse the shards beside it; the next run finishes the replacement first. Before
+that the earlier content of DIR stays usable.
 */
 #pragma once
 #include <cstdint>
@@ -26,21 +26,21 @@ struct Journal {
 
 class Staging {
 public:
-    // Makes DIR/partial/, and locks it. An error if another program is writing there.
+    // Makes DIR/partial/, and locks it. Throws if another program is writing there.
     explicit Staging(const std::string& out);
-    // After an error before commit() what was finished stays if there is any; else the folder is as it was.
+    // After an error before commit() finished shards stay; if there are none, the folder is as it was.
     ~Staging();
     Staging(const Staging&) = delete;
     Staging& operator=(const Staging&) = delete;
 
     std::string path(const std::string& name) const { return partial_ / name; }
 
-    // What is left of a run that was killed, if that had the same key; else nothing, and it is removed.
+    // The journal of a killed run with the same key. Anything else is removed, and the result is empty.
     Journal resume(const std::string& key);
     void save(const Journal& journal);
     void start_over();
 
-    // Replaces what an earlier run left in DIR by what is in DIR/partial/. dataset.json goes first and comes last.
+    // Replaces the earlier content of DIR by DIR/partial/. dataset.json is removed first and written last.
     void commit();
 
 private:

@@ -1,7 +1,7 @@
 /*
-The built-in corpus: little English stories, generated, the same bytes on every machine, with exactly known entropy.
-A model that has learnt all there is to learn has a loss of stories_nats_per_byte() and no lower, so training on them
-needs no download and tells how good an optimizer is in absolute terms.
+The built-in corpus: little English stories, generated, the same bytes on every machine, with exactly known entropy. A
+perfect model has a loss of stories_nats_per_byte(), and none has a lower one. So training on them needs no download and
+measures an optimizer in absolute terms.
 
 A story is an opening, a middle, a remark (or none) and a closing: sentences with slots, such as
 "{hero} lost a {color} {thing} {place}.". A slot is drawn when it is first mentioned and repeated from then on; all
@@ -44,7 +44,7 @@ struct Stories {
     int64_t num_stories = 0;
 };
 
-// Whole stories until there are at least min_bytes. More of them from the same seed starts with the same text.
+// Whole stories, at least min_bytes in total. A longer text from the same seed starts with the same text.
 Stories tell_stories(int64_t min_bytes, uint64_t seed);
 
 // The entropy rate in closed form: expected bits of a story over its expected bytes, in nats. A source of independent

@@ -1,12 +1,12 @@
 /*
-Every token that a run may read, looked at while the run goes on: an id outside the vocabulary is found soon, and not
-when its window comes, hours later.
+Checks every token that a run may read, in the background: an id outside the vocabulary is found early, not hours later
+when its window comes.
 
   TokenScan scan({&train.shards()[0], &val.shards()[0]}, V, rank, world_size);
   if (scan.has_found()) scan.rethrow();
 
-A thread of the lowest priority walks through this rank's part of all shards, in order. On hosts that have copies of
-their own, a rank's part is that of its own copy. What is wrong elsewhere is found when it is read (loader.h).
+A thread of the lowest priority reads this rank's part of all shards, in order. On hosts with copies of their own, that
+is a part of the host's copy. Errors elsewhere are found when they are read (loader.h).
 */
 #pragma once
 #include <atomic>

@@ -38,47 +38,48 @@ struct Tokenizer {
 
     int vocab_size() const { return int(symbols.size()); }
     int separator() const;  // id between documents; -1: none
-    // How many bytes of text each id stands for: none, if it separates documents or is another special token.
+    // How many bytes of text each id stands for; 0 for the separator of documents and other special tokens.
     std::vector<int32_t> token_bytes() const;
     const char* name() const;
 
-    // Text never becomes special tokens: what looks like one is split like any other text. An error if the text has a
-    // symbol that the vocabulary lacks; `where` is how messages call the text. The ids are the same at any number of
-    // threads; 0: as many as there are, for a text that is large enough. `is_beginning`: some tokenizers put a space
-    // before a text, and not before its continuation.
+    // Text never becomes special tokens: what looks like one is split like any other text. Throws if the text has a
+    // symbol that the vocabulary lacks; `where` names the text in messages. The ids are the same at any number of
+    // threads; 0: all cores, for a text that is large enough. `is_beginning`: some tokenizers put a space before a
+    // text, but not before its continuation.
     std::vector<int32_t> encode(std::string_view text, const std::string& where = "the text", int threads = 0,
                                 bool is_beginning = true) const;
 
-    // The first place from `at` on where text may be cut without a change of its ids: encode(a + b) is encode(a) and
-    // then encode(b), no beginning. The end of the text if there is none before.
+    // The first place from `at` on where text may be cut without changing its ids: encode(a + b) is encode(a) followed
+    // by encode(b) with is_beginning = false. The end of the text if there is none.
     size_t cut(std::string_view text, size_t at) const;
 
-    // The bytes of the ids, one after the other; of bytes, not always UTF-8. An error if an id is not in [0, V).
+    // The bytes of the ids, concatenated; not always UTF-8. Throws if an id is not in [0, V).
     std::string decode(const std::vector<int32_t>& ids) const;
 };
 
 Tokenizer byte_tokenizer();
 
-// The code points seen so far, to make a char tokenizer of.
+// The code points seen so far, for a char tokenizer.
 struct Symbols {
     std::vector<bool> seen;
-    // Returns the number of code points. Text that is not UTF-8 is an error that names `where` and the offset in bytes.
+    // Returns the number of code points. Throws on text that is not UTF-8, naming `where` and the offset in bytes.
     int64_t add(std::string_view text, const std::string& where);
 };
 
 Tokenizer char_tokenizer(const Symbols& symbols);
 
-// tokenizer.json; written whole or not at all.
+// Writes tokenizer.json, completely or not at all.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& path);
 std::string tokenizer_json(const Tokenizer& tokenizer);
 
-// tiktoken's file of ranks, "base64 rank" a line, and PATH.json with what it leaves out: split pattern and special
-// tokens. bpe only.
+// Writes tiktoken's file of ranks, one "base64 rank" per line, and PATH.json with what that leaves out: split pattern
+// and special tokens. bpe only.
 void save_ranks(const Tokenizer& tokenizer, const std::string& path);
 
-// What the file is, its content tells: a tokenizer.json, GPT-2's vocab.bpe, tiktoken's ranks, llm.c's tokenizer.bin.
+// The format is detected from the content: a tokenizer.json, GPT-2's vocab.bpe, tiktoken's ranks, llm.c's
+// tokenizer.bin.
 Tokenizer load_tokenizer(const std::string& path);
 
-// What a checkpoint keeps of the tokenizer that was loaded from `path`: the file itself if it is a tokenizer.json, else
-// one made of it; "" if it cannot be made.
+// What a checkpoint stores of the tokenizer loaded from `path`: the file itself if it is a tokenizer.json, else one
+// made from it; "" if that is impossible.
 std::string tokenizer_json_of(const Tokenizer& tokenizer, const std::string& path);

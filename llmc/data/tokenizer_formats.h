@@ -1,22 +1,23 @@
 /*
-Files of tokenizers but tokenizer.json (llmc/data/tokenizer_json.cpp). `text` is a file's content, `where` its name.
+Readers of tokenizer files other than tokenizer.json (llmc/data/tokenizer_json.cpp). `text` is a file's content, `where`
+its name in error messages.
 
-  vocab.bpe       GPT-2's: "#version: 0.2", then the two tokens of a merge a line, in GPT-2's spelling of bytes. The
-                  order of the merges gives all ids: the 256 bytes in the order of their spellings, a token a merge,
-then
-                  <|endoftext|>.
-  ranks           tiktoken's: the bytes of a token in base64 and its rank, which is its id, a line. Split pattern and
-                  special tokens lie beside it in PATH.json, {"pattern": "gpt4", "special_tokens": {"<|endoftext|>":
-9}}; without that file those of GPT-2 (50256 ranks) and of GPT-4 (100256 ranks) are known. tokenizer.bin   llm.c's: 256
-int32 (20240328, version 1 or 2, number of tokens, id of <|endoftext|> from version 2 on), then a length byte and the
-bytes of each token. The merges are found from the order of the ids.
+  vocab.bpe       GPT-2's: "#version: 0.2", then one merge per line, as two tokens in GPT-2's spelling of bytes. The
+                  order of the merges gives all ids: the 256 bytes in the order of their spellings, one token per
+                  merge, then <|endoftext|>.
+  ranks           tiktoken's: per line the bytes of a token in base64 and its rank, which is its id. Split pattern and
+                  special tokens are in PATH.json beside it, {"pattern": "gpt4", "special_tokens": {"<|eot|>": 9}}.
+                  Without that file those of GPT-2 (50256 ranks) and of GPT-4 (100256 ranks) are known.
+  tokenizer.bin   llm.c's: 256 int32 (20240328, version 1 or 2, number of tokens, from version 2 on the id of
+                  <|endoftext|>), then a length byte and the bytes of each token. The merges are recovered from the
+                  order of the ids.
 */
 #pragma once
 #include <string>
 #include <string_view>
 #include "llmc/data/tokenizer.h"  // Tokenizer
 
-// Whichever of them the text is.
+// Detects which of these formats the text has.
 Tokenizer read_tokenizer(std::string_view text, const std::string& sidecar, const std::string& where);
 
 bool is_vocab_bpe(std::string_view text);

@@ -8,8 +8,8 @@ Everything is little endian.
        8      24  positions, V, layers, heads, C, Vp: int32 each
       32     992  zero
     1024          sixteen tensors without gaps, those of the blocks stacked over all layers: wte (Vp, C), wpe, ln_1's
-                  gain and bias, c_attn's (3C, C) and bias, c_proj's and bias, ln_2's, c_fc's, the MLP's c_proj's,
-ln_f's
+                  gain and bias, c_attn's (3C, C) and bias, c_proj's and bias, ln_2's, c_fc's, the MLP's
+                  c_proj's, ln_f's
 
 Matrices are (out, in) as ours, and each tensor's place follows from the header, so a file is as long as that says.
 */

@@ -13,17 +13,17 @@ A bucket is world_size equal shards, and shard r belongs to rank r: one reduce-s
 shards, those of a host's ranks for example (--shard-ranks), each belongs to a rank in every group of so many.
 
 - By element, for update rules such as AdamW. Buckets hold whole layers in the order of backward, the embeddings last,
-and a large untied head first, by itself. A shard may begin at any multiple of kParameterAlignment; the end of the
-bucket is padding, less than that for each rank.
-- Whole matrices, for rules such as Muon, whose step needs all of a matrix. Each layer is split in halves of as many
+  and a large untied head first, by itself. A shard may begin at any multiple of kParameterAlignment; the end of the
+  bucket is padding, less than that for each rank.
+- Whole matrices, for rules such as Muon, whose step needs all of a matrix. Each layer is split into halves with equal
   elements and equal Newton-Schulz work: [FC, Q, K | V, O, PROJ], in GPT-2 6 C^2 each, and with fewer key and value
-heads as well. world_size / 2 consecutive layers make a bucket in which every cut falls between matrices. That needs
+  heads as well. world_size / 2 consecutive layers make a bucket in which every cut falls between matrices. That needs
   world_size / 2 to divide the layers, matrices of a multiple of kParameterAlignment elements, and a layer that has such
   halves (with SwiGLU's three large matrices none has). Otherwise LPT (lpt.h) assigns the parameters of a bucket to
-ranks, each with all its matrices, because forward needs them next to each other, and shards are padded to the largest.
-How many layers make a bucket is what costs least (matrix_buckets.cpp says how cost is counted).
-- The rest, beside whole matrices: by element as without them, between their buckets, where backward completes it. With
-it lie the matrices that not every layer has, and those much smaller than the others (gates of value embeddings), each
+  ranks, each with all its matrices, because forward needs them next to each other, and shards are padded to the
+  largest. The number of layers per bucket is the one that costs least (matrix_buckets.cpp defines the cost).
+- The rest, beside whole matrices: by element as without them, between their buckets, where backward completes it. The
+  matrices that not every layer has are in it, and those much smaller than the others (gates of value embeddings), each
   whole on one rank.
 
 A shard of whole matrices cannot be smaller than the largest matrix: with more ranks than matrices some own none, and

@@ -4,8 +4,7 @@ was lost: after exit code 3, or when the child itself was killed. Each rank has 
 each other, for the ranks meet as they always do.
 
   if (flags.launch.supervise && !Supervised::now()) return supervise(flags, argv);     in main(), before any thread
-  Supervised::say_saved();                                                             in the child: a checkpoint is
-complete
+  Supervised::say_saved();                            in the child: a checkpoint is complete
 
 The child has the same command and the same files open, and a process group of its own: each signal that this process
 gets is passed on once, and then it starts nothing more. It ends as its last child did, by exit code or signal. If it is

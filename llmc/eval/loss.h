@@ -1,6 +1,6 @@
 /*
 Validation loss: the mean over the targets that are learned at the beginning of a data set, in nats per token and in
-bits per byte of text, which is comparable between tokenizers. Over those targets t that stand for text, of b_t bytes
+bits per byte of text, which is comparable between tokenizers. Over the targets t that stand for text, of b_t bytes
 each:
 
   bits per byte = sum of losses_t / (ln 2  sum of b_t)
@@ -24,9 +24,9 @@ struct Evaluation {
     double bits_per_byte = NAN;  // NaN without a tokenizer
 };
 
-// Over whole batches of B x T tokens, up to `tokens` in all but at least one batch; 0: the whole data set. The ranks
-// share the batches, and all return the same result, with the bits of a single rank. `token_bytes`: the length of each
-// token's text, 0 for special tokens; empty if not known.
+// Over whole batches of B x T tokens, at most `tokens` in total but at least one batch; 0: the whole data set. The
+// ranks share the batches, and all return the same result, with the bits of a single rank. `token_bytes`: the length of
+// each token's text, 0 for special tokens; empty if not known.
 template <class Device, class Type>
 Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, int64_t B, int64_t T, int64_t tokens,
                     const std::vector<int32_t>& token_bytes = {}) {
@@ -63,7 +63,7 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
         all.bytes += theirs.bytes;
         return all;
     });
-    // Means over all tokens: where some are not learned, over those that are.
+    // Means over all learned tokens.
     const double share = sums.targets > 0 ? double(batches * B * T) / double(sums.targets) : double(NAN);
     Evaluation result{.loss = sums.loss.value() / double(batches) * share};
     if (sums.bytes > 0) result.bits_per_byte = sums.text_loss.value() / (std::numbers::ln2 * double(sums.bytes));

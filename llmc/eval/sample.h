@@ -28,7 +28,7 @@ struct SampleConfig {
 inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config, Rng& rng) {
     std::vector<int32_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
-    // Equal logits in the order of their ids, so that the choice does not depend on the sort.
+    // Ties between logits are ordered by id, so that the choice does not depend on the sort.
     const auto likelier = [&](int32_t a, int32_t b) {
         return logits[size_t(a)] != logits[size_t(b)] ? logits[size_t(a)] > logits[size_t(b)] : a < b;
     };
@@ -69,7 +69,7 @@ inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config
 enum class Context { recompute, cached, sliding };
 
 // Continues a prompt, which must not be empty, once for each of rngs. each(sample, token) gets every new token and
-// returns whether that sample is to go on. Only tokens below `num_ids` are drawn.
+// returns whether that sample continues. Only tokens below `num_ids` are drawn.
 template <class Device, class Type, class Each>
 void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T, int64_t num_ids,
                  const SampleConfig& config, Context context, std::vector<Rng>& rngs, Each&& each) {

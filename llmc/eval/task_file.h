@@ -13,8 +13,8 @@ word. The rows of an example share their beginning, its context. Two formats, to
           file.copy_row(r, ids);             file.row(r).length() of them, scored from row.start to before row.end
       }
 
-All of a file is checked before any of it is used; what breaks its format is an Error that names the file and what is
-wrong with it.
+The whole file is checked before any of it is used. A violation of the format is an Error that names the file and the
+problem.
 */
 #pragma once
 #include <cstdint>
@@ -52,7 +52,7 @@ struct TaskExample {
 class TaskFile {
 public:
     explicit TaskFile(const std::string& path);
-    // The content of a file, which must stay where it is; `path` is how messages call it.
+    // The content of a file, which must stay in place; `path` names it in messages.
     TaskFile(std::string_view content, const std::string& path);
 
     const std::string& path() const { return path_; }
@@ -64,7 +64,8 @@ public:
     // All of row i's tokens.
     void copy_row(int64_t i, int32_t* out) const;
 
-    // An Error if the model cannot take part: an id beyond its vocabulary, or a row beyond its positions.
+    // Throws an Error if the file does not fit the model: an id beyond its vocabulary, or a row longer than its
+    // positions.
     void check(int64_t vocab_size, int64_t T) const;
     uint64_t hash() const;  // of the whole content
 

@@ -1,16 +1,16 @@
 /*
-Scores of a model on tasks (task_file.h), from what it gives the tokens x of a row, of which [start, end) count:
+Scores a model on tasks (task_file.h) by the probabilities of a row's tokens x, of which [start, end) count:
 
   nll = mean over t in [start, end) of -log p(x_t | x_0 ... x_(t-1))
 
-Multiple choice and schemas: the answer is the row of the least nll, of equal ones the first (acc_norm of HellaSwag as
-llm.c counts it). Language modeling: right if each x_t is the likeliest token there, of equally likely ones the one
+Multiple choice and schemas: the answer is the row with the lowest nll, of equal ones the first (acc_norm of HellaSwag
+as llm.c counts it). Language modeling: right if each x_t is the likeliest token there, of equally likely ones the one
 with the lowest id.
 
   accuracy = right / examples        centered = (accuracy - baseline) / (1 - baseline)        score = mean of centered
 
-over the tasks of a file, which for CORE's 22 tasks is the CORE metric (Li et al., 2024, arXiv:2406.11794). What is
-counted are examples, so the result is the same at any number of ranks.
+over the tasks of a file, which for CORE's 22 tasks is the CORE metric (Li et al., 2024, arXiv:2406.11794). The counts
+are of examples, so the result is the same at any number of ranks.
 */
 #pragma once
 #include <algorithm>
@@ -33,7 +33,7 @@ struct RowScore {
     bool matches = true;  // every token the likeliest one; of rows of language modeling only
 };
 
-// The row that a model answers with; -1 if no row has a finite score.
+// The model's answer, a row; -1 if no row has a finite score.
 inline int32_t answer(const std::vector<RowScore>& rows) {
     int32_t best = -1;
     double least = std::numeric_limits<double>::infinity();
@@ -78,7 +78,7 @@ inline std::vector<TaskBatch> task_batches(const TaskFile& file, int64_t B, int6
 template <class Device, class Type>
 class TaskScorer {
 public:
-    // At most B x T tokens at once, which the model must hold.
+    // At most B x T tokens at once, which the model must have room for.
     TaskScorer(Gpt<Device, Type>& model, int64_t B, int64_t T)
         : model_(model), max_tokens_(B * T), tokens_(model.device, B * T), targets_(model.device, B * T) {}
 
@@ -95,7 +95,7 @@ public:
             const bool is_matched = file.tasks()[size_t(example.task)].type == TaskType::language_modeling;
             for (int64_t i = 0; i < example.num_rows; i++) rows.push_back({example.first_row + i, is_matched});
         }
-        // An example of more rows than fit is a batch of its own, and goes in parts.
+        // An example with more rows than fit is a batch of its own, processed in parts.
         const int64_t max_rows = max_tokens_ / batch.length;
         std::vector<RowScore> scores;
         for (int64_t first = 0; first < int64_t(rows.size()); first += max_rows) {

@@ -1,5 +1,5 @@
 /*
-A model that Anvil can read, written for others: ./train_gpt export --format FORMAT --init-from MODEL --out-dir OUT
+Writes a model for other programs: ./train_gpt export --format FORMAT --init-from MODEL --out-dir OUT
 
   hf      OUT/model.safetensors, config.json, tokenizer.json, tokenizer_config.json, generation_config.json: a folder
           that from_pretrained() of transformers loads; of a model that it has no class for (model_config.h) with
@@ -7,12 +7,12 @@ A model that Anvil can read, written for others: ./train_gpt export --format FOR
   llmc    OUT/model.bin, llm.c's (GPT-2)
   gguf    OUT/model.gguf, for llama.cpp and what is built on it (GPT-2), with the tokenizer if it is byte-level
 
-The weights are in the type that they are stored in, or as --dtype says.
+Weights keep their data type, unless --dtype says otherwise.
 */
 #pragma once
 #include <string>
 #include "llmc/base/dtype.h"            // DType
 #include "llmc/interop/stored_model.h"  // StoredModel
 
-// Makes the folder, whole or not at all. A line or two that say what is in it.
+// Writes the folder, completely or not at all. Returns a line or two that say what is in it.
 std::string export_model(const StoredModel& model, const std::string& format, const std::string& out_dir, DType dtype);

@@ -9,8 +9,8 @@ bytes and these.
   the data, each tensor at a multiple of 32 bytes
 
 Matrices are (out, in) as ours, in fp32 or bf16; gains, biases and positions always in fp32. A tied head is left out.
-Queries and keys of a Llama and a SmolLM3 have their rows in another order, since llama.cpp turns other pairs of them;
-Llama 3.1's positions are a tensor of what each frequency is divided by.
+The query and key rows of a Llama and a SmolLM3 are permuted, because llama.cpp rotates other pairs of channels. Llama
+3.1's positions are a tensor of divisors of the frequencies.
 */
 #pragma once
 #include <string>
@@ -18,6 +18,6 @@ Llama 3.1's positions are a tensor of what each frequency is divided by.
 #include "llmc/interop/stored_model.h"      // StoredModel
 #include "llmc/interop/tokenizer_export.h"  // ByteLevelTokenizer, EndToken
 
-// Without tokens the file says that it has no vocabulary. An Error if llama.cpp has no such model.
+// Without tokens the file says that it has no vocabulary. Throws an Error if llama.cpp does not support the model.
 void write_gguf(const std::string& path, const StoredModel& model, DType dtype, const ByteLevelTokenizer& tokenizer,
                 const EndToken& end);

@@ -11,7 +11,7 @@ Everything is little endian.
                   gain and bias, c_attn's (3C, C) and bias, c_proj's and bias, ln_2's, c_fc's, the MLP's
                   c_proj's, ln_f's
 
-Matrices are (out, in) as ours, and each tensor's place follows from the header, so a file is as long as that says.
+Matrices are (out, in), as ours. The header determines each tensor's offset and the length of the file.
 */
 #pragma once
 #include <functional>
@@ -37,6 +37,6 @@ private:
     std::vector<std::string> names_;
 };
 
-// `read` gives a parameter's values in our layout. An Error if the model is no GPT-2 with a tied head.
+// `read` returns a parameter's values in our layout. Throws an Error unless the model is a GPT-2 with a tied head.
 void write_llmc_model(const std::string& path, const GptShape& shape, DType dtype,
                       const std::function<void(const Parameter&, float*)>& read);

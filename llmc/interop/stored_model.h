@@ -1,7 +1,6 @@
 /*
-A model's weights in files: in the names and layouts of transformers, of Anvil, of llm.c. What comes from outside is
-checked before the first weight is read: every tensor that the model needs is there with its shape, and none that it
-would leave out.
+A model's weights in files, with the names and layouts of transformers, Anvil or llm.c. Files are checked before the
+first weight is read: every tensor that the model needs exists with the right shape, and none would be ignored.
 
   const StoredModel model("hf/gpt2");                a folder of transformers or a checkpoint's, a run's (its newest
   const ParameterList list(model.shape());           checkpoint), or a model file of llm.c
@@ -27,7 +26,7 @@ Rotary positions pair channel j of a head with channel j + HS/2 in transformers 
 #include "llmc/interop/model_config.h"  // ModelFamily
 #include "llmc/model/parameters.h"      // ParameterList
 
-// Some rows of a parameter, which a file has as a tensor of its own.
+// Rows of a parameter that are a separate tensor in a file.
 struct StoredTensor {
     Tensor tensor;        // as in the file, without data
     size_t parameter;     // its number in the list
@@ -58,16 +57,16 @@ const T* stored_data(const StoredTensor& stored, const Parameter& p, const T* va
 
 class StoredModel {
 public:
-    // An Error that names the file and what is wrong with it, whatever that may be. The checksums of a checkpoint that
-    // is_verified are not computed again.
+    // Throws an Error that names the file and the problem. If is_verified, the checkpoint's checksums are not computed
+    // again.
     explicit StoredModel(const std::string& path, bool is_verified = false);
 
     const GptShape& shape() const { return shape_; }
     const std::string& path() const { return path_; }  // a run's: the checkpoint that was taken
     DType dtype() const { return dtype_; }             // of the file; half precision counts as F32
     std::string tokenizer_path() const;                // empty: the files have none
-    // Elements [begin, end) of a parameter, or all of it. An Error if a value is not finite: such a model is useless,
-    // and nothing can repair it.
+    // Elements [begin, end) of a parameter, or all of it. Throws an Error if a value is not finite: such a model is
+    // unusable.
     void read(const Parameter& p, int64_t begin, int64_t end, float* to) const;
     void read(const Parameter& p, float* to) const { read(p, 0, p.size(), to); }
 

@@ -1,5 +1,5 @@
 /*
-The tensors of a model that lies in one safetensors file or in several: model.safetensors, or else the files that
+The tensors of a model in one safetensors file or several: model.safetensors, or else the files that
 model.safetensors.index.json names, {"weight_map": {"h.0.ln_1.weight": "model-00001-of-00002.safetensors", ...}}.
 */
 #pragma once
@@ -12,7 +12,7 @@ class TensorFiles {
 public:
     explicit TensorFiles(const std::string& folder);
 
-    // By name. They live as long as this object, also when it is moved.
+    // By name. Pointers stay valid as long as this object, also after a move.
     const std::map<std::string, Tensor>& tensors() const { return tensors_; }
     const Tensor* find(const std::string& name) const;
     const std::string& where() const { return where_; }  // the file that messages name

@@ -1,12 +1,12 @@
 /*
-What goes beside a tokenizer.json, the format of Hugging Face's tokenizers, so that others know how to use it.
+The files beside a tokenizer.json (the format of Hugging Face's tokenizers) that tell other programs how to use it.
 */
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
-// Of a tokenizer.json's text: a token that ends or begins documents, such as <|endoftext|>. id -1: it has none.
+// A token that ends or begins documents, such as <|endoftext|>, from a tokenizer.json's text. id -1: it has none.
 struct EndToken {
     int64_t id = -1;
     std::string text;
@@ -22,7 +22,7 @@ std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_toke
 std::string with_chat_template(const std::string& config, const std::string& tokenizer_json);
 int64_t find_end_of_answer(const std::string& tokenizer_json, bool has_template = false);
 
-// A byte-level BPE as GGUF has it: bytes spelled as GPT-2 spells them, the id is the place.
+// A byte-level BPE for GGUF: bytes in GPT-2's spelling; the id is the index.
 struct ByteLevelTokenizer {
     struct Token {
         std::string text;

@@ -4,8 +4,8 @@
 #include "llmc/optim/update_rule.h"  // UpdateRule, UpdateBatch
 
 struct LionRule : RuleWithoutWorkspace {
-    // The paper (section 5) takes a learning rate 3 to 10 times smaller than AdamW's, and as many times the weight
-    // decay.
+    // The paper (section 5) uses a learning rate 3 to 10 times smaller than AdamW's, and a weight decay larger by the
+    // same factor.
     inline static const UpdateRule value{.name = "lion",
                                          .title = "Lion",
                                          .smaller_rate = 10,

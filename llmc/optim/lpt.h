@@ -1,7 +1,7 @@
 /*
-Scheduling on identical machines: items of known loads are put into bins, so that the fullest bin is as empty as can be.
-LPT, longest processing time first (Graham, 1969, SIAM J. Appl. Math. 17): the items in descending order of load, each
-into the least loaded bin. The fullest bin has at most 4/3 of the load that it has in the best assignment.
+Scheduling on identical machines: items of known loads are put into bins, so that the load of the fullest bin is as
+small as possible. LPT, longest processing time first (Graham, 1969, SIAM J. Appl. Math. 17): the items in descending
+order of load, each into the least loaded bin. The fullest bin has at most 4/3 of the load of the best assignment.
 
   const std::vector<Bin> bins = lpt(items, 8, &Load::work);
 */
@@ -24,7 +24,7 @@ struct Bin {
     std::vector<size_t> items;  // in the order in which they came
 };
 
-// Of items of equal load the first comes first, of bins of equal load the first gets it.
+// Ties between items and between bins go to the first.
 inline std::vector<Bin> lpt(const std::vector<Load>& items, size_t num_bins, int64_t Load::*load) {
     std::vector<size_t> order(items.size());
     std::iota(order.begin(), order.end(), size_t(0));

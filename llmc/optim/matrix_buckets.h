@@ -1,6 +1,6 @@
 /*
 Buckets of whole matrices (sharding.h): how many consecutive layers share one, and which rank gets which of their
-matrices. All layers hold matrices of the same shapes, so the plan of one holds for each.
+matrices. All layers have matrices of the same shapes, so one layer's plan holds for all.
 
   for (const MatrixBucket& bucket : plan_matrix_buckets(list, layer, num_layers, num_ranks)) ...
 */
@@ -10,7 +10,7 @@ matrices. All layers hold matrices of the same shapes, so the plan of one holds 
 #include "llmc/model/parameters.h"  // ParameterList
 #include "llmc/optim/lpt.h"         // Bin
 
-// What a matrix costs its owner: FLOPs of five Newton-Schulz iterations, 4 m^2 n + 2 m^3 each for m <= n.
+// The cost of a matrix to its owner: FLOPs of five Newton-Schulz iterations, 4 m^2 n + 2 m^3 each for m <= n.
 double newton_schulz_flops(int64_t rows, int64_t cols);
 
 struct MatrixBucket {
@@ -24,6 +24,6 @@ struct MatrixBucket {
 std::vector<MatrixBucket> plan_matrix_buckets(const ParameterList& list, const std::vector<size_t>& layer,
                                               int64_t num_layers, size_t num_ranks);
 
-// The parameters of a layer in an order in which the middle falls between two matrices, with as many elements and as
-// much work before it as after it. Empty if there is no such order, or if shards would not be aligned.
+// The parameters of a layer in an order whose middle falls between two matrices, with equal elements and equal work
+// before and after it. Empty if there is no such order, or if shards would not be aligned.
 std::vector<size_t> split_in_halves(const ParameterList& list, const std::vector<size_t>& layer);

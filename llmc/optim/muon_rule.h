@@ -18,8 +18,7 @@ struct MuonRule {
                        return config.muon.second_moment ? std::max(rows, cols) : 0;
                    }}},
         .batch_elements = int64_t(1) << 25,
-        // Matrices on their way to being orthogonal; squares of the norms of rows, of rows or columns, and their
-        // scales.
+        // Matrices during orthogonalization; squared norms of rows, of rows or columns, and their scales.
         .scratch_bytes = [](int64_t n, int64_t rows, int64_t cols, size_t weight_size) {
             const size_t side = size_t(std::max(rows, cols)) * sizeof(float);
             const size_t row = size_t(up_to_multiple(cols, kMuonRowMultiple));

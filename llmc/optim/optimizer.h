@@ -1,6 +1,6 @@
 /*
-The optimizer of one rank. It keeps state, and beside weights that are not fp32 the master weights, for the pieces that
-this rank owns (sharding.h), and updates those by the rules of their groups (update_rules.h):
+The optimizer of one rank. It holds the state, and the master weights if weights are not fp32, of the pieces that this
+rank owns (sharding.h), and updates those by the rules of their groups (update_rules.h):
 
   Optimizer<Device, T> optimizer(device, list, plan, rank, config);
   optimizer.set_masters(i, values);                          from the float values of parameter i
@@ -35,7 +35,7 @@ public:
     Optimizer(Device& device, const ParameterList& list, const OptimizerConfig& config)
         : Optimizer(device, list, whole_plan(list, shards_whole_matrices(config)), 0, config) {}
 
-    // The plan's matrices are whole if the config's rule for them needs that.
+    // Matrices must be whole in the plan if the config's rule for them needs that.
     Optimizer(Device& device, const ParameterList& list, const ShardingPlan& plan, int rank,
               const OptimizerConfig& config)
         : device(device),
@@ -60,13 +60,13 @@ public:
         return update_rule(config.rule(parameter(piece).group).name);
     }
 
-    // In the device's memory, for a piece of pieces(): its elements of a state tensor of its rule, and its master
-    // weights, which are null where weights are float.
+    // In device memory, for a piece of pieces(): its elements of a state tensor of its rule, and its master weights,
+    // null if weights are float.
     float* state(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
     float* master_weights(size_t piece) const {
         return kHasMasterWeights ? master_weights_ + pieces()[piece].state_offset : nullptr;
     }
-    // Where that state is in the tensor of the whole parameter. Of any rank's piece.
+    // Where that state is in the tensor of the whole parameter, for any rank's piece.
     StateRange range(size_t tensor, const ShardPiece& piece) const {
         return state_range(tensor, piece, parameter(piece), config);
     }
@@ -107,7 +107,7 @@ public:
             update(bucket, weights, gradients.data + first_element(bucket), rates, scalars);
     }
 
-    // Of the ops of update(), for the device to reserve.
+    // Bytes that the ops of update() need, for the device to reserve.
     size_t workspace_bytes() const { return workspace_bytes(device, layout_); }
     static size_t workspace_bytes(Device& device, const StateLayout& layout) {
         size_t most = 0;
@@ -153,7 +153,7 @@ private:
     }
 };
 
-// Every rank has what it owns of new weights, and gets the rest: bucket by bucket.
+// All-gathers new weights, of which each rank has what it owns, bucket by bucket.
 template <class Device, class T>
 void gather_weights(Comm<Device>& comm, const ShardingPlan& plan, Buffer<Device, T>& weights) {
     for (const Bucket& bucket : plan.buckets)

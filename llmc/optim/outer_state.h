@@ -1,21 +1,20 @@
 /*
 The outer step of DiLoCo (Douillard et al., 2023, arXiv:2311.08105), of the part of the weights that one rank of an
-island owns. All islands start from the same weights, the reference r; each has come to weights w_i of its own. What it
-sends is w_i, in fp32, or its delta r - w_i in fewer bits. From what all have sent every island computes the same
+island owns. All islands start from the same weights, the reference r; each trains to weights w_i of its own. It sends
+w_i in fp32, or its delta r - w_i in fewer bits. From what all have sent every island computes the same
 
   g = r - mean of w_i        m = momentum m + g        w = r - learning_rate (g + momentum m)
 
-which is PyTorch's SGD with Nesterov momentum, and goes on from there: w is the new reference. In doubles, of which w
-and m are rounded once; so with a learning rate of 1 and no momentum w is the mean, and of one island its own weights.
+which is PyTorch's SGD with Nesterov momentum, and continues from w, the new reference. Computed in double; w and m are
+rounded once. So with a learning rate of 1 and no momentum w is the mean, and with one island its own weights.
 
   OuterState outer(size, config);
   copy the weights to outer.reference()
   const std::string mine = outer.encode(weights);               what the other islands get
   if (outer.apply({from island 0, from island 1, ...})) copy the weights from outer.reference()
 
-In bf16 and int8 (a scale for each 64 values) what rounding has taken from a delta is added to the next one: error
-feedback. The mean is taken in the order of islands, of what was sent, this island's own included: the same bits
-everywhere.
+In bf16 and int8 (a scale for each 64 values) the rounding error of a delta is added to the next one: error feedback.
+The mean is over what was sent, this island's own included, in the order of islands: the same bits everywhere.
 */
 #pragma once
 #include <cstdint>
@@ -31,25 +30,25 @@ struct OuterConfig {
 
 class OuterState {
 public:
-    // Values of int8 that share a scale. As many as shards begin at multiples of (kParameterAlignment), so that a
-    // scale's values are the same ones however many ranks share a parameter.
+    // Values of int8 that share a scale. Equal to the alignment of shards (kParameterAlignment), so that the same
+    // values share a scale however many ranks share a parameter.
     static constexpr int64_t kScaled = 64;
 
     OuterState(int64_t size, const OuterConfig& config);
 
-    // size() floats each, in host memory. The error is there, and not zero, only if something is rounded.
+    // size() floats each, in host memory. The error exists, and is not zero, only if values are rounded.
     float* reference() { return reference_.data(); }
     float* momentum() { return momentum_.data(); }
     float* error() { return error_.empty() ? nullptr : error_.data(); }
     int64_t size() const { return int64_t(reference_.size()); }
 
-    // Changes the error. `weights`: size() of them.
+    // Encodes size() weights, and updates the error.
     std::string encode(const float* weights);
-    // False if something is not finite; the state is of no use then.
+    // False if a value is not finite; the state is then unusable.
     bool apply(const std::vector<std::string>& all);
 
     static size_t encoded_bytes(int64_t size, OuterType type);
-    // Of host memory, with what is there during a step.
+    // Bytes of host memory, the peak of a step included.
     static size_t memory_bytes(int64_t size, int64_t islands, OuterType type);
 
 private:

@@ -1,6 +1,6 @@
 /*
-Recipes: update rule and hyperparameters of each group of parameters, and their schedules over a run. Data, one row per
-group; flags change some of it (RunFlags::chosen_recipe), and batch size, width and run length scale it
+Recipes: update rule and hyperparameters of each group of parameters, and their schedules over a run. They are data, one
+row per group; flags change some of it (RunFlags::chosen_recipe), and batch size, width and run length scale it
 (llmc/train/scaling.h).
 
   const Recipe recipe = find_recipe("nanochat");
@@ -40,21 +40,21 @@ struct Recipe {
     // The update rule of the matrices, by which --optimizer names a recipe's rules.
     const std::string& optimizer() const { return rule(ParameterGroup::matrices).name; }
     bool muon() const { return optimizer() == "muon"; }
-    // Other update rules with the numbers that this recipe has for them; an Error if it has none.
+    // The recipe with other update rules, with the numbers that it has for them. Throws an Error if it has none.
     void set_optimizer(const std::string& optimizer);
 
     Schedule schedule(int64_t steps) const;
     Rates rates(int64_t step, int64_t steps) const;
     // The learning rate falls only at the end, in decay_fraction of all steps.
     bool decays_late() const { return schedule_kind == "wsd" || schedule_kind == "trapezoid"; }
-    // The schedules in a sentence, and a line a group; as markdown, a table.
+    // The schedules in a sentence, and one line per group; as Markdown, a table.
     std::string table(bool markdown = false) const;
-    // The same in two lines where AdamW has all groups at one learning rate.
+    // The same in two lines, if AdamW updates all groups at one learning rate.
     std::string text() const;
     std::string schedule_text() const;
 };
 
-// For --optimizer: `recipe`, the one that a recipe has, and the update rules.
+// The choices of --optimizer: `recipe`, the recipe's own, and the update rules.
 std::vector<std::string> optimizer_names();
 std::vector<std::string> recipe_names();
 Recipe find_recipe(const std::string& name);

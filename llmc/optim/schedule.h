@@ -28,7 +28,8 @@ struct Schedule {
     int64_t warmup_steps = 0, steps = 1;
     double decay_fraction = 0.2;  // of wsd and trapezoid
 
-    // How many steps at the end wsd and trapezoid decay in. trapezoid rounds halves to even, as nanochat does.
+    // The number of steps at the end in which wsd and trapezoid decay. trapezoid rounds halves to even, as nanochat
+    // does.
     double decay_steps() const {
         const double exact = decay_fraction * double(steps);
         return std::max(1.0, kind == "trapezoid" ? std::nearbyint(exact) : std::round(exact));

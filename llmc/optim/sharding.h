@@ -10,7 +10,7 @@ plan says who owns what, and in which order parameters lie in memory, so that co
   for (const ShardPiece& piece : plan.pieces[rank]) ...  what this rank updates
 
 A bucket is world_size equal shards, and shard r belongs to rank r: one reduce-scatter, one all-gather. With fewer
-shards, those of a host's ranks for example (--shard-ranks), each belongs to a rank in every group of so many.
+shards, one per rank of a host for example (--shard-ranks), each belongs to one rank in every group of that many ranks.
 
 - By element, for update rules such as AdamW. Buckets hold whole layers in the order of backward, the embeddings last,
   and a large untied head first, by itself. A shard may begin at any multiple of kParameterAlignment; the end of the
@@ -29,8 +29,8 @@ shards, those of a host's ranks for example (--shard-ranks), each belongs to a r
 A shard of whole matrices cannot be smaller than the largest matrix: with more ranks than matrices some own none, and
 padding grows with the ranks. table() shows it; sharding by element has no such limit.
 
-Matrices, and every other parameter, begin at multiples of kParameterAlignment. Q, K and V follow each other without a
-gap, so that K and V do so only if C is a multiple of 8. A piece's state always does.
+Matrices, and every other parameter, begin at multiples of kParameterAlignment. Q, K and V are contiguous, so K and V
+begin at such multiples only if C is a multiple of 8. A piece's state always does.
 */
 #pragma once
 #include <algorithm>
@@ -46,8 +46,8 @@ struct ShardingOptions {
     int64_t bucket_elements = 0;  // by element: layers are put together up to this; 0: what suits the ranks
 };
 
-// 32 MiB of gradients in fp32, and from 8 ranks on 4 MiB for each: a ring's latency grows with its ranks, so what it
-// carries must. (Megatron-LM's buckets: 1M for each rank, and 40M at least.)
+// 32 MiB of gradients in fp32; beyond 8 ranks 4 MiB per rank, because a ring's latency grows with its ranks.
+// (Megatron-LM's buckets: 1M elements per rank, and at least 40M.)
 inline int64_t usual_bucket_elements(int world_size) { return (int64_t(1) << 20) * std::max(8, world_size); }
 
 // A part of a parameter, all of it in one shard.
@@ -81,18 +81,17 @@ struct ShardingPlan {
     std::vector<std::vector<ShardPiece>> pieces;  // of each rank, in the order of its state
     std::vector<int64_t> state_size;              // of each rank: elements of all pieces, each aligned
 
-    // Floating-point operations of a rank's Newton-Schulz iterations in a step (5 of them, 4 m^2 n + 2 m^3 each for a
-    // matrix of m <= n).
+    // FLOPs of a rank's Newton-Schulz iterations in a step (5 of them, 4 m^2 n + 2 m^3 each for a matrix of m <= n).
     double newton_schulz_flops(int rank) const;
     int64_t padding() const;
-    // The largest rank's Newton-Schulz work, or without matrices its state, over the mean: 1 is perfect.
+    // The largest Newton-Schulz work of a rank over the mean; without matrices, of state. 1 is perfect balance.
     double imbalance() const;
-    // A line for each rank, or the range if there are many: its bytes of state (llmc/optim/state_layout.h), matrices
-    // and Newton-Schulz FLOPs; then padding and balance. For `plan`.
+    // One line per rank, or the range if there are many: its bytes of state (llmc/optim/state_layout.h), matrices and
+    // Newton-Schulz FLOPs; then padding and balance. For `plan`.
     std::string table(const std::vector<int64_t>& state_bytes) const;
 };
 
 ShardingPlan plan_sharding(const ParameterList& list, const ShardingOptions& options);
 
-// One rank, one bucket, parameters as they lie in the list.
+// One rank, one bucket, parameters in the order of the list.
 ShardingPlan whole_plan(const ParameterList& list, bool whole_matrices = false);

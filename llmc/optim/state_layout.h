@@ -1,6 +1,6 @@
 /*
-Where the optimizer state of a rank lies, how large it is in memory and in checkpoints, and what is updated together:
-what follows from the sharding plan and the update rules alone, without a device.
+The layout of a rank's optimizer state: offsets, size in memory and in checkpoints, and which pieces are updated
+together. It follows from the sharding plan and the update rules alone, without a device.
 
   const StateLayout layout(list, plan, rank, config);
   layout.memory_bytes(sizeof(bf16));            what the Optimizer takes
@@ -13,7 +13,7 @@ what follows from the sharding plan and the update rules alone, without a device
 #include "llmc/optim/sharding.h"      // ShardingPlan, ShardPiece
 #include "llmc/optim/update_rules.h"  // UpdateRule, UpdateRules
 
-// Elements [begin, end) of a state tensor of a whole parameter, in which the states of its matrices follow each other.
+// Elements [begin, end) of a state tensor of a whole parameter; the states of its matrices are concatenated.
 struct StateRange {
     int64_t begin, end;
 
@@ -39,12 +39,12 @@ struct StateLayout {
 
     // The buffers of a rule's UpdateRule::scratch_bytes.
     std::vector<size_t> scratch_bytes(size_t rule, size_t weight_size) const;
-    // State, master weights beside weights that are not fp32, and scratch.
+    // State, master weights if weights are not fp32, and scratch.
     size_t memory_bytes(size_t weight_size) const;
 };
 
-// Bytes of a rank's state in a checkpoint, master weights included if there are any. Without what is smaller than the
-// parameter, such as Muon's second moments.
+// Bytes of a rank's state in a checkpoint, including any master weights, but not tensors smaller than the parameter,
+// such as Muon's second moments.
 int64_t state_bytes(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config,
                     bool master_weights);
 // Of every rank.

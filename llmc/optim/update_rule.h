@@ -8,7 +8,7 @@ recipes ask, and with the update itself, a template over device and dtype:
       static void update(const UpdateBatch<Device, T>& batch);
   };
 
-It has a file of its own, X_rule.h, and an entry in the list of update_rules.h; the Optimizer (optimizer.h) places its
+It has its own file, X_rule.h, and an entry in the list of update_rules.h. The Optimizer (optimizer.h) allocates its
 state and calls it, one indirect call per batch. State is fp32, and 0 before the first step.
 */
 #pragma once
@@ -34,23 +34,22 @@ struct StateTensor {
 struct UpdateRule {
     std::string name;   // in flags and in GroupRule: "adamw"
     std::string title;  // in tables: "AdamW"
-    // How parameters are divided over ranks (sharding.h): in pieces that begin and end anywhere, or one whole matrix
-    // each.
+    // How parameters are sharded over ranks (sharding.h): in pieces that begin and end anywhere, or as whole matrices.
     bool whole_matrices = false;
     bool has_eps = false;  // for tables: it uses GroupRule::eps
-    // From the numbers that a recipe has for AdamW: learning rates divided and weight decays multiplied by
-    // smaller_rate, so that their product stays, and beta2 if it is not 0.
+    // Derived from a recipe's numbers for AdamW: learning rates are divided and weight decays multiplied by
+    // smaller_rate, which keeps their product; beta2 replaces AdamW's if it is not 0.
     double smaller_rate = 1, beta2 = 0;
     std::vector<StateTensor> state = {};
 
-    // Pieces of a bucket are updated together, matrices if they have one shape, up to so many elements; 0: each by
-    // itself.
+    // Pieces of a bucket are updated together up to this many elements, matrices only with others of their shape; 0:
+    // each by itself.
     int64_t batch_elements = 0;
     // Bytes of each buffer that the update of n matrices (rows, cols) uses besides, weights of weight_size bytes.
     // Buffers are shared by all batches: each is as large as the largest needs. Null: none.
     std::vector<size_t> (*scratch_bytes)(int64_t n, int64_t rows, int64_t cols, size_t weight_size) = nullptr;
 
-    // Elements of a state tensor for a matrix, or for a piece of `size` elements that is none.
+    // Elements of a state tensor for a matrix, or for a piece of `size` elements that is not a matrix.
     int64_t state_size(size_t tensor, int64_t size, int64_t rows, int64_t cols, const OptimizerConfig& config) const {
         const auto matrix_size = state[tensor].matrix_size;
         return matrix_size ? matrix_size(rows, cols, config) : size;
@@ -84,8 +83,8 @@ struct UpdateBatch {
     const std::vector<char*>& scratch;  // as UpdateRule::scratch_bytes
     const OptimizerConfig& config;
     const Rates& rates;
-    // The gradient's scale, the number of updates with this one, and whether there is one: if not, nothing may change,
-    // bit for bit. In the device's memory.
+    // The gradient's scale, the number of updates including this one, and whether to apply it: if not, no bit may
+    // change. In device memory.
     const StepScalars* scalars;
 };
 

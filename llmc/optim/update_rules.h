@@ -39,7 +39,7 @@ inline const UpdateRule& update_rule(const std::string& name) {
     return *UpdateRules::values()[update_rule_index(name)];
 }
 
-// For a rule of whole matrices, the group of the matrices is given to it; any other gets all groups.
+// A rule of whole matrices gets the group of matrices; any other rule gets all groups.
 inline OptimizerConfig with_rule(OptimizerConfig config, const std::string& name) {
     if (update_rule(name).whole_matrices)
         config.rule(ParameterGroup::matrices).name = name;

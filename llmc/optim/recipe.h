@@ -40,7 +40,7 @@ struct Recipe {
     // The update rule of the matrices, by which --optimizer names a recipe's rules.
     const std::string& optimizer() const { return rule(ParameterGroup::matrices).name; }
     bool muon() const { return optimizer() == "muon"; }
-    // The recipe with other update rules, with the numbers that it has for them. Throws an Error if it has none.
+    // Sets other update rules, with the recipe's numbers for them. Throws an Error if it has none.
     void set_optimizer(const std::string& optimizer);
 
     Schedule schedule(int64_t steps) const;

@@ -7,7 +7,7 @@
 #include "llmc/model/shape.h"           // GptShape
 #include "llmc/ops/attention.h"         // AttentionShape
 
-// Of a step's batches: every window of the whole model once.
+// The shapes of a step's batches: each distinct window of the model once.
 inline std::vector<AttentionShape> attention_shapes(const GptShape& s, int64_t B, int64_t seq_len, bool documents) {
     static constexpr int32_t kSome = 0;  // attention asks whether there are documents, not where
     std::set<AttentionKey> keys;

@@ -1,6 +1,6 @@
 /*
-A device and the type of weights and activations (fp32 or bf16): what the model, the optimizer and the trainer are
-compiled for, once for each of them, in the files *_backend_*; nothing outside is a template of both.
+A device and the data type of weights and activations (fp32 or bf16). Model, optimizer and trainer are compiled once for
+each pair, in the files *_backend_*; no other code is a template over both.
 
   const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
   const std::unique_ptr<Session> session = backend->open_session(world, request);
@@ -17,31 +17,30 @@ compiled for, once for each of them, in the files *_backend_*; nothing outside i
 class Backend {
 public:
     virtual ~Backend() = default;
-    // All of these: by all ranks; `world` and `start` must live as long as the session.
+    // Collective: all ranks call each of these. `world` and `request` must outlive the session.
     virtual std::unique_ptr<Session> open_session(World& world, const RunRequest& request) = 0;
-    // --dry-run: what a run would take of the device's memory, as a table; no file is written.
+    // --dry-run: a table of the device memory that a run would take. Writes no file.
     virtual std::string memory_table(World& world, const RunRequest& request) = 0;
     // The text goes to stdout. `tokenizer_path`: --tokenizer, "" for the model's own.
     virtual void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
                           const GenerateOptions& options) = 0;
     virtual void chat(World& world, const RunRequest& request, const std::string& tokenizer_path,
                       const ChatOptions& options) = 0;
-    // A table of how fast collectives are.
+    // A table of the collectives' speed.
     virtual std::string bench_comm(World& world, const RunFlags& flags, const BenchCommOptions& options) = 0;
 };
 
-// The device and dtype that were asked for. All ranks; an Error on all of them if the device is missing on any.
+// The requested device and dtype. Collective: throws an Error on all ranks if the device is missing on any.
 std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
 
-// An Error where the environment asks OpenMP for what ends in a crash or a standstill: of its first call, so none is
-// made here.
+// Throws an Error if the environment would make OpenMP crash or hang in its first call; so none is made here.
 void check_openmp();
 
-// What to say at the start of a run on the CPU that would have taken a GPU (--device auto): why it has none, and that
-// the host has some that nobody uses. "": nothing, where there are none and the build is for none.
+// The message at the start of a run on the CPU that would have taken a GPU (--device auto): why it has none, and that
+// the host has unused ones. "": no message, because the host has no GPU and the build supports none.
 std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus);
 
-// What to say, as a line, at the start of a run that has fewer ranks on this host than it has GPUs; "": nothing.
+// The line at the start of a run with fewer ranks on this host than it has GPUs; "": none.
 std::string unused_gpus_line(int gpus, int ranks);
 
 // What to say of OMP_NUM_THREADS: more than twice as many threads as cores wait for each other in every op. "" :

@@ -1,6 +1,6 @@
 /*
-The backends that there are; open_backend() chooses. Those of a GPU are in every program: without CUDA in the build,
-cuda_backend_absent.cpp says so.
+All backends; open_backend() chooses one. The GPU's functions are in every program: in a build without CUDA,
+cuda_backend_absent.cpp reports that.
 */
 #pragma once
 #include <memory>
@@ -12,13 +12,13 @@ cuda_backend_absent.cpp says so.
 std::unique_ptr<Backend> cpu_backend_fp32(int num_threads);
 std::unique_ptr<Backend> cpu_backend_bf16(int num_threads);
 
-// On the host's GPU of that number.
+// On the host's GPU with this number.
 std::unique_ptr<Backend> cuda_backend_fp32(int gpu, const RunFlags& config);
 std::unique_ptr<Backend> cuda_backend_bf16(int gpu, const RunFlags& config);
 
-// Is this program built with CUDA?
+// Whether this program is built with CUDA.
 bool has_cuda();
-// Why this build or machine has no GPU at all, or not one of that number; "" if it has.
+// Why this build or machine has no GPU at all, or none with this number; "" if it has.
 std::string why_no_cuda(int gpu = 0);
 // How many GPUs CUDA shows this process.
 int num_cuda_gpus();

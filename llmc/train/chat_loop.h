@@ -1,14 +1,14 @@
 /*
-The command `chat`: a conversation with a trained model. A line of standard input is a message; the answer goes to
-standard output as it comes. Between them the model sees the whole conversation, as its template writes it
-(llmc/data/chat.h); what of it is in the KV cache already is not computed again.
+The command `chat`: a conversation with a trained model. A line of standard input is a message; the answer is streamed
+to standard output. The model sees the whole conversation, as its template writes it (llmc/data/chat.h); tokens in the
+KV cache are not computed again.
 
   /system TEXT   what the model is told before everything else; begins anew
   /clear         begins anew
   /help, /quit   as does the end of the input
 
-Ctrl-C ends an answer, and at the prompt the program. Where the conversation outgrows the context its oldest turns go,
-which is said on standard error.
+Ctrl-C ends an answer, and at the prompt the program. When the conversation outgrows the context its oldest turns are
+dropped, with a note on standard error.
 */
 #pragma once
 #include <unistd.h>

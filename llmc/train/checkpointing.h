@@ -1,8 +1,8 @@
 /*
-What a checkpoint of a training run holds, so that resuming is bit-exact, on any number of ranks:
+The content of a training checkpoint, so that resuming is bit-exact, on any number of ranks:
 
   model.safetensors      the weights, fp32 or bf16, and
-  config.json            what they are of, as transformers loads them where it can (llmc/interop/stored_model.h)
+  config.json            the model's config, which transformers loads if it can (llmc/interop/stored_model.h)
   tokenizer.json         of the data
   optimizer_*_of_*.safetensors
                          the optimizer's state, one file per rank (llmc/io/sharded_tensors.h): for every parameter the
@@ -15,7 +15,7 @@ What a checkpoint of a training run holds, so that resuming is bit-exact, on any
   state.json             RunState: step, position in the data, counters (random numbers follow from seed and step)
   train_config.json      the flags
 
-How it gets to the disk, whole or not at all: llmc/io/checkpoint.h; from all ranks and in the background: saving.h.
+llmc/io/checkpoint.h writes it, completely or not at all; saving.h does so from all ranks and in the background.
 */
 #pragma once
 #include <algorithm>
@@ -64,15 +64,17 @@ struct RunState {
     LoaderState data = {};  // where the data loader stands
     uint64_t data_key = 0;  // of what `position` counts in: data_key()
     double training_s = 0;  // time spent in steps
-    // How --balance auto has divided the steps among the ranks: "3,1". As many ranks go on with that, others anew.
+    // How --balance auto has divided the steps among the ranks: "3,1". As many ranks continue with that; other numbers
+    // of ranks measure anew.
     std::string micro_batches = "";
     BestLoss best = {};
     std::string island_updates = "";  // of every island, "12,11"; empty: all ranks train together
 
-    // This island's, of a run that may have had others: island k goes on where island k mod their number was.
+    // This island's, of a run that may have had another number of islands: island k continues from island k mod their
+    // number.
     int64_t updates_of(int island) const;
 
-    // An Error if a run cannot have come to this: of a file whose checksum is right, and which `path` names.
+    // Throws an Error if no run can have this state, though the file's checksum is right. `path` names the file.
     void check(const std::string& path) const;
 
     std::vector<Field> fields() {
@@ -97,7 +99,7 @@ struct RunState {
     }
 };
 
-// Positions in the data mean the same only while the data, the cut into rows and the order are the same.
+// Positions in the data are valid only while the data, the cut into rows and the order are the same.
 inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, const StepConfig& step, int world_size,
                          int separator) {
     const uint64_t cut = mix64(mix64(data_hash) + uint64_t(step.T));
@@ -109,7 +111,7 @@ inline uint64_t data_key(const RunFlags& config, uint64_t data_hash, const StepC
     return config.packing_mode() == Packing::pad ? mix64(packed) : packed;
 }
 
-// Validation losses compare only while they are of the same tokens.
+// Validation losses are comparable only over the same tokens.
 inline uint64_t validation_key(const RunFlags& config, uint64_t data_hash, int64_t T) {
     const uint64_t key = mix64(mix64(mix64(data_hash) + uint64_t(T)) + uint64_t(config.val_tokens));
     return mix64(key + uint64_t(config.packing_mode()));
@@ -237,7 +239,7 @@ inline int saved_islands(const ShardedTensors& saved) {
     return islands;
 }
 
-// The weights that a rank owns, under the name of the master weights, whether it keeps those or not.
+// The weights that a rank owns, under the name of the master weights, whether it has those or not.
 template <class Device, class T, class Visit>
 void each_own_weight(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
     const Optimizer<Device, T>& optimizer = state.optimizer;

@@ -1,5 +1,5 @@
 /*
-What train_gpt does, a command each, and the flags that each of them takes:
+The commands of train_gpt and their flags:
 
   ./train_gpt [train] --depth 12                            `train` may be left out
   ./train_gpt generate --resume run/default --prompt "Once upon a time"
@@ -28,17 +28,17 @@ struct CommandLine {
     Flags given;
     bool is_done = false;  // --help: there is nothing more to do
 
-    // The flags of this command: its own, then those of a run that it takes.
+    // The flags of this command: its own, then those of `train` that it accepts.
     std::vector<Field> fields();
     // What must be the same on all ranks: the command, and every flag but those of one process or machine.
     std::vector<std::pair<std::string, std::string>> shared_flags() const;
 };
 
-// Where the values of the given flags are from, into flags.sources.
+// Records in flags.sources where the values of the given flags are from.
 void note_given(RunFlags& flags, const Flags& given);
 
-// An Error for an unknown command or flag; of a flag that another command has, or that was a command's once, it says
-// which. `line`, if there is one, has the command even then.
+// Throws an Error for an unknown command or flag; if another command has the flag, or had it, the message names that
+// command. `line`, if not null, gets the command even then.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 // doc/flags.md: the commands with their flags, the recipes, and the exit codes.

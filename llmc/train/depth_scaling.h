@@ -1,5 +1,5 @@
 /*
-One number, the depth d, makes a whole run: nanochat's scaling by depth (Karpathy, 2025-2026), as pure functions.
+One number, the depth d, determines a whole run: nanochat's scaling by depth (Karpathy, 2025-2026), as pure functions.
 
   const DepthModel model = depth_model(config);      the shape, its parameters, FLOPs per token
   const DepthRun run = depth_run(config);            batch, learning rates, weight decay, steps

@@ -46,7 +46,7 @@ class DeviceSession : public Session {
 public:
     static constexpr int64_t kMostSkippedInARow = 10;
 
-    // Makes the model and takes it to where the run starts. All ranks.
+    // Makes the model and sets it to the run's initial state. Collective.
     DeviceSession(Device& device, World& world, const RunRequest& request)
         : device_(device),
           world_(world),
@@ -298,11 +298,11 @@ private:
     bool is_saved() const { return (state_.step == first_step_ && already_saved_) || state_.step == begun_step_; }
     bool tells_best() const { return flags_.trains() && (flags_.save_best || flags_.patience > 0); }
 
-    // What one rank wants of all becomes everybody's with the step in which it has said so.
+    // A request by one rank takes effect on all ranks at the end of the step that carries its vote.
     bool out_of_time() const { return decides_alone() ? out_of_time_here() : all_out_of_time_; }
     // Islands agree in their outer steps, and one does so, too: what is saved is of such a step.
     bool decides_alone() const { return world_.is_alone() && !outer_; }
-    // Why to stop before the end; null: nobody has asked for it.
+    // Why to stop before the end; null: no request.
     const char* stop_reason() const {
         if (decides_alone() || (all_stop_ && stop_signal())) return stop_signal();
         return all_stop_ ? "a signal to another rank" : nullptr;
@@ -329,7 +329,7 @@ private:
                (!world_.is_alone() && due_every(flags_.check_replicas));
     }
 
-    // Waits until no step is under way.
+    // Waits until no step is in flight.
     void drain() {
         while (under_way() > 0) finish_step();
     }
@@ -356,7 +356,7 @@ private:
         model_.set_windows(1);
     }
 
-    // Takes the result of the oldest step under way, which comes back while the next one is computed.
+    // Takes the result of the oldest step in flight, which arrives while the next one is computed.
     void finish_step() {
         const StepConfig& how = config_.step;
         is_between_steps_ = false;
@@ -512,9 +512,8 @@ private:
         log_.sample(state_.step, flags_.prompt, run_.tokenizer.tokenizer->decode(tokens));
     }
 
-    // What a run can do without, such as a sample: if it fails the run goes on, with a warning. Of several ranks
-    // that is so only if all of them know, or if rank 0 works alone (`together` is false), or they would wait for
-    // each other.
+    // Something optional, such as a sample: if it fails the run continues, with a warning. With several ranks only if
+    // all of them know, or if rank 0 works alone (`together` is false); else they would wait for each other.
     template <class Look>
     void look(const char* what, bool together, Look&& look) {
         try {
@@ -530,7 +529,7 @@ private:
         }
     }
 
-    // What of the state is not kept up to date.
+    // Updates the parts of the state that are not kept up to date.
     void note_state() {
         state_.data_key = data_key_;
         state_.micro_batches = balance_.saved();
@@ -611,7 +610,7 @@ private:
         return false;
     }
 
-    // A run that does not fit ends here.
+    // A run that does not fit into memory ends here.
     RunInputs open_inputs() {
         share_errors(ranks_, [&] { run_.memory.check(config_); });
         return {config_, run_.tokenizer, world_};

@@ -1,14 +1,14 @@
 /*
-The command `doctor`: what a run with these flags would trip over on this machine, each with what to do about it, before
-it starts.
+The command `doctor`: checks before a run starts whether this machine meets the needs of these flags, with advice for
+each problem.
 
   ok    limits: 1048576 open files
   warn  shared memory: /dev/shm has 64 MiB -> MPI and NCCL want more: docker run --shm-size 1g
   FAIL  training data: no file matches 'data/x_*.bin' -> ...
 
-It takes no lock, and what it writes to measure the disk it removes. Each of several ranks looks at its own host; those
-after the first print what is not ok. Ranks that meet at an address do so: that opens its port, and what they exchange
-is timed. Exit code 2 if anything fails.
+It takes no lock, and removes what it writes to measure the disk. Each of several ranks checks its own host; ranks above
+0 print only what is not ok. Ranks that meet at an address do so: that opens the port, and their communication is timed.
+Exit code 2 if a check fails.
 */
 #pragma once
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Finding {
     std::string what, found, todo;  // to do: empty if ok
 };
 
-// What only code that is compiled with CUDA can say (devices.h).
+// Facts that only code compiled with CUDA can determine (devices.h).
 struct GpuFacts {
     bool is_built = false;      // this is a CUDA build
     std::string why_none = "";  // why it has no GPU to use; empty: it has one
@@ -35,11 +35,11 @@ struct GpuFacts {
     HostGpus on_host = {};  // whatever the build is
 };
 
-// Looks, prints a line for each finding, and returns the exit code. `look_at_gpu` is asked for the GPU of this process,
-// by its number.
+// Runs all checks, prints one line per finding, and returns the exit code. `look_at_gpu` is called with the number of
+// this process's GPU.
 int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu);
 
-// The lines and their sum. Of another rank than the first, only those that are not ok.
+// The lines and a summary. On ranks above 0 only lines that are not ok.
 std::string text_of(const std::vector<Finding>& findings, int rank = 0);
 
 // The checks, for tests. `cpuinfo` is the content of /proc/cpuinfo.

@@ -1,5 +1,5 @@
 /*
-What TensorBoard draws: scalars in a file that it reads while it grows, OUT/events.out.tfevents.TIME.anvil.
+Scalars for TensorBoard, in a file that it reads while it grows: OUT/events.out.tfevents.TIME.anvil.
 
   EventFile events(out_dir, 4001);                  a file of its own for each start of a run; 4001: the next step
   events.scalars(4001, {{"train/loss", 3.28}, {"train/lr", 6e-4}});
@@ -13,11 +13,11 @@ The format is TensorFlow's (its record writer, event.proto and summary.proto), w
               5 summary { 1 value { 1 tag, 2 simple_value (float) } ... }
               7 session_log { 1 status = START }              second: all that was said of this step and later is void
 
-Resumes: the files of a folder are one run, read in the order of their names. A new one has a later time in its name
-than all that are there, and TensorBoard drops what earlier ones tell of its first step and beyond, as it does for
-TensorFlow's own writers. A record cut short by a kill ends the reading of its file, not that of the next.
+Resumes: the files of a folder are one run, read in the order of their names. A new file has a later time in its name
+than all existing ones, and TensorBoard drops what earlier files have from its first step on, as with TensorFlow's own
+writers. A record cut short by a kill ends the reading of its file, not that of the next.
 
-Each record goes to the file at once, with one write. An Error if that fails.
+Each record is written at once, with one write. Throws an Error if that fails.
 */
 #pragma once
 #include <cstdint>

@@ -1,7 +1,7 @@
 /*
-The command `generate`: a trained model continues a text. On stdout are the new tokens' bytes, as they come, and nothing
-else; characters of several bytes come whole. Of several samples the first is printed as it comes and the others after
-it, each after a line of three dashes. How long it took is on stderr.
+The command `generate`: a trained model continues a text. Stdout gets the new tokens' bytes, streamed, and nothing else;
+multi-byte characters come whole. Of several samples the first is streamed and the others follow it, each after a line
+of three dashes. The time it took is on stderr.
 
 A model that has learned from documents with a token before each (--document-token) sees that before the
 text too; a sample ends where the next document would begin.
@@ -51,8 +51,8 @@ inline std::vector<int32_t> prompt_tokens(const GenerateOptions& options, int32_
     return tokens;
 }
 
-// What comes token by token goes out in whole characters, and what is not UTF-8 as U+FFFD: a model of bytes may make
-// anything, and readers of text expect UTF-8.
+// Tokens are written as whole characters, and invalid UTF-8 as U+FFFD: a byte-level model may generate anything, and
+// readers of text expect UTF-8.
 class WholeCharacters {
 public:
     explicit WholeCharacters(std::FILE* to = stdout) : to_(to) {}

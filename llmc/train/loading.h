@@ -1,7 +1,7 @@
 /*
-A resumed run's weights and state, on all ranks. Of those that see the checkpoint's folder each reads what it owns, and
-rank 0 sends the others what they own, in pieces over the control plane (parts.h). So all of it is read once, and not
-by every rank. Then all get the weights of all over the data plane:
+Loads a resumed run's weights and state on all ranks. A rank that sees the checkpoint's folder reads what it owns; rank
+0 sends the others what they own, in pieces over the control plane (parts.h). So everything is read once, not by every
+rank. Then the weights are all-gathered over the data plane:
 
   state = load_run(request, ranks, model, sharded);
   gather_weights(comm, plan, model.weights);             llmc/optim/optimizer.h

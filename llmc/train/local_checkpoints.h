@@ -1,14 +1,14 @@
 /*
 The fast tier of checkpoints: --checkpoint-local DIR --local-every N. Every N steps each rank writes its part to a disk
-of its own host, and waits for nobody (local_saving.h). When the run is started again, the newest of them that is
-complete over all ranks is brought into --out-dir, if there is no newer one, and is a checkpoint like any other from
-there on: of any number of ranks, verified and pruned as all are.
+of its own host, without waiting for other ranks (local_saving.h). When the run is restarted, the newest local
+checkpoint that is complete over all ranks is copied into --out-dir, unless that has a newer one. From then on it is a
+checkpoint like any other: for any number of ranks, verified and pruned like all.
 
   DIR/RUN/START_00001_of_00002/step_00000150/     rank 1's part: a checkpoint's folder with its own manifest
   OUT/local_checkpoints.json                      DIR and RUN, and which OUT this is
 
-RUN is a random number of the run, so that nothing is found of a run whose --out-dir was removed, or copied. START is
-one of each start of it: the parts of two starts are never put together.
+RUN is a random number of the run: if its --out-dir was removed or copied, nothing is found. START is one per start of
+the run: parts of two starts are never combined.
 
   request.local_run = bring_in_local(ranks, out_dir);           all ranks, before a checkpoint is looked for
   place = open_local(ranks, out_dir, dir, local_run);           all ranks, at the start
@@ -19,15 +19,15 @@ one of each start of it: the parts of two starts are never put together.
 
 inline constexpr int kLocalKept = 2;  // by each rank
 
-// The name of the run that OUT belongs to, if that is known here. Says in one line what was taken, if there are local
-// checkpoints: whatever is wrong with them is no error, for OUT has older ones.
+// The name of the run that OUT belongs to, if known here. If there are local checkpoints, prints one line that says
+// which was taken. Problems with them are no errors, because OUT has older checkpoints.
 std::string bring_in_local(Ranks& ranks, const std::string& out_dir);
 
 // Where this rank's part goes.
 struct LocalPlace {
     std::string of_run, folder;  // DIR/RUN, and this rank's within it; empty: there is none
 
-    // Removes what other starts of the run have left here; or all, with this rank's own.
+    // Removes the parts of other starts of the run; or all parts, this rank's own included.
     void remove_others() const;
     void remove_all() const;
 };

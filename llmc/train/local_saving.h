@@ -1,7 +1,7 @@
 /*
-Saving to the fast tier (local_checkpoints.h). Each rank copies what is its own, and a thread writes it to this host's
-disk, commits it and reads it back, as all of a checkpoint is. No rank waits for another, nor for the disk: while one is
-still writing, no rank begins anew. That all are done they learn from their votes in a step.
+Saving to the fast tier (local_checkpoints.h). Each rank copies its part, and a thread writes it to this host's disk,
+commits it and reads it back, like every checkpoint. No rank waits for another, nor for the disk: while one is still
+writing, no rank begins the next. The votes in a step tell all ranks when all are done.
 
   LocalSaver<Device, T> local(ranks, model, sharded);
   local.open(open_local(ranks, out_dir, dir, local_run));     at the start
@@ -10,7 +10,8 @@ still writing, no rank begins anew. That all are done they learn from their vote
   local.finish(all_good);                                     all ranks, once all have voted
   local.end();                                                the run is over: nothing is kept
 
-What one rank could not write (a full disk) no rank keeps, so that all have the same: a warning, and training goes on.
+If one rank could not write its part (a full disk), no rank keeps that step, so that all have the same: a warning, and
+training continues.
 */
 #pragma once
 #include <chrono>

@@ -66,12 +66,12 @@ struct StepRecord {
     double cropped = NAN;    // by packing so far, of all documents' tokens; NaN: there is none
 };
 
-// What libraries have planned: cuDNN's attention, cuBLASLt's products, and of these what was timed.
+// Plans made by libraries: cuDNN's attention, cuBLASLt's GEMMs, and how many of these were timed.
 struct PlanRecord {
     int64_t attention = 0, gemm = 0, timed = 0;
 };
 
-// What a run is made of, for the first record of its log.
+// The run's configuration, for the first record of its log.
 struct RunFacts {
     std::string config_json = "{}";  // an object of all flags
     std::string device = "";         // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
@@ -89,8 +89,8 @@ struct ReadBytes {
     uint64_t verified = 0, most_verified = 0, loaded = 0, most_loaded = 0;
 };
 
-// OUT's lock, which the log of a run has, while something else is written there before the run has its log. An Error if
-// another program has it.
+// Holds OUT's lock, which a run's log has, while files are written there before the log exists. Throws an Error if
+// another program holds it.
 class RunLock {
 public:
     explicit RunLock(const std::string& out_dir);
@@ -102,7 +102,7 @@ private:
     int fd_;
 };
 
-// The last step that OUT's log tells of; 0: none.
+// The last step in OUT's log; 0: none.
 int64_t last_step(const std::string& out_dir);
 
 class RunLog {
@@ -116,7 +116,7 @@ public:
     };
 
     RunLog() = default;
-    // Creates OUT and locks the file; an Error if another program has it open.
+    // Creates OUT and locks the file. Throws an Error if another program has it open.
     RunLog(const std::string& out_dir, Mode mode, const Options& options);
     // Writes no file.
     static RunLog on_console(const Options& options);
@@ -133,7 +133,7 @@ public:
     void validation(int64_t step, double loss, double bits_per_byte = NAN);  // NaN: not known
     // The model has answered the tasks of a file.
     void tasks(int64_t step, const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);
-    // The update of this step was left out; the parameters are as before.
+    // The update of this step was skipped; the parameters are unchanged.
     void skip(int64_t step, double loss, double norm, const std::string& reason);
     // Ranks have compared their weights, and how long each computes in a step.
     // `ms`, `sequences`: of each rank, in a step.
@@ -146,7 +146,7 @@ public:
     void outer(int64_t step, double ms, double sent_bytes);
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
-    // What failed that the run can do without: "sample"
+    // Something optional failed: "sample"
     void warning(int64_t step, const std::string& what, const std::string& message);
     // "finished", "time budget", "patience", "SIGTERM"
     void end(int64_t step, const std::string& reason, const std::optional<PlanRecord>& plans = {},

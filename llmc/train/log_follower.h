@@ -3,9 +3,9 @@
 
   const LogFollower follower(config.log_to, config.out_dir);      rank 0, when the log is there; "none": nothing
 
-It is no part of the run: without it, without wandb or a network, there is a line on stderr and training goes on. It
-ends when the pipe that is its input does: when this object goes, or this process, however that ends. Then it sends what
-is left; the destructor waits for that, but not for long.
+Training does not depend on it: if it fails, or wandb or the network is missing, a line on stderr says so and training
+continues. It ends at the end of its input, a pipe: when this object is destroyed or this process ends in any way. Then
+it sends the rest; the destructor waits briefly for that.
 */
 #pragma once
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 /*
-What a rank's device has room for, and what a step takes of it. Of all ranks the one that has least decides, so that all
-take the same batch; where their batches differ, each must have room for its own.
+The memory of a rank's device, and what a step needs of it. The rank with the least memory decides for all, so that all
+have the same batch; if their batches differ, each must have room for its own.
 
   const MemoryBudget<Device, T> memory(device, world, request.flags, tokenizer, parameters, sharding, *comm);
   memory.fits(step), memory.plan(step, recompute), memory.check(config)
@@ -55,10 +55,10 @@ public:
         update_workspace_bytes_ = all.update_workspace;
     }
 
-    // What a rank may take at most; 0: not known.
+    // The most that a rank may take; 0: unknown.
     size_t limit() const { return limit_; }
 
-    // Of --batch-size auto: no batch is so large that the head would be slow.
+    // For --batch-size auto: no batch so large that the head would be slow.
     bool fits(const StepConfig& step) const {
         const size_t bytes = head_plan(step, flags_.recompute_mode(), kGpuHeadRows).memory.total_bytes();
         return (available_ > 0 || step.B * step.T <= kCpuBatchTokens) && (limit_ == 0 || bytes <= limit_);
@@ -80,7 +80,7 @@ public:
         });
     }
 
-    // Of the model's ops and the optimizer's.
+    // For the ops of the model and the optimizer.
     size_t workspace(int64_t B) const {
         return std::max(update_workspace_bytes_,
                         workspace_bytes<T>(device_, parameters_.model, B, seq_len_, flags_.document_token.has_value(),

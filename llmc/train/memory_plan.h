@@ -1,6 +1,6 @@
 /*
-The memory of a training run, added up before any of it is taken: what --dry-run prints, and what is held against the
-card before the start.
+The memory of a training run, computed before any of it is allocated: --dry-run prints it, and it is compared with the
+device's memory before the start.
 */
 #pragma once
 #include <algorithm>
@@ -27,13 +27,13 @@ struct MemoryPlan {
         for (const Line& line : lines) sum += line.bytes;
         return sum;
     }
-    // A line for each that takes any, and the total, against `available_bytes` if that is known (not 0).
+    // One line per part that takes memory, and the total, beside `available_bytes` if known (not 0).
     std::string table(size_t available_bytes) const;
 };
 
-// What a run of T = float or bf16 takes on one rank. `policy` has a number of head_rows. The `optimizer_bytes` are that
-// rank's; `gradient_bytes` are those of all gradient buffers; `workspace_bytes` is what the ops of the
-// device work with, `sample_bytes` what a sample keeps (KvCache).
+// The memory of a run with T = float or bf16 on one rank. `policy` has a number of head_rows. The `optimizer_bytes` are
+// that rank's; `gradient_bytes` are those of all gradient buffers; `workspace_bytes` is the workspace of the device's
+// ops, `sample_bytes` a sample's KV cache.
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t gradient_bytes, int64_t B, int64_t T_,
                        ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0) {

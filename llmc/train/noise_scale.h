@@ -1,7 +1,7 @@
 /*
-The gradient noise scale (McCandlish et al., 2018, arXiv:1812.06162, appendix A.1): about how many tokens one step may
-have before more of them stop helping. The parts of a step give it almost for free, as their gradients are of small
-batches and the sum is of a big one:
+The gradient noise scale (McCandlish et al., 2018, arXiv:1812.06162, appendix A.1): roughly the number of tokens per
+step beyond which more stop helping. A step yields it at almost no cost, as its parts' gradients are of small batches
+and their sum is of a large one:
 
   |G|^2 = (B_big |g_big|^2 - B_small |g_small|^2) / (B_big - B_small)          the true gradient's squared norm
   S     = (|g_small|^2 - |g_big|^2) / (1 / B_small - 1 / B_big)                 its variance a token, summed
@@ -27,7 +27,7 @@ public:
         signal_ = decay_ * signal_ + (1 - decay_) * signal;
         noise_ = decay_ * noise_ + (1 - decay_) * noise;
     }
-    // In tokens; NaN while the estimates are too few to be positive.
+    // In tokens; NaN until the averages are positive.
     double tokens() const {
         return signal_ > 0 && noise_ > 0 ? noise_ / signal_ : std::numeric_limits<double>::quiet_NaN();
     }

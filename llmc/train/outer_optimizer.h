@@ -1,7 +1,7 @@
 /*
-The outer step of islands (llmc/optim/outer_state.h) on a rank's device: it takes the weights that this rank owns (the
-master weights where there are any) to host memory, and what comes of them back. On a GPU that is a copy each way every
---outer-every steps.
+The outer step of islands (llmc/optim/outer_state.h) on a rank's device: it copies the weights that this rank owns
+(master weights if any) to host memory, and the new ones back. On a GPU that is one copy each way every --outer-every
+steps.
 
   OuterOptimizer<Device, T> outer(world, model, optimizer, comm, config);        all ranks
   outer.begin();                             once weights and state are those of the start

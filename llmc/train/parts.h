@@ -1,6 +1,6 @@
 /*
-Files of a checkpoint between rank 0 and a rank that does not see its folder, in pieces over the control plane
-(Ranks::send_piece). A part is one file or text, front to back; one goes to a rank at a time.
+Sends files of a checkpoint between rank 0 and a rank that does not see its folder, in pieces over the control plane
+(Ranks::send_piece). A part is one file or text, sent front to back; one at a time to each rank.
 
   PartSender part(ranks, 0);                       PartReader part(ranks);       on another rank, from rank 0
   part.write(data, bytes);                         part.read(to, bytes);
@@ -8,8 +8,8 @@ Files of a checkpoint between rank 0 and a rank that does not see its folder, in
 
   receive_parts(ranks, {1, 2}, take);              on rank 0, from several ranks at once: take(from, data, bytes)
 
-If the sender fails, the receiver has an Error, and if the receiver fails, it takes the rest all the same: so nobody
-waits for a piece that does not come, and share_errors tells all what went wrong.
+If the sender fails, the receiver throws an Error. If the receiver fails, it still takes the rest. So no rank waits for
+a piece that does not come, and share_errors tells all what went wrong.
 */
 #pragma once
 #include <cstdint>
@@ -56,6 +56,6 @@ private:
     void next();
 };
 
-// Returns when the parts of all these ranks have come, whole; of an Error of `take` only then.
+// Returns, or throws an Error of `take`, only after the parts of all these ranks have arrived completely.
 void receive_parts(Ranks& ranks, std::set<int> from,
                    const std::function<void(int from, const char* data, size_t bytes)>& take);

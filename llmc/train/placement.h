@@ -1,7 +1,7 @@
 /*
-Where each rank's part of a checkpoint goes: --checkpoint-to. Ranks on several hosts may have one folder in common, or
-each a disk of its own; which of the two it is, is found out before the first step, not when the first checkpoint is
-lost. Rank 0 puts a file of a random name into its --out-dir, and the others look for it in theirs.
+Where each rank's part of a checkpoint goes: --checkpoint-to. Ranks on several hosts may share a folder, or have a disk
+each. Which one is found out before the first step, not when the first checkpoint is lost: rank 0 puts a file with a
+random name into its --out-dir, and the others look for it in theirs.
 
   shared   every rank writes its own part; an Error if one does not see rank 0's folder, or cannot write there
   rank0    the others send theirs, and rank 0 writes all (parts.h)
@@ -23,9 +23,9 @@ struct Placement {
     bool is_sent(int rank) const { return sends[size_t(rank)]; }
 };
 
-// Ranks that are not in one process. Rank 0's folder is there afterward.
+// For ranks in separate processes. Creates rank 0's folder.
 Placement find_placement(Ranks& ranks, const std::string& out_dir, const std::string& checkpoint_to);
 
-// Of a file that ranks may see under several paths: equal if it is the same one, on one host or on several that share a
-// file system. Empty: there is none.
+// Identifies a file that ranks may see under several paths: equal if it is the same file, on one host or on several
+// that share a file system. Empty: no such file.
 std::string identity_of(const std::string& path);

@@ -1,10 +1,12 @@
 /*
-What a run would take, before there is a machine for it: ./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M
+Predicts memory, time and cost of a run, without the machine:
 
-Memory and bytes are counted as the run itself counts them. Time is that of the launches of one step, which the
-trainer's own code enqueues on a GPU that is only described (traced_step.h), by a model of that GPU
-(llmc/trace/gpu_model.h): in three cases, low, mid and high, because its constants are not measured here. Hours and
-dollars follow. Figures of the GPU can be replaced (--tflops, --bandwidth, ...).
+  ./train_gpt plan --gpu H200 --world-size 64 --model gpt2-1558M
+
+Memory and bytes are counted as the run itself counts them. For the time, the trainer's own code enqueues the launches
+of one step on a simulated GPU (traced_step.h), and a model of that GPU (llmc/trace/gpu_model.h) predicts each. There
+are three cases, low, mid and high, because its constants are not measured here. Hours and dollars follow. Figures of
+the GPU can be replaced (--tflops, --bandwidth, ...).
 
   --gpu A,B --world-size 8,64     every combination, side by side
   --trace FILE                    the step launch by launch: a table, and FILE as JSON for Perfetto
@@ -21,7 +23,7 @@ dollars follow. Figures of the GPU can be replaced (--tflops, --bandwidth, ...).
 #include "llmc/train/options.h"      // PlanOptions
 #include "llmc/train/run_config.h"   // RunConfig, RunFlags
 
-// The GPU of that name, with the flags' values where they are given; an Error that lists all names.
+// The GPU with that name, with the values that flags override. Throws an Error that lists all names.
 Gpu planned_gpu(const PlanOptions& options, const std::string& name);
 
 struct RunPlan {
@@ -56,5 +58,5 @@ std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options
 // One plan in full, several as a table.
 std::string text_of(const RunPlan& plan);
 std::string text_of(const std::vector<RunPlan>& plans);
-// What a program needs of a plan, as a JSON object: otherData of --trace's file.
+// The plan's figures as a JSON object for programs: otherData of --trace's file.
 std::string facts_json(const RunPlan& plan);

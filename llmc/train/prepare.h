@@ -1,7 +1,6 @@
 /*
-From what was asked to what will be run: which tokenizer, which model, who owns what of it, over what ranks communicate,
-how much of it in a step. Of the device's memory only what communication itself needs is taken, and no file is written;
---dry-run ends here.
+Turns a request into a run: tokenizer, model, sharding, communicator, batch. It allocates only the device memory that
+communication needs, and writes no file; --dry-run ends here.
 
   const PreparedRun<Device, T> run = prepare<T>(device, world, request);          all ranks; the same on each
 */
@@ -30,7 +29,7 @@ struct PreparedRun {
     MemoryBudget<Device, T> memory;
 };
 
-// The value of `make`, or on all ranks the Error that it threw on one.
+// Returns the value of `make`, or throws on all ranks the Error that it threw on one.
 template <class Make>
 auto on_all_ranks(World& world, Make&& make) {
     std::optional<decltype(make())> result;
@@ -38,7 +37,7 @@ auto on_all_ranks(World& world, Make&& make) {
     return std::move(*result);
 }
 
-// An Error if the device's ranks must have equal shares.
+// Throws an Error if ranks of this device must have equal shares.
 template <class Device>
 void check_shares(const Device&, const Decision& decision) {
     require(!Device::kAsynchronous || decision.shares.empty(),
@@ -49,7 +48,7 @@ template <class T, class Device>
 PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& request) {
     RunFlags flags = request.flags;
     KnownTokenizer tokenizer = on_all_ranks(world, [&] {
-        // First: without it there is no tokenizer beside it either.
+        // First, because without the data there is no tokenizer beside them either.
         if (flags.trains())
             for (const DataSource& source : data_sources(flags.train_data)) open_shards(source.pattern);
         KnownTokenizer found(request);

@@ -1,6 +1,6 @@
 /*
-What ranks watch about each other: that their weights are the same, that none is slower than the rest, and what the
-exchange costs beside what it should.
+Health checks between ranks: equal weights, no rank slower than the rest, and communication time beside the predicted
+time.
 
   RankWatch<Device, T> watch(ranks, comm, device);          measures how fast this machine's ranks exchange
   const CommCost cost = watch.step(step_ms);                after every step

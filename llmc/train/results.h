@@ -1,6 +1,6 @@
 /*
---results FILE: a line for each run, so that whoever starts many of them can compare: autoresearch's results.tsv
-(Karpathy, 2026, program.md) with more columns. Tab-separated, the first line names the columns:
+--results FILE: one line per run, to compare many of them: autoresearch's results.tsv (Karpathy, 2026, program.md) with
+more columns. Tab-separated, the first line names the columns:
 
   commit       of the source this program was made of
   config       a hash of all flags but those of names, places and processes: runs that share it differ in seed alone
@@ -9,15 +9,15 @@
   status       finished, time budget, a signal's name, or failed (exit code N)
   out_dir, description
 
-A file whose first line is another is refused before the run begins.
+A file with a different first line is refused before the run begins.
 */
 #pragma once
 #include <string>
 #include "llmc/train/run_flags.h"  // RunFlags
 #include "llmc/train/summary.h"    // RunSummary
 
-// An Error if the file is there and no such table.
+// Throws an Error if the file exists and is not such a table.
 void check_results(const std::string& path);
-// Appends the line, after the first one if the file is new. An Error if it cannot be written.
+// Appends the line; to a new file the header first. Throws an Error if it cannot be written.
 void append_result(const std::string& path, const RunFlags& flags, const RunSummary& summary,
                    const std::string& status);

@@ -1,6 +1,6 @@
 /*
-What each rank does of a run's steps (shares.h), from its beginning on: as --balance auto moves it, as the log of
-another run has it (--balance FILE.jsonl), or as it was decided once.
+Each rank's share of a run's steps (shares.h) over time: adjusted by --balance auto, read from another run's log
+(--balance FILE.jsonl), or fixed.
 
   RunBalance<Device, T> balance(world, config);            all ranks; reads the log of --balance, before ours is written
   balance.begin(step, saved, train, stepper, log);         all ranks, once state and data are those of the start
@@ -37,7 +37,7 @@ public:
         if (mode().kind == BalanceMode::Kind::followed && !world.is_alone()) read_divisions();
     }
 
-    // Of a resumed run the ranks go on as they were (`saved`), if there are as many.
+    // In a resumed run with as many ranks, they continue with their shares of before (`saved`).
     void begin(int64_t step, const std::string& saved, DataLoader& train, Stepper<Device, T>& stepper, RunLog& log) {
         if (world_.is_alone()) return;
         train_ = &train, stepper_ = &stepper, log_ = &log;
@@ -54,7 +54,7 @@ public:
         if (!are_equal(shares_) || !mode().is_equal()) say(step, std::vector<double>(shares_.size(), NAN));
     }
 
-    // All ranks do what rank 0 has told them.
+    // All ranks follow rank 0's decision.
     void before_step(int64_t step) {
         if (const auto found = divisions_.find(step); found != divisions_.end()) {
             if (micro_batches_of(shares_) == found->second) return;
@@ -82,7 +82,7 @@ public:
     }
     // RunState::micro_batches
     std::string saved() const { return balancer_ ? list_text(balancer_->micro_batches()) : ""; }
-    // What to do about a rank that is slow: the rest of a sentence.
+    // Advice about a slow rank: the rest of a sentence.
     std::string advice() const {
         if (Device::kAsynchronous) return "";
         if (balancer_) return "; micro-batches of fewer sequences (--batch-size) can be divided more evenly";

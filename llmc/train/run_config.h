@@ -1,6 +1,6 @@
 /*
-What will be run: every number filled in. Flags, model and number of ranks together give batch, length and learning
-rates; what was asked stays as it is, and what was left open follows:
+The configuration of a run: every number filled in. Batch, run length and learning rates follow from flags, model and
+number of ranks. Values that were given stay; those that were left open follow:
 
   --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (depth_scaling.h)
   --batch-size auto     the largest that divides a step's sequences and fits in memory
@@ -24,10 +24,10 @@ rates; what was asked stays as it is, and what was left open follows:
 #include "llmc/train/shares.h"     // Shares
 #include "llmc/train/step.h"       // StepConfig
 
-// Sequences per micro-batch, where nothing else is asked.
+// The default number of sequences per micro-batch.
 inline constexpr int kDefaultBatchSize = 12;
 
-// What the flags left open, decided.
+// The values that the flags left open.
 struct Decision {
     RunFlags flags;  // with batch, length and token counts
     Scaling scaling = {};
@@ -50,12 +50,12 @@ struct RunConfig {
     RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size, int rank = 0);
 
     bool by_time() const { return flags.schedule_by == "time"; }
-    // Where the schedules are at this step, counted from 0, of a run that has trained for so long.
+    // The schedules' position at this step, counted from 0, of a run that has trained for this long.
     int64_t schedule_step(int64_t at_step, double training_s) const {
         return by_time() ? int64_t(std::min(training_s / flags.time_budget_s, 1.0) * double(steps)) : at_step;
     }
-    // What the first steps take is the machine's warm-up, and no part of a budget that schedules follow. As in
-    // autoresearch (Karpathy, 2026, train.py).
+    // The first steps warm up the machine and do not count toward a budget that schedules follow, as in autoresearch
+    // (Karpathy, 2026, train.py).
     static constexpr int64_t kUncountedSteps = 10;
     bool counts_time(int64_t at_step) const { return !by_time() || at_step >= kUncountedSteps; }
 
@@ -73,13 +73,12 @@ using Fits = std::function<bool(const StepConfig&)>;
 Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits,
                 const std::vector<int>& batch_sizes = {});
 
-// A decision as a text to send, and what was received: flags of one process (--rank, --threads, ...) are those of
-// `own`.
+// A decision as text to send, and back. Flags of one process (--rank, --threads, ...) are taken from `own`.
 std::string text_of(const Decision& decision);
 Decision received(const std::string& text, const RunFlags& own);
 
-// Micro-batches of each rank per step. An Error names the nearest total batch sizes that work, and batch sizes with
-// which the one asked for would.
+// Micro-batches of each rank per step. Throws an Error that names the nearest total batch sizes that work, and batch
+// sizes with which the given total would.
 int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size);
 // How parameters are assigned to the ranks.
 ShardingOptions sharding_options(const RunFlags& flags, int world_size);

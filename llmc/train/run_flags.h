@@ -1,6 +1,6 @@
 /*
-The flags of a run, each listed once: what can be asked. What follows from them, the model and the number of ranks is
-RunConfig (run_config.h). A flag without a value is left to what comes later: the recipe, --depth, a default.
+The flags of a run, each listed once. RunConfig (run_config.h) derives the run from them, the model and the number of
+ranks. A flag without a value is filled in later: by the recipe, --depth or a default.
 */
 #pragma once
 #include <cstdint>
@@ -110,22 +110,22 @@ struct RunFlags {
         profile = "";
     }
 
-    // Contradictions that no single flag can show.
+    // Checks for contradictions between flags; throws an Error.
     void validate() const;
 
     bool evaluates() const { return command == Command::eval; }
     bool generates() const { return command == Command::generate || command == Command::chat; }
     // Nothing is divided where nothing is learned, whatever the checkpoint says.
     BalanceMode balance_mode() const { return trains() ? ::balance_mode(balance) : BalanceMode{}; }
-    // May --balance auto be advised? Not beside what needs equal shares.
+    // Whether to advise --balance auto: not with flags that need equal shares.
     bool may_balance() const {
         return islands_of_run() == 0 && data_order == "own" && zero_stage == 1 && !noise_scale && sum_order != "tree";
     }
-    // Does it learn, from --train-data?
+    // Whether it trains, on --train-data.
     bool trains() const { return !evaluates() && !generates(); }
 
     int64_t seq_len(const GptShape& shape) const { return model.seq_len ? model.seq_len : shape.max_seq_len; }
-    // The recipe with what the flags change of it.
+    // The recipe with the flags' changes.
     Recipe chosen_recipe() const;
     Recompute recompute_mode() const;
     bool fp8() const { return dtype == "fp8"; }

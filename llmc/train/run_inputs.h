@@ -1,4 +1,4 @@
-// What a run reads while it goes on: batches, validation data, tasks, the prompt of its samples.
+// What a run reads while it trains: batches, validation data, tasks, the prompt of its samples.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -17,16 +17,16 @@ struct RunInputs {
     std::vector<TaskFile> tasks;
     std::optional<TokenScan> scan;  // of the shards of a run that learns; last, because it reads them
 
-    // All ranks; what one cannot read is an Error on all.
+    // Collective. If one rank cannot read its inputs, all throw an Error.
     RunInputs(const RunConfig& config, const KnownTokenizer& tokenizer, World& world);
 
     uint64_t train_hash() const { return train ? train->data_hash() : 0; }
     double cropped() const { return train ? train->cropped() : NAN; }  // DataLoader::cropped()
 };
 
-// An Error on all ranks if one has other shards than rank 0: which one, and which shard. They may lie elsewhere on
-// every host; their names, sizes, headers and samples of their tokens are compared.
+// Throws an Error on all ranks if one has other shards than rank 0, naming the rank and the shard. Paths may differ;
+// names, sizes, headers and samples of the tokens are compared.
 void check_same_data(Ranks& ranks, const char* what, const std::optional<DataLoader>& data);
 
-// What documents begin with: --document-token, else the tokenizer's separator; -1: neither is known.
+// The token that begins documents: --document-token, else the tokenizer's separator; -1: unknown.
 int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer);

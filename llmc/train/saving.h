@@ -1,9 +1,8 @@
 /*
-Saving a run while it goes on. Weights and state are copied to host memory, which is all that training waits for; a
-thread writes them. Rank 0 writes the model and everything small, each rank its part of the optimizer's state, or it
-sends it to rank 0, whose thread writes it (placement.h). When all parts are on the disk, a thread of rank 0 makes the
-checkpoint visible (llmc/io/checkpoint.h) and does what else is due then, such as removing old ones. No step waits for a
-disk; what ranks tell each other meanwhile are a few bytes.
+Saves a run while it trains. Training waits only for the copy of weights and state to host memory; a thread writes them.
+Rank 0 writes the model and the small files. Each rank writes its part of the optimizer's state, or sends it to rank 0,
+whose thread writes it (placement.h). When all parts are on disk, a thread of rank 0 makes the checkpoint visible
+(llmc/io/checkpoint.h) and then removes old ones. No step waits for a disk; the ranks only exchange a few bytes.
 
   Saver<Device, T> saver(out_dir, ranks, model, optimizer);
   saver.place(find_placement(ranks, out_dir, "auto"));      where ranks are processes
@@ -176,7 +175,7 @@ private:
         for (auto& [rank, file] : files) received_[rank] = file.finish();
     }
 
-    // What has come is what was sent: to the last bit, by a checksum from the other end.
+    // Checks that the received bytes are those sent, by the sender's checksum.
     void check_received(int rank, const std::vector<FileRecord>& theirs) {
         const auto found = received_.find(rank);
         ranks_.require_sense(

@@ -1,6 +1,6 @@
 /*
-Hyperparameters that were found with one batch size and length of training, carried over to another
-(--scale-hyperparameters). B: tokens per step; D: tokens of the whole training; _ref: where they were found.
+Transfers hyperparameters tuned at one batch size and training length to another (--scale-hyperparameters). B: tokens
+per step; D: tokens of the whole training; _ref: where they were tuned.
 
   learning rate    eta    = eta_ref sqrt(B / B_ref)               for optimizers that divide by the gradient's
                                                                   size (Malladi et al., 2022, arXiv:2205.10287)
@@ -33,5 +33,6 @@ struct Scaling {
 
 Scaling scaling_of(const RunFlags& flags, int64_t tokens_per_step, int64_t channels);
 
-// What to train with: the learning rates and weight decays of all rules scaled, or as they are if that is not asked.
+// The recipe to train with: learning rates and weight decays of all rules scaled, or unchanged if scaling is not
+// requested.
 Recipe scaled(const Recipe& recipe, const Scaling& scaling);

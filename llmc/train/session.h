@@ -1,6 +1,6 @@
 /*
-A training run under way: the model with its optimizer, and all that is done with them besides the steps themselves:
-looking at the model, saving, stopping, and telling of it. When each is due, the loop in train_gpt.cu decides.
+A running training job: the model with its optimizer, its steps, and everything else: evaluation, saving, stopping,
+logging. The loop in train_gpt.cu decides when each is due.
 
   const std::unique_ptr<Session> session = backend->open_session(world, request);
   while (!session->done()) {
@@ -9,8 +9,8 @@ looking at the model, saving, stopping, and telling of it. When each is due, the
   }
   session->finish();
 
-A device may have two steps under way, but nobody sees that: done() waits for both before anything that is due, and a
-model is looked at, and saved, only between steps.
+A device may have two steps in flight, but callers do not see that: done() waits for both before anything that is due,
+and a model is evaluated and saved only between steps.
 */
 #pragma once
 #include <cstdint>
@@ -25,13 +25,13 @@ public:
 
     virtual const RunConfig& config() const = 0;
 
-    // Is the run over: all its steps, its time, or was it told to stop? With the command `eval` it is, from the start.
-    // All ranks; may throw, as train_step() does.
+    // Whether the run is over: all steps done, time used up, or told to stop. With the command `eval` it is from the
+    // start. All ranks; may throw, as train_step() does.
     virtual bool done() = 0;
-    // After done(): is something due that is wanted every so many steps (0: never)? After a resume it is due again, as
-    // a run that was told to stop did not wait for that.
+    // After done(): whether something wanted every so many steps (0: never) is due. After a resume it is due again,
+    // because a run that was told to stop skips it.
     virtual bool due(int64_t every) const = 0;
-    // An Error if the loss was not finite for too long, if the data cannot be read, or if a rank is gone.
+    // Throws an Error if the loss was not finite for too long, if the data cannot be read, or if a rank is lost.
     virtual void train_step() = 0;
 
     // What the run does not have (validation data, tasks, a prompt, other ranks) is passed over.
@@ -39,17 +39,18 @@ public:
     virtual void save() = 0;        // unless the state is that of a checkpoint already, or may be ruined
     virtual void save_local() = 0;  // the same to the hosts' own disks (local_saving.h)
     virtual void validate() = 0;    // and saves with --save-best, if the loss is the lowest so far
-    // Have --patience validations in a row found no lower loss?
+    // Whether --patience validations in a row found no lower loss.
     virtual bool is_out_of_patience() const = 0;
     virtual void score_tasks() = 0;
     virtual void show_sample() = 0;
 
-    // Looks at the last state and saves it. A run that was told to stop is saved only.
+    // Evaluates the last state and saves it. A run that was told to stop is only saved.
     virtual void finish() = 0;
-    // The run ends by this error: saves the last step that is over, if that is whole and all ranks know of the error.
+    // The run ends by this error: saves the last finished step, if its state is complete and all ranks know of the
+    // error.
     virtual void save_before(const Error& error) = 0;
 
-    // What the run has come to so far. `total_s`: since the program was started.
+    // The run's results so far. `total_s`: seconds since the program was started.
     virtual RunSummary summary(double total_s) const = 0;
     // Why the run is over, after done(): "finished", "time budget", "patience", a signal.
     virtual std::string end_reason() const = 0;

@@ -6,8 +6,8 @@ How a step's micro-batches are divided among ranks, whose machines need not be e
   assign_micro_batches({30, 10}, 8)                          of ranks that take 30 and 10 ms for one: {2, 6}
   rebalanced({4, 4}, {30, 10})                             the same, where it is worth a change; else what there is
 
-Whoever has a sequence, a step's gradient is the sum over its tokens divided by how many they are, so a division changes
-only the order in which sums are rounded.
+A step's gradient is the sum over its tokens divided by their number, whichever rank has them, so a division changes
+only the rounding order of sums.
 */
 #pragma once
 #include <cstdint>
@@ -16,7 +16,7 @@ only the order in which sums are rounded.
 #include <vector>
 #include "llmc/comm/ranks.h"  // Ranks
 
-// What a rank does of a step.
+// A rank's share of a step.
 struct Share {
     int64_t batch_size = 0, micro_batches = 0;
     int64_t sequences() const { return batch_size * micro_batches; }
@@ -29,7 +29,7 @@ bool are_equal(const Shares& shares);
 bool have_one_batch_size(const Shares& shares);
 int64_t sequences_of(const Shares& shares);
 int64_t first_sequence(const Shares& shares, int rank);
-// The smallest of the ranks': what they look at together (validation, tasks) comes in batches of one size.
+// The smallest batch of any rank: what they evaluate together (validation, tasks) comes in batches of one size.
 int64_t least_batch_size(const Shares& shares);
 std::vector<int64_t> micro_batches_of(const Shares& shares);
 // "12 sequences x 64 tokens x (3 + 1) micro-batches", "(12 x 3 + 4 x 3) sequences x 64 tokens"; of many ranks the ends.
@@ -40,7 +40,7 @@ struct BalanceMode {
     enum class Kind { equal, automatic, listed, followed } kind = Kind::equal;
     std::vector<int64_t> micro_batches = {};  // listed
     bool is_equal() const { return kind == Kind::equal; }
-    // Does it change in the course of a run?
+    // Whether it changes in the course of a run.
     bool moves() const { return kind == Kind::automatic || kind == Kind::followed; }
 };
 BalanceMode balance_mode(const std::string& flag);  // an Error if it is none of them
@@ -49,12 +49,12 @@ BalanceMode balance_mode(const std::string& flag);  // an Error if it is none of
 std::string list_text(const std::vector<int64_t>& numbers);
 std::vector<int64_t> numbers_in(const std::string& text);
 
-// `total` micro-batches for ranks of which each takes so many ms for one: at least one for every rank, and so that the
-// one which is done last is done as early as can be; of equals the lowest rank has more. The same for the same numbers.
+// Divides `total` micro-batches among ranks, given each rank's ms per micro-batch: at least one each, minimizing the
+// time of the last to finish; of equal ranks the lowest gets more. Deterministic.
 std::vector<int64_t> assign_micro_batches(const std::vector<double>& ms, int64_t total);
 
-// A new division if with it the slowest rank is done kBetter times as fast, else the old one: speeds that only waver
-// change nothing, neither there nor back.
+// A new division if with it the slowest rank finishes kBetter times as fast, else the old one: noise in the speeds
+// changes nothing.
 inline constexpr double kBetter = 1.05;
 std::vector<int64_t> rebalanced(const std::vector<int64_t>& now, const std::vector<double>& ms);
 

@@ -1,6 +1,6 @@
 /*
-What a checkpoint is written from: weights and state as of one step, copied to host memory. Training waits for the copy,
-and a thread writes it.
+A checkpoint's content: weights and state of one step, copied to host memory. Training waits for the copy, and a thread
+writes it.
 
   Snapshot<Device, T> snapshot(ranks, model, sharded);
   snapshot.take({tokenizer_json, chat_template, state, flags});

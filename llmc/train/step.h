@@ -1,7 +1,7 @@
 /*
-One optimizer step of all ranks: micro-batches, reduction of gradients, norm, clipping, update, all-gather of
-weights. The host only says what is to be done: whether the gradient is finite, its norm and what clipping makes of it
-are found out and used on the device, and come back to the host while the next step is already under way.
+One optimizer step of all ranks: micro-batches, reduction of gradients, norm, clipping, update, all-gather of weights.
+The host only enqueues work: whether the gradient is finite, its norm and the clip factor are computed and used on the
+device, and reach the host while the next step is already running.
 
   Stepper<Device, T> stepper(model, optimizer, comm, config, updates);
   stepper.start(data, rates);                        enqueues a whole step
@@ -11,17 +11,17 @@ In the last micro-batch's backward pass, a bucket of gradients is reduce-scatter
 it is complete, beside the rest of the pass. After the update the weights are all-gathered bucket by bucket in the order
 in which the next forward pass needs them, and it waits for each where it does.
 
-With ZeRO-2 every micro-batch's backward pass does so, and this rank's shard of what it leaves is added to that of the
-micro-batches before; then another bucket has its memory (llmc/optim/gradient_layout.h). So sums are taken over ranks
-first, and the data loader deals out micro-batches in turns: with tree_sum they are again those of one tree, whose
-leaves are all ranks' micro-batches in the order of the data, if the ranks are a power of two.
+With ZeRO-2 every micro-batch's backward pass does so, and this rank's shard of the result is added to that of the
+micro-batches before; then another bucket reuses its memory (llmc/optim/gradient_layout.h). So sums are over ranks
+first, and the data loader assigns micro-batches in turns: with tree_sum they are again those of one tree, whose leaves
+are all ranks' micro-batches in the order of the data, if the ranks are a power of two.
 
-With a graph, what computes, norms and judges the gradient is captured in the third step and launched as a whole from
-then on, whatever the micro-batches; the update, with the step's own rates, follows it. A step that somebody observes is
-enqueued op by op. The bits are the same.
+With a CUDA graph, everything up to the decision about the update is captured in the third step and launched as a whole
+from then on, with any micro-batches; the update, with the step's own rates, follows it. A profiled step is enqueued op
+by op. The bits are the same.
 
-Ranks may have unequal shares of a step (shares.h): a loss and a gradient are sums over a step's tokens, whoever has
-them, divided by how many the step has. Where the shares are equal that is what it is without them, bit for bit.
+Ranks may have unequal shares of a step (shares.h): loss and gradient are sums over a step's tokens, on whichever rank,
+divided by their number. With equal shares the bits are those of a run without them.
 
 Gradients of micro-batches accumulate in place; with tree_sum they are added pairwise, ((0 + 1) + (2 + 3)) + ..., as
 ranks' gradients always are (sum_tree in llmc/comm/comm.h). Then a step has the same bits however its micro-batches
@@ -68,8 +68,8 @@ struct StepConfig {
     int64_t sequences_before(int rank) const { return step_sequences > 0 ? first_sequence : rank * accumulation * B; }
     int64_t num_tokens() const { return sequences() * T; }
     int64_t tokens_of_all() const { return num_tokens() * islands; }
-    // What the noise scale compares with the whole step: the ranks, or of one rank its micro-batches. Of these only the
-    // first one's gradient is ever there by itself, and is all that is looked at.
+    // What the noise scale compares with the whole step: the ranks, or for one rank its micro-batches. Of these only
+    // the first one's gradient ever exists by itself, so only that is used.
     int64_t parts() const { return world_size > 1 ? world_size : accumulation; }
     int64_t parts_measured() const { return world_size > 1 ? world_size : 1; }
     int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
@@ -94,7 +94,7 @@ inline size_t scratch_bytes(const ShardingPlan& plan, const StepConfig& config, 
     for (const Bucket& bucket : plan.buckets) largest = std::max(largest, bucket.shard * plan.shards);
     return aligned(size_t(largest) * sizeof(float));
 }
-// Bytes of the model's gradients, and of those that a stepper holds besides.
+// Bytes of the model's gradients, and of the stepper's own gradient buffers.
 inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config, bool on_gpu) {
     const GradientLayout layout = gradient_layout(plan, config.shards_gradients());
     const size_t size = size_t(layout.buffer_size), kept = size_t(layout.kept_size());
@@ -103,9 +103,9 @@ inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config,
            scratch_bytes(plan, config, on_gpu);
 }
 
-// What ranks ask of all by voting; see StepSums::votes. written: its part of a checkpoint is on the disk; committed, by
-// rank 0: all of it is. bad_data: it cannot go on, and a step with such a vote is applied on no rank. local_over: its
-// part of a local checkpoint is written, or could not be (local_failed).
+// What ranks request of all ranks by voting; see StepSums::votes. written: its part of a checkpoint is on the disk;
+// committed, by rank 0: all of it is. bad_data: it cannot continue, and a step with such a vote is applied on no rank.
+// local_over: its part of a local checkpoint is written, or could not be (local_failed).
 enum class Vote { stop, out_of_time, written, committed, bad_data, local_over, local_failed };
 
 struct StepResult {
@@ -236,7 +236,7 @@ public:
     int under_way() const { return under_way_; }
     // Steps that were launched as a graph.
     int64_t graph_launches() const { return graph_launches_; }
-    // What has ended the use of graphs: what could not be captured. "": nothing has.
+    // Why steps are no longer launched as graphs: what could not be captured. "": no failure.
     const std::string& graph_error() const { return graph_error_; }
     // False if start() has thrown while it changed the weights.
     bool is_whole() const { return is_whole_; }
@@ -298,7 +298,7 @@ private:
         DropoutScope(const DropoutScope&) = delete;
         DropoutScope& operator=(const DropoutScope&) = delete;
     };
-    // The rows of a step are numbered as the data loader deals them out: those of rank 0 first, or in turns.
+    // The rows of a step are numbered as the data loader assigns them: those of rank 0 first, or in turns.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
         const int64_t first = layout_.is_sharded()
                                   ? (micro * config_.world_size + comm_.rank) * config_.B
@@ -356,7 +356,7 @@ private:
         model_.op.decide_step(device, scalars_, config_.grad_clip, uint64_t(config_.num_tokens()));
     }
 
-    // The first two steps grow what grows, and time products if that was asked for.
+    // The first two steps grow buffers, and time GEMMs if requested.
     bool takes_graph() const { return has_graph_ && started_ >= 2 && model_.device.observer == observer_; }
 
     // Sends all batches of a step at once.
@@ -371,7 +371,7 @@ private:
         return {tokens_.send(tokens.data(), tokens_sent()), targets_.send(targets.data(), tokens_sent())};
     }
 
-    // If it cannot be captured, this step and all others do without.
+    // If it cannot be captured, this step and all later ones run without a graph.
     void launch_graph(const Sent& all) {
         const auto sent_of = [&](int64_t micro) {
             const int64_t at = micro * config_.B * config_.T;

@@ -1,7 +1,7 @@
 /*
---profile: a few steps of a run are observed, op by op; then a table is printed and the trace is written, and the run
-goes on as if nothing had been. Which steps: --profile-steps of them from the third on, because the first ones warm up;
-earlier ones if there are not as many, and all if that is not enough.
+--profile: profiles a few steps of a run, op by op, then prints a table and writes the trace; the run continues
+unchanged. It profiles --profile-steps steps from the third on, because the first ones warm up; earlier ones if there
+are not as many, and all if that is not enough.
 
   StepProfiler<Device, T> profiler(device, world, config);       measures what the device does at most
   profiler.plan(first, end);                                     the steps that this process makes
@@ -53,7 +53,7 @@ public:
         end_ = std::min(end, begin_ + count_);
     }
 
-    // While it lives, the device's ops are observed, if `step` is one of those.
+    // During its lifetime the device's ops are profiled, if `step` is one of the chosen steps.
     class Watch {
     public:
         Watch(Device& device, OpObserver* observer) : device_(device), kept_(device.observer) {
@@ -74,7 +74,7 @@ public:
         if (profile_ && step + 1 == end_) finish();
     }
 
-    // Tells of what was observed. What cannot be written is a warning: it must not cost the run.
+    // Reports the profile. A file that cannot be written is a warning: it must not end the run.
     void finish() {
         const std::unique_ptr<Profile> profile = std::move(profile_);
         if (!profile) return;

@@ -20,14 +20,13 @@ inline void catch_stop_signals() {
     sigaction(SIGUSR1, &action, nullptr);
     struct sigaction before = {};
     if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
-    // A file above the shell's limit (ulimit -f) is no reason to die without a word: the write fails and names the
+    // A file above the shell's limit (ulimit -f) must not kill the program silently: the write fails and names the
     // file.
     std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// A training run goes on when nobody reads its standard output any more (`| head -1`, a tee that died): log.jsonl is
-// the record. By a handler that does nothing, and not by SIG_IGN, which programs that are started from here would
-// inherit.
+// A training run continues when the reader of its standard output is gone (`| head -1`, a tee that died): log.jsonl is
+// the record. This takes a handler that does nothing, not SIG_IGN, which child processes would inherit.
 inline void outlive_broken_pipes() {
     struct sigaction action = {};
     action.sa_handler = [](int) {};

@@ -1,6 +1,6 @@
 /*
---summary: what a run came to, for programs that start runs and compare them. Names are those of autoresearch (Karpathy,
-2026), whose harness looks for the lines by them:
+--summary: the results of a run, for programs that start runs and compare them. Names are those of autoresearch
+(Karpathy, 2026), whose harness searches for them:
 
   ---
   val_loss:           1.905412        nats per token, of the last validation; nan: there was none

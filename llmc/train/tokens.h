@@ -1,6 +1,6 @@
 /*
-In whose tokens the data are: the tokenizer of a run, and whether the model that it starts from and all of its data are
-of that one. A model that reads the ids of another tokenizer learns from noise, and no loss says so.
+The tokenizer of a run, and whether its initial model and all of its data use that one. A model that reads the ids of
+another tokenizer learns from noise, and no loss shows it.
 
   const KnownTokenizer text(request);
   check_tokens(request, text, is_first);
@@ -27,9 +27,8 @@ struct KnownTokenizer {
 // that stand for no text, special ones, do not count.
 int first_difference(const Tokenizer& a, const Tokenizer& b);
 
-// An Error if the model that the run starts from, its training data and its validation data are not of one tokenizer.
-// Where a model has none beside it, the size of its vocabulary is all that can be compared: `speaks` warns of what that
-// leaves open.
+// Throws an Error if the initial model, the training data and the validation data do not use one tokenizer. For a model
+// without a tokenizer only the vocabulary size can be compared: if `speaks`, warns of that.
 void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool speaks);
 
 // Of the tokenizer that `plan` would find; 0: there is none.

@@ -1,6 +1,6 @@
 /*
-One training step at its real shape on a GPU that is only described: the same code that trains enqueues it, and each
-launch is written down instead of made (llmc/trace). It takes no GPU, no memory to speak of, and less than a second.
+One training step at its real shape on a simulated GPU: the code that trains enqueues it, and each launch is recorded
+instead of executed (llmc/trace). It needs no GPU, little memory, and less than a second.
 
   const StepTrace trace = trace_step({.parameters = list, .sharding = plan, ...});
 

@@ -24,7 +24,7 @@ Who trains together. What they exchange gradients over: device_comm.h.
 #include "llmc/train/stop.h"       // stop_signal
 #include "llmc/train/supervise.h"  // Supervised
 
-// A process among those on the same host, which do not get in each other's way.
+// A process among those on the same host, with its own GPU or share of the cores.
 struct Place {
     int gpu = 0;           // the host's GPU that is its own
     int processes = 1;     // which share the host's cores
@@ -37,7 +37,7 @@ struct World {
     std::string source;                        // "2 virtual ranks"
     std::shared_ptr<IslandRanks> island = {};  // of --islands, once its number is known (prepare.h)
 
-    // Those that exchange gradients.
+    // The ranks that reduce gradients together.
     Ranks& together() { return island ? static_cast<Ranks&>(*island) : ranks; }
     LocalPart local_part() { return {*group, island ? island->first() : 0, together().world_size}; }
     bool is_first() const { return ranks.rank == 0; }
@@ -51,14 +51,14 @@ struct World {
     Place place() const { return group ? Place{0, 1, is_first()} : Place{ranks.device, ranks.local_size, is_first()}; }
 };
 
-// What ranks must have alike before they look at anything.
+// What must be equal on all ranks before they read anything.
 inline std::vector<std::pair<std::string, std::string>> alike(const CommandLine& line) {
     std::vector<std::pair<std::string, std::string>> all = {{"the build", build_id()}};
     for (const auto& flag : line.shared_flags()) all.push_back(flag);
     return all;
 }
 
-// In one piece, so that lines of several ranks do not mix.
+// Written at once, so that lines of several ranks do not mix.
 inline void print_error(const std::exception& error, int rank = 0) {
     std::fflush(stdout);
     const std::string who = rank > 0 ? format("rank %d: ", rank) : "";
@@ -70,8 +70,8 @@ struct SaidError : Error {
     using Error::Error;
 };
 
-// An Error that all ranks throw is printed once, before any of them ends: a launcher that sees one end ends the others,
-// in the middle of a word. `wrong_flags`: why this rank has no flags; the others shall end as well.
+// An Error that all ranks throw is printed once, before any of them ends: a launcher that sees one end kills the
+// others, in the middle of a line. `wrong_flags`: why this rank has no flags; the others shall end as well.
 template <class Body>
 void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Body&& body) {
     const RunFlags& flags = line.run;

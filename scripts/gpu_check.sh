@@ -8,7 +8,7 @@
 #                 in chunks of 320 and 8192 rows; benchmarks of matmul, attention and cross_entropy; a micro-step op by op
 #                 (--profile) and kernel by kernel (ncu); GPT-2 1558M; then tests until the time is over
 #   second, test  every test that runs on a GPU, those of the most important ops first
-#   third, bench  a large product for half a minute, then every benchmark of dev/bench in bf16
+#   third, bench  a large GEMM for half a minute, then every benchmark of dev/bench in bf16
 #   fourth        training of nanochat's model of 12 layers in bf16 and in FP8, and of modded-nanogpt's track 3; then, in
 #                 what time is left, tests under compute-sanitizer: memcheck, then racecheck
 #   comm          several ranks of NCCL, on all GPUs or, with NCCL 2.30.3 or later, 2 and 4 on the only one: losses as

@@ -1,4 +1,4 @@
-// A large product again and again for half a minute: what is left of its rate when the machine is warm. A GPU lowers
+// A large GEMM, repeated for half a minute: what is left of its rate when the machine is warm. A GPU lowers
 // its clock within seconds when it comes to its power limit, which fifty launches do not show and hours of training do.
 #include <chrono>
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
@@ -40,8 +40,8 @@ void measure(Bench& bench, const BenchShape& s) {
     } while (seconds_since(begin) < limit_s);
     if (warm.empty()) warm = cold;
     const double bytes = 3. * double(sizeof(T)) * double(n * n), flops = 2. * double(n) * double(n) * double(n);
-    bench.print("sustained product, at first", s, bytes, flops, timing_of(cold));
-    bench.print("sustained product, at last", s, bytes, flops, timing_of(warm));
+    bench.print("sustained GEMM, at first", s, bytes, flops, timing_of(cold));
+    bench.print("sustained GEMM, at last", s, bytes, flops, timing_of(warm));
 }
 
 BENCHMARK("sustained", Bound::compute, measure)

@@ -143,7 +143,7 @@ inline double copy_peak(Cuda& cuda, CudaStopwatch& stopwatch) {
     return bytes / stopwatch.time(CopyOf(cuda, bytes)).median;
 }
 
-// FLOP/s of a large product. Of random numbers: on zeros a GPU draws less power and runs faster.
+// FLOP/s of a large GEMM. Of random numbers: on zeros a GPU draws less power and runs faster.
 inline constexpr const char* kCudaComputeText = "a product of 8192 x 8192 matrices by cuBLASLt";
 inline double compute_peak(Cuda& cuda, CudaStopwatch& stopwatch, bool fp32) {
     const int64_t n = stopwatch.smoke ? 32 : 8192;

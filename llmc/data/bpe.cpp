@@ -360,7 +360,7 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
     std::unordered_set<std::string_view> texts;
     for (const SpecialToken& special : specials)
         require(is_utf8(special.text) && texts.insert(special.text).second,
-                "%s: the special token %d is there twice or is not UTF-8", where.c_str(), special.id);
+                "%s: the special token %d occurs twice or is not UTF-8", where.c_str(), special.id);
     separator = separator < 0 ? separator_of(specials) : separator;
     if (!encodes) return;
     const bool complete = of_characters || find_bytes(symbols, *this);
@@ -384,7 +384,7 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
         pieces.add(symbols[id], int32_t(id));
     }
     if (of_characters) {
-        require(!whole_pieces, "%s takes a text that is a token as a whole, and has no words: not known here",
+        require(!whole_pieces, "%s takes whole texts as tokens, and merges characters: expected one or the other",
                 where.c_str());
         for (const Merge& merge : merges) {
             const std::string& both = symbols[size_t(merge.result)];

@@ -110,7 +110,7 @@ public:
             first_.push_back(kBorder);
             counts_.push_back(counts.count(piece));
             require(first_.size() < UINT32_MAX,
-                    "the text has more than 4 GB of different words: train the tokenizer on less of it");
+                    "the text has more than 4 GB of distinct words: train the tokenizer on less of it");
         }
         last_ = first_;
         for (uint32_t at = 0, piece = 0; at < first_.size(); at++) {
@@ -202,7 +202,7 @@ std::vector<std::string> nanochat_special_tokens() {
 Tokenizer train_bpe(const PieceCounts& counts, const BpeTraining& config) {
     const std::set<std::string> different(config.special_tokens.begin(), config.special_tokens.end());
     require(different.size() == config.special_tokens.size() && !different.count(""),
-            "the special tokens of a tokenizer must not be empty, and each another");
+            "special tokens must not be empty, and must differ from each other");
     const int64_t least = 256 + int64_t(config.special_tokens.size());
     require(config.vocab_size >= least && config.vocab_size <= kMaxBpeIds,
             "a vocabulary of %d tokens: expected %lld (the 256 bytes and %zu special tokens) to %d", config.vocab_size,

@@ -23,7 +23,7 @@ MessagePart part_of(const Json& part, const std::string& where) {
     const char* const expected = R"(expected {"type": "text", "text": "..."}, or of type python or python_output)";
     const bool is_whole = part.is_object() && part.contains("type") && part["type"].is_string() &&
                           part.contains("text") && part["text"].is_string();
-    require(is_whole, "%s: a part of a message that is no text: %s", where.c_str(), expected);
+    require(is_whole, "%s: a part of a message that is not text: %s", where.c_str(), expected);
     const std::string type = part["type"];
     using Kind = MessagePart::Kind;
     const Kind kind = type == "python" ? Kind::python : type == "python_output" ? Kind::python_output : Kind::text;
@@ -33,7 +33,7 @@ MessagePart part_of(const Json& part, const std::string& where) {
 }
 
 Message message_of(const Json& json, const std::string& where) {
-    require(json.is_object(), R"(%s: a message that is no object: expected {"role": "user", "content": "..."})",
+    require(json.is_object(), R"(%s: a message that is not an object: expected {"role": "user", "content": "..."})",
             where.c_str());
     Message message{role_of(json, where), {}};
     const auto content = json.find("content");
@@ -71,7 +71,7 @@ std::string text_of(const Message& message, const std::string& where, const char
 Conversation parse_conversation(std::string_view line, const std::string& where) {
     const Json json = parse_json(line);
     const char* const expected = R"(expected {"messages": [{"role": "user", "content": "..."}, ...]})";
-    require(!json.is_discarded(), "%s: no valid JSON: %s", where.c_str(), expected);
+    require(!json.is_discarded(), "%s: not valid JSON: %s", where.c_str(), expected);
     const bool has_messages = json.is_object() && json.contains("messages");
     const Json& messages = has_messages ? json["messages"] : json;
     require(messages.is_array() && !messages.empty(), "%s: no messages: %s", where.c_str(), expected);
@@ -176,7 +176,7 @@ void ChatTemplate::write_turn(Writer& to, const Message& message, const std::str
         begin_turn(to, message.role);
         for (const MessagePart& part : message.parts) {
             const bool is_code = part.kind == MessagePart::Kind::python, is_text = part.kind == MessagePart::Kind::text;
-            require(is_text || is_learned, "%s: a part of a user's message that is no text", where.c_str());
+            require(is_text || is_learned, "%s: a part of a user's message that is not text", where.c_str());
             if (!is_text) to.special(is_code ? "<|python_start|>" : "<|output_start|>", is_code);
             to.text(part.text, where, is_learned && (is_text || is_code));
             if (!is_text) to.special(is_code ? "<|python_end|>" : "<|output_end|>", is_code);

@@ -172,8 +172,8 @@ std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::opti
             for (const std::string& path : files_in(input)) add(path);
             continue;
         }
-        require(fs::is_regular_file(input), "%s is no regular file: expected one, or a folder, or - for standard input",
-                input.c_str());
+        require(fs::is_regular_file(input),
+                "%s is not a regular file: expected one, or a folder, or - for standard input", input.c_str());
         require(fs::file_size(input) > 0, "%s is empty: expected text", input.c_str());
         add(input);
     }
@@ -363,11 +363,12 @@ std::string_view text_of(const DocumentBatch& batch, const Piece& piece, const s
     FieldOfLine line(field, scratch);
     const bool valid = nlohmann::json::sax_parse(piece.raw.begin(), piece.raw.end(), &line);
     const std::string place = where(*batch.source, piece);
-    require(valid, "%s: no valid JSON (byte %zu of the line): expected an object such as {\"%s\": \"...\"}",
+    require(valid, "%s: not valid JSON (byte %zu of the line): expected an object such as {\"%s\": \"...\"}",
             place.c_str(), line.error_at, field.c_str());
-    require(line.is_object, "%s: no JSON object: expected one such as {\"%s\": \"...\"}", place.c_str(), field.c_str());
+    require(line.is_object, "%s: not a JSON object: expected one such as {\"%s\": \"...\"}", place.c_str(),
+            field.c_str());
     require(line.found, "%s: no field \"%s\"; there are: %s; choose one with --field", place.c_str(), field.c_str(),
             line.names.empty() ? "none" : line.names.c_str());
-    require(line.is_string, "%s: the field \"%s\" is no string", place.c_str(), field.c_str());
+    require(line.is_string, "%s: the field \"%s\" is not a string", place.c_str(), field.c_str());
     return scratch;
 }

@@ -58,7 +58,7 @@ Tokenizer read_vocab_bpe(std::string_view text, const std::string& where) {
                 where.c_str(), number, shown(line).c_str());
         require(bpe.merges.size() < size_t(kMaxBpeIds), "%s has more than %d merges", where.c_str(), kMaxBpeIds);
         bpe.merges.push_back({id_of[left], id_of[right], int32_t(symbols.size())});
-        require(add(left + right), "%s:%d: '%s' makes a token that a line before makes too", where.c_str(), number,
+        require(add(left + right), "%s:%d: '%s' makes a token that an earlier line makes, too", where.c_str(), number,
                 shown(line).c_str());
     }
     require(!bpe.merges.empty(), "%s has no merges: expected a line for each, such as 'h e'", where.c_str());
@@ -170,8 +170,8 @@ Tokenizer read_ranks(std::string_view text, const std::string& sidecar, const st
         require(rank < kMaxBpeIds && !bytes.empty(), "%s:%d: '%s': expected at least one byte and a rank below %d",
                 where.c_str(), number, shown(line).c_str(), kMaxBpeIds);
         if (symbols.size() <= size_t(rank)) symbols.resize(size_t(rank) + 1);
-        require(symbols[size_t(rank)].empty(), "%s:%d: rank %lld is that of a line before too", where.c_str(), number,
-                static_cast<long long>(rank));
+        require(symbols[size_t(rank)].empty(), "%s:%d: rank %lld is that of an earlier line, too", where.c_str(),
+                number, static_cast<long long>(rank));
         const auto [there, is_new] = rank_of.emplace(bytes, rank);
         require(is_new, "%s:%d: the token of rank %lld has rank %lld too", where.c_str(), number,
                 static_cast<long long>(rank), static_cast<long long>(there->second));

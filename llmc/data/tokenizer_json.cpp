@@ -293,9 +293,8 @@ std::vector<Merge> merges_in(const Json& merges, const std::vector<std::string>&
         require(a != id_of.end() && b != id_of.end() && both != id_of.end(),
                 "%s: merge %zu is %s: expected two tokens of the vocabulary that together are one of it too",
                 path.c_str(), result.size(), json_text(merge).substr(0, 60).c_str());
-        require(seen.insert(uint64_t(a->second) << 32 | uint64_t(b->second)).second,
-                "%s: merge %zu, %s, is there twice", path.c_str(), result.size(),
-                json_text(merge).substr(0, 60).c_str());
+        require(seen.insert(uint64_t(a->second) << 32 | uint64_t(b->second)).second, "%s: merge %zu, %s, occurs twice",
+                path.c_str(), result.size(), json_text(merge).substr(0, 60).c_str());
         result.push_back({a->second, b->second, both->second});
     }
     return result;
@@ -426,7 +425,7 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
     }
     const std::string pre_tokenizer = text_at(json, {"pre_tokenizer", "type"});
     require((pre_tokenizer == "ByteLevel" || pre_tokenizer == "Sequence") && decoder == "ByteLevel",
-            "%s has pre-tokenizer '%s' and decoder '%s', which is no kind of ours: %s", path.c_str(),
+            "%s has pre-tokenizer '%s' and decoder '%s', which is not a supported combination: %s", path.c_str(),
             pre_tokenizer.c_str(), decoder.c_str(), kExpected);
     const bool bytes = pre_tokenizer == "ByteLevel" && value_at(json, {"pre_tokenizer", "use_regex"}) == false;
     if (!bytes || has_merges || has_added || !is_absent(json, "normalizer")) return read_bpe(json, path);

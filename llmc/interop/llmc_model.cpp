@@ -50,7 +50,7 @@ LlmcModel::LlmcModel(const std::string& path) : file_(path) {
     int32_t header[8] = {};
     if (size >= kHeaderBytes) std::memcpy(header, file_.data(), sizeof header);
     require(size >= kHeaderBytes && header[0] == kMagic,
-            "%s is no model file of llm.c: expected one that begins with the number %d; models of transformers are "
+            "%s is not a model file of llm.c: expected one that begins with the number %d; models of transformers are "
             "folders%s",
             path.c_str(), kMagic, is_pickle(file_.data(), file_.size()) ? kPickleAdvice : "");
     require(header[1] == kVersionFp32 || header[1] == kVersionBf16,

@@ -200,11 +200,11 @@ void StoredModel::open_llmc() {
 void StoredModel::read(const Parameter& p, int64_t begin, int64_t end, float* to) const {
     ensure(begin >= 0 && begin <= end && end <= p.size());
     read_(p, begin, end, to);
-    require(
-        std::all_of(to, to + (end - begin), [](float value) { return std::isfinite(value); }),
-        "%s: %s has values that are not finite (NaN or infinite), the model is ruined; take an earlier checkpoint or "
-        "another file",
-        path_.c_str(), p.name.c_str());
+    require(std::all_of(to, to + (end - begin), [](float value) { return std::isfinite(value); }),
+            "%s: %s has values that are not finite (NaN or infinite), so the model is unusable; take an earlier "
+            "checkpoint or "
+            "another file",
+            path_.c_str(), p.name.c_str());
 }
 
 std::string StoredModel::tokenizer_path() const {

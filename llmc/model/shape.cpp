@@ -178,10 +178,10 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
             tokenizer_vocab_size, shape.vocab_size);
     check_heads(shape);
     require(!shape.architecture.smear || shape.channels >= kSmearChannels,
-            "--smear looks at %ld channels, and there are --channels %ld: give %ld", kSmearChannels, shape.channels,
+            "--smear reads %ld channels, and there are --channels %ld: give %ld", kSmearChannels, shape.channels,
             kSmearChannels);
     require(!shape.architecture.value_embeddings || shape.channels >= kGateChannels,
-            "--value-embeddings have gates that look at %ld channels, and there are --channels %ld: give %ld",
+            "--value-embeddings have gates that read %ld channels, and there are --channels %ld: give %ld",
             kGateChannels, shape.channels, kGateChannels);
     require(seq_len <= shape.max_seq_len, "--seq-len %d is above the %ld positions of --model %s", seq_len,
             shape.max_seq_len, model.c_str());

@@ -46,7 +46,7 @@ bool begins_with(const std::string& text, const char* beginning) { return text.r
 constexpr double kBestGemm = 1.08;  // of a tile without its ends; but no GEMM is faster than a large one, for power
 constexpr double kShortK = 450;     // terms that the beginning and end of a tile cost, as time
 constexpr double kSplitParts = 5;   // times that a part of a split sum costs as much as its bytes do
-// Sums of an operand's rows beside a product: assumed, nobody publishes it. The blocks of one row of tiles read that
+// Sums of an operand's rows beside a GEMM: assumed, nobody publishes it. The blocks of one row of tiles read that
 // operand from shared memory once more, 256 clocks of 1024 for a tile and step, beside the tensor cores.
 constexpr double kRowSums = 1.05;
 struct Tile {
@@ -89,7 +89,7 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
             const double parts_s = split > 1 ? kSplitParts * split * out_bytes / gpu.copy_bytes_per_s() : 0;
             if (tiles_s + parts_s >= best) continue;
             best = tiles_s + parts_s;
-            why = largest({{1, "none: as fast as a large product"},
+            why = largest({{1, "none: as fast as a large GEMM"},
                            {ends, "few terms: the beginning and end of each tile"},
                            {waves * padded / flops, "a last wave of tiles that is not full"},
                            {1 / tile.rate, "few outputs: small tiles"},

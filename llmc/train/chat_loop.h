@@ -208,11 +208,10 @@ private:
                                  static_cast<long long>(context_));
                 return prompt;
             }
-            require(
-                gone + 2 < turns_.size(),
-                "the message, with what belongs to it, has %zu tokens, and the context is %lld, %lld of them for the "
-                "answer: shorten it",
-                prompt.size(), static_cast<long long>(context_), static_cast<long long>(room));
+            require(gone + 2 < turns_.size(),
+                    "the message, with its template, has %zu tokens, and the context is %lld, %lld of them for the "
+                    "answer: shorten it",
+                    prompt.size(), static_cast<long long>(context_), static_cast<long long>(room));
         }
     }
 };

@@ -69,7 +69,7 @@ std::string window_text(const std::vector<int64_t>& windows, int64_t seq_len) {
 DepthModel depth_model(const DepthConfig& config) {
     const int64_t d = config.depth, HS = config.head_size;
     require(d >= 1, "--depth %ld: a model has at least 1 layer", d);
-    require(config.aspect_ratio >= 1, "--aspect-ratio %ld: expected at least 1 channel a layer, such as 64",
+    require(config.aspect_ratio >= 1, "--aspect-ratio %ld: expected at least 1 channel per layer, such as 64",
             config.aspect_ratio);
     require(HS >= kHeadMultiple && HS <= kMaxHeadSize && HS % kHeadMultiple == 0,
             "--head-size %ld: the kernels take multiples of %ld up to %ld: the nearest is %ld", HS, kHeadMultiple,
@@ -79,8 +79,8 @@ DepthModel depth_model(const DepthConfig& config) {
             config.seq_len);
     require(config.vocab_size >= 1, "--vocab-size %ld: expected at least 1", config.vocab_size);
     const int64_t C = channels_of(config), heads = C / HS, kv_heads = config.num_kv_heads;
-    require(C >= kSmearChannels, "--depth %ld makes %ld channels, and gates look at %ld: the nearest that works is %ld",
-            d, C, kSmearChannels, (up_to_multiple(kSmearChannels, HS) - HS) / config.aspect_ratio + 1);
+    require(C >= kSmearChannels, "--depth %ld makes %ld channels, and gates read %ld: the nearest that works is %ld", d,
+            C, kSmearChannels, (up_to_multiple(kSmearChannels, HS) - HS) / config.aspect_ratio + 1);
 
     require(kv_heads == 0 || (kv_heads > 0 && heads % kv_heads == 0),
             "--num-kv-heads %ld does not divide the %ld heads of --depth %ld; nearest: %s", kv_heads, heads, d,
@@ -89,7 +89,7 @@ DepthModel depth_model(const DepthConfig& config) {
 }
 
 DepthRun depth_run(const DepthConfig& config) {
-    require(config.param_data_ratio > 0, "--target-param-data-ratio %g: expected tokens for each parameter, such as 12",
+    require(config.param_data_ratio > 0, "--target-param-data-ratio %g: expected tokens per parameter, such as 12",
             config.param_data_ratio);
     require(config.target_flops >= 0 && config.steps >= 0 && config.total_batch_size >= 0 && config.batch_size > 0 &&
                 config.world_size > 0,

@@ -376,7 +376,7 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     const CpuKernels& kernels = cpu_kernels();
     findings.push_back(
         check_processor(content_of("/proc/cpuinfo"), level_in_use(kernels.level), highest_level(cpuid_facts())));
-    findings.push_back(ok("products", "--dtype auto on the CPU: " + kernels.matmul_rates().text()));
+    findings.push_back(ok("GEMMs", "--dtype auto on the CPU: " + kernels.matmul_rates().text()));
 #ifndef _OPENMP
     findings.push_back(warn("threads", "this build has no OpenMP: one thread", "install libgomp1 or use g++, make"));
 #endif

@@ -82,7 +82,7 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     share_errors(world.ranks, [&] {
         if (sharding.shards == sharding.world_size) return;
         require(flags.gradient_sum() != GradientSum::all_to_all,
-                "--reduce all-to-all has no two levels: leave it or --shard-ranks out");
+                "--reduce all-to-all does not shard in two levels: leave it or --shard-ranks out");
         comm->split(sharding.shards);
     });
     comm->warm_up(comm->takes_all_to_all(

@@ -380,7 +380,7 @@ void RunFlags::validate() const {
                 "--data-order llmc with %s: llm.c has windows of one data set only; leave one of them out", flag);
     require(
         data_order == "own" || zero_stage == 1,
-        "--data-order llmc with --zero-stage 2: each deals a step's batches to the ranks in its own way; leave one of "
+        "--data-order llmc with --zero-stage 2: each assigns a step's batches to ranks in its own way; leave one of "
         "them out");
     require(!has_weights(val_data),
             "--val-data %s: expected one pattern without weights, the same tokens in every validation",

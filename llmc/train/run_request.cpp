@@ -210,7 +210,7 @@ void check_out_dir(const RunRequest& request) {
             request.checkpoint.path.c_str());
     // Newer ones that were passed over are damaged, and will be replaced.
     require(steps.back() <= request.checkpoint.step || !request.checkpoint.passed_over.empty(),
-            "%s holds newer checkpoints than step %ld, up to step %ld: to go another way from there, give another "
+            "%s holds newer checkpoints than step %ld, up to step %ld: to continue from there instead, give another "
             "--out-dir",
             out_dir.c_str(), request.checkpoint.step, steps.back());
 }
@@ -319,13 +319,13 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
                 "nothing to evaluate: give --val-data, in the model's tokens, or --eval-tasks");
         require(flags.steps != int64_t(0) || !flags.trains() || !request.source || line.given.has("train-data") ||
                     line.given.has("val-data"),
-                "--steps 0 validates the model of --init-from, and nobody has said on which data: give --train-data "
+                "--steps 0 validates the model of --init-from, and no data are given: give --train-data "
                 "and --val-data, in its tokens");
         flags.validate();
         // Rules may give the same name to state that means something else.
         const std::string asked = flags.chosen_recipe().optimizer();
         require(!request.resumed() || asked == optimizer,
-                "%s holds the state of --optimizer %s, with which --optimizer %s cannot go on: leave that flag out",
+                "%s holds the state of --optimizer %s, with which --optimizer %s cannot continue: leave that flag out",
                 request.checkpoint.path.c_str(), optimizer.c_str(), asked.c_str());
     });
     return request;

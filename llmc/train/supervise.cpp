@@ -172,11 +172,11 @@ private:
 }  // namespace
 
 int supervise(const RunFlags& flags, char** argv) {
-    require(
-        flags.resume.empty() || flags.resume == "auto",
-        "--supervise goes on from the newest checkpoint in --out-dir, and --resume %s is another: leave --resume out, "
-        "and give that run's folder as --out-dir",
-        flags.resume.c_str());
+    require(flags.resume.empty() || flags.resume == "auto",
+            "--supervise continues from the newest checkpoint in --out-dir, and --resume %s is another: leave --resume "
+            "out, "
+            "and give that run's folder as --out-dir",
+            flags.resume.c_str());
     const Launch launch = detect_launch(flags.launch);
     require(launch.meet == Launch::Meet::nobody || flags.launch.rank >= 0,
             "--supervise is for one process, or for ranks that are started one by one with --rank; ranks of %s must be "

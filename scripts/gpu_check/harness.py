@@ -81,7 +81,7 @@ class Part:
         self.step = self.step_began = None
         self.failed = self.missed = 0
         self.log = open(out / f"{name}.log", "ab", buffering=0)
-        self.peak = None  # FLOP/s of a large product in bf16, once it is measured
+        self.peak = None  # FLOP/s of a large GEMM in bf16, once it is measured
         self.programs = {}
         self.carried = None  # whether programs that were carried along are used; None: not looked yet
 

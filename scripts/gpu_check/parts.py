@@ -165,7 +165,7 @@ MATMUL_CACHE = {"ANVIL_MATMUL_CACHE": os.environ.get("ANVIL_MATMUL_CACHE", str(R
 
 
 def peak(part):
-    """The rate of a large product, against which training is held."""
+    """The rate of a large GEMM, against which training is held."""
     bench(part, "matmul", "peak", ["--shape", "small"], limit=60)
 
 
@@ -188,7 +188,7 @@ def all_benches(part):
 
 
 def sustained(part):
-    """The product of the peak for half a minute: what is left of it when the card is warm."""
+    """The GEMM of the peak for half a minute: what is left of it when the card is warm."""
     bench(part, "sustained", limit=90)
 
 

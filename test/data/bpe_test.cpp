@@ -354,8 +354,8 @@ TEST_CASE("llm.c's tokenizer.bin", "[bpe][tokenizer]") {
     CHECK(contains(refused(llmc_file(symbols, 1, 258)), "separates documents by 50256"));
     CHECK(contains(refused(llmc_file(symbols, 2, 259)), "separates documents by 259"));
     symbols[258] = "\xff";
-    CHECK(contains(refused(llmc_file(symbols, 2, 258)),
-                   "2: t.bin: the special token 258 is there twice or is not UTF-8"));
+    CHECK(
+        contains(refused(llmc_file(symbols, 2, 258)), "2: t.bin: the special token 258 occurs twice or is not UTF-8"));
     symbols[258] = "";
     CHECK(contains(refused(llmc_file(symbols, 2, 258)), "token 258, which separates documents, has no text"));
 }
@@ -376,7 +376,7 @@ TEST_CASE("vocab.bpe numbers bytes and merges", "[bpe][tokenizer]") {
                    "2: v:3: '\\x1B[2J\\x7F\\xC2\\x9B\xC4\xA0\\xFFx': expected two tokens"));
     CHECK(contains(refused("t h\nth ee\n"), "2: v:3: 'th ee': expected two tokens"));
     CHECK(contains(refused("t €\n"), "2: v:2: "));
-    CHECK(contains(refused("t h\nt h\n"), "2: v:3: 't h' makes a token that a line before makes too"));
+    CHECK(contains(refused("t h\nt h\n"), "2: v:3: 't h' makes a token that an earlier line makes, too"));
 }
 
 TEST_CASE("ranks are each there once", "[bpe][tokenizer]") {
@@ -390,7 +390,7 @@ TEST_CASE("ranks are each there once", "[bpe][tokenizer]") {
     };
     CHECK(refused(ranks, rest) == "");
     CHECK(contains(refused(ranks, ""), "2: r has 257 ranks, neither GPT-2's 50256 nor GPT-4's 100256"));
-    CHECK(contains(refused(ranks + "YWJj 256\n", rest), "2: r:258: rank 256 is that of a line before too"));
+    CHECK(contains(refused(ranks + "YWJj 256\n", rest), "2: r:258: rank 256 is that of an earlier line, too"));
     CHECK(contains(refused(ranks + "YWI= 257\n", rest), "2: r:258: the token of rank 257 has rank 256 too"));
     CHECK(contains(refused(ranks + "YWJj 258\n", rest), "2: r: rank 257 is missing: expected each of 0 to 258 once"));
     CHECK(contains(refused(ranks + "YWJj x\n", rest), "2: r:258: 'YWJj x': expected a token in base64"));

@@ -107,15 +107,15 @@ TEST_CASE("what is no conversation is refused with its place", "[chat]") {
     const std::string user = R"({"role": "user", "content": "a"})",
                       assistant = R"({"role": "assistant", "content": "b"})";
     CHECK(error("[" + user + "," + assistant + "]") == "");
-    CHECK(contains(error("{"), "2: a.jsonl:3: no valid JSON: expected {\"messages\""));
+    CHECK(contains(error("{"), "2: a.jsonl:3: not valid JSON: expected {\"messages\""));
     for (const char* line : {"{}", "[]", "3", R"({"messages": []})", R"({"messages": "a"})"})
         CHECK(contains(error(line), "a.jsonl:3: no messages"));
-    CHECK(contains(error("[3]"), "a message that is no object"));
+    CHECK(contains(error("[3]"), "a message that is not an object"));
     CHECK(contains(error(R"([{"role": "tool", "content": "a"}])"),
                    "a message with the role \"tool\": expected system, user or assistant"));
     CHECK(contains(error(R"([{"role": "user"}])"), "a message of the user without \"content\""));
     CHECK(contains(error(R"([{"role": "user", "content": [{"type": "image"}]}])"),
-                   "a part of a message that is no text"));
+                   "a part of a message that is not text"));
     CHECK(contains(error(R"([{"role": "user", "content": [{"type": "x", "text": ""}]}])"), "a part of the type \"x\""));
     CHECK(
         contains(error("[" + user + "]"), "the conversation ends with the user: expected the assistant's answer last"));

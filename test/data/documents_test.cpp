@@ -68,14 +68,14 @@ TEST_CASE("a line of JSON is a document: the string of a field, whatever else th
 TEST_CASE("what is wrong with a line of JSON is said with file and line", "[documents]") {
     const ScratchFolder scratch;
     const std::pair<std::string, std::string> wrong[] = {
-        {"{\"text\": \"cut", "no valid JSON (byte 14 of the line)"},
-        {"{\"text\": \"a\"} b", "no valid JSON"},
-        {"{\"text\": \"\xe9\"}", "no valid JSON"},
-        {"[\"text\"]", "no JSON object"},
-        {"\"text\"", "no JSON object"},
-        {"{\"text\": 5}", "the field \"text\" is no string"},
-        {"{\"text\": {\"text\": \"a\"}}", "the field \"text\" is no string"},
-        {"{\"text\": [\"a\"]}", "the field \"text\" is no string"},
+        {"{\"text\": \"cut", "not valid JSON (byte 14 of the line)"},
+        {"{\"text\": \"a\"} b", "not valid JSON"},
+        {"{\"text\": \"\xe9\"}", "not valid JSON"},
+        {"[\"text\"]", "not a JSON object"},
+        {"\"text\"", "not a JSON object"},
+        {"{\"text\": 5}", "the field \"text\" is not a string"},
+        {"{\"text\": {\"text\": \"a\"}}", "the field \"text\" is not a string"},
+        {"{\"text\": [\"a\"]}", "the field \"text\" is not a string"},
         {"{\"title\": \"a\", \"n\": {\"text\": \"a\"}}", "no field \"text\"; there are: title, n;"},
         {"{}", "no field \"text\"; there are: none;"},
         {"{\"text\": \"a\\u0000b\"}", "has a zero byte at offset 1"},
@@ -148,7 +148,7 @@ TEST_CASE("standard input, as text and as lines of JSON", "[documents]") {
     CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"a"});
     CHECK(documents_of(Dataset(scratch / "out").val) == Documents{"b"});
     const Finished broken = run("echo '{' | " + command + "--format jsonl --val-fraction 0");
-    CHECK(contains(broken.err, "error: standard input:1: no valid JSON"));
+    CHECK(contains(broken.err, "error: standard input:1: not valid JSON"));
     CHECK(contains(run(command + "</dev/null").err, "error: standard input is empty: expected text"));
 }
 
@@ -203,7 +203,7 @@ TEST_CASE("of few documents the last are for validation, or those of files of th
     write_file_atomically(scratch / "gz.jsonl", std::string("\x1F\x8B\x08\0\0", 5));
     CHECK(contains(refusal(scratch / "gz.jsonl " + out), "gz.jsonl is compressed (gzip)"));
     write_file_atomically(scratch / "nul.jsonl", std::string(100, '\0'));
-    CHECK(contains(refusal(scratch / "nul.jsonl " + out), "nul.jsonl:1: no valid JSON"));
+    CHECK(contains(refusal(scratch / "nul.jsonl " + out), "nul.jsonl:1: not valid JSON"));
     tokenize("--val-input " + scratch / "one.jsonl " + in + out);
     CHECK(documents_of(Dataset(scratch / "out").train) == Documents{"1", "2", "3", "4", "5"});
     CHECK(documents_of(Dataset(scratch / "out").val) == Documents{"1"});

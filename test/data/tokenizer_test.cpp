@@ -148,8 +148,8 @@ TEST_CASE("a tokenizer.json that is not ours is refused", "[tokenizer]") {
     CHECK(contains(refusal(bytes, [](Json& j) { j["model"]["merges"] = {"a b"}; }), "does not split text into words"));
     CHECK(contains(refusal(chars, [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }), "has a normalizer, which"));
     CHECK(contains(refusal(chars, [](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }), "other than NFC"));
-    CHECK(contains(refusal(chars, [](Json& j) { j["decoder"] = nullptr; }), "no kind of ours"));
-    CHECK(contains(refusal(bytes, [](Json& j) { j["pre_tokenizer"] = nullptr; }), "no kind of ours"));
+    CHECK(contains(refusal(chars, [](Json& j) { j["decoder"] = nullptr; }), "not a supported combination"));
+    CHECK(contains(refusal(bytes, [](Json& j) { j["pre_tokenizer"] = nullptr; }), "not a supported combination"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"].erase("vocab"); }), "has no vocabulary"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"] = Json::object(); }), "has no vocabulary"));
     CHECK(contains(refusal(chars, [](Json& j) { j["model"]["vocab"]["c"] = 3; }),
@@ -215,7 +215,7 @@ TEST_CASE("SentencePiece's tokenizers: a space before the text, bytes of what ha
                    "token 500 goes from a word into the blank after it"));
     CHECK(refused([&](auto& json) { merge(json, "\u2581", "i"); }) == "");
     CHECK(contains(refused([](auto& json) { json["model"]["vocab"].erase("<0x0A>"); }), "but no token <0x0A>"));
-    CHECK(contains(refused([](auto& json) { json["model"]["ignore_merges"] = true; }), "and has no words"));
+    CHECK(contains(refused([](auto& json) { json["model"]["ignore_merges"] = true; }), "merges characters"));
     CHECK(contains(refused([](auto& json) { json["model"]["dropout"] = 0.1; }), "dropout"));
     CHECK(contains(refused([](auto& json) { json["normalizer"] = nullptr; }),
                    "neither the normalizers nor the Metaspace"));

@@ -455,7 +455,7 @@ TEST_CASE("weights that do not fit are refused, and the tensor named", "[interop
 
     CHECK(contains(error_of([] { StoredModel("test/fixtures/nowhere"); }), "no such file or folder"));
     CHECK(contains(error_of([] { StoredModel("test/fixtures"); }), "no config.json in it, and no checkpoint"));
-    CHECK(contains(error_of([] { StoredModel("Makefile"); }), "is no model file of llm.c"));
+    CHECK(contains(error_of([] { StoredModel("Makefile"); }), "is not a model file of llm.c"));
 }
 
 TEST_CASE("a model file of llm.c cut short, or with another header, is refused", "[interop]") {
@@ -470,7 +470,7 @@ TEST_CASE("a model file of llm.c cut short, or with another header, is refused",
         return error_of([&] { StoredModel{path}; });
     };
     CHECK(error_with(0, 20240326) == "");
-    CHECK(contains(error_with(0, 20240520), "is no model file of llm.c"));
+    CHECK(contains(error_with(0, 20240520), "is not a model file of llm.c"));
     CHECK(contains(error_with(1, 2), "has version 2 of llm.c's model format: expected 3 (fp32) or 5 (bf16)"));
     CHECK(contains(error_with(1, 5), "there are bytes after the last tensor"));
     CHECK(contains(error_with(4, 3), "it was cut short"));

@@ -293,7 +293,7 @@ TEST_CASE("a launch has a limit, and a reason for what it takes longer", "[gpu_m
     const auto timed = [&](const TracedWork& work) { return time_of(work, h200, kMid, 8); };
     constexpr int64_t N = 32768, C = 768;
 
-    // 2 m n k at the rate of a large product, whatever the tiles are. The reason is the largest of its losses.
+    // 2 m n k at the rate of a large GEMM, whatever the tiles are. The reason is the largest of its losses.
     const auto gemm = [&](const MatmulCall& call) { return timed(gemm_of(call)); };
     const WorkTime few_terms = gemm({.m = N, .n = 4 * C, .k = C});
     CHECK(few_terms.limit_s == Approx(2. * N * 4 * C * C / large));

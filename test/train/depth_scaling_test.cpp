@@ -187,7 +187,7 @@ TEST_CASE("depth scaling: what it refuses, and what would work", "[depth_scaling
     CHECK(contains(refused([](DepthConfig& d) { d.head_size = 512; }), "the nearest is 256"));
 
     const auto narrow = [](DepthConfig& d) { d.depth = 2, d.aspect_ratio = 4, d.head_size = 16, d.batch_size = 1; };
-    CHECK(refused(narrow) == "2: --depth 2 makes 16 channels, and gates look at 24: the nearest that works is 5");
+    CHECK(refused(narrow) == "2: --depth 2 makes 16 channels, and gates read 24: the nearest that works is 5");
     for (const int64_t depth : {4, 5}) {
         DepthConfig config;
         narrow(config), config.depth = depth;

@@ -214,7 +214,7 @@ TEST_CASE("the program says what stands in the way of a run", "[doctor]") {
     INFO(good.out << good.err);
     CHECK(good.exit_code == 0);
     for (const char* part :
-         {"ok    build: ", "ok    products: --dtype auto on the CPU: ", "ok    launch: 1 rank\n",
+         {"ok    build: ", "ok    GEMMs: --dtype auto on the CPU: ", "ok    launch: 1 rank\n",
           "ok    run: begins anew\n", "ok    training data: 1 shard of ", "ok    validation data: 1 shard of ",
           "ok    tokenizer: ", "ok    tokens: all are in the vocabulary of ", "ok    disk: --out-dir ",
           " warn, 0 FAIL\n"})

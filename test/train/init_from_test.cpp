@@ -149,7 +149,7 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     refused({{"init-from", model}}, {"nothing to evaluate: give --val-data"}, "eval");
     refused({{"init-from", model}, {"train-data", runs.path("data/train_*.bin")}},
             {"--train-data is no flag of `eval`, but of: train, plan, doctor"}, "eval");
-    refused({{"init-from", model}, {"steps", "0"}}, {"nobody has said on which data: give --train-data"});
+    refused({{"init-from", model}, {"steps", "0"}}, {"no data are given: give --train-data"});
     const Finished named =
         run(command_of({{"init-from", model}, {"val-data", runs.path("data/val_*.bin")}, {"dtype", "fp32"}}, "eval"));
     must_succeed(named);

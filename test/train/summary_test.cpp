@@ -46,7 +46,7 @@ TEST_CASE("the summary has a line for each figure", "[summary]") {
 }
 
 TEST_CASE("bits per byte: the losses of targets that are text, over their bytes", "[summary]") {
-    // Symbols of one, two and three bytes, and a token that is no text: by hand, from the loss of each target.
+    // Symbols of one, two and three bytes, and a token without text: by hand, from the loss of each target.
     const TinyRuns runs;
     constexpr int64_t B = 2, T = 16, V = 60;
     DataLoader data({.pattern = runs.path("data/val_*.bin"), .batch_size = B, .seq_len = T, .vocab_size = V});

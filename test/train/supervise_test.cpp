@@ -177,7 +177,7 @@ TEST_CASE("what cannot go on by itself ends, with the exit code of the last try 
     const Finished other = runs.train("b", supervised({{"resume", "elsewhere"}}));
     CHECK(other.exit_code == kExitUsage);
     CHECK(contains(other.err,
-                   "error: --supervise goes on from the newest checkpoint in --out-dir, and --resume elsewhere "
+                   "error: --supervise continues from the newest checkpoint in --out-dir, and --resume elsewhere "
                    "is another: "));
     const Finished launched =
         run("env TORCHELASTIC_RUN_ID=x RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=1 " +

@@ -172,7 +172,7 @@ TEST_CASE("a checkpoint that is damaged, newer, or of another model", "[train_er
             {{"channels", "64"}});
     refused(untouched, {folder + " is of another model", "3 layers"}, {{"num-layers", "3"}});
     refused(untouched, {folder + " is of another model", "4 heads"}, {{"num-heads", "4"}});
-    refused(untouched, {folder + " holds the state of --optimizer adamw", "--optimizer muon cannot go on"},
+    refused(untouched, {folder + " holds the state of --optimizer adamw", "--optimizer muon cannot continue"},
             {{"optimizer", "muon"}});
     refused(untouched, {"--seq-len 32 is above the 16 positions of the model in " + folder}, {{"seq-len", "32"}});
 

@@ -79,7 +79,7 @@ TEST_CASE("Lion learns, has the same bits at any number of ranks, and goes on wi
     }
     const Finished refused = runs.resume("one", {{"steps", "22"}, {"optimizer", "adamw"}});
     CHECK(refused.exit_code == 2);
-    CHECK(contains(refused.err, "holds the state of --optimizer lion, with which --optimizer adamw cannot go on"));
+    CHECK(contains(refused.err, "holds the state of --optimizer lion, with which --optimizer adamw cannot continue"));
 }
 
 // Grouped heads, a layer more without value embeddings than with them, lambdas of one element, gates of one row.
@@ -198,7 +198,7 @@ TEST_CASE("two levels have the bits of one, and their checkpoints go on at any n
     CHECK(contains(odd.err, "--shard-ranks 3 does not divide the 4 ranks"));
     const Finished both = runs.train("both", {{"virtual-ranks", "4"}, {"shard-ranks", "2"}, {"reduce", "all-to-all"}});
     CHECK(both.exit_code == 2);
-    CHECK(contains(both.err, "--reduce all-to-all has no two levels"));
+    CHECK(contains(both.err, "--reduce all-to-all does not shard in two levels"));
 }
 
 // Six layers, which under Muon lie in several buckets: of some the gradients have the memory of others.

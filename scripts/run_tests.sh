@@ -70,7 +70,7 @@ start() {
 }
 
 # Those that take longest come first, so that at the end no process has much left to do.
-longest='attention two_hosts readme tcp_ranks tcp_network entropy zero host_comm gpu_check proxy attention_decode train plans linear speedrun plan architecture gemm muon
+longest='attention two_hosts readme tcp_ranks tcp_strangers tcp_network entropy zero host_comm gpu_check proxy attention_decode train plans linear speedrun plan architecture gemm muon
     newton_schulz watchdog bf16_model model checkpoint resume'
 topics=()
 if [ -z "$topic" ] && [ ${#arguments[@]} = 0 ]; then

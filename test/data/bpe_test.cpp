@@ -296,7 +296,7 @@ TEST_CASE("what cannot be learned from is refused", "[bpe][tokenizer]") {
     PieceCounts counts("gpt2");
     counts.add("the the");
     CHECK(
-        contains(error_of([&] { train_bpe(counts, {.special_tokens = {"a", "a"}}); }), "must not be empty, and each"));
+        contains(error_of([&] { train_bpe(counts, {.special_tokens = {"a", "a"}}); }), "must not be empty, and must differ"));
     CHECK(contains(error_of([&] { train_bpe(counts, {.special_tokens = {"the"}}); }), "is spelled like token 257"));
 }
 

@@ -295,8 +295,8 @@ TEST_CASE("what cannot be learned from is refused", "[bpe][tokenizer]") {
                    "2: the split pattern 'gpt5' is not known: expected one of gpt2, "));
     PieceCounts counts("gpt2");
     counts.add("the the");
-    CHECK(
-        contains(error_of([&] { train_bpe(counts, {.special_tokens = {"a", "a"}}); }), "must not be empty, and must differ"));
+    CHECK(contains(error_of([&] { train_bpe(counts, {.special_tokens = {"a", "a"}}); }),
+                   "must not be empty, and must differ"));
     CHECK(contains(error_of([&] { train_bpe(counts, {.special_tokens = {"the"}}); }), "is spelled like token 257"));
 }
 

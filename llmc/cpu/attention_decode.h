@@ -58,8 +58,7 @@ void attention_decode(Cpu& cpu, T* out, const T* qkv, const T* keys, const T* va
             softmax_tile(p, p, 1, scale, columns, row_max, row_sum, rescale);
             for_lanes_unrolled(HS, [&](int64_t i, auto width) {
                 decltype(load(sum + i, width)) of_tile{};
-                for (int64_t s = begin; s < end; s++)
-                    of_tile = fma(load(v + s * HS + i, width), p[s], of_tile);
+                for (int64_t s = begin; s < end; s++) of_tile = fma(load(v + s * HS + i, width), p[s], of_tile);
                 store(sum + i, of_tile + load(sum + i, width) * rescale[0], width);
             });
         }

@@ -37,7 +37,7 @@ ANVIL_INLINE FloatRegister multiply_add_terms(const StreamedA<T>* a, FloatRegist
 template <int rows>
 inline constexpr int kStreamedRegisters = rows * kRegisters <= 4 ? kRegisters : 1;
 
-// How early, in bytes of B.
+// How early, in bytes of B. At the end of B that is beyond it, which does no harm: nothing is read.
 inline constexpr int64_t kStreamedAhead = 32 << 10;
 
 // c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers

@@ -1,7 +1,9 @@
 // Products with few rows, for which B is read in place: the bits of the products that pack B, at every number of rows
 // around where one begins and the other ends.
 #include "llmc/cpu/gemm_stream.h"
+#include <cmath>
 #include <set>
+#include <vector>
 #include "llmc/cpu/gemm.h"
 #include "test/op_testing.h"  // on_any_threads, same_bits
 #include "test/testing.h"

@@ -21,7 +21,7 @@ import sys
 
 # Files that are tools, parts or lists of the ops, not ops.
 TOOLS = {
-    *("amx", "device", "gate", "gemm", "gemm_micro_kernel", "gemm_pack", "gemm_plan", "gemm_tiles", "kernels", "ops"),
+    *("amx", "device", "gate", "gemm", "gemm_micro_kernel", "gemm_pack", "gemm_plan", "gemm_stream", "gemm_tiles", "kernels", "ops"),
     *("peaks", "matmul_rates", "reduce", "simd"),
 }
 CUDA_PARTS = {

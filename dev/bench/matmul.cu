@@ -33,9 +33,9 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
     Device& device = bench.device;
 #if !BENCH_CUDA
     const TileKernel tiles = tile_kernel_of<T>();
-    const GemmPlan plan =
-        gemm_plan({.M = N, .N = OC, .K = C, .threads = device.num_threads, .rounds_c = sizeof(T) == 2},
-                  tiles ? amx_kernel() : register_kernel<T>());
+    const GemmPlan plan = gemm_plan(
+        {.M = N, .N = OC, .K = C, .threads = device.num_threads, .rounds_c = sizeof(T) == 2, .streams_b = true},
+        tiles ? amx_kernel() : register_kernel<T>());
     std::printf("# matmul_forward %s: %s\n", layer.name, plan.text().c_str());
 #endif
 

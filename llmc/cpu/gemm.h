@@ -3,7 +3,8 @@ Matrix multiplication on the CPU, by all threads:   C (M,N) = or += A (M,K) B (K
 
 The loops and their names are those of BLIS: gemm_plan.h has the picture, the sizes and the citation, gemm_pack.h the
 layout of packed operands, gemm_micro_kernel.h what happens in registers and the definition of the result to the bit.
-Threads share loops 2 and 3. With few rows each thread takes whole micro-panels of B, packed by itself.
+Threads share loops 2 and 3. With few rows each thread takes whole micro-panels of B, packed by itself, and with very
+few it reads columns of B in place (gemm_stream.h).
 */
 #pragma once
 #include <algorithm>
@@ -15,6 +16,7 @@ Threads share loops 2 and 3. With few rows each thread takes whole micro-panels 
 #include "llmc/cpu/gemm_micro_kernel.h"  // multiply_panels_in_registers
 #include "llmc/cpu/gemm_pack.h"          // pack_micro_panel, pack_a, Strided
 #include "llmc/cpu/gemm_plan.h"          // GemmPlan, gemm_plan
+#include "llmc/cpu/gemm_stream.h"        // stream_lanes
 #include "llmc/cpu/gemm_tiles.h"         // pack_a_tiles, tile_kernel_of
 #include "llmc/ops/matmul.h"             // Write
 #include "llmc/cpu/simd.h"
@@ -163,6 +165,21 @@ struct Gemm {
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
 
+    // All of C (M, kLanes) from column j on, with B in place. The last lanes begin early enough to be whole.
+    void multiply_in_place(int64_t j, Strided<StreamedA<T>> a) const {
+        const int64_t first = std::min(j, plan.N - kLanes), new_cols = first + kLanes - j;
+        for (int64_t i = 0; i < plan.M; i += kStreamedRows) {
+            const int64_t rows = std::min<int64_t>(kStreamedRows, plan.M - i);
+            Out* to = c + i * c_row + j;
+            Out edge[kStreamedRows * kLanes];
+            const bool whole = new_cols == kLanes;
+            stream_lanes(whole ? to : edge, whole ? c_row : kLanes, rows, plan.K, a.at(i, 0), b.at(0, first),
+                         bias_at(first));
+            for (int64_t r = 0; !whole && r < rows; r++)
+                std::copy_n(edge + r * kLanes + j - first, new_cols, to + r * c_row);
+        }
+    }
+
     // All of C (M, NR) from column j on. The memory for a micro-panel (KB, NR) and for sums (M, NR) is the thread's.
     void multiply_few_rows(int64_t j, float* b_panel, float* sums_of_thread) const {
         const Tile all{0, j, plan.M, std::min<int64_t>(kNR, plan.N - j)};
@@ -185,10 +202,32 @@ void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Stri
     ensure(write == Write::set || (!Call::kRounds && !bias));
     ensure((std::is_same_v<T, Out>) || !bias);
     const TileKernel tiles = tile_kernel_of<T>();
-    const GemmPlan plan = gemm_plan(
-        {.M = M, .N = N, .K = K, .threads = cpu.num_threads, .a_transposed = a.col != 1, .rounds_c = Call::kRounds},
-        tiles ? amx_kernel() : register_kernel<T>());
+    const GemmPlan plan = gemm_plan({.M = M,
+                                     .N = N,
+                                     .K = K,
+                                     .threads = cpu.num_threads,
+                                     .a_transposed = a.col != 1,
+                                     .rounds_c = Call::kRounds,
+                                     .streams_b = std::is_same_v<T, Out> && b.row == 1 && write == Write::set},
+                                    tiles ? amx_kernel() : register_kernel<T>());
     Call call{plan, tiles, c, c_row, a, b, bias, write};
+    if constexpr (std::is_same_v<T, Out>)
+        if (plan.streams_b) {
+            Strided<StreamedA<T>> a_terms;
+            if constexpr (kMultipliesPairs<T>) {
+                a_terms = a;
+            } else {
+                float* wide = cpu.shared_scratch(M * K);
+                for (int64_t i = 0; i < M; i++)
+                    for_lanes(K, [&](int64_t k, auto width) {
+                        store(wide + i * K + k, load(a.data + i * a.row + k, width), width);
+                    });
+                a_terms = {wide, K, 1};
+            }
+            parallel_tasks(cpu, (N + kLanes - 1) / kLanes,
+                           [=](int64_t task) { call.multiply_in_place(task * kLanes, a_terms); });
+            return;
+        }
     if (plan.few_rows) {
         parallel_tasks(cpu, num_panels(N), [=, &cpu](int64_t panel) {
             float* scratch = cpu.thread_scratch(plan.thread_panel_size() + plan.thread_sums_size());

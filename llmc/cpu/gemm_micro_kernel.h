@@ -35,6 +35,21 @@ ANVIL_INLINE FloatRegister broadcast_pair(const T* a) {
     return broadcast_bits(bits);
 }
 
+// The halves of pairs of bf16, as floats
+ANVIL_INLINE FloatRegister first_of_pairs(FloatRegister pairs) { return FloatRegister(UintRegister(pairs) << 16); }
+ANVIL_INLINE FloatRegister second_of_pairs(FloatRegister pairs) {
+    return FloatRegister(UintRegister(pairs) & 0xFFFF0000u);
+}
+
+// Whether one instruction multiplies what a register holds.
+#if defined(__AVX512BF16__)
+template <class T>
+inline constexpr bool kMultipliesPairs = true;
+#else
+template <class T>
+inline constexpr bool kMultipliesPairs = std::is_same_v<T, float>;
+#endif
+
 template <class T>
 ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatRegister sum) {
     if constexpr (std::is_same_v<T, float>) {
@@ -43,9 +58,7 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
 #if defined(__AVX512BF16__)
         return _mm512_dpbf16_ps(sum, __m512bh(a), __m512bh(b));
 #else
-        const auto second = [](FloatRegister pairs) { return FloatRegister(UintRegister(pairs) & 0xFFFF0000u); };
-        const auto first = [](FloatRegister pairs) { return FloatRegister(UintRegister(pairs) << 16); };
-        return fma(first(a), first(b), fma(second(a), second(b), sum));
+        return fma(first_of_pairs(a), first_of_pairs(b), fma(second_of_pairs(a), second_of_pairs(b), sum));
 #endif
     }
 }

@@ -11,6 +11,7 @@ bf16 is multiplied in pairs of neighbors in k: the two values of a pair lie side
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/cpu/gemm_plan.h"  // kMR, kNR, kPair
 #include "llmc/cpu/simd.h"
@@ -33,30 +34,75 @@ int64_t packed_size(int64_t K, int64_t N) {
     return num_panels(N) * kNR * ((K + kPair<T> - 1) / kPair<T>);
 }
 
+// Of each four lanes the lower (which = 0) or upper half of a and of b, in runs of `run` lanes by turns. (Vectors are
+// passed by reference: a processor without such registers has no other way that all compilers agree on.)
+template <int run, int which, class V, size_t... lane>
+ANVIL_INLINE void zip_blocks(V& to, const V& a, const V& b, std::index_sequence<lane...>) {
+    constexpr size_t n = sizeof...(lane);
+    to = __builtin_shufflevector(
+        a, b, (lane / 4 * 4 + lane % 4 / (2 * run) * run + lane % run + 2 * which + lane / run % 2 * n)...);
+}
+// The even runs of four lanes (which = 0) or the odd ones, first a's and then b's.
+template <int which, class V, size_t... lane>
+ANVIL_INLINE void unzip_blocks(V& to, const V& a, const V& b, std::index_sequence<lane...>) {
+    constexpr size_t n = sizeof...(lane);
+    to = __builtin_shufflevector(a, b, (lane % (n / 2) / 4 * 8 + lane % 4 + 4 * which + lane / (n / 2) * n)...);
+}
+
+// The transpose of n registers of n lanes of four bytes: 4, 8 or 16
+template <class V, int n>
+ANVIL_INLINE void transpose_lanes(V (&r)[n]) {
+    static_assert(sizeof(V) == 4 * n && (n == 4 || n == 8 || n == 16));
+    constexpr auto lanes = std::make_index_sequence<size_t(n)>{};
+    V t[n];
+    // First 4 x 4, in blocks of four lanes: those shuffles are the fastest.
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i += 2) {
+        zip_blocks<1, 0>(t[i], r[i], r[i + 1], lanes);
+        zip_blocks<1, 1>(t[i + 1], r[i], r[i + 1], lanes);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i += 4) {
+        zip_blocks<2, 0>(r[i], t[i], t[i + 2], lanes);
+        zip_blocks<2, 1>(r[i + 1], t[i], t[i + 2], lanes);
+        zip_blocks<2, 0>(r[i + 2], t[i + 1], t[i + 3], lanes);
+        zip_blocks<2, 1>(r[i + 3], t[i + 1], t[i + 3], lanes);
+    }
+    // Then the blocks: those of r[i] belong at r[i], r[4 + i], r[8 + i], r[12 + i].
+    if constexpr (n == 8) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            t[i] = r[i];
+            unzip_blocks<0>(r[i], t[i], r[4 + i], lanes);
+            unzip_blocks<1>(r[4 + i], t[i], r[4 + i], lanes);
+        }
+    }
+    if constexpr (n == 16) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            V even[2], odd[2];
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                unzip_blocks<0>(even[h], r[8 * h + i], r[8 * h + 4 + i], lanes);
+                unzip_blocks<1>(odd[h], r[8 * h + i], r[8 * h + 4 + i], lanes);
+            }
+            unzip_blocks<0>(r[i], even[0], even[1], lanes);
+            unzip_blocks<0>(r[4 + i], odd[0], odd[1], lanes);
+            unzip_blocks<1>(r[8 + i], even[0], even[1], lanes);
+            unzip_blocks<1>(r[12 + i], odd[0], odd[1], lanes);
+        }
+    }
+}
+
 // to (8, 8)  <-  the transpose of from (8, 8), of four bytes each; rows lie to_row and from_row bytes apart
 ANVIL_INLINE void transpose_8x8(void* to, int64_t to_row, const void* from, int64_t from_row) {
     typedef float V8 __attribute__((vector_size(32)));
-    V8 r[8], t[8];
+    V8 r[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) std::memcpy(&r[i], static_cast<const char*>(from) + i * from_row, sizeof(V8));
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i++) {
-        if (i & 2) continue;
-        r[i] = __builtin_shufflevector(t[i], t[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-        r[i + 2] = __builtin_shufflevector(t[i], t[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        t[i] = __builtin_shufflevector(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        t[i + 4] = __builtin_shufflevector(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
+    transpose_lanes(r);
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) std::memcpy(static_cast<char*>(to) + i * to_row, &t[i], sizeof(V8));
+    for (int i = 0; i < 8; i++) std::memcpy(static_cast<char*>(to) + i * to_row, &r[i], sizeof(V8));
 }
 
 // One row of a micro-panel: a row of floats, or two rows of bf16 in pairs.

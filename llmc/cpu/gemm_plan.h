@@ -51,6 +51,13 @@ inline constexpr int64_t kBlockK = 256 * kPair<T>;
 inline constexpr int64_t kTileBlockK = 256;
 
 inline constexpr int64_t kMaxMC = 512;
+// The rows that B is read in place for (gemm_stream.h), at a time and at most: with more it is better packed.
+inline constexpr int kStreamedRows = 8;
+#if defined(__AVX512F__)
+inline constexpr int64_t kMostStreamedRows = 24;
+#else
+inline constexpr int64_t kMostStreamedRows = 8;
+#endif
 
 // What multiplies a tile of C: fused multiply-adds in registers, or AMX in its tiles.
 struct GemmKernel {
@@ -58,18 +65,20 @@ struct GemmKernel {
     int64_t k_step;         // packed operands are padded to a multiple of it in k
     int64_t element_bytes;  // of A and B
     bool tiles;
+    int64_t streamed_rows;  // up to which B may be read in place
 };
 template <class T>
 constexpr GemmKernel register_kernel() {
-    return {kMR, kNR, kBlockK<T>, kPair<T>, sizeof(T), false};
+    return {kMR, kNR, kBlockK<T>, kPair<T>, sizeof(T), false, kMostStreamedRows};
 }
-constexpr GemmKernel amx_kernel() { return {kTileMR, kNR, kTileBlockK, kTmmDepth, sizeof(bf16), true}; }
+constexpr GemmKernel amx_kernel() { return {kTileMR, kNR, kTileBlockK, kTmmDepth, sizeof(bf16), true, 0}; }
 
 struct GemmProblem {
     int64_t M, N, K;
     int64_t threads = 1;
     bool a_transposed = false;  // the columns of A are contiguous, not its rows
     bool rounds_c = false;      // C is bf16, and its sums are rounded once they are complete
+    bool streams_b = false;     // B's columns are contiguous, and C = A B is wanted, in their type
 };
 
 struct GemmPlan {
@@ -77,6 +86,7 @@ struct GemmPlan {
     int64_t MC, KC, NC;
     GemmKernel kernel;
     bool packs_a = false;
+    bool streams_b = false;   // very few rows: B is read in place, once
     bool few_rows = false;    // each thread packs micro-panels of B for itself, a block of KB rows at a time
     bool keeps_sums = false;  // in float from one KC to the next, since C cannot hold them
 
@@ -103,17 +113,22 @@ struct GemmPlan {
         return format("%ld x %ld x %ld, %ld-byte elements: MC %ld, KC %ld, NC %ld, MR %ld, NR %ld, KB %ld, %s, %s", M,
                       N, K, kernel.element_bytes, MC, KC, NC, kernel.MR, kernel.NR, kernel.KB,
                       kernel.tiles ? "tiles" : "registers",
-                      few_rows  ? "few rows: B is packed by the thread that uses it"
-                      : packs_a ? "packs A and B"
-                                : "packs B");
+                      streams_b  ? "few rows: B is read in place"
+                      : few_rows ? "few rows: B is packed by the thread that uses it"
+                      : packs_a  ? "packs A and B"
+                                 : "packs B");
     }
 };
 
 inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
-    const auto& [MR, NR, KB, k_step, element_bytes, tiles] = kernel;
+    const auto& [MR, NR, KB, k_step, element_bytes, tiles, streamed_rows] = kernel;
     GemmPlan plan{p.M, p.N, p.K, p.M, p.K, p.N, kernel};
     // A is also packed if its rows do not end with a whole step of k.
     plan.packs_a = p.a_transposed || p.K % k_step != 0;
+    if (p.streams_b && p.M <= streamed_rows && p.N >= kLanes && !plan.packs_a) {
+        plan.streams_b = true;
+        return plan;
+    }
 
     // With few rows packing is much of the work. A thread uses a block of a micro-panel of B right after packing it,
     // while it is in L1; A comes from L2 or L3 each time.

@@ -105,7 +105,8 @@ TEST_CASE("the best copy is taken that the processor has and that was asked for"
 }
 
 // Shapes that are no multiple of sixteen, so that the ends of rows are run as well.
-TEST_CASE("every level trains to the same bits, and says which it is", "[processor]") {
+// The sample is generated token by token, with products of one row.
+TEST_CASE("every level trains and generates with the same bits, and says which it is", "[processor]") {
     const TinyRuns runs;
     const std::vector<std::string> levels = levels_of_program(runs);
     REQUIRE_FALSE(levels.empty());
@@ -119,6 +120,7 @@ TEST_CASE("every level trains to the same bits, and says which it is", "[process
                                                  {"num-heads", "3"},
                                                  {"steps", "5"},
                                                  {"warmup-steps", "0"},
+                                                 {"sample-tokens", "20"},
                                                  {"threads", "2"}});
             };
             const auto result = [&](const std::string& level) { return step_folder(runs.path(name + level), 5); };
@@ -130,6 +132,9 @@ TEST_CASE("every level trains to the same bits, and says which it is", "[process
                 const CpuLevel meant = *std::find_if(std::begin(kCpuLevels), std::end(kCpuLevels), same_name);
                 CHECK(contains(trained.out, format("; device: cpu, 2 threads, %s; ", text_of(meant))));
                 CHECK(difference(result(level), result(levels[0])) == "");
+                const auto sample = [&](const std::string& of) { return records_in(runs.path(name + of), "sample"); };
+                REQUIRE(sample(level).size() == 1);
+                CHECK(sample(level) == sample(levels[0]));
             }
         }
     // Nobody asks: the highest.

@@ -5,8 +5,8 @@
 namespace {
 
 // The tiles of other processors than this one, so that the plans are the same wherever the test runs.
-constexpr GemmKernel kAvx2{6, 16, 256, 1, 4, false}, kAvx2Bf16{6, 16, 512, 2, 2, false};
-constexpr GemmKernel kAvx512{12, 32, 256, 1, 4, false}, kAmx{32, 32, 256, 32, 2, true};
+constexpr GemmKernel kAvx2{6, 16, 256, 1, 4, false, 8}, kAvx2Bf16{6, 16, 512, 2, 2, false, 8};
+constexpr GemmKernel kAvx512{12, 32, 256, 1, 4, false, 24}, kAmx{32, 32, 256, 32, 2, true, 0};
 
 std::string plan_text(const GemmKernel& kernel, const GemmProblem& problem) {
     return gemm_plan(problem, kernel).text();
@@ -30,6 +30,10 @@ TEST_CASE("gemm_plan: the GEMMs of GPT-2 124M", "[gemm_plan]") {
     CHECK(plan_text(kAvx2, {.M = 256, .N = 50304, .K = C, .threads = 2}) ==
           "256 x 50304 x 768, 4-byte elements: MC 256, KC 768, NC 16, MR 6, NR 16, KB 256, registers, few rows: "
           "B is packed by the thread that uses it");
+    CHECK(
+        plan_text(kAvx512, {.M = 8, .N = C, .K = C, .threads = 8, .streams_b = true}) ==
+        "8 x 768 x 768, 4-byte elements: MC 8, KC 768, NC 768, MR 12, NR 32, KB 256, registers, few rows: B is read in "
+        "place");
     CHECK(plan_text(kAmx, {.M = 1, .N = C, .K = C, .threads = 8}) ==
           "1 x 768 x 768, 2-byte elements: MC 1, KC 768, NC 32, MR 32, NR 32, KB 256, tiles, few rows: B is packed by "
           "the thread that uses it");
@@ -61,6 +65,24 @@ TEST_CASE("gemm_plan: few rows need columns for every thread, and an A that is s
     CHECK_FALSE(changed([](GemmProblem& p) { p.threads++; }));
     CHECK_FALSE(changed([](GemmProblem& p) { p.a_transposed = true; }));
     CHECK_FALSE(gemm_plan({.M = 14, .N = 10000, .K = 64}, kAmx).few_rows);
+}
+
+TEST_CASE("gemm_plan: B is read in place for very few rows, where it can be", "[gemm_plan]") {
+    const GemmProblem few{.M = 8, .N = 16, .K = 62, .streams_b = true};
+    CHECK(gemm_plan(few, kAvx2Bf16).streams_b);
+    const auto changed = [&](const GemmKernel& kernel, auto change) {
+        GemmProblem p = few;
+        change(p);
+        return gemm_plan(p, kernel).streams_b;
+    };
+    CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.streams_b = false; }));
+    CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.M++; }));
+    CHECK(changed(kAvx512, [](GemmProblem& p) { p.M = 24; }));
+    CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.N--; }));
+    CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.K++; }));
+    CHECK(changed(kAvx2, [](GemmProblem& p) { p.K++; }));
+    CHECK_FALSE(changed(kAvx2Bf16, [](GemmProblem& p) { p.a_transposed = true; }));
+    CHECK_FALSE(changed(kAmx, [](GemmProblem& p) { p.K = 64; }));
 }
 
 TEST_CASE("gemm_plan: sums wait in float where C is bf16 and K is cut", "[gemm_plan]") {

@@ -21,5 +21,6 @@ GpuFacts look_at_gpu(int gpu) {
     const Cuda cuda(gpu);
     facts.device = describe(cuda) + ", " + driver_text();
     facts.free_bytes = cuda.free_bytes(), facts.bytes = cuda.memory_bytes;
+    facts.peak = peak_of<bf16>(cuda, "auto");
     return facts;
 }

@@ -36,6 +36,7 @@
 #include "llmc/data/shards.h"        // open_shards
 #include "llmc/data/tokenizer.h"     // load_tokenizer
 #include "llmc/model/parameters.h"   // ParameterList
+#include "llmc/train/devices.h"      // peak_of
 #include "llmc/train/run_request.h"  // find_request, find_shape
 
 namespace fs = std::filesystem;
@@ -360,6 +361,15 @@ std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size) {
     return findings;
 }
 
+Finding check_cpu_peak(const RunFlags& config) {
+    Cpu cpu(config.threads);
+    const std::string dtype = config.dtype == "auto" ? cpu_kernels().matmul_rates().faster() : config.dtype;
+    const DevicePeak peak =
+        dtype == "bf16" ? peak_of<bf16>(cpu, config.peak_flops) : peak_of<float>(cpu, config.peak_flops);
+    if (peak.flops <= 0) return ok("MFU", "none, as --peak-flops 0 says");
+    return ok("MFU", format("of %s (%s, threads: %d)", peak.text().c_str(), dtype.c_str(), cpu.num_threads));
+}
+
 int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu) {
 #ifdef __clang__
     const char* compiler = "";  // its version begins with its name
@@ -383,6 +393,10 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     GpuFacts gpu = look_at_gpu(std::max(0, launch.local_rank));
     gpu.on_host = host_gpus();
     findings.push_back(check_gpu(request.flags, gpu));
+    if (request.flags.device != "cpu" && gpu.peak.flops > 0)
+        findings.push_back(ok("MFU", "of " + gpu.peak.text() + ", in bf16"));
+    else
+        findings.push_back(check_cpu_peak(request.flags));
     add(check_libraries(build_libraries(), gpu.is_built));
 
     findings.push_back(launched);

@@ -1,7 +1,7 @@
 /*
-What a GPU does at most, measured: the yardsticks of benchmarks (dev/bench), of --profile and of MFU. Launches are timed between
-CUDA events. Before each the L2 cache is filled with other data by reading, not writing: lines that it still had to
-write back would slow down the launch that follows.
+What a GPU does at most, measured: the yardsticks of benchmarks (dev/bench), of --profile and of MFU. Launches are timed
+between CUDA events. Before each the L2 cache is filled with other data by reading, not writing: lines that it still had
+to write back would slow down the launch that follows.
 
   CudaStopwatch stopwatch(cuda, false);          true: tiny sizes, two runs; the numbers mean nothing
   copy_peak(cuda, stopwatch)                     bytes/s          compute_peak(cuda, stopwatch, fp32)   FLOP/s

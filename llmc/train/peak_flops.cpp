@@ -66,8 +66,8 @@ DevicePeak find_peak(const std::string& asked, double vendors, const std::string
             const auto of_type = [&](const char* member, auto is_type) {
                 return kept.is_object() && kept.contains(member) && (kept[member].*is_type)();
             };
-            if (of_type("device", &Json::is_string) && kept["device"] == key &&
-                of_type("flops", &Json::is_number) && makes_sense(kept["flops"]) && of_type("of", &Json::is_string))
+            if (of_type("device", &Json::is_string) && kept["device"] == key && of_type("flops", &Json::is_number) &&
+                makes_sense(kept["flops"]) && of_type("of", &Json::is_string))
                 return measured(kept["flops"], kept["of"]);
         }
         const PeakRates rates = measure();

@@ -95,8 +95,9 @@ TEST_CASE("a run ends with its figures, alone and as ranks", "[summary]") {
     const TinyRuns runs;
     std::map<std::string, double> alone;
     for (const std::string ranks : {"0", "3"}) {
-        const Finished ended =
-            runs.train("ranks " + ranks, {{"summary", "true"}, {"virtual-ranks", ranks}, {"total-batch-size", "0"}, {"peak-flops", "1e9"}});
+        const Finished ended = runs.train(
+            "ranks " + ranks,
+            {{"summary", "true"}, {"virtual-ranks", ranks}, {"total-batch-size", "0"}, {"peak-flops", "1e9"}});
         must_succeed(ended);
         std::map<std::string, double> values = values_of(ended.out);
         REQUIRE(values.size() == 11);
@@ -115,7 +116,8 @@ TEST_CASE("a run ends with its figures, alone and as ranks", "[summary]") {
         double ms = 0;
         for (const std::string& line : records_in(runs.path("ranks " + ranks), "step"))
             ms += double(parse_json(line)["ms"]);
-        const double flops = parse_json(records_in(runs.path("ranks " + ranks), "start")[0])["model"]["flops_per_token"];
+        const double flops =
+            parse_json(records_in(runs.path("ranks " + ranks), "start")[0])["model"]["flops_per_token"];
         // Virtual ranks share one device. Two digits after the point are printed.
         CHECK(values["mfu_percent"] ==
               Approx(100 * flops * 20 * 2 * 16 * (ranks == "0" ? 1 : 3) / (ms * 1e-3 * 1e9)).margin(0.0051));

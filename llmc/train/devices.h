@@ -48,16 +48,15 @@ inline size_t peak_memory(const Cpu&) {
         if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;  // "VmHWM:     1234 kB"
     return 0;
 }
-// What MFU is a part of; `asked` is --peak-flops. No table of processors would be complete, and what one does depends on
-// its clock.
+// What MFU is a part of; `asked` is --peak-flops. No table of processors would be complete, and what one does depends
+// on its clock.
 template <class T>
 DevicePeak peak_of(Cpu& cpu, const std::string& asked) {
     const CpuKernels& kernels = cpu_kernels();
     std::ifstream file("/proc/cpuinfo");
     const std::string cpuinfo(std::istreambuf_iterator<char>(file), {});
-    const std::string key =
-        format("%s, %s, %s, %d threads", processor_text(cpuinfo).c_str(), name_of(level_in_use(kernels.level)),
-               type_name<T>(), busy_threads(cpu));
+    const std::string key = format("%s, %s, %s, %d threads", processor_text(cpuinfo).c_str(),
+                                   name_of(level_in_use(kernels.level)), type_name<T>(), busy_threads(cpu));
     return find_peak(asked, 0, user_cache_folder(std::getenv), key, [&] {
         return std::is_same_v<T, float> ? kernels.compute_rate_fp32(cpu) : kernels.compute_rate_bf16(cpu);
     });

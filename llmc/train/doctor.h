@@ -15,10 +15,10 @@ is timed. Exit code 2 if anything fails.
 #include <functional>
 #include <string>
 #include <vector>
-#include "llmc/base/processor.h"  // CpuLevel
-#include "llmc/comm/host.h"       // HostGpus
-#include "llmc/comm/launch.h"     // Environment, Launch
-#include "llmc/train/command.h"   // CommandLine, RunFlags
+#include "llmc/base/processor.h"    // CpuLevel
+#include "llmc/comm/host.h"         // HostGpus
+#include "llmc/comm/launch.h"       // Environment, Launch
+#include "llmc/train/command.h"     // CommandLine, RunFlags
 #include "llmc/train/peak_flops.h"  // DevicePeak
 
 struct Finding {
@@ -33,7 +33,7 @@ struct GpuFacts {
     std::string why_none = "";  // why it has no GPU to use; empty: it has one
     std::string device = "";    // "cuda, NVIDIA H200, ..."
     size_t free_bytes = 0, bytes = 0;
-    DevicePeak peak = {};  // in bf16
+    DevicePeak peak = {};   // in bf16
     HostGpus on_host = {};  // whatever the build is
 };
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include "llmc/base/check.h"    // require
-#include "llmc/data/mixture.h"  // data_sources
+#include "llmc/base/check.h"        // require
+#include "llmc/data/mixture.h"      // data_sources
 #include "llmc/train/peak_flops.h"  // given_peak
 
 namespace {

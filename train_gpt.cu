@@ -8,12 +8,15 @@ Files in reading order: this one, llmc/train/device_session.h, llmc/train/step.h
 and llmc/cpu/layernorm.h (an op). The map of the code is doc/design.md; what can be asked is in llmc/train/command.cpp,
 llmc/train/run_flags.cpp and doc/flags.md.
 */
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include "llmc/base/build_id.h"       // anvil_version, build_id
 #include "llmc/base/file.h"           // open_standard_files
 #include "llmc/comm/host.h"           // raise_file_limit
+#include "llmc/comm/tcp_ranks.h"      // TcpRanks
+#include "llmc/comm/topology.h"       // links_line, network_text
 #include "llmc/cpu/kernels.h"         // cpu_kernels
 #include "llmc/train/backend.h"       // open_backend
 #include "llmc/train/backends.h"      // look_at_gpu
@@ -88,6 +91,21 @@ void print_plan(const CommandLine& line) {
                           predicted_chrome_trace(plan.trace, plan.times[1], plan.gpu, facts_json(plan)));
 }
 
+// What joins the ranks, as their first one's host tells; "" of ranks that share memory.
+std::string links_of(const World& world, const RunFlags& flags) {
+    const Ranks& ranks = world.ranks;
+    if (world.is_alone() || world.group || !world.is_first()) return "";
+    const bool on_gpus = flags.device != "cpu" && why_no_cuda().empty();
+    std::string address;
+    if (const auto* tcp = dynamic_cast<const TcpRanks*>(&ranks); tcp && !on_gpus && ranks.num_hosts > 1) {
+        int other = 1;
+        while (std::count(ranks.host_ranks.begin(), ranks.host_ranks.end(), other)) other++;
+        address = tcp->own_number(other);
+    }
+    return links_line(on_gpus ? "NCCL" : "MPI", ranks.num_hosts, address, on_gpus ? cuda_gpu_links() : "",
+                      network_text());
+}
+
 // The commands of several ranks, once per rank.
 void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clock::time_point began) {
     const auto print = [&](const std::string& text) {
@@ -101,6 +119,7 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
     // What is wrong whatever the vocabulary is said before anything is measured for it.
     if (!request.resumed() && !request.source) share_errors(world.ranks, [&] { request.flags.model.shape(1); });
     const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
+    print(links_of(world, request.flags));
     if (line.run.command == Command::generate)
         return backend->generate(world, request, line.run.tokenizer, line.generate);
     if (line.run.command == Command::chat) return backend->chat(world, request, line.run.tokenizer, line.chat);

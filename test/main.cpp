@@ -61,6 +61,8 @@ int main(int argc, char** argv) {
     const char* given = std::getenv("ANVIL_COUNTS");
     const std::string counts = given ? given : "";
     unsetenv("ANVIL_COUNTS");
+    const ScratchFolder cache;  // not the user's, for tests and for what they start
+    setenv("XDG_CACHE_HOME", cache.path.c_str(), 1);
     const int result = Catch::Session().run(argc, argv);
     if (!outcome.complete) return result;  // --help, --list-tests, or a mistake on the command line
     std::printf("%zu passed, %zu failed\n", outcome.passed, outcome.failed);

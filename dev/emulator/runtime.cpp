@@ -14,6 +14,7 @@ each call is one turn.
 #include <cuda_runtime_api.h>
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -174,6 +175,11 @@ cudaError_t cudaSetDevice(int device) { return device < options().gpus ? cudaSuc
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* address, int bytes, int device) {
+    if (device >= options().gpus) return cudaErrorInvalidDevice;
+    std::snprintf(address, size_t(bytes), "0000:%02x:00.0", device);
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {

@@ -167,6 +167,15 @@ void parallel_for([[maybe_unused]] Cpu& cpu, int64_t n, Body&& body) {
     for (int64_t i = 0; i < n; i++) body(i);
 }
 
+// Of a device's threads, those that can run at once: not more than the cores that this process may use.
+inline int busy_threads(const Cpu& cpu) {
+#ifdef _OPENMP
+    return std::min(cpu.num_threads, omp_get_num_procs());
+#else
+    return cpu.num_threads;
+#endif
+}
+
 // The same with work stealing, for bodies of some 10 us or more: a thread that has finished its run takes indices from
 // the ends of the others', which a busy machine or a hyperthread may have delayed.
 template <class Body>

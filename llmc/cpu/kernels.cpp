@@ -2,7 +2,7 @@
 #include "llmc/cpu/kernels.h"
 #include "llmc/base/level.h"        // ANVIL_CPU_LEVEL
 #include "llmc/cpu/ops.h"           // every op
-#include "llmc/cpu/peaks.h"         // peak_rates
+#include "llmc/cpu/peaks.h"         // peak_rates, compute_rate
 #include "llmc/cpu/matmul_rates.h"  // matmul_rates
 
 namespace {
@@ -92,4 +92,6 @@ constexpr CpuKernels ANVIL_KERNELS = {.level = CpuLevel::ANVIL_CPU_LEVEL,
                                       .matmul_rates = matmul_rates,
                                       .peak_rates_fp32 = peak_rates<float>,
                                       .peak_rates_bf16 = peak_rates<bf16>,
+                                      .compute_rate_fp32 = compute_rate<float>,
+                                      .compute_rate_bf16 = compute_rate<bf16>,
                                       .tile_kernel = tile_kernel};

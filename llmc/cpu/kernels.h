@@ -47,6 +47,8 @@ struct CpuKernels {
     MatmulRates (*matmul_rates)();
     PeakRates (*peak_rates_fp32)(Cpu&);
     PeakRates (*peak_rates_bf16)(Cpu&);
+    PeakRates (*compute_rate_fp32)(Cpu&);
+    PeakRates (*compute_rate_bf16)(Cpu&);
     TileKernel& (*tile_kernel)();  // in use by this table's ops; tests replace it
 };
 

@@ -1,10 +1,11 @@
 /*
-Measured peak rates of this CPU, for benchmarks (dev/bench) and --profile.
+Measured peak rates of this CPU, for benchmarks (dev/bench), --profile and MFU.
 
   CpuStopwatch stopwatch(cpu, false);            true: tiny sizes, two runs; the numbers mean nothing
   copy_peak(cpu, stopwatch)                      bytes/s          compute_peak<bf16>(cpu, stopwatch)    FLOP/s
 */
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -52,45 +53,65 @@ inline double copy_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     return 2 * double(bytes) / timing.fastest;
 }
 
+// FLOP/s of all threads at once. Each repeats `burst`, a small fraction of a millisecond of `flops`, for 50 ms, and its
+// fastest counts: other programs delay some bursts, hardly all. Threads without a core of their own are not started.
+template <class Burst>
+double burst_peak(Cpu& cpu, bool smoke, double flops, Burst&& burst) {
+    using Clock = std::chrono::steady_clock;
+    const int threads = busy_threads(cpu);
+    std::vector<double> fastest(size_t(threads), 1);
+    parallel_for(cpu, threads, [&](int64_t thread) {
+        const Clock::time_point end = Clock::now() + std::chrono::milliseconds(smoke ? 0 : 50);
+        double& best = fastest[size_t(thread)];
+        for (int i = 0; i < 3 || Clock::now() < end; i++) {
+            const Clock::time_point start = Clock::now();
+            burst();
+            best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+        }
+    });
+    double sum = 0;
+    for (const double seconds : fastest) sum += flops / seconds;
+    return sum;
+}
+
+// Keeps what a burst computes.
+inline void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
+
 // FLOP/s of fused multiply-adds in registers, with enough independent chains to hide the latency
 inline constexpr const char* kCpuComputeText = "multiply-adds in registers";
 inline double multiply_add_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     constexpr int kChains = 12 / kRegisters > 0 ? 12 / kRegisters : 1;
-    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 20;
-    std::vector<float> sink(size_t(cpu.num_threads) * kLanes);
-    const Timing timing = stopwatch.time([&] {
-        parallel_for(cpu, cpu.num_threads, [&](int64_t thread) {
-            const F32x16 factor = load(sink.data()) + 0.5f;
-            F32x16 sums[kChains];
-            for (F32x16& sum : sums) sum = factor;
-            for (int64_t round = 0; round < rounds; round++)
+    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 15;
+    return burst_peak(cpu, stopwatch.smoke, 2. * kLanes * kChains * double(rounds), [=] {
+        float zeros[kLanes] = {};
+        keep(zeros);
+        const F32x16 factor = load(zeros) + 0.5f;
+        F32x16 sums[kChains];
+        for (F32x16& sum : sums) sum = factor;
+        for (int64_t round = 0; round < rounds; round++)
 #pragma GCC unroll 12
-                for (int i = 0; i < kChains; i++) sums[i] = fma(sums[i], factor, factor);
-            for (int i = 1; i < kChains; i++) sums[0] += sums[i];
-            store(&sink[size_t(thread) * kLanes], sums[0] * 0);
-        });
+            for (int i = 0; i < kChains; i++) sums[i] = fma(sums[i], factor, factor);
+        for (int i = 1; i < kChains; i++) sums[0] += sums[i];
+        store(zeros, sums[0]);
+        keep(zeros);
     });
-    return 2. * kLanes * kChains * double(rounds) * cpu.num_threads / timing.fastest;
 }
 
 #if defined(__x86_64__)
 // FLOP/s of AMX multiplications whose operands and sums stay in tiles
 inline double tile_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
-    const int64_t rounds = stopwatch.smoke ? 1 << 8 : 1 << 18;
-    const Timing timing = stopwatch.time([&] {
-        parallel_for(cpu, cpu.num_threads, [=](int64_t) {
-            AmxTiles::prepare();
-            const auto zero = [](auto... tiles) { (AmxTiles::zero(tiles), ...); };
-            zero(Tmm<0>{}, Tmm<1>{}, Tmm<2>{}, Tmm<3>{}, Tmm<4>{}, Tmm<5>{}, Tmm<6>{}, Tmm<7>{});
-            for (int64_t round = 0; round < rounds; round++) {
-                AmxTiles::multiply(Tmm<0>{}, Tmm<4>{}, Tmm<6>{});
-                AmxTiles::multiply(Tmm<1>{}, Tmm<4>{}, Tmm<7>{});
-                AmxTiles::multiply(Tmm<2>{}, Tmm<5>{}, Tmm<6>{});
-                AmxTiles::multiply(Tmm<3>{}, Tmm<5>{}, Tmm<7>{});
-            }
-        });
+    const int64_t rounds = stopwatch.smoke ? 1 << 8 : 1 << 12;
+    return burst_peak(cpu, stopwatch.smoke, 4. * 2 * kTmmRows * kTmmCols * kTmmDepth * double(rounds), [=] {
+        AmxTiles::prepare();
+        const auto zero = [](auto... tiles) { (AmxTiles::zero(tiles), ...); };
+        zero(Tmm<0>{}, Tmm<1>{}, Tmm<2>{}, Tmm<3>{}, Tmm<4>{}, Tmm<5>{}, Tmm<6>{}, Tmm<7>{});
+        for (int64_t round = 0; round < rounds; round++) {
+            AmxTiles::multiply(Tmm<0>{}, Tmm<4>{}, Tmm<6>{});
+            AmxTiles::multiply(Tmm<1>{}, Tmm<4>{}, Tmm<7>{});
+            AmxTiles::multiply(Tmm<2>{}, Tmm<5>{}, Tmm<6>{});
+            AmxTiles::multiply(Tmm<3>{}, Tmm<5>{}, Tmm<7>{});
+        }
     });
-    return 4. * 2 * kTmmRows * kTmmCols * kTmmDepth * double(rounds) * cpu.num_threads / timing.fastest;
 }
 #endif
 
@@ -98,21 +119,17 @@ inline double tile_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
 inline constexpr const char* kBf16Text = "vdpbf16ps in registers";
 inline double register_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     constexpr int kChains = 12;
-    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 20;
-    std::vector<float> sink(size_t(cpu.num_threads) * kLanes);
-    const Timing timing = stopwatch.time([&] {
-        parallel_for(cpu, cpu.num_threads, [&](int64_t thread) {
-            const __m512bh factor = __m512bh(_mm512_set1_epi16(0x3C00));  // 0.0078
-            __m512 sums[kChains];
-            for (__m512& sum : sums) sum = _mm512_set1_ps(1);
-            for (int64_t round = 0; round < rounds; round++)
+    const int64_t rounds = stopwatch.smoke ? 1 << 10 : 1 << 15;
+    return burst_peak(cpu, stopwatch.smoke, 4. * kLanes * kChains * double(rounds), [=] {
+        const __m512bh factor = __m512bh(_mm512_set1_epi16(0x3C00));  // 0.0078
+        __m512 sums[kChains];
+        for (__m512& sum : sums) sum = _mm512_set1_ps(1);
+        for (int64_t round = 0; round < rounds; round++)
 #pragma GCC unroll 12
-                for (int i = 0; i < kChains; i++) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
-            for (int i = 1; i < kChains; i++) sums[0] += sums[i];
-            std::memcpy(&sink[size_t(thread) * kLanes], &sums[0], sizeof sums[0]);
-        });
+            for (int i = 0; i < kChains; i++) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
+        for (int i = 1; i < kChains; i++) sums[0] += sums[i];
+        keep(sums);
     });
-    return 4. * kLanes * kChains * double(rounds) * cpu.num_threads / timing.fastest;
 }
 #else
 inline constexpr const char* kBf16Text = "no bf16 product here: fp32's";
@@ -137,8 +154,16 @@ const char* compute_text() {
     return tile_kernel() ? "tdpbf16ps in registers" : kBf16Text;
 }
 
+// The arithmetic alone, which takes a twentieth of a second.
+template <class T>
+PeakRates compute_rate(Cpu& cpu) {
+    CpuStopwatch stopwatch(cpu, false);
+    return {0, compute_peak<T>(cpu, stopwatch), "", compute_text<T>()};
+}
 template <class T>
 PeakRates peak_rates(Cpu& cpu) {
     CpuStopwatch stopwatch(cpu, false);
-    return {copy_peak(cpu, stopwatch), compute_peak<T>(cpu, stopwatch), kCpuCopyText, compute_text<T>()};
+    PeakRates rates = compute_rate<T>(cpu);
+    rates.bytes = copy_peak(cpu, stopwatch), rates.bytes_text = kCpuCopyText;
+    return rates;
 }

@@ -37,3 +37,4 @@ template <class T>
 size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, const AttentionShape& attention,
                           bool learns);
 PeakRates cuda_peak_rates(Cuda& cuda, bool fp32);
+PeakRates cuda_compute_rate(Cuda& cuda, bool fp32);  // the arithmetic alone, in half a second

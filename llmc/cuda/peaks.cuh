@@ -1,7 +1,7 @@
 /*
-What a GPU does at most, measured: the yardsticks of benchmarks (dev/bench) and of --profile. Launches are timed between
-CUDA events. Before each the L2 cache is filled with other data by reading, not writing: lines that it still had to
-write back would slow down the launch that follows.
+What a GPU does at most, measured: the yardsticks of benchmarks (dev/bench), of --profile and of MFU. Launches are timed
+between CUDA events. Before each the L2 cache is filled with other data by reading, not writing: lines that it still had
+to write back would slow down the launch that follows.
 
   CudaStopwatch stopwatch(cuda, false);          true: tiny sizes, two runs; the numbers mean nothing
   copy_peak(cuda, stopwatch)                     bytes/s          compute_peak(cuda, stopwatch, fp32)   FLOP/s
@@ -66,14 +66,15 @@ __global__ void __launch_bounds__(256) flush_kernel(T* sink, const T* data, int6
     if (bits == 1) *sink = bits;
 }
 
-// Five warm-ups, then fifty launches; fewer if they take longer than a second, but five. Everything is queued after
+// Five warm-ups, then fifty launches; fewer if they take longer than `limit_s`, but five. Everything is queued after
 // the flush, so that no launch waits for the host.
 class CudaStopwatch {
 public:
     bool smoke;
 
-    CudaStopwatch(Cuda& cuda, bool smoke)
+    CudaStopwatch(Cuda& cuda, bool smoke, double limit_s = 1)
         : smoke(smoke),
+          limit_s_(limit_s),
           cuda_(cuda),
           flush_n_(smoke ? 1 << 10 : std::max<int64_t>(64 << 20, int64_t(cuda.l2_bytes))),
           flush_(cuda, flush_n_) {
@@ -92,7 +93,7 @@ public:
     Timing time(F&& f) {
         for (int i = 0; i < (smoke ? 1 : 5); i++) f();
         const double estimate = seconds_of(f, 1)[0];
-        const int runs = smoke ? 2 : int(std::min(double(kMostRuns), std::max(5., 1 / estimate)));
+        const int runs = smoke ? 2 : int(std::min(double(kMostRuns), std::max(5., limit_s_ / estimate)));
         return timing_of(seconds_of(f, runs));
     }
 
@@ -118,6 +119,7 @@ private:
         return seconds;
     }
 
+    double limit_s_;
     Cuda& cuda_;
     int64_t flush_n_;
     CudaValues<int> flush_;  // as allocated: all bits set
@@ -145,8 +147,8 @@ inline double copy_peak(Cuda& cuda, CudaStopwatch& stopwatch) {
 
 // FLOP/s of a large GEMM. Of random numbers: on zeros a GPU draws less power and runs faster.
 inline constexpr const char* kCudaComputeText = "a product of 8192 x 8192 matrices by cuBLASLt";
-inline double compute_peak(Cuda& cuda, CudaStopwatch& stopwatch, bool fp32) {
-    const int64_t n = stopwatch.smoke ? 32 : 8192;
+inline double compute_peak(Cuda& cuda, CudaStopwatch& stopwatch, bool fp32, int64_t size = 8192) {
+    const int64_t n = stopwatch.smoke ? 32 : size;
     const auto seconds = [&](auto element, DType dtype) {
         using T = decltype(element);
         const CudaValues<T> a = random_values<T>(cuda, n * n, 1), b = random_values<T>(cuda, n * n, 1);

@@ -22,5 +22,7 @@ bool has_cuda();
 std::string why_no_cuda(int gpu = 0);
 // How many GPUs CUDA shows this process.
 int num_cuda_gpus();
+// How these reach each other (llmc/comm/topology.h); "": it is not known, or there are less than two.
+std::string cuda_gpu_links();
 // What `doctor` asks of a GPU.
 GpuFacts look_at_gpu(int gpu);

@@ -1,4 +1,7 @@
 // What is asked of a GPU before there is a backend for it.
+#include <string>
+#include <vector>
+#include "llmc/comm/topology.h"  // gpu_links_text
 #include "llmc/train/backends.h"
 #include "llmc/train/cuda_devices.h"  // Cuda, describe
 
@@ -13,6 +16,16 @@ int num_cuda_gpus() {
     return 0;
 }
 
+std::string cuda_gpu_links() {
+    std::vector<std::string> addresses;
+    for (int gpu = 0; gpu < num_cuda_gpus(); gpu++) {
+        char address[32] = "";
+        if (cudaDeviceGetPCIBusId(address, sizeof address, gpu) != cudaSuccess) return cudaGetLastError(), "";
+        addresses.push_back(address);
+    }
+    return gpu_links_text(addresses);
+}
+
 GpuFacts look_at_gpu(int gpu) {
     GpuFacts facts;
     facts.is_built = true;
@@ -21,5 +34,6 @@ GpuFacts look_at_gpu(int gpu) {
     const Cuda cuda(gpu);
     facts.device = describe(cuda) + ", " + driver_text();
     facts.free_bytes = cuda.free_bytes(), facts.bytes = cuda.memory_bytes;
+    facts.peak = peak_of<bf16>(cuda, "auto");
     return facts;
 }

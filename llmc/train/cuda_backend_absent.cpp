@@ -7,6 +7,7 @@ bool has_cuda() { return false; }
 std::string why_no_cuda(int) { return "this build of Anvil has no CUDA (`make info` tells why)"; }
 
 int num_cuda_gpus() { return 0; }
+std::string cuda_gpu_links() { return ""; }
 
 GpuFacts look_at_gpu(int) { return {.why_none = why_no_cuda()}; }
 

@@ -1,9 +1,11 @@
 // What a run must know of a GPU: devices.h, for the device Cuda.
 #pragma once
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
+#include "llmc/base/user_cache.h"         // user_cache_folder
 #include "llmc/comm/local_cuda.h"         // LocalComm<Cuda>
 #include "llmc/comm/nccl_comm.h"          // make_nccl_comm
 #include "llmc/cuda/cublaslt.h"           // CublasLt
@@ -12,7 +14,8 @@
 #include "llmc/cuda/cudnn_attention.h"    // CudnnAttention
 #include "llmc/cuda/limits.h"             // check_head_size
 #include "llmc/train/attention_shapes.h"  // attention_shapes
-#include "llmc/train/devices.h"           // KernelFacts
+#include "llmc/train/devices.h"           // KernelFacts, type_name
+#include "llmc/train/peak_flops.h"        // DevicePeak, find_peak, peak_bf16_flops
 #include "llmc/train/world.h"             // World
 
 inline std::string describe(const Cuda& cuda) {
@@ -39,8 +42,13 @@ inline size_t memory_margin(const Cuda& cuda) {
 }
 inline size_t peak_memory(const Cuda& cuda) { return cuda.peak_bytes; }
 template <class T>
-double peak_flops(const Cuda& cuda) {
-    return std::is_same_v<T, bf16> ? peak_bf16_flops(cuda.name) : 0;  // of bf16 alone there is a table
+DevicePeak peak_of(const Cuda& cuda, const std::string& asked) {
+    constexpr bool kFp32 = std::is_same_v<T, float>;  // of bf16 alone there is a table
+    const std::string key = format("%s, %s, %s", cuda.name.c_str(), driver_text().c_str(), type_name<T>());
+    return find_peak(asked, kFp32 ? 0 : peak_bf16_flops(cuda.name), user_cache_folder(std::getenv), key, [&] {
+        Cuda other(cuda.ordinal);  // whose workspace and plans are not the run's
+        return cuda_compute_rate(other, kFp32);
+    });
 }
 template <class T>
 size_t workspace_bytes(Cuda& cuda, const GptShape& s, int64_t B, int64_t seq_len, bool documents = false,

@@ -55,6 +55,7 @@ public:
           run_(prepare<T>(device, world, request)),
           config_(run_.config),
           flags_(config_.flags),
+          peak_(has_own_device() ? peak_of<T>(device, flags_.peak_flops) : DevicePeak{}),  // before memory is taken
           data_(open_inputs()),
           passes_{flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_)},
           comm_(meet()),
@@ -71,7 +72,7 @@ public:
           data_key_(data_key(flags_, data_.train_hash(), config_.step, ranks_.world_size,
                              separator_of(flags_, run_.tokenizer))),
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
-          all_peak_flops_(peak_flops<T>(device) * ranks_.world_size),
+          all_peak_flops_(peak_of_all(ranks_, peak_.flops, world.group != nullptr)),
           balance_(world, config_),
           local_(ranks_, model_, sharded_),
           saver_(flags_.out_dir, ranks_, model_, sharded_) {
@@ -246,6 +247,7 @@ private:
     const PreparedRun<Device, T> run_;
     const RunConfig& config_;
     const RunFlags& flags_;
+    const DevicePeak peak_;
     RunInputs data_;
     ActivationPolicy passes_;
     KernelFacts kernels_;
@@ -726,6 +728,7 @@ private:
                         count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
         std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data_.train->num_tokens())).c_str(),
                     describe(device_).c_str(), world_.is_alone() ? "one rank" : comm_->describe().c_str());
+        std::printf("%s", peak_line().c_str());
         if (outer_)
             std::printf(
                 "islands: %d of %d %s each, every %ld steps a mean (rate %g, momentum %g) of %.1f MB in %s from "
@@ -735,6 +738,16 @@ private:
                 double(OuterState::encoded_bytes(outer_->state().size(), flags_.outer().type)) * 1e-6,
                 flags_.outer_dtype.c_str());
         std::printf("%s%s", kernel_line().c_str(), saver_.placement().text.c_str());
+    }
+
+    // For training, and not another virtual rank's, which has its figure, too.
+    bool has_own_device() const { return flags_.trains() && (!world_.group || world_.is_first()); }
+
+    std::string peak_line() const {
+        if (all_peak_flops_ <= 0) return "";
+        if (all_peak_flops_ == peak_.flops) return "MFU: of " + peak_.text() + "\n";
+        return format("MFU: of %.3g TFLOP/s of all ranks, rank 0's %s\n", all_peak_flops_ * 1e-12,
+                      peak_.text().c_str());
     }
 
     std::string kernel_line() const {
@@ -758,6 +771,8 @@ private:
                              .head_rows = passes_.head_rows,
                              .num_parameters = model_.parameters.num_parameters,
                              .flops_per_token = flops_per_token_,
+                             .peak_flops = all_peak_flops_,
+                             .peak = peak_.how,
                              .sources = flags_.sources};
         RunLog::Options options{
             .steps = shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};

@@ -3,7 +3,9 @@ What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU,
 */
 #pragma once
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,7 +14,8 @@ What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU,
 #include "llmc/base/check.h"        // format, require
 #include "llmc/base/host_memory.h"  // host_memory_bytes
 #include "llmc/base/profile.h"      // HostProfile, PeakRates
-#include "llmc/base/processor.h"    // level_in_use, text_of
+#include "llmc/base/processor.h"    // level_in_use, name_of, text_of
+#include "llmc/base/user_cache.h"   // user_cache_folder
 #include "llmc/comm/comm.h"         // Comm, NoComm
 #include "llmc/comm/host_comm.h"    // HostComm
 #include "llmc/comm/local.h"        // LocalComm
@@ -20,7 +23,7 @@ What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU,
 #include "llmc/cpu/kernels.h"       // the device Cpu, cpu_kernels
 #include "llmc/train/log.h"         // PlanRecord
 #include "llmc/train/run_flags.h"   // RunFlags
-#include "llmc/train/peak_flops.h"  // peak_bf16_flops
+#include "llmc/train/peak_flops.h"  // DevicePeak, find_peak
 #include "llmc/train/world.h"       // World
 
 // For the start of a run: "cpu, 2 threads, AVX-512 with bf16", "cuda, NVIDIA H200, ...".
@@ -45,9 +48,18 @@ inline size_t peak_memory(const Cpu&) {
         if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;  // "VmHWM:     1234 kB"
     return 0;
 }
+// What MFU is a part of; `asked` is --peak-flops. No table of processors would be complete, and what one does depends
+// on its clock.
 template <class T>
-double peak_flops(const Cpu&) {
-    return 0;  // not known: it depends on the processor's clock
+DevicePeak peak_of(Cpu& cpu, const std::string& asked) {
+    const CpuKernels& kernels = cpu_kernels();
+    std::ifstream file("/proc/cpuinfo");
+    const std::string cpuinfo(std::istreambuf_iterator<char>(file), {});
+    const std::string key = format("%s, %s, %s, %d threads", processor_text(cpuinfo).c_str(),
+                                   name_of(level_in_use(kernels.level)), type_name<T>(), busy_threads(cpu));
+    return find_peak(asked, 0, user_cache_folder(std::getenv), key, [&] {
+        return std::is_same_v<T, float> ? kernels.compute_rate_fp32(cpu) : kernels.compute_rate_bf16(cpu);
+    });
 }
 template <class T>
 size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bool = true) {

@@ -31,11 +31,14 @@
 #include "llmc/comm/host.h"          // host_gpus
 #include "llmc/comm/host_comm.h"     // HostComm
 #include "llmc/comm/ranks.h"         // Ranks
+#include "llmc/comm/topology.h"      // interface_text, rdma_texts
 #include "llmc/cpu/kernels.h"        // cpu_kernels
 #include "llmc/data/mixture.h"       // data_sources
 #include "llmc/data/shards.h"        // open_shards
 #include "llmc/data/tokenizer.h"     // load_tokenizer
 #include "llmc/model/parameters.h"   // ParameterList
+#include "llmc/train/backends.h"     // cuda_gpu_links
+#include "llmc/train/devices.h"      // peak_of
 #include "llmc/train/run_request.h"  // find_request, find_shape
 
 namespace fs = std::filesystem;
@@ -93,7 +96,7 @@ std::string address_of(const std::string& host) {
     return name;
 }
 
-// "eth0 10.0.0.7", of those that are up and lead somewhere.
+// "eth0 (10 Gbit/s) 10.0.0.7", of those that are up and lead somewhere.
 std::vector<std::string> interfaces() {
     std::vector<std::string> names;
     ifaddrs* all = nullptr;
@@ -103,7 +106,7 @@ std::vector<std::string> interfaces() {
         if (!(one->ifa_flags & IFF_UP) || one->ifa_flags & IFF_LOOPBACK) continue;
         char address[INET_ADDRSTRLEN] = "";
         inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address, sizeof(address));
-        names.push_back(std::string(one->ifa_name) + " " + address);
+        names.push_back(interface_text(one->ifa_name) + " " + address);
     }
     freeifaddrs(all);
     return names;
@@ -221,6 +224,9 @@ std::vector<Finding> check_network(const Launch& launch, const std::string& host
         findings.push_back(ok("network", "no interface but the loopback: this host alone"));
     else
         findings.push_back(warn("network", "no interface but the loopback", "ranks on other hosts are out of reach"));
+
+    if (const std::vector<std::string> ports = rdma_texts(); !ports.empty())
+        findings.push_back(ok("InfiniBand", joined(ports)));
 
     const std::string own = address_of(host_name);
     if (!own.empty())
@@ -360,6 +366,15 @@ std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size) {
     return findings;
 }
 
+Finding check_cpu_peak(const RunFlags& config) {
+    Cpu cpu(config.threads);
+    const std::string dtype = config.dtype == "auto" ? cpu_kernels().matmul_rates().faster() : config.dtype;
+    const DevicePeak peak =
+        dtype == "bf16" ? peak_of<bf16>(cpu, config.peak_flops) : peak_of<float>(cpu, config.peak_flops);
+    if (peak.flops <= 0) return ok("MFU", "none, as --peak-flops 0 says");
+    return ok("MFU", format("of %s (%s, threads: %d)", peak.text().c_str(), dtype.c_str(), cpu.num_threads));
+}
+
 int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu) {
 #ifdef __clang__
     const char* compiler = "";  // its version begins with its name
@@ -383,6 +398,11 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     GpuFacts gpu = look_at_gpu(std::max(0, launch.local_rank));
     gpu.on_host = host_gpus();
     findings.push_back(check_gpu(request.flags, gpu));
+    if (request.flags.device != "cpu" && gpu.peak.flops > 0)
+        findings.push_back(ok("MFU", "of " + gpu.peak.text() + ", in bf16"));
+    else
+        findings.push_back(check_cpu_peak(request.flags));
+    if (const std::string links = cuda_gpu_links(); !links.empty()) findings.push_back(ok("links", links));
     add(check_libraries(build_libraries(), gpu.is_built));
 
     findings.push_back(launched);

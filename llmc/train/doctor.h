@@ -15,10 +15,11 @@ Exit code 2 if a check fails.
 #include <functional>
 #include <string>
 #include <vector>
-#include "llmc/base/processor.h"  // CpuLevel
-#include "llmc/comm/host.h"       // HostGpus
-#include "llmc/comm/launch.h"     // Environment, Launch
-#include "llmc/train/command.h"   // CommandLine, RunFlags
+#include "llmc/base/processor.h"    // CpuLevel
+#include "llmc/comm/host.h"         // HostGpus
+#include "llmc/comm/launch.h"       // Environment, Launch
+#include "llmc/train/command.h"     // CommandLine, RunFlags
+#include "llmc/train/peak_flops.h"  // DevicePeak
 
 struct Finding {
     enum class Grade { ok, warn, fail };
@@ -32,6 +33,7 @@ struct GpuFacts {
     std::string why_none = "";  // why it has no GPU to use; empty: it has one
     std::string device = "";    // "cuda, NVIDIA H200, ..."
     size_t free_bytes = 0, bytes = 0;
+    DevicePeak peak = {};   // in bf16
     HostGpus on_host = {};  // whatever the build is
 };
 
@@ -47,6 +49,8 @@ Finding check_processor(const std::string& cpuinfo, CpuLevel used, CpuLevel high
 // `libraries` as in build_id.h.
 std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_build);
 Finding check_gpu(const RunFlags& config, const GpuFacts& gpu);
+// What MFU is a part of where the CPU trains.
+Finding check_cpu_peak(const RunFlags& config);
 Finding check_launch(const LaunchFlags& flags, const Environment& environment, Launch* launch);
 std::vector<Finding> check_limits(int world_size, size_t open_files, size_t shared_memory_bytes);
 std::vector<Finding> check_network(const Launch& launch, const std::string& host_name);

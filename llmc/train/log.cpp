@@ -229,18 +229,19 @@ static OrderedJson header(const char* type, const RunFacts& facts) {
     if (!facts.attention.empty()) kernels["attention"] = facts.attention;
     if (!facts.gemm.empty()) kernels["gemm"] = facts.gemm;
     kernels["head_rows"] = facts.head_rows;
+    OrderedJson machine = {{"cpu", value_in("/proc/cpuinfo", "model name", ':')},
+                           {"cores", std::thread::hardware_concurrency()},
+                           {"memory_bytes", int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)},
+                           {"os", operating_system()},
+                           {"device", facts.device},
+                           {"ranks", facts.ranks}};
+    if (facts.peak_flops > 0) machine["peak_flops"] = facts.peak_flops, machine["peak"] = facts.peak;
     return {{"type", type},
             {"time", int64_t(std::time(nullptr))},  // seconds since 1970, UTC
             {"config", config},
             {"sources", facts.sources},
             {"build", {{"id", build_id()}, {"compiler", __VERSION__}}},
-            {"machine",
-             {{"cpu", value_in("/proc/cpuinfo", "model name", ':')},
-              {"cores", std::thread::hardware_concurrency()},
-              {"memory_bytes", int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)},
-              {"os", operating_system()},
-              {"device", facts.device},
-              {"ranks", facts.ranks}}},
+            {"machine", machine},
             {"model", {{"parameters", facts.num_parameters}, {"flops_per_token", facts.flops_per_token}}},
             {"data", data},
             {"kernels", kernels}};

@@ -5,7 +5,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
   {"type":"resume", the same as start, and "step","from","passed_over":[...],"read":{...}}       at each resume
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
       of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms"; "noise_scale" if asked for
-      of a GPU whose peak is known also "mfu"                           and "bpb", bits per byte, if it is known
+      where the devices' peak is known also "mfu"                           and "bpb", bits per byte, if it is known
       where some of the tokens are not learned also "ignored", how many
       of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest","ms":[...],"sequences":[...]}
@@ -81,6 +81,8 @@ struct RunFacts {
     int64_t head_rows = 0;                                           // of logits at a time
     int64_t num_parameters = 0;
     double flops_per_token = 0;                       // of a training step
+    double peak_flops = 0;                            // a second, of all ranks' devices; 0: not known
+    std::string peak = "";                            // how the first rank's is known
     std::map<std::string, std::string> sources = {};  // of flags that are no defaults: where the value is from
 };
 

@@ -18,10 +18,10 @@ constexpr const char* kHeader =
     "description\n";
 
 // What tells runs of one configuration apart.
-constexpr const char* kNotOfConfig[] = {"seed",      "out-dir",       "results",     "description",      "resume",
-                                        "summary",   "threads",       "keep",        "checkpoint-every", "print-every",
-                                        "save-best", "rank",          "local-rank",  "interface",        "master",
-                                        "bucket-mb", "checkpoint-to", "tensorboard", "tune-matmul",      "cuda-graph"};
+constexpr const char* kNotOfConfig[] = {
+    "seed",   "out-dir",          "results",       "description", "resume",      "summary",    "threads",
+    "keep",   "checkpoint-every", "print-every",   "save-best",   "rank",        "local-rank", "interface",
+    "master", "bucket-mb",        "checkpoint-to", "tensorboard", "tune-matmul", "cuda-graph", "peak-flops"};
 
 std::string config_hash(RunFlags flags) {
     OrderedJson config = parse_ordered_json(to_json(flags.fields()));

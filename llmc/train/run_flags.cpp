@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include "llmc/base/check.h"    // require
-#include "llmc/data/mixture.h"  // data_sources
+#include "llmc/base/check.h"        // require
+#include "llmc/data/mixture.h"      // data_sources
+#include "llmc/train/peak_flops.h"  // given_peak
 
 namespace {
 
@@ -23,7 +24,7 @@ void append(std::vector<Field>& all, const std::vector<Field>& more) {
 bool is_of_one_process(const Field& field) {
     static const std::set<std::string> names = {"rank",       "local-rank",  "max-restarts", "interface", "threads",
                                                 "batch-size", "tune-matmul", "train-data",   "val-data",  "tokenizer",
-                                                "out-dir",    "resume",      "eval-tasks"};
+                                                "out-dir",    "resume",      "eval-tasks",   "peak-flops"};
     return names.contains(field.name);
 }
 
@@ -276,6 +277,9 @@ std::vector<Field> RunFlags::fields() {
             {"machine", "tune-matmul", &tune_matmul,
              "time GEMM algorithms on this GPU in the first step and keep the fastest in this file, for later runs too "
              "(empty: cuBLASLt's heuristics)"},
+            {"machine", "peak-flops", &peak_flops,
+             "FLOP/s of this rank's device, of which MFU is a part; auto: the vendor's figure of a known GPU in bf16, "
+             "else measured and kept in ~/.cache/anvil; measure: measured again; a number (165e12); 0: no MFU"},
             {"machine", "dry-run", &dry_run, "print the memory plan and exit"},
             Field{"machine", "threads", &threads, "CPU threads (0: OMP_NUM_THREADS, else one per core)"}.from(0, 4096),
             {"machine", "seed", &seed, "seed of weights, data order and samples"},
@@ -372,6 +376,7 @@ std::vector<Field> RunFlags::fields() {
 void RunFlags::validate() const {
     require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
+    given_peak(peak_flops);
     require(!train_data.empty(), "--train-data is empty: give a pattern such as 'data/tinyshakespeare/train_*.bin'");
     if (trains()) data_sources(train_data);
     for (const auto& [flag, asked] :

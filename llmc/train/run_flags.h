@@ -81,7 +81,7 @@ struct RunFlags {
     double temperature = 0.8, top_p = 1;
 
     std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
-                attention = "auto", tune_matmul;
+                attention = "auto", tune_matmul, peak_flops = "auto";
     bool deterministic = true, cuda_graph = false, dry_run = false;
     int threads = 0;
 

@@ -2,6 +2,7 @@
 #include "llmc/train/summary.h"
 #include <numbers>
 #include <sstream>
+#include "llmc/base/json.h"  // parse_json
 #include "llmc/comm/ranks.h"
 #include "llmc/data/tokenizer.h"
 #include "test/program.h"
@@ -94,8 +95,9 @@ TEST_CASE("a run ends with its figures, alone and as ranks", "[summary]") {
     const TinyRuns runs;
     std::map<std::string, double> alone;
     for (const std::string ranks : {"0", "3"}) {
-        const Finished ended =
-            runs.train("ranks " + ranks, {{"summary", "true"}, {"virtual-ranks", ranks}, {"total-batch-size", "0"}});
+        const Finished ended = runs.train(
+            "ranks " + ranks,
+            {{"summary", "true"}, {"virtual-ranks", ranks}, {"total-batch-size", "0"}, {"peak-flops", "1e9"}});
         must_succeed(ended);
         std::map<std::string, double> values = values_of(ended.out);
         REQUIRE(values.size() == 11);
@@ -111,7 +113,14 @@ TEST_CASE("a run ends with its figures, alone and as ranks", "[summary]") {
         CHECK(values["training_seconds"] <= values["total_seconds"]);
         CHECK(values["peak_memory_mb"] > 1);
         CHECK(values["peak_memory_mb"] < 4096);
-        CHECK(values["mfu_percent"] == 0);  // of a CPU the peak is not known
+        double ms = 0;
+        for (const std::string& line : records_in(runs.path("ranks " + ranks), "step"))
+            ms += double(parse_json(line)["ms"]);
+        const double flops =
+            parse_json(records_in(runs.path("ranks " + ranks), "start")[0])["model"]["flops_per_token"];
+        // Virtual ranks share one device. Two digits after the point are printed.
+        CHECK(values["mfu_percent"] ==
+              Approx(100 * flops * 20 * 2 * 16 * (ranks == "0" ? 1 : 3) / (ms * 1e-3 * 1e9)).margin(0.0051));
         CHECK(values["depth"] == 2);
         CHECK(values["num_params_M"] > 0.01);
     }

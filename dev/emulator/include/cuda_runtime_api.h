@@ -62,6 +62,7 @@ cudaError_t cudaSetDevice(int);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int device);
+cudaError_t cudaDeviceGetPCIBusId(char* address, int bytes, int device);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaMalloc(void**, size_t);
 cudaError_t cudaFree(void*);

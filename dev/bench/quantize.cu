@@ -1,5 +1,5 @@
 // Speed of quantizing: the activations of a layer as wide as the MLP (N, 4 C), with the transposed copy and without,
-// and the maximum before it.
+// and the maximum before it; then as delayed scaling does it, where there is no other pass.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/quantize.cuh"
@@ -33,6 +33,19 @@ void measure(Bench& bench, const BenchShape& s) {
         run("quantize with transposed" + of, out_transposed, nullptr);
         if (activation == none) run("quantize with transposed and column sums", out_transposed, sums.data());
     }
+    const auto hidden = bench.random<T>(n);
+    auto largest = bench.random<float>(1);
+    const QuantizeNotes notes{largest.data()};
+    bench.run("quantize with transposed of gelu, noting", s, quantize_cost<T>(n, true, gelu, bench.device.kExpFlops),
+              [&] {
+                  quantize<e4m3, T>(bench.device, codes, out_transposed, inverse.data(), inp.data(), amax.data(), rows,
+                                    cols, nullptr, gelu, nullptr, notes);
+              });
+    bench.run("quantize with transposed and column sums of gelu's gradient, noting", s,
+              quantize_gradient_cost<T>(n, true, gelu, bench.device.kExpFlops), [&] {
+                  quantize<e4m3, T>(bench.device, codes, out_transposed, inverse.data(), inp.data(), amax.data(), rows,
+                                    cols, sums.data(), gelu, hidden.data(), notes);
+              });
 }
 
 BENCHMARK("quantize", Bound::memory, measure)

@@ -9,11 +9,11 @@ Quantization to FP8 on the CPU: llmc/ops/quantize.h.
 #include "llmc/base/check.h"        // ensure
 #include "llmc/base/fp8.h"          // to_fp8, fp8_scale
 #include "llmc/cpu/device.h"        // Cpu, parallel_chunks
-#include "llmc/cpu/gelu.h"          // gelu_values
+#include "llmc/cpu/gelu.h"          // gelu_values, gelu_backward
 #include "llmc/cpu/reduce.h"        // add_column_sums, largest_magnitude_of
-#include "llmc/cpu/relu_squared.h"  // relu_squared_values
+#include "llmc/cpu/relu_squared.h"  // relu_squared_values, relu_squared_backward
 #include "llmc/cpu/transpose.h"     // transpose
-#include "llmc/ops/op_cost.h"       // absmax_cost, quantize_cost
+#include "llmc/ops/op_cost.h"       // absmax_cost, quantize_cost, ...
 #include "llmc/ops/quantize.h"      // Activation
 
 inline constexpr int64_t kQuantizeChunk = 16384;
@@ -43,19 +43,83 @@ void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n, Activation activatio
     });
 }
 
+// The codes of a delayed scale, and what is noted of the numbers.
+template <class Fp8, class T>
+void quantize_noting(Cpu& cpu, Fp8* out, const T* inp, float amax, int64_t n, Activation activation,
+                     const QuantizeNotes& notes) {
+    struct Noted {
+        uint32_t largest;
+        int32_t saturated;
+    };
+    static_assert(sizeof(Noted) == 2 * sizeof(float));
+    const float scale = fp8_scale<Fp8>(amax);
+    const int64_t chunks = (n + kQuantizeChunk - 1) / kQuantizeChunk;
+    Noted* const noted = reinterpret_cast<Noted*>(cpu.shared_scratch(2 * chunks));
+    parallel_chunks(cpu, n, kQuantizeChunk, [=](int64_t begin, int64_t end) {
+        Noted all = {};
+        for_activated(inp, begin, end, activation, [&](const T* values, int64_t first, int64_t count) {
+            for (int64_t i = 0; i < count; i++) {
+                const float x = to_float(values[i]);
+                const uint32_t magnitude = std::bit_cast<uint32_t>(x) & 0x7FFFFFFF;
+                all.largest = std::max(all.largest, magnitude);
+                all.saturated += magnitude > std::bit_cast<uint32_t>(amax);
+                out[first + i] = magnitude < kInfinityBits ? to_fp8<Fp8>(x * scale) : Fp8{uint8_t(Fp8::kNan)};
+            }
+        });
+        noted[begin / kQuantizeChunk] = all;
+    });
+    uint32_t largest = std::bit_cast<uint32_t>(*notes.amax);
+    for (int64_t i = 0; i < chunks; i++) {
+        largest = std::max(largest, noted[i].largest);
+        if (notes.saturated) *notes.saturated += uint64_t(noted[i].saturated);
+    }
+    *notes.amax = std::bit_cast<float>(largest);
+}
+
 template <class Fp8, class T>
 void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, const T* inp, const float* amax,
-              int64_t rows, int64_t cols, float* column_sums = nullptr, Activation activation = Activation::none) {
+              int64_t rows, int64_t cols, float* column_sums = nullptr, Activation activation = Activation::none,
+              const T* hidden = nullptr, const QuantizeNotes& notes = {}) {
+    const int64_t n = rows * cols;
     const OpScope op(cpu, __func__,
-                     quantize_cost<T>(rows * cols, out_transposed != nullptr, activation, Cpu::kExpFlops));
-    ensure(!column_sums || activation == Activation::none);
+                     hidden ? quantize_gradient_cost<T>(n, out_transposed != nullptr, activation, Cpu::kExpFlops)
+                            : quantize_cost<T>(n, out_transposed != nullptr, activation, Cpu::kExpFlops));
+    ensure(!column_sums || hidden || activation == Activation::none);
+    if (hidden) {  // stored all the same: on a CPU FP8 is there to be compared with
+        ensure(notes.amax && activation != Activation::none);
+        T* const gradient = reinterpret_cast<T*>(cpu.outer_scratch(n));
+        if (activation == Activation::gelu)
+            gelu_backward(cpu, gradient, inp, hidden, n);
+        else
+            relu_squared_backward(cpu, gradient, inp, hidden, n);
+        inp = gradient, activation = Activation::none;
+    }
     const float scale = fp8_scale<Fp8>(*amax);
-    parallel_chunks(cpu, rows * cols, kQuantizeChunk, [=](int64_t begin, int64_t end) {
-        for_activated(inp, begin, end, activation, [=](const T* values, int64_t first, int64_t count) {
-            for (int64_t i = 0; i < count; i++) out[first + i] = to_fp8<Fp8>(to_float(values[i]) * scale);
+    if (notes.amax)
+        quantize_noting(cpu, out, inp, *amax, n, activation, notes);
+    else
+        parallel_chunks(cpu, n, kQuantizeChunk, [=](int64_t begin, int64_t end) {
+            for_activated(inp, begin, end, activation, [=](const T* values, int64_t first, int64_t count) {
+                for (int64_t i = 0; i < count; i++) out[first + i] = to_fp8<Fp8>(to_float(values[i]) * scale);
+            });
         });
-    });
     if (out_transposed) transpose(cpu, out_transposed, out, rows, cols);
     *inverse_scale = 1 / scale;
     if (column_sums) add_column_sums(cpu, column_sums, inp, rows, cols);
+}
+
+inline void update_amax(Cpu& cpu, const AmaxState& state, const float* seen, int64_t ranks) {
+    const OpScope op(cpu, __func__, update_amax_cost(state.tensors, state.length, ranks));
+    float* const entries = state.history() + int64_t(state.data[0]) * state.tensors;
+    for (int64_t i = 0; i < state.tensors; i++) {
+        uint32_t largest = 0;
+        for (int64_t r = 0; r < ranks; r++)
+            largest = std::max(largest, std::bit_cast<uint32_t>(seen[r * state.tensors + i]));
+        entries[i] = largest < kInfinityBits ? std::bit_cast<float>(largest) : 0;
+        float amax = 0;
+        for (int64_t k = 0; k < state.length; k++) amax = std::max(amax, state.history()[k * state.tensors + i]);
+        state.amax()[i] = amax > 0 ? amax : kNoAmax;
+    }
+    state.data[0] = state.data[0] + 1 < float(state.length) ? state.data[0] + 1 : 0;
+    state.data[1] = std::min(state.data[1] + 1, float(state.length));
 }

@@ -185,6 +185,9 @@ DEVICE void atomic_add(uint64_t* to, uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
 
+// Of magnitudes' bits, whose maximum is the same in any order, too.
+DEVICE void atomic_largest(float* to, uint32_t bits) { atomicMax(reinterpret_cast<uint32_t*>(to), bits); }
+
 // Sums and maxima over a warp; every lane gets the result. The order is fixed: the same bits each time.
 DEVICE float warp_sum(float x) {
 #pragma unroll

@@ -28,6 +28,15 @@ DEVICE float gelu_exp(float x) {
 
 DEVICE float gelu(float x) { return __fdividef(x, 1 + gelu_exp(x)); }
 
+// d, the gradient of gelu(x), times the slope
+DEVICE float gelu_gradient(float d, float x) {
+    constexpr float k2Scale = 1.5957691216f, kLargest = 3.402823466e38f;
+    const float e = gelu_exp(x), s = __fdividef(1, 1 + e);
+    const float rest = fminf(e, kLargest) * s;  // 1 - s; 0, not NaN, where e is infinite
+    const float slope = fmaf(x * x, 3 * 0.044715f, 1) * k2Scale;
+    return d * fmaf(x * (s * rest), slope, s);
+}
+
 // body(i) for the first element of each pack of this thread's that begins below n
 template <class T, class Body>
 DEVICE void for_packs(int64_t n, Body body) {
@@ -55,19 +64,14 @@ __global__ void __launch_bounds__(kGeluThreads)
     gelu_backward_kernel(T* dinp, const T* dout, const T* inp, float* largest, int64_t n) {
     SMEM_STATIC(uint32_t, shared, [kGeluThreads / kWarp]);
     uint32_t bits = 0;
-    constexpr float k2Scale = 1.5957691216f, kLargest = 3.402823466e38f;
     Pack<T> x[kGeluPacks], d[kGeluPacks];
     for_packs<T>(n, [&](int p, int64_t i) {
         x[p] = load16_streaming(inp + i);
         d[p] = load16_streaming(dout + i);
     });
     for_packs<T>(n, [&](int p, int64_t i) {
-        for (int k = 0; k < Pack<T>::size; k++) {
-            const float value = to_float(x[p][k]), e = gelu_exp(value), s = __fdividef(1, 1 + e);
-            const float rest = fminf(e, kLargest) * s;  // 1 - s; 0, not NaN, where e is infinite
-            const float slope = fmaf(value * value, 3 * 0.044715f, 1) * k2Scale;
-            d[p][k] = from_float<T>(to_float(d[p][k]) * fmaf(value * (s * rest), slope, s));
-        }
+        for (int k = 0; k < Pack<T>::size; k++)
+            d[p][k] = from_float<T>(gelu_gradient(to_float(d[p][k]), to_float(x[p][k])));
         store16(dinp + i, d[p]);
         bits = largest_bits(bits, d[p]);
     });

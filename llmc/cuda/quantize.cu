@@ -4,7 +4,7 @@
 
 template <class T>
 static QuantizeOps<Cuda, T> quantize_ops() {
-    return {.absmax = absmax, .quantize_e4m3 = quantize, .quantize_e5m2 = quantize};
+    return {.absmax = absmax, .quantize_e4m3 = quantize, .quantize_e5m2 = quantize, .update_amax = update_amax};
 }
 template <>
 QuantizeOps<Cuda, float> cuda_ops() {

@@ -19,6 +19,7 @@ inline constexpr int kReluSquaredThreads = 256;
 // Not fmaxf(), which gives 0 for a NaN.
 DEVICE float relu(float x) { return x < 0 ? 0 : x; }
 DEVICE float relu_squared(float x) { return relu(x) * relu(x); }
+DEVICE float relu_squared_gradient(float d, float x) { return d * (2 * relu(x)); }
 
 template <class T>
 __global__ void __launch_bounds__(kReluSquaredThreads) relu_squared_forward_kernel(T* out, const T* inp, int64_t n) {
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kReluSquaredThreads)
     if (i >= n) return;
     const Pack<T> x = load16_streaming(inp + i);
     Pack<T> d = load16_streaming(dout + i);
-    for (int k = 0; k < x.size; k++) d[k] = from_float<T>(to_float(d[k]) * (2 * relu(to_float(x[k]))));
+    for (int k = 0; k < x.size; k++) d[k] = from_float<T>(relu_squared_gradient(to_float(d[k]), to_float(x[k])));
     store16(dinp + i, d);
 }
 

@@ -36,6 +36,11 @@ public:
         const auto first = parts_.lower_bound(prefix);
         return first != parts_.end() && first->first.starts_with(prefix);
     }
+    // Elements of a tensor; 0: there is none.
+    int64_t size_of(const std::string& name) const {
+        const auto found = parts_.find(name);
+        return found == parts_.end() ? 0 : found->second.rbegin()->second.end;
+    }
     // Elements [begin, end) of a tensor of floats; an Error if some of them are in no file. `hint` ends its message.
     void read(float* to, const std::string& name, int64_t begin, int64_t end, const std::string& hint = "") const;
     // Of the first file.

@@ -25,17 +25,20 @@ The logits never exist whole: Gpt::add_loss.
 #include "llmc/base/memory.h"       // Arena, aligned
 #include "llmc/model/linear.h"      // Fp8LinearState
 #include "llmc/model/shape.h"       // GptShape
+#include "llmc/ops/quantize.h"      // AmaxState
 #include "llmc/ops/step_scalars.h"  // StepScalars
 
 enum class Recompute { none, norms, block, never };  // each shares more memory between blocks than the one before
 
-// What is recomputed, whether large linear layers compute in FP8, and how many rows of logits exist at a time.
+// What is recomputed, whether large linear layers compute in FP8, how many rows of logits exist at a time, and from how
+// many steps FP8's scales are.
 struct ActivationPolicy {
     Recompute recompute = Recompute::none;
     bool fp8 = false;
-    int64_t head_rows = 0;  // 0: Device::head_rows()
-    ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0)
-        : recompute(recompute), fp8(fp8), head_rows(head_rows) {}
+    int64_t head_rows = 0;     // 0: Device::head_rows()
+    int64_t amax_history = 0;  // of delayed scaling (linear.h); 0: each tensor has its own scale
+    ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0)
+        : recompute(recompute), fp8(fp8), head_rows(head_rows), amax_history(amax_history) {}
 };
 
 // Pointers that an architecture does not need are null. F, NKV and the rows of q k v: see GptShape.
@@ -56,6 +59,7 @@ struct Activations {
     ActivationPolicy policy = Recompute::none;
     int64_t head_rows = 0;  // of logits that exist at a time
     Fp8Scratch fp8_scratch;
+    AmaxState amax;                                    // of delayed scaling
     float* rotary_table = nullptr;                     // (max T, 2, HS / 2)
     int32_t* starts = nullptr;                         // (N): where documents begin (Gpt::document_token)
     float* embedding_rstd = nullptr;                   // (N)
@@ -80,6 +84,8 @@ struct Activations {
           shape_(shape),
           N_(B * T_) {
         ensure(how.head_rows > 0);  // the device's default, which is not known here
+        if (how.fp8 && how.amax_history > 0)
+            amax = {.tensors = shape.num_layers * kDelayedPerBlock, .length = how.amax_history};
     }
 
     size_t bytes() const {
@@ -141,6 +147,7 @@ private:
             own(self.fp8_scratch.rows, N * widest), own(self.fp8_scratch.columns, N * widest);
             own(self.fp8_scratch.amax, 1), own(self.fp8_scratch.inverse_scale, 1);
             own(self.fp8_scratch.inp_amax, 1), own(self.fp8_scratch.dout_amax, 1);
+            if (self.amax.length > 0) own(self.amax.data, AmaxState::size_of(self.amax.tensors, self.amax.length));
         }
         if (arch.rotary_positions) own(self.rotary_table, s.max_seq_len * s.head_size());
         own(self.starts, N);

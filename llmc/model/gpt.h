@@ -84,8 +84,10 @@ struct Gpt {
     // are complete last; num_layers is ln_f and an untied lm_head.
     std::function<void(int64_t layer)> before_forward, after_backward;
 
-    Dropout dropout;               // off, but for passes of training: whoever sets it resets it
-    int32_t document_token = -1;   // first token of every document, for document masking; -1: no masking
+    Dropout dropout;              // off, but for passes of training: whoever sets it resets it
+    int32_t document_token = -1;  // first token of every document, for document masking; -1: no masking
+    // Delayed scaling: where this rank's row of update_amax's `seen` is, and a count; without it scales are current.
+    QuantizeNotes amax_notes;
     std::vector<int64_t> windows;  // of each layer, as AttentionShape::window; may change between passes
 
     // The ops of a block that depend on a token's position or on the tokens before it; all others work on one token at
@@ -136,6 +138,7 @@ struct Gpt {
         acts = Activations<T>(shape, max_B, max_T, policy);
         arena = Arena(device, "activations", acts.bytes());
         acts.take(arena);
+        if (acts.amax.data) fill_zero(device, acts.amax.data, acts.amax.size());
         if (!acts.rotary_table) return;
         const std::vector<float> table = rotary_table(shape.max_seq_len, shape.head_size(), shape.architecture.rotary);
         copy_to_device(device, acts.rotary_table, table.data(), int64_t(table.size()));
@@ -175,8 +178,21 @@ struct Gpt {
         windows = layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len, fraction);
     }
 
-    void begin_step() { in_step_ = has_new_weights_ = true; }
+    void begin_step() {
+        ensure(acts.amax.length == 0 || amax_notes.amax);
+        in_step_ = has_new_weights_ = true;
+        recomputes_ = false;
+    }
     void end_step() { in_step_ = false; }
+
+    // Delayed scaling: between steps, how many the history has; after update_amax() has put one more into it, or a
+    // checkpoint's was loaded.
+    void set_amax_steps(int64_t steps) { amax_steps_ = std::min(steps, acts.amax.length); }
+    void count_amax_step() { set_amax_steps(amax_steps_ + 1); }
+    // Whether scales are from the history: it is full, or long enough.
+    bool has_delayed_scales() const {
+        return acts.amax.length > 0 && amax_steps_ >= std::min(acts.amax.length, kAmaxWarmup);
+    }
 
     // The next pass of loss_and_gradient() and backward() sets the gradients; each further one adds to them. A new
     // model is in that state.
@@ -311,9 +327,11 @@ struct Gpt {
 
             const T* d_branch = dropped_gradient(2 + 2 * l);
             const LinearLayer<T> up = linear(l, kUp);
-            const T* d_hidden = mlp_down_backward(device, acts.d_hidden, d_branch, a.activated, a.hidden, up,
-                                                  linear(l, kDown), arch().mlp);  // (N, hidden rows)
-            linear_backward(device, acts.d_norm, d_hidden, a.ln_2, up);           // (N, C)
+            const LinearLayer<T> down = linear(l, kDown);
+            const T* d_hidden = mlp_down_backward(device, acts.d_hidden, d_branch, a.activated, a.hidden, up, down,
+                                                  arch().mlp);  // (N, hidden rows)
+            linear_backward(device, acts.d_norm, d_hidden, a.ln_2, up, a.hidden,
+                            mlp_fused_gradient(up, down, arch().mlp));  // (N, C)
             norm_backward(device, arch(), ln_2(l), acts.d_residual, d.ln_2_weight, d.ln_2_bias, acts.d_norm, N, C,
                           Write::add, norm_sums(l, kProjection), norm_amax(l, kProjection));  // (N, C)
             d_branch = dropped_gradient(1 + 2 * l);
@@ -347,7 +365,8 @@ struct Gpt {
 private:
     int64_t max_tokens_;
     const int32_t* starts_ = nullptr;  // of the last forward; null: one document per row
-    bool in_step_ = false, has_new_weights_ = false;
+    bool in_step_ = false, has_new_weights_ = false, recomputes_ = false;
+    int64_t amax_steps_ = 0;
     // Whether the next matmuls that give a gradient of lm_head, and of linear layers, overwrite it or add to it.
     Write head_write_ = Write::add, linear_write_ = Write::add;
     std::vector<std::pair<int64_t, int64_t>> matmul_weights_;  // see matmul_weights(); empty before the first step
@@ -394,11 +413,21 @@ private:
     // Where it leaves the largest magnitude of d_residual, if the layer is in FP8; and where a norm's forward pass
     // leaves that of a layer's input. Null: they do not.
     float* norm_amax(size_t l, LinearKind kind) const {
-        return is_fp8(l, kind) && norm_gives_amax(arch()) && is_of_norm(kind) ? acts.fp8_scratch.dout_amax : nullptr;
+        const bool wants = is_fp8(l, kind) && !has_delayed_scales();
+        return wants && norm_gives_amax(arch()) && is_of_norm(kind) ? acts.fp8_scratch.dout_amax : nullptr;
     }
     float* inp_amax(size_t l, LinearKind kind) const {
-        const bool reads_norm = kind == kQkv || kind == kUp;
-        return is_fp8(l, kind) && norm_gives_amax(arch()) && reads_norm ? acts.fp8_scratch.inp_amax : nullptr;
+        const bool reads_norm = kind == kQkv || kind == kUp, wants = is_fp8(l, kind) && !has_delayed_scales();
+        return wants && norm_gives_amax(arch()) && reads_norm ? acts.fp8_scratch.inp_amax : nullptr;
+    }
+    // What is recomputed has been noted before.
+    DelayedAmax delayed(size_t l, LinearKind kind, bool is_gradient) const {
+        if (!is_fp8(l, kind) || acts.amax.length == 0) return {};
+        const int64_t i = delayed_tensor(l, kind, is_gradient);
+        DelayedAmax of;
+        if (has_delayed_scales()) of.amax = acts.amax.amax() + i;
+        if (!recomputes_ || is_gradient) of.notes = {amax_notes.amax + i, of.amax ? amax_notes.saturated : nullptr};
+        return of;
     }
     bool is_fp8(size_t l, LinearKind kind) const { return in_step_ && acts.blocks[l].fp8[kind].weight; }
 
@@ -416,7 +445,9 @@ private:
                          .write = linear_write_,
                          .inp_has_amax = inp_amax(l, kind) != nullptr,
                          .dout_has_amax = norm_amax(l, kind) != nullptr};
-        if (kind == kUp) s.dout_has_amax = s.fp8 && is_fp8(l, kDown) && mlp_gives_amax(arch().mlp);
+        s.inp_delayed = delayed(l, kind, false), s.dout_delayed = delayed(l, kind, true);
+        if (kind == kUp)
+            s.dout_has_amax = s.fp8 && is_fp8(l, kDown) && mlp_gives_amax(arch().mlp) && !s.dout_delayed.amax;
         const auto with = [&](const T* weight, const T* bias, float* dweight, float* dbias) {
             s.weight = weight, s.bias = bias, s.dweight = dweight, s.dbias = dbias;
             return s;
@@ -584,6 +615,7 @@ private:
                 norm_forward(device, arch(), ln_1(l), N(), shape.channels);
             return;
         }
+        recomputes_ = true;
         mix_residual(l);
         norm_forward(device, arch(), ln_1(l), N(), shape.channels);
         if (acts.policy.recompute == Recompute::block) {
@@ -597,6 +629,7 @@ private:
                 mlp_activate(device, a.activated, a.hidden, N(), shape.hidden(), arch().mlp);
         }
         mlp_quantize_activated(device, a.activated, a.hidden, linear(l, kUp), linear(l, kDown), arch().mlp);
+        recomputes_ = false;
     }
 
     // The loss that add(scalars) adds to scalars in device memory. Waits for the device.

@@ -10,20 +10,34 @@ largest magnitude: llmc/ops/quantize.h), with x8 for x quantized to e4m3 and dou
 
 The weights keep their type. They are quantized once per step, as they are and transposed, because the matmuls read rows
 of both operands. For the same reason forward saves inp8 transposed for backward, which then does not read inp.
+
+Delayed scaling: the scales of inp and dout are from the largest magnitudes of earlier steps, which stay the same during
+a step, in forward and where it is recomputed. Then one pass quantizes a tensor and notes its magnitude, where otherwise
+the tensor is read twice; and up's pass computes the activation's gradient on its way. Until the history has
+kAmaxWarmup steps, or is full, tensors have their own scales. Weights always have: they are quantized once a step.
 */
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include "llmc/base/check.h"    // ensure, require
 #include "llmc/base/fp8.h"      // e4m3, e5m2, Quantized, suits_fp8
 #include "llmc/model/shape.h"   // GptShape
 #include "llmc/ops/matmul.h"    // Write
 #include "llmc/ops/ops.h"       // Ops
-#include "llmc/ops/quantize.h"  // Activation
+#include "llmc/ops/quantize.h"  // Activation, QuantizeNotes
 
 // The linear layers of a block: c_attn, c_proj, and c_fc and c_proj of the MLP.
 enum LinearKind { kQkv, kProjection, kUp, kDown };
 inline constexpr LinearKind kLinearKinds[] = {kQkv, kProjection, kUp, kDown};
+
+// Tensors with delayed scales: of each layer the input and the output's gradient.
+inline constexpr int64_t kDelayedPerBlock = 2 * int64_t(std::size(kLinearKinds));
+inline int64_t delayed_tensor(size_t layer, LinearKind kind, bool is_gradient) {
+    return int64_t(layer) * kDelayedPerBlock + 2 * int64_t(kind) + int64_t(is_gradient);
+}
+// The first magnitudes change much from step to step: rates are warmed up, and zeros become numbers.
+inline constexpr int64_t kAmaxWarmup = 16;
 
 struct LinearSize {
     int64_t C, OC;  // input and output channels
@@ -73,6 +87,12 @@ struct Fp8Scratch {
     float *inp_amax = nullptr, *dout_amax = nullptr;  // as the kernels have left them that wrote inp and dout
 };
 
+// Of a tensor: the largest magnitude in earlier steps (null: its own scale is taken), and where to note this step's.
+struct DelayedAmax {
+    const float* amax = nullptr;
+    QuantizeNotes notes = {};
+};
+
 template <class T>
 struct LinearLayer {
     int64_t N, C, OC;
@@ -82,6 +102,7 @@ struct LinearLayer {
     float *dweight = nullptr, *dbias = nullptr;
     Write write = Write::add;                          // of dweight
     bool inp_has_amax = false, dout_has_amax = false;  // in FP8: they are in the scratch
+    DelayedAmax inp_delayed = {}, dout_delayed = {};
 
     Quantized<e4m3> quantized_inp() const {
         return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
@@ -95,7 +116,17 @@ void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
     if (!s.fp8) return;
     ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C, Activation::none);
     ops<T>(device).quantize_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
-                                 s.scratch.amax, s.OC, s.C, nullptr, Activation::none);
+                                 s.scratch.amax, s.OC, s.C, nullptr, Activation::none, nullptr, {});
+}
+
+// The amax that a tensor's scale is from.
+template <class Device, class T>
+const float* amax_for_scale(Device& device, const T* x, int64_t n, const DelayedAmax& delayed, const float* from_kernel,
+                            const LinearLayer<T>& s, Activation activation) {
+    if (delayed.amax) return delayed.amax;
+    if (from_kernel) return from_kernel;
+    ops<T>(device).absmax(device, s.scratch.amax, x, n, activation);
+    return s.scratch.amax;
 }
 
 // Quantizes an input, or its activation, as forward does, for a backward pass whose saved one was overwritten.
@@ -104,10 +135,11 @@ void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s
                            Activation activation = Activation::none) {
     if (!s.fp8) return;
     ensure(!s.inp_has_amax || activation == Activation::none);
-    float* const amax = s.inp_has_amax ? s.scratch.inp_amax : s.scratch.amax;
-    if (!s.inp_has_amax) ops<T>(device).absmax(device, amax, inp, s.N * s.C, activation);
+    const float* const amax = amax_for_scale(device, inp, s.N * s.C, s.inp_delayed,
+                                             s.inp_has_amax ? s.scratch.inp_amax : nullptr, s, activation);
     ops<T>(device).quantize_e4m3(device, reinterpret_cast<e4m3*>(s.scratch.rows), s.fp8->inp_t,
-                                 s.fp8->inp_inverse_scale, inp, amax, s.N, s.C, nullptr, activation);
+                                 s.fp8->inp_inverse_scale, inp, amax, s.N, s.C, nullptr, activation, nullptr,
+                                 s.inp_delayed.notes);
 }
 
 // An activation only in FP8.
@@ -123,17 +155,20 @@ void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& 
 }
 
 // Adds to the gradient of the bias; s.write says whether that of the weight is overwritten or added to. FP8 does not
-// read inp.
+// read inp. With an activation, only with a delayed scale, dout is the gradient of activation(hidden), where `hidden`
+// is the layer's output.
 template <class Device, class T>
-void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearLayer<T>& s) {
+void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearLayer<T>& s,
+                     const std::type_identity_t<T>* hidden = nullptr, Activation activation = Activation::none) {
+    ensure(activation == Activation::none || (s.fp8 && s.dout_delayed.amax));
     if (!s.fp8)
         return ops<T>(device).matmul_backward(device, dinp, s.dweight, s.dbias, dout, inp, s.weight, s.N, s.C, s.OC,
                                               s.write);
     auto *rows = reinterpret_cast<e5m2*>(s.scratch.rows), *columns = reinterpret_cast<e5m2*>(s.scratch.columns);
-    float* const amax = s.dout_has_amax ? s.scratch.dout_amax : s.scratch.amax;
-    if (!s.dout_has_amax) ops<T>(device).absmax(device, amax, dout, s.N * s.OC, Activation::none);
+    const float* const amax = amax_for_scale(device, dout, s.N * s.OC, s.dout_delayed,
+                                             s.dout_has_amax ? s.scratch.dout_amax : nullptr, s, Activation::none);
     ops<T>(device).quantize_e5m2(device, rows, columns, s.scratch.inverse_scale, dout, amax, s.N, s.OC, s.dbias,
-                                 Activation::none);
+                                 activation, activation == Activation::none ? nullptr : hidden, s.dout_delayed.notes);
     ops<T>(device).matmul_fp8_backward(device, dinp, s.dweight, {rows, columns, s.scratch.inverse_scale, s.N, s.OC},
                                        s.quantized_inp(), s.quantized_weight(), s.write);
 }

@@ -64,11 +64,18 @@ void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearL
         mlp_activate(device, activated, hidden, up.N, F, kind);
 }
 
+// The activation whose gradient up's backward pass computes while it quantizes: with delayed scaling.
+template <class T>
+Activation mlp_fused_gradient(const LinearLayer<T>& up, const LinearLayer<T>& down, MlpKind kind) {
+    return up.dout_delayed.notes.amax && up.dout_delayed.amax ? mlp_fused_activation(up, down, kind) : Activation::none;
+}
+
 // Where both layers are in FP8, whether down's backward pass leaves the largest magnitude of what it returns for up's.
 inline bool mlp_gives_amax(MlpKind kind) { return kind == MlpKind::gelu; }
 
 // dout, the gradient of down's output -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in
-// place of `hidden`. The gradients of down's weight and bias are as in linear_backward.
+// place of `hidden`. Where up's backward pass has the activation's gradient to do, that of `activated`. The gradients
+// of down's weight and bias are as in linear_backward.
 template <class Device, class T>
 T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activated, T* hidden, const LinearLayer<T>& up,
                      const LinearLayer<T>& down, MlpKind kind) {
@@ -84,6 +91,7 @@ T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activat
         return scratch;
     }
     linear_backward(device, scratch, dout, activated, down);
+    if (mlp_fused_gradient(up, down, kind) != Activation::none) return scratch;
     switch (kind) {
         case MlpKind::gelu:
             ops<T>(device).gelu_backward(device, scratch, scratch, hidden, N * F,

@@ -274,6 +274,18 @@ OpCost quantize_cost(int64_t n, bool with_transposed, Activation activation = Ac
     return {.bytes = double(n) * (double(sizeof(T)) + (with_transposed ? 2 : 1)),
             .flops = (3 + activation_flops(activation, exp_flops)) * double(n)};
 }
+// Of an activation's gradient: what went into the activation is read as well.
+template <class T>
+OpCost quantize_gradient_cost(int64_t n, bool with_transposed, Activation activation, double exp_flops) {
+    const OpCost gradient =
+        activation == Activation::gelu ? gelu_backward_cost<T>(n, exp_flops) : relu_squared_backward_cost<T>(n);
+    OpCost cost = quantize_cost<T>(n, with_transposed);
+    cost.bytes += double(sizeof(T)) * double(n), cost.flops += gradient.flops;
+    return cost;
+}
+inline OpCost update_amax_cost(int64_t tensors, int64_t length, int64_t ranks) {
+    return elements_cost<float>(1, 1, tensors * (length + ranks));
+}
 
 // By triangles; without the multiplications that a device may make besides.
 template <class T>

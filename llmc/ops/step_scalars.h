@@ -13,6 +13,7 @@ struct StepSums {
     ExactSum part_squares;    // of the gradients of parts of the step (llmc/train/noise_scale.h)
     uint64_t targets = 0;     // that count: those not below 0
     uint64_t elapsed_us = 0;  // of training before it, as rank 0 has measured it
+    uint64_t saturated = 0;   // elements beyond their delayed scale's range in FP8 (quantize.h)
     uint64_t votes[7] = {};   // ranks that request something of all (Vote in llmc/train/step.h)
 };
 

@@ -11,7 +11,9 @@ The content of a training checkpoint, so that resuming is bit-exact, on any numb
   optimizer.safetensors.index.json
                          which file holds what
                          outer_momentum, and outer_error where they round what they exchange. Each has moments and
-                         an error of its own, those of the islands after the first with "island1." before the name
+                         an error of its own, those of the islands after the first with "island1." before the name.
+                         With delayed scaling in FP8 fp8_amax, update_amax's state (llmc/ops/quantize.h), of which each
+                         island has its own, too
   state.json             RunState: step, position in the data, counters (random numbers follow from seed and step)
   train_config.json      the flags
 
@@ -135,17 +137,20 @@ struct ShardedState {
     const Optimizer<Device, T>& optimizer;
     OuterState* outer = nullptr;
     IslandPlace place = {.world_size = optimizer.plan.world_size, .rank = optimizer.rank};
+    AmaxState amax = {};  // the same on all of an island's ranks
 };
-inline constexpr const char *kOuterMomentum = "outer_momentum.", *kOuterError = "outer_error.", *kMaster = "master.";
+inline constexpr const char *kOuterMomentum = "outer_momentum.", *kOuterError = "outer_error.", *kMaster = "master.",
+                            *kAmax = "fp8_amax";
 
 // Elements of a tensor that is named as of the whole parameter.
 struct StatePart {
     std::string name;
     int64_t begin, end;
-    size_t parameter;      // in the list
-    float* data;           // null: another rank's
-    bool on_host = false;  // rather than in the device's memory
-    bool of_all = false;   // the same on all islands, and saved by the first
+    size_t parameter;       // in the list
+    float* data;            // null: another rank's
+    bool on_host = false;   // rather than in the device's memory
+    bool of_all = false;    // the same on all islands, and saved by the first
+    bool of_ranks = false;  // the same on all of an island's ranks, and saved by the first of them
 
     int64_t size() const { return end - begin; }
     bool is_weight() const { return name.starts_with(kMaster); }
@@ -199,6 +204,13 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                                 .on_host = true});
         }
     }
+    if (state.amax.size() > 0)
+        visit(StatePart{.name = prefix + kAmax,
+                        .begin = 0,
+                        .end = state.amax.size(),
+                        .parameter = 0,
+                        .data = own ? state.amax.data : nullptr,
+                        .of_ranks = true});
 }
 
 // What is in a rank's file; the pointers are null unless it is the optimizer's own rank. Of several owners of a
@@ -208,7 +220,8 @@ std::vector<StatePart> saved_parts(const ShardedState<Device, T>& state, int ran
     std::vector<StatePart> parts;
     if (state.place.local(rank) >= state.optimizer.plan.shards) return parts;
     each_state(state, rank, [&](const StatePart& part) {
-        if (!part.of_all || state.place.island_of(rank) == 0) parts.push_back(part);
+        if (part.of_all && state.place.island_of(rank) > 0) return;
+        if (!part.of_ranks || state.place.local(rank) == 0) parts.push_back(part);
     });
     return parts;
 }
@@ -277,7 +290,8 @@ struct TensorSource {
     const ShardedTensors* state = nullptr;  // null: there are weights alone
 
     // Any rank's part. Island k goes on where island k mod their number was. A run that had no outer step begins it
-    // with nothing, and what other islands owed each other is forgotten.
+    // with nothing, and what other islands owed each other is forgotten; so does delayed scaling, where the checkpoint
+    // has no history of this length and of these layers.
     void read(const ParameterList& list, const IslandPlace& place, int rank, const StatePart& part, float* to) const {
         const int64_t begin = part.begin, end = part.end;
         if (part.is_weight() && !(state && state->has(part.name)))
@@ -287,8 +301,9 @@ struct TensorSource {
         const std::string base = part.of_all ? part.name : part.name.substr(own.size());
         const std::string name = part.of_all ? base : island_prefix(place.island_of(rank) % before) + base;
         const bool is_error = base.starts_with(kOuterError);
-        if ((is_error || base.starts_with(kOuterMomentum)) &&
-            (!state->has(name) || (is_error && before != place.count())))
+        const bool is_missing = base == kAmax ? state->size_of(name) != end : !state->has(name);
+        if ((is_error || base == kAmax || base.starts_with(kOuterMomentum)) &&
+            (is_missing || (is_error && before != place.count())))
             std::fill_n(to, end - begin, 0.f);
         else
             state->read(to, name, begin, end, kOtherModel);

@@ -57,7 +57,7 @@ public:
           flags_(config_.flags),
           peak_(has_own_device() ? peak_of<T>(device, flags_.peak_flops) : DevicePeak{}),  // before memory is taken
           data_(open_inputs()),
-          passes_{flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_)},
+          passes_{flags_.recompute_mode(), flags_.fp8(), run_.memory.head_rows(config_), flags_.amax_history()},
           comm_(meet()),
           place_{flags_.islands_of_run(), ranks_.world_size, ranks_.rank},
           profiler_(device, world, flags_),
@@ -68,7 +68,7 @@ public:
           outer_(place_.islands > 0 ? std::make_unique<OuterOptimizer<Device, T>>(world, model_, optimizer_, *comm_,
                                                                                   place_.islands, flags_.outer())
                                     : nullptr),
-          sharded_{optimizer_, outer_ ? &outer_->state() : nullptr, place_},
+          sharded_{optimizer_, outer_ ? &outer_->state() : nullptr, place_, model_.acts.amax},
           data_key_(data_key(flags_, data_.train_hash(), config_.step, ranks_.world_size,
                              separator_of(flags_, run_.tokenizer))),
           flops_per_token_(flops_per_token(model_.parameters, config_.step.T)),
@@ -391,6 +391,7 @@ private:
             .comm_predicted_ms = cost.predicted_ms,
             .noise_scale = how.noise_scale ? noise_scale_.tokens() : 0,
             .mfu = mfu(double(how.tokens_of_all()), step_s),
+            .saturated = flags_.amax_history() > 0 ? int64_t(step.sums.saturated) : -1,
             .cropped = cropped_[size_t(state_.step) % cropped_.size()]};
         state_.updates = step.updates;
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;

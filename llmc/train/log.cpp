@@ -310,6 +310,7 @@ void RunLog::step(const StepRecord& r) {
         line["comm_predicted_ms"] = number(r.comm_predicted_ms);
     }
     if (r.ignored > 0) line["ignored"] = r.ignored;
+    if (r.saturated >= 0) line["fp8_saturated"] = r.saturated;
     if (r.noise_scale != 0) line["noise_scale"] = number(r.noise_scale);
     if (r.mfu > 0) line["mfu"] = number(r.mfu);
     if (!std::isnan(r.cropped)) line["cropped"] = number(r.cropped);

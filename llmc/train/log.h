@@ -7,6 +7,7 @@ What happens in a run: one line per step on stdout, and everything in OUT/log.js
       of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms"; "noise_scale" if asked for
       where the devices' peak is known also "mfu"                           and "bpb", bits per byte, if it is known
       where some of the tokens are not learned also "ignored", how many
+      of delayed scales in FP8 also "fp8_saturated", how many elements were beyond their range
       of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest","ms":[...],"sequences":[...]}
   {"type":"balance","step","micro_batches":[...],"sequences":[...],"ms":[...]}    of unequal ranks (shares.h)
@@ -63,6 +64,7 @@ struct StepRecord {
     double comm_ms = 0, comm_exposed_ms = 0, comm_predicted_ms = 0;
     double noise_scale = 0;  // the gradient's, in tokens; 0: not asked for
     double mfu = 0;          // model FLOP/s over the devices' peak; 0: that is not known
+    int64_t saturated = -1;  // of FP8, beyond a delayed scale's range; -1: there is none
     double cropped = NAN;    // by packing so far, of all documents' tokens; NaN: there is none
 };
 

@@ -102,7 +102,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
                   .rules = rules,
                   .rates = {},
                   .step = {},
-                  .passes = {asked.recompute_mode(), asked.fp8(), 0},
+                  .passes = {asked.recompute_mode(), asked.fp8(), 0, asked.amax_history()},
                   .has_documents = asked.document_token.has_value(),
                   .attention = asked.attention,
                   .deterministic = asked.deterministic,
@@ -114,7 +114,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
         const size_t ops = workspace.bytes(step.B, seq_len);
         return plan_head_rows(most, std::min(most, least_head_rows), bytes, [&](int64_t head_rows) {
             return memory_plan<bf16>(list, optimizer_bytes, gradient_bytes(plan.sharding, step, true), step.B, seq_len,
-                                     {how, asked.fp8(), head_rows}, ops);
+                                     {how, asked.fp8(), head_rows, asked.amax_history()}, ops);
         });
     };
     const Decision decision = decide(asked, shape, world_size, [&](const StepConfig& step) {

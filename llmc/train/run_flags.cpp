@@ -261,6 +261,13 @@ std::vector<Field> RunFlags::fields() {
                 "1.3 times as fast or more, else fp32; fp8: bf16 (fp32 on the CPU) with the blocks' large linear "
                 "layers in FP8 (GPUs from sm_89; the CPU emulates the arithmetic)"}
                 .one_of({"auto", "fp32", "bf16", "fp8"}),
+            Field{"machine", "fp8-scaling", &fp8_scaling,
+                  "scales of FP8 tensors; current: from the tensor itself; delayed: of inputs and gradients from the "
+                  "largest magnitudes of earlier steps, so that each is read once instead of twice"}
+                .one_of({"current", "delayed"}),
+            Field{"machine", "fp8-amax-history", &fp8_amax_history,
+                  "steps whose largest magnitudes make a delayed scale: their maximum counts (1: the most recent one)"}
+                .from(1, 1 << 16),
             Field{"machine", "recompute", &recompute,
                   "activation checkpointing: recompute norms and GELU, or whole blocks, in the backward pass"}
                 .one_of({"none", "norms", "block"}),
@@ -374,6 +381,10 @@ std::vector<Field> RunFlags::fields() {
 }
 
 void RunFlags::validate() const {
+    const auto scaling_from = sources.find("fp8-scaling");
+    require(fp8() || fp8_scaling == "current" ||
+                (scaling_from != sources.end() && scaling_from->second == "the checkpoint"),
+            "--fp8-scaling %s without --dtype fp8: give both, or leave it out", fp8_scaling.c_str());
     require(target_flops == 0 || target_param_data_ratio == 0 || model.depth > 0,
             "--target-flops and --target-param-data-ratio both say how long to train: give one");
     given_peak(peak_flops);

@@ -81,9 +81,10 @@ struct RunFlags {
     double temperature = 0.8, top_p = 1;
 
     std::string out_dir = "run/default", resume, init_from, device = "auto", dtype = "auto", recompute = "none",
-                attention = "auto", tune_matmul, peak_flops = "auto";
+                attention = "auto", tune_matmul, peak_flops = "auto", fp8_scaling = "current";
     bool deterministic = true, cuda_graph = false, dry_run = false;
     int threads = 0;
+    int64_t fp8_amax_history = 1024;
 
     LaunchFlags launch;
     int virtual_ranks = 0;
@@ -129,6 +130,8 @@ struct RunFlags {
     Recipe chosen_recipe() const;
     Recompute recompute_mode() const;
     bool fp8() const { return dtype == "fp8"; }
+    // Steps of delayed scaling's history; 0: scales are current.
+    int64_t amax_history() const { return fp8() && fp8_scaling == "delayed" ? fp8_amax_history : 0; }
     GradientSum gradient_sum() const {
         return reduce == "all-to-all"       ? GradientSum::all_to_all
                : reduce == "reduce-scatter" ? GradientSum::reduce_scatter

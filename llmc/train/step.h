@@ -16,6 +16,10 @@ micro-batches before; then another bucket reuses its memory (llmc/optim/gradient
 first, and the data loader assigns micro-batches in turns: with tree_sum they are again those of one tree, whose leaves
 are all ranks' micro-batches in the order of the data, if the ranks are a power of two.
 
+With delayed scaling (llmc/model/linear.h) a step notes the largest magnitudes of what is quantized to FP8. Ranks put
+theirs into rows of one buffer, which an all-reduce adds up: other rows are zeros, so the sum has them all as they are.
+Then each rank has the same history, and it does not depend on how many there are.
+
 With a CUDA graph, everything up to the decision about the update is captured in the third step and launched as a whole
 from then on, with any micro-batches; the update, with the step's own rates, follows it. A profiled step is enqueued op
 by op. The bits are the same.
@@ -136,8 +140,9 @@ public:
           optimizer_(optimizer),
           comm_(comm),
           config_(config),
-          arena_(comm, "step", aligned(sizeof(StepScalars))),
+          arena_(comm, "step", aligned(sizeof(StepScalars)) + aligned(size_t(seen_size()) * sizeof(float))),
           scalars_(arena_.take<StepScalars>(1)),
+          seen_(seen_size() > 0 ? arena_.take<float>(seen_size()) : nullptr),
           has_graph_(config.graph && why_no_graph(config, Device::kAsynchronous).empty()),
           graph_(model.device),
           observer_(model.device.observer),
@@ -155,6 +160,12 @@ public:
         ensure(model.gradients.size == layout_.buffer_size);
         const StepScalars start{.updates = updates};
         copy_to_device(model.device, scalars_, &start, 1);
+        if (seen_) {
+            model.amax_notes = {seen_ + comm.rank * model.acts.amax.tensors, &scalars_->sums.saturated};
+            float before[2];
+            copy_to_host(model.device, before, model.acts.amax.data, 2);
+            model.set_amax_steps(int64_t(before[1]));
+        }
         const auto floats = [](int64_t n) { return aligned(size_t(n) * sizeof(float)); };
         for (int level = 0; level < config.levels(); level++)
             sums_.emplace_back(model.device, "gradients", floats(layout_.kept_size()));
@@ -177,7 +188,10 @@ public:
     // One rank.
     Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, const StepConfig& config, int64_t updates)
         : Stepper(model, optimizer, std::make_unique<NoComm<Device>>(model.device), config, updates) {}
-    ~Stepper() { model_.before_forward = model_.after_backward = nullptr; }
+    ~Stepper() {
+        model_.before_forward = model_.after_backward = nullptr;
+        model_.amax_notes = {};
+    }
     Stepper(const Stepper&) = delete;
     Stepper& operator=(const Stepper&) = delete;
 
@@ -201,6 +215,7 @@ public:
             });
         }
         started_++;
+        if (seen_) model_.count_amax_step();
         const PhaseScope phase(device, "update");
         is_whole_ = false;
         for (size_t b = buckets().size(); b-- > 0;) {
@@ -256,9 +271,11 @@ private:
     StepConfig config_;
     Arena arena_;
     StepScalars* scalars_;  // in the device's memory
+    float* seen_;           // (ranks, tensors) of update_amax; null: without delayed scaling
     bool has_graph_;
     typename Device::Graph graph_;
     std::vector<int64_t> graph_windows_;  // that the model had when it was captured
+    bool graph_is_delayed_ = false;       // the same of its scales in FP8
     std::string graph_error_;
     int64_t started_ = 0, graph_launches_ = 0;
     const OpObserver* observer_;  // of steps that nobody looks at
@@ -310,6 +327,7 @@ private:
     struct Sent {
         const int32_t *tokens, *targets;
     };
+    int64_t seen_size() const { return comm_.world_size * model_.acts.amax.tensors; }
     int64_t tokens_sent() const { return config_.B * config_.T * (has_graph_ ? config_.accumulation : 1); }
 
     // From nothing to the decision whether to apply it. `sent(micro)` says where a micro-batch is.
@@ -317,6 +335,7 @@ private:
     void enqueue_gradient(int64_t step_number, SentOf&& sent_of) {
         Device& device = model_.device;
         model_.begin_step();
+        if (seen_) fill_zero(device, seen_, seen_size());
         const Clock::time_point began = Clock::now();
         computed_ = {};
         for (int64_t micro = 0; micro < config_.accumulation; micro++) {
@@ -353,6 +372,11 @@ private:
         }
         Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
         await(sums);
+        if (seen_) {
+            Work all_seen = comm_.all_reduce(seen_, seen_size());
+            await(all_seen);
+            model_.op.update_amax(device, model_.acts.amax, seen_, comm_.world_size);
+        }
         model_.op.decide_step(device, scalars_, config_.grad_clip, uint64_t(config_.num_tokens()));
     }
 
@@ -377,10 +401,12 @@ private:
             const int64_t at = micro * config_.B * config_.T;
             return Sent{all.tokens + at, all.targets + at};
         };
-        if (!graph_.is_captured() || graph_windows_ != model_.windows) {
+        if (!graph_.is_captured() || graph_windows_ != model_.windows ||
+            graph_is_delayed_ != model_.has_delayed_scales()) {
             try {
                 graph_.capture([&] { enqueue_gradient(0, sent_of); });
                 graph_windows_ = model_.windows;
+                graph_is_delayed_ = model_.has_delayed_scales();
             } catch (const Error& error) {
                 graph_error_ = error.what();
                 has_graph_ = false;

@@ -146,3 +146,123 @@ TEMPLATE_TEST_CASE("quantize passes on what is not finite", "[quantize]", e4m3, 
     CHECK(std::isinf(got[1][0]));
     for (const float code : got[2]) CHECK(!std::isfinite(to_float(TestType{uint8_t(code)}) * got[1][0]));
 }
+
+// The codes are those of the numbers held within the range that amax gives, by rounding one at a time.
+TEMPLATE_TEST_CASE("with a delayed scale quantize keeps to its range, counts what is beyond and notes the largest",
+                   "[quantize]", e4m3, e5m2) {
+    const int64_t rows = 33, cols = 1040, n = rows * cols;  // three chunks
+    Floats inp = randn(size_t(n), 1);
+    const float amax = 1.5f, most = 7.25f, scale = TestType::kMax / amax;
+    inp[20000] = -most, inp[5] = amax, inp[6] = -amax, inp[7] = std::nextafter(amax, 2.f), inp[8] = -0.f;
+    uint64_t beyond = 0;
+    Floats want;
+    for (const float x : inp) {
+        beyond += std::fabs(x) > amax;
+        want.push_back(to_fp8<TestType>(std::clamp(x, -amax, amax) * scale).bits);
+    }
+    REQUIRE((beyond > 1000 && beyond < 10000));
+    const auto got = on_any_threads([&](Cpu& cpu) {
+        std::vector<TestType> out(inp.size()), transposed(inp.size());
+        Guarded inverse(1), noted(Floats{most / 2}), kept(Floats{2 * most});
+        uint64_t saturated = 7;
+        const auto run = [&](TestType* copy, const QuantizeNotes& notes) {
+            quantize<TestType, float>(cpu, out.data(), copy, inverse.data(), inp.data(), &amax, rows, cols, nullptr,
+                                      Activation::none, nullptr, notes);
+        };
+        run(nullptr, {kept.data()});
+        run(transposed.data(), {noted.data(), &saturated});
+        Floats codes, by_rows;
+        for (const TestType x : out) codes.push_back(x.bits);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++) by_rows.push_back(transposed[size_t(c * rows + r)].bits);
+        return std::vector<Floats>{codes, by_rows, noted.get(), kept.get(), inverse.get(), {float(saturated)}};
+    });
+    check_equal("out", got[0], want);
+    check_equal("out_transposed", got[1], want);
+    CHECK(got[2][0] == most);
+    CHECK(got[3][0] == 2 * most);
+    CHECK(got[4][0] == 1 / scale);
+    CHECK(got[5][0] == float(7 + beyond));
+}
+
+// Otherwise an infinity would become a number, and a run would go on that must not.
+TEMPLATE_TEST_CASE("with a delayed scale what is not finite is NaN, and noted as it is", "[quantize]", e4m3, e5m2) {
+    Cpu cpu(2);
+    for (const float strange : {kNanF, std::numeric_limits<float>::infinity()}) {
+        Floats inp = randn(64, 1);
+        inp[40] = -strange;
+        const float amax = 100;
+        Guarded inverse(1), noted(Floats{0});
+        std::vector<TestType> out(64);
+        quantize<TestType, float>(cpu, out.data(), nullptr, inverse.data(), inp.data(), &amax, 4, 16, nullptr,
+                                  Activation::none, nullptr, {noted.data()});
+        for (size_t i = 0; i < out.size(); i++) CHECK(std::isnan(to_float(out[i])) == (i == 40));
+        CHECK(same_bits(noted.get(), Floats{std::fabs(strange)}));
+    }
+}
+
+TEMPLATE_TEST_CASE("quantizing an activation's gradient has the bits of the gradient quantized", "[quantize]", float,
+                   bf16) {
+    using T = TestType;
+    const int64_t rows = 70, cols = 272, n = rows * cols;
+    const auto values = [](const Floats& from) {
+        std::vector<T> all;
+        for (const float x : from) all.push_back(rounded_value<T>(x));
+        return all;
+    };
+    const std::vector<T> dout = values(randn(size_t(n), 1)), hidden = values(randn(size_t(n), 2));
+    const Floats start = randn(size_t(cols), 3);
+    const float amax = 2;
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+        INFO("activation " << int(activation));
+        const auto got = on_any_threads([&](Cpu& cpu) {
+            std::vector<T> gradient(dout.size());
+            if (activation == Activation::gelu)
+                gelu_backward(cpu, gradient.data(), dout.data(), hidden.data(), n);
+            else
+                relu_squared_backward(cpu, gradient.data(), dout.data(), hidden.data(), n);
+            std::vector<Floats> results;
+            for (const bool fused : {true, false}) {
+                std::vector<e5m2> out(dout.size()), transposed(dout.size());
+                Guarded inverse(1), sums(start), noted(Floats{0});
+                uint64_t saturated = 0;
+                quantize<e5m2, T>(cpu, out.data(), transposed.data(), inverse.data(), (fused ? dout : gradient).data(),
+                                  &amax, rows, cols, sums.data(), fused ? activation : Activation::none,
+                                  fused ? hidden.data() : nullptr, {noted.data(), &saturated});
+                Floats all{noted.get()[0], float(saturated)};
+                for (const auto* codes : {&out, &transposed})
+                    for (const e5m2 code : *codes) all.push_back(float(code.bits));
+                for (const float sum : sums.get()) all.push_back(sum);
+                results.push_back(all);
+            }
+            return results;
+        });
+        check_equal("codes, sums and notes", got[0], got[1]);
+        CHECK(got[0][1] > 0);
+    }
+}
+
+TEST_CASE("a history keeps the largest magnitudes of so many steps, of all ranks", "[quantize]") {
+    constexpr int64_t kTensors = 2, kLength = 3, kRanks = 2;
+    const float infinity = std::numeric_limits<float>::infinity();
+    struct Step {
+        Floats seen;  // (ranks, tensors)
+        Floats amax;  // wanted
+    };
+    const std::vector<Step> steps = {{{5, 0, 1, 0}, {5, kNoAmax}},     {{1, 0, 3, 2}, {5, 2}},
+                                     {{2, 1, 2, 0.5f}, {5, 2}},        {{1, 0, 0, 0}, {3, 2}},
+                                     {{0, 0, 1, 0}, {2, 1}},           {{kNanF, 4, 1, infinity}, {1, kNoAmax}},
+                                     {{0, 3, 0, kNanF}, {1, kNoAmax}}, {{0, 7, 0, 0}, {kNoAmax, 7}}};
+    Cpu cpu;
+    Guarded memory(Floats(size_t(AmaxState::size_of(kTensors, kLength)), 0));
+    const AmaxState state{memory.data(), kTensors, kLength};
+    for (size_t i = 0; i < steps.size(); i++) {
+        INFO("step " << i);
+        Guarded seen(steps[i].seen);
+        update_amax(cpu, state, seen.data(), kRanks);
+        CHECK(Floats(state.amax(), state.amax() + kTensors) == steps[i].amax);
+        CHECK(state.data[0] == float((i + 1) % kLength));
+        CHECK(state.data[1] == float(std::min<size_t>(i + 1, kLength)));
+        memory.get();
+    }
+}

@@ -101,6 +101,88 @@ TEMPLATE_TEST_CASE("quantizing an activation on a GPU has the bits of the activa
     }
 }
 
+// With notes: of inp as it is, of an activation, and of an activation's gradient with column sums.
+TEMPLATE_TEST_CASE("with a delayed scale quantize on a GPU gives the CPU's codes and notes", "[quantize]" ON_DEVICE,
+                   float, bf16) {
+    using T = TestType;
+    const auto [rows, cols] = GENERATE(table<int, int>({{16, 16}, {144, 272}, {256, 128}}));
+    const int64_t n = int64_t(rows) * cols;
+    Floats inp = rounded<T>(randn(size_t(n), 1));
+    inp[size_t(n) / 2] = -3, inp[size_t(n) - 1] = std::numeric_limits<float>::infinity();
+    const Floats amax{1.25f};
+    for (const bool notes_more : {false, true}) {
+        Cpu cpu;
+        Floats inverse(1), noted{notes_more ? 1e30f : 0.f};
+        uint64_t saturated = 3;
+        std::vector<e4m3> out(inp.size()), transposed(inp.size());
+        quantize<e4m3, float>(cpu, out.data(), transposed.data(), inverse.data(), inp.data(), amax.data(), rows, cols,
+                              nullptr, Activation::none, nullptr, {noted.data(), &saturated});
+        Cuda cuda;
+        const OnDevice<T> d_inp(cuda, inp);
+        OnDevice<e4m3> d_out(cuda, inp.size()), d_transposed(cuda, inp.size());
+        OnDevice<float> d_inverse(cuda, 1), d_amax(cuda, amax), d_noted(cuda, Floats{notes_more ? 1e30f : 0.f});
+        OnDevice<uint64_t> d_saturated(cuda, std::vector<uint64_t>{3});
+        quantize<e4m3, T>(cuda, d_out.data, d_transposed.data, d_inverse.data, d_inp.data, d_amax.data, rows, cols,
+                          nullptr, Activation::none, nullptr, {d_noted.data, d_saturated.data});
+        check_equal("out", bits_of(d_out.values()), bits_of(out));
+        check_equal("out_transposed", bits_of(d_transposed.values()), bits_of(transposed));
+        CHECK(same_bits(d_noted.get(), noted));
+        CHECK(d_saturated.values()[0] == saturated);
+        CHECK(same_bits(d_inverse.get(), inverse));
+    }
+}
+
+TEMPLATE_TEST_CASE("quantizing an activation's gradient on a GPU has the bits of the gradient quantized",
+                   "[quantize]" ON_DEVICE, float, bf16) {
+    using T = TestType;
+    const int64_t rows = 144, cols = 272, n = rows * cols;
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+        INFO("activation " << int(activation));
+        Cuda cuda;
+        const OnDevice<T> dout(cuda, rounded<T>(randn(size_t(n), 1))), hidden(cuda, rounded<T>(randn(size_t(n), 2)));
+        OnDevice<T> gradient(cuda, size_t(n));
+        if (activation == Activation::gelu)
+            gelu_backward(cuda, gradient.data, dout.data, hidden.data, n);
+        else
+            relu_squared_backward(cuda, gradient.data, dout.data, hidden.data, n);
+        const OnDevice<float> amax(cuda, Floats{2});
+        const auto results = [&](const T* from, Activation how, const T* of, bool with_sums) {
+            OnDevice<e5m2> out(cuda, size_t(n)), transposed(cuda, size_t(n));
+            OnDevice<float> inverse(cuda, 1), noted(cuda, Floats{0}), sums(cuda, randn(size_t(cols), 3));
+            OnDevice<uint64_t> saturated(cuda, std::vector<uint64_t>{0});
+            quantize<e5m2, T>(cuda, out.data, transposed.data, inverse.data, from, amax.data, rows, cols,
+                              with_sums ? sums.data : nullptr, how, of, {noted.data, saturated.data});
+            CHECK(saturated.values()[0] > 0);
+            return std::vector{bits_of(out.values()), bits_of(transposed.values()), noted.get(), sums.get(),
+                               Floats{float(saturated.values()[0])}};
+        };
+        for (const bool with_sums : {true, false}) {
+            const auto fused = results(dout.data, activation, hidden.data, with_sums),
+                       separate = results(gradient.data, Activation::none, nullptr, with_sums);
+            for (size_t i = 0; i < fused.size(); i++) check_equal("result", fused[i], separate[i]);
+        }
+    }
+}
+
+TEST_CASE("a history on a GPU is the CPU's", "[quantize]" ON_DEVICE) {
+    constexpr int64_t kTensors = 1030, kLength = 3, kRanks = 2;  // more tensors than threads
+    Cpu cpu;
+    Cuda cuda;
+    Floats want(size_t(AmaxState::size_of(kTensors, kLength)), 0);
+    OnDevice<float> state(cuda, want);
+    for (int step = 0; step < 5; step++) {
+        Floats seen = randn(size_t(kRanks * kTensors), uint64_t(step));
+        for (float& x : seen) x = std::fabs(x);
+        seen[size_t(step)] = std::numeric_limits<float>::quiet_NaN();
+        for (int64_t r = 0; r < kRanks; r++) seen[size_t((r + 1) * kTensors - 1)] = 0;
+        const OnDevice<float> d_seen(cuda, seen);
+        update_amax(cpu, {want.data(), kTensors, kLength}, seen.data(), kRanks);
+        update_amax(cuda, {state.data, kTensors, kLength}, d_seen.data, kRanks);
+        check_equal("state", state.get(), want);
+    }
+    CHECK(want[2 + kTensors - 1] == kNoAmax);
+}
+
 // The emulator's kernel is compiled without the instruction, which has a rule of its own for what is not finite.
 TEMPLATE_TEST_CASE("quantize on a GPU passes on what is not finite", "[quantize]" ON_DEVICE, e4m3, e5m2) {
     for (const float strange : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

@@ -33,6 +33,8 @@ TEST_CASE("any range is read from any cut", "[sharded_tensors]") {
         const ShardedTensors state(scratch / "", "optimizer");
         CHECK(state.has("m.x"));
         CHECK_FALSE(state.has("m.x[0:37]"));
+        CHECK(state.size_of("m.x") == n);
+        CHECK(state.size_of("v.x") == 0);
         CHECK(state.metadata().at("optimizer") == "adamw");
         for (int64_t begin = 0; begin <= n; begin++)
             for (int64_t end = begin; end <= n; end++) {

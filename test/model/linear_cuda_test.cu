@@ -115,10 +115,11 @@ TEST_CASE("a run on a GPU in FP8 goes on after a stop, and recomputes, with the 
           "[linear][once]" ON_DEVICE) {
     if (!has_fp8()) return;
     const TinyRuns runs;
-    const FlagMap flags = {
-        {"dtype", "fp8"},      {"device", "cuda"},      {"num-layers", "2"},        {"num-heads", "2"},
-        {"channels", "128"},   {"mlp-channels", "128"}, {"total-batch-size", "64"}, {"val-every", "0"},
-        {"warmup-steps", "2"}, {"steps", "4"}};
+    const std::string scaling = GENERATE("current", "delayed");
+    const FlagMap flags = {{"fp8-scaling", scaling}, {"fp8-amax-history", "1"}, {"dtype", "fp8"},
+                           {"device", "cuda"},       {"num-layers", "2"},       {"num-heads", "2"},
+                           {"channels", "128"},      {"mlp-channels", "128"},   {"total-batch-size", "64"},
+                           {"val-every", "0"},       {"warmup-steps", "2"},     {"steps", "4"}};
     must_succeed(runs.train("whole", flags));
     must_succeed(runs.train("parts", with(flags, {{"steps", "2"}})));  // all of them warm-up
     must_succeed(runs.resume("parts", {{"steps", "4"}, {"recompute", "block"}}));

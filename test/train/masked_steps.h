@@ -27,9 +27,10 @@ struct MaskedRows {
     }
 };
 
-// Three micro-batches a step, of which each has another number of targets, and some have none.
+// The first of twenty steps, with the weights at the end of them. Three micro-batches a step, of which each has another
+// number of targets, and some have none.
 template <class Device>
-void check_masked_steps(Device& device) {
+void check_masked_steps(Device& device, int steps = 20) {
     const Fixture start("model"), run("masked_run");
     Gpt<Device> model(device, kFixtureShape, 1, kT);
     load_weights(model, start);
@@ -38,7 +39,7 @@ void check_masked_steps(Device& device) {
     const Schedule schedule{.kind = "cosine", .max = 3e-3, .min = 3e-4, .warmup_steps = 5, .steps = 20};
     MaskedRows rows{run.ints("tokens_and_target"), run.ints("learned")};
     const Floats want_loss = run.floats("want.loss"), want_norm = run.floats("want.norm");
-    for (int step = 0; step < 20; step++) {
+    for (int step = 0; step < steps; step++) {
         stepper.start(rows, OptimizerConfig().rates(learning_rate(schedule, step)));
         const StepResult got = stepper.finish();
         INFO("step " << step);
@@ -49,6 +50,7 @@ void check_masked_steps(Device& device) {
         CHECK(got.targets() == targets);
         CHECK(got.applied);
     }
+    if (steps < 20) return;
     for (const Parameter& p : model.parameters)
         if (p.name == "wte.weight")
             CHECK(relative_l2(from_device(device, p, model.weights.at(p)), run.floats("want.wte.weight")) <=

@@ -110,10 +110,10 @@ $(O)/llmc/%_cold.cpp: $(O)/neighbors
 	$(call write_neighbors,cold)
 
 # Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
-# hardly slower. `private`: the flags that stand in $(O)/flags are those of the engine.
-# g++ -O1 takes for uninitialized what with -O3, in the engine, it sees to be set.
+# hardly slower; of what computes little itself, two fifths with -Og. `private`: the flags that stand in $(O)/flags are those of
+# the engine. g++ -O1 takes for uninitialized what with -O3, in the engine, it sees to be set.
 LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
-TEST_OPT ?= $(LIGHT)
+TEST_OPT ?= $(if $(filter -O3,$(OPT)),-Og,$(OPT))
 TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
 $(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
 $(EMULATED_TESTS) $(EMULATED_KERNELS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)

@@ -35,7 +35,7 @@ struct Probe {
     Probe& operator=(const Probe&) = delete;
 };
 
-std::string random_name() {
+std::string probe_name() {
     std::string name = kProbe;
     for (const char c : random_bytes(8)) name += format("%02x", unsigned(static_cast<unsigned char>(c)));
     return name;
@@ -71,7 +71,7 @@ bool comes_to_be_there(const std::string& folder, const std::string& name, int t
 
 std::string why_not_writable(const std::string& folder) {
     try {
-        const Probe mine(folder + "/" + random_name());
+        const Probe mine(folder + "/" + probe_name());
         return "";
     } catch (const Error& error) {
         return error.what();
@@ -84,7 +84,7 @@ std::vector<std::string> look_at_first(Ranks& ranks, const std::string& out_dir,
     on_first_rank(ranks, [&] {
         make_folders(out_dir);
         remove_old_probes(out_dir);
-        probe = std::make_unique<Probe>(out_dir + "/" + random_name());
+        probe = std::make_unique<Probe>(out_dir + "/" + probe_name());
     });
     const std::string name = ranks.broadcast(probe ? fs::path(probe->path).filename().string() : "");
     std::string mine;

@@ -11,6 +11,7 @@ import tempfile
 # Tensors are read and written sixteen bytes at a time, by every kernel but these: regular expressions, for reasons.
 LOADS_LITTLE = {
     r"add_mean_loss|decide_step|muon_scales": "a few numbers",
+    r"update_amax": "a number of each tensor, a tensor a thread",
     r"document_starts|sort_\w+": "tokens and counts, one a thread",
     r"add_partials|residual_mix_sums|scatter_joins": "a column a thread: a warp reads them side by side",
     r"attention_remember|value_embedding_inputs": "a token's few numbers",

@@ -11,7 +11,6 @@ bf16 is multiplied in pairs of neighbors in k: the two values of a pair lie side
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 #include "llmc/base/bf16.h"      // bf16
 #include "llmc/cpu/gemm_plan.h"  // kMR, kNR, kPair
 #include "llmc/cpu/simd.h"
@@ -34,47 +33,63 @@ int64_t packed_size(int64_t K, int64_t N) {
     return num_panels(N) * kNR * ((K + kPair<T> - 1) / kPair<T>);
 }
 
-// Of each four lanes the lower (which = 0) or upper half of a and of b, in runs of `run` lanes by turns. (Vectors are
-// passed by reference: a processor without such registers has no other way that all compilers agree on.)
-template <int run, int which, class V, size_t... lane>
-ANVIL_INLINE void zip_blocks(V& to, const V& a, const V& b, std::index_sequence<lane...>) {
-    constexpr size_t n = sizeof...(lane);
-    to = __builtin_shufflevector(
-        a, b, (lane / 4 * 4 + lane % 4 / (2 * run) * run + lane % run + 2 * which + lane / run % 2 * n)...);
+// to = the lanes lane_of(0), lane_of(1), ... of a and b, of four bytes each. They are written out: what nvcc hands on of a
+// builtin's pack no compiler reads. (Vectors are passed by reference: a processor without such registers has no other way
+// that all compilers agree on.)
+template <auto at, class V>
+ANVIL_INLINE void pick_lanes(V& to, const V& a, const V& b) {
+    if constexpr (sizeof(V) == 64)
+        to = __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9), at(10),
+                                     at(11), at(12), at(13), at(14), at(15));
+    else if constexpr (sizeof(V) == 32)
+        to = __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+    else
+        to = __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3));
+}
+// Of each four lanes the lower (which = 0) or upper half of a and of b, in runs of `run` lanes by turns.
+template <int run, int which, int n>
+constexpr int zip_lane(int lane) {
+    return lane / 4 * 4 + lane % 4 / (2 * run) * run + lane % run + 2 * which + lane / run % 2 * n;
+}
+template <int run, int which, class V>
+ANVIL_INLINE void zip_blocks(V& to, const V& a, const V& b) {
+    pick_lanes<zip_lane<run, which, int(sizeof(V) / 4)>>(to, a, b);
 }
 // The even runs of four lanes (which = 0) or the odd ones, first a's and then b's.
-template <int which, class V, size_t... lane>
-ANVIL_INLINE void unzip_blocks(V& to, const V& a, const V& b, std::index_sequence<lane...>) {
-    constexpr size_t n = sizeof...(lane);
-    to = __builtin_shufflevector(a, b, (lane % (n / 2) / 4 * 8 + lane % 4 + 4 * which + lane / (n / 2) * n)...);
+template <int which, int n>
+constexpr int unzip_block_lane(int lane) {
+    return lane % (n / 2) / 4 * 8 + lane % 4 + 4 * which + lane / (n / 2) * n;
+}
+template <int which, class V>
+ANVIL_INLINE void unzip_blocks(V& to, const V& a, const V& b) {
+    pick_lanes<unzip_block_lane<which, int(sizeof(V) / 4)>>(to, a, b);
 }
 
 // The transpose of n registers of n lanes of four bytes: 4, 8 or 16
 template <class V, int n>
 ANVIL_INLINE void transpose_lanes(V (&r)[n]) {
     static_assert(sizeof(V) == 4 * n && (n == 4 || n == 8 || n == 16));
-    constexpr auto lanes = std::make_index_sequence<size_t(n)>{};
     V t[n];
     // First 4 x 4, in blocks of four lanes: those shuffles are the fastest.
 #pragma GCC unroll 8
     for (int i = 0; i < n; i += 2) {
-        zip_blocks<1, 0>(t[i], r[i], r[i + 1], lanes);
-        zip_blocks<1, 1>(t[i + 1], r[i], r[i + 1], lanes);
+        zip_blocks<1, 0>(t[i], r[i], r[i + 1]);
+        zip_blocks<1, 1>(t[i + 1], r[i], r[i + 1]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < n; i += 4) {
-        zip_blocks<2, 0>(r[i], t[i], t[i + 2], lanes);
-        zip_blocks<2, 1>(r[i + 1], t[i], t[i + 2], lanes);
-        zip_blocks<2, 0>(r[i + 2], t[i + 1], t[i + 3], lanes);
-        zip_blocks<2, 1>(r[i + 3], t[i + 1], t[i + 3], lanes);
+        zip_blocks<2, 0>(r[i], t[i], t[i + 2]);
+        zip_blocks<2, 1>(r[i + 1], t[i], t[i + 2]);
+        zip_blocks<2, 0>(r[i + 2], t[i + 1], t[i + 3]);
+        zip_blocks<2, 1>(r[i + 3], t[i + 1], t[i + 3]);
     }
     // Then the blocks: those of r[i] belong at r[i], r[4 + i], r[8 + i], r[12 + i].
     if constexpr (n == 8) {
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             t[i] = r[i];
-            unzip_blocks<0>(r[i], t[i], r[4 + i], lanes);
-            unzip_blocks<1>(r[4 + i], t[i], r[4 + i], lanes);
+            unzip_blocks<0>(r[i], t[i], r[4 + i]);
+            unzip_blocks<1>(r[4 + i], t[i], r[4 + i]);
         }
     }
     if constexpr (n == 16) {
@@ -83,13 +98,13 @@ ANVIL_INLINE void transpose_lanes(V (&r)[n]) {
             V even[2], odd[2];
 #pragma GCC unroll 2
             for (int h = 0; h < 2; h++) {
-                unzip_blocks<0>(even[h], r[8 * h + i], r[8 * h + 4 + i], lanes);
-                unzip_blocks<1>(odd[h], r[8 * h + i], r[8 * h + 4 + i], lanes);
+                unzip_blocks<0>(even[h], r[8 * h + i], r[8 * h + 4 + i]);
+                unzip_blocks<1>(odd[h], r[8 * h + i], r[8 * h + 4 + i]);
             }
-            unzip_blocks<0>(r[i], even[0], even[1], lanes);
-            unzip_blocks<0>(r[4 + i], odd[0], odd[1], lanes);
-            unzip_blocks<1>(r[8 + i], even[0], even[1], lanes);
-            unzip_blocks<1>(r[12 + i], odd[0], odd[1], lanes);
+            unzip_blocks<0>(r[i], even[0], even[1]);
+            unzip_blocks<0>(r[4 + i], odd[0], odd[1]);
+            unzip_blocks<1>(r[8 + i], even[0], even[1]);
+            unzip_blocks<1>(r[12 + i], odd[0], odd[1]);
         }
     }
 }

@@ -112,13 +112,7 @@ TEST_CASE("ranks that know the key meet, others are refused, and the run goes on
 }
 
 TEST_CASE("whoever listens must know the key as well, and never sees it", "[tcp_strangers]") {
-    const int port = free_port(), listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-    REQUIRE(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(uint16_t(port));
-    REQUIRE(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    REQUIRE(listen(listener, 5) == 0);
+    const int port = free_port(), listener = listening_socket(port);
     std::vector<std::string> heard;
     // Asks the same twice, and lets everybody in.
     std::thread fake([&] {

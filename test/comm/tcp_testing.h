@@ -42,18 +42,23 @@ inline int connect_to(int port) {
     return -1;
 }
 
+// Listens on 127.0.0.1 at this port; the caller closes it.
+inline int listening_socket(int port) {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+    REQUIRE(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(uint16_t(port));
+    REQUIRE(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    REQUIRE(listen(listener, 5) == 0);
+    return listener;
+}
+
 // Somebody else who listens: its port, and what it does with the first who connects.
 struct Stranger {
-    int port = free_port(), listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int port = free_port(), listener = listening_socket(port);
     std::thread thread;
     explicit Stranger(const std::string& answer) {
-        const int yes = 1;
-        REQUIRE(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
-        sockaddr_in address = {};
-        address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        address.sin_port = htons(uint16_t(port));
-        REQUIRE(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-        REQUIRE(listen(listener, 5) == 0);
         thread = std::thread([this, answer] {
             const int fd = accept(listener, nullptr, nullptr);
             if (fd < 0) return;

@@ -4,7 +4,9 @@
     python3 scripts/check_text.py          prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
 No tabs (but in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
-scripts begin with a comment that says what they are. Python compiles; scripts with a #! line are executable.
+scripts begin with a comment that says what they are. Comments of C++ are at most 120 columns wide: clang-format, which
+would join the rows of a table to fill its lines, leaves comments alone. Python compiles; scripts with a #! line are
+executable.
 """
 
 import os
@@ -17,6 +19,8 @@ COMMENT = {
     ".h": r"/\*|//", ".cuh": r"/\*|//", ".cpp": r"/\*|//", ".cu": r"/\*|//",
     ".py": r'(#!.*\n)?("""|#)', ".sh": r"#!.*\n#",
 }  # fmt: skip
+CXX_COMMENT = re.compile(r"/\*.*?\*/|^ *//[^\n]*", re.DOTALL | re.MULTILINE)
+COLUMNS = 120
 SOMEBODYS_PATH = re.compile(r"(?<![\w.}])/(home|root|work|Users)/\w[\w./-]*")
 
 
@@ -36,6 +40,12 @@ def findings_in(path, name, text):
         match = SOMEBODYS_PATH.search(line)
         if match:
             yield f"{name}:{number}: {match[0]} is a path of one machine"
+    if path.suffix in (".h", ".cuh", ".cpp", ".cu"):
+        for comment in CXX_COMMENT.finditer(text):
+            for extra, line in enumerate(comment[0].split("\n")):
+                if len(line) > COLUMNS:
+                    number = text.count("\n", 0, comment.start()) + extra + 1
+                    yield f"{name}:{number}: a comment of {len(line)} columns; expected {COLUMNS} at most"
     if text and (not text.endswith("\n") or text.endswith("\n\n")):
         yield f"{name}: does not end with exactly one newline"
     if path.suffix in COMMENT and not re.match(COMMENT[path.suffix], text):

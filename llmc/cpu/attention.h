@@ -31,7 +31,7 @@ void check_attention(const AttentionShape& s) {
     require(s.HS % kPair<E> == 0, "attention: heads of %ld channels: an even number in bf16; or --dtype fp32", s.HS);
 }
 
-// One head in memory shaped like qkv: element (t, i) of q, k and v.
+// Views of one head's q, k and v in a tensor shaped like qkv: element (t, i) of each.
 template <class T>
 struct AttentionHead {
     Strided<T> q, k, v;
@@ -159,7 +159,7 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
     }
 }
 
-// A thread's working memory. What is packed is opaque: pack_b() of the shape given here.
+// A thread's working memory. Packed operands are opaque: what pack_b() makes of the shape given here.
 template <class E>
 struct AttentionForwardScratch {
     float* k_t;     // packed (HS, T)

@@ -14,7 +14,7 @@ So packed bf16 consists of pairs, and the pairs of an A that is read in place mu
 
 Processors with AMX multiply bf16 in its tiles, in another order: gemm_tiles.h.
 
-  multiply_panels(...)   C (=, +=) A times packed micro-panels of B, on the calling thread; attention is made of it
+  multiply_panels(...)   C (=, +=) A times packed micro-panels of B, on the calling thread; attention is built on it
 */
 #pragma once
 #include <algorithm>

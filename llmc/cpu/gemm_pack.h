@@ -33,9 +33,9 @@ int64_t packed_size(int64_t K, int64_t N) {
     return num_panels(N) * kNR * ((K + kPair<T> - 1) / kPair<T>);
 }
 
-// to = the lanes lane_of(0), lane_of(1), ... of a and b, of four bytes each. They are written out: what nvcc hands on
-// of a builtin's pack no compiler reads. (Vectors are passed by reference: a processor without such registers has no
-// other way that all compilers agree on.)
+// to = the lanes lane_of(0), lane_of(1), ... of a and b, of four bytes each. They are written out, because nvcc drops
+// the expansion of a pack in a builtin's arguments. (Vectors are passed by reference: a processor without such
+// registers has no other way that all compilers agree on.)
 template <auto at, class V>
 ANVIL_INLINE void pick_lanes(V& to, const V& a, const V& b) {
     if constexpr (sizeof(V) == 64)

@@ -10,7 +10,7 @@ Squared ReLU on the CPU: llmc/ops/relu_squared.h.
 inline constexpr int64_t kReluSquaredChunk =
     4096;  // elements: many enough to hide the loop overhead, few enough for L1
 
-// By one thread.
+// Runs on the calling thread alone.
 template <class T>
 void relu_squared_values(T* out, const T* inp, int64_t n) {
     for_lanes(n, [=](int64_t i, auto width) {

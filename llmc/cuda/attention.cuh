@@ -1,8 +1,8 @@
 /*
 Causal self-attention with a sliding window, documents and grouped heads (llmc/cpu/attention.h has the equations):
 
-  out[t] = sum over first[t] <= s <= t of softmax_s(scale q[t] . k[s]) v[s]    with first[t] = max(t - window,
-starts[t])
+  out[t] = sum over first[t] <= s <= t of softmax_s(scale q[t] . k[s]) v[s]    with
+  first[t] = max(t - window, starts[t])
 
   qkv, dqkv (B, T, NH + 2 NKV, HS) T     out, dout (B, T, NH, HS) T     lse (B, NH, T) f32: saved for backward
   dqkv =     (the natural logarithm in lse is the CPU's, so that any forward goes with any backward)

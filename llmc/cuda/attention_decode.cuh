@@ -8,12 +8,13 @@ Attention of tokens that come one by one against the KV cache (llmc/cpu/attentio
   keys (B, NKV, capacity / 64, HS, 64) T     values (B, NKV, capacity, HS) T     (KeyValueShape)
 
 Math      f32 for scores, softmax and sums
-Work      remember: one thread per element. decode: one block per query head of a row, whose warps take tiles of 64 keys
-by turns. Since a tile of keys is transposed, a lane reads 16 bytes of neighboring keys and computes their scores whole
-but for the lanes that have other rows of the tile; the sums over a tile's values have a column a lane. The warps'
-results are added in their order: the same bits each time Bytes     decode: 2 HS sizeof(T) a key that is seen, a query
-head: heads of a group find each other's in L2 Accuracy  half a unit of T for what is stored, and the roundings of f32
-(test/cuda/attention_decode_cuda_test.cu) Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
+Work      remember: one thread per element. decode: one block per query head of a row, whose warps take tiles of 64
+          keys by turns. Since a tile of keys is transposed, a lane reads 16 bytes of neighboring keys and computes
+          their scores whole but for the lanes that have other rows of the tile; the sums over a tile's values have a
+          column a lane. The warps' results are added in their order: the same bits each time
+Bytes     decode: 2 HS sizeof(T) a key that is seen, a query head: heads of a group find each other's in L2
+Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/cuda/attention_decode_cuda_test.cu)
+Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
 */
 #pragma once
 #include <algorithm>

@@ -6,8 +6,10 @@ Where documents begin in rows that hold several (llmc/cpu/document_starts.h):
   tokens (B, T) int32     starts (B, T) int32
 
 Work      a block scans a row, kStartsThreads tokens per round: a lane finds its document's beginning among its warp's
-in one ballot, else takes the last one of the warps before it, else that of the round before. Integers only Bytes     8
-B T Accuracy  exact Requires  nothing
+          in one ballot, else takes the last one of the warps before it, else that of the round before. Integers only
+Bytes     8 B T
+Accuracy  exact
+Requires  nothing
 */
 #pragma once
 #include <cstdint>

@@ -10,7 +10,8 @@ Math      f32; the scatter into dwte is embedding_backward's, sorted by token an
 Work      a warp a row, kept in shared memory between the two passes over it
 Bytes     forward 2, backward's norm 3 times N*C*sizeof(T), rows of wte among them; then those of embedding_backward
 Accuracy  half a unit of T for what is stored, dx among it, and roundings of f32
-(test/cuda/embedding_rmsnorm_cuda_test.cu) Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
+          (test/cuda/embedding_rmsnorm_cuda_test.cu)
+Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"        // require

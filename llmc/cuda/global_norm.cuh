@@ -5,11 +5,12 @@ The squared L2 norm of the gradient:   sum += x[0]^2 + x[1]^2 + ...   over units
   finite
 
 Math      a unit in f32, in the CPU's order; units are added exactly, as integers (llmc/base/exact_sum.h)
-Work      four lanes a unit, 32 units a warp and round; the units' bits in the same word of the sum are added up across
-          the warp, and lane w keeps word w until the end, when blocks add theirs to the sum
+Work      four lanes a unit, 32 units a warp and round; the units' bits in the same word of the sum are added up
+          across the warp, and lane w keeps word w until the end, when blocks add theirs to the sum
 Bytes     4 n
-Accuracy  the CPU's words, bit for bit (test/cuda/global_norm_cuda_test.cu); atomics are on integers, whose order is no
-matter Requires  x 16-byte aligned
+Accuracy  the CPU's words, bit for bit (test/cuda/global_norm_cuda_test.cu); atomics are on integers, whose order is
+          no matter
+Requires  x 16-byte aligned
 */
 #pragma once
 #include <algorithm>

@@ -4,13 +4,13 @@ Newton-Schulz iterations:   A = X X^T,   X = a X + (b A + c A^2) X   for R <= K;
   X (batch, R, K) T, in place     (llmc/cpu/newton_schulz.h: what for, from where)
 
 Math      products in f32, one rounding to T each: A, b A + c A^2, X
-Work      the symmetric products by our kernel, a triangle of all matrices at once, or whole by cuBLASLt; the third one
-by cuBLASLt. cuBLASLt gets one matrix at a time: of a batch it might choose an algorithm with other bits, and the result
-must not depend on how many matrices a process owns FLOPs     an iteration, with n <= m the sides: 4 n^2 m + 2 n^3
-whole; 3 n^2 m + n^3 by triangles, and a little more Bytes     an iteration, at least: sizeof(T) (4 n m + 4 n^2) a
-matrix; the last X is copied if their number is odd Accuracy  bf16: test/cuda/newton_schulz_cuda_test.cu derives the
-band of the singular values Requires  K a multiple of Pack<T>::size, X 16-byte aligned; no singular value much larger
-than 1
+Work      the symmetric products by our kernel, a triangle of all matrices at once, or whole by cuBLASLt; the third
+          one by cuBLASLt. cuBLASLt gets one matrix at a time: of a batch it might choose an algorithm with other
+          bits, and the result must not depend on how many matrices a process owns
+FLOPs     an iteration, with n <= m the sides: 4 n^2 m + 2 n^3 whole; 3 n^2 m + n^3 by triangles, and a little more
+Bytes     an iteration, at least: sizeof(T) (4 n m + 4 n^2) a matrix; the last X is copied if their number is odd
+Accuracy  bf16: test/cuda/newton_schulz_cuda_test.cu derives the band of the singular values
+Requires  K a multiple of Pack<T>::size, X 16-byte aligned; no singular value much larger than 1
 */
 #pragma once
 #include <algorithm>

@@ -6,11 +6,11 @@ Rotary positions with QK-norm, in place on the queries and keys:   x -> scale * 
 
 Math      f32; cosines and sines come from the table, rounded from double
 Work      one block per token; a group of kGroup lanes per head, each with P neighbors of either half, a pack. The
-groups go through the heads, so a lane's cosines and sines stay in its registers Bytes     forward 2, backward 3
-(without QK-norm 2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once a token Accuracy  half a unit of T for what is
-stored, and the roundings of f32 (test/cuda/rotary_cuda_test.cu) Requires  HS % 8 == 0, HS <= 256, pointers 16-byte
-aligned. In bf16 the second half of a head whose HS is no multiple of 16 is not aligned to 16 bytes: such heads are read
-and written element by element, four a lane
+          groups go through the heads, so a lane's cosines and sines stay in its registers
+Bytes     forward 2, backward 3 (without QK-norm 2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once a token
+Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/cuda/rotary_cuda_test.cu)
+Requires  HS % 8 == 0, HS <= 256, pointers 16-byte aligned. In bf16 the second half of a head whose HS is no multiple
+          of 16 is not aligned to 16 bytes: such heads are read and written element by element, four a lane
 */
 #pragma once
 #include <algorithm>

@@ -5,14 +5,14 @@ A product that is its own transpose:   out = alpha X X^T + beta addend   or   al
 
 Math      sums in f32, one rounding; both triangles have the same bits. f32 goes through cuBLASLt, whole
 Work      bf16: a block of 4 warps a tile of 128 x 128 on or below the diagonal, 64 x 64 a warp, by mma.sync; the next
-64 terms are on their way to shared memory while these are multiplied. The tile is stored twice, the second time
-          transposed. Blocks above the diagonal end at once
+          64 terms are on their way to shared memory while these are multiplied. The tile is stored twice, the second
+          time transposed. Blocks above the diagonal end at once
 Banks     tiles lie in shared memory as those of flash attention do (flash_tile.cuh)
 FLOPs     (n + 128) n terms, about half of the whole product's 2 n^2 terms
 Bytes     of X, each tile's 2 * 128 rows; out, and half of addend
 Accuracy  a sum of `terms` products in any order, then 1 rounding (test/cuda/symmetric_matmul_cuda_test.cu). A matrix
-has the same bits whatever else is in its batch Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers
-16-byte aligned, out apart from X and addend
+          has the same bits whatever else is in its batch
+Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers 16-byte aligned, out apart from X and addend
 */
 #pragma once
 #include "llmc/base/check.h"         // require

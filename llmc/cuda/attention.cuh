@@ -36,6 +36,7 @@ Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4
 #include "llmc/cuda/flash_attention_backward.cuh"
 #include "llmc/cuda/flash_attention_forward.cuh"
 #include "llmc/cuda/flash_attention_hopper.cuh"
+#include "llmc/cuda/flash_attention_hopper_backward.cuh"
 #include "llmc/cuda/limits.h"  // check_head_size
 #include "llmc/ops/op_cost.h"  // attention_backward_cost, attention_forward_cost
 
@@ -142,9 +143,11 @@ void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const 
         with_columns_per_lane(shape.HS,
                               [&](auto J) { attention_fp32_backward<J>(cuda, dqkv, dout, out, lse, qkv, shape); });
     else if (shape.HS <= 64)
-        flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
+        takes_hopper_attention(cuda) ? flash_attention_backward_hopper<64>(cuda, dqkv, dout, out, lse, qkv, shape)
+                                     : flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
     else if (shape.HS <= 128)
-        flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
+        takes_hopper_attention(cuda) ? flash_attention_backward_hopper<128>(cuda, dqkv, dout, out, lse, qkv, shape)
+                                     : flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
     else
         attention_fp32_backward<8>(cuda, dqkv, dout, out, lse, qkv, shape);
 }

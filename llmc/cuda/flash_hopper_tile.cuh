@@ -62,9 +62,7 @@ DEVICE void release(Mbarrier* empty) {
 DEVICE int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
 DEVICE int warpgroup_id() { return uniform(int(threadIdx.x) / kWarpgroup); }
 // Of 64 rows from `row` on, that which is the thread's in its first or second half.
-DEVICE int own_row(int row, int half) {
-    return row + int(threadIdx.x) / kWarp % 4 * 16 + lane_id() / 4 + 8 * half;
-}
+DEVICE int own_row(int row, int half) { return row + int(threadIdx.x) / kWarp % 4 * 16 + lane_id() / 4 + 8 * half; }
 
 // d (64, N)  =  rows [row, row + 64) of a times rows of b, transposed; under way.
 template <int HS, int N>

@@ -11,15 +11,14 @@ Math      GEMMs of bf16 on tensor cores up to HS 128, others by multiply-adds in
           bf16, weights and dS are rounded to be multiplied
 Work      bf16: cuDNN's kernels for the shapes that plan_attention() was told, where it has any and Cuda::attention
           lets it (cudnn_attention.h), else our own, made for heads of 64 and 128; smaller ones, and those between, are
-          padded in the kernel, whose work is then that of 64 or 128: flash_attention_forward.cuh, or, on Hopper and
-          if asked for by name, flash_attention_hopper.cuh; flash_attention_backward.cuh. fp32, and heads above 128 in
-          bf16, by multiply-adds: attention_fp32.cuh. In ours no atomics, and no sum is shared by blocks: the same bits
-          each time. Documents are for ours alone; what lies before the first document of a tile of queries, or after
-          the last of a tile of keys, costs nothing
-FLOPs     a score, seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A
-          query sees (T + 1) / 2 keys on average, with a window at most window + 1
-Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) +
-          4 B NH T at least, and dout, q, k, v once more, from L2 where they fit
+          padded in the kernel, whose work is then that of 64 or 128: flash_attention_forward.cuh,
+          flash_attention_backward.cuh, or, on Hopper and if asked for by name, flash_attention_hopper.cuh,
+          flash_attention_hopper_backward.cuh. fp32, and heads above 128 in bf16, by multiply-adds: attention_fp32.cuh.
+In ours no atomics, and no sum is shared by blocks: the same bits each time. Documents are for ours alone; what lies
+before the first document of a tile of queries, or after the last of a tile of keys, costs nothing FLOPs     a score,
+seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A query sees (T + 1) / 2
+keys on average, with a window at most window + 1 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH
+T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) + 4 B NH T at least, and dout, q, k, v once more, from L2 where they fit
 Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/cpu/attention_reference.h)
 Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4 in fp32; tensors 16-byte aligned;
           workspace: 12 bytes per row of scores in backward (attention_stats.cuh)
@@ -36,6 +35,7 @@ Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4
 #include "llmc/cuda/flash_attention_backward.cuh"
 #include "llmc/cuda/flash_attention_forward.cuh"
 #include "llmc/cuda/flash_attention_hopper.cuh"
+#include "llmc/cuda/flash_attention_hopper_backward.cuh"
 #include "llmc/cuda/limits.h"  // check_head_size
 #include "llmc/ops/op_cost.h"  // attention_backward_cost, attention_forward_cost
 
@@ -142,9 +142,11 @@ void attention_backward(Cuda& cuda, T* dqkv, const T* dout, const T* out, const 
         with_columns_per_lane(shape.HS,
                               [&](auto J) { attention_fp32_backward<J>(cuda, dqkv, dout, out, lse, qkv, shape); });
     else if (shape.HS <= 64)
-        flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
+        takes_hopper_attention(cuda) ? flash_attention_backward_hopper<64>(cuda, dqkv, dout, out, lse, qkv, shape)
+                                     : flash_attention_backward<64>(cuda, dqkv, dout, out, lse, qkv, shape);
     else if (shape.HS <= 128)
-        flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
+        takes_hopper_attention(cuda) ? flash_attention_backward_hopper<128>(cuda, dqkv, dout, out, lse, qkv, shape)
+                                     : flash_attention_backward<128>(cuda, dqkv, dout, out, lse, qkv, shape);
     else
         attention_fp32_backward<8>(cuda, dqkv, dout, out, lse, qkv, shape);
 }

@@ -9,36 +9,11 @@ than HS and rows past the end come as zeros. Two warpgroups have 64 queries each
   - scores of a tile are multiplied while the weights of the one before it are multiplied by its values, and turned into
     weights while those products go on;
   - they take turns (barriers kFirstTurn and the next), so that one multiplies while the other makes weights.
-
-What is with whom: a tile is TMA's from tma_load() to the end of a phase of `full`, then its readers' until each of
-their warps has arrived at `empty`. Scores never leave registers, and weights are wgmma's left operand there.
 */
 #pragma once
-#include "llmc/cuda/flash_tile.cuh"
-#include "llmc/cuda/hopper.cuh"
+#include "llmc/cuda/flash_hopper_tile.cuh"
 #include "llmc/ops/op_cost.h"  // attention_gemms_cost
 
-inline constexpr int kHopperReaders = 2;  // warpgroups
-inline constexpr int kHopperThreads = (1 + kHopperReaders) * kWarpgroup;
-inline constexpr int kHopperRows = 128;  // of a tile: queries, keys or values
-static_assert(kHopperRows == kHopperReaders * 64);
-
-// A tile of HS columns: 64 columns of all its rows, then the next 64.
-template <int HS>
-struct HopperTile {
-    static constexpr int kPartBytes = kHopperRows * kTmaColumns * int(sizeof(bf16));
-    static constexpr int kBytes = HS / kTmaColumns * kPartBytes;
-    unsigned char* data;
-
-    DEVICE unsigned char* at(int row, int chunk) const {
-        return data + chunk / 8 * kPartBytes + row * 128 + ((chunk % 8 ^ row % 8) << 4);
-    }
-};
-
-// A tile's barriers: it is there, and its readers are done with it.
-struct HopperStage {
-    Mbarrier full, empty;
-};
 template <int HS>
 struct HopperShared {
     static constexpr int kStages = 2;
@@ -48,17 +23,6 @@ struct HopperShared {
     Mbarrier queries_full;
     HopperStage key_stages[kStages], value_stages[kStages];
 };
-
-// Row, and whether it is the last turn: named barriers. One thread more of a name would be a thread of another turn.
-inline constexpr int kFirstTurn = 1, kOwnRows = kFirstTurn + kHopperReaders;
-
-template <int HS>
-DEVICE void load_tile(unsigned char* to, const TensorMap& qkv, Mbarrier* full, int head, int t, int b) {
-    mbarrier_arrive_expect(full, HopperTile<HS>::kBytes);
-#pragma unroll
-    for (int part = 0; part < HS / kTmaColumns; part++)
-        tma_load(to + part * HopperTile<HS>::kPartBytes, qkv, full, part * kTmaColumns, head, t, b);
-}
 
 // The thread that brings the tiles first..last of keys and of values, last to first. Values come one step later,
 // because that is when they are needed.
@@ -70,21 +34,23 @@ DEVICE void bring_tiles(HopperShared<HS>& shared, const TensorMap& qkv, const Fl
         if (i <= last - first) {
             HopperStage& stage = shared.key_stages[i % 2];
             mbarrier_wait(&stage.empty, i / 2 % 2 ^ 1);
-            load_tile<HS>(shared.keys[i % 2], qkv, &stage.full, key_head, (last - i) * kHopperRows, b);
+            mbarrier_arrive_expect(&stage.full, HopperTile<HS>::kBytes);
+            HopperTile<HS>{shared.keys[i % 2]}.load(qkv, &stage.full, key_head, (last - i) * kHopperRows, b);
         }
         if (i == 0) {
-            load_tile<HS>(shared.queries, qkv, &shared.queries_full, h, t0, b);
+            mbarrier_arrive_expect(&shared.queries_full, HopperTile<HS>::kBytes);
+            HopperTile<HS>{shared.queries}.load(qkv, &shared.queries_full, h, t0, b);
         } else {
             const int j = i - 1;
             HopperStage& stage = shared.value_stages[j % 2];
             mbarrier_wait(&stage.empty, j / 2 % 2 ^ 1);
-            load_tile<HS>(shared.values[j % 2], qkv, &stage.full, value_head, (last - j) * kHopperRows, b);
+            mbarrier_arrive_expect(&stage.full, HopperTile<HS>::kBytes);
+            HopperTile<HS>{shared.values[j % 2]}.load(qkv, &stage.full, value_head, (last - j) * kHopperRows, b);
         }
     }
 }
 
-// What one warpgroup makes of 64 queries. A thread has two of their rows, 8 apart, and a quarter of the columns of
-// each.
+// What one warpgroup makes of 64 queries.
 template <int HS>
 struct HopperQueries {
     static constexpr int kKeys = kHopperRows;
@@ -102,29 +68,17 @@ struct HopperQueries {
         for (int half = 0; half < 2; half++) window_left[half] = s.window_left(b, query(half));
         sure_first = first_t + 63 - s.window_left(b, first_t + 63);
     }
-    DEVICE int own_row(int half) const { return row + int(threadIdx.x) / kWarp % 4 * 16 + lane_id() / 4 + 8 * half; }
-    DEVICE int query(int half) const { return first_t - row + own_row(half); }
+    DEVICE int query(int half) const { return own_row(first_t, half); }
 
     // scores = q k^T of tile number i, under way.
     DEVICE void multiply_keys(int i) {
-#pragma unroll
-        for (int k = 0; k < HS / 16; k++) {
-            const int part = k / 4 * HopperTile<HS>::kPartBytes;
-            const uint64_t q = wgmma_tile(shared.queries + part + row * 128);
-            const uint64_t keys = wgmma_tile(shared.keys[i % 2] + part);
-            wgmma<kKeys>(scores, q + 2 * (k % 4), keys + 2 * (k % 4), k > 0);
-        }
+        multiply_by_rows<HS, kKeys>(scores, {shared.queries}, row, {shared.keys[i % 2]});
         wgmma_commit();
     }
     // sum += weights v of tile number i, under way.
     DEVICE void multiply_values(int i) {
-        const uint64_t values = wgmma_tile(shared.values[i % 2], HopperTile<HS>::kPartBytes);
-#pragma unroll
-        for (int k = 0; k < kKeys / 16; k++) wgmma<HS, true>(sum, weights[k], values + 128 * k, true);
+        multiply<HS, kKeys>(sum, weights, {shared.values[i % 2]});
         wgmma_commit();
-    }
-    DEVICE void release(Mbarrier* empty) const {
-        if (lane_id() == 0) mbarrier_arrive(empty);
     }
 
     DEVICE float scaled(float score) const { return __fmul_rn(score, s.scale_log2); }
@@ -160,10 +114,7 @@ struct HopperQueries {
         }
     }
     // Weights as they are multiplied by values, once the registers of those before are free.
-    DEVICE void round_weights() {
-#pragma unroll
-        for (int j = 0; j < kKeys / 2; j += 2) weights[j / 8][j / 2 % 4] = bf16x2(scores[j], scores[j + 1]);
-    }
+    DEVICE void round_weights() { round_pairs<kKeys>(weights, scores); }
     DEVICE void rescale_sum(const float (&rescale)[2]) {
 #pragma unroll
         for (int j = 0; j < HS / 2; j++) sum[j] *= rescale[j / 2 % 2];
@@ -228,19 +179,8 @@ struct HopperQueries {
             if (query(half) < s.T && lane_id() % 4 == 0)
                 lse[(int64_t(b) * s.NH + h) * s.T + query(half)] = max_score[half] * s.scale + logf(total);
         }
-        const HopperTile<HS> tile{shared.queries};
-        barrier_sync(kOwnRows + reader, kWarpgroup);  // no product reads these rows any more
-#pragma unroll
-        for (int j = 0; j < HS / 2; j += 2)
-            *reinterpret_cast<uint32_t*>(tile.at(own_row(j / 2 % 2), j / 4) + lane_id() % 4 * 4) =
-                bf16x2(sum[j] * factor[j / 2 % 2], sum[j + 1] * factor[j / 2 % 2]);
-        __syncwarp();
-        constexpr int kChunks = HS / 8, kStep = kWarp / kChunks;
-        const int r0 = row + int(threadIdx.x) / kWarp % 4 * 16, chunk = lane_id() % kChunks;
-        if (chunk * 8 >= s.HS) return;
-        for (int r = r0 + lane_id() / kChunks; r < r0 + 16 && first_t - row + r < s.T; r += kStep)
-            store16(head_of_out(out, s, b, first_t - row + r, h, s.HS) + chunk * 8,
-                    load16(reinterpret_cast<const bf16*>(tile.at(r, chunk))));
+        store_rows<HS>(head_of_out(out, s, b, first_t, h, s.HS), s.out_row, s.T - first_t, s.HS, {shared.queries}, row,
+                       sum, factor);
     }
 };
 
@@ -256,15 +196,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 #pragma unroll
         for (int i = 0; i < HopperShared<HS>::kStages; i++)
 #pragma unroll
-            for (HopperStage* stage : {&shared->key_stages[i], &shared->value_stages[i]}) {
-                mbarrier_init(&stage->full, 1);
-                mbarrier_init(&stage->empty, kHopperReaders * kWarpgroup / kWarp);
-            }
+            for (HopperStage* stage : {&shared->key_stages[i], &shared->value_stages[i]}) stage->init();
         mbarrier_fence_init();
     }
     __syncthreads();
-    // As the compiler must see it: the same for all lanes.
-    if (__shfl_sync(kAllLanes, int(threadIdx.x) / kWarpgroup, 0) == 0) {
+    if (warpgroup_id() == 0) {
         give_registers<24>();
         if (threadIdx.x == 0) bring_tiles<HS>(*shared, qkv, s, b, h, t0, first, last);
     } else {
@@ -277,11 +213,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 template <int HS>
 void flash_attention_forward_hopper(Cuda& cuda, bf16* out, float* lse, const bf16* qkv, const AttentionShape& shape) {
-    // Heads of queries, then of keys, then of values.
-    const TensorLayout layout{{shape.HS, shape.NH + 2 * shape.NKV, shape.T, shape.B},
-                              {shape.HS, shape.row(), shape.T * shape.row()},
-                              {kTmaColumns, 1, kHopperRows, 1}};
     const dim3 grid(unsigned(ceil_div(shape.T, kHopperRows)), unsigned(shape.NH), unsigned(shape.B));
     launch(cuda, {"attention_forward", attention_gemms_cost(shape, 2)}, flash_forward_hopper_kernel<HS>, grid,
-           kHopperThreads, sizeof(HopperShared<HS>), out, lse, tensor_map(qkv, layout), FlashShape(shape));
+           kHopperThreads, sizeof(HopperShared<HS>), out, lse, map_of_qkv(qkv, shape, kHopperRows), FlashShape(shape));
 }

@@ -124,8 +124,10 @@ constexpr double kDeterministic = 0.8;
 // that it does, 14 a score and channel where cuDNN does 10. Before Hopper mma.sync is all that there is.
 constexpr double kOwnForward = 0.71, kOwnBackward = 0.73, kOwnBeforeHopper = 0.9;
 // Ours by wgmma, never measured: FlashAttention-3's own rates are 0.92 (HS 64) and 1.03 (128) of cuDNN's at 1024, and
-// ours has its schedule, but a block for each tile of queries, of 128 also at HS 64: assumed 0.85 of it.
-constexpr double kOwnHopper = 0.82;
+// ours has its schedule, but a block for each tile of queries, of 128 also at HS 64: assumed 0.85 of it. Backward, the
+// paper has FlashAttention-3 at 1.5 to 1.75 times FlashAttention-2, whose 175 is mma.sync's above: 0.85 of 1.5 times
+// that beside cuDNN's 240, of the FLOPs that ours does.
+constexpr double kOwnHopper = 0.82, kOwnHopperBackward = 0.93;
 
 double attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backward) {
     const auto at = [&](const AttentionRate& rate) {
@@ -162,10 +164,11 @@ double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
     const bool before_hopper = gpu.compute_capability < 90;
     if (begins_with(work.kernel, "flash_")) {
         const bool is_backward = begins_with(work.kernel, "flash_backward");
-        const double beside = begins_with(work.kernel, "flash_forward_hopper") ? kOwnHopper
-                              : before_hopper                                  ? kOwnBeforeHopper
-                              : is_backward                                    ? kOwnBackward
-                                                                               : kOwnForward;
+        const bool is_hopper = work.kernel.find("_hopper_") != std::string::npos;
+        const double beside = is_hopper       ? (is_backward ? kOwnHopperBackward : kOwnHopper)
+                              : before_hopper ? kOwnBeforeHopper
+                              : is_backward   ? kOwnBackward
+                                              : kOwnForward;
         return attention_rate(gpu, double(work.cost.keys), work.cost.head_size, is_backward) * beside *
                assumed.attention;
     }

@@ -273,7 +273,7 @@ std::vector<Field> RunFlags::fields() {
                 .one_of({"none", "norms", "block"}),
             Field{"machine", "attention", &attention,
                   "attention kernels on a GPU in bf16; auto: cuDNN's for training shapes that it supports, else "
-                  "Anvil's; cudnn: cuDNN's, or an error; own: Anvil's, on Hopper with a forward kernel written for it"}
+                  "Anvil's; cudnn: cuDNN's, or an error; own: Anvil's, on Hopper with kernels written for it"}
                 .one_of({"auto", "own", "cudnn"}),
             {"machine", "deterministic", &deterministic,
              "bit-reproducible backward pass in cuDNN's attention; false: its fastest (everything else is always "

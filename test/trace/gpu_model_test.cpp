@@ -164,6 +164,8 @@ TEST_CASE("our own attention has a share of the published rates, on Hopper a lar
     CHECK(rate("flash_forward_kernel", 128, h200) == Approx(0.71 * 288 * h200_scale).epsilon(0.01));
     CHECK(rate("flash_forward_kernel", 128, a100) == Approx(0.9 * 288 * a100_scale).epsilon(0.01));
     CHECK(rate("flash_backward_keys_kernel", 128, h200) == Approx(0.73 * 240 * h200_scale).epsilon(0.01));
+    CHECK(rate("flash_backward_keys_hopper_kernel", 384, h200) == Approx(0.93 * 240 * h200_scale).epsilon(0.01));
+    CHECK(rate("flash_backward_queries_hopper_kernel", 384, h200) == Approx(0.93 * 240 * h200_scale).epsilon(0.01));
 }
 
 TEST_CASE("an SM has room for as many blocks as the occupancy table says", "[gpu_model]") {

@@ -1,0 +1,108 @@
+/*
+Building blocks of the flash attention kernels for Hopper. A block has a warpgroup of which one thread has TMA bring
+tiles, and two that read and multiply them, 64 rows of the block's own side each.
+
+What is with whom: a tile is TMA's from load() to the end of a phase of `full`, then its readers' until each of their
+warps has arrived at `empty`. Accumulators never leave registers: rounded, they are wgmma's left operand there. An
+accumulator of 64 rows and N columns: a thread has two rows, 8 apart, and a quarter of the columns of each.
+*/
+#pragma once
+#include "llmc/cuda/flash_tile.cuh"
+#include "llmc/cuda/hopper.cuh"
+
+inline constexpr int kHopperReaders = 2;  // warpgroups
+inline constexpr int kHopperThreads = (1 + kHopperReaders) * kWarpgroup;
+inline constexpr int kHopperRows = 128;  // of a block's own side
+static_assert(kHopperRows == kHopperReaders * 64);
+
+// Named barriers: row, and whether it is the last turn. One thread more of a name would be a thread of another turn.
+inline constexpr int kFirstTurn = 1, kOwnRows = kFirstTurn + kHopperReaders;
+
+// `rows` rows of HS columns: 64 columns of all its rows, then the next 64.
+template <int HS, int rows = kHopperRows>
+struct HopperTile {
+    static constexpr int kPartBytes = rows * kTmaColumns * int(sizeof(bf16));
+    static constexpr int kBytes = HS / kTmaColumns * kPartBytes;
+    unsigned char* data;
+
+    DEVICE unsigned char* at(int row, int chunk) const {
+        return data + chunk / 8 * kPartBytes + row * 128 + ((chunk % 8 ^ row % 8) << 4);
+    }
+    // By one thread: kBytes of a head, the rows from t on. `full` is told to expect them.
+    DEVICE void load(const TensorMap& map, Mbarrier* full, int head, int t, int b) const {
+#pragma unroll
+        for (int part = 0; part < HS / kTmaColumns; part++)
+            tma_load(data + part * kPartBytes, map, full, part * kTmaColumns, head, t, b);
+    }
+};
+
+// Of (B, T, row) with heads of HS columns next to each other in a row, what HopperTile<..., rows>::load() takes.
+inline TensorMap map_of_heads(const bf16* base, const AttentionShape& s, int64_t heads, int64_t row, int rows) {
+    return tensor_map(base, {{s.HS, heads, s.T, s.B}, {s.HS, row, s.T * row}, {kTmaColumns, 1, rows, 1}});
+}
+// Heads of queries, then of keys, then of values.
+inline TensorMap map_of_qkv(const bf16* qkv, const AttentionShape& s, int rows) {
+    return map_of_heads(qkv, s, s.NH + 2 * s.NKV, s.row(), rows);
+}
+
+// Barriers of a place in shared memory: what it waits for is there, and its readers are done with it.
+struct HopperStage {
+    Mbarrier full, empty;
+
+    DEVICE void init() {
+        mbarrier_init(&full, 1);
+        mbarrier_init(&empty, kHopperReaders * kWarpgroup / kWarp);
+    }
+};
+DEVICE void release(Mbarrier* empty) {
+    if (lane_id() == 0) mbarrier_arrive(empty);
+}
+
+// The same for all lanes, as the compiler must see it, or it makes products wait for each other.
+DEVICE int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
+DEVICE int warpgroup_id() { return uniform(int(threadIdx.x) / kWarpgroup); }
+// Of 64 rows from `row` on, that which is the thread's in its first or second half.
+DEVICE int own_row(int row, int half) { return row + int(threadIdx.x) / kWarp % 4 * 16 + lane_id() / 4 + 8 * half; }
+
+// d (64, N)  =  rows [row, row + 64) of a times rows of b, transposed; under way.
+template <int HS, int N>
+DEVICE void multiply_by_rows(float (&d)[N / 2], const HopperTile<HS>& a, int row, const HopperTile<HS, N>& b) {
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        const uint64_t left = wgmma_tile(a.data + k / 4 * a.kPartBytes + row * 128);
+        const uint64_t right = wgmma_tile(b.data + k / 4 * b.kPartBytes);
+        wgmma<N>(d, left + 2 * (k % 4), right + 2 * (k % 4), k > 0);
+    }
+}
+// d (64, HS)  +=  a (64, N) times b; under way.
+template <int HS, int N>
+DEVICE void multiply(float (&d)[HS / 2], const uint32_t (&a)[N / 16][4], const HopperTile<HS, N>& b) {
+    const uint64_t right = wgmma_tile(b.data, b.kPartBytes);
+#pragma unroll
+    for (int k = 0; k < N / 16; k++) wgmma<HS, true>(d, a[k], right + 128 * k, true);
+}
+// Of an accumulator, the left operand.
+template <int N>
+DEVICE void round_pairs(uint32_t (&a)[N / 16][4], const float (&d)[N / 2]) {
+#pragma unroll
+    for (int j = 0; j < N / 2; j += 2) a[j / 8][j / 2 % 4] = bf16x2(d[j], d[j + 1]);
+}
+
+// d (64, HS), its rows times the thread's two factors, to the first rows below `end` of a tensor, `stride` apart, and
+// their first `columns`: through the rows [row, row + 64) of a tile, which must be the warpgroup's own.
+template <int HS>
+DEVICE void store_rows(bf16* to, int stride, int end, int columns, const HopperTile<HS>& tile, int row,
+                       const float (&d)[HS / 2], const float (&factor)[2]) {
+    barrier_sync(kOwnRows + row / 64, kWarpgroup);  // no product reads these rows any more
+#pragma unroll
+    for (int j = 0; j < HS / 2; j += 2)
+        *reinterpret_cast<uint32_t*>(tile.at(own_row(row, j / 2 % 2), j / 4) + lane_id() % 4 * 4) =
+            bf16x2(d[j] * factor[j / 2 % 2], d[j + 1] * factor[j / 2 % 2]);
+    __syncwarp();
+    constexpr int kChunks = HS / 8, kStep = kWarp / kChunks;
+    const int r0 = int(threadIdx.x) / kWarp % 4 * 16 + lane_id() / kChunks, chunk = lane_id() % kChunks;
+    if (chunk * 8 >= columns) return;
+    to += int64_t(r0) * stride + chunk * 8;
+    for (int r = r0; r < r0 + 16 && r < end; r += kStep, to += int64_t(kStep) * stride)
+        store16(to, load16(reinterpret_cast<const bf16*>(tile.at(row + r, chunk))));
+}

@@ -22,11 +22,12 @@ import sys
 # Files that are tools, parts or lists of the ops, not ops.
 TOOLS = {
     *("amx", "device", "gate", "gemm", "gemm_micro_kernel", "gemm_pack", "gemm_plan", "gemm_stream", "gemm_tiles", "kernels", "ops"),
-    *("peaks", "matmul_rates", "reduce", "simd"),
+    *("peaks", "matmul_rates", "moments", "reduce", "simd"),
 }
 CUDA_PARTS = {
     *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
-    *("flash_attention_hopper", "flash_attention_hopper_backward", "flash_hopper_tile", "flash_tile", "float_pack", "gate", "hopper", "kernels", "ops", "reduce", "scatter_rows", "sort_tokens", "tensor_list"),
+    *("flash_attention_hopper", "flash_attention_hopper_backward", "flash_hopper_tile", "flash_tile", "float_pack"),
+    *("gate", "hopper", "kernels", "moments", "ops", "reduce", "scatter_rows", "sort_tokens", "tensor_list"),
 }
 ENTRY = re.compile(r"\(\*(\w+)\)\(")
 SOURCE = {".h", ".cuh", ".cpp", ".cu"}

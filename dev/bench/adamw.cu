@@ -1,4 +1,5 @@
-// Speed of AdamW: weights, m and v in and out, the gradient in; with bf16 weights, fp32 master_weights.
+// Speed of AdamW: weights, m and v in and out, the gradient in; with bf16 weights, fp32 master_weights. And with m and
+// v in bf16.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/adamw.cuh"
@@ -20,6 +21,13 @@ void measure(Bench& bench, const BenchShape& s) {
     const AdamWTensor<T> tensor{param.data(), kMaster ? master.data() : nullptr, m.data(), v.data(), grad.data(), n,
                                 hyper};
     bench.run("adamw_update", s, adamw_cost<T>(n), [&] { adamw_update(bench.device, &tensor, 1, scalars.data()); });
+
+    auto half_m = bench.random<bf16>(n), half_v = bench.random<bf16>(n);
+    fill_zero(bench.device, half_v.data(), n);
+    const AdamWTensor<T, bf16> rounded{param.data(), tensor.master, half_m.data(), half_v.data(), grad.data(), n,
+                                       hyper,        {1, 0}};
+    bench.run("adamw_update, bf16 moments", s, adamw_cost<T, bf16>(n),
+              [&] { adamw_update(bench.device, &rounded, 1, scalars.data()); });
 }
 
 BENCHMARK("adamw", Bound::memory, measure)

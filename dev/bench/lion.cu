@@ -18,6 +18,11 @@ void measure(Bench& bench, const BenchShape& s) {
     auto m = bench.random<float>(n), master = bench.random<float>(kMaster ? n : 1);
     const LionTensor<T> tensor{param.data(), kMaster ? master.data() : nullptr, m.data(), grad.data(), n, hyper};
     bench.run("lion_update", s, lion_cost<T>(n), [&] { lion_update(bench.device, &tensor, 1, scalars.data()); });
+
+    auto half_m = bench.random<bf16>(n);
+    const LionTensor<T, bf16> rounded{param.data(), tensor.master, half_m.data(), grad.data(), n, hyper, {1, 0}};
+    bench.run("lion_update, bf16 momentum", s, lion_cost<T, bf16>(n),
+              [&] { lion_update(bench.device, &rounded, 1, scalars.data()); });
 }
 
 BENCHMARK("lion", Bound::memory, measure)

@@ -23,6 +23,11 @@ void measure(Bench& bench, const BenchShape& s) {
     bench.run("muon_momentum", s, (4 * 3 + e) * n, 8 * n, [&] {
         muon_momentum(bench.device, X.data(), squares.data(), momentum.data(), grad.data(), R, K, step, scalars.data());
     });
+    auto half_momentum = bench.random<bf16>(R * K);
+    bench.run("muon_momentum, bf16", s, (4 * 2 + e) * n, 8 * n, [&] {
+        muon_momentum(bench.device, X.data(), squares.data(), half_momentum.data(), grad.data(), R, K, step,
+                      scalars.data(), MomentRounding{1, 0});
+    });
     bench.run("muon_normalize", s, 2 * e * n, n,
               [&] { muon_normalize(bench.device, X.data(), squares.data(), R, K, step); });
     bench.run("muon_squares", s, e * n, 2 * n, [&] { muon_squares(bench.device, squares.data(), X.data(), R, K); });

@@ -3,6 +3,7 @@ Random numbers that are the same on every machine, compiler and thread count.
 
   Rng rng(seed, stream)    splitmix64 (Steele, Lea, Flood, OOPSLA 2014); its whole state is one 64-bit word
   Permutation p(n, seed)   a random order of 0..n-1 that needs no memory: p(i) is the i-th element
+  element_bits(key, e)     32 bits that follow from an element's number alone, whoever computes it
 
 Streams keep uses apart: with one seed the weights, the data order and the sampler do not disturb each other.
 */
@@ -16,7 +17,7 @@ constexpr uint64_t mix64(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-enum class Stream : uint64_t { weights = 1, data, sampling, corpus, tests, dropout };
+enum class Stream : uint64_t { weights = 1, data, sampling, corpus, tests, dropout, moments };
 
 struct Rng {
     static constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;
@@ -45,6 +46,10 @@ struct Rng {
         return radius * std::cos(2 * M_PI * uniform());
     }
 };
+
+// Elements 2 pair and 2 pair + 1 have the low and the high half of number `pair` of splitmix64 from the state `key`.
+constexpr uint64_t pair_bits(uint64_t key, uint64_t pair) { return mix64(key + (pair + 1) * Rng::kStep); }
+constexpr uint32_t element_bits(uint64_t key, uint64_t e) { return uint32_t(pair_bits(key, e / 2) >> (e % 2 * 32)); }
 
 // A four-round Feistel network over the next even power of two, walked until it lands inside [0, n)
 // (Black and Rogaway, CT-RSA 2002). Constant memory, so an epoch of 10^9 sequences costs nothing.

@@ -10,17 +10,11 @@ Dropout on the CPU: llmc/ops/dropout.h.
 
 inline constexpr int64_t kDropoutChunk = 4096;  // elements: many enough to hide the loop overhead, few enough for L1
 
-// What elements e, e + 1, ... are multiplied by. A word is two elements, and e may be odd.
+// What elements e, e + 1, ... are multiplied by.
 inline void dropout_factors(float (&factors)[kLanes], const DropoutMask& mask, uint64_t e) {
-    constexpr int kWords = kLanes / 2 + 1;
-    uint32_t bits[2 * kWords];
-    for (int j = 0; j < kWords; j++) {
-        const uint64_t word = mix64(mask.key + (e / 2 + uint64_t(j) + 1) * Rng::kStep);
-        bits[2 * j] = uint32_t(word);
-        bits[2 * j + 1] = uint32_t(word >> 32);
-    }
-    const uint32_t* own = bits + (e & 1);
-    for (int k = 0; k < kLanes; k++) factors[k] = own[k] >= mask.threshold ? mask.scale : 0.f;
+    uint32_t bits[kLanes];
+    element_bits(bits, mask.key, e);
+    for (int k = 0; k < kLanes; k++) factors[k] = bits[k] >= mask.threshold ? mask.scale : 0.f;
 }
 
 template <class T>

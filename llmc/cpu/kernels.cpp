@@ -13,6 +13,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     Ops<Cpu, T> o{};
     o.accumulate = accumulate;
     o.adamw_update = adamw_update;
+    o.adamw_update_bf16 = adamw_update;
     o.attention_forward = attention_forward;
     o.attention_backward = attention_backward;
     o.attention_remember = attention_remember;
@@ -35,6 +36,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.layernorm_backward = layernorm_backward;
     o.add_column_sums = add_column_sums;
     o.lion_update = lion_update;
+    o.lion_update_bf16 = lion_update;
     o.matmul_forward = matmul_forward;
     o.matmul_backward = matmul_backward;
     o.matmul_gelu_forward = matmul_gelu_forward;
@@ -45,6 +47,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.matmul_fp8_backward = matmul_fp8_backward;
     o.muon_row = muon_row<T>;
     o.muon_momentum = muon_momentum;
+    o.muon_momentum_bf16 = muon_momentum;
     o.muon_normalize = muon_normalize;
     o.muon_squares = muon_squares;
     o.muon_scales = muon_scales;

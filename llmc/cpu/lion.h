@@ -1,7 +1,7 @@
 /*
 Lion on the CPU: llmc/ops/lion.h.
 
-One pass: 20 bytes moved per element, with a bf16 param 22. Memory is the limit.
+One pass: 20 bytes moved per element, with a bf16 param 22, 4 fewer with a bf16 m. Memory is the limit.
 */
 #pragma once
 #include <cstdint>
@@ -10,6 +10,7 @@ One pass: 20 bytes moved per element, with a bf16 param 22. Memory is the limit.
 #include "llmc/base/check.h"   // ensure
 #include "llmc/ops/op_cost.h"  // lion_cost
 #include "llmc/cpu/device.h"   // Cpu, parallel_chunks
+#include "llmc/cpu/moments.h"  // MomentStore
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/lion.h"  // LionHyper, LionTensor
 
@@ -20,9 +21,9 @@ ANVIL_INLINE F32x16 sign_of(F32x16 x) {
     return x;
 }
 
-template <class T>
-void lion_pass(Cpu& cpu, T* param, float* weight, float* m, const float* grad, int64_t n, const LionHyper& hyper,
-               double clip_scale) {
+template <class T, class M>
+void lion_pass(Cpu& cpu, T* param, float* weight, M* m, const float* grad, int64_t n, const LionHyper& hyper,
+               double clip_scale, const MomentStore<M>& moments) {
     const auto rounded = [](double x) { return broadcast(float(x)); };
     const F32x16 keep = rounded(1 - hyper.learning_rate * hyper.weight_decay);
     const F32x16 minus_rate = rounded(-hyper.learning_rate), grad_scale = rounded(clip_scale);
@@ -34,22 +35,23 @@ void lion_pass(Cpu& cpu, T* param, float* weight, float* m, const float* grad, i
             const F32x16 change = load(grad + i, width) * grad_scale - old_m;
             const F32x16 direction = sign_of(fma(one_minus_beta1, change, old_m));
             const F32x16 new_weight = fma(minus_rate, direction, load(weight + i, width) * keep);
-            store(m + i, fma(one_minus_beta2, change, old_m), width);
+            moments.store_moment(i, m, fma(one_minus_beta2, change, old_m), width);
             store(weight + i, new_weight, width);
             if constexpr (!std::is_same_v<T, float>) store(param + i, new_weight, width);
         });
     });
 }
 
-template <class T>
-void lion_update(Cpu& cpu, const LionTensor<T>* tensors, int64_t count, const StepScalars* s) {
-    const OpScope op(cpu, __func__, lion_cost<T>(num_elements(tensors, count)));
-    for (const LionTensor<T>& t : std::span(tensors, size_t(count))) {
+template <class T, class M>
+void lion_update(Cpu& cpu, const LionTensor<T, M>* tensors, int64_t count, const StepScalars* s) {
+    const OpScope op(cpu, __func__, lion_cost<T, M>(num_elements(tensors, count)));
+    for (const LionTensor<T, M>& t : std::span(tensors, size_t(count))) {
         ensure((t.master == nullptr) == (std::is_same_v<T, float>));
         if (!s->applied) continue;
         float* weight = t.master;
         if constexpr (std::is_same_v<T, float>) weight = t.param;
-        lion_pass(cpu, t.param, weight, t.m, t.grad, t.n, t.hyper, s->grad_scale);
+        lion_pass(cpu, t.param, weight, t.m, t.grad, t.n, t.hyper, s->grad_scale,
+                  MomentStore<M>(t.rounding, s->updates));
     }
 }
 template <class T>

@@ -6,9 +6,10 @@ Muon on the CPU: llmc/ops/muon.h.
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
-#include "llmc/base/check.h"  // ensure
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"  // add_partials
+#include "llmc/base/check.h"   // ensure
+#include "llmc/cpu/device.h"   // Cpu, parallel_for
+#include "llmc/cpu/moments.h"  // MomentStore
+#include "llmc/cpu/reduce.h"   // add_partials
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/muon.h"          // MuonStep
 #include "llmc/ops/step_scalars.h"  // StepScalars
@@ -28,22 +29,34 @@ int64_t muon_row(Cpu&, int64_t K) {
     return K;
 }
 
-template <class T>
-void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
-                   const MuonStep& step, const StepScalars* s) {
-    const OpScope op(cpu, __func__);
-    if (!s->applied) return;
+template <class T, class M>
+void muon_momentum_pass(Cpu& cpu, T* X, float* row_squares, M* momentum, const float* grad, int64_t R, int64_t K,
+                        const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+    const MomentStore<M> moments(rounding, s->updates);
     const float rest = float(1 - step.momentum), grad_scale = float(s->grad_scale);
     parallel_for(cpu, R, [=](int64_t r) {
         for_lanes(K, [=](int64_t k, auto width) {
             const int64_t i = r * K + k;
             const F32x16 g = load(grad + i, width) * grad_scale, old = load(momentum + i, width);
             const F32x16 m = fma(broadcast(rest), g - old, old);
-            store(momentum + i, m, width);
+            moments.store_moment(i, momentum, m, width);
             store(X + i, fma(broadcast(rest), g - m, m), width);
         });
         row_squares[r] = sum_of_squares(X + r * K, K);
     });
+}
+
+template <class T>
+void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
+                   const MuonStep& step, const StepScalars* s) {
+    const OpScope op(cpu, __func__);
+    if (s->applied) muon_momentum_pass(cpu, X, row_squares, momentum, grad, R, K, step, s, {});
+}
+template <class T>
+void muon_momentum(Cpu& cpu, T* X, float* row_squares, bf16* momentum, const float* grad, int64_t R, int64_t K,
+                   const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+    const OpScope op(cpu, __func__);
+    if (s->applied) muon_momentum_pass(cpu, X, row_squares, momentum, grad, R, K, step, s, rounding);
 }
 
 template <class T>

@@ -25,6 +25,7 @@ bf16 exists in memory only: a load converts it to float, which is exact, and a s
 #include <arm_neon.h>
 #endif
 #include "llmc/base/bf16.h"  // bf16, to_float
+#include "llmc/base/rng.h"   // pair_bits
 
 inline constexpr int kLanes = 16;
 template <int n>
@@ -395,6 +396,18 @@ ANVIL_INLINE F32x16 sum_rows(const F32x16 (&rows)[kLanes]) {
 }
 ANVIL_INLINE F32x16 max_rows(const F32x16 (&rows)[kLanes]) {
     return reduce_rows(rows, [](F32x16 a, F32x16 b) { return max(a, b); });
+}
+
+// The random bits of elements e, e + 1, ...: element_bits() of each.
+ANVIL_INLINE void element_bits(uint32_t (&bits)[kLanes], uint64_t key, uint64_t e) {
+    constexpr int kPairs = kLanes / 2 + 1;  // e may be odd
+    uint32_t all[2 * kPairs];
+    for (int j = 0; j < kPairs; j++) {
+        const uint64_t pair = pair_bits(key, e / 2 + uint64_t(j));
+        all[2 * j] = uint32_t(pair);
+        all[2 * j + 1] = uint32_t(pair >> 32);
+    }
+    std::memcpy(bits, all + e % 2, sizeof bits);
 }
 
 // body(i, width) along a row of n elements: i = 0, 16, 32, ... with width kFull, then the rest with an int.

@@ -4,7 +4,7 @@
 
 template <class T>
 static AdamwOps<Cuda, T> adamw_ops() {
-    return {.adamw_update = adamw_update};
+    return {.adamw_update = adamw_update, .adamw_update_bf16 = adamw_update};
 }
 template <>
 AdamwOps<Cuda, float> cuda_ops() {

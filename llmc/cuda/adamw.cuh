@@ -4,14 +4,15 @@ AdamW, in one pass, as the step was decided:
   g = grad * s.grad_scale,   m += (1 - beta1) (g - m),   v = beta2 v + (1 - beta2) g^2
   master = master (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps),   param = master
 
-  param (n) T     master, m, v, grad (n) f32     s in device memory; if !s.applied nothing changes, bit for bit.
+  param (n) T     master, grad (n) f32     m, v (n) M     s in device memory
+  If !s.applied nothing changes, bit for bit. With M = bf16, m and v are rounded as llmc/ops/moments.h says.
   A null master: param is float and its own master. Else param is master rounded to nearest. step = s.updates.
 
 Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adamw.h)
           coefficients in double, once a block
-Work      a thread Pack<T>::size elements of every array at a time; blocks stride over the chunks of up to 32 tensors
-          (tensor_list.cuh)
-Bytes     28*n; with a bf16 param 30*n
+Work      a thread 4 elements of every array at a time, 8 if any is bf16; blocks stride over the chunks of up to 32
+          tensors (tensor_list.cuh)
+Bytes     28*n; with a bf16 param 30*n; with bf16 moments 8*n fewer
 Accuracy  the CPU's bits; where the two double pow() differ, roundings of the coefficients
           (test/cuda/adamw_cuda_test.cu)
 Requires  pointers 16-byte aligned
@@ -20,6 +21,7 @@ Requires  pointers 16-byte aligned
 #include "llmc/base/check.h"          // ensure
 #include "llmc/cuda/device.cuh"       // Pack, store16, launch
 #include "llmc/cuda/float_pack.cuh"   // load_floats, store_floats
+#include "llmc/cuda/moments.cuh"      // MomentBits, store_moments
 #include "llmc/cuda/tensor_list.cuh"  // TensorList, for_tensor_lists
 #include "llmc/ops/adamw.h"           // AdamWHyper, AdamWTensor
 #include "llmc/ops/op_cost.h"         // adamw_cost
@@ -27,10 +29,10 @@ Requires  pointers 16-byte aligned
 
 inline constexpr int kAdamWThreads = 256, kAdamWBlocksPerSm = 4;
 
-template <class T>
+template <class T, class M>
 __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
-    adamw_kernel(TensorList<AdamWTensor<T>> list, const StepScalars* s) {
-    constexpr int P = Pack<T>::size, kMost = TensorList<AdamWTensor<T>>::kMost;
+    adamw_kernel(TensorList<AdamWTensor<T, M>> list, const StepScalars* s) {
+    constexpr int P = kUpdatePack<T, M>, kMost = TensorList<AdamWTensor<T, M>>::kMost;
     constexpr bool kOwnMaster = std::is_same_v<T, float>;
     if (!s->applied) return;
     SMEM_STATIC(float, minus_rates, [kMost]);
@@ -50,7 +52,7 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
 
     for (uint32_t chunk = blockIdx.x; chunk < list.num_chunks(); chunk += gridDim.x) {
         const int at = list.tensor_of(chunk);
-        const AdamWTensor<T>& tensor = list.tensors[at];
+        const AdamWTensor<T, M>& tensor = list.tensors[at];
         const AdamWHyper& hyper = tensor.hyper;
         const float minus_rate = minus_rates[at], v_scale = v_scales[at];
         const float keep = float(1 - hyper.learning_rate * hyper.weight_decay), eps = float(hyper.eps);
@@ -63,7 +65,8 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
             v = fmaf(__fmul_rn(one_minus_beta2, g), g, __fmul_rn(beta2, v));
             p = fmaf(minus_rate, m / fmaf(sqrtf(v), v_scale, eps), __fmul_rn(p, keep));
         };
-        float *weight, *const m = tensor.m, *const v = tensor.v;
+        float* weight;
+        M *const m = tensor.m, *const v = tensor.v;
         if constexpr (kOwnMaster)
             weight = tensor.param;
         else
@@ -78,8 +81,10 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
             load_floats(grads, tensor.grad + i);
 #pragma unroll
             for (int k = 0; k < P; k++) update(weights[k], ms[k], vs[k], grads[k]);
-            store_floats(m + i, ms);
-            store_floats(v + i, vs);
+            const MomentBits<M, P> bits(moments_key_of(tensor.rounding.key, s->updates),
+                                        tensor.rounding.first + uint64_t(i));
+            store_moments(m + i, ms, bits, Moment::first);
+            store_moments(v + i, vs, bits, Moment::second);
             store_floats(weight + i, weights);
             if constexpr (!kOwnMaster) {
                 Pack<T> rounded;
@@ -89,19 +94,24 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
             continue;
         }
         for (; i < n; i++) {  // less than a pack, by one thread: the others' i is beyond n already
-            update(weight[i], m[i], v[i], tensor.grad[i]);
+            float new_m = to_float(m[i]), new_v = to_float(v[i]);
+            update(weight[i], new_m, new_v, tensor.grad[i]);
+            const MomentBits<M, 1> bits(moments_key_of(tensor.rounding.key, s->updates),
+                                        tensor.rounding.first + uint64_t(i));
+            store_moment(m + i, new_m, bits.of(0, Moment::first));
+            store_moment(v + i, new_v, bits.of(0, Moment::second));
             if constexpr (!kOwnMaster) tensor.param[i] = from_float<T>(weight[i]);
         }
     }
 }
 
-template <class T>
-void adamw_update(Cuda& cuda, const AdamWTensor<T>* tensors, int64_t count, const StepScalars* s) {
-    const OpScope op(cuda, __func__, adamw_cost<T>(num_elements(tensors, count)));
+template <class T, class M>
+void adamw_update(Cuda& cuda, const AdamWTensor<T, M>* tensors, int64_t count, const StepScalars* s) {
+    const OpScope op(cuda, __func__, adamw_cost<T, M>(num_elements(tensors, count)));
     for (int64_t i = 0; i < count; i++) ensure((tensors[i].master == nullptr) == (std::is_same_v<T, float>));
-    for_tensor_lists(tensors, count, kAdamWThreads * Pack<T>::size, kAdamWBlocksPerSm * cuda.num_sms,
-                     [&](const TensorList<AdamWTensor<T>>& list, unsigned blocks) {
-                         const OpCost cost = adamw_cost<T>(num_elements(list.tensors, list.count));
-                         launch(cuda, {"adamw_update", cost}, adamw_kernel<T>, blocks, kAdamWThreads, 0, list, s);
+    for_tensor_lists(tensors, count, kAdamWThreads * kUpdatePack<T, M>, kAdamWBlocksPerSm * cuda.num_sms,
+                     [&](const TensorList<AdamWTensor<T, M>>& list, unsigned blocks) {
+                         const OpCost cost = adamw_cost<T, M>(num_elements(list.tensors, list.count));
+                         launch(cuda, {"adamw_update", cost}, adamw_kernel<T, M>, blocks, kAdamWThreads, 0, list, s);
                      });
 }

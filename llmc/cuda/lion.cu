@@ -4,7 +4,7 @@
 
 template <class T>
 static LionOps<Cuda, T> lion_ops() {
-    return {.lion_update = lion_update};
+    return {.lion_update = lion_update, .lion_update_bf16 = lion_update};
 }
 template <>
 LionOps<Cuda, float> cuda_ops() {

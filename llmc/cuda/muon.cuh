@@ -2,10 +2,11 @@
 Muon's element-wise steps for one matrix (R, K), around the products that make X orthogonal.
 
   weight, X (R, K) T     master, null if T is float: the weight (R, K) in f32, which it is rounded from
-  momentum, grad (R, K) f32     row_squares (R) f32     squares, scales, V (max(R, K)) f32
+  grad (R, K) f32     row_squares (R) f32     squares, scales, V (max(R, K)) f32
+  momentum (R, K) M, f32 or bf16, which is rounded as llmc/ops/moments.h says
   StepScalars in device memory  (llmc/cpu/muon.h has the formulas and what comes after what)
 
-Math      f32; sums of squares of X as rounded to T
+Math      f32, momentum in the CPU's order and roundings; sums of squares of X as rounded to T
 Work      momentum, update, squares of rows: one block per row. squares of columns: blocks of kMuonRows rows, then
           add_partials. normalize: each block adds up all R squares by itself and then takes rows. scales: one block
 Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
@@ -19,6 +20,7 @@ Requires  X with rows of muon_row(K), pointers 16-byte aligned
 #include "llmc/base/check.h"         // require, ensure
 #include "llmc/cuda/device.cuh"      // Pack, load16, store16, block_sum, launch
 #include "llmc/cuda/float_pack.cuh"  // load_floats, store_floats
+#include "llmc/cuda/moments.cuh"     // MomentBits, store_moment
 #include "llmc/cuda/reduce.cuh"      // add_partials
 #include "llmc/ops/muon.h"           // MuonStep
 #include "llmc/ops/op_cost.h"        // elements_cost, muon_momentum_cost, muon_normalize_cost, ...
@@ -43,30 +45,46 @@ DEVICE void store_in_row(float* row, int k, int K, const float (&from)[P]) {
     for (int i = 0; i < P && k + i < K; i++) row[k + i] = from[i];
 }
 
+// Of moments in bf16, in whole packs where rows are. (With weights in f32 a thread's elements are half a pack of bf16.)
+template <int P>
+DEVICE void load_in_row(float (&to)[P], const bf16* row, int k, int K) {
+    if constexpr (P == Pack<bf16>::size)
+        if (K % P == 0) return load_floats(to, row + k);
+    for (int i = 0; i < P; i++) to[i] = k + i < K ? to_float(row[k + i]) : 0;
+}
+template <class M, int P>
+DEVICE void store_in_row(M* row, int k, int K, const float (&from)[P], const MomentBits<M, P>& bits) {
+    if constexpr (P % Pack<M>::size == 0)
+        if (K % P == 0) return store_moments(row + k, from, bits, Moment::first);
+    for (int i = 0; i < P && k + i < K; i++) store_moment(row + k + i, from[i], bits.of(i, Moment::first));
+}
+
 inline constexpr int kMuonThreads = 256;
 inline constexpr int kMuonRows = 64;  // a block of muon_column_squares_kernel
 
-template <class T>
+template <class T, class M>
 __global__ void __launch_bounds__(kMuonThreads)
-    muon_momentum_kernel(T* X, float* row_squares, float* momentum, const float* grad, int K, int row, float rest,
-                         const StepScalars* s) {
+    muon_momentum_kernel(T* X, float* row_squares, M* momentum, const float* grad, int K, int row, float rest,
+                         const StepScalars* s, MomentRounding rounding) {
     constexpr int P = Pack<T>::size;
     SMEM_STATIC(float, shared, [kWarp]);
     if (!s->applied) return;
     const float grad_scale = float(s->grad_scale);
     X += int64_t(blockIdx.x) * row, momentum += int64_t(blockIdx.x) * K, grad += int64_t(blockIdx.x) * K;
+    const uint64_t key = moments_key_of(rounding.key, s->updates);
+    const uint64_t first = rounding.first + uint64_t(blockIdx.x) * uint64_t(K);
     float squares = 0;
     for (int k = threadIdx.x * P; k < K; k += blockDim.x * P) {
         float g[P], m[P];
         load_in_row(g, grad, k, K), load_in_row(m, momentum, k, K);
         Pack<T> x;
         for (int i = 0; i < P; i++) {
-            g[i] *= grad_scale;
+            g[i] = __fmul_rn(g[i], grad_scale);  // not fused with what follows: the CPU does not, either
             m[i] = fmaf(rest, g[i] - m[i], m[i]);
             x[i] = from_float<T>(fmaf(rest, g[i] - m[i], m[i]));
             squares = fmaf(to_float(x[i]), to_float(x[i]), squares);
         }
-        store_in_row(momentum, k, K, m), store16(X + k, x);
+        store_in_row(momentum, k, K, m, MomentBits<M, P>(key, first + uint64_t(k))), store16(X + k, x);
     }
     squares = block_sum(squares, shared);
     if (threadIdx.x == 0) row_squares[blockIdx.x] = squares;
@@ -191,13 +209,24 @@ unsigned muon_threads(int64_t row) {
     return unsigned(std::min<int64_t>(kMuonThreads, ceil_div(row / Pack<T>::size, kWarp) * kWarp));
 }
 
+template <class T, class M>
+void launch_muon_momentum(Cuda& cuda, T* X, float* row_squares, M* momentum, const float* grad, int64_t R, int64_t K,
+                          const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+    const int64_t row = muon_row<T>(cuda, K);
+    launch(cuda, "muon_momentum", muon_momentum_kernel<T, M>, unsigned(R), muon_threads<T>(row), 0, X, row_squares,
+           momentum, grad, int(K), int(row), float(1 - step.momentum), s, rounding);
+}
 template <class T>
 void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                    const MuonStep& step, const StepScalars* s) {
     const OpScope op(cuda, __func__, muon_momentum_cost<T>(R * K));
-    const int64_t row = muon_row<T>(cuda, K);
-    launch(cuda, "muon_momentum", muon_momentum_kernel<T>, unsigned(R), muon_threads<T>(row), 0, X, row_squares,
-           momentum, grad, int(K), int(row), float(1 - step.momentum), s);
+    launch_muon_momentum(cuda, X, row_squares, momentum, grad, R, K, step, s, {});
+}
+template <class T>
+void muon_momentum(Cuda& cuda, T* X, float* row_squares, bf16* momentum, const float* grad, int64_t R, int64_t K,
+                   const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+    const OpScope op(cuda, __func__, muon_momentum_cost<T, bf16>(R * K));
+    launch_muon_momentum(cuda, X, row_squares, momentum, grad, R, K, step, s, rounding);
 }
 
 template <class T>

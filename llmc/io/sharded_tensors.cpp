@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include "llmc/base/bf16.h"   // bf16, to_float
 #include "llmc/base/check.h"  // require, format
 #include "llmc/base/file.h"   // thread_read_bytes
 #include "llmc/base/json.h"   // OrderedJson
@@ -44,6 +45,19 @@ bool parse_part(const std::string& text, std::string& name, int64_t& begin, int6
            begin <= end;
 }
 
+// From anywhere: parts of bf16 may leave those after them at odd places.
+void copy_floats(float* to, const char* from, int64_t n, DType dtype) {
+    if (dtype == DType::f32) {
+        std::memcpy(to, from, size_t(n) * sizeof(float));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        bf16 value;
+        std::memcpy(&value, from + size_t(i) * sizeof value, sizeof value);
+        to[i] = to_float(value);
+    }
+}
+
 }  // namespace
 
 ShardedTensors::ShardedTensors(const std::string& folder, const std::string& stem) : folder_(folder) {
@@ -63,11 +77,12 @@ ShardedTensors::ShardedTensors(const std::string& folder, const std::string& ste
         for (const Tensor& tensor : file.tensors()) {
             std::string whole;
             int64_t begin = 0, end = 0;
-            require(parse_part(tensor.name, whole, begin, end) && tensor.dtype == DType::f32 &&
-                        tensor.size() == end - begin,
-                    "%s: tensor %s (%s %s): expected F32 and a name that ends in [begin:end], with as many elements",
+            require(parse_part(tensor.name, whole, begin, end) &&
+                        (tensor.dtype == DType::f32 || tensor.dtype == DType::bf16) && tensor.size() == end - begin,
+                    "%s: tensor %s (%s %s): expected F32 or BF16 and a name that ends in [begin:end], with as many "
+                    "elements",
                     file.path().c_str(), tensor.name.c_str(), name_of(tensor.dtype), text_of(tensor.shape).c_str());
-            parts_[whole][begin] = {end, static_cast<const float*>(tensor.data)};
+            parts_[whole][begin] = {end, static_cast<const char*>(tensor.data), tensor.dtype};
         }
     }
 }
@@ -83,8 +98,10 @@ void ShardedTensors::read(float* to, const std::string& name, int64_t begin, int
             there = part != found->second.begin() && (--part)->second.end > at;
             if (there) {
                 const int64_t n = std::min(end, part->second.end) - at;
-                thread_read_bytes += size_t(n) * sizeof(float);
-                std::memcpy(to + (at - begin), part->second.data + (at - part->first), size_t(n) * sizeof(float));
+                const size_t size = ::size_of(part->second.dtype);
+                const char* const from = part->second.data + size_t(at - part->first) * size;
+                thread_read_bytes += size_t(n) * size;
+                copy_floats(to + (at - begin), from, n, part->second.dtype);
                 at += n;
             }
         }

@@ -41,7 +41,8 @@ public:
         const auto found = parts_.find(name);
         return found == parts_.end() ? 0 : found->second.rbegin()->second.end;
     }
-    // Elements [begin, end) of a tensor of floats; an Error if some of them are in no file. `hint` ends its message.
+    // Elements [begin, end) of a tensor of F32 or BF16, as floats; an Error if some of them are in no file. `hint` ends
+    // its message.
     void read(float* to, const std::string& name, int64_t begin, int64_t end, const std::string& hint = "") const;
     // Of the first file.
     const Metadata& metadata() const { return files_[0].metadata(); }
@@ -49,7 +50,8 @@ public:
 private:
     struct Part {
         int64_t end;
-        const float* data;
+        const char* data;
+        DType dtype;
     };
     std::string folder_;
     std::vector<SafetensorsReader> files_;

@@ -3,15 +3,15 @@ Dropout (Srivastava et al., 2014, JMLR 15):   out[i] = inp[i] * (kept(i) ? 1 / (
 
   inp, out (n) T     out may be inp. Each result is rounded once; a NaN is handed on, as PyTorch does
 Backward is the same function of dout with the same mask, so no mask is stored: whether an element is kept follows from
-its number alone. Element e = first + i of what `key` names is kept if its 32 bits are at least p 2^32: the low half,
-for odd e the high half, of number e / 2 of splitmix64 from the state `key`. So a row has the same mask wherever and
-whenever it is computed: on any rank, in any batch, by any thread, and again when activations are recomputed.
+its number alone. Element e = first + i of what `key` names is kept if element_bits(key, e) is at least p 2^32. So a
+row has the same mask wherever and whenever it is computed: on any rank, in any batch, by any thread, and again when
+activations are recomputed.
 */
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include "llmc/base/rng.h"  // Rng, mix64
+#include "llmc/base/rng.h"  // Rng, mix64, element_bits
 
 struct DropoutMask {
     uint64_t key = 0, first = 0;

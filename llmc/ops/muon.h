@@ -13,7 +13,8 @@ but the orthogonalization in the middle.
                    the whole W decays unless cautious
 
   weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
-  grad, momentum (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
+  grad (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
+  momentum (R, K) float, or bf16 that is rounded stochastically (moments.h)
 X has rows of muon_row(K) elements: the device may want zeros after each, so that rows are whole vectors.
 grad is multiplied by grad_scale of StepScalars. If the step is not applied, momentum, V and weight keep their bits.
 Each pass reads and writes X once: norms come from the sums of squares of the pass before, which are those of X as it
@@ -23,6 +24,7 @@ was rounded. Sums of R or K squares are in double, in order.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include "llmc/ops/moments.h"       // MomentRounding
 #include "llmc/ops/step_scalars.h"  // StepScalars
 
 // One step of Muon for one matrix (R, K), as in nanochat.
@@ -45,6 +47,8 @@ struct MuonOps {
     int64_t (*muon_row)(Device&, int64_t K);
     void (*muon_momentum)(Device&, T* X, float* row_squares, float* momentum, const float* grad, int64_t R, int64_t K,
                           const MuonStep& step, const StepScalars* s);
+    void (*muon_momentum_bf16)(Device&, T* X, float* row_squares, bf16* momentum, const float* grad, int64_t R,
+                               int64_t K, const MuonStep& step, const StepScalars* s, const MomentRounding& rounding);
     void (*muon_normalize)(Device&, T* X, const float* row_squares, int64_t R, int64_t K, const MuonStep& step);
     void (*muon_squares)(Device&, float* squares, const T* X, int64_t R, int64_t K);
     void (*muon_scales)(Device&, float* scales, float* V, const float* squares, int64_t R, int64_t K,

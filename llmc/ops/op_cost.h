@@ -215,10 +215,10 @@ OpCost cross_entropy_forward_backward_cost(int64_t N, int64_t V, int64_t Vp, Sof
     return cost;
 }
 
-// Weight, m and v in and out, the gradient in; beside bf16 weights these are the master weights.
-template <class T>
+// Weight, m and v in and out, the gradient in; beside bf16 weights these are the master weights. M: of m and v.
+template <class T, class M = float>
 OpCost adamw_cost(int64_t n) {
-    const double bytes = std::is_same_v<T, float> ? 4 * 7 : 4 * 7 + sizeof(T);
+    const double bytes = 4 * 3 + 4 * sizeof(M) + (std::is_same_v<T, float> ? 0 : sizeof(T));
     return {.bytes = bytes * double(n), .flops = 14 * double(n)};
 }
 // Elements of all tensors of an update.
@@ -229,16 +229,16 @@ int64_t num_elements(const Tensor* tensors, int64_t count) {
     return n;
 }
 // Weight and m in and out, the gradient in; weights in bf16 as for AdamW.
-template <class T>
+template <class T, class M = float>
 OpCost lion_cost(int64_t n) {
-    const double bytes = std::is_same_v<T, float> ? 4 * 5 : 4 * 5 + sizeof(T);
+    const double bytes = 4 * 3 + 2 * sizeof(M) + (std::is_same_v<T, float> ? 0 : sizeof(T));
     return {.bytes = bytes * double(n), .flops = 9 * double(n)};
 }
 // Muon's element-wise steps, of n elements of a matrix: gradient and momentum in, momentum and X out; then X in and
 // out.
-template <class T>
+template <class T, class M = float>
 OpCost muon_momentum_cost(int64_t n) {
-    return {.bytes = (3 * 4 + double(sizeof(T))) * double(n), .flops = 7 * double(n)};
+    return {.bytes = (4 + 2 * double(sizeof(M)) + double(sizeof(T))) * double(n), .flops = 7 * double(n)};
 }
 template <class T>
 OpCost muon_normalize_cost(int64_t n) {

@@ -15,19 +15,32 @@ struct LionRule : RuleWithoutWorkspace {
 
     template <class Device, class T>
     static void update(const UpdateBatch<Device, T>& batch) {
-        std::vector<LionTensor<T>> tensors;
+        const auto by = [&](auto update, const auto& tensors) {
+            update(batch.device, tensors.data(), int64_t(tensors.size()), batch.scalars);
+        };
+        if (batch.config.bf16_moments)
+            by(batch.op.lion_update_bf16, tensors<bf16>(batch));
+        else
+            by(batch.op.lion_update, tensors<float>(batch));
+    }
+
+private:
+    template <class M, class Device, class T>
+    static std::vector<LionTensor<T, M>> tensors(const UpdateBatch<Device, T>& batch) {
+        std::vector<LionTensor<T, M>> tensors;
         for (const UpdatePiece<T>& piece : batch.pieces) {
             const GroupRule& rule = batch.config.rule(piece.group);
             tensors.push_back({.param = piece.weight,
                                .master = piece.master_weight,
-                               .m = piece.state[0],
+                               .m = piece.template state_as<M>(0),
                                .grad = piece.gradient,
                                .n = piece.size,
                                .hyper = {.learning_rate = batch.rates.groups[size_t(piece.group)],
                                          .beta1 = rule.beta1,
                                          .beta2 = rule.beta2,
-                                         .weight_decay = rule.weight_decay}});
+                                         .weight_decay = rule.weight_decay},
+                               .rounding = piece.rounding});
         }
-        batch.op.lion_update(batch.device, tensors.data(), int64_t(tensors.size()), batch.scalars);
+        return tensors;
     }
 };

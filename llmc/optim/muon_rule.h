@@ -50,7 +50,12 @@ struct MuonRule {
         float* const scales = reinterpret_cast<float*>(scratch[3]);
         T* X = all;
         for (const UpdatePiece<T>& piece : pieces) {
-            op.muon_momentum(device, X, row_squares, piece.state[0], piece.gradient, R, K, step, scalars);
+            if (config.bf16_moments)
+                op.muon_momentum_bf16(device, X, row_squares, piece.template state_as<bf16>(0), piece.gradient, R, K,
+                                      step, scalars, piece.rounding);
+            else
+                op.muon_momentum(device, X, row_squares, piece.template state_as<float>(0), piece.gradient, R, K, step,
+                                 scalars);
             op.muon_normalize(device, X, row_squares, R, K, step);
             X += R * row;
         }
@@ -58,7 +63,7 @@ struct MuonRule {
         X = all;
         for (const UpdatePiece<T>& piece : pieces) {
             op.muon_squares(device, squares, X, R, K);
-            op.muon_scales(device, scales, piece.state[1], squares, R, K, step, scalars);
+            op.muon_scales(device, scales, piece.template state_as<float>(1), squares, R, K, step, scalars);
             op.muon_update(device, piece.weight, piece.master_weight, X, scales, R, K, step, scalars);
             X += R * row;
         }

@@ -11,6 +11,7 @@ rank owns (sharding.h), and updates those by the rules of their groups (update_r
 #include <algorithm>
 #include <type_traits>
 #include <vector>
+#include "llmc/base/dtype.h"          // DType
 #include "llmc/comm/comm.h"           // Comm
 #include "llmc/model/parameters.h"    // ParameterList, Buffer
 #include "llmc/ops/ops.h"             // Ops
@@ -46,7 +47,8 @@ public:
           op(ops<T>(device)),
           layout_(list, plan, rank, config),
           arena_(device, "optimizer", layout_.memory_bytes(sizeof(T))) {
-        for (size_t k = 0; k < kMostStateTensors; k++) state_[k] = zeros(layout_.sizes[k]);
+        for (size_t k = 0; k < kMostStateTensors; k++)
+            state_[k] = reinterpret_cast<char*>(zeros(layout_.sizes[k] / int64_t(sizeof(float))));
         if (kHasMasterWeights) master_weights_ = zeros(layout_.num_elements);
         for (size_t rule = 0; rule < UpdateRules::size; rule++)
             for (const size_t bytes : layout_.scratch_bytes(rule, sizeof(T)))
@@ -62,7 +64,12 @@ public:
 
     // In device memory, for a piece of pieces(): its elements of a state tensor of its rule, and its master weights,
     // null if weights are float.
-    float* state(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
+    void* state_data(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
+    DType state_dtype(size_t tensor, const ShardPiece& piece) const { return rule(piece).state_dtype(tensor, config); }
+    float* state(size_t tensor, size_t piece) const {  // where it is fp32
+        ensure(state_dtype(tensor, pieces()[piece]) == DType::f32);
+        return static_cast<float*>(state_data(tensor, piece));
+    }
     float* master_weights(size_t piece) const {
         return kHasMasterWeights ? master_weights_ + pieces()[piece].state_offset : nullptr;
     }
@@ -122,7 +129,8 @@ public:
 private:
     const StateLayout layout_;
     Arena arena_;
-    float *state_[kMostStateTensors] = {}, *master_weights_ = nullptr;
+    char* state_[kMostStateTensors] = {};
+    float* master_weights_ = nullptr;
     std::vector<char*> scratch_[UpdateRules::size];
     std::vector<UpdatePiece<T>> updated_;  // every piece, but for its place in weights and gradients
     std::vector<UpdatePiece<T>> batch_;    // of the call under way
@@ -146,9 +154,10 @@ private:
                               .state = {},
                               .gradient = nullptr,
                               .size = piece.size(),
-                              .group = parameter(piece).group};
+                              .group = parameter(piece).group,
+                              .rounding = {moments_key(config.seed, parameter(piece).name), uint64_t(piece.begin)}};
         for (size_t k = 0; k < rule(piece).state.size(); k++)
-            if (range(k, piece).size() > 0) result.state[k] = state(k, i);
+            if (range(k, piece).size() > 0) result.state[k] = state_data(k, i);
         return result;
     }
 };

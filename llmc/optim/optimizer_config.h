@@ -8,6 +8,7 @@ numbers. A recipe (recipe.h) is made of these, and of schedules.
 */
 #pragma once
 #include <array>
+#include <cstdint>
 #include <string>
 #include "llmc/ops/newton_schulz.h"  // NewtonSchulzOptions
 #include "llmc/model/parameters.h"   // ParameterGroup
@@ -40,6 +41,9 @@ struct OptimizerConfig {
     std::array<GroupRule, kNumParameterGroups> groups = decayed_groups();
     double muon_learning_rate = 1;
     MuonConfig muon = {};
+    // State of a parameter's size is stored in bf16, rounded with this seed (llmc/ops/moments.h); else in fp32.
+    bool bf16_moments = false;
+    uint64_t seed = 0;
 
     GroupRule& rule(ParameterGroup group) { return groups[size_t(group)]; }
     const GroupRule& rule(ParameterGroup group) const { return groups[size_t(group)]; }

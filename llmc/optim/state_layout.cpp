@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 #include "llmc/base/check.h"  // ensure
+#include "llmc/base/dtype.h"  // size_of
 
 namespace {
 
@@ -43,7 +44,8 @@ StateLayout::StateLayout(const ParameterList& list, const ShardingPlan& plan, in
 
         offsets.push_back(sizes);
         for (size_t k = 0; k < rule.state.size(); k++)
-            sizes[k] += aligned_elements(rule.state_size(k, piece.size(), piece.rows, piece.cols, config));
+            sizes[k] += aligned_elements(rule.state_size(k, piece.size(), piece.rows, piece.cols, config)) *
+                        int64_t(size_of(rule.state_dtype(k, config)));
 
         std::vector<Batch>& same = alike[piece.bucket][{index, piece.rows, piece.cols}];
         if (same.empty() || piece.size() > rule.batch_elements / int64_t(same.back().pieces.size() + 1))
@@ -72,19 +74,22 @@ std::vector<size_t> StateLayout::scratch_bytes(size_t rule, size_t weight_size) 
 
 size_t StateLayout::memory_bytes(size_t weight_size) const {
     size_t sum = weight_size < sizeof(float) ? aligned(size_t(num_elements) * sizeof(float)) : 0;
-    for (const int64_t n : sizes) sum += aligned(size_t(n) * sizeof(float));
+    for (const int64_t bytes : sizes) sum += aligned(size_t(bytes));
     for (size_t rule = 0; rule < UpdateRules::size; rule++) sum += aligned_sum(scratch_bytes(rule, weight_size));
     return sum;
 }
 
 int64_t state_bytes(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config,
                     bool master_weights) {
-    int64_t floats = 0;
+    int64_t bytes = 0;
     for (const ShardPiece& piece : plan.pieces[size_t(rank)]) {
         const UpdateRule& rule = update_rule(config.rule(list.parameters[piece.parameter].group).name);
-        floats += aligned_elements(piece.size()) * (rule.full_state_tensors() + master_weights);
+        size_t of_element = master_weights ? sizeof(float) : 0;
+        for (size_t k = 0; k < rule.state.size(); k++)
+            if (!rule.state[k].matrix_size) of_element += size_of(rule.state_dtype(k, config));
+        bytes += aligned_elements(piece.size()) * int64_t(of_element);
     }
-    return floats * int64_t(sizeof(float));
+    return bytes;
 }
 
 std::vector<int64_t> state_bytes(const ParameterList& list, const ShardingPlan& plan, const OptimizerConfig& config,

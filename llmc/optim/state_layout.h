@@ -31,8 +31,8 @@ struct StateLayout {
     };
 
     int64_t num_elements;                                         // of all pieces, each aligned; as many master weights
-    std::array<int64_t, kMostStateTensors> sizes = {};            // of each state tensor, elements of all pieces
-    std::vector<std::array<int64_t, kMostStateTensors>> offsets;  // of each piece, where its elements of each begin
+    std::array<int64_t, kMostStateTensors> sizes = {};            // of each state tensor, bytes of all pieces
+    std::vector<std::array<int64_t, kMostStateTensors>> offsets;  // of each piece, where its bytes of each begin
     std::vector<std::vector<Batch>> batches;                      // of each bucket
 
     StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config);

@@ -9,7 +9,8 @@ recipes ask, and with the update itself, a template over device and dtype:
   };
 
 It has its own file, X_rule.h, and an entry in the list of update_rules.h. The Optimizer (optimizer.h) allocates its
-state and calls it, one indirect call per batch. State is fp32, and 0 before the first step.
+state and calls it, one indirect call per batch. State is fp32, or what is as large as the parameter bf16, and 0 before
+the first step.
 */
 #pragma once
 #include <array>
@@ -17,6 +18,8 @@ state and calls it, one indirect call per batch. State is fp32, and 0 before the
 #include <cstdint>
 #include <string>
 #include <vector>
+#include "llmc/base/dtype.h"              // DType
+#include "llmc/ops/moments.h"             // MomentRounding
 #include "llmc/ops/step_scalars.h"        // StepScalars
 #include "llmc/ops/ops.h"                 // Ops
 #include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
@@ -54,11 +57,8 @@ struct UpdateRule {
         const auto matrix_size = state[tensor].matrix_size;
         return matrix_size ? matrix_size(rows, cols, config) : size;
     }
-    // State tensors of the parameter's own size.
-    int64_t full_state_tensors() const {
-        int64_t n = 0;
-        for (const StateTensor& tensor : state) n += tensor.matrix_size == nullptr;
-        return n;
+    DType state_dtype(size_t tensor, const OptimizerConfig& config) const {
+        return config.bf16_moments && !state[tensor].matrix_size ? DType::bf16 : DType::f32;
     }
 };
 
@@ -66,11 +66,18 @@ struct UpdateRule {
 template <class T>
 struct UpdatePiece {
     T* weight;
-    float* master_weight;                         // null where T is float
-    std::array<float*, kMostStateTensors> state;  // as UpdateRule::state; null where it has no elements
+    float* master_weight;                        // null where T is float
+    std::array<void*, kMostStateTensors> state;  // as UpdateRule::state; null where it has no elements
     const float* gradient;
     int64_t size;
     ParameterGroup group;
+    MomentRounding rounding;  // of state in bf16
+
+    // A state tensor, of UpdateRule::state_dtype.
+    template <class M>
+    M* state_as(size_t tensor) const {
+        return static_cast<M*>(state[tensor]);
+    }
 };
 
 // What a rule updates in one call.

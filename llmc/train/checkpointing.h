@@ -146,8 +146,9 @@ inline constexpr const char *kOuterMomentum = "outer_momentum.", *kOuterError = 
 struct StatePart {
     std::string name;
     int64_t begin, end;
-    size_t parameter;       // in the list
-    float* data;            // null: another rank's
+    size_t parameter;  // in the list
+    void* data;        // null: another rank's
+    DType dtype = DType::f32;
     bool on_host = false;   // rather than in the device's memory
     bool of_all = false;    // the same on all islands, and saved by the first
     bool of_ranks = false;  // the same on all of an island's ranks, and saved by the first of them
@@ -178,7 +179,8 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                                 .begin = range.begin,
                                 .end = range.end,
                                 .parameter = piece.parameter,
-                                .data = own ? optimizer.state(k, i) : nullptr});
+                                .data = own ? optimizer.state_data(k, i) : nullptr,
+                                .dtype = optimizer.state_dtype(k, piece)});
         }
         if (optimizer.kHasMasterWeights)
             visit(StatePart{.name = kMaster + name,
@@ -228,7 +230,7 @@ std::vector<StatePart> saved_parts(const ShardedState<Device, T>& state, int ran
 inline std::vector<Tensor> tensors_of(const std::vector<StatePart>& parts) {
     std::vector<Tensor> tensors;
     for (const StatePart& part : parts)
-        tensors.push_back({part_name(part.name, part.begin, part.end), DType::f32, {part.size()}, part.data});
+        tensors.push_back({part_name(part.name, part.begin, part.end), part.dtype, {part.size()}, part.data});
     return tensors;
 }
 
@@ -310,13 +312,18 @@ struct TensorSource {
     }
 };
 
-// Elements [at, at + n) of a part. Beside master weights, also the weights.
+// Elements [at, at + n) of a part, which may have been saved in another type. Beside master weights, also the weights.
 template <class Device, class T>
 void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const float* values, int64_t n) {
+    if (part.dtype == DType::bf16) {  // moments: to nearest if they were saved in fp32, else as they were
+        std::vector<bf16> rounded(static_cast<size_t>(n));
+        std::transform(values, values + n, rounded.begin(), [](float value) { return to_bf16(value); });
+        return copy_to_device(model.device, static_cast<bf16*>(part.data) + at, rounded.data(), n);
+    }
     if (part.on_host)
-        std::copy_n(values, n, part.data + at);
+        std::copy_n(values, n, static_cast<float*>(part.data) + at);
     else
-        copy_to_device(model.device, part.data + at, values, n);
+        copy_to_device(model.device, static_cast<float*>(part.data) + at, values, n);
     if constexpr (!std::is_same_v<T, float>) {
         if (!part.is_weight()) return;
         std::vector<T> rounded(static_cast<size_t>(n));

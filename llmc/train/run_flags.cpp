@@ -187,6 +187,10 @@ std::vector<Field> RunFlags::fields() {
             Field{"optimizer", "reference-tokens", &reference_tokens,
                   "training tokens that the hyperparameters were tuned with (0: as in this run)"}
                 .from(0),
+            Field{"optimizer", "moments", &moments,
+                  "type in which AdamW's two moments and Muon's and Lion's momentum are stored; bf16: half of the "
+                  "memory, rounded stochastically"}
+                .one_of({"fp32", "bf16"}),
             Field{"optimizer", "dropout", &dropout,
                   "dropout probability in training, of the embeddings and of what attention and MLP add to the "
                   "residual stream (0: none); attention probabilities are not dropped"}
@@ -496,6 +500,7 @@ Recipe RunFlags::chosen_recipe() const {
     muon.second_moment &= muon_second_moment, muon.cautious &= muon_cautious;
     muon.newton_schulz = muon_coefficients == "quintic" ? NewtonSchulzOptions::quintic(muon_iterations)
                                                         : NewtonSchulzOptions::polar_express(muon_iterations);
+    r.rules.bf16_moments = moments == "bf16", r.rules.seed = uint64_t(seed);
     return r;
 }
 

@@ -48,7 +48,7 @@ struct RunFlags {
     std::string schedule_by = "auto";
 
     // "recipe" and no value: the recipe's (chosen_recipe).
-    std::string recipe = "model", optimizer = "recipe", lr_schedule = "recipe";
+    std::string recipe = "model", optimizer = "recipe", lr_schedule = "recipe", moments = "fp32";
     std::optional<double> learning_rate, embedding_learning_rate, unembedding_learning_rate, scalar_learning_rate,
         final_lr_fraction, decay_fraction, grad_clip;
     std::optional<int64_t> warmup_steps;

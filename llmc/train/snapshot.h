@@ -8,11 +8,12 @@ writes it.
   snapshot.write_shard(part);        every rank: its part of the optimizer's state
 */
 #pragma once
-#include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
+#include "llmc/base/memory.h"               // aligned
 #include "llmc/comm/ranks.h"                // Ranks
 #include "llmc/data/chat_style.h"           // kChatTemplateFile
 #include "llmc/interop/tokenizer_export.h"  // tokenizer_config
@@ -45,16 +46,17 @@ public:
         }
         std::vector<StatePart> parts = saved_parts(sharded_, ranks_.rank);
         size_t size = 0;
-        for (const StatePart& part : parts) size += size_t(part.size());
+        const auto bytes = [](const StatePart& part) { return size_t(part.size()) * size_of(part.dtype); };
+        for (const StatePart& part : parts) size += aligned(bytes(part));
         state_.resize(size);
-        float* to = state_.data();
+        char* to = state_.data();
         for (StatePart& part : parts) {
             if (part.on_host)
-                std::copy_n(part.data, part.size(), to);
+                std::memcpy(to, part.data, bytes(part));
             else
-                copies_->add(to, part.data, size_t(part.size()) * sizeof(float));
+                copies_->add(to, part.data, bytes(part));
             part.data = to;
-            to += part.size();
+            to += aligned(bytes(part));
         }
         copies_->finish();
         tensors_ = tensors_of(parts);
@@ -100,6 +102,6 @@ private:
     SavedTexts texts_;
     std::optional<typename Device::HostCopies> copies_;
     std::vector<T> weights_;       // all of the model's, on rank 0
-    std::vector<float> state_;     // of tensors_, one after the other
+    std::vector<char> state_;      // of tensors_, one after the other
     std::vector<Tensor> tensors_;  // with pointers into state_
 };

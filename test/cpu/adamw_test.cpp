@@ -65,6 +65,63 @@ TEST_CASE("adamw agrees with PyTorch", "[adamw]") {
     check_relative("v", got[2], want("v"), (2 + 2 * steps) * kEpsF32);
 }
 
+// Moments in bf16 against PyTorch's in float: what roundings of less than 2^-7 of a moment, one in each step, come to.
+TEST_CASE("adamw with moments in bf16 agrees with PyTorch up to their rounding", "[adamw]") {
+    const Fixture f("adamw");
+    const auto [name, hyper] = test_case(GENERATE(0, 1, 2));
+    INFO(name);
+    const Floats start = f.floats(format("%s.param", name)), grads = f.floats(format("%s.grads", name));
+    const size_t n = start.size();
+    const int steps = 4;
+    const auto after_steps = [&, &hyper = hyper](int last) {
+        return on_any_threads([&](Cpu& cpu) {
+            Guarded<float> param(start);
+            Guarded<bf16> m(Floats(n, 0)), v(Floats(n, 0));
+            AdamWTensor<float, bf16> tensor{
+                .param = param.data(),
+                .master = nullptr,
+                .m = m.data(),
+                .v = v.data(),
+                .grad = grads.data(),
+                .n = int64_t(n),
+                .hyper = {hyper.learning_rate, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay},
+                .rounding = {moments_key(1, "wte.weight"), 3}};
+            for (int step = 1; step <= last; step++, tensor.grad += n) {
+                const StepScalars s{.grad_scale = hyper.grad_scale, .updates = step, .applied = 1};
+                adamw_update(cpu, &tensor, 1, &s);
+            }
+            return std::vector{param.get(), m.get(), v.get()};
+        });
+    };
+    const auto got = after_steps(steps);
+    const auto want = [&](const char* what) { return f.floats(format("want.%s.%s%d", name, what, steps)); };
+    // The exact moments, and how far the stored ones may be from them; float's own roundings are a 2^-16th of that.
+    std::vector<double> m_bounds, v_bounds, param_bounds;
+    for (size_t i = 0; i < n; i++) {
+        double m = 0, v = 0, m_off = 0, v_off = 0;
+        double param_off = (1 + steps) * kEpsF32 * (std::fabs(start[i]) + 4 * steps * hyper.learning_rate);
+        for (int step = 1; step <= steps; step++) {
+            const double g = double(grads[size_t(step - 1) * n + i]) * hyper.grad_scale;
+            m += (1 - hyper.beta1) * (g - m), v = hyper.beta2 * v + (1 - hyper.beta2) * g * g;
+            m_off *= hyper.beta1, v_off *= hyper.beta2;
+            const double rate = hyper.learning_rate / (1 - std::pow(hyper.beta1, step));
+            const double scale = 1 / std::sqrt(1 - std::pow(hyper.beta2, step));
+            const double least = std::sqrt(v - v_off) * scale + hyper.eps,
+                         most = std::sqrt(v + v_off) * scale + hyper.eps;
+            param_off += rate * (m_off / least + std::fabs(m) * (1 / least - 1 / most));
+            m_off += (std::fabs(m) + m_off) * 0x1.01p-7, v_off += (v + v_off) * 0x1.01p-7;
+        }
+        m_bounds.push_back(m_off), v_bounds.push_back(v_off), param_bounds.push_back(param_off);
+    }
+    check_within("param", got[0], want("param"), param_bounds);
+    check_within("m", got[1], want("m"), m_bounds);
+    check_within("v", got[2], want("v"), v_bounds);
+    check_equal("m is bf16", got[1], rounded<bf16>(got[1]));
+    check_equal("v is bf16", got[2], rounded<bf16>(got[2]));
+    // The first step finds moments of zero: what it does to the weights is what it does with moments in float.
+    check_equal("param after one step", after_steps(1)[0], after(1, start, grads, hyper)[0]);
+}
+
 TEST_CASE("adamw: the first step moves by the learning rate against the gradient", "[adamw]") {
     const Floats start = randn(100, 1), grads = randn(100, 2);
     AdamWStep hyper = test_case(0).hyper;

@@ -59,6 +59,29 @@ TEST_CASE("lion: exact where numbers are powers of two", "[lion]") {
     check_equal("m", m.get(), {0.5f, -0.5f, 0, 2.5f, -1.5f});
 }
 
+TEST_CASE("lion in bf16: the momentum of one step is rounded by the elements' own bits, the weights are not",
+          "[lion]") {
+    const size_t n = 1003;
+    const Floats start = randn(n, 1), start_m = rounded<bf16>(randn(n, 3)), grad = randn(n, 2);
+    const StepScalars s{.grad_scale = 0.5, .updates = 4, .applied = 1};
+    const MomentRounding rounding{moments_key(1, "wte.weight"), 77};
+    const auto both = on_any_threads([&](Cpu& cpu) {
+        Guarded<float> param(start), m(start_m), param_of_bf16(start);
+        Guarded<bf16> m_of_bf16(start_m);
+        lion_update(cpu, param.data(), nullptr, m.data(), grad.data(), int64_t(n), kCases[1].hyper, &s);
+        const LionTensor<float, bf16> tensor{param_of_bf16.data(), nullptr,         m_of_bf16.data(), grad.data(),
+                                             int64_t(n),           kCases[1].hyper, rounding};
+        lion_update(cpu, &tensor, 1, &s);
+        return std::vector{param.get(), m.get(), param_of_bf16.get(), m_of_bf16.get()};
+    });
+    Floats want = both[1];
+    const uint64_t key = moments_key_of(rounding.key, s.updates);
+    for (size_t i = 0; i < n; i++)
+        want[i] = to_float(rounded_moment(want[i], element_bits(key, rounding.first + i) & 0xFFFF));
+    check_equal("param", both[2], both[0]);
+    check_equal("m", both[3], want);
+}
+
 TEST_CASE("lion: the same bits wherever an element stands", "[lion]") {
     const Floats start = randn(50001, 1), grads = randn(50001, 2);  // several chunks of work, and an odd rest
     const auto all = after(1, start, grads, kCases[1]);

@@ -63,6 +63,31 @@ TEST_CASE("muon_momentum and muon_normalize agree with PyTorch", "[muon]") {
     check_close("normalized", got[3], f.floats(want + ".normalized"), (4 + sum_units(K) + 2) * kEpsF32);
 }
 
+TEST_CASE("muon_momentum in bf16: what the one in float would be, rounded by the elements' own bits; X is not",
+          "[muon]") {
+    const auto [R, K] = GENERATE(table<int, int>({{40, 17}, {3, 64}}));
+    const auto n = size_t(R * K);
+    const Floats grad = randn(n, 1), start = rounded<bf16>(randn(n, 2));
+    const StepScalars scalars{.grad_scale = 0.5, .updates = 4, .applied = 1};
+    const MomentRounding rounding{moments_key(1, "h.0.attn.c_attn.weight"), 77};
+    const MuonStep step = kCases[0].step;
+    const auto both = on_any_threads([&, R = R, K = K](Cpu& cpu) {
+        Guarded<float> m(start), x(n), squares{size_t(R)}, x_of_bf16(n), squares_of_bf16{size_t(R)};
+        Guarded<bf16> m_of_bf16(start);
+        muon_momentum(cpu, x.data(), squares.data(), m.data(), grad.data(), R, K, step, &scalars);
+        muon_momentum(cpu, x_of_bf16.data(), squares_of_bf16.data(), m_of_bf16.data(), grad.data(), R, K, step,
+                      &scalars, rounding);
+        return std::vector{m.get(), x.get(), squares.get(), m_of_bf16.get(), x_of_bf16.get(), squares_of_bf16.get()};
+    });
+    Floats want = both[0];
+    const uint64_t key = moments_key_of(rounding.key, scalars.updates);
+    for (size_t i = 0; i < n; i++)
+        want[i] = to_float(rounded_moment(want[i], element_bits(key, rounding.first + i) & 0xFFFF));
+    check_equal("momentum", both[3], want);
+    check_equal("X", both[4], both[1]);
+    check_equal("row_squares", both[5], both[2]);
+}
+
 TEST_CASE("muon_squares, muon_scales and muon_update agree with PyTorch", "[muon]") {
     const Fixture f("muon");
     auto [name, R, K, step] = GENERATE(from_range(kCases));

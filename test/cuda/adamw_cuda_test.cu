@@ -47,6 +47,42 @@ TEMPLATE_TEST_CASE("adamw_update on the device has the CPU's bits", "[adamw]" ON
     if constexpr (std::is_same_v<T, bf16>) check_equal("param", param.get(), rounded<bf16>(want));
 }
 
+// Pieces of a parameter that begin at an even and at an odd element, of whole packs and of a rest.
+TEMPLATE_TEST_CASE("adamw_update on the device rounds moments in bf16 to the CPU's bits", "[adamw]" ON_DEVICE, float,
+                   bf16) {
+    using T = TestType;
+    constexpr bool kHasMaster = !std::is_same_v<T, float>;
+    Cuda cuda;
+    Cpu cpu;
+    for (const uint64_t first : {0, 64, 5}) {
+        const size_t n = first == 0 ? 2055 : 67;
+        INFO(n << " elements from " << first);
+        const MomentRounding rounding{moments_key(1, "wte.weight"), first};
+        Guarded<float> weight(randn(n, 1));
+        Guarded<bf16> want_m(Floats(n, 0)), want_v(Floats(n, 0));
+        OnDevice<float> d_weight(cuda, weight.get());
+        OnDevice<bf16> m(cuda, Floats(n, 0)), v(cuda, Floats(n, 0));
+        OnDevice<T> param(cuda, n);
+        for (const int64_t step : {1, 2, 1000}) {
+            const StepScalars s{.grad_scale = step == 2 ? 0.37 : 1, .updates = step, .applied = 1};
+            const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+            const Floats grad = randn(n, uint64_t(step), 0.3f);
+            const OnDevice<float> d_grad(cuda, grad);
+            const AdamWTensor<float, bf16> want{weight.data(), nullptr,    want_m.data(), want_v.data(),
+                                                grad.data(),   int64_t(n), kHyper,        rounding};
+            adamw_update(cpu, &want, 1, &s);
+            AdamWTensor<T, bf16> tensor{param.data,  d_weight.data, m.data, v.data,
+                                        d_grad.data, int64_t(n),    kHyper, rounding};
+            if constexpr (!kHasMaster) tensor.param = d_weight.data, tensor.master = nullptr;
+            adamw_update(cuda, &tensor, 1, d_s.data);
+        }
+        check_equal("master", d_weight.get(), weight.get());
+        check_equal("m", m.get(), want_m.get());
+        check_equal("v", v.get(), want_v.get());
+        if constexpr (kHasMaster) check_equal("param", param.get(), rounded<bf16>(weight.get()));
+    }
+}
+
 // More than one launch takes, some of them empty, each with numbers of its own.
 TEMPLATE_TEST_CASE("adamw_update of many tensors has the bits of one after the other", "[adamw]" ON_DEVICE, float,
                    bf16) {

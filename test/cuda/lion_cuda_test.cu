@@ -47,6 +47,39 @@ TEMPLATE_TEST_CASE("lion_update on the device has the CPU's bits", "[lion]" ON_D
     if constexpr (std::is_same_v<T, bf16>) check_equal("param", param.get(), rounded<bf16>(want));
 }
 
+TEMPLATE_TEST_CASE("lion_update on the device rounds a momentum in bf16 to the CPU's bits", "[lion]" ON_DEVICE, float,
+                   bf16) {
+    using T = TestType;
+    constexpr bool kHasMaster = !std::is_same_v<T, float>;
+    Cuda cuda;
+    Cpu cpu;
+    for (const uint64_t first : {0, 5}) {
+        const size_t n = 1029;
+        INFO("elements from " << first);
+        const MomentRounding rounding{moments_key(1, "wte.weight"), first};
+        Guarded<float> weight(randn(n, 1));
+        Guarded<bf16> want_m(Floats(n, 0));
+        OnDevice<float> d_weight(cuda, weight.get());
+        OnDevice<bf16> m(cuda, Floats(n, 0));
+        OnDevice<T> param(cuda, n);
+        for (const int64_t step : {1, 2, 3}) {
+            const StepScalars s{.grad_scale = step == 2 ? 0.37 : 1, .updates = step, .applied = 1};
+            const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+            const Floats grad = randn(n, uint64_t(step), 0.3f);
+            const OnDevice<float> d_grad(cuda, grad);
+            const LionTensor<float, bf16> want{weight.data(), nullptr, want_m.data(), grad.data(),
+                                               int64_t(n),    kHyper,  rounding};
+            lion_update(cpu, &want, 1, &s);
+            LionTensor<T, bf16> tensor{param.data, d_weight.data, m.data, d_grad.data, int64_t(n), kHyper, rounding};
+            if constexpr (!kHasMaster) tensor.param = d_weight.data, tensor.master = nullptr;
+            lion_update(cuda, &tensor, 1, d_s.data);
+        }
+        check_equal("master", d_weight.get(), weight.get());
+        check_equal("m", m.get(), want_m.get());
+        if constexpr (kHasMaster) check_equal("param", param.get(), rounded<bf16>(weight.get()));
+    }
+}
+
 TEST_CASE("lion_update of several tensors gives each its own numbers", "[lion]" ON_DEVICE) {
     Cuda cuda;
     Cpu cpu;

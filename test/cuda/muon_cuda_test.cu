@@ -99,6 +99,34 @@ TEMPLATE_TEST_CASE("muon_momentum and muon_normalize agree with the CPU", "[muon
     check_close("normalized", got[3], normalized, tolerance<T>(R) + tolerance<float>(R));  // two norms
 }
 
+// Whole packs, rows that are none, and a matrix that begins at an odd element of its parameter.
+TEMPLATE_TEST_CASE("muon_momentum on the device rounds a momentum in bf16 to the CPU's bits", "[muon]" ON_DEVICE, float,
+                   bf16) {
+    using T = TestType;
+    const auto [R, K, first] = GENERATE(table<int, int, uint64_t>({{5, 40, 0}, {6, 12, 72}, {5, 13, 65}}));
+    INFO(R << " x " << K << " from " << first);
+    const auto n = size_t(R * K), rows = size_t(R);
+    const MomentRounding rounding{moments_key(1, "h.0.mlp.c_fc.weight"), first};
+    Guarded<bf16> want(randn(n, 2));
+    const Floats grad = randn(n, 1);
+    StepScalars s = scalars(0.37, 1)[0];
+    s.updates = 9;
+    Cpu cpu;
+    Guarded<T> want_x(n);
+    Guarded<float> want_squares(rows);
+    Cuda cuda;
+    const int64_t row = muon_row<T>(cuda, K);
+    const OnDevice<StepScalars> d_s(cuda, std::vector{s});
+    const OnDevice<float> d_grad(cuda, grad);
+    OnDevice<bf16> momentum(cuda, want.get());
+    OnDevice<float> squares(cuda, rows);
+    OnDevice<T> x(cuda, size_t(R * row));
+    muon_momentum(cuda, x.data, squares.data, momentum.data, d_grad.data, R, K, kStep, d_s.data, rounding);
+    muon_momentum(cpu, want_x.data(), want_squares.data(), want.data(), grad.data(), R, K, kStep, &s, rounding);
+    check_equal("momentum", momentum.get(), want.get());
+    check_equal("X", without_padding(x.get(), R, K, row), want_x.get());
+}
+
 TEMPLATE_TEST_CASE("muon_squares, muon_scales and muon_update agree with the CPU", "[muon]" ON_DEVICE, float, bf16) {
     using T = TestType;
     const auto [R, K] = muon_shape<T>();

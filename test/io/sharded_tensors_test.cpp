@@ -46,6 +46,32 @@ TEST_CASE("any range is read from any cut", "[sharded_tensors]") {
     }
 }
 
+TEST_CASE("tensors of bf16 are read as floats, wherever their parts lie, and other types are refused",
+          "[sharded_tensors]") {
+    const ScratchFolder scratch;
+    const std::vector<bf16> halves = {to_bf16(1.5f), to_bf16(-3), to_bf16(0.15625f)};
+    const float one = 7;
+    const auto write = [&](DType dtype) {
+        const std::vector<Tensor> tensors = {{"m.x[0:3]", dtype, {3}}, {"master.x[0:1]", DType::f32, {1}}};
+        SafetensorsWriter file(scratch / shard_file("optimizer", 0, 1), tensors);
+        file.write(halves.data(), 3 * sizeof(bf16));
+        file.write(&one, sizeof one);  // after six bytes
+        file.finish();
+    };
+    write(DType::bf16);
+    const size_t before = thread_read_bytes;
+    const ShardedTensors state(scratch / "", "optimizer");
+    float got[4] = {};
+    state.read(got, "m.x", 1, 3);
+    state.read(got + 2, "m.x", 0, 1);
+    state.read(got + 3, "master.x", 0, 1);
+    CHECK((got[0] == -3 && got[1] == 0.15625f && got[2] == 1.5f && got[3] == 7));
+    CHECK(thread_read_bytes - before == 3 * sizeof(bf16) + sizeof(float));
+    write(DType::f16);
+    CHECK_THROWS_WITH(ShardedTensors(scratch / "", "optimizer"),
+                      Catch::Matchers::ContainsSubstring("expected F32 or BF16"));
+}
+
 TEST_CASE("what no file holds is named", "[sharded_tensors]") {
     const ScratchFolder scratch;
     write_shards(scratch / "", {0, 10, 20});

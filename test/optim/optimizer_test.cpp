@@ -184,7 +184,12 @@ std::map<std::string, Floats> trained_family(const Recipe& recipe, int world_siz
             const UpdateRule& rule = optimizer->rule(piece);
             for (size_t k = 0; k < rule.state.size(); k++) {
                 const StateRange range = optimizer->range(k, piece);
-                put(rule.state[k].name + "." + name, range.begin, optimizer->state(k, i), range.size());
+                const std::string tensor = rule.state[k].name + "." + name;
+                Floats values;
+                if (optimizer->state_dtype(k, piece) == DType::bf16)
+                    for (int64_t e = 0; e < range.size(); e++)
+                        values.push_back(to_float(static_cast<const bf16*>(optimizer->state_data(k, i))[e]));
+                put(tensor, range.begin, values.empty() ? optimizer->state(k, i) : values.data(), range.size());
             }
         }
     return all;
@@ -196,8 +201,10 @@ TEST_CASE("weights and state of all groups have the same bits on any number of r
     std::vector<std::pair<std::string, std::string>> cases;
     for (const std::string& name : recipe_names()) cases.push_back({name, "muon"});
     for (const UpdateRule* rule : UpdateRules::values()) cases.push_back({"gpt2", rule->name});
-    for (const auto& [name, optimizer] : cases) {
+    for (size_t i = 0; i < 2 * cases.size(); i++) {
+        const auto& [name, optimizer] = cases[i / 2];
         Recipe recipe = find_recipe(name);
+        recipe.rules.bf16_moments = i % 2 == 1, recipe.rules.seed = 5;
         recipe.set_optimizer(optimizer), recipe.warmup_steps = 2;
         recipe.momentum.warmup_steps = std::min<int64_t>(recipe.momentum.warmup_steps, 3);
         const auto alone = trained_family(recipe, 1, 6);
@@ -205,7 +212,8 @@ TEST_CASE("weights and state of all groups have the same bits on any number of r
             for (const float value : values)
                 if (!std::isfinite(value)) FAIL(tensor);
         for (const int world_size : {0, 2, 3, 4, 9}) {
-            INFO(name << ", " << optimizer << " on " << world_size << " ranks");
+            INFO(name << ", " << optimizer << (recipe.rules.bf16_moments ? " in bf16 on " : " on ") << world_size
+                      << " ranks");
             CHECK((trained_family(recipe, world_size, 6) == alone));
         }
     }
@@ -352,7 +360,18 @@ TEST_CASE("what rules are called, and what of theirs checkpoints and plans ask",
         CHECK(state_bytes(list, whole, 0, config, true) == 4 * (floats + 1) * elements);
         CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(float)) == size_t(4 * floats * elements));
         CHECK(StateLayout(list, whole, 0, config).memory_bytes(sizeof(bf16)) == size_t(4 * (floats + 1) * elements));
+        OptimizerConfig in_bf16 = config;
+        in_bf16.bf16_moments = true;
+        CHECK(state_bytes(list, whole, 0, in_bf16, true) == (2 * floats + 4) * elements);
+        CHECK(StateLayout(list, whole, 0, in_bf16).memory_bytes(sizeof(float)) == size_t(2 * floats * elements));
+        CHECK(StateLayout(list, whole, 0, in_bf16).memory_bytes(sizeof(bf16)) == size_t((2 * floats + 4) * elements));
     }
+    // Muon's momentum, but not NorMuon's second moment, of which there is little.
+    OptimizerConfig in_bf16 = muon;
+    in_bf16.bf16_moments = true;
+    CHECK(update_rule("muon").state_dtype(0, in_bf16) == DType::bf16);
+    CHECK(update_rule("muon").state_dtype(1, in_bf16) == DType::f32);
+    CHECK(update_rule("muon").state_dtype(0, muon) == DType::f32);
 }
 
 TEST_CASE("momentum, weight decay and learning rate of Muon are those of the step", "[optimizer]") {

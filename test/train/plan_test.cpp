@@ -84,6 +84,21 @@ TEST_CASE("plan: the launches of GPT-2 124M", "[plan]") {
     CHECK(micro["adamw_update"] == 0);
     CHECK(update["adamw_update"] == 13);  // one for each bucket
     CHECK(plan.times[1].launches > 16 * 200);
+    // An element's 30 bytes in an update, 22 with moments in bf16; of state 12 and 8.
+    RunFlags config = config_of("gpt2-124M", 32, 524288);
+    config.moments = "bf16";
+    const RunPlan halved = planned(config, 1, gpu_named("H200"));
+    const auto update_bytes = [](const RunPlan& of) {
+        double bytes = 0;
+        for (size_t i = of.trace.second_work; i < of.trace.work.size(); i++)
+            if (of.trace.work[i].name == "adamw_update") bytes += of.trace.work[i].cost.bytes;
+        return bytes;
+    };
+    CHECK(update_bytes(plan) >= 30 * double(plan.num_parameters));  // and the vocabulary's padding
+    CHECK(update_bytes(plan) < 30.1 * double(plan.num_parameters));
+    CHECK(30 * update_bytes(halved) == 22 * update_bytes(plan));
+    CHECK(3 * halved.state_bytes[0] == 2 * plan.state_bytes[0]);
+    CHECK(3 * halved.memory.lines[2].bytes == 2 * plan.memory.lines[2].bytes);
     // Forward and backward: 6 FLOPs a weight of the matrices and token, and attention.
     double flops = 0;
     for (const StepTime::Slice& slice : plan.times[1].slices) {

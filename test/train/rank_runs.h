@@ -26,7 +26,7 @@ inline FlagMap with(FlagMap flags, const FlagMap& more) {
     return flags;
 }
 
-// All state of a checkpoint by name, whatever its files: weights, and the optimizer's whole tensors.
+// All state of a checkpoint by name, whatever its files: weights, and the optimizer's whole tensors, as floats.
 inline std::map<std::string, std::vector<float>> tensors_in(const std::string& folder) {
     std::map<std::string, std::vector<float>> all;
     const SafetensorsReader model(folder + "/" + kModelFile);
@@ -43,7 +43,13 @@ inline std::map<std::string, std::vector<float>> tensors_in(const std::string& f
             const size_t begin = std::stoul(tensor.name.substr(tensor.name.rfind('[') + 1));
             std::vector<float>& values = all[whole];
             values.resize(std::max(values.size(), begin + size_t(tensor.size())), std::nanf(""));
-            std::memcpy(values.data() + begin, tensor.data, tensor.size_bytes());
+            if (tensor.dtype == DType::bf16) {
+                std::vector<bf16> halves(size_t(tensor.size()));
+                std::memcpy(halves.data(), tensor.data, tensor.size_bytes());
+                for (size_t i = 0; i < halves.size(); i++) values[begin + i] = to_float(halves[i]);
+            } else {
+                std::memcpy(values.data() + begin, tensor.data, tensor.size_bytes());
+            }
         }
     }
     return all;

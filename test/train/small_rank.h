@@ -33,7 +33,7 @@ struct SmallRank {
         Rng weights(seed, Stream::tests), state(seed + 1 + uint64_t(ranks.rank), Stream::tests);
         for (int64_t i = 0; i < model->weights.size; i++) model->weights.data[i] = float(weights.normal());
         each_state(ShardedState<Cpu, float>{*optimizer}, ranks.rank, [&](const StatePart& part) {
-            for (int64_t i = 0; i < part.size(); i++) part.data[i] = float(state.normal());
+            for (int64_t i = 0; i < part.size(); i++) static_cast<float*>(part.data)[i] = float(state.normal());
         });
     }
 };

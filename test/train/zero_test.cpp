@@ -96,7 +96,9 @@ static FlagMap whole_model(const std::string& architecture) {
 TEST_CASE("models and recipes have the same bits at any number of ranks, before a checkpoint and after it", "[zero]") {
     const TinyRuns runs;
     for (const std::string architecture : {"nanochat", "stage-a"}) {
-        const FlagMap flags = whole_model(architecture);
+        // Of one the moments are in bf16: how they are rounded follows from no rank, thread or process.
+        const FlagMap flags =
+            with(whole_model(architecture), {{"moments", architecture == "stage-a" ? "bf16" : "fp32"}});
         must_succeed(runs.train(architecture + "1", flags));
         const std::string one = runs.path(architecture + "1");
         const auto want = losses_in(one);
@@ -207,8 +209,11 @@ TEST_CASE("with sharded gradients runs have the bits that they have with whole o
     const TinyRuns runs;
     for (const std::string optimizer : {"adamw", "muon"}) {
         if (kSanitized && optimizer == "adamw") continue;  // the other one does both
-        const FlagMap flags =
-            with(kEight, {{"optimizer", optimizer}, {"num-layers", "6"}, {"steps", "6"}, {"dropout", "0.1"}});
+        const FlagMap flags = with(kEight, {{"optimizer", optimizer},
+                                            {"num-layers", "6"},
+                                            {"steps", "6"},
+                                            {"dropout", "0.1"},
+                                            {"moments", optimizer == "adamw" ? "bf16" : "fp32"}});
         const FlagMap sharded = with(flags, {{"zero-stage", "2"}});
         const auto name = [&](const std::string& how) { return optimizer + how; };
         must_succeed(runs.train(name("1"), flags));
@@ -318,6 +323,32 @@ TEST_CASE("saved at any number of ranks, loaded at any other", "[zero]") {
                 CHECK(state_in(step_folder(runs.path(out), 8)).data.position == state_in(end).data.position);
             }
         }
+        // Moments in another type: to bf16 they are rounded to nearest, back from there they are not.
+        const auto in_type = [&](const std::string& type, const std::string& from) {
+            must_succeed(run(command_of({{"resume", from},
+                                         {"out-dir", runs.path(optimizer + type)},
+                                         {"virtual-ranks", "3"},
+                                         {"total-batch-size", "0"},
+                                         {"steps", "4"},
+                                         {"moments", type}})));
+            return step_folder(runs.path(optimizer + type), 4);
+        };
+        const std::string in_bf16 = in_type("bf16", middle), back = in_type("fp32", in_bf16);
+        CHECK(tensor_difference(back, in_bf16) == "");
+        int rounded = 0;
+        const auto got = tensors_in(in_bf16);
+        for (const auto& [name, values] : tensors_in(middle)) {
+            INFO(name);
+            // What is smaller than the parameter, NorMuon's second moment, keeps its type.
+            const bool is_rounded = name.starts_with("m.") ||
+                                    (name.starts_with("v.") && values.size() == got.at("m." + name.substr(2)).size());
+            std::vector<float> want = values;
+            if (is_rounded)
+                for (float& value : want) value = to_float(to_bf16(value));
+            CHECK(got.at(name) == want);
+            rounded += want != values;
+        }
+        CHECK(rounded > 0);
     }
 }
 

@@ -188,12 +188,12 @@ def all_benches(part):
 
 
 # Those that `plan` has a model of (llmc/trace/gpus.h).
-MODELLED = ("A100", "H100", "H200", "B200", "4090")
+MODELED = ("A100", "H100", "H200", "B200", "4090")
 
 
 def model_beside_it(part):
     """The model of `plan` beside each benchmark that says something about it: what it predicted, and what was measured."""
-    name = next((name for name in MODELLED if re.search(rf"\b{name}\b", gpu_name())), None)
+    name = next((name for name in MODELED if re.search(rf"\b{name}\b", gpu_name())), None)
     if not name:
         raise NotRun(f"plan has no model of {gpu_name()}")
     rows, trace = part.out / "results.jsonl", RUNS / "model.json"

@@ -81,6 +81,10 @@ void print_plan(const CommandLine& line) {
     const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
     const std::vector<RunPlan> plans = plan_runs(flags, line.plan, flags.model.shape(found));
     std::printf("%s\n", text_of(plans).c_str());
+    // Of each GPU once.
+    for (size_t i = 0; i < plans.size(); i++)
+        if (plans[i].calibration && (i == 0 || plans[i].calibration != plans[i - 1].calibration))
+            std::printf("\n%s", text_of(*plans[i].calibration).c_str());
     if (found == plans[0].shape.vocab_size)
         std::printf("vocabulary: that of %s; --vocab-size plans for another\n", flags.tokenizer_path().c_str());
     if (line.plan.trace.empty()) return;

@@ -7,7 +7,7 @@
     scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a row that it can read
 
 RESULTS, or each of its folders first, second, ..., holds machine.json (where and with what it was measured) and
-results.jsonl: rows of dev/bench (bench.h), training runs, checks, ops and kernels of a micro-step. Rows in which another
+results.jsonl: rows of dev/bench (bench.h), training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
 library wins stay in the table. doc/results/predicted-*.json has what was expected before anything was measured; why a
 figure is another than that is said in RESULTS/notes.json, {"what": "reason"}. Needs Python 3 and nothing else.
 """
@@ -23,7 +23,7 @@ PAGE = ROOT / "doc/performance.md"
 NOT_MEASURED = "not measured"
 
 CALLS = ["first", "second", "third", "fourth", "comm"]  # in this order, where a later row counts
-TYPES = ("bench", "train", "check", "op", "kernel")
+TYPES = ("bench", "train", "check", "op", "kernel", "model")
 TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
 NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
 
@@ -178,6 +178,14 @@ def kernels_table(rows):
     return table(["kernel", "launches", "ms", "share", "GB/s"], lines)
 
 
+def model_table(rows):
+    """How far the model of `plan` is off, before and after it took these measurements for its constants."""
+    lines = [[f"{row['what']}, {row['shape']}", f"{row['predicted_ms']:.4g}", f"{row['measured_ms']:.4g}",
+              f"{row['measured_ms'] / row['predicted_ms']:.2f}", f"{row['measured_ms'] / row['calibrated_ms']:.2f}"]
+             for row in rows]  # fmt: skip
+    return table(["op, shape", "predicted ms", "measured ms", "ratio", "calibrated"], lines)
+
+
 def folders_of(results):
     """The folder itself, or those of its calls."""
     if (results / "machine.json").is_file():
@@ -219,6 +227,9 @@ def results_text(results):
             f"{peak / 1e9:.0f} GB/s copied" if bound == "memory" else f"{peak / 1e12:.0f} TFLOP/s in {dtype}"
             for dtype, bound, peak in widest(peaks)) + ".\n"  # fmt: skip
         text += "\n" + bench_table(of["bench"])
+    if of["model"]:
+        text += ("\nThe model of `plan` beside them; calibrated: measured over what it says with these rates "
+                 "(`plan --calibrate`):\n\n" + model_table(of["model"]))  # fmt: skip
     if of["kernel"]:
         launches = sum(row["launches"] for row in of["kernel"])
         text += f"\nKernels of {launches} launches in a row, training GPT-2 124M, by ncu:\n\n" + kernels_table(of["kernel"])

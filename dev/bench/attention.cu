@@ -54,7 +54,7 @@ void measure_mask(Bench& bench, const BenchShape& s, int64_t window, bool docume
             rival = "cuDNN";
             rival_forward = time_forward([&](auto&&... args) { fastest.forward(args...); });
             rival_backward = time_backward([&](auto&&... args) { fastest.backward(args...); });
-            bench.print(("cudnn_attention_backward" + suffix).c_str(), s, backward_cost.bytes, backward_cost.flops,
+            bench.print(("cudnn_attention_backward" + suffix).c_str(), s, backward_cost,
                         time_backward([&](auto&&... args) { deterministic.backward(args...); }), "not deterministic",
                         rival_backward);
         }
@@ -62,10 +62,8 @@ void measure_mask(Bench& bench, const BenchShape& s, int64_t window, bool docume
 #endif
     const Timing forward = time_forward([](auto&&... args) { attention_forward(args...); });
     const Timing backward = time_backward([](auto&&... args) { attention_backward(args...); });
-    bench.print(("attention_forward" + suffix).c_str(), s, forward_cost.bytes, forward_cost.flops, forward, rival,
-                rival_forward);
-    bench.print(("attention_backward" + suffix).c_str(), s, backward_cost.bytes, backward_cost.flops, backward, rival,
-                rival_backward);
+    bench.print(("attention_forward" + suffix).c_str(), s, forward_cost, forward, rival, rival_forward);
+    bench.print(("attention_backward" + suffix).c_str(), s, backward_cost, backward, rival, rival_backward);
 }
 
 template <class T>

@@ -16,7 +16,8 @@ formulas of llmc/ops/op_cost.h or those given, and the percentage of what this m
 measured in the same run: a large copy, or arithmetic alone. `bytes` counts every tensor once, read or written. How a
 device is timed, and its shapes: bench_cpu.h, bench_cuda.cuh.
 
-  --json FILE    adds a line of JSON for each row to FILE; scripts/perf_table.py makes a table of them
+  --json FILE    adds a line of JSON for each row to FILE; scripts/perf_table.py makes a table of them, and
+                 `train_gpt plan --calibrate FILE` replaces the constants of its model by them
   --shape NAME   one shape instead of all
   --fp32         float instead of bf16, which is the default on a GPU
   --bf16         bf16 instead of float, which is the default on the CPU
@@ -29,6 +30,7 @@ device is timed, and its shapes: bench_cpu.h, bench_cuda.cuh.
 #include <cstring>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 #include "llmc/base/check.h"   // Error, require
 #include "llmc/base/rng.h"     // Rng
@@ -145,21 +147,26 @@ struct Bench {
     }
 
     template <class F>
-    void run(const char* what, const BenchShape& shape, const OpCost& cost, F f) {
-        run(what, shape, cost.bytes, cost.flops, f);
+    void run(const char* what, const BenchShape& shape, double bytes, double flops, F f) {
+        run(what, shape, {.bytes = bytes, .flops = flops}, f);
     }
     // On a GPU a memory-bound op is held against a copy of as many bytes. For another rival: stopwatch and print().
     template <class F>
-    void run(const char* what, const BenchShape& shape, double bytes, double flops, F f) {
+    void run(const char* what, const BenchShape& shape, const OpCost& cost, F f) {
         const Timing timing = stopwatch.time(f);
         if (kHasCopyRival && bound == Bound::memory)
-            print(what, shape, bytes, flops, timing, "copy", copy_time(device, stopwatch, bytes));
+            print(what, shape, cost, timing, "copy", copy_time(device, stopwatch, cost.bytes));
         else
-            print(what, shape, bytes, flops, timing);
+            print(what, shape, cost, timing);
     }
 
     void print(const char* what, const BenchShape& shape, double bytes, double flops, const Timing& timing,
                const char* rival_name = nullptr, const Timing& rival = {}) {
+        print(what, shape, {.bytes = bytes, .flops = flops}, timing, rival_name, rival);
+    }
+    void print(const char* what, const BenchShape& shape, const OpCost& cost, const Timing& timing,
+               const char* rival_name = nullptr, const Timing& rival = {}) {
+        const double bytes = cost.bytes, flops = cost.flops;
         const double percent = 100 * (bound == Bound::memory ? bytes : flops) / timing.median / peak;
         std::printf("%-34s %-5s  %9.4f ms  (min %9.4f, p90 %9.4f)  %7.2f GB/s  %9.2f GFLOP/s  %4.0f %%", what,
                     shape.name, timing.median * 1e3, timing.fastest * 1e3, timing.p90 * 1e3,
@@ -178,6 +185,13 @@ struct Bench {
                      bound == Bound::memory ? "memory" : "compute", timing.runs, timing.median * 1e3,
                      timing.fastest * 1e3, timing.p90 * 1e3, bytes, flops, peak, percent);
         if (rival_name) std::fprintf(file, "\"rival\": \"%s\", \"rival_ms\": %.6g, ", rival_name, rival.median * 1e3);
+        // What `plan --calibrate` needs to know of a GEMM or of attention.
+        for (const auto& [key, size] : {std::pair{"rows", cost.rows},
+                                        {"in", cost.in},
+                                        {"out", cost.out},
+                                        {"keys", cost.keys},
+                                        {"head_size", cost.head_size}})
+            if (size > 0) std::fprintf(file, "\"%s\": %lld, ", key, (long long)size);
         std::fprintf(file, "\"smoke\": %s}\n", flags.smoke ? "true" : "false");
         require(std::fclose(file) == 0, "--json %s: cannot be written: %s", flags.json.c_str(), std::strerror(errno));
     }

@@ -42,7 +42,7 @@ void measure_layer(Bench& bench, const BenchShape& s, const Layer& layer, Sums& 
     const auto measure_pass = [&](const char* pass, Sums& sums, const OpCost& cost, auto fused, auto alone) {
         const std::string what = format("matmul_%s %s", pass, layer.name);
         const Timing fused_time = bench.stopwatch.time(fused), alone_time = bench.stopwatch.time(alone);
-        bench.print(what.c_str(), s, cost.bytes, cost.flops, fused_time, "product alone", alone_time);
+        bench.print(what.c_str(), s, cost, fused_time, "product alone", alone_time);
         sums.seconds += layer.times * fused_time.median, sums.alone_seconds += layer.times * alone_time.median;
         sums.flops += layer.times * cost.flops, sums.bytes += layer.times * cost.bytes;
     };

@@ -47,11 +47,14 @@ void measure(Bench& bench, const BenchShape& s) {
     float* const no_dbias = nullptr;
     const double flops = 2 * double(N) * double(C) * double(OC), n_in = double(N * C), n_weight = double(OC * C),
                  n_out = double(N * OC);
+    const auto layer = [&](double bytes, double of) {
+        return OpCost{.bytes = bytes, .flops = of, .rows = N, .in = C, .out = OC};
+    };
     const auto forward = [&] { matmul_fp8_forward(device, out.data(), inp.view(), weight.view(), no_bias); };
     const Timing forward_time = bench.stopwatch.time(forward);
     const Timing rival = bench.stopwatch.time(
         [&] { matmul_forward(device, out.data(), inp.values.data(), weight.values.data(), no_bias, N, C, OC); });
-    bench.print("matmul_fp8_forward", s, n_in + n_weight + sizeof(T) * n_out, flops, forward_time, bench.dtype(),
+    bench.print("matmul_fp8_forward", s, layer(n_in + n_weight + sizeof(T) * n_out, flops), forward_time, bench.dtype(),
                 rival);
     const Timing whole_time = bench.stopwatch.time([&] {
         inp.convert(device);
@@ -67,8 +70,9 @@ void measure(Bench& bench, const BenchShape& s) {
         matmul_backward(device, dinp.data(), dweight.data(), no_dbias, dout.values.data(), inp.values.data(),
                         weight.values.data(), N, C, OC, Write::set);
     });
-    bench.print("matmul_fp8_backward", s, 2 * n_out + n_weight + n_in + sizeof(T) * n_in + 4 * n_weight, 2 * flops,
-                backward_time, bench.dtype(), backward_rival);
+    bench.print("matmul_fp8_backward", s,
+                layer(2 * n_out + n_weight + n_in + sizeof(T) * n_in + 4 * n_weight, 2 * flops), backward_time,
+                bench.dtype(), backward_rival);
 }
 
 BENCHMARK("matmul_fp8", Bound::compute, measure)

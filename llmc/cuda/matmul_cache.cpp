@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 #include <utility>
 #include "llmc/base/check.h"  // require, format
@@ -57,6 +58,16 @@ bool parse_matmul_cache_line(const std::string& line, std::string& machine, std:
     return true;
 }
 
+MatmulCachePath matmul_cache_path(const std::string& asked, const std::string& user_folder) {
+    if (asked.empty() || asked == "off") return {};
+    if (asked != "auto") return {asked, ""};
+    if (user_folder.empty()) return {"", "neither XDG_CACHE_HOME nor HOME is set"};
+    std::error_code error;
+    std::filesystem::create_directories(user_folder, error);
+    if (!error && access(user_folder.c_str(), W_OK) == 0) return {user_folder + "/matmul.txt", ""};
+    return {"", "cannot write " + user_folder + ": " + (error ? error.message() : reason_of(errno))};
+}
+
 MatmulCache::MatmulCache(std::string path, std::string machine) : path_(std::move(path)), machine_(std::move(machine)) {
     read();
     // Known before anything is timed.
@@ -72,6 +83,7 @@ const MatmulAlgorithm* MatmulCache::find(const std::string& call) const {
 }
 
 void MatmulCache::add(const std::string& call, const MatmulAlgorithm& algorithm) {
+    if (find(call) && !added_.contains({machine_, call})) replaced_.insert({machine_, call});
     entries_[{machine_, call}] = algorithm;
     added_[{machine_, call}] = algorithm;
     num_added_++;
@@ -79,9 +91,10 @@ void MatmulCache::add(const std::string& call, const MatmulAlgorithm& algorithm)
 
 void MatmulCache::save() {
     const Entries added = std::exchange(added_, {});
+    const auto replaced = std::exchange(replaced_, {});
     if (path_.empty() || added.empty()) return;
     read();
-    for (const auto& [key, value] : added) entries_[key] = value;
+    for (const auto& key : replaced) entries_[key] = added.at(key);
     std::string text = std::string(kTitle) + "\n";
     for (const auto& [key, value] : entries_) text += matmul_cache_line(key.first, key.second, value) + "\n";
     // A name of this process: ranks may write at the same time.

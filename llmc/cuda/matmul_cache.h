@@ -8,12 +8,15 @@ The first field says what the algorithm holds for: the library promises nothing 
 XXH3 of what stands before its separator: a damaged algorithm must never reach the library. Of two lines for one product
 the later counts. Lines of other machines are kept and not used; damaged ones are dropped at the next write; warnings()
 tells of both. save() reads the file again and replaces it whole, once for all that was added, so that programs that
-share it only ever lose what the other is saving at that moment, and time it again next time.
+share it only ever lose what the other is saving at that moment, and time it again next time. A product that another
+program has saved meanwhile keeps that line: whoever read it computes the same bits when it resumes. Only a line that
+was found and could not be used is replaced.
 */
 #pragma once
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,10 +55,18 @@ private:
     void read();
 
     std::string path_, machine_;
-    Entries entries_, added_;  // added_: not saved yet
+    Entries entries_, added_;                                 // added_: not saved yet
+    std::set<std::pair<std::string, std::string>> replaced_;  // of added_: what stood there before was no use
     int64_t num_added_ = 0;
     std::vector<std::string> warnings_;
 };
+
+// The file that --tune-matmul means; "": products are not timed. "auto": matmul.txt in the user's cache folder
+// (user_cache.h), which is made; if that cannot be, "" and why not, for a warning.
+struct MatmulCachePath {
+    std::string path, why_not;
+};
+MatmulCachePath matmul_cache_path(const std::string& asked, const std::string& user_folder);
 
 // One line of the file without its end, and back; false if it is damaged.
 std::string matmul_cache_line(const std::string& machine, const std::string& call, const MatmulAlgorithm& algorithm);

@@ -46,7 +46,7 @@ public:
     std::string text() const {
         if (!has_cache) return "first of its ranking (--tune-matmul times them)";
         return std::to_string(cache.size()) + " timed algorithms known from " + cache.path() +
-               ", a step's others timed";
+               ", others timed in the first step, which takes longer";
     }
 
     int64_t made() const { return made_; }

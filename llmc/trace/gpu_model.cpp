@@ -19,7 +19,7 @@ constexpr RegisterRow kRegisters[] = {
 #include <registers.inc>
 };
 
-constexpr double kStart = 2e-6;            // of a kernel, until its first blocks compute and after its last: assumed
+constexpr double kStart = kKernelStart;
 constexpr double kMemoryLatency = 0.5e-6;  // of a load under load; microbenchmarks of Hopper: 0.5 to 0.7 us
 constexpr double kBytesPerThread = 32;     // that a thread has under way: two loads of 16
 
@@ -36,6 +36,26 @@ constexpr SlowerKernel kSlower[] = {{"layernorm_backward", 0.78}, {"rmsnorm_back
 constexpr const char* kWhyStart = "small: a launch's own beginning and end";
 
 bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
+
+// Of the bandwidth of a copy, what a kernel reaches that has enough threads. has_waits: by the table of slower ones.
+struct MemoryShare {
+    double share;
+    bool has_waits;
+};
+MemoryShare memory_share(const TracedWork& work, const Gpu& gpu) {
+    MemoryShare result = {kStreaming, false};
+    for (const SlowerKernel& slower : kSlower)
+        if (begins_with(work.name, slower.beginning)) result = {slower.share, true};
+    if (!gpu.measured) return result;
+    if (gpu.measured->streaming > 0) result.share *= gpu.measured->streaming / kStreaming;
+    // A launch that does all of an op's work is as fast as the op.
+    const auto& shares = gpu.measured->shares;
+    auto found = work.has_op_cost ? shares.find(work.op) : shares.end();
+    if (found == shares.end()) found = shares.find(work.name);
+    if (found != shares.end()) result.share = found->second;
+    return result;
+}
+double measured_factor(const Gpu& gpu, const char* name) { return gpu.measured ? gpu.measured->factor(name) : 1; }
 
 // ---- GEMM ----------------------------------------------------------------------------------------------------------
 
@@ -71,6 +91,7 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
     // have 0.71 to 0.734 of it, 0.9 of bf16's share.
     const double peak = 1e12 * gpu.sustained * (fp32 ? gpu.fp32_tflops : fp8 ? 0.9 * gpu.fp8_tflops : gpu.tflops);
     const double k_ends = fp8 ? 2 * kShortK : kShortK;
+    const double rate = peak * assumed.gemm * measured_factor(gpu, fp8 ? "FP8 GEMM" : fp32 ? "FP32 GEMM" : "GEMM");
     const double flops = 2. * double(call.m * call.n * call.batch) * double(call.k);
     // Parts of a split sum are written and read, in fp32.
     const double out_bytes = double(call.m) * double(call.n) * 4;
@@ -85,7 +106,7 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
             const double padded = blocks * tile.m * tile.n * k * 2;
             const double waves = std::ceil(blocks / gpu.num_sms) * gpu.num_sms / blocks;
             const double ends = (1 + k_ends / k) / kBestGemm;
-            const double tiles_s = std::max(flops, padded * waves * ends / tile.rate) / (peak * assumed.gemm);
+            const double tiles_s = std::max(flops, padded * waves * ends / tile.rate) / rate;
             const double parts_s = split > 1 ? kSplitParts * split * out_bytes / gpu.copy_bytes_per_s() : 0;
             if (tiles_s + parts_s >= best) continue;
             best = tiles_s + parts_s;
@@ -146,9 +167,13 @@ double attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backwar
     }
     return rate * 1e12 * gpu.tflops * 1e12 * gpu.sustained / kRatedGemm;
 }
+double measured_attention(const TracedWork& work, const Gpu& gpu) {
+    return gpu.measured ? gpu.measured->attention_factor(attention_kernel(work), work.cost.head_size) : 1;
+}
 WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
     const double rate = attention_rate(gpu, double(work.cost.keys), work.cost.head_size, work.is_backward) *
-                        assumed.attention * (work.is_backward && work.deterministic ? kDeterministic : 1);
+                        assumed.attention * (work.is_backward && work.deterministic ? kDeterministic : 1) *
+                        measured_attention(work, gpu);
     const double launches = work.is_backward ? 3 : 1;  // of kernels
     const char* const why = work.is_backward && work.deterministic
                                 ? "the library's published rate, and a fifth less in a fixed order: --no-deterministic"
@@ -170,7 +195,7 @@ double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
                               : is_backward   ? kOwnBackward
                                               : kOwnForward;
         return attention_rate(gpu, double(work.cost.keys), work.cost.head_size, is_backward) * beside *
-               assumed.attention;
+               assumed.attention * measured_attention(work, gpu);
     }
     // About half of what wgmma reaches, and most of what mma.sync does.
     if (begins_with(work.kernel, "symmetric_matmul"))
@@ -191,9 +216,7 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
                                     : "mma.sync: half of what wgmma reaches";
         return {kStart + work.cost.flops / rate * std::min(tail, 4.), "tensor cores", limit, why};
     }
-    double share = kStreaming;
-    for (const SlowerKernel& slower : kSlower)
-        if (begins_with(work.name, slower.beginning)) share = slower.share;
+    const auto [share, has_waits] = memory_share(work, gpu);
     const double under_way = std::min(blocks, room) * double(work.num_threads()) * kBytesPerThread;
     const double reached = std::min(gpu.copy_bytes_per_s() * share * assumed.memory, under_way / kMemoryLatency);
     const double memory = work.cost.bytes / reached;
@@ -206,12 +229,26 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
     const char* const why = reached < gpu.copy_bytes_per_s() * share * assumed.memory
                                 ? "too few threads: less under way than memory's latency needs"
                             : kStart > (1 / share - 1) * memory ? kWhyStart
-                            : share < kStreaming                ? "reads, waits for a row's sums, then writes"
+                            : has_waits                         ? "reads, waits for a row's sums, then writes"
                                                                 : "what streaming kernels reach beside a copy";
     return {kStart + memory, "memory", limit, why};
 }
 
 }  // namespace
+
+std::string attention_kernel(const TracedWork& work) {
+    if (work.kind == TracedWork::Kind::attention)
+        return !work.is_backward    ? "cudnn_attention_forward"
+               : work.deterministic ? "cudnn_attention_backward"
+                                    : "cudnn_attention_backward, not deterministic";
+    for (const char* kernel : {"flash_forward_hopper", "flash_forward", "flash_backward"})
+        if (begins_with(work.kernel, kernel)) return kernel;
+    return "";
+}
+double MeasuredRates::attention_factor(const std::string& kernel, int64_t head_size) const {
+    const auto found = factors.find(attention_factor_name(kernel, head_size));
+    return found != factors.end() ? found->second : factor(attention_factor_name(kernel, head_size <= 64 ? 128 : 64));
+}
 
 double share_asked(const TracedWork& work) {
     const bool on_tensor_cores = work.kind == TracedWork::Kind::gemm || work.kind == TracedWork::Kind::attention ||

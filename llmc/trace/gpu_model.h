@@ -16,6 +16,7 @@ a ring has W - 1 Between two    a gap; and the host needs its time for each laun
 graph is one launch to it
 */
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 #include "llmc/trace/gpus.h"        // Gpu
@@ -33,6 +34,29 @@ inline constexpr ModelCase kLow = {"low", 0.93, 0.88, 0.93, 0.75, 1.2e-6, 6e-6, 
 inline constexpr ModelCase kMid = {"mid", 1, 1, 1, 1, 0.8e-6, 4e-6, 0.93};
 inline constexpr ModelCase kHigh = {"high", 1.06, 1.1, 1.05, 1.1, 0.5e-6, 3e-6, 0.97};
 inline constexpr const ModelCase* kCases[] = {&kLow, &kMid, &kHigh};
+
+// Of a kernel, until its first blocks compute and after its last: assumed.
+inline constexpr double kKernelStart = 2e-6;
+
+// What benchmarks of a card say instead of the constants of gpu_model.cpp (calibration.h). What they did not measure is
+// not in here, and stays as the model has it.
+struct MeasuredRates {
+    double streaming = 0;                   // share of a copy's rate that kernels reach in the median; 0: not measured
+    std::map<std::string, double> shares;   // the same of an op: "layernorm_forward"
+    std::map<std::string, double> factors;  // of the model's rate: "GEMM", "FP8 GEMM", attention_factor_name()
+
+    double factor(const std::string& name) const {
+        const auto found = factors.find(name);
+        return found == factors.end() ? 1 : found->second;
+    }
+    // That of heads of another size where those of this one were not measured.
+    double attention_factor(const std::string& kernel, int64_t head_size) const;
+};
+inline std::string attention_factor_name(const std::string& kernel, int64_t head_size) {
+    return kernel + (head_size <= 64 ? ", HS 64" : ", HS 128");
+}
+// Which of a library's or our attention kernels it is: "cudnn_attention_forward", "flash_forward_hopper"; "": none.
+std::string attention_kernel(const TracedWork& work);
 
 struct WorkTime {
     double seconds = 0;

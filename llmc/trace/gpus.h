@@ -20,6 +20,8 @@ architecture white papers for SMs, caches and limits of an SM (CUDA C++ Programm
 #include <string>
 #include <vector>
 
+struct MeasuredRates;  // gpu_model.h
+
 struct Gpu {
     const char* name;
     int compute_capability, num_sms;
@@ -31,6 +33,7 @@ struct Gpu {
     int threads_per_sm, blocks_per_sm, shared_kb, block_shared_kb;
     double collective, network;
     double usd_per_hour;
+    const MeasuredRates* measured = nullptr;  // what benchmarks of the card say instead of the model (calibration.h)
 
     bool has_nvlink() const { return collective > 64; }  // more than PCIe 5.0 has
     double copy_bytes_per_s() const { return bandwidth_tb * 1e12 * copied; }

@@ -21,6 +21,7 @@ struct TracedWork {
     int stream = 0;            // 0: the device's own; 1: of collectives
     bool in_graph = false;     // of a CUDA graph: the host enqueues it with all others at once
     OpCost cost;               // of a GEMM or an attention of cuDNN from its shape
+    bool has_op_cost = false;  // cost is that of the innermost op around it: no other launch does the op's main work
 
     // Of a kernel.
     std::string kernel;  // its template: "layernorm_backward_kernel"

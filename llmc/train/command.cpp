@@ -149,6 +149,10 @@ std::vector<Field> own_fields(CommandLine& line) {
                 {"plan", "world-size", &line.plan.world_size, "numbers of ranks, one GPU each, separated by commas"},
                 {"plan", "trace", &line.plan.trace,
                  "write the predicted step to this file, launch by launch, as JSON for Perfetto, and print a table"},
+                {"plan", "calibrate", &line.plan.calibrate,
+                 "replace the model's constants by what benchmarks of such a card measured, and print how far off it "
+                 "was: rows of dev/bench (--json) or a folder of scripts/gpu_check.sh, or several with commas between "
+                 "them"},
                 Field{"plan", "memory", &line.plan.memory_gb, "GB per GPU (0, here and below: the value of --gpu)"}
                     .from(0),
                 Field{"plan", "tflops", &line.plan.tflops, "peak dense bf16 TFLOP/s per GPU"}.from(0),

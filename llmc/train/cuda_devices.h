@@ -1,6 +1,7 @@
 // What a run must know of a GPU: devices.h, for the device Cuda.
 #pragma once
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "llmc/cuda/cuda_profile.h"       // CudaProfile
 #include "llmc/cuda/cudnn_attention.h"    // CudnnAttention
 #include "llmc/cuda/limits.h"             // check_head_size
+#include "llmc/cuda/matmul_cache.h"       // matmul_cache_path
 #include "llmc/train/attention_shapes.h"  // attention_shapes
 #include "llmc/train/devices.h"           // KernelFacts, type_name
 #include "llmc/train/peak_flops.h"        // DevicePeak, find_peak, peak_bf16_flops
@@ -30,7 +32,11 @@ inline AttentionKernels attention_kernels(const RunFlags& config) {
                                          : AttentionKernels::automatic;
 }
 inline CudaOptions device_options(const RunFlags& config) {
-    return {config.tune_matmul, attention_kernels(config), config.deterministic};
+    const MatmulCachePath cache = matmul_cache_path(config.tune_matmul, user_cache_folder(std::getenv));
+    if (!cache.why_not.empty())
+        std::fprintf(stderr, "warning: --tune-matmul %s: %s: GEMMs are not timed\n", config.tune_matmul.c_str(),
+                     cache.why_not.c_str());
+    return {cache.path, attention_kernels(config), config.deterministic};
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
 inline size_t memory_limit(const Cuda& cuda, int) { return free_memory(cuda); }

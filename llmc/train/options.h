@@ -17,7 +17,8 @@ struct ChatOptions {
 struct PlanOptions {
     std::string gpu = "H100", world_size = "1";  // lists: "H100,4090", "8,64"
     double memory_gb = 0, tflops = 0, bandwidth = 0, network = 0, usd_per_hour = 0;
-    std::string trace = "";  // a file; "": none
+    std::string trace = "";      // a file; "": none
+    std::string calibrate = "";  // results of benchmarks, a list; "": none
 };
 
 struct ExportOptions {

@@ -72,7 +72,9 @@ Gpu planned_gpu(const PlanOptions& options, const std::string& name) {
     return gpu;
 }
 
-RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size) {
+RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assumed, int world_size,
+                 std::shared_ptr<const Calibration> calibration) {
+    const Gpu& gpu = calibration ? calibration->gpu : assumed;
     require(asked.dtype != "fp32", "`plan` assumes --dtype bf16, in which GPUs train: leave --dtype fp32 out");
     require(asked.balance_mode().is_equal(), "`plan` is for GPUs, whose ranks have equal shares: leave --balance out");
     require(asked.islands == 0,
@@ -80,7 +82,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
     require(!asked.fp8() || gpu.fp8_tflops > 0, "--dtype fp8: %s has no FP8 GEMMs", gpu.name);
     const int64_t seq_len = asked.seq_len(shape);
     RunPlan plan;
-    plan.shape = shape, plan.gpu = gpu;
+    plan.shape = shape, plan.gpu = gpu, plan.calibration = calibration;
 
     ParameterList list(shape);
     const OptimizerConfig rules = asked.chosen_recipe().rules;
@@ -141,7 +143,8 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, i
     run.step = step, run.passes.head_rows = head.head_rows;
     run.rules = plan.config.recipe.rules, run.rates = plan.config.recipe.rates(0, plan.config.steps);
     plan.trace = trace_step(run);
-    for (size_t i = 0; i < 3; i++) plan.times[i] = step_time(plan.trace, gpu, *kCases[i], world_size);
+    for (size_t i = 0; i < 3; i++)
+        plan.times[i] = step_time(plan.trace, gpu, calibration ? calibration->cases[i] : *kCases[i], world_size);
 
     const double n = plan.sharding.shards, groups = world_size / n, size = double(plan.sharding.buffer_size);
     // In the group, and of the own shard between groups.
@@ -168,10 +171,12 @@ std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options
     std::vector<RunPlan> plans;
     for (const std::string& name : words_of(options.gpu)) {
         const Gpu gpu = planned_gpu(options, name);
+        const std::shared_ptr<const Calibration> calibration =
+            options.calibrate.empty() ? nullptr : calibrate(options.calibrate, gpu);
         for (const std::string& number : words_of(options.world_size)) {
             int world_size = 0;
             set_field(Field{"", "world-size", &world_size, ""}.from(1, 1 << 20), number, "--world-size " + number);
-            plans.push_back(plan_run(asked, shape, gpu, world_size));
+            plans.push_back(plan_run(asked, shape, gpu, world_size, calibration));
         }
     }
     require(options.trace.empty() || plans.size() == 1, "--trace is of one plan: give one --gpu and one --world-size");
@@ -228,9 +233,13 @@ std::string text_of(const RunPlan& plan) {
                three_digits(plan.run_s(1) / 3600 * W).c_str());
     text += format(
         "assumed, %s: --memory %g GB at %.3g TB/s, --tflops %g of which a large GEMM holds %.3g, --bandwidth %g GB/s "
-        "and --network %g GB/s, --price %g USD per hour; %d GPUs per server. Nothing here is measured",
+        "and --network %g GB/s, --price %g USD per hour; %d GPUs per server. %s",
         gpu.name, gpu.memory_gb, gpu.copy_bytes_per_s() * 1e-12, gpu.tflops, gpu.tflops * gpu.sustained, gpu.collective,
-        gpu.network, gpu.usd_per_hour, kGpusPerServer);
+        gpu.network, gpu.usd_per_hour, kGpusPerServer,
+        plan.calibration
+            ? format("The step is predicted by rates measured on %s; it was not run", plan.calibration->device.c_str())
+                  .c_str()
+            : "Nothing here is measured");
     return text;
 }
 
@@ -256,25 +265,35 @@ std::string facts_json(const RunPlan& plan) {
         if (work.micro_batch == typical) launches++;
         bytes += double(plan.trace.repeats(work)) * work.cost.bytes;
     }
-    const Json facts = {{"gpu", plan.gpu.name},
-                        {"predicted", true},
-                        {"ranks", plan.sharding.world_size},
-                        {"parameters", plan.num_parameters},
-                        {"batch_size", step.B},
-                        {"seq_len", step.T},
-                        {"micro_batches", step.accumulation},
-                        {"tokens_per_step", step.num_tokens()},
-                        {"flops_per_token", plan.flops_per_token},
-                        {"memory_bytes", memory},
-                        {"fits", plan.fits()},
-                        {"sent_gradient_bytes", plan.sent_gradient_bytes},
-                        {"sent_weight_bytes", plan.sent_weight_bytes},
-                        {"launches_per_step", plan.times[1].launches},
-                        {"launches_per_micro_batch", launches},
-                        {"bytes_per_token", bytes * double(step.world_size) / double(step.num_tokens())},
-                        {"cases", cases},
-                        {"micro_batches_recorded", plan.trace.traced_micro_batches},
-                        {"middle_micro_batch_counts", plan.trace.middle_repeats}};
+    Json facts = {{"gpu", plan.gpu.name},
+                  {"predicted", true},
+                  {"ranks", plan.sharding.world_size},
+                  {"parameters", plan.num_parameters},
+                  {"batch_size", step.B},
+                  {"seq_len", step.T},
+                  {"micro_batches", step.accumulation},
+                  {"tokens_per_step", step.num_tokens()},
+                  {"flops_per_token", plan.flops_per_token},
+                  {"memory_bytes", memory},
+                  {"fits", plan.fits()},
+                  {"sent_gradient_bytes", plan.sent_gradient_bytes},
+                  {"sent_weight_bytes", plan.sent_weight_bytes},
+                  {"launches_per_step", plan.times[1].launches},
+                  {"launches_per_micro_batch", launches},
+                  {"bytes_per_token", bytes * double(step.world_size) / double(step.num_tokens())},
+                  {"cases", cases},
+                  {"micro_batches_recorded", plan.trace.traced_micro_batches},
+                  {"middle_micro_batch_counts", plan.trace.middle_repeats}};
+    if (const Calibration* const c = plan.calibration.get()) {
+        Json rows = Json::array();
+        for (const CalibrationRow& row : c->rows)
+            rows.push_back({{"what", row.what},
+                            {"shape", row.shape},
+                            {"predicted_ms", row.predicted_s * 1e3},
+                            {"measured_ms", row.measured_s * 1e3},
+                            {"calibrated_ms", row.calibrated_s * 1e3}});
+        facts["calibration"] = {{"device", c->device}, {"rows", rows}};
+    }
     return json_text(facts);
 }
 
@@ -299,8 +318,9 @@ std::string text_of(const std::vector<RunPlan>& plans) {
                        range(plan.run_s(0), plan.run_s(2), time_text).c_str(),
                        range(plan.usd(0), plan.usd(2), three_digits).c_str());
     }
+    text += first.calibration ? "predicted by rates that --calibrate gives" : "predicted, nothing here is measured";
     text +=
-        "predicted, nothing here is measured; one plan alone says more. FULL: it does not fit in that GPU's memory.\n"
+        "; one plan alone says more. FULL: it does not fit in that GPU's memory.\n"
         "parallel: the step's time without communication over its time; exposed: of it, waiting for communication";
     return text;
 }

@@ -10,13 +10,16 @@ the GPU can be replaced (--tflops, --bandwidth, ...).
 
   --gpu A,B --world-size 8,64     every combination, side by side
   --trace FILE                    the step launch by launch: a table, and FILE as JSON for Perfetto
+  --calibrate PATH                benchmarks of a real card in place of the model's constants (llmc/trace/calibration.h)
 */
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 #include "llmc/model/shape.h"        // GptShape
 #include "llmc/optim/sharding.h"     // ShardingPlan
+#include "llmc/trace/calibration.h"  // Calibration
 #include "llmc/trace/gpu_model.h"    // Gpu, StepTime
 #include "llmc/trace/step_trace.h"   // StepTrace
 #include "llmc/train/memory_plan.h"  // MemoryPlan
@@ -30,6 +33,7 @@ struct RunPlan {
     GptShape shape{};
     RunConfig config{};
     Gpu gpu{};
+    std::shared_ptr<const Calibration> calibration;  // null: the model's own constants
     int64_t num_parameters = 0;
     ShardingPlan sharding{};
     std::vector<int64_t> state_bytes;  // of each rank
@@ -51,7 +55,8 @@ struct RunPlan {
     bool fits() const { return double(memory.total_bytes()) <= gpu.memory_gb * 1e9; }
 };
 
-RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size);
+RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& gpu, int world_size,
+                 std::shared_ptr<const Calibration> calibration = nullptr);
 // Every GPU of --gpu at every number of --world-size.
 std::vector<RunPlan> plan_runs(const RunFlags& asked, const PlanOptions& options, const GptShape& shape);
 

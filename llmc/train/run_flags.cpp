@@ -286,8 +286,9 @@ std::vector<Field> RunFlags::fields() {
              "capture forward and backward pass as a CUDA graph in the third step and replay it from then on: one "
              "launch per step, the same bits; on one GPU, without dropout"},
             {"machine", "tune-matmul", &tune_matmul,
-             "time GEMM algorithms on this GPU in the first step and keep the fastest in this file, for later runs too "
-             "(empty: cuBLASLt's heuristics)"},
+             "time GEMM algorithms on this GPU in the first step and keep the fastest in this file, for later runs "
+             "too; "
+             "auto: in ~/.cache/anvil (empty or off: cuBLASLt's heuristics)"},
             {"machine", "peak-flops", &peak_flops,
              "FLOP/s of this rank's device, of which MFU is a part; auto: the vendor's figure of a known GPU in bf16, "
              "else measured and kept in ~/.cache/anvil; measure: measured again; a number (165e12); 0: no MFU"},

@@ -11,7 +11,7 @@ import shutil
 import comm
 import perf_table
 import training
-from harness import ROOT, RUNS, Clocks, Failed, NotRun, benches
+from harness import ROOT, RUNS, Clocks, Failed, NotRun, benches, gpu_name
 
 # Where a wrong kernel costs most comes first; topics that are not named here follow in the alphabet's order.
 IMPORTANT = ["hopper", "attention", "matmul", "cross_entropy", "layernorm", "adamw", "linear", "embedding", "residual", "gelu",
@@ -187,6 +187,27 @@ def all_benches(part):
             bench(part, name, env=MATMUL_CACHE)
 
 
+# Those that `plan` has a model of (llmc/trace/gpus.h).
+MODELED = ("A100", "H100", "H200", "B200", "4090")
+
+
+def model_beside_it(part):
+    """The model of `plan` beside each benchmark that says something about it: what it predicted, and what was measured."""
+    name = next((name for name in MODELED if re.search(rf"\b{name}\b", gpu_name())), None)
+    if not name:
+        raise NotRun(f"plan has no model of {gpu_name()}")
+    rows, trace = part.out / "results.jsonl", RUNS / "model.json"
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    ran = part.run([part.program("train_gpt"), "plan", f"--gpu={name}", "--model=gpt2-124M", "--vocab-size=50257",
+                    "--train-data=none", f"--calibrate={rows}", f"--trace={trace}"], limit=30, quiet=True)  # fmt: skip
+    if ran.code != 0 or ran.timed_out:
+        raise Failed(ran.why())
+    found = json.loads(trace.read_text(encoding="utf-8"))["otherData"]["calibration"]["rows"]
+    for row in found:
+        part.add_row({"type": "model", **row})
+    part.result("model beside it", "measured", f"{len(found)} rows; plan's own table is in {part.name}.log")
+
+
 def sustained(part):
     """The GEMM of the peak for half a minute: what is left of it when the card is warm."""
     bench(part, "sustained", limit=90)
@@ -285,11 +306,12 @@ PARTS = {
     "first": [
         Step(versions, 60), Step(conformance, 90), Step(peak, 60), Step(training.both_attentions, 150),
         Step(training.against_cpu, 60), Step(training.same_bits, 90), Step(training.quickstart, 100),
-        Step(training.head_rows, 90), Step(training.not_deterministic, 60), Step(first_benches, 150), Step(profile, 60), Step(kernels_by_ncu, 120),
+        Step(training.head_rows, 90), Step(training.not_deterministic, 60), Step(first_benches, 150), Step(model_beside_it, 30),
+        Step(profile, 60), Step(kernels_by_ncu, 120),
         Step(training.gpt2_1558M, 90), Step(tests, 590, spare=True),
     ],
     "second": [Step(tests, 590)],
-    "third": [Step(sustained, 60), Step(all_benches, 590)],
+    "third": [Step(sustained, 60), Step(all_benches, 590), Step(model_beside_it, 30)],
     "fourth": [Step(peak, 60), Step(training.modern, 400), Step(sanitize, 590, spare=True)],
     "comm": [Step(comm.tests, 60), Step(comm.ranks, 590)],
     "build": [Step(build, 590)],

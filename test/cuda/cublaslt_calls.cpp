@@ -608,7 +608,8 @@ TEST_CASE("cublaslt calls: tuning", "[cublaslt]") {
         cublaslt.end_step();
         CHECK(!std::filesystem::exists(path));  // there was nothing new
         const std::string name = "cuBLASLt " + library_version_text(CUBLAS_VERSION);
-        CHECK(cublaslt.text() == name + ", 1 timed algorithms known from " + path + ", a step's others timed");
+        CHECK(cublaslt.text() == name + ", 1 timed algorithms known from " + path +
+                                     ", others timed in the first step, which takes longer");
         CHECK(contains(Cuda().cublaslt().text(), name + ", first of its ranking"));
     }
     SECTION("what a step that ends with an error has timed is saved with the end of the program") {

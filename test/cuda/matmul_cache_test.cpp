@@ -142,8 +142,57 @@ TEST_CASE("matmul_cache: two programs that share a file keep each other's lines"
     CHECK(finds(cache, "first", algorithm(1)));
     CHECK(finds(cache, "second", algorithm(2)));
     CHECK(finds(cache, "third", algorithm(3)));
-    CHECK(finds(cache, "both", algorithm(6)));  // the last to be saved
+    CHECK(finds(cache, "both", algorithm(5)));  // whoever read it may resume
     CHECK(finds(one, "second", algorithm(2)));
+}
+
+TEST_CASE("matmul_cache: only what could not be used is replaced", "[matmul_cache]") {
+    const ScratchFolder folder;
+    const std::string path = folder / "matmul.txt";
+    MatmulCache early(path, kMachine);
+    MatmulCache one(path, kMachine);
+    one.add("used", algorithm(1));
+    one.add("refused", algorithm(2));
+    one.save();
+    MatmulCache two(path, kMachine);
+    two.add("refused", algorithm(3));  // found, refused by the library, timed again
+    two.add("refused", algorithm(4));
+    for (const uint64_t seed : {8, 5}) early.add("used", algorithm(seed));  // not known when it began
+    two.save();
+    early.save();
+    const MatmulCache cache(path, kMachine);
+    CHECK(finds(cache, "used", algorithm(1)));
+    CHECK(finds(cache, "refused", algorithm(4)));
+    // Once saved it is the file's.
+    two.add("new", algorithm(6));
+    two.save();
+    early.add("new", algorithm(7));
+    early.save();
+    CHECK(finds(MatmulCache(path, kMachine), "new", algorithm(6)));
+}
+
+TEST_CASE("matmul_cache: where --tune-matmul keeps it", "[matmul_cache]") {
+    const ScratchFolder folder;
+    const std::string user = folder / "cache/anvil";
+    for (const char* none : {"", "off"}) {
+        CHECK(matmul_cache_path(none, user).path.empty());
+        CHECK(matmul_cache_path(none, user).why_not.empty());
+    }
+    CHECK(matmul_cache_path("tune.txt", user).path == "tune.txt");
+    CHECK_FALSE(std::filesystem::exists(user));
+    const MatmulCachePath kept = matmul_cache_path("auto", user);
+    CHECK(kept.path == user + "/matmul.txt");
+    CHECK(kept.why_not.empty());
+    MatmulCache cache(kept.path, kMachine);
+    cache.add(kCall, algorithm(1));
+    cache.save();
+    CHECK(finds(MatmulCache(matmul_cache_path("auto", user).path, kMachine), kCall, algorithm(1)));
+    // No such place, and a file where the folder should be: no error.
+    CHECK(matmul_cache_path("auto", "").path.empty());
+    CHECK(matmul_cache_path("auto", "").why_not == "neither XDG_CACHE_HOME nor HOME is set");
+    const MatmulCachePath blocked = matmul_cache_path("auto", kept.path);
+    CHECK(blocked.path.empty());
+    CHECK(contains(blocked.why_not, "cannot write " + kept.path));
 }
 
 TEST_CASE("matmul_cache: a file that cannot be written or read is an error that names it", "[matmul_cache]") {

@@ -74,6 +74,10 @@ struct FakeMachine {
             --help-all) echo '  --attention auto|own|cudnn   which'; echo "${PROFILE-  --profile FILE   where}"
                 echo '  --[no-]deterministic   or'; exit ;;
             doctor) exit ${DOCTOR:-0} ;;
+            plan) echo "$*" >>planned
+                for flag; do case $flag in --trace=*)
+                    echo '{"otherData": {"calibration": {"rows": [{"what": "w", "shape": "s", "predicted_ms": 2,
+                        "measured_ms": 3, "calibrated_ms": 3}]}}}' >"${flag#*=}" ;; esac; done; exit ${PLAN:-0} ;;
             esac
             echo "${ANVIL_HEAD_ROWS-} $*" >>trained
             steps=20
@@ -199,6 +203,9 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
                               "test attention",
                               "test gelu"})
         CHECK(contains(machine.result(check), "\"result\": \"ok\""));
+    CHECK(contains(machine.result("model beside it"), "1 rows"));
+    CHECK(contains(machine.read("planned"), "plan --gpu=H200 "));
+    CHECK(contains(machine.read("planned"), "--calibrate=" + machine.folder / "out/results.jsonl"));
     CHECK(contains(machine.result("kernels by ncu"), "2 launches of 1 kernels, 3.0 ms"));
     CHECK(contains(machine.result("profile"), "1 ops in trace.json.gz, 1.0 ms of each of 1 steps"));
     // The most important topic comes first, and what only the emulator has is left out.
@@ -224,6 +231,7 @@ TEST_CASE("gpu_check first does all of it with programs as they lie there", "[gp
                              beside_predicted(attention, "ms", 1) + " |"));
     CHECK(contains(
         page, format("| layernorm backward | %g ms | not measured |", predicted_number("layernorm backward", "ms"))));
+    CHECK(contains(page, "| w, s | 2 | 3 | 1.50 | 1.00 |"));
     CHECK(contains(page, "| gelu_kernel | 2 | 3.000 | 100.0 % | 1333 |"));
 }
 
@@ -232,12 +240,12 @@ TEST_CASE("gpu_check: what should not be so is told, and stops nothing else", "[
     const Finished finished =
         machine.check("first",
                       "NO_BUILD=1 DOCTOR=2 OWN_DIFFERS=0.02 BF16_DIFFERS=0.03 AGAIN=others SAMPLE= FAILURES=1 "
-                      "BENCH_STATUS=1 PROFILE=");
+                      "BENCH_STATUS=1 PROFILE= PLAN=2");
     INFO(finished.out << finished.err);
     CHECK(finished.exit_code == 1);
     for (const char* check :
          {"doctor", "conformance", "peak", "own and cuDNN's losses", "five losses as on a CPU, bf16",
-          "the same bits twice, own", "quickstart", "bench attention", "test gelu"})
+          "the same bits twice, own", "quickstart", "bench attention", "model beside it", "test gelu"})
         CHECK(contains(machine.result(check), "\"result\": \"FAILED\""));
     for (const char* check :
          {"train 124M, own", "five losses as on a CPU, fp32", "losses at both chunks", "train 1558M"})

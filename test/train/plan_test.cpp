@@ -394,6 +394,36 @@ TEST_CASE("plan: the program prints it without data and without a GPU", "[plan]"
     CHECK(contains(old.err, "--mfu is now predicted by ./train_gpt plan itself"));
 }
 
+TEST_CASE("plan: benchmarks of a card replace the model's constants", "[plan]") {
+    // Made for this test: half the bandwidth of the H100 that the model knows.
+    const ScratchFolder scratch;
+    const std::string file = scratch / "results.jsonl";
+    write_file_atomically(
+        file,
+        R"({"type": "bench", "what": "gelu_forward", "shape": "124M", "device": "NVIDIA H100 made up", "dtype": "bf16", )"
+        R"("bound": "memory", "median_ms": 1, "bytes": 1.26e9, "flops": 1e9, "peak": 1.5e12})"
+        "\n");
+    const RunFlags config = config_of("gpt2-124M", 8, 0);
+    const auto plans = [&](const std::string& gpus, const std::string& calibrated) {
+        return plan_runs(config, {.gpu = gpus, .calibrate = calibrated}, config.model.shape(0));
+    };
+    const RunPlan before = plans("H100", "")[0], after = plans("H100", file)[0];
+    for (const int i : {0, 1, 2}) CHECK(after.times[i].step_s > 1.1 * before.times[i].step_s);
+    CHECK(after.memory.total_bytes() == before.memory.total_bytes());
+    CHECK(contains(text_of(before), "Nothing here is measured"));
+    CHECK(contains(text_of(after), "rates measured on NVIDIA H100 made up"));
+    CHECK(contains(facts_json(after), "\"measured_ms\":1.0"));
+    CHECK_FALSE(contains(facts_json(before), "calibration"));
+    CHECK(contains(error_of([&] { plans("H100,4090", file); }), "which is no 4090"));
+    const Finished done = run(program("train_gpt") + " plan --model gpt2-124M --train-data no --calibrate " + file);
+    INFO(done.out << done.err);
+    CHECK(done.exit_code == 0);
+    CHECK(contains(done.out, "calibrated by 1 rows of " + file));
+    const Finished wrong = run(program("train_gpt") + " plan --model gpt2-124M --gpu B200 --calibrate " + file);
+    CHECK(wrong.exit_code == 2);
+    CHECK(std::count(wrong.err.begin(), wrong.err.end(), '\n') == 1);
+}
+
 TEST_CASE("plan: the vocabulary is that of the data's tokenizer, where there is one", "[plan]") {
     const ScratchFolder scratch;
     RunFlags config;

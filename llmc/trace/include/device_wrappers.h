@@ -57,6 +57,7 @@ void traced_launch(const char* text, Cuda& cuda, const KernelLabel& label, void 
     const bool is_known = label.cost.bytes > 0 || label.cost.flops > 0;
     TracedWork& one = recorder->add(TracedWork::Kind::kernel, label.name, cuda.stream);
     one.cost = is_known ? label.cost : recorder->take_op_cost();
+    one.has_op_cost = !is_known || one.name == one.op;
     one.kernel = kernel_in(text);
     one.is_bf16 = (std::is_same_v<P, const bf16*> || ...) || (std::is_same_v<P, bf16*> || ...);
     std::copy_n(&grid.x, 3, one.grid);

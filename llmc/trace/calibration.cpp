@@ -1,0 +1,388 @@
+// See calibration.h.
+#include "llmc/trace/calibration.h"
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <utility>
+#include "llmc/base/check.h"  // format, require
+#include "llmc/base/file.h"   // read_file
+#include "llmc/base/json.h"   // Json, parse_json
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A row of dev/bench.
+struct BenchRow {
+    std::string what, shape, device, dtype;
+    bool is_memory;
+    double seconds, bytes, flops, peak;
+    double rival_s;  // 0: there is no rival
+    std::string rival;
+    int64_t rows, in, out, keys, head_size;  // 0: the op has none
+};
+
+// Starts count little from here on: the rate of a shorter launch is not known from its time.
+constexpr double kLongEnough = 20e-6;
+constexpr size_t kEnoughRows = 4;  // to say how far apart low and high are
+
+[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+    throw Error(kExitUsage, where + ": " + what);
+}
+
+std::string text_in(const Json& row, const char* key, const std::string& where) {
+    if (!row.contains(key) || !row[key].is_string() || row[key].get<std::string>().empty())
+        refuse(where, format("%s: expected text, found %s", key,
+                             row.contains(key) ? json_ascii(row[key]).c_str() : "nothing"));
+    return row[key];
+}
+double number_in(const Json& row, const char* key, const std::string& where) {
+    const bool is_number = row.contains(key) && row[key].is_number();
+    const double value = is_number ? row[key].get<double>() : 0;
+    if (!(value > 0) || !std::isfinite(value))
+        refuse(where, format("%s: expected a number above zero, found %s", key,
+                             row.contains(key) ? json_ascii(row[key]).c_str() : "nothing"));
+    return value;
+}
+int64_t size_in(const Json& row, const char* key, const std::string& where) {
+    return row.contains(key) ? int64_t(number_in(row, key, where)) : 0;
+}
+
+std::vector<std::string> files_of(const std::string& paths) {
+    std::vector<std::string> files;
+    for (size_t begin = 0; begin <= paths.size();) {
+        const size_t end = std::min(paths.find(',', begin), paths.size());
+        const std::string path = paths.substr(begin, end - begin);
+        begin = end + 1;
+        std::error_code error;
+        require(fs::exists(path, error), "--calibrate %s: no such file or folder", path.c_str());
+        if (!fs::is_directory(path, error)) {
+            files.push_back(path);
+            continue;
+        }
+        std::vector<std::string> found;
+        for (fs::recursive_directory_iterator it(path, error), last; !error && it != last; it.increment(error))
+            if (it->path().filename() == "results.jsonl") found.push_back(it->path().string());
+        require(!found.empty(), "--calibrate %s: no results.jsonl in it: expected what scripts/gpu_check.sh left",
+                path.c_str());
+        std::sort(found.begin(), found.end());
+        files.insert(files.end(), found.begin(), found.end());
+    }
+    return files;
+}
+
+// Rows of benchmarks in the order of the files; of equal ones the last.
+std::vector<BenchRow> read_rows(const std::string& paths) {
+    std::vector<BenchRow> rows;
+    for (const std::string& path : files_of(paths)) {
+        const std::string text = read_file(path);
+        int number = 0;
+        for (size_t begin = 0; begin < text.size();) {
+            const size_t end = std::min(text.find('\n', begin), text.size());
+            const std::string line = text.substr(begin, end - begin);
+            const std::string where = format("--calibrate %s:%d", path.c_str(), ++number);
+            begin = end + 1;
+            const Json row = parse_json(line);
+            if (!row.is_object()) refuse(where, "not a row: expected a JSON object as dev/bench writes with --json");
+            if (text_in(row, "type", where) != "bench") continue;
+            if (row.value("smoke", Json(false)) == Json(true)) refuse(where, "a --smoke run measures nothing");
+            const std::string bound = text_in(row, "bound", where);
+            if (bound != "memory" && bound != "compute")
+                refuse(where, "bound: expected memory or compute, found " + bound);
+            const bool has_rival = row.contains("rival");
+            BenchRow one{text_in(row, "what", where),
+                         text_in(row, "shape", where),
+                         text_in(row, "device", where),
+                         text_in(row, "dtype", where),
+                         bound == "memory",
+                         number_in(row, "median_ms", where) * 1e-3,
+                         number_in(row, "bytes", where),
+                         number_in(row, "flops", where),
+                         number_in(row, "peak", where),
+                         has_rival ? number_in(row, "rival_ms", where) * 1e-3 : 0,
+                         has_rival ? text_in(row, "rival", where) : "",
+                         size_in(row, "rows", where),
+                         size_in(row, "in", where),
+                         size_in(row, "out", where),
+                         size_in(row, "keys", where),
+                         size_in(row, "head_size", where)};
+            const auto same = std::find_if(rows.begin(), rows.end(), [&](const BenchRow& other) {
+                return other.what == one.what && other.shape == one.shape && other.device == one.device &&
+                       other.dtype == one.dtype;
+            });
+            if (same == rows.end())
+                rows.push_back(std::move(one));
+            else
+                *same = std::move(one);
+        }
+    }
+    return rows;
+}
+
+// "NVIDIA H100 80GB HBM3" is a H100, "NVIDIA GH200 480GB" no H200.
+bool is_of(const std::string& device, const std::string& gpu) {
+    for (size_t at = device.find(gpu); at != std::string::npos; at = device.find(gpu, at + 1)) {
+        const size_t end = at + gpu.size();
+        const bool begins = at == 0 || !std::isalnum(static_cast<unsigned char>(device[at - 1]));
+        if (begins && (end == device.size() || !std::isalnum(static_cast<unsigned char>(device[end])))) return true;
+    }
+    return false;
+}
+
+// What was timed, as the launches that the model has of it.
+struct Sample {
+    std::string what, shape, factor;  // of MeasuredRates::factors; "": of an op's share of a copy
+    double seconds;
+    std::vector<TracedWork> work;
+};
+
+TracedWork gemm_work(const MatmulCall& call) {
+    TracedWork work;
+    work.kind = TracedWork::Kind::gemm, work.gemm = call;
+    const double out = double(call.m * call.n) * double(size_of(call.out));
+    work.cost.bytes = double(call.m * call.k) * double(size_of(call.a)) +
+                      double(call.n * call.k) * double(size_of(call.b)) + out * (call.accumulate ? 2 : 1);
+    work.cost.flops = 2. * double(call.m * call.n) * double(call.k);
+    return work;
+}
+TracedWork attention_work(const BenchRow& row, bool is_backward, bool deterministic) {
+    TracedWork work;
+    work.kind = TracedWork::Kind::attention;
+    work.cost = {.flops = row.flops, .keys = row.keys, .head_size = row.head_size};
+    work.is_backward = is_backward, work.deterministic = deterministic;
+    return work;
+}
+// A kernel with more blocks than the card has room for.
+TracedWork kernel_work(const std::string& name, const std::string& kernel, const OpCost& cost) {
+    TracedWork work;
+    work.name = work.op = name, work.kernel = kernel, work.is_bf16 = true, work.has_op_cost = true;
+    work.grid[0] = 1 << 20, work.block[0] = 256, work.cost = cost;
+    return work;
+}
+
+// The two or three GEMMs of a linear layer's row: (N, C) to (N, OC).
+std::vector<TracedWork> linear_work(const BenchRow& row, bool is_backward, bool fp8) {
+    const int64_t N = row.rows, C = row.in, OC = row.out;
+    const DType values = fp8 ? DType::e4m3 : DType::bf16, gradients = fp8 ? DType::e5m2 : DType::bf16;
+    if (!is_backward) return {gemm_work({.m = N, .n = OC, .k = C, .transpose_b = true, .a = values, .b = values})};
+    return {gemm_work({.m = N, .n = C, .k = OC, .transpose_b = fp8, .a = gradients, .b = values}),
+            gemm_work({.m = OC,
+                       .n = C,
+                       .k = N,
+                       .transpose_a = !fp8,
+                       .transpose_b = fp8,
+                       .a = gradients,
+                       .b = values,
+                       .out = DType::f32})};
+}
+
+// Our own attention does another number of products than the row counts, 7 backward where the least are 5, and its
+// trace leaves out the exponentials, one FLOP a score on a GPU.
+std::vector<TracedWork> own_attention_work(const BenchRow& row, const Gpu& gpu, bool is_backward) {
+    const double HS = double(row.head_size), exp_flops = 1, products = is_backward ? 5 : 2;
+    const double a_product = row.flops * 2 * HS / (products * 2 * HS + exp_flops);
+    const auto work = [&](const char* kernel, int count) {
+        return kernel_work("attention", kernel,
+                           {.flops = count * a_product, .keys = row.keys, .head_size = row.head_size});
+    };
+    if (is_backward) return {work("flash_backward_keys_kernel", 4), work("flash_backward_queries_kernel", 3)};
+    const bool on_hopper = gpu.compute_capability == 90 && (row.head_size == 64 || row.head_size == 128);
+    return {work(on_hopper ? "flash_forward_hopper_kernel" : "flash_forward_kernel", 2)};
+}
+
+bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
+
+// What a row says about the model: nothing, or one or two samples.
+std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
+    std::vector<Sample> samples;
+    const auto add = [&](const std::string& what, const std::string& factor, double seconds,
+                         std::vector<TracedWork> work) {
+        samples.push_back({what, row.shape, factor, seconds, std::move(work)});
+    };
+    const auto add_attention = [&](const std::string& what, double seconds, std::vector<TracedWork> work) {
+        const std::string kernel = attention_kernel(work[0]);
+        add(what, attention_factor_name(kernel, row.head_size), seconds, std::move(work));
+    };
+    // What one kernel does in a pass: names with more than an op's have other shapes or flags.
+    const bool is_op = row.what.find_first_of(" ,(") == std::string::npos;
+    if (row.is_memory) {
+        // Sorts first, in many launches; one read and two sums.
+        static const std::set<std::string> several = {"embedding_backward", "document_starts", "attention_decode"};
+        if (is_op && several.count(row.what) == 0)
+            add(row.what, "", row.seconds,
+                {kernel_work(row.what, row.what + "_kernel", {.bytes = row.bytes, .flops = row.flops})});
+        return samples;
+    }
+    const bool is_linear = row.rows > 0 && row.in > 0 && row.out > 0;
+    for (const bool is_backward : {false, true}) {
+        const std::string pass = is_backward ? "backward" : "forward";
+        if (is_linear && begins_with(row.what, ("matmul_" + pass).c_str()) && row.rival == "product alone")
+            add(row.what + ", alone", "GEMM", row.rival_s, linear_work(row, is_backward, false));
+        if (is_linear && row.what == "matmul_fp8_" + pass)
+            add(row.what, "FP8 GEMM", row.seconds, linear_work(row, is_backward, true));
+        if (row.keys == 0 || row.head_size == 0) continue;
+        if (row.what == "attention_" + pass)
+            add_attention(row.what, row.seconds, own_attention_work(row, gpu, is_backward));
+    }
+    if (row.keys == 0 || row.head_size == 0) return samples;
+    if (row.what == "attention_forward" && row.rival == "cuDNN")
+        add_attention("cudnn_attention_forward", row.rival_s, {attention_work(row, false, true)});
+    if (row.what == "cudnn_attention_backward") {
+        add_attention(row.what, row.seconds, {attention_work(row, true, true)});
+        if (row.rival == "not deterministic")
+            add_attention(row.what + ", not deterministic", row.rival_s, {attention_work(row, true, false)});
+    }
+    return samples;
+}
+
+double predicted_s(const Sample& sample, const Gpu& gpu) {
+    double seconds = 0;
+    for (const TracedWork& work : sample.work) seconds += time_of(work, gpu, kMid, 1).seconds;
+    return seconds;
+}
+// Without the starts of its launches.
+double starts_s(const Sample& sample) {
+    double starts = 0;
+    for (const TracedWork& work : sample.work)
+        starts += kKernelStart * (work.kind == TracedWork::Kind::attention && work.is_backward ? 3 : 1);
+    return starts;
+}
+// Whether its rate is what bounds it, and not a launch's start or the other limit.
+bool tells_rate(const Sample& sample, const Gpu& gpu) {
+    if (sample.seconds < kLongEnough || predicted_s(sample, gpu) < kLongEnough) return false;
+    return std::all_of(sample.work.begin(), sample.work.end(), [&](const TracedWork& work) {
+        return std::string(time_of(work, gpu, kMid, 1).bound) == (sample.factor.empty() ? "memory" : "tensor cores");
+    });
+}
+
+// The element at a share of the sorted values; of two middle ones the mean.
+double quantile(std::vector<double> values, double share) {
+    std::sort(values.begin(), values.end());
+    const double at = share * double(values.size() - 1);
+    const size_t below = size_t(at), above = std::min(below + 1, values.size() - 1);
+    return values[below] + (at - double(below)) * (values[above] - values[below]);
+}
+
+// Each factor and share such that the median of its rows comes out as measured.
+void fit(Calibration& c, const std::vector<Sample>& samples) {
+    std::map<std::string, std::vector<double>> factors, shares;
+    std::vector<double> streaming;
+    for (const Sample& sample : samples) {
+        if (!tells_rate(sample, c.gpu)) continue;
+        const double measured = sample.seconds - starts_s(sample);
+        if (sample.factor.empty()) {
+            const double share = sample.work[0].cost.bytes / measured / c.gpu.copy_bytes_per_s();
+            shares[sample.what].push_back(share);
+            if (share_asked(sample.work[0]) == kMemoryShareAsked) streaming.push_back(share);
+        } else {
+            factors[sample.factor].push_back((predicted_s(sample, c.gpu) - starts_s(sample)) / measured);
+        }
+    }
+    // Not before all are read: the model that they are compared with is the one without them.
+    for (const auto& [name, values] : factors) c.rates.factors[name] = quantile(values, 0.5);
+    for (const auto& [name, values] : shares) c.rates.shares[name] = quantile(values, 0.5);
+    if (!streaming.empty()) c.rates.streaming = quantile(streaming, 0.5);
+}
+
+// A case of the model whose rates are as far from the middle as the rows are.
+ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vector<Sample>& samples) {
+    ModelCase result = assumed;
+    if (&assumed == &kMid) return result;
+    std::vector<double> memory, gemm, attention;
+    for (const Sample& sample : samples) {
+        if (!tells_rate(sample, c.gpu)) continue;
+        const double off = predicted_s(sample, c.gpu) / sample.seconds;
+        (sample.factor.empty() ? memory : begins_with(sample.what, "matmul_") ? gemm : attention).push_back(off);
+    }
+    const auto replace = [&](double& rate, const std::vector<double>& off) {
+        if (off.size() >= kEnoughRows)
+            rate = &assumed == &kLow ? std::min(1., quantile(off, 0.1)) : std::max(1., quantile(off, 0.9));
+    };
+    replace(result.memory, memory), replace(result.gemm, gemm), replace(result.attention, attention);
+    // A card that trains for hours is warm.
+    if (&assumed == &kLow) result.gemm *= c.warm;
+    return result;
+}
+
+}  // namespace
+
+std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu& gpu) {
+    const auto c = std::make_shared<Calibration>();
+    c->paths = paths, c->before = c->gpu = gpu;
+    std::vector<BenchRow> rows = read_rows(paths);
+    require(!rows.empty(), "--calibrate %s: no row of a benchmark: expected what dev/bench writes with --json",
+            paths.c_str());
+    std::set<std::string> cards, others;
+    for (const BenchRow& row : rows) (is_of(row.device, gpu.name) ? cards : others).insert(row.device);
+    require(!cards.empty(), "--calibrate %s: measured on %s, which is no %s: --gpu names the card of the benchmarks",
+            paths.c_str(), others.begin()->c_str(), gpu.name);
+    require(cards.size() == 1, "--calibrate %s: rows of %s and of %s: expected those of one card", paths.c_str(),
+            cards.begin()->c_str(), cards.rbegin()->c_str());
+    c->device = *cards.begin();
+    std::erase_if(rows, [&](const BenchRow& row) { return row.device != c->device; });
+
+    double copy = 0, gemm = 0, cold = 0, warm = 0;
+    std::vector<Sample> samples;
+    for (const BenchRow& row : rows) {
+        if (row.dtype != "bf16") {
+            c->num_unused++;
+            continue;
+        }
+        // Each benchmark measures them; the largest is the one that nothing disturbed.
+        double& peak = row.is_memory ? copy : gemm;
+        peak = std::max(peak, row.peak);
+        if (row.what == "sustained GEMM, at first") cold = row.flops / row.seconds;
+        if (row.what == "sustained GEMM, at last") warm = row.flops / row.seconds;
+        const std::vector<Sample> more = samples_of(row, gpu);
+        c->num_unused += more.empty();
+        samples.insert(samples.end(), more.begin(), more.end());
+    }
+    require(copy > 0 || gemm > 0,
+            "--calibrate %s: no row of a benchmark in bf16, in which the model computes: leave --fp32 out of dev/bench",
+            paths.c_str());
+    c->has_copy = copy > 0, c->has_gemm = gemm > 0;
+    if (c->has_copy) c->gpu.copied = copy / (gpu.bandwidth_tb * 1e12);
+    if (c->has_gemm) c->gpu.sustained = gemm / (gpu.tflops * 1e12);
+    if (cold > 0 && warm > 0) c->warm = std::min(1., warm / cold);
+    fit(*c, samples);
+    c->gpu.measured = &c->rates;
+    for (size_t i = 0; i < 3; i++) c->cases[i] = spread(*kCases[i], *c, samples);
+    for (const Sample& sample : samples)
+        c->rows.push_back(
+            {sample.what, sample.shape, predicted_s(sample, gpu), sample.seconds, predicted_s(sample, c->gpu)});
+    return c;
+}
+
+std::string text_of(const Calibration& c) {
+    std::string text = format("calibrated by %zu rows of %s, measured on %s; %zu others say nothing about the model\n",
+                              c.rows.size(), c.paths.c_str(), c.device.c_str(), c.num_unused);
+    text += format("%-44s %10s %10s %7s\n", "constant", "assumed", "measured", "ratio");
+    const auto constant = [&](const std::string& name, double assumed, double measured) {
+        text += format("%-44s %10.4g %10.4g %7.2f\n", name.c_str(), assumed, measured, measured / assumed);
+    };
+    if (c.has_copy)
+        constant("a large copy, TB/s", c.before.copy_bytes_per_s() * 1e-12, c.gpu.copy_bytes_per_s() * 1e-12);
+    if (c.has_gemm)
+        constant("a large GEMM, TFLOP/s", c.before.tflops * c.before.sustained, c.gpu.tflops * c.gpu.sustained);
+    if (c.warm < 1) constant("the same after half a minute, beside the first", 1, c.warm);
+    for (const auto& [name, factor] : c.rates.factors) constant("rate of " + name, 1, factor);
+    if (c.rows.empty()) return text;
+    text +=
+        format("%-44s %-6s %12s %12s %7s %11s\n", "row", "shape", "predicted ms", "measured ms", "ratio", "calibrated");
+    std::vector<double> before, after;
+    for (const CalibrationRow& row : c.rows) {
+        before.push_back(std::abs(row.measured_s / row.predicted_s - 1));
+        after.push_back(std::abs(row.measured_s / row.calibrated_s - 1));
+        text += format("%-44s %-6s %12.4g %12.4g %7.2f %11.2f\n", row.what.c_str(), row.shape.c_str(),
+                       row.predicted_s * 1e3, row.measured_s * 1e3, row.measured_s / row.predicted_s,
+                       row.measured_s / row.calibrated_s);
+    }
+    text += format(
+        "ratio: measured over predicted. The model was off by %.0f %% in the median and by %.0f %% at most; calibrated "
+        "by %.0f and %.0f %%\n",
+        100 * quantile(before, 0.5), 100 * quantile(before, 1), 100 * quantile(after, 0.5), 100 * quantile(after, 1));
+    return text;
+}

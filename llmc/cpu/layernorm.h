@@ -4,8 +4,9 @@ LayerNorm on the CPU: llmc/ops/layernorm.h.
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include "llmc/cpu/device.h"  // Cpu, parallel_for
-#include "llmc/cpu/reduce.h"  // add_column_sums, add_partials, largest_magnitude
+#include "llmc/cpu/device.h"    // Cpu, parallel_for
+#include "llmc/cpu/quantize.h"  // quantize_delayed
+#include "llmc/cpu/reduce.h"    // add_column_sums, add_partials, largest_magnitude
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // layernorm_backward_cost, ...
 
@@ -30,17 +31,18 @@ void layernorm_row(T* out, float* mean, float* rstd, const T* inp, const T* weig
 
 template <class T>
 void layernorm_forward(Cpu& cpu, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                       int64_t N, int64_t C, float eps, float* amax = nullptr) {
+                       int64_t N, int64_t C, float eps, float* amax = nullptr, const DelayedCodes& codes = {}) {
     const OpScope op(cpu, __func__, layernorm_forward_cost<T>(N * C));
     parallel_for(cpu, N,
                  [=](int64_t n) { layernorm_row(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, C, eps); });
     if (amax) largest_magnitude(cpu, amax, out, N * C);
+    quantize_delayed(cpu, codes, out, N, C);
 }
 
 template <class T>
 void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                                const T* weight, const T* bias, int64_t N, int64_t C, float eps,
-                                float* amax = nullptr) {
+                                const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax = nullptr,
+                                const DelayedCodes& codes = {}) {
     const OpScope op(cpu, __func__, residual_layernorm_forward_cost<T>(N * C));
     parallel_for(cpu, N, [=](int64_t n) {
         for_lanes(C, [=](int64_t c, auto width) {
@@ -50,6 +52,7 @@ void residual_layernorm_forward(Cpu& cpu, T* residual, T* out, float* mean, floa
         layernorm_row(out + n * C, mean + n, rstd + n, residual + n * C, weight, bias, C, eps);
     });
     if (amax) largest_magnitude(cpu, amax, out, N * C);
+    quantize_delayed(cpu, codes, out, N, C);
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:

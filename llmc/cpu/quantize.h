@@ -108,6 +108,14 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
     if (column_sums) add_column_sums(cpu, column_sums, inp, rows, cols);
 }
 
+// For an op that can leave codes: of its output. Does nothing without them.
+template <class T>
+void quantize_delayed(Cpu& cpu, const DelayedCodes& to, const T* out, int64_t rows, int64_t cols) {
+    if (to.codes)
+        quantize<e4m3, T>(cpu, to.codes, to.transposed, to.inverse_scale, out, to.amax, rows, cols, nullptr, Activation::none,
+                 nullptr, to.notes);
+}
+
 inline void update_amax(Cpu& cpu, const AmaxState& state, const float* seen, int64_t ranks) {
     const OpScope op(cpu, __func__, update_amax_cost(state.tensors, state.length, ranks));
     float* const entries = state.history() + int64_t(state.data[0]) * state.tensors;

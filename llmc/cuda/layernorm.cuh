@@ -8,33 +8,31 @@ Math      f32; the mean first, then the centered variance, as on the CPU
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
           thread kPacks packs of columns, all of which it loads before the block's one barrier, and for which it sums
           dweight, dbias and dinp_sums in registers; then one add_partials for the three. With amax, a warp of forward
-          and a block of backward leave their largest magnitude, and one more block takes theirs
+          and a block of backward leave their largest magnitude, and one more block takes theirs. Codes in FP8 instead
+          of the output: delayed_codes.cuh
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  f32: within roundings of the CPU's; bf16: 1 eps of |out| + rms(out) (test/cuda/layernorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
 */
 #pragma once
-#include "llmc/base/check.h"         // require
-#include "llmc/cuda/device.cuh"      // Pack, load16, store16, warp_sum, launch
-#include "llmc/cuda/float_pack.cuh"  // store_floats
-#include "llmc/cuda/reduce.cuh"      // add_partials
-#include "llmc/ops/op_cost.h"        // layernorm_backward_cost, ...
+#include "llmc/base/check.h"            // ensure, require
+#include "llmc/cuda/delayed_codes.cuh"  // CodesTile, codes_rows
+#include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, launch
+#include "llmc/cuda/float_pack.cuh"     // store_floats
+#include "llmc/cuda/reduce.cuh"         // add_partials
+#include "llmc/ops/op_cost.h"           // layernorm_backward_cost, ...
 
 inline constexpr int kNormRowsPerBlock = 4;  // forward
 inline constexpr int kNormMaxThreads = 512;  // backward: leaves each thread 128 registers
 
-// largest (N) may be null. Without a number of blocks an SM, ptxas would spill a register of fp32 for one block more.
-template <class T, bool kResidual>
-__global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 : 16)
-    layernorm_forward_kernel(T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                             const T* weight, const T* bias, float* largest, int64_t N, int C, float eps) {
+// Row n by a warp, kept in `row` (C), shared memory of which a lane reads only what it wrote itself. store(c, y) takes
+// the elements from c on, whose places in `row` nobody reads any more.
+template <bool kResidual, class T, class Store>
+DEVICE void layernorm_row(T* residual, float* mean, float* rstd, const T* inp1, const T* inp2, const T* weight,
+                          const T* bias, T* row, int64_t n, int C, float eps, Store store) {
     constexpr int P = Pack<T>::size;
-    SMEM_DYNAMIC(T, rows);  // (kNormRowsPerBlock, C); a lane reads only what it wrote itself
-    T* row = rows + threadIdx.y * C;
-    const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // whole warps leave together
     const int first = threadIdx.x * P, step = kWarp * P;
-    inp1 += n * C, out += n * C;
+    inp1 += n * C;
     float sum = 0;
     for (int c = first; c < C; c += step) {
         Pack<T> x = load16_streaming(inp1 + c);
@@ -56,27 +54,62 @@ __global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 :
         }
     }
     const float s = 1 / sqrtf(warp_sum(squares) / float(C) + eps);
-    uint32_t bits = 0;
     for (int c = first; c < C; c += step) {
         const Pack<T> x = load16(row + c), w = load16(weight + c), b = load16(bias + c);
         Pack<T> y;
         for (int k = 0; k < P; k++)
             y[k] = from_float<T>(fmaf((to_float(x[k]) - m) * s, to_float(w[k]), to_float(b[k])));
-        bits = largest_bits(bits, y);
-        store16(out + c, y);
+        store(c, y);
     }
     if (threadIdx.x == 0) mean[n] = m, rstd[n] = s;
+}
+
+// largest (N) may be null. Without a number of blocks an SM, ptxas would spill a register of fp32 for one block more.
+template <class T, bool kResidual>
+__global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 : 16)
+    layernorm_forward_kernel(T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
+                             const T* weight, const T* bias, float* largest, int64_t N, int C, float eps) {
+    SMEM_DYNAMIC(T, rows);  // (kNormRowsPerBlock, C)
+    const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (n >= N) return;  // whole warps leave together
+    uint32_t bits = 0;
+    layernorm_row<kResidual>(residual, mean, rstd, inp1, inp2, weight, bias, rows + threadIdx.y * C, n, C, eps,
+                             [&](int c, const Pack<T>& y) {
+                                 bits = largest_bits(bits, y);
+                                 store16(out + n * C + c, y);
+                             });
     if (!largest) return;
     bits = warp_largest(bits);
     if (threadIdx.x == 0) largest[n] = __uint_as_float(bits);
 }
 
+// Codes of the output instead of it; num_rows of codes_rows().
+template <class T, bool kResidual>
+__global__ void __launch_bounds__(kCodesThreads, 2)
+    layernorm_codes_kernel(T* residual, DelayedCodes out, float* mean, float* rstd, const T* inp1, const T* inp2,
+                           const T* weight, const T* bias, int64_t N, int C, float eps, int num_rows) {
+    SMEM_DYNAMIC(T, rows);  // (num_rows, C)
+    CodesTile<T> tile(rows, out, N, C, num_rows);
+    for (int r = int(threadIdx.y); r < num_rows && tile.first_row + r < N; r += kCodesWarps)
+        layernorm_row<kResidual>(residual, mean, rstd, inp1, inp2, weight, bias, tile.row(r), tile.first_row + r, C,
+                                 eps, [&](int c, const Pack<T>& y) { tile.store(r, c, y); });
+    tile.finish();
+}
+
 template <class T, bool kResidual>
 void launch_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                              const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax) {
-    float* largest = amax ? cuda.workspace_of<float>(N) : nullptr;
+                              const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax,
+                              const DelayedCodes& codes) {
     require(C % Pack<T>::size == 0, "layernorm of %ld channels: they must be a multiple of %d, 16 bytes", C,
             Pack<T>::size);
+    if (const int num_rows = codes.codes ? codes_rows<T>(cuda, C) : 0) {
+        ensure(!amax);
+        check_codes("layernorm", N, C);
+        return launch(cuda, "layernorm_codes", layernorm_codes_kernel<T, kResidual>, unsigned(ceil_div(N, num_rows)),
+                      dim3(kWarp, kCodesWarps), size_t(num_rows) * size_t(C) * sizeof(T), residual, codes, mean, rstd,
+                      inp1, inp2, weight, bias, N, int(C), eps, num_rows);
+    }
+    float* largest = amax ? cuda.workspace_of<float>(N) : nullptr;
     launch(cuda, "layernorm_forward", layernorm_forward_kernel<T, kResidual>, unsigned(ceil_div(N, kNormRowsPerBlock)),
            dim3(kWarp, kNormRowsPerBlock), size_t(kNormRowsPerBlock) * size_t(C) * sizeof(T), residual, out, mean, rstd,
            inp1, inp2, weight, bias, largest, N, int(C), eps);
@@ -85,17 +118,26 @@ void launch_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, floa
 
 template <class T>
 void layernorm_forward(Cuda& cuda, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                       int64_t N, int64_t C, float eps, float* amax = nullptr) {
-    const OpScope op(cuda, __func__, layernorm_forward_cost<T>(N * C));
-    launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps, amax);
+                       int64_t N, int64_t C, float eps, float* amax = nullptr, const DelayedCodes& codes = {}) {
+    {
+        const OpScope op(cuda, __func__, cost_with_codes<T>(cuda, layernorm_forward_cost<T>(N * C), N, C, codes));
+        launch_layernorm_forward<T, false>(cuda, nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps, amax,
+                                           codes);
+    }
+    quantize_delayed(cuda, codes, out, N, C);
 }
 
 template <class T>
 void residual_layernorm_forward(Cuda& cuda, T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
-                                const T* weight, const T* bias, int64_t N, int64_t C, float eps,
-                                float* amax = nullptr) {
-    const OpScope op(cuda, __func__, residual_layernorm_forward_cost<T>(N * C));
-    launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps, amax);
+                                const T* weight, const T* bias, int64_t N, int64_t C, float eps, float* amax = nullptr,
+                                const DelayedCodes& codes = {}) {
+    {
+        const OpScope op(cuda, __func__,
+                         cost_with_codes<T>(cuda, residual_layernorm_forward_cost<T>(N * C), N, C, codes));
+        launch_layernorm_forward<T, true>(cuda, residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, eps, amax,
+                                          codes);
+    }
+    quantize_delayed(cuda, codes, out, N, C);
 }
 
 // With x = (inp - mean) * rstd and g = dout * weight:

@@ -7,18 +7,19 @@ RMSNorm:   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps),   fu
 Math      f32
 Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
           thread kPacks packs of columns, all loaded before the block's one barrier, for which it sums dweight in
-          registers; then add_partials
+          registers; then add_partials. Codes in FP8 instead of the output: delayed_codes.cuh
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/rmsnorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
 */
 #pragma once
 #include <algorithm>
-#include "llmc/base/check.h"         // require, ensure
-#include "llmc/cuda/device.cuh"      // Pack, load16, store16, warp_sum, launch
-#include "llmc/cuda/float_pack.cuh"  // store_floats
-#include "llmc/cuda/reduce.cuh"      // add_partials
-#include "llmc/ops/op_cost.h"        // residual_rmsnorm_forward_cost, ...
+#include "llmc/base/check.h"            // require, ensure
+#include "llmc/cuda/delayed_codes.cuh"  // CodesTile, codes_rows
+#include "llmc/cuda/device.cuh"         // Pack, load16, store16, warp_sum, launch
+#include "llmc/cuda/float_pack.cuh"     // store_floats
+#include "llmc/cuda/reduce.cuh"         // add_partials
+#include "llmc/ops/op_cost.h"           // residual_rmsnorm_forward_cost, ...
 
 inline constexpr int kRmsRowsPerBlock = 4;  // forward
 inline constexpr int kRmsMaxThreads = 512;  // backward: leaves each thread 128 registers
@@ -36,9 +37,10 @@ DEVICE Pack<T> weights_of(const T* weight, int c) {
 }
 
 // Row n by a warp. load(i) gives the pack of elements from i on, and may store it elsewhere; each pack is taken once,
-// and kept in `row` (C), shared memory of which a lane reads only what it wrote itself.
-template <class T, class Load>
-DEVICE void rmsnorm_row(T* out, float* rstd, T* row, const T* weight, int64_t n, int C, float eps, Load load) {
+// and kept in `row` (C), shared memory of which a lane reads only what it wrote itself. store(c, y) takes the row's
+// elements from c on, whose places in `row` nobody reads any more.
+template <class T, class Load, class Store>
+DEVICE void rmsnorm_row(float* rstd, T* row, const T* weight, int64_t n, int C, float eps, Load load, Store store) {
     constexpr int P = Pack<T>::size;
     const int first = threadIdx.x * P, step = kWarp * P;
     float squares = 0;
@@ -52,9 +54,25 @@ DEVICE void rmsnorm_row(T* out, float* rstd, T* row, const T* weight, int64_t n,
         const Pack<T> x = load16(row + c), w = weights_of(weight, c);
         Pack<T> y;
         for (int k = 0; k < P; k++) y[k] = from_float<T>(to_float(x[k]) * s * to_float(w[k]));
-        store16(out + n * C + c, y);
+        store(c, y);
     }
     if (threadIdx.x == 0) rstd[n] = s;
+}
+template <class T, class Load>
+DEVICE void rmsnorm_row(T* out, float* rstd, T* row, const T* weight, int64_t n, int C, float eps, Load load) {
+    rmsnorm_row(rstd, row, weight, n, C, eps, load, [=](int c, const Pack<T>& y) { store16(out + n * C + c, y); });
+}
+
+// The pack of elements from i on, or of residual = inp1 + inp2, which is stored.
+template <bool kResidual, class T>
+DEVICE Pack<T> load_residual(T* residual, const T* inp1, const T* inp2, int64_t i) {
+    Pack<T> x = load16_streaming(inp1 + i);
+    if constexpr (kResidual) {
+        const Pack<T> y = load16_streaming(inp2 + i);
+        for (int k = 0; k < x.size; k++) x[k] = from_float<T>(to_float(x[k]) + to_float(y[k]));
+        store16(residual + i, x);
+    }
+    return x;
 }
 
 template <class T, bool kResidual>
@@ -64,22 +82,36 @@ __global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
     SMEM_DYNAMIC(T, rows);  // (kRmsRowsPerBlock, C)
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (n >= N) return;  // whole warps leave together
-    rmsnorm_row(out, rstd, rows + threadIdx.y * C, weight, n, C, eps, [=](int64_t i) {
-        Pack<T> x = load16_streaming(inp1 + i);
-        if constexpr (kResidual) {
-            const Pack<T> y = load16_streaming(inp2 + i);
-            for (int k = 0; k < x.size; k++) x[k] = from_float<T>(to_float(x[k]) + to_float(y[k]));
-            store16(residual + i, x);
-        }
-        return x;
-    });
+    rmsnorm_row(out, rstd, rows + threadIdx.y * C, weight, n, C, eps,
+                [=](int64_t i) { return load_residual<kResidual>(residual, inp1, inp2, i); });
+}
+
+// Codes of the output instead of it; num_rows of codes_rows().
+template <class T, bool kResidual>
+__global__ void __launch_bounds__(kCodesThreads, 2)
+    rmsnorm_codes_kernel(T* residual, DelayedCodes out, float* rstd, const T* inp1, const T* inp2, const T* weight,
+                         int64_t N, int C, float eps, int num_rows) {
+    SMEM_DYNAMIC(T, rows);  // (num_rows, C)
+    CodesTile<T> tile(rows, out, N, C, num_rows);
+    for (int r = int(threadIdx.y); r < num_rows && tile.first_row + r < N; r += kCodesWarps)
+        rmsnorm_row(
+            rstd, tile.row(r), weight, tile.first_row + r, C, eps,
+            [=](int64_t i) { return load_residual<kResidual>(residual, inp1, inp2, i); },
+            [&](int c, const Pack<T>& y) { tile.store(r, c, y); });
+    tile.finish();
 }
 
 template <class T, bool kResidual>
 void launch_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const T* inp1, const T* inp2, const T* weight,
-                            int64_t N, int64_t C, float eps) {
+                            int64_t N, int64_t C, float eps, const DelayedCodes& codes) {
     require(C % Pack<T>::size == 0, "rmsnorm of %ld channels: they must be a multiple of %d, 16 bytes", C,
             Pack<T>::size);
+    if (const int num_rows = codes.codes ? codes_rows<T>(cuda, C) : 0) {
+        check_codes("rmsnorm", N, C);
+        return launch(cuda, "rmsnorm_codes", rmsnorm_codes_kernel<T, kResidual>, unsigned(ceil_div(N, num_rows)),
+                      dim3(kWarp, kCodesWarps), size_t(num_rows) * size_t(C) * sizeof(T), residual, codes, rstd, inp1,
+                      inp2, weight, N, int(C), eps, num_rows);
+    }
     launch(cuda, "rmsnorm_forward", rmsnorm_forward_kernel<T, kResidual>, unsigned(ceil_div(N, kRmsRowsPerBlock)),
            dim3(kWarp, kRmsRowsPerBlock), size_t(kRmsRowsPerBlock) * size_t(C) * sizeof(T), residual, out, rstd, inp1,
            inp2, weight, N, int(C), eps);
@@ -87,16 +119,24 @@ void launch_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const 
 
 template <class T>
 void rmsnorm_forward(Cuda& cuda, T* out, float* rstd, const T* inp, std::type_identity_t<const T*> weight, int64_t N,
-                     int64_t C, float eps) {
-    const OpScope op(cuda, __func__, rmsnorm_forward_cost<T>(N * C));
-    launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps);
+                     int64_t C, float eps, const DelayedCodes& codes = {}) {
+    {
+        const OpScope op(cuda, __func__, cost_with_codes<T>(cuda, rmsnorm_forward_cost<T>(N * C), N, C, codes));
+        launch_rmsnorm_forward<T, false>(cuda, nullptr, out, rstd, inp, nullptr, weight, N, C, eps, codes);
+    }
+    quantize_delayed(cuda, codes, out, N, C);
 }
 
 template <class T>
 void residual_rmsnorm_forward(Cuda& cuda, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
-                              std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps) {
-    const OpScope op(cuda, __func__, residual_rmsnorm_forward_cost<T>(N * C));
-    launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps);
+                              std::type_identity_t<const T*> weight, int64_t N, int64_t C, float eps,
+                              const DelayedCodes& codes = {}) {
+    {
+        const OpScope op(cuda, __func__,
+                         cost_with_codes<T>(cuda, residual_rmsnorm_forward_cost<T>(N * C), N, C, codes));
+        launch_rmsnorm_forward<T, true>(cuda, residual, out, rstd, inp1, inp2, weight, N, C, eps, codes);
+    }
+    quantize_delayed(cuda, codes, out, N, C);
 }
 
 // With x = inp * rstd and g = dout * weight:   dinp = or += rstd * (g - x * mean(g * x)),   dweight += sum of dout * x

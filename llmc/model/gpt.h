@@ -386,12 +386,14 @@ private:
     NormLayer<T> ln_1(size_t l) const {
         const auto& a = acts.blocks[l];
         const auto& p = weights.pointers.blocks[l];
-        return {a.residual_in, a.ln_1, a.ln_1_mean, a.ln_1_rstd, p.ln_1_weight, p.ln_1_bias, inp_amax(l, kQkv)};
+        return {a.residual_in, a.ln_1,      a.ln_1_mean,       a.ln_1_rstd,
+                p.ln_1_weight, p.ln_1_bias, inp_amax(l, kQkv), linear(l, kQkv).inp_codes()};
     }
     NormLayer<T> ln_2(size_t l) const {
         const auto& a = acts.blocks[l];
         const auto& p = weights.pointers.blocks[l];
-        return {a.residual_mid, a.ln_2, a.ln_2_mean, a.ln_2_rstd, p.ln_2_weight, p.ln_2_bias, inp_amax(l, kUp)};
+        return {a.residual_mid, a.ln_2,      a.ln_2_mean,      a.ln_2_rstd,
+                p.ln_2_weight,  p.ln_2_bias, inp_amax(l, kUp), linear(l, kUp).inp_codes()};
     }
     NormLayer<T> ln_f() const {
         const GptPointers<T>& w = weights.pointers;
@@ -420,6 +422,12 @@ private:
         const bool reads_norm = kind == kQkv || kind == kUp, wants = is_fp8(l, kind) && !has_delayed_scales();
         return wants && norm_gives_amax(arch()) && reads_norm ? acts.fp8_scratch.inp_amax : nullptr;
     }
+    // Whether a norm leaves the codes of this layer's input instead of the input: if nobody else reads that, and no op
+    // but the norm's own makes it.
+    bool norm_quantizes(size_t l, LinearKind kind) const {
+        if (!is_fp8(l, kind) || !has_delayed_scales()) return false;
+        return kind == kUp || (kind == kQkv && !weights.pointers.blocks[l].ve_gate && !arch().residual_lambdas);
+    }
     // What is recomputed has been noted before.
     DelayedAmax delayed(size_t l, LinearKind kind, bool is_gradient) const {
         if (!is_fp8(l, kind) || acts.amax.length == 0) return {};
@@ -445,6 +453,7 @@ private:
                          .write = linear_write_,
                          .inp_has_amax = inp_amax(l, kind) != nullptr,
                          .dout_has_amax = norm_amax(l, kind) != nullptr};
+        s.inp_is_quantized = norm_quantizes(l, kind);
         s.inp_delayed = delayed(l, kind, false), s.dout_delayed = delayed(l, kind, true);
         if (kind == kUp)
             s.dout_has_amax = s.fp8 && is_fp8(l, kDown) && mlp_gives_amax(arch().mlp) && !s.dout_delayed.amax;

@@ -14,7 +14,8 @@ of both operands. For the same reason forward saves inp8 transposed for backward
 Delayed scaling: the scales of inp and dout are from the largest magnitudes of earlier steps, which stay the same during
 a step, in forward and where it is recomputed. Then one pass quantizes a tensor and notes its magnitude, where otherwise
 the tensor is read twice; and up's pass computes the activation's gradient on its way. Until the history has
-kAmaxWarmup steps, or is full, tensors have their own scales. Weights always have: they are quantized once a step.
+kAmaxWarmup steps, or is full, tensors have their own scales. Weights always have: they are quantized once a step. Norms
+know the scale of what they write before they write it, and leave the codes themselves.
 */
 #pragma once
 #include <algorithm>
@@ -25,7 +26,7 @@ kAmaxWarmup steps, or is full, tensors have their own scales. Weights always hav
 #include "llmc/model/shape.h"   // GptShape
 #include "llmc/ops/matmul.h"    // Write
 #include "llmc/ops/ops.h"       // Ops
-#include "llmc/ops/quantize.h"  // Activation, QuantizeNotes
+#include "llmc/ops/quantize.h"  // Activation, DelayedCodes
 
 // The linear layers of a block: c_attn, c_proj, and c_fc and c_proj of the MLP.
 enum LinearKind { kQkv, kProjection, kUp, kDown };
@@ -103,9 +104,16 @@ struct LinearLayer {
     Write write = Write::add;                          // of dweight
     bool inp_has_amax = false, dout_has_amax = false;  // in FP8: they are in the scratch
     DelayedAmax inp_delayed = {}, dout_delayed = {};
+    bool inp_is_quantized = false;  // the op that made inp has left its codes, and inp itself nowhere
 
     Quantized<e4m3> quantized_inp() const {
         return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
+    }
+    // For the op that makes inp, if it is to leave its codes.
+    DelayedCodes inp_codes() const {
+        if (!inp_is_quantized) return {};
+        return {reinterpret_cast<e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, inp_delayed.amax,
+                inp_delayed.notes};
     }
     Quantized<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
 };
@@ -134,6 +142,8 @@ template <class Device, class T>
 void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s,
                            Activation activation = Activation::none) {
     if (!s.fp8) return;
+    ensure(!s.inp_is_quantized || activation == Activation::none);
+    if (s.inp_is_quantized) return;
     ensure(!s.inp_has_amax || activation == Activation::none);
     const float* const amax = amax_for_scale(device, inp, s.N * s.C, s.inp_delayed,
                                              s.inp_has_amax ? s.scratch.inp_amax : nullptr, s, activation);

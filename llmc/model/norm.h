@@ -6,6 +6,7 @@ A norm of the model, of the kind that its architecture has.
 #include "llmc/base/check.h"          // ensure
 #include "llmc/model/architecture.h"  // NormKind
 #include "llmc/ops/ops.h"             // Ops
+#include "llmc/ops/quantize.h"        // DelayedCodes
 #include "llmc/ops/write.h"           // Write
 
 // residual (N, C) -> out (N, C). weight, bias and mean are null where the kind has none. amax, if it is not null, gets
@@ -16,6 +17,7 @@ struct NormLayer {
     float *mean, *rstd;
     const T *weight, *bias;
     float* amax = nullptr;
+    DelayedCodes codes = {};  // where the codes of out are written instead of it
 };
 
 template <class Device, class T>
@@ -23,9 +25,9 @@ void norm_forward(Device& device, const Architecture& a, const NormLayer<T>& nor
     const auto eps = float(a.norm_eps);
     if (a.norm == NormKind::layernorm)
         ops<T>(device).layernorm_forward(device, norm.out, norm.mean, norm.rstd, norm.residual, norm.weight, norm.bias,
-                                         N, C, eps, norm.amax);
+                                         N, C, eps, norm.amax, norm.codes);
     else
-        ops<T>(device).rmsnorm_forward(device, norm.out, norm.rstd, norm.residual, norm.weight, N, C, eps);
+        ops<T>(device).rmsnorm_forward(device, norm.out, norm.rstd, norm.residual, norm.weight, N, C, eps, norm.codes);
 }
 
 // The same, of residual = inp1 + inp2, which it writes.
@@ -35,10 +37,10 @@ void residual_norm_forward(Device& device, const Architecture& a, const NormLaye
     const auto eps = float(a.norm_eps);
     if (a.norm == NormKind::layernorm)
         ops<T>(device).residual_layernorm_forward(device, norm.residual, norm.out, norm.mean, norm.rstd, inp1, inp2,
-                                                  norm.weight, norm.bias, N, C, eps, norm.amax);
+                                                  norm.weight, norm.bias, N, C, eps, norm.amax, norm.codes);
     else
         ops<T>(device).residual_rmsnorm_forward(device, norm.residual, norm.out, norm.rstd, inp1, inp2, norm.weight, N,
-                                                C, eps);
+                                                C, eps, norm.codes);
 }
 
 // Whether backward sums the columns of dresidual, if it is asked to, and whether both passes find largest magnitudes.

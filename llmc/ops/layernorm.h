@@ -11,18 +11,22 @@ sums are the gradient of the bias of the linear layer whose output was added las
 
 amax, which may be null, is overwritten with the largest magnitude of out, or in backward of dinp, as it is stored: what
 absmax (quantize.h) gives for it, without reading it again.
+
+With `codes`, where amax must be null, out is scratch, and what it would be is quantized as quantize does it: N and C
+are multiples of 16 then.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/ops/write.h"  // Write
+#include "llmc/ops/quantize.h"  // DelayedCodes
+#include "llmc/ops/write.h"     // Write
 
 template <class Device, class T>
 struct LayernormOps {
     void (*layernorm_forward)(Device&, T* out, float* mean, float* rstd, const T* inp, const T* weight, const T* bias,
-                              int64_t N, int64_t C, float eps, float* amax);
+                              int64_t N, int64_t C, float eps, float* amax, const DelayedCodes& codes);
     void (*residual_layernorm_forward)(Device&, T* residual, T* out, float* mean, float* rstd, const T* inp1,
                                        const T* inp2, const T* weight, const T* bias, int64_t N, int64_t C, float eps,
-                                       float* amax);
+                                       float* amax, const DelayedCodes& codes);
     void (*layernorm_backward)(Device&, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
                                const T* weight, const float* mean, const float* rstd, int64_t N, int64_t C, Write write,
                                float* dinp_sums, float* amax);

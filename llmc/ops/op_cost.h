@@ -283,6 +283,12 @@ OpCost quantize_gradient_cost(int64_t n, bool with_transposed, Activation activa
     cost.bytes += double(sizeof(T)) * double(n), cost.flops += gradient.flops;
     return cost;
 }
+// Of an op that writes the codes of its n outputs, twice, instead of the outputs.
+template <class T>
+OpCost with_codes(OpCost cost, int64_t n) {
+    const OpCost pass = quantize_cost<T>(n, true);
+    return {.bytes = cost.bytes + pass.bytes - 2 * double(sizeof(T)) * double(n), .flops = cost.flops + pass.flops};
+}
 inline OpCost update_amax_cost(int64_t tensors, int64_t length, int64_t ranks) {
     return elements_cost<float>(1, 1, tensors * (length + ranks));
 }

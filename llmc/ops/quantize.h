@@ -41,6 +41,15 @@ struct QuantizeNotes {
     uint64_t* saturated = nullptr;
 };
 
+// Where an op leaves the codes of its output (rows, cols) with a delayed scale, instead of the output: what quantize
+// would make of it, notes and all, without a pass of its own. Null codes: the op writes its output.
+struct DelayedCodes {
+    e4m3 *codes = nullptr, *transposed = nullptr;  // (rows, cols), (cols, rows)
+    float* inverse_scale = nullptr;
+    const float* amax = nullptr;
+    QuantizeNotes notes = {};
+};
+
 // The parts of update_amax's state.
 struct AmaxState {
     float* data = nullptr;

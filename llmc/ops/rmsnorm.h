@@ -6,17 +6,21 @@ RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467):   out = inp * rstd * weigh
 One row of C at a time. The fused form adds the two branches of a residual stream:   residual = inp1 + inp2,
 out = rmsnorm(residual). Backward overwrites dinp or adds to it, as `write` says, which then already holds the gradient
 of the residual stream, and adds to dweight, which may be null.
+
+With `codes` out is scratch, and what it would be is quantized as quantize (quantize.h) does it: N and C are multiples
+of 16 then.
 */
 #pragma once
 #include <cstdint>
-#include "llmc/ops/write.h"  // Write
+#include "llmc/ops/quantize.h"  // DelayedCodes
+#include "llmc/ops/write.h"     // Write
 
 template <class Device, class T>
 struct RmsnormOps {
     void (*rmsnorm_forward)(Device&, T* out, float* rstd, const T* inp, const T* weight, int64_t N, int64_t C,
-                            float eps);
+                            float eps, const DelayedCodes& codes);
     void (*residual_rmsnorm_forward)(Device&, T* residual, T* out, float* rstd, const T* inp1, const T* inp2,
-                                     const T* weight, int64_t N, int64_t C, float eps);
+                                     const T* weight, int64_t N, int64_t C, float eps, const DelayedCodes& codes);
     void (*rmsnorm_backward)(Device&, T* dinp, float* dweight, const T* dout, const T* inp, const T* weight,
                              const float* rstd, int64_t N, int64_t C, Write write);
 };

@@ -31,7 +31,8 @@ struct SlowerKernel {
     const char* beginning;
     double share;
 };
-constexpr SlowerKernel kSlower[] = {{"layernorm_backward", 0.78}, {"rmsnorm_backward", 0.78}};
+constexpr SlowerKernel kSlower[] = {
+    {"layernorm_backward", 0.78}, {"rmsnorm_backward", 0.78}, {"layernorm_codes", 0.78}, {"rmsnorm_codes", 0.78}};
 
 constexpr const char* kWhyStart = "small: a launch's own beginning and end";
 

@@ -1,6 +1,7 @@
 // LayerNorm's kernels against the CPU's functions.
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cpu/layernorm.h"
+#include "test/codes_of_norm.h"  // check_codes_of_norm
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
 
 constexpr float kEps = 1e-5f;
@@ -62,6 +63,31 @@ TEMPLATE_TEST_CASE("layernorm_forward agrees with the CPU", "[layernorm]" ON_DEV
     check_close("out after the residual", got[4], fused_out, kTolerance<T>);
     check_close("mean after the residual", got[5], fused_mean, 4 * kEpsF32);
     check_close("rstd after the residual", got[6], fused_rstd, 4 * kEpsF32);
+}
+
+// Two units of rows a block with one of them missing at the end, one unit, and rows too long for a block.
+TEMPLATE_TEST_CASE("layernorm_forward's codes are those that quantize makes of its output", "[layernorm]" ON_DEVICE,
+                   float, bf16) {
+    using T = TestType;
+    const int P = Pack<T>::size;
+    const auto [N, C] = GENERATE_COPY(table<int, int>({{48, 144}, {16, 240 * P}, {16, 912 * P}}));
+    Cuda cuda;
+    CHECK(codes_rows<T>(cuda, C) == (C == 144 ? 32 : C == 240 * P ? 16 : 0));
+    const auto n = size_t(N * C);
+    Floats inp = rounded<T>(randn(n, 1));
+    inp[n / 2] = std::numeric_limits<float>::infinity();  // a row of NaN
+    const OnDevice<T> inp1(cuda, inp), inp2(cuda, rounded<T>(randn(n, 2))), weight(cuda, rounded<T>(randn(size_t(C), 3))),
+        bias(cuda, rounded<T>(randn(size_t(C), 4)));
+    for (const bool has_residual : {false, true}) {
+        INFO(N << " x " << C << (has_residual ? " after the residual" : ""));
+        check_codes_of_norm<T>(cuda, N, C, [&](T* residual, T* out, float* mean, float* rstd, const DelayedCodes& to) {
+            if (has_residual)
+                residual_layernorm_forward(cuda, residual, out, mean, rstd, inp1.data, inp2.data, weight.data,
+                                           bias.data, N, C, kEps, nullptr, to);
+            else
+                layernorm_forward(cuda, out, mean, rstd, inp1.data, weight.data, bias.data, N, C, kEps, nullptr, to);
+        });
+    }
 }
 
 TEMPLATE_TEST_CASE("layernorm_backward agrees with the CPU", "[layernorm]" ON_DEVICE, float, bf16) {

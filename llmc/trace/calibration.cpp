@@ -188,9 +188,10 @@ std::vector<TracedWork> own_attention_work(const BenchRow& row, const Gpu& gpu, 
         return kernel_work("attention", kernel,
                            {.flops = count * a_product, .keys = row.keys, .head_size = row.head_size});
     };
-    if (is_backward) return {work("flash_backward_keys_kernel", 4), work("flash_backward_queries_kernel", 3)};
     const bool on_hopper = gpu.compute_capability == 90 && (row.head_size == 64 || row.head_size == 128);
-    return {work(on_hopper ? "flash_forward_hopper_kernel" : "flash_forward_kernel", 2)};
+    if (!is_backward) return {work(on_hopper ? "flash_forward_hopper_kernel" : "flash_forward_kernel", 2)};
+    if (!on_hopper) return {work("flash_backward_keys_kernel", 4), work("flash_backward_queries_kernel", 3)};
+    return {work("flash_backward_keys_hopper_kernel", 4), work("flash_backward_queries_hopper_kernel", 3)};
 }
 
 bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }

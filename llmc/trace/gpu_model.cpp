@@ -242,8 +242,9 @@ std::string attention_kernel(const TracedWork& work) {
         return !work.is_backward    ? "cudnn_attention_forward"
                : work.deterministic ? "cudnn_attention_backward"
                                     : "cudnn_attention_backward, not deterministic";
-    for (const char* kernel : {"flash_forward_hopper", "flash_forward", "flash_backward"})
-        if (begins_with(work.kernel, kernel)) return kernel;
+    const bool is_hopper = work.kernel.find("_hopper_") != std::string::npos;
+    for (const char* kernel : {"flash_forward", "flash_backward"})
+        if (begins_with(work.kernel, kernel)) return kernel + std::string(is_hopper ? "_hopper" : "");
     return "";
 }
 double MeasuredRates::attention_factor(const std::string& kernel, int64_t head_size) const {

@@ -29,12 +29,6 @@ struct HopperPairs {
     Mbarrier own_full;
     HopperStage stages[kStages];
 
-    DEVICE void init_barriers() {
-        mbarrier_init(&own_full, 1);
-#pragma unroll
-        for (int i = 0; i < kStages; i++) stages[i].init();
-        mbarrier_fence_init();
-    }
     // Both waits are by parity: what is brought i-th, from 0 on, is in stage i % 2 for the (i / 2)-th time.
     DEVICE HopperStage& wait_for_place(int i) {
         mbarrier_wait(&stages[i % kStages].empty, i / kStages % 2 ^ 1);
@@ -45,6 +39,14 @@ struct HopperPairs {
         return stages[i % kStages];
     }
 };
+// By one thread.
+template <int HS, int rows>
+DEVICE void init_barriers(HopperPairs<HS, rows>& pairs) {
+    mbarrier_init(&pairs.own_full, 1);
+#pragma unroll
+    for (HopperStage& stage : pairs.stages) stage.init();
+    mbarrier_fence_init();
+}
 
 // What passes by in the kernel for keys: as many queries as leave registers for dk and dv.
 template <int HS>
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     constexpr int kQueries = kHopperQueries<HS>;
     const int b = blockIdx.z, kv = blockIdx.y, s0 = int(blockIdx.x) * kHopperRows;
     const int first = s0 / kQueries, last = uniform(s.last_tile(b, s0, kHopperRows, kQueries));
-    if (threadIdx.x == 0) shared->tiles.init_barriers();
+    if (threadIdx.x == 0) init_barriers(shared->tiles);
     __syncthreads();
     if (warpgroup_id() == 0) {
         give_registers<24>();
@@ -338,7 +340,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     const int b = blockIdx.z, h = blockIdx.y;
     const int t0 = int(gridDim.x - 1 - blockIdx.x) * kHopperRows;  // the longest first
     const int first = s.first_tile(b, t0, kHopperRows), last = (min(t0 + kHopperRows, s.T) - 1) / kHopperRows;
-    if (threadIdx.x == 0) shared->init_barriers();
+    if (threadIdx.x == 0) init_barriers(*shared);
     __syncthreads();
     if (warpgroup_id() == 0) {
         give_registers<24>();

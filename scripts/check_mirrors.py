@@ -25,7 +25,7 @@ TOOLS = {
     *("peaks", "matmul_rates", "moments", "reduce", "simd"),
 }
 CUDA_PARTS = {
-    *("attention_fp32", "attention_stats", "device", "flash_attention_backward", "flash_attention_forward"),
+    *("attention_fp32", "attention_stats", "delayed_codes", "device", "flash_attention_backward", "flash_attention_forward"),
     *("flash_attention_hopper", "flash_attention_hopper_backward", "flash_hopper_tile", "flash_tile", "float_pack"),
     *("gate", "hopper", "kernels", "moments", "ops", "reduce", "scatter_rows", "sort_tokens", "tensor_list"),
 }

@@ -19,10 +19,11 @@ void check_codes_of_norm(Cuda& cuda, int64_t N, int64_t C, Forward forward) {
         forward(residual.data, out.data, mean.data, rstd.data, fused ? to : DelayedCodes{});
         if (!fused)
             quantize<e4m3, T>(cuda, codes.data, transposed.data, inverse.data, out.data, amax.data, N, C, nullptr,
-                     Activation::none, nullptr, notes);
+                              Activation::none, nullptr, notes);
         if (with_notes) CHECK(saturated.values()[0] > 3 + n / 16);
-        return std::vector{codes.get(), transposed.get(), inverse.get(), noted.get(), Floats{float(saturated.values()[0])},
-                           residual.get(), mean.get(), rstd.get()};
+        return std::vector{
+            codes.get(),    transposed.get(), inverse.get(), noted.get(), Floats{float(saturated.values()[0])},
+            residual.get(), mean.get(),       rstd.get()};
     };
     for (const bool with_notes : {true, false}) {
         const auto fused = results(true, with_notes), separate = results(false, with_notes);

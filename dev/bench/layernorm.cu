@@ -25,15 +25,16 @@ void measure(Bench& bench, const BenchShape& s) {
     // In FP8 with a delayed scale. Bytes, taken as floats of which four fit.
     auto rows = bench.random<float>((N * C + 3) / 4), columns = bench.random<float>((N * C + 3) / 4);
     auto inverse = bench.random<float>(1), amax = bench.random<float>(1), largest = bench.random<float>(1);
-    const DelayedCodes codes{
-        reinterpret_cast<e4m3*>(rows.data()), reinterpret_cast<e4m3*>(columns.data()), inverse.data(), amax.data(),
-        {largest.data()}};
-    bench.run("residual_layernorm_forward to codes", s, with_codes<T>(residual_layernorm_forward_cost<T>(N * C), N * C),
-              [&] {
-                  residual_layernorm_forward(bench.device, residual.data(), out.data(), mean.data(), rstd.data(),
-                                             inp.data(), dout.data(), weight.data(), bias.data(), N, C, 1e-5f, nullptr,
-                                             codes);
-              });
+    const DelayedCodes codes{reinterpret_cast<e4m3*>(rows.data()),
+                             reinterpret_cast<e4m3*>(columns.data()),
+                             inverse.data(),
+                             amax.data(),
+                             {largest.data()}};
+    bench.run(
+        "residual_layernorm_forward to codes", s, with_codes<T>(residual_layernorm_forward_cost<T>(N * C), N * C), [&] {
+            residual_layernorm_forward(bench.device, residual.data(), out.data(), mean.data(), rstd.data(), inp.data(),
+                                       dout.data(), weight.data(), bias.data(), N, C, 1e-5f, nullptr, codes);
+        });
     bench.run("layernorm_backward", s, layernorm_backward_cost<T>(N * C), [&] {
         layernorm_backward(bench.device, dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(),
                            weight.data(), mean.data(), rstd.data(), N, C);

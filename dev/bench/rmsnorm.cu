@@ -21,13 +21,16 @@ void measure(Bench& bench, const BenchShape& s) {
     // In FP8 with a delayed scale. Bytes, taken as floats of which four fit.
     auto rows = bench.random<float>((N * C + 3) / 4), columns = bench.random<float>((N * C + 3) / 4);
     auto inverse = bench.random<float>(1), amax = bench.random<float>(1), largest = bench.random<float>(1);
-    const DelayedCodes codes{
-        reinterpret_cast<e4m3*>(rows.data()), reinterpret_cast<e4m3*>(columns.data()), inverse.data(), amax.data(),
-        {largest.data()}};
-    bench.run("residual_rmsnorm_forward to codes", s, with_codes<T>(residual_rmsnorm_forward_cost<T>(N * C), N * C), [&] {
-        residual_rmsnorm_forward(bench.device, residual.data(), out.data(), rstd.data(), inp.data(), dout.data(),
-                                 weight.data(), N, C, 1e-5f, codes);
-    });
+    const DelayedCodes codes{reinterpret_cast<e4m3*>(rows.data()),
+                             reinterpret_cast<e4m3*>(columns.data()),
+                             inverse.data(),
+                             amax.data(),
+                             {largest.data()}};
+    bench.run("residual_rmsnorm_forward to codes", s, with_codes<T>(residual_rmsnorm_forward_cost<T>(N * C), N * C),
+              [&] {
+                  residual_rmsnorm_forward(bench.device, residual.data(), out.data(), rstd.data(), inp.data(),
+                                           dout.data(), weight.data(), N, C, 1e-5f, codes);
+              });
     bench.run("rmsnorm_backward", s, rmsnorm_backward_cost<T>(N * C), [&] {
         rmsnorm_backward(bench.device, dinp.data(), dweight.data(), dout.data(), inp.data(), weight.data(), rstd.data(),
                          N, C);

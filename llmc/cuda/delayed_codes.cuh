@@ -48,8 +48,8 @@ OpCost cost_with_codes(const Cuda& cuda, const OpCost& cost, int64_t N, int64_t 
 template <class T>
 void quantize_delayed(Cuda& cuda, const DelayedCodes& to, const T* out, int64_t rows, int64_t cols) {
     if (to.codes && codes_rows<T>(cuda, cols) == 0)
-        quantize<e4m3, T>(cuda, to.codes, to.transposed, to.inverse_scale, out, to.amax, rows, cols, nullptr, Activation::none,
-                 nullptr, to.notes);
+        quantize<e4m3, T>(cuda, to.codes, to.transposed, to.inverse_scale, out, to.amax, rows, cols, nullptr,
+                          Activation::none, nullptr, to.notes);
 }
 
 // An output that is quantized as quantize does it.

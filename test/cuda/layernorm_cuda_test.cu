@@ -2,7 +2,7 @@
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cpu/layernorm.h"
 #include "test/codes_of_norm.h"  // check_codes_of_norm
-#include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
+#include "test/cuda_testing.h"   // OnDevice, rounded, twice_the_same
 
 constexpr float kEps = 1e-5f;
 
@@ -65,7 +65,7 @@ TEMPLATE_TEST_CASE("layernorm_forward agrees with the CPU", "[layernorm]" ON_DEV
     check_close("rstd after the residual", got[6], fused_rstd, 4 * kEpsF32);
 }
 
-// Two units of rows a block with one of them missing at the end, one unit, and rows too long for a block.
+// Blocks of two units of rows, the last of which lacks one, blocks of one unit, and rows too long for any block.
 TEMPLATE_TEST_CASE("layernorm_forward's codes are those that quantize makes of its output", "[layernorm]" ON_DEVICE,
                    float, bf16) {
     using T = TestType;
@@ -74,16 +74,22 @@ TEMPLATE_TEST_CASE("layernorm_forward's codes are those that quantize makes of i
     Cuda cuda;
     CHECK(codes_rows<T>(cuda, C) == (C == 144 ? 32 : C == 240 * P ? 16 : 0));
     const auto n = size_t(N * C);
-    Floats inp = rounded<T>(randn(n, 1));
-    inp[n / 2] = std::numeric_limits<float>::infinity();  // a row of NaN
-    const OnDevice<T> inp1(cuda, inp), inp2(cuda, rounded<T>(randn(n, 2))), weight(cuda, rounded<T>(randn(size_t(C), 3))),
-        bias(cuda, rounded<T>(randn(size_t(C), 4)));
+    // The largest magnitude of the codes of `first` is one of warp 1's last row; those of the sum have a row of NaN and
+    // a column that is infinite.
+    Floats first = rounded<T>(randn(n, 1)), second = rounded<T>(randn(n, 2)), gains = rounded<T>(randn(size_t(C), 3));
+    first[size_t((N == 48 ? 17 : 1) * C)] = 1000, gains[0] = 3;
+    second[n / 2] = std::numeric_limits<float>::infinity();
+    const Floats shifts = rounded<T>(randn(size_t(C), 4));
+    Floats with_infinity = shifts;
+    with_infinity[5] = std::numeric_limits<float>::infinity();
+    const OnDevice<T> infinite_bias(cuda, with_infinity);
+    const OnDevice<T> inp1(cuda, first), inp2(cuda, second), weight(cuda, gains), bias(cuda, shifts);
     for (const bool has_residual : {false, true}) {
         INFO(N << " x " << C << (has_residual ? " after the residual" : ""));
         check_codes_of_norm<T>(cuda, N, C, [&](T* residual, T* out, float* mean, float* rstd, const DelayedCodes& to) {
             if (has_residual)
                 residual_layernorm_forward(cuda, residual, out, mean, rstd, inp1.data, inp2.data, weight.data,
-                                           bias.data, N, C, kEps, nullptr, to);
+                                           infinite_bias.data, N, C, kEps, nullptr, to);
             else
                 layernorm_forward(cuda, out, mean, rstd, inp1.data, weight.data, bias.data, N, C, kEps, nullptr, to);
         });

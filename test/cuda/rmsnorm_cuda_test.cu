@@ -2,7 +2,7 @@
 #include "llmc/cuda/rmsnorm.cuh"
 #include "llmc/cpu/rmsnorm.h"
 #include "test/codes_of_norm.h"  // check_codes_of_norm
-#include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
+#include "test/cuda_testing.h"   // OnDevice, rounded, twice_the_same
 
 constexpr float kEps = 1e-5f;
 
@@ -57,18 +57,20 @@ TEMPLATE_TEST_CASE("rmsnorm_forward agrees with the CPU", "[rmsnorm]" ON_DEVICE,
     check_relative("rstd after the residual", got[4], fused_rstd, tolerance<float>(C));
 }
 
-// Two units of rows a block with one of them missing at the end, one unit, and rows too long for a block.
-TEMPLATE_TEST_CASE("rmsnorm_forward's codes are those that quantize makes of its output", "[rmsnorm]" ON_DEVICE,
-                   float, bf16) {
+// Blocks of two units of rows, the last of which lacks one, blocks of one unit, and rows too long for any block.
+TEMPLATE_TEST_CASE("rmsnorm_forward's codes are those that quantize makes of its output", "[rmsnorm]" ON_DEVICE, float,
+                   bf16) {
     using T = TestType;
     const int P = Pack<T>::size;
     const auto [N, C] = GENERATE_COPY(table<int, int>({{48, 144}, {16, 240 * P}, {16, 912 * P}}));
     Cuda cuda;
     CHECK(codes_rows<T>(cuda, C) == (C == 144 ? 32 : C == 240 * P ? 16 : 0));
     const auto n = size_t(N * C);
-    Floats inp = rounded<T>(randn(n, 1));
-    inp[n / 2] = std::numeric_limits<float>::infinity();  // a row of NaN
-    const OnDevice<T> inp1(cuda, inp), inp2(cuda, rounded<T>(randn(n, 2))), weight(cuda, rounded<T>(randn(size_t(C), 3)));
+    // The largest magnitude of the codes of `first` is one of warp 1's last row; those of the sum have a row of NaN.
+    Floats first = rounded<T>(randn(n, 1)), second = rounded<T>(randn(n, 2)), gains = rounded<T>(randn(size_t(C), 3));
+    first[size_t((N == 48 ? 17 : 1) * C)] = 1000, gains[0] = 3;
+    second[n / 2] = std::numeric_limits<float>::infinity();
+    const OnDevice<T> inp1(cuda, first), inp2(cuda, second), weight(cuda, gains);
     for (const bool has_residual : {false, true}) {
         INFO(N << " x " << C << (has_residual ? " after the residual" : ""));
         check_codes_of_norm<T>(cuda, N, C, [&](T* residual, T* out, float*, float* rstd, const DelayedCodes& to) {

@@ -518,16 +518,16 @@ TEST_CASE("a trial packs what an epoch packs", "[packing]") {
     // What is before a document counts as lost. Those that begin in time are looked at in full, and no others.
     const Shards four({documents_of({4, 30, 5}), documents_of({6})});
     four.write(0, {50, 51, kSeparator, 1, 2, 3, kSeparator, 1, 2, kSeparator, 1});
-    const auto looked_at = [&](int64_t most) {
+    const auto tried = [&](int64_t most) {
         const PackingTrial trial = try_all(four, 3, most);
         return std::vector<int64_t>{trial.tokens, trial.documents, trial.packed};
     };
-    CHECK(looked_at(2) == std::vector<int64_t>{2, 0, 0});
-    CHECK(looked_at(3) == std::vector<int64_t>{6, 1, 4});
-    CHECK(looked_at(7) == std::vector<int64_t>{9, 2, 7});
-    CHECK(looked_at(11) == std::vector<int64_t>{11, 3, 8});
-    CHECK(looked_at(12) == std::vector<int64_t>{17, 4, 12});
-    CHECK(looked_at(kAll) == looked_at(12));
+    CHECK(tried(2) == std::vector<int64_t>{2, 0, 0});
+    CHECK(tried(3) == std::vector<int64_t>{6, 1, 4});
+    CHECK(tried(7) == std::vector<int64_t>{9, 2, 7});
+    CHECK(tried(11) == std::vector<int64_t>{11, 3, 8});
+    CHECK(tried(12) == std::vector<int64_t>{17, 4, 12});
+    CHECK(tried(kAll) == tried(12));
 }
 
 TEST_CASE("--depth packs documents of which rows keep at least half", "[packing]") {

@@ -71,7 +71,7 @@ look_up() {
         gpt2-grade)
             # nanochat's runs/speedrun.sh, at commit 92d63d4: 8 tokens per parameter, in FP8.
             title="nanochat's speedrun, 24 layers"
-            flags=(--vocab-size 32768 --depth 24 --target-param-data-ratio 8 --dtype fp8 --batch-size 16 --packing best-fit)
+            flags=(--vocab-size 32768 --depth 24 --target-param-data-ratio 8 --dtype fp8 --batch-size 16)
             flags+=(--val-every 250 --val-tokens 41943040 --checkpoint-every 1000)
             expected="0.718 bits per byte, and 0.2626 on CORE (nanochat's README, the mean of 5 runs on ClimbMix)"
             ;;

@@ -58,7 +58,7 @@ case $target in
         tokenizer=(--train-tokenizer --vocab-size 512)
         ;;
     gpt2-grade)
-        tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10 --packing best-fit)
+        tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10)
         ;;
     *) fail "--target '$target': expected stage-a, gpt2-124M, d12 or gpt2-grade" ;;
 esac

@@ -188,3 +188,32 @@ int64_t PackedRows::num_rows(uint64_t epoch) const {
     }
     return counted_->second;
 }
+
+PackingTrial try_packing(const std::vector<TokenShard>& shards, int separator, int64_t seq_len, int64_t most_tokens) {
+    ensure(separator >= 0 && seq_len >= 1);
+    PackingTrial trial;
+    std::vector<Document> documents;
+    for (size_t s = 0; s < shards.size() && trial.tokens < most_tokens; s++) {
+        const int64_t before = trial.tokens, n = shards[s].num_tokens();
+        int64_t at = shards[s].find(separator, 0);
+        trial.tokens = before + at;
+        while (at < n && trial.tokens < most_tokens) {
+            documents.push_back(document_at(shards, uint32_t(s), int32_t(at), separator));
+            at += documents.back().length;
+            trial.tokens = before + at;
+        }
+        shards[s].file().check_uncut();
+    }
+    trial.documents = int64_t(documents.size());
+    BestFit waiting;
+    int64_t space = 0;
+    for (size_t next = 0; next < documents.size() || waiting.size() > 0;) {
+        if (waiting.size() < kWaiting)
+            for (size_t i = 0; i < kRefill && next < documents.size(); i++) waiting.add(documents[next++]);
+        if (waiting.size() < kWaiting && next < documents.size()) continue;
+        if (space == 0) space = seq_len + 1;
+        const int64_t n = std::min<int64_t>(waiting.take(space).length, space);
+        trial.packed += n, space -= n;
+    }
+    return trial;
+}

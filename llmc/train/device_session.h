@@ -542,6 +542,7 @@ private:
         RunFlags asked = request_.flags;
         // Of these ranks alone, and not kept for a resume; the step that it makes is the run's.
         if (asked.balance_mode().kind == BalanceMode::Kind::listed) asked.total_batch_size = config_.step.num_tokens();
+        asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
         return asked;
     }
 

@@ -14,7 +14,7 @@ communication needs, and writes no file; --dry-run ends here.
 #include "llmc/train/devices.h"        // make_comm, check_heads
 #include "llmc/train/memory_budget.h"  // MemoryBudget
 #include "llmc/train/run_config.h"     // RunConfig, decide
-#include "llmc/train/run_inputs.h"     // separator_of
+#include "llmc/train/run_inputs.h"     // separator_of, choose_packing
 #include "llmc/train/run_request.h"    // RunRequest, find_shape
 #include "llmc/train/tokens.h"         // KnownTokenizer, check_tokens
 #include "llmc/train/world.h"          // World
@@ -97,9 +97,12 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
             world.is_first() ? world.ranks.value_of<int>(record, int(batch_sizes.size()), "its --batch-size") : 0);
     Decision decision;
     on_first_rank(world.ranks, [&] {
+        const std::string packing =
+            choose_packing(flags, !request.resumed(), separator_of(flags, tokenizer), flags.seq_len(shape));
         decision = decide(
             flags, shape, world.ranks.world_size, [&](const StepConfig& step) { return memory.fits(step); },
             batch_sizes);
+        decision.derivation += packing;
         check_shares(device, decision);
     });
     decision = received(world.ranks.broadcast(text_of(decision)), flags);

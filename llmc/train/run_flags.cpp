@@ -42,7 +42,8 @@ std::vector<Field> RunFlags::fields() {
               "how documents fill the rows of a batch; stream: rows start anywhere in the text; best-fit: rows start "
               "at document boundaries and are filled with whole documents, the last one truncated (documents start "
               "with --document-token or the tokenizer's separator); pad, for conversations: only whole documents, then "
-              "padding, and attention stays inside each document"}
+              "padding, and attention stays inside each document; with --depth best-fit, if it keeps at least half of "
+              "the tokens"}
             .one_of({"stream", "best-fit", "pad"}),
         Field{"data", "data-order", &data_order,
               "own: a shuffle over all shards, the same at any --batch-size and number of ranks; llmc: the batches "

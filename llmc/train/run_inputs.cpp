@@ -1,12 +1,46 @@
 // See run_inputs.h.
 #include "llmc/train/run_inputs.h"
 #include <algorithm>
+#include "llmc/base/check.h"      // format
 #include "llmc/base/hash.h"       // hex64
 #include "llmc/comm/peer_text.h"  // peer_text
 #include "llmc/comm/ranks.h"      // share_errors
+#include "llmc/data/mixture.h"    // has_weights
+#include "llmc/data/packing.h"    // try_packing
 
 int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer) {
     return flags.document_token.value_or(tokenizer.tokenizer ? tokenizer.tokenizer->separator() : -1);
+}
+
+std::string choose_packing(RunFlags& flags, bool is_new, int separator, int64_t seq_len) {
+    constexpr int64_t kMostTokens = int64_t(1) << 24;
+    constexpr double kLeastKept = 0.5;
+    // --packing and the checkpoint's are sources of their own; a checkpoint with the default is no new run.
+    if (!is_new || !flags.trains() || flags.model.depth == 0 || flags.sources.contains("packing")) return "";
+    const auto stays = [](const std::string& why) { return "packing: stream, not best-fit: " + why + "\n"; };
+    if (flags.data_order != "own") return stays("--data-order " + flags.data_order);
+    if (has_weights(flags.train_data)) return stays("a mixture of data sets");
+    if (separator < 0)
+        return stays("the token that documents begin with is not known (a tokenizer.json, or --document-token)");
+    std::string found;
+    for (const auto& [name, pattern] :
+         {std::pair{"training", flags.train_data}, std::pair{"validation", flags.val_data}}) {
+        if (pattern.empty()) continue;
+        const PackingTrial trial = try_packing(open_shards(pattern), separator, seq_len, kMostTokens);
+        const char* const of_first = trial.tokens < kMostTokens ? "" : "first ";
+        if (trial.documents == 0)
+            return stays(format("no document begins in the %s%ld tokens of %s data", of_first, trial.tokens, name));
+        const std::string kept =
+            format("%.1f%% of the %s%ld tokens of %s data, %ld %s of %.0f tokens on average in rows of %ld",
+                   100 * trial.kept(), of_first, trial.tokens, name, trial.documents,
+                   trial.documents == 1 ? "document" : "documents", double(trial.tokens) / double(trial.documents),
+                   seq_len + 1);
+        if (trial.kept() < kLeastKept) return stays("that would keep " + kept);
+        if (found.empty()) found = "packing: best-fit keeps " + kept + "\n";
+    }
+    flags.packing = "best-fit";
+    flags.sources["packing"] = "--depth";
+    return found;
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 #include "llmc/data/loader.h"       // DataLoader
 #include "llmc/data/token_scan.h"   // TokenScan
@@ -30,3 +31,8 @@ void check_same_data(Ranks& ranks, const char* what, const std::optional<DataLoa
 
 // The token that begins documents: --document-token, else the tokenizer's separator; -1: unknown.
 int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer);
+
+// nanochat's rows for nanochat's model: sets --packing best-fit in a new run with --depth that has not been told how to
+// pack, if it trains on documents of which that keeps at least half. Those of a text in one piece would be a row an
+// epoch. Returns a line that says what was found; "": the choice was not open.
+std::string choose_packing(RunFlags& flags, bool is_new, int separator, int64_t seq_len);

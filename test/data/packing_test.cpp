@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 #include "llmc/data/loader.h"
+#include "llmc/train/run_inputs.h"  // choose_packing
 #include "test/testing.h"
 
 namespace {
@@ -438,17 +439,18 @@ TEST_CASE("a packed run is the same when it is resumed, and at two ranks", "[pac
     const Finished prepared = run(command);
     INFO(prepared.err);
     REQUIRE(prepared.exit_code == 0);
-    std::string warnings;  // of the last run
+    std::string model = "--num-layers 1 --num-heads 2 --channels 16 --seq-len 16 ";
+    std::string warnings, printed;  // of the last run
     const auto train = [&](const std::string& out, const std::string& flags) {
         const Finished finished =
             run(program("train_gpt") + " --train-data '" + scratch / "data/train_*.bin' --val-data '" +
-                scratch / "data/val_*.bin' --num-layers 1 --num-heads 2 --channels 16 --seq-len 16 " +
+                scratch / "data/val_*.bin' " + model +
                 "--batch-size 2 --total-batch-size 128 --warmup-steps 0 --lr-schedule constant --sample-tokens 0 "
                 "--sum-order tree --dtype fp32 --summary " +
                 "--threads 1 --keep 9 --val-tokens 0 --out-dir " + scratch / out + " " + flags);
         INFO(finished.err);
         REQUIRE(finished.exit_code == 0);
-        warnings = finished.err;
+        warnings = finished.err, printed = finished.out;
         return finished.out.substr(finished.out.find("\n---\n"));
     };
     const auto of = [](const std::string& text, const std::string& name) {
@@ -477,4 +479,96 @@ TEST_CASE("a packed run is the same when it is resumed, and at two ranks", "[pac
     CHECK(contains(warnings, "warning: not the data, --seq-len, --packing"));
     train("resumed", best_fit + "--steps 61 --resume auto --document-token 97");
     CHECK(contains(warnings, "warning: not the data, --seq-len, --packing"));
+
+    // nanochat's model is packed so unless something else is asked for, or was when it began.
+    model = "--depth 1 --aspect-ratio 32 --head-size 32 --seq-len 32 ";
+    const auto is_packed = [&] { return contains(printed, "from --depth: --packing best-fit"); };
+    CHECK(of(train("deep", "--steps 2"), "cropped_percent") != "none");
+    CHECK(is_packed());
+    CHECK(contains(printed, "\npacking: best-fit keeps "));
+    CHECK(of(train("deep", "--steps 3 --resume auto"), "cropped_percent") != "none");
+    CHECK(!is_packed());
+    CHECK(contains(printed, "from the checkpoint: "));
+    CHECK(of(train("old", "--steps 2 --packing stream"), "cropped_percent") == "none");
+    CHECK(!contains(printed, "packing: "));
+    CHECK(of(train("old", "--steps 3 --resume auto"), "cropped_percent") == "none");
+    CHECK((warnings == "" && !contains(printed, "packing: ")));
+    CHECK(of(train("two", "--steps 2 --virtual-ranks 2"), "cropped_percent") != "none");
+    CHECK(is_packed());
+}
+
+TEST_CASE("a trial packs what an epoch packs", "[packing]") {
+    constexpr int64_t kAll = INT64_MAX;
+    const auto try_all = [](const Shards& shards, int T, int64_t most) {
+        return try_packing(open_shards(shards.config(1, T).pattern), kSeparator, T, most);
+    };
+    for (const size_t num_documents : {size_t(3), size_t(1128), size_t(4000)})
+        for (const int T : {10, 63, 300}) {
+            const Shards shards = shards_of(documents_of(random_lengths(num_documents, 60, uint64_t(T))), 2);
+            const auto tokens = std::accumulate(shards.documents.begin(), shards.documents.end(), int64_t(0),
+                                                [](int64_t sum, const Ids& d) { return sum + int64_t(d.size()); });
+            const PackingTrial trial = try_all(shards, T, kAll);
+            CHECK((trial.tokens == tokens && trial.documents == int64_t(num_documents)));
+            if (tokens > T) CHECK(trial.packed / (T + 1) == DataLoader(shards.config(1, T)).num_windows());
+        }
+    const Shards one({documents_of({5000})});
+    CHECK(try_all(one, 9, kAll).packed == 10);
+    CHECK(try_all(one, 9, kAll).kept() == 10. / 5000);
+
+    // What is before a document counts as lost. Those that begin in time are looked at in full, and no others.
+    const Shards four({documents_of({4, 30, 5}), documents_of({6})});
+    four.write(0, {50, 51, kSeparator, 1, 2, 3, kSeparator, 1, 2, kSeparator, 1});
+    const auto tried = [&](int64_t most) {
+        const PackingTrial trial = try_all(four, 3, most);
+        return std::vector<int64_t>{trial.tokens, trial.documents, trial.packed};
+    };
+    CHECK(tried(2) == std::vector<int64_t>{2, 0, 0});
+    CHECK(tried(3) == std::vector<int64_t>{6, 1, 4});
+    CHECK(tried(7) == std::vector<int64_t>{9, 2, 7});
+    CHECK(tried(11) == std::vector<int64_t>{11, 3, 8});
+    CHECK(tried(12) == std::vector<int64_t>{17, 4, 12});
+    CHECK(tried(kAll) == tried(12));
+}
+
+TEST_CASE("--depth packs documents of which rows keep at least half", "[packing]") {
+    const Shards shards = shards_of(documents_of(random_lengths(300, 60, 4)), 100);
+    const Shards pieces({documents_of({900, 40, 900})});
+    RunFlags asked;
+    asked.model.depth = 2;
+    asked.train_data = shards.config(1, 1).pattern, asked.val_data = "";
+    const auto line = [](RunFlags flags, int T, const std::string& packing, int separator = kSeparator,
+                         bool is_new = true) {
+        const std::string said = choose_packing(flags, is_new, separator, T);
+        CHECK(flags.packing == packing);
+        if (flags.packing == "best-fit") CHECK(flags.sources["packing"] == "--depth");
+        return said;
+    };
+    CHECK(line(asked, 63, "best-fit").starts_with("packing: best-fit keeps "));
+    CHECK(contains(line(asked, 63, "best-fit"), " tokens of training data, 300 documents of "));
+
+    RunFlags large = asked;
+    large.train_data = pieces.config(1, 1).pattern;
+    CHECK(line(large, 63, "stream") ==
+          "packing: stream, not best-fit: that would keep 7.0% of the 1840 tokens of "
+          "training data, 3 documents of 613 tokens on average in rows of 64\n");
+    CHECK(line(large, 439, "stream") != "");
+    CHECK(line(large, 459, "best-fit") != "");
+    RunFlags other = asked;
+    other.val_data = large.train_data;
+    CHECK(contains(line(other, 63, "stream"), "7.0% of the 1840 tokens of validation data"));
+
+    CHECK(contains(line(asked, 63, "stream", -1), "the token that documents begin with is not known"));
+    CHECK(contains(line(asked, 63, "stream", 8), "no document begins in the "));
+    other = asked, other.train_data += ":1," + large.train_data + ":2";
+    CHECK(line(other, 63, "stream") == "packing: stream, not best-fit: a mixture of data sets\n");
+    other = asked, other.data_order = "llmc";
+    CHECK(line(other, 63, "stream") == "packing: stream, not best-fit: --data-order llmc\n");
+
+    CHECK(line(asked, 63, "stream", kSeparator, false) == "");
+    other = asked, other.sources["packing"] = "the command line";
+    CHECK(line(other, 63, "stream") == "");
+    other = asked, other.model.depth = 0;
+    CHECK(line(other, 63, "stream") == "");
+    other = asked, other.command = Command::eval;
+    CHECK(line(other, 63, "stream") == "");
 }

@@ -5,7 +5,7 @@
 
 - No kernel spills registers or keeps anything in local memory; nvcc has no warning, and ptxas serializes no wgmma.
 - Every __global__ function is compiled: what launches it is a function of (Cuda&, ...), which is compiled for both types
-  if it is a template of one, and for each as the other if of two; Fp8 is e4m3 and e5m2.
+  if it is a template of one, and for each as the other if of two, with moments M for both; Fp8 is e4m3 and e5m2.
 - Registers and static shared memory of each kernel are those of doc/results/registers.txt. Another nvcc allocates
   otherwise, so the table is compared only with the one that it names.
 - An SM of an A100, A10, L4 or H100 has room for as many blocks as the launcher assumes: doc/results/occupancy.txt.
@@ -60,6 +60,8 @@ def unit(header):
             typed += [f"{name}<e4m3, T>", f"{name}<e5m2, T>"]
         elif re.fullmatch(r"class \w+, class \w+", parameters):
             typed.append(f"{name}<T, Other>")
+            if parameters.endswith("class M"):  # of an optimizer's moments, which are the type of weights or not
+                typed.append(f"{name}<T, T>")
     plain = ", ".join(name for parameters, name in ops if not parameters)
     if not typed and not plain:
         return None

@@ -25,8 +25,8 @@ void measure(Bench& bench, const BenchShape& s) {
     });
     auto half_momentum = bench.random<bf16>(R * K);
     bench.run("muon_momentum, bf16", s, (4 * 2 + e) * n, 8 * n, [&] {
-        muon_momentum(bench.device, X.data(), squares.data(), half_momentum.data(), grad.data(), R, K, step,
-                      scalars.data(), MomentRounding{1, 0});
+        muon_momentum_bf16(bench.device, X.data(), squares.data(), half_momentum.data(), grad.data(), R, K, step,
+                           scalars.data(), MomentRounding{1, 0});
     });
     bench.run("muon_normalize", s, 2 * e * n, n,
               [&] { muon_normalize(bench.device, X.data(), squares.data(), R, K, step); });

@@ -47,7 +47,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
     o.matmul_fp8_backward = matmul_fp8_backward;
     o.muon_row = muon_row<T>;
     o.muon_momentum = muon_momentum;
-    o.muon_momentum_bf16 = muon_momentum;
+    o.muon_momentum_bf16 = muon_momentum_bf16;
     o.muon_normalize = muon_normalize;
     o.muon_squares = muon_squares;
     o.muon_scales = muon_scales;

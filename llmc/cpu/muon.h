@@ -53,8 +53,8 @@ void muon_momentum(Cpu& cpu, T* X, float* row_squares, float* momentum, const fl
     if (s->applied) muon_momentum_pass(cpu, X, row_squares, momentum, grad, R, K, step, s, {});
 }
 template <class T>
-void muon_momentum(Cpu& cpu, T* X, float* row_squares, bf16* momentum, const float* grad, int64_t R, int64_t K,
-                   const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+void muon_momentum_bf16(Cpu& cpu, T* X, float* row_squares, bf16* momentum, const float* grad, int64_t R, int64_t K,
+                        const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
     const OpScope op(cpu, __func__);
     if (s->applied) muon_momentum_pass(cpu, X, row_squares, momentum, grad, R, K, step, s, rounding);
 }

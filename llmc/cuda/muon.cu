@@ -6,7 +6,7 @@ template <class T>
 static MuonOps<Cuda, T> muon_ops() {
     return {.muon_row = muon_row<T>,
             .muon_momentum = muon_momentum,
-            .muon_momentum_bf16 = muon_momentum,
+            .muon_momentum_bf16 = muon_momentum_bf16,
             .muon_normalize = muon_normalize,
             .muon_squares = muon_squares,
             .muon_scales = muon_scales,

@@ -223,8 +223,8 @@ void muon_momentum(Cuda& cuda, T* X, float* row_squares, float* momentum, const 
     launch_muon_momentum(cuda, X, row_squares, momentum, grad, R, K, step, s, {});
 }
 template <class T>
-void muon_momentum(Cuda& cuda, T* X, float* row_squares, bf16* momentum, const float* grad, int64_t R, int64_t K,
-                   const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
+void muon_momentum_bf16(Cuda& cuda, T* X, float* row_squares, bf16* momentum, const float* grad, int64_t R, int64_t K,
+                        const MuonStep& step, const StepScalars* s, const MomentRounding& rounding) {
     const OpScope op(cuda, __func__, muon_momentum_cost<T, bf16>(R * K));
     launch_muon_momentum(cuda, X, row_squares, momentum, grad, R, K, step, s, rounding);
 }

@@ -48,8 +48,7 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     MemoryPlan plan;
     plan.lines.push_back({"weights", sizeof(T) == 2 ? "bf16" : "fp32", values(sizeof(T))});
     plan.lines.push_back({"gradients", "fp32", gradient_bytes});
-    plan.lines.push_back(
-        {"optimizer", sizeof(T) == 2 ? "moments and master weights, fp32" : "moments, fp32", optimizer_bytes});
+    plan.lines.push_back({"optimizer", sizeof(T) == 2 ? "moments and master weights" : "moments", optimizer_bytes});
     const size_t layers = layer * size_t(shape.num_layers);
     plan.lines.push_back({"activations", "", layers});
     plan.lines.back().note =

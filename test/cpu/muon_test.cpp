@@ -75,8 +75,8 @@ TEST_CASE("muon_momentum in bf16: what the one in float would be, rounded by the
         Guarded<float> m(start), x(n), squares{size_t(R)}, x_of_bf16(n), squares_of_bf16{size_t(R)};
         Guarded<bf16> m_of_bf16(start);
         muon_momentum(cpu, x.data(), squares.data(), m.data(), grad.data(), R, K, step, &scalars);
-        muon_momentum(cpu, x_of_bf16.data(), squares_of_bf16.data(), m_of_bf16.data(), grad.data(), R, K, step,
-                      &scalars, rounding);
+        muon_momentum_bf16(cpu, x_of_bf16.data(), squares_of_bf16.data(), m_of_bf16.data(), grad.data(), R, K, step,
+                           &scalars, rounding);
         return std::vector{m.get(), x.get(), squares.get(), m_of_bf16.get(), x_of_bf16.get(), squares_of_bf16.get()};
     });
     Floats want = both[0];

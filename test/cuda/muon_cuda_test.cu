@@ -121,8 +121,8 @@ TEMPLATE_TEST_CASE("muon_momentum on the device rounds a momentum in bf16 to the
     OnDevice<bf16> momentum(cuda, want.get());
     OnDevice<float> squares(cuda, rows);
     OnDevice<T> x(cuda, size_t(R * row));
-    muon_momentum(cuda, x.data, squares.data, momentum.data, d_grad.data, R, K, kStep, d_s.data, rounding);
-    muon_momentum(cpu, want_x.data(), want_squares.data(), want.data(), grad.data(), R, K, kStep, &s, rounding);
+    muon_momentum_bf16(cuda, x.data, squares.data, momentum.data, d_grad.data, R, K, kStep, d_s.data, rounding);
+    muon_momentum_bf16(cpu, want_x.data(), want_squares.data(), want.data(), grad.data(), R, K, kStep, &s, rounding);
     check_equal("momentum", momentum.get(), want.get());
     check_equal("X", without_padding(x.get(), R, K, row), want_x.get());
 }

@@ -112,8 +112,8 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
 template <class T>
 void quantize_delayed(Cpu& cpu, const DelayedCodes& to, const T* out, int64_t rows, int64_t cols) {
     if (to.codes)
-        quantize<e4m3, T>(cpu, to.codes, to.transposed, to.inverse_scale, out, to.amax, rows, cols, nullptr, Activation::none,
-                 nullptr, to.notes);
+        quantize<e4m3, T>(cpu, to.codes, to.transposed, to.inverse_scale, out, to.amax, rows, cols, nullptr,
+                          Activation::none, nullptr, to.notes);
 }
 
 inline void update_amax(Cpu& cpu, const AmaxState& state, const float* seen, int64_t ranks) {

@@ -116,7 +116,10 @@ LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(if $(filter -O3,$(OPT)),-Og,$(OPT))
 TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
 $(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
-$(EMULATED_TESTS) $(EMULATED_KERNELS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
+$(EMULATED_KERNELS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
+# Kernels that a test shares with the engine are linked from there, optimized.
+EMULATED_OPT ?= $(LIGHT)
+$(EMULATED_TESTS): private override OPT := $(EMULATED_OPT) $(TRUSTED)
 
 COLD_OPT ?= $(LIGHT)
 $(COLD) $(EMULATED_BACKENDS) $(O)/data/tokenize.cpp.o: private override OPT := $(COLD_OPT) $(TRUSTED)

@@ -19,7 +19,7 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 	@+SCHEDULES=in_order WITHOUT_TESTS='~[plain]' ASAN_OPTIONS=$(ASAN_OPTIONS):abort_on_error=0:detect_stack_use_after_return=0 \
 	  UBSAN_OPTIONS=print_stacktrace=1 LSAN_OPTIONS=suppressions=$(CURDIR)/test/leaks_of_others.txt:print_suppressions=0 KMP_BLOCKTIME=0 \
 	  $(addprefix ASAN_SYMBOLIZER_PATH=,$(wildcard $(dir $(realpath $(SANITIZE_CXX)))llvm-symbolizer)) \
-	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 COLD_OPT=-O0 \
+	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 EMULATED_OPT=-O0 COLD_OPT=-O0 \
 	  CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
 
 # The threads of the host: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not compiled so and whose
@@ -38,7 +38,7 @@ MSAN_WORKS = $(if $(MSAN_CXX),$(shell echo 'int main() {}' | $(MSAN_CXX) -fsanit
 msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	$(if $(MSAN_WORKS),@+MSAN_SYMBOLIZER_PATH=$(dir $(realpath $(MSAN_CXX)))llvm-symbolizer \
 	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(SUBMAKE) run-emulated VARIANT=msan CXX=$(MSAN_CXX) \
-	  USE_OMP=0 USE_MPI=0 OPT=-O1 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
+	  USE_OMP=0 USE_MPI=0 OPT=-O1 EMULATED_OPT=-O0 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
 	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -fno-sanitize-memory-use-after-dtor -w -fno-omit-frame-pointer',\
 	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (scripts/setup.sh --clang)')
 

@@ -173,7 +173,7 @@ TEST_CASE("our own attention has a share of the published rates, on Hopper a lar
 TEST_CASE("an SM has room for as many blocks as the occupancy table says", "[gpu_model]") {
     std::ifstream file("doc/results/occupancy.txt");
     REQUIRE(file);
-    // Of a kernel's instances in bf16 the model takes the one with most registers, which has room for the fewest blocks.
+    // Of a kernel's instances in bf16 the model takes the one with the most registers: room for the fewest blocks.
     struct Rows {
         std::set<std::pair<long, long>> launches;  // threads, shared
         long sm_80 = 99, sm_89 = 99, sm_90 = 99;

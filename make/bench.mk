@@ -30,9 +30,28 @@ run-bench-cpu: $(O)/bench/cpu_steps
 bench-smoke: ## run every benchmark on tiny shapes, on the CPU and the emulated GPU
 	@+$(SUBMAKE) run-bench-smoke VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
 
-run-bench-smoke: $(BENCH) $(EMULATED_BENCH)
-	@set -e; rm -f $(O)/bench-smoke.jsonl; for bench in $(BENCH) $(EMULATED_BENCH); do \
+# Smoke tests measure nothing: all benchmarks but one, a program of its own, are joined into a few programs, not optimized much, unless a
+# single one is asked for.
+SMOKED := $(filter-out %/cpu_steps,$(BENCH))
+# $(call joined_benches,FOLDER,BENCHES): in three parts
+joined_benches  = $(if $(OP),$(2),$(if $(2),$(patsubst %,$(1)/bench/joined_%-of-3,1 2 3)))
+SMOKE_HOST     := $(call joined_benches,$(O),$(SMOKED))
+SMOKE_EMULATED := $(call joined_benches,$(E),$(EMULATED_BENCH))
+$(O)/dev/bench/joined_%.cpp: FILES = $(SMOKED:$(O)/bench/%=dev/bench/%.cu)
+$(E)/dev/bench/joined_%.cu: FILES = $(EMULATED_BENCH:$(E)/bench/%=dev/bench/%.cu)
+$(O)/dev/bench/joined_%.cpp: FORCE
+	$(call write_joined,--main)
+$(E)/dev/bench/joined_%.cu: FORCE
+	$(call write_joined,--main)
+$(O)/bench/joined_%: $(O)/dev/bench/joined_%.cpp.o $(TEST_ENGINE)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
+$(foreach n,1 2 3,$(O)/dev/bench/joined_$(n)-of-3.cpp.o $(E)/dev/bench/joined_$(n)-of-3.cu.o): private override OPT := $(LIGHT) $(TRUSTED)
+
+run-bench-smoke: $(SMOKE_HOST) $(filter %/cpu_steps,$(BENCH)) $(SMOKE_EMULATED)
+	@set -e; rm -f $(O)/bench-smoke.jsonl; for bench in $(SMOKE_HOST) $(filter %/cpu_steps,$(BENCH)) $(SMOKE_EMULATED); do \
 	  $$bench --smoke --json $(O)/bench-smoke.jsonl; done; \
-	for bench in $(filter-out %/cpu_steps,$(BENCH)); do $$bench --smoke --bf16 --json $(O)/bench-smoke.jsonl; done; \
-	for bench in $(EMULATED_BENCH); do $$bench --smoke --fp32 --json $(O)/bench-smoke.jsonl; done; \
+	for bench in $(SMOKE_HOST); do $$bench --smoke --bf16 --json $(O)/bench-smoke.jsonl; done; \
+	for bench in $(SMOKE_EMULATED); do $$bench --smoke --fp32 --json $(O)/bench-smoke.jsonl; done; \
 	python3 scripts/perf_table.py --validate $(O)/bench-smoke.jsonl

@@ -86,17 +86,18 @@ $(EMULATED_WITH_HEADERS): $(call parsed_first,$(E))
 $(O)/test/joined_%_ops.cpp: FILES = $(OPS_FILES)
 $(O)/test/joined_%_host.cpp: FILES = $(HOST_FILES)
 $(E)/test/joined_%_cuda.cu: FILES = $(CUDA_FILES)
+# $(call write_joined,OPTIONS)
 define write_joined
 @mkdir -p $(@D)
-@python3 scripts/join_sources.py --part $* $(FILES) > $@.new
+@python3 scripts/join_sources.py --part $* $(1) $(FILES) > $@.new
 @if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 endef
 $(O)/test/joined_%_ops.cpp: FORCE
-	$(write_joined)
+	$(call write_joined)
 $(O)/test/joined_%_host.cpp: FORCE
-	$(write_joined)
+	$(call write_joined)
 $(E)/test/joined_%_cuda.cu: FORCE
-	$(write_joined)
+	$(call write_joined)
 
 # $(call write_neighbors,hot or cold)
 define write_neighbors

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Joins sources into one, of which a compiler reads the headers once: tests, and all that `make cuda-link` compiles.
 
-    python3 scripts/join_sources.py [--part I-of-N] FILE... > JOINED
+    python3 scripts/join_sources.py [--part I-of-N] [--main] FILE... > JOINED
 
---part 2-of-8 takes every eighth file from the second on.
+--part 2-of-8 takes every eighth file from the second on. --main adds a main() that runs those of the files in turn, each
+with the arguments of the program, up to the first that fails.
 
 First whatever the files include, in their order and under their own #if; then each file in a namespace of its own, so
 that names (and even main) may be the same in several. The headers are read a second time there, and `#pragma once`
 makes nothing of them.
 """
 
+import argparse
 import pathlib
 import re
-import sys
 
 DIRECTIVE = re.compile(r"#(include|if|ifdef|ifndef|elif|else|endif)\b")
 GUARDED = re.compile(r"#(if|ifdef|ifndef)\b")
@@ -35,16 +36,33 @@ def includes(path):
     return open_groups[0]
 
 
+# main() may be without arguments.
+MAIN = """\
+using Main = int(int, char**);
+static int call(Main* each, int argc, char** argv) { return each(argc, argv); }
+[[maybe_unused]] static int call(int (*each)(), int, char**) { return each(); }
+int main(int argc, char** argv) {
+    int status = 0;
+%s
+    return status;
+}"""
+
+
 def main():
-    names = sys.argv[1:]
-    if names[:1] == ["--part"]:
-        index, count = map(int, names[1].split("-of-"))
-        names = names[2:][index - 1 :: count]
-    files = [pathlib.Path(name) for name in names]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", default="1-of-1")
+    parser.add_argument("--main", action="store_true")
+    parser.add_argument("files", nargs="+", type=pathlib.Path)
+    arguments = parser.parse_args()
+    index, count = map(int, arguments.part.split("-of-"))
+    files = arguments.files[index - 1 :: count]
     for file in files:
         print("\n".join(includes(file)))
-    for file in files:
-        print(f'namespace of_{re.sub("[^a-z0-9]", "_", file.stem)} {{\n#include "{file.as_posix()}"\n}}')
+    names = ["of_" + re.sub("[^a-z0-9]", "_", file.stem) for file in files]
+    for name, file in zip(names, files):
+        print(f'namespace {name} {{\n#include "{file.as_posix()}"\n}}')
+    if arguments.main:
+        print(MAIN % "\n".join(f"    if (!status) status = call({name}::main, argc, argv);" for name in names))
 
 
 if __name__ == "__main__":

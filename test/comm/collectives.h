@@ -4,6 +4,7 @@ HostComm's collectives against their definitions, for tests of what is below it.
   check_collectives(comm, "0110", true, 1000);     ranks 1 and 2 share a host; buffers in an allocation; floats per rank
 */
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -13,9 +14,13 @@ HostComm's collectives against their definitions, for tests of what is below it.
 #include "llmc/comm/host_comm.h"  // HostComm
 #include "test/testing.h"
 
+// What is at i is there again every so many elements: a prime, so that what is moved by a round number of them shows, and
+// few, so that a test that is not optimized checks millions.
+constexpr int64_t kPeriod = 4099;
+
 // Values that make the order of a sum visible.
 inline float term(int rank, int64_t i) {
-    const uint64_t bits = (uint64_t(i) * 31 + uint64_t(rank) * 7 + 1) * 0x9E3779B97F4A7C15u;
+    const uint64_t bits = (uint64_t(i % kPeriod) * 31 + uint64_t(rank) * 7 + 1) * 0x9E3779B97F4A7C15u;
     return (float(bits >> 40) * 0x1p-23f - 1) * (rank % 2 ? 1e-3f : 1e3f);
 }
 
@@ -46,8 +51,8 @@ public:
         memory_ = static_cast<T*>(shared ? comm.allocate(bytes) : std::malloc(bytes));
         REQUIRE(reinterpret_cast<uintptr_t>(memory_) % (shared ? 256 : 1) == 0);
         const unsigned char* fill = reinterpret_cast<unsigned char*>(memory_);
-        for (size_t i = 0; shared && i < bytes; i++)
-            if (fill[i] != 0xFF) FAIL("an allocation is not filled with NaN at byte " << i << " of " << bytes);
+        if (shared && (fill[0] != 0xFF || std::memcmp(fill, fill + 1, bytes - 1) != 0))
+            FAIL("an allocation of " << bytes << " bytes is not filled with NaN");
         std::memset(static_cast<void*>(memory_), 0x5A, bytes);
     }
     ~RankBuffer() {
@@ -79,13 +84,31 @@ private:
     }
 };
 
+// f(i) for one period.
+template <class F>
+auto period_of(F&& f) {
+    std::vector<decltype(f(int64_t{}))> values;
+    for (int64_t i = 0; i < kPeriod; i++) values.push_back(f(i));
+    return values;
+}
+
+// Element i of [begin, end) becomes that of its place in the period.
+template <class T>
+void fill(T* data, int64_t begin, int64_t end, const std::vector<T>& period) {
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = std::min(kPeriod - i % kPeriod, end - i);
+        std::copy_n(&period[size_t(i % kPeriod)], n, data + i);
+    }
+}
+
 // Bytes, so that NaN equals NaN.
-template <class T, class Want>
-void require_equal(const char* what, const T* got, int64_t begin, int64_t end, Want&& want) {
-    for (int64_t i = begin; i < end; i++) {
-        const T expected = want(i);
-        if (std::memcmp(&got[i], &expected, sizeof(T)) != 0)
-            FAIL(what << " at " << i << " of [" << begin << ", " << end);
+template <class T>
+void require_equal(const char* what, const T* got, int64_t begin, int64_t end, const std::vector<T>& period) {
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = std::min(kPeriod - i % kPeriod, end - i);
+        if (std::memcmp(got + i, &period[size_t(i % kPeriod)], size_t(n) * sizeof(T)) == 0) continue;
+        while (std::memcmp(got + i, &period[size_t(i % kPeriod)], sizeof(T)) == 0) i++;
+        FAIL(what << " at " << i << " of [" << begin << ", " << end << ")");
     }
 }
 
@@ -93,53 +116,57 @@ inline void check_collectives(HostComm& comm, const std::string& hosts, bool sha
     const int world_size = comm.world_size, rank = comm.rank;
     const int64_t n = world_size * shard, begin = rank * shard, end = begin + shard;
     INFO("rank " << rank << " of " << hosts << (shared ? ", shared" : ", on the heap") << ", shard " << shard);
+    const auto of_all = [&](auto&& what) { return sum_tree(world_size, what); };
     {
         RankBuffer<float> buffer(comm, shared, n);
         float* const data = buffer.data();
-        for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
+        const auto own = period_of([&](int64_t i) { return term(rank, i); });
+        const auto sums = period_of([&](int64_t i) { return sum_over_hosts(hosts, as_float, i); });
+        fill(data, 0, n, own);
         comm.wait(comm.reduce_scatter(data, shard));
-        require_equal("reduce_scatter", data, begin, end,
-                      [&](int64_t i) { return sum_over_hosts(hosts, as_float, i); });
-        for (int64_t i = 0; i < n; i++) data[i] = i >= begin && i < end ? float(i) : -1;
+        require_equal("reduce_scatter", data, begin, end, sums);
+        std::fill_n(data, n, -1.f);
+        fill(data, begin, end, sums);
         comm.wait(comm.all_gather(data, size_t(shard) * sizeof(float)));
-        require_equal("all_gather", data, 0, n, [](int64_t i) { return float(i); });
-        for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
+        require_equal("all_gather", data, 0, n, sums);
+        fill(data, 0, n, own);
         comm.wait(comm.all_reduce(data, n));
-        require_equal("all_reduce", data, 0, n, [&](int64_t i) { return sum_over_hosts(hosts, as_float, i); });
+        require_equal("all_reduce", data, 0, n, sums);
         // Whatever the hosts.
-        for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
+        fill(data, 0, n, own);
         comm.wait(comm.all_to_all_sum(data, shard, nullptr));
         require_equal("all_to_all_sum", data, begin, end,
-                      [&](int64_t i) { return sum_tree(world_size, [&](int r) { return term(r, i); }); });
+                      period_of([&](int64_t i) { return of_all([&](int r) { return term(r, i); }); }));
         for (int root = 0; root < world_size; root++) {
-            for (int64_t i = 0; i < n; i++) data[i] = term(rank, i);
+            fill(data, 0, n, own);
             comm.wait(comm.broadcast(data, size_t(n) * sizeof(float), root));
-            require_equal("broadcast", data, 0, n, [&](int64_t i) { return term(root, i); });
+            require_equal("broadcast", data, 0, n, period_of([&](int64_t i) { return term(root, i); }));
         }
     }
     {
         RankBuffer<bf16> buffer(comm, shared, n);
         bf16* const data = buffer.data();
-        for (int64_t i = 0; i < n; i++) data[i] = to_bf16(term(rank, i));
+        const auto own = period_of([&](int64_t i) { return to_bf16(term(rank, i)); });
+        fill(data, 0, n, own);
         comm.wait(comm.reduce_scatter(data, shard));
         require_equal("reduce_scatter of bf16", data, begin, end,
-                      [&](int64_t i) { return to_bf16(sum_over_hosts(hosts, as_bf16, i)); });
-        for (int64_t i = 0; i < n; i++) data[i] = to_bf16(term(rank, i));
+                      period_of([&](int64_t i) { return to_bf16(sum_over_hosts(hosts, as_bf16, i)); }));
+        fill(data, 0, n, own);
         std::vector<float> sums(static_cast<size_t>(n), -1);
         comm.wait(comm.all_to_all_sum(sums.data(), data, shard));
         require_equal("all_to_all_sum of bf16", sums.data(), begin, end,
-                      [&](int64_t i) { return sum_tree(world_size, [&](int r) { return as_bf16(term(r, i)); }); });
+                      period_of([&](int64_t i) { return of_all([&](int r) { return as_bf16(term(r, i)); }); }));
     }
     {
         RankBuffer<uint64_t> buffer(comm, shared, n);
         uint64_t* const data = buffer.data();
         const auto word = [](int r, int64_t i) { return uint64_t(i + 1) * 0x9E3779B97F4A7C15u * uint64_t(r + 1); };
-        for (int64_t i = 0; i < n; i++) data[i] = word(rank, i);
+        fill(data, 0, n, period_of([&](int64_t i) { return word(rank, i); }));
         comm.wait(comm.all_reduce(data, n));
-        require_equal("all_reduce of words", data, 0, n, [&](int64_t i) {
-            uint64_t sum = 0;
-            for (int r = 0; r < world_size; r++) sum += word(r, i);
-            return sum;
-        });
+        require_equal("all_reduce of words", data, 0, n, period_of([&](int64_t i) {
+                          uint64_t sum = 0;
+                          for (int r = 0; r < world_size; r++) sum += word(r, i);
+                          return sum;
+                      }));
     }
 }

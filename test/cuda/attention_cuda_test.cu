@@ -73,12 +73,14 @@ static void check_attention_on_device(const Sizes& s, AttentionKernels kernels =
 TEMPLATE_TEST_CASE("attention's kernels are right for every window", "[attention]" ON_DEVICE, bf16, float) {
     const int64_t T = GENERATE(1, 7, 64, 65, 200), window = GENERATE(-1, 0, 1, 5, 30, 62, 63, 64, 65, 127);
     if (window >= T) return;  // all keys again
+    if (kWatched && T == 200 && window != -1 && window != 63) return;
     check_attention_on_device<TestType>({{1, T, 1, 1, 64, window}});
 }
 
 TEMPLATE_TEST_CASE("attention's kernels are right for every group of heads", "[attention]" ON_DEVICE, bf16, float) {
     const auto [NH, NKV] = GENERATE(table<int, int>({{2, 1}, {2, 2}, {4, 1}, {4, 2}}));
     const int64_t window = GENERATE(-1, 20);
+    if (kWatched && (NKV == 1) != (window < 0)) return;
     check_attention_on_device<TestType>({{2, 70, NH, NKV, 64, window, 0.25f}});
 }
 
@@ -88,13 +90,14 @@ TEMPLATE_TEST_CASE("attention's kernels are right among documents", "[attention]
     const int64_t T = GENERATE(1, 65, 200);
     const auto lengths = GENERATE(values<std::vector<int64_t>>({{1}, {1, 2, 29, 33}, {64}, {128, 200}, {97, 2, 150}}));
     const int64_t window = GENERATE_COPY(-1, 0, T / 4);
-    if (kWatched && (window == 0 || (T == 200 && window < 0))) return;
+    if (kWatched && (window == 0 || (T == 200 && (window < 0 || lengths.size() % 2 == 0)))) return;
     INFO("documents of " << lengths[0] << " and " << lengths.size() - 1 << " other lengths");
     check_attention_on_device<TestType>({{2, T, 2, 1, 64, window}, documents_of(2, T, lengths)});
 }
 
 TEST_CASE("attention's kernels are right among documents for heads of 128 in bf16", "[attention]" ON_DEVICE) {
     const int64_t window = GENERATE(-1, 70);
+    if (kWatched && window < 0) return;
     check_attention_on_device<bf16>({{1, 230, 2, 1, 128, window}, documents_of(1, 230, {5, 90, 64, 33})});
 }
 
@@ -167,7 +170,7 @@ TEST_CASE("attention's kernels see the pairs of the mask and no others", "[atten
 
 TEST_CASE("attention's kernels are right for heads of 128 in bf16", "[attention]" ON_DEVICE) {
     const int64_t T = GENERATE(7, 65, 200), window = GENERATE(-1, 1, 62, 64, 127);
-    if (window >= T) return;
+    if (window >= T || (kWatched && T == 200 && window != 64)) return;
     check_attention_on_device<bf16>({{1, T, 2, 1, 128, window}});
 }
 
@@ -191,6 +194,7 @@ TEST_CASE("attention's kernels are right for heads of any multiple of 8 in bf16"
 TEST_CASE("attention's kernels are right for narrow heads over many tiles", "[attention]" ON_DEVICE) {
     const int64_t HS = GENERATE(32, 80), window = GENERATE(-1, 100);
     const bool documents = GENERATE(false, true);
+    if (kWatched && documents == (window < 0)) return;
     const auto numbers = documents ? documents_of(1, 330, {5, 200, 64, 33}) : Ints{};
     check_attention_on_device<bf16>({{1, 330, 1, 1, HS, window}, numbers});
 }
@@ -199,7 +203,7 @@ TEST_CASE("attention's kernels are right for narrow heads over many tiles", "[at
 TEST_CASE("cuDNN's attention is right where it has kernels", "[attention]" ON_DEVICE) {
     const auto [T, NH, NKV, HS, window] = GENERATE(table<int, int, int, int, int>(
         {{64, 2, 2, 64, -1}, {200, 2, 2, 64, -1}, {200, 4, 2, 128, -1}, {256, 2, 1, 64, 63}, {256, 2, 2, 128, 64}}));
-    if (kWatched && T > 200) return;
+    if (kWatched && T > 64) return;  // what is emulated for it is no kernel of ours
     const Sizes s{{2, T, NH, NKV, HS, window}};
 #ifdef ANVIL_EMULATED
     const WithCudnn with_cudnn;
@@ -215,6 +219,7 @@ TEST_CASE("cuDNN's attention is right where it has kernels", "[attention]" ON_DE
 // In blocks of 128 queries and tiles of 64 keys, and with tiles that only other warps of a block see.
 TEST_CASE("attention's kernels are right over many tiles", "[attention]" ON_DEVICE) {
     const int64_t window = GENERATE(-1, 100, 300);
+    if (kWatched && window != 100) return;
     check_attention_on_device<bf16>({{1, 500, 1, 1, 64, window}});
 }
 

@@ -52,7 +52,7 @@ struct Taught {
 };
 }  // namespace
 
-TEST_CASE("a model that was taught on conversations answers, also in the middle of one", "[chat_loop]") {
+TEST_CASE("a model that was taught on conversations answers, also in the middle of one", "[chat_loop][plain]") {
     const Taught taught;
     CHECK(contains(read_file(taught.folder + "/log.jsonl"), "\"ignored\":"));
 

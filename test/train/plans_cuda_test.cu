@@ -39,7 +39,7 @@ Plans plans_of(const TinyRuns& runs, const std::string& out, const FlagMap& more
 
 }  // namespace
 
-TEST_CASE("a run makes no plan but those of its steps", "[plans][once]" ON_DEVICE) {
+TEST_CASE("a run makes no plan but those of its steps", "[plans][once][plain]" ON_DEVICE) {
     const TinyRuns runs(20000);
     const Plans plain = plans_of(runs, "plain", {{"sample-tokens", "0"}, {"val-data", ""}});
     CHECK(plain.attention == 4);  // two windows, forward and backward
@@ -81,7 +81,7 @@ TEST_CASE("products are timed in steps alone, and the file has them after the fi
     CHECK(contains(records_in(runs.path("second"), "start").at(0), format("%ld timed algorithms known", first.timed)));
 }
 
-TEST_CASE("a run that learns nothing makes no plan for backward", "[plans][once]" ON_DEVICE) {
+TEST_CASE("a run that learns nothing makes no plan for backward", "[plans][once][plain]" ON_DEVICE) {
     const TinyRuns runs(20000);
     plans_of(runs, "trained", {{"sample-tokens", "0"}});
     const Finished seen =

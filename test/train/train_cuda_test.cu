@@ -51,6 +51,7 @@ TEST_CASE("nanochat's recipe in bf16 on a GPU follows the CPU's", "[train][once]
 TEST_CASE("a run on a GPU is resumed bit for bit, in bf16 with its master weights", "[train][once]" ON_DEVICE) {
     const TinyRuns runs;
     const std::string recompute = GENERATE("none", "block");
+    if (kWatched && recompute == "none") return;
     const FlagMap flags = with(kCuda, {{"recompute", recompute}, {"steps", "8"}});
     must_succeed(runs.train("whole", flags));
     must_succeed(runs.train("parts", with(flags, {{"steps", "8"}, {"checkpoint-every", "3"}, {"keep", "9"}})));
@@ -117,7 +118,7 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
     }
 }
 
-TEST_CASE("a GPU's runs follow each other however many rows of logits there are at a time", "[train][once]" ON_DEVICE) {
+TEST_CASE("a GPU's runs follow each other however many rows of logits there are at a time", "[train][once][plain]" ON_DEVICE) {
     const TinyRuns runs;
     // 192 rows: one chunk, one and a half, three.
     const FlagMap flags = {{"device", "cuda"},    {"seq-len", "32"}, {"batch-size", "6"},  {"total-batch-size", "384"},

@@ -38,7 +38,7 @@ MSAN_WORKS = $(if $(MSAN_CXX),$(shell echo 'int main() {}' | $(MSAN_CXX) -fsanit
 msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	$(if $(MSAN_WORKS),@+MSAN_SYMBOLIZER_PATH=$(dir $(realpath $(MSAN_CXX)))llvm-symbolizer \
 	  MSAN_OPTIONS=poison_in_malloc=0:poison_in_free=0 $(SUBMAKE) run-emulated VARIANT=msan CXX=$(MSAN_CXX) \
-	  USE_OMP=0 USE_MPI=0 OPT=-O1 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
+	  USE_OMP=0 USE_MPI=0 OPT=-O1 COLD_OPT=-O0 KERNELS_ONLY=1 SCHEDULES=in_order CXXFLAGS_EXTRA='-fsanitize=memory -fsanitize-ignorelist=dev/emulator/msan_ignored.txt -mllvm \
 	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -fno-sanitize-memory-use-after-dtor -w -fno-omit-frame-pointer',\
 	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (scripts/setup.sh --clang)')
 

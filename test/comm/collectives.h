@@ -14,8 +14,8 @@ HostComm's collectives against their definitions, for tests of what is below it.
 #include "llmc/comm/host_comm.h"  // HostComm
 #include "test/testing.h"
 
-// What is at i is there again every so many elements: a prime, so that what is moved by a round number of them shows, and
-// few, so that a test that is not optimized checks millions.
+// What is at i is there again every so many elements: a prime, so that what is moved by a round number of them shows,
+// and few, so that a test that is not optimized checks millions.
 constexpr int64_t kPeriod = 4099;
 
 // Values that make the order of a sum visible.

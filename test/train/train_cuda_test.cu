@@ -118,7 +118,8 @@ TEST_CASE("the memory plan is what a run takes", "[train][once]" ON_DEVICE) {
     }
 }
 
-TEST_CASE("a GPU's runs follow each other however many rows of logits there are at a time", "[train][once][plain]" ON_DEVICE) {
+TEST_CASE("a GPU's runs follow each other however many rows of logits there are at a time",
+          "[train][once][plain]" ON_DEVICE) {
     const TinyRuns runs;
     // 192 rows: one chunk, one and a half, three.
     const FlagMap flags = {{"device", "cuda"},    {"seq-len", "32"}, {"batch-size", "6"},  {"total-batch-size", "384"},

@@ -33,7 +33,7 @@ neighbors  = $(filter $(patsubst %,$(O)/llmc/%/%,$(subst +, ,$(1))),$(filter $(i
 # $(call joined_of,GROUPS,hot or cold): their objects, and what they replace
 joined_of  = $(patsubst %,$(O)/llmc/%/joined_$(2).cpp.o,$(1))
 replaced   = $(foreach g,$(1),$(call neighbors,$(g),$(2)))
-HOT_GROUPS  := $(if $(JOIN),comm data+interop optim)
+HOT_GROUPS  := $(if $(JOIN),comm data interop optim)
 COLD_GROUPS := $(if $(JOIN),base comm data+interop io+model optim trace train)
 # The trainer on a CPU in both types, and on the emulated GPU: the same headers, and what does not depend on the type.
 CPU_BACKENDS := $(if $(JOIN),$(patsubst %,llmc/train/cpu_backend_%.cpp,fp32 bf16))

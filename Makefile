@@ -23,9 +23,9 @@ DEPS_DIR  ?= .deps
 # native, x86-64-v3, ...
 CPU_ARCH  ?= $(if $(filter cpu cuda,$(VARIANT)),$(if $(KNOWS_LEVELS),all,native),native)
 OPT       ?= -O3
-# Line numbers, for sanitizers and profilers, cost little; variables, for debuggers (DEBUG_INFO=-g), a third of the time to
-# compile.
-DEBUG_INFO ?= -g1
+# Line numbers, which sanitizers report, cost a tenth of the time to compile, variables, for debuggers, a third more: DEBUG_INFO=-g1
+# and -g. A profiler names functions without either.
+DEBUG_INFO ?= $(if $(filter cpu cuda,$(VARIANT)),,-g1)
 # How many files to compile at once in `make test`, `make lint` and `make sanitize` when no -j is given.
 JOBS      ?= $(shell nproc 2>/dev/null || echo 1)
 # make's own default (g++ on Linux); `CXX ?=` would not see it.
@@ -51,7 +51,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize tsan msan fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
   lint format info help install uninstall clean headers FORCE
 
-all: $(PROGRAMS) ## build what this machine can (the default)
+all: $(LONGEST) $(PROGRAMS) ## build what this machine can (the default)
 
 $(BIN)train_gpt: $(O)/train_gpt.cu.o $(ENGINE)
 $(BIN)data/tokenize: $(O)/data/tokenize.cpp.o $(ENGINE)

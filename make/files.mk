@@ -26,18 +26,22 @@ COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
 # who changes files; `make JOIN=` compiles each alone. Left out is what has flags of its own, and what is linked without the rest.
 JOIN ?= $(if $(CCACHE),,1)
 COLD_FILES := $(COLD)
-JOINABLE := $(filter-out $(patsubst %,$(O)/llmc/%.cpp.o,comm/cuda_comm comm/mpi_% comm/nccl_% interop/export io/safetensors \
-  train/cpu_backend% train/cuda_backend% train/traced_step),$(ENGINE))
-# $(call neighbors,FOLDER,hot or cold): those that go together
-neighbors  = $(filter $(O)/llmc/$(1)/%,$(filter $(if $(filter hot,$(2)),$(HOT),$(COLD_FILES)),$(JOINABLE)))
-# Of groups like data-2, folders and in how many sources each: $(call joined_of,GROUPS,hot or cold), and what they replace
-joined_of  = $(foreach g,$(1),$(foreach n,$(lastword $(subst -, ,$(g))),\
-  $(patsubst %,$(O)/llmc/$(g:-$(n)=)/joined_%-of-$(n)_$(2).cpp.o,$(shell seq $(n)))))
-replaced   = $(foreach g,$(1),$(call neighbors,$(firstword $(subst -, ,$(g))),$(2)))
-HOT_GROUPS  := $(if $(JOIN),data-2 interop-1 optim-1)
-COLD_GROUPS := $(if $(JOIN),comm-1 data-2 interop-1 io-1 model-1 optim-1 train-3)
-COLD     := $(filter-out $(call replaced,$(COLD_GROUPS),cold),$(COLD)) $(call joined_of,$(COLD_GROUPS),cold)
+JOINABLE := $(filter-out $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id base/flags% base/hash base/json base/processor comm/cuda_comm comm/mpi_% \
+  comm/nccl_% interop/export io/safetensors trace/gpu_model train/cpu_backend_% train/cuda_backend% train/traced_step),$(ENGINE))
+# $(call neighbors,GROUP,hot or cold): those that go together, of a group like io or io+model, its folders
+neighbors  = $(filter $(patsubst %,$(O)/llmc/%/%,$(subst +, ,$(1))),$(filter $(if $(filter hot,$(2)),$(HOT),$(COLD_FILES)),$(JOINABLE)))
+# $(call joined_of,GROUPS,hot or cold): their objects, and what they replace
+joined_of  = $(patsubst %,$(O)/llmc/%/joined_$(2).cpp.o,$(1))
+replaced   = $(foreach g,$(1),$(call neighbors,$(g),$(2)))
+HOT_GROUPS  := $(if $(JOIN),comm data interop optim)
+COLD_GROUPS := $(if $(JOIN),base comm data+interop io+model optim trace train)
+# The trainer on a CPU in both types, and on the emulated GPU: the same headers, and what does not depend on the type.
+CPU_BACKENDS := $(if $(JOIN),$(patsubst %,llmc/train/cpu_backend_%.cpp,fp32 bf16))
+COLD     := $(filter-out $(CPU_BACKENDS:%=$(O)/%.o) $(call replaced,$(COLD_GROUPS),cold),$(COLD)) $(call joined_of,$(COLD_GROUPS),cold) \
+  $(if $(JOIN),$(O)/llmc/train/joined_cpu_backends.cpp.o)
 ENGINE   := $(filter-out $(call replaced,$(HOT_GROUPS),hot) $(COLD_FILES),$(ENGINE)) $(call joined_of,$(HOT_GROUPS),hot) $(COLD)
+# What takes longest is compiled first, so that no core waits for it at the end.
+LONGEST  := $(KERNELS) $(filter $(O)/llmc/train/% $(O)/llmc/data%,$(ENGINE))
 # With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
 OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu)))
@@ -47,7 +51,7 @@ RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|host_runs|golden'
 # launches are those of the models' tests.
 ifneq ($(KERNELS_ONLY),)
   TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
-  ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% interop/% train/%),$(ENGINE))
+  ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% data+interop/% interop/% train/%),$(ENGINE))
 endif
 # An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per
 # level, unless tests put tiles of their own into it. A sixth of the time to compile; the tables are for `make test` without OP.
@@ -76,7 +80,7 @@ EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda
 # An op's own tests and benchmarks do without collectives. Who has these without the table of kernels needs the one that adds up ranks.
 NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED))
 TEST_EMULATED  = $(if $(NEED_ENGINE),$(EMULATED) $(if $(NEEDED_KERNELS),,$(E)/llmc/cuda/sum_ranks.cu.o),$(NO_COLLECTIVES))
-EMULATED_BACKENDS := $(CUDA_BACKENDS:%=$(E)/%.o)
+EMULATED_BACKENDS := $(if $(JOIN),$(E)/llmc/train/joined_cuda_backends.cpp.o,$(CUDA_BACKENDS:%=$(E)/%.o))
 EMULATED_PROGRAMS := $(E)/train_gpt $(E)/data/tokenize
 EMULATED_TESTS := $(call joined,$(E),$(CUDA_FILES),$(if $(JOIN),4,8),cuda.cu) \
   $(if $(shell grep -l '"test/models.h"' /dev/null $(CUDA_FILES)),$(E)/test/models.cu.o)

@@ -55,17 +55,23 @@ $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-6
 
 # -fno-strict-aliasing: kernels read sixteen bytes of any type at once. `#pragma unroll` is nvcc's.
 EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE) -fno-strict-aliasing -Wno-unknown-pragmas
+define compile_emulated_host
+@mkdir -p $(@D)
+$(call say,CXX,"$< (emulated)")
+$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(HEADERS) -MMD -MP -c $< -o $@
+endef
 $(E)/%.cpp.o: %.cpp $(O)/flags | headers
-	@mkdir -p $(@D)
-	$(call say,CXX,"$< (emulated)")
-	$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(HEADERS) -MMD -MP -c $< -o $@
+	$(compile_emulated_host)
+$(E)/%.cpp.o: $(E)/%.cpp $(O)/flags | headers
+	$(compile_emulated_host)
 
 # Kernels are where races are looked for: see dev/emulator/race.h. -gdwarf-4: of a joined source's functions, addr2line 2.40
-# takes DWARF 5's first file for the source itself, and a race would be reported in a file that nobody wrote.
+# takes DWARF 5's first file for the source itself, and a race would be reported in a file that nobody wrote. -g1 before it, which
+# alone would ask for variables, too.
 define compile_emulated
 @mkdir -p $(@D)
 $(call say,CXX,"$< (emulated)")
-$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread -gdwarf-4) $(HEADERS) -MMD -MP -x c++ -c $< -o $@
+$(Q)$(CCACHE) $(COMPILE) $(EMULATED_FLAGS) $(if $(RACE),-fsanitize=thread -g1 -gdwarf-4) $(HEADERS) -MMD -MP -x c++ -c $< -o $@
 endef
 $(E)/%.cu.o: %.cu $(O)/flags | headers
 	$(compile_emulated)
@@ -99,16 +105,19 @@ $(O)/test/joined_%_host.cpp: FORCE
 $(E)/test/joined_%_cuda.cu: FORCE
 	$(call write_joined)
 
-# $(call write_neighbors,hot or cold)
-define write_neighbors
+# $(call write_includes,FILES)
+define write_includes
 @mkdir -p $(@D)
-@printf '#include "%s"\n' $(patsubst $(O)/%.o,%,$(call neighbors,$(notdir $(*D)),$(1))) | \
-  awk -v part=$(subst joined_,,$(*F)) '{split(part, p, "-of-")} NR % p[2] == p[1] % p[2]' > $@
+@printf '#include "%s"\n' $(1) > $@
 endef
-$(O)/llmc/%_hot.cpp: $(O)/neighbors
-	$(call write_neighbors,hot)
-$(O)/llmc/%_cold.cpp: $(O)/neighbors
-	$(call write_neighbors,cold)
+$(O)/llmc/%/joined_hot.cpp: $(O)/neighbors
+	$(call write_includes,$(patsubst $(O)/%.o,%,$(call neighbors,$*,hot)))
+$(O)/llmc/%/joined_cold.cpp: $(O)/neighbors
+	$(call write_includes,$(patsubst $(O)/%.o,%,$(call neighbors,$*,cold)))
+$(O)/llmc/train/joined_cpu_backends.cpp: $(O)/neighbors
+	$(call write_includes,$(CPU_BACKENDS))
+$(E)/llmc/train/joined_cuda_backends.cpp: $(O)/neighbors
+	$(call write_includes,$(CUDA_BACKENDS))
 
 # Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
 # hardly slower; of what computes little itself, two fifths with -Og. `private`: the flags that stand in $(O)/flags are those of
@@ -122,10 +131,11 @@ $(EMULATED_KERNELS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private o
 EMULATED_OPT ?= $(LIGHT)
 $(EMULATED_TESTS): private override OPT := $(EMULATED_OPT) $(TRUSTED)
 
-COLD_OPT ?= $(LIGHT)
+# A fifth less to compile than with -O1. What launches kernels on a GPU is not to be the slower for it.
+COLD_OPT ?= $(TEST_OPT)
 $(COLD) $(EMULATED_BACKENDS) $(O)/data/tokenize.cpp.o: private override OPT := $(COLD_OPT) $(TRUSTED)
 # `plan` plays a step through for each GPU and number of ranks.
-$(filter $(O)/llmc/trace/%,$(COLD)): private override OPT := $(LIGHT) $(TRUSTED)
+$(filter $(O)/llmc/trace/% $(if $(IS_CUDA),$(O)/llmc/train/cuda_backend%),$(COLD)): private override OPT := $(LIGHT) $(TRUSTED)
 
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3

@@ -13,12 +13,12 @@ test: ## build and run the tests; OP=layernorm runs one topic
 # A topic may have tests of one kind only, and may do without the programs.
 NEEDED_PROGRAMS = $(if $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(PROGRAMS))
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
-	$(if $(TESTS),@ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
+	$(if $(TESTS),@CXX='$(CXX)' ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
 # In every order of threads that the emulator has: a result that depends on it is wrong.
 SCHEDULES ?= in_order reverse random
 run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
-	$(if $(EMULATED_TESTS),@SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
+	$(if $(EMULATED_TESTS),@CXX='$(CXX)' SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
 # Of an inline function in two objects the linker keeps the first, which should be an optimized one.
 $(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o

@@ -1,8 +1,66 @@
 // See json.h.
 #include "llmc/base/json.h"
+#include <utility>
+#include <vector>
 
-Json parse_json(std::string_view text) { return Json::parse(text, nullptr, false); }
-OrderedJson parse_ordered_json(std::string_view text) { return OrderedJson::parse(text, nullptr, false); }
+namespace {
+
+// Builds a value of what a parser reports. The library has such a class, too, but compiles the whole parser once more for each type of
+// value, and twice for filters that nobody uses: here all types share the parser of scan_json.
+template <class Value>
+class Builder : public nlohmann::json_sax<Json> {
+public:
+    bool null() override { return put(nullptr); }
+    bool boolean(bool value) override { return put(value); }
+    bool number_integer(number_integer_t value) override { return put(value); }
+    bool number_unsigned(number_unsigned_t value) override { return put(value); }
+    bool number_float(number_float_t value, const string_t&) override { return put(value); }
+    bool string(string_t& value) override { return put(std::move(value)); }
+    bool binary(binary_t&) override { return false; }  // not in text
+    bool start_object(std::size_t) override { return open(Value::value_t::object); }
+    bool start_array(std::size_t) override { return open(Value::value_t::array); }
+    bool end_object() override { return close(); }
+    bool end_array() override { return close(); }
+    // Of two members of a name the last one stays.
+    bool key(string_t& name) override {
+        member_ = &(*open_.back())[name];
+        return true;
+    }
+    bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+    // Discarded if the text is not JSON.
+    static Value read(std::string_view text) {
+        Builder builder;
+        return scan_json(text, builder) ? std::move(builder.root_) : Value(Value::value_t::discarded);
+    }
+
+private:
+    template <class T>
+    Value* put(T&& value) {
+        Value* const place = open_.empty()             ? &root_
+                             : open_.back()->is_array() ? (open_.back()->push_back(nullptr), &open_.back()->back())
+                                                        : member_;
+        *place = Value(std::forward<T>(value));
+        return place;
+    }
+    bool open(typename Value::value_t type) {
+        open_.push_back(put(type));
+        return true;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+
+    Value root_;
+    std::vector<Value*> open_;  // objects and arrays, outermost first: none gets another member before the last is closed
+    Value* member_ = nullptr;   // of the last one, if that is an object
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text) { return Builder<Json>::read(text); }
+OrderedJson parse_ordered_json(std::string_view text) { return Builder<OrderedJson>::read(text); }
 bool scan_json(std::string_view text, nlohmann::json_sax<Json>& events) { return Json::sax_parse(text, &events); }
 
 std::string json_text(const Json& value, int indent) {

@@ -144,7 +144,8 @@ void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
         for (int64_t k = 0; k < whole_k; k += pair)
             pack_row<width>(to + k / pair * width, from.data + k * from.row, from.row);
     } else if (transposed) {
-        whole_k = K / (8 * pair) * (8 * pair), whole_cols = cols / 8 * 8;
+        // Of a number below 0, which it never is, g++ 12.0 would warn.
+        whole_k = K / (8 * pair) * (8 * pair), whole_cols = std::max<int64_t>(cols, 0) / 8 * 8;
         for (int64_t j = 0; j < whole_cols; j += 8)
             for (int64_t k = 0; k < whole_k; k += 8 * pair)
                 transpose_8x8(to + k / pair * width + j, width * sizeof(float), from.data + k + j * from.col,

@@ -44,8 +44,11 @@ def tokens_of(vocab, count=None):
 
 
 def sha256(path):
+    sha = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            sha.update(block)
+    return sha.hexdigest()
 
 
 def micro_batch():

@@ -128,7 +128,7 @@ int nvmlDeviceGetTopologyCommonAncestor(void* a, void* b, int* level) {
 )";
     FileWriter(scratch / "nvml.c").write(source.data(), source.size());
     const std::string library = scratch / "libnvml.so";
-    REQUIRE(run("cc -shared -fPIC -o " + library + " " + scratch / "nvml.c").exit_code == 0);
+    REQUIRE(run("${CXX:-g++} -shared -fPIC -o " + library + " -x c " + scratch / "nvml.c").exit_code == 0);
     const auto ask = [&](const std::vector<std::string>& gpus) { return gpu_links_text(gpus, library.c_str()); };
     CHECK(ask({"0000:00:00.0", "0000:01:00.0"}) == "NVLink between all 2 GPUs");
     CHECK(ask({"0000:00:00.0", "0000:02:00.0"}) == "PCIe by the host bridge between all 2 GPUs");

@@ -88,10 +88,10 @@ TEST_CASE("two_hosts says what is missing, and leaves nothing when it is interru
     refused(kScript + " --launcher ssh", "--launcher 'ssh'");
     refused("dev/two_disks.sh --slow", "--slow: expected --small");
     refused("ANVIL_PROGRAMS=/nowhere/ " + kScript, "/nowhere/train_gpt is missing");
-    // A folder of all commands but one.
+    // A folder of all commands but one, and with one that a small system may not have.
     const ScratchFolder commands;
     run("for folder in /usr/sbin /usr/bin /sbin /bin; do ln -s $folder/* " + commands.path + "; done; rm -f " +
-        commands.path + "/tc");
+        commands.path + "/tc; ln -sf /bin/true " + commands.path + "/ip");
     refused(programs() + "PATH=" + commands.path + " " + kScript, "tc is missing");
 
     const std::string before = namespaces();

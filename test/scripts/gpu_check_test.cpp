@@ -359,7 +359,7 @@ TEST_CASE("gpu_check comm: ranks that end well, die and hang, with the real trai
     const FakeMachine machine;
     const auto nccl_is = [&](int version) {
         put_file(machine.folder / "nccl.c", format("int ncclGetVersion(int* v) { *v = %d; return 0; }", version));
-        must_succeed(run("cd " + machine.folder.path + " && cc -shared -fPIC nccl.c -o libnccl.so.2"));
+        must_succeed(run("cd " + machine.folder.path + " && ${CXX:-g++} -shared -fPIC -x c nccl.c -o libnccl.so.2"));
     };
     nccl_is(23203);
     machine.script("bin/ldd", "echo 'libnccl.so.2 => " + machine.folder / "libnccl.so.2" + " (0x0)'");

@@ -22,8 +22,9 @@ TEMPLATE_TEST_CASE("swiglu's kernels agree with the CPU", "[swiglu]" ON_DEVICE, 
         OnDevice<T> d_out(cuda, n), d_dinp(cuda, 2 * n), d_in_place(cuda, inp);
         swiglu_forward(cuda, d_out.data, d_inp.data, N, C);
         swiglu_backward(cuda, d_dinp.data, d_dout.data, d_inp.data, N, C);
-        swiglu_backward(cuda, d_in_place.data, d_dout.data, d_in_place.data, N, C);
-        return std::vector{d_out.get(), d_dinp.get(), d_in_place.get()};
+        OnDevice<float> amax(cuda, 1);
+        swiglu_backward(cuda, d_in_place.data, d_dout.data, d_in_place.data, N, C, amax.data);
+        return std::vector{d_out.get(), d_dinp.get(), d_in_place.get(), amax.get()};
     });
     // The bounds of swiglu_test.cpp for both sides, and half a unit for what is stored in bf16.
     const double stored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
@@ -37,6 +38,9 @@ TEMPLATE_TEST_CASE("swiglu's kernels agree with the CPU", "[swiglu]" ON_DEVICE, 
     check_relative("out", got[0], out, 8 * kEpsF32 + stored);
     check_within("dinp", got[1], dinp, bounds);
     check_equal("dinp in place of inp", got[2], got[1]);
+    float most = 0;
+    for (const float x : got[1]) most = std::max(most, std::fabs(x));
+    CHECK(got[3][0] == most);
 }
 
 TEMPLATE_TEST_CASE("swiglu's kernels: huge gates, and a NaN in its own column", "[swiglu]" ON_DEVICE, float, bf16) {

@@ -17,6 +17,14 @@ TEST_CASE("loss and gradients of models in FP8 agree with PyTorch", "[linear]") 
         }
 }
 
+TEST_CASE("in FP8 an MLP with SwiGLU has the bits of its ops one after another", "[linear]") {
+    for (const bool is_delayed : {false, true})
+        for (const bool has_biases : {false, true}) {
+            Cpu cpu;
+            check_swiglu_mlp<float>(cpu, is_delayed, has_biases);
+        }
+}
+
 TEST_CASE("weights are converted once a step, and outside of one nothing is", "[linear]") {
     const ArchitectureCase& c = kFp8Cases[0];
     const Fixture fixture(c.fixture);

@@ -83,7 +83,9 @@ TEMPLATE_TEST_CASE("quantizing an activation on a GPU has the bits of the activa
     for (const Activation activation : {Activation::gelu, Activation::relu_squared, Activation::swiglu}) {
         INFO("activation " << int(activation));
         Cuda cuda;
-        const OnDevice<T> inp(cuda, rounded<T>(randn(size_t(2 * n), 1)));  // SwiGLU reads all of it
+        Floats values = randn(size_t(2 * n), 1);  // SwiGLU reads all of it; its largest number is the last one
+        values[size_t(2 * n - cols) - 1] = values[size_t(2 * n) - 1] = 5;
+        const OnDevice<T> inp(cuda, rounded<T>(values));
         OnDevice<T> stored(cuda, size_t(n));
         if (activation == Activation::gelu)
             gelu_forward(cuda, stored.data, inp.data, n);
@@ -150,7 +152,11 @@ TEMPLATE_TEST_CASE("quantizing an activation's gradient on a GPU has the bits of
         const bool has_sums = activation != Activation::swiglu;
         const int64_t rows = 144, cols = has_sums ? 272 : 288, n = rows * cols;  // of SwiGLU two halves of 144
         Cuda cuda;
-        const OnDevice<T> dout(cuda, rounded<T>(randn(size_t(n), 1))), hidden(cuda, rounded<T>(randn(size_t(n), 2)));
+        Floats values = randn(size_t(n), 2);
+        // The largest number of all in one half of SwiGLU's gradient or the other: by a gate among the ups, by an up among
+        // the gates.
+        if (!has_sums) values[std::is_same_v<T, float> ? 20 : 20 + size_t(cols / 2)] = 1000;
+        const OnDevice<T> dout(cuda, rounded<T>(randn(size_t(n), 1))), hidden(cuda, rounded<T>(values));
         OnDevice<T> gradient(cuda, size_t(n));
         if (activation == Activation::gelu)
             gelu_backward(cuda, gradient.data, dout.data, hidden.data, n);

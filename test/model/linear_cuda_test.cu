@@ -81,6 +81,13 @@ TEST_CASE("on a GPU in FP8 an MLP with SwiGLU has the bits of its ops one after 
         }
 }
 
+TEST_CASE("on a GPU, with the magnitudes of an equal step, delayed scales are the tensors' own",
+          "[linear][once]" ON_DEVICE) {
+    if (!has_fp8()) return;
+    Cuda cuda;
+    check_delayed_scales<bf16>(cuda, kFp8Cases[3], Recompute::norms);
+}
+
 #ifdef ANVIL_EMULATED  // a GPU's products in FP8 are not made for fp32, and their sums change codes
 TEST_CASE("loss and gradients of models in FP8 agree with PyTorch in fp32", "[linear][once]" ON_DEVICE) {
     for (const ArchitectureCase& c : kFp8Cases)

@@ -35,15 +35,17 @@ struct Learned {
     std::vector<Floats> gradients;  // in the order of the model's parameters
 };
 
-// A model of the fixtures on any device after a step of two micro-batches of half the weight, both the same, with the
-// fixtures' weights or those of a new model.
-template <class T, class Device>
-Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy, bool is_new = false) {
+template <class Device, class T>
+void set_made_weights(Gpt<Device, T>& model, const ArchitectureCase& c) {
     const Fixture fixture(c.fixture);
-    Gpt<Device, T> model(device, c.shape, c.B, c.T, policy);
     model.initialize_weights(7);
-    if (!is_new)
-        for (const Parameter& p : model.parameters) model.set_weight(p, made_weights(p, fixture).data());
+    for (const Parameter& p : model.parameters) model.set_weight(p, made_weights(p, fixture).data());
+}
+
+// A step of two micro-batches of half the weight, both the same.
+template <class Device, class T>
+Learned step_of(Device& device, Gpt<Device, T>& model, const ArchitectureCase& c) {
+    const Fixture fixture(c.fixture);
     const std::vector<int32_t> tokens = fixture.ints("tokens"), targets = fixture.ints("targets");
     const auto n = int64_t(tokens.size());
     typename Device::template ToDevice<int32_t> tokens_to_device(device, n), targets_to_device(device, n);
@@ -60,6 +62,44 @@ Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy
     for (const Parameter& p : model.parameters)
         learned.gradients.push_back(from_device(device, p, model.gradients.at(p)));
     return learned;
+}
+
+// A model of the fixtures on any device after a step, with the fixtures' weights or those of a new model.
+template <class T, class Device>
+Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy, bool is_new = false) {
+    Gpt<Device, T> model(device, c.shape, c.B, c.T, policy);
+    if (is_new)
+        model.initialize_weights(7);
+    else
+        set_made_weights(model, c);
+    return step_of(device, model, c);
+}
+
+// The same step twice: what the first has noted, with scales of its tensors' own, are the scales of the second. Those of
+// another tensor or of another step would change it.
+template <class T, class Device>
+void check_delayed_scales(Device& device, const ArchitectureCase& c, Recompute recompute) {
+    INFO(c.fixture << ", recompute " << int(recompute));
+    Gpt<Device, T> model(device, c.shape, c.B, c.T, {recompute, true, 0, 1});
+    set_made_weights(model, c);
+    Arena arena(device, "notes", 1 << 12);
+    float* const seen = arena.take<float>(model.acts.amax.tensors);
+    auto* const saturated = arena.take<uint64_t>(1);
+    fill_zero(device, seen, model.acts.amax.tensors), fill_zero(device, saturated, 1);
+    model.amax_notes = {seen, saturated};
+    const Learned current = step_of(device, model, c);
+    model.op.update_amax(device, model.acts.amax, seen, 1);
+    model.count_amax_step();
+    REQUIRE(model.has_delayed_scales());
+    const Learned delayed = step_of(device, model, c);
+    CHECK(delayed.loss == current.loss);
+    for (size_t i = 0; i < current.gradients.size(); i++) {
+        INFO(model.parameters.parameters[i].name);
+        CHECK(same_bits(delayed.gradients[i], current.gradients[i]));
+    }
+    uint64_t count = 1;
+    copy_to_host(device, &count, saturated, 1);
+    CHECK(count == 0);
 }
 
 // An MLP with SwiGLU and both layers in FP8: what it computes and notes on its way is that of the ops one after another.

@@ -17,7 +17,8 @@ Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with t
           sizeof(T) more; of SwiGLU sizeof(T) more, of its gradient sizeof(T) / 2
 Accuracy  the CPU's values, bit for bit (test/cuda/quantize_cuda_test.cu)
 Requires  cols, half of them of SwiGLU's gradient, and with a transposed copy rows multiples of 16, pointers 16-byte
-          aligned, rows up to 8 million (the grid), a tensor up to 2^32 packs (absmax of SwiGLU). One instruction converts two numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
+          aligned, rows up to 8 million (the grid), of SwiGLU's absmax up to 2^32 packs. One instruction converts two
+          numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
 */
 #pragma once
 #include <algorithm>

@@ -153,8 +153,8 @@ TEMPLATE_TEST_CASE("quantizing an activation's gradient on a GPU has the bits of
         const int64_t rows = 144, cols = has_sums ? 272 : 288, n = rows * cols;  // of SwiGLU two halves of 144
         Cuda cuda;
         Floats values = randn(size_t(n), 2);
-        // The largest number of all in one half of SwiGLU's gradient or the other: by a gate among the ups, by an up among
-        // the gates.
+        // The largest number of all in one half of SwiGLU's gradient or the other: by a gate among the ups, by an up
+        // among the gates.
         if (!has_sums) values[std::is_same_v<T, float> ? 20 : 20 + size_t(cols / 2)] = 1000;
         const OnDevice<T> dout(cuda, rounded<T>(randn(size_t(n), 1))), hidden(cuda, rounded<T>(values));
         OnDevice<T> gradient(cuda, size_t(n));

@@ -26,12 +26,12 @@ TEMPLATE_TEST_CASE("swiglu's kernels agree with the CPU", "[swiglu]" ON_DEVICE, 
         swiglu_backward(cuda, d_in_place.data, d_dout.data, d_in_place.data, N, C, amax.data);
         return std::vector{d_out.get(), d_dinp.get(), d_in_place.get(), amax.get()};
     });
-    // The bounds of swiglu_test.cpp, and half a unit for what is stored in bf16; and on the device: e is right to 2 units
-    // and |gate| more, for a product in the exponent with a rounded log2(e). In 1 + e that counts (1 - s) times, so that
-    // s, with two units for the quotient, is right to (2 + |gate|) (1 - s) + 2.5, and out and dup to 6 + |gate| where the
-    // gate is negative, where it is positive to 6. The slope: s within 2.8, as |gate| s (1 - s) < 0.23; the other term has
-    // twice the error of s, once that of e and a unit, 12 + 3 |gate| of at most 0.23, gate^2 s (1 - s) < 0.45: 4.1. With
-    // the last sum and two products 9 units of |dout up|.
+    // The bounds of swiglu_test.cpp, and half a unit for what is stored in bf16; and on the device: e is right to 2
+    // units and |gate| more, for a product in the exponent with a rounded log2(e). In 1 + e that counts (1 - s) times,
+    // so that s, with two units for the quotient, is right to (2 + |gate|) (1 - s) + 2.5, and out and dup to 6 + |gate|
+    // where the gate is negative, where it is positive to 6. The slope: s within 2.8, as |gate| s (1 - s) < 0.23; the
+    // other term has twice the error of s, once that of e and a unit, 12 + 3 |gate| of at most 0.23, where
+    // gate^2 s (1 - s) < 0.45: 4.1. With the last sum and two products 9 units of |dout up|.
     const double stored = std::is_same_v<T, bf16> ? kEpsBf16 / 2 : 0;
     std::vector<double> bounds, out_bounds;
     const auto negative = [&](int64_t row, int64_t c) { return std::fmax(0, -double(inp[size_t(row * 2 * C + c)])); };

@@ -75,8 +75,8 @@ Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy
     return step_of(device, model, c);
 }
 
-// The same step twice: what the first has noted, with scales of its tensors' own, are the scales of the second. Those of
-// another tensor or of another step would change it.
+// The same step twice: what the first has noted, with scales of its tensors' own, are the scales of the second. Those
+// of another tensor or of another step would change it.
 template <class T, class Device>
 void check_delayed_scales(Device& device, const ArchitectureCase& c, Recompute recompute) {
     INFO(c.fixture << ", recompute " << int(recompute));
@@ -102,7 +102,8 @@ void check_delayed_scales(Device& device, const ArchitectureCase& c, Recompute r
     CHECK(count == 0);
 }
 
-// An MLP with SwiGLU and both layers in FP8: what it computes and notes on its way is that of the ops one after another.
+// An MLP with SwiGLU and both layers in FP8: what it computes and notes on its way is that of the ops one after
+// another.
 template <class T, class Device>
 void check_swiglu_mlp(Device& device, bool is_delayed, bool has_biases) {
     constexpr int64_t N = 32, C = 32, F = 48;

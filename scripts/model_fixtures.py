@@ -114,14 +114,15 @@ def model_gpt2_shape():
     return f
 
 
-# Models whose large linear layers are computed in FP8: all of them, and with Llama's all but the MLP's second.
+# Models whose large linear layers are computed in FP8: all of them, but of fp8_llama not the MLP's second.
 MODELS_IN_FP8 = {
     "fp8_gpt2": (1, 16, gpt.Config(L=2, NH=2, NKV=2, HS=64, C=128, F=128, max_T=16, V=61)),
     "fp8_nanochat": (2, 8, gpt.Config(L=3, NH=2, NKV=1, HS=64, C=128, F=128, V=61, windows=(3, 3, -1), **NANOCHAT)),
     "fp8_llama": (2, 8, gpt.Config(L=2, NH=2, NKV=1, HS=64, C=128, F=64, V=61, **LLAMA)),
+    "fp8_llama_wide": (2, 8, gpt.Config(L=2, NH=2, NKV=1, HS=64, C=128, F=128, V=61, **LLAMA)),
 }
 # Of the seeds, the first that is not too near; found by beginning at 0.
-FIRST_SALT = {"fp8_gpt2": 152, "fp8_nanochat": 145, "fp8_llama": 5}
+FIRST_SALT = {"fp8_gpt2": 152, "fp8_nanochat": 145, "fp8_llama": 5, "fp8_llama_wide": 50}
 # How near to the middle between two codes a number may lie, as a part of its tensor's rms: less than that is rounding,
 # and would make another code of it. Where codes are closer together than SMALL_STEP it does not matter which it is:
 # among some 2000 numbers that is an error below 1e-6.

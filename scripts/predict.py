@@ -40,6 +40,10 @@ MODELS = {
     "nanochat d12, 8 GPUs": ["--depth", "12", *NANOCHAT],
     "nanochat d24, 8 GPUs": ["--depth", "24", *NANOCHAT],
     "llama-135M": ["--model", "llama-135M", *HALF_MILLION],
+    "llama-135M in FP8, delayed": [
+        *["--model", "llama-135M", "--dtype", "fp8", "--fp8-scaling", "delayed"],
+        *HALF_MILLION,
+    ],
 }
 GPUS = ["H200", "4090"]
 # Whose launches doc/performance.md holds against their limits, and from which share of a step on.

@@ -1,5 +1,6 @@
 // Speed of quantizing: the activations of a layer as wide as the MLP (N, 4 C), with the transposed copy and without,
-// and the maximum before it; then as delayed scaling does it, where there is no other pass.
+// and the maximum before it; then as delayed scaling does it, where there is no other pass, of
+// GELU and SwiGLU and their gradients.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/quantize.cuh"
@@ -45,6 +46,19 @@ void measure(Bench& bench, const BenchShape& s) {
               quantize_gradient_cost<T>(n, true, gelu, bench.device.kExpFlops), [&] {
                   quantize<e4m3, T>(bench.device, codes, out_transposed, inverse.data(), inp.data(), amax.data(), rows,
                                     cols, sums.data(), gelu, hidden.data(), notes);
+              });
+    // Of half as many columns, whose gates and ups are as many as there are: 2 C of each.
+    const int64_t F = cols / 2;
+    bench.run("quantize with transposed of swiglu, noting", s,
+              quantize_cost<T>(rows * F, true, swiglu, bench.device.kExpFlops), [&] {
+                  quantize<e4m3, T>(bench.device, codes, out_transposed, inverse.data(), hidden.data(), amax.data(),
+                                    rows, F, nullptr, swiglu, nullptr, notes);
+              });
+    bench.run("quantize with transposed of swiglu's gradient, noting", s,
+              quantize_gradient_cost<T>(n, true, swiglu, bench.device.kExpFlops), [&] {
+                  quantize<e5m2, T>(bench.device, reinterpret_cast<e5m2*>(codes),
+                                    reinterpret_cast<e5m2*>(out_transposed), inverse.data(), inp.data(), amax.data(),
+                                    rows, cols, nullptr, swiglu, hidden.data(), notes);
               });
 }
 

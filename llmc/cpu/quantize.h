@@ -12,40 +12,50 @@ Quantization to FP8 on the CPU: llmc/ops/quantize.h.
 #include "llmc/cpu/gelu.h"          // gelu_values, gelu_backward
 #include "llmc/cpu/reduce.h"        // add_column_sums, largest_magnitude_of
 #include "llmc/cpu/relu_squared.h"  // relu_squared_values, relu_squared_backward
+#include "llmc/cpu/swiglu.h"        // swiglu_values, swiglu_backward
 #include "llmc/cpu/transpose.h"     // transpose
 #include "llmc/ops/op_cost.h"       // absmax_cost, quantize_cost, ...
 #include "llmc/ops/quantize.h"      // Activation
 
 inline constexpr int64_t kQuantizeChunk = 16384;
 
-// body(values, n) for the numbers [begin, end) of inp, or their activation, a stretch at a time; by one thread.
+// body(values, first, n) for the numbers [begin, end) of inp, or of its activation, which SwiGLU's have rows of cols; a
+// stretch at a time, by one thread.
 template <class T, class Body>
-void for_activated(const T* inp, int64_t begin, int64_t end, Activation activation, Body body) {
+void for_activated(const T* inp, int64_t begin, int64_t end, Activation activation, int64_t cols, Body body) {
     if (activation == Activation::none) return body(inp + begin, begin, end - begin);
     constexpr int64_t kStretch = 2048;
     T values[kStretch];
-    for (int64_t i = begin; i < end; i += kStretch) {
-        const int64_t n = std::min(kStretch, end - i);
-        if (activation == Activation::gelu)
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = std::min(kStretch, end - i);
+        if (activation == Activation::swiglu) {
+            const int64_t c = i % cols;
+            const T* const gates = inp + i / cols * 2 * cols + c;
+            n = std::min(n, cols - c);
+            swiglu_values(values, gates, gates + cols, n);
+        } else if (activation == Activation::gelu) {
             gelu_values(values, inp + i, n);
-        else
+        } else {
             relu_squared_values(values, inp + i, n);
+        }
         body(values, i, n);
     }
 }
 
 template <class T>
-void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n, Activation activation = Activation::none) {
+void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n, Activation activation = Activation::none,
+            int64_t cols = 0) {
     const OpScope op(cpu, __func__, absmax_cost<T>(n, activation, Cpu::kExpFlops));
+    ensure(activation != Activation::swiglu || cols > 0);
     largest_magnitude_of(cpu, amax, n, [=](int64_t begin, int64_t end, auto see) {
-        for_activated(inp, begin, end, activation,
+        for_activated(inp, begin, end, activation, cols,
                       [&](const T* values, int64_t, int64_t count) { see(values, count); });
     });
 }
 
 // The codes of a delayed scale, and what is noted of the numbers.
 template <class Fp8, class T>
-void quantize_noting(Cpu& cpu, Fp8* out, const T* inp, float amax, int64_t n, Activation activation,
+void quantize_noting(Cpu& cpu, Fp8* out, const T* inp, float amax, int64_t n, Activation activation, int64_t cols,
                      const QuantizeNotes& notes) {
     struct Noted {
         uint32_t largest;
@@ -57,7 +67,7 @@ void quantize_noting(Cpu& cpu, Fp8* out, const T* inp, float amax, int64_t n, Ac
     Noted* const noted = reinterpret_cast<Noted*>(cpu.shared_scratch(2 * chunks));
     parallel_chunks(cpu, n, kQuantizeChunk, [=](int64_t begin, int64_t end) {
         Noted all = {};
-        for_activated(inp, begin, end, activation, [&](const T* values, int64_t first, int64_t count) {
+        for_activated(inp, begin, end, activation, cols, [&](const T* values, int64_t first, int64_t count) {
             for (int64_t i = 0; i < count; i++) {
                 const float x = to_float(values[i]);
                 const uint32_t magnitude = std::bit_cast<uint32_t>(x) & 0x7FFFFFFF;
@@ -86,20 +96,22 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
                             : quantize_cost<T>(n, out_transposed != nullptr, activation, Cpu::kExpFlops));
     ensure(!column_sums || hidden || activation == Activation::none);
     if (hidden) {  // stored all the same: on a CPU FP8 is there to be compared with
-        ensure(notes.amax && activation != Activation::none);
+        ensure(notes.amax && activation != Activation::none && (activation != Activation::swiglu || !column_sums));
         T* const gradient = reinterpret_cast<T*>(cpu.outer_scratch(n));
         if (activation == Activation::gelu)
             gelu_backward(cpu, gradient, inp, hidden, n);
+        else if (activation == Activation::swiglu)
+            swiglu_backward(cpu, gradient, inp, hidden, rows, cols / 2);
         else
             relu_squared_backward(cpu, gradient, inp, hidden, n);
         inp = gradient, activation = Activation::none;
     }
     const float scale = fp8_scale<Fp8>(*amax);
     if (notes.amax)
-        quantize_noting(cpu, out, inp, *amax, n, activation, notes);
+        quantize_noting(cpu, out, inp, *amax, n, activation, cols, notes);
     else
         parallel_chunks(cpu, n, kQuantizeChunk, [=](int64_t begin, int64_t end) {
-            for_activated(inp, begin, end, activation, [=](const T* values, int64_t first, int64_t count) {
+            for_activated(inp, begin, end, activation, cols, [=](const T* values, int64_t first, int64_t count) {
                 for (int64_t i = 0; i < count; i++) out[first + i] = to_fp8<Fp8>(to_float(values[i]) * scale);
             });
         });

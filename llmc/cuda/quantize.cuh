@@ -8,15 +8,17 @@ Quantization to FP8 with one scale:   out = inp * MAX / max(max |inp|, 1e-12),  
 Math      the maximum over bits, as integers: the same in any order, NaN above all numbers
 Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantize: one
           block per tile of 128 x 128, a thread 16 elements of a row, kept in shared memory as bytes for the transposed
-          copy, of which it writes 16 rows of 4 columns. Column sums: a tile's, in the workspace; then add_partials.
+          copy, of which it writes 16 rows of 4 columns. SwiGLU's gradient: a tile is 64 columns of gates and those of
+          their ups, which are made of the same numbers. Column sums: a tile's, in the workspace; then add_partials.
           Notes: an atomic maximum for each tile. update_amax: one block, whose threads share the tensors
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks
 Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy), of a gradient
-          sizeof(T) more
+          sizeof(T) more; of SwiGLU sizeof(T) more, of its gradient sizeof(T) / 2
 Accuracy  the CPU's values, bit for bit (test/cuda/quantize_cuda_test.cu)
-Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte aligned, rows up to 8 million (the
-          grid). One instruction converts two numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
+Requires  cols, half of them of SwiGLU's gradient, and with a transposed copy rows multiples of 16, pointers 16-byte
+          aligned, rows up to 8 million (the grid), of SwiGLU's absmax up to 2^32 packs. One instruction converts two
+          numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
 */
 #pragma once
 #include <algorithm>
@@ -25,13 +27,14 @@ Requires  cols and with a transposed copy rows multiples of 16, pointers 16-byte
 #include "llmc/cuda/relu_squared.cuh"  // relu_squared, relu_squared_gradient
 #include "llmc/cuda/device.cuh"        // Pack, load16, store16, fp8x2, launch
 #include "llmc/cuda/reduce.cuh"        // add_partials, store_largest
+#include "llmc/cuda/swiglu.cuh"        // swiglu, swiglu_gradient
 #include "llmc/ops/quantize.h"         // Activation
 #include "llmc/ops/op_cost.h"          // absmax_cost, quantize_cost, ...
 
 inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
 inline constexpr int kQuantizeTile = 128, kQuantizeThreads = 256;
 
-// The activations of a pack, rounded as their own op rounds them. Those of 0 are 0.
+// The activations of a pack, rounded as their own op rounds them. Those of 0 are 0. SwiGLU's are left as they are.
 template <Activation activation, class T>
 DEVICE Pack<T> activated(Pack<T> x) {
     if constexpr (activation == Activation::gelu)
@@ -39,6 +42,14 @@ DEVICE Pack<T> activated(Pack<T> x) {
     if constexpr (activation == Activation::relu_squared)
         for (int k = 0; k < x.size; k++) x[k] = from_float<T>(relu_squared(to_float(x[k])));
     return x;
+}
+
+// The activations of a pack at inp; of SwiGLU, whose gates it has, with the ups that lie `cols` further.
+template <Activation activation, class T>
+DEVICE Pack<T> load_activated(const T* inp, int64_t cols) {
+    Pack<T> x = load16_streaming(inp);
+    if constexpr (activation == Activation::swiglu) x = swiglu(x, load16_streaming(inp + cols));
+    return activated<activation>(x);
 }
 
 // dout with the activation's slope at x, rounded as the activation's own op does it. Of 0 and 0: 0.
@@ -52,14 +63,21 @@ DEVICE Pack<T> activation_gradient(Pack<T> dout, const Pack<T>& x) {
     return dout;
 }
 
-// out: a maximum for each block
+// out: a maximum for each block. row_packs: of SwiGLU's gates in a row
 template <class T, Activation activation>
-__global__ void __launch_bounds__(kAbsmaxThreads) absmax_kernel(float* out, const T* inp, int64_t n) {
+__global__ void __launch_bounds__(kAbsmaxThreads)
+    absmax_kernel(float* out, const T* inp, int64_t n, uint32_t row_packs) {
     SMEM_STATIC(uint32_t, shared, [kAbsmaxThreads / kWarp]);
     uint32_t bits = 0;
     const int64_t step = int64_t(gridDim.x) * kAbsmaxThreads * Pack<T>::size;
     for (int64_t i = (int64_t(blockIdx.x) * kAbsmaxThreads + threadIdx.x) * Pack<T>::size; i < n; i += step) {
-        const Pack<T> x = activated<activation>(load16_below(inp, i, n));
+        Pack<T> x;
+        if constexpr (activation == Activation::swiglu) {
+            const int64_t row = uint32_t(i / Pack<T>::size) / row_packs, cols = int64_t(row_packs) * Pack<T>::size;
+            x = load_activated<activation>(inp + i + row * cols, cols);
+        } else {
+            x = activated<activation>(load16_below(inp, i, n));
+        }
         bits = largest_bits(bits, x);
     }
     bits = block_largest(bits, shared);
@@ -72,17 +90,22 @@ void with_activation(Activation activation, Run run) {
     using enum Activation;
     if (activation == none) return run(std::integral_constant<Activation, none>());
     if (activation == gelu) return run(std::integral_constant<Activation, gelu>());
+    if (activation == swiglu) return run(std::integral_constant<Activation, swiglu>());
     run(std::integral_constant<Activation, relu_squared>());
 }
 
 template <class T>
-void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n, Activation activation = Activation::none) {
+void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n, Activation activation = Activation::none,
+            int64_t cols = 0) {
     const OpScope op(cuda, __func__, absmax_cost<T>(n, activation, Cuda::kExpFlops));
+    ensure(activation != Activation::swiglu ||
+           (cols > 0 && cols % Pack<T>::size == 0 && n % cols == 0 && n / Pack<T>::size <= int64_t(UINT32_MAX)));
     const int64_t most = int64_t(cuda.num_sms) * kAbsmaxBlocksPerSm;
     const int64_t blocks = std::clamp<int64_t>(ceil_div(n, kAbsmaxThreads * Pack<T>::size), 1, most);
     float* largest = blocks == 1 ? amax : cuda.workspace_of<float>(most);
     with_activation(activation, [&](auto kind) {
-        launch(cuda, "absmax", absmax_kernel<T, kind>, unsigned(blocks), kAbsmaxThreads, 0, largest, inp, n);
+        launch(cuda, "absmax", absmax_kernel<T, kind>, unsigned(blocks), kAbsmaxThreads, 0, largest, inp, n,
+               uint32_t(cols / Pack<T>::size));
     });
     if (blocks > 1) store_largest(cuda, amax, largest, blocks);
 }
@@ -118,49 +141,68 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     quantize_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, float* partials, const T* inp, const T* hidden,
                     const float* amax, QuantizeNotes notes, int64_t rows, int64_t cols) {
     constexpr bool kIsNoting = kind != Quantizing::current;
+    // SwiGLU's gradient has two parts, of gates and ups, side by side in a tile, and cols / 2 columns apart.
+    constexpr int kParts = kind == Quantizing::gradient && activation == Activation::swiglu ? 2 : 1;
     constexpr int kUnit = 16;                      // elements: 16 bytes of out
     constexpr int kUnits = kQuantizeTile / kUnit;  // of a row of the tile, and of a column
-    constexpr int kWords = kQuantizeTile / 4;      // of a row
+    constexpr int kPartUnits = kUnits / kParts, kPartColumns = kQuantizeTile / kParts;
+    constexpr int kWords = kQuantizeTile / 4;  // of a row
     SMEM_STATIC(uint32_t, tile, [kQuantizeTile][kWords]);
     const float scale = fp8_scale<Fp8>(*amax);
     const uint32_t amax_bits = __float_as_uint(*amax);
     uint32_t largest = 0, saturated = 0;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse_scale = 1 / scale;
-    const int64_t row = int64_t(blockIdx.y) * kQuantizeTile, col = int64_t(blockIdx.x) * kQuantizeTile;
+    const int64_t row = int64_t(blockIdx.y) * kQuantizeTile, col = int64_t(blockIdx.x) * kPartColumns;
+    const int64_t part_cols = cols / kParts;
     float sums[kUnit] = {};
 #pragma unroll
-    for (int i = 0; i < kQuantizeTile * kUnits / kQuantizeThreads; i++) {
-        const int at = i * kQuantizeThreads + int(threadIdx.x), r = at / kUnits, unit = at % kUnits;
-        if (row + r >= rows || col + unit * kUnit >= cols) continue;
+    for (int i = 0; i < kQuantizeTile * kPartUnits / kQuantizeThreads; i++) {
+        const int at = i * kQuantizeThreads + int(threadIdx.x), r = at / kPartUnits, unit = at % kPartUnits;
+        if (row + r >= rows || col + unit * kUnit >= part_cols) continue;
         const int64_t from = (row + r) * cols + col + unit * kUnit;
-        Pack<uint32_t> words;
+        Pack<uint32_t> words[kParts];
 #pragma unroll
         for (int first = 0; first < kUnit; first += Pack<T>::size) {
-            Pack<T> x = load16_streaming(inp + from + first);
-            if constexpr (kind == Quantizing::gradient)
-                x = activation_gradient<activation>(x, load16_streaming(hidden + from + first));
-            else
-                x = activated<activation>(x);
-            if constexpr (kIsNoting)
-                for (int k = 0; k < x.size; k++) {
-                    const uint32_t magnitude = magnitude_bits(x[k]);
-                    largest = max(largest, magnitude), saturated += magnitude > amax_bits;
-                }
-            if constexpr (kSums)
-                for (int k = 0; k < x.size; k++) sums[first + k] += to_float(x[k]);
+            Pack<T> x[kParts];
+            if constexpr (kParts == 2) {
+                const T* const gates = hidden + from + first;
+                const auto [dgates, dups] =
+                    swiglu_gradient(load16_streaming(inp + (row + r) * part_cols + col + unit * kUnit + first),
+                                    load16_streaming(gates), load16_streaming(gates + part_cols));
+                x[0] = dgates, x[kParts - 1] = dups;
+            } else if constexpr (kind == Quantizing::gradient) {
+                x[0] = activation_gradient<activation>(load16_streaming(inp + from + first),
+                                                       load16_streaming(hidden + from + first));
+            } else {
+                const int64_t ups_before = activation == Activation::swiglu ? (row + r) * cols : 0;
+                x[0] = load_activated<activation>(inp + from + ups_before + first, cols);
+            }
 #pragma unroll
-            for (int k = 0; k < x.size; k += 4) {
-                // With an amax that is not its own an infinity would become a number: 0 times it makes it NaN.
-                const auto scaled = [&](int i) {
-                    const float value = to_float(x[k + i]);
-                    return kIsNoting ? fmaf(value, scale, 0 * value) : value * scale;
-                };
-                const uint32_t low = fp8x2<Fp8>(scaled(0), scaled(1)), high = fp8x2<Fp8>(scaled(2), scaled(3));
-                words[(first + k) / 4] = low | high << 16;
+            for (int part = 0; part < kParts; part++) {
+                if constexpr (kIsNoting)
+                    for (int k = 0; k < Pack<T>::size; k++) {
+                        const uint32_t magnitude = magnitude_bits(x[part][k]);
+                        largest = max(largest, magnitude), saturated += magnitude > amax_bits;
+                    }
+                if constexpr (kSums)
+                    for (int k = 0; k < Pack<T>::size; k++) sums[first + k] += to_float(x[part][k]);
+#pragma unroll
+                for (int k = 0; k < Pack<T>::size; k += 4) {
+                    // With an amax that is not its own an infinity would become a number: 0 times it makes it NaN.
+                    const auto scaled = [&](int i) {
+                        const float value = to_float(x[part][k + i]);
+                        return kIsNoting ? fmaf(value, scale, 0 * value) : value * scale;
+                    };
+                    const uint32_t low = fp8x2<Fp8>(scaled(0), scaled(1)), high = fp8x2<Fp8>(scaled(2), scaled(3));
+                    words[part][(first + k) / 4] = low | high << 16;
+                }
             }
         }
-        store16(reinterpret_cast<uint32_t*>(out + from), words);
-        if (out_transposed) store16(&tile[r][4 * (unit ^ r / kUnit)], words);
+#pragma unroll
+        for (int part = 0; part < kParts; part++) {
+            store16(reinterpret_cast<uint32_t*>(out + from + part * part_cols), words[part]);
+            if (out_transposed) store16(&tile[r][4 * ((unit + part * kPartUnits) ^ r / kUnit)], words[part]);
+        }
     }
     if constexpr (kSums)
         if (partials) store_tile_sums(partials + int64_t(blockIdx.y) * cols + col, sums, cols - col);
@@ -174,7 +216,8 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     __syncthreads();
     // Four columns of sixteen rows: lanes share columns, so that a warp writes whole rows of the transposed copy.
     const int r = int(threadIdx.x) % kUnits * kUnit, c = int(threadIdx.x) / kUnits * 4;
-    if (row + r >= rows || col + c >= cols) return;
+    const int part = c / kPartColumns, part_c = c % kPartColumns;
+    if (row + r >= rows || col + part_c >= part_cols) return;
     Pack<uint32_t> columns[4];
 #pragma unroll
     for (int k = 0; k < kUnit; k += 4) {
@@ -190,7 +233,8 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     }
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        store16(reinterpret_cast<uint32_t*>(out_transposed + (col + c + j) * rows + row + r), columns[j]);
+        store16(reinterpret_cast<uint32_t*>(out_transposed + (part * part_cols + col + part_c + j) * rows + row + r),
+                columns[j]);
 }
 
 template <class Fp8, class T>
@@ -201,21 +245,30 @@ void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, c
         cuda, __func__,
         hidden ? quantize_gradient_cost<T>(rows * cols, out_transposed != nullptr, activation, Cuda::kExpFlops)
                : quantize_cost<T>(rows * cols, out_transposed != nullptr, activation, Cuda::kExpFlops));
-    require(cols % kFp8Multiple == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
-            "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, cols, kFp8Multiple);
+    // Tiles of SwiGLU's gradient have half of their columns in each half of it.
+    const int64_t parts = hidden && activation == Activation::swiglu ? 2 : 1, part_cols = cols / parts;
+    require(cols % (parts * kFp8Multiple) == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
+            "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, part_cols, kFp8Multiple);
     const int64_t tiles = ceil_div(rows, kQuantizeTile);
-    ensure(!column_sums || hidden || activation == Activation::none);
+    ensure(!column_sums || (hidden && parts == 1) || activation == Activation::none);
     ensure(!hidden || (notes.amax && activation != Activation::none));
     float* partials = column_sums ? cuda.workspace_of<float>(tiles * cols) : nullptr;
-    const dim3 grid(unsigned(ceil_div(cols, kQuantizeTile)), unsigned(tiles));
+    const dim3 grid(unsigned(ceil_div(part_cols, kQuantizeTile / parts)), unsigned(tiles));
     const auto launch_for = [&](auto kind) {
         constexpr Quantizing how = kind;
         with_activation(activation, [&](auto activation) {
-            constexpr bool kIsGradient = how == Quantizing::gradient;
-            if constexpr (!kIsGradient || activation != Activation::none) {
-                const auto plain = quantize_kernel<Fp8, T, kIsGradient, activation, how>;
-                constexpr Activation summed = kIsGradient ? Activation(activation) : Activation::none;
-                const auto summing = quantize_kernel<Fp8, T, true, summed, how>;
+            constexpr Activation kOf = activation;
+            constexpr bool kIsGradient = how == Quantizing::gradient, kIsSwiglu = kOf == Activation::swiglu;
+            // Gradients are summed or not by one kernel, but for SwiGLU's, which are not.
+            constexpr bool kSums = kIsGradient && !kIsSwiglu;
+            if constexpr (!kIsGradient || kOf != Activation::none) {
+                const auto plain = quantize_kernel<Fp8, T, kSums, kOf, how>;
+                const auto summing = [&] {
+                    if constexpr (kIsGradient)
+                        return plain;
+                    else
+                        return quantize_kernel<Fp8, T, true, Activation::none, how>;
+                }();
                 launch(cuda, "quantize", column_sums ? summing : plain, grid, kQuantizeThreads, 0, out, out_transposed,
                        inverse_scale, partials, inp, hidden, amax, notes, rows, cols);
             }

@@ -2,20 +2,55 @@
 SwiGLU:   out = silu(gate) * up,   silu(x) = x sigmoid(x)
 
   inp, dinp (N, 2C) T: each row the C gates, then the C ups     out, dout (N, C) T
-  dinp = , and may be inp itself                                (llmc/cpu/swiglu.h has the derivatives)
+  dinp = , and may be inp itself     amax one float =, may be null     (llmc/cpu/swiglu.h has the derivatives)
 
-Math      f32; the sigmoid is computed again in backward, nothing is saved
-Work      a thread a pack of gates and the ups that belong to them; blocks (row, columns)
+Math      f32; e^-gate by fast_exp2, quotients by __fdividef; the sigmoid is computed again in backward, nothing is
+          saved
+Work      a thread a pack of gates and the ups that belong to them; blocks (row, columns). With amax each block leaves
+          its largest magnitude, and one more block takes theirs
 Bytes     forward 3, backward 5 times N*C*sizeof(T)
-Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/cuda/swiglu_cuda_test.cu)
+Accuracy  f32: out and dup (6 + |gate| where it is negative) eps, dgate 9 eps of |dout up|; bf16: half an eps more of
+          what is stored (test/cuda/swiglu_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once
 #include "llmc/base/check.h"     // require
-#include "llmc/cuda/device.cuh"  // Pack, load16, store16, launch
+#include "llmc/cuda/device.cuh"  // Pack, load16, store16, fast_exp2, launch
+#include "llmc/cuda/reduce.cuh"  // block_largest, store_largest
 #include "llmc/ops/op_cost.h"    // swiglu_backward_cost, swiglu_forward_cost
 
 inline constexpr int kSwigluMaxThreads = 256;
+
+// e^-gate, as a power of 2
+DEVICE float swiglu_exp(float gate) { return fast_exp2(gate * -1.4426950409f); }
+
+template <class T>
+DEVICE Pack<T> swiglu(const Pack<T>& gates, const Pack<T>& ups) {
+    Pack<T> y;
+    for (int k = 0; k < y.size; k++) {
+        const float gate = to_float(gates[k]);
+        y[k] = from_float<T>(__fdividef(gate, 1 + swiglu_exp(gate)) * to_float(ups[k]));
+    }
+    return y;
+}
+
+template <class T>
+struct SwigluGradient {
+    Pack<T> gates, ups;
+};
+template <class T>
+DEVICE SwigluGradient<T> swiglu_gradient(const Pack<T>& dout, const Pack<T>& gates, const Pack<T>& ups) {
+    constexpr float kLargest = 3.402823466e38f;
+    SwigluGradient<T> d_inp;
+    for (int k = 0; k < gates.size; k++) {
+        const float gate = to_float(gates[k]), d = to_float(dout[k]);
+        const float e = swiglu_exp(gate), s = __fdividef(1, 1 + e);
+        const float rest = fminf(e, kLargest) * s;  // 1 - s; 0, not NaN, where e is infinite
+        d_inp.gates[k] = from_float<T>(d * to_float(ups[k]) * fmaf(gate * s, rest, s));
+        d_inp.ups[k] = from_float<T>(d * (gate * s));
+    }
+    return d_inp;
+}
 
 template <class T>
 __global__ void __launch_bounds__(kSwigluMaxThreads) swiglu_forward_kernel(T* out, const T* inp, int C) {
@@ -24,41 +59,37 @@ __global__ void __launch_bounds__(kSwigluMaxThreads) swiglu_forward_kernel(T* ou
     if (c >= C) return;
     const T* row = inp + n * 2 * C;
     const Pack<T> gates = load16_streaming(row + c), ups = load16_streaming(row + C + c);
-    Pack<T> y;
-    for (int k = 0; k < y.size; k++) {
-        const float gate = to_float(gates[k]);
-        y[k] = from_float<T>(gate / (1 + expf(-gate)) * to_float(ups[k]));
-    }
-    store16(out + n * C + c, y);
+    store16(out + n * C + c, swiglu(gates, ups));
 }
 
+// largest (gridDim.y, gridDim.x) may be null
 template <class T>
 __global__ void __launch_bounds__(kSwigluMaxThreads)
-    swiglu_backward_kernel(T* dinp, const T* dout, const T* inp, int C) {
+    swiglu_backward_kernel(T* dinp, const T* dout, const T* inp, float* largest, int C) {
+    SMEM_STATIC(uint32_t, shared, [kSwigluMaxThreads / kWarp]);
     const int64_t n = blockIdx.x;
     const int c = int(blockIdx.y * blockDim.x + threadIdx.x) * Pack<T>::size;
-    if (c >= C) return;
-    const T* row = inp + n * 2 * C;
-    const Pack<T> gates = load16_streaming(row + c), ups = load16_streaming(row + C + c);
-    const Pack<T> douts = load16_streaming(dout + n * C + c);
-    constexpr float kLargest = 3.402823466e38f;
-    Pack<T> dgates, dups;
-    for (int k = 0; k < gates.size; k++) {
-        const float gate = to_float(gates[k]), d = to_float(douts[k]), e = expf(-gate), s = 1 / (1 + e);
-        const float rest = fminf(e, kLargest) * s;  // 1 - s; 0, not NaN, where e is infinite
-        dgates[k] = from_float<T>(d * to_float(ups[k]) * fmaf(gate * s, rest, s));
-        dups[k] = from_float<T>(d * (gate * s));
+    uint32_t bits = 0;
+    if (c < C) {
+        const T* row = inp + n * 2 * C;
+        const Pack<T> gates = load16_streaming(row + c), ups = load16_streaming(row + C + c);
+        const auto [dgates, dups] = swiglu_gradient(load16_streaming(dout + n * C + c), gates, ups);
+        store16(dinp + n * 2 * C + c, dgates);
+        store16(dinp + n * 2 * C + C + c, dups);
+        bits = largest_bits(largest_bits(bits, dgates), dups);
     }
-    store16(dinp + n * 2 * C + c, dgates);
-    store16(dinp + n * 2 * C + C + c, dups);
+    if (!largest) return;
+    bits = block_largest(bits, shared);
+    if (threadIdx.x == 0) largest[blockIdx.y * gridDim.x + blockIdx.x] = __uint_as_float(bits);
 }
 
 // Columns in as few blocks as 256 threads allow, of equal size.
+inline int64_t swiglu_column_blocks(int64_t packs) { return ceil_div(packs, kSwigluMaxThreads); }
 template <class T, class... P>
 void launch_swiglu(Cuda& cuda, const char* op, void (*kernel)(P...), int64_t N, int64_t C,
                    std::type_identity_t<P>... args) {
     require(C % Pack<T>::size == 0, "%s of %ld columns: they must be a multiple of %d, 16 bytes", op, C, Pack<T>::size);
-    const int64_t packs = C / Pack<T>::size, blocks = ceil_div(packs, kSwigluMaxThreads);
+    const int64_t packs = C / Pack<T>::size, blocks = swiglu_column_blocks(packs);
     const int64_t threads = ceil_div(ceil_div(packs, blocks), kWarp) * kWarp;
     launch(cuda, op, kernel, dim3(unsigned(N), unsigned(blocks)), unsigned(threads), 0, args...);
 }
@@ -70,7 +101,10 @@ void swiglu_forward(Cuda& cuda, T* out, const T* inp, int64_t N, int64_t C) {
 }
 
 template <class T>
-void swiglu_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C) {
+void swiglu_backward(Cuda& cuda, T* dinp, const T* dout, const T* inp, int64_t N, int64_t C, float* amax = nullptr) {
     const OpScope op(cuda, __func__, swiglu_backward_cost<T>(N * C, Cuda::kExpFlops));
-    launch_swiglu<T>(cuda, "swiglu_backward", swiglu_backward_kernel<T>, N, C, dinp, dout, inp, int(C));
+    const int64_t blocks = N * swiglu_column_blocks(C / Pack<T>::size);
+    float* largest = amax ? cuda.workspace_of<float>(blocks) : nullptr;
+    launch_swiglu<T>(cuda, "swiglu_backward", swiglu_backward_kernel<T>, N, C, dinp, dout, inp, largest, int(C));
+    if (amax) store_largest(cuda, amax, largest, blocks);
 }

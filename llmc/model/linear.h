@@ -122,7 +122,7 @@ struct LinearLayer {
 template <class Device, class T>
 void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
     if (!s.fp8) return;
-    ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C, Activation::none);
+    ops<T>(device).absmax(device, s.scratch.amax, s.weight, s.OC * s.C, Activation::none, s.C);
     ops<T>(device).quantize_e4m3(device, s.fp8->weight, s.fp8->weight_t, s.fp8->weight_inverse_scale, s.weight,
                                  s.scratch.amax, s.OC, s.C, nullptr, Activation::none, nullptr, {});
 }
@@ -133,7 +133,7 @@ const float* amax_for_scale(Device& device, const T* x, int64_t n, const Delayed
                             const LinearLayer<T>& s, Activation activation) {
     if (delayed.amax) return delayed.amax;
     if (from_kernel) return from_kernel;
-    ops<T>(device).absmax(device, s.scratch.amax, x, n, activation);
+    ops<T>(device).absmax(device, s.scratch.amax, x, n, activation, s.C);
     return s.scratch.amax;
 }
 

@@ -24,13 +24,13 @@ void mlp_activate(Device& device, T* activated, const T* hidden, int64_t N, int6
 }
 
 // In FP8, down quantizes the activation of `hidden` without storing it, and `activated` stays as it was. `none`: it
-// reads `activated`, because it is not in FP8, or because SwiGLU reads two numbers for each.
+// reads `activated`, because it is not in FP8.
 template <class T>
 Activation mlp_fused_activation(const LinearLayer<T>& up, const LinearLayer<T>& down, MlpKind kind) {
     if (!up.fp8 || !down.fp8) return Activation::none;
     return kind == MlpKind::gelu           ? Activation::gelu
            : kind == MlpKind::relu_squared ? Activation::relu_squared
-                                           : Activation::none;
+                                           : Activation::swiglu;
 }
 
 // What down's input is quantized from, and made of it, in FP8.
@@ -64,14 +64,16 @@ void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearL
         mlp_activate(device, activated, hidden, up.N, F, kind);
 }
 
-// The activation whose gradient up's backward pass computes while it quantizes: with delayed scaling.
+// The activation whose gradient up's backward pass computes while it quantizes: with delayed scaling. SwiGLU's is not
+// summed over columns on the way, so up has no bias then.
 template <class T>
 Activation mlp_fused_gradient(const LinearLayer<T>& up, const LinearLayer<T>& down, MlpKind kind) {
+    if (kind == MlpKind::swiglu && up.dbias) return Activation::none;
     return up.dout_delayed.notes.amax && up.dout_delayed.amax ? mlp_fused_activation(up, down, kind) : Activation::none;
 }
 
 // Where both layers are in FP8, whether down's backward pass leaves the largest magnitude of what it returns for up's.
-inline bool mlp_gives_amax(MlpKind kind) { return kind == MlpKind::gelu; }
+inline bool mlp_gives_amax(MlpKind kind) { return kind == MlpKind::gelu || kind == MlpKind::swiglu; }
 
 // dout, the gradient of down's output -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in
 // place of `hidden`. Where up's backward pass has the activation's gradient to do, that of `activated`. The gradients
@@ -101,7 +103,8 @@ T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activat
             ops<T>(device).relu_squared_backward(device, scratch, scratch, hidden, N * F);
             return scratch;
         case MlpKind::swiglu:
-            ops<T>(device).swiglu_backward(device, hidden, scratch, hidden, N, F);
+            ops<T>(device).swiglu_backward(device, hidden, scratch, hidden, N, F,
+                                           up.dout_has_amax ? up.scratch.dout_amax : nullptr);
             return hidden;
     }
     return nullptr;

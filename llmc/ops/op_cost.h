@@ -263,24 +263,31 @@ inline OpCost add_partials_cost(int64_t num, int64_t n) {
 }
 // The largest magnitude of n elements; then their FP8 copy of a byte each, or two with the transposed one.
 inline double activation_flops(Activation activation, double exp_flops) {
-    return activation == Activation::gelu ? exp_flops + 7 : activation == Activation::relu_squared ? 2 : 0;
+    return activation == Activation::gelu           ? exp_flops + 7
+           : activation == Activation::relu_squared ? 2
+           : activation == Activation::swiglu       ? exp_flops + 4
+                                                    : 0;
 }
+// Numbers that an activation makes one of.
+inline double activation_inputs(Activation activation) { return activation == Activation::swiglu ? 2 : 1; }
 template <class T>
 OpCost absmax_cost(int64_t n, Activation activation = Activation::none, double exp_flops = 0) {
-    return elements_cost<T>(1, 1 + activation_flops(activation, exp_flops), n);
+    return elements_cost<T>(activation_inputs(activation), 1 + activation_flops(activation, exp_flops), n);
 }
 template <class T>
 OpCost quantize_cost(int64_t n, bool with_transposed, Activation activation = Activation::none, double exp_flops = 0) {
-    return {.bytes = double(n) * (double(sizeof(T)) + (with_transposed ? 2 : 1)),
+    return {.bytes = double(n) * (activation_inputs(activation) * double(sizeof(T)) + (with_transposed ? 2 : 1)),
             .flops = (3 + activation_flops(activation, exp_flops)) * double(n)};
 }
-// Of an activation's gradient: what went into the activation is read as well.
+// Of an activation's gradient of n numbers: what went into the activation is read as well.
 template <class T>
 OpCost quantize_gradient_cost(int64_t n, bool with_transposed, Activation activation, double exp_flops) {
-    const OpCost gradient =
-        activation == Activation::gelu ? gelu_backward_cost<T>(n, exp_flops) : relu_squared_backward_cost<T>(n);
+    const OpCost gradient = activation == Activation::gelu     ? gelu_backward_cost<T>(n, exp_flops)
+                            : activation == Activation::swiglu ? swiglu_backward_cost<T>(n / 2, exp_flops)
+                                                               : relu_squared_backward_cost<T>(n);
     OpCost cost = quantize_cost<T>(n, with_transposed);
-    cost.bytes += double(sizeof(T)) * double(n), cost.flops += gradient.flops;
+    // A gradient in T is neither written nor read.
+    cost.bytes += gradient.bytes - 2 * double(sizeof(T)) * double(n), cost.flops += gradient.flops;
     return cost;
 }
 // Of an op that writes the codes of its n outputs, twice, instead of the outputs.

@@ -7,8 +7,9 @@ et al., 2022, arXiv:2209.05433, section 3.2):
   inp (rows, cols) float or bf16     out (rows, cols) e4m3 or e5m2     out_transposed (cols, rows), may be null
   amax, inverse_scale: one float each     column_sums (cols) float +=, may be null: those of inp before it is quantized,
                                           which are a bias's gradient where inp is that of a linear layer's output
-What is quantized may be an activation of inp, which is then stored nowhere: gelu(inp) or max(inp, 0)^2, rounded to T
-first, so that the bits are those of the activation's own op. column_sums are without an activation.
+What is quantized may be an activation of inp, which is then stored nowhere: gelu(inp), max(inp, 0)^2 or SwiGLU, for
+which inp is (rows, 2 cols), rounded to T first, so that the bits are those of the activation's own op. column_sums are
+without an activation. absmax is of n numbers, or of an activation of as many; SwiGLU's have rows of cols.
 
 MAX is the type's largest number. All else is overwritten. A NaN in inp makes amax NaN and with it every number; an
 infinity leaves inverse_scale infinite, so that what is multiplied with it is not finite either.
@@ -20,7 +21,7 @@ the only pass over the tensor. It notes what the tensor's own amax is:
 
 Numbers beyond the given amax become MAX of their sign, and those that are not finite NaN. Such a pass may also quantize
 the gradient of an activation, inp * activation'(hidden), rounded to T first, where `hidden` (rows, cols) is not null;
-it is then what column_sums and notes are of.
+it is then what column_sums and notes are of. That of SwiGLU has inp (rows, cols / 2), and no column_sums.
 
   update_amax: once a step, of `tensors` tensors. state: 2 + (1 + length) * tensors floats, all zero at the beginning:
     next, filled                  where the next entry of the history goes, how many there are
@@ -34,7 +35,7 @@ it is then what column_sums and notes are of.
 #include "llmc/base/fp8.h"  // e4m3, e5m2
 
 // What an op does to each number before it uses it.
-enum class Activation { none, gelu, relu_squared };
+enum class Activation { none, gelu, relu_squared, swiglu };
 
 struct QuantizeNotes {
     float* amax = nullptr;  // null: nothing is noted
@@ -65,7 +66,7 @@ inline constexpr uint32_t kInfinityBits = 0x7F800000;  // magnitudes from here o
 
 template <class Device, class T>
 struct QuantizeOps {
-    void (*absmax)(Device&, float* amax, const T* inp, int64_t n, Activation activation);
+    void (*absmax)(Device&, float* amax, const T* inp, int64_t n, Activation activation, int64_t cols);
     void (*quantize_e4m3)(Device&, e4m3* out, e4m3* out_transposed, float* inverse_scale, const T* inp,
                           const float* amax, int64_t rows, int64_t cols, float* column_sums, Activation activation,
                           const T* hidden, const QuantizeNotes& notes);

@@ -98,30 +98,30 @@ TEMPLATE_TEST_CASE("quantizing an activation has the bits of the activation quan
     using T = TestType;
     const auto [rows, cols] = GENERATE(table<int, int>({{1, 16}, {33, 144}, {70, 1008}}));
     const auto n = int64_t(rows) * cols;
-    std::vector<T> inp(static_cast<size_t>(n)), stored(inp.size());
-    const Floats values = randn(inp.size(), 1);
-    for (size_t i = 0; i < inp.size(); i++)
-        if constexpr (std::is_same_v<T, bf16>)
-            inp[i] = to_bf16(values[i]);
-        else
-            inp[i] = values[i];
-    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+    std::vector<T> inp, stored(static_cast<size_t>(n));
+    for (const float x : randn(2 * stored.size(), 1)) inp.push_back(rounded_value<T>(x));  // SwiGLU reads all of it
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared, Activation::swiglu}) {
         INFO(rows << " x " << cols << ", activation " << int(activation));
         const auto got = on_any_threads([&](Cpu& cpu) {
             std::vector<Floats> results;
             for (const bool fused : {true, false}) {
                 if (activation == Activation::gelu)
                     gelu_forward(cpu, stored.data(), inp.data(), n);
+                else if (activation == Activation::swiglu)
+                    swiglu_forward(cpu, stored.data(), inp.data(), rows, cols);
                 else
                     relu_squared_forward(cpu, stored.data(), inp.data(), n);
                 const T* const from = fused ? inp.data() : stored.data();
                 const Activation how = fused ? activation : Activation::none;
-                std::vector<e4m3> out(inp.size()), transposed(inp.size());
-                Guarded amax(1), inverse(1);
-                absmax(cpu, amax.data(), from, n, how);
-                quantize(cpu, out.data(), transposed.data(), inverse.data(), from, amax.data(), rows, cols, nullptr,
-                         how);
-                Floats all{amax.get()[0], inverse.get()[0]};
+                std::vector<e4m3> out(stored.size()), transposed(stored.size());
+                Guarded amax(1), inverse(1), noted(Floats{0});
+                absmax(cpu, amax.data(), from, n, how, cols);
+                Floats all{amax.get()[0]};
+                for (const bool notes : {true, false}) {
+                    quantize<e4m3, T>(cpu, out.data(), transposed.data(), inverse.data(), from, amax.data(), rows, cols,
+                                      nullptr, how, nullptr, {notes ? noted.data() : nullptr});
+                    all.push_back(notes ? noted.get()[0] : inverse.get()[0]);
+                }
                 for (const auto* codes : {&out, &transposed})
                     for (const e4m3 code : *codes) all.push_back(float(code.bits));
                 results.push_back(all);
@@ -213,12 +213,15 @@ TEMPLATE_TEST_CASE("quantizing an activation's gradient has the bits of the grad
     const std::vector<T> dout = values(randn(size_t(n), 1)), hidden = values(randn(size_t(n), 2));
     const Floats start = randn(size_t(cols), 3);
     const float amax = 2;
-    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared, Activation::swiglu}) {
         INFO("activation " << int(activation));
         const auto got = on_any_threads([&](Cpu& cpu) {
             std::vector<T> gradient(dout.size());
+            const bool has_sums = activation != Activation::swiglu;
             if (activation == Activation::gelu)
                 gelu_backward(cpu, gradient.data(), dout.data(), hidden.data(), n);
+            else if (activation == Activation::swiglu)
+                swiglu_backward(cpu, gradient.data(), dout.data(), hidden.data(), rows, cols / 2);
             else
                 relu_squared_backward(cpu, gradient.data(), dout.data(), hidden.data(), n);
             std::vector<Floats> results;
@@ -227,8 +230,9 @@ TEMPLATE_TEST_CASE("quantizing an activation's gradient has the bits of the grad
                 Guarded inverse(1), sums(start), noted(Floats{0});
                 uint64_t saturated = 0;
                 quantize<e5m2, T>(cpu, out.data(), transposed.data(), inverse.data(), (fused ? dout : gradient).data(),
-                                  &amax, rows, cols, sums.data(), fused ? activation : Activation::none,
-                                  fused ? hidden.data() : nullptr, {noted.data(), &saturated});
+                                  &amax, rows, cols, has_sums ? sums.data() : nullptr,
+                                  fused ? activation : Activation::none, fused ? hidden.data() : nullptr,
+                                  {noted.data(), &saturated});
                 Floats all{noted.get()[0], float(saturated)};
                 for (const auto* codes : {&out, &transposed})
                     for (const e5m2 code : *codes) all.push_back(float(code.bits));

@@ -11,11 +11,11 @@ TEST_CASE("swiglu agrees with PyTorch", "[swiglu]") {
     INFO(name);
     const Floats inp = f.floats(name + "inp"), dout = f.floats(name + "dout");
     const auto got = on_any_threads([&](Cpu& cpu) {
-        Guarded out(dout.size()), dinp(inp.size()), in_place(inp);
+        Guarded out(dout.size()), dinp(inp.size()), in_place(inp), amax(1);
         swiglu_forward<float>(cpu, out, inp.data(), N, C);
         swiglu_backward<float>(cpu, dinp, dout.data(), inp.data(), N, C);
-        swiglu_backward<float>(cpu, in_place, dout.data(), in_place, N, C);
-        return std::vector{out.get(), dinp.get(), in_place.get()};
+        swiglu_backward<float>(cpu, in_place, dout.data(), in_place, N, C, amax);
+        return std::vector{out.get(), dinp.get(), in_place.get(), amax.get()};
     });
     // The exponential is right to 1.5 units, its sum with one, the quotients and the products to half a unit each: 4 of
     // out and dup. The slope is s + gate s (1 - s), both terms relative: s to 1 unit and 1.5 (1 - s), 1.5 of it at
@@ -32,6 +32,9 @@ TEST_CASE("swiglu agrees with PyTorch", "[swiglu]") {
     check_relative("out", got[0], want_out, 4 * kEpsF32);
     check_within("dinp", got[1], want_dinp, bounds);
     CHECK(same_bits(got[2], got[1]));
+    float most = 0;
+    for (const float x : got[1]) most = std::max(most, std::fabs(x));
+    CHECK(got[3][0] == most);
 }
 
 TEST_CASE("swiglu of huge gates is the identity or zero", "[swiglu]") {

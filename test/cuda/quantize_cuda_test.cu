@@ -80,21 +80,33 @@ TEMPLATE_TEST_CASE("quantizing an activation on a GPU has the bits of the activa
                    float, bf16) {
     using T = TestType;
     const int64_t rows = 144, cols = 272, n = rows * cols;
-    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared, Activation::swiglu}) {
         INFO("activation " << int(activation));
         Cuda cuda;
-        const OnDevice<T> inp(cuda, rounded<T>(randn(size_t(n), 1)));
+        Floats values = randn(size_t(2 * n), 1);  // SwiGLU reads all of it; its largest number is the last one
+        values[size_t(2 * n - cols) - 1] = values[size_t(2 * n) - 1] = 5;
+        const OnDevice<T> inp(cuda, rounded<T>(values));
         OnDevice<T> stored(cuda, size_t(n));
         if (activation == Activation::gelu)
             gelu_forward(cuda, stored.data, inp.data, n);
+        else if (activation == Activation::swiglu)
+            swiglu_forward(cuda, stored.data, inp.data, rows, cols);
         else
             relu_squared_forward(cuda, stored.data, inp.data, n);
         const auto codes_of = [&](const T* from, Activation how) {
             OnDevice<e4m3> out(cuda, size_t(n)), transposed(cuda, size_t(n));
             OnDevice<float> amax(cuda, 1), inverse(cuda, 1);
-            absmax(cuda, amax.data, from, n, how);
+            absmax(cuda, amax.data, from, n, how, cols);
             quantize(cuda, out.data, transposed.data, inverse.data, from, amax.data, rows, cols, nullptr, how);
-            return std::vector{amax.get(), inverse.get(), bits_of(out.values()), bits_of(transposed.values())};
+            std::vector results{amax.get(), inverse.get(), bits_of(out.values()), bits_of(transposed.values())};
+            if (activation != Activation::swiglu) return results;
+            const OnDevice<float> delayed(cuda, Floats{1.25f});
+            OnDevice<float> noted(cuda, Floats{0});
+            quantize<e4m3, T>(cuda, out.data, transposed.data, inverse.data, from, delayed.data, rows, cols, nullptr,
+                              how, nullptr, {noted.data});
+            for (const Floats& more : {noted.get(), bits_of(out.values()), bits_of(transposed.values())})
+                results.push_back(more);
+            return results;
         };
         const auto fused = codes_of(inp.data, activation), separate = codes_of(stored.data, Activation::none);
         for (size_t i = 0; i < fused.size(); i++) check_equal("result", fused[i], separate[i]);
@@ -135,14 +147,21 @@ TEMPLATE_TEST_CASE("with a delayed scale quantize on a GPU gives the CPU's codes
 TEMPLATE_TEST_CASE("quantizing an activation's gradient on a GPU has the bits of the gradient quantized",
                    "[quantize]" ON_DEVICE, float, bf16) {
     using T = TestType;
-    const int64_t rows = 144, cols = 272, n = rows * cols;
-    for (const Activation activation : {Activation::gelu, Activation::relu_squared}) {
+    for (const Activation activation : {Activation::gelu, Activation::relu_squared, Activation::swiglu}) {
         INFO("activation " << int(activation));
+        const bool has_sums = activation != Activation::swiglu;
+        const int64_t rows = 144, cols = has_sums ? 272 : 288, n = rows * cols;  // of SwiGLU two halves of 144
         Cuda cuda;
-        const OnDevice<T> dout(cuda, rounded<T>(randn(size_t(n), 1))), hidden(cuda, rounded<T>(randn(size_t(n), 2)));
+        Floats values = randn(size_t(n), 2);
+        // The largest number of all in one half of SwiGLU's gradient or the other: by a gate among the ups, by an up
+        // among the gates.
+        if (!has_sums) values[std::is_same_v<T, float> ? 20 : 20 + size_t(cols / 2)] = 1000;
+        const OnDevice<T> dout(cuda, rounded<T>(randn(size_t(n), 1))), hidden(cuda, rounded<T>(values));
         OnDevice<T> gradient(cuda, size_t(n));
         if (activation == Activation::gelu)
             gelu_backward(cuda, gradient.data, dout.data, hidden.data, n);
+        else if (activation == Activation::swiglu)
+            swiglu_backward(cuda, gradient.data, dout.data, hidden.data, rows, cols / 2);
         else
             relu_squared_backward(cuda, gradient.data, dout.data, hidden.data, n);
         const OnDevice<float> amax(cuda, Floats{2});
@@ -157,6 +176,7 @@ TEMPLATE_TEST_CASE("quantizing an activation's gradient on a GPU has the bits of
                                Floats{float(saturated.values()[0])}};
         };
         for (const bool with_sums : {true, false}) {
+            if (with_sums && !has_sums) continue;
             const auto fused = results(dout.data, activation, hidden.data, with_sums),
                        separate = results(gradient.data, Activation::none, nullptr, with_sums);
             for (size_t i = 0; i < fused.size(); i++) check_equal("result", fused[i], separate[i]);
@@ -207,4 +227,8 @@ TEST_CASE("quantize on a GPU refuses rows that are not a multiple of 16 bytes", 
           "2: quantize of (16, 24): fp8 needs multiples of 16");
     CHECK(error_of([&] { quantize(cuda, out.data, transposed.data, inverse.data, inp.data, amax.data, 24, 16); }) ==
           "2: quantize of (24, 16): fp8 needs multiples of 16");
+    CHECK(error_of([&] {
+              quantize<e4m3, float>(cuda, out.data, nullptr, inverse.data, inp.data, amax.data, 4, 48, nullptr,
+                                    Activation::swiglu, inp.data, {amax.data});
+          }) == "2: quantize of (4, 24): fp8 needs multiples of 16");
 }

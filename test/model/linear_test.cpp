@@ -17,6 +17,22 @@ TEST_CASE("loss and gradients of models in FP8 agree with PyTorch", "[linear]") 
         }
 }
 
+TEST_CASE("with the magnitudes of an equal step, delayed scales are the tensors' own", "[linear]") {
+    for (const ArchitectureCase& c : kFp8Cases)
+        for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::block}) {
+            Cpu cpu;
+            check_delayed_scales<float>(cpu, c, recompute);
+        }
+}
+
+TEST_CASE("in FP8 an MLP with SwiGLU has the bits of its ops one after another", "[linear]") {
+    for (const bool is_delayed : {false, true})
+        for (const bool has_biases : {false, true}) {
+            Cpu cpu;
+            check_swiglu_mlp<float>(cpu, is_delayed, has_biases);
+        }
+}
+
 TEST_CASE("weights are converted once a step, and outside of one nothing is", "[linear]") {
     const ArchitectureCase& c = kFp8Cases[0];
     const Fixture fixture(c.fixture);
@@ -111,6 +127,15 @@ namespace {
 const FlagMap kTwo = with(kFp8, {{"num-layers", "2"}});
 const FlagMap kDelayed = with(kTwo, {{"fp8-scaling", "delayed"}, {"fp8-amax-history", "2"}});
 
+constexpr size_t kDelayedTensors = 2 * size_t(kDelayedPerBlock);  // of two blocks
+
+// update_amax's state in a checkpoint.
+Floats amax_state(const std::string& folder) {
+    Floats state(size_t(AmaxState::size_of(kDelayedTensors, 2)));
+    ShardedTensors(folder, kOptimizerStem).read(state.data(), kAmax, 0, int64_t(state.size()));
+    return state;
+}
+
 std::vector<int64_t> saturated_in(const std::string& out_dir) {
     std::vector<int64_t> counts;
     for (const auto& [step, line] : records_by_step(out_dir, "step")) {
@@ -127,6 +152,7 @@ TEST_CASE("delayed scaling goes on after a stop, on two ranks and when it recomp
     const TinyRuns runs;
     must_succeed(runs.train("whole", kDelayed));
     must_succeed(runs.train("parts", with(kDelayed, {{"steps", "5"}, {"virtual-ranks", "2"}})));
+    const Floats after_5 = amax_state(step_folder(runs.path("parts"), 5));
     must_succeed(runs.resume("parts", {{"steps", "8"}, {"recompute", "block"}}));
     CHECK(difference(step_folder(runs.path("whole"), 8), step_folder(runs.path("parts"), 8)) == "");
     CHECK(saturated_in(runs.path("parts")) == saturated_in(runs.path("whole")));  // recomputed, not counted again
@@ -136,14 +162,23 @@ TEST_CASE("delayed scaling goes on after a stop, on two ranks and when it recomp
     CHECK(tensor_difference(step_folder(runs.path("ranks"), 8), step_folder(runs.path("whole"), 8)) == "");
 
     // Each tensor has an entry, and gradients, of a mean over 128 tokens, are far smaller than inputs.
-    Floats amax(static_cast<size_t>(kDelayedPerBlock));
-    ShardedTensors(step_folder(runs.path("whole"), 8), kOptimizerStem)
-        .read(amax.data(), kAmax, 2, 2 + kDelayedPerBlock);
+    const Floats after_8 = amax_state(step_folder(runs.path("whole"), 8));
+    const Floats amax(&after_8[2], &after_8[size_t(2 + kDelayedPerBlock)]);
     CHECK(std::set<float>(amax.begin(), amax.end()).size() == amax.size());
     for (const LinearKind kind : kLinearKinds) {
         const float inp = amax[size_t(delayed_tensor(0, kind, false))],
                     dout = amax[size_t(delayed_tensor(0, kind, true))];
         CHECK((dout > 0 && dout < 0.1f && inp > dout && inp < 100));
+    }
+
+    // Each step replaces the older of two entries by its own magnitudes, and the larger is for the next step's scales.
+    CHECK((after_5[0] == 1 && after_5[1] == 2 && after_8[0] == 0 && after_8[1] == 2));
+    for (size_t i = 2; i < 2 + kDelayedTensors; i++) {
+        const float *const five = &after_5[i], *const eight = &after_8[i];
+        CHECK(*eight == std::max(eight[kDelayedTensors], eight[2 * kDelayedTensors]));
+        CHECK(std::set<float>{five[kDelayedTensors], five[2 * kDelayedTensors], eight[kDelayedTensors],
+                              eight[2 * kDelayedTensors]}
+                  .size() == 4);
     }
 
     // The scales are the tensors' own until the history is full, and then they are not.

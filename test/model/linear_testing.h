@@ -5,17 +5,19 @@ Models with layers in FP8 for tests: those of scripts/model_fixtures.py, and a s
 #include <cstdint>
 #include <vector>
 #include "llmc/model/gpt.h"            // Gpt
+#include "llmc/model/mlp.h"            // mlp_up, mlp_down, mlp_down_backward
 #include "test/fixture.h"              // Fixture
 #include "test/model/architectures.h"  // small_shape
 #include "test/model/model_testing.h"  // from_device
 #include "test/op_testing.h"           // bell
 
-// The layers that are computed in FP8: all, or with Llama's all but the MLP's second.
+// The layers that are computed in FP8: all, but of fp8_llama not the MLP's second.
 //                          layers, heads, channels, longest sequence, vocabulary, key/value heads, MLP
 inline const std::vector<ArchitectureCase> kFp8Cases = {
     {"fp8_gpt2", 1, 16, {2, 2, 128, 16, 61, 2, 128}},
     {"fp8_nanochat", 2, 8, small_shape("nanochat", {3, 2, 128, 8, 61, 1, 128}, "SSL", 3)},
     {"fp8_llama", 2, 8, small_shape("llama", {2, 2, 128, 8, 61, 1, 64})},
+    {"fp8_llama_wide", 2, 8, small_shape("llama", {2, 2, 128, 8, 61, 1, 128})},
 };
 
 // As model_in_fp8() of scripts/model_fixtures.py makes them.
@@ -33,15 +35,17 @@ struct Learned {
     std::vector<Floats> gradients;  // in the order of the model's parameters
 };
 
-// A model of the fixtures on any device after a step of two micro-batches of half the weight, both the same, with the
-// fixtures' weights or those of a new model.
-template <class T, class Device>
-Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy, bool is_new = false) {
+template <class Device, class T>
+void set_made_weights(Gpt<Device, T>& model, const ArchitectureCase& c) {
     const Fixture fixture(c.fixture);
-    Gpt<Device, T> model(device, c.shape, c.B, c.T, policy);
     model.initialize_weights(7);
-    if (!is_new)
-        for (const Parameter& p : model.parameters) model.set_weight(p, made_weights(p, fixture).data());
+    for (const Parameter& p : model.parameters) model.set_weight(p, made_weights(p, fixture).data());
+}
+
+// A step of two micro-batches of half the weight, both the same.
+template <class Device, class T>
+Learned step_of(Device& device, Gpt<Device, T>& model, const ArchitectureCase& c) {
+    const Fixture fixture(c.fixture);
     const std::vector<int32_t> tokens = fixture.ints("tokens"), targets = fixture.ints("targets");
     const auto n = int64_t(tokens.size());
     typename Device::template ToDevice<int32_t> tokens_to_device(device, n), targets_to_device(device, n);
@@ -58,6 +62,125 @@ Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy
     for (const Parameter& p : model.parameters)
         learned.gradients.push_back(from_device(device, p, model.gradients.at(p)));
     return learned;
+}
+
+// A model of the fixtures on any device after a step, with the fixtures' weights or those of a new model.
+template <class T, class Device>
+Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy, bool is_new = false) {
+    Gpt<Device, T> model(device, c.shape, c.B, c.T, policy);
+    if (is_new)
+        model.initialize_weights(7);
+    else
+        set_made_weights(model, c);
+    return step_of(device, model, c);
+}
+
+// The same step twice: what the first has noted, with scales of its tensors' own, are the scales of the second. Those
+// of another tensor or of another step would change it.
+template <class T, class Device>
+void check_delayed_scales(Device& device, const ArchitectureCase& c, Recompute recompute) {
+    INFO(c.fixture << ", recompute " << int(recompute));
+    Gpt<Device, T> model(device, c.shape, c.B, c.T, {recompute, true, 0, 1});
+    set_made_weights(model, c);
+    Arena arena(device, "notes", 1 << 12);
+    float* const seen = arena.take<float>(model.acts.amax.tensors);
+    auto* const saturated = arena.take<uint64_t>(1);
+    fill_zero(device, seen, model.acts.amax.tensors), fill_zero(device, saturated, 1);
+    model.amax_notes = {seen, saturated};
+    const Learned current = step_of(device, model, c);
+    model.op.update_amax(device, model.acts.amax, seen, 1);
+    model.count_amax_step();
+    REQUIRE(model.has_delayed_scales());
+    const Learned delayed = step_of(device, model, c);
+    CHECK(delayed.loss == current.loss);
+    for (size_t i = 0; i < current.gradients.size(); i++) {
+        INFO(model.parameters.parameters[i].name);
+        CHECK(same_bits(delayed.gradients[i], current.gradients[i]));
+    }
+    uint64_t count = 1;
+    copy_to_host(device, &count, saturated, 1);
+    CHECK(count == 0);
+}
+
+// An MLP with SwiGLU and both layers in FP8: what it computes and notes on its way is that of the ops one after
+// another.
+template <class T, class Device>
+void check_swiglu_mlp(Device& device, bool is_delayed, bool has_biases) {
+    constexpr int64_t N = 32, C = 32, F = 48;
+    INFO((is_delayed ? "delayed scales" : "scales of their own") << (has_biases ? ", biases" : ""));
+    const auto results = [&](bool fused) {
+        Arena arena(device, "mlp", 1 << 20);
+        const auto give = [&]<class U>(U, const Floats& values) {
+            std::vector<U> host;
+            for (const float x : values) host.push_back(rounded_value<U>(x));
+            U* data = arena.take<U>(int64_t(host.size()));
+            copy_to_device(device, data, host.data(), int64_t(host.size()));
+            return data;
+        };
+        std::vector<Floats> all;
+        const auto get = [&]<class U>(const U* data, int64_t n) {
+            std::vector<U> host(static_cast<size_t>(n));
+            copy_to_host(device, host.data(), data, n);
+            all.emplace_back();
+            for (const U x : host) all.back().push_back(float(to_float(x)));
+        };
+        const auto state = [&](int64_t in, int64_t out) {
+            return Fp8LinearState{arena.take<e4m3>(in * out), arena.take<e4m3>(in * out), arena.take<e4m3>(N * in),
+                                  arena.take<float>(1), arena.take<float>(1)};
+        };
+        const Fp8LinearState of_up = state(C, 2 * F), of_down = state(F, C);
+        const Fp8Scratch scratch = {arena.take<uint8_t>(N * 2 * F), arena.take<uint8_t>(N * 2 * F),
+                                    arena.take<float>(1),           arena.take<float>(1),
+                                    arena.take<float>(1),           arena.take<float>(1)};
+        float* const noted = give(0.f, Floats(4, 0));
+        auto* const saturated = arena.take<uint64_t>(1);
+        fill_zero(device, saturated, 1);
+        const auto delayed = [&](int64_t i, float amax) -> DelayedAmax {
+            if (!is_delayed) return {};
+            return {give(0.f, {amax}), {noted + i, saturated}};
+        };
+        LinearLayer<T> up{.N = N, .C = C, .OC = 2 * F, .fp8 = &of_up, .scratch = scratch};
+        LinearLayer<T> down{.N = N, .C = F, .OC = C, .fp8 = &of_down, .scratch = scratch};
+        up.weight = give(T(), randn(size_t(2 * F * C), 1, 0.2f)),
+        down.weight = give(T(), randn(size_t(C * F), 2, 0.2f));
+        up.dweight = give(0.f, randn(size_t(2 * F * C), 3)), down.dweight = give(0.f, randn(size_t(C * F), 4));
+        if (has_biases) up.dbias = give(0.f, randn(size_t(2 * F), 5));
+        up.inp_delayed = delayed(0, 2), up.dout_delayed = delayed(1, 0.2f);
+        down.inp_delayed = delayed(2, 0.5f), down.dout_delayed = delayed(3, 2);
+        T *const inp = give(T(), randn(size_t(N * C), 6)), *const dout = give(T(), randn(size_t(N * C), 7));
+        T *const hidden = arena.take<T>(N * 2 * F), *const activated = arena.take<T>(N * F);
+        T *const d_activated = arena.take<T>(N * F), *const d_hidden = arena.take<T>(N * 2 * F);
+        T *const out = arena.take<T>(N * C), *const dinp = arena.take<T>(N * C);
+        linear_quantize_weight(device, up), linear_quantize_weight(device, down);
+        if (fused) {
+            up.dout_has_amax = !is_delayed;
+            constexpr MlpKind kSwiglu = MlpKind::swiglu;
+            mlp_up(device, activated, hidden, inp, up, down, kSwiglu);
+            mlp_down(device, out, activated, hidden, up, down, kSwiglu);
+            const T* const d = mlp_down_backward(device, d_activated, dout, activated, hidden, up, down, kSwiglu);
+            linear_backward(device, dinp, d, inp, up, hidden, mlp_fused_gradient(up, down, kSwiglu));
+            CHECK((mlp_fused_gradient(up, down, kSwiglu) == Activation::swiglu) == (is_delayed && !has_biases));
+        } else {
+            linear_forward(device, hidden, inp, up);
+            ops<T>(device).swiglu_forward(device, activated, hidden, N, F);
+            linear_forward(device, out, activated, down);
+            linear_backward(device, d_activated, dout, activated, down);
+            ops<T>(device).swiglu_backward(device, d_hidden, d_activated, hidden, N, F, nullptr);
+            linear_backward(device, dinp, d_hidden, inp, up);
+        }
+        get(out, N * C), get(dinp, N * C), get(up.dweight, 2 * F * C), get(down.dweight, C * F), get(noted, 4);
+        if (has_biases) get(up.dbias, 2 * F);
+        uint64_t count = 0;
+        copy_to_host(device, &count, saturated, 1);
+        all.push_back({float(count)});
+        CHECK((count > 0) == is_delayed);
+        return all;
+    };
+    const auto got = results(true), want = results(false);
+    for (size_t i = 0; i < want.size(); i++) {
+        INFO("result " << i);
+        CHECK(same_bits(got[i], want[i]));
+    }
 }
 
 // Against PyTorch: matrices by weighted sums of their rows and of their columns.

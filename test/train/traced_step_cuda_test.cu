@@ -122,7 +122,8 @@ TEST_CASE("the traced step launches what the real one launches", "[traced_step][
     check_alike({.recompute = Recompute::norms});
     check_alike({.recompute = Recompute::block});
     check_alike({.fp8 = true});
-    check_alike({.amax_history = 1, .fp8 = true});
+    for (const char* architecture : {"gpt2", "llama"})
+        check_alike({.architecture = architecture, .amax_history = 1, .fp8 = true});
     check_alike({.documents = true});
     check_alike({.tree_sum = true, .accumulation = 4});
     check_alike({.accumulation = 5});

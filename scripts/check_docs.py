@@ -62,6 +62,13 @@ CLAIMS = [
     ),
     (
         "README.md",
+        r"\| GPT-2 124M in bf16, decoding on one core \(Zen 4\), tokens per second \| (\d+) \| ([\d.]+)x transformers",
+        "doc/performance.md",
+        r"AVX-512 with bf16 \| 1 \| 1 \| ([\d.]+) \|[^|]*\| ([\d.]+) \|",
+        (0, 1),
+    ),
+    (
+        "README.md",
         r"SIGKILL at (\d+) random moments and around (\d+) system calls, then resume \| (\d+) wrong",
         "doc/reliability.md",
         r"\| kills \|[^|]*\| (\d+) \| 0 \|.*\n\| calls \|[^|]*\| (\d+) \| (0) \|",

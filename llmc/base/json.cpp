@@ -37,7 +37,7 @@ public:
 private:
     template <class T>
     Value* put(T&& value) {
-        Value* const place = open_.empty()             ? &root_
+        Value* const place = open_.empty()              ? &root_
                              : open_.back()->is_array() ? (open_.back()->push_back(nullptr), &open_.back()->back())
                                                         : member_;
         *place = Value(std::forward<T>(value));
@@ -53,8 +53,9 @@ private:
     }
 
     Value root_;
-    std::vector<Value*> open_;  // objects and arrays, outermost first: none gets another member before the last is closed
-    Value* member_ = nullptr;   // of the last one, if that is an object
+    std::vector<Value*>
+        open_;  // objects and arrays, outermost first: none gets another member before the last is closed
+    Value* member_ = nullptr;  // of the last one, if that is an object
 };
 
 }  // namespace

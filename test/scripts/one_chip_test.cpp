@@ -37,7 +37,8 @@ struct Library {
         write_file_atomically(folder / "lib.s",
                               std::string(".section ") + section + ",\"a\"\n.incbin \"" + folder / "code.bin" + "\"\n");
         write_file_atomically(folder / "lib.c", "int seven(void) { return 7; }\n");
-        const Finished linked = run("${CXX:-g++} -shared -fPIC " + folder / "lib.s" + " -x c " + folder / "lib.c" + " -o " + path);
+        const Finished linked =
+            run("${CXX:-g++} -shared -fPIC " + folder / "lib.s" + " -x c " + folder / "lib.c" + " -o " + path);
         INFO(linked.err);
         REQUIRE(linked.exit_code == 0);
     }

@@ -1,3 +1,4 @@
+// What is read as JSON, and what is not: values that are built by our own class of the library's events.
 #include "llmc/base/json.h"
 #include <string>
 #include "test/testing.h"

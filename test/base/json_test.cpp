@@ -1,3 +1,4 @@
+// JSON as it is read, in either order of members, and what is refused.
 #include "llmc/base/json.h"
 #include <string>
 #include "test/testing.h"

@@ -5,8 +5,8 @@
 
 namespace {
 
-// Builds a value of what a parser reports. The library has such a class, too, but compiles the whole parser once more for
-// each type of value, and twice for filters that nobody uses: here all types share the parser of scan_json.
+// Builds a value of what a parser reports. The library has such a class, too, but compiles the whole parser once more
+// for each type of value, and twice for filters that nobody uses: here all types share the parser of scan_json.
 template <class Value>
 class Builder : public nlohmann::json_sax<Json> {
 public:

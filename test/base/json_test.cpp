@@ -1,4 +1,4 @@
-// What is read as JSON, and what is not: values that are built by our own class of the library's events.
+// JSON as it is read, in either order of members, and what is refused.
 #include "llmc/base/json.h"
 #include <string>
 #include "test/testing.h"

@@ -329,7 +329,7 @@ TEST_CASE("gpu_check takes programs that were carried along, where there are non
     machine.script("build/cuda/gpu-tests", "echo \"libraries $LD_LIBRARY_PATH\"; echo '5 passed, 0 failed'");
     const auto carry = [&] {
         must_succeed(run("cd " + machine.folder.path +
-                         " && mkdir -p .deps && tar -cJf .deps/carried.tar.xz "
+                         " && mkdir -p .deps && python3 -m tarfile -c .deps/carried.tar.xz "
                          "train_gpt data/tokenize build/cuda && rm -r train_gpt data/tokenize build/cuda"));
     };
     carry();

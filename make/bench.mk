@@ -30,13 +30,12 @@ run-bench-cpu: $(O)/bench/cpu_steps
 bench-smoke: ## run every benchmark on tiny shapes, on the CPU and the emulated GPU
 	@+$(SUBMAKE) run-bench-smoke VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
 
-# Smoke tests measure nothing: all benchmarks but one, a program of its own, are joined into a few programs, not optimized much, unless a
-# single one is asked for.
+# A smoke test measures nothing. So all benchmarks but cpu_steps, which has flags of its own, are joined into three programs for the CPU
+# and three for the emulated GPU, with little optimization. OP=gelu takes that benchmark alone, as `make bench` builds it.
 SMOKED := $(filter-out %/cpu_steps,$(BENCH))
-# $(call joined_benches,FOLDER,BENCHES): in three parts
-joined_benches  = $(if $(OP),$(2),$(if $(2),$(patsubst %,$(1)/bench/joined_%-of-3,1 2 3)))
-SMOKE_HOST     := $(call joined_benches,$(O),$(SMOKED))
-SMOKE_EMULATED := $(call joined_benches,$(E),$(EMULATED_BENCH))
+SMOKE_PARTS    := $(if $(OP),,$(patsubst %,joined_%-of-3,1 2 3))
+SMOKE_HOST     := $(if $(OP),$(SMOKED),$(SMOKE_PARTS:%=$(O)/bench/%))
+SMOKE_EMULATED := $(if $(OP),$(EMULATED_BENCH),$(SMOKE_PARTS:%=$(E)/bench/%))
 $(O)/dev/bench/joined_%.cpp: FILES = $(SMOKED:$(O)/bench/%=dev/bench/%.cu)
 $(E)/dev/bench/joined_%.cu: FILES = $(EMULATED_BENCH:$(E)/bench/%=dev/bench/%.cu)
 $(O)/dev/bench/joined_%.cpp: FORCE
@@ -47,7 +46,7 @@ $(O)/bench/joined_%: $(O)/dev/bench/joined_%.cpp.o $(TEST_ENGINE)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
-$(foreach n,1 2 3,$(O)/dev/bench/joined_$(n)-of-3.cpp.o $(E)/dev/bench/joined_$(n)-of-3.cu.o): private override OPT := $(LIGHT) $(TRUSTED)
+$(SMOKE_PARTS:%=$(O)/dev/bench/%.cpp.o) $(SMOKE_PARTS:%=$(E)/dev/bench/%.cu.o): private override OPT := $(LIGHT) $(TRUSTED)
 
 run-bench-smoke: $(SMOKE_HOST) $(filter %/cpu_steps,$(BENCH)) $(SMOKE_EMULATED)
 	@set -e; rm -f $(O)/bench-smoke.jsonl; for bench in $(SMOKE_HOST) $(filter %/cpu_steps,$(BENCH)) $(SMOKE_EMULATED); do \

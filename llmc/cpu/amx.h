@@ -1,18 +1,18 @@
 /*
-Intel's tiles (AMX): eight registers of 16 rows of 64 bytes, and the one instruction that multiplies them in bf16.
+Intel AMX: eight tile registers of 16 rows of 64 bytes, and the one instruction that multiplies them in bf16.
 
-  has_amx()        does this process have them: the processor, and Linux, which is asked once for the memory they take
-  AmxTiles         load, store, zero and multiply; what the loops of gemm_tiles.h are instantiated with
+  has_amx()        whether this process may use AMX: the processor has it, and Linux grants it (asked once)
+  AmxTiles         load, store, zero and multiply; the loops of gemm_tiles.h are instantiated with it
 
-tdpbf16ps multiplies 16 rows of 32 values with 32 rows of 16, which lie in pairs of neighbors in k, and adds the result
-to sums of float. For each of these (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS,
-"Operation"; the same in the Instruction Set Extensions Programming Reference, 319433, chapter 3):
+tdpbf16ps multiplies a (16, 32) tile of bf16 by a (32, 16) tile, stored as pairs of neighbors in k, and adds the product
+to a (16, 16) tile of float. For each element (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+TDPBF16PS, "Operation"; the same in the Instruction Set Extensions Programming Reference, 319433, chapter 3):
 
   even = odd = 0;   for the 16 pairs in order:  even = fma(a[2k], b[2k], even),  odd = fma(a[2k+1], b[2k+1], odd)
   sum = sum + (even + odd)
 
-rounded to nearest, and numbers below 1.2e-38 are zero wherever they are read or made. test/cpu/software_tiles.h does
-the same without the processor. Inline assembly, since intrinsics would need -mamx-bf16 for all that includes this.
+rounded to nearest, with subnormals (below 1.2e-38) flushed to zero in inputs and results. test/cpu/software_tiles.h
+does the same in software. Inline assembly, since intrinsics would require -mamx-bf16 in every file that includes this.
 */
 #pragma once
 #include <cstdint>
@@ -24,7 +24,7 @@ the same without the processor. Inline assembly, since intrinsics would need -ma
 #endif
 #include "llmc/base/processor.h"  // may_use_amx
 
-// One of the tile registers by its number, and what they hold: sums (rows, cols), factors (rows, depth), (depth, cols).
+// A tile register by its number. Tiles hold sums (rows, cols) or factors: (rows, depth) and (depth, cols).
 template <int number>
 using Tmm = std::integral_constant<int, number>;
 inline constexpr int64_t kTmmRows = 16, kTmmCols = 16, kTmmDepth = 32;
@@ -34,21 +34,21 @@ inline constexpr int64_t kTmmRows = 16, kTmmCols = 16, kTmmDepth = 32;
 inline bool ask_for_amx() {
 #if defined(__has_feature)
 #if __has_feature(memory_sanitizer)
-    return false;  // it does not see what a tile's store writes
+    return false;  // MemorySanitizer does not see what a tile store writes
 #endif
 #endif
     if (!may_use_amx()) return false;
     unsigned a, b, c, d;
-    // Palette 1: bytes of a tile and of its rows, number of tiles, rows
+    // Palette 1: bytes per tile and per row, number of tiles, rows per tile
     if (!__get_cpuid_count(0x1D, 1, &a, &b, &c, &d)) return false;
     if (a >> 16 != 1024 || (b & 0xFFFF) != 64 || b >> 16 != 8 || (c & 0xFFFF) != 16) return false;
-    // The system keeps the tiles for a process that asked for it, with all its threads, those to come too.
+    // One request permits tiles for the whole process, including threads created later.
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, Linux 5.16
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 struct AmxTiles {
-    // Before a thread's first product: all tiles whole. They stay so, and nothing else in the process uses them.
+    // Call on each thread before its first multiplication. Makes all tiles full-sized; nothing else here uses them.
     static void prepare() {
         thread_local bool prepared = false;
         if (prepared) return;
@@ -66,7 +66,7 @@ struct AmxTiles {
     static void zero(Tmm<tile>) {
         asm volatile("tilezero %%tmm%c0" : : "i"(tile));
     }
-    // 16 rows of 64 bytes each, row_bytes apart
+    // rows: 16 rows of 64 bytes each, row_bytes apart
     template <int tile>
     static void load(Tmm<tile>, const void* rows, int64_t row_bytes) {
         asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(tile), "r"(rows), "r"(row_bytes) : "memory");

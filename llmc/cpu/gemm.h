@@ -1,10 +1,10 @@
 /*
 Matrix multiplication on the CPU, by all threads:   C (M,N) = or += A (M,K) B (K,N) [+ bias (N)]
 
-The loops and their names are those of BLIS: gemm_plan.h has the picture, the sizes and the citation, gemm_pack.h the
-layout of packed operands, gemm_micro_kernel.h what happens in registers and the definition of the result to the bit.
-Threads share loops 2 and 3. With few rows each thread takes whole micro-panels of B, packed by itself, and with very
-few it reads columns of B in place (gemm_stream.h).
+Loops and names are those of BLIS: gemm_plan.h has the loop nest, the block sizes and the citation, gemm_pack.h the
+layout of packed operands, gemm_micro_kernel.h the register kernel and the bit-exact definition of the result. Threads
+share loops 2 and 3. With few rows, each thread packs whole micro-panels of B for itself; with very few, it reads
+columns of B in place (gemm_stream.h).
 */
 #pragma once
 #include <algorithm>
@@ -21,7 +21,7 @@ few it reads columns of B in place (gemm_stream.h).
 #include "llmc/ops/matmul.h"             // Write
 #include "llmc/cpu/simd.h"
 
-// c (rows, cols)  =  sums (rows, cols) + bias, each rounded once; cols <= kNR
+// c (rows, cols)  =  sums (rows, cols) + bias, rounded once to bf16; cols <= kNR
 inline void round_sums(bf16* c, int64_t c_row, const float* sums, int64_t sums_row, int64_t rows, int64_t cols,
                        const bf16* bias) {
     for_lanes(cols, [&](int64_t j, auto width) {
@@ -36,25 +36,25 @@ template <class Out, class T>
 struct Gemm {
     static constexpr bool kRounds = !std::is_same_v<Out, float>;
 
-    // Rows and columns of C.
+    // A block of C: rows from i on, columns from j on.
     struct Tile {
         int64_t i, j, rows, cols;
     };
-    // Up to KB terms from k on, what the sums of a tile start from, and whether they end in C.
+    // A block of K: up to KB terms from k on, what the sums of a tile start from, and whether they are stored to C.
     struct KBlock {
         int64_t k, terms;
         enum Start { from_zero, from_c, from_sums } start;
         bool ends_in_c, adds_bias;
     };
-    // The sums of a tile between two blocks of K. Not in C: its rows may lie so far apart that they share few places in
-    // the L1 cache, and where it is bf16 it cannot hold them.
+    // The sums of a tile between two blocks of K. They are not kept in C, whose rows may be so far apart that they map
+    // to few sets of the L1 cache, and which may be bf16.
     struct Sums {
         float* data;
         int64_t row;
     };
 
     GemmPlan plan;
-    TileKernel tiles;  // null: registers
+    TileKernel tiles;  // null: multiply in registers
     Out* c;
     int64_t c_row;
     Strided<T> a, b;
@@ -80,7 +80,7 @@ struct Gemm {
                     k + plan.kernel.KB >= kc, is_first && bias};
     }
 
-    // One block of K:   tile of C, or its sums  =  what it starts from + a_k (rows, terms) times a micro-panel of B
+    // One block of K:   tile of C, or its sums  =  block.start + a_k (rows, terms) times a micro-panel of B
     void multiply(const Tile& tile, const KBlock& block, Strided<T> a_k, const float* b_panel, Sums sums) const {
         Out* to = c + tile.i * c_row + tile.j;
         if constexpr (std::is_same_v<T, bf16>)
@@ -103,7 +103,7 @@ struct Gemm {
                                          offset);
     }
 
-    // Tiles leave their sums where they are: in C if it is float; otherwise they are rounded here.
+    // AMX tiles accumulate in C itself if it is float, else in `sums`, which the second function rounds into C.
     Sums sums_of_tiles(const Tile& tile, Sums sums) const {
         if constexpr (!kRounds)
             if (tiles) return {c + tile.i * c_row + tile.j, c_row};
@@ -116,7 +116,7 @@ struct Gemm {
                            bias_at(tile.j));
     }
 
-    // Columns [jr, jr + NR) of B (pc..., jc...), one micro-panel.
+    // Packs one micro-panel: columns [jc + jr, jc + jr + NR) of B, rows from pc on.
     void pack_b_panel(int64_t jc, int64_t jr, int64_t pc) const {
         const int64_t kc = std::min(plan.KC, plan.K - pc);
         const int64_t cols = std::min<int64_t>(kNR, std::min(plan.NC, plan.N - jc) - jr);
@@ -125,7 +125,7 @@ struct Gemm {
         std::fill(to + packed_size<T>(kc, 1), to + kNR * plan.packed_depth(kc), 0.f);
     }
 
-    // Rows [i, i + rows) of A (..., pc...).
+    // Packs rows [i, i + rows) of A, columns from pc on.
     void pack_a_block(int64_t i, int64_t rows, int64_t pc) const {
         const int64_t kc = std::min(plan.KC, plan.K - pc);
         if (!tiles) return pack_a(packed_a + i * plan.packed_depth(kc), a.at(i, pc), rows, kc);
@@ -133,13 +133,13 @@ struct Gemm {
             for (int64_t k = 0; k < kc; k += plan.kernel.KB)
                 pack_a_tiles(packed_tile_rows(i, k), a.at(i, pc + k), rows, std::min(plan.kernel.KB, kc - k));
     }
-    // Tiles read packed A (KC / KB, M, KB).
+    // Packed A for tiles is (KC / KB, M, KB).
     T* packed_tile_rows(int64_t i, int64_t k) const {
         const int64_t padded_rows = (plan.M + plan.kernel.MR - 1) / plan.kernel.MR * plan.kernel.MR;
         return reinterpret_cast<T*>(packed_a) + k * padded_rows + i * plan.kernel.KB;
     }
 
-    // A from row i and term pc + k on.
+    // A from row i and term pc + k on, packed or in place.
     Strided<T> a_panel(int64_t i, int64_t pc, int64_t k) const {
         if (!plan.packs_a) return a.at(i, pc + k);
         if (tiles) return {packed_tile_rows(i, k), plan.kernel.KB, 1};
@@ -165,7 +165,7 @@ struct Gemm {
         if (pc + kc == plan.K) round_sums_of_tiles(all, sums);
     }
 
-    // All of C (M, kLanes) from column j on, with B in place. The last lanes begin early enough to be whole.
+    // C (M, kLanes) from column j on, with B in place. At the right edge the lanes begin before j, so that all exist.
     void multiply_in_place(int64_t j, Strided<StreamedA<T>> a) const {
         const int64_t first = std::min(j, plan.N - kLanes), new_cols = first + kLanes - j;
         for (int64_t i = 0; i < plan.M; i += kStreamedRows) {
@@ -180,7 +180,7 @@ struct Gemm {
         }
     }
 
-    // All of C (M, NR) from column j on. The memory for a micro-panel (KB, NR) and for sums (M, NR) is the thread's.
+    // C (M, NR) from column j on, with memory of the thread's own for a micro-panel (KB, NR) and for sums (M, NR).
     void multiply_few_rows(int64_t j, float* b_panel, float* sums_of_thread) const {
         const Tile all{0, j, plan.M, std::min<int64_t>(kNR, plan.N - j)};
         const Sums sums = sums_of_tiles(all, {sums_of_thread, kNR});
@@ -193,8 +193,8 @@ struct Gemm {
     }
 };
 
-// c (M, N), rows c_row apart  (=, +=)  a (M, K) b (K, N) + bias (N, may be null). Sums are float. A c of bf16 is
-// rounded once, when they are complete, and only overwritten; only c = a b in one type takes a bias.
+// c (M, N), rows c_row apart  (=, +=)  a (M, K) b (K, N) + bias (N, may be null). Sums are float. A bf16 c is rounded
+// once, from complete sums, and can only be overwritten. A bias requires a, b and c of one type, and Write::set.
 template <class Out, class T>
 void gemm(Cpu& cpu, Out* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, Strided<T> b,
           const std::type_identity_t<T>* bias, Write write) {

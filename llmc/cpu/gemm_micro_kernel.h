@@ -4,15 +4,15 @@ van de Geijn, 2008, doi:10.1145/1356052.1356053). Elements of A are broadcast. A
 be transposed.
 
 The result is specified to the bit. Each element of C is one chain of fused multiply-adds over a block of kBlockK terms,
-in the order of k, and blocks are added in order. Neither MR and NR, which follow the number of registers, nor the
-number of threads has any influence, so every processor gives the same bits.
+in the order of k, and blocks are added in order. MR and NR, which depend on the number of registers, and the number of
+threads do not affect it, so every processor gives the same bits.
 
 A and B are float or bf16, sums are always float. bf16 is multiplied in pairs of neighbors in k, of which the second is
-added first: what AVX-512's vdpbf16ps does in one instruction, at up to twice the rate of fp32, and other processors do
-in two (test/cpu/gemm_test.cpp: the same bits, except for numbers below 1.2e-38, which that instruction takes for zero).
-So packed bf16 consists of pairs, and the pairs of an A that is read in place must lie side by side.
+added first. AVX-512's vdpbf16ps does this in one instruction, at up to twice the rate of fp32; other processors use two
+(test/cpu/gemm_test.cpp: the same bits, except for subnormals, below 1.2e-38, which that instruction treats as zero). So
+packed bf16 consists of pairs, and an A that is read in place must have its pairs side by side.
 
-Processors with AMX multiply bf16 in its tiles, in another order: gemm_tiles.h.
+Processors with AMX multiply bf16 in tiles, with another order of sums: gemm_tiles.h.
 
   multiply_panels(...)   C (=, +=) A times packed micro-panels of B, on the calling thread; attention is built on it
 */
@@ -27,7 +27,7 @@ Processors with AMX multiply bf16 in its tiles, in another order: gemm_tiles.h.
 #include "llmc/cpu/gemm_tiles.h"  // tile_kernel_of
 #include "llmc/cpu/simd.h"
 
-// One element in every lane, or a pair of bf16.
+// Broadcasts one float, or one pair of bf16, to every lane.
 template <class T>
 ANVIL_INLINE FloatRegister broadcast_pair(const T* a) {
     uint32_t bits;
@@ -35,13 +35,13 @@ ANVIL_INLINE FloatRegister broadcast_pair(const T* a) {
     return broadcast_bits(bits);
 }
 
-// The halves of pairs of bf16, as floats
+// The first or second elements of pairs of bf16, as floats
 ANVIL_INLINE FloatRegister first_of_pairs(FloatRegister pairs) { return FloatRegister(UintRegister(pairs) << 16); }
 ANVIL_INLINE FloatRegister second_of_pairs(FloatRegister pairs) {
     return FloatRegister(UintRegister(pairs) & 0xFFFF0000u);
 }
 
-// Whether one instruction multiplies what a register holds.
+// Whether one instruction multiplies and adds registers of T: pairs of bf16 need AVX512-BF16.
 #if defined(__AVX512BF16__)
 template <class T>
 inline constexpr bool kMultipliesPairs = true;
@@ -63,7 +63,7 @@ ANVIL_INLINE FloatRegister multiply_add(FloatRegister a, FloatRegister b, FloatR
     }
 }
 
-// What A times B is added to before it is stored. data null: nothing.
+// What the micro-kernel adds to A times B before it stores the result. Null data: nothing.
 struct Addend {
     const float* data = nullptr;
     int64_t row = 0;
@@ -92,7 +92,7 @@ ANVIL_INLINE void store_register(bf16* p, FloatRegister x) {
 template <int rows, class Out, class T>
 void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float* panel, int64_t K, Addend before,
                   const Out* bias) {
-    // C, and what is added to it, is fetched while k runs.
+    // Prefetch C and its addend while k runs.
     constexpr int64_t kLine = 64 / int64_t(sizeof(Out));
     for (int i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j += kLine) __builtin_prefetch(c + i * c_row + j, 1);
@@ -100,7 +100,7 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
         for (int i = 0; i < rows; i++)
             for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(before.data + i * before.row + j);
     FloatRegister sum[rows][kNRRegisters] = {};
-    // One pointer for three rows, at offsets that an address can hold: a pointer per row would need too many registers.
+    // One pointer per three rows, at offsets that addresses can encode: one per row would need too many registers.
     constexpr int groups = (rows + 2) / 3;
     const T* a_k[groups];
 #pragma GCC unroll 4
@@ -119,7 +119,7 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
 #pragma GCC unroll 4
         for (int g = 0; g < groups; g++) a_k[g] += step;
     }
-    // At the right edge of C the rest is done in copies of full width.
+    // At the right edge of C the rest works on full-width copies.
     Out edge[rows][kNR], edge_bias[kNR] = {};
     float edge_before[rows][kNR];
     const bool whole = cols == kNR;
@@ -134,7 +134,7 @@ void micro_kernel(Out* c, int64_t c_row, int64_t cols, Strided<T> a, const float
 #pragma GCC unroll 4
     for (int r = 0; r < kNRRegisters; r++) {
         const int at = r * kRegisterLanes;
-        // In bf16 zeros are added even without a bias: they turn -0 into 0.
+        // In bf16 zeros are added even without a bias, to turn -0 into 0.
         const FloatRegister offset = bias ? load_register(bias + at) : FloatRegister{};
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
@@ -172,8 +172,8 @@ void multiply_panels_in_registers(Out* c, int64_t c_row, int64_t M, int64_t N, i
                                       bias ? bias + j : nullptr);
 }
 
-// c (M, N) (=, +=) a (M, K) times packed micro-panels of B, on the calling thread; K <= kBlockK<T>, in tiles
-// kTileBlockK
+// c (M, N) (=, +=) a (M, K) times packed micro-panels of B, on the calling thread; K <= kBlockK<T>, or kTileBlockK
+// with tiles
 template <class T>
 void multiply_panels(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<T> a, const float* panels,
                      Write write, TileKernel tiles = tile_kernel_of<T>()) {

@@ -1,9 +1,9 @@
 /*
-Packing the operands of a matrix product (gemm_plan.h): B into micro-panels of NR columns, and A, where it cannot be
-read in place, into micro-panels of MR rows. Zeros fill the last one.
+Packs the operands of a GEMM (gemm_plan.h): B into micro-panels of NR columns and A, if it cannot be read in place, into
+micro-panels of MR rows. The last micro-panel is padded with zeros.
 
-  packed B   (panels, K, NR)      a micro-panel is contiguous, row k of it after row k - 1
-  packed A   (panels, K, MR)      the same of the transpose of A
+  packed B   (panels, K, NR)      a micro-panel is contiguous, with row k after row k - 1
+  packed A   (panels, K, MR)      the same for the transpose of A
 
 bf16 is multiplied in pairs of neighbors in k: the two values of a pair lie side by side, (panels, K / 2, NR, 2).
 */
@@ -25,17 +25,17 @@ struct Strided {
     Strided transposed() const { return {data, col, row}; }
 };
 
-// Micro-panels of B.
+// The number of micro-panels of B (K, N).
 inline int64_t num_panels(int64_t N) { return (N + kNR - 1) / kNR; }
-// Floats that packed B takes.
+// The size of packed B in floats.
 template <class T>
 int64_t packed_size(int64_t K, int64_t N) {
     return num_panels(N) * kNR * ((K + kPair<T> - 1) / kPair<T>);
 }
 
-// to = the lanes lane_of(0), lane_of(1), ... of a and b, of four bytes each. They are written out, because nvcc drops
-// the expansion of a pack in a builtin's arguments. (Vectors are passed by reference: a processor without such
-// registers has no other way that all compilers agree on.)
+// to = lanes at(0), at(1), ... of a and b together, four bytes each. The indices are written out because nvcc drops a
+// pack expansion in a builtin's arguments. Vectors are passed by reference, because compilers disagree on how to pass
+// them by value on a processor without such registers.
 template <auto at, class V>
 ANVIL_INLINE void pick_lanes(V& to, const V& a, const V& b) {
     if constexpr (sizeof(V) == 64)
@@ -46,7 +46,7 @@ ANVIL_INLINE void pick_lanes(V& to, const V& a, const V& b) {
     else
         to = __builtin_shufflevector(a, b, at(0), at(1), at(2), at(3));
 }
-// Of each four lanes the lower (which = 0) or upper half of a and of b, in runs of `run` lanes by turns.
+// In each block of four lanes: the lower (which = 0) or upper halves of a and b, interleaved in runs of `run` lanes.
 template <int run, int which, int n>
 constexpr int zip_lane(int lane) {
     return lane / 4 * 4 + lane % 4 / (2 * run) * run + lane % run + 2 * which + lane / run % 2 * n;
@@ -55,7 +55,7 @@ template <int run, int which, class V>
 ANVIL_INLINE void zip_blocks(V& to, const V& a, const V& b) {
     pick_lanes<zip_lane<run, which, int(sizeof(V) / 4)>>(to, a, b);
 }
-// The even runs of four lanes (which = 0) or the odd ones, first a's and then b's.
+// The even (which = 0) or odd blocks of four lanes, first those of a, then those of b.
 template <int which, int n>
 constexpr int unzip_block_lane(int lane) {
     return lane % (n / 2) / 4 * 8 + lane % 4 + 4 * which + lane / (n / 2) * n;
@@ -65,12 +65,12 @@ ANVIL_INLINE void unzip_blocks(V& to, const V& a, const V& b) {
     pick_lanes<unzip_block_lane<which, int(sizeof(V) / 4)>>(to, a, b);
 }
 
-// The transpose of n registers of n lanes of four bytes: 4, 8 or 16
+// Transposes n registers of n lanes of four bytes in place; n is 4, 8 or 16.
 template <class V, int n>
 ANVIL_INLINE void transpose_lanes(V (&r)[n]) {
     static_assert(sizeof(V) == 4 * n && (n == 4 || n == 8 || n == 16));
     V t[n];
-    // First 4 x 4, in blocks of four lanes: those shuffles are the fastest.
+    // First 4 x 4, within blocks of four lanes: those shuffles are the fastest.
 #pragma GCC unroll 8
     for (int i = 0; i < n; i += 2) {
         zip_blocks<1, 0>(t[i], r[i], r[i + 1]);
@@ -83,7 +83,7 @@ ANVIL_INLINE void transpose_lanes(V (&r)[n]) {
         zip_blocks<2, 0>(r[i + 2], t[i + 1], t[i + 3]);
         zip_blocks<2, 1>(r[i + 3], t[i + 1], t[i + 3]);
     }
-    // Then the blocks: those of r[i] belong at r[i], r[4 + i], r[8 + i], r[12 + i].
+    // Then whole blocks: r[i] has those of rows i, 4 + i, 8 + i and 12 + i of the result.
     if constexpr (n == 8) {
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
@@ -144,7 +144,7 @@ void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
         for (int64_t k = 0; k < whole_k; k += pair)
             pack_row<width>(to + k / pair * width, from.data + k * from.row, from.row);
     } else if (transposed) {
-        // Of a number below 0, which it never is, g++ 12.0 would warn.
+        // std::max: g++ 12.0 would warn about a negative number, which `cols` never is.
         whole_k = K / (8 * pair) * (8 * pair), whole_cols = std::max<int64_t>(cols, 0) / 8 * 8;
         for (int64_t j = 0; j < whole_cols; j += 8)
             for (int64_t k = 0; k < whole_k; k += 8 * pair)
@@ -158,8 +158,8 @@ void pack_micro_panel(float* to, Strided<T> from, int64_t K, int64_t cols) {
                 k < K && j < cols ? from.data[k * from.row + j * from.col] : T{};
 }
 
-// Rows of a transposed A that are packed together: one micro-panel alone uses a few values of each column of A, and
-// every cache line would be fetched again for the next one.
+// Micro-panels of a transposed A that are packed together: one alone uses few values of each cache line of A, which
+// would be fetched again for the next.
 inline constexpr int kPackedTogether = 48 / kMR;
 
 // to (panels, K / kPair, kMR, kPair)  <-  a (rows, K), zeros beyond K and rows

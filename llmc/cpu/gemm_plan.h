@@ -1,6 +1,6 @@
 /*
-How a matrix product is blocked on a CPU, as a value: the sizes of the loops of BLIS (Van Zee and van de Geijn, "BLIS: A
-Framework for Rapidly Instantiating BLAS Functionality", 2015, doi:10.1145/2764454), with its names for them.
+The blocking of a GEMM on a CPU, as a value: sizes and names are those of the loops of BLIS (Van Zee and van de Geijn,
+"BLIS: A Framework for Rapidly Instantiating BLAS Functionality", 2015, doi:10.1145/2764454).
 
   C (M,N) (+)= A (M,K) B (K,N)
     for jc in 0, NC, ... N            loop 5
@@ -9,9 +9,9 @@ Framework for Rapidly Instantiating BLAS Functionality", 2015, doi:10.1145/27644
           for jr in 0, NR, ... NC     loop 2    one micro-panel of B, KB rows of it at a time, stays in L1
             for ir in 0, MR, ... MC   loop 1    the micro-kernel: C (MR, NR) in registers while k runs
 
-Two things differ from BLIS. KC is divided into blocks of KB terms, which belong to the definition of the result: the
+Two things differ from BLIS. KC is divided into blocks of KB terms, which are part of the definition of the result: the
 micro-kernel sums one block, and the blocks are added in order (gemm_micro_kernel.h). And A is read in place unless it
-is transposed; then all of A (M, KC) is packed beside B, before loop 3, because all threads share it.
+is transposed; then all of A (M, KC) is packed together with B, before loop 3, because all threads share it.
 
   const GemmPlan plan = gemm_plan({.M = 4096, .N = 3072, .K = 768, .threads = 2}, register_kernel<float>());
   puts(plan.text().c_str());
@@ -38,20 +38,20 @@ inline constexpr int kMR = 6, kNRRegisters = 4;  // 24 of 32
 inline constexpr int kMR = 6, kNRRegisters = 2;  // 12 of AVX2's 16
 #endif
 inline constexpr int kNR = kNRRegisters * kRegisterLanes;
-// The rows of C that AMX multiplies at a time: two of its tiles. Columns are NR, one or two of its tiles.
+// MR with AMX: two of its tiles. NR is one or two of its tiles.
 inline constexpr int64_t kTileMR = 2 * kTmmRows;
 
-// Elements of T in four bytes: operands in bf16 are multiplied in pairs of neighbors in k.
+// Elements of T in four bytes: bf16 operands are multiplied in pairs of neighbors in k.
 template <class T>
 inline constexpr int64_t kPair = int64_t(sizeof(float) / sizeof(T));
 
-// KB. In AMX's tiles, where it does not show in the result, it is what stays in the L1 cache.
+// KB. For AMX it does not affect the result and is chosen for the L1 cache.
 template <class T>
 inline constexpr int64_t kBlockK = 256 * kPair<T>;
 inline constexpr int64_t kTileBlockK = 256;
 
 inline constexpr int64_t kMaxMC = 512;
-// The rows that B is read in place for (gemm_stream.h), at a time and at most: with more it is better packed.
+// Rows of A for which B is read in place (gemm_stream.h), at a time and in all: with more, packing is faster.
 inline constexpr int kStreamedRows = 8;
 #if defined(__AVX512F__)
 inline constexpr int64_t kMostStreamedRows = 24;
@@ -59,13 +59,13 @@ inline constexpr int64_t kMostStreamedRows = 24;
 inline constexpr int64_t kMostStreamedRows = 8;
 #endif
 
-// What multiplies a tile of C: fused multiply-adds in registers, or AMX in its tiles.
+// What multiplies a tile of C: fused multiply-adds in registers, or AMX tiles.
 struct GemmKernel {
     int64_t MR, NR, KB;
-    int64_t k_step;         // packed operands are padded to a multiple of it in k
+    int64_t k_step;         // packed operands are padded in k to a multiple of it
     int64_t element_bytes;  // of A and B
     bool tiles;
-    int64_t streamed_rows;  // up to which B may be read in place
+    int64_t streamed_rows;  // the most rows for which B may be read in place
 };
 template <class T>
 constexpr GemmKernel register_kernel() {
@@ -77,8 +77,8 @@ struct GemmProblem {
     int64_t M, N, K;
     int64_t threads = 1;
     bool a_transposed = false;  // the columns of A are contiguous, not its rows
-    bool rounds_c = false;      // C is bf16, and its sums are rounded once they are complete
-    bool streams_b = false;     // B's columns are contiguous, and C = A B is wanted, in their type
+    bool rounds_c = false;      // C is bf16: its sums are rounded once they are complete
+    bool streams_b = false;     // B's columns are contiguous, and C is overwritten and of the operands' type
 };
 
 struct GemmPlan {
@@ -88,19 +88,19 @@ struct GemmPlan {
     bool packs_a = false;
     bool streams_b = false;   // very few rows: B is read in place, once
     bool few_rows = false;    // each thread packs micro-panels of B for itself, a block of KB rows at a time
-    bool keeps_sums = false;  // in float from one KC to the next, since C cannot hold them
+    bool keeps_sums = false;  // C is bf16, so sums stay in float from one KC to the next
 
     static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
     int64_t padded_k(int64_t terms) const { return round_up(terms, kernel.k_step); }
-    // Floats per row of A or column of B that `terms` of K take when packed.
+    // Floats that `terms` of K take when packed, per row of A or column of B.
     int64_t packed_depth(int64_t terms) const {
         return padded_k(terms) * kernel.element_bytes / int64_t(sizeof(float));
     }
-    // Sizes in floats: what all threads share, and what each has for itself.
+    // Sizes in floats, first of the memory that all threads share, then per thread.
     int64_t packed_b_size() const { return few_rows ? 0 : round_up(NC, kernel.NR) * packed_depth(KC); }
     int64_t packed_a_size() const {
         if (!packs_a) return 0;
-        // For tiles A is packed in blocks of KB: rows that lie farther apart would share few places in the L1 cache.
+        // For tiles A is packed in blocks of KB: rows that are farther apart would map to few sets of the L1 cache.
         const int64_t depth =
             kernel.tiles ? round_up(KC, kernel.KB) / kernel.KB * packed_depth(kernel.KB) : packed_depth(KC);
         return round_up(M, kernel.MR) * depth;
@@ -123,15 +123,15 @@ struct GemmPlan {
 inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     const auto& [MR, NR, KB, k_step, element_bytes, tiles, streamed_rows] = kernel;
     GemmPlan plan{p.M, p.N, p.K, p.M, p.K, p.N, kernel};
-    // A is also packed if its rows do not end with a whole step of k.
+    // A is also packed if K is not a multiple of the kernel's step.
     plan.packs_a = p.a_transposed || p.K % k_step != 0;
     if (p.streams_b && p.M <= streamed_rows && p.N >= kLanes && !plan.packs_a) {
         plan.streams_b = true;
         return plan;
     }
 
-    // With few rows packing is much of the work. A thread uses a block of a micro-panel of B right after packing it,
-    // while it is in L1; A comes from L2 or L3 each time.
+    // With few rows, packing is much of the work. A thread uses a block of a micro-panel of B right after packing it,
+    // from L1, and reads A from L2 or L3 each time.
     constexpr int64_t kFewBytes = 4 << 20, kTinyTileRows = 12;
     const bool tiny = p.M <= (tiles ? kTinyTileRows : MR);
     const bool few =
@@ -142,17 +142,17 @@ inline GemmPlan gemm_plan(const GemmProblem& p, const GemmKernel& kernel) {
     }
     ensure(p.M > 0 && p.N > 0 && p.K > 0);
 
-    // KC. In the middle lies what moves least data: a large KC leaves room for few rows of A in L2, with a small one
-    // the partial sums of C are loaded and stored as often.
+    // KC moves the least data at a middle size: a large KC leaves room for few rows of A in L2; a small one loads and
+    // stores the partial sums of C more often.
     plan.KC = std::min<int64_t>(p.K, tiles ? 2048 : 4096);
     plan.keeps_sums = p.rounds_c && p.K > plan.KC;
-    // NC: packed B takes 4 MiB of L3 for all threads, but each thread has a micro-panel.
+    // NC: packed B takes 4 MiB of L3 for all threads together, but at least one micro-panel per thread.
     constexpr int64_t kPackedBytes = 4 << 20;
     const int64_t row_bytes = plan.KC * element_bytes;
     plan.NC = std::min(p.N, std::max(kPackedBytes / row_bytes / NR, p.threads) * NR);
-    // MC: A (MC, KC) takes half of L2, and blocks have equal sizes, up to MR, so that each thread gets as much work as
-    // the next. Tiles are done with 192 rows of a micro-panel before the next one has come from L3, at some 30 GB/s a
-    // core: they take more rows, in half of the 2 MiB of L2 that processors with AMX have.
+    // MC: A (MC, KC) takes half of L2. Blocks have equal sizes, to within MR, so that threads get equal work. AMX is
+    // done with 192 rows of a micro-panel before the next one has arrived from L3, at about 30 GB/s per core; so it
+    // takes more rows, in half of the 2 MiB of L2 that processors with AMX have.
     const int64_t l2_bytes = (tiles ? 1024 : 512) << 10, max_MC = tiles ? kMaxMC : 16 * MR;
     const int64_t most = std::clamp(l2_bytes / row_bytes / MR * MR, MR, max_MC);
     const int64_t blocks = (p.M + most - 1) / most, panels = (p.M + MR - 1) / MR;

@@ -1,14 +1,14 @@
 /*
-C (M,N) = A (M,K) B (K,N) [+ bias (N)] with few rows of A, where the columns of B are contiguous, as those of weight^T
-are: B is read once, where it lies. That is a linear layer in generation, one row per sequence, and takes as long as the
-weights take to come from memory. Packing them (gemm_pack.h) would be to write and read all of them once more, for one
-use.
+C (M,N) = A (M,K) B (K,N) [+ bias (N)] with few rows of A and contiguous columns of B, as in weight^T: B is read once,
+in place. That is a linear layer in generation, with one row per sequence, and takes as long as reading the weights from
+memory. Packing them (gemm_pack.h) would write and read all of them once more, for a single use.
 
-Registers full of terms of kRegisterLanes columns are transposed in place, so that lanes are columns, and k runs as in
-gemm_micro_kernel.h, whose definition of the result holds here to the bit.
+Blocks of kRegisterLanes terms of as many columns are transposed in registers, so that lanes are columns. Then k runs as
+in gemm_micro_kernel.h, whose bit-exact definition of the result holds here, too.
 
-Columns are short, and several are read side by side: a processor does not see what comes next. So it is told, early,
-and to fetch it into L2. L1, which is refilled from there in time, has too few slots for lines on their way from memory.
+Columns are short, and several are read side by side, which hardware prefetchers do not predict. So B is prefetched by
+instructions, far ahead and into L2: L1, which is refilled from L2 in time, has too few fill buffers for lines on their
+way from memory.
 */
 #pragma once
 #include <algorithm>
@@ -20,7 +20,7 @@ and to fetch it into L2. L1, which is refilled from there in time, has too few s
 #include "llmc/cpu/gemm_plan.h"          // kBlockK, kPair, kStreamedRows
 #include "llmc/cpu/simd.h"
 
-// A as it is multiplied: widened beforehand where no instruction takes pairs, so that each use is a load and no more.
+// The type of A in multiplications: float where no instruction takes pairs of bf16, so that each use is a plain load.
 template <class T>
 using StreamedA = std::conditional_t<kMultipliesPairs<T>, T, float>;
 
@@ -32,12 +32,12 @@ ANVIL_INLINE FloatRegister multiply_add_terms(const StreamedA<T>* a, FloatRegist
         return fma(broadcast_pair(a), first_of_pairs(b), fma(broadcast_pair(a + 1), second_of_pairs(b), sum));
 }
 
-// The columns that are read side by side. The sums of one row in one register would be a single chain, in which each
-// multiply-add waits for the one before.
+// Registers of columns that are read side by side. One row in one register would be a single chain of multiply-adds,
+// each waiting for the one before.
 template <int rows>
 inline constexpr int kStreamedRegisters = rows * kRegisters <= 4 ? kRegisters : 1;
 
-// How early, in bytes of B. At the end of B that is beyond it, which does no harm: nothing is read.
+// How far ahead B is prefetched, in bytes. Prefetching past the end of B is harmless.
 inline constexpr int64_t kStreamedAhead = 32 << 10;
 
 // c (M, width)  =  a (M, K) b (K, width) + bias (width, may be null), M <= rows, width = kStreamedRegisters registers
@@ -106,8 +106,8 @@ void stream_columns(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA
         }
 }
 
-// The same for kLanes columns and M <= kStreamedRows. Between 4 and 8 rows, those that are missing are computed, too:
-// memory has the say.
+// The same for kLanes columns and M <= kStreamedRows. M is rounded up to a power of two: memory is the bottleneck, so
+// the additional rows cost nothing.
 template <int rows = kStreamedRows, class T>
 void stream_lanes(T* c, int64_t c_row, int64_t M, int64_t K, Strided<StreamedA<T>> a, Strided<T> b, const T* bias) {
     if constexpr (rows > 1)

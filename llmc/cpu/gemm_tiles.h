@@ -1,9 +1,9 @@
 /*
-The micro-kernel of gemm() in AMX's tiles (amx.h), for bf16 on processors that have them: many times the rate, and an
-order of sums of its own. Each element of C starts from what it is added to, else from zero, and grows by 32 terms at a
-time, which are summed in two chains, even and odd k. Neither threads nor the number of rows have any influence.
+The micro-kernel of gemm() in AMX tiles (amx.h), for bf16 on processors that have them: many times the rate of
+registers, with an order of sums of its own. Each element of C starts from the previous value or from zero and grows by
+32 terms at a time, summed in two chains, even and odd k. The number of threads or rows does not affect the result.
 
-  tile_kernel()   what multiplies packed micro-panels in this process; null: registers (gemm_micro_kernel.h)
+  tile_kernel()   the function that multiplies packed micro-panels in tiles; null: gemm_micro_kernel.h does it
 */
 #pragma once
 #include <algorithm>
@@ -39,7 +39,7 @@ inline void pack_a_rows(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
             std::memcpy(to + i * kTileBlockK + k, a.data + i * a.row + k * a.col, size_t(2 * size));
 }
 
-// The same for an A whose columns are contiguous, so that pairs do not lie side by side; rows <= kTileMR
+// The same for an A with contiguous columns, whose pairs do not lie side by side; rows <= kTileMR
 inline void pack_a_tiles(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
     if (a.col == 1) return pack_a_rows(to, a, rows, K);
     float pairs[kTileBlockK / 2 * kTileMR];
@@ -47,9 +47,8 @@ inline void pack_a_tiles(bf16* to, Strided<bf16> a, int64_t rows, int64_t K) {
     pack_a_rows(to, Strided{reinterpret_cast<const bf16*>(pairs), 2, kTileMR}, kTileMR, K);
 }
 
-// The micro-kernel:   c (16 high, kNR) (=, +=) a (16 high, steps of kTmmDepth) b, and one more step with the last rows
-// of b, `tail`, if not null. Four loads feed four multiplications, whose sums stay in tiles: the loads take half the
-// time.
+// The micro-kernel:   c (16 high, kNR) (=, +=) a (16 high, steps of kTmmDepth) b. `tail`, if not null, has the last
+// rows of b for one more step. Sums stay in tiles. Four loads feed four multiplications, which take twice as long.
 template <class Tiles, int high>
 void tile_micro_kernel(float* c, int64_t c_row, const bf16* a, int64_t a_row, const float* b, int64_t steps,
                        const float* tail, Write write) {
@@ -86,7 +85,7 @@ void tile_micro_kernel(float* c, int64_t c_row, const bf16* a, int64_t a_row, co
     each_sum([=](auto sum, float* at) { Tiles::store(sum, at, c_bytes); });
 }
 
-// multiply_panels() in tiles. Edges of A and C go through copies, so that nothing outside is touched.
+// multiply_panels() in tiles. Edges of A and C go through copies, so that nothing outside of them is accessed.
 template <class Tiles>
 void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int64_t K, Strided<bf16> a,
                               const float* panels, Write write) {
@@ -125,7 +124,7 @@ void multiply_panels_in_tiles(float* c, int64_t c_row, int64_t M, int64_t N, int
     }
 }
 
-// Set it only while nothing multiplies: at the start of the process, or in a test.
+// Assign to it only while nothing multiplies: at the start of the process, or in a test.
 using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, Strided<bf16>, const float*, Write);
 inline TileKernel& tile_kernel() {
 #if defined(__AVX512BF16__)  // as every processor with tiles has

@@ -1,13 +1,13 @@
 /*
 Attention on the CPU: llmc/ops/attention.h.
 
-A thread takes a whole head; in backward a whole key head with all its query heads, in order. Keys and values are packed
-once. Then scores are computed in tiles of kQueries x kKeys, used and discarded. Tiles that are masked entirely are
-skipped: first[t] never decreases along a row, so every tile before the first key of the tile's first query. In the
-others, each group of rows that the micro-kernel multiplies skips the keys that none of them sees.
+A task is a whole head, in backward a key head with all its query heads in order. Keys and values are packed once per
+task. Scores are computed in tiles of kQueries x kKeys, used and discarded. A tile of queries skips tiles of keys that
+the mask hides entirely: those before its first query's first key (first[t] never decreases along a row) and those after
+its last query. In the other tiles, each group of rows in the micro-kernel skips what lies beyond the causal diagonal.
 
-The tile sizes are part of the definition of the result (doc/numerics.md), and so is the lane that a key has in the sums
-of its row: its column modulo sixteen.
+The tile sizes are part of the definition of the result (doc/numerics.md). So is the lane in which a key is summed: its
+column modulo sixteen.
 */
 #pragma once
 #include <bit>
@@ -45,12 +45,12 @@ struct AttentionHead {
     }
 };
 
-// A set of columns of a tile of keys, one bit each.
+// A set of columns of a tile of keys, one bit per column: here those in [begin, end).
 static_assert(kKeys == 64);
 inline uint64_t columns_between(int64_t begin, int64_t end) {
     return begin < end ? ~uint64_t(0) >> (kKeys - end) & ~uint64_t(0) << begin : 0;
 }
-// The number of lanes up to the last column, in whole vectors.
+// The number of lanes up to the last column of the set, rounded up to whole vectors.
 inline int64_t lanes_of(uint64_t columns) { return (64 - std::countl_zero(columns) + kLanes - 1) / kLanes * kLanes; }
 
 // The mask of a tile of queries: query t0 + r sees the keys [first[r], t0 + r].
@@ -61,7 +61,7 @@ struct TileMask {
     }
     int64_t limit() const { return t0 + rows; }  // no row sees this key or later ones
     int64_t first_tile() const { return first[0] / kKeys * kKeys; }
-    // Columns that row r sees in the tile of keys from s0 on: all are before end(r, s0).
+    // The columns that row r sees in the tile of keys that begins at s0. All are before end(r, s0).
     int64_t end(int64_t r, int64_t s0) const { return std::clamp<int64_t>(t0 + r - s0 + 1, 0, kKeys); }
     uint64_t columns(int64_t r, int64_t s0) const {
         return r < rows ? columns_between(std::max<int64_t>(0, first[r] - s0), end(r, s0)) : 0;
@@ -83,14 +83,14 @@ struct KRange {
     int64_t begin, end;
 };
 
-// The rows that the micro-kernel multiplies at a time, MR.
+// MR: the number of rows that the micro-kernel multiplies at a time.
 template <class E>
 int64_t micro_kernel_rows() {
     return tile_kernel_of<E>() ? kTileMR : kMR;
 }
 
-// c (M, N) += a (M, K) times packed micro-panels of B. Rows [i, i + n) of `a` are zero outside of range(i, n) of K,
-// which is skipped. For bf16 a range begins at an even k.
+// c (M, N) += a (M, K) times packed micro-panels of B. range(i, n) is the part of K outside of which rows [i, i + n) of
+// `a` are zero; only that part is multiplied. For bf16 it must begin at an even k.
 template <class E, class Range>
 void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, Strided<E> a, const float* panels, Range&& range) {
     const int64_t panel = packed_size<E>(K, 1), MR = micro_kernel_rows<E>();
@@ -105,8 +105,8 @@ void multiply_in_ranges(float* c, int64_t M, int64_t N, int64_t K, Strided<E> a,
     }
 }
 
-// scores (rows, kKeys) = a (rows, HS) times packed_t, the keys or values s0, s0 + 1, ..., transposed and packed: as far
-// as each group of rows sees them, and on to the end of the micro-panel, since whole tiles need no copies
+// scores (rows, kKeys) = a (rows, HS) times packed_t: the keys or values from s0 on, transposed and packed. Each group
+// of rows gets the columns that it sees, rounded up to whole micro-panels, since whole tiles need no copies.
 template <class E>
 void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, Strided<E> a, const float* packed_t) {
     const int64_t MR = micro_kernel_rows<E>();
@@ -117,9 +117,9 @@ void score_tile(float* scores, const TileMask& mask, int64_t s0, int64_t HS, Str
     }
 }
 
-// Online softmax of one tile. weights (rows, kKeys) = exp(scale scores - row_max), zero in columns that columns(r) does
-// not have. row_max and row_sum, the maximum and the row_sum so far, are updated; `rescale` is the factor by which
-// what was summed with the weights of earlier tiles shrinks. These three arrays are accessed in whole lanes.
+// Online softmax of one tile: weights (rows, kKeys) = exp(scale scores - row_max), zero outside of columns(r). Updates
+// row_max and row_sum, the running maximum and sum, and sets `rescale`, the factor for all that was summed with the
+// weights of earlier tiles. These three arrays are accessed in whole vectors.
 template <class E, class ColumnsOf>
 void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, ColumnsOf&& columns, float* row_max,
                   float* row_sum, float* rescale) {
@@ -150,7 +150,7 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
             }
             for (; s < kKeys; s += kLanes) store(row + s, zeros());
         }
-        // A row that has seen no key yet has nothing to rescale, and -inf - -inf is NaN.
+        // The factor is 1 for a row that has seen no key yet: -inf - -inf is NaN.
         F32x16 factor = exp(old_max - new_max);
         for (int i = 0; i < kRegisters; i++)
             factor.part[i] = new_max.part[i] == kLowest ? FloatRegister{} + 1 : factor.part[i];
@@ -159,7 +159,7 @@ void softmax_tile(E* weights, const float* scores, int64_t rows, float scale, Co
     }
 }
 
-// A thread's working memory. Packed operands are opaque: what pack_b() makes of the shape given here.
+// A thread's working memory. Packed operands have the layout that pack_b() gives to the shape in the comment.
 template <class E>
 struct AttentionForwardScratch {
     float* k_t;     // packed (HS, T)
@@ -199,7 +199,7 @@ void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const Attenti
             for (int64_t s0 = mask.first_tile(); s0 < mask.limit(); s0 += kKeys) {
                 const int64_t keys = std::min(kKeys, T - s0);
                 float* v_panels = m.v + s0 / kKeys * v_block;
-                // Packed as a whole when first needed, by query s0: the stride of micro-panels is their K.
+                // Packed whole when query s0 first needs it: the distance between micro-panels depends on K.
                 if (t0 <= s0) pack_b(v_panels, head.v.at(s0, 0), keys, HS);
                 score_tile(m.scores, mask, s0, HS, head.q.at(t0, 0), m.k_t + s0 * (HS / kPair<E>));
                 const auto columns = [&](int64_t r) { return mask.columns(r, s0); };
@@ -223,7 +223,7 @@ void attention_forward(Cpu& cpu, E* out, float* lse, const E* qkv, const Attenti
     });
 }
 
-// Two rows of a tile (kQueries, kKeys) whose transpose will be multiplied: pairs of bf16 lie side by side.
+// Stores two rows of a tile (kQueries, kKeys) whose transpose will be multiplied: bf16 in pairs.
 ANVIL_INLINE void store_two_rows(float* to, F32x16 first, F32x16 second) {
     store(to, first);
     store(to + kKeys, second);
@@ -242,7 +242,7 @@ struct AttentionBackwardScratch {
     float *scores, *dp;   // (kQueries, kKeys)
     float *dk, *dv, *dq;  // (T, HS), (T, HS), (kQueries, HS)
     E *p_t, *ds_t;        // (kQueries, kKeys), read by transposed_tile()
-    E* ds;                // (kQueries, kKeys); in float the same memory as ds_t
+    E* ds;                // (kQueries, kKeys); in fp32 the same memory as ds_t
 
     AttentionBackwardScratch(Cpu& cpu, int64_t T, int64_t HS) {
         constexpr int64_t kTile = kQueries * kKeys;
@@ -333,7 +333,7 @@ void attention_backward(Cpu& cpu, E* dqkv, const E* dout, const E* out, const fl
                                 for (int64_t r = r0; r < r0 + 2; r++) store(m.ds + r * kKeys + s, zeros());
                         }
                     }
-                    // Key s0 + i is seen by queries from t = s0 + i on.
+                    // Key s0 + i is seen by queries from t = s0 + i on. For bf16 a range begins at an even k.
                     const auto queries_of = [&](int64_t i, int64_t) {
                         return KRange{std::max<int64_t>(0, s0 + i - t0) / 2 * 2, mask.rows};
                     };

@@ -10,7 +10,7 @@ Softmax cross-entropy on the CPU: llmc/ops/cross_entropy.h.
 #include "llmc/ops/cross_entropy.h"  // Softcap, kSoftcapFar, check_softcap
 #include "llmc/ops/op_cost.h"        // cross_entropy_forward_backward_cost, cross_entropy_forward_cost
 
-// The sum of term(v, width) over v < V: in float lanes within blocks of 1024, and in double over blocks.
+// Sums term(v, width) over v < V: in float lanes within blocks of 1024, in double across blocks.
 template <class Term>
 ANVIL_INLINE double sum_in_blocks(int64_t V, Term&& term) {
     constexpr int64_t kBlock = 1024;
@@ -38,7 +38,7 @@ ANVIL_INLINE auto exp_shifted(const T* logits, Width width, float shift) {
     return exp(load(logits, width, -std::numeric_limits<float>::infinity()) - shift);
 }
 
-// The softcapped logits, which may overwrite the row, and their slope unless it is null
+// capped (V) = the softcapped logits, may be `logits` itself; slope (V) = their derivative, may be null.
 template <class T>
 void cap_row(float* capped, float* slope, const T* logits, int64_t V, Softcap cap) {
     constexpr float kLargest = std::numeric_limits<float>::max();
@@ -117,7 +117,7 @@ void cross_entropy_forward_backward(Cpu& cpu, float* losses, T* logits, const in
             cap_row(powers, slope, row, V, softcap);
             losses[n] = row_loss<float>(&sum, powers, powers, V, target);
         }
-        // softmax - 1 comes before scaling: with a probability near 1 the other order would cancel twice
+        // Subtract 1 before scaling: with a probability near 1 the other order would cancel twice.
         const auto target_grad = float((double(powers[target]) - sum) / sum * double(dloss));
         const float scale = float(double(dloss) / sum), target_slope = slope ? slope[target] : 1;
         for_lanes(V, [&](int64_t v, auto width) {

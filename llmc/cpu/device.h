@@ -25,7 +25,7 @@ is cut into chunks whose size does not depend on the number of threads, and the 
 #include "llmc/base/op_scope.h"   // OpScope
 #include "llmc/ops/op_cost.h"     // elements_cost
 
-// The indices that a thread has left: [begin, end), begin in the upper half of the word and end in the lower.
+// The indices [begin, end) that a thread has left, with begin in the upper half of the word and end in the lower.
 class alignas(64) IndexRun {
     std::atomic<uint64_t> left_{0};
 
@@ -52,7 +52,7 @@ public:
 
 struct Cpu {
     static constexpr bool kAsynchronous = false;  // an op is done when it returns
-    // There is nothing to enqueue.
+    // The CPU has no graphs: ops run at once.
     struct Graph {
         explicit Graph(Cpu&) {}
         static constexpr bool is_captured() { return false; }
@@ -60,11 +60,11 @@ struct Cpu {
         void replay() { ensure(false); }
         void clear() {}
     };
-    static constexpr double kExpFlops = 20;  // of exp(): range reduction, polynomial, scaling (simd.h)
+    static constexpr double kExpFlops = 20;  // FLOPs of exp(): range reduction, polynomial, scaling (simd.h)
     int num_threads;
     OpObserver* observer = nullptr;  // notified of every op (llmc/base/op_scope.h)
 
-    // 0 threads: OMP_NUM_THREADS, else one per core.
+    // threads = 0: OMP_NUM_THREADS, or else one per core.
     explicit Cpu(int threads = 0) : num_threads(threads) {
 #ifdef _OPENMP
         if (num_threads == 0) num_threads = omp_get_max_threads();
@@ -81,7 +81,7 @@ struct Cpu {
             if (block.data) release(block.data, block.bytes);
     }
 
-    // Memory in huge pages where the system grants them, filled with NaN.
+    // Memory in huge pages where the system grants them, filled with NaN. Throws an Error if there is not enough.
     void* allocate(size_t bytes) {
         void* data = mmap(nullptr, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         require(data != MAP_FAILED, "cannot allocate %.1f MiB of memory: %s. Lower --batch-size or --seq-len",
@@ -92,9 +92,9 @@ struct Cpu {
     }
     void release(void* data, size_t bytes) { munmap(data, pages(bytes)); }
 
-    // Working memory of n floats for one op, reused by the next. Its content is undefined. shared_scratch() is one for
-    // all threads, thread_scratch() one per thread, for use inside a parallel loop. An op that calls other ops uses
-    // outer_scratch(), since they use shared_scratch().
+    // Working memory of n floats for one op, reused by the next; its content is undefined. shared_scratch() is shared
+    // by all threads; thread_scratch(), for use inside parallel loops, is private to each. An op that calls other ops
+    // uses outer_scratch(), because those use shared_scratch().
     float* shared_scratch(int64_t n) { return grown(scratch_[size_t(num_threads)], n); }
     float* outer_scratch(int64_t n) { return grown(scratch_.back(), n); }
     float* thread_scratch(int64_t n) { return grown(scratch_[size_t(thread())], n); }
@@ -103,10 +103,10 @@ struct Cpu {
 
     void reserve_workspace(size_t) {}  // it grows as needed
 
-    // Rows of logits at a time, out of N (head_rows.h).
+    // The number of rows of logits that the head computes at a time, of N in all (head_rows.h).
     int64_t head_rows(int64_t N, int64_t Vp, size_t) const { return cpu_head_rows(N, Vp); }
 
-    // Asynchronous copies to a device and back. Here there is nothing to copy.
+    // Copies to a device and back, asynchronous on a GPU. On a CPU the data already is where it is needed.
     template <class T>
     struct ToDevice {
         ToDevice(Cpu&, int64_t) {}
@@ -167,7 +167,7 @@ void parallel_for([[maybe_unused]] Cpu& cpu, int64_t n, Body&& body) {
     for (int64_t i = 0; i < n; i++) body(i);
 }
 
-// Of a device's threads, those that can run at once: not more than the cores that this process may use.
+// The number of threads that can run at once: no more than the cores that this process may use.
 inline int busy_threads(const Cpu& cpu) {
 #ifdef _OPENMP
     return std::min(cpu.num_threads, omp_get_num_procs());
@@ -176,8 +176,8 @@ inline int busy_threads(const Cpu& cpu) {
 #endif
 }
 
-// The same with work stealing, for bodies of some 10 us or more: a thread that has finished its run takes indices from
-// the ends of the others', which a busy machine or a hyperthread may have delayed.
+// parallel_for() with work stealing, for bodies of some 10 us or more: a thread that has finished its run takes indices
+// from the ends of the runs of others, which other processes or a hyperthread may have delayed.
 template <class Body>
 void parallel_tasks(Cpu& cpu, int64_t n, Body&& body) {
     const int64_t threads = cpu.num_threads;
@@ -199,11 +199,11 @@ void parallel_chunks(Cpu& cpu, int64_t n, int64_t chunk, Body&& body) {
     parallel_for(cpu, (n + chunk - 1) / chunk, [&](int64_t i) { body(i * chunk, std::min(n, (i + 1) * chunk)); });
 }
 
-// Around the computation of a training step. A GPU times its GEMMs there.
+// Called around the computation of a training step. On a GPU, GEMMs are timed only in between.
 inline void begin_training_step(Cpu&) {}
 inline void end_training_step(Cpu&) {}
 
-// What host code needs of any device: clearing, copies to it and back, and a mean (in double, in order).
+// What host code needs from any device: clearing, copies to and from it, and a mean (summed in double, in order).
 template <class T>
 void fill_zero(Cpu& cpu, T* data, int64_t n) {
     const OpScope op(cpu, __func__, elements_cost<T>(1, 0, n));

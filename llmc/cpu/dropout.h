@@ -10,7 +10,7 @@ Dropout on the CPU: llmc/ops/dropout.h.
 
 inline constexpr int64_t kDropoutChunk = 4096;  // elements: many enough to hide the loop overhead, few enough for L1
 
-// What elements e, e + 1, ... are multiplied by.
+// The factors of elements e, e + 1, ...: mask.scale for those that are kept, 0 for the others.
 inline void dropout_factors(float (&factors)[kLanes], const DropoutMask& mask, uint64_t e) {
     uint32_t bits[kLanes];
     element_bits(bits, mask.key, e);

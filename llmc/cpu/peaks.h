@@ -1,7 +1,7 @@
 /*
 Measured peak rates of this CPU, for benchmarks (dev/bench), --profile and MFU.
 
-  CpuStopwatch stopwatch(cpu, false);            true: tiny sizes, two runs; the numbers mean nothing
+  CpuStopwatch stopwatch(cpu, false);            true: a smoke test of tiny sizes and two runs; rates are meaningless
   copy_peak(cpu, stopwatch)                      bytes/s          compute_peak<bf16>(cpu, stopwatch)    FLOP/s
 */
 #pragma once
@@ -53,8 +53,9 @@ inline double copy_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
     return 2 * double(bytes) / timing.fastest;
 }
 
-// FLOP/s of all threads at once. Each repeats `burst`, a small fraction of a millisecond of `flops`, for 50 ms, and its
-// fastest counts: other programs delay some bursts, hardly all. Threads without a core of their own are not started.
+// FLOP/s of all threads together. Each repeats `burst`, which is `flops` FLOPs in a small fraction of a millisecond,
+// for 50 ms, and its fastest run counts: other programs delay some of them, but hardly all. There is at most one thread
+// per core.
 template <class Burst>
 double burst_peak(Cpu& cpu, bool smoke, double flops, Burst&& burst) {
     using Clock = std::chrono::steady_clock;
@@ -74,7 +75,7 @@ double burst_peak(Cpu& cpu, bool smoke, double flops, Burst&& burst) {
     return sum;
 }
 
-// Keeps what a burst computes.
+// Keeps the compiler from removing what a burst computes.
 inline void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
 
 // FLOP/s of fused multiply-adds in registers, with enough independent chains to hide the latency
@@ -154,7 +155,7 @@ const char* compute_text() {
     return tile_kernel() ? "tdpbf16ps in registers" : kBf16Text;
 }
 
-// The arithmetic alone, which takes a twentieth of a second.
+// Measures arithmetic alone, in a twentieth of a second.
 template <class T>
 PeakRates compute_rate(Cpu& cpu) {
     CpuStopwatch stopwatch(cpu, false);

@@ -63,7 +63,7 @@ ANVIL_INLINE FloatRegister fma(FloatRegister a, FloatRegister b, FloatRegister c
     return _mm256_fmadd_ps(a, b, c);
 #elif defined(__ARM_NEON)
     return vfmaq_f32(c, a, b);
-#else  // the C library's exact fmaf: slow, and the same bits
+#else  // the C library's exact fmaf: slow, but the same bits
     FloatRegister out;
     for (int lane = 0; lane < kRegisterLanes; lane++) out[lane] = std::fma(a[lane], b[lane], c[lane]);
     return out;
@@ -82,7 +82,7 @@ ANVIL_INLINE FloatRegister sqrt(FloatRegister a) {
 #endif
 }
 
-// As integers, because 0 + x would be an addition of floats.
+// Added as integers: 0 + x would be a float addition.
 ANVIL_INLINE FloatRegister broadcast_bits(uint32_t bits) { return FloatRegister(UintRegister{} + bits); }
 
 template <int n = 1>
@@ -93,7 +93,7 @@ ANVIL_INLINE F32<n> broadcast(float x) {
 }
 ANVIL_INLINE F32x16 zeros() { return F32x16{}; }
 
-// Masks of the first n lanes, for loads and stores without a call of memcpy.
+// Masks of the first n lanes, for loads and stores without calling memcpy.
 #if defined(__AVX512F__)
 ANVIL_INLINE __mmask16 lane_mask(int n) { return __mmask16((1u << n) - 1); }
 #elif defined(__AVX2__)
@@ -111,7 +111,7 @@ ANVIL_INLINE F32<lanes / kLanes> load(const float* p, std::integral_constant<int
     return out;
 }
 ANVIL_INLINE F32x16 load(const float* p) { return load(p, kFull); }
-// The first `width` lanes from memory, `fill` in the others. Memory after them is not touched.
+// The first `width` lanes from memory, `fill` in the others. Memory after those lanes is not accessed.
 ANVIL_INLINE F32x16 load(const float* p, int width, float fill = 0) {
     F32x16 out = broadcast(fill);
 #if defined(__AVX512F__)
@@ -153,7 +153,7 @@ ANVIL_INLINE FloatRegister to_f32(Bf16Register halves) {
 }
 ANVIL_INLINE Bf16Register to_bf16(FloatRegister x) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-    // The processor's instruction takes subnormal numbers for zero. They are rare.
+    // The instruction treats subnormals as zero. They are rare, and take the other path.
     constexpr int kSubnormal = 0x20;
     if (__builtin_expect(_mm512_fpclass_ps_mask(x, kSubnormal) == 0, 1)) return Bf16Register(_mm512_cvtneps_pbh(x));
 #endif
@@ -339,8 +339,8 @@ ANVIL_INLINE float max_lanes(F32x16 x) {
     return reduce_lanes(x, [](float a, float b) { return a > b || a != a ? a : b; });
 }
 
-// Cuts a and b into runs of `apart` lanes and takes the even ones (which = 0) or the odd ones (which = 1), by turns one
-// of a and one of b.
+// Cuts a and b into runs of `apart` lanes and takes the even (which = 0) or odd (which = 1) ones, alternating between a
+// and b.
 template <int apart, int which>
 constexpr int unzip_lane(int i) {
     return i / apart % 2 * kRegisterLanes + i / (2 * apart) * (2 * apart) + i % apart + which * apart;
@@ -418,10 +418,10 @@ ANVIL_INLINE void for_lanes(int64_t n, Body&& body) {
     if (i < n) body(i, int(n - i));
 }
 
-// As many vectors as fit the registers together with their temporaries.
+// As many vectors as fit the registers along with their temporaries.
 inline constexpr Vectors<4 / kRegisters> kUnrolled{};
 
-// for_lanes() with kUnrolled lanes at a time, as long as there are so many.
+// for_lanes() with kUnrolled lanes at a time, while that many are left.
 template <class Body>
 ANVIL_INLINE void for_lanes_unrolled(int64_t n, Body&& body) {
     int64_t i = 0;
@@ -436,7 +436,7 @@ ANVIL_INLINE F32<n> times_power_of_2(F32<n> a, [[maybe_unused]] F32<n> k, [[mayb
 #if defined(__AVX512F__)
         a.part[i] = _mm512_maskz_scalef_ps(0xFFFF, a.part[i], k.part[i]);
 #else
-        // In two steps, since 2^128 is no float; unsigned, because a k far below or NaN overflows here
+        // In two steps, since 2^128 is not a float; unsigned, because a very negative or NaN k overflows here
         const UintRegister exponent = UintRegister(shifted.part[i]) - 0x4B400000u;
         const UintRegister half = UintRegister(IntRegister(exponent) >> 1);
         const UintRegister first = (half + 127u) << 23, second = (exponent - half + 127u) << 23;

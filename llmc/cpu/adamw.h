@@ -1,8 +1,8 @@
 /*
 AdamW on the CPU: llmc/ops/adamw.h.
 
-One pass, memory bound: 28 bytes per element, 30 with a bf16 param, 8 fewer with bf16 moments. Plain stores reach the
-limit, because the lines stored were just read (dev/LOG.md).
+One memory-bound pass: 28 bytes per element, 30 with a bf16 param, 8 fewer with bf16 moments. Plain stores reach the
+limit: the cache lines that they write were just read (dev/LOG.md).
 */
 #pragma once
 #include <cmath>
@@ -53,7 +53,7 @@ inline void adamw_update(Cpu& cpu, float* param, float* m, float* v, const float
     adamw_pass(cpu, param, param, m, v, grad, n, s);
 }
 
-// The same with the scalars of a training step.
+// The same for a list of tensors, with the decisions of a training step: nothing changes unless s->applied.
 template <class T, class M>
 void adamw_update(Cpu& cpu, const AdamWTensor<T, M>* tensors, int64_t count, const StepScalars* s) {
     const OpScope op(cpu, __func__, adamw_cost<T, M>(num_elements(tensors, count)));

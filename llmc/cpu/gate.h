@@ -9,7 +9,7 @@ A learned gate, computed from the first G channels of a row:   sigmoid(weight . 
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/gate.h"  // GateOpening
 
-// e^-|x| cannot overflow, and keeps the digits of the slope where the sigmoid is near one.
+// e^-|x| cannot overflow, and keeps the slope accurate where the sigmoid is near one.
 template <class T>
 GateOpening gate_of(const T* inp, const T* weight, int64_t G) {
     F32x16 sum = zeros();

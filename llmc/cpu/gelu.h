@@ -19,7 +19,7 @@ ANVIL_INLINE F32<n> gelu_exp(F32<n> x) {
     return exp(x * fma(x * x, kGeluCube, 1) * kGeluMinus2Scale);
 }
 
-// By one thread.
+// Runs on the calling thread alone.
 template <class T>
 void gelu_values(T* out, const T* inp, int64_t n) {
     for_lanes_unrolled(n, [=](int64_t i, auto width) {

@@ -13,7 +13,7 @@ inline constexpr int64_t kNormUnit = 2 * kLanes;
 inline constexpr int64_t kNormAhead = 2048;  // elements to prefetch ahead (dev/LOG.md)
 
 // An ExactSum of non-negative numbers, sixteen at a time in SIMD lanes. The fast path requires that they begin in one
-// of three neighboring words, a range of 2^96, as nearly all numbers of a tensor do; others are added one by one.
+// of three neighboring words, a range of 2^96, as nearly all elements of a tensor do; others are added one by one.
 class SumOfSixteens {
     typedef uint64_t Lanes __attribute__((vector_size(4 * kRegisterLanes)));  // half as many, twice as wide
     static constexpr uint64_t kLow = 0xFFFFFFFF;
@@ -22,7 +22,7 @@ class SumOfSixteens {
     int first_ = 0;
     ExactSum sum_;
 
-    // Numbers as in exact_part(): mantissa * 2^shift for words[word] and the next one, counted from first_
+    // Numbers as in exact_part(): mantissa * 2^shift for words[word] and the next one, where `word` counts from first_
     struct Parts {
         UintRegister mantissa, shift, word;
     };
@@ -43,7 +43,7 @@ class SumOfSixteens {
         std::fill_n(words_, kWindow + 1, Lanes{});
         first_ = first;
     }
-    // Assumes that later numbers resemble the largest of these.
+    // Then moves the window to the largest of these numbers, because later ones tend to resemble it.
     __attribute__((noinline)) void add_one_by_one(const float (&numbers)[kLanes]) {
         float largest = 0;
         for (const float number : numbers) {

@@ -1,6 +1,7 @@
 /*
-The CPU's kernels: one table of functions per instruction-set level. Nothing else is compiled for a level: its object
-exports only the table (the Makefile's kernel_rules), so the linker cannot take an inline function from the wrong one.
+The CPU's kernels: one table of functions per instruction-set level. Only kernels are compiled per level, and the object
+of a level exports only its table (kernel_rules in make/rules.mk), so the linker cannot pick an inline function that was
+compiled for another level.
 
   ops<float>(cpu).gelu_forward(cpu, out, inp, n);     calls the best kernel that this processor can run
 */
@@ -16,7 +17,7 @@ exports only the table (the Makefile's kernel_rules), so the linker cannot take 
 #include "llmc/cpu/device.h"      // Cpu
 #include "llmc/ops/ops.h"         // Ops
 
-// What GEMMs of either type reach on one core (matmul_rates.h).
+// The rates of GEMMs in either type on one core (matmul_rates.h).
 struct MatmulRates {
     double fp32, bf16;  // FLOP/s of one core
 
@@ -31,7 +32,7 @@ struct MatmulRates {
 template <class T, class Out = T>
 using SumRanks = void (*)(Cpu&, Out* const* out, const T* const* inp, int num_outs, int num_ranks, int64_t n);
 
-// GEMMs of bf16 by tiles, if there are any (gemm_tiles.h).
+// Multiplies bf16 in AMX tiles; null where there are none (gemm_tiles.h).
 template <class T>
 struct Strided;
 using TileKernel = void (*)(float*, int64_t, int64_t, int64_t, int64_t, Strided<bf16>, const float*, Write);

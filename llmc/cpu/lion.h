@@ -1,7 +1,7 @@
 /*
 Lion on the CPU: llmc/ops/lion.h.
 
-One pass: 20 bytes moved per element, with a bf16 param 22, 4 fewer with a bf16 m. Memory is the limit.
+One memory-bound pass: 20 bytes per element, 22 with a bf16 param, 4 fewer with a bf16 m.
 */
 #pragma once
 #include <cstdint>
@@ -14,7 +14,7 @@ One pass: 20 bytes moved per element, with a bf16 param 22, 4 fewer with a bf16 
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/lion.h"  // LionHyper, LionTensor
 
-// 1 or -1; 0 and NaN stay what they are.
+// 1 or -1; 0 and NaN are returned as they are.
 ANVIL_INLINE F32x16 sign_of(F32x16 x) {
     const FloatRegister one = broadcast(1).part[0], zero = {};
     for (FloatRegister& part : x.part) part = part > zero ? one : part < zero ? -one : part;

@@ -1,7 +1,7 @@
 /*
 Linear layers in FP8 on the CPU: llmc/ops/matmul_fp8.h.
 
-Operands are converted to float and multiplied by gemm(): the arithmetic of a GPU, not its speed.
+Operands are converted to float and multiplied by gemm(): a reference for the arithmetic of a GPU, not a fast path.
 */
 #pragma once
 #include <cstdint>

@@ -1,7 +1,6 @@
 /*
-Measures how fast this processor multiplies matrices in fp32 and in bf16, for --dtype auto. A GEMM in bf16 takes half
-the time of fp32 with a fast instruction for it, twice the time without one, and no list of processors would be
-complete.
+Measures the rates of GEMMs in fp32 and bf16 on this processor, for --dtype auto. A GEMM in bf16 takes half the time of
+fp32 if there is a fast instruction for it and twice the time if not, and no list of processors would be complete.
 
   const MatmulRates rates = matmul_rates();        a few milliseconds on one core
 */
@@ -15,8 +14,8 @@ complete.
 #include "llmc/cpu/kernels.h"  // MatmulRates
 #include "llmc/cpu/matmul.h"   // matmul_forward
 
-// A layer of 256 channels and 192 rows, in cache. The two types alternate and the fastest of eight rounds counts, so
-// other load slows down both or is ignored.
+// A linear layer of 256 channels and 192 rows, in cache. The two types alternate and the fastest of eight runs counts,
+// so that other load slows down both or is ignored.
 inline MatmulRates matmul_rates() {
     constexpr int64_t N = 192, C = 256;
     const std::vector<float> floats(size_t(C * C), 0.5f);

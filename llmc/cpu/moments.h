@@ -8,7 +8,7 @@ Moments in bf16 on the CPU: llmc/ops/moments.h.
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/moments.h"  // MomentRounding
 
-// Values that bf16 holds, so that storing them as bf16 rounds no more. random[k] is of lane k.
+// Rounds x stochastically to values that bf16 holds exactly. random[k] is for lane k.
 ANVIL_INLINE F32x16 rounded_moments(F32x16 x, const uint32_t (&random)[kLanes], Moment moment) {
     for (int i = 0; i < kRegisters; i++) {
         UintRegister bits;
@@ -20,7 +20,7 @@ ANVIL_INLINE F32x16 rounded_moments(F32x16 x, const uint32_t (&random)[kLanes], 
     return x;
 }
 
-// The random bits of a pass over one piece in one step; none where moments are fp32.
+// Stores the moments of a piece of a parameter in one step; those in bf16 are rounded with random bits.
 template <class M>
 struct MomentStore {
     static constexpr bool kRounds = !std::is_same_v<M, float>;
@@ -29,7 +29,7 @@ struct MomentStore {
     MomentStore(const MomentRounding& rounding, int64_t updates)
         : key(kRounds ? moments_key_of(rounding.key, updates) : 0), first(rounding.first) {}
 
-    // Of elements i, i + 1, ... of the piece.
+    // Stores both moments of elements i, i + 1, ... of the piece.
     template <class Width>
     ANVIL_INLINE void store_moments(int64_t i, M* m, F32x16 new_m, M* v, F32x16 new_v, Width width) const {
         if constexpr (kRounds) {

@@ -64,7 +64,7 @@ void muon_normalize(Cpu& cpu, T* X, const float* row_squares, int64_t R, int64_t
     const OpScope op(cpu, __func__);
     double squares = 0, equal_squares = 0;
     for (int64_t r = 0; r < R; r++) squares += double(row_squares[r]);
-    const double row_norm = std::sqrt(squares / double(R));  // of every row, once rows are equal
+    const double row_norm = std::sqrt(squares / double(R));  // of every row after equalization
     const auto row_factor = [=](int64_t r) {
         return step.equal_rows ? row_norm / std::max(std::sqrt(double(row_squares[r])), 1e-6) : 1;
     };

@@ -15,8 +15,8 @@ Newton-Schulz iterations on the CPU: llmc/ops/newton_schulz.h.
 #include "llmc/ops/newton_schulz.h"     // Gram, NewtonSchulzOptions
 #include "llmc/ops/op_cost.h"           // newton_schulz_cost
 
-// Bytes for A, b A + c A^2 and the next X of one matrix; the next X is float even for a bf16 X. One matrix at a time
-// keeps all threads of a CPU busy.
+// Bytes for A, b A + c A^2 and the next X of one matrix; the next X is float even for a bf16 X. Matrices are processed
+// one at a time: each keeps all threads busy.
 template <class T>
 size_t newton_schulz_workspace(Cpu&, int64_t, int64_t R, int64_t K) {
     const int64_t n = std::min(R, K);

@@ -32,7 +32,7 @@ void qk_rmsnorm_backward(Cpu& cpu, T* dqkv, float* dq_weight, float* dk_weight, 
                          const T* q_weight, const T* k_weight, AttentionShape shape) {
     const int64_t N = shape.B * shape.T, heads = shape.NH + shape.NKV, HS = shape.HS, chunks = num_row_chunks(N);
     const OpScope op(cpu, __func__, qk_rmsnorm_backward_cost<T>(N * heads * HS));
-    float* partials = cpu.shared_scratch(chunks * 2 * HS);  // of the queries' gain, then of the keys'
+    float* partials = cpu.shared_scratch(chunks * 2 * HS);  // (chunks, 2, HS): dq_weight, dk_weight
     parallel_for(cpu, chunks, [=](int64_t chunk) {
         float* both = partials + chunk * 2 * HS;
         std::memset(both, 0, size_t(2 * HS) * sizeof(float));

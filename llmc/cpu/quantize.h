@@ -19,8 +19,8 @@ Quantization to FP8 on the CPU: llmc/ops/quantize.h.
 
 inline constexpr int64_t kQuantizeChunk = 16384;
 
-// body(values, first, n) for the numbers [begin, end) of inp, or of its activation, which SwiGLU's have rows of cols; a
-// stretch at a time, by one thread.
+// Calls body(values, first, n) on the calling thread for successive parts of elements [begin, end) of inp, or of its
+// activation. SwiGLU's activation has rows of `cols` elements.
 template <class T, class Body>
 void for_activated(const T* inp, int64_t begin, int64_t end, Activation activation, int64_t cols, Body body) {
     if (activation == Activation::none) return body(inp + begin, begin, end - begin);
@@ -53,7 +53,7 @@ void absmax(Cpu& cpu, float* amax, const T* inp, int64_t n, Activation activatio
     });
 }
 
-// The codes of a delayed scale, and what is noted of the numbers.
+// Quantizes with a delayed scale, and records the largest magnitude and the saturated elements in `notes`.
 template <class Fp8, class T>
 void quantize_noting(Cpu& cpu, Fp8* out, const T* inp, float amax, int64_t n, Activation activation, int64_t cols,
                      const QuantizeNotes& notes) {
@@ -95,7 +95,7 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
                      hidden ? quantize_gradient_cost<T>(n, out_transposed != nullptr, activation, Cpu::kExpFlops)
                             : quantize_cost<T>(n, out_transposed != nullptr, activation, Cpu::kExpFlops));
     ensure(!column_sums || hidden || activation == Activation::none);
-    if (hidden) {  // stored all the same: on a CPU FP8 is there to be compared with
+    if (hidden) {  // stored here: FP8 on a CPU is a reference, not an optimization
         ensure(notes.amax && activation != Activation::none && (activation != Activation::swiglu || !column_sums));
         T* const gradient = reinterpret_cast<T*>(cpu.outer_scratch(n));
         if (activation == Activation::gelu)
@@ -120,7 +120,7 @@ void quantize(Cpu& cpu, Fp8* out, Fp8* out_transposed, float* inverse_scale, con
     if (column_sums) add_column_sums(cpu, column_sums, inp, rows, cols);
 }
 
-// For an op that can leave codes: of its output. Does nothing without them.
+// Quantizes the output of an op if it was given a place for codes; else does nothing.
 template <class T>
 void quantize_delayed(Cpu& cpu, const DelayedCodes& to, const T* out, int64_t rows, int64_t cols) {
     if (to.codes)

@@ -47,8 +47,8 @@ void add_column_sums(Cpu& cpu, float* out, const T* inp, int64_t N, int64_t C) {
 
 inline constexpr int64_t kMagnitudeChunk = 16384;
 
-// *amax = the largest magnitude of n numbers: values(begin, end, see) calls see(numbers, count) for [begin, end), in as
-// many parts as it likes. Bits of |x| are compared as integers: their order is that of the numbers, with NaN above all.
+// *amax = the largest magnitude of n elements. values(begin, end, see) passes elements [begin, end) to
+// see(numbers, count), in any number of parts. Magnitudes are compared as integers: the same order, with NaN largest.
 template <class Values>
 void largest_magnitude_of(Cpu& cpu, float* amax, int64_t n, Values values) {
     const int64_t chunks = (n + kMagnitudeChunk - 1) / kMagnitudeChunk;

@@ -60,7 +60,7 @@ void residual_mix_backward(Cpu& cpu, T* dinp, T* dinp0, float* da, float* db, co
     *db += b_sign * float(sum0);
 }
 
-// The bits are those of the sum, residual_mix_forward and rmsnorm_forward, one after another.
+// The bits are those of residual = inp1 + inp2, residual_mix_forward and rmsnorm_forward in sequence.
 template <class T>
 void residual_mix_rmsnorm_forward(Cpu& cpu, T* residual, T* mixed, T* out, float* rstd, const T* inp1, const T* inp2,
                                   const T* inp0, std::type_identity_t<const T*> a, const T* b, int64_t N, int64_t C,

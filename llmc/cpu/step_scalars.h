@@ -8,8 +8,8 @@ Scalars of a training step on the CPU: llmc/ops/step_scalars.h.
 #include "llmc/cpu/device.h"        // Cpu, mean
 #include "llmc/ops/step_scalars.h"  // StepScalars
 
-// s->sums.loss += weight * mean of losses (n), which is rounded; the sum of such means is exact.
-// s->sums.targets += how many of targets (n) are not below 0
+// s->sums.loss += weight * mean of losses (n); the mean is rounded, but the sum of such means is exact.
+// s->sums.targets += the number of targets (n) that are not below 0
 inline void add_mean_loss(Cpu& cpu, StepScalars* s, const float* losses, const int32_t* targets, int64_t n,
                           double weight) {
     const OpScope op(cpu, __func__);
@@ -17,14 +17,14 @@ inline void add_mean_loss(Cpu& cpu, StepScalars* s, const float* losses, const i
     s->sums.targets += uint64_t(std::count_if(targets, targets + n, [](int32_t target) { return target >= 0; }));
 }
 
-// Computes loss and norm from the sums, whether both are finite, and the factor of the gradient. Sums and gradients are
-// means over the step's num_tokens; where some of their targets do not count, the factor makes them means over those
-// that do. Where all count it is 1, and changes no bit.
+// Computes the loss and the norm from the sums, whether both are finite, and the factor for the gradient. Sums and
+// gradients are means over the step's num_tokens; the factor turns them into means over the targets that count. If all
+// of them count, it is 1 and changes no bits.
 // Clipping by the global norm (Pascanu et al., 2013, arXiv:1211.5063), as in torch.nn.utils.clip_grad_norm_; a limit
 // of 0 means none.
 inline void decide_step(Cpu& cpu, StepScalars* s, double grad_clip, uint64_t num_tokens) {
     const OpScope op(cpu, __func__);
-    // None that counts: not a number.
+    // NaN if no target counts.
     const double share = s->sums.targets > 0 ? double(num_tokens) / double(s->sums.targets) : double(NAN);
     s->loss = s->sums.loss.value() * share;
     s->norm = std::sqrt(s->sums.squares.value()) * share;

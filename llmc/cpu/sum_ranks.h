@@ -2,8 +2,8 @@
 Sums one buffer per rank:   out[o][i] = sum over r of inp[r][i], in the order of sum_tree
 
   inp (num_ranks) pointers to n elements each: float, bf16 (summed in float, rounded once) or uint64_t
-  out (num_outs)  pointers to n elements each, which may be among the inputs: the sum goes to all of them; of the type
-                  of the inputs, or float for bf16, which rounds nothing
+  out (num_outs)  pointers to n elements each, all of which receive the sum; they may be among the inputs. Of the
+                  inputs' type, or float for bf16 inputs, which rounds nothing
 
 Reads num_ranks n elements and writes num_outs n.
 */

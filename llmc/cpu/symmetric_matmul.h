@@ -4,10 +4,10 @@ Symmetric GEMM (BLAS: syrk):   out = alpha X X^T + beta addend   or   alpha X^T 
   X (batch, R, K) T     out, addend (batch, n, n), symmetric; addend may be null     n = R for Gram::rows, else K
 
 T and addend are float or bf16; out is of their type or float. Sums are float; an out of bf16 is rounded once, and once
-more where it is scaled or added to.
-A^2 of a symmetric A is Gram::rows of it. Only the lower triangle is computed, in blocks of rows up to the diagonal, by
-gemm(); then it is scaled and mirrored, so both triangles have the same bits. Apart from the blocks on the diagonal that
-is half of the FLOPs of the whole product. A single block is a whole product, symmetric to the bit without mirroring.
+more if it is scaled or added to.
+For a symmetric A, A^2 is A A^T: Gram::rows. gemm() computes only the lower triangle, in blocks of rows up to the
+diagonal; it is then scaled and mirrored, so both triangles have the same bits. Apart from the blocks on the diagonal
+this is half the FLOPs of a full GEMM. A single block is a full GEMM, which is symmetric to the bit without mirroring.
 out overlaps neither X nor addend.
 */
 #pragma once
@@ -34,7 +34,7 @@ void symmetric_matmul(Cpu& cpu, Out* out, const T* X, const std::type_identity_t
         }
         const bool scaled = alpha != 1 || addend;
         if (scaled || n > kBlockRows) {
-            // A tile and its mirror image stay in L1. Rows of tiles i and tiles - 1 - i together are the same amount of
+            // A tile and its mirror image stay in L1. Rows i and tiles - 1 - i of tiles together are the same amount of
             // work for every i, so threads get equal parts of the triangle.
             constexpr int64_t kTile = 64;
             const int64_t tiles = (n + kTile - 1) / kTile;

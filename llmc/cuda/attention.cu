@@ -1,4 +1,4 @@
-// The GPU's kernels of llmc/ops/attention.h, compiled by themselves.
+// The GPU kernels of llmc/ops/attention.h, in a translation unit of their own.
 #include "llmc/cuda/cuda_kernels.h"  // cuda_ops
 #include "llmc/cuda/attention.cuh"
 

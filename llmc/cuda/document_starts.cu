@@ -1,4 +1,4 @@
-// The GPU's kernels of llmc/ops/document_starts.h, compiled by themselves.
+// The GPU kernels of llmc/ops/document_starts.h, in a translation unit of their own.
 #include "llmc/cuda/cuda_kernels.h"  // cuda_ops
 #include "llmc/cuda/document_starts.cuh"
 

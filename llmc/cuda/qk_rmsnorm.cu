@@ -1,4 +1,4 @@
-// The GPU's kernels of llmc/ops/qk_rmsnorm.h, compiled by themselves.
+// The GPU kernels of llmc/ops/qk_rmsnorm.h, in a translation unit of their own.
 #include "llmc/cuda/qk_rmsnorm.cuh"
 #include "llmc/cuda/cuda_kernels.h"  // cuda_ops
 

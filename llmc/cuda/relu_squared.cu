@@ -1,4 +1,4 @@
-// The GPU's kernels of llmc/ops/relu_squared.h, compiled by themselves.
+// The GPU kernels of llmc/ops/relu_squared.h, in a translation unit of their own.
 #include "llmc/cuda/cuda_kernels.h"  // cuda_ops
 #include "llmc/cuda/relu_squared.cuh"
 

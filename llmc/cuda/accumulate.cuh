@@ -1,9 +1,9 @@
 /*
-Adding one buffer to another:   to[i] += from[i]   over n floats
+Adds one buffer to another:   to[i] += from[i]   over n floats
 
-Work      a thread four elements, 16 bytes
+Work      four elements, 16 bytes, per thread
 Bytes     12*n
-Accuracy  the CPU's bits: one rounding each (test/cuda/accumulate_cuda_test.cu)
+Accuracy  the CPU's bits: one rounding per element (test/cuda/accumulate_cuda_test.cu)
 Requires  pointers 16-byte aligned; any n
 */
 #pragma once

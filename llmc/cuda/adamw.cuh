@@ -1,19 +1,19 @@
 /*
-AdamW, in one pass, as the step was decided:
+AdamW in one pass, with the decisions of the step:
 
   g = grad * s.grad_scale,   m += (1 - beta1) (g - m),   v = beta2 v + (1 - beta2) g^2
   master = master (1 - lr wd) - lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps),   param = master
 
   param (n) T     master, grad (n) f32     m, v (n) M     s in device memory
   If !s.applied nothing changes, bit for bit. With M = bf16, m and v are rounded as llmc/ops/moments.h says.
-  A null master: param is float and its own master. Else param is master rounded to nearest. step = s.updates.
+  If master is null, param is float and its own master. Else param is master rounded to nearest. step = s.updates.
 
 Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adamw.h)
-          coefficients in double, once a block
-Work      a thread 4 elements of every array at a time, 8 if any is bf16; blocks stride over the chunks of up to 32
-          tensors (tensor_list.cuh)
+          coefficients in double, once per block
+Work      each thread takes 4 elements of every array at a time, 8 if any is bf16; blocks stride over the chunks of up
+          to 32 tensors (tensor_list.cuh)
 Bytes     28*n; with a bf16 param 30*n; with bf16 moments 8*n fewer
-Accuracy  the CPU's bits; where the two double pow() differ, roundings of the coefficients
+Accuracy  the CPU's bits, but for roundings of the coefficients where the two double pow() differ
           (test/cuda/adamw_cuda_test.cu)
 Requires  pointers 16-byte aligned
 */
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
     if (!s->applied) return;
     SMEM_STATIC(float, minus_rates, [kMost]);
     SMEM_STATIC(float, v_scales, [kMost]);
-    // The two powers take hundreds of instructions each: of every tensor at once, one by the first warps, one by the
-    // next.
+    // Each pow() takes hundreds of instructions, so those of all tensors run at once: one of the two powers on the
+    // first warps, the other on the next.
     const int t = int(threadIdx.x) % kMost;
     if (t < list.count && threadIdx.x < 2 * kMost) {
         const AdamWHyper& hyper = list.tensors[t].hyper;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
         const float keep = float(1 - hyper.learning_rate * hyper.weight_decay), eps = float(hyper.eps);
         const float one_minus_beta1 = float(1 - hyper.beta1), one_minus_beta2 = float(1 - hyper.beta2);
         const float beta2 = float(hyper.beta2);
-        // __fmul_rn is not fused with what follows: the CPU does not, either
+        // __fmul_rn is not fused with what follows, as on the CPU.
         const auto update = [=](float& p, float& m, float& v, float grad) {
             const float g = __fmul_rn(grad, grad_scale);
             m = fmaf(one_minus_beta1, g - m, m);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kAdamWThreads, kAdamWBlocksPerSm)
             }
             continue;
         }
-        for (; i < n; i++) {  // less than a pack, by one thread: the others' i is beyond n already
+        for (; i < n; i++) {  // less than a pack, by one thread: i is beyond n in the others
             float new_m = to_float(m[i]), new_v = to_float(v[i]);
             update(weight[i], new_m, new_v, tensor.grad[i]);
             const MomentBits<M, 1> bits(moments_key_of(tensor.rounding.key, s->updates),

@@ -1,24 +1,25 @@
 /*
-Causal self-attention with a sliding window, documents and grouped heads (llmc/cpu/attention.h has the equations):
+Causal self-attention with a sliding window, document masking and grouped-query heads (llmc/ops/attention.h):
 
-  out[t] = sum over first[t] <= s <= t of softmax_s(scale q[t] . k[s]) v[s]    with
-  first[t] = max(t - window, starts[t])
+  out[t] = sum over first[t] <= s <= t of softmax_s(scale q[t] . k[s]) v[s],   first[t] = max(t - window, starts[t], 0)
 
   qkv, dqkv (B, T, NH + 2 NKV, HS) T     out, dout (B, T, NH, HS) T     lse (B, NH, T) f32: saved for backward
-  dqkv =     (the natural logarithm in lse is the CPU's, so that any forward goes with any backward)
+  dqkv =     (lse is a natural logarithm, as on the CPU, so that any forward goes with any backward)
 
-Math      GEMMs of bf16 on tensor cores up to HS 128, others by multiply-adds in f32; scores, softmax, sums f32. For
-          bf16, weights and dS are rounded to be multiplied
-Work      bf16: cuDNN's kernels for the shapes that plan_attention() was told, where it has any and Cuda::attention
-          lets it (cudnn_attention.h), else our own, made for heads of 64 and 128; smaller ones, and those between, are
-          padded in the kernel, whose work is then that of 64 or 128: flash_attention_forward.cuh,
-          flash_attention_backward.cuh, or, on Hopper and if asked for by name, flash_attention_hopper.cuh,
+Math      GEMMs of bf16 on tensor cores up to HS 128, all others by multiply-adds in f32; scores, softmax and sums in
+          f32. In bf16, weights and dS are rounded before they are multiplied
+Work      bf16: cuDNN's kernels for the shapes given to plan_attention(), where it has any and Cuda::attention allows
+          them (cudnn_attention.h); else our own, for heads of 64 and 128. Smaller heads, and those in between, are
+          padded in the kernel and cost as much as 64 or 128: flash_attention_forward.cuh,
+          flash_attention_backward.cuh or, on Hopper and only by name, flash_attention_hopper.cuh,
           flash_attention_hopper_backward.cuh. fp32, and heads above 128 in bf16, by multiply-adds: attention_fp32.cuh.
-In ours no atomics, and no sum is shared by blocks: the same bits each time. Documents are for ours alone; what lies
-before the first document of a tile of queries, or after the last of a tile of keys, costs nothing FLOPs     a score,
-seen by the mask: forward 4 HS, backward 14 HS (10 HS, had it not to make scores and dP twice). A query sees (T + 1) / 2
-keys on average, with a window at most window + 1 Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH
-T; backward e B T HS (2 (NH + 2 NKV) + 2 NH) + 4 B NH T at least, and dout, q, k, v once more, from L2 where they fit
+          Our kernels have no atomics, and blocks share no sums: the same bits each time. Only they take documents;
+          keys before the first document of a tile of queries cost nothing, nor do queries after the last document of
+          a tile of keys
+FLOPs     per score that the mask lets through: forward 4 HS, backward 14 HS (10 HS if scores and dP were not computed
+          twice). A query sees (T + 1) / 2 keys on average, with a window at most window + 1
+Bytes     with e = sizeof(T): forward e B T HS (2 NH + 2 NKV) + 4 B NH T; backward at least
+          e B T HS (2 (NH + 2 NKV) + 2 NH) + 4 B NH T, and dout, q, k, v once more, from L2 where they fit
 Accuracy  half a unit of T of every weight, of dS, and of what is stored (test/cpu/attention_reference.h)
 Requires  NH % NKV == 0; HS a multiple of 16 bytes up to 256: of 8 in bf16, of 4 in fp32; tensors 16-byte aligned;
           workspace: 12 bytes per row of scores in backward (attention_stats.cuh)
@@ -50,7 +51,7 @@ void check_attention(const AttentionShape& s, std::initializer_list<const void*>
     for (const void* tensor : tensors) ensure(reinterpret_cast<uintptr_t>(tensor) % 16 == 0);
 }
 
-// run(std::integral_constant) with the number of columns a lane has
+// Calls run(std::integral_constant) with the number of columns per lane.
 template <class Run>
 void with_columns_per_lane(int64_t HS, Run run) {
     if (HS <= 64)
@@ -61,10 +62,10 @@ void with_columns_per_lane(int64_t HS, Run run) {
         run(std::integral_constant<int, 8>());
 }
 
-// The shapes that a run will ask for step after step, told once at its beginning: for them cuDNN's kernels run where it
-// has any, and their plans are made now, backward's only if something learns. All other shapes (prompts, samples,
-// tasks, windows that grow) are for our own kernels, because a plan takes most of a second. Says which kernels run and
-// why not others, for the log. An Error if cuDNN was asked for by name and cannot.
+// Declares, once at the start of a run, the shapes that it will use in every step. For these cuDNN's kernels run where
+// it has any, and their plans are made now, backward's only if `learns`. All other shapes (prompts, samples, tasks,
+// windows that grow) are left to our own kernels, because a plan takes most of a second. Returns, for the log, which
+// kernels run and why not others. Throws an Error if cuDNN was requested by name and cannot run.
 template <class T>
 std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes, bool learns) {
     PlannedAttention& planned = cuda.planned_attention.emplace();
@@ -93,8 +94,8 @@ bool takes_cudnn(const Cuda& cuda, const AttentionShape& shape, bool is_backward
     return (learns || !is_backward) && std::find(shapes.begin(), shapes.end(), key_of(shape)) != shapes.end();
 }
 
-// Of forward and backward, whichever kernels run: before plan_attention() the most that they may take. An Error if no
-// kernel takes heads of this size, before memory is taken for a model that has them.
+// Bytes of workspace for forward and backward, whichever kernels run; before plan_attention() the most that they may
+// take. Throws an Error if no kernel takes heads of this size, so that this is known before a model is allocated.
 template <class T>
 size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns = true) {
     check_head_size<T>(shape.HS);
@@ -106,7 +107,7 @@ size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns 
     return std::max(own, never || !cudnn.refuses(shape).empty() ? 0 : cudnn.most_workspace_bytes(shape, learns));
 }
 
-// By name only, as long as no GPU has run it: what `automatic` leaves to our own kernels is mma.sync's.
+// Only if our own kernels are requested by name, as long as no GPU has run these: `automatic` uses mma.sync's.
 inline bool takes_hopper_attention(const Cuda& cuda) {
     return cuda.attention == AttentionKernels::own && takes_hopper_kernels(cuda);
 }

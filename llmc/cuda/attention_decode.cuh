@@ -1,5 +1,5 @@
 /*
-Attention of tokens that come one by one against the KV cache (llmc/cpu/attention_decode.h has the equations):
+Attention of one new token per row against the KV cache (llmc/ops/attention_decode.h has the equations):
 
   attention_remember   keys[b], values[b] at positions[b], +1, ..., +T-1  =  k, v in qkv[b]
   attention_decode     out[b] = softmax(scale q[b] . keys[b]) values[b] over the slots that the row's token sees
@@ -9,10 +9,10 @@ Attention of tokens that come one by one against the KV cache (llmc/cpu/attentio
 
 Math      f32 for scores, softmax and sums
 Work      remember: one thread per element. decode: one block per query head of a row, whose warps take tiles of 64
-          keys by turns. Since a tile of keys is transposed, a lane reads 16 bytes of neighboring keys and computes
-          their scores whole but for the lanes that have other rows of the tile; the sums over a tile's values have a
-          column a lane. The warps' results are added in their order: the same bits each time
-Bytes     decode: 2 HS sizeof(T) a key that is seen, a query head: heads of a group find each other's in L2
+          keys in turn. A tile of keys is transposed, so a lane reads 16 bytes of neighboring keys at a time and
+          computes their scores over its share of the tile's rows, which lanes then add up; in the sums over a tile's
+          values each lane has its own columns. The warps' results are added in their order: the same bits each time
+Bytes     decode: 2 HS sizeof(T) per visible key and query head; the heads of a group share keys and values in L2
 Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/cuda/attention_decode_cuda_test.cu)
 Requires  NH % NKV == 0; HS a multiple of 4 up to 256; tensors 16-byte aligned
 */
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(256)
     values[(ring + slot) * HS + c] = k[s.NKV * HS];
 }
 
-// J columns of values a lane.
+// J columns of values per lane.
 template <class T, int J>
 __global__ void __launch_bounds__(kDecodeThreads, 2)
     attention_decode_kernel(T* out, const T* qkv, const T* keys, const T* values, const int32_t* positions,
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
 
     float* weights = all_weights[warp];
     float sums[J] = {}, max_score = -INFINITY, sum_exp = 0;
-    const int row = lane / kRowLanes, key = lane % kRowLanes * P;  // of a transposed tile: what the lane reads first
+    const int row = lane / kRowLanes, key = lane % kRowLanes * P;  // where the lane begins in a transposed tile
     for (int s0 = (max(first, 0) / kTile + warp) * kTile; s0 <= t; s0 += kDecodeWarps * kTile) {
         const T* tile = keys + (ring + s0 % s.capacity) * HS;
         const T* v = values + (ring + s0 % s.capacity) * HS;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
                 if (c < HS) sums[j] = fmaf(weight, to_float(v[k * HS + c]), sums[j]);
             }
         }
-        __syncwarp();  // nobody reads these weights any more
+        __syncwarp();  // all lanes have read these weights
     }
 
 #pragma unroll
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
     float largest_of_all = -INFINITY, sum = 0, denominator_of_all = 0;
     for (int w = 0; w < kDecodeWarps; w++) largest_of_all = fmaxf(largest_of_all, all_max_scores[w]);
     for (int w = 0; w < kDecodeWarps; w++) {
-        const float factor = exp2f((all_max_scores[w] - largest_of_all) * scale_log2);  // 0 of a warp without a tile
+        const float factor = exp2f((all_max_scores[w] - largest_of_all) * scale_log2);  // 0 for a warp without a tile
         sum = fmaf(factor, all_sums[w][c], sum);
         denominator_of_all = fmaf(factor, all_sum_exps[w], denominator_of_all);
     }

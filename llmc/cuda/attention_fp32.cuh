@@ -1,14 +1,15 @@
 /*
-Attention in fp32 without tensor cores, for --dtype fp32, and for heads of more than 128 in bf16, which are converted
-when they are loaded and stored: forward, and backward in the two kernels that flash_attention_backward.cuh describes.
-The equations are in attention.cuh.
+Attention in fp32 without tensor cores, for --dtype fp32 and, with conversion at loads and stores, for heads of more
+than 128 in bf16: forward, and backward in the two kernels that flash_attention_backward.cuh describes. The equations
+are in attention.cuh.
 
-A warp has kRows rows of one side, in shared memory, and walks over tiles of 32 rows of the other side: each lane makes
-the scores of one of them, whole, and for the sums over the tile each lane has every 32nd column. No sum is shared by
-warps, so the result has the same bits each time. HS is any multiple of 16 bytes up to 256; a tile's shared rows are 4
-floats longer, so that 16-byte reads of eight rows are in 32 different banks. Own rows are read one at a time.
+A warp has kFp32Rows rows of one side, in shared memory, and walks over tiles of 32 rows of the other side. Each lane
+computes the complete scores of one row of the tile; in the sums over the tile each lane has every 32nd column. Warps
+share no sums, so the result has the same bits each time. HS is any multiple of 16 bytes up to 256. In shared memory the
+rows of a tile are 4 floats longer, so that 16-byte reads of eight rows are in 32 different banks; a warp reads its own
+rows one at a time.
 
-Compute-bound: a 16-byte read feeds 4 kRows multiply-adds.
+Compute-bound: a 16-byte read feeds 4 kFp32Rows multiply-adds.
 */
 #pragma once
 #include "llmc/cuda/attention_stats.cuh"
@@ -21,7 +22,7 @@ inline constexpr int kFp32BlockRows = kFp32Warps * kFp32Rows;
 constexpr size_t attention_fp32_shared_bytes(int64_t HS) {
     return size_t(2 * kFp32BlockRows * HS + 2 * kFp32Tile * (HS + 4) + kFp32BlockRows * kFp32Tile) * sizeof(float);
 }
-// What a block may have on every GPU since Ampere: sm_86, 89 and 120 have the least.
+// The limit per block on every GPU since Ampere; sm_86, 89 and 120 have the least.
 static_assert(attention_fp32_shared_bytes(kMaxHeadSize) <= 99 << 10);
 
 // to (rows, HS), `pitch` apart  <-  rows [first, first + rows) of a tensor, zeros from row `end` on; by the whole block
@@ -94,9 +95,9 @@ DEVICE void write_rows(T* to, int stride, int first, int end, int HS, const floa
         }
 }
 
-// Shared memory of a block: where its parts begin.
+// The parts of a block's shared memory.
 struct Fp32Shared {
-    float *own, *own_second, *tile, *tile_second, *weights;  // the last: the warp's
+    float *own, *own_second, *tile, *tile_second, *weights;  // weights: this warp's
 
     DEVICE Fp32Shared(float* shared, int HS) {
         own = shared;
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     }
     const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
-        __syncthreads();  // nobody reads the tile before this one, or its weights, any more
+        __syncthreads();  // all warps are done with the previous tile and its weights
         load_tile(shared.tile, head.k, s.row, s0, s.T, HS);
         load_tile(shared.tile_second, head.v, s.row, s0, s.T, HS);
         __syncthreads();
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
     }
     const int first = s.first_tile(b, t0, kFp32Tile), last = min(t0 + kFp32BlockRows, s.T) - 1;
     for (int s0 = first * kFp32Tile; s0 <= last; s0 += kFp32Tile) {
-        __syncthreads();  // nobody reads the tile before this one, or its weights, any more
+        __syncthreads();  // all warps are done with the previous tile and its weights
         load_tile(shared.tile, head.k, s.row, s0, s.T, HS);
         load_tile(shared.tile_second, head.v, s.row, s0, s.T, HS);
         __syncthreads();
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
         const T* head_dout = head_of_out(dout, s, b, 0, h, HS);
         const float* row_stats = stats + (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
         for (int t0 = first * kFp32Tile; t0 <= last * kFp32Tile; t0 += kFp32Tile) {
-            __syncthreads();  // nobody reads the tile before this one, or its weights, any more
+            __syncthreads();  // all warps are done with the previous tile and its weights
             load_tile(shared.tile, head.q, s.row, t0, s.T, HS);
             load_tile(shared.tile_second, head_dout, s.out_row, t0, s.T, HS);
             __syncthreads();
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(kFp32Threads, 2)
             }
             __syncwarp();
             add_rows(dv, shared.weights, shared.tile_second, HS);
-            __syncwarp();  // nobody reads the weights any more: dS takes their place
+            __syncwarp();  // all lanes have read the weights: dS takes their place
 #pragma unroll
             for (int r = 0; r < kFp32Rows; r++) shared.weights[r * kFp32Tile + lane] = ds[r];
             __syncwarp();

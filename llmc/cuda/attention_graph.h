@@ -1,18 +1,18 @@
 /*
-Attention as a graph of small operations, which is how cuDNN is asked for its fused kernels (Graph API, "Supported
-Graph Patterns"). No CUDA in here: the graph is a template over what builds it, cudnn_attention.cpp for cuDNN and
-test/cuda/cudnn_attention_test.cpp for a plain interpreter, which holds it against the definition of attention.
+Attention as a graph of small operations, the form in which cuDNN is asked for its fused kernels (Graph API, "Supported
+Graph Patterns"). No CUDA in here: the graph is a template over its builder, which is cudnn_attention.cpp for cuDNN and
+a plain interpreter in test/cuda/cudnn_attention_test.cpp, which checks the graph against the definition of attention.
 
   forward:   S = scale Q K^T, masked     lse = log of the sum of exp(S) over keys     P = exp(S) / sum     O = P V
   backward:  P = exp(S - lse)     dV = P^T dO     dS = scale P (dO V^T - rowsum(dO O))     dK = dS^T Q     dQ = dS K
 
-Tensors have four dimensions, (B, heads, rows, columns), at any strides, so that q, k and v are read from where they lie
-among each other. A product of NH heads with NKV lets each of NKV serve NH / NKV that follow each other. Order and kinds
-of the operations are what cuDNN's fused kernels are recognized by: another one that computes the same may have no plan.
+Tensors have four dimensions, (B, heads, rows, columns), and any strides, so that q, k and v are read in place from qkv.
+In a GEMM of NH heads with NKV, each of the NKV serves NH / NKV consecutive heads. cuDNN recognizes its fused kernels by
+the order and kinds of the operations: another graph that computes the same may have no plan.
 
 A builder G has: G::Tensor; real(uid, type, form), local(type, form), scalar(uid) make tensors; pointwise(op, x, b, y),
-index(x, axis, y), select(t, x, b, y), matmul(a, b, c), reduce(op, x, y), transpose(x, y) add an operation, results
-last, and return its result.
+index(x, axis, y), select(t, x, b, y), matmul(a, b, c), reduce(op, x, y), transpose(x, y) add an operation and return
+its result, which is the last argument.
 */
 #pragma once
 #include <array>
@@ -27,7 +27,7 @@ enum class GraphType { f32, bf16, i32, boolean };
 enum class Pointwise { add, sub, mul, div, exp, log, identity, greater, greater_equal };  // the unary ones take no b
 enum class Reduction { max, sum };  // over the dimensions in which y is smaller than x
 
-// The tensors that have memory, and from kScale on the numbers that the host gives with each call.
+// Tensors in memory and, from kScale on, numbers that the host passes with each call.
 enum Uid : int64_t {
     kQ = 1,
     kK,
@@ -57,27 +57,27 @@ struct Form {
     }
 };
 
-// Of a pair (query, key): the score is kept if left + offset > right, or >= with `or_equal`, where left and right are
-// the number of the query or of the key, else it becomes -infinity. All steps must keep it.
+// A condition on a pair (query, key): left + offset > right, or >= with `or_equal`, where left and right are the index
+// of the query or of the key. A score that fails any of the steps becomes -infinity.
 struct MaskStep {
     enum class Index { query, key } left;
-    float offset;  // cuDNN's kernels know a window by this form: a float, added to the key. Exact below 2^24
+    float offset;  // cuDNN recognizes a window by this form: a float, added to the key. Exact below 2^24
     bool or_equal;
     Index right;
 };
 
-// The mask of a shape: query >= key, and with a window also key + (window + 1) > query. Documents are not part of it.
+// The mask of a shape: query >= key and, with a window, key + (window + 1) > query. Documents are not part of it.
 inline std::vector<MaskStep> mask_steps(const AttentionShape& shape) {
     ensure(!shape.starts);
     using Index = MaskStep::Index;
     std::vector<MaskStep> steps = {{Index::query, 0, true, Index::key}};
-    // A window that reaches the first key from the last query hides nothing.
+    // A window that reaches from the last query to the first key hides nothing.
     if (shape.window >= 0 && shape.window < shape.T - 1)
         steps.push_back({Index::key, float(shape.window + 1), false, Index::query});
     return steps;
 }
 
-// The numbers of a call.
+// The numbers that the host passes with a call.
 inline std::vector<std::pair<Uid, float>> graph_numbers(const AttentionShape& shape, bool is_backward) {
     std::vector<std::pair<Uid, float>> numbers = {{kScale, shape.score_scale()},
                                                   {kMinusInfinity, -std::numeric_limits<float>::infinity()}};
@@ -90,7 +90,7 @@ inline std::vector<std::pair<Uid, float>> graph_numbers(const AttentionShape& sh
 // Where q, k and v, or their gradients, begin in (B, T, NH + 2 NKV, HS), in elements.
 inline std::array<int64_t, 3> qkv_offsets(const AttentionShape& s) { return {0, s.NH * s.HS, (s.NH + s.NKV) * s.HS}; }
 
-// Forms of what is in memory; kv and q also of their gradients.
+// Dimensions and strides of what is in memory; q and kv are those of their gradients, too.
 struct AttentionForms {
     Form q, kv, out, scores, rows;
 
@@ -139,7 +139,7 @@ void build_attention_forward(G& g, const AttentionShape& shape) {
     g.matmul(p, g.real(kV, GraphType::bf16, f.kv), g.real(kOut, GraphType::bf16, f.out));
 }
 
-// Deterministic: dQ is summed whole and written once. Else blocks add to sums in fp32 in any order, and those are cast.
+// Deterministic: dQ is summed completely and written once. Else blocks add to fp32 sums in any order, cast afterwards.
 template <class G>
 void build_attention_backward(G& g, const AttentionShape& shape, bool deterministic) {
     const AttentionForms f(shape);
@@ -151,7 +151,7 @@ void build_attention_backward(G& g, const AttentionShape& shape, bool determinis
 
     const auto products = g.pointwise(Pointwise::mul, dout, out, g.local(GraphType::f32, f.out));
     const auto sums = g.reduce(Reduction::sum, products, g.local(GraphType::f32, f.rows));
-    // The factor is where dropout would have its own.
+    // The pattern has dropout's factor here; ours is one.
     const auto row_sums = g.pointwise(Pointwise::mul, sums, g.scalar(kOne), g.real(kRowSums, GraphType::f32, f.rows));
 
     auto s = g.matmul(q, k_t, scores(GraphType::f32));

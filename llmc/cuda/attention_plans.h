@@ -1,7 +1,7 @@
 /*
-Plans of an attention library by shape and pass: each is made when it is first asked for, and what was refused is not
-asked for again. Making one takes most of a second, so whoever asks for many shapes stalls: see plan_attention() in
-attention.cuh for who may ask.
+Plans of an attention library by shape and pass. Each is made on first use; a refusal is remembered and not asked for
+again. Making a plan takes most of a second, so a caller with many shapes would stall: plan_attention() in attention.cuh
+decides which shapes may have plans.
 */
 #pragma once
 #include <cstdint>
@@ -12,7 +12,7 @@ attention.cuh for who may ask.
 #include "llmc/base/check.h"     // Error
 #include "llmc/ops/attention.h"  // AttentionShape
 
-// What a plan depends on. All windows that hide nothing are one; the scale is an argument of each call.
+// What a plan depends on. All windows that hide nothing are equal; the scale is an argument of each call.
 using AttentionKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
 inline AttentionKey key_of(const AttentionShape& s) {
     const int64_t window = s.window >= 0 && s.window < s.T - 1 ? s.window : -1;
@@ -24,10 +24,11 @@ class AttentionPlans {
 public:
     struct Entry {
         Plan plan;
-        std::string why_not;  // "": there is one
+        std::string why_not;  // "" if there is a plan
     };
 
-    // `refuse(shape)` says why there can be none, at no cost; `make(shape, is_backward)` makes one, or throws.
+    // `refuse(shape)` says why there can be none, at no cost ("" if there may be); `make(shape, is_backward)` makes
+    // one, or throws.
     template <class Refuse, class Make>
     const Entry& entry_for(const AttentionShape& shape, bool is_backward, Refuse&& refuse, Make&& make) {
         const auto [found, is_new] = entries_.try_emplace({key_of(shape), is_backward});
@@ -36,7 +37,7 @@ public:
         entry.why_not = refuse(shape);
         if (!entry.why_not.empty()) return entry;
         made_++;
-        // A refusal of the library's, of whatever kind, must not end a run that has kernels of its own.
+        // A refusal by the library must not end the run: our own kernels take over.
         try {
             entry.plan = make(shape, is_backward);
         } catch (const Error& error) {
@@ -45,7 +46,7 @@ public:
         return entry;
     }
 
-    int64_t made() const { return made_; }  // those that the library refused after trying, too
+    int64_t made() const { return made_; }  // including those that the library refused after trying
     void clear() { entries_.clear(); }
 
 private:

@@ -1,14 +1,14 @@
 /*
-What the backward of attention needs of every row of scores:   D[t] = sum over HS of dout[t] out[t]   and the softmax's
-denominator, as the logarithm to base 2; and, for kernels that ask for it, how many keys before it it sees.
+The inputs of attention's backward per row of scores:   D[t] = sum over HS of dout[t] out[t],   the logarithm to base 2
+of the softmax's denominator and, for kernels that ask for it, window_left: how many earlier keys the row sees.
 
   dout, out (B, T, NH, HS)     lse (B, NH, T)     tiles = ceil(T / 64)
-  stats (B, NH, tiles, 3, 64): log2, D, and window_left as int32, which is written `with_window` alone
-Rows from T on get a denominator of infinity, so that their weights are zero without a mask. Each block of 192 floats is
-what a step of the kernel for keys fetches, aligned for cp.async.
+  stats (B, NH, tiles, 3, 64): log2, D, and window_left as int32, which is written only if `with_window`
+Rows from T on get a denominator of infinity, so that their weights are zero without a mask. The kernel for keys fetches
+one block of 192 floats per step, aligned for cp.async.
 
-Memory-bound: reads 2 B T NH HS numbers, writes 8 bytes per row, with window_left 12. D is summed over the lanes of a
-row in a fixed order.
+Memory-bound: reads 2 B T NH HS elements, writes 8 bytes per row, 12 with window_left. D is summed over the lanes
+of a row in a fixed order.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"
@@ -20,8 +20,7 @@ inline int64_t attention_stats_size(const AttentionShape& s) {
     return s.B * s.NH * ceil_div(s.T, kFlashTile) * kStatsBlock;
 }
 
-// `lanes` lanes a row. One thread group for each of B x (T rounded up) x NH rows, heads next to each other as in
-// memory.
+// A group of `lanes` lanes for each of B x (T rounded up) x NH rows, heads next to each other as in memory.
 template <class T, int lanes>
 __global__ void __launch_bounds__(256)
     attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, bool with_window,

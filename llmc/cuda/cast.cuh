@@ -1,9 +1,9 @@
 /*
-From one element type to another:   out[i] = inp[i]   over n elements, f32 to bf16 (to nearest, ties to even) and back
+Converts element types:   out[i] = inp[i]   over n elements, f32 to bf16 (to nearest, ties to even) and back
 
-Work      a thread eight elements: one 16-byte access of the bf16, two of the f32
+Work      eight elements per thread: one 16-byte access of the bf16, two of the f32
 Bytes     6*n
-Accuracy  exact, as on the CPU, NaN as some NaN (test/cuda/cast_cuda_test.cu)
+Accuracy  the CPU's bits; NaN becomes some NaN (test/cuda/cast_cuda_test.cu)
 Requires  pointers 16-byte aligned; any n
 */
 #pragma once

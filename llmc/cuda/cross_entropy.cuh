@@ -1,15 +1,15 @@
 /*
-Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(l[n,v])) - l[n, targets[n]],   l = logits, or what a
-softcap makes of them;   dlogits = (softmax(l) - onehot) * dloss * dl/dlogits, in place, columns V to Vp zero
+Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(l[n,v])) - l[n, targets[n]],   l = logits, softcapped if a
+cap is given;   dlogits = (softmax(l) - onehot) * dloss * dl/dlogits, in place, columns V to Vp zero
 
   logits (N, Vp) T     targets (N) int32 in [0, V), or below 0: loss and gradients 0     losses (N) f32, in nats
-                                                                                    (llmc/cpu/cross_entropy.h)
+                                                                                    (llmc/ops/cross_entropy.h)
 
 Math      f32; maximum and sum in one pass, the sum rescaled when a larger logit comes; powers of 2 by fast_exp2
-Work      one block per row; one thread every kEntropyThreads-th pack, 4 of them under way at a time
+Work      one block per row; each thread takes every kEntropyThreads-th pack, with 4 loads in flight
 Bytes     1, with gradients 2 times N*Vp*sizeof(T): the second read finds the row in L2
-Accuracy  f32: losses 4 eps, dlogits 1.5 |l - max| + 6 eps of each, a cap's error twice in both: 2c eps of tanh, 3c of
-          isru; bf16: half an eps more for what is stored (test/cuda/cross_entropy_cuda_test.cu)
+Accuracy  f32: losses 4 eps, dlogits 1.5 |l - max| + 6 eps of each, and in both twice a cap's error: 2c eps of tanh, 3c
+          of isru; bf16: half an eps more for stored values (test/cuda/cross_entropy_cuda_test.cu)
 Requires  Vp % Pack<T>::size == 0, pointers 16-byte aligned, V < 2^30
 */
 #pragma once
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kEntropyThreads, 2)
             slope = 4 * (fminf(e, kLargest) * rest) * rest;  // an infinite e has slope 0, not NaN
             return fmaf(rest, -2 * limit, limit);
         } else if constexpr (kCap == Softcap::Kind::isru) {
-            x = x > far ? far : x < -far ? -far : x;  // not fminf(), which takes a NaN away
+            x = x > far ? far : x < -far ? -far : x;  // not fminf(), which drops a NaN
             const float y = x * to_limits, r = rsqrtf(fmaf(y, y, 1));
             slope = r * r * r;
             return x * r;
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kEntropyThreads, 2)
         return;
     }
     float target_slope;
-    const float target_logit = capped(to_float(row[target]), target_slope);  // before a gradient takes its place
-    // From the smallest float: a logit of -infinity then counts nothing, where minus its like it would be NaN.
+    const float target_logit = capped(to_float(row[target]), target_slope);  // read before its gradient overwrites it
+    // Starts at the lowest float: then a logit of -infinity adds 0, where -infinity minus itself would be NaN.
     float largest = -kLargest, sum = 0, slope;
     const auto add = [&](const float(&x)[P]) {
         float m = largest, added = 0;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kEntropyThreads, 2)
             }
         }
         __syncthreads();
-        // softmax - 1 is taken before scaling: where the model is sure of the target it would otherwise cancel twice
+        // Subtract 1 before scaling: with a probability near 1 the other order would cancel twice.
         if (threadIdx.x == 0)
             row[target] = from_float<T>((power(target_logit - row_max) - row_sum) * scale * target_slope);
     }

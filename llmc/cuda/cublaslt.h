@@ -1,27 +1,26 @@
 /*
-Matrix products by cuBLASLt: what the matmul entry point calls on a GPU (docs.nvidia.com/cuda/cublas, "Using the
-cuBLASLt API").
+GEMMs by cuBLASLt (docs.nvidia.com/cuda/cublas, "Using the cuBLASLt API"):
 
-  CublasLt cublaslt(cuda, tune_path);         one a device; "" takes ANVIL_MATMUL_CACHE, if that is set
+  CublasLt cublaslt(cuda, tune_path);         one per device; "" takes ANVIL_MATMUL_CACHE, if that is set
   cublaslt.run(cuda, {.m = N, .n = OC, .k = C, .transpose_b = true}, out, inp, weight);       out = inp weight^T
 
-Sums are fp32 whatever the types, and of fp32 operands true fp32, not TF32 (of FP8 operands with fast_accumulate
-somewhat less). The error of an element is that of a sum of
-k products in some order: k * 2^-24 times the sum of their magnitudes at most, then one rounding to the type of out.
+Sums are fp32 for all types; for fp32 operands they are true fp32, not TF32, for FP8 operands with fast_accumulate
+somewhat less. The error of an element is that of a sum of k products in some order: at most k * 2^-24 times the sum of
+their magnitudes, then one rounding to the type of out.
 
-Which algorithm: the first of the library's own ranking, or with tuning the fastest of up to kCandidates, timed once for
-each product of a training step (matmul_plans.h) and kept in a file (matmul_cache.h). Every algorithm allowed gives the
-same bits each time: dot products are either whole or cut into parts that are added in fp32 in a step of their own. Two
-algorithms differ in the last bits, so two runs agree in every bit if both are untuned, or both use the same finished
+The algorithm is the first of the library's own ranking or, with tuning, the fastest of up to kCandidates, timed once
+for each GEMM of a training step (matmul_plans.h) and kept in a file (matmul_cache.h). Every algorithm allowed gives the
+same bits each time: dot products are either whole or cut into parts that a separate step adds in fp32. Different
+algorithms differ in the last bits, so two runs are bit-identical if both are untuned, or both use the same complete
 file.
 
-Descriptors and algorithm are kept for each distinct call, so a call costs a look-up and a launch. The first call of
-each kind asks the library, and times if tuning; a CUDA graph may be captured from the second on.
+Descriptors and algorithm are cached for each distinct call, so a call costs a lookup and a launch. The first call of
+each kind queries the library and, with tuning, times; a CUDA graph may be captured from the second on.
 
 FP8 operands (e4m3, e5m2: sm_89 and up) have one scale each, a float in device memory.
 
-Pointers are multiples of 16 bytes. aux leading dimensions are multiples of 8 elements. Bytes moved: every matrix once
-is the least; FLOPs: 2 m n k.
+Pointers are 16-byte aligned; aux leading dimensions are multiples of 8 elements. Bytes: at least every matrix once.
+FLOPs: 2 m n k.
 */
 #pragma once
 #include <memory>
@@ -47,13 +46,13 @@ public:
     void run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias = nullptr,
              void* aux = nullptr, const void* addend = nullptr, const OperandScales& scales = {});
 
-    // Whether the library has an algorithm for it: not every epilogue exists for every type.
+    // Whether the library has an algorithm for the call: not every epilogue exists for every type.
     bool supports(Cuda& cuda, const MatmulCall& call);
-    // Whether to take a product with an epilogue, and not `plain` and a pass that moves so many bytes: if the library
-    // has it and, where products are timed, it does not take longer than both.
+    // Whether to run `fused`, with an epilogue, rather than `plain` and a separate pass that moves pass_bytes: if the
+    // library has it and, with tuning, it does not take longer than both.
     bool prefers(Cuda& cuda, const MatmulCall& fused, const MatmulCall& plain, double pass_bytes);
 
-    // Around a training step, in which alone products are timed; the end writes the file.
+    // Called around a training step: GEMMs are timed only in between, and the end writes the file.
     void begin_step();
     void end_step();
 
@@ -62,7 +61,7 @@ public:
     int64_t timed() const;
 
     static constexpr int kCandidates = 32;
-    // What algorithms may use of the device's workspace: the size that NVIDIA advises for sm_90.
+    // The workspace that algorithms may use: the size that NVIDIA recommends for sm_90.
     static constexpr size_t kWorkspaceBytes = size_t(32) << 20;
 
 private:

@@ -1,12 +1,12 @@
 /*
-The device `Cuda`: one GPU, one stream, its memory. The ops are in <op>.cuh, what kernels share in device.cuh.
+The device `Cuda`: one GPU, one stream, its memory. The ops are in <op>.cuh; device.cuh has what kernels share.
 
   const std::string why = why_no_gpu();        "" if there is one that Anvil can use, else a line for the user
   Cuda cuda(0);                                the first GPU; everything below goes to cuda.stream, in order
   launch(cuda, "gelu_forward", kernel, ...);   see device.cuh
   cuda.synchronize();                          the host waits; nothing in a training step does
 
-Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked to is another one.
+With dev/emulator/ the same code runs on the CPU, linked to an emulated CUDA runtime.
 */
 #pragma once
 #include <cuda_runtime_api.h>
@@ -25,8 +25,8 @@ Under dev/emulator/ the same code runs on the CPU: the CUDA runtime it is linked
 
 inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor cores, cp.async
 
-// The error of a CUDA call, said with the op and its shape. Exit code 2 for what the user can fix (no memory, no
-// device, an old driver, a program built for other GPUs), 1 for the rest.
+// Throws the Error for a failed CUDA call; `what` names the op and its shape. Exit code 2 for what the user can fix (no
+// memory, no device, an old driver, a program built for other GPUs), 1 for the rest.
 [[noreturn]] void throw_cuda_error(cudaError_t status, const std::string& what);
 
 #define cuda_check(status, ...)                             \
@@ -36,7 +36,8 @@ inline constexpr int kOldestComputeCapability = 80;  // Ampere: bf16 tensor core
             throw_cuda_error(status_, format(__VA_ARGS__)); \
     } while (0)
 
-// Why device `ordinal` cannot be used: no driver, one too old for this build, no GPU, or one before sm_80.
+// Why device `ordinal` cannot be used (no driver, one too old for this build, no GPU, or one before sm_80); "" if it
+// can.
 std::string why_no_gpu(int ordinal = 0);
 // "driver for CUDA 13.0, runtime 13.0"
 std::string driver_text();
@@ -49,12 +50,12 @@ class CudnnAttention;
 enum class AttentionKernels { automatic, own, cudnn };
 
 struct CudaOptions {
-    std::string tune_path;  // a file of timed matrix products, see cublaslt.h; "" for none
+    std::string tune_path;  // a file of timed GEMMs, see cublaslt.h; "" for none
     AttentionKernels attention = AttentionKernels::automatic;
     bool deterministic = true;  // cuDNN's backward
 };
 
-// What cuDNN runs: these shapes, backward only to learn.
+// The shapes that cuDNN runs, and whether it runs their backward.
 struct PlannedAttention {
     std::vector<AttentionKey> shapes;
     bool learns = false;
@@ -63,18 +64,18 @@ struct PlannedAttention {
 struct Cuda {
     static constexpr bool kAsynchronous = true;  // an op is enqueued when it returns
     using Graph = CudaGraph;                     // cuda_graph.h
-    static constexpr double kExpFlops = 1;       // of an exponential: one instruction
+    static constexpr double kExpFlops = 1;       // FLOPs of an exponential: one instruction
     int ordinal;
     cudaStream_t stream = nullptr;
-    OpObserver* observer = nullptr;  // is told of every op (llmc/base/op_scope.h)
+    OpObserver* observer = nullptr;  // notified of every op (llmc/base/op_scope.h)
     std::string name;
     int compute_capability = 0;  // 90 for Hopper
     int num_sms = 0;
-    size_t memory_bytes = 0;                // the card's, all of it
-    size_t used_bytes = 0, peak_bytes = 0;  // of allocate(), now and at most
+    size_t memory_bytes = 0;                // the card's total
+    size_t used_bytes = 0, peak_bytes = 0;  // from allocate(), now and at most
     size_t l2_bytes = 0;
     AttentionKernels attention;
-    std::optional<PlannedAttention> planned_attention;  // nothing before plan_attention() in attention.cuh
+    std::optional<PlannedAttention> planned_attention;  // empty before plan_attention() in attention.cuh
 
     explicit Cuda(int ordinal = 0, const CudaOptions& options = {});
     Cuda(const Cuda&) = delete;
@@ -84,13 +85,13 @@ struct Cuda {
     // Memory on the GPU, filled with NaN; 256-byte aligned.
     void* allocate(size_t bytes);
     void release(void* data, size_t bytes);
-    // Memory on the host that copies reach without a detour, and that may go on while the host does other things.
+    // Pinned memory on the host, which the GPU copies from and to directly, while the host does other things.
     void* allocate_pinned(size_t bytes);
     void release_pinned(void* data);
     size_t free_bytes() const;
 
-    // Working memory for one op: the same block for all, which the stream's order keeps apart. It grows until it has
-    // the largest size that was asked for; reserve_workspace() at the start makes sure that it never does in a step.
+    // Working memory for one op. All ops share one block, kept apart by the stream's order. It grows to the largest
+    // size requested; reserve_workspace() at the start makes sure that it never grows during a step.
     void* workspace(size_t bytes);
     void reserve_workspace(size_t bytes) { workspace(bytes); }
     size_t workspace_bytes() const { return workspace_bytes_; }
@@ -99,7 +100,7 @@ struct Cuda {
         return static_cast<T*>(workspace(size_t(n) * sizeof(T)));
     }
 
-    // Rows of logits at a time, of N, where there is memory for them (head_rows.h).
+    // The number of rows of logits that the head computes at a time, of N in all, given this memory (head_rows.h).
     int64_t head_rows(int64_t N, int64_t Vp, size_t value_bytes) const {
         return gpu_head_rows(N, Vp, value_bytes, memory_bytes);
     }
@@ -116,22 +117,22 @@ struct Cuda {
     class HostCopies;
 
 private:
-    std::unique_ptr<OpObserver> ranges_;  // for a profiler that listens; null: there is none
+    std::unique_ptr<OpObserver> ranges_;  // NVTX, if a profiler is attached; else null
     std::unique_ptr<CublasLt> cublaslt_;
     std::unique_ptr<CudnnAttention> cudnn_attention_;
     void* workspace_ = nullptr;
     size_t workspace_bytes_ = 0;
 };
 
-// Two buffers that host and device use by turns, each with the moment from which on it is free again (or filled).
+// Two pinned buffers that host and device use in turn, each with an event after which it is free again (or filled).
 class PinnedPair {
 public:
     PinnedPair(Cuda& cuda, size_t bytes);
     ~PinnedPair();
     PinnedPair(const PinnedPair&) = delete;
     void* buffer(int turn) { return buffers_[turn]; }
-    void record(int turn);  // now, in the stream
-    void wait(int turn);    // for what was recorded last, on the host
+    void record(int turn);  // records the buffer's event in the stream
+    void wait(int turn);    // the host waits for the last event recorded
 
 private:
     Cuda& cuda_;
@@ -139,8 +140,8 @@ private:
     cudaEvent_t events_[2];
 };
 
-// Arrays of up to n elements on their way to the GPU. send() takes its bytes at once and returns where they will be
-// when the stream's next work reads them, until the following send().
+// Sends arrays of up to n elements to the GPU. send() copies the host's elements at once, and returns the device memory
+// that has them for all work enqueued before the next send().
 template <class T>
 struct Cuda::ToDevice {
     Cuda& cuda;
@@ -169,7 +170,7 @@ struct Cuda::ToDevice {
     }
 };
 
-// Values on their way to the host, in order; two may be under way.
+// Sends values to the host, in order; two may be in flight.
 template <class T>
 struct Cuda::ToHost {
     Cuda& cuda;
@@ -191,17 +192,17 @@ struct Cuda::ToHost {
     }
 };
 
-// Copies to ordinary host memory, of any number and size, through pinned buffers: the GPU fills one while the host
-// empties the other. A copy straight to ordinary memory goes through a small buffer of the driver's, and the host waits
-// for each.
+// Copies of any number and size to ordinary host memory, through pinned buffers: the GPU fills one while the host
+// empties the other. A direct copy to ordinary memory would go through a small buffer of the driver, and the host would
+// wait for each.
 class Cuda::HostCopies {
 public:
     explicit HostCopies(Cuda& cuda, size_t buffer_bytes = size_t(16) << 20)
         : cuda_(cuda), pinned_(cuda, buffer_bytes), buffer_bytes_(buffer_bytes) {}
 
-    // After what is in the stream so far. `to` is written until finish().
+    // Copies after all work enqueued so far. `to` is complete only after finish().
     void add(void* to, const void* from, size_t bytes);
-    // Everything is where it should be.
+    // Waits until all copies are complete.
     void finish();
 
 private:
@@ -219,11 +220,11 @@ private:
     void turn();
 };
 
-// Around all that is enqueued in a training step: products that are new in it may be timed (cublaslt.h).
+// Called around a training step: GEMMs that are new in it may be timed (cublaslt.h).
 void begin_training_step(Cuda& cuda);
 void end_training_step(Cuda& cuda);
 
-// What host code needs of any device: clearing, and copies in and out, for which the host waits.
+// What host code needs from any device: clearing, and copies in and out, for which the host waits.
 template <class T>
 void fill_zero(Cuda& cuda, T* data, int64_t n) {
     const OpScope op(cuda, __func__, elements_cost<T>(1, 0, n));

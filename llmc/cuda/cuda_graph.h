@@ -1,12 +1,12 @@
 /*
-What a step puts into the device's stream, captured once and enqueued as a whole from then on:
+A step's work in the device's stream, captured once and enqueued as a whole from then on:
 
   CudaGraph graph(cuda);
-  graph.capture([&] { ... });       what this would enqueue is kept; nothing of it is done yet
-  graph.replay();                   enqueues it all, at once, as often as it is called
+  graph.capture([&] { ... });       records what this would enqueue, without running it
+  graph.replay();                   enqueues all of it at once, any number of times
 
-Launches keep their arguments: what differs from time to time must lie in the device's memory. While it is captured,
-nothing may be allocated and the host may wait for nothing; an Error, and the graph is empty, if it cannot be captured.
+Launches keep their arguments: values that change between replays must be in device memory. During a capture nothing
+may be allocated, and the host must not wait. If capturing fails, capture() throws an Error and the graph stays empty.
 */
 #pragma once
 #include <exception>

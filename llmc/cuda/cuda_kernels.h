@@ -1,6 +1,6 @@
 /*
-The GPU's kernels as the table that the model and the optimizer call them through (llmc/ops/ops.h). Each family of it is
-compiled by itself, in llmc/cuda/X.cu; what includes this header has no kernel in it, and needs no nvcc.
+The table through which the model and the optimizer call the GPU's kernels (llmc/ops/ops.h). Each family is compiled
+separately, in llmc/cuda/X.cu; what includes this header contains no kernels and needs no nvcc.
 
   ops<bf16>(cuda).gelu_forward(cuda, out, inp, n);
 */
@@ -20,21 +20,21 @@ Family cuda_ops();
 template <class T>
 const Ops<Cuda, T>& ops(Cuda& cuda);
 
-// Sums of virtual ranks' buffers: sum_ranks.cuh.
+// Sums the buffers of virtual ranks: sum_ranks.cuh.
 template <class T>
 void sum_ranks(Cuda& cuda, T* out, const T* const* inp, int num_ranks, int64_t n);
-// Of any number of ranks' terms, of which others' lie in one buffer.
+// Sums the terms of any number of ranks; those of other ranks are in one buffer.
 template <class T>
 void sum_terms(Cuda& cuda, float* out, const T* own, const T* others, int64_t stride, int rank, int num_ranks,
                int64_t n);
 
-// What a run asks before it starts.
+// What a run calls before it starts.
 template <class T>
 std::string plan_attention(Cuda& cuda, const std::vector<AttentionShape>& shapes, bool learns);  // see attention.cuh
-// Workspace of a training step of N = B*T tokens in C channels, with layers up to `widest` wide: the largest of any
-// op's.
+// Bytes of workspace for a training step of N = B*T tokens in C channels, with layers up to `widest` wide: the most
+// that any op takes.
 template <class T>
 size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, const AttentionShape& attention,
                           bool learns);
 PeakRates cuda_peak_rates(Cuda& cuda, bool fp32);
-PeakRates cuda_compute_rate(Cuda& cuda, bool fp32);  // the arithmetic alone, in half a second
+PeakRates cuda_compute_rate(Cuda& cuda, bool fp32);  // arithmetic alone, in half a second

@@ -1,12 +1,12 @@
 /*
-Observers of a GPU's ops (llmc/base/op_scope.h): the times of a profile by CUDA events, and names for a profiler of
-NVIDIA's that listens.
+Observers of a GPU's ops (llmc/base/op_scope.h): times by CUDA events for --profile, and NVTX ranges for NVIDIA's
+profilers.
 
   CudaProfile profile(cuda);          as HostProfile in llmc/base/profile.h
   cuda.observer = &profile;
 
-A slice lies between two events in the stream that its work goes to, so that the host waits for none before finish().
-What recording an event costs the GPU, a microsecond or so, is part of the step that is profiled.
+A slice lies between two events in the stream of its work, so that the host waits for none before finish(). Recording an
+event costs the GPU a microsecond or so, which is part of the step that is profiled.
 */
 #pragma once
 #include <cstdint>
@@ -30,19 +30,19 @@ protected:
 private:
     struct Moment {
         cudaEvent_t event;
-        int64_t base;  // the moment that its time is counted from: where a step began
+        int64_t base;  // the moment that its time counts from: the start of a step
         int track;
     };
     Cuda& cuda_;
-    const cudaStream_t stream_;  // of the device; collectives have another one (llmc/comm/cuda_comm.h)
+    const cudaStream_t stream_;  // the device's; collectives have another one (llmc/comm/cuda_comm.h)
     std::vector<Moment> moments_;
     int64_t base_ = 0;
     struct Last {
         int64_t moment = -1;
         bool begins = false;
     } last_[kTracks];
-    cudaError_t first_error_ = cudaSuccess;  // the first that was none
+    cudaError_t first_error_ = cudaSuccess;  // the first failure
 };
 
-// Every op as a range of NVTX (github.com/NVIDIA/NVTX), if Nsight Systems or another tool asks for them; else null.
+// Marks every op as an NVTX range (github.com/NVIDIA/NVTX) if Nsight Systems or another tool is attached; else null.
 std::unique_ptr<OpObserver> nvtx_ranges();

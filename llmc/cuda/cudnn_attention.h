@@ -1,23 +1,23 @@
 /*
-Causal self-attention by cuDNN's fused kernels, bf16: the same numbers in the same places as llmc/cuda/attention.cuh, so
-that either can run forward and either backward (equation and shapes: llmc/cpu/attention.h and AttentionShape).
+Causal self-attention by cuDNN's fused kernels, in bf16, on the same tensors as llmc/cuda/attention.cuh, so that either
+can run forward and either backward (equations and shapes: llmc/ops/attention.h).
 
   CudnnAttention attention(cuda);
   if (attention.supports(shape, &why)) cuda.reserve_workspace(attention.workspace_bytes(shape));     makes the plans
   attention.forward(cuda, out, lse, qkv, shape);
   attention.backward(cuda, dqkv, dout, out, lse, qkv, shape);
 
-The kernels are asked for with graphs of small operations (docs.nvidia.com/deeplearning/cudnn, "Graph API": scaled dot
-product attention), attention_graph.h, in which the mask is ours. A plan for each shape and pass, made in about half a
-second when it is first asked for (attention_plans.h). For which shapes a run asks: plan_attention() in attention.cuh.
+The kernels are requested as graphs of small operations (docs.nvidia.com/deeplearning/cudnn, "Graph API": scaled dot
+product attention), which attention_graph.h builds with our mask. There is a plan for each shape and pass, made on first
+use in about half a second (attention_plans.h). plan_attention() in attention.cuh decides which shapes a run asks for.
 
-lse is the natural logarithm of the softmax's denominator, fp32; scores and sums are fp32; the softmax's weights and the
+lse is the natural logarithm of the softmax's denominator, fp32; scores and sums are fp32. The softmax's weights and the
 scores' gradients are rounded to bf16 before they are multiplied, and so are dK and dV of each query head before those
-of a group are added. With `deterministic` (the default) backward gives the same bits each time; before Blackwell it
-then keeps the gradients of all scores, 2 B NH T^2 bytes of workspace. Without it, blocks add to sums of dQ in fp32 in
-any order, 4 B NH T HS bytes.
+of a group are added. With `deterministic` (the default) backward gives the same bits each time; before Blackwell this
+stores the gradients of all scores, 2 B NH T^2 bytes of workspace. Without it, blocks add to fp32 sums of dQ,
+4 B NH T HS bytes, in any order.
 
-Pointers are multiples of 16 bytes. What is supported: why_not_cudnn() below, then whatever cuDNN has a plan for.
+Pointers are 16-byte aligned. Supported is what why_not_cudnn() below allows and cuDNN has a plan for.
 */
 #pragma once
 #include <cstddef>
@@ -32,12 +32,12 @@ struct Cuda;
 
 inline bool is_blackwell(int compute_capability) { return compute_capability / 10 == 10; }
 
-// Why a GPU of this compute capability (90 for Hopper) and a cuDNN of this version (91900 is 9.19.0) cannot do it by
-// what NVIDIA's frontend checks (github.com/NVIDIA/cudnn-frontend); "" if they can.
+// Why a GPU of this compute capability (90 for Hopper) with this version of cuDNN (91900 is 9.19.0) cannot run a shape,
+// by the checks of NVIDIA's frontend (github.com/NVIDIA/cudnn-frontend); "" if it can.
 inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capability, size_t version,
                                  bool deterministic) {
     if (shape.starts) return "the graph has no mask for several documents in a row";
-    // Before 9.10 masks wanted another number than -infinity, and 9.10.0 and 9.10.1 have wrong gradients.
+    // Before 9.10 masks required a value other than -infinity, and 9.10.0 and 9.10.1 have wrong gradients.
     if (version < 91002) return format("cuDNN %zu is older than 9.10.2", version);
     if (deterministic && is_blackwell(compute_capability) && version < 91800)
         return "cuDNN before 9.18 has no deterministic backward for Blackwell";
@@ -55,8 +55,8 @@ inline std::string why_not_cudnn(const AttentionShape& shape, int compute_capabi
     return "";
 }
 
-// At least what the workspace of a shape will be, before there is a plan (test/cuda/cudnn_plans.cpp holds plans against
-// it).
+// An upper bound of the workspace of a shape, in bytes, before there is a plan (test/cuda/cudnn_plans.cpp compares it
+// with plans).
 inline size_t most_cudnn_workspace(const AttentionShape& s, int compute_capability, bool deterministic, bool learns) {
     const size_t scores = size_t(s.B * s.NH * s.T), little = 64 << 10;
     if (!learns) return little;
@@ -64,7 +64,7 @@ inline size_t most_cudnn_workspace(const AttentionShape& s, int compute_capabili
     return 4 * scores + (deterministic ? all_scores : 2 * 4 * scores * size_t(s.HS)) + little;
 }
 
-// Why there is none in a build without.
+// Why there is none in a build without cuDNN.
 inline constexpr const char* kNoCudnn = "this build of Anvil has no cuDNN (`make info` tells where it was looked for)";
 
 class CudnnAttention {
@@ -74,16 +74,16 @@ public:
     CudnnAttention(const CudnnAttention&) = delete;
     CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-    // Why there can be no plan, as far as that is known without asking the library.
+    // Why there can be no plan, as far as that is known without asking the library; "" if there may be one.
     std::string refuses(const AttentionShape& shape) const;
-    // Whether a pass, or both, work, with the reason if not. Makes their plans.
+    // Whether a pass, or both, can run; if not, sets `why`. Makes their plans.
     bool supports(const AttentionShape& shape, bool is_backward, std::string* why);
     bool supports(const AttentionShape& shape, std::string* why = nullptr) {
         return supports(shape, false, why) && supports(shape, true, why);
     }
-    // What forward, and if something learns backward, take of the device's workspace. Makes their plans.
+    // Bytes of workspace for forward and, if `learns`, backward. Makes their plans.
     size_t workspace_bytes(const AttentionShape& shape, bool learns = true);
-    // The same from above, without a plan.
+    // An upper bound of the same, without a plan.
     size_t most_workspace_bytes(const AttentionShape& shape, bool learns) const;
 
     std::string name() const;  // "cuDNN 9.19.0"
@@ -100,11 +100,11 @@ private:
     std::unique_ptr<Library> library_;
 };
 
-// For tests: plans the op for a GPU that is only described, in cuDNN's own JSON, with no GPU and no handle, and gives
-// the workspace it would take; an Error if there is no plan.
+// For tests: plans the op for a GPU that is only described, in cuDNN's own JSON, with no GPU and no handle. Returns the
+// bytes of workspace; throws an Error if there is no plan.
 size_t cudnn_workspace_on(const std::string& device_json, int compute_capability, bool deterministic,
                           const AttentionShape& shape, bool is_backward);
-// The same plan as cuDNN's JSON, whose form is not documented: it names the engine's kind and its kernels.
+// The same plan as cuDNN's JSON, an undocumented format that names the engine's kind and its kernels.
 std::string cudnn_plan_on(const std::string& device_json, int compute_capability, bool deterministic,
                           const AttentionShape& shape, bool is_backward);
 size_t cudnn_version();

@@ -1,16 +1,18 @@
 /*
-Codes of a norm's output in FP8 with a delayed scale, written by the norm itself, as they are and transposed: what
-quantize would make of the output, which is stored nowhere (llmc/ops/quantize.h has the formulas)
+FP8 codes of a norm's output with a delayed scale, and their transpose, written by the norm's own kernel: what quantize
+would make of the output, which is not stored itself (llmc/ops/quantize.h has the formulas)
 
   out.codes (N, C) e4m3 =     out.transposed (C, N) e4m3 =     out.inverse_scale =     out.notes: as in quantize
 
-Work      a block has kCodesUnit rows or twice that: a warp a row or two, kept in shared memory as a norm keeps it,
-where codes take the places of the numbers that they are made of; after a barrier a thread writes 16 rows of 4 columns
-of the transposed copy. Two units of rows are whole sectors of 32 bytes there; one unit, for rows so long that two would
-leave an SM one block, leaves it to the L2 cache to join halves Banks     codes of odd units lie 8 bytes into their
-packs, those of even ones at the beginning: lanes have both units Bytes     2 of N*C, and what the norm reads and writes
-besides Accuracy  quantize's bits (test/cuda/quantize_cuda_test.cu) Requires  N and C multiples of 16, rows for which
-codes_rows() is not 0
+Work      a block has kCodesUnit rows, or twice that, and a warp one row or two, kept in shared memory as a norm keeps
+          them; there the codes overwrite the values that they are made of. After a barrier, each thread writes 16 rows
+          of 4 columns of the transposed copy. Two units of rows fill whole sectors of 32 bytes there; with one unit,
+          for rows so long that two would leave an SM only one block, the L2 cache joins the halves
+Banks     the codes of odd units lie 8 bytes into their packs, those of even units at the beginning, because the lanes
+          of a warp read both units at once
+Bytes     2*N*C, and what the norm reads and writes besides
+Accuracy  quantize's bits (test/cuda/quantize_cuda_test.cu)
+Requires  N and C multiples of 16, rows for which codes_rows() is not 0
 */
 #pragma once
 #include "llmc/base/check.h"       // require
@@ -22,29 +24,30 @@ codes_rows() is not 0
 #include "llmc/ops/quantize.h"     // DelayedCodes
 
 inline constexpr int kCodesUnit = 16;   // rows: 16 bytes of a column's codes
-inline constexpr int kCodesWarps = 16;  // of a block
+inline constexpr int kCodesWarps = 16;  // per block
 inline constexpr int kCodesThreads = kWarp * kCodesWarps;
 
-// Rows of a block of rows of C elements, so that two such blocks have room on an SM where they can; 0: not even one
-// unit of rows has room.
+// The number of rows of C elements per block: two units if two such blocks fit an SM, else one; 0 if not even one unit
+// fits.
 template <class T>
 int codes_rows(const Cuda& cuda, int64_t C) {
-    // CUDA C++ Programming Guide, "Compute Capabilities": of an SM, 1 KiB of each block's own, and at most of a block.
+    // Shared memory per SM, of which each block reserves 1 KiB, and per block: CUDA C++ Programming Guide, "Compute
+    // Capabilities".
     const int generation = cuda.compute_capability / 10;
     const int64_t of_sm = generation == 9 || generation == 10 ? 228 << 10 : 100 << 10, of_block = of_sm - (1 << 10);
     const int64_t unit = kCodesUnit * C * int64_t(sizeof(T));
-    constexpr int64_t kStatic = 1 << 10;  // and less than that for the warps' largest magnitudes
+    constexpr int64_t kStatic = 1 << 10;  // more than the warps' largest magnitudes take
     if (2 * (2 * unit + kStatic + (1 << 10)) <= of_sm) return 2 * kCodesUnit;
     return unit + kStatic <= of_block ? kCodesUnit : 0;
 }
 
-// What an op costs beside which the codes of its (N, C) output are written, if that is not left to quantize_delayed().
+// The cost of an op, with that of the codes of its (N, C) output if it writes them rather than quantize_delayed().
 template <class T>
 OpCost cost_with_codes(const Cuda& cuda, const OpCost& cost, int64_t N, int64_t C, const DelayedCodes& codes) {
     return codes.codes && codes_rows<T>(cuda, C) > 0 ? with_codes<T>(cost, N * C) : cost;
 }
 
-// The codes by a pass of their own, where rows are too long for the op to leave them; else nothing.
+// Writes the codes in a separate pass where rows are too long for the op's own kernel; else does nothing.
 template <class T>
 void quantize_delayed(Cuda& cuda, const DelayedCodes& to, const T* out, int64_t rows, int64_t cols) {
     if (to.codes && codes_rows<T>(cuda, cols) == 0)
@@ -52,7 +55,7 @@ void quantize_delayed(Cuda& cuda, const DelayedCodes& to, const T* out, int64_t 
                           Activation::none, nullptr, to.notes);
 }
 
-// An output that is quantized as quantize does it.
+// Checks the shape of an output that is to be quantized.
 inline void check_codes(const char* op, int64_t N, int64_t C) {
     require(N % kFp8Multiple == 0 && C % kFp8Multiple == 0, "%s of (%ld, %ld): fp8 needs multiples of %ld", op, N, C,
             kFp8Multiple);
@@ -78,14 +81,14 @@ struct CodesTile {
         return reinterpret_cast<uint32_t*>(rows + r * C) + 4 * pack + 2 * (r / kCodesUnit & 1);
     }
 
-    // Of elements c to c + P of row r, in whose place in shared memory nobody reads numbers any more.
+    // Stores the codes of elements [c, c + P) of row r over their values in shared memory, which are no longer needed.
     DEVICE void store(int r, int c, const Pack<T>& y) {
         struct alignas(4 * kWords) Words {
             uint32_t of[kWords];
         } words;
 #pragma unroll
         for (int k = 0; k < P; k += 4) {
-            // An infinity would become a number: 0 times it makes it NaN.
+            // An infinity would become a finite code: adding 0 times it makes it NaN.
             const auto scaled = [&](int i) {
                 const uint32_t magnitude = magnitude_bits(y[k + i]);
                 largest = max(largest, magnitude), saturated += magnitude > amax_bits;
@@ -100,7 +103,7 @@ struct CodesTile {
         for (int w = 0; w < kWords; w++) kept(r, c / P)[w] = words.of[w];
     }
 
-    // By the whole block, when all its rows are stored.
+    // Called by the whole block after all its rows are stored.
     DEVICE void finish() {
         SMEM_STATIC(uint32_t, of_warps, [kCodesWarps]);
         const int thread = int(threadIdx.y) * kWarp + int(threadIdx.x);

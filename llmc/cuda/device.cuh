@@ -1,8 +1,8 @@
 /*
-What every kernel is written with, and the only file with PTX in it but hopper.cuh. Two compilers read the kernels:
-nvcc, for which the wrappers below are instructions, and g++, for which dev/emulator/include/device_wrappers.h spells
-the same operations out (and llmc/trace/include/device_wrappers.h notes each launch and runs none).
-test/cuda/conformance_cuda_test.cu holds each wrapper against its definition, on both.
+What every kernel is written with, and the only file with PTX but for hopper.cuh. Two compilers read the kernels: nvcc,
+for which the wrappers below are instructions, and g++, for which dev/emulator/include/device_wrappers.h implements the
+same operations in C++ (and llmc/trace/include/device_wrappers.h records each launch and runs none).
+test/cuda/conformance_cuda_test.cu checks each wrapper against its definition, on both.
 
   template <class T>
   __global__ void __launch_bounds__(256) scale_kernel(T* out, const T* inp, float factor, int64_t n) {
@@ -14,8 +14,8 @@ test/cuda/conformance_cuda_test.cu holds each wrapper against its definition, on
   }
   launch(cuda, "scale", scale_kernel<T>, ceil_div(n, 256 * Pack<T>::size), 256, 0, out, inp, factor, n);
 
-Kernels are templates, have no `asm`, no bare `__shared__` (SMEM_STATIC, SMEM_DYNAMIC), no `<<<>>>`, and use neither CUB
-nor cooperative groups. Whole warps reach every barrier, shuffle and matrix instruction.
+Kernels are templates, have no `asm`, no bare `__shared__` (but SMEM_STATIC, SMEM_DYNAMIC), no `<<<>>>` (but launch),
+and use neither CUB nor cooperative groups. Whole warps reach every barrier, shuffle and matrix instruction.
 */
 #pragma once
 #include <cuda_runtime.h>
@@ -29,7 +29,7 @@ nor cooperative groups. Whole warps reach every barrier, shuffle and matrix inst
 
 inline constexpr int kWarp = 32;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFF;
-inline constexpr size_t kDefaultSharedBytes = 48 << 10;  // more must be asked for, kernel by kernel
+inline constexpr size_t kDefaultSharedBytes = 48 << 10;  // a kernel that uses more must request it
 
 template <class I>
 __host__ DEVICE constexpr I ceil_div(I a, std::type_identity_t<I> b) {
@@ -47,7 +47,7 @@ struct alignas(16) Pack {
 
 #ifdef __CUDACC__
 
-// One shared array, or the block's dynamic shared memory (1024-byte aligned).
+// A shared array, or the block's dynamic shared memory (1024-byte aligned).
 #define SMEM_STATIC(T, name, extents) __shared__ T name extents
 #define SMEM_DYNAMIC(T, name)                                          \
     extern __shared__ __align__(1024) unsigned char dynamic_shared_[]; \
@@ -65,7 +65,7 @@ DEVICE int4 bits_of(const Pack<T>& pack) {
     memcpy(&bits, &pack, sizeof bits);
     return bits;
 }
-// `streaming`: used once, so it may leave the caches first.
+// `streaming`: used once, so it may be evicted from the caches first.
 template <class T>
 DEVICE Pack<T> load16(const T* from) {
     return pack_of<T>(*reinterpret_cast<const int4*>(from));
@@ -95,7 +95,7 @@ DEVICE T from_float(float x) {
     if constexpr (std::is_same_v<T, bf16>) return bf16{uint16_t(bf16x2(x, 0.f))};
 }
 
-// Two floats rounded to FP8 and kept in range, `low` in the lower byte. One instruction from sm_89 on.
+// Two floats rounded to FP8 and clamped to its range, `low` in the lower byte. One instruction from sm_89 on.
 template <class Fp8>
 DEVICE uint16_t fp8x2(float low, float high) {
 #if __CUDA_ARCH__ >= 890
@@ -126,8 +126,8 @@ DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 DEVICE uint32_t shared_address(const void* pointer) { return uint32_t(__cvta_generic_to_shared(pointer)); }
-// Four 8 x 8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8 of matrix l / 8 and
-// gets elements (l / 4, 2 (l % 4) and the next) of each; transposed: of each one's transpose.
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane l passes the address of row l % 8 of matrix
+// l / 8 and receives two elements of row l / 4 of each matrix, from column 2 (l % 4) on; transposed: of its transpose.
 DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -141,9 +141,9 @@ DEVICE void ldmatrix_x4_transposed(uint32_t (&r)[4], const void* row) {
                  : "memory");
 }
 
-// Sixteen bytes from global to shared memory, under way until waited for; zeros if not `valid` (`from` is not read
-// then, but must be a pointer). commit() closes a group; wait<n>() waits for this thread's groups but the last n: other
-// threads' bytes need a barrier after it.
+// Copies sixteen bytes from global to shared memory, asynchronously; zeros if not `valid` (`from` is not read then, but
+// must be a pointer). commit() closes a group; wait<n>() waits for all but this thread's last n groups. What other
+// threads copied needs a barrier after it.
 DEVICE void cp_async16(void* to_shared, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)), "l"(from),
                  "r"(valid ? 16 : 0)
@@ -180,12 +180,12 @@ DEVICE Pack<T> load16_below(const T* x, int64_t i, int64_t n) {
     return pack;
 }
 
-// Of integers only: these sums are the same in any order.
+// For integers only: their sum is the same in any order.
 DEVICE void atomic_add(uint64_t* to, uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
 
-// Of magnitudes' bits, whose maximum is the same in any order, too.
+// The maximum of magnitudes as bits, which is the same in any order, too.
 DEVICE void atomic_largest(float* to, uint32_t bits) { atomicMax(reinterpret_cast<uint32_t*>(to), bits); }
 
 // Sums and maxima over a warp; every lane gets the result. The order is fixed: the same bits each time.
@@ -200,8 +200,8 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
-// The same over a block of up to 1024 threads whose size is a multiple of 32. `shared` holds 32 floats; it may be used
-// again at once.
+// The same over a block of up to 1024 threads whose size is a multiple of 32. `shared` holds 32 floats, and may be
+// reused at once.
 template <class Combine>
 DEVICE float block_reduce(float x, float neutral, float* shared, Combine combine) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;

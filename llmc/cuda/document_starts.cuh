@@ -1,12 +1,12 @@
 /*
-Where documents begin in rows that hold several (llmc/cpu/document_starts.h):
+Finds where documents begin in packed rows (llmc/ops/document_starts.h):
 
   starts[b,t] = the largest s <= t with s = 0 or tokens[b,s] = first_token
 
   tokens (B, T) int32     starts (B, T) int32
 
-Work      a block scans a row, kStartsThreads tokens per round: a lane finds its document's beginning among its warp's
-          in one ballot, else takes the last one of the warps before it, else that of the round before. Integers only
+Work      a block scans a row, kStartsThreads tokens per round. A lane finds the last start up to its token by a ballot
+          of its warp, else takes the last one in the warps before it, else that of earlier rounds. Integers only
 Bytes     8 B T
 Accuracy  exact
 Requires  nothing
@@ -21,10 +21,10 @@ inline constexpr int kStartsThreads = 1024, kStartsWarps = kStartsThreads / kWar
 template <int kUnused = 0>
 __global__ void __launch_bounds__(kStartsThreads)
     document_starts_kernel(int32_t* starts, const int32_t* tokens, int32_t first_token, int64_t T) {
-    SMEM_STATIC(int, last, [kStartsWarps]);  // where a document begins last in each warp's tokens; -1: nowhere
+    SMEM_STATIC(int, last, [kStartsWarps]);  // the last start of a document among each warp's tokens; -1: none
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     starts += blockIdx.x * T, tokens += blockIdx.x * T;
-    int before = 0;  // the document that goes on where this round begins
+    int before = 0;  // the start of the document that continues into this round
     for (int64_t t0 = 0; t0 < T; t0 += kStartsThreads) {
         const int64_t t = t0 + threadIdx.x;
         const uint32_t begins = __ballot_sync(kAllLanes, t < T && tokens[t] == first_token);
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kStartsThreads)
             before = max(before, last[w]);
         }
         if (t < T) starts[t] = own ? end - __clz(int(own)) : earlier;
-        __syncthreads();  // nobody reads `last` any more
+        __syncthreads();  // all threads have read `last`
     }
 }
 

@@ -1,12 +1,12 @@
 /*
-Dropout:   out[i] = inp[i] * (kept(i) ? 1 / (1 - p) : 0),   kept by random numbers that follow from the element's number
+Dropout:   out[i] = inp[i] * (kept(i) ? 1 / (1 - p) : 0),   kept by random bits that depend on the element's index alone
 
   inp, out (n) T     out may be inp     (llmc/ops/dropout.h)
 
-Math      f32 and 64-bit integers; a NaN is handed on
-Work      a thread a pack, a word of splitmix64 for every two elements
-Bytes     2 times n*sizeof(T)
-Accuracy  exact but for the one rounding to T: the CPU's bits (test/cuda/dropout_cuda_test.cu)
+Math      f32 and 64-bit integers; NaN stays NaN
+Work      one pack per thread, a word of splitmix64 for every two elements
+Bytes     2*n*sizeof(T)
+Accuracy  the CPU's bits: one rounding to T (test/cuda/dropout_cuda_test.cu)
 Requires  n and mask.first % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once

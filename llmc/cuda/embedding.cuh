@@ -5,9 +5,9 @@ Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t],   or without learned position
   dwte (V, C) f32, dwpe (max T, C) f32, may be null +=
 
 Math      f32. dwte: in a fixed order without atomics (scatter_rows.cuh)
-Work      a thread a pack; dwpe: a thread adds up B rows
-Bytes     forward 3*N*C*sizeof(T); backward 2*N*C*sizeof(T), and 8*C for each token that occurs
-Accuracy  f32 sums in an order of their own: N eps at most (test/cuda/embedding_cuda_test.cu)
+Work      one pack per thread; dwpe: each thread adds up B rows
+Bytes     forward 3*N*C*sizeof(T); backward 2*N*C*sizeof(T), and 8*C per distinct token
+Accuracy  f32 sums in an order that differs from the CPU's: N eps at most (test/cuda/embedding_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, tokens below 2^24, pointers 16-byte aligned
 */
 #pragma once

@@ -4,12 +4,12 @@ rstd[n] = 1 / sqrt(mean(x[n]^2) + eps);   backward: dout becomes dx = rstd * (do
 y = x * rstd, and dwte[tokens[n]] += dx[n]
 
   tokens (N) int32, each in [0, rows of wte), below 2^24     wte (V, C) T     out, dout (N, C) T     rstd (N) f32
-  dwte (V, C) f32 +=     dout =     (llmc/cpu/embedding_rmsnorm.h)
+  dwte (V, C) f32 +=     dout =     (llmc/ops/embedding_rmsnorm.h)
 
 Math      f32; the scatter into dwte is embedding_backward's, sorted by token and without atomics
-Work      a warp a row, kept in shared memory between the two passes over it
-Bytes     forward 2, backward's norm 3 times N*C*sizeof(T), rows of wte among them; then those of embedding_backward
-Accuracy  half a unit of T for what is stored, dx among it, and roundings of f32
+Work      one warp per row, kept in shared memory between the two passes over it
+Bytes     forward 2, backward's norm 3 times N*C*sizeof(T), including the rows of wte; then those of embedding_backward
+Accuracy  half a unit of T for stored values, including dx, and roundings of f32
           (test/cuda/embedding_rmsnorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
 */
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kWarp* kEmbedRowsPerBlock)
     SMEM_DYNAMIC(T, rows);  // (kEmbedRowsPerBlock, C); a lane reads only what it wrote itself
     T* row = rows + threadIdx.y * C;
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // whole warps leave together
+    if (n >= N) return;  // whole warps return together
     const T* from = wte + int64_t(tokens[n]) * C;
     const int first = threadIdx.x * P, step = kWarp * P;
     float squares = 0;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kWarp* kEmbedRowsPerBlock)
     SMEM_DYNAMIC(T, rows);  // (kEmbedRowsPerBlock, 2, C): x, dout; a lane reads only what it wrote itself
     T *x_row = rows + threadIdx.y * 2 * C, *d_row = x_row + C;
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // whole warps leave together
+    if (n >= N) return;  // whole warps return together
     const T* from = wte + int64_t(tokens[n]) * C;
     const int first = threadIdx.x * P, step = kWarp * P;
     const float s = rstd[n];

@@ -1,22 +1,21 @@
 /*
-Flash attention backward in bf16 on tensor cores; the equations and figures are in attention.cuh. No sum is shared by
-blocks, so the result has the same bits each time, and nothing is added atomically. The price is that scores and dP are
-made twice:
+Flash attention backward in bf16 on tensor cores; the equations and figures are in attention.cuh. Blocks share no sums
+and there are no atomics, so the result has the same bits each time. The price is that scores and dP are computed twice:
 
   keys      a block has keys of one key head, and walks over the queries that see them, head by head of its group:
-            S^T = k q^T,   dP^T = v dout^T,   dv += P^T dout,   dk += dS^T q          four products
+            S^T = k q^T,   dP^T = v dout^T,   dv += P^T dout,   dk += dS^T q          four GEMMs
   queries   a block has queries, and walks over the keys that they see:
             S = q k^T,   dP = dout v^T,   dq += dS k                                  three
 
-In both a warp's accumulators of S and dP become left operands without leaving the registers. P = 2^(S - log2 of the
-denominator) and dS = P (dP - D) are exact zeros where the mask says so, whatever lies there.
+In both, a warp's accumulators of S and dP become A operands without leaving the registers. P = 2^(S - log2 of the
+denominator) and dS = P (dP - D) are exactly zero where the mask hides a score, whatever the memory holds there.
 */
 #pragma once
 #include "llmc/cuda/attention_stats.cuh"
 #include "llmc/cuda/flash_tile.cuh"
 #include "llmc/ops/op_cost.h"  // attention_gemms_cost
 
-// The rows of one warp, and how many of the other side it takes at a time: what fits into 255 registers.
+// M blocks of 16 rows per warp, and N blocks of 8 columns of the other side at a time: what fits into 255 registers.
 template <int HS>
 struct FlashBackward {
     static constexpr int M = HS == 64 ? 2 : 1, N = HS == 64 ? 4 : 8, kRows = kFlashWarps * 16 * M;
@@ -25,7 +24,7 @@ struct FlashBackward {
     static constexpr size_t kKeysSharedBytes = kTilesBytes + 2 * kStatsBlock * sizeof(float);
 };
 
-// From scores and dP: weights and dS, rounded to bf16. stats(row, col) gives {log2 of the denominator, D}.
+// Computes weights and dS, rounded to bf16, from scores and dP. stats(row, col) gives {log2 of the denominator, D}.
 template <bool masked, int M, int N, class Seen, class Stats>
 DEVICE void weights_and_gradients(uint32_t (&weights)[M][N][2], uint32_t (&ds)[M][N][2], const float (&scores)[M][N][4],
                                   const float (&dp)[M][N][4], float scale_log2, Seen seen, Stats stats) {
@@ -82,7 +81,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
         const int begin = tile * kFlashTile;
         if (tile++ == last) tile = first, h++;  // the next
         cp_async_wait<0>();
-        __syncthreads();  // this step's queries are there, and nobody reads the other buffer any more
+        __syncthreads();  // this step's queries have arrived, and no warp reads the other buffer any more
         if (h < (kv + 1) * s.group) fetch(h, tile, stage ^ 1);
         cp_async_commit();
         const FlashTile<HS> q = queries(stage), d_out = q.below(kFlashTile);
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     float dq[M][HS / 8][4] = {};
     for (int tile = first; tile <= last; tile++) {
         cp_async_wait<0>();
-        __syncthreads();  // this tile is there, and nobody reads the other buffer any more
+        __syncthreads();  // this tile has arrived, and no warp reads the other buffer any more
         if (tile < last) fetch(tile + 1);
         cp_async_commit();
         if (tile == first) own_q.load(), own_dout.load();

@@ -2,10 +2,10 @@
 Flash attention forward in bf16 on tensor cores (Dao, 2023, arXiv:2307.08691): the equation, the shapes and the figures
 are in attention.cuh.
 
-A block has 128 queries of a head, 32 a warp, and walks over their keys 64 at a time; the next 64 are on their way while
-these are worked on, one barrier a step. Blocks with the most keys start first. Scores are scaled and converted to base
-2 by one multiply-add, and only tiles on the border of the mask are compared with it; a warp leaves out tiles that none
-of its queries sees.
+A block has 128 queries of a head, 32 per warp, and walks over their keys 64 at a time. The next 64 are loaded while
+these are processed, with one barrier per step. Blocks with the most keys start first. Scores are scaled and converted
+to base 2 by one multiply-add, and only tiles on the border of the mask are compared with it; a warp skips tiles that
+none of its queries sees.
 */
 #pragma once
 #include "llmc/cuda/flash_tile.cuh"

@@ -3,12 +3,11 @@ Flash attention forward in bf16 on Hopper, after FlashAttention-3 (Shah et al., 
 the shapes and the figures are in attention.cuh.
 
 A block has 128 queries of a head and walks over their keys 128 at a time, from the last, where masks are, to the first.
-One thread of the first warpgroup has TMA bring queries, keys and values, two tiles of each under way; heads narrower
-than HS and rows past the end come as zeros. Two warpgroups have 64 queries each:
-
-  - scores of a tile are multiplied while the weights of the one before it are multiplied by its values, and turned into
-    weights while those products go on;
-  - they take turns (barriers kFirstTurn and the next), so that one multiplies while the other makes weights.
+One thread of the first warpgroup issues TMA loads of queries, keys and values, with two tiles of keys and of values in
+flight; columns past the head's and rows past the end are zeros. Two warpgroups have 64 queries each:
+  - the scores of a tile are computed while the weights of the tile before it are multiplied by its values, and become
+    weights while that GEMM is still running;
+  - they take turns (barriers kFirstTurn and the next), so that one multiplies while the other computes weights.
 */
 #pragma once
 #include "llmc/cuda/flash_hopper_tile.cuh"
@@ -24,8 +23,8 @@ struct HopperShared {
     HopperStage key_stages[kStages], value_stages[kStages];
 };
 
-// The thread that brings the tiles first..last of keys and of values, last to first. Values come one step later,
-// because that is when they are needed.
+// On one thread: loads the tiles first..last of keys and of values, last to first. Values come one step later, when
+// they are needed.
 template <int HS>
 DEVICE void bring_tiles(HopperShared<HS>& shared, const TensorMap& qkv, const FlashShape& s, int b, int h, int t0,
                         int first, int last) {
@@ -50,13 +49,13 @@ DEVICE void bring_tiles(HopperShared<HS>& shared, const TensorMap& qkv, const Fl
     }
 }
 
-// What one warpgroup makes of 64 queries.
+// One warpgroup's part: 64 queries.
 template <int HS>
 struct HopperQueries {
     static constexpr int kKeys = kHopperRows;
     HopperShared<HS>& shared;
     const FlashShape& s;
-    int reader, row, first_t, window_left[2];  // which warpgroup; the first of its rows in the tile, and that query
+    int reader, row, first_t, window_left[2];  // warpgroup; its first row in the tile; that row's query
     int sure_first;                            // the first key that all of its queries see
     float sum[HS / 2] = {}, scores[kKeys / 2];
     uint32_t weights[kKeys / 16][4];
@@ -70,12 +69,12 @@ struct HopperQueries {
     }
     DEVICE int query(int half) const { return own_row(first_t, half); }
 
-    // scores = q k^T of tile number i, under way.
+    // Starts scores = q k^T of tile i.
     DEVICE void multiply_keys(int i) {
         multiply_by_rows<HS, kKeys>(scores, {shared.queries}, row, {shared.keys[i % 2]});
         wgmma_commit();
     }
-    // sum += weights v of tile number i, under way.
+    // Starts sum += weights v of tile i.
     DEVICE void multiply_values(int i) {
         multiply<HS, kKeys>(sum, weights, {shared.values[i % 2]});
         wgmma_commit();
@@ -86,7 +85,7 @@ struct HopperQueries {
     // rounded the same way each time, so a row whose maximum does not change is rescaled by exactly 1.
     DEVICE float scaled_max(float most) const { return most == -INFINITY ? 0 : scaled(most); }
 
-    // Scores of the keys from s0 on become weights in float; gives by what earlier sums are to be multiplied.
+    // Turns the scores of the keys from s0 on into weights, in float; `rescale` gets the factors of earlier sums.
     DEVICE void weigh(int s0, float (&rescale)[2]) {
         if (s0 + kKeys - 1 > first_t || s0 < sure_first)
 #pragma unroll
@@ -113,7 +112,7 @@ struct HopperQueries {
                 }
         }
     }
-    // Weights as they are multiplied by values, once the registers of those before are free.
+    // Rounds the weights to an A operand. Its registers must be free: the GEMM that read them must have finished.
     DEVICE void round_weights() { round_pairs<kKeys>(weights, scores); }
     DEVICE void rescale_sum(const float (&rescale)[2]) {
 #pragma unroll
@@ -169,7 +168,7 @@ struct HopperQueries {
         wgmma_pin(sum);
     }
 
-    // The sums as rows of out and the logarithms of their denominators, through the queries' memory.
+    // Stores the sums as rows of out, through the queries' shared memory, and the logarithms of their denominators.
     DEVICE void store(bf16* out, float* lse, int b, int h) {
         float factor[2];
 #pragma unroll

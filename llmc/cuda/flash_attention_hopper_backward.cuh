@@ -1,16 +1,17 @@
 /*
-Flash attention backward in bf16 on Hopper: the two kernels of flash_attention_backward.cuh, each sum of one block alone
-and so the same bits each time, on the tiles, barriers and products of flash_hopper_tile.cuh.
+Flash attention backward in bf16 on Hopper: the two kernels of flash_attention_backward.cuh, with the tiles, barriers
+and GEMMs of flash_hopper_tile.cuh. Blocks share no sums, so the result has the same bits each time.
 
-  keys      a block has 128 keys of one key head; the queries that see them, head by head of its group, pass by with
-            their dout, denominators and D:
+  keys      a block has 128 keys of one key head and walks over the queries that see them, head by head of its group,
+            with their dout, denominators and D:
             S^T = k q^T,   dP^T = v dout^T,   dv += P^T dout,   dk += dS^T q
-  queries   a block has 128 queries and their dout, and the keys and values that they see pass by:
+  queries   a block has 128 queries and their dout, and walks over the keys and values that they see:
             S = q k^T,   dP = dout v^T,   dq += dS k
 
-One thread brings tiles, two stages of them under way. Each of two warpgroups has 64 of the block's rows: S and dP are
-multiplied together, S becomes weights while dP goes on, and P and dS, rounded, are left operands in registers, so
-nothing but results is stored to shared memory. What one warpgroup computes the other's products hide: they meet
+One thread loads tiles, in two stages. Each of two warpgroups has 64 of the block's rows. S and dP are computed
+together: S becomes weights while dP is still being computed. P and dS, rounded, are A operands in registers, so only
+results are stored to shared memory. The two warpgroups meet only at the barriers of a stage, so the arithmetic of one
+overlaps with the GEMMs of the other.
 nowhere but at the barriers of a stage.
 */
 #pragma once
@@ -18,7 +19,7 @@ nowhere but at the barriers of a stage.
 #include "llmc/cuda/flash_hopper_tile.cuh"
 #include "llmc/ops/op_cost.h"  // attention_gemms_cost
 
-// The block's two tiles and, two stages of them, `rows` rows of two tensors of the other side.
+// The block's own two tiles, and two stages of `rows` rows of two tensors of the other side.
 template <int HS, int rows>
 struct HopperPairs {
     static constexpr int kStages = 2;
@@ -29,7 +30,7 @@ struct HopperPairs {
     Mbarrier own_full;
     HopperStage stages[kStages];
 
-    // Both waits are by parity: what is brought i-th, from 0 on, is in stage i % 2 for the (i / 2)-th time.
+    // Both waits are by parity: load i, from 0 on, is the (i / 2)-th use of stage i % 2.
     DEVICE HopperStage& wait_for_place(int i) {
         mbarrier_wait(&stages[i % kStages].empty, i / kStages % 2 ^ 1);
         return stages[i % kStages];
@@ -39,7 +40,7 @@ struct HopperPairs {
         return stages[i % kStages];
     }
 };
-// By one thread.
+// Called by one thread.
 template <int HS, int rows>
 DEVICE void init_barriers(HopperPairs<HS, rows>& pairs) {
     mbarrier_init(&pairs.own_full, 1);
@@ -48,11 +49,11 @@ DEVICE void init_barriers(HopperPairs<HS, rows>& pairs) {
     mbarrier_fence_init();
 }
 
-// What passes by in the kernel for keys: as many queries as leave registers for dk and dv.
+// Queries per stage in the kernel for keys: as many as leave registers for dk and dv.
 template <int HS>
 inline constexpr int kHopperQueries = HS == 64 ? 128 : 64;
 
-// Blocks of attention_stats.cuh as TMA takes them, rows of 32 floats.
+// Blocks of attention_stats.cuh in the form that TMA loads: rows of 32 floats.
 inline constexpr int kStatsRowFloats = kTmaColumns / 2, kStatsRows = kStatsBlock / kStatsRowFloats;
 inline TensorMap map_of_stats(const float* stats, const AttentionShape& s, int queries) {
     const int64_t rows = ceil_div(s.T, kFlashTile) * kStatsRows;
@@ -69,21 +70,21 @@ struct HopperKeysShared {
     alignas(1024) unsigned char stats[HopperPairs<HS, kHopperQueries<HS>>::kStages][(kStatsBytes + 1023) / 1024 * 1024];
 };
 
-// What one warpgroup makes of 64 keys. Rows of S and dP are keys, columns queries.
+// One warpgroup's part of the kernel for keys: 64 keys. Rows of S and dP are keys, columns queries.
 template <int HS>
 struct HopperKeys {
     static constexpr int kQueries = kHopperQueries<HS>;
     using Pairs = HopperPairs<HS, kQueries>;
     HopperKeysShared<HS>& shared;
     const FlashShape& s;
-    int row, first_key;  // the first of its rows in the tile, and that key
+    int row, first_key;  // its first row in the tile; that row's key
     float dk[HS / 2] = {}, dv[HS / 2] = {}, scores[kQueries / 2], dp[kQueries / 2];
     uint32_t weights[kQueries / 16][4], ds[kQueries / 16][4];
 
     DEVICE HopperKeys(HopperKeysShared<HS>& shared, const FlashShape& s, int s0)
         : shared(shared), s(s), row((warpgroup_id() - 1) * 64), first_key(s0 + row) {}
 
-    // What queries `column` and the next, an even one and an odd one, have in block number `which` of a stage's stats.
+    // Statistic `which` of a stage's queries `column`, which is even, and column + 1.
     enum Which { kLog2, kD, kWindowLeft };
     DEVICE float2 stats_of(Which which, int stage, int column) const {
         const int at = column / kFlashTile * kStatsBlock + which * kFlashTile + column % kFlashTile;
@@ -98,10 +99,10 @@ struct HopperKeys {
         const float2 bits = stats_of(kWindowLeft, stage, column);
         return {__float_as_int(bits.x), __float_as_int(bits.y)};
     }
-    // Of an accumulator's elements j to j + 3 the first and the third; the others are one further.
+    // The column of an accumulator's elements j and j + 2; that of j + 1 and j + 3 is the next.
     DEVICE static int column(int j) { return j / 4 * 8 + lane_id() % 4 * 2; }
 
-    // Whether one of the queries from t on does not see one of the keys.
+    // Whether the mask hides any of the keys from any of the queries from t on.
     DEVICE bool hides_any(int stage, int t) const {
         return first_key + 63 > t || t + kQueries - 1 - window_left(stage, kQueries - 2).of_next > first_key;
     }
@@ -117,7 +118,7 @@ struct HopperKeys {
             }
         }
     }
-    // P of S, in its place.
+    // Turns S into P, in place.
     DEVICE void weigh(int stage) {
 #pragma unroll
         for (int j = 0; j < kQueries / 2; j += 4) {
@@ -129,7 +130,7 @@ struct HopperKeys {
             }
         }
     }
-    // dS of dP, in its place.
+    // Turns dP into dS, in place.
     DEVICE void differentiate(int stage) {
 #pragma unroll
         for (int j = 0; j < kQueries / 2; j += 4) {
@@ -142,7 +143,7 @@ struct HopperKeys {
         }
     }
 
-    // What is brought i-th: the queries from t on.
+    // Adds what load i contributes: the queries from t on.
     DEVICE void add(int i, int t) {
         const int place = i % Pairs::kStages;
         const typename Pairs::Own keys{shared.tiles.own[0]}, values{shared.tiles.own[1]};
@@ -238,14 +239,14 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     }
 }
 
-// What one warpgroup makes of 64 queries. Rows of S and dP are queries, columns keys.
+// One warpgroup's part of the kernel for queries: 64 queries. Rows of S and dP are queries, columns keys.
 template <int HS>
 struct HopperQueryGradients {
     static constexpr int kKeys = kHopperRows;
     using Pairs = HopperPairs<HS, kKeys>;
     Pairs& shared;
     const FlashShape& s;
-    int row, first_t, window_left[2];  // the first of its rows in the tile, and that query
+    int row, first_t, window_left[2];  // its first row in the tile; that row's query
     int sure_first;                    // the first key that all of its queries see
     float log2[2], D[2], dq[HS / 2] = {}, scores[kKeys / 2], dp[kKeys / 2];
     uint32_t ds[kKeys / 16][4];
@@ -272,7 +273,7 @@ struct HopperQueryGradients {
         }
     }
 
-    // What is brought i-th: the keys from s0 on.
+    // Adds what load i contributes: the keys from s0 on.
     DEVICE void add(int i, int s0) {
         const int place = i % Pairs::kStages;
         const typename Pairs::Own queries{shared.own[0]}, dout{shared.own[1]};

@@ -21,7 +21,7 @@ DEVICE int warp_id() { return threadIdx.x / kWarp; }
 
 // AttentionShape as kernels use it.
 struct FlashShape {
-    int T, NH, group, window;  // group: query heads per key head; window: at most T, which means all keys
+    int T, NH, group, window;  // group: query heads per key head; window: at most T, which hides nothing
     int row, out_row;          // from one token of qkv to the next, and of out
     float scale, scale_log2;   // of scores, for e^x and for 2^x
     const int32_t* starts;     // (B, T), or null
@@ -44,14 +44,14 @@ struct FlashShape {
     DEVICE int window_left(int b, int t) const {
         return starts ? min(window, t - starts[int64_t(b) * T + min(t, T - 1)]) : window;
     }
-    // The first tile of keys that queries from t on see.
+    // The first tile of keys that any of the queries from t on sees.
     DEVICE int first_tile(int b, int t, int tile) const { return max(0, t - window_left(b, t)) / tile; }
     // The last tile of queries that sees any of the keys [s, s + ns). Documents are in order, so a warp finds it by
     // testing the first queries of 32 tiles at a time.
     DEVICE int last_tile(int b, int s, int ns, int tile) const {
         const int most = min(T - 1, s + ns - 1 + window) / tile;
         if (!starts) return most;
-        int last = s / tile;  // where query s is, which sees key s
+        int last = s / tile;  // the tile of query s, which sees key s
         for (int first = last + 1; first <= most; first += kWarp) {
             const int mine = first + int(threadIdx.x) % kWarp;
             const bool sees_any = mine <= most && starts[int64_t(b) * T + mine * tile] < s + ns;
@@ -137,9 +137,9 @@ DEVICE T* head_of_out(T* out, const FlashShape& s, int b, int t, int h, int HS) 
     return out + ((int64_t(b) * s.T + t) * s.NH + h) * HS;
 }
 
-// Rows of HS numbers in shared memory, from element `first` on, a multiple of 16 rows. Chunk c of 16 bytes of row r
-// lies at c ^ (r % 8), so that eight rows at the same chunk, which an ldmatrix reads and an accumulator is stored to,
-// are in 32 different banks. From a place at chunk c, that at c ^ d is found by the exclusive or with 8 d.
+// Rows of HS elements in shared memory, from element `first` on, a multiple of 16 rows. The 16-byte chunk c of row r
+// lies at c ^ (r % 8), so that the same chunk of eight rows, as ldmatrix reads it and accumulators are stored, is in 32
+// different banks. The exclusive or with 8 d moves a place from chunk c to chunk c ^ d.
 template <int HS>
 struct FlashTile {
     bf16* shared;
@@ -149,8 +149,8 @@ struct FlashTile {
     DEVICE bf16* at(int row, int chunk) const { return shared + place(row, chunk); }
     DEVICE FlashTile below(int rows) const { return {shared, first + rows * HS}; }
 
-    // `rows` rows of a tensor, `stride` apart, zeros from row `end` and from column `columns` on. Needs a commit and a
-    // wait.
+    // Starts loading `rows` rows of a tensor, `stride` apart, with zeros from row `end` and column `columns` on. Needs
+    // a commit and a wait.
     template <int rows>
     DEVICE void fetch(const bf16* from, int stride, int end, int columns) const {
         constexpr int kChunks = HS / 8, kStep = kFlashThreads / kChunks;
@@ -163,8 +163,8 @@ struct FlashTile {
             cp_async16(to + i * HS, from, row + i < end && chunk * 8 < columns);
     }
 
-    // The warp's accumulators to the first 16 M rows of a tensor, below `end`, and their first `columns`, through rows
-    // [row, row + 16 M) of this tile, which must be the warp's own.
+    // Stores the warp's accumulators to the first 16 M rows of a tensor, those below `end`, and their first `columns`.
+    // Goes through rows [row, row + 16 M) of this tile, which must be the warp's own.
     template <int M>
     DEVICE void store(bf16* to, int stride, int end, int columns, int row, const float (&c)[M][HS / 8][4]) const {
         __syncwarp();
@@ -259,7 +259,7 @@ DEVICE void multiply(float (&c)[M][HS / 8][4], const uint32_t (&a)[M][N][2], con
         }
 }
 
-// body(row, col, m, n, i) for what this lane holds of a (16 M, 8 N) accumulator: element [m][n][i] of it
+// Calls body(row, col, m, n, i) for each element [m][n][i] that this lane holds of a (16 M, 8 N) accumulator.
 template <int M, int N, class Body>
 DEVICE void for_elements(Body body) {
 #pragma unroll
@@ -271,7 +271,7 @@ DEVICE void for_elements(Body body) {
                 body(16 * m + 8 * (i / 2) + lane_id() / 4, 8 * n + lane_id() % 4 * 2 + i % 2, m, n, i);
 }
 
-// Over the four lanes that hold a row.
+// Reduces over the four lanes that hold a row.
 DEVICE float row_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
     return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));

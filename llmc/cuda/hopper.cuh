@@ -1,19 +1,19 @@
 /*
-What Hopper has more than other chips, for kernels that are written for it alone: tiles that the chip copies by itself
-(TMA), barriers in shared memory that count bytes (mbarrier), and products of 64 rows by a warpgroup, four warps, whose
-operands lie in shared memory (wgmma). All of it goes on while threads do other things:
+Instructions of Hopper alone, for kernels that are written for it: asynchronous copies of tiles (TMA), barriers in
+shared memory that count bytes (mbarrier), and GEMMs of 64 rows by a warpgroup, four warps, with operands in shared
+memory (wgmma). All of them run while threads do other things:
 
-  mbarrier_arrive_expect(&full, bytes);             one thread: this phase is over when so many bytes are there, too
+  mbarrier_arrive_expect(&full, bytes);             one thread: this phase does not end before so many bytes have come
   tma_load(tile, map, &full, c0, c1, c2, c3);
-  mbarrier_wait(&full, parity);                     whoever reads: until the phase of this parity, 0 at first, is over
+  mbarrier_wait(&full, parity);                     readers: until the phase of this parity, 0 at first, has ended
   wgmma_fence();
   for (int k = 0; k < 4; k++) wgmma<128>(d, a + 2 * k, b + 2 * k, k > 0);       k16 by k16
   wgmma_commit();
-  wgmma_wait<0>();                                  d, and what was multiplied, are nobody's until here
+  wgmma_wait<0>();                                  until here neither d nor the operands may be touched
 
-Code for sm_90a has these instructions and runs on compute capability 9.0 alone; in any other the wrappers are traps,
-and built_for_hopper() says which one this program has. dev/emulator/include/hopper_wrappers.h spells them out, and
-test/cuda/hopper_cuda_test.cu holds each against its definition. Figures are from the PTX ISA 9.0, chapters
+Code for sm_90a has these instructions and runs on compute capability 9.0 alone; elsewhere the wrappers are traps, and
+built_for_hopper() says which one this program has. dev/emulator/include/hopper_wrappers.h implements them in C++, and
+test/cuda/hopper_cuda_test.cu checks each against its definition. Layouts and limits are from the PTX ISA 9.0, chapters
 mbarrier, cp.async.bulk.tensor, wgmma and setmaxnreg.
 */
 #pragma once
@@ -24,7 +24,7 @@ mbarrier, cp.async.bulk.tensor, wgmma and setmaxnreg.
 inline constexpr int kWarpgroup = 4 * kWarp;
 inline constexpr int kTmaColumns = 64;  // of bf16: 128 bytes, the width of the swizzle
 
-// A tensor of bf16 in four dimensions, the innermost first, and the box of it that one load brings. Strides in
+// A tensor of bf16 in four dimensions, the innermost first, and the box of it that one load copies. Strides in
 // elements; that of dimension 0 is 1. A box is 64 elements wide.
 struct TensorLayout {
     int64_t dims[4];
@@ -45,7 +45,7 @@ inline bool built_for_hopper() {
 }
 
 inline TensorMap encode_tensor_map(const bf16* base, const TensorLayout& layout) {
-    // The driver's function without the driver's library.
+    // Looks up the driver's function at run time, so that the program does not link to the driver's library.
     static void* const encode = [] {
         void* function = nullptr;
         cudaDriverEntryPointQueryResult found;
@@ -81,14 +81,14 @@ inline TensorMap encode_tensor_map(const bf16* base, const TensorLayout& layout)
 #endif
 
 // ---- mbarrier ------------------------------------------------------------------------------------------------------
-// A phase is over when `arrivals` have come and as many bytes as were expected; the next one begins at once.
+// A phase ends when `arrivals` threads have arrived and all expected bytes have come; the next one begins at once.
 struct alignas(8) Mbarrier {
     uint64_t opaque;
 };
 DEVICE void mbarrier_init(Mbarrier* barrier, int arrivals) {
     HOPPER_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// By who made them, after the last, and before the __syncthreads() that shows them to others: TMA sees them, too.
+// Makes barriers visible to TMA, too: called by the thread that initialized them, before the block's __syncthreads().
 DEVICE void mbarrier_fence_init() { HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void mbarrier_arrive(Mbarrier* barrier) {
     HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -98,7 +98,7 @@ DEVICE void mbarrier_arrive_expect(Mbarrier* barrier, int bytes) {
     HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
-// Until the phase of this parity is over. On a new barrier the phase before the first, of parity 1, is.
+// Waits until the phase of this parity has ended. On a new barrier the phase of parity 1 counts as ended.
 DEVICE void mbarrier_wait(Mbarrier* barrier, int parity) {
     uint32_t is_over = 0;
     do
@@ -115,7 +115,7 @@ DEVICE void mbarrier_wait(Mbarrier* barrier, int parity) {
 }
 
 // ---- named barriers ------------------------------------------------------------------------------------------------
-// Number 1 to 15 (0 is __syncthreads), for `threads` threads in whole warps, of which some only arrive.
+// Barrier `number` is 1 to 15 (0 is __syncthreads), for `threads` threads in whole warps, some of which only arrive.
 DEVICE void barrier_sync(int number, int threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
@@ -124,9 +124,9 @@ DEVICE void barrier_arrive(int number, int threads) {
 }
 
 // ---- TMA -----------------------------------------------------------------------------------------------------------
-// By one thread: the box whose corner is at these coordinates to shared memory, a multiple of 1024 bytes from its
-// beginning, rows of 128 bytes one after the other. What lies outside of the tensor is zeros, and counts among the
-// bytes. The 16-byte chunk c of row r lies at c ^ (r % 8).
+// Called by one thread: copies the box at these coordinates to shared memory, 1024-byte aligned, as contiguous rows of
+// 128 bytes. What lies outside of the tensor becomes zeros and counts among the bytes. The 16-byte chunk c of row r is
+// stored at c ^ (r % 8).
 DEVICE void tma_load(void* to, const TensorMap& map, Mbarrier* barrier, int c0, int c1, int c2, int c3) {
     HOPPER_ASM(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
@@ -134,12 +134,13 @@ DEVICE void tma_load(void* to, const TensorMap& map, Mbarrier* barrier, int c0, 
         "l"(&map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
         : "memory");
 }
-// What this thread stored to shared memory is there for TMA and wgmma, after a barrier for what others issue.
+// Makes this thread's stores to shared memory visible to TMA and wgmma; if other threads issue these, a barrier must
+// follow.
 DEVICE void fence_async() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- registers -----------------------------------------------------------------------------------------------------
-// By whole warpgroups: each thread has n registers from here on, a multiple of 8 from 24 to 256. Fewer, for others to
-// take; or more, once they are there. The kernel must have __launch_bounds__.
+// Called by whole warpgroups: each thread has n registers from here on, a multiple of 8 from 24 to 256. give frees
+// some; take waits until there are enough. The kernel must have __launch_bounds__.
 template <int n>
 DEVICE void give_registers() {
     static_assert(n >= 24 && n <= 256 && n % 8 == 0);
@@ -152,23 +153,23 @@ DEVICE void take_registers() {
 }
 
 // ---- wgmma ---------------------------------------------------------------------------------------------------------
-// A tile as TMA lays it down, from `start` on. Rows of 64 elements of k, or k rows of 64 columns, of which the next 64
-// are `next_columns` bytes away. 16 elements of k later is 32 bytes in the first form (+ 2), 2048 in the second (+
-// 128).
+// The descriptor of a tile as TMA stores it, from `start` on: rows of 64 elements of k, or k rows of 64 columns, with
+// the next 64 columns `next_columns` bytes away. 16 elements of k further is 32 bytes in the first form (+ 2), 2048 in
+// the second (+ 128).
 DEVICE uint64_t wgmma_tile(const void* start, int next_columns = 16) {
     return uint64_t((shared_address(start) & 0x3FFFF) >> 4) | uint64_t(next_columns >> 4) << 16 |
            uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
-// Before the first product, and after its registers, d or a, were touched by anything else.
+// Needed before the first wgmma, and after anything else has touched its registers, d or a.
 DEVICE void wgmma_fence() { HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Closes a group. wait<n>: until all groups but the last n are finished.
+// Closes a group. wait<n>() waits until all groups but the last n are finished.
 DEVICE void wgmma_commit() { HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int n>
 DEVICE void wgmma_wait() {
     HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
-// The compiler, which does not know that products go on, keeps what it does with these registers on its side of this
-// point: before a fence and after a wait.
+// Keeps the compiler, which does not know that wgmma is asynchronous, from moving uses of these registers across this
+// point. Needed before a fence and after a wait.
 template <int n>
 DEVICE void wgmma_pin(float (&d)[n]) {
 #pragma unroll
@@ -211,8 +212,8 @@ DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
             : WGMMA_F32(0), WGMMA_F32(32)
             : "l"(a), "l"(b), "r"(int(add)), "n"(int(transposed_b)));
 }
-// The same with a in registers, warp by warp as in mma_m16n8k16: what two adjacent 8 columns of a d are, rounded. They
-// stay as they are until the wait.
+// The same with a in registers, warp by warp as in mma_m16n8k16: two adjacent blocks of 8 columns of a d, rounded. They
+// must not change before the wait.
 template <int N, bool transposed_b = false>
 DEVICE void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add) {
     static_assert(N == 64 || N == 128);

@@ -1,5 +1,5 @@
 /*
-As many floats as a Pack<T> has elements, for kernels that read f32 beside T: two accesses of 16 bytes if T is bf16.
+Loads of as many floats as a Pack<T> has elements, for kernels that read f32 beside T: two 16-byte accesses for bf16.
 
   float g[Pack<T>::size];
   load_floats(g, grad + i);      16-byte aligned, as everywhere

@@ -1,22 +1,22 @@
 /*
-A learned gate that sees the first G channels of a row:   sigmoid(weight . inp[0:G])
+A learned gate, computed from the first G channels of a row:   sigmoid(weight . inp[0:G])
 
   const GateOpening gate = gate_of(lane < G ? to_float(inp[n * C + lane]) : 0, lane < G ? to_float(weight[lane]) : 0);
 
-A warp takes one together, each lane a channel: G <= kWarp.
+A warp computes one gate, with one channel per lane: G <= kWarp.
 */
 #pragma once
 #include "llmc/base/check.h"     // require
 #include "llmc/cuda/device.cuh"  // warp_sum
 #include "llmc/ops/gate.h"       // GateOpening
 
-// With e^-|x| neither overflows, and the slope keeps its digits where the sigmoid is near one.
+// e^-|x| cannot overflow, and keeps the slope accurate where the sigmoid is near one.
 DEVICE GateOpening gate_of(float inp, float weight) {
     const float x = warp_sum(inp * weight), e = expf(-fabsf(x)), s = 1 / (1 + e);
     return {x < 0 ? e * s : s, e * s * s};
 }
 
-// This lane's channel of the gate's `G` in a row; 0 beyond them.
+// This lane's channel of the first G in a row; 0 in lanes beyond them.
 template <class T>
 DEVICE float gate_channel(const T* row, int G) {
     const int lane = threadIdx.x % kWarp;

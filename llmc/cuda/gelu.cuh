@@ -5,10 +5,10 @@ GELU in its tanh form:   out = x/2 * (1 + tanh(u)) = x * s,   u = sqrt(2/pi) * (
                                  (llmc/cpu/gelu.h has the formulas)
 
 Math      f32; e^-2u by fast_exp2, the quotient by __fdividef; 1 - s as e^-2u s, which does not cancel
-Work      a thread two packs, a block's width apart. With amax each block leaves its largest magnitude, and one more
-          block takes theirs
+Work      two packs per thread, a block's width apart. With amax each block stores its largest magnitude, and one more
+          block reduces these
 Bytes     forward 2, backward 3 times n*sizeof(T)
-Accuracy  f32: forward 6 eps of |x|, backward 12 eps of |dout|; bf16: half an eps more of what is stored
+Accuracy  f32: forward 6 eps of |x|, backward 12 eps of |dout|; bf16: half an eps more for stored values
           (test/cuda/gelu_cuda_test.cu)
 Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 */
@@ -28,7 +28,7 @@ DEVICE float gelu_exp(float x) {
 
 DEVICE float gelu(float x) { return __fdividef(x, 1 + gelu_exp(x)); }
 
-// d, the gradient of gelu(x), times the slope
+// d, the gradient of gelu(x), times gelu'(x)
 DEVICE float gelu_gradient(float d, float x) {
     constexpr float k2Scale = 1.5957691216f, kLargest = 3.402823466e38f;
     const float e = gelu_exp(x), s = __fdividef(1, 1 + e);
@@ -37,7 +37,7 @@ DEVICE float gelu_gradient(float d, float x) {
     return d * fmaf(x * (s * rest), slope, s);
 }
 
-// body(i) for the first element of each pack of this thread's that begins below n
+// Calls body(i) for the first element i < n of each of this thread's packs.
 template <class T, class Body>
 DEVICE void for_packs(int64_t n, Body body) {
     const int64_t first = (int64_t(blockIdx.x) * kGeluPacks * kGeluThreads + threadIdx.x) * Pack<T>::size;

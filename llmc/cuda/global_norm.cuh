@@ -1,15 +1,15 @@
 /*
-The squared L2 norm of the gradient:   sum += x[0]^2 + x[1]^2 + ...   over units of 32 elements (llmc/cpu/global_norm.h)
+The squared L2 norm of the gradient:   sum += x[0]^2 + x[1]^2 + ...   over units of 32 elements (llmc/ops/global_norm.h)
 
   x (n) f32     sum: one ExactSum in device memory, accumulated; NaN, infinity and elements above 1.8e19 count as not
   finite
 
 Math      a unit in f32, in the CPU's order; units are added exactly, as integers (llmc/base/exact_sum.h)
-Work      four lanes a unit, 32 units a warp and round; the units' bits in the same word of the sum are added up
-          across the warp, and lane w keeps word w until the end, when blocks add theirs to the sum
+Work      four lanes per unit, 32 units per warp and round. The bits that the units add to a word of the sum are added
+          up across the warp; lane w keeps word w until the end, when blocks add their words to the sum
 Bytes     4 n
-Accuracy  the CPU's words, bit for bit (test/cuda/global_norm_cuda_test.cu); atomics are on integers, whose order is
-          no matter
+Accuracy  the CPU's words, bit for bit (test/cuda/global_norm_cuda_test.cu); atomics are on integers, so their order
+          does not matter
 Requires  x 16-byte aligned
 */
 #pragma once
@@ -22,7 +22,8 @@ inline constexpr int kNormThreads = 256, kNormWarps = kNormThreads / kWarp, kNor
 inline constexpr int kNormUnitElements = 32, kNormRoundElements = kWarp * kNormUnitElements;
 inline constexpr int kSumWords = ExactSum::kWords + 1;  // the last one counts what is not finite
 
-// Four lanes a unit: a are its elements 4j to 4j + 3, b those 16 further on. All four get its sum.
+// The sum of squares of a unit, in all four lanes that hold it: lane j has elements 4j to 4j + 3 in a, and those 16
+// further on in b.
 DEVICE float unit_squares(const Pack<float>& a, const Pack<float>& b) {
     float s[4];
 #pragma unroll
@@ -34,7 +35,7 @@ DEVICE float unit_squares(const Pack<float>& a, const Pack<float>& b) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-// A number >= 0 of each lane, added to the warp's ExactSum, of which lane w has word w.
+// Adds a number >= 0 of each lane to the warp's ExactSum, of which lane w has word w.
 DEVICE void warp_add_exactly(uint64_t& word, float x) {
     const int lane = threadIdx.x % kWarp;
     const bool finite = is_finite(x);
@@ -42,10 +43,10 @@ DEVICE void warp_add_exactly(uint64_t& word, float x) {
     if (lane == ExactSum::kWords) word += uint64_t(__popc(strange));
     const ExactPart part = exact_part(finite ? x : 0);
     uint32_t left = __ballot_sync(kAllLanes, part.bits != 0);
-    while (left) {  // mostly once: units are of like size
+    while (left) {  // usually once: units have similar magnitudes
         const int at = __shfl_sync(kAllLanes, part.word, __ffs(int(left)) - 1);
         const uint64_t bits = part.word == at ? part.bits : 0;
-        // 16 bits of each lane at a time, and then 23: so many that 32 lanes' sum is below 2^32.
+        // 16, 16 and 23 bits of each lane at a time: few enough that the sum over 32 lanes is below 2^32.
         const uint64_t low = __reduce_add_sync(kAllLanes, uint32_t(bits) & 0xFFFF);
         const uint64_t middle = __reduce_add_sync(kAllLanes, uint32_t(bits) >> 16);
         const uint64_t high = __reduce_add_sync(kAllLanes, uint32_t(bits >> 32));
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kNormThreads) squares_kernel(uint64_t* sum, co
     uint64_t word = 0;
     const int64_t step = int64_t(gridDim.x) * kNormWarps * kNormRoundElements;
     for (int64_t first = (int64_t(blockIdx.x) * kNormWarps + warp) * kNormRoundElements; first < n; first += step) {
-        // Eight units at a time; lane l keeps that of lanes 4 (l / 4) to 4 (l / 4) + 3 when its turn l % 4 comes.
+        // Eight units at a time. Lane l keeps the unit of lanes 4 (l / 4) to 4 (l / 4) + 3 in round l % 4.
         float unit = 0;
         const auto add_units = [&](auto load) {
             Pack<T> a[4], b[4];

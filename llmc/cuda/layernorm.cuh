@@ -5,11 +5,11 @@ LayerNorm:   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
   dweight, dbias, dinp_sums (C) f32 +=     dinp = or +=     (llmc/ops/layernorm.h has the formulas)
 
 Math      f32; the mean first, then the centered variance, as on the CPU
-Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
-          thread kPacks packs of columns, all of which it loads before the block's one barrier, and for which it sums
-          dweight, dbias and dinp_sums in registers; then one add_partials for the three. With amax, a warp of forward
-          and a block of backward leave their largest magnitude, and one more block takes theirs. Codes in FP8 instead
-          of the output: delayed_codes.cuh
+Work      forward: one warp per row, kept in shared memory between the passes. backward: a block takes kRows rows at a
+          time, a thread kPacks packs of columns. It loads all of them before the block's one barrier and sums their
+          dweight, dbias and dinp_sums in registers; one add_partials follows for the three. With amax, a warp of
+          forward and a block of backward store their largest magnitude, and one more block reduces these. Codes in
+          FP8 instead of the output: delayed_codes.cuh
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  f32: within roundings of the CPU's; bf16: 1 eps of |out| + rms(out) (test/cuda/layernorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
@@ -25,8 +25,8 @@ Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::s
 inline constexpr int kNormRowsPerBlock = 4;  // forward
 inline constexpr int kNormMaxThreads = 512;  // backward: leaves each thread 128 registers
 
-// Row n by a warp, kept in `row` (C), shared memory of which a lane reads only what it wrote itself. store(c, y) takes
-// the elements from c on, whose places in `row` nobody reads any more.
+// Normalizes row n with a warp. `row` (C) is shared memory that keeps it; a lane reads only what it wrote itself.
+// store(c, y) gets the elements from c on; their places in `row` may be overwritten then.
 template <bool kResidual, class T, class Store>
 DEVICE void layernorm_row(T* residual, float* mean, float* rstd, const T* inp1, const T* inp2, const T* weight,
                           const T* bias, T* row, int64_t n, int C, float eps, Store store) {
@@ -64,14 +64,14 @@ DEVICE void layernorm_row(T* residual, float* mean, float* rstd, const T* inp1, 
     if (threadIdx.x == 0) mean[n] = m, rstd[n] = s;
 }
 
-// largest (N) may be null. Without a number of blocks an SM, ptxas would spill a register of fp32 for one block more.
+// largest (N) may be null. Without a number of blocks per SM, ptxas would spill a register in fp32 to fit one more.
 template <class T, bool kResidual>
 __global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 : 16)
     layernorm_forward_kernel(T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,
                              const T* weight, const T* bias, float* largest, int64_t N, int C, float eps) {
     SMEM_DYNAMIC(T, rows);  // (kNormRowsPerBlock, C)
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // whole warps leave together
+    if (n >= N) return;  // whole warps return together
     uint32_t bits = 0;
     layernorm_row<kResidual>(residual, mean, rstd, inp1, inp2, weight, bias, rows + threadIdx.y * C, n, C, eps,
                              [&](int c, const Pack<T>& y) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 :
     if (threadIdx.x == 0) largest[n] = __uint_as_float(bits);
 }
 
-// Codes of the output instead of it; num_rows of codes_rows().
+// Writes codes instead of the output; num_rows is codes_rows().
 template <class T, bool kResidual>
 __global__ void __launch_bounds__(kCodesThreads, 2)
     layernorm_codes_kernel(T* residual, DelayedCodes out, float* mean, float* rstd, const T* inp1, const T* inp2,
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kNormMaxThreads)
     layernorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* mean,
                               const float* rstd, float* largest, int64_t N, int C, bool add, bool with_sums) {
     constexpr int P = Pack<T>::size;
-    SMEM_STATIC(float, sums, [2][kWarp][2 * kRows]);  // two of them by turns: one barrier a round is enough
+    SMEM_STATIC(float, sums, [2][kWarp][2 * kRows]);  // two buffers in turn: one barrier per round is enough
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
     const auto column = [&](int i) { return int(threadIdx.x + i * blockDim.x) * P; };
     float dw[kPacks][P] = {}, db[kPacks][P] = {}, dx_sum[kPacks][P] = {};
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kNormMaxThreads)
         float m[kRows], s[kRows], sum[2 * kRows] = {};
 #pragma unroll
         for (int r = 0; r < kRows; r++) {
-            const int64_t n = first + r < N ? first + r : N - 1;  // the last one again rather than a branch
+            const int64_t n = first + r < N ? first + r : N - 1;  // the last row again, rather than a branch
             m[r] = mean[n], s[r] = rstd[n];
 #pragma unroll
             for (int i = 0; i < kPacks; i++) {
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kNormMaxThreads)
                     if (first + r < N) dw[i][k] = fmaf(d, x, dw[i][k]), db[i][k] += d;
                 }
         }
-        // On their way while the warps and the block add up.
+        // Loaded while the warps and the block add up.
         Pack<T> dx_pack[kRows][kPacks] = {};
         if (add) {
 #pragma unroll
@@ -248,11 +248,11 @@ void layernorm_backward(Cuda& cuda, T* dinp, float* dweight, float* dbias, const
     constexpr int64_t P = Pack<T>::size, kMost = 2 * kNormMaxThreads * P;
     require(C % P == 0 && C <= kMost, "layernorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
             kMost);
-    // Two packs a thread where one is not enough, and so many rows that the registers suffice.
+    // Two packs per thread where one is not enough, and as many rows as the registers allow.
     const auto start = [&](auto packs, auto rows) {
         constexpr int kPacks = packs, kRows = rows;
         const int64_t threads = ceil_div(ceil_div(C / P, int64_t(kPacks)), kWarp) * kWarp;
-        // As many as have room at once: what is launched besides waits, and has partial sums of its own.
+        // As many blocks as are resident at once: more would wait, and would have partial sums of their own.
         const int64_t per_sm = kNormMaxThreads / threads;
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
         const int64_t stride = (dinp_sums ? 3 : 2) * C;

@@ -1,11 +1,11 @@
-// What a GPU and its kernels cannot take, said before memory is taken for it.
+// Checks of what a GPU and its kernels can take, made before memory is allocated for it.
 #pragma once
 #include <cstdint>
 #include "llmc/base/check.h"        // require
 #include "llmc/cuda/cuda_device.h"  // Cuda
 #include "llmc/ops/attention.h"     // kMaxHeadSize
 
-// An Error if no kernel takes heads of this size: they are read 16 bytes at a time.
+// Throws an Error if no kernel takes heads of this size: they are read 16 bytes at a time.
 template <class T>
 void check_head_size(int64_t HS) {
     constexpr int P = 16 / int(sizeof(T));
@@ -13,7 +13,7 @@ void check_head_size(int64_t HS) {
             "heads of %ld channels: on a GPU attention in %s takes multiples of %d up to %ld: choose --channels and "
             "--num-heads so that channels / heads is one%s",
             HS, P == 4 ? "fp32" : "bf16", P, kMaxHeadSize,
-            HS > kMaxHeadSize       ? ""  // nor does the CPU's
+            HS > kMaxHeadSize       ? ""  // the CPU does not take them, either
             : P == 8 && HS % 4 == 0 ? ", or give --dtype fp32 or --device cpu"
                                     : ", or give --device cpu");
 }

@@ -1,16 +1,16 @@
 /*
-Lion, in one pass, as the step was decided:
+Lion in one pass, with the decisions of the step:
 
   g = grad * s.grad_scale,   c = m + (1 - beta1) (g - m)
   master = master (1 - lr wd) - lr sign(c),   m += (1 - beta2) (g - m),   param = master
 
   param (n) T     master, grad (n) f32     m (n) M     s in device memory
   If !s.applied nothing changes, bit for bit. With M = bf16, m is rounded as llmc/ops/moments.h says.
-  A null master: param is float and its own master. Else param is master rounded to nearest.
+  If master is null, param is float and its own master. Else param is master rounded to nearest.
 
 Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/lion.h)
-Work      a thread 4 elements of every array at a time, 8 if any is bf16; blocks stride over the chunks of up to 32
-          tensors (tensor_list.cuh)
+Work      each thread takes 4 elements of every array at a time, 8 if any is bf16; blocks stride over the chunks of up
+          to 32 tensors (tensor_list.cuh)
 Bytes     20*n; with a bf16 param 22*n; with a bf16 m 4*n fewer
 Accuracy  the CPU's bits
 Requires  pointers 16-byte aligned
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kLionThreads, kLionBlocksPerSm)
         const float minus_rate = float(-hyper.learning_rate);
         const float keep = float(1 - hyper.learning_rate * hyper.weight_decay);
         const float one_minus_beta1 = float(1 - hyper.beta1), one_minus_beta2 = float(1 - hyper.beta2);
-        // __fmul_rn is not fused with what follows: the CPU does not, either
+        // __fmul_rn is not fused with what follows, as on the CPU.
         const auto update = [=](float& p, float& m, float grad) {
             const float change = __fmul_rn(grad, grad_scale) - m, c = fmaf(one_minus_beta1, change, m);
             p = fmaf(minus_rate, c > 0 ? 1 : c < 0 ? -1 : c, __fmul_rn(p, keep));
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kLionThreads, kLionBlocksPerSm)
             }
             continue;
         }
-        for (; i < n; i++) {  // less than a pack, by one thread: the others' i is beyond n already
+        for (; i < n; i++) {  // less than a pack, by one thread: i is beyond n in the others
             float new_m = to_float(m[i]);
             update(weight[i], new_m, tensor.grad[i]);
             const MomentBits<M, 1> bits(moments_key_of(tensor.rounding.key, s->updates),

@@ -1,5 +1,5 @@
 /*
-A linear layer:   out = inp weight^T + bias,   by cuBLASLt. The only entry point to matrix products outside attention.
+A linear layer by cuBLASLt:   out = inp weight^T + bias
 
   inp, dinp (N, C) T     weight (OC, C) T     bias (OC) T, may be null     out, dout (N, OC) T
   dinp =, may be null     dweight (OC, C) f32 = or +=, as `write` says     dbias (OC) f32 +=, may be null
@@ -9,10 +9,10 @@ whose inp = gelu(hidden): instead of dinp it gives dhidden (N, C) = (dout weight
 matmul_relu_squared_forward and _backward: the same with squared ReLU.
 
 Math      sums in f32; f32 operands in true f32, not TF32
-Work      one product each; GELU, its derivative and the sums of a bias's gradient beside the product where the library
-          has that and, if products are timed, is not slower; else in a pass of their own. Squared ReLU always has a
-          pass: no epilogue of the library squares, and that of ReLU keeps bits of the signs where backward wants the
-          values. The library overwrites the sums: they go to the workspace, and are added
+Work      one GEMM each. GELU, its derivative and the sums of a bias's gradient are epilogues where the library has them
+          and, with tuning, they are not slower; else separate passes. Squared ReLU is always a separate pass: no
+          epilogue squares, and that of ReLU keeps bits of the signs where backward needs the values. The library
+          overwrites the sums, so they go to the workspace and are added from there
 Accuracy  f32: a sum of C products in any order; bf16: then 1 rounding (test/cuda/matmul_cuda_test.cu)
 Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 */
@@ -30,7 +30,7 @@ Requires  C and OC multiples of 16 bytes, pointers 16-byte aligned
 template <class T>
 inline constexpr DType kDType = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
 
-// Rows of 16 bytes, which the tensor cores' fast paths want.
+// Rows must be multiples of 16 bytes, which the tensor cores' fast paths require.
 template <class T>
 void check_linear_layer(const char* op, int64_t N, int64_t C, int64_t OC) {
     constexpr int P = Pack<T>::size;
@@ -85,7 +85,7 @@ void matmul_relu_squared_forward(Cuda& cuda, T* out, T* hidden, const T* inp, co
     relu_squared_forward(cuda, out, hidden, N * OC);
 }
 
-// Bytes of workspace: what cuBLASLt takes for itself, and after it the sums of a bias's gradient.
+// Bytes of workspace: cuBLASLt's own, and after it the sums of a bias's gradient.
 inline size_t weight_gradient_workspace(int64_t OC) { return CublasLt::kWorkspaceBytes + size_t(OC) * sizeof(float); }
 
 // The gradients of weight and bias.

@@ -1,12 +1,12 @@
 /*
-One matrix product as its caller sees it, in row-major memory, and the same as a column-major library sees it. No CUDA
-in here: the translation is tested without a GPU (test/cuda/matmul_call_test.cpp).
+A GEMM as its caller sees it, in row-major memory, and as a column-major library sees it. No CUDA in here: the
+translation is tested without a GPU (test/cuda/matmul_call_test.cpp).
 
   out (m, n) = op(a) op(b)        op(a) (m, k), op(b) (k, n); with transpose_a, a is stored as (k, m), and so on
 
 A row-major (rows, cols) matrix is a column-major (cols, rows) one in the same bytes, so the library is asked for
 out^T = op(b)^T op(a)^T: the operands change places, and each keeps its `transpose`. A bias runs along the library's
-rows, which are out's columns: one value a column, as a linear layer wants it.
+rows, which are out's columns: one value per column, as a linear layer needs it.
 
 A linear layer, inp (N, C), weight (OC, C), out (N, OC):
   out = inp weight^T         {.m = N, .n = OC, .k = C, .transpose_b = true}
@@ -14,8 +14,8 @@ A linear layer, inp (N, C), weight (OC, C), out (N, OC):
   dweight += dout^T inp      {.m = OC, .n = C, .k = N, .transpose_a = true, .out = DType::f32, .accumulate = true}
   dweight = dout^T inp       the same without .accumulate
 
-FP8 operands have both their rows along k (transpose_b and not transpose_a), as tensor cores before Blackwell
-want them, and a scale each, which the product is multiplied with before a bias is added.
+FP8 operands both have rows along k (transpose_b and not transpose_a), as tensor cores before Blackwell require, and a
+scale each; the product is multiplied by both scales before a bias is added.
 */
 #pragma once
 #include <compare>
@@ -24,8 +24,8 @@ want them, and a scale each, which the product is multiplied with before a bias 
 #include "llmc/base/check.h"  // ensure, format
 #include "llmc/base/dtype.h"  // DType
 
-// What is done to the product before it is stored, or beside it. gelu is the tanh form; aux has the type of out and is
-// (m, n), but for row_sums (m).
+// What is done to the product before it is stored, or computed along with it. gelu is the tanh form; aux has the type
+// of out and is (m, n), but for row_sums (m).
 enum class Epilogue {
     none,
     bias,           // + bias (n)
@@ -46,9 +46,9 @@ struct MatmulCall {
     DType a = DType::bf16, b = DType::bf16, out = DType::bf16;
     bool accumulate = false;             // out = alpha * product + beta * addend
     Epilogue epilogue = Epilogue::none;  // with accumulate none or row_sums
-    // Elements from one stored row to the next; 0: they touch.
+    // Leading dimensions: elements from one stored row to the next; 0: contiguous.
     int64_t lda = 0, ldb = 0, ldo = 0, ld_aux = 0;
-    // Products of one shape, one after the other in memory; strides in elements, 0: they touch.
+    // A batch of GEMMs of one shape; strides in elements; 0: contiguous.
     int64_t batch = 1, stride_a = 0, stride_b = 0, stride_out = 0;
     float alpha = 1, beta = 1;
     bool fast_accumulate = false;  // FP8: sums inside the tensor cores, with fewer bits than f32
@@ -56,15 +56,15 @@ struct MatmulCall {
     auto operator<=>(const MatmulCall&) const = default;
 };
 
-// A matrix as a column-major library is told of it.
+// A matrix as it is described to a column-major library.
 struct ColumnMajorMatrix {
     DType dtype;
     int64_t rows, cols, ld, stride;  // stride: from one of a batch to the next
     bool transpose;
 };
 
-// d (rows, cols) = op(first) op(second), all column-major, the dot products k long: `first` is the caller's b, `second`
-// its a, d its out.
+// d (rows, cols) = op(first) op(second), all column-major, summed over k: `first` is the caller's b, `second` its a, d
+// its out.
 struct ColumnMajorCall {
     ColumnMajorMatrix first, second, d;
     int64_t k, ld_aux;
@@ -121,7 +121,7 @@ inline const char* name_of(Epilogue epilogue) {
     return "?";
 }
 
-// All of a call in one line without a '|': for messages, and to find it again in a file. "BF16 (16384, 768) ld 768 x
+// A call as one line without a '|', for messages and as a key in files: "BF16 (16384, 768) ld 768 x
 // BF16 (2304, 768)^T ld 768 -> BF16 (16384, 2304) ld 2304, bias"
 inline std::string text_of(const MatmulCall& call) {
     const ColumnMajorCall c = column_major(call);

@@ -4,14 +4,15 @@ A linear layer in FP8:   out = inp weight^T + bias,   by cuBLASLt (scales: llmc/
   inp (N, C), weight (OC, C) e4m3     dout (N, OC) e5m2     out (N, OC), dinp (N, C) T =; dinp may be null
   dweight (OC, C) f32 = or +=, as `write` says     bias (OC) T, may be null; its gradient is matmul.cuh's
 
-Math      products of a tile are added inside the tensor cores. Forward leaves them there (fast accumulation); backward,
-          whose sums go into the weights, has them brought to f32 every so often
-Work      one product each, along rows of both operands: backward takes the transposed copies
-Bytes     of N*C + OC*C + N*OC*sizeof(T) forward at least
+Math      sums are accumulated inside the tensor cores: all the way in forward (fast accumulation); in backward, whose
+          sums go into the weights, they are moved to f32 at intervals
+Work      one GEMM each, along rows of both operands: backward takes the transposed copies
+Bytes     forward at least N*C + OC*C + N*OC*sizeof(T)
 Accuracy  for the same quantized values: a sum of C products in any order, then 1 rounding to T; with fast accumulation
-the sum has about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2) (test/cuda/matmul_fp8_cuda_test.cu) Requires
-N, C, OC multiples of 16, pointers 16-byte aligned, sm_89; a bias: bf16, the library adds no f32 to products in FP8.
-Neither speed nor accuracy measured on a GPU yet
+          the sum has about 14 bits on Hopper (DeepSeek-V3, arXiv:2412.19437, 3.3.2)
+          (test/cuda/matmul_fp8_cuda_test.cu)
+Requires  N, C, OC multiples of 16, pointers 16-byte aligned, sm_89; with a bias, bf16: the library adds no f32 bias to
+          GEMMs in FP8. Neither speed nor accuracy measured on a GPU yet
 */
 #pragma once
 #include "llmc/base/check.h"     // require

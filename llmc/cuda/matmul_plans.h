@@ -1,10 +1,10 @@
 /*
-Descriptors and algorithms of products, one plan a distinct call, made when it is first asked for; and when products are
-timed (--tune-matmul): in training steps alone, between begin_step() and end_step(). What is asked for outside of them
-(prompts, samples, tasks) may have another shape each time, and none of these is worth the time. A plan made outside of
-a step is made again, and timed, if a step asks for it.
+Plans of GEMMs: descriptors and an algorithm for each distinct call, made on first use. They also say when GEMMs are
+timed (--tune-matmul): only in training steps, between begin_step() and end_step(). Calls outside of them (prompts,
+samples, tasks) may have a new shape each time, and are not worth the time. A plan made outside of a step is made again,
+and timed, if a step asks for it.
 
-What was timed goes to the file at the end of the step, in one piece.
+What was timed is written to the file at the end of the step, all at once.
 */
 #pragma once
 #include <cstdint>
@@ -30,7 +30,7 @@ public:
         Plan plan;
         bool is_final;  // timed, or from the cache
     };
-    // `make(may_time)` gives a Made.
+    // `make(may_time)` returns a Made.
     template <class Make>
     const Plan& plan_for(const MatmulCall& call, Make&& make) {
         const bool may_time = has_cache && in_step_;
@@ -42,7 +42,7 @@ public:
         return plans_.insert_or_assign(call, std::move(entry)).first->second.plan;
     }
 
-    // For the log: which algorithms are taken, after the library's name.
+    // For the log, after the library's name: which algorithms are used.
     std::string text() const {
         if (!has_cache) return "first of its ranking (--tune-matmul times them)";
         return std::to_string(cache.size()) + " timed algorithms known from " + cache.path() +

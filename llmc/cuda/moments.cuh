@@ -1,5 +1,5 @@
 /*
-Moments in bf16 on a GPU, as they are read and stored by the kernels of optimizers: llmc/ops/moments.h.
+Loads and stores of bf16 moments in the kernels of optimizers (llmc/ops/moments.h):
 
   float ms[P];
   load_floats(ms, tensor.m + i);                                     float or bf16
@@ -15,7 +15,7 @@ Moments in bf16 on a GPU, as they are read and stored by the kernels of optimize
 template <class T, class M>
 inline constexpr int kUpdatePack = Pack<T>::size > Pack<M>::size ? Pack<T>::size : Pack<M>::size;
 
-// The random bits of elements e, e + 1, ... of a parameter, in a step's key.
+// The random bits of elements e, e + 1, ... of a parameter, given a step's key.
 template <class M, int P>
 struct MomentBits {
     DEVICE MomentBits(uint64_t, uint64_t) {}
@@ -27,7 +27,7 @@ struct MomentBits<bf16, P> {
 
     DEVICE MomentBits(uint64_t key, uint64_t e) {
         if constexpr (P % 2 == 0)
-            if (e % 2 == 0) {  // as almost always: few pieces begin at an odd element
+            if (e % 2 == 0) {  // almost always: few pieces begin at an odd element
                 for (int k = 0; k < P; k += 2) {
                     const uint64_t pair = pair_bits(key, e / 2 + uint64_t(k) / 2);
                     bits[k] = uint32_t(pair), bits[k + 1] = uint32_t(pair >> 32);

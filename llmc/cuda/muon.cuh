@@ -1,15 +1,15 @@
 /*
-Muon's element-wise steps for one matrix (R, K), around the products that make X orthogonal.
+Muon's element-wise steps for one matrix (R, K), around the GEMMs that make X orthogonal.
 
   weight, X (R, K) T     master, null if T is float: the weight (R, K) in f32, which it is rounded from
   grad (R, K) f32     row_squares (R) f32     squares, scales, V (max(R, K)) f32
   momentum (R, K) M, f32 or bf16, which is rounded as llmc/ops/moments.h says
-  StepScalars in device memory  (llmc/cpu/muon.h has the formulas and what comes after what)
+  StepScalars in device memory  (llmc/ops/muon.h has the formulas and the order of the steps)
 
 Math      f32, momentum in the CPU's order and roundings; sums of squares of X as rounded to T
 Work      momentum, update, squares of rows: one block per row. squares of columns: blocks of kMuonRows rows, then
-          add_partials. normalize: each block adds up all R squares by itself and then takes rows. scales: one block
-Bytes     a matrix element, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
+          add_partials. normalize: each block adds up all R squares itself, then takes rows. scales: one block
+Bytes     per element of the matrix, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
           with a master 8 + 2 s
 Accuracy  half a unit of T for X, and roundings of f32 (test/cuda/muon_cuda_test.cu)
           the same bits each time
@@ -26,14 +26,14 @@ Requires  X with rows of muon_row(K), pointers 16-byte aligned
 #include "llmc/ops/op_cost.h"        // elements_cost, muon_momentum_cost, muon_normalize_cost, ...
 #include "llmc/ops/step_scalars.h"   // StepScalars
 
-// From one row of X to the next: X has whole packs, with zeros after a row that is shorter (nanochat's gates have 12
-// columns). Weights, gradients and momenta have no padding.
+// The row stride of X, whose rows are padded with zeros to whole packs (nanochat's gates have 12 columns). Weights,
+// gradients and momenta have no padding.
 template <class T>
 int64_t muon_row(Cuda&, int64_t K) {
     return ceil_div(K, int64_t(Pack<T>::size)) * Pack<T>::size;
 }
 
-// As many elements as a pack has, from column k of a row of K floats on; after its end come zeros.
+// Loads P elements from column k of a row of K floats on; zeros past its end.
 template <int P>
 DEVICE void load_in_row(float (&to)[P], const float* row, int k, int K) {
     if (K % P == 0) return load_floats(to, row + k);
@@ -45,7 +45,7 @@ DEVICE void store_in_row(float* row, int k, int K, const float (&from)[P]) {
     for (int i = 0; i < P && k + i < K; i++) row[k + i] = from[i];
 }
 
-// Of moments in bf16, in whole packs where rows are. (With weights in f32 a thread's elements are half a pack of bf16.)
+// The same for moments in bf16, in whole packs if K allows it. (With weights in f32, P is half a pack of bf16.)
 template <int P>
 DEVICE void load_in_row(float (&to)[P], const bf16* row, int k, int K) {
     if constexpr (P == Pack<bf16>::size)
@@ -60,7 +60,7 @@ DEVICE void store_in_row(M* row, int k, int K, const float (&from)[P], const Mom
 }
 
 inline constexpr int kMuonThreads = 256;
-inline constexpr int kMuonRows = 64;  // a block of muon_column_squares_kernel
+inline constexpr int kMuonRows = 64;  // per block of muon_column_squares_kernel
 
 template <class T, class M>
 __global__ void __launch_bounds__(kMuonThreads)
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kMuonThreads)
         load_in_row(g, grad, k, K), load_in_row(m, momentum, k, K);
         Pack<T> x;
         for (int i = 0; i < P; i++) {
-            g[i] = __fmul_rn(g[i], grad_scale);  // not fused with what follows: the CPU does not, either
+            g[i] = __fmul_rn(g[i], grad_scale);  // not fused with what follows, as on the CPU
             m[i] = fmaf(rest, g[i] - m[i], m[i]);
             x[i] = from_float<T>(fmaf(rest, g[i] - m[i], m[i]));
             squares = fmaf(to_float(x[i]), to_float(x[i]), squares);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMuonThreads)
     SMEM_STATIC(float, shared, [kWarp]);
     float squares = 0, equal_squares = 0;
     for (int r = threadIdx.x; r < R; r += blockDim.x) squares += row_squares[r];
-    const float row_norm = sqrtf(block_sum(squares, shared) / float(R));  // of every row, once they are equal
+    const float row_norm = sqrtf(block_sum(squares, shared) / float(R));  // of every row after equalization
     const auto row_factor = [=](int r) { return equal_rows ? row_norm / fmaxf(sqrtf(row_squares[r]), 1e-6f) : 1; };
     for (int r = threadIdx.x; r < R; r += blockDim.x)
         equal_squares = fmaf(row_factor(r) * row_factor(r), row_squares[r], equal_squares);

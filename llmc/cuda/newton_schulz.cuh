@@ -1,14 +1,14 @@
 /*
 Newton-Schulz iterations:   A = X X^T,   X = a X + (b A + c A^2) X   for R <= K;   else from the right, with A = X^T X
 
-  X (batch, R, K) T, in place     (llmc/cpu/newton_schulz.h: what for, from where)
+  X (batch, R, K) T, in place     (purpose and sources: llmc/ops/newton_schulz.h)
 
-Math      products in f32, one rounding to T each: A, b A + c A^2, X
-Work      the symmetric products by our kernel, a triangle of all matrices at once, or whole by cuBLASLt; the third
-          one by cuBLASLt. cuBLASLt gets one matrix at a time: of a batch it might choose an algorithm with other
-          bits, and the result must not depend on how many matrices a process owns
-FLOPs     an iteration, with n <= m the sides: 4 n^2 m + 2 n^3 whole; 3 n^2 m + n^3 by triangles, and a little more
-Bytes     an iteration, at least: sizeof(T) (4 n m + 4 n^2) a matrix; the last X is copied if their number is odd
+Math      GEMMs in f32, one rounding to T each: A, b A + c A^2, X
+Work      the two symmetric GEMMs by our kernel, a triangle of all matrices at once, or whole by cuBLASLt; the third one
+          by cuBLASLt. cuBLASLt gets one matrix at a time: for a batch it might choose an algorithm with other bits, and
+          the result must not depend on how many matrices a process owns
+FLOPs     per iteration, with n <= m the sides: 4 n^2 m + 2 n^3 whole; 3 n^2 m + n^3 by triangles, and a little more
+Bytes     per iteration at least sizeof(T) (4 n m + 4 n^2) per matrix; the last X is copied after an odd number of them
 Accuracy  bf16: test/cuda/newton_schulz_cuda_test.cu derives the band of the singular values
 Requires  K a multiple of Pack<T>::size, X 16-byte aligned; no singular value much larger than 1
 */
@@ -23,7 +23,7 @@ Requires  K a multiple of Pack<T>::size, X 16-byte aligned; no singular value mu
 #include "llmc/ops/newton_schulz.h"        // Gram, SymmetricProducts, NewtonSchulzOptions
 #include "llmc/ops/op_cost.h"              // newton_schulz_cost
 
-// A row of A: padded, so that cuBLASLt has rows of whole packs where R is not a multiple of them.
+// The row stride of A: padded, so that cuBLASLt has rows of whole packs where R is not a multiple of them.
 template <class T>
 int64_t newton_schulz_row(int64_t R, int64_t K) {
     return ceil_div(std::min(R, K), Pack<T>::size) * Pack<T>::size;
@@ -36,9 +36,9 @@ size_t newton_schulz_workspace(Cuda&, int64_t batch, int64_t R, int64_t K) {
     return CublasLt::kWorkspaceBytes + size_t(batch * (2 * square + R * K)) * sizeof(T);
 }
 
-// Expected, not measured: a triangle by mma.sync is always faster than the whole on Ampere. From Hopper on the library
-// has instructions of about twice the rate, which mma.sync makes up for by half the FLOPs and by doing a whole batch at
-// once: matrices below 2048 alone do not fill the GPU.
+// Expected, not measured: on Ampere a triangle by mma.sync is always faster than the whole. From Hopper on the library
+// has instructions of about twice the rate; mma.sync compensates by half the FLOPs and by whole batches at once, which
+// counts below 2048, where one matrix does not fill the GPU.
 template <class T>
 bool newton_schulz_by_triangles(const Cuda& cuda, int64_t R, int64_t K, SymmetricProducts products) {
     const int64_t n = std::min(R, K);
@@ -53,7 +53,7 @@ void newton_schulz(Cuda& cuda, T* X, int64_t batch, int64_t R, int64_t K, const 
             R, K, Pack<T>::size);
     const int64_t n = std::min(R, K), row = newton_schulz_row<T>(R, K), square = n * row, size = R * K;
     const bool wide = R <= K, by_triangles = newton_schulz_by_triangles<T>(cuda, R, K, options.products);
-    // Behind what cuBLASLt takes for itself, from the beginning of the same block.
+    // After cuBLASLt's own workspace, which is at the beginning of the same block.
     T* const A = reinterpret_cast<T*>(
         static_cast<char*>(cuda.workspace(newton_schulz_workspace<T>(cuda, batch, R, K))) + CublasLt::kWorkspaceBytes);
     T* const B = A + batch * square;

@@ -1,4 +1,4 @@
-// Every op on the GPU, for code that is written for any device: include this one and instantiate with Cuda.
+// Every op on the GPU. Code that is generic in the device includes this and instantiates with Cuda.
 #pragma once
 #include <algorithm>
 #include "llmc/cuda/accumulate.cuh"

@@ -1,4 +1,4 @@
-// What a GPU does at most, for --profile and MFU.
+// Peak rates of a GPU, for --profile and MFU.
 #include "llmc/cuda/peaks.cuh"
 #include "llmc/cuda/cuda_kernels.h"
 

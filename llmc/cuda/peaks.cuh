@@ -1,9 +1,9 @@
 /*
-What a GPU does at most, measured: the yardsticks of benchmarks (dev/bench), of --profile and of MFU. Launches are timed
-between CUDA events. Before each the L2 cache is filled with other data by reading, not writing: lines that it still had
-to write back would slow down the launch that follows.
+Measured peak rates of a GPU, for benchmarks (dev/bench), --profile and MFU. Launches are timed between CUDA events.
+Before each, the L2 cache is filled with other data by reading, not writing: lines that had to be written back would
+slow down the launch that follows.
 
-  CudaStopwatch stopwatch(cuda, false);          true: tiny sizes, two runs; the numbers mean nothing
+  CudaStopwatch stopwatch(cuda, false);          true: a smoke test of tiny sizes and two runs; rates are meaningless
   copy_peak(cuda, stopwatch)                     bytes/s          compute_peak(cuda, stopwatch, fp32)   FLOP/s
 */
 #pragma once
@@ -34,7 +34,7 @@ struct CudaValues {
     const T* data() const { return memory; }
 };
 
-// splitmix64, as in llmc/base/rng.h, one number an element: [-scale, scale)
+// splitmix64, as in llmc/base/rng.h, one number per element: [-scale, scale)
 template <class T>
 __global__ void __launch_bounds__(256) random_kernel(T* out, float scale, uint64_t seed, int64_t n) {
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -54,7 +54,7 @@ CudaValues<T> random_values(Cuda& cuda, int64_t n, float scale) {
     return values;
 }
 
-// Reads all of `data`; the sum of random bits is never what would be stored.
+// Reads all of `data`. The store, which keeps the compiler from removing the reads, is never taken for our data.
 template <class T>
 __global__ void __launch_bounds__(256) flush_kernel(T* sink, const T* data, int64_t n) {
     T bits = 0;
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(256) flush_kernel(T* sink, const T* data, int6
     if (bits == 1) *sink = bits;
 }
 
-// Five warm-ups, then fifty launches; fewer if they take longer than `limit_s`, but five. Everything is queued after
-// the flush, so that no launch waits for the host.
+// Five warm-ups, then fifty launches, or fewer, but at least five, if they take longer than `limit_s`. Everything is
+// queued after the flush, so that no launch waits for the host.
 class CudaStopwatch {
 public:
     bool smoke;
@@ -145,7 +145,7 @@ inline double copy_peak(Cuda& cuda, CudaStopwatch& stopwatch) {
     return bytes / stopwatch.time(CopyOf(cuda, bytes)).median;
 }
 
-// FLOP/s of a large GEMM. Of random numbers: on zeros a GPU draws less power and runs faster.
+// FLOP/s of a large GEMM of random numbers: with zeros a GPU draws less power and runs faster.
 inline constexpr const char* kCudaComputeText = "a product of 8192 x 8192 matrices by cuBLASLt";
 inline double compute_peak(Cuda& cuda, CudaStopwatch& stopwatch, bool fp32, int64_t size = 8192) {
     const int64_t n = stopwatch.smoke ? 32 : size;

@@ -1,13 +1,13 @@
 /*
-RMSNorm of queries and keys with gains, in place:   out = x * rstd * weight,   rstd = 1 / sqrt(mean(x^2) + eps)
+RMSNorm of queries and keys with weights, in place:   out = x * rstd * weight,   rstd = 1 / sqrt(mean(x^2) + eps)
 
   qkv, dqkv (B, T, NH + 2 NKV, HS) T     saved (B, T, NH + NKV, HS) T     rstd (B, T, NH + NKV) f32
   q_weight, k_weight (HS) T              dq_weight, dk_weight (HS) f32, +=             (llmc/ops/qk_rmsnorm.h)
 
 Math      f32
-Work      a group of kGroup lanes a head, each lane with a pack, or two where a head has more than 32; the groups share
-          out all heads of all tokens. backward: a lane sums dweight of its columns in registers, a block its groups'
-          sums in shared memory, then add_partials
+Work      a group of kGroup lanes per head, with one pack per lane, or two for a head of more than 32; groups stride
+          over the heads of all tokens. backward: each lane sums dweight of its columns in registers, each block the
+          sums of its groups in shared memory, then add_partials
 Bytes     forward 3, backward 3 times B*T*(NH + NKV)*HS*sizeof(T)
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/qk_rmsnorm_cuda_test.cu)
 Requires  HS % Pack<T>::size == 0, HS <= 256, pointers 16-byte aligned
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kQkNormThreads)
     const int heads = int(shape.NH + shape.NKV), HS = int(shape.HS), lane = threadIdx.x % kGroup;
     const auto column = [&](int i) { return (lane + i * kGroup) * P; };
     const int64_t item = int64_t(blockIdx.x) * (kQkNormThreads / kGroup) + threadIdx.x / kGroup;
-    const bool active = item < items;  // whole warps reach the sum
+    const bool active = item < items;  // inactive lanes stay: whole warps reach the sum
     const int64_t token = active ? item / heads : 0, head = active ? item % heads : 0;
     T* row = qkv + (token * (heads + shape.NKV) + head) * HS;
     const T* weight = head < shape.NH ? q_weight : k_weight;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kQkNormThreads)
 }
 
 // With x = saved * rstd and g = dout * weight:   dinp = rstd * (g - x * mean(g * x)),   dweight += sum of dout * x
-// partials (gridDim.x, 2, HS): of the queries' gain, then of the keys'
+// partials (gridDim.x, 2, HS): dq_weight, then dk_weight
 template <class T, int kPacks, int kGroup>
 __global__ void __launch_bounds__(kQkNormThreads)
     qk_rmsnorm_backward_kernel(T* dqkv, float* partials, const T* saved, const float* rstd, const T* q_weight,
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kQkNormThreads)
     float dq[kPacks][P] = {}, dk[kPacks][P] = {};
     for (int64_t first = int64_t(blockIdx.x) * kGroups; first < items; first += int64_t(gridDim.x) * kGroups) {
         const int64_t item = first + group;
-        const bool active = item < items;  // whole warps reach the sum
+        const bool active = item < items;  // inactive lanes stay: whole warps reach the sum
         const int64_t token = active ? item / heads : 0, head = active ? item % heads : 0;
         const bool is_query = head < shape.NH;
         T* row = dqkv + (token * (heads + shape.NKV) + head) * HS;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kQkNormThreads)
     }
 }
 
-// start(packs, group) with the smallest power of two of lanes that has a pack for each part of a head.
+// Calls start(packs, group) with the smallest power of two of lanes that have a pack for each part of a head.
 template <class T, class Start>
 void with_qk_norm_groups(int64_t HS, Start start) {
     using std::integral_constant;

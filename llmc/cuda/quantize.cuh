@@ -1,24 +1,24 @@
 /*
-Quantization to FP8 with one scale:   out = inp * MAX / max(max |inp|, 1e-12),   rounded (llmc/cpu/quantize.h)
+Quantization to FP8 with one scale:   out = inp * MAX / max(max |inp|, 1e-12),   rounded (llmc/ops/quantize.h)
 
   inp (rows, cols) T, of which an activation or its gradient may be quantized (llmc/ops/quantize.h)
   out (rows, cols) e4m3 or e5m2 =     out_transposed (cols, rows) =, may be null
   amax, inverse_scale: one float in device memory each =     column_sums (cols) f32 +=, may be null: of inp
 
-Math      the maximum over bits, as integers: the same in any order, NaN above all numbers
-Work      absmax: a grid that fills the GPU leaves a maximum for each block, one more block takes theirs. quantize: one
-          block per tile of 128 x 128, a thread 16 elements of a row, kept in shared memory as bytes for the transposed
-          copy, of which it writes 16 rows of 4 columns. SwiGLU's gradient: a tile is 64 columns of gates and those of
-          their ups, which are made of the same numbers. Column sums: a tile's, in the workspace; then add_partials.
-          Notes: an atomic maximum for each tile. update_amax: one block, whose threads share the tensors
+Math      the maximum is that of bits as integers: the same in any order, with NaN largest
+Work      absmax: a grid that fills the GPU stores a maximum per block, one more block reduces these. quantize: one
+          block per tile of 128 x 128, each thread 16 elements of a row, kept in shared memory as bytes for the
+          transposed copy, of which it writes 16 rows of 4 columns. SwiGLU's gradient: a tile is 64 columns of gates and
+          those of their ups, which are computed from the same inputs. Column sums: a tile's go to the workspace, then
+          add_partials. Notes: one atomic maximum per tile. update_amax: one block, whose threads share the tensors
 Banks     sixteen-byte units of the tile's rows lie at unit ^ (row / 16): a warp writes whole rows and reads 4 words of
           8 rows that are 16 apart, each time from 32 banks
-Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy), of a gradient
-          sizeof(T) more; of SwiGLU sizeof(T) more, of its gradient sizeof(T) / 2
+Bytes     absmax: n*sizeof(T); quantize: rows*cols*(sizeof(T) + 1, or + 2 with the transposed copy), per element of a
+          gradient sizeof(T) more; of SwiGLU sizeof(T) more, of its gradient sizeof(T) / 2
 Accuracy  the CPU's values, bit for bit (test/cuda/quantize_cuda_test.cu)
-Requires  cols, half of them of SwiGLU's gradient, and with a transposed copy rows multiples of 16, pointers 16-byte
-          aligned, rows up to 8 million (the grid), of SwiGLU's absmax up to 2^32 packs. One instruction converts two
-          numbers from sm_89 on; before, a dozen do. Not measured on a GPU yet
+Requires  cols (half of cols for SwiGLU's gradient) and, with a transposed copy, rows multiples of 16; pointers 16-byte
+          aligned; rows up to 8 million (the grid); absmax of SwiGLU up to 2^32 packs. One instruction converts two
+          elements from sm_89 on; before, a dozen do. Not measured on a GPU yet
 */
 #pragma once
 #include <algorithm>
@@ -34,7 +34,7 @@ Requires  cols, half of them of SwiGLU's gradient, and with a transposed copy ro
 inline constexpr int kAbsmaxThreads = 512, kAbsmaxBlocksPerSm = 4;
 inline constexpr int kQuantizeTile = 128, kQuantizeThreads = 256;
 
-// The activations of a pack, rounded as their own op rounds them. Those of 0 are 0. SwiGLU's are left as they are.
+// The activation of a pack, rounded as its own op rounds it; 0 for 0. For SwiGLU it is x: load_activated() computes it.
 template <Activation activation, class T>
 DEVICE Pack<T> activated(Pack<T> x) {
     if constexpr (activation == Activation::gelu)
@@ -44,7 +44,7 @@ DEVICE Pack<T> activated(Pack<T> x) {
     return x;
 }
 
-// The activations of a pack at inp; of SwiGLU, whose gates it has, with the ups that lie `cols` further.
+// Loads the pack at inp and applies the activation. For SwiGLU inp has gates, whose ups are `cols` elements further.
 template <Activation activation, class T>
 DEVICE Pack<T> load_activated(const T* inp, int64_t cols) {
     Pack<T> x = load16_streaming(inp);
@@ -52,7 +52,7 @@ DEVICE Pack<T> load_activated(const T* inp, int64_t cols) {
     return activated<activation>(x);
 }
 
-// dout with the activation's slope at x, rounded as the activation's own op does it. Of 0 and 0: 0.
+// dout times the activation's derivative at x, rounded as the activation's own op rounds it; 0 if both are 0.
 template <Activation activation, class T>
 DEVICE Pack<T> activation_gradient(Pack<T> dout, const Pack<T>& x) {
     for (int k = 0; k < x.size; k++) {
@@ -63,7 +63,7 @@ DEVICE Pack<T> activation_gradient(Pack<T> dout, const Pack<T>& x) {
     return dout;
 }
 
-// out: a maximum for each block. row_packs: of SwiGLU's gates in a row
+// out: a maximum per block. row_packs: packs of gates per row, for SwiGLU
 template <class T, Activation activation>
 __global__ void __launch_bounds__(kAbsmaxThreads)
     absmax_kernel(float* out, const T* inp, int64_t n, uint32_t row_packs) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kAbsmaxThreads)
     if (threadIdx.x == 0) out[blockIdx.x] = __uint_as_float(bits);
 }
 
-// run(std::integral_constant) of the activation
+// Calls run(std::integral_constant) with the activation.
 template <class Run>
 void with_activation(Activation activation, Run run) {
     using enum Activation;
@@ -110,8 +110,8 @@ void absmax(Cuda& cuda, float* amax, const T* inp, int64_t n, Activation activat
     if (blocks > 1) store_largest(cuda, amax, largest, blocks);
 }
 
-// The sums of a tile's columns. A thread has those of 16 columns over the rows that it read, and lanes 8 apart share
-// columns.
+// Stores the sums of a tile's columns. A thread has those of n columns over the rows that it read; every kUnits-th lane
+// has the same columns.
 template <int n>
 DEVICE void store_tile_sums(float* partials, float (&sums)[n], int64_t columns_left) {
     constexpr int kUnits = kQuantizeTile / n, kWarps = kQuantizeThreads / kWarp;
@@ -131,8 +131,8 @@ DEVICE void store_tile_sums(float* partials, float (&sums)[n], int64_t columns_l
     partials[c] = sum;
 }
 
-// What quantize_kernel is compiled for: `current` scales, which are the tensor's own, or `delayed` ones with notes, of
-// inp or its activation, or of the activation's `gradient` with one.
+// Variants of quantize_kernel: inp or its activation, with the `current` scale, the tensor's own, or with a `delayed`
+// one and notes; or an activation's `gradient` with a delayed one and notes.
 enum class Quantizing { current, delayed, gradient };
 
 // partials (gridDim.y, cols) of column sums, if kSums; may be null
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     quantize_kernel(Fp8* out, Fp8* out_transposed, float* inverse_scale, float* partials, const T* inp, const T* hidden,
                     const float* amax, QuantizeNotes notes, int64_t rows, int64_t cols) {
     constexpr bool kIsNoting = kind != Quantizing::current;
-    // SwiGLU's gradient has two parts, of gates and ups, side by side in a tile, and cols / 2 columns apart.
+    // SwiGLU's gradient has two parts, gates and ups: side by side in a tile, cols / 2 columns apart in memory.
     constexpr int kParts = kind == Quantizing::gradient && activation == Activation::swiglu ? 2 : 1;
     constexpr int kUnit = 16;                      // elements: 16 bytes of out
     constexpr int kUnits = kQuantizeTile / kUnit;  // of a row of the tile, and of a column
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
                     for (int k = 0; k < Pack<T>::size; k++) sums[first + k] += to_float(x[part][k]);
 #pragma unroll
                 for (int k = 0; k < Pack<T>::size; k += 4) {
-                    // With an amax that is not its own an infinity would become a number: 0 times it makes it NaN.
+                    // With a delayed amax an infinity would become a finite code: adding 0 times it makes it NaN.
                     const auto scaled = [&](int i) {
                         const float value = to_float(x[part][k + i]);
                         return kIsNoting ? fmaf(value, scale, 0 * value) : value * scale;
@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(kQuantizeThreads)
     }
     if (!out_transposed) return;
     __syncthreads();
-    // Four columns of sixteen rows: lanes share columns, so that a warp writes whole rows of the transposed copy.
+    // Four columns of sixteen rows per thread. Lanes share columns, so that a warp writes whole rows of the transposed
+    // copy.
     const int r = int(threadIdx.x) % kUnits * kUnit, c = int(threadIdx.x) / kUnits * 4;
     const int part = c / kPartColumns, part_c = c % kPartColumns;
     if (row + r >= rows || col + part_c >= part_cols) return;
@@ -245,7 +246,7 @@ void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, c
         cuda, __func__,
         hidden ? quantize_gradient_cost<T>(rows * cols, out_transposed != nullptr, activation, Cuda::kExpFlops)
                : quantize_cost<T>(rows * cols, out_transposed != nullptr, activation, Cuda::kExpFlops));
-    // Tiles of SwiGLU's gradient have half of their columns in each half of it.
+    // A tile of SwiGLU's gradient has half of its columns among the gates and half among the ups.
     const int64_t parts = hidden && activation == Activation::swiglu ? 2 : 1, part_cols = cols / parts;
     require(cols % (parts * kFp8Multiple) == 0 && (rows % kFp8Multiple == 0 || !out_transposed),
             "quantize of (%ld, %ld): fp8 needs multiples of %ld", rows, part_cols, kFp8Multiple);
@@ -259,7 +260,7 @@ void quantize(Cuda& cuda, Fp8* out, Fp8* out_transposed, float* inverse_scale, c
         with_activation(activation, [&](auto activation) {
             constexpr Activation kOf = activation;
             constexpr bool kIsGradient = how == Quantizing::gradient, kIsSwiglu = kOf == Activation::swiglu;
-            // Gradients are summed or not by one kernel, but for SwiGLU's, which are not.
+            // One kernel serves gradients with and without column sums, except SwiGLU's, which never have them.
             constexpr bool kSums = kIsGradient && !kIsSwiglu;
             if constexpr (!kIsGradient || kOf != Activation::none) {
                 const auto plain = quantize_kernel<Fp8, T, kSums, kOf, how>;

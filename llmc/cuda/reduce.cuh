@@ -1,14 +1,14 @@
 /*
-Sums over rows in a fixed order, in two stages: blocks leave partial sums in the workspace, then one kernel adds them
+Sums over rows in a fixed order, in two stages: blocks store partial sums in the workspace, then one kernel adds them
 up.
 
   add_partials       out[c] += sum over i < num of partials[i * stride + c]                    for c in [0, n)
                      of up to three outputs at once, side by side in the partials: those of output j begin at j * n
   add_column_sums    out[c] += sum over r < N of inp[r, c]     inp (N, C) T, out (C) f32: a bias's gradient
-  sum_in_double      the sum of n numbers, by one block: what is left at the end of a sum over everything
-  store_largest      amax = the largest of n magnitudes, by one block, as bits: the same in any order, NaN above all
+  sum_in_double      the sum of n numbers, by one block: the last stage of a sum over a whole tensor
+  store_largest      amax = the largest of n magnitudes, by one block, as bits: the same in any order, with NaN largest
 
-Work      add_partials: 32 columns a block, its warps share out the partials; column sums: a block adds kColumnRows rows
+Work      add_partials: 32 columns per block, whose warps divide the partials; column sums: kColumnRows rows per block
 Bytes     N*C*sizeof(T) for the column sums; the partials are N / kColumnRows of that in f32
 Accuracy  the order of additions depends on the shape alone: the same bits each time (test/cuda/reduce_cuda_test.cu)
 Requires  column sums: C % Pack<T>::size == 0
@@ -34,7 +34,7 @@ DEVICE uint32_t warp_largest(uint32_t bits) {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) bits = max(bits, __shfl_xor_sync(kAllLanes, bits, offset));
     return bits;
 }
-// Of a block, in its thread 0. `shared` holds a number for each of its warps.
+// The largest of a block, in its thread 0. `shared` holds a number for each warp.
 DEVICE uint32_t block_largest(uint32_t bits, uint32_t* shared) {
     bits = warp_largest(bits);
     if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = bits;
@@ -62,7 +62,7 @@ inline void store_largest(Cuda& cuda, float* amax, const float* magnitudes, int6
     launch(cuda, {"largest", absmax_cost<float>(n)}, largest_kernel<float>, 1, kLargestThreads, 0, amax, magnitudes, n);
 }
 
-// Outputs of one launch: the second and third may be missing.
+// The outputs of one launch; the second and third may be null.
 template <class T = float>
 struct PartialSums {
     T *first, *second, *third;

@@ -1,12 +1,12 @@
 /*
 ReLU squared:   out = max(inp, 0)^2,   dinp = 2 max(inp, 0) dout
 
-  inp, out, dinp, dout (n) T     dinp = , and may be dout itself     (llmc/cpu/relu_squared.h)
+  inp, out, dinp, dout (n) T     dinp = , and may be dout itself     (llmc/ops/relu_squared.h)
 
-Math      f32; a NaN is handed on
-Work      a thread a pack
+Math      f32; NaN stays NaN
+Work      one pack per thread
 Bytes     forward 2, backward 3 times n*sizeof(T)
-Accuracy  exact but for the one rounding to T: the CPU's bits (test/cuda/relu_squared_cuda_test.cu)
+Accuracy  the CPU's bits: one rounding to T (test/cuda/relu_squared_cuda_test.cu)
 Requires  n % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once

@@ -2,14 +2,14 @@
 Residual mix:   out = a inp + b_sign b inp0,   and fused with the add before it and the norm after it
 
   inp, inp0, out, dout, dinp, dinp0 (n) T     a, b: one T each; a may be null, a factor of one     da, db f32 +=
-  dinp = , and may be dout itself; dinp0 = , or += with add_to_dinp0     (llmc/cpu/residual_mix.h has the formulas)
+  dinp = , and may be dout itself; dinp0 = , or += with add_to_dinp0     (llmc/ops/residual_mix.h has the formulas)
 
 Math      f32, each result rounded once
-Work      a thread a pack; backward: a block kMixPacks packs a thread, whose sums of dout inp and dout inp0 a last block
-          adds up. The fused form: a warp a row, as rmsnorm
-Bytes     forward 3, fused 6, backward 5 times n*sizeof(T): one more if dinp0 is added to; without a two fewer, dinp
-          and inp, if dinp is dout
-Accuracy  activations: the CPU's results, rounded to T. Sums: of a thread's 32 products at most and of a block's threads
+Work      one pack per thread; backward: kMixPacks packs per thread; blocks store their sums of dout inp and dout inp0,
+          and one more block for each adds them up. The fused form: one warp per row, as rmsnorm
+Bytes     forward 3, fused 6, backward 5 times n*sizeof(T); one more if dinp0 is added to; two fewer, dinp and inp, if a
+          is null and dinp is dout
+Accuracy  activations: the CPU's results, rounded to T. Sums: at most 32 products of a thread, and a block's threads
           in f32, of blocks in f64 (test/cuda/residual_mix_cuda_test.cu)
 Requires  n (or C) % Pack<T>::size == 0, pointers to activations 16-byte aligned
 */
@@ -58,7 +58,7 @@ void residual_mix_forward(Cuda& cuda, T* out, const T* inp, const T* inp0, std::
            unsigned(ceil_div(n, kMixThreads * Pack<T>::size)), kMixThreads, 0, out, inp, inp0, a, b, b_sign, n);
 }
 
-// partials (2, gridDim.x): of dout inp0, then of dout inp. dinp null: it is dout, and stays as it is.
+// partials (2, gridDim.x): sums of dout inp0, then of dout inp. dinp null: it is dout, and stays as it is.
 template <class T>
 __global__ void __launch_bounds__(kMixThreads)
     residual_mix_backward_kernel(T* dinp, T* dinp0, float* partials, const T* dout, const T* inp, const T* inp0,
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMixThreads)
     partials[gridDim.x + blockIdx.x] = sum;
 }
 
-// Block 0 for db, block 1 for da.
+// Block 0 computes db, block 1 da.
 template <class T = float>
 __global__ void __launch_bounds__(kSumThreads)
     residual_mix_sums_kernel(T* da, T* db, const float* partials, float b_sign, int64_t num) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
                                         const T* inp0, const T* a, const T* b, int64_t N, int C, float eps) {
     SMEM_DYNAMIC(T, rows);
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // whole warps leave together
+    if (n >= N) return;  // whole warps return together
     const float factor = factor_of(a), factor0 = factor_of(b);
     const T* no_weight = nullptr;
     rmsnorm_row(out, rstd, rows + threadIdx.y * C, no_weight, n, C, eps, [=](int64_t i) {

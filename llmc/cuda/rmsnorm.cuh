@@ -5,9 +5,9 @@ RMSNorm:   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps),   fu
   dweight (C) f32, or null          dinp = or += , dweight +=                (llmc/ops/rmsnorm.h has the formulas)
 
 Math      f32
-Work      forward: a warp a row, kept in shared memory between the passes. backward: a block kRows rows at a time, a
-          thread kPacks packs of columns, all loaded before the block's one barrier, for which it sums dweight in
-          registers; then add_partials. Codes in FP8 instead of the output: delayed_codes.cuh
+Work      forward: one warp per row, kept in shared memory between the passes. backward: a block takes kRows rows at a
+          time, a thread kPacks packs of columns. It loads all of them before the block's one barrier and sums their
+          dweight in registers; then add_partials. Codes in FP8 instead of the output: delayed_codes.cuh
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/rmsnorm_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned, C <= 1024 Pack<T>::size in backward
@@ -25,7 +25,7 @@ inline constexpr int kRmsRowsPerBlock = 4;  // forward
 inline constexpr int kRmsMaxThreads = 512;  // backward: leaves each thread 128 registers
 template <class T>
 inline constexpr int kRmsThreadsPerSm =
-    sizeof(T) == 2 ? 512 : 640;  // backward: by its registers (doc/results/occupancy.txt)
+    sizeof(T) == 2 ? 512 : 640;  // backward: limited by registers (doc/results/occupancy.txt)
 
 // The weights of a pack of columns; ones if weight is null, and multiplying by one is exact.
 template <class T>
@@ -36,9 +36,9 @@ DEVICE Pack<T> weights_of(const T* weight, int c) {
     return ones;
 }
 
-// Row n by a warp. load(i) gives the pack of elements from i on, and may store it elsewhere; each pack is taken once,
-// and kept in `row` (C), shared memory of which a lane reads only what it wrote itself. store(c, y) takes the row's
-// elements from c on, whose places in `row` nobody reads any more.
+// Normalizes row n with a warp. load(i) returns the pack of elements from i on, and may store it elsewhere; it is
+// called once per pack. `row` (C) is shared memory that keeps the packs; a lane reads only what it wrote itself.
+// store(c, y) gets the row's elements from c on; their places in `row` may be overwritten then.
 template <class T, class Load, class Store>
 DEVICE void rmsnorm_row(float* rstd, T* row, const T* weight, int64_t n, int C, float eps, Load load, Store store) {
     constexpr int P = Pack<T>::size;
@@ -63,7 +63,7 @@ DEVICE void rmsnorm_row(T* out, float* rstd, T* row, const T* weight, int64_t n,
     rmsnorm_row(rstd, row, weight, n, C, eps, load, [=](int c, const Pack<T>& y) { store16(out + n * C + c, y); });
 }
 
-// The pack of elements from i on, or of residual = inp1 + inp2, which is stored.
+// The pack of inp1 from i on or, with kResidual, of residual = inp1 + inp2, which is also stored.
 template <bool kResidual, class T>
 DEVICE Pack<T> load_residual(T* residual, const T* inp1, const T* inp2, int64_t i) {
     Pack<T> x = load16_streaming(inp1 + i);
@@ -81,12 +81,12 @@ __global__ void __launch_bounds__(kWarp* kRmsRowsPerBlock)
                            int C, float eps) {
     SMEM_DYNAMIC(T, rows);  // (kRmsRowsPerBlock, C)
     const int64_t n = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // whole warps leave together
+    if (n >= N) return;  // whole warps return together
     rmsnorm_row(out, rstd, rows + threadIdx.y * C, weight, n, C, eps,
                 [=](int64_t i) { return load_residual<kResidual>(residual, inp1, inp2, i); });
 }
 
-// Codes of the output instead of it; num_rows of codes_rows().
+// Writes codes instead of the output; num_rows is codes_rows().
 template <class T, bool kResidual>
 __global__ void __launch_bounds__(kCodesThreads, 2)
     rmsnorm_codes_kernel(T* residual, DelayedCodes out, float* rstd, const T* inp1, const T* inp2, const T* weight,
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
     rmsnorm_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* weight, const float* rstd,
                             int64_t N, int C, bool add) {
     constexpr int P = Pack<T>::size;
-    SMEM_STATIC(float, sums, [2][kWarp][kRows]);  // two of them by turns: one barrier a round is enough
+    SMEM_STATIC(float, sums, [2][kWarp][kRows]);  // two buffers in turn: one barrier per round is enough
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
     const auto column = [&](int i) { return int(threadIdx.x + i * blockDim.x) * P; };
     float dw[kPacks][P] = {};
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
         float s[kRows], sum[kRows] = {};
 #pragma unroll
         for (int r = 0; r < kRows; r++) {
-            const int64_t n = first + r < N ? first + r : N - 1;  // the last one again rather than a branch
+            const int64_t n = first + r < N ? first + r : N - 1;  // the last row again, rather than a branch
             s[r] = rstd[n];
 #pragma unroll
             for (int i = 0; i < kPacks; i++) {
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kRmsMaxThreads)
                     if (first + r < N) dw[i][k] = fmaf(d, x, dw[i][k]);
                 }
         }
-        // On their way while the warps and the block add up.
+        // Loaded while the warps and the block add up.
         Pack<T> dx_pack[kRows][kPacks] = {};
         if (add) {
 #pragma unroll
@@ -235,11 +235,11 @@ void rmsnorm_backward(Cuda& cuda, T* dinp, float* dweight, const T* dout, const 
     require(C % P == 0 && C <= kMost, "rmsnorm of %ld channels: they must be a multiple of %ld and at most %ld", C, P,
             kMost);
     ensure(weight || !dweight);
-    // Two packs a thread where one is not enough, and so many rows that the registers suffice.
+    // Two packs per thread where one is not enough, and as many rows as the registers allow.
     const auto start = [&](auto packs, auto rows) {
         constexpr int kPacks = packs, kRows = rows;
         const int64_t threads = ceil_div(ceil_div(C / P, int64_t(kPacks)), kWarp) * kWarp;
-        // As many as have room at once: what is launched besides waits, and has partial sums of its own.
+        // As many blocks as are resident at once: more would wait, and would have partial sums of their own.
         const int64_t per_sm = kRmsThreadsPerSm<T> / threads;
         const int64_t blocks = std::min(ceil_div(N, int64_t(kRows)), per_sm * cuda.num_sms);
         float* partials = dweight ? cuda.workspace_of<float>(blocks * C) : nullptr;

@@ -2,15 +2,15 @@
 Rotary positions with QK-norm, in place on the queries and keys:   x -> scale * rstd * rotated(x)
 
   qkv, dqkv (B, T, NH + 2 NKV, HS) T     rstd (B, T, NH + NKV) f32, null without QK-norm     table (T, 2, HS/2) f32
-                                         (llmc/cpu/rotary.h has the formulas, and why backward takes the output)
+                                         (llmc/ops/rotary.h has the formulas, and why backward takes the output)
 
 Math      f32; cosines and sines come from the table, rounded from double
-Work      one block per token; a group of kGroup lanes per head, each with P neighbors of either half, a pack. The
-          groups go through the heads, so a lane's cosines and sines stay in its registers
-Bytes     forward 2, backward 3 (without QK-norm 2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once a token
+Work      one block per token; a group of kGroup lanes per head, each with P adjacent elements, a pack, of both halves.
+          Groups stride over the heads, so a lane's cosines and sines stay in its registers
+Bytes     forward 2, backward 3 (without QK-norm 2) times B*T*(NH + NKV)*HS*sizeof(T), and the table once per token
 Accuracy  half a unit of T for what is stored, and the roundings of f32 (test/cuda/rotary_cuda_test.cu)
 Requires  HS % 8 == 0, HS <= 256, pointers 16-byte aligned. In bf16 the second half of a head whose HS is no multiple
-          of 16 is not aligned to 16 bytes: such heads are read and written element by element, four a lane
+          of 16 is not 16-byte aligned: such heads are read and written element by element, four per lane
 */
 #pragma once
 #include <algorithm>
@@ -32,7 +32,7 @@ DEVICE float group_sum(float x) {
     return x;
 }
 
-// P neighbors of a row: a pack, or four elements that are read and written one by one.
+// P adjacent elements of a row: a pack, or four elements that are read and written one by one.
 template <class T>
 struct FourElements {
     T values[4] = {};
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
     load_floats(cos, turns), load_floats(sin, turns + half);
     for (int begin = 0; begin < heads; begin += blockDim.x / kGroup) {
         const int head = begin + threadIdx.x / kGroup;
-        const bool active = in_head && head < heads;  // whole warps reach the sum
+        const bool active = in_head && head < heads;  // inactive lanes stay: whole warps reach the sum
         T* x = qkv + token + head * HS + at;
         Neighbors<T, P> first, second;
         float squares = 0;
@@ -109,11 +109,11 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
     load_floats(cos, turns), load_floats(sin, turns + half);
     for (int begin = 0; begin < heads; begin += blockDim.x / kGroup) {
         const int head = begin + threadIdx.x / kGroup;
-        const bool active = in_head && head < heads;  // whole warps reach the sum
+        const bool active = in_head && head < heads;  // inactive lanes stay: whole warps reach the sum
         const int64_t offset = token + head * HS + at;
         Neighbors<T, P> first, second, out_first, out_second;
         if (active) load_neighbors(first, dqkv + offset), load_neighbors(second, dqkv + offset + half);
-        float factor = scale, along = 0;  // along: what is taken from g for each unit of out
+        float factor = scale, along = 0;  // along: subtracted from g per unit of out
         if (rstd) {
             float sum = 0;
             if (active) {
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(kRotaryMaxThreads)
     }
 }
 
-// start(P, group, threads) with as many neighbors as a lane can take at once, the smallest power of two of lanes that
-// has a part for each of HS/2, and as many threads as all heads of a token need, up to a block of 256.
+// Calls start(P, group, threads) with as many adjacent elements as a lane can take at once, the smallest power of two
+// of lanes that cover HS/2, and as many threads as all heads of a token need, up to a block of 256.
 template <class T, class Start>
 void with_rotary_groups(const AttentionShape& shape, const float* rstd, const RotaryOptions& options, Start start) {
     using std::integral_constant;

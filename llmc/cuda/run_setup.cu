@@ -1,4 +1,4 @@
-// What a run asks of the GPU's kernels before it starts: see cuda_kernels.h.
+// What a run calls before it starts: see cuda_kernels.h.
 #include <algorithm>
 #include "llmc/cuda/attention.cuh"
 #include "llmc/cuda/cuda_kernels.h"
@@ -14,7 +14,7 @@ template std::string plan_attention<bf16>(Cuda& cuda, const std::vector<Attentio
 template <class T>
 size_t training_workspace(Cuda& cuda, int64_t N, int64_t C, int64_t widest, const AttentionShape& attention,
                           bool learns) {
-    // At most 16 blocks an SM: layernorm_backward, with the largest magnitude of each.
+    // layernorm_backward has at most 16 blocks per SM, and stores the largest magnitude of each.
     const int64_t norm_partials = int64_t(cuda.num_sms) * 16 * (3 * C + 1);
     const int64_t magnitudes = std::max(N, ceil_div(N * widest, int64_t(kGeluPacks * kGeluThreads) * Pack<T>::size));
     const int64_t qk_norm_partials = int64_t(kQkNormBlocksPerSm) * cuda.num_sms * 2 * attention.HS;

@@ -1,15 +1,15 @@
 /*
-Rows added to those of a table that their tokens name:   table[tokens[n]] += inp[n],   in a fixed order and without
-atomics
+Adds rows to those rows of a table that their tokens select:   table[tokens[n]] += inp[n],   in a fixed order,
+without atomics
 
   table (V, C) f32     inp: N rows of C T, `stride` apart     tokens (N) int32, each in [0, V)
-  scales (N, C / width) f32, or null: each `width` columns of a row are multiplied by a number of their own
+  scales (N, C / width) f32, or null: a factor for each `width` columns of a row
 
-Work      the rows are sorted by token (sort_tokens.cuh), so that each row of the table is written by one thread a
-column. A block sums kRunRows sorted rows; a token whose rows go on in the next blocks leaves partial sums, which a
-          second kernel adds up. Half of a batch may be one token
-Bytes     N*C*sizeof(T), and 8*C for each token that occurs
-Accuracy  f32 sums in an order of their own: N eps at most (test/cuda/embedding_cuda_test.cu)
+Work      the rows are sorted by token (sort_tokens.cuh), so that each row of the table is written by one thread per
+          column. A block sums kRunRows sorted rows; a token whose rows continue in the next blocks leaves partial sums,
+          which a second kernel adds up: half of a batch may be one token
+Bytes     N*C*sizeof(T), and 8*C per distinct token
+Accuracy  f32 sums in an order that differs from the CPU's: N eps at most (test/cuda/embedding_cuda_test.cu)
 Requires  C, stride, width % Pack<T>::size == 0, tokens below 2^24, pointers 16-byte aligned
 */
 #pragma once
@@ -20,9 +20,9 @@ Requires  C, stride, width % Pack<T>::size == 0, tokens below 2^24, pointers 16-
 
 inline constexpr int kRunRows = 64, kRunThreads = 128;
 
-// Block x takes the sorted rows [x kRunRows, ...), block y a range of columns. A run is what those rows have of one
-// token. A run that began in an earlier block is left in partials[x][0], the first part of one that goes on in
-// partials[x][1].
+// Block x takes the sorted rows [x kRunRows, ...), block y a range of columns. A run is those of the block's rows that
+// have the same token. The sum of a run that began in an earlier block goes to partials[x][0], the first part of one
+// that continues in the next to partials[x][1].
 template <class T, bool kScaled>
 __global__ void __launch_bounds__(kRunThreads)
     scatter_runs_kernel(float* table, float* partials, const T* inp, int64_t stride, const float* scales, int width,
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kRunThreads)
     }
 }
 
-// Each run that goes on beyond its first block: that block's part and those of the blocks after it, in order.
+// Adds up each run that continues after its first block: that block's part and those of the blocks after it, in order.
 template <class T = float>
 __global__ void __launch_bounds__(kRunThreads)
     scatter_joins_kernel(T* table, const float* partials, const int32_t* tokens, int64_t N, int64_t C) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kRunThreads)
     table[int64_t(token) * C + c] += sum;
 }
 
-// Bytes of memory that scatter_rows works in.
+// Bytes of workspace for scatter_rows.
 inline size_t scatter_rows_workspace(int64_t N, int64_t C) {
     return aligned(size_t(sort_tokens_size(N)) * sizeof(int32_t)) +
            aligned(size_t(ceil_div(N, int64_t(kRunRows)) * 2 * C) * sizeof(float));

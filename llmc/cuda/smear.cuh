@@ -2,11 +2,11 @@
 Smear:   out[b,0] = inp[b,0],   out[b,t] = inp[b,t] + lambda sigmoid(w . inp[b,t,0:G]) inp[b,t-1]
 
   inp, out, dinp, dout (B, T, C) T     gate_weight (G) T     lambda (1) T     dgate_weight (G) f32, dlambda (1) f32 +=
-  dinp = ; out is not inp, dinp is not dout                             (llmc/cpu/smear.h has the derivatives)
+  dinp = ; out is not inp, dinp is not dout                             (llmc/ops/smear.h has the derivatives)
 
-Math      f32, each result rounded once; gates are computed again in backward, nothing is saved
-Work      a warp a row. backward: a block kSmearRows rows, whose parts of dgate_weight and dlambda add_partials adds up
-Bytes     forward 2, backward 3 times N*C*sizeof(T): the row before and the one after come from the cache
+Math      f32, each result rounded once; backward recomputes the gates, nothing is saved
+Work      one warp per row. backward: kSmearRows rows per block, whose dgate_weight and dlambda add_partials adds up
+Bytes     forward 2, backward 3 times N*C*sizeof(T): the previous and the next row come from the cache
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/smear_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, G <= kWarp, pointers to activations 16-byte aligned
 */
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kWarp* kSmearWarps)
                          int G) {
     constexpr int P = Pack<T>::size;
     const int64_t n = int64_t(blockIdx.x) * kSmearWarps + threadIdx.x / kWarp;
-    if (n >= N) return;  // whole warps leave together
+    if (n >= N) return;  // whole warps return together
     const bool is_first = n % T_ == 0;
     const T* row = inp + n * C;
     const float factor = to_float(*lambda) * gate_of(gate_channel(row, G), gate_channel(gate_weight, G)).open;
@@ -55,7 +55,7 @@ void smear_forward(Cuda& cuda, T* out, const T* inp, const T* gate_weight, const
            0, out, inp, gate_weight, lambda, B * T_, T_, int(C), int(G));
 }
 
-// partials (gridDim.x, G + 1): of dgate_weight, then of dlambda
+// partials (gridDim.x, G + 1): dgate_weight, then dlambda
 template <class T>
 __global__ void __launch_bounds__(kWarp* kSmearWarps)
     smear_backward_kernel(T* dinp, float* partials, const T* dout, const T* inp, const T* gate_weight, const T* lambda,
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kWarp* kSmearWarps)
         const bool is_first = n % T_ == 0, is_last = n % T_ == T_ - 1;
         const T *row = inp + n * C, *grad = dout + n * C;
         const float next = is_last ? 0 : factor * gate_of(gate_channel(row + C, G), weight).open;
-        float sum = 0, gated[P] = {};  // of the first channels: they wait for the sum
+        float sum = 0, gated[P] = {};  // gated: the first channels, stored once the sum is known
         for (int c = lane * P; c < C; c += kWarp * P) {
             const Pack<T> d = load16(grad + c);
             Pack<T> after{}, before{};
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kWarp* kSmearWarps)
     if (lane == 0) to[G] = dlambda;
 }
 
-// floats of workspace
+// Floats of workspace.
 inline int64_t smear_backward_workspace(int64_t N, int64_t G) { return ceil_div(N, int64_t(kSmearRows)) * (G + 1); }
 
 template <class T>

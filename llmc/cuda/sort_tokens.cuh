@@ -1,12 +1,12 @@
 /*
-The rows of a batch in the order of their tokens: a stable radix sort, least significant digit first (Knuth, The Art of
-Computer Programming, volume 3, 5.2.5), 8 bits per pass.
+Sorts the rows of a batch by token: a stable radix sort, least significant digit first (Knuth, The Art of Computer
+Programming, volume 3, 5.2.5), 8 bits per pass.
 
   tokens (N) int32, 0 <= token < 2^24     sorted.tokens, sorted.rows (N): tokens[rows[i]] = sorted.tokens[i], ascending;
                                           rows of one token in ascending order
 
-Work      a block counts and later places kSortTile tokens; which of its warp's lanes have the same digit, a lane learns
-          from one ballot a bit. Integers only: the result does not depend on the order of threads
+Work      a block counts, and later places, kSortTile tokens. A lane finds the lanes of its warp with the same digit by
+          one ballot per bit. Integers only: the result does not depend on the order of threads
 Bytes     each of the three passes reads N tokens and rows twice and writes them once
 */
 #pragma once
@@ -17,7 +17,7 @@ Bytes     each of the three passes reads N tokens and rows twice and writes them
 inline constexpr int kSortBits = 8, kSortDigits = 1 << kSortBits, kSortPasses = 3;
 inline constexpr int kSortWarps = 8, kSortRounds = 8, kSortTile = kSortWarps * kWarp * kSortRounds;
 
-// The lanes whose digit is the caller's. All lanes take part; those that are not `valid` are nobody's peers.
+// The lanes that have the caller's digit. All lanes must call it; those that are not `valid` are in no result.
 DEVICE uint32_t peers_of(int digit, bool valid) {
     uint32_t peers = __ballot_sync(kAllLanes, valid);
 #pragma unroll
@@ -28,7 +28,7 @@ DEVICE uint32_t peers_of(int digit, bool valid) {
     return peers;
 }
 
-// visit(i, digit, rank, peers) for each of this warp's tokens, in order; lanes go through it together.
+// Calls visit(i, digit, rank, peers) for each of this warp's tokens, in order; all lanes call it together.
 template <class Visit>
 DEVICE void each_of_warp(const int32_t* tokens, int64_t N, int shift, Visit visit) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kSortWarps* kWarp)
     counts[int64_t(digit) * gridDim.x + blockIdx.x] = sum;
 }
 
-// counts (n) become the sums of those before them. One block.
+// Exclusive prefix sum of counts (n), in place, by one block.
 template <int kUnused = 0>
 __global__ void __launch_bounds__(1024) sort_scan_kernel(int32_t* counts, int64_t n) {
     SMEM_STATIC(int, sums, [1024]);
@@ -119,7 +119,7 @@ struct SortedTokens {
     int32_t *tokens, *rows;  // (N)
 };
 
-// int32 that sort_tokens needs to work with, the result included
+// int32 elements of memory that sort_tokens needs, including its result
 inline int64_t sort_tokens_size(int64_t N) { return 4 * N + kSortDigits * ceil_div(N, int64_t(kSortTile)); }
 
 inline SortedTokens sort_tokens(Cuda& cuda, int32_t* memory, const int32_t* tokens, int64_t N) {

@@ -1,14 +1,14 @@
 /*
-What one optimizer step finds out and decides, in device memory, so that the host never waits for it:
+The sums and decisions of one optimizer step, in device memory, so that the host never waits for them:
 
   add_mean_loss   s.sums.loss += weight * (sum of losses) / n        losses (n) f32, one micro-batch's
                   s.sums.targets += targets that are not below 0     targets (n) int32
   decide_step     s.loss = s.sums.loss share,   s.norm = sqrt(s.sums.squares) share,   s.applied = both are finite,
                   s.grad_scale = share times what clipping makes of the norm,   share = num_tokens / s.sums.targets,
-                  and s.updates counts the steps applied                                     (llmc/cpu/step_scalars.h)
+                  and s.updates counts the steps applied                                     (llmc/ops/step_scalars.h)
 
 Math      double; the mean's order of additions depends on n alone; sums of means are exact (llmc/base/exact_sum.h)
-Work      one block; one thread
+Work      add_mean_loss: one block; decide_step: one thread
 Bytes     8 n
 Accuracy  the mean within n / 1024 + 10 double roundings; the decision is the CPU's, bit for bit
 Requires  nothing
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kSumThreads)
     add_mean_loss_kernel(StepScalars* s, const T* losses, const int32_t* targets, int64_t n, double weight) {
     SMEM_STATIC(double, shared, [kWarp]);
     const double sum = sum_in_double(losses, n, shared);
-    float count = 0;  // a warp's is exact up to 2^24
+    float count = 0;  // exact up to 2^24 per warp
     for (int64_t i = threadIdx.x; i < n; i += kSumThreads) count += targets[i] >= 0;
     count = warp_sum(count);
     if (threadIdx.x % kWarp == 0) atomic_add(&s->sums.targets, uint64_t(count));

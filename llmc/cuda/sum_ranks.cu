@@ -1,4 +1,4 @@
-// The sum over virtual ranks on a GPU, compiled by itself.
+// The sums over ranks on a GPU, in a translation unit of their own.
 #include "llmc/cuda/sum_ranks.cuh"
 #include "llmc/cuda/cuda_kernels.h"
 

@@ -1,21 +1,21 @@
 /*
-The sum over ranks, each of which has a buffer:   out[i] = sum over r of inp[r][i], in the order of sum_tree
+Sums one buffer per rank:   out[i] = sum over r of inp[r][i], in the order of sum_tree
 
   inp (num_ranks) pointers to n elements each: float, bf16 (summed in float, rounded once) or uint64_t; up to eight
   out (n)      overwritten; may be one of the inputs
 
-Work      a thread 16 bytes of the output, unrolled for each number of ranks: all loads are under way at a time
+Work      each thread computes 16 bytes of the output, unrolled for each number of ranks, with all loads in flight
 Bytes     (num_ranks + 1) n elements
-Accuracy  the CPU's bits (llmc/cpu/sum_ranks.h), but for which NaN
-Requires  any n; pointers of which one is not 16-byte aligned cost several times as much
+Accuracy  the CPU's bits (llmc/cpu/sum_ranks.h), except for the payload of NaN
+Requires  any n; several times slower if a pointer is not 16-byte aligned
 
-sum_terms: the sum over any number of ranks, of what they have sent   out[i] = sum over r of term[r][i]
+sum_terms sums what any number of ranks have sent:   out[i] = sum over r of term[r][i]
 
   own (n)      term[rank]: float or bf16
   others       term[r] is others[r * stride ...], n elements
   out (n)      overwritten, in float; may be own
 
-Work      a thread 16 bytes of the terms; eight ranks' loads are under way at a time
+Work      each thread takes 16 bytes of the terms; eight ranks' loads are in flight at a time
 Bytes     num_ranks n terms and n floats
 Accuracy  the CPU's bits
 */
@@ -73,14 +73,14 @@ void sum_ranks(Cuda& cuda, T* out, const T* const* inp, int num_ranks, int64_t n
                bits % 16 == 0);
 }
 
-// Sums of 2^k groups of ranks that wait for the 2^k groups after them: a binary counter's digits. In registers, because
-// all their indices are known when it is unrolled.
+// Sums of 2^k groups of ranks that wait for the next 2^k groups, like the digits of a binary counter. They stay in
+// registers, because unrolling makes all indices constants.
 template <int P>
 struct WaitingSums {
     static constexpr int kLevels = 13;
     float level[kLevels][P];
 
-    // The sum of group `number`.
+    // Adds the sum of group `number`.
     DEVICE void add(int number, float (&sum)[P]) {
         bool goes_on = true;
 #pragma unroll
@@ -93,7 +93,7 @@ struct WaitingSums {
             }
         }
     }
-    // All of `number` groups, with what comes after them if there is anything.
+    // Adds the sums of all `number` groups to `sum`, which holds that of the ranks after them if has_sum.
     DEVICE void add_all_to(float (&sum)[P], int number, bool has_sum) const {
 #pragma unroll
         for (int k = 0; k < kLevels; k++) {
@@ -106,7 +106,7 @@ struct WaitingSums {
 
 inline constexpr int kTermsGroup = 8, kMostTerms = kTermsGroup << WaitingSums<1>::kLevels;
 
-// What ranks have sent, from a thread's first element on. `left`: how many there are; `whole`: a Pack, aligned.
+// The terms of all ranks from a thread's first element on. `left`: elements left; `whole`: they fill an aligned Pack.
 template <class T>
 struct RankTerms {
     const T *own, *others;

@@ -2,15 +2,14 @@
 SwiGLU:   out = silu(gate) * up,   silu(x) = x sigmoid(x)
 
   inp, dinp (N, 2C) T: each row the C gates, then the C ups     out, dout (N, C) T
-  dinp = , and may be inp itself     amax one float =, may be null     (llmc/cpu/swiglu.h has the derivatives)
+  dinp = , and may be inp itself     amax one float =, may be null     (llmc/ops/swiglu.h has the derivatives)
 
-Math      f32; e^-gate by fast_exp2, quotients by __fdividef; the sigmoid is computed again in backward, nothing is
-          saved
-Work      a thread a pack of gates and the ups that belong to them; blocks (row, columns). With amax each block leaves
-          its largest magnitude, and one more block takes theirs
+Math      f32; e^-gate by fast_exp2, quotients by __fdividef; backward recomputes the sigmoid, nothing is saved
+Work      one pack of gates and its ups per thread; blocks (row, columns). With amax each block stores its largest
+          magnitude, and one more block reduces these
 Bytes     forward 3, backward 5 times N*C*sizeof(T)
-Accuracy  f32: out and dup (6 + |gate| where it is negative) eps, dgate 9 eps of |dout up|; bf16: half an eps more of
-          what is stored (test/cuda/swiglu_cuda_test.cu)
+Accuracy  f32: out and dup (6 + |gate| where it is negative) eps, dgate 9 eps of |dout up|; bf16: half an eps more for
+          stored values (test/cuda/swiglu_cuda_test.cu)
 Requires  C % Pack<T>::size == 0, pointers 16-byte aligned
 */
 #pragma once

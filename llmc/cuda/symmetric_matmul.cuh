@@ -1,17 +1,17 @@
 /*
-A product that is its own transpose:   out = alpha X X^T + beta addend   or   alpha X^T X + beta addend
+Symmetric GEMM (BLAS: syrk):   out = alpha X X^T + beta addend   or   alpha X^T X + beta addend
 
   X (batch, R, K) T     out, addend (batch, n, n) T, symmetric; addend may be null     n = R for Gram::rows, else K
 
-Math      sums in f32, one rounding; both triangles have the same bits. f32 goes through cuBLASLt, whole
-Work      bf16: a block of 4 warps a tile of 128 x 128 on or below the diagonal, 64 x 64 a warp, by mma.sync; the next
-          64 terms are on their way to shared memory while these are multiplied. The tile is stored twice, the second
-          time transposed. Blocks above the diagonal end at once
+Math      sums in f32, one rounding; both triangles have the same bits. f32 goes through cuBLASLt, as a full GEMM
+Work      bf16: 4 warps per tile of 128 x 128 on or below the diagonal, 64 x 64 per warp, by mma.sync; the next 64 terms
+          are loaded to shared memory while these are multiplied. The tile is stored twice, the second time transposed.
+          Blocks above the diagonal return at once
 Banks     tiles lie in shared memory as those of flash attention do (flash_tile.cuh)
-FLOPs     (n + 128) n terms, about half of the whole product's 2 n^2 terms
+FLOPs     (n + 128) n terms, about half of the full GEMM's 2 n^2 terms
 Bytes     of X, each tile's 2 * 128 rows; out, and half of addend
-Accuracy  a sum of `terms` products in any order, then 1 rounding (test/cuda/symmetric_matmul_cuda_test.cu). A matrix
-          has the same bits whatever else is in its batch
+Accuracy  a sum of `terms` products in any order, then 1 rounding (test/cuda/symmetric_matmul_cuda_test.cu). The bits of
+          a matrix do not depend on the rest of its batch
 Requires  R (for Gram::rows) and K multiples of 16 bytes, pointers 16-byte aligned, out apart from X and addend
 */
 #pragma once
@@ -31,8 +31,8 @@ inline constexpr size_t kSymmetricSharedBytes = 4 * kSymmetricElements * sizeof(
 template <bool of_rows>
 using SymmetricOperand = FlashTile<of_rows ? kSymmetricDepth : kSymmetricTile>;
 
-// Rows or columns [first, first + 128) and terms [term, term + 64) of X, zeros beyond its ends. Needs a commit and a
-// wait.
+// Starts loading rows or columns [first, first + 128) and terms [term, term + 64) of X, zeros beyond its ends. Needs a
+// commit and a wait.
 template <bool of_rows>
 DEVICE void fetch_operand(const SymmetricOperand<of_rows>& tile, const bf16* X, int R, int K, int first, int term) {
     constexpr int kChunks = of_rows ? kSymmetricDepth / 8 : kSymmetricTile / 8;
@@ -79,7 +79,7 @@ DEVICE void multiply_operands(float (&c)[4][8][4], const FlashTile<kSymmetricTil
 template <bool of_rows>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     symmetric_matmul_kernel(bf16* out, const bf16* X, const bf16* addend, int R, int K, float alpha, float beta) {
-    SMEM_DYNAMIC(bf16, shared);  // twice the two operands; then the tile of out and its mirror image
+    SMEM_DYNAMIC(bf16, shared);  // two stages of both operands; then the tile of out and its mirror image
     if (blockIdx.x > blockIdx.y) return;
     const int n = of_rows ? R : K, terms = of_rows ? K : R;
     const int row0 = int(blockIdx.y) * kSymmetricTile, col0 = int(blockIdx.x) * kSymmetricTile;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
         cp_async_wait<0>();
-        __syncthreads();  // these operands are there, and nobody reads the other ones any more
+        __syncthreads();  // these operands have arrived, and no warp reads the others any more
         if (step + 1 < steps) fetch(step + 1);
         cp_async_commit();
         multiply_operands(c, left(step), warp_row, right(step), warp_col);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     const FlashTile<kSymmetricTile> tile{shared, 0}, mirror{shared, diagonal ? 0 : 2 * kSymmetricElements};
     for_elements<4, 8>([&](int r, int k, int m, int j, int i) {
         const int row = warp_row + r, col = warp_col + k;
-        // Of a tile on the diagonal the lower triangle is taken for both, so that they agree for certain.
+        // A tile on the diagonal takes both triangles from the lower one, so that they surely agree.
         if (diagonal && row < col) return;
         float x = alpha * c[m][j][i];
         if (addend && row0 + row < n && col0 + col < n)
@@ -163,7 +163,7 @@ void symmetric_matmul(Cuda& cuda, T* out, const T* X, const T* addend, int64_t b
                               .accumulate = addend != nullptr,
                               .alpha = alpha,
                               .beta = addend ? beta : 1};
-        // One at a time: of a batch the library might choose an algorithm with other bits.
+        // One at a time: for a batch the library might choose an algorithm with other bits.
         for (int64_t i = 0; i < batch; i++)
             cuda.cublaslt().run(cuda, call, out + i * n * n, X + i * R * K, X + i * R * K, nullptr, nullptr,
                                 addend ? addend + i * n * n : nullptr);

@@ -1,6 +1,6 @@
 /*
-One launch for many tensors: the kernel gets a list of them as its argument, and its blocks go through the chunks of all
-of them as through one long row.
+One launch for many tensors: the kernel gets a list of them as its argument, and its blocks stride over the chunks of
+all tensors as over one long array.
 
   for_tensor_lists(tensors, count, kChunk, kBlocksPerSm * cuda.num_sms, [&](const auto& list, unsigned blocks) {
       launch(cuda, {"adamw_update", cost}, adamw_kernel<T>, blocks, kThreads, 0, list, s);
@@ -12,8 +12,8 @@ of them as through one long row.
           const int t = list.tensor_of(chunk);
           ... elements from (chunk - list.first[t]) * kChunk on of list.tensors[t]
 
-A Tensor is a struct with pointers and `int64_t n`, its elements. A chunk lies in one tensor. Kernel arguments take 4
-KiB at most.
+A Tensor is a struct with pointers and `int64_t n`, its elements. A chunk lies within one tensor. Kernel arguments take
+4 KiB at most.
 */
 #pragma once
 #include <algorithm>
@@ -23,7 +23,7 @@ template <class Tensor>
 struct TensorList {
     static constexpr int kMost = 32;
     Tensor tensors[kMost];
-    uint32_t first[kMost + 1];  // chunk of each tensor, and the number of all
+    uint32_t first[kMost + 1];  // the first chunk of each tensor, then the number of all
     int count = 0;
 
     DEVICE uint32_t num_chunks() const { return first[count]; }
@@ -40,7 +40,7 @@ struct TensorList {
     }
 };
 
-// start(list, blocks) for lists of the tensors that have elements, in their order, with `most_blocks` or fewer.
+// Calls start(list, blocks) for lists of the tensors that have elements, in order, with at most `most_blocks` blocks.
 template <class Tensor, class Start>
 void for_tensor_lists(const Tensor* tensors, int64_t count, int64_t chunk, int64_t most_blocks, Start start) {
     TensorList<Tensor> list;

@@ -3,8 +3,8 @@ out (C, R) = transpose of inp (R, C), not in place; T f32 or bf16
 
 Work      one block per tile of 64 x 64, through shared memory: packs of inp's rows are read and packs of out's rows
           written; single elements where either's rows are not a multiple of 16 bytes
-Banks     a row of the tile is one longer than it need be. With P elements a pack, a warp brings 8 packs of 4 rows and
-          takes 32 / P packs of P columns: each time the k-th elements of its lanes are in banks of their own
+Banks     rows of the tile are padded by 4 bytes. With P elements per pack, a warp loads 8 packs of 4 rows and reads
+          32 / P packs of P columns: each time the k-th elements of its lanes are in different banks
 Bytes     2*R*C*sizeof(T)
 Accuracy  exact (test/cuda/transpose_cuda_test.cu)
 Requires  pointers 16-byte aligned, R up to 4 million (the grid); any C
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(T* out, co
     __syncthreads();
 #pragma unroll
     for (int i = threadIdx.x; i < kPacks; i += kTransposeThreads) {
-        const int lane = i % kWarp, unit = i / kWarp;  // two units make P whole columns
+        const int lane = i % kWarp, unit = i / kWarp;  // two units are P whole columns
         const int c = unit / 2 * P + lane % P, r = (unit % 2 * (kWarp / P) + lane / P) * P;
         if (row + r >= R || col + c >= C) continue;
         T* to = out + (col + c) * R + row + r;

@@ -3,12 +3,12 @@ Value embeddings:   v[n,h] += gate_scale s[n,h] table[tokens[n],h],   s[n,h] = s
 
   qkv, dqkv (N, NH + 2 NKV, HS) T, whose values are v     inp, dinp (N, C) T     tokens (N) int32, each in [0, V)
   table (V, NKV, HS) T     gate_weight (NKV, G) T     dtable (V, NKV, HS) f32, dgate_weight (NKV, G) f32 +=
-  dinp += in the first G channels                                       (llmc/cpu/value_embedding.h has the derivatives)
+  dinp += in the first G channels                                       (llmc/ops/value_embedding.h has the derivatives)
 
-Math      f32, each result rounded once; gates are computed again in backward, nothing is saved
-Work      a warp a head of a token. backward: a block kValueRows tokens of a head, whose parts of dgate_weight
+Math      f32, each result rounded once; backward recomputes the gates, nothing is saved
+Work      one warp per head of a token. backward: kValueRows tokens of a head per block, whose parts of dgate_weight
           add_partials adds up, then dinp, one thread per element, and dtable in a fixed order (scatter_rows.cuh)
-Bytes     forward 3 N*NKV*HS*sizeof(T); backward 3 of them (dv twice), and 8*NKV*HS for each token that occurs
+Bytes     forward 3 N*NKV*HS*sizeof(T); backward 3 of them (dv twice), and 8*NKV*HS per distinct token
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/value_embedding_cuda_test.cu)
 Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and table 16-byte aligned
 */
@@ -26,7 +26,7 @@ Requires  HS % Pack<T>::size == 0, G <= kWarp, tokens below 2^24, qkv, dqkv and 
 inline constexpr int kValueWarps = 8, kValueRows = 64;  // tokens per block of backward: 8 per warp
 inline constexpr int kValueThreads = 256;
 
-// `values` and `dvalues` are the first value in qkv and dqkv, `row` apart from token to token.
+// `values` and `dvalues` point to the first value in qkv and dqkv; tokens are `row` apart.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kValueWarps)
     value_embedding_forward_kernel(T* values, int64_t row, const T* inp, const int32_t* tokens, const T* table,
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kWarp* kValueWarps)
                                    float gate_scale) {
     constexpr int P = Pack<T>::size;
     const int64_t i = int64_t(blockIdx.x) * kValueWarps + threadIdx.x / kWarp, n = i / NKV;
-    if (n >= N) return;  // whole warps leave together
+    if (n >= N) return;  // whole warps return together
     const int h = int(i % NKV);
     const GateOpening gate = gate_of(gate_channel(inp + n * C, G), gate_channel(gate_weight + h * G, G));
     const float factor = gate_scale * gate.open;
@@ -68,8 +68,8 @@ void value_embedding_forward(Cuda& cuda, T* qkv, const T* inp, const int32_t* to
            int(shape.HS), C, int(G), gate_scale);
 }
 
-// Block y is a head. factors (N, NKV): what a head's entry was multiplied by; slopes (N, NKV): the gradient of its
-// gate's sum; partials (gridDim.x, NKV, G).
+// Block y is a head. factors (N, NKV): what a head's table entry was multiplied by; slopes (N, NKV): the gradient of
+// its gate's sum; partials (gridDim.x, NKV, G).
 template <class T>
 __global__ void __launch_bounds__(kWarp* kValueWarps)
     value_embedding_gates_kernel(float* factors, float* slopes, float* partials, const T* dvalues, int64_t row,
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kValueThreads)
     dinp[n * C + g] = from_float<T>(dx);
 }
 
-// Bytes of workspace: of scatter_rows, of factors and slopes, and of the partial sums of dgate_weight.
+// Bytes of workspace: scatter_rows's, factors and slopes, and the partial sums of dgate_weight.
 inline size_t value_embedding_backward_workspace(const AttentionShape& shape, int64_t G) {
     const int64_t N = shape.B * shape.T, NKV = shape.NKV;
     return scatter_rows_workspace(N, NKV * shape.HS) +

@@ -1,11 +1,12 @@
 /*
-A 64-bit hash of weights that does not depend on how they are cut:   sum += sum over j of mix64((first + j + 1) K + word
-j)
+A 64-bit hash of weights that does not depend on how they are partitioned:
+
+  sum += sum over j of mix64((first + j + 1) K + word j)
 
   x (n) f32 or bf16     sum: one integer in device memory, accumulated; x begins at element `first_index` of the whole
-                        (llmc/cpu/weight_hash.h)
+                        (llmc/ops/weight_hash.h)
 
-Work      a thread 16 bytes, two words, four times in a round; blocks add their sums with one atomic each
+Work      16 bytes, two words, per thread, four times per round; each block adds its sum with one atomic
 Bytes     n*sizeof(T)
 Accuracy  the CPU's integer (test/cuda/weight_hash_cuda_test.cu)
 Requires  x 16-byte aligned; first_index a multiple of 8/sizeof(T)

@@ -6,8 +6,8 @@ AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), element by element as tor
 
   param (n) float or bf16     master, grad (n) float     m, v (n) float or bf16
 A float param is its own master weight, and `master` is null. Otherwise param is master rounded to nearest, and is not
-read. In bf16 m and v are stored rounded stochastically (moments.h); the step is taken with what they were before. One
-call updates several tensors, each with numbers of its own.
+read. bf16 m and v are rounded stochastically when they are stored (moments.h); the update uses their unrounded values.
+One call updates several tensors, each with its own hyperparameters.
 */
 #pragma once
 #include <cstdint>
@@ -26,7 +26,7 @@ struct AdamWTensor {
     const float* grad;
     int64_t n;
     AdamWHyper hyper;
-    MomentRounding rounding = {};  // where M is bf16
+    MomentRounding rounding = {};  // if M is bf16
 };
 
 template <class Device, class T>

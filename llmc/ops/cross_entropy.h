@@ -2,12 +2,12 @@
 Softmax cross-entropy:   loss[n] = log(sum over v < V of exp(logits[n,v])) - logits[n, targets[n]]
 
   logits  (N, Vp) T, of which the first V columns count; the others are padding and are never predicted
-  targets (N) int32 in [0, V), or below 0: a row that is not learned, with loss 0 and gradients 0, whatever its logits
-          are, as PyTorch's ignore_index                                  losses (N) float, in nats
+  targets (N) int32 in [0, V), or below 0: the row is ignored, with loss 0 and gradients 0, whatever its logits are, as
+          with PyTorch's ignore_index                                     losses (N) float, in nats
 The fused form overwrites logits with their gradients, dlogits = (softmax - onehot) * dloss, and the padding with zeros,
-so no second buffer of V columns is needed. In bf16 each thread has one row in float, so nothing is rounded on the way.
+so no second buffer is needed. In bf16 each thread keeps one row in float, so that only results are rounded.
 
-With a softcap (Softcap) of limit c the logits are replaced by l(logits) first, and dlogits gets the factor
+With a softcap (Softcap) of limit c, the logits are first replaced by l(logits), and dlogits gets the factor
 dl/dlogits:
   tanh   l = c - 2c / (e + 1),  slope 4e / (e + 1)^2,  with e = exp(2 logits / c)
   isru   l = logits r,          slope r^3,             with r = 1 / sqrt((logits / c)^2 + 1)
@@ -19,23 +19,22 @@ l and its slope are finite for logits of any magnitude.
 #include <cstdint>
 #include "llmc/base/check.h"  // ensure
 
-// A bound that logits bend toward on their way into the softmax, so that none grows without end; nearly the identity
-// far below it.
+// A smooth bound on the logits before the softmax, nearly the identity far below its limit.
 //   tanh   limit * tanh(logit / limit)                         Gemma 2, 2024, arXiv:2408.00118; nanochat, at 15
 //   isru   limit * logit / sqrt(logit^2 + limit^2)             Carlile et al., 2017, arXiv:1710.09967; modded-nanogpt
 struct Softcap {
     enum class Kind { none, tanh, isru } kind = Kind::none;
-    float limit = 0;  // above 0, but for none
+    float limit = 0;  // positive, except for none
 
     bool operator==(const Softcap&) const = default;
 };
 
 inline void check_softcap(Softcap cap) { ensure(cap.kind == Softcap::Kind::none || cap.limit > 0); }
 
-// Beyond this many limits a logit is at the limit in any precision of ours, and its slope 0.
+// A logit beyond this many limits is at the limit in every type that we use, and its slope is 0.
 inline constexpr float kSoftcapFar = 0x1p60f;
 
-// One logit on the host, for samplers, which take logits as the head leaves them.
+// Softcaps one logit on the host, for samplers, which get the logits as the head stores them.
 inline float capped(float logit, Softcap cap) {
     check_softcap(cap);
     if (cap.kind == Softcap::Kind::none) return logit;

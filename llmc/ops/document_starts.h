@@ -3,7 +3,7 @@ Finds where documents begin in packed rows, which hold several one after another
 
   starts[b,t] = the largest s <= t with s = 0 or tokens[b,s] = first_token
 
-  tokens (B, T) int32     starts (B, T) int32: what attention takes (AttentionShape::starts)
+  tokens (B, T) int32     starts (B, T) int32, as attention takes them (AttentionShape::starts)
 first_token precedes every document: beginning-of-sequence, or GPT-2's end-of-text in llm.c's shards. A row may begin
 with the rest of a document, which counts as a document of its own. Exact; 8 bytes per token.
 */

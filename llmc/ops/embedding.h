@@ -1,5 +1,5 @@
 /*
-Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t];   if wpe is null (no learned positions)   out[b,t] = wte[tokens[b,t]]
+Embedding:   out[b,t] = wte[tokens[b,t]] + wpe[t];   without learned positions (wpe null)   out[b,t] = wte[tokens[b,t]]
 
   tokens (B, T) int32, each in [0, rows of wte)
   wte    (V, C) T     wpe (max T, C) T     out (B, T, C) T

@@ -4,8 +4,8 @@ Embedding and RMSNorm without weight in one pass, the first ops of nanochat and 
   out[n] = x[n] * rstd[n],   x[n] = wte[tokens[n]],   rstd[n] = 1 / sqrt(mean(x[n]^2) + eps)
 
   tokens (N) int32, each in [0, rows of wte)     wte (V, C) T     out (N, C) T     rstd (N) float: saved for backward
-The bits are those of embedding_forward without positions followed by rmsnorm_forward without weight. Backward adds to
-dwte, float, and overwrites dout with the gradient of x, which saves a buffer (N, C).
+Bit-identical to embedding_forward without positions followed by rmsnorm_forward without weight. Backward adds to dwte,
+float, and overwrites dout with the gradient of x, which saves a buffer (N, C).
 */
 #pragma once
 #include <cstdint>

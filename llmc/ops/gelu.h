@@ -3,8 +3,8 @@ GELU, tanh approximation, as in GPT-2 (Hendrycks and Gimpel, 2016, arXiv:1606.08
 
   out = x/2 * (1 + tanh(u)),  u = sqrt(2/pi) * (x + 0.044715 x^3)       = x * sigmoid(2u)
 
-Computed by the sigmoid: one exponential, and no cancellation where tanh(u) is near -1. Elementwise over n values of T;
-backward overwrites dinp, which may be dout, and amax, which may be null, with the largest magnitude of dinp as stored.
+Computed by the sigmoid: one exponential, and no cancellation where tanh(u) is near -1. Elementwise over n values of T.
+Backward overwrites dinp, which may be dout, and amax, which may be null, with the largest magnitude of dinp as stored.
 */
 #pragma once
 #include <cstdint>

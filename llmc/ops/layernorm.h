@@ -5,15 +5,15 @@ LayerNorm (Ba et al., 2016, arXiv:1607.06450):   out = (inp - mean) * rstd * wei
 Forward computes the mean first, then the variance of the centered row, so a large mean causes no cancellation. The
 fused form adds the two branches of a residual stream:   residual = inp1 + inp2,   out = layernorm(residual).
 
-Backward adds to dweight and dbias, overwrites dinp or adds to it, as `write` says, and adds the column sums of dinp,
-as it is then stored, to dinp_sums (C) float, which may be null: dinp is the gradient of the residual stream, and its
+Backward adds to dweight and dbias, and overwrites dinp or adds to it, depending on `write`. It adds the column sums of
+dinp, as stored, to dinp_sums (C) float, which may be null: dinp is the gradient of the residual stream, and its column
 sums are the gradient of the bias of the linear layer whose output was added last.
 
-amax, which may be null, is overwritten with the largest magnitude of out, or in backward of dinp, as it is stored: what
-absmax (quantize.h) gives for it, without reading it again.
+amax, which may be null, is overwritten with the largest magnitude of out, in backward of dinp, as stored: what absmax
+(quantize.h) would compute, without reading the tensor again.
 
-With `codes`, where amax must be null, out is scratch, and what it would be is quantized as quantize does it: N and C
-are multiples of 16 then.
+With `codes`, out is only scratch: the output is quantized as by quantize, without being stored. N and C must then be
+multiples of 16, and amax null.
 */
 #pragma once
 #include <cstdint>

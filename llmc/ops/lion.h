@@ -1,13 +1,13 @@
 /*
-Lion (Chen et al., 2023, arXiv:2302.06675, algorithm 2), element by element: the step has the sign of the momentum,
-looked at with a shorter memory than the one it is kept with, and always the same size.
+Lion (Chen et al., 2023, arXiv:2302.06675, algorithm 2), element by element. Every update has the same size and the
+sign of c, which mixes the gradient into the momentum with beta1; the momentum itself is updated with beta2.
 
   g = grad * grad_scale,   c = m + (1 - beta1) (g - m)
   master = master (1 - lr wd) - lr sign(c),   m += (1 - beta2) (g - m),   param = master          sign(0) = 0
 
   param (n) float or bf16     master, grad (n) float     m (n) float or bf16
-A float param is its own master, and `master` null; else param is the master rounded to nearest, and not read. A NaN in
-c comes out as NaN. In bf16 m is stored rounded stochastically (moments.h).
+If param is float, it is its own master weight and `master` is null. Otherwise param is master rounded to nearest, and
+is not read. A NaN in c makes the weight NaN. bf16 m is rounded stochastically when it is stored (moments.h).
 */
 #pragma once
 #include <cstdint>
@@ -26,10 +26,10 @@ struct LionTensor {
     const float* grad;
     int64_t n;
     LionHyper hyper;
-    MomentRounding rounding = {};  // where M is bf16
+    MomentRounding rounding = {};  // if M is bf16
 };
 
-// One call updates several tensors, each with numbers of its own.
+// One call updates several tensors, each with its own hyperparameters.
 template <class Device, class T>
 struct LionOps {
     void (*lion_update)(Device&, const LionTensor<T>* tensors, int64_t count, const StepScalars* s);

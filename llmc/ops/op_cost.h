@@ -1,7 +1,8 @@
 /*
-What the larger ops cost, from their shapes alone: the one place for the numbers that benchmarks (dev/bench) and
---profile divide by the time. Bytes count every tensor once, read or written, whatever a cache keeps; small vectors are
-left out. FLOPs count an exponential as `exp_flops`, which is the device's (kExpFlops). T: of weights and activations.
+What the larger ops cost, from their shapes alone: the single source of the bytes and FLOPs that benchmarks (dev/bench)
+and --profile divide by the time. Bytes count every tensor once, read or written, whatever a cache holds; small vectors
+are left out. An exponential counts as `exp_flops` FLOPs, the device's kExpFlops. T is the type of weights and
+activations.
 */
 #pragma once
 #include <algorithm>
@@ -13,7 +14,7 @@ left out. FLOPs count an exponential as `exp_flops`, which is the device's (kExp
 #include "llmc/ops/quantize.h"       // Activation
 #include "llmc/ops/write.h"          // Write
 
-// n elements of so many tensors of type T, and so many FLOPs for each.
+// n elements of `tensors` tensors of type T, and `flops` FLOPs per element.
 template <class T>
 OpCost elements_cost(double tensors, double flops, int64_t n) {
     return {.bytes = tensors * double(sizeof(T)) * double(n), .flops = flops * double(n)};
@@ -29,7 +30,7 @@ template <class T>
 OpCost residual_layernorm_forward_cost(int64_t n) {
     return elements_cost<T>(4, 8, n);
 }
-// inp and dout in, dinp out, and in where it is added to
+// Reads inp and dout, writes dinp, and reads dinp if it is added to.
 template <class T>
 OpCost layernorm_backward_cost(int64_t n, Write write = Write::add) {
     return elements_cost<T>(write == Write::add ? 4 : 3, 18, n);
@@ -66,7 +67,7 @@ template <class T>
 OpCost relu_squared_backward_cost(int64_t n) {
     return elements_cost<T>(3, 3, n);
 }
-// n elements of the output; the input has twice as many
+// n elements of the output; the input has twice as many.
 template <class T>
 OpCost swiglu_forward_cost(int64_t n, double exp_flops) {
     return elements_cost<T>(3, exp_flops + 4, n);
@@ -79,7 +80,7 @@ template <class T>
 OpCost embedding_forward_cost(int64_t n) {
     return elements_cost<T>(2, 1, n);
 }
-// dout in, a row of dwte in and out
+// Reads dout; reads and writes a row of dwte.
 template <class T>
 OpCost embedding_backward_cost(int64_t n) {
     OpCost cost = elements_cost<T>(1, 2, n);
@@ -87,7 +88,7 @@ OpCost embedding_backward_cost(int64_t n) {
     return cost;
 }
 
-// The rows of wte in, out out; backward's norm: dout in and out, the row in.
+// Forward reads rows of wte and writes out; the norm in backward reads and writes dout and reads rows of wte.
 template <class T>
 OpCost embedding_rmsnorm_forward_cost(int64_t n) {
     return elements_cost<T>(2, 4, n);
@@ -96,7 +97,7 @@ template <class T>
 OpCost embedding_rmsnorm_backward_cost(int64_t n) {
     return elements_cost<T>(3, 13, n);
 }
-// Queries and keys of N tokens, in place; backward reads what went in as well.
+// Queries and keys of N tokens, in place; backward also reads the rotated queries and keys.
 template <class T>
 OpCost rotary_forward_cost(int64_t N, int64_t heads, int64_t HS) {
     return elements_cost<T>(2, 10, N * heads * HS);
@@ -105,7 +106,7 @@ template <class T>
 OpCost rotary_backward_cost(int64_t N, int64_t heads, int64_t HS) {
     return elements_cost<T>(3, 18, N * heads * HS);
 }
-// Of n elements of queries and keys: in and out, and the copy that backward reads.
+// n elements of queries and keys, read and written, and the copy that backward reads.
 template <class T>
 OpCost qk_rmsnorm_forward_cost(int64_t n) {
     return elements_cost<T>(3, 4, n);
@@ -122,7 +123,7 @@ template <class T>
 OpCost residual_mix_rmsnorm_forward_cost(int64_t n) {
     return elements_cost<T>(6, 8, n);
 }
-// Without `inp`, which has no factor, it and its gradient are left out.
+// Without `inp`, if it has no factor, it and its gradient do not count.
 template <class T>
 OpCost residual_mix_backward_cost(int64_t n, bool has_inp, bool add_to_dinp0) {
     return elements_cost<T>((has_inp ? 5 : 3) + add_to_dinp0, 6, n);
@@ -135,15 +136,15 @@ template <class T>
 OpCost smear_backward_cost(int64_t n) {
     return elements_cost<T>(3, 6, n);
 }
-// n values that tables give to heads.
+// n values of heads, to which table entries are added.
 template <class T>
 OpCost value_embedding_forward_cost(int64_t n) {
     return elements_cost<T>(3, 2, n);
 }
 
-// ---- linear layers (llmc/cpu/matmul.h): N rows, C channels in, OC out -----------------------------------------------
+// ---- linear layers (llmc/ops/matmul.h): N rows, C channels in, OC out -----------------------------------------------
 
-// `outs`: tensors of the output's size, 2 where what goes into an activation is kept beside what comes out.
+// `outs`: tensors of the output's size; 2 if an activation's input is stored along with its output.
 template <class T>
 OpCost matmul_forward_cost(int64_t N, int64_t C, int64_t OC, int outs = 1) {
     const double n_in = double(N * C), n_weight = double(OC * C), n_out = double(N * OC);
@@ -153,8 +154,8 @@ OpCost matmul_forward_cost(int64_t N, int64_t C, int64_t OC, int outs = 1) {
             .in = C,
             .out = OC};
 }
-// Two GEMMs; inp, weight and dout in, dinp out, dweight out, and in where it is added to. `ins`: tensors of the
-// input's size, 3 after an activation, whose own input is read.
+// Two GEMMs. Reads inp, weight and dout, writes dinp and dweight, and reads dweight if it is added to. `ins`: tensors
+// of the input's size; 3 if inp is the output of an activation, whose own input is read, too.
 template <class T>
 OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int ins = 2) {
     const double n_in = double(N * C), n_weight = double(OC * C), n_out = double(N * OC);
@@ -168,20 +169,20 @@ OpCost matmul_backward_cost(int64_t N, int64_t C, int64_t OC, Write write, int i
 
 // ---- attention ------------------------------------------------------------------------------------------------------
 
-// Keys that the last query sees.
+// The number of keys that the last query sees.
 inline int64_t most_keys(const AttentionShape& s) { return s.window < 0 ? s.T : std::min(s.T, s.window + 1); }
-// Scores that the mask lets through where each row is one document.
+// The number of scores that the mask lets through if each row is one document.
 inline double causal_scores(const AttentionShape& s) {
     const int64_t most = most_keys(s);
     return double(s.B * s.NH) * (double(most) * double(most + 1) / 2 + double(s.T - most) * double(most));
 }
-// 0: not known, because the documents are in the device's memory.
+// The same; with documents 0, unknown, because their starts are in the device's memory.
 inline double seen_scores(const AttentionShape& s) { return s.starts ? 0 : causal_scores(s); }
-// `gemms` of 2 HS FLOPs for each score: a kernel's part of attention.
+// A kernel's part of attention: `gemms` GEMMs of 2 HS FLOPs per score.
 inline OpCost attention_gemms_cost(const AttentionShape& s, int gemms) {
     return {.flops = causal_scores(s) * gemms * 2 * double(s.HS), .keys = most_keys(s), .head_size = s.HS};
 }
-// Two GEMMs a head: scores and values.
+// Two GEMMs per head: scores and the weighted sum of values.
 template <class T>
 OpCost attention_forward_cost(const AttentionShape& s, double exp_flops, double scores) {
     return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * s.NH + 2 * s.NKV)),
@@ -189,7 +190,7 @@ OpCost attention_forward_cost(const AttentionShape& s, double exp_flops, double 
             .keys = most_keys(s),
             .head_size = s.HS};
 }
-// Five: the scores again, then dP, dv, dq and dk.
+// Five GEMMs per head: the scores again, then dP, dv, dq and dk.
 template <class T>
 OpCost attention_backward_cost(const AttentionShape& s, double exp_flops, double scores) {
     return {.bytes = double(sizeof(T)) * double(s.B * s.T * s.HS * (2 * (s.NH + 2 * s.NKV) + 2 * s.NH)),
@@ -207,7 +208,7 @@ template <class T>
 OpCost cross_entropy_forward_cost(int64_t N, int64_t V, Softcap cap, double exp_flops) {
     return elements_cost<T>(1, exp_flops + 3 + softcap_flops(cap, exp_flops), N * V);
 }
-// The gradients of padding are written, too.
+// The gradients of the padding are written, too.
 template <class T>
 OpCost cross_entropy_forward_backward_cost(int64_t N, int64_t V, int64_t Vp, Softcap cap, double exp_flops) {
     OpCost cost = elements_cost<T>(1, exp_flops + 4 + softcap_flops(cap, exp_flops), N * V);
@@ -215,27 +216,28 @@ OpCost cross_entropy_forward_backward_cost(int64_t N, int64_t V, int64_t Vp, Sof
     return cost;
 }
 
-// Weight, m and v in and out, the gradient in; beside bf16 weights these are the master weights. M: of m and v.
+// Reads and writes weight, m and v, reads the gradient. With bf16 weights the master weights count, and the weights are
+// written, too. M: the type of m and v.
 template <class T, class M = float>
 OpCost adamw_cost(int64_t n) {
     const double bytes = 4 * 3 + 4 * sizeof(M) + (std::is_same_v<T, float> ? 0 : sizeof(T));
     return {.bytes = bytes * double(n), .flops = 14 * double(n)};
 }
-// Elements of all tensors of an update.
+// The elements of all tensors of an update.
 template <class Tensor>
 int64_t num_elements(const Tensor* tensors, int64_t count) {
     int64_t n = 0;
     for (int64_t i = 0; i < count; i++) n += tensors[i].n;
     return n;
 }
-// Weight and m in and out, the gradient in; weights in bf16 as for AdamW.
+// Reads and writes weight and m, reads the gradient; bf16 weights as for AdamW.
 template <class T, class M = float>
 OpCost lion_cost(int64_t n) {
     const double bytes = 4 * 3 + 2 * sizeof(M) + (std::is_same_v<T, float> ? 0 : sizeof(T));
     return {.bytes = bytes * double(n), .flops = 9 * double(n)};
 }
-// Muon's element-wise steps, of n elements of a matrix: gradient and momentum in, momentum and X out; then X in and
-// out.
+// Muon's element-wise steps, for n elements of a matrix. Momentum reads the gradient and the momentum, writes momentum
+// and X; normalize reads and writes X.
 template <class T, class M = float>
 OpCost muon_momentum_cost(int64_t n) {
     return {.bytes = (4 + 2 * double(sizeof(M)) + double(sizeof(T))) * double(n), .flops = 7 * double(n)};
@@ -248,7 +250,7 @@ template <class T>
 OpCost muon_squares_cost(int64_t n) {
     return elements_cost<T>(1, 2, n);
 }
-// X in, weight in and out; beside bf16 weights the master is what is read and written.
+// Reads X, reads and writes weight; with bf16 weights it is the master that is read, and both are written.
 template <class T>
 OpCost muon_update_cost(int64_t n) {
     const double bytes = std::is_same_v<T, float> ? 3 * 4 : 2 * 4 + 2 * sizeof(T);
@@ -257,18 +259,18 @@ OpCost muon_update_cost(int64_t n) {
 inline OpCost add_squares_cost(int64_t n) { return elements_cost<float>(1, 2, n); }
 inline OpCost accumulate_cost(int64_t n) { return elements_cost<float>(3, 1, n); }
 
-// `num` partial sums of n columns, added to out.
+// Adds `num` partial sums of n columns to out.
 inline OpCost add_partials_cost(int64_t num, int64_t n) {
     return {.bytes = 4 * double(n) * double(num + 2), .flops = double(num) * double(n)};
 }
-// The largest magnitude of n elements; then their FP8 copy of a byte each, or two with the transposed one.
+// Quantization: the largest magnitude of n elements; then their FP8 codes, one byte each, two with the transposed copy.
 inline double activation_flops(Activation activation, double exp_flops) {
     return activation == Activation::gelu           ? exp_flops + 7
            : activation == Activation::relu_squared ? 2
            : activation == Activation::swiglu       ? exp_flops + 4
                                                     : 0;
 }
-// Numbers that an activation makes one of.
+// The number of inputs of an activation per output.
 inline double activation_inputs(Activation activation) { return activation == Activation::swiglu ? 2 : 1; }
 template <class T>
 OpCost absmax_cost(int64_t n, Activation activation = Activation::none, double exp_flops = 0) {
@@ -279,18 +281,18 @@ OpCost quantize_cost(int64_t n, bool with_transposed, Activation activation = Ac
     return {.bytes = double(n) * (activation_inputs(activation) * double(sizeof(T)) + (with_transposed ? 2 : 1)),
             .flops = (3 + activation_flops(activation, exp_flops)) * double(n)};
 }
-// Of an activation's gradient of n numbers: what went into the activation is read as well.
+// Quantizes an activation's gradient of n elements; reads the activation's input, too.
 template <class T>
 OpCost quantize_gradient_cost(int64_t n, bool with_transposed, Activation activation, double exp_flops) {
     const OpCost gradient = activation == Activation::gelu     ? gelu_backward_cost<T>(n, exp_flops)
                             : activation == Activation::swiglu ? swiglu_backward_cost<T>(n / 2, exp_flops)
                                                                : relu_squared_backward_cost<T>(n);
     OpCost cost = quantize_cost<T>(n, with_transposed);
-    // A gradient in T is neither written nor read.
+    // The gradient itself is neither written nor read in T.
     cost.bytes += gradient.bytes - 2 * double(sizeof(T)) * double(n), cost.flops += gradient.flops;
     return cost;
 }
-// Of an op that writes the codes of its n outputs, twice, instead of the outputs.
+// An op that writes FP8 codes of its n outputs, and transposed codes, instead of the outputs.
 template <class T>
 OpCost with_codes(OpCost cost, int64_t n) {
     const OpCost pass = quantize_cost<T>(n, true);
@@ -300,7 +302,7 @@ inline OpCost update_amax_cost(int64_t tensors, int64_t length, int64_t ranks) {
     return elements_cost<float>(1, 1, tensors * (length + ranks));
 }
 
-// By triangles; without the multiplications that a device may make besides.
+// With symmetric GEMMs computed as triangles, and nothing that a device may multiply besides.
 template <class T>
 OpCost newton_schulz_cost(int64_t batch, int64_t R, int64_t K, int iterations) {
     const double n = double(std::min(R, K)), m = double(std::max(R, K)), rounds = double(batch) * iterations;

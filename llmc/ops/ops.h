@@ -1,12 +1,12 @@
 /*
 Every op of the model and the optimizer, declared once: a table of functions for a device and an element type T, the
-type of weights and activations. The header of each family says what its ops compute, with shapes, types and source. The
-implementations are in llmc/cpu and llmc/cuda, in files of the same names.
+type of weights and activations. The header of each family defines what its ops compute, with shapes, types and sources.
+The implementations are in llmc/cpu and llmc/cuda, in files of the same names.
 
   ops<T>(device).layernorm_forward(device, out, mean, rstd, inp, weight, bias, N, C, eps);
 
-The model, the optimizer and the trainer call ops only through this table, so they are compiled once, independent of the
-instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
+The model, the optimizer and the trainer call ops only through this table, so they are compiled once, independently of
+the instruction sets that kernels are compiled for (llmc/cpu/kernels.h).
 */
 #pragma once
 #include "llmc/ops/accumulate.h"

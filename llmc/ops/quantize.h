@@ -5,45 +5,45 @@ et al., 2022, arXiv:2209.05433, section 3.2):
   amax = max |inp|,   scale = MAX / max(amax, 1e-12),   out = inp * scale rounded (to_fp8),   inverse_scale = 1 / scale
 
   inp (rows, cols) float or bf16     out (rows, cols) e4m3 or e5m2     out_transposed (cols, rows), may be null
-  amax, inverse_scale: one float each     column_sums (cols) float +=, may be null: those of inp before it is quantized,
-                                          which are a bias's gradient where inp is that of a linear layer's output
-What is quantized may be an activation of inp, which is then stored nowhere: gelu(inp), max(inp, 0)^2 or SwiGLU, for
-which inp is (rows, 2 cols), rounded to T first, so that the bits are those of the activation's own op. column_sums are
-without an activation. absmax is of n numbers, or of an activation of as many; SwiGLU's have rows of cols.
+  amax, inverse_scale: one float each     column_sums (cols) float +=, may be null: of inp before it is quantized, a
+                                          bias's gradient if inp is the gradient of a linear layer's output
+An activation of inp can be quantized without being stored: gelu(inp), max(inp, 0)^2 or SwiGLU, for which inp is
+(rows, 2 cols). It is first rounded to T, so the bits are those of the activation's own op. column_sums must be null
+then. absmax is that of n elements of inp, or of an activation of as many; SwiGLU's have rows of `cols`.
 
-MAX is the type's largest number. All else is overwritten. A NaN in inp makes amax NaN and with it every number; an
-infinity leaves inverse_scale infinite, so that what is multiplied with it is not finite either.
+MAX is the type's largest number. All other outputs are overwritten. A NaN in inp makes amax NaN, and with it every
+element of out. An infinity makes inverse_scale infinite, so whatever is multiplied by it is not finite either.
 
-With delayed scaling (the same paper; TransformerEngine's DelayedScaling) amax is that of earlier steps, and quantize is
-the only pass over the tensor. It notes what the tensor's own amax is:
+With delayed scaling (the same paper; TransformerEngine's DelayedScaling) amax comes from earlier steps, and quantize is
+the only pass over the tensor. It records the tensor's own amax:
 
-  notes.amax = max(notes.amax, max |inp|)     notes.saturated += how many |inp| > amax, if it is not null
+  notes.amax = max(notes.amax, max |inp|)     notes.saturated += the number of |inp| > amax, unless it is null
 
-Numbers beyond the given amax become MAX of their sign, and those that are not finite NaN. Such a pass may also quantize
-the gradient of an activation, inp * activation'(hidden), rounded to T first, where `hidden` (rows, cols) is not null;
-it is then what column_sums and notes are of. That of SwiGLU has inp (rows, cols / 2), and no column_sums.
+Elements beyond the given amax become MAX with their sign, and those that are not finite become NaN. Such a pass can
+also quantize the gradient of an activation, inp * activation'(hidden) rounded to T, if `hidden` (rows, cols) is not
+null; column_sums and notes are then those of the gradient. For SwiGLU's, inp is (rows, cols / 2) and column_sums null.
 
-  update_amax: once a step, of `tensors` tensors. state: 2 + (1 + length) * tensors floats, all zero at the beginning:
-    next, filled                  where the next entry of the history goes, how many there are
-    amax (tensors)                the largest of each one's history; 448 if all of it is zero: then there is no scale
-    history (length, tensors)     a ring: the largest magnitudes of steps
-  seen (ranks, tensors): what the step's passes on each rank have noted. A maximum is the same in any order, so ranks
-  and micro-batches may be divided in any way. One that is not finite counts as 0: its step is not applied.
+  update_amax: once per step, for `tensors` tensors. state: 2 + (1 + length) * tensors floats, all zero at first:
+    next, filled                  where the next entry of the history goes, and how many there are
+    amax (tensors)                the largest entry of each history; 448, a scale of 1 in e4m3, if all are zero
+    history (length, tensors)     a ring buffer: the largest magnitudes per step
+  seen (ranks, tensors): what the step's passes on each rank recorded. A maximum is the same in any order, so ranks and
+  micro-batches may be divided in any way. A value that is not finite counts as 0: its step is not applied.
 */
 #pragma once
 #include <cstdint>
 #include "llmc/base/fp8.h"  // e4m3, e5m2
 
-// What an op does to each number before it uses it.
+// What an op applies to each element before it uses it.
 enum class Activation { none, gelu, relu_squared, swiglu };
 
 struct QuantizeNotes {
-    float* amax = nullptr;  // null: nothing is noted
+    float* amax = nullptr;  // null: nothing is recorded
     uint64_t* saturated = nullptr;
 };
 
-// Where an op leaves the codes of its output (rows, cols) with a delayed scale, instead of the output: what quantize
-// would make of it, notes and all, without a pass of its own. Null codes: the op writes its output.
+// Where an op stores the codes of its output (rows, cols), with a delayed scale, instead of the output: the codes and
+// notes are those of quantize, without a separate pass. Null codes: the op stores its output.
 struct DelayedCodes {
     e4m3 *codes = nullptr, *transposed = nullptr;  // (rows, cols), (cols, rows)
     float* inverse_scale = nullptr;
@@ -62,7 +62,7 @@ struct AmaxState {
     ANVIL_HOST_DEVICE static int64_t size_of(int64_t tensors, int64_t length) { return 2 + (1 + length) * tensors; }
 };
 inline constexpr float kNoAmax = 448;
-inline constexpr uint32_t kInfinityBits = 0x7F800000;  // magnitudes from here on are not finite
+inline constexpr uint32_t kInfinityBits = 0x7F800000;  // magnitudes with these bits or larger are not finite
 
 template <class Device, class T>
 struct QuantizeOps {

@@ -1,14 +1,14 @@
 /*
-Residual mix: two streams added with learned factors. nanochat mixes each block's input with the first block's, and
-subtracts a part of the middle of the network from its end:
+Residual mix: adds two streams with learned factors. nanochat mixes the input of the first block into that of each
+block, and subtracts a part of the middle of the network from its end:
 
   out = a inp + b_sign b inp0
   dinp = a dout,   dinp0 (+)= b_sign b dout,   da += sum of dout inp,   db += b_sign sum of dout inp0
 
-  inp, inp0, out (n) T     a, b: one parameter each, T in device memory, or null for a factor of one; backward
-  needs b     da, db float
-out may be inp, and dinp may be dout. If a is null and dinp == dout, dinp is left as it is and inp is not read. dinp0 is
-overwritten, or accumulated into with add_to_dinp0. The fused form is the end of a block, the mix and the norm after it:
+  inp, inp0, out (n) T     a, b: one parameter each, T in device memory; forward: null for a factor of one; backward:
+  a may be null, b not     da, db float
+out may be inp, and dinp may be dout. If a is null and dinp == dout, dinp is unchanged and inp is not read. dinp0 is
+overwritten, or accumulated into with add_to_dinp0. The fused form is the end of a block, the mix and the next norm:
 
   residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without weight     (N, C)
 

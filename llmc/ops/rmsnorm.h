@@ -4,11 +4,11 @@ RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467):   out = inp * rstd * weigh
   inp, out (N, C) T     weight (C) T, or null for all ones     rstd (N) float: saved for backward
   dweight (C) float
 One row of C at a time. The fused form adds the two branches of a residual stream:   residual = inp1 + inp2,
-out = rmsnorm(residual). Backward overwrites dinp or adds to it, as `write` says, which then already holds the gradient
-of the residual stream, and adds to dweight, which may be null.
+out = rmsnorm(residual). Backward overwrites dinp or, depending on `write`, adds to it: dinp then already holds the
+gradient of the residual stream. It adds to dweight, which may be null.
 
-With `codes` out is scratch, and what it would be is quantized as quantize (quantize.h) does it: N and C are multiples
-of 16 then.
+With `codes`, out is only scratch: the output is quantized as by quantize (quantize.h), without being stored. N and C
+must then be multiples of 16.
 */
 #pragma once
 #include <cstdint>

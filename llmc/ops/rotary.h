@@ -8,12 +8,12 @@ the queries and keys of one attention layer; values are unchanged. For each head
 
   qkv, dqkv (B, T, NH + 2 NKV, HS) T     rstd (B, T, NH + NKV) float, null without QK-norm
   table (T, 2, HS/2) float: rotary_table(); to start at a later position, pass the table from that row on
-A rotation preserves the norm, so the order of rotation and norm does not matter: nanochat's and modded-nanogpt's are
-the same op.
+A rotation preserves the norm, so the order of rotation and norm does not matter: this op serves nanochat and
+modded-nanogpt alike.
 
-Both passes overwrite their buffer. Backward needs only the rotated queries and keys, which attention keeps anyway, and
-rstd: with y = out / scale = rstd * rotated, the derivative of the norm is evaluated at y, and the rotation is undone by
-its transpose.
+Both passes overwrite their buffer. Backward needs only rstd and the rotated queries and keys, which attention keeps
+anyway: with y = out / scale = rstd * rotated, the derivative of the norm is evaluated at y, and the transpose undoes
+the rotation.
 */
 #pragma once
 #include <algorithm>
@@ -23,10 +23,10 @@ its transpose.
 #include "llmc/base/check.h"     // require
 #include "llmc/ops/attention.h"  // AttentionShape
 
-// Llama 3.1's stretched positions (Grattafiori et al., 2024, arXiv:2407.21783, as transformers' "llama3"): of the
-// frequencies w, those that turn fewer than low_turns times in original_length positions are divided by the factor,
-// those that turn more than high_turns times stay, and between them 1/factor moves to 1 linearly with the number of
-// turns.
+// Llama 3.1's scaling of frequencies for longer contexts (Grattafiori et al., 2024, arXiv:2407.21783; "llama3" in
+// transformers). Frequencies with fewer than low_turns turns in original_length positions are divided by the factor,
+// those with more than high_turns are unchanged. In between, the multiplier goes from 1/factor to 1 linearly with the
+// number of turns.
 struct RotaryScaling {
     double factor = 1;  // 1: none
     double low_turns = 1, high_turns = 4;
@@ -41,22 +41,21 @@ struct RotaryScaling {
     bool operator==(const RotaryScaling&) const = default;
 };
 
-// Llama: {.base = 500000}. nanochat:
-// {.base = 100000, .clockwise = true, .qk_norm = true, .scale = 1.2f}.
+// Llama: {.base = 500000}. nanochat: {.base = 100000, .clockwise = true, .qk_norm = true, .scale = 1.2f}.
 struct RotaryOptions {
-    double base = 10000;          // frequency j of HS/2 turns base^(-2j / HS) a position
-    bool half_truncated = false;  // modded-nanogpt: the first HS/4 turn 1 to 1/base a position, the others not at all
-    bool clockwise = false;       // turns the other way: nanochat and modded-nanogpt do, Llama and the paper do not
+    double base = 10000;          // frequency j of HS/2 is base^(-2j / HS) radians per position
+    bool half_truncated = false;  // modded-nanogpt: the first HS/4 frequencies go from 1 to 1/base, the others are 0
+    bool clockwise = false;       // rotates the other way: nanochat and modded-nanogpt do, Llama and the paper do not
     bool qk_norm = false;         // each head's query and key is divided by its root mean square
-    float eps = 0x1p-23f;         // of QK-norm; PyTorch's rms_norm takes the epsilon of float32 when told nothing
-    float scale = 1;              // queries and keys both are multiplied by it
+    float eps = 0x1p-23f;         // of QK-norm; the default of PyTorch's rms_norm, the epsilon of float32
+    float scale = 1;              // multiplies both queries and keys
     RotaryScaling scaling = {};
 
     bool operator==(const RotaryOptions&) const = default;
 };
 
-// cos and sin of every position below T, (T, 2, HS/2): a row of cosines, a row of sines. In double, rounded once; the
-// direction is in the sign of the sines.
+// cos and sin of every position below T, (T, 2, HS/2): a row of cosines, a row of sines. Computed in double and rounded
+// once; `clockwise` changes the sign of the sines.
 inline std::vector<float> rotary_table(int64_t T, int64_t HS, const RotaryOptions& options) {
     require(HS % (options.half_truncated ? 4 : 2) == 0, "head size %ld: rotary positions need a multiple of %d",
             long(HS), options.half_truncated ? 4 : 2);

@@ -1,6 +1,6 @@
 /*
-Smear: adds to each token's embedding the one before it, times a gate computed from its first G channels
-(modded-nanogpt's and nanochat's "smear"):
+Smear: adds to each token's embedding that of the token before it, times a gate computed from the token's first G
+channels (modded-nanogpt's and nanochat's "smear"):
 
   out[b,0] = inp[b,0],   out[b,t] = inp[b,t] + lambda sigmoid(w . inp[b,t,0:G]) inp[b,t-1]
 

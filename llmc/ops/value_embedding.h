@@ -4,11 +4,11 @@ the value residual of Zhou et al., 2024, arXiv:2410.17897):
 
   v[n,h] += gate_scale s[n,h] table[tokens[n],h],   s[n,h] = sigmoid(gate_weight[h] . inp[n,0:G])
 
-  qkv, dqkv (N, NH + 2 NKV, HS) T: v follows the queries and keys (AttentionShape), N = B*T     inp, dinp (N, C) T
+  qkv, dqkv (N, NH + 2 NKV, HS) T: v comes after the queries and keys (AttentionShape), N = B*T     inp, dinp (N, C) T
   tokens (N) int32, each in [0, V)     table (V, NKV, HS) T     gate_weight (NKV, G) T, G <= C
   dtable, dgate_weight float
-Forward changes only the values in qkv; their gradient is unchanged. With d = dv[n,h] . table entry and
-u = d gate_scale s (1 - s), backward adds:
+Forward changes only the values in qkv, and backward leaves dqkv unchanged. With d = dv[n,h] . table[tokens[n],h] and
+u = d gate_scale s (1 - s), it adds:
 
   dtable[tokens[n],h] += gate_scale s dv[n,h],   dgate_weight[h] += sum of u inp[n,0:G]
   dinp[n,0:G] += sum over h of u gate_weight[h]

@@ -3,11 +3,11 @@ A linear layer:   out = inp weight^T + bias
 
   inp (N, C)     weight (OC, C)     bias (OC), may be null     out (N, OC), of float or bf16; sums and the gradients of
   parameters are float
-Backward:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp, as `write` says,  dbias += column
-sums of dout (may be null).
+Backward:  dinp = dout weight (overwritten; may be null),  dweight = or += dout^T inp, depending on `write`,
+dbias += column sums of dout (may be null).
 
-Writing dweight gives the bits of adding to zeros, except that a sum of -0 stays -0, where 0 + -0 is 0. No use of
-gradients in a training step distinguishes them.
+Overwriting dweight gives the same bits as adding to zeros, except that a sum of -0 stays -0, where 0 + -0 is 0. No use
+of gradients in a training step distinguishes them.
 
 matmul_gelu_forward applies GELU after the layer, matmul_gelu_backward belongs to a layer whose input is a GELU's
 output; matmul_relu_squared_forward and _backward do the same for squared ReLU. A device may fuse them.

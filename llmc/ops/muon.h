@@ -1,24 +1,24 @@
 /*
-Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in nanochat's variant, for one matrix (R, K): everything
-but the orthogonalization in the middle.
+Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in nanochat's variant, for one matrix (R, K): all but
+newton_schulz, the orthogonalization in the middle.
 
   muon_momentum    momentum += (1 - mu) (grad - momentum),   X = (1 - mu) grad + mu momentum (Nesterov)
   muon_normalize   X_r *= |X|_F / sqrt(R) / max(|X_r|, 1e-6) for each row if equal_rows;   X /= margin |X|_F + 1e-6
   newton_schulz    replaces X, with singular value decomposition U S V^T, by about U V^T (newton_schulz.h)
-  muon_squares     squares = the sums of squares of its rows if R >= K, else of its columns
+  muon_squares     squares = the sums of squares of X's rows if R >= K, else of its columns
   muon_scales      v = mean of g^2 along these rows or columns, where g = X sqrt(min(R, K)) / max(|X|_F, 1e-6) if
                    fixed_norm, else X;   V += (1 - beta2) (v - V);   s = 1 / sqrt(max(V, 1e-10));   scale such that
                    s g has the norm of g again (NorMuon: Li et al., 2025, arXiv:2510.05491)
-  muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale, and rate() of MuonStep;
-                   the whole W decays unless cautious
+  muon_update      W -= rate (g + weight_decay W where g W >= 0)      with g = X * scale and MuonStep::rate();
+                   all of W decays unless cautious
 
-  weight, X (R, K) float or bf16     master (R, K) float: what weight is rounded from; null if that is float
+  weight, X (R, K) float or bf16     master (R, K) float: weight is master rounded; null if weight is float
   grad (R, K) float     row_squares (R)     squares, scales, V (max(R, K)); V null: no division by it
   momentum (R, K) float, or bf16 that is rounded stochastically (moments.h)
-X has rows of muon_row(K) elements: the device may want zeros after each, so that rows are whole vectors.
-grad is multiplied by grad_scale of StepScalars. If the step is not applied, momentum, V and weight keep their bits.
-Each pass reads and writes X once: norms come from the sums of squares of the pass before, which are those of X as it
-was rounded. Sums of R or K squares are in double, in order.
+Rows of X have muon_row(K) elements: a device may need them padded with zeros to whole vectors. grad is multiplied by
+StepScalars::grad_scale. If the step is not applied, momentum, V and weight keep their bits. Each pass reads and writes
+X once: norms are computed from the sums of squares of the previous pass, which are those of X as rounded. Sums of R or
+K squares are in double, in order.
 */
 #pragma once
 #include <algorithm>
@@ -30,17 +30,17 @@ was rounded. Sums of R or K squares are in double, in order.
 // One step of Muon for one matrix (R, K), as in nanochat.
 struct MuonStep {
     double learning_rate, momentum, beta2, weight_decay;
-    bool equal_rows = true;  // MuonEq: all rows have the same norm before the matrix is made orthogonal
-    bool fixed_norm = true;  // Muon+: the orthogonal matrix has the norm of an exact one
+    bool equal_rows = true;  // MuonEq: all rows get the same norm before the matrix is orthogonalized
+    bool fixed_norm = true;  // Muon+: the result gets the norm of an exactly orthogonal matrix
     bool cautious = true;    // weights decay only where the update does not make them larger; else everywhere
-    double margin = 1.01;    // how far below one the largest singular value stays
+    double margin = 1.01;    // X is divided by margin times its norm, so that all singular values are below one
 
-    // A tall matrix maps onto more outputs than it has inputs, and moves faster.
+    // A tall matrix, with more outputs than inputs, gets a larger rate.
     static double shape_factor(int64_t R, int64_t K) { return std::sqrt(std::max(1.0, double(R) / double(K))); }
     double rate(int64_t R, int64_t K) const { return learning_rate * shape_factor(R, K); }
 };
 
-inline constexpr int64_t kMuonRowMultiple = 8;  // the most that a row is rounded up to
+inline constexpr int64_t kMuonRowMultiple = 8;  // rows are padded to a multiple of at most this
 
 template <class Device, class T>
 struct MuonOps {

@@ -1,17 +1,17 @@
 /*
-Benchmarks of a real card in place of the model's constants (gpu_model.h), and how far off the model was.
+Replaces constants of the model (gpu_model.h) by benchmarks of a real card, and reports how far off the model was.
 
   const auto calibration = calibrate("doc/results/H100-2026-01-01", gpu);   or FILE,FILE: rows of dev/bench
   step_time(trace, calibration->gpu, calibration->cases[1], world_size)
   text_of(*calibration)                                                    row by row: predicted, measured, ratio
 
-Measured are: a large copy, a large GEMM (also when warm), the share of a copy's rate that each op of one pass over
-memory reaches, GEMMs at the shapes of models, in bf16 and FP8, and attention, forward and backward, by head size. What
-no benchmark measures stays assumed: the start of a launch, gaps between two, the host's time for one, collectives.
+Measured are: a large copy; a large GEMM (also when warm); the share of a copy's rate that each memory-bound op of one
+pass reaches; GEMMs at the shapes of models, in bf16 and FP8; attention, forward and backward, by head size. What no
+benchmark measures stays assumed: the start of a launch, the gap between two, the host's time for one, and collectives.
 
-A file is what `--json` of a benchmark writes (dev/bench/bench.h), or the results.jsonl of scripts/gpu_check.sh; of a
-folder, every results.jsonl in it. Rows of other cards and in fp32 are passed over, and of equal ones the last counts,
-as for scripts/perf_table.py.
+A file is what `--json` of a benchmark writes (dev/bench/bench.h), or the results.jsonl of scripts/gpu_check.sh; for a
+folder, every results.jsonl in it. Rows of other cards and rows in fp32 are ignored. Of equal rows the last counts, as
+for scripts/perf_table.py.
 */
 #pragma once
 #include <cstddef>
@@ -28,22 +28,22 @@ struct CalibrationRow {
 
 struct Calibration {
     std::string paths, device;  // "NVIDIA H100 80GB HBM3"
-    Gpu before, gpu;            // as the tables say; as the benchmarks do
+    Gpu before, gpu;            // by the tables; by the benchmarks
     MeasuredRates rates;
-    ModelCase cases[3];  // low, mid and high, as far apart as the rows are from the model where there are enough
+    ModelCase cases[3];  // low, mid and high, spread as far as the rows are from the model, if there are enough
     std::vector<CalibrationRow> rows;
-    size_t num_unused = 0;  // rows of the card that say nothing about the model
+    size_t num_unused = 0;  // rows of this card that the model has no use for
     bool has_copy = false, has_gemm = false;
-    double warm = 1;  // what a GEMM's rate becomes in half a minute, as a factor
+    double warm = 1;  // the factor by which a GEMM's rate changes within half a minute
 
     Calibration() = default;
     Calibration(const Calibration&) = delete;  // gpu.measured points to rates
     Calibration& operator=(const Calibration&) = delete;
 };
 
-// `paths`: files and folders, separated by commas. An Error, for the user, for what cannot be read, is no row, or was
-// not measured on such a card.
+// `paths`: files and folders, separated by commas. Throws an Error, for the user, for what cannot be read, is not a
+// row, or was not measured on such a card.
 std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu& gpu);
 
-// What was replaced, and each row; ends with a newline.
+// What was replaced, then each row; ends with a newline.
 std::string text_of(const Calibration& calibration);

@@ -1,18 +1,18 @@
 /*
-GPUs that a plan can be made for: what their vendor states, and the little that has to be assumed besides. The one table
-for all that asks "how fast could this be?" without having the card.
+GPUs that a plan can be made for: what their vendor states, and the little that must be assumed. The single table for
+all that asks "how fast could this be?" without having the card.
 
 Sizes and peaks are NVIDIA's: data sheets of A100 80GB SXM, H100 SXM5, H200 SXM, B200 SXM and GeForce RTX 4090, and the
 architecture white papers for SMs, caches and limits of an SM (CUDA C++ Programming Guide, "Compute Capabilities").
 
-  copied      share of the sheet's bandwidth that a large copy reaches. H200: 4.3 of 4.8 TB/s, as such a card has
-              reached; the others are assumed near it
-  sustained   share of the sheet's tensor peak that a large GEMM of random numbers holds at full power. H100 and H200:
-              794.5 of 989 (ml-engineering's MAMF tables, and 790 measured for 8192^3); the others are assumed
-  collective  GB/s of a collective inside a server: near 78 % of NVLink's one direction; of a 4090, which has none,
+  copied      share of the sheet's bandwidth that a large copy reaches. H200: 4.3 of 4.8 TB/s, as measured on such a
+              card; the others are assumed to be near it
+  sustained   share of the sheet's tensor peak that a large GEMM of random numbers sustains at full power. H100 and
+              H200: 794.5 of 989 (ml-engineering's MAMF tables, and 790 measured for 8192^3); the others are assumed
+  collective  GB/s of a collective inside a server: near 78 % of NVLink in one direction; for a 4090, which has none,
               what PCIe 4.0 through host memory gives
-  network     GB/s of a GPU to other servers: 90 % of a card of 200 Gb/s (A100, 4090) or 400 Gb/s for each
-  price       USD per hour, of the order that clouds asked for in 2025
+  network     GB/s of a GPU to other servers: 90 % of a network card of 200 Gb/s (A100, 4090) or 400 Gb/s each
+  price       USD per hour, in the range that clouds asked for in 2025
 */
 #pragma once
 #include <strings.h>
@@ -29,11 +29,11 @@ struct Gpu {
     double bandwidth_tb, copied;  // the sheet's TB/s
     double tflops, fp8_tflops;    // dense, with fp32 sums
     double sustained;
-    double fp32_tflops;  // outside of tensor cores
+    double fp32_tflops;  // without tensor cores
     int threads_per_sm, blocks_per_sm, shared_kb, block_shared_kb;
     double collective, network;
     double usd_per_hour;
-    const MeasuredRates* measured = nullptr;  // what benchmarks of the card say instead of the model (calibration.h)
+    const MeasuredRates* measured = nullptr;  // benchmarks of the card, which replace the model (calibration.h)
 
     bool has_nvlink() const { return collective > 64; }  // more than PCIe 5.0 has
     double copy_bytes_per_s() const { return bandwidth_tb * 1e12 * copied; }
@@ -53,7 +53,7 @@ inline std::vector<std::string> gpu_names() {
     for (const Gpu& gpu : kGpus) names.push_back(gpu.name);
     return names;
 }
-// "h200" is H200, too. Null: none of that name.
+// Names are case-insensitive. Null: there is none of that name.
 inline const Gpu* find_gpu(const std::string& name) {
     for (const Gpu& gpu : kGpus)
         if (strcasecmp(name.c_str(), gpu.name) == 0) return &gpu;

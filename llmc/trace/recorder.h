@@ -1,6 +1,6 @@
 /*
-Writes down what is enqueued: the observer of the device that launches nothing (llmc/trace/include), and what its
-runtime, its launches and its libraries report to.
+Records what is enqueued: the observer of the device that launches nothing (llmc/trace/include), to which its runtime,
+launches and libraries report.
 */
 #pragma once
 #include <cstdint>
@@ -15,9 +15,9 @@ runtime, its launches and its libraries report to.
 class StepRecorder : public OpObserver {
 public:
     StepTrace trace;
-    bool in_graph = false;  // what is enqueued now is captured
+    bool in_graph = false;  // whether what is enqueued now is being captured
 
-    // The runtime's functions have no argument that could lead to it.
+    // Global, because the runtime's functions have no argument that could lead to it.
     static StepRecorder*& current() {
         static thread_local StepRecorder* recorder = nullptr;
         return recorder;
@@ -32,7 +32,7 @@ public:
     }
     void end() noexcept override { scopes_.pop_back(); }
 
-    // Work in `stream`, with the name and cost that the scopes around it have.
+    // Adds work in `stream`; the scopes around it give its op and phase.
     TracedWork& add(TracedWork::Kind kind, const std::string& name, const void* stream) {
         TracedWork one;
         one.kind = kind, one.name = name, one.stream = stream_number(stream), one.in_graph = in_graph;
@@ -46,7 +46,7 @@ public:
         trace.work.push_back(one);
         return trace.work.back();
     }
-    // The cost of the op around it, for the first that asks: an op of several launches names the cost of each.
+    // The cost of the op around a launch, once: if an op has several launches, each of these names its own cost.
     OpCost take_op_cost() {
         for (size_t i = scopes_.size(); i-- > 0;)
             if (scopes_[i].kind == SliceKind::op) {
@@ -64,10 +64,10 @@ public:
         trace.items.push_back({TraceItem::Kind::wait, stream_number(stream), event_number(event)});
     }
 
-    // What lies before is the step that only fills the streams.
+    // The first step only fills the streams.
     void begin_second_step() { trace.second_work = trace.work.size(), trace.second_item = trace.items.size(); }
 
-    // Until it is called, the streams are not told apart: their numbers are in the order of first use.
+    // Streams are numbered in the order of their first use.
     int stream_number(const void* stream) { return int(number_of(streams_, stream)); }
 
 private:

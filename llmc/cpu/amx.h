@@ -48,7 +48,8 @@ inline bool ask_for_amx() {
 }
 
 struct AmxTiles {
-    // Call on each thread before its first multiplication. Makes all tiles full-sized; nothing else here uses them.
+    // Call on each thread before its first multiplication. Makes all tiles full-sized, which they remain: nothing else
+    // in the process uses tiles.
     static void prepare() {
         thread_local bool prepared = false;
         if (prepared) return;

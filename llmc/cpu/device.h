@@ -106,7 +106,7 @@ struct Cpu {
     // The number of rows of logits that the head computes at a time, of N in all (head_rows.h).
     int64_t head_rows(int64_t N, int64_t Vp, size_t) const { return cpu_head_rows(N, Vp); }
 
-    // Copies to a device and back, asynchronous on a GPU. On a CPU the data already is where it is needed.
+    // Copies to a device and back, asynchronous on a GPU. On a CPU the data is already where it is needed.
     template <class T>
     struct ToDevice {
         ToDevice(Cpu&, int64_t) {}

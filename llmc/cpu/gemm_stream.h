@@ -4,7 +4,7 @@ in place. That is a linear layer in generation, with one row per sequence, and t
 memory. Packing them (gemm_pack.h) would write and read all of them once more, for a single use.
 
 Blocks of kRegisterLanes terms of as many columns are transposed in registers, so that lanes are columns. Then k runs as
-in gemm_micro_kernel.h, whose bit-exact definition of the result holds here, too.
+in gemm_micro_kernel.h, whose bit-exact definition of the result also holds here.
 
 Columns are short, and several are read side by side, which hardware prefetchers do not predict. So B is prefetched by
 instructions, far ahead and into L2: L1, which is refilled from L2 in time, has too few fill buffers for lines on their

@@ -54,7 +54,7 @@ inline double copy_peak(Cpu& cpu, CpuStopwatch& stopwatch) {
 }
 
 // FLOP/s of all threads together. Each repeats `burst`, which is `flops` FLOPs in a small fraction of a millisecond,
-// for 50 ms, and its fastest run counts: other programs delay some of them, but hardly all. There is at most one thread
+// for 50 ms, and its fastest run counts: other programs delay some runs, but hardly all. There is at most one thread
 // per core.
 template <class Burst>
 double burst_peak(Cpu& cpu, bool smoke, double flops, Burst&& burst) {

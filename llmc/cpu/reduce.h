@@ -3,7 +3,7 @@ Sums over rows in one order on every machine: within chunks of kRowsPerChunk row
 in order.
 
   float* partials = cpu.shared_scratch(num_row_chunks(N) * C);       // fill partials[chunk * C + c], then
-  add_partials(cpu, out, partials, num_row_chunks(N), C);    // out[c] += the sum over chunks
+  add_partials(cpu, out, partials, num_row_chunks(N), C, C);         // out[c] += the sum over chunks
 */
 #pragma once
 #include <algorithm>

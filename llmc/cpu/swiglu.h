@@ -9,7 +9,7 @@ SwiGLU on the CPU: llmc/ops/swiglu.h.
 #include "llmc/cpu/simd.h"
 #include "llmc/ops/op_cost.h"  // swiglu_backward_cost, swiglu_forward_cost
 
-// By one thread.
+// Runs on the calling thread alone.
 template <class T>
 void swiglu_values(T* out, const T* gates, const T* ups, int64_t n) {
     for_lanes_unrolled(n, [=](int64_t i, auto width) {

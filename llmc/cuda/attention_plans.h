@@ -1,7 +1,7 @@
 /*
-Plans of an attention library by shape and pass. Each is made on first use; a refusal is remembered and not asked for
-again. Making a plan takes most of a second, so a caller with many shapes would stall: plan_attention() in attention.cuh
-decides which shapes may have plans.
+Plans of an attention library by shape and pass. Each is made on first use; refusals are remembered, too. Making a plan
+takes most of a second, so a caller with many shapes would stall: plan_attention() in attention.cuh decides which shapes
+may have plans.
 */
 #pragma once
 #include <cstdint>

@@ -15,7 +15,7 @@ algorithms differ in the last bits, so two runs are bit-identical if both are un
 file.
 
 Descriptors and algorithm are cached for each distinct call, so a call costs a lookup and a launch. The first call of
-each kind queries the library and, with tuning, times; a CUDA graph may be captured from the second on.
+each kind queries the library and, with tuning, times candidates; a CUDA graph may be captured from the second on.
 
 FP8 operands (e4m3, e5m2: sm_89 and up) have one scale each, a float in device memory.
 

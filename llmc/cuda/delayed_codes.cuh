@@ -88,7 +88,7 @@ struct CodesTile {
         } words;
 #pragma unroll
         for (int k = 0; k < P; k += 4) {
-            // An infinity would become a finite code: adding 0 times it makes it NaN.
+            // An infinity would become a finite code: adding 0 * value makes it NaN.
             const auto scaled = [&](int i) {
                 const uint32_t magnitude = magnitude_bits(y[k + i]);
                 largest = max(largest, magnitude), saturated += magnitude > amax_bits;

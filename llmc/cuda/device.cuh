@@ -14,7 +14,7 @@ test/cuda/conformance_cuda_test.cu checks each wrapper against its definition, o
   }
   launch(cuda, "scale", scale_kernel<T>, ceil_div(n, 256 * Pack<T>::size), 256, 0, out, inp, factor, n);
 
-Kernels are templates, have no `asm`, no bare `__shared__` (but SMEM_STATIC, SMEM_DYNAMIC), no `<<<>>>` (but launch),
+Kernels are templates, have no `asm`, no bare `__shared__` (use SMEM_STATIC, SMEM_DYNAMIC), no `<<<>>>` (use launch),
 and use neither CUB nor cooperative groups. Whole warps reach every barrier, shuffle and matrix instruction.
 */
 #pragma once

@@ -12,7 +12,6 @@ One thread loads tiles, in two stages. Each of two warpgroups has 64 of the bloc
 together: S becomes weights while dP is still being computed. P and dS, rounded, are A operands in registers, so only
 results are stored to shared memory. The two warpgroups meet only at the barriers of a stage, so the arithmetic of one
 overlaps with the GEMMs of the other.
-nowhere but at the barriers of a stage.
 */
 #pragma once
 #include "llmc/cuda/attention_stats.cuh"

@@ -8,7 +8,7 @@ AdamW in one pass, with the decisions of the step:
   If !s.applied nothing changes, bit for bit. With M = bf16, m and v are rounded as llmc/ops/moments.h says.
   If master is null, param is float and its own master. Else param is master rounded to nearest. step = s.updates.
 
-Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adamw.h)
+Math      f32 in the CPU's order and with its fused multiply-adds (llmc/cpu/adamw.h);
           coefficients in double, once per block
 Work      each thread takes 4 elements of every array at a time, 8 if any is bf16; blocks stride over the chunks of up
           to 32 tensors (tensor_list.cuh)

@@ -6,7 +6,7 @@ LayerNorm:   out = (inp - mean) * rstd * weight + bias,   one row of C at a time
 
 Math      f32; the mean first, then the centered variance, as on the CPU
 Work      forward: one warp per row, kept in shared memory between the passes. backward: a block takes kRows rows at a
-          time, a thread kPacks packs of columns. It loads all of them before the block's one barrier and sums their
+          time, a thread kPacks packs of columns. It loads all of them before the round's only barrier and sums their
           dweight, dbias and dinp_sums in registers; one add_partials follows for the three. With amax, a warp of
           forward and a block of backward store their largest magnitude, and one more block reduces these. Codes in
           FP8 instead of the output: delayed_codes.cuh
@@ -64,7 +64,7 @@ DEVICE void layernorm_row(T* residual, float* mean, float* rstd, const T* inp1, 
     if (threadIdx.x == 0) mean[n] = m, rstd[n] = s;
 }
 
-// largest (N) may be null. Without a number of blocks per SM, ptxas would spill a register in fp32 to fit one more.
+// largest (N) may be null. Without the number of blocks per SM, ptxas would spill a register in fp32 to fit one more.
 template <class T, bool kResidual>
 __global__ void __launch_bounds__(kWarp* kNormRowsPerBlock, sizeof(T) == 4 ? 8 : 16)
     layernorm_forward_kernel(T* residual, T* out, float* mean, float* rstd, const T* inp1, const T* inp2,

@@ -11,7 +11,7 @@ Work      momentum, update, squares of rows: one block per row. squares of colum
           add_partials. normalize: each block adds up all R squares itself, then takes rows. scales: one block
 Bytes     per element of the matrix, with s = sizeof(T): momentum 12 + s, normalize 2 s, squares s, update 3 s,
           with a master 8 + 2 s
-Accuracy  half a unit of T for X, and roundings of f32 (test/cuda/muon_cuda_test.cu)
+Accuracy  half a unit of T for X, and roundings of f32 (test/cuda/muon_cuda_test.cu);
           the same bits each time
 Requires  X with rows of muon_row(K), pointers 16-byte aligned
 */

@@ -5,7 +5,7 @@ RMSNorm of queries and keys with weights, in place:   out = x * rstd * weight,  
   q_weight, k_weight (HS) T              dq_weight, dk_weight (HS) f32, +=             (llmc/ops/qk_rmsnorm.h)
 
 Math      f32
-Work      a group of kGroup lanes per head, with one pack per lane, or two for a head of more than 32; groups stride
+Work      a group of kGroup lanes per head, one pack per lane, or two for a head of more than 32 packs; groups stride
           over the heads of all tokens. backward: each lane sums dweight of its columns in registers, each block the
           sums of its groups in shared memory, then add_partials
 Bytes     forward 3, backward 3 times B*T*(NH + NKV)*HS*sizeof(T)
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kQkNormThreads)
     }
 }
 
-// Calls start(packs, group) with the smallest power of two of lanes that have a pack for each part of a head.
+// Calls start(packs, group) with the packs per lane and the smallest power of two of lanes that covers a head.
 template <class T, class Start>
 void with_qk_norm_groups(int64_t HS, Start start) {
     using std::integral_constant;

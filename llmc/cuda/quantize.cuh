@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
                     for (int k = 0; k < Pack<T>::size; k++) sums[first + k] += to_float(x[part][k]);
 #pragma unroll
                 for (int k = 0; k < Pack<T>::size; k += 4) {
-                    // With a delayed amax an infinity would become a finite code: adding 0 times it makes it NaN.
+                    // With a delayed amax an infinity would become a finite code: adding 0 * value makes it NaN.
                     const auto scaled = [&](int i) {
                         const float value = to_float(x[part][k + i]);
                         return kIsNoting ? fmaf(value, scale, 0 * value) : value * scale;

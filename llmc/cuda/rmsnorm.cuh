@@ -6,7 +6,7 @@ RMSNorm:   out = inp * rstd * weight,   rstd = 1 / sqrt(mean(inp^2) + eps),   fu
 
 Math      f32
 Work      forward: one warp per row, kept in shared memory between the passes. backward: a block takes kRows rows at a
-          time, a thread kPacks packs of columns. It loads all of them before the block's one barrier and sums their
+          time, a thread kPacks packs of columns. It loads all of them before the round's only barrier and sums their
           dweight in registers; then add_partials. Codes in FP8 instead of the output: delayed_codes.cuh
 Bytes     forward 2, with the residual 4, backward 4 times N*C*sizeof(T), 3 where dinp is overwritten
 Accuracy  half a unit of T for what is stored, and roundings of f32 (test/cuda/rmsnorm_cuda_test.cu)

@@ -4,7 +4,7 @@ The sums and decisions of one optimizer step, in device memory, so that the host
   add_mean_loss   s.sums.loss += weight * (sum of losses) / n        losses (n) f32, one micro-batch's
                   s.sums.targets += targets that are not below 0     targets (n) int32
   decide_step     s.loss = s.sums.loss share,   s.norm = sqrt(s.sums.squares) share,   s.applied = both are finite,
-                  s.grad_scale = share times what clipping makes of the norm,   share = num_tokens / s.sums.targets,
+                  s.grad_scale = share times the clip factor,   share = num_tokens / s.sums.targets,
                   and s.updates counts the steps applied                                     (llmc/ops/step_scalars.h)
 
 Math      double; the mean's order of additions depends on n alone; sums of means are exact (llmc/base/exact_sum.h)

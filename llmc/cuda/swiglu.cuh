@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kSwigluMaxThreads)
     if (threadIdx.x == 0) largest[blockIdx.y * gridDim.x + blockIdx.x] = __uint_as_float(bits);
 }
 
-// Columns in as few blocks as 256 threads allow, of equal size.
+// The columns in as few blocks of up to 256 threads as possible, of equal size.
 inline int64_t swiglu_column_blocks(int64_t packs) { return ceil_div(packs, kSwigluMaxThreads); }
 template <class T, class... P>
 void launch_swiglu(Cuda& cuda, const char* op, void (*kernel)(P...), int64_t N, int64_t C,

@@ -42,7 +42,7 @@ public:
     CublasLt& operator=(const CublasLt&) = delete;
 
     // bias (n) has the type of out; aux is written by gelu_aux, gelu_aux_bias and row_sums and read by dgelu. addend,
-    // shaped as out, is what `accumulate` adds to; null: out itself.
+    // shaped as out, is what `accumulate` adds to; null: out itself. Throws an Error if the library has no algorithm.
     void run(Cuda& cuda, const MatmulCall& call, void* out, const void* a, const void* b, const void* bias = nullptr,
              void* aux = nullptr, const void* addend = nullptr, const OperandScales& scales = {});
 

@@ -82,7 +82,7 @@ struct Cuda {
     Cuda& operator=(const Cuda&) = delete;
     ~Cuda();
 
-    // Memory on the GPU, filled with NaN; 256-byte aligned.
+    // Memory on the GPU, filled with NaN; 256-byte aligned. Throws an Error if there is not enough.
     void* allocate(size_t bytes);
     void release(void* data, size_t bytes);
     // Pinned memory on the host, which the GPU copies from and to directly, while the host does other things.

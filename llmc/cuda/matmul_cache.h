@@ -35,7 +35,7 @@ public:
     // `machine`: "NVIDIA H200, driver 13000, cuBLASLt 131000"
     MatmulCache(std::string path, std::string machine);
 
-    // `call` is text_of() a MatmulCall (matmul_call.h).
+    // `call` is text_of() a MatmulCall (matmul_call.h). find() returns null if it is not there.
     const MatmulAlgorithm* find(const std::string& call) const;
     void add(const std::string& call, const MatmulAlgorithm& algorithm);
     // Writes what was added since the last save to the file, if there is one, and keeps what other programs have

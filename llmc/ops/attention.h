@@ -10,7 +10,7 @@ arXiv:2305.13245):
   starts (B, T) int32, or null for zeros: the first token of t's document in its row (document_starts.h)
   qkv (B, T, NH + 2 NKV, HS): queries, keys, values; query head h has key head h / (NH / NKV)    out (B, T, NH, HS)
   lse (B, NH, T): natural log of the softmax's denominator, of scaled scores; backward recomputes the softmax from it
-Backward overwrites dqkv, shaped like qkv. HS is at most 256, and even in bf16.
+Backward overwrites dqkv, shaped like qkv. HS is at most 256, and even in bf16; on a GPU a multiple of 16 bytes.
 
 qkv, out and their gradients are float or bf16; sums, weights and lse are float. With bf16 the operands of GEMMs are
 rounded to bf16: weights and, in backward, dS.

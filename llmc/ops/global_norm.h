@@ -1,7 +1,7 @@
 /*
 The squared L2 norm of the gradient, for clipping:   sum += x[0]^2 + x[1]^2 + ...
 
-  x (n)     sum: an ExactSum, accumulated
+  x (n) float     sum: an ExactSum, accumulated
 Units of 32 elements, counted from x, are summed in float: first 16 pairs of elements that are 16 apart, with one fused
 multiply-add each, then a tree of pairs that are 8, 4, 2 and 1 apart. The last unit is padded with zeros. The sum over
 units is exact, so the result is bit-identical for any partition of the buffer at multiples of 32 elements, in any

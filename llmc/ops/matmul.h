@@ -9,8 +9,10 @@ dbias += column sums of dout (may be null).
 Overwriting dweight gives the same bits as adding to zeros, except that a sum of -0 stays -0, where 0 + -0 is 0. No use
 of gradients in a training step distinguishes them.
 
-matmul_gelu_forward applies GELU after the layer, matmul_gelu_backward belongs to a layer whose input is a GELU's
-output; matmul_relu_squared_forward and _backward do the same for squared ReLU. A device may fuse them.
+matmul_gelu_forward applies GELU to the output:  hidden (N, OC) = inp weight^T + bias,  out = gelu(hidden).
+matmul_gelu_backward is for a layer whose inp = gelu(hidden), hidden (N, C):  instead of dinp it overwrites
+dhidden = (dout weight) * gelu'(hidden). matmul_relu_squared_forward and _backward do the same for squared ReLU. A
+device may fuse them.
 */
 #pragma once
 #include <cstdint>

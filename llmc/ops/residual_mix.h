@@ -10,7 +10,7 @@ block, and subtracts a part of the middle of the network from its end:
 out may be inp, and dinp may be dout. If a is null and dinp == dout, dinp is unchanged and inp is not read. dinp0 is
 overwritten, or accumulated into with add_to_dinp0. The fused form is the end of a block, the mix and the next norm:
 
-  residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without weight     (N, C)
+  residual = inp1 + inp2,   mixed = a residual + b inp0,   out = rmsnorm(mixed), without weight   (N, C), rstd (N) float
 
 residual_add is the mix with both factors one:   out = inp1 + inp2     (n); out may be inp1
 */

@@ -1,5 +1,9 @@
 /*
-The sums and decisions of a training step, computed in device memory.
+The sums and decisions of a training step, computed in device memory:
+
+  add_mean_loss   sums.loss += weight * mean of losses (n),   sums.targets += the number of targets (n) that are >= 0
+  decide_step     loss, norm and applied from the sums; grad_scale, with clipping by the global norm (Pascanu et al.,
+                  2013, arXiv:1211.5063) if grad_clip > 0; counts the step in `updates` if it is applied
 */
 #pragma once
 #include <cstdint>

@@ -17,7 +17,7 @@ public:
     StepTrace trace;
     bool in_graph = false;  // whether what is enqueued now is being captured
 
-    // Global, because the runtime's functions have no argument that could lead to it.
+    // One per thread, because the runtime's functions have no argument that could lead to it.
     static StepRecorder*& current() {
         static thread_local StepRecorder* recorder = nullptr;
         return recorder;

@@ -51,7 +51,8 @@ RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|host_runs|golden'
 # without the traced step, whose launches are those of the models' tests.
 ifneq ($(KERNELS_ONLY),)
   TEST_FILES := $(filter %.cu test/base/% test/cpu/% test/model/% test/optim/%,$(TEST_FILES))
-  TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
+  TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)) \
+    $(shell grep -l '"llmc/train/' $(filter %.cpp,$(TEST_FILES))),$(TEST_FILES))
   ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% data+interop/% interop/% train/%),$(ENGINE))
 endif
 # An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per

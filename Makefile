@@ -6,8 +6,8 @@
 #   make USE_OMP=0 CXX=clang++  any variable can be set on the command line, in the environment or in config.mk
 #
 # Objects lie in build/VARIANT/, beside a copy of the flags they were made with: changed flags rebuild everything. The parts lie
-# in make/, in this order: find (what is there), flags, files, rules, stamps; then the targets: test, sanitize, nvidia, bench,
-# tools, install.
+# in make/, in this order: find (what is there), flags, files, rules, stamps; then the targets: test, sanitize, aarch64,
+# nvidia, bench, tools, install.
 
 -include config.mk
 
@@ -48,7 +48,7 @@ say = $(if $(V),,@printf '%-5s %s\n' $(1) $(2))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize tsan msan fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
+.PHONY: all objects test run-tests run-emulated test-gpu run-gpu race sanitize tsan msan aarch64 fuzz run-fuzz fuzz-objects cuda-check cuda-link run-cuda-link engine bench bench-scaling bench-cpu run-bench-cpu bench-smoke run-bench-smoke \
   lint format info help install uninstall clean headers FORCE
 
 all: $(LONGEST) $(PROGRAMS) ## build what this machine can (the default)
@@ -67,10 +67,10 @@ $(EMULATED_PROGRAMS):
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS)
 
-include $(patsubst %,make/%.mk,rules stamps test sanitize nvidia bench tools install)
+include $(patsubst %,make/%.mk,rules stamps test sanitize aarch64 nvidia bench tools install)
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z_.-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile $(patsubst %,make/%.mk,test bench tools install sanitize nvidia)
+	@awk -F':.*## ' '/^[a-z_.-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile $(patsubst %,make/%.mk,test bench tools install sanitize aarch64 nvidia)
 	@echo '  USE_CUDA USE_CUDNN USE_NCCL USE_MPI USE_OMP = auto|0|1; CXX CPU_ARCH OPT DEBUG_INFO CXXFLAGS_EXTRA CCACHE JOIN DEPS_DIR JOBS PREFIX DESTDIR V=1'
 
 clean: ## remove what was built

@@ -47,10 +47,12 @@ OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu)))
 # Which tests run programs: they call `program(`, whose parenthesis make would count, or what does.
 RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|host_runs|golden'
-# KERNELS_ONLY=1: without the tests that run programs, and what only these need of the engine; without the traced step, whose
-# launches are those of the models' tests.
+# KERNELS_ONLY=1: tests of kernels, models and optimizers, and what they need of the engine. Without those that run programs, and
+# without the traced step, whose launches are those of the models' tests.
 ifneq ($(KERNELS_ONLY),)
-  TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(TEST_FILES))
+  TEST_FILES := $(filter %.cu test/base/% test/cpu/% test/model/% test/optim/%,$(TEST_FILES))
+  TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)) \
+    $(shell grep -l '"llmc/train/' $(filter %.cpp,$(TEST_FILES))),$(TEST_FILES))
   ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% data+interop/% interop/% train/%),$(ENGINE))
 endif
 # An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per

@@ -138,7 +138,8 @@ $(COLD) $(EMULATED_BACKENDS) $(O)/data/tokenize.cpp.o: private override OPT := $
 $(filter $(O)/llmc/trace/% $(if $(IS_CUDA),$(O)/llmc/train/cuda_backend%),$(COLD)): private override OPT := $(LIGHT) $(TRUSTED)
 
 # A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
-$(filter $(E)/dev/%,$(EMULATED)): private override OPT := -O3
+EMULATOR_OPT ?= -O3
+$(filter $(E)/dev/%,$(EMULATED)): private override OPT := $(EMULATOR_OPT)
 
 # Catch2's own code: 16 s to compile with optimization, and nothing of it matters for speed.
 $(O)/test/main.cpp.o: private override OPT := -O0

@@ -9,6 +9,8 @@
 # in all orders but the first. One topic, or one with arguments, is one process. Of what passed, only what it said is
 # shown. The last line adds up: `N passed, N failed`.
 #
+# ANVIL_RUN_WITH is what runs the program, for a processor that this machine does not have: see make/aarch64.mk.
+#
 # With RETRY=1 a topic that failed runs once more when all others are over: tests wait for ranks and for clocks, and one in
 # a thousand may meet a moment in which the machine is doing something else. If it passes then, it has passed, and is
 # called flaky at the end, with what it had said. What a sanitizer has reported stays a failure.
@@ -43,7 +45,7 @@ run() {
     local status=0 began=$SECONDS
     [ "$1" = none ] || export ANVIL_EMULATOR_SCHEDULE=$1
     # With ANVIL_COUNTS it is no error that a topic has no tests for the later orders.
-    ANVIL_COUNTS=$4.counts env --default-signal=HUP,INT,QUIT "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
+    ANVIL_COUNTS=$4.counts env --default-signal=HUP,INT,QUIT ${ANVIL_RUN_WITH:-} "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
     [ $status = 0 ] || grep -qs ' [1-9]' "$4.counts" || echo '0 1' >>"$4.counts"
     if [ $status != 0 ] && [ -n "${RETRY:-}" ] && ! grep -qE 'Sanitizer|runtime error:' "$4"; then
         printf '%s: failed in %d s, exit code %d; it will be run again\n' "$3" $((SECONDS - began)) $status
@@ -74,7 +76,7 @@ longest='attention two_hosts readme tcp_ranks tcp_strangers tcp_network entropy 
     newton_schulz watchdog bf16_model model checkpoint resume'
 topics=()
 if [ -z "$topic" ] && [ ${#arguments[@]} = 0 ]; then
-    tags=$("$program" --list-tags | sed -nE 's/^ *[0-9]+ +\[([a-z_0-9]+)\].*/\1/p')
+    tags=$(${ANVIL_RUN_WITH:-} "$program" --list-tags | sed -nE 's/^ *[0-9]+ +\[([a-z_0-9]+)\].*/\1/p')
     for tag in $(printf '%s\n' $longest $tags | awk '!seen[$0]++'); do
         if compgen -G "test/*/${tag}_test.cpp" >/dev/null || compgen -G "test/*/${tag}_cuda_test.cu" >/dev/null; then topics+=("$tag"); fi
     done

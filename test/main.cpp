@@ -20,8 +20,8 @@ ScratchFolder::~ScratchFolder() {
 }
 
 std::string program(const std::string& name) {
-    const char* folder = std::getenv("ANVIL_PROGRAMS");
-    return (folder ? folder : "./") + name;
+    const char *folder = std::getenv("ANVIL_PROGRAMS"), *emulator = std::getenv("ANVIL_RUN_WITH");
+    return (emulator ? std::string(emulator) + " " : "") + (folder ? folder : "./") + name;
 }
 
 Finished run(const std::string& command) {

@@ -144,7 +144,8 @@ struct Finished {
 };
 
 // The path of a program of ours as built with these tests: program("train_gpt"), program("data/tokenize"). Under
-// `make sanitize` that is the sanitised one, so never write ./train_gpt in a test.
+// `make sanitize` that is the sanitized one, so never write ./train_gpt in a test; under `make aarch64`, which sets
+// ANVIL_RUN_WITH, it begins with the emulator of that processor.
 std::string program(const std::string& name);
 
 // Runs a shell command line from the repository's root.

@@ -414,7 +414,7 @@ void RunLog::sample(int64_t step, const std::string& prompt, const std::string& 
     // A byte tokenizer's samples may hold anything, and a terminal obeys control characters.
     std::string shown = prompt + text;
     for (char& c : shown)
-        if ((c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == 127) c = '?';
+        if ((uint8_t(c) < ' ' && c != '\n' && c != '\t') || c == 127) c = '?';
     std::printf("sample at step %lld:\n%s\n", static_cast<long long>(step), shown.c_str());
     std::fflush(stdout);
 }

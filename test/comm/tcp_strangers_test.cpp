@@ -49,7 +49,7 @@ bool can_become_nobody() {
 }
 
 bool has_control_bytes(const std::string& text) {
-    return std::any_of(text.begin(), text.end(), [](char c) { return (c >= 0 && c < ' ' && c != '\n') || c == 0x7f; });
+    return std::any_of(text.begin(), text.end(), [](unsigned char c) { return (c < ' ' && c != '\n') || c == 0x7f; });
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST_CASE("run_*.sh say what `plan` says", "[speedrun][plain]") {
             CHECK((entry.status().permissions() & fs::perms::owner_exec) != fs::perms::none);
 }
 
-TEST_CASE("run --check finds what `plan` does not say", "[speedrun]") {
+TEST_CASE("run --check finds what `plan` does not say", "[speedrun][plain]") {
     const ScratchFolder repository;
     fs::create_directory(repository / "scripts");
     for (const auto& entry : fs::directory_iterator("scripts"))

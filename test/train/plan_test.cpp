@@ -108,7 +108,7 @@ TEST_CASE("plan: the launches of GPT-2 124M", "[plan]") {
     CHECK(flops == Approx(6 * (12 * 12 * 768.0 * 768 + 50304.0 * 768) * 524288));
 }
 
-TEST_CASE("plan: memory is what the run will take", "[plan]") {
+TEST_CASE("plan: memory is what the run will take", "[plan][plain]") {
     for (const bool muon : {false, true})
         for (const int world : {1, 6}) {
             if (muon == (world == 1)) continue;  // a hundred plans

@@ -151,6 +151,7 @@ TEST_CASE("virtual ranks on a GPU train to the same bits in groups, and however 
     const How four{.world_size = 4, .muon = true, .gradient_sum = GradientSum::all_to_all};
     CHECK(difference(train<float>(runs, four), one, 4) == "");
     CHECK(difference(train<float>(runs, {.world_size = 4, .muon = true, .shards = 2}), one, 4) == "");
+    if (kWatched) return;  // three ranks are below
     // Of three ranks, which are always added in their order.
     How how{.world_size = 3, .muon = true, .gradient_sum = GradientSum::reduce_scatter};
     const Trained three = train<float>(runs, how);
@@ -171,7 +172,7 @@ TEST_CASE("communication that overlaps with work has the bits of communication t
     const auto [bf16_gradients, gradient_sum] =
         GENERATE(std::pair{false, GradientSum::reduce_scatter}, std::pair{true, GradientSum::reduce_scatter},
                  std::pair{true, GradientSum::all_to_all});
-    if (kWatched && gradient_sum == GradientSum::reduce_scatter && !bf16_gradients) return;
+    if (kWatched && gradient_sum == GradientSum::reduce_scatter) return;
     const How serial{.world_size = 2,
                      .muon = true,
                      .noise_scale = true,
@@ -213,6 +214,7 @@ TEST_CASE("with sharded gradients virtual ranks on a GPU train to the bits of on
     if (muon) return;
     // Of three ranks with a micro-batch each, in bf16 as well, where it is the bits of ZeRO-1.
     for (const bool bf16_gradients : {false, true}) {
+        if (kWatched && !bf16_gradients) continue;
         How three{.world_size = 3, .bf16_gradients = bf16_gradients, .layers = 6};
         const Trained whole = train<bf16>(runs, three);
         three.zero_stage = 2;

@@ -8,7 +8,7 @@ AARCH64_HEADERS := build/aarch64/deps
 AARCH64_LACKS   := $(strip $(foreach tool,$(AARCH64_CXX) $(firstword $(AARCH64_RUN)),$(if $(shell command -v $(tool)),,$(tool))) \
   $(if $(wildcard $(CATCH2_DIR)/catch2/catch.hpp),,Catch2 2))
 # g++ 12 for aarch64 crashes where it should optimize the emulator's own code.
-AARCH64_BUILD    = DEPS_DIR=$(AARCH64_HEADERS) VARIANT=aarch64 CXX=$(AARCH64_CXX) CPU_ARCH=armv8-a USE_MPI=0 OPT=-O1 EMULATOR_OPT=-O1
+AARCH64_BUILD    = DEPS_DIR=$(AARCH64_HEADERS) VARIANT=aarch64 CXX=$(AARCH64_CXX) CPU_ARCH=armv8-a USE_MPI=0 OPT=-O1 EMULATOR_OPT=-O1 CXXFLAGS_EXTRA=-DANVIL_QEMU
 
 # Without the tests that run programs, but for the golden run, whose losses are those of x86: processes are slow to emulate.
 aarch64: ## tests of ops, kernels and models, and the golden run, on aarch64: cross-compiled, under qemu

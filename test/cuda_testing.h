@@ -27,9 +27,9 @@ name.
 #define ON_DEVICE "[gpu]"
 #endif
 
-// Under a sanitizer or the race checker, ten times as slow, the same code once more has nothing new to show:
+// Under a sanitizer, the race checker or qemu, ten times as slow, the same code once more has nothing new to show:
 // repetitions are for `make test` and the GPU.
-#if defined(ANVIL_ASAN) || defined(ANVIL_MSAN) || defined(ANVIL_RACE)
+#if defined(ANVIL_ASAN) || defined(ANVIL_MSAN) || defined(ANVIL_RACE) || defined(ANVIL_QEMU)
 constexpr bool kWatched = true;
 #else
 constexpr bool kWatched = false;

@@ -354,7 +354,7 @@ private:
     template <class Count>
     void hear(Count&& count) {
         end_.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);
-        saving_.go_on(count);
+        saving_.advance(count);
     }
 
     void start_step() {

@@ -1,9 +1,10 @@
 /*
-When a run is over and why: its last step, its time, a signal, no lower validation loss, or no finite one. With islands
-everything happens after an outer step.
+When a run is over and why: its last step, its time, a signal, no lower validation loss, or steps that are skipped. And
+in which steps something is due; with islands that is after an outer step.
 
   RunEnd end(config, world, state);
-  if (end.stop_signal_of_all() || end.out_of_time() || end.is_last(state.step)) ...
+  if (end.stop_reason() || end.out_of_time() || end.is_last(state.step)) ...
+  if (end.is_due(state.step, every)) ...                              what is done every so many steps
   end.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);      what ranks have voted for in a step
   end.check_skipped();                                                an Error after too many skipped steps
   end.reason()                                                        "finished"
@@ -85,8 +86,8 @@ private:
     const RunConfig& config_;
     const RunFlags& flags_;
     const bool has_islands_;
-    const bool decides_alone_;  // islands agree in their outer steps, and one does so, too: what is saved is of such a
-                                // step
+    // Islands agree in their outer steps, and one does so, too: what is saved is of such a step.
+    const bool decides_alone_;
     const RunState& state_;
     bool all_stop_ = false, all_out_of_time_ = false;
 };

@@ -3,12 +3,12 @@ A run's checkpoints: which step is saved already or on its way to the disk, and 
 LocalSaver write them (saving.h, local_saving.h).
 
   RunSaving<Device, T> saving(flags, ranks, model, sharded, log);
-  saving.look(state, resumed, validates);        rank 0, once it has the log: what is in --out-dir already
-  saving.open(step, placed, local_run);          all ranks, after it
-  saving.save(step, texts, and_wait);            all ranks; waits for the one before
-  saving.add_votes(votes)                        what this rank has to say of its part, in every step
-  saving.go_on(count);                           count(vote): how many ranks have said it, in the same step
-  saving.finish();                               all ranks: waits until all is on the disk
+  saving.look(state, resumed, validates);            rank 0, once it has the log: what is in --out-dir already
+  saving.open(step, in_processes, local_run);        all ranks, after it
+  saving.save(step, texts, and_wait);                all ranks; waits for the one before
+  saving.add_votes(votes);                           what this rank has to say of its part, in every step
+  saving.advance(count);                             count(vote): how many ranks have said it, in the same step
+  saving.finish();                                   all ranks: waits until all is on the disk
 
 What ranks say of a save may come when it is over: then it is of none, for the next one begins when no step is under
 way.
@@ -132,7 +132,7 @@ public:
     }
 
     template <class Count>
-    void go_on(Count&& count) {
+    void advance(Count&& count) {
         if (saver_.is_committing()) {
             if (count(Vote::committed) > 0) finish();
         } else if (saver_.is_under_way() && count(Vote::written) == ranks_.world_size) {

@@ -17,7 +17,8 @@ ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,
   $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
 # What works on every byte, token or value is optimized, in a third more time to compile. The rest decides, prints, or calls what does. It
 # is linked last, because of an inline function in two objects the linker keeps the first.
-HOT  := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,hash json) $(addprefix comm/,host_comm shared_memory) \
+HOT  := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,hash json) \
+  $(addprefix comm/,host_barrier host_comm host_exchange shared_buffers shared_memory) \
   $(addprefix data/,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
   $(addprefix interop/,gguf llmc_model stored_model tensor_files) io/checkpoint $(addprefix optim/,matrix_buckets sharding sharding_plan) cuda/%)
 COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))

@@ -1,10 +1,10 @@
 /*
-Traffic between hosts: one primitive, from which HostComm builds all its collectives.
+Traffic between hosts: one primitive, from which HostExchange builds all collectives between hosts (host_exchange.h).
 
   network.exchange(send, bytes, 4, receive, bytes, 2, look);    to rank 4, from rank 2, both at once; waits for both
 
-The bytes are those of the algorithm in host_comm.h and no more: in a reduce-scatter or an all-gather every host sends
-and receives (hosts - 1) / hosts of a buffer. `look` is called while waiting, with the rank that is waited for; it ends
+The bytes are those of that algorithm and no more: in a reduce-scatter or an all-gather every host sends and receives
+(hosts - 1) / hosts of a buffer. `look` is called while waiting, with the rank that is waited for; it ends
 the program when there is no point in waiting any longer.
 
   TcpNetwork        ranks that met at an address (tcp_network.h)

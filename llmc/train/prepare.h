@@ -3,18 +3,20 @@ Turns a request into a run: tokenizer, model, sharding, communicator, batch. It 
 communication needs, and writes no file; --dry-run ends here.
 
   const PreparedRun<Device, T> run = prepare<T>(device, world, request);          all ranks; the same on each
+  const KernelFacts kernels = settle_kernels(device, run, ranks, data, head_rows);     once the inputs are open
 */
 #pragma once
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include "llmc/base/hash.h"            // hex64, xxh3
 #include "llmc/comm/handshake.h"       // check_alike
 #include "llmc/optim/sharding.h"       // plan_sharding
-#include "llmc/train/devices.h"        // make_comm, check_heads
+#include "llmc/train/devices.h"        // make_comm, check_heads, plan_kernels
 #include "llmc/train/memory_budget.h"  // MemoryBudget
 #include "llmc/train/run_config.h"     // RunConfig, decide
-#include "llmc/train/run_inputs.h"     // separator_of, choose_packing
+#include "llmc/train/run_inputs.h"     // RunInputs, separator_of, choose_packing
 #include "llmc/train/run_request.h"    // RunRequest, find_shape
 #include "llmc/train/tokens.h"         // KnownTokenizer, check_tokens
 #include "llmc/train/world.h"          // World
@@ -114,4 +116,24 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     });
     return {std::move(tokenizer), std::move(config), std::move(parameters),
             std::move(sharding),  std::move(comm),   std::move(memory)};
+}
+
+// Which kernels the steps take. All ranks must have the same ones, and the same data. Reserves the ops' workspace.
+template <class Device, class T>
+KernelFacts settle_kernels(Device& device, const PreparedRun<Device, T>& run, Ranks& ranks, const RunInputs& data,
+                           int64_t head_rows) {
+    const RunConfig& config = run.config;
+    KernelFacts kernels;
+    share_errors(ranks, [&] {
+        kernels = plan_kernels<T>(device, config.shape, config.step.B, config.step.T,
+                                  config.flags.document_token.has_value(), config.flags.trains());
+    });
+    const bool one_size = have_one_batch_size(config.shares);
+    check_same_data(ranks, "the training data", data.train);
+    check_same_data(ranks, "the validation data", data.val);
+    check_alike(ranks, {{"the kernels of attention", kernels.attention},
+                        {"the rows of logits at a time", one_size ? std::to_string(head_rows) : "own"},
+                        {"the files of --eval-tasks", data.hash_of_tasks()}});
+    device.reserve_workspace(run.memory.workspace(config.step.B));
+    return kernels;
 }

@@ -50,6 +50,7 @@ struct RunConfig {
     RunConfig(const Decision& decision, const GptShape& shape, int64_t world_size, int rank = 0);
 
     bool by_time() const { return flags.schedule_by == "time"; }
+    int64_t shown_steps() const { return by_time() ? 0 : steps; }  // for the log; 0: there is no last one
     // The schedules' position at this step, counted from 0, of a run that has trained for this long.
     int64_t schedule_step(int64_t at_step, double training_s) const {
         return by_time() ? int64_t(std::min(training_s / flags.time_budget_s, 1.0) * double(steps)) : at_step;

@@ -8,6 +8,17 @@
 #include "llmc/data/mixture.h"    // has_weights
 #include "llmc/data/packing.h"    // try_packing
 
+std::vector<SourceFacts> RunInputs::mixture() const {
+    if (!train || train->shards().size() == 1) return {};
+    return train->sources();
+}
+
+std::string RunInputs::hash_of_tasks() const {
+    std::string all;
+    for (const TaskFile& file : tasks) all += hex64(file.hash());
+    return all;
+}
+
 int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer) {
     return flags.document_token.value_or(tokenizer.tokenizer ? tokenizer.tokenizer->separator() : -1);
 }

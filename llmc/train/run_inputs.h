@@ -23,6 +23,8 @@ struct RunInputs {
 
     uint64_t train_hash() const { return train ? train->data_hash() : 0; }
     double cropped() const { return train ? train->cropped() : NAN; }  // DataLoader::cropped()
+    std::vector<SourceFacts> mixture() const;  // the sources of the training data; none if there is one only
+    std::string hash_of_tasks() const;
 };
 
 // Throws an Error on all ranks if one has other shards than rank 0, naming the rank and the shard. Paths may differ;

@@ -1,0 +1,53 @@
+/*
+Buffers that all ranks of a host have mapped. Each rank allocates one of the same size, at the same time.
+
+  SharedBuffers buffers(ranks, layout, cpu);
+  void* gradients = buffers.allocate(bytes);                 all ranks; filled with NaN
+  const SharedBuffers::Found found = buffers.find(p, n);     which of them p (n bytes) is part of, and where in it
+  found.of_local(2)                                          the same bytes of the host's third rank
+*/
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+#include "llmc/comm/host_layout.h"    // HostLayout
+#include "llmc/comm/ranks.h"          // Ranks
+#include "llmc/comm/shared_memory.h"  // SharedMemory
+#include "llmc/cpu/device.h"          // Cpu
+
+class SharedBuffers {
+public:
+    SharedBuffers(Ranks& ranks, const HostLayout& layout, Cpu& cpu) : ranks_(ranks), layout_(layout), cpu_(cpu) {}
+    SharedBuffers(const SharedBuffers&) = delete;
+    SharedBuffers& operator=(const SharedBuffers&) = delete;
+
+    void* allocate(size_t bytes);
+    void release(void* data);
+
+    // Memory of this host's first rank alone, zeros.
+    SharedMemory memory_of_first(size_t bytes);
+
+    struct Found {
+        const std::vector<SharedMemory>* of_locals = nullptr;  // null: in no buffer
+        int64_t number = 0, offset = 0;                        // the same on all ranks, if they make the same call
+
+        explicit operator bool() const { return of_locals; }
+        char* of_local(int local) const { return (*of_locals)[size_t(local)].data() + offset; }
+    };
+    Found find(const void* data, int64_t bytes) const;
+
+private:
+    // One for each rank of this host, in the order of ranks.
+    struct Allocation {
+        int64_t number;
+        std::vector<SharedMemory> memory;
+    };
+
+    Ranks& ranks_;
+    const HostLayout& layout_;
+    Cpu& cpu_;
+    std::vector<Allocation> allocations_;
+    int64_t num_allocations_ = 0;
+
+    std::vector<SharedMemory> share(size_t bytes, bool filled, bool of_first_alone);
+};

@@ -1,0 +1,81 @@
+/*
+What a run starts from: new weights, those of another model, or a checkpoint's weights and state. All ranks:
+
+  const InitialState start = load_initial_state(request, flags.seed, ranks, model, optimizer, sharded);
+  share_weights(request, comm, optimizer.plan, model);             each rank has loaded its own part only
+  continue_data(*data.train, start.state, key, flags, request, is_first);      of a resumed run
+*/
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include "llmc/base/file.h"            // thread_read_bytes
+#include "llmc/comm/comm.h"            // Comm
+#include "llmc/comm/ranks.h"           // Ranks, share_errors
+#include "llmc/data/loader.h"          // DataLoader
+#include "llmc/model/gpt.h"            // Gpt
+#include "llmc/optim/optimizer.h"      // Optimizer, gather_weights
+#include "llmc/train/checkpointing.h"  // RunState, ShardedState, load_tensors
+#include "llmc/train/loading.h"        // load_run
+#include "llmc/train/log.h"            // ReadBytes
+#include "llmc/train/run_request.h"    // RunRequest
+
+struct InitialState {
+    RunState state = {};
+    ReadBytes read_bytes = {};  // at a resume
+};
+
+template <class Device, class T>
+InitialState load_initial_state(const RunRequest& request, uint64_t seed, Ranks& ranks, Gpt<Device, T>& model,
+                                Optimizer<Device, T>& optimizer, const ShardedState<Device, T>& sharded) {
+    InitialState start;
+    if (request.source) {
+        share_errors(ranks, [&] { load_tensors(TensorSource{*request.source}, model, sharded); });
+        return start;
+    }
+    if (!request.resumed()) {
+        model.initialize_weights(seed, [&](size_t i, const float* values) { optimizer.set_masters(i, values); });
+        return start;
+    }
+    RunState& state = start.state;
+    const uint64_t read_before = thread_read_bytes;
+    share_errors(ranks, [&] { state = load_run(request, ranks, model, sharded); });
+    const uint64_t loaded = thread_read_bytes - read_before;
+    start.read_bytes =
+        ranks.joined_value(ReadBytes{request.verified_bytes, request.verified_bytes, loaded, loaded},
+                           "what it has read", [](const ReadBytes& a, const ReadBytes& b) {
+                               return ReadBytes{a.verified + b.verified, std::max(a.most_verified, b.most_verified),
+                                                a.loaded + b.loaded, std::max(a.most_loaded, b.most_loaded)};
+                           });
+    share_errors(ranks, [&] {
+        require(state.step == request.checkpoint.step,
+                "%s: state.json is of step %lld, and manifest.json of step %lld; use another checkpoint",
+                request.checkpoint.path.c_str(), static_cast<long long>(state.step),
+                static_cast<long long>(request.checkpoint.step));
+    });
+    state.updates = state.updates_of(sharded.place.island());
+    if (!sharded.outer) state.island_updates.clear();
+    return start;
+}
+
+// Of weights that were loaded each rank has its own part only. New ones are the same everywhere, as rank 0 sees to.
+template <class Device, class T>
+void share_weights(const RunRequest& request, Comm<Device>& comm, const ShardingPlan& plan, Gpt<Device, T>& model) {
+    if (request.resumed() || request.source)
+        gather_weights(comm, plan, model.weights);
+    else
+        comm.wait(comm.broadcast(model.weights.data, size_t(model.weights.size) * sizeof(T), 0));
+}
+
+// `key`: data_key() of this run. Other data than the checkpoint's are read from their start.
+inline void continue_data(DataLoader& train, const RunState& state, uint64_t key, const RunFlags& flags,
+                          const RunRequest& request, bool is_first) {
+    if (state.data_key == key)
+        train.restore(state.data);
+    else if (is_first)
+        std::fprintf(stderr,
+                     "warning: not the data, --seq-len, --packing, --shuffle, --seed or --data-order%s that %s was "
+                     "trained with: reading the data from their start\n",
+                     flags.data_order == "llmc" ? " (with it --batch-size and ranks)" : "",
+                     request.checkpoint.path.c_str());
+}

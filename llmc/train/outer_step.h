@@ -1,0 +1,84 @@
+/*
+The outer step of islands, as all ranks agree on it. First they tell each other how they are, in a few bytes; so what
+cannot go on ends before anything is changed, and is saved by none.
+
+  const IslandNews news(ranks, place, {.is_finite = outer.look(), ...});     all ranks, which have made as many steps
+  news.check(step);                             an Error on all if any island cannot go on
+  take_outer_step(outer, ranks, step);          an Error on all if the mean is not finite
+  news.note(state);                             what the state says of all islands
+*/
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+#include "llmc/base/check.h"             // format
+#include "llmc/comm/islands.h"           // IslandPlace
+#include "llmc/comm/ranks.h"             // Ranks, SharedError
+#include "llmc/train/checkpointing.h"    // RunState
+#include "llmc/train/outer_optimizer.h"  // OuterOptimizer
+#include "llmc/train/run_end.h"          // kMostSkippedInARow
+#include "llmc/train/step.h"             // Vote
+
+class IslandNews {
+public:
+    // Of a rank. Nothing but int64_t: it is sent as it lies in memory.
+    struct OfRank {
+        int64_t is_finite, has_bad_data, skipped_in_a_row, updates, elapsed_us;
+        std::array<int64_t, std::size(StepSums().votes)> votes = {};
+    };
+
+    // Collective.
+    IslandNews(Ranks& ranks, const IslandPlace& place, const OfRank& mine)
+        : place_(place), all_(ranks.all_gather_values(mine, "how its island is")) {}
+
+    int64_t count(Vote vote) const {
+        return std::count_if(all_.begin(), all_.end(),
+                             [&](const OfRank& news) { return news.votes[size_t(vote)] != 0; });
+    }
+    bool has_bad_data() const {
+        return std::any_of(all_.begin(), all_.end(), [](const OfRank& news) { return news.has_bad_data != 0; });
+    }
+    double training_s() const { return double(all_[0].elapsed_us) * 1e-6; }  // rank 0's
+
+    void check(int64_t step) const {
+        for (size_t r = 0; r < all_.size(); r++)
+            if (!all_[r].is_finite || all_[r].skipped_in_a_row >= kMostSkippedInARow)
+                throw SharedError(
+                    kExitDiverged,
+                    format("outer step at step %ld: the %s of %s not finite, so no island has taken it: resume from an "
+                           "earlier checkpoint with a lower --learning-rate, or a lower --outer-lr",
+                           step, all_[r].is_finite ? "loss or the gradient" : "weights",
+                           (place_.name_of(place_.island_of(int(r))) + (all_[r].is_finite ? " is" : " are")).c_str()));
+    }
+
+    void note(RunState& state) const {
+        state.skipped_in_a_row = 0;
+        state.island_updates.clear();
+        for (int island = 0; island < place_.count(); island++) {
+            const OfRank& news = all_[size_t(island * place_.size())];
+            state.skipped_in_a_row = std::max(state.skipped_in_a_row, news.skipped_in_a_row);
+            state.island_updates += (island ? "," : "") + std::to_string(news.updates);
+        }
+    }
+
+private:
+    const IslandPlace place_;
+    const std::vector<OfRank> all_;
+};
+
+// Collective.
+template <class Device, class T>
+void take_outer_step(OuterOptimizer<Device, T>& outer, Ranks& ranks, int64_t step) {
+    const bool is_sound = outer.exchange();
+    const std::vector<int64_t> sound = ranks.all_gather_values(int64_t(is_sound), "its part of the outer step");
+    for (size_t r = 0; r < sound.size(); r++)
+        if (!sound[r])
+            throw SharedError(kExitDiverged,
+                              format("outer step at step %ld: the mean of the islands is not finite, as rank %zu "
+                                     "computes it, so none has taken it: resume from an earlier checkpoint with a "
+                                     "lower --outer-lr",
+                                     step, r));
+    outer.apply();
+}

@@ -1,0 +1,93 @@
+/*
+When a run is over and why: its last step, its time, a signal, no lower validation loss, or steps that are skipped. And
+in which steps something is due; with islands that is after an outer step.
+
+  RunEnd end(config, world, state);
+  if (end.stop_reason() || end.out_of_time() || end.is_last(state.step)) ...
+  if (end.is_due(state.step, every)) ...                              what is done every so many steps
+  end.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);      what ranks have voted for in a step
+  end.check_skipped();                                                an Error after too many skipped steps
+  end.reason()                                                        "finished"
+
+A request by one rank takes effect on all ranks at the end of the step that carries its vote.
+*/
+#pragma once
+#include <cstdint>
+#include <string>
+#include "llmc/base/check.h"           // format
+#include "llmc/comm/ranks.h"           // SharedError
+#include "llmc/train/checkpointing.h"  // RunState
+#include "llmc/train/run_config.h"     // RunConfig
+#include "llmc/train/stop.h"           // stop_signal
+#include "llmc/train/world.h"          // World
+
+inline constexpr int64_t kMostSkippedInARow = 10;
+
+class RunEnd {
+public:
+    RunEnd(const RunConfig& config, const World& world, const RunState& state)
+        : config_(config),
+          flags_(config.flags),
+          has_islands_(flags_.islands_of_run() > 0),
+          decides_alone_(world.is_alone() && !has_islands_),
+          state_(state) {}
+
+    // Once the state is that of the start.
+    void begin() { all_out_of_time_ = out_of_time_here(); }
+
+    // ---- steps
+
+    // A run by time has no last step.
+    bool is_last(int64_t step) const { return !config_.by_time() && step >= config_.steps; }
+    bool is_outer_step(int64_t step) const { return has_islands_ && (step % flags_.outer_every == 0 || is_last(step)); }
+    // Whether something wanted every so many steps is due. Of islands: after an outer step, if it has become due since
+    // the one before.
+    bool is_due(int64_t step, int64_t every) const {
+        if (every <= 0 || step <= 0) return false;
+        if (!has_islands_) return step % every == 0;
+        const int64_t before = (step - 1) / flags_.outer_every * flags_.outer_every;
+        return is_outer_step(step) && step / every > before / every;
+    }
+
+    // ---- reasons
+
+    bool out_of_time_here() const { return flags_.time_budget_s > 0 && state_.training_s >= flags_.time_budget_s; }
+    bool out_of_time() const { return decides_alone_ ? out_of_time_here() : all_out_of_time_; }
+    // Why to stop before the end; null: no request.
+    const char* stop_reason() const {
+        if (decides_alone_ || (all_stop_ && stop_signal())) return stop_signal();
+        return all_stop_ ? "a signal to another rank" : nullptr;
+    }
+    bool is_out_of_patience() const { return flags_.patience > 0 && state_.best.worse >= flags_.patience; }
+
+    void hear(bool stop, bool out_of_time) {
+        all_stop_ |= stop;
+        all_out_of_time_ |= out_of_time;
+    }
+
+    void check_skipped() const {
+        if (state_.skipped_in_a_row >= kMostSkippedInARow)
+            throw SharedError(kExitDiverged,
+                              format("the loss or the gradient was not finite in %ld steps in a row, up to step %ld: "
+                                     "resume from an earlier checkpoint with a lower --learning-rate or a --grad-clip",
+                                     kMostSkippedInARow, state_.step));
+    }
+
+    std::string reason() const {
+        const char* signal = stop_reason();
+        return signal                 ? signal
+               : out_of_time()        ? "time budget"
+               : is_last(state_.step) ? "finished"
+               : is_out_of_patience() ? "patience"
+                                      : "finished";
+    }
+
+private:
+    const RunConfig& config_;
+    const RunFlags& flags_;
+    const bool has_islands_;
+    // Islands agree in their outer steps, and one does so, too: what is saved is of such a step.
+    const bool decides_alone_;
+    const RunState& state_;
+    bool all_stop_ = false, all_out_of_time_ = false;
+};

@@ -1,0 +1,166 @@
+/*
+What a run shows of its model between steps: validation loss, scores on tasks, samples. All go to the log.
+
+  RunEvaluation<Device, T> evaluation(world, run, data, model, balance, state, log);
+  evaluation.begin(checkpoint);                    once the state is that of the start
+  const bool is_best = evaluation.validate();      all ranks
+  evaluation.score_tasks(), evaluation.show_sample()
+  evaluation.fill(summary)                         the last results
+  evaluation.say_best(reason)                      the last lines
+
+What the run does not have (validation data, tasks, a prompt) is passed over.
+*/
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+#include "llmc/base/rng.h"             // Rng
+#include "llmc/comm/ranks.h"           // Ranks, SharedError
+#include "llmc/data/utf8.h"            // printable
+#include "llmc/eval/loss.h"            // evaluate
+#include "llmc/eval/sample.h"          // sample
+#include "llmc/eval/tasks.h"           // score_tasks
+#include "llmc/io/checkpoint.h"        // best_step
+#include "llmc/model/gpt.h"            // Gpt
+#include "llmc/train/checkpointing.h"  // RunState, validation_key
+#include "llmc/train/log.h"            // RunLog
+#include "llmc/train/prepare.h"        // PreparedRun
+#include "llmc/train/run_balance.h"    // RunBalance
+#include "llmc/train/run_inputs.h"     // RunInputs
+#include "llmc/train/summary.h"        // RunSummary
+#include "llmc/train/world.h"          // World
+
+template <class Device, class T>
+class RunEvaluation {
+public:
+    RunEvaluation(World& world, const PreparedRun<Device, T>& run, RunInputs& data, Gpt<Device, T>& model,
+                  const RunBalance<Device, T>& balance, RunState& state, RunLog& log)
+        : world_(world),
+          ranks_(world.ranks),
+          config_(run.config),
+          flags_(run.config.flags),
+          tokenizer_(run.tokenizer),
+          data_(data),
+          model_(model),
+          balance_(balance),
+          state_(state),
+          log_(log) {}
+
+    // What is known of validations before this run, or before it was resumed.
+    void begin(const std::string& checkpoint) {
+        if (!data_.val || !flags_.trains()) return;
+        const uint64_t key = validation_key(flags_, data_.val->data_hash(), config_.step.T);
+        if (state_.best.loss && state_.best.key != key && tells_best() && world_.is_first())
+            std::fprintf(stderr,
+                         "warning: not the validation data, --val-tokens, --seq-len or --packing that %s was validated "
+                         "with: its best loss, %.4f, is no measure\n",
+                         checkpoint.c_str(), *state_.best.loss);
+        if (state_.best.key != key) state_.best = {.counted_step = state_.best.counted_step, .key = key};
+    }
+
+    // True if the loss is the lowest so far.
+    bool validate() {
+        if (!data_.val) return false;
+        seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()), config_.step.T,
+                         flags_.val_tokens, data_.token_bytes);
+        // Weights of a step that was skipped are not saved, so they cannot be the best.
+        const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
+                   is_best = counts && state_.best.add(state_.step, seen_.loss);
+        seen_step_ = state_.step;
+        log_.validation(state_.step, seen_.loss, seen_.bits_per_byte);
+        return is_best;
+    }
+    bool has_validated(int64_t step) const { return seen_step_ == step; }
+
+    // Of an evaluation they are the result, and of a training run something that it can do without.
+    void score_tasks() {
+        if (data_.tasks.empty()) return;
+        if (flags_.evaluates()) return score();
+        look("score", true, [&] { score(); });
+    }
+
+    void show_sample() {
+        if (!data_.prompt.empty()) look("sample", false, [&] { print_sample(); });
+    }
+
+    void fill(RunSummary& summary) const {
+        summary.evaluation = seen_;
+        summary.scores = scores_;
+        if (tells_best()) summary.best_loss = state_.best.loss;
+        summary.best_step = state_.best.step;
+    }
+
+    // The last lines, of a run that looks for its best.
+    void say_best(const std::string& end_reason) const {
+        if (!tells_best() || !world_.is_first() || !state_.best.loss) return;
+        const int64_t step = state_.best.step;
+        const std::string place = best_step(flags_.out_dir) != step ? "not kept" : "in " + flags_.out_dir + "/best";
+        std::printf("best validation loss: %.4f at step %lld, %s\n", *state_.best.loss, static_cast<long long>(step),
+                    flags_.save_best ? place.c_str() : "not kept without --save-best");
+        if (end_reason == "patience")
+            std::printf("stopped early, at step %lld: no lower loss in the last %lld validations (--patience %lld)\n",
+                        static_cast<long long>(state_.step), static_cast<long long>(state_.best.worse),
+                        static_cast<long long>(flags_.patience));
+        std::fflush(stdout);
+    }
+
+private:
+    World& world_;
+    Ranks& ranks_;
+    const RunConfig& config_;
+    const RunFlags& flags_;
+    const KnownTokenizer& tokenizer_;
+    RunInputs& data_;
+    Gpt<Device, T>& model_;
+    const RunBalance<Device, T>& balance_;
+    RunState& state_;
+    RunLog& log_;
+    Evaluation seen_;                                     // the last one, of
+    int64_t seen_step_ = -1;                              // that step
+    std::vector<std::pair<std::string, double>> scores_;  // the last ones
+
+    bool tells_best() const { return flags_.trains() && (flags_.save_best || flags_.patience > 0); }
+
+    void score() {
+        using Clock = std::chrono::steady_clock;
+        scores_.clear();
+        for (const TaskFile& file : data_.tasks) {
+            const Clock::time_point began = Clock::now();
+            const TaskScores scores =
+                ::score_tasks(model_, file, ranks_, least_batch_size(balance_.shares()), config_.step.T);
+            const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
+            log_.tasks(state_.step, file.path(), scores.tasks, scores.score, ms);
+            for (const TaskRecord& task : scores.tasks) scores_.push_back({"accuracy_" + task.name, task.accuracy()});
+            if (scores.tasks.size() > 1) scores_.push_back({"score_" + file.stem(), scores.score});
+        }
+    }
+
+    void print_sample() {
+        if (!world_.is_first()) return;
+        Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
+        const std::vector<int32_t> tokens =
+            sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng);
+        log_.sample(state_.step, flags_.prompt, tokenizer_.tokenizer->decode(tokens));
+    }
+
+    // Something optional, such as a sample: if it fails the run continues, with a warning. With several ranks only if
+    // all of them know, or if rank 0 works alone (`together` is false); else they would wait for each other.
+    template <class Look>
+    void look(const char* what, bool together, Look&& look) {
+        try {
+            look();
+        } catch (const std::exception& error) {
+            const Error* const ours = dynamic_cast<const Error*>(&error);
+            const bool all_know = world_.is_alone() || !together || dynamic_cast<const SharedError*>(&error);
+            if (!all_know || (ours && ours->exit_code == kExitRank)) throw;
+            if (world_.is_first())
+                std::fprintf(stderr, "warning: no %s at step %lld: %s\n", what, static_cast<long long>(state_.step),
+                             printable(error.what()).c_str());
+            log_.warning(state_.step, what, error.what());
+        }
+    }
+};

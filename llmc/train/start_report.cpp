@@ -1,0 +1,98 @@
+// What a run says of itself before its first step.
+#include "llmc/train/start_report.h"
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+#include "llmc/base/check.h"         // format
+#include "llmc/base/flags.h"         // to_json
+#include "llmc/base/hash.h"          // hex64, xxh3
+#include "llmc/base/number_text.h"   // count_text
+#include "llmc/optim/outer_state.h"  // OuterState
+#include "llmc/train/step.h"         // why_no_graph
+
+RunFacts StartReport::facts() const {
+    RunFlags flags = config.flags;  // whose fields() are for reading and writing
+    const std::string& json = tokenizer.json;
+    return {.config_json = to_json(flags.fields()),
+            .device = device,
+            .ranks = num_ranks,
+            .data_hash = hex64(data.train->data_hash()),
+            .val_hash = data.val ? hex64(data.val->data_hash()) : "",
+            .tokenizer_hash = json.empty() ? "" : hex64(xxh3(json.data(), json.size())),
+            .attention = kernels.attention,
+            .gemm = kernels.gemm,
+            .head_rows = head_rows,
+            .num_parameters = num_parameters,
+            .flops_per_token = flops_per_token,
+            .peak_flops = all_peak_flops,
+            .peak = peak.how,
+            .sources = flags.sources};
+}
+
+RunLog StartReport::begin_log(const RunState& state, const ReadBytes& read_bytes) const {
+    RunFlags flags = config.flags;
+    RunLog::Options options{
+        .steps = config.shown_steps(), .print_every = flags.print_every, .tensorboard = flags.tensorboard};
+    if (flags.time_budget_s > 0) options.time_budget_s = std::max(0.0, flags.time_budget_s - state.training_s);
+    RunLog log(flags.out_dir, request.resumed() ? RunLog::Mode::resume : RunLog::Mode::fresh, options);
+    std::printf("%s", flags_by_source(flags.fields(), flags.sources).c_str());
+    std::vector<std::string> passed_over;
+    for (const PassedOver& other : request.checkpoint.passed_over) passed_over.push_back(other.path + ": " + other.why);
+    if (request.resumed())
+        log.resume(facts(), state.step, request.checkpoint.path, passed_over, read_bytes);
+    else
+        log.start(facts());
+    return log;
+}
+
+void StartReport::print_evaluated() const {
+    std::printf("model: %s, %.2fM parameters; device: %s\n", request.path().c_str(), double(num_parameters) * 1e-6,
+                device.c_str());
+    std::printf("%s", kernel_line().c_str());
+}
+
+void StartReport::print(const std::string& ranks, const std::string& placement) const {
+    const RunFlags& flags = config.flags;
+    const Recipe& recipe = config.recipe;
+    std::printf("model: %.2fM parameters in %s, %.1f MFLOP per token; batch: %s\n", double(num_parameters) * 1e-6,
+                flags.fp8() ? "fp8" : type, flops_per_token * 1e-6, batch_text(config).c_str());
+    std::printf("%s", config.derivation.c_str());
+    if (config.step.graph)
+        if (const std::string why = why_no_graph(config.step, on_gpu); !why.empty())
+            std::printf("--cuda-graph: without one: %s\n", why.c_str());
+    const std::string length = config.by_time()
+                                   ? format("%g s, of which schedules are %ld steps", flags.time_budget_s, config.steps)
+                                   : format("%ld steps", config.steps);
+    std::printf("recipe: %s, %s; %s", recipe.name, length.c_str(), recipe.text().c_str());
+    double weights = 0;
+    for (const SourceFacts& facts : data.mixture()) weights += facts.source.weight;
+    for (const SourceFacts& facts : data.mixture())
+        std::printf("data: %.2f%% of all rows from the %s tokens of %s\n", 100 * facts.source.weight / weights,
+                    count_text(double(facts.num_tokens)).c_str(), facts.source.pattern.c_str());
+    std::printf("data: %s tokens; device: %s; %s\n", count_text(double(data.train->num_tokens())).c_str(),
+                device.c_str(), ranks.c_str());
+    std::printf("%s%s%s%s", peak_line().c_str(), islands_line().c_str(), kernel_line().c_str(), placement.c_str());
+}
+
+std::string StartReport::peak_line() const {
+    if (all_peak_flops <= 0) return "";
+    if (all_peak_flops == peak.flops) return "MFU: of " + peak.text() + "\n";
+    return format("MFU: of %.3g TFLOP/s of all ranks, rank 0's %s\n", all_peak_flops * 1e-12, peak.text().c_str());
+}
+
+std::string StartReport::kernel_line() const {
+    if (kernels.attention.empty()) return "";
+    return format("attention: %s; GEMM: %s; head: %ld of %ld rows of logits at a time\n", kernels.attention.c_str(),
+                  kernels.gemm.c_str(), long(head_rows), long(config.step.B * config.step.T));
+}
+
+std::string StartReport::islands_line() const {
+    const RunFlags& flags = config.flags;
+    if (place.islands == 0) return "";
+    return format(
+        "islands: %d of %d %s each, every %ld steps a mean (rate %g, momentum %g) of %.1f MB in %s from each rank to "
+        "each other island\n",
+        place.count(), place.size(), place.size() == 1 ? "rank" : "ranks", flags.outer_every, flags.outer_lr,
+        flags.outer_momentum, double(OuterState::encoded_bytes(outer_size, flags.outer().type)) * 1e-6,
+        flags.outer_dtype.c_str());
+}

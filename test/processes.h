@@ -102,8 +102,14 @@ inline bool has_mpi() {
 
 // As root, too, and with more ranks than there are cores, which each may use all of. The names are those of Open MPI 4
 // and 5; others need none. More ranks of another kind: mpirun(1, one + " : -np 1 " + other).
+// Each has a folder of its own: an mpirun of Open MPI 4 that ends removes the one that all of a user's share if it is
+// empty, even while the next mpirun creates its own in there and fails.
 inline std::string mpirun_command(int n, const std::string& command, int limit_s = 60) {
-    return "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+    static const ScratchFolder sessions;
+    static int started = 0;
+    const std::string session = sessions / std::to_string(started++);
+    return "env OMPI_MCA_orte_tmpdir_base=" + session + " PRTE_MCA_prte_tmpdir_base=" + session +
+           " OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
            "OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "
            "PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none "
            "timeout --kill-after=5 " +

@@ -189,7 +189,7 @@ TEST_CASE("a log line is whole or taken back", "[log]") {
     const pid_t child = fork();  // a limit on file sizes cannot be lifted again
     REQUIRE(child >= 0);
     if (child == 0) {
-        std::freopen("/dev/null", "w", stdout);
+        if (!std::freopen("/dev/null", "w", stdout)) _exit(2);
         signal(SIGXFSZ, SIG_IGN);
         const rlimit limit = {1000, 1000};
         setrlimit(RLIMIT_FSIZE, &limit);

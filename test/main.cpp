@@ -19,9 +19,21 @@ ScratchFolder::~ScratchFolder() {
     std::filesystem::remove_all(path, ignored);
 }
 
+namespace {
+// For another processor's program (make/aarch64.mk).
+std::string run_with() {
+    const char* command = std::getenv("ANVIL_RUN_WITH");
+    return command ? std::string(command) + " " : "";
+}
+}  // namespace
+
 std::string program(const std::string& name) {
-    const char *folder = std::getenv("ANVIL_PROGRAMS"), *emulator = std::getenv("ANVIL_RUN_WITH");
-    return (emulator ? std::string(emulator) + " " : "") + (folder ? folder : "./") + name;
+    const char* folder = std::getenv("ANVIL_PROGRAMS");
+    return run_with() + (folder ? folder : "./") + name;
+}
+
+std::string this_test(const std::string& name) {
+    return run_with() + "'" + std::filesystem::read_symlink("/proc/self/exe").string() + "' '" + name + "'";
 }
 
 Finished run(const std::string& command) {

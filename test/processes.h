@@ -23,7 +23,7 @@ Tests that are ranks are tagged [.rank]: hidden, so that only mpirun starts them
 #include "llmc/base/check.h"      // ensure
 #include "llmc/base/file.h"       // read_file
 #include "llmc/comm/mpi_ranks.h"  // mpi_is_built_in
-#include "test/testing.h"         // run, Finished, ScratchFolder
+#include "test/testing.h"         // run, this_test, Finished, ScratchFolder
 
 // Ends as train_gpt does: an Error is printed and gives the exit code. Checks of Catch's mean nothing inside: throw.
 inline std::vector<Finished> in_processes(int n, const std::function<void(int rank)>& body, unsigned limit_s = 60) {
@@ -119,6 +119,3 @@ inline Finished mpirun(int n, const std::string& command, int limit_s = 60) {
     return run(mpirun_command(n, command, limit_s));
 }
 
-inline std::string this_test(const std::string& name) {
-    return std::filesystem::read_symlink("/proc/self/exe").string() + " '" + name + "'";
-}

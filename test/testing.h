@@ -147,6 +147,8 @@ struct Finished {
 // `make sanitize` that is the sanitized one, so never write ./train_gpt in a test; under `make aarch64`, which sets
 // ANVIL_RUN_WITH, it begins with the emulator of that processor.
 std::string program(const std::string& name);
+// A command that runs one test, which may be hidden, in a process of its own.
+std::string this_test(const std::string& name);
 
 // Runs a shell command line from the repository's root.
 Finished run(const std::string& command);

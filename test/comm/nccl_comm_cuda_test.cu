@@ -2,7 +2,6 @@
 // (dev/emulator/fake_nccl.h) and several, and everything that may go wrong.
 #include "llmc/comm/nccl_comm.h"
 #include <chrono>
-#include <filesystem>
 #include <thread>
 #include "llmc/comm/watchdog.h"      // Watchdog
 #include "test/comm/comm_testing.h"  // outcomes, cpu_outcomes
@@ -379,20 +378,19 @@ TEST_CASE("another rank fails meanwhile", "[.nccl_hangs]") {
     std::this_thread::sleep_for(std::chrono::seconds(20));
 }
 TEST_CASE("what hangs in NCCL or CUDA ends the process, with its name", "[nccl_comm]" ON_DEVICE) {
-    const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    const Finished connecting = run("'" + program + "' 'NCCL does not connect'");
+    const Finished connecting = run(this_test("NCCL does not connect"));
     CHECK(connecting.exit_code == kExitRank);
     CHECK(contains(connecting.err,
                    "error: rank 0: the connection of the ranks by NCCL (if the hosts cannot reach each "
                    "other, NCCL_SOCKET_IFNAME names the network interface to use; "));
     CHECK(contains(connecting.err, "was not over after 0.3 s"));
-    const Finished blocked = run("'" + program + "' 'CUDA blocks whoever asks it'");
+    const Finished blocked = run(this_test("CUDA blocks whoever asks it"));
     CHECK(blocked.exit_code == kExitRank);
     CHECK(blocked.err == "error: rank 0: the look at the GPU's collectives was not over after 0.5 s\n");
-    const Finished hung = run("'" + program + "' 'a collective hangs'");
+    const Finished hung = run(this_test("a collective hangs"));
     CHECK(hung.exit_code == kExitRank);
     CHECK(hung.err == "error: rank 0: all_reduce (collective 1, in step 5) has not finished for 0 s\n0 aborted\n");
-    const Finished failed = run("'" + program + "' 'another rank fails meanwhile'");
+    const Finished failed = run(this_test("another rank fails meanwhile"));
     CHECK(failed.exit_code == kExitRank);
     CHECK(contains(failed.err,
                    "error: rank 0: NCCL 2.28.9, asked in the background: remote error (a peer has "
@@ -400,8 +398,7 @@ TEST_CASE("what hangs in NCCL or CUDA ends the process, with its name", "[nccl_c
 }
 
 TEST_CASE("the rank that NCCL refuses memory is named, once", "[nccl_comm]" ON_DEVICE) {
-    const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    CHECK(run("'" + program + "' 'a rank without memory for NCCL'").err ==
+    CHECK(run(this_test("a rank without memory for NCCL")).err ==
           "warning: NCCL 2.28.9, ncclMemAlloc on rank 1: unhandled cuda error: ordinary memory is used on all ranks\n");
 }
 #endif

@@ -53,8 +53,7 @@ struct OtherOptions {
 };
 
 inline Finished run_hidden(const std::string& test_case, const std::string& environment = "") {
-    static const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    return run(environment + " '" + program + "' '" + test_case + "'");
+    return run(environment + " " + this_test(test_case));
 }
 
 }  // namespace emulator_test

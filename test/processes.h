@@ -118,4 +118,3 @@ inline std::string mpirun_command(int n, const std::string& command, int limit_s
 inline Finished mpirun(int n, const std::string& command, int limit_s = 60) {
     return run(mpirun_command(n, command, limit_s));
 }
-

@@ -21,7 +21,7 @@ Order of sums: on one host that of sum_tree over the ranks, so the bits are thos
 hosts' sums are added in a second tree. If each host has the same power of two of ranks, with contiguous numbers (which
 is not required), both together are sum_tree over all ranks. Sums of bf16 are rounded once per host and once at the end.
 
-Between hosts only the first rank of each host communicates (host_exchange.h). The part of a buffer that each host sends:
+Only the first rank of each host communicates with other hosts (host_exchange.h). It sends, as a fraction of the buffer:
 
   reduce_scatter    (hosts - 1) / hosts; with split() as all_reduce
   all_gather        (hosts - 1) / hosts; with split() nothing

@@ -48,7 +48,7 @@ public:
     void look(const RunState& state, bool resumed, bool validates) {
         first_is_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state.step));
         if (!resumed || !first_is_saved_) return;
-        // A run that was killed during a save leaves files behind; this run may end without another save.
+        // Incomplete files of a run that was killed during a save: this run may end without another save.
         remove_leftovers(flags_.out_dir);
         best_is_unknown_ = find_best(state, validates);
         prune(flags_.out_dir, flags_.keep, state.step);

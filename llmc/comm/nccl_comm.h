@@ -16,8 +16,8 @@ Collectives between GPUs by NVIDIA's NCCL, one process per GPU: over NVLink, PCI
   collectives that do not complete on the GPU and for errors of other ranks. If it finds one, the watchdog ends the
   process and names the collective. That happens without ncclCommAbort: the driver ends the kernels, the other ranks
   learn of it from Ranks, and aborting would need the thread that may be inside NCCL.
-- Threads: only one thread at a time may use a communicator, so every call is made under a lock. The checking thread does
-  not wait for the lock but tries again later.
+- Threads: only one thread at a time may use a communicator, so every call is made under a lock. The checking thread
+  does not wait for the lock but tries again later.
 - Errors: when the communicator has failed, or an exception unwinds the stack, it is aborted before anything waits for
   the GPU. From then on NCCL is not called with it, and release() only frees memory. release() never throws.
 - Memory: allocate() returns memory that NCCL can map into other GPUs and network cards, and registers it, so that data

@@ -48,7 +48,7 @@ std::optional<double> given_peak(const std::string& asked) {
 
 namespace {
 
-// Whether a figure is impossible, or too low for any device that trains: from a damaged file or a stopped clock.
+// Whether a figure is plausible. One from a damaged file or a stopped clock may not be.
 bool makes_sense(double flops) { return flops > 1e6 && flops < 1e18; }
 
 DevicePeak measured(double flops, const std::string& what) { return {flops, "measured: " + what}; }

@@ -78,7 +78,7 @@ std::string why_not_writable(const std::string& folder) {
     }
 }
 
-// Why this rank cannot write to rank 0's folder; "": it can. Called on every rank.
+// For each rank, why it cannot write to rank 0's folder; "": it can. Collective. `must_see`: looks for longer.
 std::vector<std::string> look_at_first(Ranks& ranks, const std::string& out_dir, bool must_see) {
     std::unique_ptr<Probe> probe;
     on_first_rank(ranks, [&] {

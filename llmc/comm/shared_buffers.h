@@ -29,7 +29,7 @@ public:
 
     struct Found {
         const std::vector<SharedMemory>* of_locals = nullptr;  // null: not in any buffer
-        int64_t number = 0, offset = 0;  // the buffer's, and in bytes: equal on all ranks if they make the same call
+        int64_t number = 0, offset = 0;                        // equal on all ranks, if they make the same call; bytes
 
         explicit operator bool() const { return of_locals; }
         char* of_local(int local) const { return (*of_locals)[size_t(local)].data() + offset; }

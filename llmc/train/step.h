@@ -299,9 +299,9 @@ private:
     std::optional<Arena> scratch_;  // for all_to_all_sum() in fp32 on a GPU
     const bool by_messages_;        // uses all_to_all_sum() instead of reduce_scatter()
     const GradientLayout layout_;
-    std::vector<Work> reduced_;        // each bucket's reduction of gradients
+    std::vector<Work> reduced_;        // each bucket's reduction; gathered_: its all-gather of weights
     std::vector<int64_t> reduced_of_;  // ZeRO-2, each bucket: the micro-batch whose sum is not in shards_ yet; -1: none
-    std::vector<Work> gathered_;       // each bucket's all-gather of weights
+    std::vector<Work> gathered_;
     size_t complete_ = 0;                                // how many buckets' reduction has begun
     int64_t micro_ = 0;                                  // the current micro-batch
     std::chrono::steady_clock::duration computed_ = {};  // see micro_batches_ms()

@@ -1,16 +1,17 @@
 /*
-How fast collectives are, on any backend:
+Measures the speed of collectives, on any backend:
 
   const auto timings = time_collectives(comm, device, ranks);   all-reduce, reduce-scatter, all-gather; 1 KB to 256 MB
   comm_table(timings)                                           as Markdown
   comm_csv(timings)                                             one line each
   measure_bandwidth(comm, device, ranks)                        bytes/s, in a fraction of a second
 
-As NCCL's tests define it, `bytes` is the whole buffer (of a reduce-scatter before it, of an all-gather after it), the
-algorithm's bandwidth is bytes / time, and the bus bandwidth is what every rank sends in a ring, and receives: that
-times 2 (W - 1) / W for an all-reduce and (W - 1) / W for the others. It does not depend on the number of ranks W where
-links do not, and is what measure_bandwidth gives: a collective should take its ring's bytes divided by it. A time is
-the slowest rank's mean over several calls, which is a training step's point of view.
+Definitions are those of nccl-tests (doc/PERFORMANCE.md there): `bytes` is the whole buffer, the input of a
+reduce-scatter and the output of an all-gather. Algorithm bandwidth is bytes / time. Bus bandwidth is the rate at which
+each rank sends, and receives, in a ring: algorithm bandwidth times 2 (W - 1) / W for an all-reduce and (W - 1) / W for
+the others. It does not depend on the number of ranks W if the links do not. measure_bandwidth() returns it, so the
+predicted time of a collective is its ring's bytes divided by it. A time is the mean over several calls on the slowest
+rank, because a training step waits for that rank.
 */
 #pragma once
 #include <algorithm>
@@ -26,15 +27,16 @@ the slowest rank's mean over several calls, which is a training step's point of 
 struct CommTiming {
     const char* what;
     size_t bytes;
-    int calls;  // that the time is a mean of
-    double seconds;
-    double ring_share;  // of `bytes`: what a rank sends in a ring
+    int calls;          // over which `seconds` is the mean
+    double seconds;     // per call
+    double ring_share;  // the fraction of `bytes` that a rank sends in a ring
 
     double bandwidth() const { return seconds > 0 ? double(bytes) / seconds : 0; }
     double bus_bandwidth() const { return bandwidth() * ring_share; }
 };
 
-// Seconds for one call of `call`: it is made until `least_s` have passed, and three times at least.
+// Times `call`: repeats it for about least_s seconds, at least three times. `data`: a buffer that `call` writes, which
+// is read to wait for the device. Collective.
 template <class Device, class Call>
 CommTiming time_calls(Device& device, Ranks& ranks, const char* what, size_t bytes, float* data, double ring_share,
                       double least_s, Call&& call) {
@@ -47,7 +49,7 @@ CommTiming time_calls(Device& device, Ranks& ranks, const char* what, size_t byt
         copy_to_host(device, &last, data, 1);  // waits for the device
         return std::chrono::duration<double>(Clock::now() - start).count();
     };
-    // The slowest rank's, and so the same on all: they must make the same calls.
+    // The slowest rank's time is the same on all ranks, so that they all make the same number of calls.
     const auto slowest = [&](double seconds) {
         double most = 0;
         for (const double other : ranks.all_gather_values(seconds, "its time")) most = std::max(most, other);
@@ -59,7 +61,7 @@ CommTiming time_calls(Device& device, Ranks& ranks, const char* what, size_t byt
     return {what, bytes, calls, slowest(run(calls)) / calls, ring_share};
 }
 
-// Sizes from 1 KB in steps of four up to the largest that is no more than most_bytes.
+// Times all collectives at sizes of 1 KB, 4 KB, 16 KB, ..., at most most_bytes. Collective.
 template <class Device>
 std::vector<CommTiming> time_collectives(Comm<Device>& comm, Device& device, Ranks& ranks,
                                          size_t most_bytes = size_t(256) << 20, double least_s = 0.1) {
@@ -100,14 +102,14 @@ inline std::string comm_csv(const std::vector<CommTiming>& timings) {
     return text;
 }
 
-// What `bench-comm` prints.
+// The output of the command `bench-comm`.
 template <class Device>
 std::string bench_comm(Comm<Device>& comm, Device& device, Ranks& ranks, size_t most_bytes) {
     return comm.describe() + "\n\n" + comm_table(time_collectives(comm, device, ranks, most_bytes));
 }
 
-// Bytes that a rank can send a second, while all do: of an all-reduce that grows until it takes 30 ms or has 16 MB. 0
-// for one rank.
+// The bus bandwidth in bytes/s, from an all-reduce that grows until it takes 30 ms or has 16 MiB. 0 for one rank.
+// Collective.
 template <class Device>
 double measure_bandwidth(Comm<Device>& comm, Device& device, Ranks& ranks) {
     if (comm.world_size == 1) return 0;

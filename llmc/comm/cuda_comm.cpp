@@ -88,7 +88,7 @@ void CudaComm::wait(Work work) {
     ensure(work.number < next_);
     if (work.number <= waited_) return;
     waited_ = work.number;
-    if (work.number < oldest_) return;  // its place is another's by now, so it is over
+    if (work.number < oldest_) return;  // its place in the ring was reused, so it is complete
     Collective& c = at(work.number);
     const OpScope op(cuda_, "wait_for_collective");
     record(c.stopped, cuda_.stream);
@@ -97,7 +97,8 @@ void CudaComm::wait(Work work) {
     c.exposed = true;
 }
 
-// Adds the oldest that is not in times_ yet, if it is over and was waited for; `must`: waits until it is over.
+// Adds the oldest collective that is not in times_ yet, if it is complete and was waited for. `must`: first waits until
+// it is complete.
 bool CudaComm::count_oldest(bool must) {
     Collective& c = at(counted_);
     if (must) {

@@ -1,16 +1,16 @@
 /*
-What collectives on a GPU's buffers share: a stream of their own beside the device's, and events that order the two.
+The base of Comms on GPU buffers: collectives run in a separate stream, and events order it and the device's stream.
 
   device's stream   ... gradients | record ready |  next layer's backward ...  | wait for end | optimizer ...
   this stream                       wait for ready | begin | collective | end
-                                                                wait(work): ^ what is enqueued then runs after it
+                                                                wait(work): ^ work enqueued from here on runs after it
 
-The stream has the highest priority: collectives are short, and others wait for them. Everything is enqueued; the host
-waits for nothing, unless it is kRing collectives ahead of the GPU. Events are made once and used in turn. Buffers must
-live until their Work was waited for and the device's stream has finished: those of a run live to its end.
+The stream has the highest priority, because collectives are short and other ranks wait for them. The host only enqueues
+work; it waits only if it is kRing collectives ahead of the GPU. Events are created once and reused in turn. A buffer
+must live until its Work was waited for and the device's stream has finished; the buffers of a run live to its end.
 
-Times come from events, too, and are read when they have passed: what take_times() gives are the collectives that were
-over when it was called. Reading costs no waiting. A wait that finds its collective over counts a few microseconds.
+Times are measured by events, which are read after they have passed, so nobody waits: take_times() covers the
+collectives that were complete when it was called. A wait for a complete collective counts as a few microseconds.
 */
 #pragma once
 #include <chrono>
@@ -34,17 +34,17 @@ public:
     CommTimes take_times() override;
     void set_step(int64_t step) override { step_ = step; }
 
-    // For a watchdog, from any thread: "" or which collective has been under way for longer. It is under way when all
-    // before it is done on the GPU, so that a host far ahead counts as nothing. Time runs from the call that first
-    // sees it under way: ask a few times within `timeout_s`.
+    // For a watchdog, from any thread: the collective that has been running for more than timeout_s seconds, else "". A
+    // collective is running when all earlier ones are complete on the GPU, so that a host far ahead does not count. Its
+    // time starts at the call that first sees it running: call this several times within timeout_s.
     std::string overdue(double timeout_s);
 
 protected:
     Cuda& cuda_;
     cudaStream_t stream_ = nullptr;
 
-    // One collective: what `enqueue` puts into stream_. `passes`: how often a ring sends (world_size - 1) / world_size
-    // of `bytes`. `among`: its ranks; 0: all.
+    // Starts a collective: enqueue() enqueues its work in stream_. `passes`: how often a ring of n ranks would send
+    // (n - 1) / n of `bytes`. `among`: n; 0: world_size.
     template <class Enqueue>
     Work start(const char* name, int passes, double bytes, Enqueue&& enqueue, int among = 0) {
         const int of = among > 0 ? among : world_size;
@@ -58,22 +58,22 @@ private:
         const char* name = "";
         int64_t step = 0;
         double sent_bytes = 0;
-        bool exposed = false;  // the device's stream waits for it, between the last two events
+        bool exposed = false;  // the device's stream waits for it, between `stopped` and `resumed`
         cudaEvent_t ready, begin, end, stopped, resumed;
     };
 
     Order order_;
     int64_t step_ = 0;
     std::vector<Collective> ring_;
-    int64_t next_ = 0;     // number of the next one; each is in ring_[number % kRing]
-    int64_t waited_ = -1;  // the last one that was waited for, and with it all before
-    int64_t counted_ = 0;  // those before it are in times_
+    int64_t next_ = 0;     // number of the next collective; each is in ring_[number % kRing]
+    int64_t waited_ = -1;  // the last one that was waited for, which implies all before it
+    int64_t counted_ = 0;  // all before this one are included in times_
     CommTimes times_;
 
-    std::mutex mutex_;        // for what overdue() reads: next_, oldest_, and of the ring what lies between
-    int64_t oldest_ = 0;      // whose place in the ring is still its own
-    int64_t watched_ = 0;     // the first that was not over
-    int64_t under_way_ = -1;  // since then
+    std::mutex mutex_;        // guards what overdue() reads: next_, oldest_, and ring_ between them
+    int64_t oldest_ = 0;      // the oldest one that is still in the ring
+    int64_t watched_ = 0;     // overdue(): the first one that was not complete
+    int64_t under_way_ = -1;  // overdue(): the one that is running since since_
     std::chrono::steady_clock::time_point since_{};
 
     Collective& at(int64_t number) { return ring_[size_t(number % kRing)]; }
@@ -82,7 +82,7 @@ private:
     bool count_oldest(bool must);
 };
 
-// What is launched while this lives goes to another stream than the device's. Not for ops with a workspace.
+// During its lifetime, ops on the device are launched in another stream. Not for ops that use the workspace.
 class OnStream {
 public:
     OnStream(Cuda& cuda, cudaStream_t stream) : cuda_(cuda), kept_(cuda.stream) { cuda.stream = stream; }

@@ -19,7 +19,7 @@ void check_connected(Ranks& ranks) {
 
 namespace {
 
-// Name and value, each closed by a zero byte: readable by any other build, whatever it asks for.
+// Names and values, each terminated by a zero byte, so that any other build can read them, whatever names it compares.
 std::string pack(const std::vector<std::pair<std::string, std::string>>& values) {
     std::string record;
     for (const auto& [name, value] : values) record += name + '\0' + value + '\0';
@@ -46,7 +46,7 @@ void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::str
         });
     ranks.require_sense(same == "yes" || same == "no", 0, "whether all have the same");
     if (same == "yes") return;
-    std::vector<std::string> names;  // of any rank, in the order in which they are first seen
+    std::vector<std::string> names;  // of all ranks, in the order of their first occurrence
     std::vector<std::map<std::string, std::string>> of_rank;
     for (const std::string& record : ranks.all_gather(mine)) {
         of_rank.emplace_back();

@@ -13,7 +13,7 @@ Checks before ranks train together: that they are connected, and that they are a
 // Every rank must receive a message from every other, in the right order; otherwise an Error with exit code 3.
 void check_connected(Ranks& ranks);
 
-// Every name must have the same value on every rank. Else an Error (exit code 2) on all of them, which names the first
-// rank that differs from what most have (if no value has a majority: from what the lowest rank has of the most frequent
-// ones), the first such name of that rank, and both values. Put first what explains the rest: the build.
+// Every name must have the same value on every rank. Otherwise all ranks throw an Error (exit code 2) that names the
+// first rank that differs from the most frequent value, the first name for which it differs, and both values. Of
+// equally frequent values, that of the lowest rank is taken. Pass the name first that explains the others: the build.
 void check_alike(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& values);

@@ -9,13 +9,13 @@ Which host a rank is on. Ranks with the same identity can share memory and see e
 // do processes with a different ANVIL_HOST in the environment, to try several hosts on one machine.
 std::string host_identity();
 
-// Lets this process open as many files as the system allows it (the hard limit of ulimit -n, where shells set a low
-// soft one): a rank's connections are files. How many that are now.
+// Raises this process's limit of open files to the hard limit (ulimit -Hn): each connection to a rank is a file.
+// Returns the limit in force; 0 if it is not known.
 size_t raise_file_limit();
 
-// NVIDIA's GPUs of this host: those that are there for this process to open, and those that the driver knows, of which
-// a container may have been given none. Asked of the system, not of CUDA, which a build may not have. `root` is for
-// tests.
+// The NVIDIA GPUs of this host: `open` is the number of device files that this process sees, `known` the number that
+// the driver knows. In a container without GPUs `open` is smaller. Read from /dev and /proc, because a build may not
+// have CUDA. `root`, for tests, is put before both paths.
 struct HostGpus {
     int open = 0, known = 0;
 };

@@ -1,4 +1,4 @@
-// Ranks of a host wait for each other.
+// A barrier for the ranks of a host: futex, shared memory.
 #include "llmc/comm/host_barrier.h"
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -9,12 +9,12 @@
 
 namespace {
 
-// A few microseconds: what a rank is late by when all do the same. More would be lost whenever the scheduler has put
-// two ranks on one core, as it likes to when one wakes the other: with 2000 turns a meeting then took 55 us, on two
-// cores 0.4.
+// A few microseconds: by that much ranks arrive apart when all do the same work. More spinning costs time whenever the
+// scheduler has put two ranks on one core, which it often does when one wakes the other: with 2000 spins a meeting took
+// 55 us on one core, and 0.4 us on two.
 constexpr int kSpins = 100;
 constexpr std::chrono::milliseconds kLookEvery(100);
-constexpr timespec kSleep = {0, 100'000'000};  // kLookEvery again
+constexpr timespec kSleep = {0, 100'000'000};  // the same as kLookEvery
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -24,7 +24,7 @@ void pause_briefly() {
 #endif
 }
 
-// Shared between processes, so not the private kind.
+// Not FUTEX_WAIT_PRIVATE: the word is shared between processes.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
     syscall(SYS_futex, &word, FUTEX_WAIT, value, &kSleep, nullptr, 0);
 }
@@ -32,19 +32,19 @@ void wake_all(std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAK
 
 }  // namespace
 
-// In the shared memory of a host's first rank. Zeros are where everything starts.
+// Lies in the shared memory of a host's first rank. The initial state is all zeros.
 struct HostBarrier::Control {
     struct alignas(64) Entry {
-        std::atomic<uint32_t> arrived;  // at how many meetings
+        std::atomic<uint32_t> arrived;  // the number of meetings at which this rank has arrived
         Call call;
-        char last_words[512];  // of a rank that gave up
+        char last_words[512];  // the reason, if this rank has given up
     };
-    static_assert(std::atomic<uint32_t>::is_always_lock_free);  // else they would not work between processes
+    static_assert(std::atomic<uint32_t>::is_always_lock_free);  // a lock would not work between processes
 
-    alignas(64) std::atomic<uint32_t> arrived;   // ranks, at the meeting under way
-    alignas(64) std::atomic<uint32_t> meetings;  // that are over; who waits for one sleeps on it
+    alignas(64) std::atomic<uint32_t> arrived;   // the number of ranks at the current meeting
+    alignas(64) std::atomic<uint32_t> meetings;  // the number of meetings that are over: the futex that ranks sleep on
     std::atomic<uint32_t> sleepers;
-    std::atomic<int> awaited;  // the rank of another host that the first rank of this one waits for, + 1
+    std::atomic<int> awaited;  // 1 + the rank of another host that the first rank of this one waits for; 0: none
     Entry entries[];
 };
 
@@ -61,7 +61,7 @@ HostBarrier::HostBarrier(Ranks& ranks, const HostLayout& layout, SharedBuffers& 
         auto& words = control_->entries[layout_.local].last_words;
         std::snprintf(words, sizeof words, "%s", why.c_str());
     });
-    // A rank without a core of its own must not spin: it would keep the one it waits for from running.
+    // With fewer cores than ranks, spinning would keep the awaited rank from running.
     spins_ = layout.local_size() <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 0;
 }
 
@@ -73,7 +73,7 @@ void HostBarrier::meet() {
     if (control_->arrived.fetch_add(1) + 1 == uint32_t(layout_.local_size())) {
         control_->arrived.store(0, std::memory_order_relaxed);
         control_->meetings.fetch_add(1);
-        // One who is about to sleep has counted itself before the kernel compares `meetings` with what it saw.
+        // No wakeup is lost: a rank increments `sleepers` before the kernel compares `meetings` with its old value.
         if (control_->sleepers.load() > 0) wake_all(control_->meetings);
         return;
     }
@@ -121,7 +121,7 @@ std::string HostBarrier::name_of(int local) const {
                   int(processes_[size_t(local)].pid));
 }
 
-// The ranks that this one waits for. The watchdog's thread asks.
+// The ranks that this one waits for. Called by the watchdog's thread.
 std::string HostBarrier::missing_ranks() const {
     const uint32_t now = control_->entries[layout_.local].arrived;
     std::string text;
@@ -132,14 +132,14 @@ std::string HostBarrier::missing_ranks() const {
     return text;
 }
 
-// What a waiting rank looks at now and then. `over` is asked again after what looks bad: as soon as it is, a rank may
-// go its way and end.
+// Checks, at most every kLookEvery, that the other processes of this host are alive; gives up if one is dead. over():
+// whether the wait is over. It is asked after a process was found dead, because a rank may end once the wait is over.
 template <class Over>
 void HostBarrier::look_around(const Over& over) {
     const Clock::time_point now = Clock::now();
     if (now < next_look_) return;
     next_look_ = now + kLookEvery;
-    int dead = -1;  // the first cause if we can tell: one that has not given up because of another
+    int dead = -1;  // if possible the root cause: a rank that left no last words, so did not give up because of another
     for (int local = 0; local < layout_.local_size(); local++)
         if (local != layout_.local && !processes_[size_t(local)].alive())
             if (dead < 0 || control_->entries[local].last_words[0] == 0) dead = local;

@@ -1,14 +1,15 @@
 /*
-Ranks of a host wait for each other at a counter in shared memory: a short spin, where there is a core for every rank,
-then sleep.
+A barrier for the ranks of a host: a counter in shared memory. A waiting rank spins briefly if there is a core for every
+rank, then sleeps on a futex.
 
   HostBarrier barrier(ranks, layout, buffers);         all ranks
-  barrier.meet_for({"all-gather", number, offset, bytes});   waits for all; an Error if one has another call in mind
+  barrier.meet_for({"all-gather", number, offset, bytes});   waits for all; an Error if a rank is about to make another
+                                                       call
   barrier.meet();                                      waits for all
-  const Watchdog::Watch watch(watchdog, "all-gather", -1, &barrier.missing());    who is not there yet
+  const Watchdog::Watch watch(watchdog, "all-gather", -1, &barrier.missing());    says who is missing
 
-Every tenth of a second a waiting rank looks whether the others of its host live; if one is dead, it says which one, and
-all end with exit code 3. A rank that gives up leaves its reason in the shared memory for those who find it dead.
+Every 0.1 s a waiting rank checks that the other processes of its host are alive. If one is dead, the run ends with an
+error that names it (exit code 3). A rank that gives up leaves its reason in shared memory, for that error.
 */
 #pragma once
 #include <chrono>
@@ -23,7 +24,7 @@ all end with exit code 3. A rank that gives up leaves its reason in the shared m
 
 class HostBarrier {
 public:
-    // What a rank is about to do, to be compared.
+    // The collective that a rank is about to do. All ranks of the host must be about to do the same.
     struct Call {
         char what[16];
         int64_t buffer, offset, bytes;
@@ -38,10 +39,10 @@ public:
     void meet();
     void meet_for(const Call& call);
 
-    // Around a wait of this host's first rank for one of another host: until it is over, the others know whom they are
-    // missing.
+    // The first rank of this host brackets its wait for a rank of another host with these, so that the other ranks of
+    // this host can say whom they are waiting for.
     void begin_wait_elsewhere(int rank);
-    void look_elsewhere(int rank);  // now and then: that rank is not there yet; looks after this host's, too
+    void look_elsewhere(int rank);  // called repeatedly during the wait; also checks the processes of this host
     void end_wait_elsewhere();
 
     const Watchdog::Missing& missing() const { return missing_; }
@@ -57,7 +58,7 @@ private:
     int hook_ = -1;
     SharedMemory control_memory_;
     Control* control_ = nullptr;
-    std::vector<Process> processes_;  // of this host
+    std::vector<Process> processes_;  // of this host's ranks
     uint32_t meetings_ = 0;
     int spins_ = 0;
     Clock::time_point next_look_;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kStagingBytes = 1 << 20;
 
-// The sum of from[...], element by element, goes to each of to[...], which may be among them.
+// Writes the elementwise sum of all arrays in `from` (n) to every array in `to` (n). An array may be in both.
 template <class T, class Out>
 void add_up(Cpu& cpu, const std::vector<Out*>& to, const std::vector<T*>& from, int64_t n) {
     sum_ranks_kernel<std::remove_const_t<T>, Out>()(cpu, to.data(), from.data(), int(to.size()), int(from.size()), n);
@@ -24,7 +24,7 @@ std::vector<T*> shifted(std::vector<T*> pointers, int64_t by) {
     return pointers;
 }
 
-// Parts that threads and ranks write begin at multiples of this many elements: no cache line is of two of them.
+// The number of elements that each of `parts` writers gets, rounded up to 64 so that no two of them share a cache line.
 int64_t part_size(int64_t n, int64_t parts) { return (n + parts * 64 - 1) / (parts * 64) * 64; }
 
 std::unique_ptr<HostNetwork> network_of(Ranks& ranks, const HostLayout& layout, HostCommOptions& options) {
@@ -111,7 +111,8 @@ Work HostComm::all_reduce(uint64_t* data, int64_t n) {
     return timed("all-reduce", 2 * 8. * double(n), [&] { all_reduce_of(data, n); });
 }
 
-// Begins a collective on data (n), which is the same call on all ranks: gives every rank's `data`, after all have come.
+// Begins a collective on data (n): waits for this host's ranks, checks that all make the same call, and returns `data`
+// of each of them.
 template <class T>
 std::vector<T*> HostComm::enter(T* data, int64_t n) {
     const int64_t bytes = n * int64_t(sizeof(T));
@@ -141,7 +142,7 @@ void HostComm::reduce_scatter_of(T* data, int64_t shard) {
     if (is_split() && num_hosts() > 1) return all_reduce_of(data, shards() * shard);
     const std::vector<T*> all = enter(data, shards() * shard);
     if (is_split()) {
-        // Each of a shard's owners adds up a part of it, for all of them.
+        // Each of the shard's owners sums a part of it and writes the sums to all of its owners.
         const int owners = world_size / shards();
         const int64_t part = part_size(shard, owners), first = std::min(shard, rank / shards() * part);
         const int64_t begin = this->shard() * shard + first;
@@ -157,7 +158,7 @@ void HostComm::reduce_scatter_of(T* data, int64_t shard) {
         barrier_.meet();
         if (!leads()) copy(data + rank * shard, all[0] + rank * shard, shard * int64_t(sizeof(T)));
     }
-    barrier_.meet();  // until all have read, nobody may write
+    barrier_.meet();  // nobody may write until all have read
 }
 
 template <class T>
@@ -178,8 +179,8 @@ void HostComm::all_to_all_sum_of(float* sum, const T* terms, int64_t shard) {
         return barrier_.meet();
     }
     if (!terms_memory_.data()) terms_memory_ = buffers_.memory_of_first(HostExchange::kPieceBytes);
-    // Terms of this host's shards that come from elsewhere: of each shard a piece, from one rank after the other.
-    int64_t pairs = 1;  // of an owner on a host and a rank elsewhere, on the host that has most of them
+    // In pieces of `most` elements of each shard: terms_memory_ holds what all ranks elsewhere add to all shards here.
+    int64_t pairs = 1;  // (rank of a host, rank elsewhere): their number on the host with the most
     for (const std::vector<int>& there : layout_.hosts)
         pairs = std::max(pairs, int64_t(there.size()) * (world_size - int64_t(there.size())));
     const int64_t most = HostExchange::kPieceBytes / int64_t(sizeof(T)) / pairs;
@@ -254,7 +255,7 @@ void HostComm::all_gather_of(char* data, int64_t shard_bytes) {
         const int64_t at = r % shards() * shard_bytes;
         copy(data + at, from + at, shard_bytes);
     };
-    // Everyone begins with the next one, so that not all read the same.
+    // Each rank begins with its successor, so that they do not all read the same buffer.
     for (int i = 1; i < local_size(); i++) {
         const int local = (layout_.local + i) % local_size(), r = layout_.local_rank(local);
         if (r / shards() == rank / shards()) fetch(r, all[size_t(local)]);
@@ -299,7 +300,7 @@ void HostComm::copy(void* to, const void* from, int64_t bytes) {
     });
 }
 
-// The host's sum, all of it, in the buffer of its first rank: each rank makes a part.
+// Sums over this host's ranks into the buffer of its first rank. Each rank sums a part.
 template <class T>
 void HostComm::add_up_to_first(const std::vector<T*>& all, int64_t n) {
     const int64_t part = part_size(n, local_size()), begin = std::min(n, layout_.local * part);

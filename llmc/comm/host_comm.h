@@ -3,33 +3,37 @@ Collectives on CPU buffers between processes: through shared memory within a hos
 
   HostComm comm(ranks, cpu);
   float* gradients = static_cast<float*>(comm.allocate(bytes));     mapped by all ranks of this host
-  comm.reduce_scatter(gradients, shard);                            adds up where the others' values lie: no copies
+  comm.reduce_scatter(gradients, shard);                            reads the others' buffers in place, without copies
 
 Within a host every rank reads the others' buffers. Per rank, for a buffer of S bytes on W ranks:
 
-  reduce_scatter    reads S, writes S / W: adds up its own shard, all ranks' values at once
+  reduce_scatter    reads S, writes S / W: sums its own shard over all ranks in one pass
   all_gather        reads and writes S (W - 1) / W: copies the others' shards
-  all_reduce        reads S, writes S: adds up a W-th and writes the sum into every rank's buffer
-  broadcast         reads and writes S: copies the root's
-  all_to_all_sum    is reduce_scatter, but that the sum of bf16 stays float
+  all_reduce        reads S, writes S: sums 1 / W of the elements and writes the sums to every rank's buffer
+  broadcast         reads and writes S: copies the root's buffer
+  all_to_all_sum    like reduce_scatter, but the sum of bf16 values stays float
 
-A buffer inside an allocation is found by its address and lies at the same offset on all ranks (which is checked, as is
-that all ranks make the same call). Others, small ones in the engine, go in pieces through an allocation of our own.
+A buffer inside an allocation is found by its address. It must be at the same offset on all ranks, and all ranks must
+make the same call; both are checked. Other buffers, which in the engine are small, are copied in pieces through a
+staging allocation.
 
-Sums are those of sum_tree over the ranks of a host, and so the same bits as LocalComm's. With several hosts the sums of
-the hosts are added in a tree again, which is the same tree when every host has the same power of two of ranks and they
-are contiguous; sums of bf16 are rounded once on each host and once in the end. Ranks of a host need not be contiguous
-and hosts may have different numbers of ranks. The first rank of each host talks to those of the others
-(host_exchange.h): in a reduce-scatter or all-gather (hosts - 1) / hosts of the buffer crosses the wire, and twice that
-in an all-reduce. In all_to_all_sum no host adds up what it sends, so that all sums are those of sum_tree over all
-ranks: with h ranks on each host h times as many bytes of the buffer cross the wire.
-With split() a reduce-scatter between hosts is an all-reduce, and nothing of an all-gather crosses the wire.
+Order of sums: on one host that of sum_tree over the ranks, so the bits are those of LocalComm. With several hosts the
+hosts' sums are added in a second tree. If each host has the same power of two of ranks, with contiguous numbers (which
+is not required), both together are sum_tree over all ranks. Sums of bf16 are rounded once per host and once at the end.
 
-Every collective is under the ranks' watchdog, which can tell who is missing. The parts, in reading order:
+Only the first rank of each host communicates with other hosts (host_exchange.h). It sends, as a fraction of the buffer:
+
+  reduce_scatter    (hosts - 1) / hosts; with split() as all_reduce
+  all_gather        (hosts - 1) / hosts; with split() nothing
+  all_reduce        2 (hosts - 1) / hosts
+  all_to_all_sum    h (hosts - 1) / hosts with h ranks per host: ranks' terms are not summed before they are sent, so
+                    that every sum is that of sum_tree over all ranks
+
+The ranks' watchdog watches every collective and can name the missing ranks. The parts, in reading order:
 
   host_layout.h       which ranks are on which host
   shared_buffers.h    buffers that all ranks of a host have mapped
-  host_barrier.h      ranks of a host wait for each other, and notice who is dead
+  host_barrier.h      a barrier within a host, which notices dead ranks
   host_exchange.h     collectives between hosts, over a HostNetwork
 */
 #pragma once
@@ -50,8 +54,8 @@ Every collective is under the ranks' watchdog, which can tell who is missing. Th
 
 // For tests, which run several hosts on one machine.
 struct HostCommOptions {
-    std::string host = {};                      // ranks with the same one share memory; empty: host_identity()
-    std::unique_ptr<HostNetwork> network = {};  // empty: that of the ranks, where there are several hosts
+    std::string host = {};                      // ranks with the same host share memory; empty: host_identity()
+    std::unique_ptr<HostNetwork> network = {};  // null: with several hosts, Ranks::connect_hosts()
 };
 
 class HostComm : public Comm<Cpu> {
@@ -85,12 +89,12 @@ private:
     const std::unique_ptr<HostNetwork> network_;
     SharedBuffers buffers_;
     HostBarrier barrier_;
-    HostExchange between_;  // hosts
+    HostExchange between_;  // between hosts
     char* staging_ = nullptr;
     size_t staging_bytes_ = 0;
-    SharedMemory terms_memory_;  // of all_to_all_sum: other hosts' terms, in the memory of this host's first rank
+    SharedMemory terms_memory_;  // all_to_all_sum: terms from other hosts, in memory of this host's first rank
     CommTimes times_;
-    const char* doing_ = "";
+    const char* doing_ = "";  // the current collective, for enter()
 
     int local_size() const { return layout_.local_size(); }
     int num_hosts() const { return layout_.num_hosts(); }

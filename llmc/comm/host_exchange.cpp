@@ -13,7 +13,7 @@ HostExchange::Ranges HostExchange::shards_of(int64_t shard) const {
     return shards;
 }
 
-// step(ranges of the hosts) for pieces of at most `most` elements: the same ones in the same order on all hosts.
+// Calls step(pieces), one range per host, for pieces of at most `most` elements: the same calls on all hosts.
 template <class Step>
 void HostExchange::each_piece(const Ranges& ranges, int64_t most, Step&& step) const {
     size_t parts = 0;

@@ -1,4 +1,4 @@
-// Which ranks are on which host, and where this one is among them: hosts[host][local].
+// Which ranks are on which host. This rank is hosts[host][local].
 #pragma once
 #include <algorithm>
 #include <string>
@@ -8,7 +8,7 @@ struct HostLayout {
     std::vector<std::vector<int>> hosts;  // the ranks of each, in ascending order; the first one talks to other hosts
     int host = 0, local = 0;
 
-    // `names`: every rank's host.
+    // `names`: the name of each rank's host. Hosts are numbered in the order of their first ranks.
     HostLayout(const std::vector<std::string>& names, int rank) {
         std::vector<std::string> seen;
         for (int r = 0; r < int(names.size()); r++) {
@@ -30,7 +30,7 @@ struct HostLayout {
     bool leads() const { return local == 0; }
     const std::vector<int>& ranks_of(int of_host) const { return hosts[size_t(of_host)]; }
     const std::vector<int>& ranks_here() const { return ranks_of(host); }
-    int local_rank(int at) const { return ranks_here()[size_t(at)]; }  // the number of a rank of this host
+    int local_rank(int at) const { return ranks_here()[size_t(at)]; }  // the rank at this place on this host
     int leader_of(int of_host) const { return ranks_of(of_host)[0]; }
     std::vector<int> leaders() const {
         std::vector<int> all;

@@ -5,7 +5,7 @@
 #include "llmc/base/check.h"     // require, ensure
 #include "llmc/comm/watchdog.h"  // Watchdog
 
-// Small enough that a piece over 1 Mbit/s is far from any timeout, large enough for any network.
+// Small enough to be sent over 1 Mbit/s well within any timeout, large enough to saturate any network.
 static constexpr size_t kPieceBytes = 1 << 20;
 
 IslandRanks::IslandRanks(Ranks& world, int islands) : world_(world) {
@@ -21,7 +21,7 @@ IslandRanks::IslandRanks(Ranks& world, int islands) : world_(world) {
         if (r >= first_ && r < first_ + world_size) host_ranks.push_back(r - first_);
     local_size = int(host_ranks.size());
     local_rank = int(std::find(host_ranks.begin(), host_ranks.end(), rank) - host_ranks.begin());
-    num_hosts = local_size == world_size ? 1 : 2;  // two or more: nobody asks for how many
+    num_hosts = local_size == world_size ? 1 : 2;  // 2 means several: the exact number is not used
     device = world.device;
 }
 
@@ -62,7 +62,7 @@ std::vector<std::string> IslandLink::all_gather(const std::string& mine) {
     return all;
 }
 
-// A piece at a time, so that a slow wire is not taken for a dead rank.
+// In pieces, so that a slow network is not taken for a dead rank.
 void IslandLink::exchange(const char* send, size_t send_bytes, int to, char* receive, size_t receive_bytes, int from) {
     const Watchdog::Missing missing = [&] { return world_.name_of(receive_bytes > 0 ? from : to); };
     for (size_t at = 0; at < std::max(send_bytes, receive_bytes); at += kPieceBytes) {

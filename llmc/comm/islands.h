@@ -1,14 +1,14 @@
 /*
-Islands: groups of consecutive ranks that train a model each, and meet now and then over a thin wire (DiLoCo, Douillard
-et al., 2023, arXiv:2311.08105; what they do then is llmc/optim/outer_state.h).
+Islands: groups of consecutive ranks. Each island trains a copy of the model, and from time to time all islands combine
+their weights over a slow network (DiLoCo, Douillard et al., 2023, arXiv:2311.08105): llmc/optim/outer_state.h.
 
-  const IslandPlace place{.islands = 2, .world_size = 8, .rank = 5};     island 1, ranks 4 to 7; its rank 1
-  IslandRanks island(ranks, 2);                       the ranks of this one's island, as if there were no others
-  IslandLink link(ranks, 2, true);                    connects ranks of the same place in all islands
-  const std::vector<std::string> all = link.all_gather(bytes);           from each of them, in the order of islands
+  const IslandPlace place{.islands = 2, .world_size = 8, .rank = 5};     in island 1 (ranks 4 to 7), as its rank 1
+  IslandRanks island(ranks, 2);                       the ranks of this rank's island, as if there were no others
+  IslandLink link(ranks, 2, true);                    connects the ranks with the same place in all islands
+  const std::vector<std::string> all = link.all_gather(bytes);           these ranks' bytes, in the order of islands
 
-An island's ranks exchange gradients among themselves, every step. The control plane stays one: what IslandRanks passes
-on goes through that of all ranks, so all islands make the same calls of it, at the start.
+An island's ranks exchange gradients among themselves in every step. There is still one control plane: IslandRanks
+forwards to that of all ranks. So all islands must make the same calls of it, which they do at the start of a run.
 */
 #pragma once
 #include <cstdint>
@@ -19,7 +19,7 @@ on goes through that of all ranks, so all islands make the same calls of it, at 
 #include "llmc/comm/host_network.h"  // HostNetwork
 #include "llmc/comm/ranks.h"         // Ranks
 
-// Who is where.
+// The place of a rank among the islands.
 struct IslandPlace {
     int islands = 0;  // 0: all ranks train together, as one
     int world_size = 1, rank = 0;
@@ -28,7 +28,7 @@ struct IslandPlace {
     int size() const { return world_size / count(); }
     int island() const { return island_of(rank); }
     int island_of(int other) const { return other / size(); }
-    int local(int other) const { return other % size(); }  // its rank in its island
+    int local(int other) const { return other % size(); }  // a rank's number in its island
 
     // "island 1 (ranks 4 to 7)"
     std::string name_of(int island) const {
@@ -38,10 +38,10 @@ struct IslandPlace {
     }
 };
 
-// Errors are shared with all ranks: they are numbered as in `world`.
+// The control plane of an island. Errors are shared with all ranks, and messages number ranks as in `world`.
 class IslandRanks : public Ranks {
 public:
-    // An Error, the same on all ranks, if as many islands cannot be made of them.
+    // Throws an Error, the same on all ranks, if the ranks cannot be divided into this many islands.
     IslandRanks(Ranks& world, int islands);
 
     std::vector<std::string> all_gather(const std::string& record) override;
@@ -50,20 +50,20 @@ public:
     Ranks& all() override { return world_; }
     int number_in_all(int of_rank) const override { return first_ + of_rank; }
 
-    int first() const { return first_; }  // of this island's, in the world
+    int first() const { return first_; }  // this island's first rank, numbered as in the world
 
 private:
     Ranks& world_;
     int first_ = 0;
 };
 
-// What islands exchange, each rank with those of its own place in the others.
+// Communication between islands: each rank with the ranks at its place in the other islands.
 class IslandLink {
 public:
-    // Collective, over all ranks. `in_process`: they are threads of one process, which have no network.
+    // Collective over all ranks. `in_process`: ranks are threads of one process, which need no network.
     IslandLink(Ranks& world, int islands, bool in_process);
 
-    // All give as many bytes.
+    // All ranks must pass the same number of bytes.
     std::vector<std::string> all_gather(const std::string& mine);
 
 private:

@@ -90,7 +90,7 @@ private:
         return launch;
     }
 
-    // A launch whose ranks meet at an address; at "" if there is nobody to meet.
+    // Completes a launch whose ranks meet at an address. `master` may be "" if there is one rank.
     Launch meet_at(Launch launch, const std::string& master) const {
         if (launch.world_size == 1) return launch;
         const Address address = parse_address(master);
@@ -105,7 +105,7 @@ private:
     std::string given_master() const {
         if (!flags_.master.empty() || !has("MASTER_ADDR")) return flags_.master;
         int port = has("MASTER_PORT") ? number("MASTER_PORT", 1) : kDefaultPort;
-        // Where torchrun's agent keeps a store of its own at that port, rank 0 cannot listen there: at the next one.
+        // If torchrun's agent has its own store at that port, rank 0 cannot listen there and takes the next port.
         if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") port += port < 65535 ? 1 : -1;
         const std::string host = text("MASTER_ADDR");
         return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
@@ -133,8 +133,8 @@ private:
         if (has("TORCHELASTIC_RUN_ID")) return by_torchrun();
         if (has_ompi()) return by_mpi();
         if (has_pmi()) {
-            // srun can set PMI's variables as well. Where MPI is not built in, srun's own do as well, if they are of
-            // this process and not of a helper of mpirun's that srun started.
+            // srun can set PMI's variables, too. Without MPI in the build, Slurm's variables serve as well, if they are
+            // this process's and not those of an mpirun helper that srun started.
             const bool same = is_srun_task() && text("PMI_RANK") == text("SLURM_PROCID") &&
                               text("PMI_SIZE") == std::to_string(slurm_numbers().world_size);
             return same && !has_mpi_ ? by_slurm() : by_mpi();
@@ -165,7 +165,7 @@ private:
                           "Open MPI's mpirun");
         else if (has_pmi())
             launch = make(numbers("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"), "an MPI launcher (PMI)");
-        else  // a launcher that tells only its MPI library
+        else  // a launcher whose ranks and sizes only its MPI library knows
             launch = make({0, 0, flags_.local_rank}, "MPI (--launcher mpi)");
         if (launch.world_size == 1) return launch;
         if (launch.world_size > 0 && (!flags_.master.empty() || (!has_mpi_ && !given_master().empty())))
@@ -179,8 +179,8 @@ private:
         return launch;
     }
 
-    // The steps that Slurm itself makes of a batch script, of an interactive shell and the like have numbers from the
-    // upper end: whatever runs in them was not started by srun, however many tasks the job may have.
+    // Slurm gives the steps of batch scripts, interactive shells and the like numbers at the top of the range.
+    // Processes in these steps were not started by srun, however many tasks the job has.
     bool is_srun_task() const {
         if (!has("SLURM_STEP_ID") || !has("SLURM_PROCID")) return false;
         const std::string step = text("SLURM_STEP_ID");
@@ -208,7 +208,7 @@ private:
                     "srun started %d ranks, and neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST says where rank 0 "
                     "runs: give --master HOST:PORT",
                     launch.world_size);
-            // Every job and step of a host has another port, below those that the system gives away by itself.
+            // Different jobs and steps on a host get different ports, below the system's ephemeral ports.
             const long long job = std::strtoll(text("SLURM_JOB_ID").c_str(), nullptr, 10);
             const long long step = std::strtoll(text("SLURM_STEP_ID").c_str(), nullptr, 10);
             const int port = has("MASTER_PORT") ? number("MASTER_PORT", 1) : int(12000 + (job * 97 + step) % 20000);
@@ -282,11 +282,12 @@ Address parse_address(const std::string& text) {
     } else if (colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
         address.host = text.substr(0, colon);
     } else {
-        colon = text.size();  // a name alone, or an IPv6 number alone
+        colon = text.size();  // no port: a name, or a bare IPv6 address
     }
     require(!address.host.empty() && colon <= text.size() && (colon == text.size() || text[colon] == ':'),
             "--master %s: expected HOST or HOST:PORT, localhost:29500 or [::1]:29500, say", text.c_str());
-    // What cannot be a host is said at once; what nobody knows yet is waited for (meeting.h).
+    // A text that cannot be a host name is an Error at once. A name that does not resolve yet is waited for
+    // (meeting.h).
     const std::string& host = address.host;
     const bool is_v6 = host.find(':') != std::string::npos;
     in6_addr v6;

@@ -1,6 +1,6 @@
 /*
-Virtual ranks: threads of one process, each with a device, a model and an optimizer of its own, that exchange through
-each other's memory. How sharding is tested, bit for bit, at any number of ranks on one machine (--virtual-ranks).
+Virtual ranks (--virtual-ranks): threads of one process, each with its own device, model and optimizer, that read each
+other's memory. They test sharding, bit for bit, at any number of ranks on one machine.
 
   LocalGroup group(4);
   group.run([&](int rank) {
@@ -8,10 +8,10 @@ each other's memory. How sharding is tested, bit for bit, at any number of ranks
       LocalRanks ranks(group, rank);
       LocalComm<Cpu> comm(group, rank, cpu);
       ...
-  });                                          throws what the first rank that failed threw
+  });                                          rethrows the error of the rank that failed first
 
-One rank runs at a time; it hands over where it waits for the others. So nothing that ranks share in a process needs a
-lock, and a run is the same every time.
+Only one rank runs at a time; another one runs while it waits. So data that the ranks share needs no lock, and a run is
+reproducible.
 */
 #pragma once
 #include <algorithm>
@@ -52,8 +52,8 @@ public:
         if (first) std::rethrow_exception(first);
     }
 
-    // Waits for all ranks, and gives everyone what each of them brought. What that points to is the giver's again after
-    // the next meeting.
+    // Waits for all ranks, and returns every rank's `mine`. What the pointers point to must stay unchanged until the
+    // next meeting. Throws an Error if another rank has failed.
     std::vector<const void*> meet(int rank, const void* mine) {
         std::unique_lock<std::mutex>& lock = *running_rank_;
         const int64_t this_time = meetings_;
@@ -79,14 +79,15 @@ private:
     bool failed_ = false;
 };
 
-// Consecutive ranks of a group that exchange among themselves: an island (islands.h), or all of them.
+// Consecutive ranks of a group that communicate among themselves: an island (islands.h), or all ranks.
 class LocalPart {
 public:
     const int first, world_size;
     LocalPart(LocalGroup& group) : LocalPart(group, 0, group.world_size) {}
     LocalPart(LocalGroup& group, int first, int size) : first(first), world_size(size), group_(group) {}
 
-    // All of the group meet, so that they stay in turn. What the part's ranks brought; `rank` is that in the part.
+    // Waits for all ranks of the group, so that they stay in lockstep, and returns `mine` of the part's ranks. `rank`
+    // is the number within the part.
     std::vector<const void*> meet(int rank, const void* mine) {
         const std::vector<const void*> all = group_.meet(first + rank, mine);
         return {all.begin() + first, all.begin() + first + world_size};
@@ -164,11 +165,11 @@ private:
     Cpu& cpu_;
 
     Work over() {
-        group_.meet(rank, nullptr);  // until all have read, nobody may write
+        group_.meet(rank, nullptr);  // nobody may write until all have read
         return {};
     }
 
-    // to (n) = the sum over all ranks of their elements from `begin` on. `to` may be this rank's own.
+    // to (n) = the sum over all ranks of data[begin ... begin + n). `to` may be this rank's elements.
     template <class Out, class T>
     void add_up(Out* to, const T* data, int64_t begin, int64_t n) {
         std::vector<const T*> all;
@@ -183,7 +184,7 @@ private:
             add_up(own, data, rank * shard, shard);
             return over();
         }
-        std::vector<T> sum(static_cast<size_t>(shard));  // other owners read what it will replace
+        std::vector<T> sum(static_cast<size_t>(shard));  // not in place: the shard's other owners still read `own`
         add_up(sum.data(), data, own - data, shard);
         group_.meet(rank, nullptr);
         std::copy(sum.begin(), sum.end(), own);

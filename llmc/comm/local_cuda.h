@@ -1,10 +1,10 @@
 /*
-Virtual ranks on one GPU: see local.h. Each has a device with streams of its own, and reads the others' buffers.
+Virtual ranks (local.h) on one GPU. Each has a device with its own streams, and reads the others' buffers.
 
-A collective is work between two barriers. At a barrier every rank records an event and makes its stream wait for all
-the others': whatever follows runs after all earlier work of every rank's stream, and the host never waits. So after the
-first barrier all inputs are ready, and after the second all have been read and may be overwritten. Nothing is
-allocated: a rank writes only its own shard, which no other rank reads meanwhile.
+A collective is work between two barriers. At a barrier every rank records an event and makes its stream wait for the
+events of all others, without blocking the host. So after the first barrier all inputs are ready, and after the second
+one all have been read and may be overwritten. Nothing is allocated: a rank writes only its own shard, which no other
+rank reads at that time.
 */
 #pragma once
 #include <algorithm>
@@ -72,7 +72,7 @@ private:
     LocalPart group_;
     cudaEvent_t here_;
 
-    // What each rank brought.
+    // The barrier. Returns every rank's `data`.
     std::vector<void*> meet(void* data) {
         record(here_, stream_);
         const Offer mine{data, here_};
@@ -82,7 +82,7 @@ private:
             if (offer.here != here_) wait_for(offer.here, stream_);
             all.push_back(offer.data);
         }
-        group_.meet(rank, nullptr);  // before all streams wait for it, nobody may record an event again or destroy it
+        group_.meet(rank, nullptr);  // no event may be recorded again or destroyed before all streams wait for it
         return all;
     }
 
@@ -91,7 +91,7 @@ private:
         cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_),
                    "copying %zu bytes between ranks", bytes);
     }
-    // This rank's elements from `begin` on become the sum over all ranks.
+    // This rank's elements [begin, begin + n) become the sum over all ranks.
     template <class T>
     void add_up(const std::vector<void*>& all, int64_t begin, int64_t n) {
         std::vector<T*> from;
@@ -102,7 +102,7 @@ private:
     template <class T>
     Work reduce_scatter_of(T* data, int64_t shard) {
         return start("reduce_scatter", 1, double(shard) * shards() * sizeof(T), [&] {
-            // Each of a shard's owners adds up a part of it, and gets the others from them.
+            // Each of a shard's owners sums a part of it, then copies the other parts from the other owners.
             const int owners = world_size / shards();
             const int64_t most = (shard + owners - 1) / owners, first = this->shard() * shard;
             const auto begin = [=](int owner) { return first + std::min(shard, owner * most); };

@@ -19,16 +19,16 @@
 
 namespace {
 
-constexpr double kQuietS = 5;         // before waiting is worth a line
-constexpr double kQuietAgainS = 30;   // before another reason is
-constexpr int kMostWarnings = 20;     // about guests: others may send more than a terminal bears
+constexpr double kQuietS = 5;         // wait before the first line about waiting
+constexpr double kQuietAgainS = 30;   // wait before a line with another reason
+constexpr int kMostWarnings = 20;     // about guests, since anybody on the network can cause them
 constexpr size_t kLeastSecret = 16;   // bytes
-constexpr size_t kMostSecret = 4096;  // of a file
+constexpr size_t kMostSecret = 4096;  // bytes of a file
 
 using Nonce = std::array<uint8_t, 32>;
 struct Hello {
     Nonce nonce;
-    uint64_t run_hash;  // of the run's name with the nonce
+    uint64_t run_hash;  // hash of the run's name and the nonce
     int32_t rank, world_size;
     uint32_t lane, has_secret;
 };
@@ -54,7 +54,8 @@ uint64_t run_hash(const Meeting& meeting, const Nonce& nonce) {
     return hash;
 }
 
-// What a rank, or rank 0, alone can say about this greeting. Neither's is the other's: they cannot be sent back.
+// The HMAC by which an end proves that it knows the secret. `whose` differs between the two ends, so that neither can
+// send the other's proof back.
 Digest proof(const Meeting& meeting, const char* whose, const Hello& hello, const Challenge& challenge) {
     return hmac_sha256(meeting.secret + '\n' + meeting.run_key, whose + ('\n' + bytes_of(hello)) + bytes_of(challenge));
 }
@@ -63,7 +64,7 @@ constexpr const char* kOfFirst = "anvil: rank 0";
 
 constexpr const char* kKeyAdvice = "give all ranks the same ANVIL_KEY";
 
-// How a message begins that is about whoever listens.
+// The beginning of messages of a listener.
 std::string place_text(const Meeting& meeting, const std::string& where) {
     return meeting.of_hosts ? format("rank %d at %s", meeting.listener, where.c_str()) : "--master " + where;
 }
@@ -82,10 +83,10 @@ std::string no_more_connections(size_t has, const Expected& expected, const Meet
         whose.c_str());
 }
 
-// ---- who listens ---------------------------------------------------------------------------------------------------
+// ---- the listener ---------------------------------------------------------------------------------------------------
 
-// A turn costs what happens in it, however many are there: with poll() and looks through all seats a thousand ranks
-// took a millisecond for each that came.
+// Uses epoll, so that the cost of a turn depends only on the number of events. With poll() and a scan of all seats,
+// each connection took 1 ms with 1000 ranks.
 class Reception {
 public:
     Reception(const Listeners& listeners, const Expected& expected, const Meeting& meeting, uint64_t key,
@@ -112,15 +113,15 @@ public:
         return ranks;
     }
 
-    // One turn: hears who has something to say, and lets in who knocks.
+    // One turn: handles what guests and seats have sent, and accepts new connections.
     void attend(int wait_ms) {
-        // Room for all, so that nothing that has happened is left for another turn.
+        // Large enough for all events, so that none is left for another turn.
         happened_.resize(listeners_.sockets.size() + seats_.size() + guests_.size());
         const int n = epoll_wait(events_.fd, happened_.data(), int(happened_.size()),
                                  is_closed_ ? std::min(wait_ms, 10) : wait_ms);
         if (n < 0) return;  // a signal
         std::set<int> speak;
-        // First, so that who comes for a seat finds it free.
+        // Seats first, so that a rank that comes for a seat that was just freed finds it free.
         for (int i = 0; i < n; i++) {
             const uint64_t from = happened_[size_t(i)].data.u64;
             if (Whose(from >> 32) == Whose::seat) free_seat(int(from));
@@ -138,12 +139,12 @@ public:
     }
 
 private:
-    enum class Whose { listener, seat, guest };  // an event is
+    enum class Whose { listener, seat, guest };  // to which an event belongs
     struct Guest {
         Socket socket;
         std::string from, said;
         Deadline until;
-        bool was_asked = false;  // it has said hello
+        bool was_asked = false;  // it has sent Hello and received Challenge
         Hello hello = {};
         Challenge challenge = {};
     };
@@ -153,21 +154,21 @@ private:
     const Meeting& meeting_;
     const uint64_t key_;
     std::vector<Seat>& seats_;
-    std::set<std::pair<int, int>> taken_;  // rank and lane of each
-    std::vector<Guest> guests_;            // in the order in which they came
+    std::set<std::pair<int, int>> taken_;  // (rank, lane) of each seat
+    std::vector<Guest> guests_;            // in the order of their arrival
     Socket events_ = Socket(epoll_create1(EPOLL_CLOEXEC));
     std::vector<epoll_event> happened_;
     Socket spare_ = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));  // for other_end, when no more files are allowed
-    bool is_crowded_ = false;  // this process may open no more files: guests have a tenth of their time
-    bool is_closed_ = false;   // who knocks is not heard now
+    bool is_crowded_ = false;  // this process cannot open more files: guests have a tenth of their time
+    bool is_closed_ = false;   // new connections are not accepted at the moment
     int warnings_ = 0;
 
     bool is_late(const Guest& guest) const {
         return guest.until.left_ms() <= (is_crowded_ ? 900 * meeting_.greeting_s : 0);
     }
 
-    // A guest stays for a hundredth of its time, whoever else knocks: ranks that all come at once would drive each
-    // other out, and come again.
+    // A guest is not dropped in the first hundredth of its time. Otherwise ranks that connect all at once would
+    // displace each other again and again.
     bool is_fresh(const Guest& guest) const { return guest.until.left_ms() > 990 * meeting_.greeting_s; }
     bool has_room() const {
         return !is_crowded_ && (guests_.size() < meeting_.most_guests || !is_fresh(guests_.front()));
@@ -175,7 +176,7 @@ private:
 
     bool is_there(int rank, int lane) const { return taken_.contains({rank, lane}); }
 
-    // A socket that is closed is forgotten by itself.
+    // epoll forgets a closed socket by itself.
     void watch(int operation, int fd, uint32_t events, Whose whose) {
         epoll_event event = {};
         event.events = events, event.data.u64 = uint64_t(whose) << 32 | uint32_t(fd);
@@ -196,7 +197,7 @@ private:
         seats_.erase(seat);
     }
 
-    // False: nobody was there to come in.
+    // Accepts a connection. False: there was none.
     bool admit(const Socket& listener) {
         Connection connection = accept_from(listener);
         const int error = errno;
@@ -210,19 +211,19 @@ private:
             if (guests_.empty())
                 throw Error(kExitUsage, no_more_connections(seats_.size(), expected_, meeting_, error));
             is_crowded_ = true;
-        }  // else nothing has come after all, or whoever came has left
+        }  // else the connection is gone already
         return false;
     }
 
-    // The oldest of those who have said nothing, unless that one is fresh, else of all. A rank that was dropped comes
-    // again.
+    // Drops the oldest guest that has sent nothing, unless it is fresh, else the oldest guest. A rank that was dropped
+    // connects again.
     void drop_one() {
         const auto silent =
             std::find_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.was_asked; });
         guests_.erase(silent == guests_.end() || is_fresh(*silent) ? guests_.begin() : silent);
     }
 
-    // True when nothing is left to do for the guest: it has a seat, or has been sent away.
+    // Handles what a guest has sent. True: the guest is done, because it has a seat or was refused.
     bool hear(Guest& guest) {
         const size_t body_bytes = guest.was_asked ? sizeof(Digest) : sizeof(Hello), bytes = sizeof(Header) + body_bytes;
         char data[sizeof(Header) + std::max(sizeof(Digest), sizeof(Hello))];
@@ -237,7 +238,7 @@ private:
             return refuse(guest, "it is of another build: start all ranks with the same program");
         if (got <= 0 || !is_ours ||
             (has_header && (header.kind != (guest.was_asked ? kProof : kHello) || header.bytes != body_bytes))) {
-            // Whoever only looks whether the port is open says nothing and is worth no word.
+            // No warning about a port scan, which sends nothing.
             if (!guest.said.empty())
                 warn(format("%s connected to port %d and is no rank of Anvil's: ignored", guest.from.c_str(),
                             listeners_.port));
@@ -274,7 +275,8 @@ private:
 
     bool take_proof(Guest& guest, const std::string& body) {
         const Hello& hello = guest.hello;
-        // If this end was slow, that one has hung up and called again: a seat for the first call would be lost at once.
+        // If this end was slow, the rank may have hung up and connected again. Then this connection must not get a
+        // seat.
         pollfd end{guest.socket.fd, POLLRDHUP, 0};
         if (poll(&end, 1, 0) > 0) return true;
         Digest given;
@@ -307,7 +309,7 @@ private:
     }
 };
 
-// ---- the others ----------------------------------------------------------------------------------------------------
+// ---- the other ranks ----------------------------------------------------------------------------------------------
 
 struct Caller {
     const Seat& self;
@@ -316,7 +318,8 @@ struct Caller {
     const Look look;
     uint64_t key = 0;
 
-    // Why nobody is there yet, or "" and `connected`. Everything else is an Error.
+    // Connects and authenticates. Returns "" and sets `connected`, or returns why the listener is not there yet. Throws
+    // an Error on anything else.
     std::string greet(const Address& address, Socket& connected) {
         const std::string where = text_of(address), place = place_text(meeting, where);
         const Deadline patience(std::min(meeting.greeting_s, std::max(0.1, deadline.left_ms() * 1e-3)));
@@ -337,7 +340,7 @@ struct Caller {
             std::string why(std::min<uint64_t>(header.bytes, kMostPeerText), ' ');
             receive_bytes(connected.fd, why.data(), why.size(), &patience, look);
             why = peer_text(why);
-            why.erase(why.find_last_not_of(' ') + 1);  // fewer came than were promised
+            why.erase(why.find_last_not_of(' ') + 1);  // fewer bytes arrived than were announced
             throw Error(kExitUsage, format("rank %d at %s refused rank %d: %s", meeting.listener, where.c_str(),
                                            self.rank, why.c_str()));
         };
@@ -345,7 +348,7 @@ struct Caller {
         if (!send_message(connected.fd, kHello, 0, bytes_of(hello)) || !answered(kChallenge, sizeof(challenge)) ||
             !receive_bytes(connected.fd, &challenge, sizeof(challenge), &patience, look))
             return silent;
-        // Now it has accepted the connection: before, the kernel does not say whose it is.
+        // Only now: the kernel does not know the owner of the other end before it has accepted the connection.
         const OtherEnd end = meeting.secret.empty() ? other_end(connected.fd) : OtherEnd::elsewhere;
         if (end == OtherEnd::nobody) return silent;
         require(end != OtherEnd::another_user, "%s: another user of this host listens there: give another port, or %s",
@@ -362,8 +365,8 @@ struct Caller {
     }
 };
 
-// What the names of a place mean, asked again after some seconds and not for each attempt: to ask costs more than to be
-// refused, and a thousand ranks that wait for rank 0 would have its cores busy.
+// The addresses to which the names of a place resolve. Cached for some seconds, because resolving costs more than a
+// refused connection, and a thousand ranks that wait for rank 0 would keep its cores busy.
 class RankNumbers {
 public:
     const std::vector<Address>& of(const Address& address, std::string* why) {
@@ -383,7 +386,7 @@ private:
     std::map<std::string, Known> of_;
 };
 
-// Throws when a signal has come.
+// A Look that throws an Error once a signal has arrived.
 Look look_for_signal(int rank, const Meeting& meeting, const std::string& waits_for) {
     return [=, &meeting] {
         if (const char* signal = meeting.stop_signal())

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int kTag = 4711;  // no other message of ours has it
+constexpr int kTag = 4711;  // not used by any other message of this program
 
 class MpiNetwork : public HostNetwork {
 public:
@@ -15,11 +15,11 @@ public:
                   const Look& look) override {
         ensure(send_bytes <= 1 << 30 && receive_bytes <= 1 << 30);
         MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-        // What we offer before what we want: the other order answers an early host first, which then fills the line
-        // with its data before it hears of ours, and the two directions take turns instead of sharing it.
+        // Send before receive. In the other order a host that arrives early is answered first and fills the line with
+        // its data before it learns of ours, so the two directions take turns instead of running at once.
         if (send_bytes) MPI_Isend(send, int(send_bytes), MPI_BYTE, to, kTag, MPI_COMM_WORLD, &requests[0]);
         if (receive_bytes) MPI_Irecv(receive, int(receive_bytes), MPI_BYTE, from, kTag, MPI_COMM_WORLD, &requests[1]);
-        // Messages advance while MPI is asked about them, so this never sleeps; where cores are few, others go first.
+        // Never sleeps, because messages advance only inside MPI calls; yields, in case there are few cores.
         for (int turns = 0; !over(requests); turns++) {
             look(receive_bytes ? from : to);
             if (turns > 1000) sched_yield();

@@ -13,7 +13,7 @@
 
 namespace {
 
-// Rank 0's text, on all ranks.
+// Broadcasts rank 0's text to all ranks.
 std::string text_of_first(std::string text) {
     uint64_t bytes = text.size();
     MPI_Bcast(&bytes, int(sizeof(bytes)), MPI_BYTE, 0, MPI_COMM_WORLD);
@@ -37,7 +37,7 @@ public:
         std::vector<Address> place;
         Listeners listeners;
         {
-            Watchdog starting(0, timeout_s);  // until TcpRanks brings one
+            Watchdog starting(0, timeout_s);  // until TcpRanks has its own
             const Watchdog::Watch watch(&starting, "start of MPI");
             start(expected_world_size);
             starting.set_rank(rank);
@@ -60,9 +60,9 @@ public:
         tcp_ = std::make_unique<TcpRanks>(rank, world_size, place, meeting, &listeners);
         host_ranks = {rank};
     }
-    // A rank that leaves with an error leaves MPI as it is: to end it would mean to wait for the others, and the
-    // launcher ends those when it sees the exit code. Else it is ended while the connections are there: who dies now is
-    // noticed, too.
+    // A rank that ends with an error does not finalize MPI, which would wait for the other ranks; the launcher ends
+    // those when it sees the exit code. Otherwise MPI is finalized while the connections still exist, so that a rank
+    // that dies now is noticed, too.
     ~MpiRanks() override {
         if (std::uncaught_exceptions() > 0) return;
         const Watchdog::Watch watch(watchdog(), "end of MPI");

@@ -1,11 +1,11 @@
 /*
-Ranks that an MPI launcher started. The one place that starts and ends MPI: a process alone never does.
+Ranks that an MPI launcher started. Only this file starts and ends MPI, and never in a run of one process.
 
-MPI only brings them together: it hands out where rank 0 listens and a key that rank 0 has made for this run, both too
-short-lived to be known to anybody else. From then on they are TcpRanks (tcp_ranks.h), who notice a death at once, and
-MPI is left alone until it is ended, but for what CPU ranks of several hosts exchange (mpi_network.h).
+MPI only helps ranks find each other: it distributes the address at which rank 0 listens and a random key that rank 0
+makes for this run. From then on they are TcpRanks (tcp_ranks.h), which notice a dead rank at once. MPI is not used
+again until the end, except for messages between CPU ranks of several hosts (mpi_network.h).
 
-A build without MPI has mpi_absent.cpp instead of mpi_ranks.cpp.
+A build without MPI links mpi_absent.cpp instead of mpi_ranks.cpp.
 */
 #pragma once
 #include <functional>
@@ -14,6 +14,7 @@ A build without MPI has mpi_absent.cpp instead of mpi_ranks.cpp.
 
 bool mpi_is_built_in();
 
-// Starts MPI. It must come to the expected number of ranks, if that is not 0. stop_signal: as join's (launch.h).
+// Starts MPI and connects the ranks. Throws an Error if their number is not the expected one (0: any). timeout_s and
+// stop_signal are those of join() (launch.h).
 std::unique_ptr<Ranks> join_mpi(int expected_world_size, double timeout_s,
                                 const std::function<const char*()>& stop_signal);

@@ -56,8 +56,8 @@ void check_version() {
     check_library_version("NCCL", NCCL_VERSION_CODE, size_t(loaded), "nvidia-nccl-cu13");
 }
 
-// Owns a communicator. NCCL lets one thread at a time into it, so every call is made under mutex_; and every call may
-// wait for other ranks, so each is watched.
+// Owns a communicator. Only one thread at a time may use it, so every call is made under mutex_. Every call may wait
+// for other ranks, so each is under a Watch.
 class Communicator {
 public:
     const int rank, world_size;
@@ -75,7 +75,7 @@ public:
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-        config.commName = "anvil";  // in what NCCL_DEBUG prints
+        config.commName = "anvil";  // for the output of NCCL_DEBUG
 #endif
         const Watchdog::Watch watch(watchdog_, kConnecting);
         const ncclResult_t status = ncclCommInitRankConfig(&comm_, world_size, id, rank, &config);
@@ -84,7 +84,7 @@ public:
         abort();
         throw Error(exit_code_of(status), text);
     }
-    // Of the ranks of one `color`, in their order. Collective.
+    // A communicator for the ranks with the same `color`, in their order (ncclCommSplit). Collective.
     Communicator(Communicator& whole, int color, int num_ranks)
         : rank(-1), world_size(num_ranks), watchdog_(whole.watchdog_) {
         whole.call("ncclCommSplit", [&](ncclComm_t comm) {
@@ -93,7 +93,7 @@ public:
         });
     }
     Communicator(const Communicator&) = delete;
-    // In order if nothing has failed, else without waiting for ranks that may be gone.
+    // Destroys the communicator; after a failure aborts it, without waiting for ranks that may be gone.
     ~Communicator() {
         abort_if_failed();
         const Watchdog::Watch watch(watchdog_, "end of NCCL");
@@ -105,21 +105,21 @@ public:
             ncclCommAbort(comm_);
     }
 
-    // One call of NCCL, function(communicator). An Error also if it went well and the communicator has failed
-    // meanwhile, here or on another rank.
+    // Calls function(communicator). Throws an Error if the call fails, or if the communicator has failed in the
+    // meantime, on this rank or on another.
     template <class Function>
     void call(const char* name, Function&& function) {
         const Watchdog::Watch watch(watchdog_, name);
         const std::lock_guard lock(mutex_);
         ensure(comm_ != nullptr);
         const ncclResult_t status = function(comm_);
-        // What failed first: a call after that only says that it came too late.
+        // Report the first failure: calls after it only say that they came too late.
         const ncclResult_t earlier = asked();
         if (earlier == ncclSuccess && status == ncclSuccess) return;
         has_failed_ = true;
         throw_error(earlier != ncclSuccess ? earlier : status, name);
     }
-    // The same where nothing may be thrown and there is nothing left to do about an error; not after a failure.
+    // The same for code that must not throw; errors are ignored. Does nothing after a failure.
     template <class Function>
     void try_call(const char* name, Function&& function) noexcept {
         const Watchdog::Watch watch(watchdog_, name);
@@ -127,13 +127,13 @@ public:
         if (comm_ && !has_failed_) function(comm_);
     }
 
-    // For destructors, before they wait for the GPU: after a failure, or while an exception unwinds the stack, what is
-    // under way there may never end. It does then, and on the other ranks with an error.
+    // For destructors, before they wait for the GPU. After a failure, or while an exception unwinds the stack, running
+    // collectives may never end. Aborting ends them, on the other ranks with an error.
     void abort_if_failed() noexcept {
         if (has_failed_ || std::uncaught_exceptions() > exceptions_) abort();
     }
 
-    // "" or the error of a rank, this one or another. From any thread; "" too while another thread is in NCCL.
+    // The error of this rank or of another one; "": none, or another thread is inside NCCL. From any thread.
     std::string failure() const {
         const std::unique_lock lock(mutex_, std::try_to_lock);
         if (!lock || !comm_) return "";
@@ -149,7 +149,7 @@ private:
     ncclComm_t comm_ = nullptr;  // null once it was aborted
     std::atomic<bool> has_failed_ = false;
     mutable std::mutex mutex_;
-    const int exceptions_ = std::uncaught_exceptions();  // while one unwinds the stack there are more
+    const int exceptions_ = std::uncaught_exceptions();  // there are more while an exception unwinds the stack
 
     [[noreturn]] void throw_error(ncclResult_t status, const char* name) const {
         throw Error(exit_code_of(status), text_of(status, name, comm_));
@@ -168,7 +168,7 @@ private:
 
 class NcclComm : public CudaComm {
 public:
-    // `free_before`: of the GPU's memory, when there was no communicator yet.
+    // `free_before`: bytes of free GPU memory before the communicator was created.
     NcclComm(Ranks& ranks, Cuda& cuda, Order order, size_t free_before, std::unique_ptr<Communicator> communicator)
         : CudaComm(cuda, order),
           free_before_(free_before),
@@ -224,8 +224,8 @@ public:
     Work all_reduce(float* data, int64_t n) override { return all_reduce_of(data, n, ncclFloat32); }
     Work all_reduce(uint64_t* data, int64_t n) override { return all_reduce_of(data, n, ncclUint64); }
 
-    // NCCL leaves it undefined what becomes of a collective whose buffer is registered on some ranks only, so all ranks
-    // do what the worst off of them can.
+    // A collective whose buffer is registered on some ranks only is undefined in NCCL. So if registering fails on one
+    // rank, no rank registers.
     void* allocate(size_t bytes) override {
         const size_t size = bytes > 0 ? bytes : 1;
         void *data = nullptr, *handle = nullptr;
@@ -256,8 +256,8 @@ public:
         cuda_check(cudaMemsetAsync(data, 0xFF, size, cuda_.stream), "filling %zu bytes with NaN", size);
         return data;
     }
-    // Nothing is thrown here, as in ~Cuda: arenas call it when they end, perhaps because of an error, and the first
-    // error is the one to report.
+    // Must not throw, like ~Cuda: arenas call it in their destructors, perhaps because of an error, and that first
+    // error must be reported.
     void release(void* data, size_t bytes) noexcept override {
         abort_if_failed();
         cudaStreamSynchronize(stream_);
@@ -278,7 +278,7 @@ public:
         Comm::split(num_shards);
         auto group = std::make_unique<Communicator>(*communicator_, rank / num_shards, num_shards);
         auto owners = std::make_unique<Communicator>(*communicator_, rank % num_shards, world_size / num_shards);
-        const std::lock_guard lock(stop_mutex_);  // a thread looks at them
+        const std::lock_guard lock(stop_mutex_);  // the watching thread reads both
         group_ = std::move(group), owners_ = std::move(owners);
     }
 
@@ -310,8 +310,8 @@ private:
     Ranks& ranks_;
     std::unique_ptr<Communicator> communicator_;
     std::unique_ptr<Communicator> group_, owners_;  // with split(): the ranks of a group, and the owners of a shard
-    std::map<void*, void*> buffers_;                // NCCL's memory, and the handle of its registration
-    std::set<std::string> complaints_;              // calls that were said to fail
+    std::map<void*, void*> buffers_;                // from ncclMemAlloc: the handles of their registration
+    std::set<std::string> complaints_;              // failed calls that were reported
 
     Watchdog* watchdog_;  // null: nobody to wait for
     std::thread watcher_;
@@ -319,7 +319,7 @@ private:
     std::condition_variable stopped_;
     bool stop_ = false;
 
-    // In which buckets are scattered and gathered; buffers are registered with it.
+    // The communicator that scatters and gathers buckets, with which buffers are registered.
     Communicator& group() { return group_ ? *group_ : *communicator_; }
     void abort_if_failed() noexcept {
         for (Communicator* one : {group_.get(), owners_.get(), communicator_.get()})
@@ -374,7 +374,8 @@ private:
             among.world_size);
     }
 
-    // Did the call go well on all ranks? If not, rank 0 says once what is done `instead`, and whose fault it is.
+    // Whether a call succeeded on all ranks. If not, rank 0 prints once on which rank it failed, why, and what is done
+    // `instead`.
     bool agree(const char* name, const std::string& why_not, const char* instead) {
         const std::vector<std::string> all = ranks_.all_gather(why_not);
         const auto first = std::find_if(all.begin(), all.end(), [](const std::string& why) { return !why.empty(); });
@@ -385,8 +386,8 @@ private:
         return false;
     }
 
-    // Can the NVLink switch of these GPUs add? It is CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, for the runtime a
-    // reserved number.
+    // Whether the NVLink switch of these GPUs can sum: CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, which the runtime API
+    // has as a reserved number.
     bool has_multicast() const {
         int supported = 0;
         if (cudaDeviceGetAttribute(&supported, cudaDevAttrReserved132, cuda_.ordinal) != cudaSuccess)
@@ -394,11 +395,11 @@ private:
         return supported != 0;
     }
 
-    // The host may wait for the GPU forever: only the watchdog, which ends the process, can stop that. Ten times per
-    // second, so that a collective is seen soon after it began. CUDA's calls can block while another thread is inside
-    // the library, so this watch is watched, too.
+    // The checking thread. The host may wait for the GPU forever, and only ending the process stops that. Checks ten
+    // times per second, so that a collective is seen soon after it began. CUDA's calls can block while another thread
+    // is inside the library, so this thread is under a Watch, too.
     void watch() {
-        cudaSetDevice(cuda_.ordinal);  // or asking for events would make a context on the first GPU
+        cudaSetDevice(cuda_.ordinal);  // otherwise querying events would create a context on the first GPU
         std::unique_lock lock(stop_mutex_);
         for (int errors = 0; !stopped_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stop_; });) {
             const std::string why = look(errors);
@@ -406,7 +407,7 @@ private:
         }
     }
     std::string look(int& errors) {
-        constexpr int kGrace = 20;  // turns that the thread which trains has to report an error of CUDA itself
+        constexpr int kGrace = 20;  // turns in which the training thread may report a CUDA error itself
         const Watchdog::Watch turn(watchdog_, "look at the GPU's collectives");
         for (const Communicator* one : {communicator_.get(), group_.get(), owners_.get()}) {
             const std::string failure = one ? one->failure() : "";

@@ -1,29 +1,29 @@
 /*
-Collectives between GPUs by NVIDIA's NCCL, one process a GPU: over NVLink, PCIe and networks.
+Collectives between GPUs by NVIDIA's NCCL, one process per GPU: over NVLink, PCIe and networks.
 
-  auto comm = make_nccl_comm(ranks, cuda, Order::overlapped);       collective; throws if NCCL cannot
-  comm->warm_up();                                                  before the rest of the memory is given away
+  auto comm = make_nccl_comm(ranks, cuda, Order::overlapped);       collective; throws an Error if NCCL cannot start
+  comm->warm_up();                                                  before the free memory is measured
 
-- Reproducible: NCCL adds in an order of its own. With the same GPUs, wires and version its rings and trees give the
-  same bits every time; NVLS, sums inside NVLink switches, does not promise that, and describe() says so where it may be
-  in use. The variable NCCL_ALGO=Ring keeps it to rings. bf16 is rounded at every hop. all_to_all_sum() is a group of
-  sends and receives, and a kernel of ours that adds: its bits are those of every other backend.
-- Waiting: the communicator is a blocking one (ncclConfig_t::blocking). A non-blocking one makes a thread for every
-  collective, 30 to 50 us of the host each, of which a step of 124M has 27 and one of 1558M 99. A blocking call returns
-  when the collective is enqueued, and waits for other ranks only where they connect. Each is under a Watch of the
-  ranks' watchdog (watchdog.h), which ends the process if it takes longer than --comm-timeout; without a watchdog (a
-  single rank, virtual ranks) there is no limit. What is enqueued and does not end on the GPU, and errors of other
-ranks, a thread looks for ten times per second, and has the watchdog end the process, with the collective's name. The
-  process just ends then, without ncclCommAbort: the driver ends its kernels, the other ranks hear of it from Ranks,
-  and aborting would need the thread that may be inside NCCL.
-- Threads: NCCL allows one at a time to use a communicator. Every call is made under a lock; the thread that looks does
-  not wait for it, it looks again later.
+- Reproducibility: NCCL sums in its own order. With the same GPUs, links and version its rings and trees give the same
+  bits every time. NVLS, sums inside NVLink switches, does not promise that; describe() says so if NVLS may be in use,
+  and NCCL_ALGO=Ring in the environment prevents it. bf16 is rounded at every hop. all_to_all_sum() is a group of sends
+  and receives and a kernel of this project, so its bits are those of every other backend.
+- Blocking: the communicator is blocking (ncclConfig_t::blocking). A non-blocking one creates a thread for every
+  collective, at 30 to 50 us of host time each; a step has 27 collectives for GPT-2 124M and 99 for 1558M. A blocking
+  call returns when the collective is enqueued, and waits for other ranks only when they connect.
+- Timeouts: each call is under a Watch of the ranks' watchdog (watchdog.h), which ends the process after --comm-timeout;
+  without a watchdog (a single rank, virtual ranks) there is no limit. Ten times per second, a thread checks for
+  collectives that do not complete on the GPU and for errors of other ranks. If it finds one, the watchdog ends the
+  process and names the collective. That happens without ncclCommAbort: the driver ends the kernels, the other ranks
+  learn of it from Ranks, and aborting would need the thread that may be inside NCCL.
+- Threads: only one thread at a time may use a communicator, so every call is made under a lock. The checking thread
+  does not wait for the lock but tries again later.
 - Errors: when the communicator has failed, or an exception unwinds the stack, it is aborted before anything waits for
-  the GPU; from then on NCCL is not called with it, and release() only gives memory back. release() never throws.
-- Memory: allocate() takes memory that NCCL can map into other GPUs and network cards and registers it, so that nothing
-  is copied through buffers of its own. If the system refuses that on any rank, all use ordinary memory, and rank 0 says
-  so. It must be released before the Comm is gone. NCCL's own buffers, hundreds of MiB, are taken when ranks connect:
-  warm_up() runs each collective, after which the device's free memory is what the rest of the run can have.
+  the GPU. From then on NCCL is not called with it, and release() only frees memory. release() never throws.
+- Memory: allocate() returns memory that NCCL can map into other GPUs and network cards, and registers it, so that data
+  is not copied through NCCL's buffers. If that fails on any rank, all use ordinary memory, and rank 0 says so. The
+  memory must be released before the Comm is destroyed. NCCL allocates its own buffers, hundreds of MiB, when ranks
+  connect: warm_up() runs each collective, and after that the free device memory is available to the rest of the run.
 
 A build without NCCL links nccl_absent.cpp.
 */
@@ -37,9 +37,9 @@ A build without NCCL links nccl_absent.cpp.
 
 std::unique_ptr<Comm<Cuda>> make_nccl_comm(Ranks& ranks, Cuda& cuda, Order order);
 
-// Of the library that is linked, "2.28.9", which must be the same on all ranks; "" without NCCL.
+// The version of the linked library, "2.28.9", which must be the same on all ranks; "" without NCCL.
 std::string nccl_version();
 
-// May NCCL choose NVLS, whose sums are not the same bits each time? Of `local_size` ranks on a host whose NVLink switch
-// can add (`has_multicast`), unless the environment says otherwise.
+// Whether NCCL may choose NVLS, whose sums may have different bits each time: with several ranks (`local_size`) on a
+// host whose NVLink switch can sum (`has_multicast`), unless the environment disables it.
 bool sums_may_differ(int local_size, bool has_multicast, const Environment& environment);

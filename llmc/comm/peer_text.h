@@ -1,6 +1,6 @@
 /*
-What another process has written, made fit for a terminal: control bytes become spaces (a terminal obeys them), and of a
-long text the beginning is enough.
+Makes text from another process safe to print: control bytes, which a terminal would interpret, become spaces, and long
+text is cut off.
 */
 #pragma once
 #include <algorithm>
@@ -9,7 +9,7 @@ long text the beginning is enough.
 
 inline constexpr size_t kMostPeerText = 4096;  // bytes
 
-// Bytes from 128 on stay, since names of files may be UTF-8, but for U+0080 to U+009F: control characters as well.
+// Bytes >= 128 are kept, because file names may be UTF-8, except U+0080 to U+009F, which are control characters, too.
 inline std::string peer_text(std::string text) {
     text.resize(std::min(text.size(), kMostPeerText));
     for (size_t i = 0; i < text.size(); i++) {

@@ -2,28 +2,28 @@
 The control plane: the ranks of a run, and the small records in host memory that they exchange in lockstep. Large
 buffers are moved by the data plane, Comm (comm.h).
 
-  ranks.rank, ranks.world_size                  this one, and how many there are
+  ranks.rank, ranks.world_size                  this rank's number, and the number of ranks
   ranks.all_gather(record)                      every rank's record, in the order of ranks; waits for all
-  ranks.all_gather_values(x, "its speed")       the same of numbers and structs
-  ranks.broadcast(record, 0)                    rank 0's
-  ranks.gather(record)                          every rank's record, for rank 0; the others need not look
-  ranks.ask_first(record, judge)                what rank 0 makes of all records, for everybody
+  ranks.all_gather_values(x, "its speed")       the same for numbers and structs
+  ranks.broadcast(record, 0)                    rank 0's record, on all ranks
+  ranks.gather(record)                          every rank's record, on rank 0; on the others the result is undefined
+  ranks.ask_first(record, judge)                rank 0 computes an answer from all records; all ranks receive it
   ranks.barrier()                               waits for all
-  ranks.watchdog()                              for whoever waits for other ranks in another way (watchdog.h)
-  ranks.send_piece(0, bytes)                    beside all that, from any thread: of checkpoints (llmc/train/parts.h)
-  ranks.connect_hosts({0, 4})                   what CPU ranks of several hosts exchange buffers over
+  ranks.watchdog()                              for code that waits for other ranks in another way (watchdog.h)
+  ranks.send_piece(0, bytes)                    file contents, independent of the records (llmc/train/parts.h)
+  ranks.connect_hosts({0, 4})                   the network over which CPU ranks of several hosts exchange buffers
 
-What an all_gather costs grows with the square of the ranks where all records differ: 1024 ranks with 4 KB each are
-4 GB. So what is large or differs from rank to rank goes to rank 0, which answers in a few bytes, and what should be the
-same everywhere is compared by its hash first (check_alike).
+The cost of an all_gather of different records grows with the square of the number of ranks: 1024 ranks with 4 KB each
+receive 4 GB in all. So large or differing records go to rank 0, which answers in a few bytes, and values that should be
+equal everywhere are first compared by their hash (check_alike).
 
-Every rank must make the same calls in the same order. A rank that is dead, or does not come within --comm-timeout, ends
-all the others with exit code 3 (watchdog.h). Around work on files it is --io-timeout (share_errors).
+Every rank must make the same calls in the same order. If a rank is dead, or does not arrive within --comm-timeout, all
+others end with exit code 3 (watchdog.h). For work on files the limit is --io-timeout (share_errors).
 
   OneRank           one rank: nothing to exchange
   LocalRanks        threads of one process (local.h)
-  MpiRanks          processes that mpirun started: TcpRanks that MPI has brought together (mpi_ranks.h)
-  TcpRanks          processes that know an address to meet at: torchrun, Slurm, --master (tcp_ranks.h)
+  MpiRanks          processes that mpirun started: TcpRanks that find each other by MPI (mpi_ranks.h)
+  TcpRanks          processes that know the address of rank 0: torchrun, Slurm, --master (tcp_ranks.h)
 */
 #pragma once
 #include <algorithm>
@@ -44,40 +44,41 @@ class Ranks {
 public:
     int rank = 0, world_size = 1;
     int local_rank = 0, local_size = 1;  // among those on the same host
-    std::vector<int> host_ranks = {0};   // those, in order: they share memory and see each other's pids (host.h)
+    std::vector<int> host_ranks = {0};   // the ranks of this host, ascending: they share memory (host.h)
     int num_hosts = 1;
-    int device = 0;  // which of the host's GPUs: what the launcher says (launch.h), else local_rank
+    int device = 0;  // this rank's GPU on its host: from the launcher (launch.h), else local_rank
 
     virtual ~Ranks() = default;
     virtual std::vector<std::string> all_gather(const std::string& record) = 0;
-    // `judge` of all ranks' records; the same on every rank. It may be called on rank 0 alone, and decides by the
-    // records alone.
+    // Returns judge(all ranks' records) on every rank. `judge` may be called on rank 0 only, so its result must depend
+    // on nothing but the records.
     using Judge = std::function<std::string(const std::vector<std::string>&)>;
     virtual std::string ask_first(const std::string& record, const Judge& judge) { return judge(all_gather(record)); }
-    virtual Watchdog* watchdog() { return nullptr; }  // null: nobody to wait for
-    // Of a part of the ranks (islands.h), all of them: they share errors.
+    virtual Watchdog* watchdog() { return nullptr; }  // null: there is no other process to wait for
+    // For a part of the ranks (islands.h): all ranks of the run, among which errors are shared.
     virtual Ranks& all() { return *this; }
     virtual int number_in_all(int of_rank) const { return of_rank; }  // for messages
 
-    // Up to most_piece_bytes() between rank 0 and another rank, in order, while records go their own way. Waits while
-    // the other end has two that it has not taken: so memory is bounded, however slow its disk is. One thread at a time
-    // sends, and one takes. Ranks of one process have one another's files and no use for it.
+    // Sends up to most_piece_bytes() between rank 0 and another rank, in order and independent of records. Waits while
+    // the receiver has two pieces that it has not taken, so memory is bounded however slow its disk is. Only one thread
+    // at a time may send, and one receive. Not available to ranks in one process, which share a file system.
     struct Piece {
         int from = -1;
         std::string bytes;
     };
     virtual void send_piece(int /*to*/, const std::string& /*bytes*/) { ensure(false); }
-    virtual Piece next_piece() { ensure(false); }  // rank 0: of whoever has one, in turns
+    virtual Piece next_piece() { ensure(false); }  // on rank 0: from any rank that has sent one, round-robin
     size_t most_piece_bytes() const {
-        constexpr size_t kAll = size_t(128) << 20;  // what may lie on rank 0, over all ranks
+        constexpr size_t kAll = size_t(128) << 20;  // the pieces of all ranks that wait on rank 0
         return std::clamp(kAll / (2 * size_t(world_size)), size_t(64) << 10, size_t(1) << 20);
     }
-    // Connects the first ranks of several hosts, of which this rank need not be one: all call it.
+    // Connects `leaders`, the first ranks of the hosts. Collective: the other ranks call it, too.
     virtual std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>& /*leaders*/) { ensure(false); }
-    // "rank 1 (10.0.0.2:41000)": with the address that its records come from, where there is one.
+    // "rank 1 (10.0.0.2:41000)": with the address from which its records come, if there is one.
     virtual std::string name_of(int of_rank) const { return "rank " + std::to_string(of_rank); }
 
-    // What a rank has sent does not mean what it should. An Error with exit code 3: records come from outside.
+    // Throws an Error (exit code 3) unless `makes_sense`: a rank has sent a malformed record. Records come from other
+    // processes and are not trusted.
     void require_sense(bool makes_sense, int of_rank, const char* what) const {
         if (!makes_sense)
             throw Error(kExitRank, format("what %s sent as %s makes no sense: either it is no rank of this run, or it "
@@ -101,12 +102,13 @@ public:
         ask_first("", [](const std::vector<std::string>&) { return std::string(); });
     }
 
-    // Every rank's value of a type that memcpy copies. `what` it is: for an Error about a record of another size.
+    // Every rank's value of a trivially copyable type. `what`, for the Error about a record of another size: "its
+    // speed".
     template <class T>
     std::vector<T> all_gather_values(const T& mine, const char* what) {
         return values_of<T>(all_gather(bytes_of(mine)), what);
     }
-    // join(...join(rank 0's, rank 1's)..., last rank's), on every rank.
+    // The left fold over all ranks' values, on every rank: join(... join(rank 0's, rank 1's) ..., the last rank's).
     template <class T, class Join>
     T joined_value(const T& mine, const char* what, const Join& join) {
         const std::string answer = ask_first(bytes_of(mine), [&](const std::vector<std::string>& records) {
@@ -118,7 +120,7 @@ public:
         return value_of<T>(answer, 0, what);
     }
 
-    // Who is where, from every rank's host.
+    // Sets the members about hosts from the name of every rank's host.
     void set_hosts(const std::vector<std::string>& hosts) {
         host_ranks.clear();
         for (int r = 0; r < world_size; r++)
@@ -155,13 +157,13 @@ public:
     std::vector<std::string> all_gather(const std::string& record) override { return {record}; }
 };
 
-// An error that every rank throws: rank 0 says it for all (in_world, llmc/train/world.h).
+// An error that every rank throws; only rank 0 prints it (in_world, llmc/train/world.h).
 struct SharedError : Error {
     using Error::Error;
 };
 
-// Runs `body` on every rank; if it threw an Error on any of them, all throw the first rank's. Others wait for it as
-// long as for a disk: reading and writing files is what ranks do between collectives.
+// Runs `body` on every rank. If it throws an Error on any rank, all throw the lowest such rank's as a SharedError.
+// Collective. Ranks wait for each other for up to --io-timeout, because `body` may read and write files.
 template <class Body>
 void share_errors(Ranks& part, Body&& body) {
     Ranks& ranks = part.all();
@@ -187,7 +189,7 @@ void share_errors(Ranks& part, Body&& body) {
     throw SharedError(error[0] - '0', r == 0 ? what : "rank " + std::to_string(r) + ": " + what);
 }
 
-// Runs `body` on rank 0, while the others wait; if it throws an Error, all do.
+// Runs `body` on rank 0 while the others wait. If it throws an Error, all ranks throw it.
 template <class Body>
 void on_first_rank(Ranks& ranks, Body&& body) {
     share_errors(ranks, [&] {

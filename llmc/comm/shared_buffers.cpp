@@ -6,7 +6,8 @@
 #include <utility>
 #include "llmc/base/check.h"  // ensure
 
-// As much memory of each rank of this host, or of its first one alone. What goes wrong on one does so on all.
+// Creates `bytes` of memory on each rank of this host, or only on its first rank, and maps all of it on every rank;
+// `filled`: with NaN. Collective. If it fails on one rank, all throw an Error.
 std::vector<SharedMemory> SharedBuffers::share(size_t bytes, bool filled, bool of_first_alone) {
     const bool has_any = layout_.leads() || !of_first_alone;
     SharedMemory mine;

@@ -1,10 +1,10 @@
 /*
-Buffers that all ranks of a host have mapped. Each rank allocates one of the same size, at the same time.
+Buffers that all ranks of a host have mapped. Each rank allocates one of the same size in a collective call.
 
   SharedBuffers buffers(ranks, layout, cpu);
   void* gradients = buffers.allocate(bytes);                 all ranks; filled with NaN
-  const SharedBuffers::Found found = buffers.find(p, n);     which of them p (n bytes) is part of, and where in it
-  found.of_local(2)                                          the same bytes of the host's third rank
+  const SharedBuffers::Found found = buffers.find(p, n);     the buffer that contains the n bytes at p, and the offset
+  found.of_local(2)                                          the same bytes in the buffer of the host's third rank
 */
 #pragma once
 #include <cstddef>
@@ -24,12 +24,12 @@ public:
     void* allocate(size_t bytes);
     void release(void* data);
 
-    // Memory of this host's first rank alone, zeros.
+    // One buffer per host, created by its first rank and filled with zeros. Collective.
     SharedMemory memory_of_first(size_t bytes);
 
     struct Found {
-        const std::vector<SharedMemory>* of_locals = nullptr;  // null: in no buffer
-        int64_t number = 0, offset = 0;                        // the same on all ranks, if they make the same call
+        const std::vector<SharedMemory>* of_locals = nullptr;  // null: not in any buffer
+        int64_t number = 0, offset = 0;                        // equal on all ranks, if they make the same call; bytes
 
         explicit operator bool() const { return of_locals; }
         char* of_local(int local) const { return (*of_locals)[size_t(local)].data() + offset; }
@@ -37,7 +37,7 @@ public:
     Found find(const void* data, int64_t bytes) const;
 
 private:
-    // One for each rank of this host, in the order of ranks.
+    // One buffer of each rank of this host, in the order of ranks.
     struct Allocation {
         int64_t number;
         std::vector<SharedMemory> memory;

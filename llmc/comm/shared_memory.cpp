@@ -1,4 +1,4 @@
-// Memory of processes on one host: memfd_create, mmap, /proc.
+// Memory shared by processes of one host: memfd_create, mmap, /proc.
 #include "llmc/comm/shared_memory.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ SharedMemory SharedMemory::open(const std::string& record, size_t bytes, const s
         refuse("expected PID, FD and BYTES, found " + peer_text(record.substr(0, 64)));
     if (memory.bytes_ != std::max<size_t>(bytes, 1))
         refuse(format("expected %zu bytes, found %zu", std::max<size_t>(bytes, 1), memory.bytes_));
-    // First a path to the file only: to open a device or a FIFO can itself do something.
+    // First only O_PATH: opening a device or a FIFO may have side effects.
     const std::string path = format("/proc/%d/fd/%d", pid, fd);
     SharedMemory found;
     found.fd_ = ::open(path.c_str(), O_PATH | O_CLOEXEC);
@@ -55,7 +55,7 @@ SharedMemory SharedMemory::open(const std::string& record, size_t bytes, const s
     if (fstat(found.fd_, &file) != 0 || !S_ISREG(file.st_mode) || file.st_uid != geteuid())
         refuse(format("%s is no memory of user %d", path.c_str(), int(geteuid())));
     memory.fd_ = ::open(format("/proc/self/fd/%d", found.fd_).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    // Only a memfd has this seal: files of a disk have none, and those of /dev/shm only F_SEAL_SEAL.
+    // Only a memfd can have this seal: files on disk have none, and files in /dev/shm have only F_SEAL_SEAL.
     const int seals = memory.fd_ >= 0 ? fcntl(memory.fd_, F_GET_SEALS) : -1;
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) refuse(path + " is a file, or memory that can shrink");
     if (uint64_t(file.st_size) < memory.bytes_)
@@ -66,7 +66,7 @@ SharedMemory SharedMemory::open(const std::string& record, size_t bytes, const s
     return memory;
 }
 
-// Another's memory is there already: its pages are mapped at once instead of one by one in the first collective.
+// `populate`, for another process's memory: maps all pages now, instead of one by one in the first collective.
 void SharedMemory::map(bool populate) {
     void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | (populate ? MAP_POPULATE : 0), fd_, 0);
     require(data != MAP_FAILED, "cannot map %.1f MiB of shared memory: %s. Lower --batch-size or --seq-len",
@@ -99,8 +99,8 @@ void SharedMemory::close() {
     fd_ = -1;
 }
 
-// The state and the start time of a process: fields 3 and 22 of /proc/PID/stat. The second is a name in parentheses,
-// which may hold anything.
+// The state and the start time of a process: fields 3 and 22 of /proc/PID/stat. Field 2 is a name in parentheses, which
+// may contain any character.
 static bool read_stat(pid_t pid, char* state, uint64_t* start) {
     std::FILE* file = std::fopen(format("/proc/%d/stat", int(pid)).c_str(), "re");
     if (!file) return false;
@@ -124,6 +124,6 @@ bool Process::alive() const {
     if (kill(pid, 0) != 0 && errno == ESRCH) return false;
     char state = 0;
     uint64_t start_now = 0;
-    if (!read_stat(pid, &state, &start_now)) return true;  // too many open files here, say: nothing against it
+    if (!read_stat(pid, &state, &start_now)) return true;  // cannot tell (too many open files here, say)
     return start_now == start && state != 'Z' && state != 'X';
 }

@@ -46,7 +46,7 @@ bool is_loopback(const sockaddr* address) {
 
 struct Resolved {
     addrinfo* first = nullptr;
-    std::string why;  // nothing is known
+    std::string why;  // why nothing was found
     Resolved(const Address& address, int flags) {
         addrinfo hints = {};
         hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM, hints.ai_flags = flags;
@@ -60,7 +60,7 @@ struct Resolved {
     }
 };
 
-// An address of an interface of this host that is up.
+// An address of one of this host's interfaces that are up.
 struct OwnAddress {
     std::string interface;
     sockaddr_storage storage;
@@ -74,7 +74,7 @@ struct OwnAddress {
     }
 };
 
-// Those of IPv4 first.
+// IPv4 addresses come first.
 std::vector<OwnAddress> own_interfaces() {
     std::vector<OwnAddress> all;
     ifaddrs* first = nullptr;
@@ -90,7 +90,7 @@ std::vector<OwnAddress> own_interfaces() {
     return all;
 }
 
-// Binds a socket to an address of the interface, of the kind of `to`, if there is one.
+// Binds a socket to an address of the interface, of the same family as `to`, if there is one.
 bool bind_to(int fd, const std::string& interface, const sockaddr* to) {
     const bool to_link =
         to->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(to)->sin6_addr);
@@ -101,7 +101,7 @@ bool bind_to(int fd, const std::string& interface, const sockaddr* to) {
     return false;
 }
 
-// -1 and errno if it cannot.
+// On failure the socket is -1, and errno says why.
 Socket listen_on(const sockaddr* address, socklen_t length) {
     Socket s(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (s.fd < 0) return s;  // a kernel without IPv6, say
@@ -114,7 +114,7 @@ Socket listen_on(const sockaddr* address, socklen_t length) {
     return s;
 }
 
-// As in /proc/net/tcp: "0100007F:7350"
+// An address as /proc/net/tcp writes it: "0100007F:7350".
 std::string table_text(const sockaddr_storage& address) {
     if (address.ss_family == AF_INET)
         return format("%08X:%04X", reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr, port_of(address));
@@ -146,7 +146,7 @@ Listeners listen_at(const Address& master, const std::string& interface) {
     all.local = named.first && (is_number || master.host == "localhost");
     for (const addrinfo* each = named.first; each; each = each->ai_next)
         all.local = all.local && is_loopback(each->ai_addr);
-    // Debian lets a host's own name mean 127.0.1.1.
+    // On Debian a host's own name resolves to 127.0.1.1.
     std::vector<std::string> hosts = {all.local ? master.host : ""};
     if (!all.local && !interface.empty()) hosts = own_addresses(interface);
     std::string why;
@@ -207,7 +207,7 @@ std::vector<std::string> own_addresses(const std::string& interface) {
     std::vector<std::string> all;
     std::string others;
     for (const OwnAddress& each : own_interfaces()) {
-        const bool is_usual = !is_loopback(each.address()) && !each.is_link_local();  // means something else elsewhere
+        const bool is_usual = !is_loopback(each.address()) && !each.is_link_local();  // other hosts cannot use these
         if (interface.empty() ? is_usual : each.interface == interface) all.push_back(each.number());
         others += (others.empty() ? "" : ", ") + each.interface + " (" + each.number() + ")";
     }
@@ -287,7 +287,7 @@ void prepare_for_data(int fd) {
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);  // it would count the time that the other end does not read
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);  // it would count time in which the other end does not read
 }
 
 void prepare(int fd) {
@@ -307,11 +307,11 @@ std::string peer_number(int fd) {
     return getpeername(fd, base(there), &length) == 0 ? host_text(base(there), length) : "";
 }
 
-// The kernel's table of connections has both ends of one within this host (network namespace), each with its user.
+// For a connection within this host (network namespace), the kernel lists both ends, each with its user.
 namespace {
 
-// By a look at this one connection (sock_diag(7)): the table of all takes a millisecond for a thousand of them, and is
-// read for each. Nothing: this system does not answer.
+// Asks about this one connection (sock_diag(7)). Reading the table of all would take 1 ms per 1000 connections, for
+// each of them. nullopt: this system does not answer.
 std::optional<OtherEnd> asked_end(const sockaddr_storage& there, const sockaddr_storage& here) {
     const Socket asking(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
     if (asking.fd < 0) return {};
@@ -353,7 +353,7 @@ std::optional<OtherEnd> asked_end(const sockaddr_storage& there, const sockaddr_
     if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || got < ssize_t(NLMSG_LENGTH(sizeof(inet_diag_msg)))) return {};
     inet_diag_msg found;
     std::memcpy(&found, answer + NLMSG_HDRLEN, sizeof(found));
-    // Where there is no such connection, whoever listens at its port is found.
+    // If there is no such connection, the kernel returns a listener at its port.
     if (found.idiag_state == TCP_LISTEN) return absent;
     if (found.idiag_state != TCP_ESTABLISHED || found.idiag_inode == 0) return OtherEnd::nobody;
     return found.idiag_uid == geteuid() ? OtherEnd::this_user : OtherEnd::another_user;
@@ -369,18 +369,18 @@ OtherEnd other_end(int fd, bool asks) {
     if (const std::optional<OtherEnd> known = asks ? asked_end(there, here) : std::nullopt) return *known;
     const std::string wanted = " " + table_text(there) + " " + table_text(here) + " ";
     bool readable = false;
-    // Lines that come and go while it is read can hide another: what is missing is looked for again.
+    // Lines that come and go during reading can hide another, so a missing one is looked for three times.
     for (int tries = 0; tries < 3; tries++) {
         errno = 0;
         std::ifstream table(there.ss_family == AF_INET6 ? "/proc/self/net/tcp6" : "/proc/self/net/tcp");
-        if (errno == EMFILE || errno == ENFILE) return OtherEnd::another_user;  // not a way in
+        if (errno == EMFILE || errno == ENFILE) return OtherEnd::another_user;  // refuse, to be safe
         for (std::string line; std::getline(table, line);) {
             readable = true;
             const size_t at = line.find(wanted);
             unsigned state = 0, user = 0;
             unsigned long inode = 0;
-            // Behind the addresses: state, queues, timer, retransmits, user, timeout, inode. One that nobody holds any
-            // more is shown as root's, with inode 0.
+            // After the addresses: state, queues, timer, retransmits, user, timeout, inode. A socket that no process
+            // holds any more is listed as root's, with inode 0.
             if (at == std::string::npos ||
                 std::sscanf(line.c_str() + at + wanted.size(), "%x %*s %*s %*s %u %*s %lu", &state, &user, &inode) != 3)
                 continue;

@@ -1,8 +1,8 @@
 /*
-TCP between ranks: sockets, addresses, and messages of a header and a body. Who may speak is meeting.h's.
+TCP between ranks: sockets, addresses, and messages of a header and a body. Authentication is in meeting.h.
 
-On the wire, in the byte order of the machines, which must be alike: a header of 24 bytes {magic, kind, key, bytes} and
-the bytes of the body. The key is rank 0's random number for this run: what a connection carries belongs to it.
+On the wire: a header of 24 bytes {magic, kind, key, bytes}, then the bytes of the body, in the machines' byte order,
+which must be the same on all hosts. The key is a random number that rank 0 chooses for the run; every message has it.
 */
 #pragma once
 #include <sys/socket.h>
@@ -22,7 +22,7 @@ struct Address {
 };
 std::string text_of(const Address& address);  // "node1:29500", "[::1]:29500"
 
-// A socket that is closed unless it is taken.
+// A socket that is closed on destruction, unless take() has taken it.
 struct Socket {
     int fd = -1;
     explicit Socket(int fd = -1) : fd(fd) {}
@@ -46,13 +46,14 @@ struct Deadline {
     bool over() const { return Clock::now() >= at; }
 };
 
-// Called while waiting, every tenth of a second and after every signal; throws to end the wait.
+// Called while waiting, every 0.1 s and after every signal. It throws to end the wait.
 using Look = std::function<void()>;
 
 // ---- connections ---------------------------------------------------------------------------------------------------
 
-// Where rank 0 listens: if the address says localhost, only there; else in the network of an interface, or on every
-// one, since a host does not always know the address that others reach it by. An Error if it cannot.
+// The listening sockets of rank 0. At localhost if the address says so; else on the given interface, or on all
+// interfaces, because a host does not always know by which address others reach it. Throws an Error if it cannot
+// listen.
 struct Listeners {
     std::vector<Socket> sockets;
     int port = 0;
@@ -60,64 +61,65 @@ struct Listeners {
 };
 Listeners listen_at(const Address& master, const std::string& interface = "");
 Listeners listen_anywhere(bool local);                                // at a port that the system chooses
-Address listen_at_number(const std::string& number, Listeners& all);  // adds one, at a port that the system chooses
+Address listen_at_number(const std::string& number, Listeners& all);  // adds a socket at a port that the system chooses
 
-// The numbers of this host by which others may reach it: those of its interfaces that are up, or of one of them; an
-// Error if that has none.
+// In this file a "number" is a numeric IP address. The numbers by which other hosts may reach this one: of all its
+// interfaces that are up, or of the given one. Throws an Error if the given one has none.
 std::vector<std::string> own_addresses(const std::string& interface = "");
 
-// Whether it is one of IPv4 or IPv6, and no name.
+// Whether `host` is a numeric IPv4 or IPv6 address, not a name.
 bool is_number(const std::string& host);
 
-// Whether a name means an address yet; `why` it does not.
+// Whether the name resolves; if not, sets `why`.
 bool is_known(const Address& address, std::string* why);
-// What it means, the best first: "10.0.0.1:29500". None: nobody knows it yet, and `why`.
+// The addresses to which the name resolves, the best first: "10.0.0.1:29500". Empty, and sets `why`, if it does not.
 std::vector<Address> numbers_of(const Address& address, std::string* why);
 
-// The next connection, or nothing; errno tells why.
+// Accepts the next connection. If there is none, the socket is invalid and errno says why.
 struct Connection {
     Socket socket;
     std::string from;  // "10.0.0.2:41000"
 };
 Connection accept_from(const Socket& listener);
 
-// Connects to any of the host's addresses, by an interface of this host or by any, or not: `why` the last one failed.
+// Connects to any of the host's addresses, by the given interface of this host ("": any). On failure the socket is
+// invalid, and `why` says why the last address failed.
 Socket connect_to(const Address& address, const std::string& interface, const Deadline& deadline, const Look& look,
                   std::string* why);
 
-// Small records without delay; a host that has lost power is noticed after a minute.
+// Sets options for a connection of records: no delay, and keepalive, so that a host without power is noticed after a
+// minute.
 void prepare(int fd);
-// The same of a connection that a busy rank may leave unread for as long as it likes.
+// The same for a connection that a busy rank may leave unread for any time.
 void prepare_for_data(int fd);
 
-// The numbers of its ends: "10.0.0.1".
+// The numeric addresses of a connection's two ends: "10.0.0.1".
 std::string own_number(int fd);
 std::string peer_number(int fd);
 
-// Who holds the other end, as far as this host knows.
+// The owner of a connection's other end, as far as this host knows.
 enum class OtherEnd {
-    this_user,
-    another_user,  // of this host
-    nobody,        // of this host holds it any more
-    elsewhere,     // on another host, or this system does not tell (no sock_diag, /proc/net/tcp is hidden)
+    this_user,     // a process of this user on this host
+    another_user,  // a process of another user on this host
+    nobody,        // it was on this host and is closed
+    elsewhere,     // another host, or this system does not tell (no sock_diag, /proc/net/tcp is hidden)
 };
-// By the kernel's answer about this connection (sock_diag), or, where it gives none or is not asked, by its table of
-// all.
+// Asks the kernel about this connection (sock_diag). If `asks` is false, or there is no answer, reads /proc/net/tcp.
 OtherEnd other_end(int fd, bool asks = true);
 
 // ---- messages ------------------------------------------------------------------------------------------------------
 
 enum Kind : uint32_t {
-    kHello = 1,    // body: Hello (meeting.h)
-    kWelcome = 2,  // key: that of the run from here on; body: rank 0's proof
-    kRefused = 3,  // body: why
+    kHello = 1,    // body: Hello (meeting.cpp)
+    kWelcome = 2,  // key: the run's key from here on; body: rank 0's proof
+    kRefused = 3,  // body: the reason
     kRecord = 4,
     kGoodbye = 5,    // this rank has finished
-    kFailed = 6,     // this rank ends at once; body: "rank 1: WHY"; empty: with an error of its own
+    kFailed = 6,     // this rank ends at once; body: "rank 1: WHY", or empty if it ends with an error of its own
     kChallenge = 7,  // body: Challenge
     kProof = 8,      // body: Proof
-    kPiece = 9,      // body: some bytes of a file, beside the records
-    kTaken = 10,     // a piece has been taken: there is room for another
+    kPiece = 9,      // body: bytes of a file, independent of the records
+    kTaken = 10,     // the receiver has taken a piece: there is room for another
 };
 struct Header {
     uint32_t magic, kind;
@@ -130,7 +132,8 @@ inline constexpr uint64_t kMostPieceBytes = (uint64_t(1) << 20) + 64;
 std::string message_of(Kind kind, uint64_t key, const std::string& body);
 // False if the other end is gone.
 bool send_message(int fd, Kind kind, uint64_t key, const std::string& body);
-// False if the other end is gone, or it took too long.
+// False if the other end is gone, or if the deadline has passed.
 bool receive_bytes(int fd, void* data, size_t bytes, const Deadline* deadline = nullptr, const Look& look = {});
-// The body of a message of this size: memory is taken as it comes, so that a header alone takes none.
+// Receives the body of a message. Allocates memory as bytes arrive, so that a forged header cannot make it allocate
+// `bytes` at once. False if the other end is gone.
 bool receive_body(int fd, std::string& body, uint64_t bytes);

@@ -15,8 +15,8 @@
 
 namespace {
 
-constexpr size_t kSplitBytes = 256 << 10;      // from here on a message uses all of them
-constexpr size_t kAtOnceBytes = 1 << 20;       // in one direction, before the other has its turn
+constexpr size_t kSplitBytes = 256 << 10;      // messages of at least this size use all connections
+constexpr size_t kAtOnceBytes = 1 << 20;       // in one direction, before the other one has its turn
 constexpr double kControlPlaneSaysWhyS = 2.5;  // TcpRanks waits for a second, on two ranks one after the other
 
 struct Label {
@@ -28,7 +28,7 @@ struct Peer {
     std::string name;  // "rank 2 (10.0.0.2:41000)"
     uint64_t key = 0;
     std::vector<Socket> lanes;
-    uint64_t sent = 0, received = 0;  // messages
+    uint64_t sent = 0, received = 0;  // numbers of messages
 };
 
 // A part of a message, in one direction of one connection.
@@ -39,7 +39,7 @@ struct Flow {
     bool is_out;
     Label label, got;
     char* data;
-    size_t done = 0;  // bytes, of the label and the data
+    size_t done = 0;  // bytes of the label and the data
 
     size_t all() const { return sizeof(Label) + label.bytes; }
     bool over() const { return done == all(); }
@@ -62,7 +62,7 @@ public:
             std::erase_if(flows_, [](const Flow& flow) { return flow.over(); });
             if (flows_.empty()) break;
             if (!moved) wait();
-            look(flows_.back().rank);  // whoever has not sent yet, else who has not taken
+            look(flows_.back().rank);  // the rank that has not sent yet, else the one that has not received
         }
     }
 
@@ -83,9 +83,9 @@ private:
         }
     }
 
-    // Whether anything went.
+    // Whether any bytes were transferred.
     bool advance(Flow& flow, const Look& look) {
-        // What is left of the label, and of the data after it.
+        // The rest of the label, and of the data after it.
         const size_t of_label = flow.done < sizeof(Label) ? sizeof(Label) - flow.done : 0;
         const size_t data_done = flow.done - (sizeof(Label) - of_label);
         std::array<iovec, 2> parts = {
@@ -120,7 +120,7 @@ private:
     void wait() {
         waiting_.clear();
         for (const Flow& flow : flows_) waiting_.push_back({flow.fd, short(flow.is_out ? POLLOUT : POLLIN), 0});
-        poll(waiting_.data(), nfds_t(waiting_.size()), 100);  // `look` wants its turn
+        poll(waiting_.data(), nfds_t(waiting_.size()), 100);  // ms, so that `look` is called
     }
 
     [[noreturn]] void lost(const Flow& flow, int error, const Look& look) {
@@ -131,11 +131,11 @@ private:
     }
 };
 
-// "fe80::1%eth0": each host has names of its own for its networks.
+// Strips the scope of "fe80::1%eth0": the names of interfaces differ between hosts.
 std::string without_scope(const std::string& number) { return number.substr(0, number.find('%')); }
 std::string scope_of(const std::string& number) { return number.substr(std::min(number.find('%'), number.size())); }
 
-// The numbers by which this host and those of the other leaders are connected, or those of the interface that is named.
+// This host's numeric addresses on its connections to the other leaders, or those of the --interface.
 std::set<std::string> own_numbers(const TcpRanks& ranks, const std::vector<int>& leaders,
                                   const std::string& interface) {
     std::set<std::string> numbers;
@@ -146,7 +146,7 @@ std::set<std::string> own_numbers(const TcpRanks& ranks, const std::vector<int>&
     return {named.begin(), named.end()};
 }
 
-// Where another leader listens, by its record, as this host calls it.
+// The addresses at which another leader listens, from its record, with this host's scopes.
 std::vector<Address> place_of(const TcpRanks& ranks, int other, const std::string& record,
                               const std::string& interface) {
     std::vector<Address> place;
@@ -158,7 +158,7 @@ std::vector<Address> place_of(const TcpRanks& ranks, int other, const std::strin
         place.push_back(address);
     }
     ranks.require_sense(!place.empty(), other, "its addresses");
-    // Of several, the one that this host has reached it by.
+    // Prefer the address by which this host is already connected to it.
     const auto known = std::find_if(place.begin(), place.end(), [&](const Address& address) {
         return other == 0 && address.host == ranks.peer_number(0);
     });
@@ -171,7 +171,7 @@ std::vector<Address> place_of(const TcpRanks& ranks, int other, const std::strin
 std::unique_ptr<HostNetwork> make_tcp_network(TcpRanks& ranks, const std::vector<int>& leaders, Meeting meeting) {
     const size_t self = size_t(std::find(leaders.begin(), leaders.end(), ranks.rank) - leaders.begin());
     const bool leads = self < leaders.size();
-    // Beside the run's key, if there is one, a key of this meeting: who has not met the ranks knows neither.
+    // In addition to the run's secret, if any: a key of this meeting, which only ranks of the run know.
     meeting.secret += ranks.broadcast(ranks.rank == 0 ? random_bytes(32) : "");
     meeting.of_hosts = true;
     Listeners listeners;
@@ -194,7 +194,7 @@ std::unique_ptr<HostNetwork> make_tcp_network(TcpRanks& ranks, const std::vector
         prepare_for_data(seat.socket.fd);
         peer.lanes.push_back(std::move(seat.socket));
     };
-    // First those below, which listen already: rank 0 waits for all, the next for all but one, and so on.
+    // First connects to the leaders below, which listen already: rank 0 waits for all, the next for all but one, etc.
     for (size_t host = 0; leads && host < self; host++) {
         meeting.listener = leaders[host];
         const std::vector<Address> place =

@@ -1,18 +1,20 @@
 /*
-Messages between hosts over TCP: the first ranks of the hosts, each connected to each other directly.
+Messages between hosts over TCP: direct connections between the first ranks of all hosts.
 
-  make_tcp_network(ranks, {0, 4, 6}, meeting)     on all ranks; those that are not among the three connect nothing
+  make_tcp_network(ranks, {0, 4, 6}, meeting)     on all ranks; ranks other than these three do not connect
 
-They meet as all ranks have met before (meeting.h): each listens for those above it, at a port that the system chooses
-and at the address by which it is connected to rank 0 (or at those of --interface), and tells it by a record. A guest
-must know the run's key, if there is one, and a key that rank 0 makes for this meeting and that goes by records: whoever
-has not met rank 0 gets nowhere. When all have come nobody listens any more.
+These ranks connect to each other in the way in which all ranks connected to rank 0 (meeting.h). Each listens for those
+with higher numbers, at a port that the system chooses and at the address by which it is connected to rank 0 (or at the
+addresses of --interface), and announces that in a record. To connect, a rank must know the run's secret, if there is
+one, and a random key that rank 0 makes for this purpose and sends in a record. So only ranks that rank 0 has accepted
+can connect. When all have connected, the listeners are closed.
 
-Both ends know how long a message is. It goes in equal parts over the connections of a pair, both directions at once,
-from and to the caller's memory. Before each part is a label, which must be the expected one: {key, number, bytes}.
+Both ends know the length of a message. It is divided equally over the connections of a pair, in both directions at
+once, and is sent from and received in the caller's memory. Each part is preceded by a label {key, number, bytes}, which
+must be the expected one.
 
-A connection that is closed or reset ends this rank with exit code 3 (watchdog.h), after a moment in which the ranks'
-control plane may say better why. Silence is the watchdog's.
+If a connection is closed or reset, this rank ends with exit code 3 (watchdog.h), but first waits for the control plane,
+which may know the reason. A silent connection is left to the watchdog.
 */
 #pragma once
 #include <memory>
@@ -20,8 +22,8 @@ control plane may say better why. Silence is the watchdog's.
 #include "llmc/comm/host_network.h"  // HostNetwork
 #include "llmc/comm/meeting.h"       // Meeting
 
-// Connections between two hosts. Measured: as fast as one on a line of 1 Gbit/s, where more are slower, and a third
-// faster than one on a line that one cannot fill (doc/distributed/scaling.md).
+// The number of connections between two hosts. Measured, two against one: the same speed on a line of 1 Gbit/s, where
+// more than two are slower, and a third faster on a line that one connection cannot fill (doc/distributed/scaling.md).
 inline constexpr int kTcpLanes = 2;
 
 class TcpRanks;

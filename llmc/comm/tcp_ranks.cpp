@@ -55,14 +55,14 @@ TcpRanks::TcpRanks(int rank, int world_size, const std::vector<Address>& place, 
     }
 }
 
-// Before the reader runs: nobody else knows the old numbers.
+// Renumbers the ranks. Called before the reader starts, so nothing else has seen the old numbers.
 void TcpRanks::number_anew() {
     if (rank == 0) {
         world_size = int(peers_.size()) + 1;
         for (size_t i = 0; i < peers_.size(); i++) peers_[i].rank = int(i) + 1;
         for (const Peer& peer : peers_) send_to(peer, kRecord, format("%d %d", peer.rank, world_size));
     } else {
-        // Rank 0 waits for the others since before this one came, and no longer than that.
+        // Long enough: rank 0 began to wait before this rank connected, and waits for timeout_s.
         const Deadline deadline(meeting_.timeout_s + 10);
         const Look look = [&] {
             if (const char* signal = meeting_.stop_signal())
@@ -89,7 +89,7 @@ void TcpRanks::number_anew() {
 
 TcpRanks::~TcpRanks() {
     const bool in_order = std::uncaught_exceptions() == 0;
-    // Others hang up when they hear of it, and what they say then must not hide the error that ends this rank.
+    // Others hang up when they learn of it, and their messages must not hide the error that ends this rank.
     leaving_ = true;
     for (const Peer& peer : peers_) {
         send_to(peer, in_order ? kGoodbye : kFailed, "");
@@ -123,7 +123,7 @@ std::unique_ptr<HostNetwork> TcpRanks::connect_hosts(const std::vector<int>& lea
 
 // ---- records -------------------------------------------------------------------------------------------------------
 
-// Event 0 is the end, and i + 1 is peer i's.
+// Event 0 is the end of the reader, event i + 1 is peer i's.
 void TcpRanks::watch_peers() {
     without_record_ = peers_.size();
     events_ = Socket(epoll_create1(EPOLL_CLOEXEC));
@@ -161,7 +161,7 @@ bool TcpRanks::lost(const std::string& why) {
     return false;
 }
 
-// False when there is no more to come.
+// False when the peer will send nothing more.
 bool TcpRanks::read_one(Peer& peer) {
     Header header = {};
     const bool complete = receive_bytes(peer.socket, &header, sizeof(header));
@@ -183,13 +183,13 @@ bool TcpRanks::read_one(Peer& peer) {
             forwarded_ = peer_text(body);
             return lost("ended by " + forwarded_);
         }
-        // What is wrong there may be wrong here as well, and then this rank says it better itself.
+        // The same error may occur on this rank, which then has the better message.
         pollfd leaving{wake_[0], POLLIN, 0};
         if (poll(&leaving, 1, 1000) > 0) return false;
         return lost(format("rank %d has ended with an error, which it has printed", peer.rank));
     }
     std::unique_lock lock(mutex_);
-    // Ranks go in lockstep: each waits for an answer before it sends again.
+    // Ranks work in lockstep: each waits for an answer before it sends again.
     if (header.kind == kRecord && peer.records.size() >= 2)
         return lost(format("%s sends records that nobody waits for", name_of(peer.rank).c_str()));
     if ((header.kind == kPiece && peer.pieces.size() >= size_t(kMostPieces)) ||
@@ -201,7 +201,8 @@ bool TcpRanks::read_one(Peer& peer) {
     if (header.kind == kGoodbye) peer.ended = true;
     if (header.kind == kRecord) peer.records.push_back(std::move(body));
     count(peer, 1);
-    // Who waits for records waits for all of them, or looks for who will send none: the others are not worth waking it.
+    // A thread that waits for records waits until all have arrived, or until a rank ends that has not sent one. Other
+    // events need not wake it.
     const bool is_news = header.kind != kRecord || without_record_ == 0 || gone_ > 0;
     lock.unlock();
     if (is_news) arrived_.notify_all();
@@ -211,10 +212,10 @@ bool TcpRanks::read_one(Peer& peer) {
 void TcpRanks::tell_all(const std::string& why) {
     const std::string message = message_of(kFailed, key_, why.substr(0, kMostPeerText));
     for (const Peer& peer : peers_) {
-        // In the middle of another message it would be no message, so that has a moment to end.
+        // It must not be sent in the middle of another message, which gets a moment to end.
         bool is_free = peer.sending->try_lock();
         for (int tries = 0; !is_free && tries < 10; tries++) usleep(1000), is_free = peer.sending->try_lock();
-        // Whoever does not take it now hangs, or is gone.
+        // A rank that cannot receive it now hangs or is gone.
         if (is_free) send(peer.socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (is_free) peer.sending->unlock();
     }
@@ -283,7 +284,7 @@ std::string TcpRanks::next_record(Peer& peer) {
     return record;
 }
 
-// Equal records that follow each other once, each with how many they are and its size before it.
+// Run-length encoding: each run of equal records as its length, the record's size, and the record.
 static std::string packed_runs(const std::vector<std::string>& records) {
     std::string all;
     for (size_t begin = 0, end; begin < records.size(); begin = end) {
@@ -326,7 +327,7 @@ std::string TcpRanks::ask_first(const std::string& record, const Judge& judge) {
     }
     std::vector<std::string> records(static_cast<size_t>(world_size));
     records[0] = record;
-    // Taken only when all have come, so that `missing` can tell who has not.
+    // Records are taken only when all have arrived, so that `missing` can name the ranks that have not sent one.
     {
         std::unique_lock lock(mutex_);
         arrived_.wait(lock, [this] { return without_record_ == 0 || gone_ > 0; });

@@ -3,14 +3,14 @@ Ranks that meet at an address: rank 0 listens there, and all others hold one con
 
   TcpRanks ranks(launch.rank, launch.world_size, {parse_address("node1:29500")}, {.secret = launch.secret});
 
-Rank 0 collects the records, and sends to everybody what it makes of them; of an all-gather the records, of which equal
-ones that follow each other travel once. A thread of each rank reads from its connections at all
-times, so a rank that dies is noticed at once by rank 0, whatever the others are doing, and named to all of them; they
-end with exit code 3. So it is when a watchdog gives up: all hear why. A rank that ends with an error of its own gives
-the others a second to end with theirs: what is wrong with one is often wrong with all.
+Rank 0 collects the records and sends the answer to all. The answer of an all-gather is the records; a run of equal ones
+is sent once. A thread of each rank reads from its connections at all times. So rank 0 notices a dead rank at once,
+whatever the others are doing, and names it to all of them; they end with exit code 3. The same happens when a watchdog
+gives up: all ranks receive the reason. A rank that ends with an error of its own leaves the others a second to end with
+theirs, because an error on one rank often occurs on all.
 
-Who is let in is meeting.h's. Nothing in a record is executed or believed: what makes no sense ends the rank with exit
-code 3 and the address that it came from.
+Authentication is in meeting.h. Nothing in a record is executed or trusted: a malformed record ends the rank with exit
+code 3 and an error that names the address from which it came.
 */
 #pragma once
 #include <atomic>
@@ -29,8 +29,8 @@ code 3 and the address that it came from.
 
 class TcpRanks : public Ranks {
 public:
-    // Returns when this rank is connected, rank 0 when all are. An Error if that takes too long. Rank 0 listens at
-    // the first address of `place`, or where it does already; the others try one after the other.
+    // Returns when this rank is connected; on rank 0, when all are. Throws an Error if that takes too long. Rank 0
+    // listens at the first address of `place`, or has `listeners` already; the others try the addresses in turn.
     TcpRanks(int rank, int world_size, const std::vector<Address>& place, const Meeting& meeting,
              const Listeners* listeners = nullptr);
     ~TcpRanks() override;
@@ -42,8 +42,9 @@ public:
     Watchdog* watchdog() override { return &watchdog_; }
     std::unique_ptr<HostNetwork> connect_hosts(const std::vector<int>& leaders) override;
     std::string name_of(int of_rank) const override;
-    uint64_t sent_bytes() const { return sent_bytes_; }  // of messages to other ranks, since it met them
-    // The numbers of the two hosts by which this one is connected to another rank, by way of rank 0 or directly.
+    uint64_t sent_bytes() const { return sent_bytes_; }  // of all messages to other ranks so far
+    // The numeric addresses of the two ends of the connection to another rank; of that to rank 0, if there is no direct
+    // one.
     std::string own_number(int toward_rank) const;
     std::string peer_number(int of_rank) const;
 
@@ -52,40 +53,40 @@ private:
     struct Peer {
         int rank = -1, socket = -1;
         std::string from;                      // its address
-        std::deque<std::string> records = {};  // received and not yet asked for
+        std::deque<std::string> records = {};  // received, but not taken by this rank yet
         std::deque<std::string> pieces = {};   // the same
-        int under_way = 0;                     // pieces sent to it and not yet taken
-        bool ended = false;                    // it has said goodbye
-        // Of whoever sends: messages of several threads must not mix.
+        int under_way = 0;                     // pieces sent to it that it has not taken yet
+        bool ended = false;                    // it has sent kGoodbye
+        // Held while sending: messages of several threads must not mix.
         std::unique_ptr<std::mutex> sending = std::make_unique<std::mutex>();
     };
-    static constexpr int kMostPieces = 2;  // under way to one rank
+    static constexpr int kMostPieces = 2;  // in flight to one rank
     Watchdog watchdog_;
     Meeting meeting_;
     uint64_t key_ = 0;
-    std::string forwarded_;  // why another rank has given up, in its words
+    std::string forwarded_;  // the reason for which another rank gave up, in its words
     std::vector<Peer> peers_;
     int wake_[2] = {-1, -1};  // a pipe that ends the reader
-    Socket events_;           // what the reader waits for
-    std::mutex mutex_;        // of Peer::records, pieces, under_way and ended, and the numbers of these peers:
-    size_t without_record_ = 0, gone_ = 0;  // who have no record here, and those of them that have ended
+    Socket events_;           // the reader's epoll
+    std::mutex mutex_;        // guards Peer::records, pieces, under_way and ended, and these numbers of peers:
+    size_t without_record_ = 0, gone_ = 0;  // those without a record here, and how many of them have ended
     std::condition_variable arrived_;
     std::thread reader_;
     std::atomic<uint64_t> sent_bytes_ = 0;
-    std::atomic<bool> leaving_ = false;  // this rank ends: whoever else ends now is not missed
+    std::atomic<bool> leaving_ = false;  // this rank is ending: other ranks that end now are not an error
 
     void number_anew();
     void close_all();
     void watch_peers();
     void read_records();
     bool read_one(Peer& peer);
-    void count(const Peer& peer, int sign);  // -1 before its records or `ended` change, 1 afterward
+    void count(const Peer& peer, int sign);  // call with -1 before its records or `ended` change, with 1 afterward
     bool lost(const std::string& why);       // ends this rank, unless it is leaving; false
     void tell_all(const std::string& why);
     void send_to(const Peer& peer, Kind kind, const std::string& body);
     const Peer& peer_of(int rank) const { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
     Peer& peer_of(int rank) { return peers_[size_t(this->rank == 0 ? rank - 1 : 0)]; }
-    size_t turn_ = 0;       // whose piece is taken first
-    std::string awaited();  // whose record this rank waits for
+    size_t turn_ = 0;       // the peer whose piece is taken next
+    std::string awaited();  // the ranks whose records this one waits for
     std::string next_record(Peer& peer);
 };

@@ -42,7 +42,7 @@ std::string joined(const std::vector<std::string>& texts) {
     return all;
 }
 
-// The addresses of this host, without the scope of "fe80::1%eth0".
+// This host's interfaces and numeric addresses, without the scope of "fe80::1%eth0".
 struct Own {
     std::string interface, number;
 };
@@ -67,7 +67,7 @@ std::vector<Own> own_numbers() {
 // Values of /sys/class/net/NAME/type (linux/if_arp.h).
 constexpr int kTypeInfiniband = 32, kTypeLoopback = 772;
 
-// NVML's, as nvml.h numbers them.
+// NVML's constants, from nvml.h.
 constexpr int kNvmlSuccess = 0, kP2pOverNvlink = 2, kP2pOk = 0;
 struct Nvml {
     using Device = void*;
@@ -128,7 +128,7 @@ std::string interface_text(const std::string& name, const std::string& root) {
     if (type == kTypeLoopback) return name + " (loopback)";
     if (exists(folder + "/wireless") || exists(folder + "/phy80211")) return name + " (wireless)";
     const std::string kind = type == kTypeInfiniband ? "IP over InfiniBand, " : "";
-    // Of several cards that act as one, the speed is their sum.
+    // For bonded cards the system reports the sum of their speeds.
     if (!exists(folder + "/device") && !exists(folder + "/bonding")) return name + (exists(folder) ? " (virtual)" : "");
     const double mbit = std::atof(line_in(folder + "/speed").c_str());  // -1 or unreadable: not known
     if (mbit <= 0) return name + " (" + kind + "speed not known)";

@@ -34,7 +34,7 @@ void Watchdog::run() {
     while (!stop_) {
         const Clock::time_point before = Clock::now();
         wake_.wait_for(lock, interval, [this] { return stop_; });
-        // A longer sleep than a second was not ours: the process had been stopped.
+        // After a sleep of more than a second: the process was stopped in the meantime.
         const auto slept =
             std::min(std::chrono::duration_cast<milliseconds>(Clock::now() - before), milliseconds(1000));
         now_ms_ += std::max<int64_t>(1, slept.count());
@@ -46,7 +46,7 @@ void Watchdog::run() {
                 format("the %s was not over after %g s%s", what_of(slot).c_str(), double(timeout_ms) * 1e-3,
                        timeout_ms == ms_of(timeout_s) ? "" : " (--io-timeout)");
             if (const Missing* missing = slot.missing) message += "; not there yet: " + (*missing)();
-            if (slot.since_ms != since_ms) continue;  // over after all
+            if (slot.since_ms != since_ms) continue;  // the watch has ended in the meantime
             lock.unlock();
             end(message);
         }
@@ -85,11 +85,11 @@ void Watchdog::end(const std::string& message) {
     if (ending.exchange(true))
         for (;;) pause();
     const std::string said = format("rank %d: %s", rank_.load(), message.c_str()), line = "error: " + said + "\n";
-    [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());  // at once: ranks share the terminal
-    // Hooks call into libraries that may hang as well, so they have a second, and what hangs is left behind.
+    [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());  // one write: ranks share the terminal
+    // Hooks call into libraries that may hang, too, so they get one second; a hook that hangs is abandoned.
     std::promise<void> done;
     std::thread([&] {
-        if (ftrylockfile(stdout) == 0) {  // whoever waits may hold it
+        if (ftrylockfile(stdout) == 0) {  // the thread that hangs may hold the lock
             std::fflush(stdout);
             funlockfile(stdout);
         }
@@ -112,7 +112,7 @@ Watchdog::Watch::Watch(Watchdog* watchdog, const char* what, int64_t number, con
         int64_t unused = 0;
         if (watchdog->slots_[size_t(i)].since_ms.compare_exchange_strong(unused, kClaimed)) slot_ = i;
     }
-    ensure(slot_ >= 0);  // sixteen at once are more than Anvil has threads that wait
+    ensure(slot_ >= 0);  // there are always fewer waiting threads than slots
     Slot& slot = watchdog->slots_[size_t(slot_)];
     slot.what = what, slot.number = number, slot.missing = missing;
     slot.timeout_ms = patience_ms_ > 0 ? patience_ms_ : ms_of(watchdog->timeout_s);
@@ -122,7 +122,7 @@ Watchdog::Watch::Watch(Watchdog* watchdog, const char* what, int64_t number, con
 Watchdog::Watch::~Watch() {
     if (!watchdog_) return;
     Slot& slot = watchdog_->slots_[size_t(slot_)];
-    if (slot.missing.load()) {  // the watchdog may be asking it this moment
+    if (slot.missing.load()) {  // the watchdog may be calling it right now
         const std::lock_guard lock(watchdog_->mutex_);
         slot.missing = nullptr;
     }

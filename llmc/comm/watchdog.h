@@ -4,26 +4,26 @@ Ends a run that waits too long for another rank. One watchdog per rank:
   Watchdog watchdog(rank, 600);
   watchdog.set_step(17);
   {
-      Watchdog::Watch watch(&watchdog, "all-gather of bucket", 3);   around whatever waits for other ranks
+      Watchdog::Watch watch(&watchdog, "all-gather of bucket", 3);   around any wait for other ranks
       ...
   }
 
-A watch that is not over in time prints
+If a watch lasts longer than the timeout, the watchdog prints
 
   error: rank 1: the all-gather of bucket 3 in step 17 was not over after 600 s; not there yet: rank 0
 
-to stderr and ends the process with exit code 3. It does not throw: the thread that waits may be inside a library. No
-destructor runs, so what is on disk must be good at any moment (doc/design.md), and is.
+to stderr and ends the process with exit code 3. It does not throw, because the waiting thread may be inside a library.
+No destructor runs, so the files on disk must be valid at any moment (doc/design.md).
 
-Where ranks wait while others read or write files, a slow disk must not count as a dead rank. There
+Where ranks wait while others read or write files, a slow disk must not be taken for a dead rank. There
 
   const Watchdog::Patience patience(&watchdog);
 
-gives the watches that this thread begins meanwhile disk_timeout_s instead. A rank that has died is still noticed,
-by whatever connects the ranks.
+gives watches that this thread begins during the object's lifetime a longer timeout, disk_timeout_s. The connections
+between ranks still detect a dead rank at once.
 
 A watch costs a few stores and no system call. Watches nest, and several threads may watch. Only time in which this
-process runs counts: a run that is stopped and continued (Ctrl-Z and fg) has not been waiting meanwhile.
+process runs counts, not time for which it is stopped (Ctrl-Z and fg).
 */
 #pragma once
 #include <algorithm>
@@ -40,7 +40,7 @@ process runs counts: a run that is stopped and continued (Ctrl-Z and fg) has not
 
 class Watchdog {
 public:
-    // Who is not there yet, as far as is known: "rank 0". Called by the watchdog's thread while the owner waits.
+    // The missing ranks, as far as they are known: "rank 0". Called by the watchdog's thread while the owner waits.
     using Missing = std::function<std::string()>;
 
     Watchdog(int rank, double timeout_s);
@@ -49,12 +49,12 @@ public:
     Watchdog& operator=(const Watchdog&) = delete;
 
     const double timeout_s;
-    double disk_timeout_s = 3600;              // --io-timeout; set before anybody has patience
-    void set_rank(int rank) { rank_ = rank; }  // for who learns it later
+    double disk_timeout_s = 3600;              // --io-timeout; set it before the first Patience
+    void set_rank(int rank) { rank_ = rank; }  // if the rank is not known at first
     void set_step(int64_t step) { step_ = step; }
 
     // Adds a function to call before the process ends, with the printed text "rank 1: WHY": to tell other ranks, for
-    // example. All of them together have one second. Remove a function before what it uses is gone.
+    // example. All functions together have one second. Remove a function before destroying anything that it uses.
     using Hook = std::function<void(const std::string& why)>;
     int add_hook(Hook hook);
     void remove_hook(int id);
@@ -100,10 +100,10 @@ private:
         std::atomic<const Missing*> missing{nullptr};
     };
     std::array<Slot, 16> slots_;
-    std::atomic<int64_t> now_ms_{1};  // moved by the thread
+    std::atomic<int64_t> now_ms_{1};  // advanced by the thread
     std::atomic<int> rank_;
     std::atomic<int64_t> step_{-1};
-    std::mutex mutex_;  // of hooks_ and stop_, and between who asks for the missing and who ends that watch
+    std::mutex mutex_;  // guards hooks_ and stop_, and a Missing function while it is called
     std::condition_variable wake_;
     std::map<int, Hook> hooks_;
     int next_hook_ = 0;
@@ -115,5 +115,5 @@ private:
     [[noreturn]] void end(const std::string& message);
 };
 
-// "rank 3", "ranks 1, 2 and 5", in order; of many the first few
+// "rank 3", "ranks 1, 2 and 5": in ascending order, and only the first few of many.
 std::string rank_list(std::vector<int> ranks);

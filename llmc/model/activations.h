@@ -1,20 +1,20 @@
 /*
-Activations of up to B x T tokens: what the forward pass saves for the backward pass, and the scratch of both. All of it
-is taken from one arena at the start.
+Activations of up to B x T tokens: tensors that the forward pass saves for the backward pass, and the scratch memory of
+both passes. All memory comes from one arena that is allocated at the start.
 
 Per block and token, GPT-2 saves 16 C values of T and a few floats of statistics: the inputs and outputs of both norms
 (4 C), q k v (3 C), attention's output (C), the MLP's hidden layer before and after its activation (8 C). Residual
 lambdas add the block's input from before the mix (C). Activation checkpointing (Chen et al., 2016, arXiv:1604.06174)
-saves less and takes time:
+trades memory for time:
 
-  Recompute::norms    recomputes the outputs of norms and of the activation: 10 C per block, for one more pass over them
-  Recompute::block    recomputes the whole block: C per block, for one more forward pass, and 15 C for one block's rest
-  Recompute::never    has no backward pass: as block, without what only backward needs and without gradients
+  Recompute::norms    recomputes the outputs of norms and of the activation: keeps 10 C per block
+  Recompute::block    recomputes the whole block, at the cost of one more forward pass: keeps C per block, and 15 C once
+  Recompute::never    no backward pass: like block, but without gradients and all that only the backward pass needs
 
-FP8 linear layers (linear.h) save their inputs quantized, one byte per value. Attention's output is also needed
-elsewhere; the inputs of the other three are then shared by all blocks. Each block also has its quantized weights.
+FP8 linear layers (linear.h) save their inputs quantized, one byte per value. Then all blocks share the memory of the
+unquantized inputs, except attention's output, which has other readers. Each block also has its quantized weights.
 
-The logits never exist whole: Gpt::add_loss.
+All logits never exist at once: Gpt::add_loss.
 */
 #pragma once
 #include <algorithm>
@@ -30,13 +30,12 @@ The logits never exist whole: Gpt::add_loss.
 
 enum class Recompute { none, norms, block, never };  // each shares more memory between blocks than the one before
 
-// What is recomputed, whether large linear layers compute in FP8, how many rows of logits exist at a time, and from how
-// many steps FP8's scales are.
+// The choices that determine the activations' memory.
 struct ActivationPolicy {
     Recompute recompute = Recompute::none;
     bool fp8 = false;
     int64_t head_rows = 0;     // 0: Device::head_rows()
-    int64_t amax_history = 0;  // of delayed scaling (linear.h); 0: each tensor has its own scale
+    int64_t amax_history = 0;  // steps of delayed scaling's history (linear.h); 0: scales are current
     ActivationPolicy(Recompute recompute, bool fp8 = false, int64_t head_rows = 0, int64_t amax_history = 0)
         : recompute(recompute), fp8(fp8), head_rows(head_rows), amax_history(amax_history) {}
 };
@@ -57,9 +56,9 @@ struct Activations {
     };
     std::vector<Block> blocks;
     ActivationPolicy policy = Recompute::none;
-    int64_t head_rows = 0;  // of logits that exist at a time
+    int64_t head_rows = 0;  // rows of logits that exist at a time
     Fp8Scratch fp8_scratch;
-    AmaxState amax;                                    // of delayed scaling
+    AmaxState amax;                                    // delayed scaling's history
     float* rotary_table = nullptr;                     // (max T, 2, HS / 2)
     int32_t* starts = nullptr;                         // (N): where documents begin (Gpt::document_token)
     float* embedding_rstd = nullptr;                   // (N)
@@ -76,7 +75,7 @@ struct Activations {
     StepScalars* scalars = nullptr;              // for Gpt::loss
 
     Activations() = default;
-    // Of B x T tokens at most. `how` has a number of head_rows. take() gives the pointers memory.
+    // For at most B x T tokens. how.head_rows must be set. take() sets the pointers.
     Activations(const GptShape& shape, int64_t B, int64_t T_, ActivationPolicy how)
         : blocks(size_t(shape.num_layers)),
           policy(how),
@@ -126,7 +125,7 @@ private:
             const auto saved_input = [&](auto Block::*member, int64_t n, LinearKind kind) {
                 saved(member, n, how.fp8 && suits_fp8(s, kind) ? Recompute::none : Recompute::norms);
             };
-            // A block's input is always saved; what lambdas make of it is recomputed.
+            // A block's input is always saved; its mix by the lambdas is recomputed.
             own(arch.residual_lambdas ? b.residual_before : b.residual_in, N * C);
             if (arch.residual_lambdas) saved(&Block::residual_in, N * C, Recompute::norms);
             saved_input(&Block::ln_1, N * C, kQkv);

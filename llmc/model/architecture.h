@@ -1,6 +1,6 @@
 /*
-What transformers differ in besides their sizes. GPT-2 and its successors are values of this struct; no code asks which
-model it is in. To add a feature: doc/add_an_architecture_feature.md.
+The differences between transformers besides their sizes. GPT-2 and its successors are values of this struct; no code
+depends on the name of a model. To add a feature, see doc/add_an_architecture_feature.md.
 
   gpt2       Radford et al., 2019: LayerNorm, learned positions, GELU, biases, tied weights
   llama      Touvron et al., 2023 (arXiv:2302.13971), with Llama 3's rotary base: RMSNorm, SwiGLU, no biases
@@ -25,10 +25,10 @@ struct InitRules {
     double embedding = 0.02;        // of tokens and positions
     double head = 0.02;             // of an untied lm_head
     double matrices = 0.02;         // of the blocks
-    bool by_fan_in = false;         // divides these by sqrt(inputs)
-    bool uniform = false;           // uniform with that deviation, instead of normal
-    double mlp_factor = 1;          // times it, for the MLP's first matrix
-    bool zero_projections = false;  // the two of each block that add to the residual stream; else divided by sqrt(2 L)
+    bool by_fan_in = false;         // divides `matrices` by sqrt(inputs)
+    bool uniform = false;           // a uniform distribution with that deviation, instead of a normal one
+    double mlp_factor = 1;          // multiplies the deviation of the MLP's first matrix
+    bool zero_projections = false;  // zeros both projections onto the residual stream; else divides by sqrt(2 L)
 
     bool operator==(const InitRules&) const = default;
 };
@@ -37,7 +37,7 @@ struct Architecture {
     NormKind norm = NormKind::layernorm;
     double norm_eps = 1e-5;
     bool biases = true;
-    bool qkv_biases = false;  // of queries, keys and values alone, where there are no other biases
+    bool qkv_biases = false;  // biases of queries, keys and values only, if there are no others
     MlpKind mlp = MlpKind::gelu;
     bool tied_head = true;
 
@@ -47,7 +47,7 @@ struct Architecture {
     bool qk_rmsnorm = false;          // QK-norm with gains, before the rotation; eps: norm_eps
     double score_scale = 0;           // softmax scale of attention; 0: 1 / sqrt(HS)
     std::string windows = "L";        // one letter per layer, repeated: L full, S sliding window
-    bool full_last_layer = true;      // whatever its letter
+    bool full_last_layer = true;      // the last layer has full attention, whatever its letter
     int64_t short_window = 0;  // S: the token and this many before it; 0: a quarter of the sequence (layer_windows)
 
     bool embedding_norm = false;    // RMSNorm after the embedding, without a weight
@@ -55,28 +55,28 @@ struct Architecture {
     bool residual_lambdas = false;  // a block's input is r x + z x0, where x0 is the first block's input; r, z learned
     bool smear = false;             // a gate adds part of the previous token's embedding to each one
     bool backout = false;           // subtracts a learned part of the residual stream of the middle layer at the end
-    Softcap softcap = {};           // of the logits
+    Softcap softcap = {};           // for the logits
 
     InitRules init = {};
 
     bool operator==(const Architecture&) const = default;
 };
 
-// Whether both compute the same from the same weights: they may differ in how weights are initialized.
+// Whether both compute the same function of the same weights. Initialization may differ.
 inline bool same_function(const Architecture& a, Architecture b) {
     b.init = a.init;
     return a == b;
 }
 
 inline constexpr int64_t kGateChannels = 12, kSmearChannels = 24;  // the gates' inputs: a token's first channels
-inline constexpr float kGateScale = 3;                             // the most that a value embedding is multiplied by
+inline constexpr float kGateScale = 3;                             // the upper limit of a value embedding's gate
 
 // Each layer's window, as AttentionShape::window; -1: full. A quarter of the sequence is rounded up to a multiple of
 // 128 tokens, as in nanochat. A `fraction` below 1 shrinks all windows, of full layers too, for runs whose windows
 // grow; those above 128 tokens stay multiples of that.
 std::vector<int64_t> layer_windows(const Architecture& a, int64_t num_layers, int64_t seq_len, double fraction = 1);
 
-// Whether a layer turns its queries and keys.
+// Whether a layer rotates its queries and keys.
 inline bool rotates(const Architecture& a, int64_t layer) {
     return a.rotary_positions && a.rotary_layers[size_t(layer) % a.rotary_layers.size()] == 'R';
 }

@@ -15,13 +15,13 @@ B).
 #include <vector>
 #include "llmc/model/parameters.h"  // ParameterList
 
-// Which keys count.
+// Which keys are counted.
 enum class AttentionFlops {
-    causal,    // those that the mask leaves: T / 2 on average, fewer with a window
-    unmasked,  // all T, or those of the window, for every token: PaLM's and nanochat's convention
+    causal,    // only those that a token sees: T / 2 on average, fewer with a window
+    unmasked,  // all T, or the whole window, for every token: the convention of PaLM and nanochat
 };
 
-// N.
+// N of the formula above.
 inline int64_t matmul_parameters(const ParameterList& list) {
     int64_t sum = 0;
     for (const Parameter& p : list) {
@@ -32,7 +32,7 @@ inline int64_t matmul_parameters(const ParameterList& list) {
     return sum;
 }
 
-// Of sequences of T tokens.
+// FLOPs per token, forward and backward, for sequences of T tokens.
 inline double flops_per_token(const ParameterList& list, int64_t T, AttentionFlops count = AttentionFlops::causal) {
     const GptShape& s = list.model;
     double keys = 0;

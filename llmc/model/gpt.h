@@ -6,10 +6,11 @@ A GPT of any architecture (architecture.h): forward and backward, op by op, on a
   loss = model.loss_and_gradient(targets, scale);    training: the same, and the backward pass of lm_head
   model.backward(tokens);                            the rest of the backward pass
 
-Tokens and targets are in device memory. loss() synchronizes with the device; add_loss() leaves the sum there, for loops
-that must not wait (llmc/train/step.h). Generation with a KV cache: gpt_decoder.h.
+Tokens and targets are in device memory. loss() and loss_and_gradient() wait for the device. add_loss() and
+add_loss_and_gradient() leave the sum in device memory, for loops that must not wait (llmc/train/step.h). Generation
+with a KV cache: gpt_decoder.h.
 
-Each block is a pre-norm transformer block. What is in brackets, an architecture may have:
+Each block is a pre-norm transformer block. The parts in brackets depend on the architecture:
 
   residual -> [mix with x0] -> ln_1 -> q k v -> [+ value embedding] -> [QK-norm with gains] -> [RoPE, QK-norm]
            -> attention -> projection -> + residual -> ln_2 -> MLP -> + residual
@@ -17,22 +18,23 @@ Each block is a pre-norm transformer block. What is in brackets, an architecture
 After the last block: [backout] -> ln_f -> lm_head. With tied weights (Press and Wolf, 2017, arXiv:1608.05859) lm_head
 is the token embedding.
 
-  activation checkpointing   backward() recomputes what Recompute says (activations.h)
-  chunked lm_head            the (N, V) logits never exist at once: matmul, loss and gradients take some rows at a time
+  activation checkpointing   backward() recomputes the activations that Recompute names (activations.h)
+  chunked lm_head            the (N, Vp) logits never exist at once: matmul, loss and gradients take some rows at a time
   packed sequences           a row may hold several documents; document masking keeps attention inside each
-  dropout                    of training alone: after the embeddings, and after the projections that end attention and
-                             MLP, as nanoGPT has it; attention's probabilities have none (model.dropout)
+  dropout                    in training only: after the embeddings and after the last projections of attention and MLP,
+                             as in nanoGPT, but not on attention's probabilities (model.dropout)
   FP8                        with ActivationPolicy::fp8 the blocks' linear layers compute in FP8 between begin_step()
-                             and end_step(), while weights do not change (linear.h); outside a step in T, not to train
+                             and end_step(), while weights do not change (linear.h). Outside a step they compute in T,
+                             and backward() is not possible
 
-Gradients of parameters accumulate (+=) over micro-batches; zero_gradients() begins a step. It skips those of the linear
-layers and of lm_head, which the first matmul of the step overwrites (=). Gradients of activations are overwritten,
-except d_residual, to which each branch adds. All are gradients of sum(losses) * scale; for a step of n tokens over all
-its micro-batches, scale = 1/n.
+Gradients of parameters accumulate (+=) over micro-batches; zero_gradients() begins a step. It skips the gradients of
+the linear layers' weights and of lm_head, which the first matmul of the step overwrites (=). Gradients of activations
+are overwritten, except d_residual, to which each branch adds. All are gradients of sum(losses) * scale; for a step of n
+tokens over all its micro-batches, scale = 1/n.
 
-Weights and activations have type T, gradients of parameters float. Shapes at the right margin: N = B*T, C channels, NH
-query heads, NKV key/value heads, HS a head's channels, as a rule C/NH, CQ = NH*HS, F the MLP's width, V vocabulary, Vp
-padded vocabulary.
+Weights and activations have type T, gradients of parameters are float. Shapes at the right margin: N = B*T, C channels,
+NH query heads, NKV key/value heads, HS channels per head (usually C/NH), CQ = NH*HS, F the MLP's width, V vocabulary,
+Vp padded vocabulary.
 */
 #pragma once
 #include <algorithm>
@@ -56,7 +58,8 @@ padded vocabulary.
 #include "llmc/ops/rotary.h"         // rotary_table
 #include "llmc/ops/step_scalars.h"   // StepScalars
 
-// What is dropped in a pass: elements of its rows, which are first_row and later ones of the step's, at every site.
+// The dropout of a pass: at each site (Gpt::drop) elements are dropped with probability p. The mask depends on seed,
+// step, site and on the number of each row in the step; first_row is the number of the pass's first row.
 struct Dropout {
     double p = 0;
     uint64_t seed = 0, step = 0;
@@ -76,22 +79,23 @@ struct Gpt {
     Buffer<Device, float> gradients;
     Arena arena;
     Activations<T> acts;
-    int64_t B = 0, seq_len = 0;  // of the last forward
+    int64_t B = 0, seq_len = 0;  // of the last forward pass
 
-    // Hooks for code that communicates meanwhile (llmc/train/step.h). before_forward(layer): the forward pass is about
-    // to read the weights of this layer and later ones. after_backward(layer): the gradients of this layer and later
-    // ones are complete. Layer -1 is everything before the blocks, whose gradients, those of tied weights included,
-    // are complete last; num_layers is ln_f and an untied lm_head.
+    // Hooks for overlapping communication (llmc/train/step.h). before_forward(layer): the forward pass is about to read
+    // the weights of this layer. after_backward(layer): the gradients of this layer and all later ones are complete.
+    // Layer -1 is everything before the blocks; its gradients, which include those of tied weights, are complete last.
+    // Layer num_layers is ln_f and an untied lm_head.
     std::function<void(int64_t layer)> before_forward, after_backward;
 
-    Dropout dropout;              // off, but for passes of training: whoever sets it resets it
+    Dropout dropout;              // off except in training passes; whoever turns it on turns it off again
     int32_t document_token = -1;  // first token of every document, for document masking; -1: no masking
-    // Delayed scaling: where this rank's row of update_amax's `seen` is, and a count; without it scales are current.
+    // Delayed scaling: where to record largest magnitudes (this rank's row of update_amax's `seen`) and count saturated
+    // elements. Must be set before begin_step() if ActivationPolicy asks for delayed scaling.
     QuantizeNotes amax_notes;
     std::vector<int64_t> windows;  // of each layer, as AttentionShape::window; may change between passes
 
-    // The ops of a block that depend on a token's position or on the tokens before it; all others work on one token at
-    // a time. These are for whole sequences. Generation has its own, which use a KV cache (gpt_decoder.h).
+    // The ops that depend on a token's position or on the tokens before it; all other ops work on one token at a time.
+    // These are for whole sequences. Generation has its own, which use a KV cache (gpt_decoder.h).
     struct SequenceOps {
         Gpt& model;
 
@@ -116,12 +120,13 @@ struct Gpt {
         }
     };
 
-    // `shared` allocates weights and gradients: the device, or the Comm that communicates them.
+    // A model for at most max_B * max_T tokens at a time. `shared` allocates weights and gradients: the device, or the
+    // Comm that communicates them.
     template <class Source>
     Gpt(Device& device, const ParameterList& list, int64_t max_B, int64_t max_T, ActivationPolicy policy,
         Source& shared)
         : Gpt(device, list, max_B, max_T, policy, shared, list) {}
-    // With gradients that lie elsewhere, or share memory (llmc/optim/gradient_layout.h).
+    // The same with another layout of gradients, in which they may share memory (llmc/optim/gradient_layout.h).
     template <class Source>
     Gpt(Device& device, const ParameterList& list, int64_t max_B, int64_t max_T, ActivationPolicy policy,
         Source& shared, const ParameterList& of_gradients)
@@ -146,7 +151,7 @@ struct Gpt {
     Gpt(Device& device, const GptShape& model, int64_t max_B, int64_t max_T, ActivationPolicy policy = Recompute::none)
         : Gpt(device, ParameterList(model), max_B, max_T, policy, device) {}
 
-    // Sets a weight from host memory, rounded to T.
+    // Sets a weight from fp32 values in host memory, rounded to T.
     void set_weight(const Parameter& p, const float* values) {
         if constexpr (std::is_same_v<T, float>) {
             copy_to_device(device, weights.at(p), values, p.size());
@@ -157,7 +162,8 @@ struct Gpt {
         }
     }
 
-    // Sets the initial weights, which depend only on the seed. `also(i, values)` gets parameter i's before rounding.
+    // Sets the initial weights, which depend only on the seed. also(i, values) receives parameter i's fp32 values,
+    // before rounding.
     template <class Also>
     void initialize_weights(uint64_t seed, Also&& also) {
         std::vector<float> host;
@@ -173,7 +179,7 @@ struct Gpt {
         initialize_weights(seed, [](size_t, const float*) {});
     }
 
-    // Each layer's window becomes this fraction of its full size (layer_windows).
+    // Sets each layer's attention window to this fraction of its full size (layer_windows).
     void set_windows(double fraction) {
         windows = layer_windows(shape.architecture, shape.num_layers, shape.max_seq_len, fraction);
     }
@@ -185,23 +191,23 @@ struct Gpt {
     }
     void end_step() { in_step_ = false; }
 
-    // Delayed scaling: between steps, how many the history has; after update_amax() has put one more into it, or a
-    // checkpoint's was loaded.
+    // Delayed scaling, between steps: sets how many steps the history has, after it was loaded; adds one, after
+    // update_amax() has added a step.
     void set_amax_steps(int64_t steps) { amax_steps_ = std::min(steps, acts.amax.length); }
     void count_amax_step() { set_amax_steps(amax_steps_ + 1); }
-    // Whether scales are from the history: it is full, or long enough.
+    // Whether scales come from the history. It must be full, or have kAmaxWarmup steps. Until then scales are current.
     bool has_delayed_scales() const {
         return acts.amax.length > 0 && amax_steps_ >= std::min(acts.amax.length, kAmaxWarmup);
     }
 
-    // The next pass of loss_and_gradient() and backward() sets the gradients; each further one adds to them. A new
-    // model is in that state.
+    // The next pass of loss_and_gradient() and backward() sets the gradients; each further pass adds to them.
     void zero_gradients() {
         begin_gradients();
         zero_gradients(0, weights.size, gradients.data);
     }
-    // The same in parts, where gradients share memory: at the beginning of the pass, and for each part before backward
-    // writes it. `part`: where the gradients of the weights' elements [begin, end) lie.
+    // The same in parts, for gradients that share memory: begin_gradients() at the beginning of the pass, and
+    // zero_gradients() for each part before backward() writes to it. `part`: where the gradients of elements
+    // [begin, end) of the weights are stored.
     void begin_gradients() { head_write_ = linear_write_ = Write::set; }
     void zero_gradients(int64_t begin, int64_t end, float* part) {
         int64_t at = begin;
@@ -217,8 +223,9 @@ struct Gpt {
         zero_until(end);
     }
 
-    // `starts` (B, T), in device memory until the end of the backward pass: where in its row each token's document
-    // begins, for document masking. Null: found by document_token, if there is one.
+    // tokens (B, T). `starts` (B, T), for document masking: the position in its row at which each token's document
+    // begins, in device memory that remains valid until the end of the backward pass. Null: computed from
+    // document_token, if that is set. Throws an Error if the batch is larger than the model was made for.
     void forward(const int32_t* tokens, int64_t batch, int64_t length, const int32_t* starts = nullptr) {
         const PhaseScope phase(device, "forward");
         begin_forward(batch, length);
@@ -260,7 +267,7 @@ struct Gpt {
             mlp_down(device, acts.branch, a.activated, a.hidden, linear(l, kUp), linear(l, kDown),
                      arch().mlp);  // (N, C)
             drop(acts.branch, acts.branch, 2 + 2 * l);
-            about_to_read(int64_t(l) + 1);  // end_block() has the next norm
+            about_to_read(int64_t(l) + 1);  // end_block() applies the next layer's norm
             end_block(l);
         }
         has_new_weights_ = false;
@@ -272,7 +279,8 @@ struct Gpt {
     double loss_and_gradient(const int32_t* targets, float scale) {
         return host_loss([&](StepScalars* s) { add_loss_and_gradient(s, targets, scale, 1); });
     }
-    // s->sums.loss += weight * mean of the losses, and s->sums.targets how many targets count; s is in device memory.
+    // s->sums.loss += weight * mean of the losses, s->sums.targets += the number of targets (N) that are not ignored
+    // (negative). `s` is in device memory.
     void add_loss(StepScalars* s, const int32_t* targets, double weight) {
         const PhaseScope phase(device, "head");
         each_chunk([&](int64_t first, int64_t rows) {
@@ -282,7 +290,7 @@ struct Gpt {
         });
         op.add_mean_loss(device, s, acts.losses, targets, N(), weight);
     }
-    // The same; also lm_head's gradient, and ln_f's output's in d_norm, where backward() starts.
+    // The same, and the gradients of lm_head and of ln_f's output. The latter is in d_norm, where backward() starts.
     void add_loss_and_gradient(StepScalars* s, const int32_t* targets, float scale, double weight) {
         const int64_t C = shape.channels, Vp = shape.padded_vocab_size();
         const PhaseScope phase(device, "head");
@@ -353,8 +361,8 @@ struct Gpt {
         have_gradients(-1);
     }
 
-    // Logits of rows [first, first + rows) of the last forward: (rows, Vp), of which V columns count, before the
-    // softcap (capped() applies it).
+    // Logits (rows, Vp) of rows [first, first + rows) of the last forward pass; at most acts.head_rows rows. Only the
+    // first V columns are valid. The softcap is not applied yet: capped() does that.
     const T* logits(int64_t first, int64_t rows) {
         require(rows <= acts.head_rows, "logits of %ld rows at once: at most %ld", rows, acts.head_rows);
         op.matmul_forward(device, acts.logits, acts.ln_f + first * shape.channels, weights.pointers.lm_head, nullptr,
@@ -364,19 +372,19 @@ struct Gpt {
 
 private:
     int64_t max_tokens_;
-    const int32_t* starts_ = nullptr;  // of the last forward; null: one document per row
+    const int32_t* starts_ = nullptr;  // of the last forward pass; null: one document per row
     bool in_step_ = false, has_new_weights_ = false, recomputes_ = false;
     int64_t amax_steps_ = 0;
-    // Whether the next matmuls that give a gradient of lm_head, and of linear layers, overwrite it or add to it.
+    // Whether the next matmul for a gradient of lm_head, and of the linear layers, overwrites it or adds to it.
     Write head_write_ = Write::add, linear_write_ = Write::add;
     std::vector<std::pair<int64_t, int64_t>> matmul_weights_;  // see matmul_weights(); empty before the first step
 
     const Architecture& arch() const { return shape.architecture; }
     int64_t N() const { return B * seq_len; }
-    // Of the norm that is part of the rotation; qk_rmsnorm's is the same memory.
+    // 1 / RMS of the QK-norm that is fused into the rotation; null without it. qk_rmsnorm uses the same memory.
     float* rotary_rstd(size_t l) const { return arch().rotary.qk_norm ? acts.blocks[l].qk_rstd : nullptr; }
 
-    // The residual stream before block l; of L, after the last block.
+    // The residual stream (N, C) before block l; for l = L, after the last block.
     T* residual(size_t l) const {
         if (l == acts.blocks.size()) return arch().backout ? acts.residual_last : acts.residual_out;
         return arch().residual_lambdas ? acts.blocks[l].residual_before : acts.blocks[l].residual_in;
@@ -400,20 +408,21 @@ private:
         return {acts.residual_out, acts.ln_f, acts.ln_f_mean, acts.ln_f_rstd, w.ln_f_weight, w.ln_f_bias};
     }
 
-    // Whether the gradient of a layer's output is d_residual as a norm's backward has just written it, and nothing has
-    // changed it since, as dropout does for a branch.
+    // Whether the gradient of this layer's output is d_residual exactly as a norm's backward pass wrote it: no dropout
+    // and no other op comes between them.
     bool is_of_norm(LinearKind kind) const {
         if (dropout.is_on()) return false;
         return kind == kProjection || (kind == kDown && !arch().backout && !arch().residual_lambdas);
     }
-    // The gradient of the bias of such a layer: the column sums of d_residual, which that norm adds up on its way.
+    // The gradient of such a layer's bias: the column sums of d_residual, which that norm's backward pass computes on
+    // the side. Null: it does not.
     float* norm_sums(size_t l, LinearKind kind) const {
         const auto& d = gradients.pointers.blocks[l];
         if (!norm_sums_columns(arch()) || !is_of_norm(kind)) return nullptr;
         return kind == kProjection ? d.c_proj_bias : d.mlp_c_proj_bias;
     }
-    // Where it leaves the largest magnitude of d_residual, if the layer is in FP8; and where a norm's forward pass
-    // leaves that of a layer's input. Null: they do not.
+    // For an FP8 layer with current scales: where a norm's backward pass stores the largest magnitude of d_residual
+    // (norm_amax), and where a norm's forward pass stores that of the layer's input (inp_amax). Null: it does not.
     float* norm_amax(size_t l, LinearKind kind) const {
         const bool wants = is_fp8(l, kind) && !has_delayed_scales();
         return wants && norm_gives_amax(arch()) && is_of_norm(kind) ? acts.fp8_scratch.dout_amax : nullptr;
@@ -422,13 +431,14 @@ private:
         const bool reads_norm = kind == kQkv || kind == kUp, wants = is_fp8(l, kind) && !has_delayed_scales();
         return wants && norm_gives_amax(arch()) && reads_norm ? acts.fp8_scratch.inp_amax : nullptr;
     }
-    // Whether a norm leaves the codes of this layer's input instead of the input: if nobody else reads that, and no op
-    // but the norm's own makes it.
+    // Whether a norm writes the FP8 codes of this layer's input instead of the input itself. It does not if something
+    // else reads the input (the gate of a value embedding), or if another op produces it (the mix of residual lambdas).
     bool norm_quantizes(size_t l, LinearKind kind) const {
         if (!is_fp8(l, kind) || !has_delayed_scales()) return false;
         return kind == kUp || (kind == kQkv && !weights.pointers.blocks[l].ve_gate && !arch().residual_lambdas);
     }
-    // What is recomputed has been noted before.
+    // The delayed scale of a tensor, and where to record its largest magnitude: not while recomputing, as the forward
+    // pass has recorded it.
     DelayedAmax delayed(size_t l, LinearKind kind, bool is_gradient) const {
         if (!is_fp8(l, kind) || acts.amax.length == 0) return {};
         const int64_t i = delayed_tensor(l, kind, is_gradient);
@@ -439,7 +449,7 @@ private:
     }
     bool is_fp8(size_t l, LinearKind kind) const { return in_step_ && acts.blocks[l].fp8[kind].weight; }
 
-    // A linear layer of block l.
+    // The description of a linear layer of block l.
     LinearLayer<T> linear(size_t l, LinearKind kind) const {
         const auto& p = weights.pointers.blocks[l];
         const auto& d = gradients.pointers.blocks[l];
@@ -476,7 +486,7 @@ private:
         return s;
     }
 
-    // The elements, [first, last), whose gradients a matmul writes, in their order.
+    // The ranges [first, last) of the weights' elements whose gradients a matmul writes, in ascending order.
     std::vector<std::pair<int64_t, int64_t>> matmul_weights() const {
         std::vector<std::pair<int64_t, int64_t>> all;
         const auto add = [&](const T* weight, int64_t n) {
@@ -515,15 +525,16 @@ private:
         drop(residual(0), residual(0), 0);
     }
 
-    // Dropout at a site: 0 after the embeddings, then of each layer attention's and the MLP's. Does nothing if it is
-    // off.
+    // Dropout at a site: 0 is after the embeddings, 1 + 2 * l after attention in block l, 2 + 2 * l after its MLP. Does
+    // nothing if dropout is off.
     void drop(T* out, const T* inp, size_t site) const {
         if (!dropout.is_on()) return;
         const int64_t row = seq_len * shape.channels;
         op.dropout(device, out, inp,
                    dropout_mask(dropout.p, dropout.key_of(site), uint64_t(dropout.first_row) * uint64_t(row)), B * row);
     }
-    // d_residual, as a branch's last layer gets it: with dropout in `branch`, which backward needs for nothing else.
+    // The gradient of a branch's output before dropout: d_residual itself, or with dropout a masked copy of it in
+    // acts.branch, which the backward pass does not use otherwise.
     const T* dropped_gradient(size_t site) const {
         if (!dropout.is_on()) return acts.d_residual;
         drop(acts.branch, acts.d_residual, site);
@@ -545,7 +556,7 @@ private:
             op.embedding_backward(device, g.wte, g.wpe, d_embedded, tokens, B, seq_len, C);
     }
 
-    // With residual lambdas the input of block l is r * residual(l) + z * residual(0).
+    // With residual lambdas the input of block l is resid_lambda * residual(l) + x0_lambda * residual(0).
     void mix_residual(size_t l) {
         if (!arch().residual_lambdas) return;
         const GptPointers<T>& w = weights.pointers;
@@ -553,7 +564,7 @@ private:
                                 w.x0_lambdas + l, 1.f, N() * shape.channels);
     }
 
-    // Block l from ln_1's output to the input of the MLP's down projection, which is as far as backward recomputes it.
+    // Block l from ln_1's output to the input of the MLP's down projection: the part that backward() may recompute.
     template <class PassOps>
     void block_until_down(size_t l, const int32_t* tokens, const PassOps& pass) {
         const int64_t C = shape.channels;
@@ -575,7 +586,7 @@ private:
         mlp_up(device, a.activated, a.hidden, a.ln_2, linear(l, kUp), linear(l, kDown), arch().mlp);  // (N, F)
     }
 
-    // d_norm: the gradient of attention's output -> of ln_1's.
+    // Replaces the gradient of attention's output in d_norm by the gradient of ln_1's output.
     void attention_backward(size_t l, const int32_t* tokens) {
         const int64_t C = shape.channels;
         const auto& p = weights.pointers.blocks[l];
@@ -615,11 +626,11 @@ private:
         norm_forward(device, arch(), norm, N(), C);
     }
 
-    // Computes again those activations of block l that other blocks have overwritten since.
+    // Recomputes the activations of block l that other blocks have overwritten since.
     void recompute(size_t l, const int32_t* tokens) {
         auto& a = acts.blocks[l];
         if (acts.policy.recompute == Recompute::none) {
-            // In FP8 the norm's output is not kept, and only a value embedding's gate still reads it.
+            // With FP8 the norm's output is not kept, and only the gate of a value embedding needs it.
             if (linear(l, kQkv).fp8 && weights.pointers.blocks[l].ve_gate)
                 norm_forward(device, arch(), ln_1(l), N(), shape.channels);
             return;
@@ -641,7 +652,7 @@ private:
         recomputes_ = false;
     }
 
-    // The loss that add(scalars) adds to scalars in device memory. Waits for the device.
+    // Returns the loss that add(scalars) adds to `scalars` in device memory. Waits for the device.
     template <class Add>
     double host_loss(Add&& add) {
         StepScalars scalars;
@@ -651,7 +662,7 @@ private:
         return scalars.sums.loss.value();
     }
 
-    // body(first, rows) for each chunk of rows of logits.
+    // Calls body(first, rows) for each chunk of rows of logits.
     template <class Body>
     void each_chunk(Body&& body) const {
         const int64_t chunk = even_head_rows(N(), acts.head_rows);

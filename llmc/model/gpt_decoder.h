@@ -2,17 +2,17 @@
 Autoregressive generation with a KV cache (kv_cache.h), for several sequences at once:
 
   GptDecoder decoder(model, sequences, context, max_length);
-  decoder.prefill(0, prompt);                  sequence 0 is this prompt; model.logits(n - 1, 1) follow its n tokens
-  decoder.copy(0, 1);                          and sequence 1, too
-  decoder.decode({17, 42});                    one more token per sequence; model.logits(0, 2) follow them
+  decoder.prefill(0, prompt);                  sequence 0 = prompt, n tokens; model.logits(n - 1, 1) predict the next
+  decoder.copy(0, 1);                          sequence 1 = sequence 0
+  decoder.decode({17, 42});                    appends a token to each; model.logits(0, 2) predict the next ones
 
-The equations of a layer are those of Gpt: both passes are Gpt::run_forward() with other SequenceOps, of which prefill
-also stores keys and values, and decode reads what came before from the cache.
+Both passes are Gpt::run_forward(), so the equations of a layer are those of Gpt. They differ in their SequenceOps:
+prefill also stores keys and values, and decode reads the earlier tokens' keys and values from the cache.
 
-No layer sees further back than `context` tokens, the newest included, and up to that length the logits are those of a
-forward pass over the whole sequence: on the CPU in fp32 the same bits, elsewhere as far as the order of sums is the
-same. Sequences may grow to `max_length` tokens. Beyond `context`, which takes rotary positions, the layers' windows
-slide on: a token then depends on tokens that have left the cache only through others, as under any sliding window.
+No layer sees further back than `context` tokens, including the newest. Up to that length the logits are those of a
+forward pass over the whole sequence: with the same bits on the CPU in fp32, elsewhere up to the order of sums.
+Sequences may grow to `max_length` tokens. Growing beyond `context` requires rotary positions. Then the layers' windows
+slide: a token depends on tokens that have left the cache only through other tokens, as under any sliding window.
 */
 #pragma once
 #include <cstdint>

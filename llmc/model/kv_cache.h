@@ -1,7 +1,7 @@
 /*
-KV cache: the keys and values of earlier tokens, of several sequences, each as long as it is. Every layer keeps those
-that its window reaches, in a ring; smear keeps the last token's embedding. GptDecoder (gpt_decoder.h) fills and reads
-it.
+The KV cache: keys and values of the earlier tokens of several sequences, which may have different lengths. Every layer
+keeps the tokens in its window, in a ring buffer; smear keeps the last token's embedding. GptDecoder (gpt_decoder.h)
+fills and reads it.
 
 No layer sees further back than `context` tokens, the newest included; sequences may grow to `max_length`.
 */
@@ -25,7 +25,7 @@ public:
     std::vector<Layer> layers;
     float* rotary_table = nullptr;                          // (max_length, 2, HS / 2)
     T *pairs = nullptr, *smeared = nullptr;                 // (sequences, 2, C): smear's input and output in decode
-    const int32_t *positions = nullptr, *starts = nullptr;  // (sequences), on the device, of the step under way
+    const int32_t *positions = nullptr, *starts = nullptr;  // (sequences), on the device, of the current step
 
     KvCache(Device& device, const GptShape& shape, const std::vector<int64_t>& windows, int64_t sequences,
             int64_t context, int64_t max_length)
@@ -53,7 +53,7 @@ public:
         copy_to_device(device, rotary_table, table.data(), n);
     }
 
-    // Device memory of such a cache.
+    // Bytes of device memory of such a cache.
     static size_t bytes(const GptShape& shape, const std::vector<int64_t>& windows, int64_t sequences, int64_t context,
                         int64_t max_length) {
         return arena_bytes(shape, layers_of(shape, windows, sequences, context), sequences, max_length) +

@@ -8,14 +8,16 @@ largest magnitude: llmc/ops/quantize.h), with x8 for x quantized to e4m3 and dou
 
   out = inp8 weight8^T + bias     dinp = dout8 weight8     dweight = or += dout8^T inp8     dbias += column sums of dout
 
-The weights keep their type. They are quantized once per step, as they are and transposed, because the matmuls read rows
-of both operands. For the same reason forward saves inp8 transposed for backward, which then does not read inp.
+The weights keep their type. They are quantized once per step, both directly and transposed, because the matmuls read
+rows of both operands. For the same reason the forward pass saves inp8 transposed, and the backward pass does not read
+inp.
 
-Delayed scaling: the scales of inp and dout are from the largest magnitudes of earlier steps, which stay the same during
-a step, in forward and where it is recomputed. Then one pass quantizes a tensor and notes its magnitude, where otherwise
-the tensor is read twice; and up's pass computes the activation's gradient on its way. Until the history has
-kAmaxWarmup steps, or is full, tensors have their own scales. Weights always have: they are quantized once a step. Norms
-know the scale of what they write before they write it, and leave the codes themselves.
+Delayed scaling: the scales of inp and dout come from the largest magnitudes of earlier steps. They are constant in a
+step, so recomputation has the scales of the forward pass. A single pass then quantizes a tensor and records its largest
+magnitude, for which current scaling reads the tensor twice. The pass for up's dout also computes the activation's
+gradient, and norms, which know the scale in advance, write the codes directly. Until the history is full or has
+kAmaxWarmup steps, scales are current: from the tensor's own largest magnitude. Those of weights always are, since they
+are quantized once per step.
 */
 #pragma once
 #include <algorithm>
@@ -32,12 +34,12 @@ know the scale of what they write before they write it, and leave the codes them
 enum LinearKind { kQkv, kProjection, kUp, kDown };
 inline constexpr LinearKind kLinearKinds[] = {kQkv, kProjection, kUp, kDown};
 
-// Tensors with delayed scales: of each layer the input and the output's gradient.
+// Tensors with delayed scales: each layer's input and the gradient of its output.
 inline constexpr int64_t kDelayedPerBlock = 2 * int64_t(std::size(kLinearKinds));
 inline int64_t delayed_tensor(size_t layer, LinearKind kind, bool is_gradient) {
     return int64_t(layer) * kDelayedPerBlock + 2 * int64_t(kind) + int64_t(is_gradient);
 }
-// The first magnitudes change much from step to step: rates are warmed up, and zeros become numbers.
+// In the first steps magnitudes change a lot: the learning rate warms up, and weights leave their initial zeros.
 inline constexpr int64_t kAmaxWarmup = 16;
 
 struct LinearSize {
@@ -57,7 +59,7 @@ inline LinearSize linear_size(const GptShape& s, LinearKind kind) {
     return {};
 }
 
-// Whether a layer is large enough to gain by FP8. Smaller ones, lm_head, embeddings and gates are never in FP8.
+// Whether a layer is large enough to be faster in FP8. Smaller ones, lm_head, embeddings and gates never use FP8.
 inline bool suits_fp8(const GptShape& s, LinearKind kind) {
     const auto [C, OC] = linear_size(s, kind);
     return suits_fp8(C, OC);
@@ -74,21 +76,21 @@ inline void check_fp8_model(const GptShape& s, int64_t B, int64_t T) {
             B, T, kFp8Multiple);
 }
 
-// The quantized tensors of a layer in FP8. Null: it is not in FP8.
+// The quantized tensors of an FP8 layer. Null: the layer does not use FP8.
 struct Fp8LinearState {
     e4m3 *weight = nullptr, *weight_t = nullptr;  // (OC, C), (C, OC): of this step
     e4m3* inp_t = nullptr;                        // (C, N): saved by forward for backward
     float *weight_inverse_scale = nullptr, *inp_inverse_scale = nullptr;
 };
 
-// The other operands of the matmul under way.
+// The other operands of the current matmul, shared by all layers.
 struct Fp8Scratch {
     uint8_t *rows = nullptr, *columns = nullptr;  // (N, widest layer), (widest layer, N)
     float *amax = nullptr, *inverse_scale = nullptr;
-    float *inp_amax = nullptr, *dout_amax = nullptr;  // as the kernels have left them that wrote inp and dout
+    float *inp_amax = nullptr, *dout_amax = nullptr;  // stored by the kernels that wrote inp and dout
 };
 
-// Of a tensor: the largest magnitude in earlier steps (null: its own scale is taken), and where to note this step's.
+// For a tensor: the largest magnitude in earlier steps (null: its scale is current), and where to record this step's.
 struct DelayedAmax {
     const float* amax = nullptr;
     QuantizeNotes notes = {};
@@ -104,12 +106,12 @@ struct LinearLayer {
     Write write = Write::add;                          // of dweight
     bool inp_has_amax = false, dout_has_amax = false;  // in FP8: they are in the scratch
     DelayedAmax inp_delayed = {}, dout_delayed = {};
-    bool inp_is_quantized = false;  // the op that made inp has left its codes, and inp itself nowhere
+    bool inp_is_quantized = false;  // the op that produced inp has stored only its codes
 
     Quantized<e4m3> quantized_inp() const {
         return {reinterpret_cast<const e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, N, C};
     }
-    // For the op that makes inp, if it is to leave its codes.
+    // For the op that produces inp: where to store its codes instead, if it should.
     DelayedCodes inp_codes() const {
         if (!inp_is_quantized) return {};
         return {reinterpret_cast<e4m3*>(scratch.rows), fp8->inp_t, fp8->inp_inverse_scale, inp_delayed.amax,
@@ -118,7 +120,7 @@ struct LinearLayer {
     Quantized<e4m3> quantized_weight() const { return {fp8->weight, fp8->weight_t, fp8->weight_inverse_scale, OC, C}; }
 };
 
-// Quantizes a weight that has changed. Does nothing for a layer in T, and so the next.
+// Quantizes the weight after it has changed. Does nothing for a layer in T.
 template <class Device, class T>
 void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
     if (!s.fp8) return;
@@ -127,7 +129,7 @@ void linear_quantize_weight(Device& device, const LinearLayer<T>& s) {
                                  s.scratch.amax, s.OC, s.C, nullptr, Activation::none, nullptr, {});
 }
 
-// The amax that a tensor's scale is from.
+// The largest magnitude from which a tensor's scale is computed.
 template <class Device, class T>
 const float* amax_for_scale(Device& device, const T* x, int64_t n, const DelayedAmax& delayed, const float* from_kernel,
                             const LinearLayer<T>& s, Activation activation) {
@@ -137,7 +139,7 @@ const float* amax_for_scale(Device& device, const T* x, int64_t n, const Delayed
     return s.scratch.amax;
 }
 
-// Quantizes an input, or its activation, as forward does, for a backward pass whose saved one was overwritten.
+// Quantizes an input, or its activation, as the forward pass does, if the saved codes have been overwritten.
 template <class Device, class T>
 void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s,
                            Activation activation = Activation::none) {
@@ -152,7 +154,7 @@ void linear_quantize_input(Device& device, const T* inp, const LinearLayer<T>& s
                                  s.inp_delayed.notes);
 }
 
-// An activation only in FP8.
+// The layer's forward pass. An `activation` of the input is possible only in FP8.
 template <class Device, class T>
 void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& s,
                     Activation activation = Activation::none) {
@@ -164,9 +166,9 @@ void linear_forward(Device& device, T* out, const T* inp, const LinearLayer<T>& 
     ops<T>(device).matmul_fp8_forward(device, out, s.quantized_inp(), s.quantized_weight(), s.bias);
 }
 
-// Adds to the gradient of the bias; s.write says whether that of the weight is overwritten or added to. FP8 does not
-// read inp. With an activation, only with a delayed scale, dout is the gradient of activation(hidden), where `hidden`
-// is the layer's output.
+// The layer's backward pass. Adds to the gradient of the bias; s.write says whether that of the weight is overwritten
+// or added to. FP8 does not read inp. With an activation, which requires a delayed scale, dout is the gradient of
+// activation(hidden), where `hidden` is the layer's output.
 template <class Device, class T>
 void linear_backward(Device& device, T* dinp, const T* dout, const T* inp, const LinearLayer<T>& s,
                      const std::type_identity_t<T>* hidden = nullptr, Activation activation = Activation::none) {

@@ -1,5 +1,5 @@
 /*
-The MLP of a block, whichever activation the architecture has:   out = down(act(up(inp)))
+The MLP of a block, with the architecture's activation:   out = down(act(up(inp)))
 
   inp, out (N, C)     hidden (N, up's rows): what goes into the activation, with SwiGLU (N, 2F): gates, then ups
   activated (N, F)
@@ -23,8 +23,8 @@ void mlp_activate(Device& device, T* activated, const T* hidden, int64_t N, int6
     }
 }
 
-// In FP8, down quantizes the activation of `hidden` without storing it, and `activated` stays as it was. `none`: it
-// reads `activated`, because it is not in FP8.
+// The activation that down applies while it quantizes `hidden` in FP8; `activated` is not written then. `none`: down is
+// not in FP8 and reads `activated`.
 template <class T>
 Activation mlp_fused_activation(const LinearLayer<T>& up, const LinearLayer<T>& down, MlpKind kind) {
     if (!up.fp8 || !down.fp8) return Activation::none;
@@ -33,7 +33,7 @@ Activation mlp_fused_activation(const LinearLayer<T>& up, const LinearLayer<T>& 
                                            : Activation::swiglu;
 }
 
-// What down's input is quantized from, and made of it, in FP8.
+// In FP8: quantizes down's input, from `hidden` or from `activated`.
 template <class Device, class T>
 void mlp_quantize_activated(Device& device, const T* activated, const T* hidden, const LinearLayer<T>& up,
                             const LinearLayer<T>& down, MlpKind kind) {
@@ -49,7 +49,7 @@ void mlp_down(Device& device, T* out, const T* activated, const T* hidden, const
     linear_forward(device, out, fused == Activation::none ? activated : hidden, down, fused);
 }
 
-// inp -> hidden, and unless down's quantization does it, activated
+// inp -> hidden, and -> activated unless down computes that while quantizing
 template <class Device, class T>
 void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearLayer<T>& up, const LinearLayer<T>& down,
             MlpKind kind) {
@@ -64,20 +64,20 @@ void mlp_up(Device& device, T* activated, T* hidden, const T* inp, const LinearL
         mlp_activate(device, activated, hidden, up.N, F, kind);
 }
 
-// The activation whose gradient up's backward pass computes while it quantizes: with delayed scaling. SwiGLU's is not
-// summed over columns on the way, so up has no bias then.
+// With delayed scaling, the activation whose gradient up's backward pass computes while it quantizes. For SwiGLU that
+// pass does not compute column sums, so up must have no bias.
 template <class T>
 Activation mlp_fused_gradient(const LinearLayer<T>& up, const LinearLayer<T>& down, MlpKind kind) {
     if (kind == MlpKind::swiglu && up.dbias) return Activation::none;
     return up.dout_delayed.notes.amax && up.dout_delayed.amax ? mlp_fused_activation(up, down, kind) : Activation::none;
 }
 
-// Where both layers are in FP8, whether down's backward pass leaves the largest magnitude of what it returns for up's.
+// If both layers are in FP8, whether down's backward pass stores the largest magnitude of its result for up's.
 inline bool mlp_gives_amax(MlpKind kind) { return kind == MlpKind::gelu || kind == MlpKind::swiglu; }
 
-// dout, the gradient of down's output -> that of `hidden`, which is returned: in `scratch` (N, F), or with SwiGLU in
-// place of `hidden`. Where up's backward pass has the activation's gradient to do, that of `activated`. The gradients
-// of down's weight and bias are as in linear_backward.
+// From dout, the gradient of down's output, computes and returns that of `hidden`: in `scratch` (N, F), or with SwiGLU
+// in place of `hidden`. If up's backward pass computes the activation's gradient, returns that of `activated`. The
+// gradients of down's weight and bias are as in linear_backward.
 template <class Device, class T>
 T* mlp_down_backward(Device& device, T* scratch, const T* dout, const T* activated, T* hidden, const LinearLayer<T>& up,
                      const LinearLayer<T>& down, MlpKind kind) {

@@ -1,5 +1,5 @@
 /*
-A norm of the model, of the kind that its architecture has.
+A norm of the model, of its architecture's kind.
 */
 #pragma once
 #include <cstdint>
@@ -17,7 +17,7 @@ struct NormLayer {
     float *mean, *rstd;
     const T *weight, *bias;
     float* amax = nullptr;
-    DelayedCodes codes = {};  // where the codes of out are written instead of it
+    DelayedCodes codes = {};  // where to write the codes of out instead of out; null codes: write out
 };
 
 template <class Device, class T>
@@ -30,7 +30,7 @@ void norm_forward(Device& device, const Architecture& a, const NormLayer<T>& nor
         ops<T>(device).rmsnorm_forward(device, norm.out, norm.rstd, norm.residual, norm.weight, N, C, eps, norm.codes);
 }
 
-// The same, of residual = inp1 + inp2, which it writes.
+// The same for residual = inp1 + inp2, which it also writes.
 template <class Device, class T>
 void residual_norm_forward(Device& device, const Architecture& a, const NormLayer<T>& norm, const T* inp1,
                            const T* inp2, int64_t N, int64_t C) {
@@ -43,12 +43,12 @@ void residual_norm_forward(Device& device, const Architecture& a, const NormLaye
                                                 C, eps, norm.codes);
 }
 
-// Whether backward sums the columns of dresidual, if it is asked to, and whether both passes find largest magnitudes.
+// Whether the backward pass can sum the columns of dresidual, and whether both passes can find largest magnitudes.
 inline bool norm_sums_columns(const Architecture& a) { return a.norm == NormKind::layernorm; }
 inline bool norm_gives_amax(const Architecture& a) { return a.norm == NormKind::layernorm; }
 
-// Adds to dweight and dbias, and to dresidual unless `write` says otherwise; and the column sums of dresidual as it is
-// then to residual_sums, and its largest magnitude to residual_amax; both may be null.
+// Adds to dweight and dbias, and adds to or sets dresidual, as `write` says. Also adds the column sums of the resulting
+// dresidual to residual_sums, and stores its largest magnitude in residual_amax; both may be null.
 template <class Device, class T>
 void norm_backward(Device& device, const Architecture& a, const NormLayer<T>& norm, T* dresidual, float* dweight,
                    float* dbias, const T* dout, int64_t N, int64_t C, Write write = Write::add,

@@ -2,8 +2,8 @@
 The parameters of a GPT, listed once. Allocation, initialization, optimizer groups, the gradient's norm, checkpoints and
 the export to Hugging Face's layout all walk this list; no code knows a parameter by its number.
 
-  ParameterList list(shape);                      names, shapes, rules, where each starts
-  Buffer weights(device, "weights", list);        one value each
+  ParameterList list(shape);                      names, shapes, groups, offsets
+  Buffer weights(device, "weights", list);        memory for all of them
   weights.pointers.blocks[3].c_fc_weight          for the model
   for (const Parameter& p : list) weights.at(p)   for all other code
 
@@ -43,14 +43,14 @@ enum class ParameterGroup {
     matrices,  // of the blocks
     embedding,
     positions,
-    head,  // lm_head, if it is not tied to the embedding
+    head,  // lm_head, if it is not tied to the token embedding
     value_embeddings,
     vectors,  // norm weights and biases
     resid_lambdas,
     x0_lambdas,
-    smear,  // its gate, and the lambdas of smear and backout
+    smear,  // the gate of smear, and the lambdas of smear and backout
 };
-// Their names in flags and logs.
+// The groups' names in flags and logs.
 inline constexpr const char* kParameterGroupNames[] = {
     "matrices", "embedding", "positions", "head", "value-embeddings", "vectors", "resid-lambdas", "x0-lambdas", "smear",
 };
@@ -62,9 +62,9 @@ struct Parameter {
     Init init = {};
     ParameterGroup group = ParameterGroup::vectors;
     int64_t exported_rows = 0;  // without the vocabulary's padding
-    int64_t layer = -1;         // the block it belongs to; L: after the last one, -1: before the first
+    int64_t layer = -1;         // the block to which it belongs; L: after the last block, -1: before the first
     int64_t offset = 0;         // in a Buffer, in elements
-    // For Muon: the rows of each of the matrices that it stacks (Q, K and V; gate and up). Empty: not for Muon.
+    // For Muon: the rows of each of the matrices that are stacked in it (Q, K and V; gate and up). Empty: not for Muon.
     std::vector<int64_t> matrix_rows = {};
 
     int64_t size() const { return count(shape); }
@@ -220,7 +220,7 @@ struct Buffer {
     int64_t size;
     GptPointers<T> pointers;
 
-    // `source` allocates: the device, or a Comm. Takes no memory unless `wanted`.
+    // `source` allocates the memory: the device, or a Comm. Allocates nothing unless `wanted`.
     template <class Source>
     Buffer(Device& device, Source& source, const std::string& name, const ParameterList& list, bool wanted = true)
         : arena(wanted ? Arena(source, name, size_t(list.buffer_size) * sizeof(T)) : Arena()),
@@ -239,10 +239,10 @@ struct Buffer {
 // Writes the initial values of p to host memory. They depend only on the seed and the name, not on dtype or sharding.
 inline void initialize(const Parameter& p, float* to, uint64_t seed) {
     using Kind = Init::Kind;
-    uint64_t stream = seed;  // one per name, so that models with more layers agree on the first ones
+    uint64_t stream = seed;  // one per name, so that models of different depth agree on their common layers
     for (const char letter : p.name) stream = mix64(stream ^ uint64_t(letter));
     Rng rng(stream, Stream::weights);
-    const int64_t used = p.exported_rows * (p.size() / p.shape[0]);  // the rest is the vocabulary's padding: zero
+    const int64_t used = p.exported_rows * (p.size() / p.shape[0]);  // the rest, the vocabulary's padding, is zero
     const Init init = p.init;
     if (init.kind == Kind::constant || init.kind == Kind::ramp) {
         const double step = init.kind == Kind::ramp && used > 1 ? (init.b - init.a) / double(used - 1) : 0;

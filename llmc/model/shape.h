@@ -1,8 +1,8 @@
 /*
-The shape of a model: its sizes and its architecture. Presets have names; flags change parts of one or make another.
+The shape of a model: its sizes and its architecture. Presets have names; flags change parts of a preset.
 
   ModelConfig config;  ... parse_flags(config.fields(), ...)
-  const GptShape shape = config.shape(V of the tokenizer);       fills in the preset, refuses contradictions
+  const GptShape shape = config.shape(V of the tokenizer);       fills in the preset; an Error on contradictions
 */
 #pragma once
 #include <algorithm>
@@ -39,12 +39,12 @@ struct GptShape {
     bool has_value_embedding(int64_t layer) const {
         return architecture.value_embeddings && layer % 2 == (num_layers - 1) % 2;
     }
-    // The layer whose output backout subtracts part of.
+    // The layer of whose output backout subtracts a part.
     int64_t backout_layer() const { return num_layers / 2; }
 };
 
-// Whether both compute the same from the same weights: their weights may be initialized in other ways, and a size that
-// follows from others may be given or left open, and so may a letter of a pattern that repeats.
+// Whether both compute the same function of the same weights. They may differ in initialization, in whether a size that
+// follows from others is given explicitly, and in how often a repeating pattern of letters is written out.
 inline bool same_model(const GptShape& a, const GptShape& b) {
     Architecture other = b.architecture;
     for (int64_t l = 0; l < std::min(a.num_layers, b.num_layers); l++)
@@ -79,10 +79,10 @@ struct ModelConfig {
     ModelConfig();
     std::vector<Field> fields();
     std::string architecture_name() const;
-    // Sizes and parts that no flag gives become those of an existing model.
+    // Sets the sizes and parts that no flag gives to those of an existing model.
     void follow(const GptShape& shape);
     // The default recipe for this architecture (llmc/optim/recipe.h).
     std::string recipe() const;
-    // The model's shape. `tokenizer_vocab_size`: of the data's tokenizer, 0 if there is none.
+    // The model's shape. `tokenizer_vocab_size`: of the data's tokenizer; 0: none. Throws an Error on contradictions.
     GptShape shape(int64_t tokenizer_vocab_size) const;
 };

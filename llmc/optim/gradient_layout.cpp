@@ -23,7 +23,8 @@ GradientLayout gradient_layout(const ShardingPlan& plan, bool sharded) {
         layout.shard_offsets.push_back(layout.shards_size);
         layout.shards_size += bucket.shard;
     }
-    // Those that live longest come first, then those that are written first, each at the lowest place that is free.
+    // Buckets with the longest lifetimes are placed first, then those that are written first, each at the lowest free
+    // offset.
     std::vector<size_t> order(buckets.size());
     std::iota(order.begin(), order.end(), size_t(0));
     const auto lives = [&](size_t b) { return buckets[b].written_after - buckets[b].ready_after; };

@@ -1,14 +1,15 @@
 /*
-Where gradients are stored, as element offsets. With ZeRO-1 like the weights (sharding.h). With ZeRO-2 (Rajbhandari et
-al., 2020, arXiv:1910.02054, stage 2) no rank ever has them all. A bucket has memory while a backward pass fills it and
-while it is reduced; then another bucket takes its place, and only this rank's shard of each is kept.
+Where gradients are stored, as element offsets. With ZeRO-1 their layout is that of the weights (sharding.h). With
+ZeRO-2 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 2) no rank ever has all of them: a bucket has memory only
+while a backward pass fills it and while it is reduced. Then another bucket reuses the memory, and only this rank's
+shard is kept.
 
   const GradientLayout layout = gradient_layout(plan, sharded);
   Gpt model(..., gradient_list(list, plan, layout));     its gradients, bucket b of them at layout.offsets[b]
 
-Two buckets share memory if a layer's backward pass lies between the end of one and the beginning of the other, so that
-the reduction of the first has compute to overlap with. With one bucket per layer that makes three layers, plus the
-embeddings of a model with a tied head, which a pass begins and ends with.
+Two buckets may share memory if a layer's backward pass lies between the end of one and the beginning of the other, so
+that the reduction of the first one overlaps with compute. With one bucket per layer, the buffer then holds three
+layers, plus the embeddings if they are tied to lm_head, because a pass begins and ends with them.
 */
 #pragma once
 #include <cstddef>

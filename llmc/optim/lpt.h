@@ -21,7 +21,7 @@ struct Load {
 
 struct Bin {
     Load load;
-    std::vector<size_t> items;  // in the order in which they came
+    std::vector<size_t> items;  // in the order in which they were assigned
 };
 
 // Ties between items and between bins go to the first.

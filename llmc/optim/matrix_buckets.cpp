@@ -94,8 +94,8 @@ std::vector<MatrixBucket> plan_matrix_buckets(const ParameterList& list, const s
     return best;
 }
 
-// The parameter of most matrices is the one that is cut; each of the others lies before or after it. All 2^n ways are
-// tried: a layer has four parameters of matrices, so there are 16, and no more than some dozens for any that is known.
+// The parameter with the most matrices is cut; each other parameter lies before or after it. All 2^n ways are tried: a
+// layer has four parameters of matrices, so there are 16, and at most some dozens in any known architecture.
 std::vector<size_t> split_in_halves(const ParameterList& list, const std::vector<size_t>& layer) {
     const auto parameter = [&](size_t i) -> const Parameter& { return list.parameters[i]; };
     Load total;

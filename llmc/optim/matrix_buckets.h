@@ -1,6 +1,6 @@
 /*
-Buckets of whole matrices (sharding.h): how many consecutive layers share one, and which rank gets which of their
-matrices. All layers have matrices of the same shapes, so one layer's plan holds for all.
+Buckets of whole matrices (sharding.h): how many consecutive layers form a bucket, and which rank gets which of their
+matrices. All layers have matrices of the same shapes, so one layer's parameters determine the plan of all.
 
   for (const MatrixBucket& bucket : plan_matrix_buckets(list, layer, num_layers, num_ranks)) ...
 */
@@ -14,13 +14,13 @@ matrices. All layers have matrices of the same shapes, so one layer's plan holds
 double newton_schulz_flops(int64_t rows, int64_t cols);
 
 struct MatrixBucket {
-    int64_t layers;         // that it holds
+    int64_t layers;         // number of layers in it
     int64_t shard, work;    // elements and work of the fullest shard
-    std::vector<Bin> bins;  // of each rank; item i is parameter i % n of layer i / n, n parameters per layer. Or none:
-                            // the layers lie one after the other, each as split_in_halves() says
+    std::vector<Bin> bins;  // one per rank; item i is parameter i % n of layer i / n, n parameters per layer. Empty:
+                            // the layers lie one after the other, each in the order of split_in_halves()
 };
 
-// `layer`: the parameters of one of them, numbers in the list.
+// `layer`: the parameters of one layer, as indices in the list.
 std::vector<MatrixBucket> plan_matrix_buckets(const ParameterList& list, const std::vector<size_t>& layer,
                                               int64_t num_layers, size_t num_ranks);
 

@@ -43,7 +43,7 @@ struct MuonRule {
             .fixed_norm = muon.fixed_norm,
             .cautious = muon.cautious,
             .margin = muon.margin};
-        const int64_t row = op.muon_row(device, K);  // of X
+        const int64_t row = op.muon_row(device, K);  // elements between rows of X
         T* const all = reinterpret_cast<T*>(scratch[0]);
         float* const row_squares = reinterpret_cast<float*>(scratch[1]);
         float* const squares = reinterpret_cast<float*>(scratch[2]);

@@ -1,6 +1,6 @@
 /*
-The optimizer of one rank. It holds the state, and the master weights if weights are not fp32, of the pieces that this
-rank owns (sharding.h), and updates those by the rules of their groups (update_rules.h):
+The optimizer of one rank. For the pieces that this rank owns (sharding.h) it holds the state, and master weights if the
+weights are not fp32. It updates each piece by the rule of its group (update_rules.h):
 
   Optimizer<Device, T> optimizer(device, list, plan, rank, config);
   optimizer.set_masters(i, values);                          from the float values of parameter i
@@ -32,11 +32,11 @@ public:
     const OptimizerConfig config;
     const Ops<Device, T>& op;
 
-    // One rank that owns everything, in the order of the list.
+    // For a single rank, which owns everything, in the order of the list.
     Optimizer(Device& device, const ParameterList& list, const OptimizerConfig& config)
         : Optimizer(device, list, whole_plan(list, shards_whole_matrices(config)), 0, config) {}
 
-    // Matrices must be whole in the plan if the config's rule for them needs that.
+    // `plan` must keep matrices whole if the config's rule for them requires it.
     Optimizer(Device& device, const ParameterList& list, const ShardingPlan& plan, int rank,
               const OptimizerConfig& config)
         : device(device),
@@ -62,18 +62,18 @@ public:
         return update_rule(config.rule(parameter(piece).group).name);
     }
 
-    // In device memory, for a piece of pieces(): its elements of a state tensor of its rule, and its master weights,
-    // null if weights are float.
+    // For a piece of pieces(), in device memory: its elements of one of its rule's state tensors, and its master
+    // weights (null if weights are float).
     void* state_data(size_t tensor, size_t piece) const { return state_[tensor] + layout_.offsets[piece][tensor]; }
     DType state_dtype(size_t tensor, const ShardPiece& piece) const { return rule(piece).state_dtype(tensor, config); }
-    float* state(size_t tensor, size_t piece) const {  // where it is fp32
+    float* state(size_t tensor, size_t piece) const {  // only if it is fp32
         ensure(state_dtype(tensor, pieces()[piece]) == DType::f32);
         return static_cast<float*>(state_data(tensor, piece));
     }
     float* master_weights(size_t piece) const {
         return kHasMasterWeights ? master_weights_ + pieces()[piece].state_offset : nullptr;
     }
-    // Where that state is in the tensor of the whole parameter, for any rank's piece.
+    // The range of a piece's state within the state tensor of the whole parameter, for any rank's piece.
     StateRange range(size_t tensor, const ShardPiece& piece) const {
         return state_range(tensor, piece, parameter(piece), config);
     }
@@ -114,7 +114,7 @@ public:
             update(bucket, weights, gradients.data + first_element(bucket), rates, scalars);
     }
 
-    // Bytes that the ops of update() need, for the device to reserve.
+    // Bytes of workspace that the device must reserve for the ops of update().
     size_t workspace_bytes() const { return workspace_bytes(device, layout_); }
     static size_t workspace_bytes(Device& device, const StateLayout& layout) {
         size_t most = 0;
@@ -162,7 +162,7 @@ private:
     }
 };
 
-// All-gathers new weights, of which each rank has what it owns, bucket by bucket.
+// All-gathers the weights, bucket by bucket, after each rank has set the ones that it owns. Collective.
 template <class Device, class T>
 void gather_weights(Comm<Device>& comm, const ShardingPlan& plan, Buffer<Device, T>& weights) {
     for (const Bucket& bucket : plan.buckets)

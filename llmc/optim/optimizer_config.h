@@ -1,6 +1,6 @@
 /*
-The hyperparameters of an optimizer, as data: for each group of parameters the update rule (update_rules.h) and its
-numbers. A recipe (recipe.h) is made of these, and of schedules.
+The hyperparameters of an optimizer, as data: for each group of parameters, the update rule (update_rules.h) and its
+numbers. A recipe (recipe.h) consists of these and of schedules.
 
   OptimizerConfig config;                          AdamW with GPT-2's numbers
   config.rule(ParameterGroup::head).beta2 = 0.96;
@@ -22,16 +22,17 @@ struct GroupRule {
     std::string name = "adamw";  // of the rule
 };
 
-// Muon's own, for every group that it updates. The switches turn on the parts of nanochat's variant (llmc/ops/muon.h).
+// Muon's hyperparameters, for all groups that it updates. The switches turn on parts of nanochat's variant
+// (llmc/ops/muon.h).
 struct MuonConfig {
     double momentum = 0.95, beta2 = 0.9, weight_decay = 0.1;
-    double margin = 1.01;      // of MuonStep
-    bool shaped_decay = true;  // tall matrices decay faster, too (MuonStep::rate); else by the learning rate alone
+    double margin = 1.01;      // MuonStep::margin
+    bool shaped_decay = true;  // tall matrices decay faster (MuonStep::rate); false: only by the learning rate
     bool equal_rows = true, fixed_norm = true, second_moment = true, cautious = true;
     NewtonSchulzOptions newton_schulz = NewtonSchulzOptions::polar_express();
 };
 
-// What changes from step to step; everything else stays as configured.
+// The values that change from step to step.
 struct Rates {
     std::array<double, kNumParameterGroups> groups;  // learning rates
     double muon, muon_momentum, muon_weight_decay;
@@ -48,7 +49,7 @@ struct OptimizerConfig {
     GroupRule& rule(ParameterGroup group) { return groups[size_t(group)]; }
     const GroupRule& rule(ParameterGroup group) const { return groups[size_t(group)]; }
 
-    // Every group at this fraction of its peak learning rate.
+    // Rates with every group at this fraction of its peak learning rate.
     Rates rates(double fraction) const {
         Rates rates{.groups = {},
                     .muon = muon_learning_rate * fraction,

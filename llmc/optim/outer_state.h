@@ -1,20 +1,20 @@
 /*
-The outer step of DiLoCo (Douillard et al., 2023, arXiv:2311.08105), of the part of the weights that one rank of an
-island owns. All islands start from the same weights, the reference r; each trains to weights w_i of its own. It sends
-w_i in fp32, or its delta r - w_i in fewer bits. From what all have sent every island computes the same
+The outer step of DiLoCo (Douillard et al., 2023, arXiv:2311.08105), for the part of the weights that one rank of an
+island owns. All islands start from the same weights, the reference r, and island i trains to weights w_i. It sends w_i
+in fp32, or the delta r - w_i in fewer bits. From these, every island computes the same
 
   g = r - mean of w_i        m = momentum m + g        w = r - learning_rate (g + momentum m)
 
-which is PyTorch's SGD with Nesterov momentum, and continues from w, the new reference. Computed in double; w and m are
-rounded once. So with a learning rate of 1 and no momentum w is the mean, and with one island its own weights.
+which is PyTorch's SGD with Nesterov momentum, and continues from w, the new reference. It is computed in double; w and
+m are rounded once. So with a learning rate of 1 and no momentum, w is the mean; with one island, w is its own weights.
 
   OuterState outer(size, config);
   copy the weights to outer.reference()
-  const std::string mine = outer.encode(weights);               what the other islands get
+  const std::string mine = outer.encode(weights);               the bytes for the other islands
   if (outer.apply({from island 0, from island 1, ...})) copy the weights from outer.reference()
 
-In bf16 and int8 (a scale for each 64 values) the rounding error of a delta is added to the next one: error feedback.
-The mean is over what was sent, this island's own included, in the order of islands: the same bits everywhere.
+In bf16 and int8 (one scale per 64 values) the rounding error of a delta is added to the next delta: error feedback. The
+mean is taken over the sent values, also this island's own, in the order of islands, so it has the same bits everywhere.
 */
 #pragma once
 #include <cstdint>
@@ -44,11 +44,11 @@ public:
 
     // Encodes size() weights, and updates the error.
     std::string encode(const float* weights);
-    // False if a value is not finite; the state is then unusable.
+    // Computes the step from every island's bytes. False if a value is not finite; the state is then unusable.
     bool apply(const std::vector<std::string>& all);
 
     static size_t encoded_bytes(int64_t size, OuterType type);
-    // Bytes of host memory, the peak of a step included.
+    // Peak bytes of host memory, including those of a step.
     static size_t memory_bytes(int64_t size, int64_t islands, OuterType type);
 
 private:

@@ -1,15 +1,15 @@
 /*
-Recipes: update rule and hyperparameters of each group of parameters, and their schedules over a run. They are data, one
-row per group; flags change some of it (RunFlags::chosen_recipe), and batch size, width and run length scale it
-(llmc/train/scaling.h).
+Recipes: the update rule and hyperparameters of each group of parameters, and their schedules over a run. A recipe is
+data, one row per group. Flags change some of it (RunFlags::chosen_recipe), and some of it is scaled by batch size,
+width and run length (llmc/train/scaling.h).
 
   const Recipe recipe = find_recipe("nanochat");
   Optimizer<Device> optimizer(device, list, plan, rank, recipe.rules);
   optimizer.update(weights, gradients, recipe.rates(step, steps), scalars);          step counts from 0
 
   gpt2       one learning rate and AdamW (Radford et al., 2019; Brown et al., 2020, appendix B); Muon or Lion if asked
-  nanochat   Karpathy's nanochat, 2026: Muon for the blocks, AdamW with a rate of its own for everything else. Rates are
-             those of batches of 2^19 tokens and 768 channels, and scaled from there
+  nanochat   Karpathy's nanochat, 2026: Muon for the blocks, AdamW with separate learning rates for all other groups.
+             Rates are given for batches of 2^19 tokens and 768 channels, and scaled from there
   stage-a    the baseline of modded-nanogpt's track 3: plain Muon, AdamW, 30% of the steps flat and then down to zero
 */
 #pragma once
@@ -23,7 +23,7 @@ struct Recipe {
     const char* name;
     OptimizerConfig rules = {};
 
-    // The peak of the schedule; the learning rate of a group keeps its proportion to it.
+    // The schedule's peak. The learning rates of all groups stay proportional to it.
     double learning_rate = 1;
     std::string schedule_kind = "trapezoid";
     int64_t warmup_steps = 0;
@@ -32,7 +32,7 @@ struct Recipe {
     bool cosine_muon_decay = false;  // Muon's weight decay goes to 0 as a cosine; else it is constant
 
     double grad_clip = 0;        // largest global norm of the gradient; 0: none
-    bool always_scaled = false;  // by batch, width and length, without being asked
+    bool always_scaled = false;  // by batch size, width and run length, even without --scale-hyperparameters
 
     GroupRule& rule(ParameterGroup group) { return rules.rule(group); }
     const GroupRule& rule(ParameterGroup group) const { return rules.rule(group); }

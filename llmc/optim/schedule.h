@@ -10,8 +10,8 @@ The learning rate at each step, counted from 0. max is the peak learning rate:
               decay that is done (Haegele et al., 2024, arXiv:2405.18392)
   trapezoid   the same, but down as 1 - q
 
-and two schedules that go with it: Muon's momentum, which rises linearly from `start` to `peak` in warmup_steps of its
-own and falls linearly to `end` while wsd and trapezoid decay; and a weight decay that ends at 0,
+and two more schedules: Muon's momentum, which rises linearly from `start` to `peak` in its own warmup_steps, and falls
+linearly to `end` while wsd and trapezoid decay; and a weight decay that ends at 0,
 
   cosine_to_zero    (1 + cos(pi step / steps)) / 2
 */

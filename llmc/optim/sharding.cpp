@@ -169,8 +169,8 @@ private:
         plan_.buckets.push_back(bucket);
     }
 
-    // A parameter of whole matrices must lie in one shard: where it would be cut, the next parameter that may be cut
-    // goes first, or if there is none a gap is left.
+    // A parameter of whole matrices must lie in one shard. Where it would be cut, the next parameter that may be cut is
+    // placed first; if there is none, a gap is left.
     void place_by_element(const std::vector<size_t>& parameters) {
         const int64_t W = int64_t(ranks_);
         int64_t elements = 0, largest_whole = 0;
@@ -179,7 +179,7 @@ private:
             elements += size;
             if (is_whole(i)) largest_whole = std::max(largest_whole, size);
         }
-        // A gap is smaller than the largest of these, and a shard has at most one: with that much more all fit.
+        // A shard has at most one gap, which is smaller than the largest of these. With that much more space all fit.
         const int64_t more = aligned_elements(std::max<int64_t>(1, largest_whole / 16));
         int64_t shard = std::max(largest_whole, aligned_elements((elements + W - 1) / W));
         std::vector<Placed> placed;
@@ -240,7 +240,7 @@ private:
         return placed;
     }
 
-    // The bin with most work goes to the rank that has had least so far.
+    // The bin with the most work goes to the rank with the least work so far.
     std::vector<Placed> bins_in_order(const std::vector<std::vector<size_t>>& layers, size_t first,
                                       const MatrixBucket& bucket, std::vector<int64_t>& work_so_far) const {
         const size_t per_layer = layers[0].size();

@@ -1,7 +1,7 @@
 /*
 ZeRO-1 (Rajbhandari et al., 2020, arXiv:1910.02054, stage 1): every rank has all weights and gradients (with ZeRO-2 not
-all gradients: gradient_layout.h); the optimizer's state and the master weights are on one rank only, the owner. The
-plan says who owns what, and in which order parameters lie in memory, so that communication needs no copies:
+all gradients: gradient_layout.h), but the optimizer's state and the master weights of an element are on one rank only,
+its owner. The plan determines the owners, and the order of parameters in memory, so that communication needs no copies:
 
   const ShardingPlan plan = plan_sharding(list, {.world_size = 8, .whole_matrices = true});
   list.place(plan.offsets, plan.buffer_size);            before any Buffer is made of the list
@@ -9,8 +9,9 @@ plan says who owns what, and in which order parameters lie in memory, so that co
       comm.reduce_scatter(gradients + bucket.offset, bucket.shard);
   for (const ShardPiece& piece : plan.pieces[rank]) ...  what this rank updates
 
-A bucket is world_size equal shards, and shard r belongs to rank r: one reduce-scatter, one all-gather. With fewer
-shards, one per rank of a host for example (--shard-ranks), each belongs to one rank in every group of that many ranks.
+A bucket consists of world_size equal shards, and rank r owns shard r. It takes one reduce-scatter and one all-gather.
+With fewer shards (--shard-ranks: one per rank of a host, for example), consecutive ranks form groups of that many
+ranks, and each group has one owner of every shard.
 
 - By element, for update rules such as AdamW. Buckets hold whole layers in the order of backward, the embeddings last,
   and a large untied head first, by itself. A shard may begin at any multiple of kParameterAlignment; the end of the
@@ -41,9 +42,9 @@ begin at such multiples only if C is a multiple of 8. A piece's state always doe
 
 struct ShardingOptions {
     int world_size = 1;
-    int shards = 0;               // of a bucket; 0: one for each rank. Divides them
-    bool whole_matrices = false;  // for rules such as Muon; all else by element
-    int64_t bucket_elements = 0;  // by element: layers are put together up to this; 0: what suits the ranks
+    int shards = 0;               // shards per bucket, a divisor of world_size; 0: world_size
+    bool whole_matrices = false;  // for rules such as Muon; everything else is sharded by element
+    int64_t bucket_elements = 0;  // by element: layers are combined up to this size; 0: depends on the number of ranks
 };
 
 // 32 MiB of gradients in fp32; beyond 8 ranks 4 MiB per rank, because a ring's latency grows with its ranks.
@@ -66,15 +67,15 @@ struct Bucket {
     int64_t offset, shard;  // elements; `shards` of them in all
     int64_t ready_after;    // backward: complete when this layer's gradients are; -1: when the embeddings' are
     int64_t needed_by;      // forward: the first layer that reads it; -1: the embeddings
-    int64_t padding;        // elements of it that belong to no parameter
-    // Backward: not written before this layer's gradients are complete. Layers + 1: from its beginning on, the head
-    // included.
+    int64_t padding;        // elements that belong to no parameter
+    // Backward: first written after this layer's gradients are complete. Number of layers + 1: written from the start
+    // of backward on, which includes lm_head.
     int64_t written_after;
 };
 
 struct ShardingPlan {
     int world_size;
-    int shards;                    // of a bucket; rank r owns shard r % shards, and so may others
+    int shards;                    // shards per bucket; rank r is an owner of shard r % shards
     std::vector<int64_t> offsets;  // of each parameter of the list
     int64_t buffer_size;           // of a Buffer, in elements
     std::vector<Bucket> buckets;   // in the order of backward; together they are the Buffer, without gaps
@@ -84,7 +85,8 @@ struct ShardingPlan {
     // FLOPs of a rank's Newton-Schulz iterations in a step (5 of them, 4 m^2 n + 2 m^3 each for a matrix of m <= n).
     double newton_schulz_flops(int rank) const;
     int64_t padding() const;
-    // The largest Newton-Schulz work of a rank over the mean; without matrices, of state. 1 is perfect balance.
+    // The largest Newton-Schulz work of a rank divided by the mean; without whole matrices, the same for state. 1 is
+    // perfect balance.
     double imbalance() const;
     // One line per rank, or the range if there are many: its bytes of state (llmc/optim/state_layout.h), matrices and
     // Newton-Schulz FLOPs; then padding and balance. For `plan`.

@@ -1,4 +1,4 @@
-// What a plan comes to: sharding.h.
+// The figures of a plan: see sharding.h.
 #include <algorithm>
 #include "llmc/base/check.h"            // format
 #include "llmc/optim/matrix_buckets.h"  // newton_schulz_flops

@@ -3,7 +3,7 @@ The layout of a rank's optimizer state: offsets, size in memory and in checkpoin
 together. It follows from the sharding plan and the update rules alone, without a device.
 
   const StateLayout layout(list, plan, rank, config);
-  layout.memory_bytes(sizeof(bf16));            what the Optimizer takes
+  layout.memory_bytes(sizeof(bf16));            bytes that the Optimizer allocates
 */
 #pragma once
 #include <array>
@@ -23,21 +23,21 @@ StateRange state_range(size_t tensor, const ShardPiece& piece, const Parameter& 
                        const OptimizerConfig& config);
 
 struct StateLayout {
-    // The pieces of one call of a rule: one of them, or matrices of one shape.
+    // The pieces of one call of a rule: matrices must have the same shape.
     struct Batch {
         size_t rule;         // index in UpdateRules
         int64_t rows, cols;  // 0 if it is no matrix
         std::vector<size_t> pieces;
     };
 
-    int64_t num_elements;                                         // of all pieces, each aligned; as many master weights
+    int64_t num_elements;                                         // of all pieces, aligned; also of master weights
     std::array<int64_t, kMostStateTensors> sizes = {};            // of each state tensor, bytes of all pieces
     std::vector<std::array<int64_t, kMostStateTensors>> offsets;  // of each piece, where its bytes of each begin
     std::vector<std::vector<Batch>> batches;                      // of each bucket
 
     StateLayout(const ParameterList& list, const ShardingPlan& plan, int rank, const OptimizerConfig& config);
 
-    // The buffers of a rule's UpdateRule::scratch_bytes.
+    // The sizes of a rule's scratch buffers (UpdateRule::scratch_bytes).
     std::vector<size_t> scratch_bytes(size_t rule, size_t weight_size) const;
     // State, master weights if weights are not fp32, and scratch.
     size_t memory_bytes(size_t weight_size) const;

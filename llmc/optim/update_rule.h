@@ -1,6 +1,6 @@
 /*
-An optimizer as a value. A rule is a struct with an UpdateRule, which is all that sharding, memory plan, checkpoints and
-recipes ask, and with the update itself, a template over device and dtype:
+An optimizer as a value. A rule is a struct with two members: an UpdateRule, which has all that sharding, memory plan,
+checkpoints and recipes need, and the update itself, a template over device and dtype:
 
   struct LionRule : RuleWithoutWorkspace {
       inline static const UpdateRule value{.name = "lion", .title = "Lion", .state = {{"m"}}};
@@ -8,9 +8,9 @@ recipes ask, and with the update itself, a template over device and dtype:
       static void update(const UpdateBatch<Device, T>& batch);
   };
 
-It has its own file, X_rule.h, and an entry in the list of update_rules.h. The Optimizer (optimizer.h) allocates its
-state and calls it, one indirect call per batch. State is fp32, or what is as large as the parameter bf16, and 0 before
-the first step.
+Each rule has its own file, X_rule.h, and an entry in the list of update_rules.h. The Optimizer (optimizer.h) allocates
+its state and calls it, with one indirect call per batch. State is fp32; tensors as large as the parameter may be bf16.
+It is 0 before the first step.
 */
 #pragma once
 #include <array>
@@ -24,13 +24,13 @@ the first step.
 #include "llmc/ops/ops.h"                 // Ops
 #include "llmc/optim/optimizer_config.h"  // OptimizerConfig, Rates
 
-inline constexpr size_t kMostStateTensors = 4;             // of a rule
+inline constexpr size_t kMostStateTensors = 4;             // per rule
 inline constexpr int64_t kAnyElements = int64_t(1) << 62;  // UpdateRule::batch_elements
 
-// What a rule keeps for each parameter.
+// A state tensor that a rule keeps for each parameter.
 struct StateTensor {
     std::string name;  // in checkpoints, where "m" is the tensor "m.wte.weight" of the parameter "wte.weight"
-    // Its elements for a matrix (rows, cols), for rules that update whole matrices. Null: one per element.
+    // The number of elements for a matrix (rows, cols), for rules that update whole matrices. Null: one per element.
     int64_t (*matrix_size)(int64_t rows, int64_t cols, const OptimizerConfig&) = nullptr;
 };
 
@@ -62,7 +62,7 @@ struct UpdateRule {
     }
 };
 
-// A piece of a parameter that one rank updates, or one of its matrices. All in the device's memory.
+// A piece of a parameter that one rank updates, or one of its matrices. All pointers are to device memory.
 template <class T>
 struct UpdatePiece {
     T* weight;
@@ -80,7 +80,7 @@ struct UpdatePiece {
     }
 };
 
-// What a rule updates in one call.
+// The pieces that a rule updates in one call.
 template <class Device, class T>
 struct UpdateBatch {
     Device& device;

@@ -1,8 +1,8 @@
 /*
-Every update rule. A new one has a file X_rule.h and its name in this list; doc/add_an_optimizer.md shows the way.
+The list of all update rules. To add one, see doc/add_an_optimizer.md.
 
   const UpdateRule& rule = update_rule("muon");
-  config = with_rule(config, "muon");          the matrices become Muon's, because it updates nothing else
+  config = with_rule(config, "muon");          for the matrices only, because Muon updates nothing else
 */
 #pragma once
 #include <algorithm>
@@ -28,7 +28,7 @@ struct RuleList {
 
 using UpdateRules = RuleList<AdamWRule, MuonRule, LionRule>;
 
-// Its place in the list.
+// The rule's index in the list.
 inline size_t update_rule_index(const std::string& name) {
     const auto all = UpdateRules::values();
     const auto found = std::find_if(all.begin(), all.end(), [&](const UpdateRule* rule) { return rule->name == name; });
@@ -39,7 +39,7 @@ inline const UpdateRule& update_rule(const std::string& name) {
     return *UpdateRules::values()[update_rule_index(name)];
 }
 
-// A rule of whole matrices gets the group of matrices; any other rule gets all groups.
+// Sets the rule: one of whole matrices for the group of matrices, any other rule for all groups.
 inline OptimizerConfig with_rule(OptimizerConfig config, const std::string& name) {
     if (update_rule(name).whole_matrices)
         config.rule(ParameterGroup::matrices).name = name;

@@ -1,4 +1,4 @@
-// Which attention a training step asks for: what cuDNN plans, and what the workspace is for.
+// The attention calls of a training step, for cuDNN's plans and the size of the workspace.
 #pragma once
 #include <cstdint>
 #include <set>

@@ -14,12 +14,12 @@
 
 namespace {
 
-// As many as the user says, else the process's share of the cores, of those it may run on.
+// The number given by the user, else the process's share of the cores on which it may run.
 int num_threads(const RunFlags& flags, int processes) {
     if (flags.threads > 0 || processes == 1 || std::getenv("OMP_NUM_THREADS")) return flags.threads;
     const int cores = int(std::thread::hardware_concurrency()), share = std::max(1, cores / processes);
 #ifdef _OPENMP
-    return std::min(share, omp_get_num_procs());  // fewer if a launcher has bound it to some
+    return std::min(share, omp_get_num_procs());  // fewer if a launcher has bound the process to some cores
 #else
     return share;
 #endif
@@ -27,7 +27,7 @@ int num_threads(const RunFlags& flags, int processes) {
 
 bool is_on_cpu(const RunFlags& flags) { return flags.device == "cpu" || !why_no_cuda().empty(); }
 
-// An Error if there is no such device for a rank at this place.
+// Throws an Error if there is no such device for a rank at this place.
 void check_device(const RunFlags& flags, const Place& place) {
     const std::string why = flags.device == "cpu" ? "" : why_no_cuda();
     require(flags.device != "cuda" || why.empty(), "--device cuda: %s", why.c_str());
@@ -37,14 +37,14 @@ void check_device(const RunFlags& flags, const Place& place) {
             why_not_this.c_str());
 }
 
-// What --dtype auto means on this processor; said on stderr.
+// The type that --dtype auto selects on this processor. Prints it on stderr.
 std::string measured_dtype() {
     const MatmulRates rates = cpu_kernels().matmul_rates();
     std::fprintf(stderr, "--dtype auto: %s\n", rates.text().c_str());
     return rates.faster();
 }
 
-// --dtype on the CPU. What is left to a measurement, rank 0 measures: another might find otherwise.
+// --dtype on the CPU. If that takes a measurement, only rank 0 measures, because results might differ between ranks.
 std::string cpu_dtype(World& world, const RunFlags& flags) {
     if (flags.dtype != "auto" || flags.command == Command::bench_comm) return flags.dtype;
     return world.ranks.broadcast(world.is_first() && is_on_cpu(flags) ? measured_dtype() : "");

@@ -19,9 +19,9 @@ public:
     virtual ~Backend() = default;
     // Collective: all ranks call each of these. `world` and `request` must outlive the session.
     virtual std::unique_ptr<Session> open_session(World& world, const RunRequest& request) = 0;
-    // --dry-run: a table of the device memory that a run would take. Writes no file.
+    // --dry-run: a table of the device memory that a run would use. Writes no file.
     virtual std::string memory_table(World& world, const RunRequest& request) = 0;
-    // The text goes to stdout. `tokenizer_path`: --tokenizer, "" for the model's own.
+    // Writes the text to stdout. `tokenizer_path`: --tokenizer; "": the model's own.
     virtual void generate(World& world, const RunRequest& request, const std::string& tokenizer_path,
                           const GenerateOptions& options) = 0;
     virtual void chat(World& world, const RunRequest& request, const std::string& tokenizer_path,
@@ -36,13 +36,13 @@ std::unique_ptr<Backend> open_backend(World& world, const RunFlags& flags);
 // Throws an Error if the environment would make OpenMP crash or hang in its first call; so none is made here.
 void check_openmp();
 
-// The message at the start of a run on the CPU that would have taken a GPU (--device auto): why it has none, and that
-// the host has unused ones. "": no message, because the host has no GPU and the build supports none.
+// The message at the start of a run for which --device auto chose the CPU: why it uses no GPU, and whether the host has
+// unused ones. "": no message, because the host has no GPU and the build supports none.
 std::string no_gpu_line(bool is_built, const std::string& why, const HostGpus& gpus);
 
 // The line at the start of a run with fewer ranks on this host than it has GPUs; "": none.
 std::string unused_gpus_line(int gpus, int ranks);
 
-// What to say of OMP_NUM_THREADS: more than twice as many threads as cores wait for each other in every op. "" :
-// nothing.
+// The warning about OMP_NUM_THREADS if it asks for more than twice as many threads as there are cores: they would wait
+// for each other in every op. "": no warning.
 std::string crowd_warning(const char* asked, int cores);

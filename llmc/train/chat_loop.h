@@ -1,14 +1,15 @@
 /*
 The command `chat`: a conversation with a trained model. A line of standard input is a message; the answer is streamed
-to standard output. The model sees the whole conversation, as its template writes it (llmc/data/chat.h); tokens in the
+to standard output. The model sees the whole conversation, formatted by its template (llmc/data/chat.h); tokens in the
 KV cache are not computed again.
 
-  /system TEXT   what the model is told before everything else; begins anew
-  /clear         begins anew
-  /help, /quit   as does the end of the input
+  /system TEXT   sets the system message and starts a new conversation
+  /clear         starts a new conversation
+  /help          lists these commands
+  /quit          ends the program, like the end of the input
 
-Ctrl-C ends an answer, and at the prompt the program. When the conversation outgrows the context its oldest turns are
-dropped, with a note on standard error.
+Ctrl-C ends the current answer; at the prompt it ends the program. When the conversation outgrows the context, its
+oldest turns are dropped, with a note on standard error.
 */
 #pragma once
 #include <unistd.h>
@@ -25,7 +26,7 @@ dropped, with a note on standard error.
 #include "llmc/data/chat_style.h"  // find_chat_style
 #include "llmc/train/generate.h"   // tokenizer_for, WholeCharacters
 
-// One side of a conversation: what it has read is in the KV cache.
+// The model's side of a conversation: the tokens that it has read are in the KV cache.
 template <class Device, class T>
 class ChatModel {
 public:
@@ -38,7 +39,8 @@ public:
           logits_(size_t(num_ids)),
           decoder_(model, 1, context, context) {}
 
-    // Reads the prompt and draws what follows it; each(token) returns whether to go on. Returns the number drawn.
+    // Reads the prompt and samples the tokens after it; each(token) returns whether to continue. Returns the number of
+    // sampled tokens.
     template <class Each>
     int64_t answer(const std::vector<int32_t>& prompt, Each&& each) {
         ensure(!prompt.empty() && int64_t(prompt.size()) < context_);
@@ -64,7 +66,7 @@ private:
     std::vector<T> stored_;
     std::vector<float> logits_;
     GptDecoder<Device, T> decoder_;
-    std::vector<int32_t> cached_;  // what the cache holds
+    std::vector<int32_t> cached_;  // the tokens in the KV cache
 
     const T* append(int32_t token) {
         decoder_.decode({token});
@@ -91,14 +93,14 @@ private:
 namespace chat_detail {
 inline volatile std::sig_atomic_t interrupted = 0;
 
-// Ctrl-C: as often as one likes, and it ends a read().
+// Handles every Ctrl-C, not only the first one. A signal interrupts read().
 inline void catch_interrupts() {
     struct sigaction action = {};
     action.sa_handler = [](int) { interrupted = 1; };
     sigaction(SIGINT, &action, nullptr);
 }
 
-// Nothing at the end of the input, or when it was interrupted.
+// nullopt at the end of the input, or if reading was interrupted.
 inline std::optional<std::string> read_line() {
     char* text = nullptr;
     size_t size = 0;
@@ -111,7 +113,7 @@ inline std::optional<std::string> read_line() {
 }
 }  // namespace chat_detail
 
-// The conversation so far, and what a line means.
+// The conversation so far, and the handling of an input line.
 template <class Device, class T>
 class ChatLoop {
 public:
@@ -124,7 +126,7 @@ public:
         turns_.clear();
     }
 
-    // False: the user wants no more.
+    // False: the user has ended the conversation.
     bool take(const std::string& line) {
         if (line.empty()) return true;
         if (line[0] != '/') return answer(line), true;
@@ -174,12 +176,12 @@ public:
             std::fprintf(stderr, "(cut off after %lld tokens: --sample-tokens, or the end of the context)\n",
                          static_cast<long long>(drawn));
         turns_.push_back({Role::assistant, {{MessagePart::Kind::text, said}}});
-        chat_detail::interrupted = 0;  // it was this answer's
+        chat_detail::interrupted = 0;  // the Ctrl-C has ended this answer
     }
 
     int64_t tokens() const { return tokens_; }
     double seconds() const { return seconds_; }
-    // Another signal than Ctrl-C.
+    // Whether a signal other than Ctrl-C has arrived.
     static bool is_ended() { return stop_signal() != nullptr; }
 
 private:
@@ -188,11 +190,11 @@ private:
     const ChatTemplate& chat_;
     int64_t context_, most_tokens_;
     std::string system_;
-    Conversation turns_;  // without the system's
+    Conversation turns_;  // without the system message
     int64_t tokens_ = 0;
     double seconds_ = 0;
 
-    // With room for an answer, of at most half the context. The oldest turns go, two by two.
+    // Drops the oldest turns, two at a time, until there is room for an answer of at most half the context.
     std::vector<int32_t> fitting_prompt() {
         const int64_t room = std::min(most_tokens_, context_ / 2);
         size_t gone = 0;
@@ -239,11 +241,11 @@ void chat(Device& device, World& world, const RunRequest& request, const std::st
     Gpt<Device, T> model(device, shape, 1, context, {Recompute::never, false, 1});
     read_weights(stored, model.parameters,
                  [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
-    const bool is_masked = flags.packing_mode() == Packing::pad;  // a conversation's beginning is then known to it
+    const bool is_masked = flags.packing_mode() == Packing::pad;  // trained with document masking per conversation
     model.document_token = flags.document_token.value_or(is_masked ? chat.document_token() : -1);
 
     SampleConfig config = flags.sample();
-    if (config.num_tokens == 0) config.num_tokens = int(context);  // a run without samples
+    if (config.num_tokens == 0) config.num_tokens = int(context);  // the run had --sample-tokens 0
     ChatModel<Device, T> answerer(model, context, tokenizer.vocab_size(), config, flags.seed);
     ChatLoop<Device, T> loop(answerer, tokenizer, chat, context, config.num_tokens);
     loop.set_system(options.system);

@@ -7,7 +7,7 @@
 #include "llmc/train/shares.h"  // numbers_in
 
 void RunState::check(const std::string& path) const {
-    // Far beyond any run, and far enough from 2^63 for whatever is added.
+    // Far beyond any run, and far enough from 2^63 that sums cannot overflow.
     constexpr int64_t kMostSteps = int64_t(1) << 40, kMostTokens = int64_t(1) << 60;
     const auto within = [&](const char* name, int64_t value, int64_t least, int64_t most) {
         require(value >= least && value <= most,

@@ -1,23 +1,28 @@
 /*
-The content of a training checkpoint, so that resuming is bit-exact, on any number of ranks:
+The content of a training checkpoint, from which a run resumes bit-exactly. It loads on any number of ranks.
 
-  model.safetensors      the weights, fp32 or bf16, and
+  model.safetensors      the weights, fp32 or bf16
   config.json            the model's config, which transformers loads if it can (llmc/interop/stored_model.h)
-  tokenizer.json         of the data
+  tokenizer.json         the data's tokenizer
   optimizer_*_of_*.safetensors
-                         the optimizer's state, one file per rank (llmc/io/sharded_tensors.h): for every parameter the
-                         state tensors of its update rule (AdamW: m and v, the moments), and beside bf16 weights
-                         master, in our layout: (out, in), vocabulary padded; of islands, what is beside
+                         the optimizer's state, one file per rank (llmc/io/sharded_tensors.h); see below
   optimizer.safetensors.index.json
-                         which file holds what
-                         outer_momentum, and outer_error where they round what they exchange. Each has moments and
-                         an error of its own, those of the islands after the first with "island1." before the name.
-                         With delayed scaling in FP8 fp8_amax, update_amax's state (llmc/ops/quantize.h), of which each
-                         island has its own, too
+                         which file holds which tensor
   state.json             RunState: step, position in the data, counters (random numbers follow from seed and step)
   train_config.json      the flags
 
-llmc/io/checkpoint.h writes it, completely or not at all; saving.h does so from all ranks and in the background.
+Tensors of the optimizer's state have the layout of parameters.h: (out, in), with the padding of the vocabulary.
+
+  NAME.PARAMETER             the state tensors of the parameter's update rule (AdamW: the moments m and v)
+  master.PARAMETER           master weights, if weights are bf16
+  outer_momentum.PARAMETER   with islands
+  outer_error.PARAMETER      with islands that round what they send
+  fp8_amax                   with delayed scaling in FP8: update_amax's state (llmc/ops/quantize.h)
+
+Each island has its own moments, outer_error and fp8_amax. Those of the second island have the prefix "island1.", etc.
+
+llmc/io/checkpoint.h writes a checkpoint completely or not at all; saving.h does that from all ranks and in the
+background.
 */
 #pragma once
 #include <algorithm>
@@ -37,13 +42,13 @@ llmc/io/checkpoint.h writes it, completely or not at all; saving.h does so from 
 #include "llmc/train/run_flags.h"       // RunFlags
 #include "llmc/train/step.h"            // StepConfig
 
-// The lowest validation loss so far. Each step's validation counts once, also if a resumed run repeats it.
+// The lowest validation loss so far. Each step's validation counts once, even if a resumed run repeats it.
 struct BestLoss {
     std::optional<double> loss = {};  // none: no validation so far was finite
     int64_t step = -1;
-    int64_t worse = 0;         // validations since then
-    int64_t counted_step = 0;  // the last one that counts
-    uint64_t key = 0;          // of what is validated on
+    int64_t worse = 0;         // the number of validations since then
+    int64_t counted_step = 0;  // the step of the last validation that counts
+    uint64_t key = 0;          // validation_key() of these validations
 
     // True if it is the lowest so far.
     bool add(int64_t at, double value) {
@@ -62,18 +67,17 @@ struct RunState {
     int64_t step = 0;     // steps done, skipped ones included
     int64_t updates = 0;  // steps that changed the weights: the optimizer's count
     int64_t skipped_in_a_row = 0;
-    int64_t tokens = 0;     // learned from
-    LoaderState data = {};  // where the data loader stands
-    uint64_t data_key = 0;  // of what `position` counts in: data_key()
+    int64_t tokens = 0;     // trained on
+    LoaderState data = {};  // the data loader's position
+    uint64_t data_key = 0;  // data_key() of the data to which the position refers
     double training_s = 0;  // time spent in steps
-    // How --balance auto has divided the steps among the ranks: "3,1". As many ranks continue with that; other numbers
-    // of ranks measure anew.
+    // --balance auto: the number of micro-batches of each rank, "3,1". A resume on the same number of ranks continues
+    // with it; on another number it measures again.
     std::string micro_batches = "";
     BestLoss best = {};
     std::string island_updates = "";  // of every island, "12,11"; empty: all ranks train together
 
-    // This island's, of a run that may have had another number of islands: island k continues from island k mod their
-    // number.
+    // `updates` of an island. If the saved run had n islands, island k continues from island k mod n.
     int64_t updates_of(int island) const;
 
     // Throws an Error if no run can have this state, though the file's checksum is right. `path` names the file.
@@ -119,7 +123,7 @@ inline uint64_t validation_key(const RunFlags& config, uint64_t data_hash, int64
     return mix64(key + uint64_t(config.packing_mode()));
 }
 
-// The shape of the model in a checkpoint's folder; of its config.json, which is called `path`.
+// The shape of the model in a checkpoint's folder, or in the text of its config.json. `path`: its path, for messages.
 GptShape checkpoint_shape(const std::string& folder);
 GptShape checkpoint_shape(const std::string& config_json, const std::string& path);
 
@@ -128,10 +132,10 @@ inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kRunFlagsFile = "train_config.json";
 inline constexpr const char* kStateFile = "state.json";
 
-// From the text of state.json, which is called `path`.
+// Parses state.json. `path`: its path, for messages. Throws an Error if no run can have this state.
 RunState run_state_of(const std::string& text, const std::string& path);
 
-// What of a run's state is in shards: the optimizer's, and with islands the outer step's, in host memory.
+// The part of a run's state that is sharded: the optimizer's, and with islands the outer step's, in host memory.
 template <class Device, class T>
 struct ShardedState {
     const Optimizer<Device, T>& optimizer;
@@ -142,25 +146,25 @@ struct ShardedState {
 inline constexpr const char *kOuterMomentum = "outer_momentum.", *kOuterError = "outer_error.", *kMaster = "master.",
                             *kAmax = "fp8_amax";
 
-// Elements of a tensor that is named as of the whole parameter.
+// Elements [begin, end) of a state tensor. The name is that of the whole tensor.
 struct StatePart {
     std::string name;
     int64_t begin, end;
-    size_t parameter;  // in the list
-    void* data;        // null: another rank's
+    size_t parameter;  // its index in the list
+    void* data;        // null: on another rank
     DType dtype = DType::f32;
     bool on_host = false;   // rather than in the device's memory
-    bool of_all = false;    // the same on all islands, and saved by the first
-    bool of_ranks = false;  // the same on all of an island's ranks, and saved by the first of them
+    bool of_all = false;    // equal on all islands; the first one saves it
+    bool of_ranks = false;  // equal on all ranks of an island; its first rank saves it
 
     int64_t size() const { return end - begin; }
     bool is_weight() const { return name.starts_with(kMaster); }
 };
 
-// "island1.": before the names of what an island has of its own.
+// "island1.": the prefix of tensors that differ between islands. "" for the first island.
 inline std::string island_prefix(int island) { return island > 0 ? "island" + std::to_string(island) + "." : ""; }
 
-// The state of the pieces of a rank (of all islands'), master weights after the moments. visit(StatePart)
+// Calls visit(StatePart) for the state of a rank's pieces (any rank of any island), master weights after the moments.
 template <class Device, class T, class Visit>
 void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
     const Optimizer<Device, T>& optimizer = state.optimizer;
@@ -215,8 +219,8 @@ void each_state(const ShardedState<Device, T>& state, int rank, Visit&& visit) {
                         .of_ranks = true});
 }
 
-// What is in a rank's file; the pointers are null unless it is the optimizer's own rank. Of several owners of a
-// shard the first has it in its file.
+// The content of a rank's file. Pointers are null for ranks other than this one. If a shard has several owners, only
+// the first one saves it.
 template <class Device, class T>
 std::vector<StatePart> saved_parts(const ShardedState<Device, T>& state, int rank) {
     std::vector<StatePart> parts;
@@ -236,7 +240,7 @@ inline std::vector<Tensor> tensors_of(const std::vector<StatePart>& parts) {
 
 inline constexpr const char* kOtherModel = "the checkpoint is of another model or --optimizer";
 
-// The values of every parameter, as the model has them. visit(i, values)
+// Calls visit(i, values) with the values of every parameter, in the model's layout.
 template <class Visit>
 void read_weights(const StoredModel& stored, const ParameterList& list, Visit&& visit) {
     std::vector<float> host;
@@ -247,14 +251,14 @@ void read_weights(const StoredModel& stored, const ParameterList& list, Visit&& 
     }
 }
 
-// How many islands have saved it.
+// The number of islands of the run that saved it.
 inline int saved_islands(const ShardedTensors& saved) {
     int islands = 1;
     while (saved.has_any_of(island_prefix(islands))) islands++;
     return islands;
 }
 
-// The weights that a rank owns, under the name of the master weights, whether it has those or not.
+// Calls visit(StatePart) for the weights that a rank owns, always with the name of master weights.
 template <class Device, class T, class Visit>
 void each_own_weight(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
     const Optimizer<Device, T>& optimizer = state.optimizer;
@@ -277,7 +281,7 @@ void each_own_weight(const Gpt<Device, T>& model, const ShardedState<Device, T>&
                         .of_all = true});
     }
 }
-// What a rank reads of a checkpoint: its weights, and its state.
+// Calls visit(StatePart) for all that a rank loads from a checkpoint: its weights and its state.
 template <class Device, class T, class Visit>
 void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& state, int rank, Visit&& visit) {
     each_own_weight(model, state, rank, visit);
@@ -286,14 +290,14 @@ void each_loaded(const Gpt<Device, T>& model, const ShardedState<Device, T>& sta
     });
 }
 
-// Where tensors are read from.
+// The files from which tensors are loaded.
 struct TensorSource {
     const StoredModel& model;
-    const ShardedTensors* state = nullptr;  // null: there are weights alone
+    const ShardedTensors* state = nullptr;  // null: only weights
 
-    // Any rank's part. Island k goes on where island k mod their number was. A run that had no outer step begins it
-    // with nothing, and what other islands owed each other is forgotten; so does delayed scaling, where the checkpoint
-    // has no history of this length and of these layers.
+    // Reads any rank's part. If the saved run had n islands, island k continues from island k mod n. Some state starts
+    // from zeros: the outer momentum if the saved run had none, the outer errors if the number of islands has changed,
+    // and delayed scaling's history if its length or the layers have changed.
     void read(const ParameterList& list, const IslandPlace& place, int rank, const StatePart& part, float* to) const {
         const int64_t begin = part.begin, end = part.end;
         if (part.is_weight() && !(state && state->has(part.name)))
@@ -312,10 +316,11 @@ struct TensorSource {
     }
 };
 
-// Elements [at, at + n) of a part, which may have been saved in another type. Beside master weights, also the weights.
+// Sets elements [at, at + n) of a part, which may have been saved in another type. Of master weights it also sets the
+// weights.
 template <class Device, class T>
 void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const float* values, int64_t n) {
-    if (part.dtype == DType::bf16) {  // moments: to nearest if they were saved in fp32, else as they were
+    if (part.dtype == DType::bf16) {  // moments: rounded to nearest if they were saved in fp32, else unchanged
         std::vector<bf16> rounded(static_cast<size_t>(n));
         std::transform(values, values + n, rounded.begin(), [](float value) { return to_bf16(value); });
         return copy_to_device(model.device, static_cast<bf16*>(part.data) + at, rounded.data(), n);
@@ -333,7 +338,7 @@ void store_part(Gpt<Device, T>& model, const StatePart& part, int64_t at, const 
     }
 }
 
-// What a rank owns, of files that it sees: its weights and, where there is any, its state.
+// Loads what this rank owns from files that it sees: its weights and, if there is any, its state.
 template <class Device, class T>
 void load_tensors(const TensorSource& source, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded) {
     std::vector<float> host;

@@ -13,8 +13,8 @@ struct CommandInfo {
     const char* name;
     const char* description;
     const char* example;
-    Names flags;   // of a run, beside the command's own; empty: all
-    Names common;  // those that --help shows; empty: all
+    Names flags;   // the flags of a run that the command accepts besides its own; empty: all
+    Names common;  // the flags that --help shows; empty: all
 };
 
 const Names kLaunch = {"launcher", "rank", "world-size", "local-rank", "master", "interface", "comm-timeout"};
@@ -128,7 +128,7 @@ const CommandInfo* command_named(const char* name) {
     return nullptr;
 }
 
-// The flags that only this command has.
+// The flags of this command only.
 std::vector<Field> own_fields(CommandLine& line) {
     switch (line.run.command) {
         case Command::generate:
@@ -174,7 +174,7 @@ bool contains(const Names& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What the flags were that are commands now, and their parts.
+// Former flags that are commands now, and former flags of these commands.
 struct OldFlag {
     const char *name, *now;
 };
@@ -196,7 +196,7 @@ constexpr OldFlag kOldFlags[] = {
     {"bench-comm-mib", "--mib of ./train_gpt bench-comm"},
 };
 
-// Why this command does not know the flag; "": nobody does.
+// Why this command does not have the flag; "": no command has it.
 std::string why_unknown(Command asked, const std::string& name) {
     for (const OldFlag& old : kOldFlags)
         if (name == old.name) return format("--%s is now %s", old.name, old.now);
@@ -255,7 +255,7 @@ std::vector<std::pair<std::string, std::string>> CommandLine::shared_flags() con
     std::vector<std::pair<std::string, std::string>> all = {{"the command", info_of(run.command).name}};
     for (const Field& field : copy.fields())
         if (!is_of_one_process(field)) all.push_back({std::string("--") + field.name, text_of(field)});
-    // Folders may have other names on other hosts, but all ranks go on, or none.
+    // Paths may differ between hosts, but either all ranks resume or none.
     const std::string& resume = run.resume;
     all.push_back({"--resume", resume.empty() || resume == "auto" ? resume : "a folder"});
     return all;
@@ -294,7 +294,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                               .explain = [&](const std::string& name) { return why_unknown(info.command, name); }});
     line.is_done = line.given.help;
     note_given(line.run, line.given);
-    // With training data of your own, tiny Shakespeare is no validation set.
+    // With the user's own training data, tiny Shakespeare is not a validation set.
     if (line.given.has("train-data") && !line.given.has("val-data")) line.run.val_data.clear();
     return line;
 }

@@ -6,7 +6,7 @@ The commands of train_gpt and their flags:
   ./train_gpt plan --gpu H200 --world-size 64 --depth 24
 
   const CommandLine line = parse_command_line(argc, argv);
-  if (line.is_done) return kExitOk;                         it asked for help, which is printed
+  if (line.is_done) return kExitOk;                         --help, which has been printed
 */
 #pragma once
 #include <cstdint>
@@ -18,7 +18,7 @@ The commands of train_gpt and their flags:
 #include "llmc/train/run_flags.h"  // RunFlags, Command
 
 struct CommandLine {
-    RunFlags run;  // with its command
+    RunFlags run;  // the command is among them
     GenerateOptions generate;
     ChatOptions chat;
     PlanOptions plan;
@@ -26,15 +26,16 @@ struct CommandLine {
     BenchCommOptions bench_comm;
 
     Flags given;
-    bool is_done = false;  // --help: there is nothing more to do
+    bool is_done = false;  // --help was given, and printed
 
     // The flags of this command: its own, then those of `train` that it accepts.
     std::vector<Field> fields();
-    // What must be the same on all ranks: the command, and every flag but those of one process or machine.
+    // The command line as far as it must be the same on all ranks: the command, and all flags except those of a process
+    // or machine.
     std::vector<std::pair<std::string, std::string>> shared_flags() const;
 };
 
-// Records in flags.sources where the values of the given flags are from.
+// Records in flags.sources the source of each given flag's value.
 void note_given(RunFlags& flags, const Flags& given);
 
 // Throws an Error for an unknown command or flag; if another command has the flag, or had it, the message names that

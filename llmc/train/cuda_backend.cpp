@@ -1,4 +1,4 @@
-// What is asked of a GPU before there is a backend for it.
+// Facts about GPUs that are needed before there is a backend.
 #include <string>
 #include <vector>
 #include "llmc/comm/topology.h"  // gpu_links_text

@@ -12,7 +12,7 @@ std::string cuda_gpu_links() { return ""; }
 GpuFacts look_at_gpu(int) { return {.why_none = why_no_cuda()}; }
 
 std::unique_ptr<Backend> cuda_backend_fp32(int, const RunFlags&) {
-    ensure(false);  // why_no_cuda() has told
+    ensure(false);  // callers check why_no_cuda() first
     return nullptr;
 }
 std::unique_ptr<Backend> cuda_backend_bf16(int, const RunFlags&) { return cuda_backend_fp32(0, {}); }

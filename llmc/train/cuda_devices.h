@@ -1,4 +1,4 @@
-// What a run must know of a GPU: devices.h, for the device Cuda.
+// Properties of a GPU that a run needs: the functions of devices.h for the device Cuda.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -40,19 +40,19 @@ inline CudaOptions device_options(const RunFlags& config) {
 }
 inline size_t free_memory(const Cuda& cuda) { return cuda.free_bytes(); }
 inline size_t memory_limit(const Cuda& cuda, int) { return free_memory(cuda); }
-// cuBLASLt, cuDNN and NCCL load kernels and take buffers when a shape first comes, and memory has gaps. That is less
-// than a gigabyte on any card, so a large one does not give away more; a small one gives 3 %, since every MiB counts
-// there.
+// Memory that a run leaves free: cuBLASLt, cuDNN and NCCL load kernels and allocate buffers when they first see a
+// shape, and memory is fragmented. That takes less than 1 GB on any card. Small cards reserve 3 %, because every MiB
+// counts there.
 inline size_t memory_margin(const Cuda& cuda) {
     return std::min(size_t(1) << 30, size_t(double(cuda.memory_bytes) * 0.03));
 }
 inline size_t peak_memory(const Cuda& cuda) { return cuda.peak_bytes; }
 template <class T>
 DevicePeak peak_of(const Cuda& cuda, const std::string& asked) {
-    constexpr bool kFp32 = std::is_same_v<T, float>;  // of bf16 alone there is a table
+    constexpr bool kFp32 = std::is_same_v<T, float>;  // the table has only bf16
     const std::string key = format("%s, %s, %s", cuda.name.c_str(), driver_text().c_str(), type_name<T>());
     return find_peak(asked, kFp32 ? 0 : peak_bf16_flops(cuda.name), user_cache_folder(std::getenv), key, [&] {
-        Cuda other(cuda.ordinal);  // whose workspace and plans are not the run's
+        Cuda other(cuda.ordinal);  // a separate device, so that the run's has no workspace or plans of the measurement
         return cuda_compute_rate(other, kFp32);
     });
 }

@@ -10,11 +10,11 @@
 
 namespace {
 
-// Where nanochat's hyperparameters were found.
+// Where nanochat's hyperparameters were tuned.
 constexpr int64_t kReferenceDepth = 12, kReferenceBatch = int64_t(1) << 19;
 constexpr double kBatchExponent = 0.383;
 
-constexpr int64_t kHeadMultiple = 16;  // what the kernels of rotary positions take
+constexpr int64_t kHeadMultiple = 16;  // required by the kernels of rotary positions
 
 int64_t channels_of(const DepthConfig& config) {
     return up_to_multiple(config.depth * config.aspect_ratio, config.head_size);
@@ -22,7 +22,7 @@ int64_t channels_of(const DepthConfig& config) {
 
 double tokens_of(double ratio, const DepthModel& model) { return std::floor(ratio * double(model.scaling_parameters)); }
 
-// Of a config that was checked.
+// For a valid config.
 DepthModel model_of(const DepthConfig& config) {
     const int64_t C = channels_of(config);
     GptShape shape{config.depth, C / config.head_size, C, config.seq_len, config.vocab_size, config.num_kv_heads};
@@ -134,7 +134,7 @@ DepthRun depth_run(const DepthConfig& config) {
                 run.target_flops, step_flops);
     } else if (run.steps == 0) {
         run.steps = int64_t(D) / run.batch;
-        // Up in its last digit, or the printed number would be just too small.
+        // Rounded up in its last digit, because the printed number would be slightly too small otherwise.
         const double least = double(run.batch) / double(run.model.scaling_parameters);
         const double digit = std::pow(10, std::floor(std::log10(least)) - 3);
         require(run.steps > 0,

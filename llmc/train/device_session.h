@@ -1,13 +1,13 @@
 /*
-A Session (session.h) on a device, with weights and activations of type T. Here are the steps, and the order of
-everything around them. The parts, in the order in which a run needs them:
+A Session (session.h) on a device, with weights and activations of type T: it runs the steps and orders everything
+around them. The parts, in the order in which a run uses them:
 
   prepare.h           tokenizer, model, sharding, communicator, batch
-  initial_state.h     new weights, those of another model, or a checkpoint
-  start_report.h      what a run says of itself before its first step
-  step.h              one step; step_meter.h: what is measured of it
-  run_balance.h       each rank's share of a step; outer_step.h: what islands exchange
-  rank_watch.h        whether ranks still agree, and how long they wait
+  initial_state.h     new weights, another model's weights, or a checkpoint
+  start_report.h      the report before the first step
+  step.h              one step; step_meter.h: its record in the log, and MFU
+  run_balance.h       each rank's share of a step; outer_step.h: the outer step of islands
+  rank_watch.h        whether ranks have the same weights, and how long each computes
   run_evaluation.h    validation, tasks, samples
   run_saving.h        checkpoints
   run_end.h           when the run is over and why
@@ -89,7 +89,7 @@ public:
         open_log(read_bytes);
         if (flags_.trains()) balance_.begin(state_.step, state_.micro_batches, *data_.train, *stepper_, log_);
         watch_ = std::make_unique<RankWatch<Device, T>>(ranks_, comm_, device);
-        if (outer_) watch_->compare(model_);  // no collective over all of them has made the islands' weights the same
+        if (outer_) watch_->compare(model_);  // loading shares weights within an island only, so compare all islands
         if (world_.is_first() && comm_.world_size > 1)
             std::printf("ranks: %.2f GB/s from each to the others, as measured now\n", watch_->bytes_per_s() * 1e-9);
         end_.begin();
@@ -102,7 +102,7 @@ public:
     bool done() override {
         if (flags_.evaluates()) return true;
         is_stopped_ = end_.stop_reason() != nullptr;
-        // With islands each of these comes true in an outer step, when none is in flight.
+        // With islands all of these change in outer steps only, when no step is in flight.
         if (is_stopped_ || end_.out_of_time() || is_any_due(next_step())) drain();
         is_last_ = under_way() == 0 && (end_.is_last(state_.step) || end_.out_of_time() || end_.is_out_of_patience());
         return is_last_ || is_stopped_;
@@ -127,13 +127,13 @@ public:
         const RankReport report = watch_->compare(model_);
         log_.ranks(state_.step, report.weight_hash, report.min_ms, report.median_ms, report.max_ms, report.slowest,
                    watch_->all_ms(), balance_.sequences());
-        // Virtual ranks share the cores of one process: none of them is a slow machine.
+        // No warning about virtual ranks: they share the cores of one process, so none of them is a slow machine.
         if (world_.is_first() && !world_.group && report.has_straggler())
             std::fprintf(stderr, "warning: %s%s\n", report.straggler_text().c_str(), balance_.advice().c_str());
     }
 
     void save() override {
-        // While steps are skipped, the weights may be ruined: the checkpoints from before must not be pruned for them.
+        // While steps are being skipped the weights may be ruined, and saving them would prune a good checkpoint.
         if (!saving_.is_saved(state_.step) && state_.skipped_in_a_row == 0) save_state(!flags_.async_checkpoint);
     }
 
@@ -154,8 +154,8 @@ public:
     void finish() override {
         if (flags_.trains()) {
             if (flags_.check_replicas > 0 && (is_last_ || due(flags_.check_replicas))) compare_ranks();
-            // Saving comes before all that may fail and that the checkpoint can do without; ranks that differ have
-            // nothing to save.
+            // Compare first, because ranks that differ have nothing to save. Then save before anything that may fail
+            // and that the checkpoint does not need.
             if (saving_.is_saved(state_.step))
                 saving_.finish();
             else
@@ -178,7 +178,7 @@ public:
         if (flags_.evaluates() || !all_know || error.exit_code != kExitUsage || saving_.is_failing() ||
             !is_between_steps_ || !stepper_->is_whole())
             return;
-        if (outer_ && state_.step != agreed_step_) return;  // each island has weights of its own
+        if (outer_ && state_.step != agreed_step_) return;  // the islands' weights differ between outer steps
         saving_.log_may_fail = true;
         try {
             drain();
@@ -224,33 +224,33 @@ private:
     RunInputs data_;
     const ActivationPolicy passes_;
     const KernelFacts kernels_;
-    Comm<Device>& comm_;  // of an island, if there are any
+    Comm<Device>& comm_;  // with islands: among the ranks of this one
     const IslandPlace place_;
     StepProfiler<Device, T> profiler_;
     Gpt<Device, T> model_;
     Optimizer<Device, T> optimizer_;
-    const std::unique_ptr<OuterOptimizer<Device, T>> outer_;  // of islands
+    const std::unique_ptr<OuterOptimizer<Device, T>> outer_;  // null without islands
     const ShardedState<Device, T> sharded_;
     const uint64_t data_key_;
     StepMeter meter_;
     RunState state_;
     RunBalance<Device, T> balance_;
-    int64_t first_step_ = 0, agreed_step_ = 0;  // agreed: after it all islands had the same weights
+    int64_t first_step_ = 0, agreed_step_ = 0;  // agreed: the last step after which all islands had the same weights
     bool said_graph_error_ = false;
-    bool ends_by_data_ = false;     // some of which could not be used: the ranks' loaders are ahead of state_
-    bool is_between_steps_ = true;  // state_ is that of the weights, or of the last step but those under way
+    bool ends_by_data_ = false;     // a rank's data cannot be used; the ranks' loaders are ahead of state_
+    bool is_between_steps_ = true;  // false while finish_step() updates state_
     std::unique_ptr<Stepper<Device, T>> stepper_;
-    RunLog log_;  // of the ranks, the first one speaks
+    RunLog log_;  // writes on rank 0 only
     std::unique_ptr<LogFollower> follower_;
     std::unique_ptr<RankWatch<Device, T>> watch_;
-    std::array<StepStart, kMostUnderWay> starts_;  // of the steps under way
-    double agreed_training_s_ = 0;                 // rank 0's, as of the last result
-    bool has_bad_data_ = false;                    // a rank of this island, which has not been told to all yet
-    bool is_stopped_ = false, is_last_ = false;    // as done() saw it: on request; the run has ended by itself
-    double last_s_ = 0;                            // when the last step ended
+    std::array<StepStart, kMostUnderWay> starts_;  // of the steps in flight
+    double agreed_training_s_ = 0;                 // rank 0's training_s, as of the last result
+    bool has_bad_data_ = false;                    // on a rank of this island; other islands do not know yet
+    bool is_stopped_ = false, is_last_ = false;    // set by done(): stopped on request; ended by itself
+    double last_s_ = 0;                            // now_s() at the end of the last step
     RunEnd end_;
     RunEvaluation<Device, T> evaluation_;
-    RunSaving<Device, T> saving_;  // last, because its threads read the others
+    RunSaving<Device, T> saving_;  // the last member, because its threads read the others
 
     static double now_s() {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -258,10 +258,10 @@ private:
 
     // ---- the start
 
-    // For training, and not another virtual rank's, which has its figure, too.
+    // Whether this rank measures its device's peak: only for training, and of virtual ranks only the first.
     bool has_own_device() const { return flags_.trains() && (!world_.group || world_.is_first()); }
 
-    // A run that does not fit into memory ends here.
+    // Throws an Error if the run does not fit into memory.
     RunInputs open_inputs() {
         share_errors(ranks_, [&] { run_.memory.check(config_); });
         return {config_, run_.tokenizer, world_};
@@ -313,10 +313,10 @@ private:
 
     // ---- steps
 
-    int64_t next_step() const { return state_.step + under_way(); }  // the one to start
+    int64_t next_step() const { return state_.step + under_way(); }  // the number of the next one to start, from 0
     int under_way() const { return stepper_->under_way(); }
     StepStart& start_of(int64_t step) { return starts_[size_t(step) % starts_.size()]; }
-    // The same on all ranks.
+    // Training time in seconds, the same on all ranks.
     double known_training_s() const { return world_.is_alone() ? state_.training_s : agreed_training_s_; }
 
     bool is_any_due(int64_t step) const {
@@ -334,7 +334,7 @@ private:
         while (under_way() > 0) finish_step();
     }
 
-    // Once, when a step has found that it cannot be captured.
+    // Warns once if a step could not be captured.
     void say_graph_error() {
         if (said_graph_error_ || stepper_->graph_error().empty()) return;
         said_graph_error_ = true;
@@ -350,7 +350,7 @@ private:
         return all;
     }
 
-    // As all ranks do in the same step. count(vote): how many have it.
+    // Acts on the votes of a step, as all ranks do after the same step. count(vote): how many ranks cast it.
     template <class Count>
     void hear(Count&& count) {
         end_.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);
@@ -372,13 +372,13 @@ private:
         model_.set_windows(1);
     }
 
-    // Takes the result of the oldest step in flight, which arrives while the next one is computed.
+    // Takes the result of the oldest step in flight. It arrives while the next step is being computed.
     void finish_step() {
         is_between_steps_ = false;
         const StepResult step = stepper_->finish();
         if (step.count(Vote::bad_data) > 0) {
             if (!outer_) end_by_data();
-            has_bad_data_ = true;  // told in the outer step; until then the island stands still
+            has_bad_data_ = true;  // the outer step tells all islands; until then this one applies no step
         }
         const double finished_s = now_s(), step_s = finished_s - last_s_;
         last_s_ = finished_s;
@@ -392,7 +392,7 @@ private:
         state_.skipped_in_a_row = step.applied ? 0 : state_.skipped_in_a_row + 1;
         state_.step++;
         is_between_steps_ = true;
-        log_.step(record);  // which may throw: the step is over, and can be saved
+        log_.step(record);  // may throw: by now the step is complete and can be saved
         profiler_.finish_step(record.step - 1);
         if (!step.applied)
             log_.skip(state_.step, step.loss, step.norm, step.targets() > 0 ? "not finite" : "nothing to learn");
@@ -401,7 +401,7 @@ private:
         hear([&](Vote vote) { return step.count(vote); });
     }
 
-    // Collective, of all islands, which have made the same number of steps.
+    // Collective over all islands, which have done the same number of steps.
     void outer_step() {
         const double began_s = now_s();
         world_.set_step(comm_, state_.step);
@@ -425,7 +425,7 @@ private:
         hear([&](Vote vote) { return news.count(vote); });
     }
 
-    // One rank's data cannot be used, so the step was applied on none. All throw the first such rank's error.
+    // Some rank's data cannot be used, so no rank applied the step. All ranks throw the first such rank's error.
     void end_by_data() {
         while (under_way() > 0) stepper_->finish();
         has_bad_data_ = false;
@@ -434,20 +434,20 @@ private:
             stepper_->rethrow_data_error();
             data_.scan->rethrow();
         });
-        ensure(false);  // whoever votes has an error
+        ensure(false);  // a rank that votes bad_data has an error to throw
     }
 
     // ---- saving
 
     void save_state(bool and_wait) { saving_.save(state_.step, saved_texts(), and_wait); }
 
-    // With the parts of the state that are not kept up to date.
+    // The texts of a checkpoint. First sets those members of state_ that are not kept up to date.
     SavedTexts saved_texts() {
         state_.data_key = data_key_;
         state_.micro_batches = balance_.saved();
         state_.data = ends_by_data_ ? start_of(state_.step).data : data_.train->state();
         RunFlags asked = request_.flags;
-        // Of these ranks alone, and not kept for a resume; the step that it makes is the run's.
+        // A list of micro-batches is for these ranks only and not kept for a resume. The step's size is kept.
         if (asked.balance_mode().kind == BalanceMode::Kind::listed) asked.total_batch_size = config_.step.num_tokens();
         asked.packing = flags_.packing;  // a resumed run is not asked again (choose_packing)
         return {run_.tokenizer.json, run_.tokenizer.chat_template, state_, asked};

@@ -1,5 +1,5 @@
 /*
-What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU, by functions of the same names.
+Properties of a device that a run needs. The functions here are for the CPU; cuda_devices.h has the same ones for a GPU.
 */
 #pragma once
 #include <algorithm>
@@ -26,30 +26,30 @@ What a run must know of its device: here of the CPU, in cuda_devices.h of a GPU,
 #include "llmc/train/peak_flops.h"  // DevicePeak, find_peak
 #include "llmc/train/world.h"       // World
 
-// For the start of a run: "cpu, 2 threads, AVX-512 with bf16", "cuda, NVIDIA H200, ...".
+// For the report before the first step: "cpu, 2 threads, AVX-512 with bf16", "cuda, NVIDIA H200, ...".
 inline std::string describe(const Cpu& cpu) {
     return format("cpu, %d threads, %s", cpu.num_threads, text_of(level_in_use(cpu_kernels().level)));
 }
-// What ranks must have alike.
+// The kind of device, which must be the same on all ranks.
 inline std::string kind_of(const Cpu&) { return "cpu"; }
 template <class T>
 const char* type_name() {
     return std::is_same_v<T, float> ? "fp32" : "bf16";
 }
-inline size_t free_memory(const Cpu&) { return 0; }  // not known: the system gives what is used
-// What a rank may take at most, of `ranks` on this host that share it; 0: not known.
+inline size_t free_memory(const Cpu&) { return 0; }  // not known: the system allocates on first use
+// The most memory in bytes that a rank may use if `ranks` on this host share it; 0: not known.
 inline size_t memory_limit(const Cpu&, int ranks) { return host_memory_bytes() / size_t(ranks); }
-// What a run leaves free of it.
+// Bytes of it that a run leaves free.
 inline size_t memory_margin(const Cpu&) { return 0; }
-// The most that this process, or its arenas on a GPU, have taken so far.
+// The peak memory in bytes of this process, or on a GPU of its arenas, so far.
 inline size_t peak_memory(const Cpu&) {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)
         if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;  // "VmHWM:     1234 kB"
     return 0;
 }
-// What MFU is a part of; `asked` is --peak-flops. No table of processors would be complete, and what one does depends
-// on its clock.
+// The peak to which MFU refers; `asked` is --peak-flops. Measured on a CPU: no table of processors would be complete,
+// and their speed depends on the clock.
 template <class T>
 DevicePeak peak_of(Cpu& cpu, const std::string& asked) {
     const CpuKernels& kernels = cpu_kernels();
@@ -66,26 +66,25 @@ size_t workspace_bytes(Cpu&, const GptShape&, int64_t, int64_t, bool = false, bo
     return 0;  // it grows as needed
 }
 
-// An Error if no kernel of the device takes the model's heads.
+// Throws an Error if no kernel of the device supports the model's heads.
 template <class T>
 void check_heads(const Cpu&, const GptShape&) {}
 
-// An Error if the device has no FP8 GEMMs.
+// Throws an Error if the device has no FP8 GEMMs.
 inline void check_fp8_device(const Cpu&, const char*) {}
 
-// Which kernels of several a run takes, and why not others; "": there is no choice.
+// Which of several kernels a run uses, and why not the others; "": there is no choice.
 struct KernelFacts {
     std::string attention, gemm;
 };
-// Told at the start what the steps will ask for; see plan_attention() of the GPU.
+// Called at the start with the shapes of the steps; see plan_attention() of the GPU.
 template <class T>
 KernelFacts plan_kernels(Cpu&, const GptShape&, int64_t, int64_t, bool, bool) {
     return {};
 }
 inline std::optional<PlanRecord> plans_made(Cpu&) { return {}; }
 
-// Over what ranks exchange gradients and weights.
-// What must be the same on all ranks for them to exchange anything: "NCCL 2.28.9".
+// The library over which ranks exchange gradients and weights, which must be the same on all ranks: "NCCL 2.28.9".
 inline std::string comm_version(const Cpu&) { return "none"; }
 
 inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const RunFlags&) {
@@ -102,7 +101,7 @@ inline std::unique_ptr<Comm<Cpu>> make_comm(World& world, Cpu& cpu, const RunFla
     return std::make_unique<HostComm>(ranks, cpu);
 }
 
-// How a run of ops is observed, and what the device does at most.
+// For profiles: how ops are observed, and the peaks of the device.
 inline std::unique_ptr<Profile> make_profile(Cpu&) { return std::make_unique<HostProfile>(); }
 template <class T>
 PeakRates measure_peaks(Cpu& cpu) {

@@ -53,7 +53,7 @@ Finding fail(const std::string& what, const std::string& found, const std::strin
     return {Finding::Grade::fail, what, found, todo};
 }
 
-// An Error's message has both parts in it: "EXPECTED AND FOUND: WHAT TO DO".
+// Splits an Error's message "EXPECTED AND FOUND: WHAT TO DO" into the finding and the advice.
 Finding fail(const std::string& what, const Error& error) {
     std::string said = error.what();
     for (char& c : said) c = c == '\n' ? ' ' : c;
@@ -68,11 +68,11 @@ std::string joined(const std::vector<std::string>& words) {
     return all;
 }
 
-constexpr double kLinkTimeoutS = 60;  // for the other ranks' commands
+constexpr double kLinkTimeoutS = 60;  // time to start the command on the other ranks
 
 std::string gib(size_t bytes) { return format("%.1f GiB", double(bytes) / (1 << 30)); }
 
-// Behind the first "NAME : " of such a file.
+// The text after the first "NAME : " in the style of /proc/cpuinfo.
 std::string value_of(const std::string& name, const std::string& text) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);)
@@ -85,7 +85,7 @@ std::string content_of(const char* path) {
     return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// An address that a host's name has; "" if none.
+// An address to which a host name resolves; "" if none.
 std::string address_of(const std::string& host) {
     addrinfo hints = {}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -96,7 +96,7 @@ std::string address_of(const std::string& host) {
     return name;
 }
 
-// "eth0 (10 Gbit/s) 10.0.0.7", of those that are up and lead somewhere.
+// "eth0 (10 Gbit/s) 10.0.0.7": the interfaces that are up, without the loopback.
 std::vector<std::string> interfaces() {
     std::vector<std::string> names;
     ifaddrs* all = nullptr;
@@ -112,7 +112,7 @@ std::vector<std::string> interfaces() {
     return names;
 }
 
-// Bytes a second that reach the disk below this folder; an Error if none do.
+// Write bandwidth, in bytes/s, of the disk below this folder. Throws an Error if it cannot write.
 double write_speed(const std::string& folder, size_t bytes) {
     std::string path = folder + "/doctor_XXXXXX";
     const int fd = mkstemp(path.data());
@@ -153,7 +153,7 @@ std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_bui
         const size_t equals = word.find('=');
         const std::string name = word.substr(0, equals), path = word.substr(equals + 1);
         built_in.insert(name);
-        if (dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL))  // for good: the program is linked to it
+        if (dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL))  // never closed: the program is linked to it anyway
             findings.push_back(ok(name, path));
         else
             findings.push_back(fail(name, dlerror(), "install it where it was, or build again (`make info`)"));
@@ -262,7 +262,7 @@ Finding check_link(const Launch& launch, double timeout_s) {
                                               [&] { comm.wait(comm.all_reduce(data, 1)); });
         comm.release(data, kAlignment);
         const double bytes_per_s = measure_bandwidth(comm, cpu, *ranks);
-        // A rank that ends takes the others along.
+        // A rank that ends would end the other ranks.
         ranks->barrier();
         return ok("link",
                   format("all are at %s: %s; an all-reduce of 4 bytes takes %.1f us, and a rank sends %.3f GB/s",
@@ -283,7 +283,7 @@ Finding check_disk(const RunFlags& config, size_t checkpoint_bytes) {
     const size_t free = size_t(info.f_bavail) * info.f_frsize;
     std::string found = "--out-dir " + config.out_dir + ": " + gib(free) + " free";
     if (checkpoint_bytes > 0) found += ", a checkpoint takes " + count_text(double(checkpoint_bytes)) + "B";
-    // Those that are kept, and the one being written.
+    // The checkpoints that are kept, and the one that is being written.
     const size_t needed = std::max(kMeasured, size_t(config.keep + 1) * checkpoint_bytes);
     if (free < std::max(kMeasured, checkpoint_bytes))
         return fail("disk", found, "make room, or give another --out-dir");
@@ -306,7 +306,7 @@ Finding check_disk(const RunFlags& config, size_t checkpoint_bytes) {
 }
 
 namespace {
-// Reads every token of the run. A run does so, too (llmc/data/token_scan.h), but it has begun by then.
+// Reads every token of the run's data. A run does that, too (llmc/data/token_scan.h), but only after it has begun.
 Finding look_for_foreign_tokens(const RunFlags& config, int64_t vocab_size) {
     try {
         std::vector<DataSource> all = data_sources(config.train_data);
@@ -377,7 +377,7 @@ Finding check_cpu_peak(const RunFlags& config) {
 
 int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu) {
 #ifdef __clang__
-    const char* compiler = "";  // its version begins with its name
+    const char* compiler = "";  // the version text begins with the compiler's name
 #else
     const char* compiler = "g++ ";
 #endif
@@ -415,7 +415,7 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     gethostname(host_name, sizeof(host_name) - 1);
     add(check_network(launch, host_name));
 
-    // The flags, and what they go on from.
+    // The flags, and the checkpoint or model that they name.
     int64_t vocab_size = 0;
     size_t checkpoint_bytes = 0;
     std::vector<Finding> data;
@@ -423,7 +423,7 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     try {
         request = find_request(line, *alone);
         data = check_data(request.flags, &vocab_size);
-        // Weights of two bytes and master weights, or of four; two moments.
+        // Weights of two bytes with master weights, or of four bytes; and two moments.
         checkpoint_bytes = 14 * size_t(ParameterList(find_shape(request, vocab_size)).num_parameters);
         findings.push_back(ok("run", request.resumed() ? "goes on from " + request.checkpoint.path : "begins anew"));
     } catch (const Error& error) {
@@ -431,7 +431,7 @@ int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_
     }
     add(data.empty() ? check_data(request.flags, &vocab_size) : data);
     findings.push_back(check_disk(request.flags, checkpoint_bytes));
-    // Last, as the others may take longer for the rest.
+    // Last, because other ranks may take longer for the checks before.
     if (launch.meet == Launch::Meet::at_address && launch.world_size > 1)
         findings.push_back(check_link(launch, std::min(line.run.comm_timeout_s, kLinkTimeoutS)));
 

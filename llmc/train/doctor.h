@@ -6,9 +6,9 @@ each problem.
   warn  shared memory: /dev/shm has 64 MiB -> MPI and NCCL want more: docker run --shm-size 1g
   FAIL  training data: no file matches 'data/x_*.bin' -> ...
 
-It takes no lock, and removes what it writes to measure the disk. Each of several ranks checks its own host; ranks above
-0 print only what is not ok. Ranks that meet at an address do so: that opens the port, and their communication is timed.
-Exit code 2 if a check fails.
+It takes no lock, and removes the file with which it measures the disk. With several ranks each checks its own host;
+ranks above 0 print only lines that are not ok. Ranks that meet at an address connect to it, which tests the port, and
+time their communication. Exit code 2 if a check fails.
 */
 #pragma once
 #include <cstdint>
@@ -24,7 +24,7 @@ Exit code 2 if a check fails.
 struct Finding {
     enum class Grade { ok, warn, fail };
     Grade grade;
-    std::string what, found, todo;  // to do: empty if ok
+    std::string what, found, todo;  // todo: the advice; empty if ok
 };
 
 // Facts that only code compiled with CUDA can determine (devices.h).
@@ -34,10 +34,10 @@ struct GpuFacts {
     std::string device = "";    // "cuda, NVIDIA H200, ..."
     size_t free_bytes = 0, bytes = 0;
     DevicePeak peak = {};   // in bf16
-    HostGpus on_host = {};  // whatever the build is
+    HostGpus on_host = {};  // also known in a build without CUDA
 };
 
-// Runs all checks, prints one line per finding, and returns the exit code. `look_at_gpu` is called with the number of
+// Runs all checks, prints one line per finding, and returns the exit code. look_at_gpu(number) returns the facts about
 // this process's GPU.
 int doctor(const CommandLine& line, const std::function<GpuFacts(int)>& look_at_gpu);
 
@@ -49,12 +49,12 @@ Finding check_processor(const std::string& cpuinfo, CpuLevel used, CpuLevel high
 // `libraries` as in build_id.h.
 std::vector<Finding> check_libraries(const std::string& libraries, bool cuda_build);
 Finding check_gpu(const RunFlags& config, const GpuFacts& gpu);
-// What MFU is a part of where the CPU trains.
+// The line about the CPU's peak FLOP/s, to which MFU refers.
 Finding check_cpu_peak(const RunFlags& config);
 Finding check_launch(const LaunchFlags& flags, const Environment& environment, Launch* launch);
 std::vector<Finding> check_limits(int world_size, size_t open_files, size_t shared_memory_bytes);
 std::vector<Finding> check_network(const Launch& launch, const std::string& host_name);
-// By every rank of a launch that meets at an address: how long the CPU ranks' collectives take.
+// Times the collectives of CPU ranks. Called by every rank of a launch that meets at an address.
 Finding check_link(const Launch& launch, double timeout_s);
 Finding check_disk(const RunFlags& config, size_t checkpoint_bytes);
 std::vector<Finding> check_data(const RunFlags& config, int64_t* vocab_size);

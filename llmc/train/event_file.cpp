@@ -29,12 +29,12 @@ std::vector<int64_t> times_in(const std::string& out_dir) {
     return times;
 }
 
-// Names are sorted as text: ten digits last until 2286.
+// File names are sorted as text, which is correct as long as times have ten digits: until 2286.
 std::string path_of(const std::string& out_dir, int64_t time) {
     return format("%s/%s%010lld%s", out_dir.c_str(), kBegin, static_cast<long long>(time), kEnd);
 }
 
-// Clocks can go back, and a run can start twice in a second.
+// Later than all existing files' times: a clock can go back, and a run can start twice in a second.
 std::string new_path(const std::string& out_dir) {
     int64_t time = std::time(nullptr);
     for (const int64_t other : times_in(out_dir)) time = std::max(time, other + 1);
@@ -69,7 +69,7 @@ void put_integer(std::string& to, int field, int64_t value) {
     put_varint(to, uint64_t(value));
 }
 
-// An Event of now, but for what it tells.
+// An Event with the current time and the step, but without its content.
 std::string event_at(int64_t step) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     std::string event;
@@ -133,6 +133,6 @@ void EventFile::record(const std::string& event) {
 }
 
 void EventFile::remove_all(const std::string& out_dir) {
-    std::error_code ignored;  // what cannot be removed is void all the same: see first_step
+    std::error_code ignored;  // files that cannot be removed are void anyway: see first_step
     for (const int64_t time : times_in(out_dir)) std::filesystem::remove(path_of(out_dir, time), ignored);
 }

@@ -1,5 +1,5 @@
 /*
-Scalars for TensorBoard, in a file that it reads while it grows: OUT/events.out.tfevents.TIME.anvil.
+Scalars for TensorBoard, in a file that it reads as it grows: OUT/events.out.tfevents.TIME.anvil.
 
   EventFile events(out_dir, 4001);                  a file of its own for each start of a run; 4001: the next step
   events.scalars(4001, {{"train/loss", 3.28}, {"train/lr", 6e-4}});
@@ -11,7 +11,7 @@ The format is TensorFlow's (its record writer, event.proto and summary.proto), w
   the bytes a protocol buffer, Event: 1 wall_time (double), 2 step (varint), and one of
               3 file_version = "brain.Event:2"                first in each file
               5 summary { 1 value { 1 tag, 2 simple_value (float) } ... }
-              7 session_log { 1 status = START }              second: all that was said of this step and later is void
+              7 session_log { 1 status = START }              second: earlier files' events from this step on are void
 
 Resumes: the files of a folder are one run, read in the order of their names. A new file has a later time in its name
 than all existing ones, and TensorBoard drops what earlier files have from its first step on, as with TensorFlow's own
@@ -30,13 +30,13 @@ using Scalars = std::vector<std::pair<std::string, double>>;  // with their tags
 
 class EventFile {
 public:
-    // `first_step`: the first that this process will make; earlier files' events of it and of later ones are void.
+    // `first_step`: the first step of this process; earlier files' events from this step on are void.
     EventFile(const std::string& out_dir, int64_t first_step);
 
-    // Values of one moment. TensorBoard shows those that are not finite as such.
+    // Writes the values of a step. Values that are not finite are written as they are, and shown as such.
     void scalars(int64_t step, const Scalars& values);
 
-    // All of this folder: a fresh run begins with none.
+    // Removes all event files of this folder, for a fresh run.
     static void remove_all(const std::string& out_dir);
 
 private:

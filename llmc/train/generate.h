@@ -1,10 +1,10 @@
 /*
 The command `generate`: a trained model continues a text. Stdout gets the new tokens' bytes, streamed, and nothing else;
-multi-byte characters come whole. Of several samples the first is streamed and the others follow it, each after a line
-of three dashes. The time it took is on stderr.
+multi-byte characters are written whole. With several samples, the first one is streamed and the others follow, each
+after a line of three dashes. The time goes to stderr.
 
-A model that has learned from documents with a token before each (--document-token) sees that before the
-text too; a sample ends where the next document would begin.
+For a model trained on documents that begin with a token (--document-token), that token also precedes the prompt, and a
+sample ends where the next document would begin.
 */
 #pragma once
 #include <cerrno>
@@ -22,13 +22,13 @@ text too; a sample ends where the next document would begin.
 #include "llmc/train/stop.h"           // stop_signal
 #include "llmc/train/world.h"          // World
 
-// The tokenizer that the command line names, else the checkpoint's own.
+// The tokenizer that the command line names, else the checkpoint's.
 inline Tokenizer tokenizer_for(const StoredModel& stored, const std::string& named) {
     const std::string path = named.empty() ? stored.tokenizer_path() : named;
     require(!path.empty(), "%s has no tokenizer.json: give --tokenizer with that of the data it was trained on",
             stored.path().c_str());
     const Tokenizer tokenizer = load_tokenizer(path);
-    // A model may have more ids than its own tokenizer knows: they are never drawn.
+    // A model may have more ids than its tokenizer knows. They are never sampled.
     const int64_t vocab_size = stored.shape().vocab_size;
     require(tokenizer.vocab_size() == vocab_size || (named.empty() && tokenizer.vocab_size() < vocab_size),
             "%s has %d symbols, and the model in %s a vocabulary of %ld: give the tokenizer it was trained with",
@@ -36,7 +36,7 @@ inline Tokenizer tokenizer_for(const StoredModel& stored, const std::string& nam
     return tokenizer;
 }
 
-// The text to continue, in tokens.
+// The tokens of the prompt.
 inline std::vector<int32_t> prompt_tokens(const GenerateOptions& options, int32_t document_token,
                                           const Tokenizer& tokenizer, int64_t context) {
     const bool is_file = options.prompt.starts_with("@");
@@ -95,7 +95,7 @@ void generate(Device& device, World& world, const RunRequest& request, const std
                  [&](size_t i, const float* values) { model.set_weight(model.parameters.parameters[i], values); });
     model.document_token = document_token;
 
-    std::vector<Rng> rngs;  // each sample's own, so that it is the same however many there are
+    std::vector<Rng> rngs;  // one per sample, so that a sample does not depend on their number
     for (int i = 0; i < options.num_samples; i++) rngs.emplace_back(mix64(flags.seed) + uint64_t(i), Stream::sampling);
     std::vector<std::string> later(rngs.size());
     WholeCharacters out;

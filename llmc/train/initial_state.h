@@ -1,9 +1,9 @@
 /*
-What a run starts from: new weights, those of another model, or a checkpoint's weights and state. All ranks:
+What a run starts from: new weights, another model's weights, or a checkpoint's weights and state. On all ranks:
 
   const InitialState start = load_initial_state(request, flags.seed, ranks, model, optimizer, sharded);
-  share_weights(request, comm, optimizer.plan, model);             each rank has loaded its own part only
-  continue_data(*data.train, start.state, key, flags, request, is_first);      of a resumed run
+  share_weights(request, comm, optimizer.plan, model);             because each rank loads only its own part
+  continue_data(*data.train, start.state, key, flags, request, is_first);      only in a resumed run
 */
 #pragma once
 #include <algorithm>
@@ -22,9 +22,11 @@ What a run starts from: new weights, those of another model, or a checkpoint's w
 
 struct InitialState {
     RunState state = {};
-    ReadBytes read_bytes = {};  // at a resume
+    ReadBytes read_bytes = {};  // of all ranks; zeros unless the run is resumed
 };
 
+// Sets the weights, and in a resumed run the sharded state. Collective. Throws an Error on all ranks if any cannot read
+// its part, or if state.json is of another step than manifest.json.
 template <class Device, class T>
 InitialState load_initial_state(const RunRequest& request, uint64_t seed, Ranks& ranks, Gpt<Device, T>& model,
                                 Optimizer<Device, T>& optimizer, const ShardedState<Device, T>& sharded) {
@@ -58,7 +60,8 @@ InitialState load_initial_state(const RunRequest& request, uint64_t seed, Ranks&
     return start;
 }
 
-// Of weights that were loaded each rank has its own part only. New ones are the same everywhere, as rank 0 sees to.
+// Gives all ranks all weights: a rank has loaded only its own part. New weights are broadcast by rank 0, to make sure
+// that they are the same everywhere.
 template <class Device, class T>
 void share_weights(const RunRequest& request, Comm<Device>& comm, const ShardingPlan& plan, Gpt<Device, T>& model) {
     if (request.resumed() || request.source)
@@ -67,7 +70,8 @@ void share_weights(const RunRequest& request, Comm<Device>& comm, const Sharding
         comm.wait(comm.broadcast(model.weights.data, size_t(model.weights.size) * sizeof(T), 0));
 }
 
-// `key`: data_key() of this run. Other data than the checkpoint's are read from their start.
+// Moves the data loader to where the checkpoint was. `key`: data_key() of this run; if it is not the checkpoint's, the
+// data is read from its start, with a warning.
 inline void continue_data(DataLoader& train, const RunState& state, uint64_t key, const RunFlags& flags,
                           const RunRequest& request, bool is_first) {
     if (state.data_key == key)

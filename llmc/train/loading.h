@@ -1,7 +1,7 @@
 /*
-Loads a resumed run's weights and state on all ranks. A rank that sees the checkpoint's folder reads what it owns; rank
-0 sends the others what they own, in pieces over the control plane (parts.h). So everything is read once, not by every
-rank. Then the weights are all-gathered over the data plane:
+Loads a resumed run's weights and state on all ranks. A rank that sees the checkpoint's folder reads the shards that it
+owns; rank 0 sends the other ranks theirs, in pieces over the control plane (parts.h). So everything is read only once.
+Then the weights are all-gathered over the data plane:
 
   state = load_run(request, ranks, model, sharded);
   gather_weights(comm, plan, model.weights);             llmc/optim/optimizer.h
@@ -17,7 +17,7 @@ rank. Then the weights are all-gathered over the data plane:
 
 inline constexpr int64_t kLoadedAtOnce = 1 << 18;  // floats
 
-// What a rank loads, in the order of each_loaded.
+// The parts that a rank loads, in the order of each_loaded().
 template <class Device, class T>
 void send_state(PartSender& part, const TensorSource& source, const Gpt<Device, T>& model,
                 const ShardedState<Device, T>& sharded, int rank) {
@@ -50,7 +50,7 @@ RunState load_run(const RunRequest& request, Ranks& ranks, Gpt<Device, T>& model
                   const ShardedState<Device, T>& sharded) {
     const Watchdog::Patience patience(ranks.watchdog());
     const std::string& folder = request.checkpoint.path;
-    std::vector<std::unique_ptr<PartSender>> parts;  // made first: whatever goes wrong, nobody waits in vain
+    std::vector<std::unique_ptr<PartSender>> parts;  // made first, so that receivers are released whatever goes wrong
     if (ranks.rank == 0)
         for (const int r : request.elsewhere) parts.push_back(std::make_unique<PartSender>(ranks, r));
     if (request.is_here) {

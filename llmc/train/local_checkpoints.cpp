@@ -40,7 +40,7 @@ std::string true_path(const std::string& path) {
     return fs::weakly_canonical(path, ignored).string();
 }
 
-// What OUT knows of its local checkpoints; empty where it is another's, a copy of it, or nothing.
+// The content of OUT's local_checkpoints.json; empty if there is none, or if OUT was copied or moved.
 struct Known {
     std::string dir, run;
 };
@@ -55,7 +55,7 @@ Known known_in(const std::string& out_dir) {
     return {text("dir"), text("run")};
 }
 
-// The part of a rank, in one step of one start of the run.
+// A rank's part of a local checkpoint: of one step, in one start of the run.
 struct Part {
     std::string start;
     int rank = 0, ranks = 0;
@@ -67,7 +67,7 @@ std::string text_of(const Part& part) {
     return format("%s %d %d %lld\n", part.start.c_str(), part.rank, part.ranks, static_cast<long long>(part.step));
 }
 
-// Those that this host has, whole or not: one part a line.
+// The parts on this host, complete or not, one per line.
 std::string parts_here(const std::string& of_run) {
     std::string all;
     std::error_code error;
@@ -80,17 +80,17 @@ std::string parts_here(const std::string& of_run) {
         if (part.folder() != name) continue;
         try {
             for (const int64_t step : checkpoint_steps(of_run + "/" + name)) part.step = step, all += text_of(part);
-        } catch (const Error&) {  // of a folder that cannot be read there is none here
+        } catch (const Error&) {  // a folder that cannot be read counts as absent
         }
     }
     return all;
 }
 
-// A checkpoint of which there are parts, and which rank has each.
+// A checkpoint of which parts exist, and the ranks that have each part.
 struct Candidate {
     int64_t step = 0;
     std::string start;
-    std::vector<std::vector<int>> holders;  // by the rank that has written it
+    std::vector<std::vector<int>> holders;  // indexed by the rank that wrote the part
     std::vector<int> missing() const {
         std::vector<int> ranks;
         for (size_t r = 0; r < holders.size(); r++)
@@ -99,7 +99,7 @@ struct Candidate {
     }
 };
 
-// Newest first, those that are complete before others of the same step.
+// The newest first; of the same step, complete ones first.
 std::vector<Candidate> candidates(const Ranks& ranks, const std::vector<std::string>& lists, int64_t newer_than) {
     std::map<std::pair<int64_t, std::string>, Candidate> found;
     for (size_t r = 0; r < lists.size(); r++) {
@@ -125,7 +125,8 @@ std::vector<Candidate> candidates(const Ranks& ranks, const std::vector<std::str
     return all;
 }
 
-// Which rank brings which part: of those that see it, who has the least to do. "START STEP 0 1 1 0"; empty: none.
+// The rank that copies each part: of those that see it, the one with the least to copy. "START STEP 0 1 1 0"; empty: no
+// checkpoint.
 std::string order_of(const Candidate& candidate, int world_size) {
     std::vector<int> tasks(static_cast<size_t>(world_size));
     std::string order = format("%s %lld", candidate.start.c_str(), static_cast<long long>(candidate.step));
@@ -138,7 +139,7 @@ std::string order_of(const Candidate& candidate, int world_size) {
     return order;
 }
 
-// What this rank brings: files, verified, of the folders of its parts.
+// The files that this rank copies, from the folders of its parts. Verified.
 struct File {
     std::string path;
     FileRecord record;
@@ -156,7 +157,7 @@ std::vector<File> verified_files(const std::string& of_run, const std::vector<Pa
     return files;
 }
 
-// From one rank: of each file its name and its size, and its bytes.
+// The content sent by one rank: each file's name, size and bytes.
 class Incoming {
 public:
     Incoming(const CheckpointPart& part, std::vector<FileRecord>& received) : part_(part), received_(received) {}
@@ -215,7 +216,7 @@ void read_all(const File& file, Write&& write) {
     mapped.check_uncut();
 }
 
-// All ranks. An Error on all if it cannot be done, and then nothing of it is left in OUT.
+// Collective. Throws an Error on all ranks if it fails; then it leaves nothing in OUT.
 void bring(Ranks& ranks, const std::string& out_dir, const std::string& of_run, const std::string& order) {
     std::istringstream words(order);
     Part part;
@@ -246,7 +247,7 @@ void bring(Ranks& ranks, const std::string& out_dir, const std::string& of_run, 
             }
             return sender.finish();
         }
-        // Before its own: else, if that failed, those who send would wait for ever.
+        // Before its own part: if that failed first, the senders would wait forever.
         std::set<int> from;
         for (int r = 1; r < ranks.world_size && ranks.rank == 0; r++)
             if (placement.is_sent(r)) from.insert(r);
@@ -329,7 +330,7 @@ std::string bring_in_local(Ranks& ranks, const std::string& out_dir) {
         }
     }
     if (ranks.rank > 0) return run;
-    // How much of the run is lost: the log has all its steps.
+    // The log has all steps of the run, so it shows how many are lost.
     const int64_t from = std::max(taken, saved),
                   lost = std::max<int64_t>(0, last_step(out_dir) - std::max<int64_t>(from, 0));
     std::string why;
@@ -378,7 +379,7 @@ void LocalPlace::remove_others() const {
     std::error_code error;
     for (fs::directory_iterator entry(of_run, error), end; !error && entry != end; entry.increment(error))
         if (!entry->path().filename().string().starts_with(own.substr(0, 16))) others.push_back(entry->path());
-    for (const fs::path& other : others) fs::remove_all(other, error);  // of several ranks here one is faster
+    for (const fs::path& other : others) fs::remove_all(other, error);  // another rank of this host may have removed it
 }
 
 void LocalPlace::remove_all() const {
@@ -386,7 +387,7 @@ void LocalPlace::remove_all() const {
     std::error_code ignored;
     remove_others();
     fs::remove_all(folder, ignored);
-    fs::remove(of_run, ignored);  // by the last rank of this host
+    fs::remove(of_run, ignored);  // succeeds for the last rank of this host, when it is empty
 }
 
 void forget_local(const std::string& out_dir) {

@@ -1,7 +1,7 @@
 /*
 Saving to the fast tier (local_checkpoints.h). Each rank copies its part, and a thread writes it to this host's disk,
-commits it and reads it back, like every checkpoint. No rank waits for another, nor for the disk: while one is still
-writing, no rank begins the next. The votes in a step tell all ranks when all are done.
+commits it and reads it back, like every checkpoint. No rank waits for another rank or for the disk. While any rank is
+still writing, no rank begins the next local checkpoint; the votes in a step tell all ranks when all are done.
 
   LocalSaver<Device, T> local(ranks, model, sharded);
   local.open(open_local(ranks, out_dir, dir, local_run));     at the start
@@ -10,8 +10,7 @@ writing, no rank begins the next. The votes in a step tell all ranks when all ar
   local.finish(all_good);                                     all ranks, once all have voted
   local.end();                                                the run is over: nothing is kept
 
-If one rank could not write its part (a full disk), no rank keeps that step, so that all have the same: a warning, and
-training continues.
+If a rank cannot write its part (a full disk), it prints a warning, no rank keeps that step, and training continues.
 */
 #pragma once
 #include <chrono>
@@ -31,7 +30,7 @@ public:
     LocalSaver(Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded)
         : ranks_(ranks), snapshot_(ranks, model, sharded) {}
     ~LocalSaver() {
-        if (writing_.valid()) writing_.wait();  // it uses what goes next
+        if (writing_.valid()) writing_.wait();  // the thread uses the members
     }
 
     void open(const LocalPlace& place) { place_ = place; }
@@ -50,7 +49,7 @@ public:
     }
     bool has_failed() const { return is_over() && !writing_.get().empty(); }
 
-    // `all_good`: on all ranks. Why this rank has failed, if it has, is said once, until it succeeds again.
+    // `all_good`: all ranks have written their parts. If this rank has failed, it warns once, until it succeeds again.
     void finish(bool all_good) {
         ensure(is_under_way());
         const std::string why = writing_.get();
@@ -76,9 +75,9 @@ private:
     Ranks& ranks_;
     Snapshot<Device, T> snapshot_;
     LocalPlace place_;
-    int64_t step_ = -1, last_step_ = -1;         // the one before
-    bool has_warned_ = false, all_good_ = true;  // of the one before
-    std::shared_future<std::string> writing_;    // why it has failed; empty: it has not
+    int64_t step_ = -1, last_step_ = -1;         // last_step_: of the previous local checkpoint
+    bool has_warned_ = false, all_good_ = true;  // about the previous one
+    std::shared_future<std::string> writing_;    // the reason for a failure; empty: success
 
     std::string why_not_written() const {
         try {
@@ -93,7 +92,8 @@ private:
         }
     }
 
-    // Of the one before, now that all know how it went. In the thread: to remove takes time, too.
+    // Removes the previous local checkpoint if it failed on any rank, else older ones. In the thread, because removing
+    // takes time, too.
     void clean() const {
         if (last_step_ < 0) return;
         if (!all_good_) {

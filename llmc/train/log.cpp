@@ -34,14 +34,14 @@ static std::optional<double> number_in(const OrderedJson& value) {
     return {};
 }
 
-// Samples of a byte tokenizer need not be UTF-8; JSON must be.
+// Replaces invalid UTF-8, which samples of a byte-level tokenizer may contain and JSON must not.
 static std::string line_of(const OrderedJson& record) { return json_text(record); }
 
 struct RunLog::Record {
     OrderedJson fields;
 };
 
-// "  12/2000"; of a run without a last step the number alone.
+// "  12/2000"; only the number if the run's last step is not known.
 static std::string step_text(int64_t step, int64_t steps) {
     if (steps == 0) return format("%6lld", static_cast<long long>(step));
     return format("%*lld/%lld", int(std::to_string(steps).size()), static_cast<long long>(step),
@@ -73,7 +73,7 @@ static bool is_anothers(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0 && er
 static constexpr const char* kAnothers = "another run is writing to this folder, choose another --out-dir;";
 
 RunLock::RunLock(const std::string& out_dir) : fd_(open((out_dir + "/log.jsonl").c_str(), O_RDWR | O_CLOEXEC)) {
-    if (fd_ < 0 || !is_anothers(fd_)) return;  // where there is no log, no run is under way
+    if (fd_ < 0 || !is_anothers(fd_)) return;  // without a log, no run is in progress
     close(fd_);
     throw Error(kExitUsage, format("%s %s/log.jsonl", kAnothers, out_dir.c_str()));
 }
@@ -83,7 +83,7 @@ RunLock::~RunLock() {
 }
 
 int64_t last_step(const std::string& out_dir) {
-    constexpr off_t kMostBytes = 1 << 20;  // of its end
+    constexpr off_t kMostBytes = 1 << 20;  // reads at most this much from the end of the file
     const std::string path = out_dir + "/log.jsonl", begin = R"({"type":"step","step":)";
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return 0;
@@ -169,7 +169,7 @@ void RunLog::write_line(const std::string& json) {
 void RunLog::write_record(const Record& record) {
     write_line(line_of(record.fields));
     const std::string type = record.fields["type"];
-    if (type == "skip" || type == "sample") return;  // drawn already, or nothing to draw
+    if (type == "skip" || type == "sample") return;  // its numbers are in the step's record, or it has none
     Scalars values;
     for (const auto& [name, value] : record.fields.items())
         if (const std::optional<double> number = number_in(value); number && name != "step")
@@ -181,13 +181,13 @@ void RunLog::write_event(const std::string& type, int64_t step, const Scalars& v
     if (!events_ || values.empty() || (step == resumed_step_ && told_.count(type))) return;
     try {
         events_->scalars(step, values);
-    } catch (const Error& error) {  // a run can do without them, and log.jsonl has all
+    } catch (const Error& error) {  // events are optional: log.jsonl has all records
         std::fprintf(stderr, "warning: nothing more for TensorBoard: %s\n", error.what());
         events_.reset();
     }
 }
 
-// What stands after the first `name` and its separator in a file of such lines; "unknown" if none does.
+// The text after the first `name` and its separator, in a file of such lines; "unknown" if there is none.
 static std::string value_in(const char* path, const std::string& name, char separator) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -280,7 +280,7 @@ void RunLog::resume(const RunFacts& facts, int64_t step, const std::string& from
                 text(read.loaded, read.most_loaded).c_str());
 }
 
-// From the wall time per step so far, validation, samples and checkpoints included.
+// From the wall time per step so far, which includes validation, samples and checkpoints.
 double RunLog::eta_s(int64_t step) {
     const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
     const Clock::time_point now = Clock::now();
@@ -318,7 +318,7 @@ void RunLog::step(const StepRecord& r) {
     const bool is_first = first_step_ < 0;
     const double eta = eta_s(r.step);
     if (is_first || r.step == options_.steps || r.step % options_.print_every == 0) {
-        // The step or the time of the run, whichever is nearer to its end.
+        // By steps or by time, whichever ends the run sooner.
         const double in_time = std::chrono::duration<double>(Clock::now() - opened_).count() / options_.time_budget_s;
         const double in_steps = options_.steps ? double(r.step) / double(options_.steps) : 0;
         std::puts(colored_line(terminal_, step_line(r, options_.steps, eta), std::max(in_steps, in_time)).c_str());

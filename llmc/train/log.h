@@ -1,39 +1,38 @@
 /*
-What happens in a run: one line per step on stdout, and everything in OUT/log.jsonl, one JSON object per line.
+The log of a run: one line per step on stdout, and all records in OUT/log.jsonl, one JSON object per line.
 
   {"type":"start","time":...,"config":{...},"build":{...},"machine":{...},"data":{...},"kernels":{...}}    the first
   {"type":"resume", the same as start, and "step","from","passed_over":[...],"read":{...}}       at each resume
   {"type":"step","step","loss","norm","lr","ms","tokens_per_s"}     {"type":"val","step","loss"}
-      of several ranks also "comm_ms","comm_exposed_ms","comm_predicted_ms"; "noise_scale" if asked for
-      where the devices' peak is known also "mfu"                           and "bpb", bits per byte, if it is known
-      where some of the tokens are not learned also "ignored", how many
-      of delayed scales in FP8 also "fp8_saturated", how many elements were beyond their range
-      of documents that are packed also "cropped", the part of their tokens that was left out, in all steps so far
+      several ranks: also "comm_ms","comm_exposed_ms","comm_predicted_ms"; with --noise-scale "noise_scale"
+      if the devices' peak is known: also "mfu"                         "val" also has "bpb", bits per byte, if known
+      if some targets are ignored: also "ignored", their number
+      FP8 with delayed scales: also "fp8_saturated", the number of elements beyond their range
+      packed documents: also "cropped", the fraction of their tokens that was dropped in all steps so far
   {"type":"ranks","step","weight_hash","min_ms","median_ms","max_ms","slowest","ms":[...],"sequences":[...]}
-  {"type":"balance","step","micro_batches":[...],"sequences":[...],"ms":[...]}    of unequal ranks (shares.h)
-  {"type":"outer","step","ms","sent_bytes"}      islands have exchanged their weights; bytes: of rank 0
+  {"type":"balance","step","micro_batches":[...],"sequences":[...],"ms":[...]}    each rank's share (shares.h)
+  {"type":"outer","step","ms","sent_bytes"}      an outer step of islands; sent_bytes: by rank 0
   {"type":"skip","step","loss","norm","reason"}                     {"type":"sample","step","prompt","text"}
   {"type":"checkpoint","step","path","ms"}                          {"type":"end","step","reason"}
-      of a mixture of data also "sources":[{"pattern","weight","tokens"}], tokens: that each has given so far
-      of a GPU also "plans":{"attention","gemm","timed"}, made since the start of the program
-  {"type":"warning","step","what","message"}     of what failed that the run can do without: a sample, say
+      "end" with a mixture of data: also "sources":[{"pattern","weight","tokens"}], the tokens read from each so far
+      "end" on a GPU: also "plans":{"attention","gemm","timed"}, made since the start of the program
+  {"type":"warning","step","what","message"}     something optional failed, such as a sample
   {"type":"tasks","step","file","score","tasks":{NAME:{"accuracy","centered","right","examples"}},"ms"}
 
-A step is numbered from 1; what belongs to the state before the first is of step 0. After a resume from step S the
-records beyond S from before it are void: a reader lets the later record of a step win (scripts/report.py does). Doubles
-read back exactly; those that are not finite are the strings "nan", "inf", "-inf", so that the file stays JSON.
+Steps are numbered from 1; step 0 is the state before the first one. After a resume from step S, earlier records of
+steps after S are void: of two records of a step, readers must take the later one (as scripts/report.py does). Doubles
+read back exactly. Those that are not finite are the strings "nan", "inf", "-inf", so that the file stays JSON.
 
   RunLog log(out_dir, RunLog::Mode::fresh, {.steps = 2000});      rank 0; the others keep a RunLog(), which is silent
   log.start({.config_json = to_json(config.fields()), .device = "cpu, 2 threads", .data_hash = "00ff"});
   log.step({.step = 1, .loss = 4.17, .norm = 2.5, .lr = 1e-5, .ms = 81, .tokens = 768});
 
-With Options::tensorboard the numbers of these records, but for those of `skip`, are scalars TYPE/NAME as well, beside
-log.jsonl in TensorBoard's format (event_file.h): "val/loss", "ranks/max_ms", of `step` "train/loss", of `tasks`
-"tasks/FILE/score" and "tasks/FILE/NAME/accuracy". No step is there twice after a resume, whose first look at its step S
-only repeats what was seen before.
+With Options::tensorboard the numbers of these records, except `skip`, are also written in TensorBoard's format
+(event_file.h), as scalars TYPE/NAME: "val/loss", "ranks/max_ms"; for `step` "train/loss", for `tasks`
+"tasks/FILE/score" and "tasks/FILE/NAME/accuracy". After a resume at step S no record of S is written a second time.
 
-Every failed write is an Error that names the file. A line is written whole or, if the disk is full, taken back; one cut
-short by a kill stays, and what follows begins on a line of its own.
+A failed write throws an Error that names the file. A line is written whole, or removed again if the disk is full. A
+line that was cut short by a kill stays, and the next record begins on a new line.
 */
 #pragma once
 #include <chrono>
@@ -58,14 +57,14 @@ struct StepRecord {
     double lr = 0;
     double ms = 0;  // wall time of the step
     int64_t tokens = 0;
-    int64_t ignored = 0;  // of these, that are read and not learned
-    // Of several ranks: what their communication took, how much of it they waited for, and what it should take.
+    int64_t ignored = 0;  // of these, targets that are ignored
+    // With several ranks, in ms: the communication, the part of it that the device waited for, and the predicted time.
     bool has_comm = false;
     double comm_ms = 0, comm_exposed_ms = 0, comm_predicted_ms = 0;
-    double noise_scale = 0;  // the gradient's, in tokens; 0: not asked for
-    double mfu = 0;          // model FLOP/s over the devices' peak; 0: that is not known
-    int64_t saturated = -1;  // of FP8, beyond a delayed scale's range; -1: there is none
-    double cropped = NAN;    // by packing so far, of all documents' tokens; NaN: there is none
+    double noise_scale = 0;  // the gradient noise scale, in tokens; 0: not requested
+    double mfu = 0;          // model FLOP/s over the devices' peak; 0: the peak is not known
+    int64_t saturated = -1;  // elements beyond a delayed FP8 scale's range; -1: no delayed scales
+    double cropped = NAN;    // fraction of all documents' tokens that packing dropped so far; NaN: no packing
 };
 
 // Plans made by libraries: cuDNN's attention, cuBLASLt's GEMMs, and how many of these were timed.
@@ -79,16 +78,17 @@ struct RunFacts {
     std::string device = "";         // "cpu, 2 threads", "cuda, NVIDIA H200, ..."
     int ranks = 1;
     std::string data_hash = "", val_hash = "", tokenizer_hash = "";  // "": there is none
-    std::string attention = "", gemm = "";                           // whose kernels, on a GPU
-    int64_t head_rows = 0;                                           // of logits at a time
+    std::string attention = "", gemm = "";                           // on a GPU, the kernels in use
+    int64_t head_rows = 0;                                           // rows of logits computed at a time
     int64_t num_parameters = 0;
     double flops_per_token = 0;                       // of a training step
-    double peak_flops = 0;                            // a second, of all ranks' devices; 0: not known
-    std::string peak = "";                            // how the first rank's is known
-    std::map<std::string, std::string> sources = {};  // of flags that are no defaults: where the value is from
+    double peak_flops = 0;                            // FLOP/s, the sum over all ranks' devices; 0: not known
+    std::string peak = "";                            // how rank 0's peak was determined
+    std::map<std::string, std::string> sources = {};  // for flags without their default value: its source
 };
 
-// Of a checkpoint, headers and small files left out: by all ranks, and the most by one.
+// Bytes of a checkpoint that were verified and loaded, without headers and small files: by all ranks together, and the
+// most by one rank.
 struct ReadBytes {
     uint64_t verified = 0, most_verified = 0, loaded = 0, most_loaded = 0;
 };
@@ -106,17 +106,17 @@ private:
     int fd_;
 };
 
-// The last step in OUT's log; 0: none.
+// The number of the last step in OUT's log; 0: none.
 int64_t last_step(const std::string& out_dir);
 
 class RunLog {
 public:
     enum class Mode { fresh, resume };  // empty the file, or add to it
     struct Options {
-        int64_t steps = 0;    // at the end of the run: for "120/2000" and the ETA; 0: there is no last one
+        int64_t steps = 0;    // the run's last step, for "120/2000" and the ETA; 0: not known
         int print_every = 1;  // steps per line on stdout; the file has them all
         double time_budget_s = std::numeric_limits<double>::infinity();  // the run ends after this: for the ETA
-        bool tensorboard = false;                                        // write events, too
+        bool tensorboard = false;                                        // also write events
     };
 
     RunLog() = default;
@@ -128,25 +128,25 @@ public:
     RunLog(RunLog&& other) noexcept;
     RunLog& operator=(RunLog&& other) noexcept;
 
-    // Once, first of all: start() in a fresh file, resume() after a checkpoint of `step` was loaded.
+    // Writes the first record: start() in a fresh file, resume() after a checkpoint of `step` was loaded. Call one of
+    // them once, before all other calls.
     void start(const RunFacts& facts);
     void resume(const RunFacts& facts, int64_t step, const std::string& from,
                 const std::vector<std::string>& passed_over, const ReadBytes& read = {});
 
     void step(const StepRecord& record);
     void validation(int64_t step, double loss, double bits_per_byte = NAN);  // NaN: not known
-    // The model has answered the tasks of a file.
+    // The scores of the tasks of a file.
     void tasks(int64_t step, const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);
     // The update of this step was skipped; the parameters are unchanged.
     void skip(int64_t step, double loss, double norm, const std::string& reason);
-    // Ranks have compared their weights, and how long each computes in a step.
-    // `ms`, `sequences`: of each rank, in a step.
+    // The result of a comparison of the ranks' weights and computing times. `ms`, `sequences`: of each rank, in a step.
     void ranks(int64_t step, uint64_t weight_hash, double min_ms, double median_ms, double max_ms, int slowest,
                const std::vector<double>& ms = {}, const std::vector<int64_t>& sequences = {});
-    // How ranks share the steps after this one, and what each of them has taken for a micro-batch; NaN: not known.
+    // The ranks' shares of the steps after this one, and each rank's ms per micro-batch; NaN: not known.
     void balance(int64_t step, const std::vector<int64_t>& micro_batches, const std::vector<int64_t>& sequences,
                  const std::vector<double>& ms);
-    // Islands have exchanged their weights, after this step.
+    // The outer step of islands after this step.
     void outer(int64_t step, double ms, double sent_bytes);
     void sample(int64_t step, const std::string& prompt, const std::string& text);
     void checkpoint(int64_t step, const std::string& path, double ms);
@@ -173,14 +173,14 @@ private:
     Options options_;
     std::unique_ptr<EventFile> events_;
     int64_t resumed_step_ = -1;
-    std::set<std::string> told_;  // types of records of that step which earlier event files have
+    std::set<std::string> told_;  // types of that step's records that are in earlier event files
     Terminal terminal_ = terminal_of(stdout);
     Clock::time_point opened_;
-    Clock::time_point first_step_end_;  // the first one warms up: the ETA is made of those after it
+    Clock::time_point first_step_end_;  // the ETA uses only later steps, because the first one warms up
     int64_t first_step_ = -1;
 };
 
 // The line for stdout, without its end: "step   120/2000 | loss 3.2841 | norm 0.41 | lr 6.00e-04 | ..."
 std::string step_line(const StepRecord& record, int64_t steps, double eta_s);
-// A line for each task, and if there are several one for their score.
+// A line for each task, and one for the score if there are several tasks.
 std::string task_lines(const std::string& file, const std::vector<TaskRecord>& tasks, double score, double ms);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kPatienceS = 60;
 
-// In the checkout that this program was built in, above its own folder; "" if there is none.
+// The script in the checkout in which this program was built: above the program's folder. "" if there is none.
 std::string script_for(const std::string& log_to) {
     namespace fs = std::filesystem;
     std::error_code error;
@@ -46,8 +46,8 @@ LogFollower::LogFollower(const std::string& log_to, const std::string& out_dir) 
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_adddup2(&files, ends[0], 0);
-    posix_spawn_file_actions_adddup2(&files, 2, 1);  // stdout is the run's
-    // Not of the group that a Ctrl-C goes to, and with none of this process's ways with signals.
+    posix_spawn_file_actions_adddup2(&files, 2, 1);  // its stdout goes to stderr: stdout is the run's
+    // Its own process group, so that Ctrl-C does not reach it, and default signal handling.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     sigset_t none, all;

@@ -1,11 +1,11 @@
 /*
---log-to wandb: a process beside the run, scripts/log_to_wandb.py, which reads log.jsonl as it grows and sends it on.
+--log-to wandb: a separate process, scripts/log_to_wandb.py, that reads log.jsonl as it grows and uploads the records.
 
-  const LogFollower follower(config.log_to, config.out_dir);      rank 0, when the log is there; "none": nothing
+  const LogFollower follower(config.log_to, config.out_dir);      rank 0, once the log is open; "none": no process
 
 Training does not depend on it: if it fails, or wandb or the network is missing, a line on stderr says so and training
 continues. It ends at the end of its input, a pipe: when this object is destroyed or this process ends in any way. Then
-it sends the rest; the destructor waits briefly for that.
+it uploads the rest; the destructor waits briefly for that.
 */
 #pragma once
 #include <sys/types.h>
@@ -21,5 +21,5 @@ public:
 
 private:
     pid_t pid_ = -1;
-    int pipe_ = -1;  // which it reads until the end
+    int pipe_ = -1;  // the process's input; closing it ends the process
 };

@@ -1,6 +1,6 @@
 /*
-The memory of a rank's device, and what a step needs of it. The rank with the least memory decides for all, so that all
-have the same batch; if their batches differ, each must have room for its own.
+The memory of a rank's device, and how much of it a step needs. All ranks have the same batch size, for which the rank
+with the least memory decides. If --batch-size differs between ranks, each must have enough memory for its own.
 
   const MemoryBudget<Device, T> memory(device, world, request.flags, tokenizer, parameters, sharding, *comm);
   memory.fits(step), memory.plan(step, recompute), memory.check(config)
@@ -21,13 +21,13 @@ have the same batch; if their batches differ, each must have room for its own.
 #include "llmc/train/step.h"          // Stepper, StepConfig
 #include "llmc/train/world.h"         // World
 
-// The most tokens of a micro-batch on the CPU, where they still fit into a processor's caches: more are no faster.
+// The most tokens of a micro-batch on the CPU: so many still fit into the caches, and more are no faster.
 inline constexpr int64_t kCpuBatchTokens = 4096;
 
 template <class Device, class T>
 class MemoryBudget {
 public:
-    // All ranks, after the communicator has taken what it needs. `makes_samples`: a sample keeps keys and values.
+    // Collective, after the communicator has allocated its buffers. `makes_samples`: include a sample's KV cache.
     MemoryBudget(Device& device, World& world, const RunFlags& flags, bool makes_samples,
                  const ParameterList& parameters, const ShardingPlan& sharding, const Comm<Device>& comm)
         : device_(device),
@@ -55,10 +55,10 @@ public:
         update_workspace_bytes_ = all.update_workspace;
     }
 
-    // The most that a rank may take; 0: unknown.
+    // The most bytes that a rank may use; 0: not known.
     size_t limit() const { return limit_; }
 
-    // For --batch-size auto: no batch so large that the head would be slow.
+    // For --batch-size auto: whether a step fits, without a batch so large that lm_head would be slow.
     bool fits(const StepConfig& step) const {
         const size_t bytes = head_plan(step, flags_.recompute_mode(), kGpuHeadRows).memory.total_bytes();
         return (available_ > 0 || step.B * step.T <= kCpuBatchTokens) && (limit_ == 0 || bytes <= limit_);
@@ -66,11 +66,11 @@ public:
     MemoryPlan plan(const StepConfig& step, Recompute recompute) const {
         return head_plan(step, recompute, kLeastHeadRows).memory;
     }
-    // Rows of logits at a time.
+    // Rows of logits computed at a time.
     int64_t head_rows(const RunConfig& config) const {
         return head_plan(config.step, config.flags.recompute_mode(), kLeastHeadRows).head_rows;
     }
-    // An Error with advice if the run does not fit.
+    // Throws an Error with advice if the run does not fit.
     void check(const RunConfig& config) const {
         const size_t limit = are_equal(config.shares) ? limit_ : own_limit_;
         check_fits(config.step.B, config.flags.recompute_mode(), limit, [&](int64_t batch_size, Recompute recompute) {
@@ -80,7 +80,7 @@ public:
         });
     }
 
-    // For the ops of the model and the optimizer.
+    // Bytes of workspace for the ops of the model and the optimizer.
     size_t workspace(int64_t B) const {
         return std::max(update_workspace_bytes_,
                         workspace_bytes<T>(device_, parameters_.model, B, seq_len_, flags_.document_token.has_value(),
@@ -95,8 +95,8 @@ private:
     int64_t seq_len_;
     size_t comm_bytes_, sample_bytes_ = 0, optimizer_bytes_ = 0, update_workspace_bytes_ = 0;
     size_t available_ = 0;  // 0: not known
-    size_t limit_ = 0;      // the same, or of a CPU, whose memory is never full, its share of the host's
-    size_t own_limit_ = 0;  // this rank's
+    size_t limit_ = 0;      // available_, or on a CPU, where that is not known, this rank's share of the host's memory
+    size_t own_limit_ = 0;  // this rank's limit; limit_ is the smallest of all ranks
 
     size_t outer_bytes() const {
         const int64_t most = *std::max_element(sharding_.state_size.begin(), sharding_.state_size.end());

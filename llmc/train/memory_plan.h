@@ -20,20 +20,20 @@ struct MemoryPlan {
         size_t bytes;
     };
     std::vector<Line> lines;
-    size_t taken_bytes = 0;  // by NCCL, before the rest: no part of the total, nor of what is free
+    size_t taken_bytes = 0;  // used by NCCL beforehand: neither in the total nor in the free memory
 
     size_t total_bytes() const {
         size_t sum = 0;
         for (const Line& line : lines) sum += line.bytes;
         return sum;
     }
-    // One line per part that takes memory, and the total, beside `available_bytes` if known (not 0).
+    // One line per part that needs memory, and the total, with `available_bytes` if that is known (not 0).
     std::string table(size_t available_bytes) const;
 };
 
-// The memory of a run with T = float or bf16 on one rank. `policy` has a number of head_rows. The `optimizer_bytes` are
-// that rank's; `gradient_bytes` are those of all gradient buffers; `workspace_bytes` is the workspace of the device's
-// ops, `sample_bytes` a sample's KV cache.
+// The memory of a run with T = float or bf16 on one rank. policy.head_rows must be set. `optimizer_bytes`: that rank's;
+// `gradient_bytes`: of all gradient buffers; `workspace_bytes`: of the device's ops; `sample_bytes`: a sample's KV
+// cache.
 template <class T>
 MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t gradient_bytes, int64_t B, int64_t T_,
                        ActivationPolicy policy, size_t workspace_bytes, size_t sample_bytes = 0) {
@@ -60,8 +60,8 @@ MemoryPlan memory_plan(const ParameterList& list, size_t optimizer_bytes, size_t
     return plan;
 }
 
-// The plan with as many rows of logits at a time as fit: `most`, or a half, a quarter, ... of them, but not fewer than
-// `least` whether that fits or not. `plan_with(head_rows)` makes a plan. What ANVIL_HEAD_ROWS says stays.
+// The plan with as many rows of logits at a time as fit: `most`, or a half, a quarter, ... of that, but at least
+// `least`, even if that does not fit. plan_with(head_rows) makes a plan. ANVIL_HEAD_ROWS overrides the choice.
 struct HeadPlan {
     int64_t head_rows;
     MemoryPlan memory;
@@ -74,8 +74,8 @@ HeadPlan plan_head_rows(int64_t most, int64_t least, size_t available_bytes, Pla
     }
 }
 
-// The error of a plan that does not fit: the largest batch that would, and the --recompute that saves most at this one.
-// `plan_of(B, recompute)` makes a plan.
+// The error for a plan that does not fit. It names the largest batch size that would fit, and the --recompute that
+// saves most memory at this one. plan_of(B, recompute) makes a plan.
 template <class PlanOf>
 void check_fits(int64_t B, Recompute recompute, size_t available_bytes, PlanOf&& plan_of) {
     const MemoryPlan plan = plan_of(B, recompute);

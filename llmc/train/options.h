@@ -1,4 +1,4 @@
-// What commands other than `train` take besides a run's flags (command.h).
+// The flags of commands other than `train`, in addition to those of a run (command.h).
 #pragma once
 #include <string>
 
@@ -8,17 +8,17 @@ struct GenerateOptions {
 };
 
 struct ChatOptions {
-    std::string message;  // the only one; "": those on standard input
-    std::string system;   // what the model is told first
+    std::string message;  // a single message; "": read messages from standard input
+    std::string system;   // the system message
     std::string chat_template = "auto";
 };
 
-// 0: that GPU's figure (llmc/trace/gpus.h).
+// 0 stands for the GPU's own figure (llmc/trace/gpus.h).
 struct PlanOptions {
     std::string gpu = "H100", world_size = "1";  // lists: "H100,4090", "8,64"
     double memory_gb = 0, tflops = 0, bandwidth = 0, network = 0, usd_per_hour = 0;
-    std::string trace = "";      // a file; "": none
-    std::string calibrate = "";  // results of benchmarks, a list; "": none
+    std::string trace = "";      // path of the trace; "": none
+    std::string calibrate = "";  // paths of benchmark results, a list; "": none
 };
 
 struct ExportOptions {

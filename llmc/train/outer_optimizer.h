@@ -4,10 +4,10 @@ The outer step of islands (llmc/optim/outer_state.h) on a rank's device: it copi
 steps.
 
   OuterOptimizer<Device, T> outer(world, model, optimizer, comm, config);        all ranks
-  outer.begin();                             once weights and state are those of the start
-  const bool is_finite = outer.look();       this rank's weights as they are now
-  if (all are) outer.exchange();             false: what came of it is not finite, on some rank
-  outer.apply();                             new weights on this rank's device, then on its island's others
+  outer.begin();                             once weights and state have their initial values
+  const bool is_finite = outer.look();       copies this rank's weights; whether all are finite
+  outer.exchange();                          if they are on all ranks: collective; false if this rank's result is not
+  outer.apply();                             sets this rank's new weights, then all-gathers them in its island
 */
 #pragma once
 #include <algorithm>
@@ -37,10 +37,10 @@ public:
     }
 
     OuterState& state() { return state_; }
-    // By this rank in a step, to the other islands.
+    // Bytes that this rank sends to the other islands in an outer step.
     size_t sent_bytes() const { return size_t(islands_ - 1) * OuterState::encoded_bytes(state_.size(), type_); }
 
-    // The weights that all islands start from are there.
+    // Makes the current weights, from which all islands start, the reference.
     void begin() {
         look();
         std::copy(weights_.begin(), weights_.end(), state_.reference());
@@ -88,8 +88,8 @@ private:
     IslandLink link_;
     const int islands_;
     const OuterType type_;
-    OuterState state_;            // of the pieces, where their state is in the optimizer's
-    std::vector<float> weights_;  // of look(), until they are sent
+    OuterState state_;            // its elements are in the order of the optimizer's state (ShardPiece::state_offset)
+    std::vector<float> weights_;  // from look() until they are sent
 
     T* weight_of(const ShardPiece& piece) const {
         return model_.weights.data + optimizer_.parameter(piece).offset + piece.begin;

@@ -1,11 +1,11 @@
 /*
-The outer step of islands, as all ranks agree on it. First they tell each other how they are, in a few bytes; so what
-cannot go on ends before anything is changed, and is saved by none.
+The outer step of islands, agreed on by all ranks. First every rank tells all others its state, in a few bytes, so that
+a run that cannot continue ends before any weight is changed, and no rank saves a checkpoint.
 
-  const IslandNews news(ranks, place, {.is_finite = outer.look(), ...});     all ranks, which have made as many steps
-  news.check(step);                             an Error on all if any island cannot go on
-  take_outer_step(outer, ranks, step);          an Error on all if the mean is not finite
-  news.note(state);                             what the state says of all islands
+  const IslandNews news(ranks, place, {.is_finite = outer.look(), ...});     all ranks, after the same step
+  news.check(step);                             an Error on all ranks if any island cannot continue
+  take_outer_step(outer, ranks, step);          an Error on all ranks if the mean of the weights is not finite
+  news.note(state);                             sets the members of the state that summarize all islands
 */
 #pragma once
 #include <algorithm>
@@ -23,16 +23,17 @@ cannot go on ends before anything is changed, and is saved by none.
 
 class IslandNews {
 public:
-    // Of a rank. Nothing but int64_t: it is sent as it lies in memory.
+    // One rank's news. All members are int64_t, because they are sent as raw bytes.
     struct OfRank {
         int64_t is_finite, has_bad_data, skipped_in_a_row, updates, elapsed_us;
         std::array<int64_t, std::size(StepSums().votes)> votes = {};
     };
 
-    // Collective.
+    // Collective over all islands.
     IslandNews(Ranks& ranks, const IslandPlace& place, const OfRank& mine)
         : place_(place), all_(ranks.all_gather_values(mine, "how its island is")) {}
 
+    // How many ranks of all islands cast this vote.
     int64_t count(Vote vote) const {
         return std::count_if(all_.begin(), all_.end(),
                              [&](const OfRank& news) { return news.votes[size_t(vote)] != 0; });
@@ -68,7 +69,8 @@ private:
     const std::vector<OfRank> all_;
 };
 
-// Collective.
+// Exchanges and applies the outer step. Collective over all islands. Throws a SharedError, with all weights unchanged,
+// if the result is not finite on any rank.
 template <class Device, class T>
 void take_outer_step(OuterOptimizer<Device, T>& outer, Ranks& ranks, int64_t step) {
     const bool is_sound = outer.exchange();

@@ -1,4 +1,4 @@
-// See parts.h. A piece is one byte that says what it is, and then bytes of the part.
+// See parts.h. A piece consists of a byte with its kind, and bytes of the part.
 #include "llmc/train/parts.h"
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace {
 constexpr char kMoreParts = 'm', kLastPart = 'l', kFailedPart = 'f';
 constexpr uint64_t kMostText = uint64_t(1) << 30;
 
-// What it is.
+// The kind of a piece.
 char kind_of(Ranks& ranks, const Ranks::Piece& piece) {
     const char kind = piece.bytes.empty() ? '\0' : piece.bytes[0];
     ranks.require_sense(kind == kMoreParts || kind == kLastPart || kind == kFailedPart, piece.from,
@@ -64,7 +64,7 @@ void PartSender::finish() {
 PartReader::~PartReader() {
     try {
         while (!ended_) ended_ = kind_of(ranks_, ranks_.next_piece()) != kMoreParts;
-    } catch (const Error&) {  // another is on its way
+    } catch (const Error&) {  // a destructor must not throw
     }
 }
 
@@ -113,7 +113,7 @@ void receive_parts(Ranks& ranks, std::set<int> from,
         const char kind = kind_of(ranks, piece);
         ranks.require_sense(from.contains(piece.from), piece.from, "a part of a checkpoint");
         if (kind != kMoreParts) from.erase(piece.from);
-        if (error) continue;  // or its sender would wait
+        if (error) continue;  // keeps receiving, because the senders would wait otherwise
         try {
             if (kind == kFailedPart) throw no_more_from(ranks, piece.from);
             take(piece.from, piece.bytes.data() + 1, piece.bytes.size() - 1);

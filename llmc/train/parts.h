@@ -8,8 +8,8 @@ Sends files of a checkpoint between rank 0 and a rank that does not see its fold
 
   receive_parts(ranks, {1, 2}, take);              on rank 0, from several ranks at once: take(from, data, bytes)
 
-If the sender fails, the receiver throws an Error. If the receiver fails, it still takes the rest. So no rank waits for
-a piece that does not come, and share_errors tells all what went wrong.
+If the sender fails, the receiver throws an Error. If the receiver fails, it still receives the rest. So no rank waits
+forever, and share_errors() reports the error to all ranks.
 */
 #pragma once
 #include <cstdint>
@@ -21,17 +21,17 @@ a piece that does not come, and share_errors tells all what went wrong.
 class PartSender {
 public:
     PartSender(Ranks& ranks, int to);
-    ~PartSender();  // without finish(): the receiver learns that there is no more to come
+    ~PartSender();  // without finish(): tells the receiver that the sender has failed
     PartSender(const PartSender&) = delete;
     PartSender& operator=(const PartSender&) = delete;
     void write(const void* data, size_t bytes);
-    void write_text(const std::string& text);  // with its length before it
+    void write_text(const std::string& text);  // preceded by its length
     void finish();
 
 private:
     Ranks& ranks_;
     int to_;
-    std::string piece_;  // its kind, and bytes that have not been sent
+    std::string piece_;  // the piece's kind, and bytes that have not been sent yet
     bool ended_ = false;
 
     void send(char kind);
@@ -40,17 +40,17 @@ private:
 class PartReader {
 public:
     explicit PartReader(Ranks& ranks) : ranks_(ranks) {}
-    ~PartReader();  // takes what still comes
+    ~PartReader();  // receives and discards the rest
     PartReader(const PartReader&) = delete;
     PartReader& operator=(const PartReader&) = delete;
     void read(void* to, size_t bytes);
     std::string read_text();
-    void finish();  // an Error if there is more
+    void finish();  // throws an Error if there are more bytes
 
 private:
     Ranks& ranks_;
     std::string piece_;
-    size_t at_ = 0;  // in piece_
+    size_t at_ = 0;  // position in piece_
     bool ended_ = false;
 
     void next();

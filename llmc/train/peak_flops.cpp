@@ -10,8 +10,8 @@
 #include "llmc/base/user_cache.h"  // cached_text, cache_text
 
 double peak_bf16_flops(const std::string& gpu_name) {
-    // The first whose words are all in the name counts: variants with less power come before the card itself, and names
-    // that others contain after those.
+    // The first entry whose words are all in the name counts. So variants with less power come before the card itself,
+    // and a name that others contain comes after these.
     struct Peak {
         const char *name, *variant;
         double tflops;
@@ -48,7 +48,7 @@ std::optional<double> given_peak(const std::string& asked) {
 
 namespace {
 
-// What no device does, or too little for anything that trains: a damaged file, or a clock that stood still.
+// Whether a figure is plausible. One from a damaged file or a stopped clock may not be.
 bool makes_sense(double flops) { return flops > 1e6 && flops < 1e18; }
 
 DevicePeak measured(double flops, const std::string& what) { return {flops, "measured: " + what}; }
@@ -76,7 +76,7 @@ DevicePeak find_peak(const std::string& asked, double vendors, const std::string
                    json_text(Json{{"device", key}, {"flops", rates.flops}, {"of", rates.flops_text}}) + "\n");
         return measured(rates.flops, rates.flops_text);
     } catch (const std::exception&) {
-        return {};  // a GPU that is full, say: nobody trains for the sake of its MFU
+        return {};  // a full GPU, say: a run must not fail because of its MFU
     }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kProbe = ".probe_";  // and a random name
 
-// A file of a name that nobody has asked for before, which goes with the object.
+// A file with a new random name, which is removed with the object.
 struct Probe {
     std::string path;
 
@@ -49,8 +49,8 @@ void remove_old_probes(const std::string& folder) {
     for (const fs::path& path : old) fs::remove(path, error);
 }
 
-// NFS remembers for half a minute that a file is not there. But who opens a folder asks the server how new it is, and
-// what was remembered of an older one is forgotten: so all folders on the way are opened first.
+// NFS caches for half a minute that a file does not exist. Opening a folder revalidates it with the server and discards
+// the cache of an older one, so all folders on the path are opened first.
 bool is_there(const std::string& folder, const std::string& name) {
     std::string path;
     std::error_code ignored;
@@ -78,7 +78,7 @@ std::string why_not_writable(const std::string& folder) {
     }
 }
 
-// Every rank: why it cannot write to rank 0's folder. A rank that cannot although it could has to send, or to be told.
+// For each rank, why it cannot write to rank 0's folder; "": it can. Collective. `must_see`: looks for longer.
 std::vector<std::string> look_at_first(Ranks& ranks, const std::string& out_dir, bool must_see) {
     std::unique_ptr<Probe> probe;
     on_first_rank(ranks, [&] {
@@ -99,7 +99,7 @@ std::vector<std::string> look_at_first(Ranks& ranks, const std::string& out_dir,
 
 Placement find_placement(Ranks& ranks, const std::string& out_dir, const std::string& checkpoint_to) {
     Placement placement = Placement::all_shared(ranks.world_size);
-    std::vector<int> elsewhere;  // who does not write to rank 0's folder
+    std::vector<int> elsewhere;  // the ranks that do not write to rank 0's folder
     const std::string first_out_dir = ranks.broadcast(out_dir);
     const char* const where = first_out_dir.c_str();
     std::string why;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::norms, Recompute::block};
 
-// "1.558 G", and with a unit "418.3 TFLOP".
+// "1.558 G"; with a unit "418.3 TFLOP".
 std::string amount_text(double n, const std::string& unit = "", int digits = 4) {
     for (const auto& [size, letter] :
          {std::pair{1e18, 'E'}, {1e15, 'P'}, {1e12, 'T'}, {1e9, 'G'}, {1e6, 'M'}, {1e3, 'k'}})
@@ -255,7 +255,7 @@ std::string facts_json(const RunPlan& plan) {
             {"gaps_ms", time.gaps_s * 1e3}, {"exposed_ms", time.exposed_s * 1e3},   {"wire_ms", time.wire_s * 1e3},
             {"host_ms", time.host_s * 1e3}, {"efficiency", time.efficiency()}};
     }
-    // Of the second micro-batch, or the only one: the first one writes gradients that later ones add to.
+    // Of the second micro-batch, or the only one: the first one overwrites gradients, and later ones add to them.
     const int64_t typical = plan.trace.traced_micro_batches > 1 ? 1 : 0;
     int64_t launches = 0;
     double bytes = 0;

@@ -33,18 +33,18 @@ struct RunPlan {
     GptShape shape{};
     RunConfig config{};
     Gpu gpu{};
-    std::shared_ptr<const Calibration> calibration;  // null: the model's own constants
+    std::shared_ptr<const Calibration> calibration;  // null: the constants of the GPU model
     int64_t num_parameters = 0;
     ShardingPlan sharding{};
-    std::vector<int64_t> state_bytes;  // of each rank
+    std::vector<int64_t> state_bytes;  // optimizer state of each rank
     MemoryPlan memory{};               // of the rank that needs most
-    int64_t largest_batches[3] = {};   // sequences per micro-batch that would fit; for each Recompute
-    double host_bytes = 0;             // of the first server, in its own memory: what checkpoints are written from
+    int64_t largest_batches[3] = {};   // for each Recompute, the largest batch that fits, in sequences per micro-batch
+    double host_bytes = 0;             // host memory of the first server: the copies from which checkpoints are written
     double checkpoint_bytes = 0;       // on the disk: weights and the optimizer's state
-    double sent_gradient_bytes = 0, sent_weight_bytes = 0;  // a step and rank, as a ring
+    double sent_gradient_bytes = 0, sent_weight_bytes = 0;  // per step and rank, in a ring
     double bandwidth = 0;                                   // bytes/s
-    double flops_per_token = 0, flops = 0;                  // forward and backward; a step, all ranks
-    StepTrace trace;                                        // of the rank that has most to update
+    double flops_per_token = 0, flops = 0;                  // forward and backward; flops: per step, all ranks
+    StepTrace trace;                                        // of the rank with the most to update
     StepTime times[3];                                      // low, mid, high: of kCases
     double tokens = 0;                                      // of the whole run
 

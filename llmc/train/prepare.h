@@ -31,7 +31,7 @@ struct PreparedRun {
     MemoryBudget<Device, T> memory;
 };
 
-// Returns the value of `make`, or throws on all ranks the Error that it threw on one.
+// Returns make()'s value. If it throws an Error on one rank, all ranks throw it. Collective.
 template <class Make>
 auto on_all_ranks(World& world, Make&& make) {
     std::optional<decltype(make())> result;
@@ -50,14 +50,14 @@ template <class T, class Device>
 PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& request) {
     RunFlags flags = request.flags;
     KnownTokenizer tokenizer = on_all_ranks(world, [&] {
-        // First, because without the data there is no tokenizer beside them either.
+        // Checked first: if the data is missing, the tokenizer beside it is missing, too.
         if (flags.trains())
             for (const DataSource& source : data_sources(flags.train_data)) open_shards(source.pattern);
         KnownTokenizer found(request);
         check_tokens(request, found, world.is_first());
         return found;
     });
-    // Conversations that share a row do not see each other.
+    // Document masking, so that conversations in the same row do not see each other.
     if (flags.packing_mode() == Packing::pad && !flags.document_token && separator_of(flags, tokenizer) >= 0) {
         flags.document_token = separator_of(flags, tokenizer);
         flags.sources["document-token"] = "--packing pad";
@@ -89,11 +89,11 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
     });
     comm->warm_up(comm->takes_all_to_all(
         flags.gradient_sum(),
-        flags.grad_comm == "bf16"));  // before what is free is measured: NCCL's buffers are hundreds of MiB
+        flags.grad_comm == "bf16"));  // before free memory is measured: NCCL's buffers are hundreds of MiB
     const bool makes_samples = flags.trains() && tokenizer.tokenizer && flags.sample_tokens > 0;
     MemoryBudget<Device, T> memory(device, world, flags, makes_samples, parameters, sharding, *comm);
 
-    std::vector<int> batch_sizes;  // of each rank, for rank 0
+    std::vector<int> batch_sizes;  // each rank's --batch-size, on rank 0
     for (const std::string& record : world.ranks.gather(Ranks::bytes_of(flags.batch_size.value_or(-1))))
         batch_sizes.push_back(
             world.is_first() ? world.ranks.value_of<int>(record, int(batch_sizes.size()), "its --batch-size") : 0);
@@ -118,7 +118,8 @@ PreparedRun<Device, T> prepare(Device& device, World& world, const RunRequest& r
             std::move(sharding),  std::move(comm),   std::move(memory)};
 }
 
-// Which kernels the steps take. All ranks must have the same ones, and the same data. Reserves the ops' workspace.
+// Plans the steps' kernels and reserves the ops' workspace. Throws an Error on all ranks unless all have the same
+// kernels and the same data. Collective.
 template <class Device, class T>
 KernelFacts settle_kernels(Device& device, const PreparedRun<Device, T>& run, Ranks& ranks, const RunInputs& data,
                            int64_t head_rows) {

@@ -2,7 +2,7 @@
 Health checks between ranks: equal weights, no rank slower than the rest, and communication time beside the predicted
 time.
 
-  RankWatch<Device, T> watch(ranks, comm, device);          measures how fast this machine's ranks exchange
+  RankWatch<Device, T> watch(ranks, comm, device);          measures the bandwidth between the ranks
   const CommCost cost = watch.step(step_ms);                after every step
   const RankReport report = watch.compare(model);           all ranks, now and then; throws if weights differ
 */
@@ -18,7 +18,8 @@ time.
 #include "llmc/comm/ranks.h"       // Ranks, SharedError
 #include "llmc/model/gpt.h"        // Gpt
 
-// What ranks have said when they compared. Of the time that each computed in a step, on average since the last time.
+// The result of a comparison of all ranks. Times are those that a rank computes per step, averaged since the last
+// comparison.
 struct RankReport {
     uint64_t weight_hash = 0;
     double min_ms = 0, median_ms = 0, max_ms = 0;
@@ -33,7 +34,7 @@ struct RankReport {
     }
 };
 
-// From each rank's hash and time; throws if the hashes are not all the same.
+// The report from each rank's hash and time. Throws a SharedError that names the ranks whose hash differs.
 inline RankReport report_of(const std::vector<uint64_t>& hashes, const std::vector<double>& times) {
     std::vector<int> odd;
     uint64_t most = hashes[0];
@@ -62,8 +63,8 @@ inline RankReport report_of(const std::vector<uint64_t>& hashes, const std::vect
             .slowest = int(std::max_element(times.begin(), times.end()) - times.begin())};
 }
 
-// The same on every rank, of what each has to say. Rank 0 looks, and tells the others in a few bytes; it alone knows
-// `all_ms`, each rank's.
+// The same report on every rank, from this rank's hash and time. Rank 0 makes it and sends it to the others. Only rank
+// 0 sets `all_ms`, each rank's time. Collective.
 inline RankReport report_of_all(Ranks& ranks, uint64_t hash, double compute_ms, std::vector<double>* all_ms = nullptr) {
     struct Mine {
         uint64_t hash;
@@ -89,7 +90,7 @@ inline RankReport report_of_all(Ranks& ranks, uint64_t hash, double compute_ms, 
     return ranks.value_of<RankReport>(answer, 0, "what the ranks have said");
 }
 
-// What the communication of one step cost, in ms. Predicted: what a rank sends in a ring over the bandwidth.
+// The cost of a step's communication in ms. Predicted: the bytes that a rank sends in a ring, divided by the bandwidth.
 struct CommCost {
     double ms = 0, exposed_ms = 0, predicted_ms = 0;
 };
@@ -99,7 +100,7 @@ class RankWatch {
 public:
     RankWatch(Ranks& ranks, Comm<Device>& comm, Device& device)
         : ranks_(ranks), comm_(comm), bytes_per_s_(measure_bandwidth(comm, device, ranks)) {
-        comm.take_times();  // those of the measurement
+        comm.take_times();  // discards those of the measurement
     }
 
     double bytes_per_s() const { return bytes_per_s_; }
@@ -123,7 +124,7 @@ public:
         compute_ms_ = 0, steps_ = 0;
         return report_of_all(ranks_, hash, mean_ms, &all_ms_);
     }
-    // Of the last comparison, each rank's time of computing; on rank 0.
+    // On rank 0, each rank's computing time in ms per step, from the last comparison.
     const std::vector<double>& all_ms() const { return all_ms_; }
 
 private:

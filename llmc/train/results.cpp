@@ -17,7 +17,7 @@ constexpr const char* kHeader =
     "commit\tconfig\tseed\tval_bpb\tval_loss\ttokens\tsteps\tseconds\tmemory_mb\tmfu_percent\tstatus\tout_dir\t"
     "description\n";
 
-// What tells runs of one configuration apart.
+// The flags in which runs of one configuration may differ.
 constexpr const char* kNotOfConfig[] = {
     "seed",   "out-dir",          "results",       "description", "resume",      "summary",    "threads",
     "keep",   "checkpoint-every", "print-every",   "save-best",   "rank",        "local-rank", "interface",
@@ -30,7 +30,7 @@ std::string config_hash(RunFlags flags) {
     return hex64(xxh3(text.data(), text.size()));
 }
 
-// In one cell.
+// Makes a text fit into a cell: no tabs or line breaks.
 std::string cell(std::string text) {
     std::replace_if(text.begin(), text.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
     return text;
@@ -60,7 +60,7 @@ void append_result(const std::string& path, const RunFlags& flags, const RunSumm
                s.evaluation.loss, static_cast<long long>(s.tokens), static_cast<long long>(s.steps), s.training_s,
                double(s.peak_bytes) / (1 << 20), 100 * s.mfu, cell(status).c_str(), cell(flags.out_dir).c_str(),
                cell(flags.description).c_str());
-    // In one piece, so that runs beside each other do not mix their lines.
+    // A single write, so that concurrent runs do not mix their lines.
     const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     require(fd >= 0, "--results: cannot open %s: %s", path.c_str(), reason_of(errno).c_str());
     const bool written = write(fd, line.data(), line.size()) == ssize_t(line.size()) && fsync(fd) == 0;

@@ -2,11 +2,11 @@
 Each rank's share of a run's steps (shares.h) over time: adjusted by --balance auto, read from another run's log
 (--balance FILE.jsonl), or fixed.
 
-  RunBalance<Device, T> balance(world, config);            all ranks; reads the log of --balance, before ours is written
-  balance.begin(step, saved, train, stepper, log);         all ranks, once state and data are those of the start
+  RunBalance<Device, T> balance(world, config);            all ranks; reads --balance's log before the run writes one
+  balance.begin(step, saved, train, stepper, log);         all ranks, once state and data have their initial values
   balance.before_step(step);                               all ranks, between steps
-  balance.step(ms);                                        what this rank's micro-batches of a step have taken
-  balance.shares(), balance.saved()                        as they are now; what a checkpoint keeps of them
+  balance.step(ms);                                        after a step: the time of this rank's micro-batches
+  balance.shares(), balance.saved()                        the current shares; the text for a checkpoint
 */
 #pragma once
 #include <algorithm>
@@ -37,7 +37,7 @@ public:
         if (mode().kind == BalanceMode::Kind::followed && !world.is_alone()) read_divisions();
     }
 
-    // In a resumed run with as many ranks, they continue with their shares of before (`saved`).
+    // `saved`: the shares from the checkpoint, with which a resumed run continues if it has the same number of ranks.
     void begin(int64_t step, const std::string& saved, DataLoader& train, Stepper<Device, T>& stepper, RunLog& log) {
         if (world_.is_alone()) return;
         train_ = &train, stepper_ = &stepper, log_ = &log;
@@ -74,13 +74,13 @@ public:
     }
 
     const Shares& shares() const { return shares_; }
-    // Of each rank in a step.
+    // The number of sequences of each rank in a step.
     std::vector<int64_t> sequences() const {
         std::vector<int64_t> all;
         for (const Share& share : shares_) all.push_back(share.sequences());
         return all;
     }
-    // RunState::micro_batches
+    // The value for RunState::micro_batches.
     std::string saved() const { return balancer_ ? list_text(balancer_->micro_batches()) : ""; }
     // Advice about a slow rank: the rest of a sentence.
     std::string advice() const {
@@ -93,16 +93,16 @@ private:
     World& world_;
     Ranks& ranks_;
     const RunConfig& config_;
-    Shares shares_;                                      // as they are now
-    std::unique_ptr<Balancer> balancer_;                 // of --balance auto
-    std::map<int64_t, std::vector<int64_t>> divisions_;  // of --balance FILE, by the step after which they hold
+    Shares shares_;                                      // the current ones
+    std::unique_ptr<Balancer> balancer_;                 // only with --balance auto
+    std::map<int64_t, std::vector<int64_t>> divisions_;  // --balance FILE, by the step after which they hold
     DataLoader* train_ = nullptr;
     Stepper<Device, T>* stepper_ = nullptr;
     RunLog* log_ = nullptr;
 
     BalanceMode mode() const { return config_.flags.balance_mode(); }
 
-    // Of as many ranks and micro-batches as there are.
+    // Whether it fits this run: the same number of ranks and of micro-batches.
     bool is_division(const std::vector<int64_t>& micro_batches) const {
         const auto all = [](const std::vector<int64_t>& numbers) {
             return std::accumulate(numbers.begin(), numbers.end(), int64_t(0));
@@ -111,7 +111,7 @@ private:
                *std::min_element(micro_batches.begin(), micro_batches.end()) > 0;
     }
 
-    // Those of another run, of as many ranks and micro-batches.
+    // Reads the divisions of another run with the same number of ranks and micro-batches.
     void read_divisions() {
         const std::string& path = config_.flags.balance;
         std::string text;
@@ -133,7 +133,7 @@ private:
         }
     }
 
-    // Between steps: what each rank does from now on.
+    // Between steps: sets each rank's number of micro-batches from now on.
     void assign(const std::vector<int64_t>& micro_batches) {
         for (size_t r = 0; r < shares_.size(); r++) shares_[r].micro_batches = micro_batches[r];
         const int64_t sequences = sequences_of(shares_), first = first_sequence(shares_, ranks_.rank);

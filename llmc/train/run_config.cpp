@@ -44,7 +44,7 @@ DepthConfig depth_config_of(const RunFlags& flags, const GptShape& shape, int64_
             .weight_decay = flags.chosen_recipe().rules.muon.weight_decay};
 }
 
-// A step in which a rank has so many micro-batches, as others may have them, too.
+// A step with the given number of micro-batches on a rank; other ranks may have other numbers.
 StepConfig step_of(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t accumulation,
                    int64_t world_size) {
     const int64_t islands = std::max(1, flags.islands_of_run());
@@ -70,7 +70,7 @@ StepConfig step_of(const RunFlags& flags, const Shares& shares, int rank, int64_
     return step;
 }
 
-// What batch sizes that differ ask for; an Error if they do not go together.
+// The shares for batch sizes that differ between ranks. Throws an Error if they do not fit together.
 void check_batch_sizes(const RunFlags& flags, const std::vector<int>& sizes) {
     const auto text = [](int size) { return size > 0 ? std::to_string(size) : size == 0 ? "auto" : "not given"; };
     for (size_t r = 1; r < sizes.size(); r++)
@@ -89,13 +89,13 @@ void check_batch_sizes(const RunFlags& flags, const std::vector<int>& sizes) {
         "one of them out");
 }
 
-// "1536 and 3072": multiples of `unit` beside what was asked.
+// "1536 and 3072": the multiples of `unit` around the given value.
 std::string nearest_totals(int64_t total, int64_t unit) {
     const int64_t below = total / unit * unit;
     return below > 0 ? format("the nearest are %ld and %ld", below, below + unit) : format("the nearest is %ld", unit);
 }
 
-// What --balance and each rank's batch size make of a step.
+// The shares of a step, from --balance and each rank's batch size.
 Shares shares_of(const RunFlags& flags, const std::vector<int>& batch_sizes, int64_t seq_len) {
     const BalanceMode balance = flags.balance_mode();
     const int64_t ranks = int64_t(batch_sizes.size());
@@ -135,7 +135,7 @@ Shares shares_of(const RunFlags& flags, const std::vector<int>& batch_sizes, int
     return shares;
 }
 
-// The length of a run that nobody asked for by its steps, and where it is from.
+// The length of a run without --steps, and its source.
 struct Length {
     int64_t steps;
     const char* source;
@@ -195,7 +195,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     const bool is_shared =
         sizes_differ || balance.kind == BalanceMode::Kind::listed || (balance.moves() && world_size > 1);
     if (sizes_differ) check_batch_sizes(flags, batch_sizes);
-    // Not "leave it out": it may be the checkpoint's.
+    // The advice is not to leave the flag out: it may come from the checkpoint.
     const bool learns_unequally = is_shared && flags.trains();
     const std::string equal = format("give --balance equal%s", sizes_differ ? " and all the same --batch-size" : "");
     require(!learns_unequally || flags.islands_of_run() == 0,
@@ -207,7 +207,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
             "--zero-stage 2 sums gradients after each micro-batch, of which all ranks need as many: leave it out, or "
             "%s",
             equal.c_str());
-    const int64_t dividing = is_shared ? 1 : world_size;  // ranks that must have as many sequences each
+    const int64_t dividing = is_shared ? 1 : world_size;  // the number of ranks that must have equally many sequences
     if (flags.schedule_by == "auto") flags.schedule_by = flags.time_budget_s > 0 && !asked.steps ? "time" : "steps";
     if (flags.schedule_by == "time" && asked.schedule_by == "auto") flags.sources["schedule-by"] = "--time-budget";
     require(flags.document_token.value_or(0) < shape.vocab_size,
@@ -231,7 +231,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
             flags, sizes_differ ? batch_sizes : std::vector<int>(size_t(world_size), *flags.batch_size), seq_len);
     const StepConfig step = is_shared ? step_of(flags, decision.shares, 0, seq_len)
                                       : step_config(flags, *flags.batch_size, seq_len, world_size);
-    // A run that has it from a checkpoint goes on without.
+    // A run that has the flag from a checkpoint continues without it.
     require(!flags.noise_scale || step.noise_scale || flags.sources["noise-scale"] == "the checkpoint",
             "--noise-scale compares the parts of a step, and this step is one micro-batch of one rank: give a smaller "
             "--batch-size, a larger --total-batch-size or more ranks, or leave it out");
@@ -239,7 +239,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
         DepthConfig config = depth_config_of(asked, shape, dividing);
         config.batch_size = sizes_differ ? 1 : *flags.batch_size;
         DepthRun derived = depth_run(config);
-        if (asked.steps == int64_t(0)) derived.steps = 0, derived.steps_were_asked = true;  // 0 leaves it open there
+        if (asked.steps == int64_t(0)) derived.steps = 0, derived.steps_were_asked = true;  // 0 means not given there
         if (!asked.steps) flags.sources["steps"] = "--depth";
         flags.steps = asked.steps.value_or(derived.steps);
         decision.scaling = derived.scaling;
@@ -253,7 +253,7 @@ Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size
     flags.validate();
     if (!by_depth) {
         decision.scaling = scaling_of(flags, step.tokens_of_all(), shape.channels);
-        // The recipe's warm-up follows the steps, which are known now.
+        // The recipe's warm-up depends on the number of steps, which is known now.
         if (decision.scaling.asked) decision.derivation += decision.scaling.text(flags.chosen_recipe()) + "\n";
     }
     return decision;
@@ -277,7 +277,7 @@ Decision received(const std::string& text, const RunFlags& own) {
     const OrderedJson sent = parse_ordered_json(text);
     Decision decision{.flags = own, .derivation = sent.at("derivation")};
     std::vector<Field> shared;
-    for (const Field& field : decision.flags.fields())  // --batch-size: as decided; where it differs, `shares` has it
+    for (const Field& field : decision.flags.fields())  // with the decided --batch-size; unequal ones are in `shares`
         if (!is_of_one_process(field) || std::string(field.name) == "batch-size") shared.push_back(field);
     from_json(shared, json_text(sent.at("flags")), "what rank 0 decided");
     from_json(decision.scaling.fields(), json_text(sent.at("scaling")), "what rank 0 decided");

@@ -1,11 +1,11 @@
 /*
-The configuration of a run: every number filled in. Batch, run length and learning rates follow from flags, model and
-number of ranks. Values that were given stay; those that were left open follow:
+The configuration of a run, with every number filled in. Batch, run length and learning rates follow from flags, model
+and number of ranks. Values that were given are kept. The others are derived:
 
   --depth               recipe, batch, steps and weight decay by nanochat's scaling laws (depth_scaling.h)
   --batch-size auto     the largest that divides a step's sequences and fits in memory
   --steps               else from --target-flops or --target-param-data-ratio; else 2000
-  --schedule-by         time where there is a --time-budget and nobody has asked for --steps
+  --schedule-by         time if --time-budget is given and --steps is not
 
   const Decision decision = decide(flags, shape, world_size, fits);         rank 0, which sends it to the others
   const RunConfig config(decision, shape, world_size, rank);                made once, and never changed
@@ -29,18 +29,18 @@ inline constexpr int kDefaultBatchSize = 12;
 
 // The values that the flags left open.
 struct Decision {
-    RunFlags flags;  // with batch, length and token counts
+    RunFlags flags;  // with batch, run length and token counts filled in
     Scaling scaling = {};
     std::string derivation;  // each derived number with its formula, a line each; empty: nothing was derived
-    Shares shares = {};      // of unequal ranks; empty: all have the same
+    Shares shares = {};      // if ranks have unequal shares; else empty
 };
 
 struct RunConfig {
     RunFlags flags;  // those of the Decision
     GptShape shape{};
     StepConfig step{};   // B, T, micro-batches of this rank; ranks
-    Shares shares = {};  // of all ranks; where --balance moves them, those of the start
-    int64_t steps = 0;   // of the whole run; by time, of its schedules, which the run goes through in its budget
+    Shares shares = {};  // of all ranks; with --balance auto, at the start
+    int64_t steps = 0;   // of the whole run; with --schedule-by time, the length of the schedules in steps
     Scaling scaling = {};
     Recipe recipe = {};      // scaled to this run's batch and length
     Schedule schedule = {};  // of the learning rate
@@ -51,7 +51,7 @@ struct RunConfig {
 
     bool by_time() const { return flags.schedule_by == "time"; }
     int64_t shown_steps() const { return by_time() ? 0 : steps; }  // for the log; 0: there is no last one
-    // The schedules' position at this step, counted from 0, of a run that has trained for this long.
+    // The schedules' position at this step, counted from 0, in a run that has trained for training_s seconds.
     int64_t schedule_step(int64_t at_step, double training_s) const {
         return by_time() ? int64_t(std::min(training_s / flags.time_budget_s, 1.0) * double(steps)) : at_step;
     }
@@ -70,7 +70,8 @@ struct RunConfig {
 // Whether a step of such micro-batches fits in memory.
 using Fits = std::function<bool(const StepConfig&)>;
 
-// `batch_sizes`: each rank's --batch-size, 0 for auto, -1 for none; empty: all have that of `asked`.
+// Fills in the flags. `batch_sizes`: each rank's --batch-size, 0 for auto, -1 for none; empty: all have that of
+// `asked`.
 Decision decide(const RunFlags& asked, const GptShape& shape, int64_t world_size, const Fits& fits,
                 const std::vector<int>& batch_sizes = {});
 
@@ -88,5 +89,5 @@ StepConfig step_config(const RunFlags& flags, int64_t batch_size, int64_t seq_le
 
 // The four factors of a step: "8 sequences x 1024 tokens x 4 micro-batches x 16 ranks = 524288 tokens per step".
 std::string batch_text(const StepConfig& step);
-// Of unequal ranks: "12 sequences x 64 tokens x (3 + 1) micro-batches = 3072 tokens per step".
+// For unequal shares: "12 sequences x 64 tokens x (3 + 1) micro-batches = 3072 tokens per step".
 std::string batch_text(const RunConfig& config);

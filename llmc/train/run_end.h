@@ -1,11 +1,11 @@
 /*
-When a run is over and why: its last step, its time, a signal, no lower validation loss, or steps that are skipped. And
-in which steps something is due; with islands that is after an outer step.
+When a run ends and why: its last step, its time budget, a signal, no lower validation loss, or too many skipped steps.
+Also after which steps periodic work is due; with islands, only after an outer step.
 
   RunEnd end(config, world, state);
   if (end.stop_reason() || end.out_of_time() || end.is_last(state.step)) ...
-  if (end.is_due(state.step, every)) ...                              what is done every so many steps
-  end.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);      what ranks have voted for in a step
+  if (end.is_due(state.step, every)) ...                              for work that is done every `every` steps
+  end.hear(count(Vote::stop) > 0, count(Vote::out_of_time) > 0);      after a step: whether any rank voted for these
   end.check_skipped();                                                an Error after too many skipped steps
   end.reason()                                                        "finished"
 
@@ -32,16 +32,16 @@ public:
           decides_alone_(world.is_alone() && !has_islands_),
           state_(state) {}
 
-    // Once the state is that of the start.
+    // Call it once `state` is set to the run's initial state.
     void begin() { all_out_of_time_ = out_of_time_here(); }
 
     // ---- steps
 
-    // A run by time has no last step.
+    // Whether the run is over after `step` steps. With --schedule-by time the number of steps is not known.
     bool is_last(int64_t step) const { return !config_.by_time() && step >= config_.steps; }
     bool is_outer_step(int64_t step) const { return has_islands_ && (step % flags_.outer_every == 0 || is_last(step)); }
-    // Whether something wanted every so many steps is due. Of islands: after an outer step, if it has become due since
-    // the one before.
+    // Whether work that is done every `every` steps (0: never) is due after `step` steps. With islands: after an outer
+    // step, if it became due since the previous outer step.
     bool is_due(int64_t step, int64_t every) const {
         if (every <= 0 || step <= 0) return false;
         if (!has_islands_) return step % every == 0;
@@ -53,7 +53,7 @@ public:
 
     bool out_of_time_here() const { return flags_.time_budget_s > 0 && state_.training_s >= flags_.time_budget_s; }
     bool out_of_time() const { return decides_alone_ ? out_of_time_here() : all_out_of_time_; }
-    // Why to stop before the end; null: no request.
+    // The request to stop before the end: "SIGTERM", "a signal to another rank". Null: none.
     const char* stop_reason() const {
         if (decides_alone_ || (all_stop_ && stop_signal())) return stop_signal();
         return all_stop_ ? "a signal to another rank" : nullptr;
@@ -86,7 +86,7 @@ private:
     const RunConfig& config_;
     const RunFlags& flags_;
     const bool has_islands_;
-    // Islands agree in their outer steps, and one does so, too: what is saved is of such a step.
+    // False with islands, even with a single rank: a run may stop only in an outer step, whose state can be saved.
     const bool decides_alone_;
     const RunState& state_;
     bool all_stop_ = false, all_out_of_time_ = false;

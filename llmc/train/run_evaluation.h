@@ -1,14 +1,15 @@
 /*
-What a run shows of its model between steps: validation loss, scores on tasks, samples. All go to the log.
+Evaluation of the model between steps: validation loss, scores on tasks, samples. All results go to the log.
 
   RunEvaluation<Device, T> evaluation(world, run, data, model, balance, state, log);
-  evaluation.begin(checkpoint);                    once the state is that of the start
+  evaluation.begin(checkpoint);                    once `state` is set to the run's initial state
   const bool is_best = evaluation.validate();      all ranks
-  evaluation.score_tasks(), evaluation.show_sample()
-  evaluation.fill(summary)                         the last results
-  evaluation.say_best(reason)                      the last lines
+  evaluation.score_tasks();                        all ranks
+  evaluation.show_sample();                        all ranks; rank 0 generates it
+  evaluation.fill(summary);                        with the latest results
+  evaluation.say_best(reason);                     prints the best validation loss at the end of the run
 
-What the run does not have (validation data, tasks, a prompt) is passed over.
+Calls do nothing if the run lacks what they need: validation data, tasks or a prompt.
 */
 #pragma once
 #include <chrono>
@@ -50,7 +51,7 @@ public:
           state_(state),
           log_(log) {}
 
-    // What is known of validations before this run, or before it was resumed.
+    // Discards the checkpoint's best loss if it is of other validation data. `checkpoint`: its path, for the warning.
     void begin(const std::string& checkpoint) {
         if (!data_.val || !flags_.trains()) return;
         const uint64_t key = validation_key(flags_, data_.val->data_hash(), config_.step.T);
@@ -62,12 +63,12 @@ public:
         if (state_.best.key != key) state_.best = {.counted_step = state_.best.counted_step, .key = key};
     }
 
-    // True if the loss is the lowest so far.
+    // Computes and logs the validation loss. True if it is the run's lowest so far.
     bool validate() {
         if (!data_.val) return false;
         seen_ = evaluate(model_, *data_.val, ranks_, least_batch_size(balance_.shares()), config_.step.T,
                          flags_.val_tokens, data_.token_bytes);
-        // Weights of a step that was skipped are not saved, so they cannot be the best.
+        // While steps are being skipped nothing is saved, so the weights cannot be kept as the best.
         const bool counts = flags_.trains() && state_.step > state_.best.counted_step && state_.skipped_in_a_row == 0,
                    is_best = counts && state_.best.add(state_.step, seen_.loss);
         seen_step_ = state_.step;
@@ -76,7 +77,7 @@ public:
     }
     bool has_validated(int64_t step) const { return seen_step_ == step; }
 
-    // Of an evaluation they are the result, and of a training run something that it can do without.
+    // An error ends the command `eval`, but is only a warning in a training run.
     void score_tasks() {
         if (data_.tasks.empty()) return;
         if (flags_.evaluates()) return score();
@@ -94,7 +95,7 @@ public:
         summary.best_step = state_.best.step;
     }
 
-    // The last lines, of a run that looks for its best.
+    // Prints the best loss on rank 0, with --save-best or --patience.
     void say_best(const std::string& end_reason) const {
         if (!tells_best() || !world_.is_first() || !state_.best.loss) return;
         const int64_t step = state_.best.step;
@@ -119,9 +120,9 @@ private:
     const RunBalance<Device, T>& balance_;
     RunState& state_;
     RunLog& log_;
-    Evaluation seen_;                                     // the last one, of
-    int64_t seen_step_ = -1;                              // that step
-    std::vector<std::pair<std::string, double>> scores_;  // the last ones
+    Evaluation seen_;                                     // the last validation's result
+    int64_t seen_step_ = -1;                              // the step of that validation
+    std::vector<std::pair<std::string, double>> scores_;  // of the last score()
 
     bool tells_best() const { return flags_.trains() && (flags_.save_best || flags_.patience > 0); }
 
@@ -141,14 +142,15 @@ private:
 
     void print_sample() {
         if (!world_.is_first()) return;
-        Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // the same after any interruption
+        Rng rng(mix64(flags_.seed) + uint64_t(state_.step), Stream::sampling);  // a resumed run draws the same sample
         const std::vector<int32_t> tokens =
             sample(model_, data_.prompt, config_.step.T, flags_.sample(), Context::cached, rng);
         log_.sample(state_.step, flags_.prompt, tokenizer_.tokenizer->decode(tokens));
     }
 
-    // Something optional, such as a sample: if it fails the run continues, with a warning. With several ranks only if
-    // all of them know, or if rank 0 works alone (`together` is false); else they would wait for each other.
+    // Runs something optional, such as a sample: if it fails, the run continues with a warning. With several ranks this
+    // requires that all of them know of the error, or that rank 0 works alone (`together` is false). Otherwise ranks
+    // would wait for each other, so the error is rethrown.
     template <class Look>
     void look(const char* what, bool together, Look&& look) {
         try {

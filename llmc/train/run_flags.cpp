@@ -480,7 +480,7 @@ Recipe RunFlags::chosen_recipe() const {
     scale(x0_lambdas, scalar_learning_rate, {resid_lambdas, vectors});
 
     if (lr_schedule != "recipe") r.schedule_kind = lr_schedule;
-    // The recipe's warm-up is made for long runs. RunConfig asks again once it knows the length.
+    // The recipe's warm-up is for long runs. RunConfig calls this again once it knows the length.
     if (steps) r.warmup_steps = std::min(r.warmup_steps, *steps / 10);
     replace(r.warmup_steps, warmup_steps);
     replace(r.final_fraction, final_lr_fraction), replace(r.decay_fraction, decay_fraction);

@@ -23,12 +23,12 @@ ranks. A flag without a value is filled in later: by the recipe, --depth or a de
 // or machine, and paths. What the paths lead to is compared.
 bool is_of_one_process(const Field& field);
 
-// What train_gpt is told to do (command.h).
+// The commands of train_gpt (command.h).
 enum class Command { train, generate, chat, eval, plan, export_model, doctor, bench_comm };
 
 struct RunFlags {
-    // No flags, and no checkpoint keeps them: what to do, and where a value is from, by the flag's name: "the command
-    // line", "run.cfg", "the checkpoint", "--depth", "memory"... What is not there is a default.
+    // Not flags, and not saved in checkpoints: the command, and the source of each value by its flag's name: "the
+    // command line", "run.cfg", "the checkpoint", "--depth", "memory"... Values without a source are defaults.
     Command command = Command::train;
     std::map<std::string, std::string> sources;
 
@@ -47,7 +47,7 @@ struct RunFlags {
     double time_budget_s = 0;
     std::string schedule_by = "auto";
 
-    // "recipe" and no value: the recipe's (chosen_recipe).
+    // "recipe", or no value: that of the recipe (chosen_recipe).
     std::string recipe = "model", optimizer = "recipe", lr_schedule = "recipe", moments = "fp32";
     std::optional<double> learning_rate, embedding_learning_rate, unembedding_learning_rate, scalar_learning_rate,
         final_lr_fraction, decay_fraction, grad_clip;
@@ -103,11 +103,11 @@ struct RunFlags {
 
     std::vector<Field> fields();
 
-    // How a process was started is no part of the run that it continues.
+    // Resets the flags that are about this process and not about the run, for a checkpoint.
     void reset_launch() {
         launch = {};
         virtual_ranks = 0;
-        if (balance != "auto") balance = "equal";  // what else there is, is of just so many ranks
+        if (balance != "auto") balance = "equal";  // lists and logs are for a specific number of ranks
         profile = "";
     }
 
@@ -116,7 +116,7 @@ struct RunFlags {
 
     bool evaluates() const { return command == Command::eval; }
     bool generates() const { return command == Command::generate || command == Command::chat; }
-    // Nothing is divided where nothing is learned, whatever the checkpoint says.
+    // Without training there is nothing to divide, whatever the checkpoint says.
     BalanceMode balance_mode() const { return trains() ? ::balance_mode(balance) : BalanceMode{}; }
     // Whether to advise --balance auto: not with flags that need equal shares.
     bool may_balance() const {

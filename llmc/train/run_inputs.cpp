@@ -26,7 +26,7 @@ int separator_of(const RunFlags& flags, const KnownTokenizer& tokenizer) {
 std::string choose_packing(RunFlags& flags, bool is_new, int separator, int64_t seq_len) {
     constexpr int64_t kMostTokens = int64_t(1) << 24;
     constexpr double kLeastKept = 0.5;
-    // --packing and the checkpoint's are sources of their own; a checkpoint with the default is no new run.
+    // A value from --packing or from the checkpoint is kept; a run resumed with the default is not a new run, either.
     if (!is_new || !flags.trains() || flags.model.depth == 0 || flags.sources.contains("packing")) return "";
     const auto stays = [](const std::string& why) { return "packing: stream, not best-fit: " + why + "\n"; };
     if (flags.data_order != "own") return stays("--data-order " + flags.data_order);
@@ -71,7 +71,7 @@ std::vector<std::string> lines_of(const std::string& text) {
     return lines;
 }
 
-// What is wrong with a rank's shards, beside rank 0's.
+// How a rank's shards differ from rank 0's.
 std::string difference_of(const std::vector<std::string>& theirs, const std::vector<std::string>& first, int rank) {
     constexpr size_t kLines = 3;
     for (size_t i = 0; i + kLines <= std::min(theirs.size(), first.size()); i += kLines) {

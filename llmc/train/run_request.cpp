@@ -22,7 +22,7 @@ std::string text_of(const GptShape& s) {
                   s.vocab_size);
 }
 
-// Names the source of all flags that differ from those before.
+// Sets the source of all flags that differ from those before.
 void note_changes(RunFlags& flags, RunFlags before, const std::string& source) {
     const std::vector<Field> now = flags.fields(), then = before.fields();
     for (size_t i = 0; i < now.size(); i++)
@@ -36,7 +36,7 @@ std::string parent_folder(const std::string& path) {
 
 constexpr const char* kManifest = "/manifest.json";
 
-// Where this rank sees the checkpoint that rank 0 has under `path`: there, or under a path of its own. Empty: nowhere.
+// Where this rank sees the checkpoint that rank 0 has at `path`: at the same path or at its own. Empty: nowhere.
 std::string own_path(const std::string& path, const std::string& identity, const RunFlags& asked) {
     const std::string name = std::filesystem::path(path).filename();
     for (const std::string& own : {path, asked.resume, asked.resume + "/" + name, asked.out_dir + "/" + name})
@@ -44,7 +44,7 @@ std::string own_path(const std::string& path, const std::string& identity, const
     return "";
 }
 
-// Rank 0 looks for a checkpoint, and those who see the same folder verify it with it, a share of its bytes each:
+// Rank 0 looks for a checkpoint. Ranks that see the same folder help to verify it, a share of its bytes each:
 //
 //   SharedVerification together(flags, ranks);
 //   if (rank 0) found = find_checkpoint(where, [&](const std::string& folder) { return together.verify(folder); });
@@ -77,7 +77,7 @@ private:
     const RunFlags& flags_;
     Ranks& ranks_;
 
-    // `folder`: of this rank, empty if it sees none. What is damaged, on rank 0.
+    // `folder`: on this rank; empty if it sees none. Returns what is damaged, on rank 0.
     std::string share(const std::string& folder) {
         const std::vector<std::string> sees = ranks_.all_gather(folder.empty() ? "" : "yes");
         const auto number_below = [&](size_t r) { return int(std::count(sees.begin(), sees.begin() + r, "yes")); };
@@ -95,7 +95,7 @@ private:
     }
 };
 
-// What --resume names. An empty path: `auto`, and nothing there yet.
+// The checkpoint that --resume names. Empty path: `auto`, and there is none yet.
 FoundCheckpoint find_asked(const RunFlags& flags, SharedVerification& together) {
     const bool automatic = flags.resume == "auto";
     const std::string& where = automatic ? flags.out_dir : flags.resume;
@@ -117,8 +117,8 @@ FoundCheckpoint find_asked(const RunFlags& flags, SharedVerification& together) 
     return found;
 }
 
-// --resume auto goes on from what is in rank 0's folder. Where ranks have no common one, another's may hold more, from
-// a time when that was rank 0: those steps would be trained again, or all of them by a run that begins anew.
+// --resume auto continues from rank 0's folder. If ranks do not share a folder, another rank's may have a newer
+// checkpoint, from a time when that rank was rank 0. Then steps would be trained again.
 void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
     int64_t mine = -1;
     share_errors(ranks, [&] {
@@ -135,7 +135,7 @@ void check_first_has_newest(const std::string& out_dir, Ranks& ranks) {
     });
 }
 
-// All ranks. The path is rank 0's.
+// Collective. The path is rank 0's.
 FoundCheckpoint find_together(const RunFlags& flags, Ranks& ranks) {
     const Watchdog::Patience patience(ranks.watchdog());
     FoundCheckpoint found;
@@ -144,7 +144,7 @@ FoundCheckpoint find_together(const RunFlags& flags, Ranks& ranks) {
     if (ranks.rank == 0) try {
             found = find_asked(flags, together);
         } catch (const SharedError&) {
-            throw;  // the others have it, too
+            throw;  // the other ranks throw it, too
         } catch (const Error&) {
             error = std::current_exception();
         }
@@ -159,8 +159,8 @@ FoundCheckpoint find_together(const RunFlags& flags, Ranks& ranks) {
 
 constexpr const char* kSmallFiles[] = {kRunFlagsFile, kStateFile, "config.json", "tokenizer.json"};
 
-// Who sees the checkpoint that rank 0 has found, under its path or one of their own, reads it there; the others get its
-// small files from rank 0, and their state later (loading.h).
+// Ranks that see the checkpoint that rank 0 has found, at the same path or at their own, read it there. The others
+// receive its small files from rank 0, and their state later (loading.h).
 void share_checkpoint(RunRequest& request, const RunFlags& asked, Ranks& ranks) {
     std::string& path = request.checkpoint.path;
     const std::string identity = ranks.broadcast(identity_of(path + kManifest));
@@ -208,7 +208,7 @@ void check_out_dir(const RunRequest& request) {
     require(std::filesystem::equivalent(out_dir, home, ignored),
             "--out-dir %s holds the checkpoints of another run than %s: give another --out-dir", out_dir.c_str(),
             request.checkpoint.path.c_str());
-    // Newer ones that were passed over are damaged, and will be replaced.
+    // Newer checkpoints that were passed over are damaged and will be replaced.
     require(steps.back() <= request.checkpoint.step || !request.checkpoint.passed_over.empty(),
             "%s holds newer checkpoints than step %ld, up to step %ld: to continue from there instead, give another "
             "--out-dir",
@@ -230,8 +230,8 @@ std::string model_path(const std::string& asked) {
     return "";
 }
 
-// --init-from. Rank 0 checks all of it. The flags of the model are its own from here on, so that the run can be resumed
-// without it; and so is the tokenizer, where the data have none.
+// --init-from. Rank 0 checks the whole model. From here on the flags of the model are those of the source, so that the
+// run can be resumed without it. So is the tokenizer, if the data has none.
 void open_source(RunRequest& request, Ranks& ranks) {
     RunFlags& flags = request.flags;
     on_first_rank(ranks, [&] { request.source = std::make_shared<const StoredModel>(model_path(flags.init_from)); });
@@ -284,7 +284,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         request.checkpoint = find_together(flags, ranks);
         request.verified_bytes = thread_read_bytes;
     }
-    std::string optimizer;  // the checkpoint's
+    std::string optimizer;  // that of the checkpoint
     if (request.resumed()) {
         share_checkpoint(request, line.run, ranks);
         const std::string stored = request.checkpoint.path + "/" + kRunFlagsFile;
@@ -304,7 +304,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
             flags.out_dir = line.run.resume == "auto" ? line.run.out_dir : parent_folder(request.checkpoint.path);
     }
     if (!request.resumed() && !flags.init_from.empty()) {
-        // The default validation data are no measure of a model from elsewhere.
+        // The default validation data is no measure of another model.
         if (flags.evaluates() && !line.given.has("val-data")) flags.val_data.clear();
         open_source(request, ranks);
     }
@@ -322,7 +322,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
                 "--steps 0 validates the model of --init-from, and no data are given: give --train-data "
                 "and --val-data, in its tokens");
         flags.validate();
-        // Rules may give the same name to state that means something else.
+        // State of the same name may mean something else with another rule.
         const std::string asked = flags.chosen_recipe().optimizer();
         require(!request.resumed() || asked == optimizer,
                 "%s holds the state of --optimizer %s, with which --optimizer %s cannot continue: leave that flag out",
@@ -354,7 +354,7 @@ GptShape find_shape(const RunRequest& request, int64_t tokenizer_vocab_size) {
             asked.seq_len, stored.max_seq_len, path.c_str());
     if (!asked.vocab_size) asked.vocab_size = int(stored.vocab_size);
     GptShape shape = asked.shape(tokenizer_vocab_size);
-    shape.max_seq_len = stored.max_seq_len;  // a model may go on with shorter sequences
+    shape.max_seq_len = stored.max_seq_len;  // a model may be trained further on shorter sequences
     require(same_model(shape, stored), "%s is of another model: it has %s, and the flags and the data ask for %s",
             path.c_str(), text_of(stored).c_str(), text_of(shape).c_str());
     return stored;

@@ -1,5 +1,5 @@
 /*
-A complete request for a run: the flags of the command line, those of the checkpoint for the rest, and the source of the
+A complete request for a run: the flags of the command line, completed by those of the checkpoint, and the source of the
 weights: a checkpoint, another model, or none.
 */
 #pragma once
@@ -16,32 +16,32 @@ weights: a checkpoint, another model, or none.
 
 struct RunRequest {
     RunFlags flags;
-    FoundCheckpoint checkpoint = {};  // its path is empty for a new run; what was passed over, rank 0 alone knows
-    std::shared_ptr<const StoredModel> source = nullptr;  // of a new run with --init-from, else null
+    FoundCheckpoint checkpoint = {};  // path: empty for a new run; passed_over: only on rank 0
+    std::shared_ptr<const StoredModel> source = nullptr;  // --init-from's model in a new run, else null
 
-    // Whether this rank sees the checkpoint's folder. If not, rank 0 has sent it the small files, and the path is rank
-    // 0's.
+    // Whether this rank sees the checkpoint's folder. If not, the path is rank 0's, and rank 0 has sent the small
+    // files.
     bool is_here = true;
     std::map<std::string, std::string> sent_files = {};
-    std::vector<int> elsewhere = {};  // the ranks that do not; on all
-    uint64_t verified_bytes = 0;      // of it, by this rank
+    std::vector<int> elsewhere = {};  // the ranks that do not see the folder; known on all ranks
+    uint64_t verified_bytes = 0;      // of the checkpoint, by this rank
 
-    std::string local_run = {};  // of the local checkpoints that this run may go on from (local_checkpoints.h)
+    std::string local_run = {};  // from bring_in_local() (local_checkpoints.h)
 
     bool resumed() const { return !checkpoint.path.empty(); }
     // The content of one of the checkpoint's small files.
     std::string checkpoint_file(const std::string& name) const;
     bool has_checkpoint_file(const std::string& name) const;
-    // The existing model's config; empty: a new model.
+    // Where the existing model is; empty: a new model.
     const std::string& path() const { return source ? source->path() : checkpoint.path; }
 };
 
-// Finds the checkpoint or model that the flags name. Rank 0 looks for it. A checkpoint is verified by all ranks that
-// see its folder, a share of its bytes each; ranks on other hosts need not see it. Another model is checked by rank 0
-// alone. Warns on stderr of newer checkpoints that do not verify. Collective.
+// Finds the checkpoint or model that the flags name, on rank 0. All ranks that see a checkpoint's folder verify it
+// together, each a share of its bytes; ranks on other hosts need not see it. Another model is checked by rank 0 alone.
+// Warns on stderr about newer checkpoints that are damaged. Collective.
 RunRequest find_request(const CommandLine& line, Ranks& ranks);
 
-// The command `export`: writes the model and says what it wrote.
+// The command `export`: writes the model, and returns a text about the written files.
 std::string export_asked(const CommandLine& line);
 
 // The shape of the model: the checkpoint's or that of --init-from, which the flags must not contradict, or as flags and

@@ -1,17 +1,17 @@
 /*
-A run's checkpoints: which step is saved already or on its way to the disk, and which one is the best. Saver and
-LocalSaver write them (saving.h, local_saving.h).
+A run's checkpoints: which steps are saved or being saved, and which one is the best. Saver (saving.h) and LocalSaver
+(local_saving.h) write them.
 
   RunSaving<Device, T> saving(flags, ranks, model, sharded, log);
-  saving.look(state, resumed, validates);            rank 0, once it has the log: what is in --out-dir already
-  saving.open(step, in_processes, local_run);        all ranks, after it
-  saving.save(step, texts, and_wait);                all ranks; waits for the one before
-  saving.add_votes(votes);                           what this rank has to say of its part, in every step
-  saving.advance(count);                             count(vote): how many ranks have said it, in the same step
-  saving.finish();                                   all ranks: waits until all is on the disk
+  saving.look(state, resumed, validates);            rank 0, once the log is open: looks for checkpoints in --out-dir
+  saving.open(step, in_processes, local_run);        all ranks, after look()
+  saving.save(step, texts, and_wait);                all ranks; first waits for the save before
+  saving.add_votes(votes);                           in every step: this rank's votes about its part
+  saving.advance(count);                             after every step; count(vote): how many ranks cast it
+  saving.finish();                                   all ranks: waits until the checkpoint is complete on disk
 
-What ranks say of a save may come when it is over: then it is of none, for the next one begins when no step is under
-way.
+Votes about a save may arrive after it is over. They cannot be taken for votes about the next save, because that begins
+when no step is in flight.
 */
 #pragma once
 #include <cstdint>
@@ -34,7 +34,7 @@ way.
 template <class Device, class T>
 class RunSaving {
 public:
-    bool log_may_fail = false;  // of a run that ends by an error, which may be the log's
+    bool log_may_fail = false;  // ignore errors of the log: the run is ending with an error, which may be the log's
 
     RunSaving(const RunFlags& flags, Ranks& ranks, Gpt<Device, T>& model, const ShardedState<Device, T>& sharded,
               RunLog& log)
@@ -44,17 +44,17 @@ public:
           local_(ranks, model, sharded),
           saver_(flags.out_dir, ranks, model, sharded) {}
 
-    // `validates`: the first step's validation is due anyhow.
+    // `validates`: a validation is due before the first step anyway.
     void look(const RunState& state, bool resumed, bool validates) {
         first_is_saved_ = std::filesystem::exists(checkpoint_path(flags_.out_dir, state.step));
         if (!resumed || !first_is_saved_) return;
-        // What a run that was killed while it saved has left, if this one has nothing more to save.
+        // Incomplete files of a run that was killed during a save: this run may end without another save.
         remove_leftovers(flags_.out_dir);
         best_is_unknown_ = find_best(state, validates);
         prune(flags_.out_dir, flags_.keep, state.step);
     }
 
-    // `in_processes`: each rank may have a disk of its own.
+    // `in_processes`: ranks are processes, possibly on hosts with separate disks.
     void open(int64_t first_step, bool in_processes, const std::string& local_run) {
         first_step_ = first_step;
         first_is_saved_ = ranks_.broadcast(first_is_saved_ ? "yes" : "") == "yes";
@@ -63,13 +63,13 @@ public:
         if (flags_.local_every > 0) local_.open(open_local(ranks_, flags_.out_dir, flags_.checkpoint_local, local_run));
     }
     const std::string& placement_text() const { return saver_.placement().text; }
-    // The first step is that of a checkpoint that may be the best one, and its validation loss is not known.
+    // The checkpoint from which this run resumes is marked as the best, but its validation loss is not known.
     bool best_is_unknown() const { return best_is_unknown_; }
 
-    // On the disk already, as the state of a resumed run which has made no step, or on its way there.
+    // Whether the step is saved or being saved. The first step of a resumed run is saved already.
     bool is_saved(int64_t step) const { return (step == first_step_ && first_is_saved_) || has_begun(step); }
-    bool has_begun(int64_t step) const { return step == begun_step_; }  // here, as the last one
-    bool is_failing() const { return is_saving_; }                      // what fails now is the save itself
+    bool has_begun(int64_t step) const { return step == begun_step_; }  // save() was last called for this step
+    bool is_failing() const { return is_saving_; }                      // an error came from the save itself
 
     void save(int64_t step, const SavedTexts& texts, bool and_wait) {
         finish();
@@ -83,7 +83,7 @@ public:
         if (and_wait) finish();
     }
 
-    // Keeps the checkpoint of this step as the best one. False: there is none yet, and it is the best once it is saved.
+    // Marks the checkpoint of this step as the best. False: there is none yet; the next save() of the step marks it.
     bool keep_as_best(int64_t step) {
         finish();
         best_begun_ = step;
@@ -110,19 +110,19 @@ public:
     // ---- local checkpoints
 
     bool is_local_on() const { return local_.is_on(); }
-    // Unless this step's goes to --out-dir, or a rank still writes the one before.
+    // Not if the step is saved to --out-dir, or if a rank is still writing the previous local checkpoint.
     bool wants_local(int64_t step) const {
         return local_.is_on() && !local_.is_under_way() && !is_saved(step) && step != first_step_;
     }
     void save_local(int64_t step, const SavedTexts& texts) { local_.begin(step, texts); }
-    // The last checkpoint in --out-dir is complete.
+    // Removes the local checkpoints, once the last checkpoint in --out-dir is complete.
     void end_local() {
         if (!local_.is_on()) return;
         local_.end();
         on_first_rank(ranks_, [&] { forget_local(flags_.out_dir); });
     }
 
-    // ---- while steps are made
+    // ---- votes in steps
 
     void add_votes(std::vector<Vote>& votes) const {
         if (saver_.is_written()) votes.push_back(Vote::written);
@@ -147,18 +147,18 @@ public:
 private:
     const RunFlags& flags_;
     Ranks& ranks_;
-    RunLog& log_;  // of the ranks, the first one speaks
+    RunLog& log_;  // writes on rank 0 only
     int64_t first_step_ = 0;
     bool first_is_saved_ = false, best_is_unknown_ = false;
-    int64_t begun_step_ = -1;  // whose save was begun last
-    int64_t best_begun_ = -1;  // that of the best one so far
+    int64_t begun_step_ = -1;  // the step of the last save()
+    int64_t best_begun_ = -1;  // the step of the last keep_as_best()
     bool is_saving_ = false;
     LocalSaver<Device, T> local_;
     Saver<Device, T> saver_;
 
-    // After a resume: a kill may have come between a checkpoint and its mark, or the best one was validated when it
-    // had been saved already. True in the latter case, unless that validation is due again anyhow: its loss is not
-    // known.
+    // After a resume: makes the mark of the best checkpoint agree with the state, since the run may have been killed
+    // between a save and its mark. If the checkpoint was validated only after it had been saved, it has the mark, but
+    // its state does not have the loss. Then returns true, unless a validation is due anyway.
     bool find_best(const RunState& state, bool validates) const {
         if (!flags_.save_best) return false;
         const int64_t marked = best_step(flags_.out_dir), best = state.best.step;

@@ -50,7 +50,7 @@ public:
           ranks_(ranks),
           snapshot_(ranks, model, sharded),
           placement_(Placement::all_shared(ranks.world_size)) {}
-    ~Saver() {  // they use what goes next
+    ~Saver() {  // the threads use the members
         if (writing_.valid()) writing_.wait();
         if (committing_.valid()) committing_.wait();
     }
@@ -107,8 +107,8 @@ private:
     std::optional<CheckpointWriter> leader_;
     std::optional<CheckpointPart> follower_;
     Placement placement_;
-    std::optional<std::vector<FileRecord>> sent_;  // of this rank's part, where rank 0 writes it
-    std::map<int, FileRecord> received_;           // on rank 0, by the rank that has sent it
+    std::optional<std::vector<FileRecord>> sent_;  // of this rank's part, if rank 0 writes it
+    std::map<int, FileRecord> received_;           // on rank 0, by sender
     std::chrono::steady_clock::time_point began_;
     int64_t step_ = 0;
     After after_;
@@ -129,7 +129,7 @@ private:
             leader_->add_records(*theirs);
         }
         leader_->commit();
-        Supervised::say_saved();  // at once: whoever is lost now is lost after it
+        Supervised::say_saved();  // at once, so that a rank that is lost from now on is lost after this checkpoint
         const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - began_;
         const SavedCheckpoint saved{step_, checkpoint_path(out_dir_, step_), taken.count()};
         if (after_) after_(saved);

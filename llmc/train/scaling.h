@@ -5,10 +5,11 @@ per step; D: tokens of the whole training; _ref: where they were tuned.
   learning rate    eta    = eta_ref sqrt(B / B_ref)               for optimizers that divide by the gradient's
                                                                   size (Malladi et al., 2022, arXiv:2205.10287)
   weight decay     lambda = lambda_ref sqrt(B / B_ref) D_ref / D
-  and the rates of those groups whose rule says so times sqrt(768 / C), as in nanochat, for C channels
 
-The second follows from the first and T_epoch = B / (eta lambda D) = const: the part of the training over which weights
-are averaged stays as it was (Wang and Aitchison, 2024, arXiv:2405.13698).
+The learning rates of groups whose rule asks for it are also multiplied by sqrt(768 / C), C channels, as in nanochat.
+
+The weight decay follows from the learning rate and T_epoch = B / (eta lambda D) = const: the fraction of the training
+over which weights are averaged does not change (Wang and Aitchison, 2024, arXiv:2405.13698).
 */
 #pragma once
 #include <cstdint>
@@ -24,10 +25,10 @@ struct Scaling {
     int64_t channels = 0;
 
     std::vector<Field> fields();
-    double learning_rate() const;  // the factors
+    double learning_rate() const;  // eta / eta_ref
     double weight_decay() const;
     double width() const;
-    // The numbers that came out, and those they came from.
+    // The factors, and the numbers from which they follow.
     std::string text(const Recipe& recipe) const;
 };
 

@@ -34,11 +34,11 @@ public:
     // Throws an Error if the loss was not finite for too long, if the data cannot be read, or if a rank is lost.
     virtual void train_step() = 0;
 
-    // What the run does not have (validation data, tasks, a prompt, other ranks) is passed over.
+    // These do nothing if the run lacks what they need: validation data, tasks, a prompt, other ranks.
     virtual void compare_ranks() = 0;
-    virtual void save() = 0;        // unless the state is that of a checkpoint already, or may be ruined
-    virtual void save_local() = 0;  // the same to the hosts' own disks (local_saving.h)
-    virtual void validate() = 0;    // and saves with --save-best, if the loss is the lowest so far
+    virtual void save() = 0;        // unless the step is saved already, or its weights may be ruined (skipped steps)
+    virtual void save_local() = 0;  // the same, to the hosts' own disks (local_saving.h)
+    virtual void validate() = 0;    // with --save-best also saves, if the loss is the lowest so far
     // Whether --patience validations in a row found no lower loss.
     virtual bool is_out_of_patience() const = 0;
     virtual void score_tasks() = 0;

@@ -69,7 +69,7 @@ std::vector<int64_t> numbers_in(const std::string& text) {
     std::vector<int64_t> numbers;
     std::istringstream words(text);
     for (std::string word; std::getline(words, word, ',');) {
-        // At most a million million: sums of them are far from 2^63.
+        // At most 10^12, so that sums are far from 2^63.
         if (word.empty() || word.size() > 12 || word.find_first_not_of("0123456789") != std::string::npos) return {};
         numbers.push_back(std::stoll(word));
     }
@@ -97,8 +97,8 @@ std::vector<int64_t> assign_micro_batches(const std::vector<double>& ms, int64_t
     const int64_t ranks = int64_t(ms.size());
     ensure(ranks > 0 && total >= ranks);
     std::vector<int64_t> assigned(size_t(ranks), 1);
-    // One after the other to whoever is done with it first.
-    using Next = std::pair<double, int64_t>;  // when, and which rank
+    // Each micro-batch goes to the rank that would finish it first.
+    using Next = std::pair<double, int64_t>;  // (finishing time, rank)
     std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
     for (int64_t r = 0; r < ranks; r++) next.emplace(2 * ms[size_t(r)], r);
     for (int64_t left = total - ranks; left > 0; left--) {
@@ -119,7 +119,7 @@ static double slowest_ms(const std::vector<int64_t>& micro_batches, const std::v
 std::vector<int64_t> rebalanced(const std::vector<int64_t>& now, const std::vector<double>& ms) {
     ensure(now.size() == ms.size());
     for (const double each : ms)
-        if (!std::isfinite(each) || each <= 0) return now;  // some rank knows nothing yet
+        if (!std::isfinite(each) || each <= 0) return now;  // a rank has no time yet
     const std::vector<int64_t> best = assign_micro_batches(ms, std::accumulate(now.begin(), now.end(), int64_t(0)));
     return slowest_ms(now, ms) > kBetter * slowest_ms(best, ms) ? best : now;
 }

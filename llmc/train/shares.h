@@ -1,13 +1,13 @@
 /*
-How a step's micro-batches are divided among ranks, whose machines need not be equal (--balance, --batch-size).
+The division of a step's micro-batches among ranks of unequal speed or memory (--balance, --batch-size).
 
   const Shares shares = equal_shares(4, {.batch_size = 12, .micro_batches = 2});
-  sequences_of(shares), first_sequence(shares, rank)       of a step; where a rank's own begin
-  assign_micro_batches({30, 10}, 8)                          of ranks that take 30 and 10 ms for one: {2, 6}
-  rebalanced({4, 4}, {30, 10})                             the same, where it is worth a change; else what there is
+  sequences_of(shares), first_sequence(shares, rank)       of a step, in all; the index of a rank's first one
+  assign_micro_batches({30, 10}, 8)                        8 micro-batches for ranks that need 30 and 10 ms each: {2, 6}
+  rebalanced({4, 4}, {30, 10})                             the same if it is worth a change, else {4, 4}
 
-A step's gradient is the sum over its tokens divided by their number, whichever rank has them, so a division changes
-only the rounding order of sums.
+A step's gradient is the sum over its tokens divided by their number, whichever rank has them. So the division changes
+only the order in which sums are rounded.
 */
 #pragma once
 #include <cstdint>
@@ -29,39 +29,39 @@ bool are_equal(const Shares& shares);
 bool have_one_batch_size(const Shares& shares);
 int64_t sequences_of(const Shares& shares);
 int64_t first_sequence(const Shares& shares, int rank);
-// The smallest batch of any rank: what they evaluate together (validation, tasks) comes in batches of one size.
+// The smallest batch size of any rank. Ranks evaluate together (validation, tasks) with this one.
 int64_t least_batch_size(const Shares& shares);
 std::vector<int64_t> micro_batches_of(const Shares& shares);
-// "12 sequences x 64 tokens x (3 + 1) micro-batches", "(12 x 3 + 4 x 3) sequences x 64 tokens"; of many ranks the ends.
+// "12 sequences x 64 tokens x (3 + 1) micro-batches", "(12 x 3 + 4 x 3) sequences x 64 tokens"; of many ranks only the
+// first and the last ones.
 std::string text_of(const Shares& shares, int64_t T);
 
-// --balance: equal, auto, numbers of micro-batches of the ranks, or a log whose decisions are followed.
+// --balance: equal, auto, a list of the ranks' numbers of micro-batches, or a log whose decisions are repeated.
 struct BalanceMode {
     enum class Kind { equal, automatic, listed, followed } kind = Kind::equal;
-    std::vector<int64_t> micro_batches = {};  // listed
+    std::vector<int64_t> micro_batches = {};  // of Kind::listed
     bool is_equal() const { return kind == Kind::equal; }
-    // Whether it changes in the course of a run.
+    // Whether the division may change during a run.
     bool moves() const { return kind == Kind::automatic || kind == Kind::followed; }
 };
-BalanceMode balance_mode(const std::string& flag);  // an Error if it is none of them
+BalanceMode balance_mode(const std::string& flag);  // throws an Error for anything else
 
-// "3,1" and back; empty if the text is no such list.
+// Converts between numbers and "3,1". No numbers if the text is not such a list.
 std::string list_text(const std::vector<int64_t>& numbers);
 std::vector<int64_t> numbers_in(const std::string& text);
 
-// Divides `total` micro-batches among ranks, given each rank's ms per micro-batch: at least one each, minimizing the
-// time of the last to finish; of equal ranks the lowest gets more. Deterministic.
+// Divides `total` micro-batches among ranks, given each rank's ms per micro-batch. Each gets at least one, and the time
+// of the slowest rank is minimal. Ties go to the lowest rank. Deterministic.
 std::vector<int64_t> assign_micro_batches(const std::vector<double>& ms, int64_t total);
 
-// A new division if with it the slowest rank finishes kBetter times as fast, else the old one: noise in the speeds
-// changes nothing.
+// A new division if it makes the slowest rank kBetter times as fast, else the old one, so that noise changes nothing.
 inline constexpr double kBetter = 1.05;
 std::vector<int64_t> rebalanced(const std::vector<int64_t>& now, const std::vector<double>& ms);
 
 /*
---balance auto, on each rank. After the first few steps and then every kLookEvery, the ranks tell rank 0 what a
-micro-batch has taken (the median of those steps: one that something else has disturbed does not count), and rank 0
-tells all how they are divided from now on. Where nothing is said of time the same divisions give the same bits.
+--balance auto, on each rank. After the first few steps, and then every kLookEvery steps, each rank sends rank 0 the
+time of a micro-batch (the median over these steps, which ignores disturbed ones), and rank 0 tells all ranks the new
+division. The bits of a run depend on the divisions, not on the times themselves.
 
   Balancer balancer(ranks, micro_batches);
   balancer.step(ms);                           this rank's micro-batches of a step
@@ -69,27 +69,27 @@ tells all how they are divided from now on. Where nothing is said of time the sa
 */
 class Balancer {
 public:
-    static constexpr int64_t kFirstLook = 5, kLookEvery = 10;  // steps; the first one warms up, and does not count
+    static constexpr int64_t kFirstLook = 5, kLookEvery = 10;  // steps; the first step warms up and does not count
 
     Balancer(Ranks& ranks, std::vector<int64_t> micro_batches);
 
     void step(double ms);
     bool is_due() const;
-    // True if it has changed something. All ranks.
+    // True if the division has changed. Collective.
     bool look();
 
     const std::vector<int64_t>& micro_batches() const { return micro_batches_; }
-    const std::vector<double>& ms() const { return ms_; }  // of one, of each rank, as of the last look; on rank 0
-    std::string text() const;                              // of those
+    const std::vector<double>& ms() const { return ms_; }  // on rank 0: each rank's ms per micro-batch, at look()
+    std::string text() const;                              // ms() as text
 
 private:
     Ranks& ranks_;
     std::vector<int64_t> micro_batches_;
-    std::vector<double> times_;  // of one micro-batch, in each step since the last look
+    std::vector<double> times_;  // ms per micro-batch, in each step since the last look()
     std::vector<double> ms_;
     int64_t steps_ = 0;
-    double claimed_ms_ = 0;  // what ANVIL_MICRO_BATCH_MS says instead of a clock; 0: nothing
+    double claimed_ms_ = 0;  // for tests: ANVIL_MICRO_BATCH_MS in place of a clock; 0: not set
 };
 
-// The divisions in a log.jsonl, by the step after which they hold; of a run that was resumed those that count.
+// The divisions in a log.jsonl, by the step after which they hold, without those that a resume made void.
 std::map<int64_t, std::vector<int64_t>> divisions_in(const std::string& log_path);

@@ -4,8 +4,8 @@ writes it.
 
   Snapshot<Device, T> snapshot(ranks, model, sharded);
   snapshot.take({tokenizer_json, chat_template, state, flags});
-  snapshot.write_model(part);        rank 0: the model and everything small, into a CheckpointPart
-  snapshot.write_shard(part);        every rank: its part of the optimizer's state
+  snapshot.write_model(part);        rank 0: writes the model and all small files into a CheckpointPart
+  snapshot.write_shard(part);        every rank: writes its part of the optimizer's state
 */
 #pragma once
 #include <cstring>
@@ -62,7 +62,7 @@ public:
         tensors_ = tensors_of(parts);
     }
 
-    // This rank's part of the state, and the file that it is written to.
+    // This rank's part of the state, and the name of its file.
     const std::vector<Tensor>& tensors() const { return tensors_; }
     std::string file_of(int rank) const { return shard_file(kOptimizerStem, rank, ranks_.world_size); }
     void write_shard(CheckpointPart& part) const {
@@ -101,7 +101,7 @@ private:
     const ShardedState<Device, T> sharded_;
     SavedTexts texts_;
     std::optional<typename Device::HostCopies> copies_;
-    std::vector<T> weights_;       // all of the model's, on rank 0
-    std::vector<char> state_;      // of tensors_, one after the other
-    std::vector<Tensor> tensors_;  // with pointers into state_
+    std::vector<T> weights_;       // the whole model, on rank 0
+    std::vector<char> state_;      // the data of tensors_, one after the other
+    std::vector<Tensor> tensors_;  // they point into state_
 };

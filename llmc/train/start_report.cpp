@@ -1,4 +1,4 @@
-// What a run says of itself before its first step.
+// The report of a run before its first step.
 #include "llmc/train/start_report.h"
 #include <algorithm>
 #include <cstdio>

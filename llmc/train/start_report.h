@@ -1,10 +1,10 @@
 /*
-What a run says of itself before its first step: lines on stdout, and the first record of its log.
+The report of a run before its first step: lines on stdout, and the first record of its log. On rank 0:
 
   const StartReport report{.request = request, .config = config, ...};
-  RunLog log = report.begin_log(state, read_bytes);       rank 0, of a training run; prints the flags
-  report.print(comm.describe(), placement.text);          rank 0: model, batch, recipe, data, device, kernels
-  report.print_evaluated();                               rank 0, of `eval` instead
+  RunLog log = report.begin_log(state, read_bytes);       opens the log of a training run and prints the flags
+  report.print(comm.describe(), placement.text);          prints model, batch, recipe, data, device, kernels
+  report.print_evaluated();                               the command `eval` prints this instead
 */
 #pragma once
 #include <cstdint>
@@ -25,19 +25,20 @@ struct StartReport {
     const KnownTokenizer& tokenizer;
     std::string device;  // describe(device)
     bool on_gpu;
-    const char* type;  // of weights: "fp32"
+    const char* type;  // type_name() of the weights: "fp32"
     int num_ranks;
     IslandPlace place;
-    int64_t outer_size;  // with islands: values of this rank's outer state
+    int64_t outer_size;  // elements of this rank's outer state; 0 without islands
     KernelFacts kernels;
-    int64_t head_rows;  // of logits at a time
+    int64_t head_rows;  // rows of logits computed at a time
     int64_t num_parameters;
     double flops_per_token;
-    DevicePeak peak;        // of this rank's device
-    double all_peak_flops;  // of all ranks'
+    DevicePeak peak;        // this rank's device
+    double all_peak_flops;  // FLOP/s, the sum over all ranks' devices; 0: not known
 
     RunLog begin_log(const RunState& state, const ReadBytes& read_bytes) const;
-    // `ranks`: what joins them. `placement`: where their parts of a checkpoint go.
+    // `ranks`: what connects them, as Comm::describe() says it. `placement`: where ranks write their parts of a
+    // checkpoint, as Placement::text says it.
     void print(const std::string& ranks, const std::string& placement) const;
     void print_evaluated() const;
 

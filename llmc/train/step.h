@@ -1,36 +1,38 @@
 /*
 One optimizer step of all ranks: micro-batches, reduction of gradients, norm, clipping, update, all-gather of weights.
-The host only enqueues work: whether the gradient is finite, its norm and the clip factor are computed and used on the
-device, and reach the host while the next step is already running.
+The host only enqueues work. The gradient's norm, the clip factor and whether the gradient is finite are computed and
+used on the device; the host receives them while the next step is already running.
 
   Stepper<Device, T> stepper(model, optimizer, comm, config, updates);
   stepper.start(data, rates);                        enqueues a whole step
   const StepResult result = stepper.finish();        waits for the oldest step that was started
 
-In the last micro-batch's backward pass, a bucket of gradients is reduce-scattered (or GradientSum says how) as soon as
-it is complete, beside the rest of the pass. After the update the weights are all-gathered bucket by bucket in the order
-in which the next forward pass needs them, and it waits for each where it does.
+During the last micro-batch's backward pass, each bucket of gradients is reduced as soon as it is complete, overlapping
+the rest of the pass: by a reduce-scatter or an all-to-all (GradientSum in llmc/comm/comm.h). After the update the
+weights are all-gathered bucket by bucket, in the order in which the next forward pass needs them. That pass waits for
+each bucket just before it reads it.
 
-With ZeRO-2 every micro-batch's backward pass does so, and this rank's shard of the result is added to that of the
-micro-batches before; then another bucket reuses its memory (llmc/optim/gradient_layout.h). So sums are over ranks
-first, and the data loader assigns micro-batches in turns: with tree_sum they are again those of one tree, whose leaves
-are all ranks' micro-batches in the order of the data, if the ranks are a power of two.
+ZeRO-2: buckets are reduced in every micro-batch's backward pass. This rank's shard of each sum is added to that of the
+earlier micro-batches; then another bucket reuses the memory (llmc/optim/gradient_layout.h). So gradients are summed
+over ranks first and over micro-batches second, and the data loader deals out micro-batches round-robin. With tree_sum
+and a power of two of ranks, the sum is again one tree, whose leaves are all ranks' micro-batches in the order of the
+data.
 
-With delayed scaling (llmc/model/linear.h) a step notes the largest magnitudes of what is quantized to FP8. Ranks put
-theirs into rows of one buffer, which an all-reduce adds up: other rows are zeros, so the sum has them all as they are.
-Then each rank has the same history, and it does not depend on how many there are.
+Delayed scaling (llmc/model/linear.h): a step records the largest magnitude of each tensor that is quantized to FP8.
+Each rank writes its own row of one buffer, and the other rows are zero, so an all-reduce gives every rank all rows.
+Therefore all ranks have the same history, and it does not depend on the number of ranks.
 
-With a CUDA graph, everything up to the decision about the update is captured in the third step and launched as a whole
-from then on, with any micro-batches; the update, with the step's own rates, follows it. A profiled step is enqueued op
-by op. The bits are the same.
+CUDA graph: everything up to the decision about the update is captured in the third step and launched as a whole from
+then on, whatever the micro-batches contain. The update, which needs the step's learning rates, follows the graph. A
+profiled step is enqueued op by op. The bits are the same in all cases.
 
-Ranks may have unequal shares of a step (shares.h): loss and gradient are sums over a step's tokens, on whichever rank,
-divided by their number. With equal shares the bits are those of a run without them.
+Unequal shares of a step (shares.h): loss and gradient are sums over all tokens of the step, whichever rank has them,
+divided by the number of tokens. With equal shares the bits are those of a run without shares.
 
-Gradients of micro-batches accumulate in place; with tree_sum they are added pairwise, ((0 + 1) + (2 + 3)) + ..., as
-ranks' gradients always are (sum_tree in llmc/comm/comm.h). Then a step has the same bits however its micro-batches
-are assigned to ranks, as long as each rank has a power of two of them. It takes log2 of that many gradient buffers
-more.
+Gradients of micro-batches accumulate in place. With tree_sum they are added pairwise, ((0 + 1) + (2 + 3)) + ..., as
+gradients of ranks always are (sum_tree in llmc/base/sum_tree.h). Then a step has the same bits however its
+micro-batches are assigned to ranks, as long as each rank has a power of two of them, n. That takes log2(n) more
+gradient buffers.
 */
 #pragma once
 #include <bit>
@@ -53,35 +55,37 @@ more.
 #include "llmc/optim/optimizer.h"        // Optimizer, Rates
 
 struct StepConfig {
-    int64_t B, T, accumulation;  // sequences, tokens each, micro-batches of this rank
+    int64_t B, T, accumulation;  // sequences per micro-batch, tokens per sequence, micro-batches of this rank
     double grad_clip;            // 0: none
-    int64_t world_size = 1;      // ranks that exchange gradients: those of an island
+    int64_t world_size = 1;      // the ranks that exchange gradients; with islands, those of this island
     bool tree_sum = false;
-    bool bf16_gradients = false;  // gradients travel as bf16
+    bool bf16_gradients = false;  // gradients are sent as bf16
     GradientSum gradient_sum = GradientSum::automatic;
-    int zero_stage = 1;        // 2: gradients are sharded, too
-    bool noise_scale = false;  // add up the squares of the gradients of a step's parts() as well
-    double dropout = 0;        // p; which elements, the seed and the step's number decide, on any ranks
+    int zero_stage = 1;        // 2: also shard gradients
+    bool noise_scale = false;  // also sum the squares of the gradients of a step's parts() (noise_scale.h)
+    double dropout = 0;        // p; the mask depends on the seed and the step's number, not on the number of ranks
     uint64_t dropout_seed = 0;
-    bool graph = false;  // a CUDA graph, where there is one (why_no_graph)
-    // Of a step that ranks share unequally: all its sequences. 0: every rank has as many as this one.
-    int64_t step_sequences = 0, first_sequence = 0;  // the first that is this rank's
-    int64_t islands = 1, first_rank = 0;             // of all islands' ranks: the first of this one's
+    bool graph = false;  // use a CUDA graph, where possible (why_no_graph)
+    // If ranks have unequal shares: the sequences of all ranks in a step, and the index of this rank's first one.
+    // step_sequences == 0: every rank has as many as this one.
+    int64_t step_sequences = 0, first_sequence = 0;
+    int64_t islands = 1, first_rank = 0;  // first_rank: of this island, numbered among the ranks of all islands
 
     int64_t sequences() const { return step_sequences > 0 ? step_sequences : B * accumulation * world_size; }
     int64_t sequences_before(int rank) const { return step_sequences > 0 ? first_sequence : rank * accumulation * B; }
     int64_t num_tokens() const { return sequences() * T; }
     int64_t tokens_of_all() const { return num_tokens() * islands; }
-    // What the noise scale compares with the whole step: the ranks, or for one rank its micro-batches. Of these only
-    // the first one's gradient ever exists by itself, so only that is used.
+    // The parts of a step whose gradients the noise scale compares with that of the whole step: one per rank, or with
+    // one rank, one per micro-batch. Of the micro-batches only the first one is measured: the others' gradients are
+    // added to it in place.
     int64_t parts() const { return world_size > 1 ? world_size : accumulation; }
     int64_t parts_measured() const { return world_size > 1 ? world_size : 1; }
-    int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // buffers of tree_sum
+    int levels() const { return tree_sum ? std::bit_width(uint64_t(accumulation - 1)) : 0; }  // tree_sum's buffers
     bool has_halves() const { return bf16_gradients && world_size > 1; }
     bool shards_gradients() const { return zero_stage == 2 && world_size > 1; }
 };
 
-// Why a step cannot be a CUDA graph; "": it can.
+// Why a step cannot be captured as a CUDA graph; empty if it can.
 inline std::string why_no_graph(const StepConfig& config, bool on_gpu) {
     if (!on_gpu) return "there is none on a CPU";
     if (config.world_size > 1) return "of several ranks, collectives of one step are waited for in the next";
@@ -89,8 +93,8 @@ inline std::string why_no_graph(const StepConfig& config, bool on_gpu) {
     return "";
 }
 
-// What all_to_all_sum() needs besides the gradients. On a CPU ranks read each other's, and in bf16 there is room in
-// them.
+// Bytes of scratch memory for Comm::all_to_all_sum(). None on a CPU, where ranks read each other's gradients, and none
+// for bf16, which uses the fp32 gradients as scratch.
 inline size_t scratch_bytes(const ShardingPlan& plan, const StepConfig& config, bool on_gpu) {
     if (!on_gpu || config.gradient_sum != GradientSum::all_to_all || config.has_halves() || config.world_size == 1)
         return 0;
@@ -107,24 +111,28 @@ inline size_t gradient_bytes(const ShardingPlan& plan, const StepConfig& config,
            scratch_bytes(plan, config, on_gpu);
 }
 
-// What ranks request of all ranks by voting; see StepSums::votes. written: its part of a checkpoint is on the disk;
-// committed, by rank 0: all of it is. bad_data: it cannot continue, and a step with such a vote is applied on no rank.
-// local_over: its part of a local checkpoint is written, or could not be (local_failed).
+// What a rank tells all ranks, or requests of them, with a step; StepSums::votes counts the ranks.
+//   stop, out_of_time         the run should end
+//   written                   the writing of this rank's part of a checkpoint is over
+//   committed                 by rank 0: the commit of the checkpoint is over
+//   bad_data                  this rank's data cannot be used: the step is applied on no rank
+//   local_over, local_failed  the writing of this rank's part of a local checkpoint is over; it has failed
 enum class Vote { stop, out_of_time, written, committed, bad_data, local_over, local_failed };
 
 struct StepResult {
-    double loss;      // mean over the step's targets of all ranks that count, before the update
+    double loss;      // in nats, mean over the targets of all ranks that are not ignored, before the update
     double norm;      // of the gradient, before clipping
-    bool applied;     // false: loss or gradient was not finite, and weights and moments are as before, bit for bit
-    int64_t updates;  // the optimizer's count, this one included
+    bool applied;     // false: loss or gradient was not finite; weights and moments are unchanged, bit for bit
+    int64_t updates;  // steps so far that changed the weights, including this one
     StepSums sums;
 
-    // The squared norm of a part's gradient as the mean over its own tokens, on average over the parts (noise_scale.h).
+    // The squared norm of a part's gradient, averaged over the parts. A part's gradient is the mean over its own tokens
+    // (noise_scale.h).
     double part_squared(const StepConfig& config) const {
         const double share = double(config.num_tokens()) / double(targets()), parts = double(config.parts());
         return sums.part_squares.value() * (parts * (parts / double(config.parts_measured()))) * share * share;
     }
-    int64_t targets() const { return int64_t(sums.targets); }  // that count
+    int64_t targets() const { return int64_t(sums.targets); }  // those that are not ignored
     int64_t count(Vote vote) const { return int64_t(sums.votes[int(vote)]); }
 };
 
@@ -133,7 +141,7 @@ class Stepper {
 public:
     static constexpr int kMostUnderWay = Device::kAsynchronous ? 2 : 1;
 
-    // `updates` so far: not zero after a resume.
+    // `updates`: StepResult::updates of the steps before a resume.
     Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, Comm<Device>& comm, const StepConfig& config,
             int64_t updates)
         : model_(model),
@@ -185,7 +193,7 @@ public:
             open_buckets(layer);
         };
     }
-    // One rank.
+    // For one rank.
     Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, const StepConfig& config, int64_t updates)
         : Stepper(model, optimizer, std::make_unique<NoComm<Device>>(model.device), config, updates) {}
     ~Stepper() {
@@ -195,7 +203,8 @@ public:
     Stepper(const Stepper&) = delete;
     Stepper& operator=(const Stepper&) = delete;
 
-    // `data`: a DataLoader, or what has its next(). `elapsed_us`: what rank 0 tells the others with the result.
+    // Enqueues a step. `data`: a DataLoader, or any type with its next(). `votes`: this rank's. `elapsed_us`: rank 0's
+    // training time, which all ranks receive with the result; 0 on the others. `step_number`: of the run, from 0.
     template <class Data>
     void start(Data& data, const Rates& rates, const std::vector<Vote>& votes = {}, uint64_t elapsed_us = 0,
                int64_t step_number = 0) {
@@ -229,34 +238,35 @@ public:
         is_whole_ = true;
     }
 
+    // Waits for the oldest step in flight and returns its result.
     StepResult finish() {
         ensure(under_way_ > 0);
         under_way_--;
         const StepScalars s = results_.receive();
-        if (under_way_ == 0)  // whoever looks at the weights now sees all of them
+        if (under_way_ == 0)  // from here on the weights are complete
             for (Work& work : gathered_) await(work);
         return {s.loss, s.norm, s.applied != 0, s.updates, s.sums};
     }
 
-    // Between steps: this rank's share of those that follow. Of the same batch size, and without tree_sum.
+    // Between steps: sets this rank's share of the following steps. Not with tree_sum or a CUDA graph.
     void assign(int64_t accumulation, int64_t step_sequences, int64_t first_sequence) {
         ensure(under_way_ == 0 && accumulation > 0 && !config_.tree_sum && !has_graph_);
         config_.accumulation = accumulation;
         config_.step_sequences = step_sequences, config_.first_sequence = first_sequence;
     }
-    // What the last step's micro-batches took on the host, in ms, waiting for data included and communication left out.
-    // Of a CPU: it is done when the calls are.
+    // Host time of the last step's micro-batches, in ms, with waits for data and without communication. Only a CPU's
+    // time is meaningful: there the calls return when the work is done.
     double micro_batches_ms() const { return std::chrono::duration<double, std::milli>(computed_).count(); }
 
     int under_way() const { return under_way_; }
-    // Steps that were launched as a graph.
+    // The number of steps that were launched as a graph.
     int64_t graph_launches() const { return graph_launches_; }
-    // Why steps are no longer launched as graphs: what could not be captured. "": no failure.
+    // Why capturing a graph failed, after which steps run without one. Empty: no failure.
     const std::string& graph_error() const { return graph_error_; }
-    // False if start() has thrown while it changed the weights.
+    // False if start() threw an error while it changed the weights.
     bool is_whole() const { return is_whole_; }
-    // What the data threw on this rank; does nothing if there is no such error. The other ranks wait for this one in
-    // the step, so start() only votes, computes on with zeros, and asks the data for nothing more.
+    // Rethrows the error that the data threw on this rank, if any. start() does not throw it, because the other ranks
+    // wait for this one in the step: it votes bad_data, continues with zeros and reads no more data.
     void rethrow_data_error() const {
         if (data_error_) std::rethrow_exception(data_error_);
     }
@@ -264,42 +274,42 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
-    std::unique_ptr<Comm<Device>> own_comm_;  // of one rank
+    std::unique_ptr<Comm<Device>> own_comm_;  // only with the constructor for one rank
     Gpt<Device, T>& model_;
     Optimizer<Device, T>& optimizer_;
     Comm<Device>& comm_;
     StepConfig config_;
     Arena arena_;
     StepScalars* scalars_;  // in the device's memory
-    float* seen_;           // (ranks, tensors) of update_amax; null: without delayed scaling
+    float* seen_;           // (ranks, tensors), for update_amax; null without delayed scaling
     bool has_graph_;
     typename Device::Graph graph_;
-    std::vector<int64_t> graph_windows_;  // that the model had when it was captured
-    bool graph_is_delayed_ = false;       // the same of its scales in FP8
+    std::vector<int64_t> graph_windows_;  // the model's windows when the graph was captured
+    bool graph_is_delayed_ = false;       // whether its FP8 scales were delayed then
     std::string graph_error_;
     int64_t started_ = 0, graph_launches_ = 0;
-    const OpObserver* observer_;  // of steps that nobody looks at
-    // Of a micro-batch; with a graph, of all of a step's.
+    const OpObserver* observer_;  // the device's when no step is profiled
+    // For one micro-batch; with a graph, for all micro-batches of a step.
     typename Device::template ToDevice<int32_t> tokens_, targets_;
     typename Device::template ToDevice<StepSums> votes_;
     typename Device::template ToHost<StepScalars> results_;
-    std::vector<Arena> sums_;       // tree_sum: of 2^i micro-batches
-    std::optional<Arena> shards_;   // ZeRO-2: of the micro-batches so far
-    std::optional<Arena> halves_;   // bf16_gradients: what travels
-    std::optional<Arena> scratch_;  // of all_to_all_sum() in fp32, on a GPU
-    const bool by_messages_;        // all_to_all_sum() instead of reduce_scatter()
+    std::vector<Arena> sums_;       // tree_sum: sums_[i] is the sum of 2^i micro-batches
+    std::optional<Arena> shards_;   // ZeRO-2: this rank's shards, summed over the micro-batches so far
+    std::optional<Arena> halves_;   // bf16_gradients: the gradients as they are sent
+    std::optional<Arena> scratch_;  // for all_to_all_sum() in fp32 on a GPU
+    const bool by_messages_;        // uses all_to_all_sum() instead of reduce_scatter()
     const GradientLayout layout_;
-    std::vector<Work> reduced_;        // of each bucket
-    std::vector<int64_t> reduced_of_;  // ZeRO-2: the micro-batch whose sum is not in shards_ yet; -1: none
+    std::vector<Work> reduced_;        // each bucket's reduction; gathered_: its all-gather of weights
+    std::vector<int64_t> reduced_of_;  // ZeRO-2, each bucket: the micro-batch whose sum is not in shards_ yet; -1: none
     std::vector<Work> gathered_;
-    size_t complete_ = 0;                                // buckets whose reduction has begun
-    int64_t micro_ = 0;                                  // micro-batch under way
+    size_t complete_ = 0;                                // how many buckets' reduction has begun
+    int64_t micro_ = 0;                                  // the current micro-batch
     std::chrono::steady_clock::duration computed_ = {};  // see micro_batches_ms()
     int under_way_ = 0;
-    uint64_t elapsed_us_ = 0;  // of the step that is started
+    uint64_t elapsed_us_ = 0;  // start()'s argument
     bool is_whole_ = true;
     std::exception_ptr data_error_;
-    Batch zeros_;  // once there is an error
+    Batch zeros_;  // replaces the data after an error
 
     Stepper(Gpt<Device, T>& model, Optimizer<Device, T>& optimizer, std::unique_ptr<Comm<Device>> comm,
             const StepConfig& config, int64_t updates)
@@ -307,7 +317,7 @@ private:
         own_comm_ = std::move(comm);
     }
 
-    // On while it lives.
+    // Turns the model's dropout on during its lifetime.
     struct DropoutScope {
         Gpt<Device, T>& model;
         DropoutScope(Gpt<Device, T>& model, const Dropout& dropout) : model(model) { model.dropout = dropout; }
@@ -315,7 +325,8 @@ private:
         DropoutScope(const DropoutScope&) = delete;
         DropoutScope& operator=(const DropoutScope&) = delete;
     };
-    // The rows of a step are numbered as the data loader assigns them: those of rank 0 first, or in turns.
+    // The rows of a step are numbered as the data loader assigns them: all rows of rank 0 first, or with ZeRO-2
+    // micro-batch by micro-batch, round-robin over the ranks.
     Dropout dropout_of(int64_t step_number, int64_t micro) const {
         const int64_t first = layout_.is_sharded()
                                   ? (micro * config_.world_size + comm_.rank) * config_.B
@@ -323,14 +334,14 @@ private:
         return {config_.dropout, config_.dropout_seed, uint64_t(step_number), first};
     }
 
-    // Where a micro-batch's tokens are in the device's memory.
+    // A micro-batch's tokens and targets (B, T) in device memory.
     struct Sent {
         const int32_t *tokens, *targets;
     };
     int64_t seen_size() const { return comm_.world_size * model_.acts.amax.tensors; }
     int64_t tokens_sent() const { return config_.B * config_.T * (has_graph_ ? config_.accumulation : 1); }
 
-    // From nothing to the decision whether to apply it. `sent(micro)` says where a micro-batch is.
+    // Enqueues a step from its start to the decision whether to apply it. sent_of(micro) returns a micro-batch's Sent.
     template <class SentOf>
     void enqueue_gradient(int64_t step_number, SentOf&& sent_of) {
         Device& device = model_.device;
@@ -367,7 +378,7 @@ private:
                 keep(b);
             else
                 receive(b);
-            if (comm_.rank < comm_.shards())  // of several owners one
+            if (comm_.rank < comm_.shards())  // a shard with several owners counts once
                 model_.op.add_squares(device, &scalars_->sums.squares, own_shard(b), buckets()[b].shard);
         }
         Work sums = comm_.all_reduce(reinterpret_cast<uint64_t*>(&scalars_->sums), sizeof(StepSums) / sizeof(uint64_t));
@@ -380,10 +391,10 @@ private:
         model_.op.decide_step(device, scalars_, config_.grad_clip, uint64_t(config_.num_tokens()));
     }
 
-    // The first two steps grow buffers, and time GEMMs if requested.
+    // Not in the first two steps: they grow buffers, and time GEMMs if requested.
     bool takes_graph() const { return has_graph_ && started_ >= 2 && model_.device.observer == observer_; }
 
-    // Sends all batches of a step at once.
+    // Sends all micro-batches of a step to the device at once.
     template <class Data>
     Sent all_batches(Data& data, const std::vector<Vote>& votes) {
         std::vector<int32_t> tokens, targets;
@@ -395,7 +406,7 @@ private:
         return {tokens_.send(tokens.data(), tokens_sent()), targets_.send(targets.data(), tokens_sent())};
     }
 
-    // If it cannot be captured, this step and all later ones run without a graph.
+    // If capturing fails, this step and all later ones run without a graph.
     void launch_graph(const Sent& all) {
         const auto sent_of = [&](int64_t micro) {
             const int64_t at = micro * config_.B * config_.T;
@@ -419,7 +430,8 @@ private:
 
     const std::vector<Bucket>& buckets() const { return optimizer_.plan.buckets; }
 
-    // This rank's votes, and no loss so far. With bad data among them the loss is not finite, on any rank.
+    // Sets the step's sums to this rank's votes and zeros. A vote bad_data makes the loss NaN, so that no rank applies
+    // the step.
     void begin_sums(const std::vector<Vote>& votes) {
         StepSums sums;
         sums.elapsed_us = elapsed_us_;
@@ -439,7 +451,7 @@ private:
         }
         const std::vector<int32_t> zeros(size_t(config_.B * config_.T));
         zeros_ = {zeros, zeros};
-        begin_sums(votes);  // what this step has added up so far does not matter
+        begin_sums(votes);  // resets what this step has summed so far, which does not matter
         return zeros_;
     }
 
@@ -452,24 +464,26 @@ private:
     bf16* halves(size_t b) const { return reinterpret_cast<bf16*>(halves_->base) + layout_.offsets[b]; }
 
     bool is_last(int64_t micro) const { return micro + 1 == config_.accumulation; }
-    // tree_sum, a binary counter: before micro-batch i, sums_[k] holds a sum of 2^k of them if bit k of i is set.
-    // Adds those that end with this one, or if it is the last one all, to `data`: n elements that are at `at` there.
+    // tree_sum as a binary counter: before micro-batch i, sums_[k] holds the sum of 2^k micro-batches if bit k of i is
+    // set. Adds to `data` (n) the sums that are completed by this micro-batch, or by the last one all of them. `at` is
+    // the offset of data's elements in sums_.
     void add_sums(int64_t micro, float* data, int64_t at, int64_t n) {
         const size_t count = is_last(micro) ? sums_.size() : size_t(std::countr_one(uint64_t(micro)));
         for (size_t k = 0; k < count; k++)
             if (uint64_t(micro) >> k & 1) model_.op.accumulate(model_.device, data, floats_of(sums_[k]) + at, n);
     }
-    // And puts the sum where it belongs.
+    // The same, and stores the result in its level of sums_.
     void add_partial_sum(int64_t micro, float* data, int64_t at, int64_t n) {
         add_sums(micro, data, at, n);
         float* const level = floats_of(sums_[size_t(std::countr_one(uint64_t(micro)))]);
         copy_on_device(model_.device, level + at, data, n);
     }
 
-    // Where this rank's shard of a bucket's sum arrives, and where it is when the step is summed up.
+    // Where a reduction leaves this rank's shard of a bucket.
     float* arrival(size_t b) const {
         return model_.gradients.data + layout_.offsets[b] + comm_.shard() * buckets()[b].shard;
     }
+    // Where that shard is once all micro-batches are summed.
     float* own_shard(size_t b) const {
         return layout_.is_sharded() ? floats_of(*shards_) + layout_.shard_offsets[b] : arrival(b);
     }
@@ -480,7 +494,8 @@ private:
             model_.op.cast_to_float(model_.device, arrival(b), halves(b) + comm_.shard() * shard, shard);
     }
 
-    // ZeRO-2: before backward writes to buckets that it has not reached yet. What lay there goes to its shard.
+    // ZeRO-2: called before backward first writes to the buckets with this `written_after`. Moves the sums of the
+    // buckets that share their memory to shards_, then zeros the memory.
     void open_buckets(int64_t written_after) {
         if (!layout_.is_sharded()) return;
         for (size_t b = 0; b < buckets().size(); b++) {
@@ -491,7 +506,7 @@ private:
                                   model_.gradients.data + layout_.offsets[b]);
         }
     }
-    // ZeRO-2: adds what has arrived of a bucket to this rank's shard of it.
+    // ZeRO-2: adds a reduced bucket to this rank's shard in shards_, if that has not been done yet.
     void keep(size_t b) {
         if (reduced_of_[b] < 0) return;
         receive(b);

@@ -1,9 +1,10 @@
 /*
-What is measured of a run's steps: their records in the log, and MFU.
+Turns the results of steps into records for the log, and computes MFU (model FLOPs utilization, Chowdhery et al., 2022,
+arXiv:2204.02311, appendix B).
 
   StepMeter meter(config, flops_per_token, all_peak_flops, is_alone);
   log.step(meter.record(state.step, result, start, step_s, cost));        once per step, in order
-  meter.mfu_so_far(state)
+  meter.mfu_so_far(state)                                                 of the whole run
 */
 #pragma once
 #include <algorithm>
@@ -19,20 +20,20 @@ What is measured of a run's steps: their records in the log, and MFU.
 
 // What is known of a step when it is started.
 struct StepStart {
-    LoaderState data = {};      // before it
-    int64_t schedule_step = 0;  // where the schedules are
-    double cropped = 0;         // up to it: DataLoader::cropped()
+    LoaderState data = {};      // before the step reads its batches
+    int64_t schedule_step = 0;  // the step at which the schedules are evaluated
+    double cropped = 0;         // RunInputs::cropped() after the step has read its batches
 };
 
 class StepMeter {
 public:
-    // `all_peak_flops`: of all ranks; 0: not known. `is_alone`: there is no communication.
+    // `all_peak_flops`: FLOP/s, the sum over all ranks; 0: not known. `is_alone`: there is one rank.
     StepMeter(const RunConfig& config, double flops_per_token, double all_peak_flops, bool is_alone)
         : flops_per_token(flops_per_token), all_peak_flops(all_peak_flops), config_(config), is_alone_(is_alone) {}
 
     const double flops_per_token, all_peak_flops;
 
-    // `before`: steps that were done before it. `step_s`: its wall time.
+    // `before`: how many steps the run has done before this one. `step_s`: its wall time in seconds.
     StepRecord record(int64_t before, const StepResult& step, const StepStart& start, double step_s,
                       const CommCost& cost) {
         const StepConfig& how = config_.step;
@@ -56,7 +57,7 @@ public:
                 .cropped = start.cropped};
     }
 
-    // Of the steps whose time is counted.
+    // MFU over all steps whose time is counted: with --schedule-by time the first few are not (kUncountedSteps).
     double mfu_so_far(const RunState& state) const {
         const int64_t uncounted = config_.by_time() ? std::min(state.step, RunConfig::kUncountedSteps) : 0;
         return mfu(double(state.tokens) - double(uncounted * config_.step.tokens_of_all()), state.training_s);
@@ -67,6 +68,7 @@ private:
     const bool is_alone_;
     NoiseScale noise_scale_;
 
+    // A fraction of 1; 0 if it is not known.
     double mfu(double tokens, double seconds) const {
         return all_peak_flops > 0 && seconds > 0 ? flops_per_token * tokens / (seconds * all_peak_flops) : 0;
     }

@@ -1,16 +1,16 @@
 /*
 --profile: profiles a few steps of a run, op by op, then prints a table and writes the trace; the run continues
-unchanged. It profiles --profile-steps steps from the third on, because the first ones warm up; earlier ones if there
-are not as many, and all if that is not enough.
+unchanged. It profiles --profile-steps steps from the third one on, because the first two warm up. In a shorter run it
+begins earlier.
 
-  StepProfiler<Device, T> profiler(device, world, config);       measures what the device does at most
-  profiler.plan(first, end);                                     the steps that this process makes
+  StepProfiler<Device, T> profiler(device, world, config);       measures the device's peaks
+  profiler.plan(first, end);                                     the steps of this process
   {
-      const auto watch = profiler.watch(step);                   each, before it is started
+      const auto watch = profiler.watch(step);                   around the start of each step
       stepper.start(...);
   }
-  profiler.finish_step(step);                                    each, when it is over
-  profiler.finish();                                             at the end, however early it comes
+  profiler.finish_step(step);                                    after each step
+  profiler.finish();                                             at the end of the run, even if it ends early
 */
 #pragma once
 #include <algorithm>
@@ -32,14 +32,14 @@ class StepProfiler {
 public:
     static constexpr int64_t kWarmUpSteps = 2;
 
-    // An Error, on all ranks, if a rank's file cannot be written. Before the model takes its memory, of which the
-    // measurement needs some.
+    // Throws an Error on all ranks if a rank's file cannot be written. To be called before the model allocates its
+    // memory, because the measurement needs some. Collective.
     StepProfiler(Device& device, World& world, const RunFlags& config)
         : device_(device), count_(config.profile_steps), rank_(world.ranks.rank) {
         if (config.profile.empty()) return;
         path_ = profile_path(config.profile, rank_);
         share_errors(world.ranks, [&] { check_writable(); });
-        // Ranks that compute at the same time share memory and power then as they do in a step; virtual ones take
+        // Ranks measure at the same time, and so share memory bandwidth and power as in a step. Virtual ranks take
         // turns.
         if (world.is_first() || !world.group) peaks_ = measure_peaks<T>(device);
         profile_ = make_profile(device);
@@ -47,7 +47,7 @@ public:
     StepProfiler(const StepProfiler&) = delete;
     StepProfiler& operator=(const StepProfiler&) = delete;
 
-    // The steps from `first` to `end`, without that, are those to come.
+    // The process will do the steps [first, end).
     void plan(int64_t first, int64_t end) {
         begin_ = std::max(first, std::min(first + kWarmUpSteps, end - count_));
         end_ = std::min(end, begin_ + count_);
@@ -69,7 +69,7 @@ public:
     };
     Watch watch(int64_t step) { return Watch(device_, step >= begin_ && step < end_ ? profile_.get() : nullptr); }
 
-    // `step` is over.
+    // Call it when `step` is complete.
     void finish_step(int64_t step) {
         if (profile_ && step + 1 == end_) finish();
     }
@@ -101,7 +101,7 @@ private:
     const int rank_;
     std::string path_;
     PeakRates peaks_;
-    std::unique_ptr<Profile> profile_;  // null: there is nothing to profile any more
+    std::unique_ptr<Profile> profile_;  // null: nothing is left to profile
     int64_t begin_ = 0, end_ = 0;
 
     void check_writable() const {

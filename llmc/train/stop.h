@@ -1,8 +1,8 @@
 /*
-Asking a run to end early: SIGTERM (a scheduler), Ctrl-C (a person), SIGHUP (a terminal that goes away, but not under
-nohup), SIGUSR1 (a scheduler through mpirun or srun, which pass it on to all ranks and do not end them). The current
-step is finished and a checkpoint saved. A second signal ends the program at once. And the signal that is no such wish:
-SIGPIPE.
+Signals that ask a run to end early: SIGTERM (a scheduler), SIGINT (Ctrl-C), SIGHUP (the terminal is closed; not under
+nohup), SIGUSR1 (a scheduler through mpirun or srun, which forward it to all ranks without ending them). The run
+finishes the current step and saves a checkpoint. A second signal ends the program at once. Also here: SIGPIPE, which
+must not end a run.
 */
 #pragma once
 #include <csignal>
@@ -34,7 +34,7 @@ inline void outlive_broken_pipes() {
     sigaction(SIGPIPE, &action, nullptr);
 }
 
-// "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", or null while nobody has asked.
+// The signal that arrived: "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"; null: none.
 inline const char* stop_signal() {
     const int number = stop_detail::received;
     return number == SIGTERM   ? "SIGTERM"

@@ -3,12 +3,12 @@
 (Karpathy, 2026), whose harness searches for them:
 
   ---
-  val_loss:           1.905412        nats per token, of the last validation; nan: there was none
-  val_bpb:            2.748920        bits per byte; nan: there was none, or no tokenizer
-  accuracy_NAME:      0.294900        of each task of --eval-tasks; score_FILE: the mean of a file's, centered
-  best_val_loss:      1.893127        the lowest of all validations, and its step; with --save-best or --patience
-  best_step:          1250
-  training_seconds:   300.1           in steps, in all runs of this one that were resumed: what --time-budget counts
+  val_loss:           1.905412        of the last validation, nats per token; nan: there was none
+  val_bpb:            2.748920        of the last validation, bits per byte; nan: there was none, or no tokenizer
+  accuracy_NAME:      0.294900        of each task of --eval-tasks; score_FILE: the mean centered accuracy of a file
+  best_val_loss:      1.893127        the lowest of all validations; only with --save-best or --patience
+  best_step:          1250            the step of that validation
+  training_seconds:   300.1           time in steps, including the run before a resume; --time-budget limits it
   total_seconds:      325.9           since this process started
   ...
 */
@@ -24,13 +24,13 @@
 
 struct RunSummary {
     Evaluation evaluation;
-    std::vector<std::pair<std::string, double>> scores = {};  // of --eval-tasks
-    std::optional<double> best_loss = {};                     // of --save-best and --patience
+    std::vector<std::pair<std::string, double>> scores = {};  // (name, value) for --eval-tasks
+    std::optional<double> best_loss = {};                     // only with --save-best or --patience
     int64_t best_step = -1;
     double training_s, total_s;
     size_t peak_bytes;
     double mfu;            // 0: the device's peak is not known
-    double cropped = NAN;  // by packing, of the documents' tokens; NaN: there is none
+    double cropped = NAN;  // fraction of the documents' tokens that packing dropped; NaN: no packing
     int64_t tokens, steps, parameters, layers;
 };
 

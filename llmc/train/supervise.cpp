@@ -17,11 +17,11 @@
 
 namespace {
 
-constexpr const char* kVariable = "ANVIL_SUPERVISED";  // "7 1": the pipe to the supervisor, and has_saved()
-constexpr int kFruitless = 4;                          // ends without a new checkpoint between them
+constexpr const char* kVariable = "ANVIL_SUPERVISED";  // "7 1": the pipe to the supervisor, then has_saved()
+constexpr int kFruitless = 4;                          // ends in a row without a new checkpoint: no more restarts
 constexpr double kFirstPauseS = 0.5, kLongestPauseS = 60;
 
-// The signals that ask a run to stop, of those that are not ignored (nohup).
+// The signals that ask a run to stop, without those that are ignored (nohup).
 constexpr int kStops[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
 sigset_t watched_signals() {
@@ -155,7 +155,7 @@ private:
 
     int end_as(int status) {
         if (WIFEXITED(status)) return WEXITSTATUS(status);
-        // As whoever started this process would have seen the child end; without a core dump of its own.
+        // Ends as the child did, by the same signal, but without a core dump.
         const int signal = WTERMSIG(status);
         std::fflush(nullptr);
         prctl(PR_SET_DUMPABLE, 0);

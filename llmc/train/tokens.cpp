@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// No vocabulary is padded by more: to a multiple of 128 for each of eight ranks that share it, at the most.
+// The most padding of any vocabulary: to a multiple of 128 for each of eight ranks that share it.
 constexpr int64_t kMostPadding = 1024;
 
 std::string if_there(const std::string& path) {
@@ -41,7 +41,7 @@ void check_pair(const NamedTokenizer& wanted, const NamedTokenizer& found) {
             found.path.c_str(), kind_text(found.tokenizer).c_str(), id, wanted.path.c_str());
 }
 
-// Of a model without a tokenizer that can be read.
+// For a model without a readable tokenizer.
 void check_sizes(const std::string& model, int64_t vocab_size, const std::string& why, const KnownTokenizer& text,
                  bool speaks) {
     const int64_t n = text.vocab_size();
@@ -114,14 +114,14 @@ void check_tokens(const RunRequest& request, const KnownTokenizer& text, bool sp
             } catch (const Error& error) {
                 why = error.what();
             }
-        // A run that is resumed has been asked when it began.
+        // A resumed run was checked when it began.
         if (!wanted && !is_same && request.source)
             check_sizes(request.path(), request.source->shape().vocab_size, why, text, speaks);
         if (wanted && of_run) check_pair(*wanted, *of_run);
     }
     if (!wanted) wanted = of_run;
     if (!wanted) return;
-    // What lies beside shards is what they were made with, whatever was named.
+    // The tokenizer beside the shards is the one that made them, whatever --tokenizer names.
     const auto check_beside = [&](const char* whose, const std::string& pattern) {
         const std::string path = pattern.empty() ? "" : beside(pattern);
         if (path.empty() || path == text.path || read_file(path) == text.json) return;

@@ -1,5 +1,5 @@
-// See traced_step.h. Everything that launches is compiled here once more, in a namespace of its own, for a runtime that
-// writes down: llmc/trace/include comes before the toolkit's headers.
+// See traced_step.h. All code that launches kernels is compiled here once more, in its own namespace, for a runtime
+// that records launches: llmc/trace/include comes before the toolkit's headers.
 #include "llmc/train/traced_step.h"
 #include <algorithm>
 #include <array>
@@ -271,7 +271,7 @@ StepTrace trace_step(const TracedRun& run) {
     StepTrace trace = std::move(recorder.trace);
     trace.traced_micro_batches = step.accumulation;
     trace.middle_repeats = is_short ? 1 : run.step.accumulation - 2;
-    // What waits for the end of both is no part of a step.
+    // Waiting for the end of both steps is not part of a step.
     stepper.finish(), stepper.finish();
     return trace;
 }

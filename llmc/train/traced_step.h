@@ -1,10 +1,10 @@
 /*
-One training step at its real shape on a simulated GPU: the code that trains enqueues it, and each launch is recorded
-instead of executed (llmc/trace). It needs no GPU, little memory, and less than a second.
+One training step with its real shapes on a simulated GPU: the training code enqueues it, and each launch is recorded
+instead of executed (llmc/trace). It needs no GPU, little memory and less than a second.
 
   const StepTrace trace = trace_step({.parameters = list, .sharding = plan, ...});
 
-Weights and activations are bf16. cuDNN's attention is taken where a cuDNN of version 9.19 would have it.
+Weights and activations are bf16. Attention is cuDNN's wherever cuDNN 9.19 supports it.
 */
 #pragma once
 #include <cstddef>
@@ -17,7 +17,7 @@ Weights and activations are bf16. cuDNN's attention is taken where a cuDNN of ve
 #include "llmc/train/step.h"              // StepConfig
 #include "llmc/trace/step_trace.h"        // StepTrace
 
-// What the kernels' launchers ask of a GPU.
+// The properties of a GPU that the kernels' launchers need.
 struct DescribedGpu {
     std::string name;
     int compute_capability = 90;  // of Hopper
@@ -35,13 +35,13 @@ struct TracedRun {
     ActivationPolicy passes;
     bool has_documents = false;
     std::string attention = "auto";  // as --attention
-    bool deterministic = true;       // cuDNN's backward
+    bool deterministic = true;       // of cuDNN's backward pass
     DescribedGpu gpu;
 };
 
 StepTrace trace_step(const TracedRun& run);
 
-// Bytes of the ops' workspace of such a step, the optimizer's included.
+// Bytes of workspace that the ops of such a step need, including the optimizer's.
 class TracedWorkspace {
 public:
     explicit TracedWorkspace(const TracedRun& run);

@@ -1,5 +1,5 @@
 /*
-Who trains together. What they exchange gradients over: device_comm.h.
+The ranks that train together. They exchange gradients over a Comm (make_comm() in devices.h).
 
   in_world(line, nullptr, [&](World& world) {              once per rank
       ...
@@ -24,25 +24,25 @@ Who trains together. What they exchange gradients over: device_comm.h.
 #include "llmc/train/stop.h"       // stop_signal
 #include "llmc/train/supervise.h"  // Supervised
 
-// A process among those on the same host, with its own GPU or share of the cores.
+// A process's place among those on the same host: its GPU, or its share of the cores.
 struct Place {
-    int gpu = 0;           // the host's GPU that is its own
-    int processes = 1;     // which share the host's cores
-    bool is_first = true;  // of all: it speaks for them
+    int gpu = 0;           // the number of its GPU on the host
+    int processes = 1;     // how many processes share the host's cores
+    bool is_first = true;  // rank 0, which prints messages for all
 };
 
 struct World {
     Ranks& ranks;
-    LocalGroup* group = nullptr;               // of virtual ranks
+    LocalGroup* group = nullptr;               // not null: ranks are virtual
     std::string source;                        // "2 virtual ranks"
-    std::shared_ptr<IslandRanks> island = {};  // of --islands, once its number is known (prepare.h)
+    std::shared_ptr<IslandRanks> island = {};  // with --islands: this rank's; set by prepare()
 
     // The ranks that reduce gradients together.
     Ranks& together() { return island ? static_cast<Ranks&>(*island) : ranks; }
     LocalPart local_part() { return {*group, island ? island->first() : 0, together().world_size}; }
     bool is_first() const { return ranks.rank == 0; }
     bool is_alone() const { return ranks.world_size == 1; }
-    // For messages about what hangs.
+    // Sets the step for messages about a collective that hangs.
     template <class Device>
     void set_step(Comm<Device>& comm, int64_t step) const {
         comm.set_step(step);
@@ -51,14 +51,14 @@ struct World {
     Place place() const { return group ? Place{0, 1, is_first()} : Place{ranks.device, ranks.local_size, is_first()}; }
 };
 
-// What must be equal on all ranks before they read anything.
+// (name, value) of all that must be equal on all ranks before they read anything.
 inline std::vector<std::pair<std::string, std::string>> alike(const CommandLine& line) {
     std::vector<std::pair<std::string, std::string>> all = {{"the build", build_id()}};
     for (const auto& flag : line.shared_flags()) all.push_back(flag);
     return all;
 }
 
-// Written at once, so that lines of several ranks do not mix.
+// A single write, so that the lines of several ranks do not mix.
 inline void print_error(const std::exception& error, int rank = 0) {
     std::fflush(stdout);
     const std::string who = rank > 0 ? format("rank %d: ", rank) : "";
@@ -70,8 +70,9 @@ struct SaidError : Error {
     using Error::Error;
 };
 
-// An Error that all ranks throw is printed once, before any of them ends: a launcher that sees one end kills the
-// others, in the middle of a line. `wrong_flags`: why this rank has no flags; the others shall end as well.
+// Connects the ranks and calls body(world) once per rank. An Error that all ranks throw is printed once, before any of
+// them ends, because a launcher that sees one end kills the others. `wrong_flags`: the error in this rank's flags, if
+// any, with which all ranks shall end.
 template <class Body>
 void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Body&& body) {
     const RunFlags& flags = line.run;
@@ -89,8 +90,8 @@ void in_world(const CommandLine& line, const std::exception_ptr& wrong_flags, Bo
             body(world);
         });
     }
-    // Or a kernel is loaded when it is first launched, which can wait until the GPU is idle, and that for a collective
-    // of ranks that wait for this one. Before the first call of CUDA, which MPI may make.
+    // With lazy loading the first launch of a kernel may wait until the GPU is idle: a deadlock if the GPU runs a
+    // collective in which other ranks wait for this one. Set before the first CUDA call, which MPI may make.
     if (launch.meet != Launch::Meet::nobody && flags.device != "cpu") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     if (!launch.interface.empty()) setenv("NCCL_SOCKET_IFNAME", ("=" + launch.interface).c_str(), 0);
     std::unique_ptr<Ranks> ranks;

@@ -16,7 +16,7 @@ weights: a checkpoint, another model, or none.
 
 struct RunRequest {
     RunFlags flags;
-    FoundCheckpoint checkpoint = {};  // path: empty for a new run; passed_over: only on rank 0
+    FoundCheckpoint checkpoint = {};                      // path: empty for a new run; passed_over: only on rank 0
     std::shared_ptr<const StoredModel> source = nullptr;  // --init-from's model in a new run, else null
 
     // Whether this rank sees the checkpoint's folder. If not, the path is rank 0's, and rank 0 has sent the small

@@ -1,6 +1,6 @@
 /*
-Element types by name. The names are those of the safetensors format. The FP8 types are operands of matrix
-products only (llmc/base/fp8.h): no file of ours holds them. Half precision is read from other programs' files, never
+Element types by name. The names are those of the safetensors format. The FP8 types are operands of GEMMs only
+(llmc/base/fp8.h): no file that Anvil writes holds them. Half precision is read from other programs' files and never
 written.
 */
 #pragma once

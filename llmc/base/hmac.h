@@ -1,11 +1,10 @@
 /*
-HMAC-SHA-256 (RFC 2104, FIPS 180-4): proves that one knows a secret without revealing it.
+HMAC-SHA-256 (RFC 2104, FIPS 180-4): proves knowledge of a secret without revealing it.
 
   const Digest proof = hmac_sha256(key, "rank 1 " + nonce);
   equal_digests(proof, theirs)                                   in constant time
 
-As strong as the key, up to 256 bits. Plain code without tables or special instructions: it is for messages of a few
-hundred bytes.
+As strong as the key, up to 256 bits. Portable code without special instructions, for messages of a few hundred bytes.
 */
 #pragma once
 #include <array>

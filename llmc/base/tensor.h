@@ -1,6 +1,6 @@
 /*
-A tensor as files and tests see it: a name, a type, a shape and a pointer to the bytes, which it does not own. Ops take
-raw pointers and sizes instead.
+A tensor for files and tests: a name, a type, a shape and a pointer to bytes that it does not own. Ops take raw pointers
+and sizes instead.
 */
 #pragma once
 #include <cstdint>

@@ -21,6 +21,7 @@ struct bf16 {
     uint16_t bits;
 };
 
+// Exact.
 ANVIL_HOST_DEVICE float to_float(float x) { return x; }
 ANVIL_HOST_DEVICE float to_float(bf16 x) {
     const uint32_t bits = uint32_t(x.bits) << 16;
@@ -29,6 +30,7 @@ ANVIL_HOST_DEVICE float to_float(bf16 x) {
     return value;
 }
 
+// Rounds to nearest, ties to even. NaN stays NaN; a magnitude beyond the largest bf16 becomes infinity.
 ANVIL_HOST_DEVICE bf16 to_bf16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

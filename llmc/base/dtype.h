@@ -14,6 +14,7 @@ inline bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType:
 
 inline size_t size_of(DType dtype) { return is_fp8(dtype) ? 1 : dtype == DType::f32 || dtype == DType::i32 ? 4 : 2; }
 
+// The name of a type in safetensors files.
 inline const char* name_of(DType dtype) {
     switch (dtype) {
         case DType::f32:
@@ -34,6 +35,7 @@ inline const char* name_of(DType dtype) {
     return "?";
 }
 
+// The reverse, for the types that are not FP8. Throws an Error for any other name.
 inline DType dtype_named(const std::string& name) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::u16})
         if (name == name_of(dtype)) return dtype;

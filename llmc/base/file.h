@@ -28,7 +28,9 @@ void open_standard_files();
 // before it is safe, and on tmpfs and some network file systems there are no pages to drop.
 void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash);
 
+// Creates a folder with its parents, if it does not exist. Throws an Error if that fails.
 void make_folders(const std::string& path);
+// fsyncs a folder, so that renames in it are on the disk. Throws an Error if that fails.
 void sync_folder(const std::string& path);
 
 // Bytes of checkpoints and models that this thread has read, without headers, as counted by their readers. Shows when

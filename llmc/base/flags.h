@@ -100,9 +100,10 @@ void set_given(const std::vector<Field>& fields, const Flags& flags);
 
 // A field's current value: "12", "0.001", "true", "cosine"; a double in the fewest digits that read back exactly.
 std::string text_of(const Field& field);
-// --help, and the body of doc/flags.md.
+// The text of --help. `all`: of --help-all, with the flags that are not in help.common, too.
 std::string help_text(const std::vector<Field>& fields, const std::string& program, const HelpText& help,
                       bool all = true);
+// The tables of doc/flags.md.
 std::string markdown_table(const std::vector<Field>& fields);
 // For the start of a run: the fields named in `sources`, grouped by source, as flags on lines of at most 110
 // characters: "from --depth: --steps 2520". "" if there are none.

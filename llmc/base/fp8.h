@@ -104,6 +104,7 @@ struct Quantized {
 // FP8 GEMMs read the rows of operands and transposed operands in units of 16 bytes.
 inline constexpr int64_t kFp8Multiple = 16;
 
+// Throws an Error unless a GEMM of (N, C) by (OC, C) has sizes that FP8 supports. `op` is named in the error.
 inline void check_fp8_layer(const char* op, int64_t N, int64_t C, int64_t OC) {
     require(N % kFp8Multiple == 0 && C % kFp8Multiple == 0 && OC % kFp8Multiple == 0,
             "%s of (%ld, %ld) by (%ld, %ld): in fp8 tokens and channels must be multiples of %ld", op, N, C, OC, C,

@@ -12,6 +12,7 @@ XXH3 (64-bit): the checksum of every file and tensor in a checkpoint, and the id
 #include <cstdint>
 #include <string>
 
+// The XXH3 of `bytes` bytes.
 uint64_t xxh3(const void* data, size_t bytes);
 std::string hex64(uint64_t value);  // sixteen digits
 

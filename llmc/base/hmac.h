@@ -13,8 +13,11 @@ As strong as the key, up to 256 bits. Portable code without special instructions
 
 using Digest = std::array<uint8_t, 32>;
 
+// The SHA-256 of a message of any length.
 Digest sha256(const std::string& message);
+// The HMAC of a message; the key may have any length.
 Digest hmac_sha256(const std::string& key, const std::string& message);
+// Takes the same time wherever the digests differ.
 bool equal_digests(const Digest& a, const Digest& b);
 
 // Unpredictable bytes, from the kernel.

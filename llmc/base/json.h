@@ -15,6 +15,7 @@ A Json sorts its members by name. An OrderedJson keeps the order of its members,
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
+// A discarded value if the text is not JSON: value.is_discarded().
 Json parse_json(std::string_view text);
 OrderedJson parse_ordered_json(std::string_view text);
 // Reports what the text contains to `events` and builds no value. False if it is not JSON or `events` returned false.

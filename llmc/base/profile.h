@@ -96,7 +96,9 @@ struct ProfileSummary {
     double peak_ms = 0;  // per step: the time at peak rates of the ops whose cost is known
 };
 
+// Sums up the slices of the profiled steps. No rows if there is no slice of the phase "step".
 ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& peaks);
+// The same as a table for people.
 std::string profile_table(const std::vector<Slice>& slices, const PeakRates& peaks);
 
 // A slice's name; for a linear layer with its shape: "matmul_forward 32768x768 -> 2304".
@@ -107,6 +109,7 @@ struct TraceFacts {
     std::string device;
     int64_t first_step = 0;  // the number of the first profiled step, counted from 1
 };
+// The slices as JSON in the format of Chrome's tracing.
 std::string chrome_trace(const std::vector<Slice>& slices, const TraceFacts& facts, const PeakRates& peaks);
 
 // FILE for the first rank, FILE with ".rank3" before its extension for the others.

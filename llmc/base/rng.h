@@ -11,6 +11,7 @@ Streams are independent: with one seed, the weights, the data order and the samp
 #include <cmath>
 #include <cstdint>
 
+// The output function of splitmix64, a bijection of 64-bit words.
 constexpr uint64_t mix64(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
@@ -52,8 +53,8 @@ struct Rng {
 constexpr uint64_t pair_bits(uint64_t key, uint64_t pair) { return mix64(key + (pair + 1) * Rng::kStep); }
 constexpr uint32_t element_bits(uint64_t key, uint64_t e) { return uint32_t(pair_bits(key, e / 2) >> (e % 2 * 32)); }
 
-// A four-round Feistel network over the smallest power of four that is at least n, iterated until the result is in [0,
-// n) (Black and Rogaway, CT-RSA 2002). Needs constant memory, also for an epoch of 10^9 sequences.
+// A four-round Feistel network over the smallest power of four that is at least n, iterated until the result is
+// in [0, n) (Black and Rogaway, CT-RSA 2002). Needs constant memory, also for an epoch of 10^9 sequences.
 struct Permutation {
     uint64_t n, seed;
     int half_bits = 1;

@@ -8,6 +8,7 @@ Runs the scripts of data/, which download what is not in the repository.
 #include <string>
 #include <vector>
 
+// The path of a script beside the program, in data/ beside the program, or in ./data; "" if there is none.
 std::string find_script(const std::string& name);
 
 // Each of `arguments` reaches the script as one word, whatever it contains.

@@ -22,6 +22,7 @@ auto sum_tree(int n, Value&& value) {
     return sum(sum, 0, n);
 }
 
+// The largest power of two below n; n must be at least 2.
 constexpr int largest_power_below(int n) {
     int power = 1;
     while (2 * power < n) power *= 2;

@@ -10,6 +10,7 @@ and sizes instead.
 
 using Shape = std::vector<int64_t>;
 
+// The number of elements; 1 for the empty shape of a scalar.
 inline int64_t count(const Shape& shape) {
     int64_t n = 1;
     for (int64_t extent : shape) n *= extent;

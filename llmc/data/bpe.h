@@ -158,6 +158,7 @@ inline constexpr char kSpelledSpace[] = "\u2581";
 // GPT-2's spelling of each byte in files, a printable code point: printable bytes of Latin-1 are themselves, the other
 // 68 are U+0100, U+0101, ... in order (Radford et al., 2019, encoder.py: bytes_to_unicode).
 const std::vector<std::string>& gpt2_byte_spellings();
+// These bytes in GPT-2's spelling.
 std::string spell_as_gpt2(std::string_view bytes);
 // False if `spelled` contains any other code point.
 bool bytes_of_gpt2_spelling(std::string_view spelled, std::string& bytes);

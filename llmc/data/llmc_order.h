@@ -5,10 +5,10 @@ so that its published runs can be reproduced.
 A shard is cut into blocks of world_size * B * T tokens; the last target of a block is the first token of the next.
 Tokens at the end of a shard that fill no block are left out. Rank r's batch is the r-th part of B * T tokens of a
 block, and each T of these are a row. Without shuffling, blocks come in order, shard after shard, as in train_gpt2.py.
-With shuffling, each rank draws its own permutations from a Mersenne twister seeded with 42 + rank, whatever the seed of
-the run: at the beginning of an epoch of the shards (continuing from their previous order), and when a shard's turn
-comes, of its blocks (from the sorted order). So ranks read different shards, a step may see a token twice, and the
-order depends on B and on the number of ranks.
+With shuffling, each rank draws permutations of its own from a Mersenne twister seeded with 42 + rank, whatever the seed
+of the run. At the beginning of an epoch it permutes the shards, starting from their previous order. When a shard's turn
+comes, it permutes the shard's blocks, starting from sorted order. So ranks read different shards, a step may see a
+token twice, and the order depends on B and on the number of ranks.
 
 A state counts the blocks of the epoch. Restoring it draws all random numbers again from the first.
 */

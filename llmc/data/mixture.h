@@ -27,6 +27,7 @@ struct DataSource {
 // The sources in --train-data, at least one; a single pattern has weight 1. Throws an Error that begins with the
 // invalid part.
 std::vector<DataSource> data_sources(const std::string& text);
+// Whether the text is a list of patterns with weights.
 bool has_weights(const std::string& text);
 
 class Mixture : public RowSource {

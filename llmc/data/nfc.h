@@ -9,4 +9,5 @@ ordered by combining class. Bytes that are not UTF-8 are not changed.
 
 // Fast check; false if the text may or may not be NFC.
 bool is_surely_nfc(std::string_view text);
+// The normalization form C of a text.
 std::string to_nfc(std::string_view text);

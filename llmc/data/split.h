@@ -31,6 +31,7 @@ inline constexpr SplitPattern kSplitPatterns[] = {SplitPattern::gpt2,     SplitP
                                                   SplitPattern::nanochat, SplitPattern::qwen2, SplitPattern::smollm,
                                                   SplitPattern::o200k};
 
+// The pattern's name: "gpt2", "gpt4", ...
 const char* name_of(SplitPattern pattern);
 
 // The pattern with this name. Throws an Error that lists the names if there is none.

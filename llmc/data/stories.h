@@ -3,10 +3,10 @@ The built-in corpus: short English stories, generated with the same bytes on eve
 lowest possible loss is stories_nats_per_byte(). So training on them needs no download, and its loss can be compared
 with an absolute bound.
 
-A story is an opening, a middle, an optional remark and a closing. These are sentences with slots, such as "{hero} lost
-a {color} {thing} {place}.". A slot is drawn when it is first mentioned and then repeated. All draws are uniform and
-independent, except that the friend is not the hero. So a story with draws from n1, n2, ... possibilities has exactly
-log2(n1) + log2(n2) + ... bits.
+A story is an opening, a middle, an optional remark and a closing. These are sentences with slots, such as
+"{hero} lost a {color} {thing} {place}.". A slot is drawn when it is first mentioned and then repeated. All draws are
+uniform and independent, except that the friend is not the hero. So a story with draws from n1, n2, ... possibilities
+has exactly log2(n1) + log2(n2) + ... bits.
 
 The text has the same information, because the draws can be recovered from it: reading from the left, the words that may
 come next always differ before they end. (No word of a slot is a prefix of another one, and two sentences that may
@@ -36,6 +36,7 @@ struct Story {
     std::vector<int> choices;  // in the order of the draws; the friend's choice counts the words other than the hero's
     double bits = 0;
 };
+// Generates the next story.
 Story tell_story(Rng& rng);
 
 struct Stories {

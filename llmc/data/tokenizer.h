@@ -58,6 +58,7 @@ struct Tokenizer {
     std::string decode(const std::vector<int32_t>& ids) const;
 };
 
+// The tokenizer whose ids are bytes.
 Tokenizer byte_tokenizer();
 
 // The code points of a text, for a char tokenizer.
@@ -68,10 +69,12 @@ struct Symbols {
     int64_t add(std::string_view text, const std::string& where);
 };
 
+// A tokenizer with one id per code point seen, in ascending order.
 Tokenizer char_tokenizer(const Symbols& symbols);
 
 // Writes tokenizer.json atomically.
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& path);
+// The content of that file. Throws an Error if the merges are not known.
 std::string tokenizer_json(const Tokenizer& tokenizer);
 
 // Writes tiktoken's file of ranks, one "base64 rank" per line, and PATH.json with the split pattern and the special

@@ -24,6 +24,7 @@ bool is_vocab_bpe(std::string_view text);
 bool is_ranks(std::string_view text);
 bool is_llmc_tokenizer(std::string_view text);
 
+// Each of these readers throws an Error that begins with `where` if the text does not have the format.
 Tokenizer read_vocab_bpe(std::string_view text, const std::string& where);
 // `sidecar` is the content of PATH.json; "" if there is none.
 Tokenizer read_ranks(std::string_view text, const std::string& sidecar, const std::string& where);

@@ -15,6 +15,7 @@ struct CodePoint {
     size_t bytes;  // 1 to 4; 0: not UTF-8
 };
 
+// The code point that begins at `at`, which must be below text.size(). bytes is 0 if none does.
 inline CodePoint code_point_at(std::string_view text, size_t at) {
     const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
     const unsigned char lead = byte(0);
@@ -83,6 +84,7 @@ inline std::string replace_invalid(std::string_view text) {
     return valid;
 }
 
+// The encoding of one code point.
 inline std::string utf8(char32_t c) {
     if (c < 0x80) return {char(c)};
     if (c < 0x800) return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};

@@ -46,7 +46,7 @@ struct LlamaKind {
         double rope_theta;
         bool tied;
     } otherwise;
-    bool has_bias_fields[2];  // attention_bias, mlp_bias: must be false
+    bool has_bias_fields[2];  // whether it has attention_bias and mlp_bias, which must be false
 };
 enum LlamaType { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3 };
 constexpr LlamaKind kLlamaKinds[] = {

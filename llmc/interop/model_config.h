@@ -15,8 +15,8 @@ heads and hidden channels of the MLP, any epsilon, and a head that is tied or no
 biases, with any head size, with plain rotary positions or those scaled as in Llama 3.1, and with at most one of its
 successors' switches. nanochat: a nanochat without value embeddings, lambdas, smear, backout and windows, whose queries
 and keys are not scaled and whose norms have one epsilon. All other models: anvil; an export includes the code for
-transformers. A feature of transformers' configs that Anvil does not support (an exact GELU, YaRN's positions, ...) and
-an unknown field are Errors that name the field.
+transformers. For a feature of transformers' configs that Anvil does not support (an exact GELU, YaRN's positions, ...)
+and for an unknown field, reading throws an Error that names the field.
 */
 #pragma once
 #include <cstdint>

@@ -28,6 +28,7 @@ struct Manifest {
     std::vector<FileRecord> files;
 };
 
+// The content of manifest.json, with its own checksum.
 std::string to_json(const Manifest& manifest);
 
 // Serializes records, to send them to another rank.
@@ -46,9 +47,9 @@ struct Verified {
 
 // Compares a checkpoint's files with its manifest, in shares:
 //
-// const Verification check(folder);                       reads the manifest and compares the files' sizes
-// if (check.found().why.empty())
-//     const std::string why = check.why_damaged(2, 8);    reads share 2 of 0 to 7; "": undamaged
+//   const Verification check(folder);                       reads the manifest and compares the files' sizes
+//   if (check.found().why.empty())
+//       const std::string why = check.why_damaged(2, 8);    reads share 2 of the shares 0 to 7; "": undamaged
 //
 // Shares are consecutive. They have equally many bytes up to the size of one tensor, or of one file if that has no
 // checksums of tensors and header, as text has none. Together they read every byte of all files once. The first

@@ -179,8 +179,8 @@ std::vector<TracedWork> linear_work(const BenchRow& row, bool is_backward, bool 
                        .out = DType::f32})};
 }
 
-// Anvil's own attention computes other products than the row counts: 7 in backward where the minimum is 5. Its trace
-// also omits the exponentials, one FLOP per score on a GPU.
+// Anvil's own attention computes another number of products than the row counts: 7 in backward where the minimum is 5.
+// Its trace also omits the exponentials, one FLOP per score on a GPU.
 std::vector<TracedWork> own_attention_work(const BenchRow& row, const Gpu& gpu, bool is_backward) {
     const double HS = double(row.head_size), exp_flops = 1, products = is_backward ? 5 : 2;
     const double a_product = row.flops * 2 * HS / (products * 2 * HS + exp_flops);
@@ -244,7 +244,7 @@ double predicted_s(const Sample& sample, const Gpu& gpu) {
     for (const TracedWork& work : sample.work) seconds += time_of(work, gpu, kMid, 1).seconds;
     return seconds;
 }
-// The time of the launches' overhead.
+// The launch overhead of a sample.
 double starts_s(const Sample& sample) {
     double starts = 0;
     for (const TracedWork& work : sample.work)

@@ -1,6 +1,6 @@
 /*
-Files, with errors that name the file. No file is written in place: a reader sees either the old content or the new,
-complete.
+Files, with errors that name the file. write_file_atomically() does not write in place: a reader sees either the old
+content or the new, complete.
 */
 #pragma once
 #include <cstddef>

@@ -59,7 +59,7 @@ std::vector<Document> documents_of(const std::string& text, const std::vector<To
 
 Document BestFit::take(int64_t space) {
     auto after = waiting_.upper_bound(space);
-    if (after == waiting_.begin()) after = waiting_.upper_bound(int64_t(after->document.length));  // shortest
+    if (after == waiting_.begin()) after = waiting_.upper_bound(int64_t(after->document.length));  // the shortest
     const auto best = std::prev(after);
     const Document document = best->document;
     waiting_.erase(best);

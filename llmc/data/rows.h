@@ -26,6 +26,6 @@ public:
     virtual void read(int32_t* row) = 0;  // reads the next row
     virtual void skip(int64_t rows) = 0;  // skips this many rows without reading their tokens
     virtual LoaderState state() const = 0;
-    virtual void restore(const LoaderState& state) = 0;  // or throws, unchanged: no such position
+    virtual void restore(const LoaderState& state) = 0;  // throws, unchanged, if it does not exist
     virtual int64_t num_rows(uint64_t epoch) const = 0;  // the number of rows that an epoch alone makes
 };

@@ -5,8 +5,8 @@ Trains a GPT. One optimizer step:
                -> norm -> clip -> AdamW or Muon, each rank its share -> weights to all ranks
 
 Files in reading order: this one, llmc/train/device_session.h, llmc/train/step.h, llmc/model/gpt.h, llmc/ops/layernorm.h
-and llmc/cpu/layernorm.h (an op). The map of the code is doc/design.md; what can be asked is in llmc/train/command.cpp,
-llmc/train/run_flags.cpp and doc/flags.md.
+and llmc/cpu/layernorm.h (an op). doc/design.md is the map of the code; llmc/train/command.cpp, llmc/train/run_flags.cpp
+and doc/flags.md list the flags.
 */
 #include <algorithm>
 #include <chrono>
@@ -39,8 +39,8 @@ double seconds_since(std::chrono::steady_clock::time_point then) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
 }
 
-// Looking at the model comes before the step, so that the last state is seen as well. Saving comes before all that may
-// fail and that a checkpoint can do without.
+// All that is due is done before a step; after the last step finish() does it. Ranks are compared first, because ranks
+// that differ have nothing to save. Saving precedes all that may fail and that a checkpoint does not need.
 void train(Session& session) {
     const RunFlags& flags = session.config().flags;
     while (!session.done()) {
@@ -56,9 +56,9 @@ void train(Session& session) {
     session.finish();
 }
 
-constexpr double kMeetingS = 10;  // for ranks of which one has flags that it cannot read
+constexpr double kMeetingS = 10;  // how long to wait for the other ranks if one cannot read its flags
 
-// Do the flags say which rank this is, or where it meets the others? Asked of flags that could not be read.
+// Whether the flags tell the rank or how to meet the other ranks. Called for flags that could not be parsed.
 bool names_ranks(int argc, char** argv) {
     for (int i = 1; i < argc; i++)
         for (const char* flag : {"--rank", "--world-size", "--master", "--launcher", "--virtual-ranks"})
@@ -66,8 +66,8 @@ bool names_ranks(int argc, char** argv) {
     return false;
 }
 
-// What a program is asked to print, and cannot, it has not done. For a training run that is only what log.jsonl says
-// too.
+// Lost output is an error, because printing is part of the command. In a training run it is only a warning, because
+// log.jsonl has the same records.
 void check_output(bool is_training) {
     if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return;
     const char* const lost = "standard output could not be written, and some of it is lost";
@@ -81,7 +81,7 @@ void print_plan(const CommandLine& line) {
     const int64_t found = flags.model.vocab_size ? 0 : planned_vocab_size(flags);
     const std::vector<RunPlan> plans = plan_runs(flags, line.plan, flags.model.shape(found));
     std::printf("%s\n", text_of(plans).c_str());
-    // Of each GPU once.
+    // Once per GPU.
     for (size_t i = 0; i < plans.size(); i++)
         if (plans[i].calibration && (i == 0 || plans[i].calibration != plans[i - 1].calibration))
             std::printf("\n%s", text_of(*plans[i].calibration).c_str());
@@ -95,7 +95,7 @@ void print_plan(const CommandLine& line) {
                           predicted_chrome_trace(plan.trace, plan.times[1], plan.gpu, facts_json(plan)));
 }
 
-// What joins the ranks, as their first one's host tells; "" of ranks that share memory.
+// The links that join the ranks, as rank 0's host sees them; "" if ranks share memory.
 std::string links_of(const World& world, const RunFlags& flags) {
     const Ranks& ranks = world.ranks;
     if (world.is_alone() || world.group || !world.is_first()) return "";
@@ -110,7 +110,7 @@ std::string links_of(const World& world, const RunFlags& flags) {
                       network_text());
 }
 
-// The commands of several ranks, once per rank.
+// Runs the commands that take several ranks. Called once per rank.
 void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clock::time_point began) {
     const auto print = [&](const std::string& text) {
         if (world.is_first()) std::printf("%s", text.c_str());
@@ -120,7 +120,7 @@ void run_on_ranks(const CommandLine& line, World& world, std::chrono::steady_clo
         return print(open_backend(world, line.run)->bench_comm(world, line.run, line.bench_comm));
 
     const RunRequest request = find_request(line, world.ranks);
-    // What is wrong whatever the vocabulary is said before anything is measured for it.
+    // Errors that do not depend on the vocabulary come first, before anything is measured.
     if (!request.resumed() && !request.source) share_errors(world.ranks, [&] { request.flags.model.shape(1); });
     const std::unique_ptr<Backend> backend = open_backend(world, request.flags);
     print(links_of(world, request.flags));
@@ -170,9 +170,9 @@ int main(int argc, char** argv) {
         } else {
             try {
                 line = parse_command_line(argc, argv);
-                cpu_kernels();  // are there any for this processor?
+                cpu_kernels();  // throws an Error if there are none for this processor
             } catch (const Error&) {
-                if (names_ranks(argc, argv)) throw;  // how to reach the others is not known
+                if (names_ranks(argc, argv)) throw;  // the flags that tell how to meet the other ranks may be missing
                 wrong_flags = std::current_exception();
                 line.run.comm_timeout_s = kMeetingS;
             }
@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
             catch_stop_signals();
             is_training = command == Command::train && !line.run.dry_run;
             if (is_training && line.run.launch.supervise) line.run.resume = "auto";
-            if (is_training) outlive_broken_pipes();  // the others end with them, as programs do whose output is all
+            if (is_training) outlive_broken_pipes();  // other commands end if their output is closed, as is usual
             in_world(line, wrong_flags, [&](World& world) {
                 if (!world.group) rank = world.ranks.rank;
                 run_on_ranks(line, world, began);
@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
     } catch (const std::exception& error) {
         if (!dynamic_cast<const SaidError*>(&error)) print_error(error, rank);
         const Error* ours = dynamic_cast<const Error*>(&error);
-        const bool of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error);  // a folder not readable
+        const bool of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error);  // an unreadable folder
         return ours ? ours->exit_code : of_files ? kExitUsage : kExitInternal;
     }
 }

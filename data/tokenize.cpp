@@ -1,5 +1,6 @@
 /*
-data/tokenize: text in, a folder of token shards out. This file is its flags; the work is in llmc/data/dataset.h.
+data/tokenize: converts text to a folder of token shards. This file defines its flags; llmc/data/dataset.h does the
+work.
 */
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -11,7 +12,7 @@ data/tokenize: text in, a folder of token shards out. This file is its flags; th
 #include "llmc/data/utf8.h"      // printable
 
 namespace {
-// Whether everything that was printed has arrived.
+// Whether all output has been written.
 bool written() { return std::fflush(stdout) == 0 && !std::ferror(stdout); }
 
 int fail(int exit_code, const char* message) {
@@ -123,7 +124,7 @@ int main(int argc, char** argv) {
         return fail(kExitUsage, (std::string(error.what()) + "; see data/tokenize --help").c_str());
     } catch (const Error& error) {
         return fail(error.exit_code, error.what());
-    } catch (const std::filesystem::filesystem_error& error) {  // a folder that may not be read, a name too long
+    } catch (const std::filesystem::filesystem_error& error) {  // an unreadable folder, a name that is too long
         return fail(kExitUsage, error.what());
     } catch (const std::exception& error) {
         return fail(kExitInternal, error.what());

@@ -8,8 +8,8 @@ alone, so a new commit recompiles one tiny object.
 
 const char* anvil_version();  // 0.1.0
 const char* build_id();       // 08490cb-dirty
-// The libraries it was linked with, as NAME=PATH separated by blanks: those of cuBLASLt, cuDNN, NCCL and MPI that it
-// has.
+// The libraries the program was linked with, as NAME=PATH separated by blanks: cuBLASLt, cuDNN, NCCL and MPI, as far as
+// it uses them.
 const char* build_libraries();
-// What a processor must have to run any of it.
+// The least level of a processor that can run the program.
 CpuLevel build_level();

@@ -4,9 +4,9 @@ Errors say what was expected, what was found and what to do. There are two kinds
   require(steps > 0, "--steps %d: expected at least 1", steps)   the user's mistake: one line, exit code 2
   ensure(offset % 64 == 0)                                       ours: the expression with file and line, exit code 1
 
-Both throw Error; so does code that builds its message in steps. main() prints `error: ...` and returns the exit code.
-Others catch to add where it happened, to hand an error to another thread or rank, or to fall back. Neither may be used
-inside an OpenMP region.
+Both throw Error, as does code that builds its message in steps. main() prints `error: ...` and returns the exit code.
+Other code catches an Error only to add context, to hand it to another thread or rank, or to fall back. Neither macro
+may be used inside an OpenMP region.
 */
 #pragma once
 #include <cstdarg>
@@ -14,10 +14,10 @@ inside an OpenMP region.
 #include <stdexcept>
 #include <string>
 
-// What the program returns. doc/flags.md repeats this table.
+// The exit codes of the program. doc/flags.md repeats this table.
 enum ExitCode {
     kExitOk = 0,        // finished, or stopped by --time-budget, SIGTERM or Ctrl-C after a checkpoint
-    kExitInternal = 1,  // a bug of ours
+    kExitInternal = 1,  // a bug in the program
     kExitUsage = 2,     // bad flags, bad input files, no space, a missing device or library
     kExitRank = 3,      // another rank died or did not answer in time
     kExitDiverged = 4,  // the loss or the gradients stopped being finite

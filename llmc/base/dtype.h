@@ -1,6 +1,6 @@
 /*
-Element types by name. The names are those of the safetensors format. The FP8 types are operands of matrix
-products only (llmc/base/fp8.h): no file of ours holds them. Half precision is read from other programs' files, never
+Element types by name. The names are those of the safetensors format. The FP8 types are operands of GEMMs only
+(llmc/base/fp8.h): no file that Anvil writes holds them. Half precision is read from other programs' files and never
 written.
 */
 #pragma once
@@ -14,6 +14,7 @@ inline bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType:
 
 inline size_t size_of(DType dtype) { return is_fp8(dtype) ? 1 : dtype == DType::f32 || dtype == DType::i32 ? 4 : 2; }
 
+// The name of a type in safetensors files.
 inline const char* name_of(DType dtype) {
     switch (dtype) {
         case DType::f32:
@@ -34,6 +35,7 @@ inline const char* name_of(DType dtype) {
     return "?";
 }
 
+// The reverse, for the types that are not FP8. Throws an Error for any other name.
 inline DType dtype_named(const std::string& name) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::u16})
         if (name == name_of(dtype)) return dtype;

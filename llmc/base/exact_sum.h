@@ -1,25 +1,25 @@
 /*
-A sum without rounding, hence the same in any order and however it is cut: all numbers are added as integers to one long
-fixed-point number (Kulisch, Computer Arithmetic and Validity, 2008: the long accumulator).
+A sum without rounding. It is the same in any order and for any partition of the terms, because all numbers are added as
+integers to one long fixed-point number (Kulisch, Computer Arithmetic and Validity, 2008: the long accumulator).
 
   ExactSum sum;
   sum.add(0.1), sum.add(1e20), sum.add(-1e20);
   sum.value()                                     0.1: the exact total rounded once, to nearest; NaN if not finite
 
-The number reaches from 2^-192 to 2^288, 32 bits per word. Each word has 64 bits and is added to on its own, a negative
-number as its two's complement, and carries are left for value(): so the sum of two ExactSums, on other threads or other
-ranks, is the sum of their words as integers, which commutes. What is added changes a word by less than 2^32, so 2^31
-additions in all cannot overflow one.
+The fixed-point number reaches from 2^-192 to 2^288, 32 bits per word. Each word is stored in 64 bits. A negative number
+adds its two's complement to each word, and carries are propagated only in value(). So the sum of two ExactSums, from
+other threads or ranks, is the sum of their words as integers, which commutes. An addition changes a word by less than
+2^32, so up to 2^31 additions in total cannot overflow a word.
 
-The part of a number below 2^-192 is dropped. NaN, infinity and numbers from 2^288 on only make the sum not finite.
-All of it runs in kernels too.
+The part of a number below 2^-192 is dropped. NaN, infinity and numbers of at least 2^288 make the sum not finite. All
+of this also works in CUDA kernels.
 */
 #pragma once
 #include <bit>
 #include <cstdint>
 #include <limits>
 
-// |x| of a float as the words hold it: bits * 2^(32 word - 192) with bits < 2^55, in `word` and the one after it.
+// A float's |x| in the words: bits * 2^(32 word - 192) with bits < 2^55, in `word` and the one after it.
 struct ExactPart {
     int word;
     uint64_t bits;
@@ -35,7 +35,7 @@ constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7FFFF
 struct ExactSum {
     static constexpr int kWords = 15, kLowest = -192, kHighest = 32 * kWords + kLowest;
     uint64_t words[kWords] = {};
-    uint64_t not_finite = 0;  // how many were
+    uint64_t not_finite = 0;  // how many terms were not finite
 
     constexpr void add(double x) {
         const uint64_t raw = std::bit_cast<uint64_t>(x);
@@ -47,7 +47,7 @@ struct ExactSum {
         uint64_t mantissa = (raw & ((uint64_t(1) << 52) - 1)) | uint64_t(1) << 52;
         int position = exponent - 1075 - kLowest;  // of the mantissa's lowest bit
         if (position < 0) {
-            if (position < -52) return;  // zero, too
+            if (position < -52) return;  // x is 0 or too small
             mantissa >>= -position;
             position = 0;
         }
@@ -56,7 +56,7 @@ struct ExactSum {
         const bool negative = raw >> 63;
         words[word] += with_sign(uint32_t(low), negative);
         words[word + 1] += with_sign(low >> 32, negative);
-        if (high) words[word + 2] += with_sign(high, negative);  // otherwise there may be no such word
+        if (high) words[word + 2] += with_sign(high, negative);  // otherwise the word may not exist
     }
 
     constexpr void add(float x) {
@@ -80,8 +80,9 @@ struct ExactSum {
         for (int w = 0; w < kWords; w++) carry = (int64_t(words[w]) + carry) >> 32;
         const bool negative = carry < 0;
 
-        // The 32-bit digits of the total without its sign, upwards: of the last one that is not 0, and of the two below
-        // it, `top` and `next`; `rest`: whether there is anything further down. The last digit is what is carried out.
+        // The 32-bit digits of the total's magnitude, from the lowest up. `top`: the highest nonzero digit and the
+        // digit below it; `next`: the digit below these; `rest`: whether any further digit is nonzero. The last digit
+        // is the final carry.
         uint64_t top = 0, next = 0, below = 0, below_that = 0;
         int top_digit = 0;
         bool rest = false, further = false;
@@ -109,7 +110,7 @@ struct ExactSum {
                 shift += step;
             }
         top |= next >> (32 - shift);
-        // The conversion rounds 64 bits to 53, to nearest. Of what is below the 64 it need only know whether it is 0.
+        // The conversion rounds 64 bits to 53, to nearest. For the bits below these 64 only whether any is set matters.
         top |= rest || uint32_t(next << shift) != 0;
         const int exponent = 32 * (top_digit - 1) - shift + kLowest;
         const double size = double(top) * std::bit_cast<double>(uint64_t(1023 + exponent) << 52);

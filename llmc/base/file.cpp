@@ -1,4 +1,4 @@
-// See file.h. POSIX calls, each of them checked.
+// See file.h. Every POSIX call is checked.
 #include "llmc/base/file.h"
 #include <fcntl.h>
 #include <glob.h>
@@ -59,7 +59,8 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 
 void open_standard_files() {
     for (int fd = 0; fd <= 2; fd++)
-        // The lowest number that is free is `fd`. Without a /dev/null any file does that cannot be written to.
+        // open() returns the lowest free descriptor, which is `fd`. If there is no /dev/null, any file that cannot be
+        // written to will do.
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0 && open("/", O_RDONLY) < 0) _exit(kExitUsage);
 }
 
@@ -70,7 +71,7 @@ void check_written(const std::string& path, uint64_t size_bytes, uint64_t hash) 
     std::vector<char> piece(size_t(1) << 20);
     Hasher found;
     uint64_t found_bytes = 0;
-    // Not mapped: a disk's error is then an errno.
+    // Read, not mapped, so that a disk error is an errno.
     ssize_t n;
     while ((n = read(fd, piece.data(), piece.size())) > 0 || (n < 0 && errno == EINTR)) {
         if (n < 0) continue;
@@ -129,8 +130,8 @@ void FileWriter::sync_and_close() {
 }
 
 namespace {
-// What the handler of SIGBUS may look at: it can neither lock nor allocate. A slot is being used if it has a size,
-// which is therefore written last and cleared first.
+// What the SIGBUS handler reads: it can neither lock nor allocate. A slot is in use if its size is not 0, so the size
+// is written last and cleared first.
 struct Mapped {
     std::atomic<bool> taken = false, cut = false;
     std::atomic<size_t> size = 0;
@@ -138,7 +139,7 @@ struct Mapped {
     IfCut if_cut = IfCut::end;
     char path[1000] = "";
 };
-constexpr int kMostMapped = 4096;  // files beyond them die without a name
+constexpr int kMostMapped = 4096;  // beyond this, the handler cannot name the file
 Mapped mapped_files[kMostMapped];
 
 int take_slot(const char* data, size_t size, IfCut if_cut, const std::string& path) {
@@ -169,7 +170,7 @@ void say(const char* text) {
     }
 }
 
-// Only what a handler of signals may call.
+// Calls only async-signal-safe functions.
 void on_bus_error(int, siginfo_t* info, void*) {
     const char* const at = static_cast<const char*>(info->si_addr);
     for (Mapped& slot : mapped_files) {
@@ -189,7 +190,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
     }
     say("error: bus error: memory that was promised is not there. Shared memory may be full (df /dev/shm; in a "
         "container --shm-size or --ipc=host), or a disk with a mapped file failing\n");
-    std::signal(SIGBUS, SIG_DFL);  // and the same again, this time for good
+    std::signal(SIGBUS, SIG_DFL);  // the access faults again and ends the program
 }
 }  // namespace
 
@@ -201,7 +202,7 @@ void catch_cut_files() {
 }
 
 MappedFile::MappedFile(const std::string& path, IfCut if_cut) : path_(path) {
-    // O_NONBLOCK: opening a pipe would wait for whoever writes into it. Files do not care.
+    // O_NONBLOCK: opening a pipe would otherwise wait for a writer. It has no effect on regular files.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const int error = errno;
     struct stat info = {};
@@ -242,7 +243,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void MappedFile::check_uncut() const {
-    // Within its last page a file that was cut reads as zeros, and there is no signal.
+    // Within its last page a truncated file reads as zeros without a signal.
     struct stat now;
     const bool is_shorter =
         stat(path_.c_str(), &now) == 0 && now.st_dev == device_ && now.st_ino == inode_ && size_t(now.st_size) < size_;

@@ -1,4 +1,5 @@
-// See flags.h. Here: one value from text, the command line, the config file. How fields are shown: flags_text.cpp.
+// See flags.h. This file: converting text to a value, the command line and the config file. flags_text.cpp prints
+// fields.
 #include "llmc/base/flags.h"
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -14,7 +15,7 @@ static constexpr bool is_bool = std::is_same_v<T, bool>;
 template <class T>
 static constexpr bool is_string = std::is_same_v<T, std::string>;
 
-// int of std::optional<int>, and of int.
+// The number type: int for both std::optional<int> and int.
 template <class T>
 struct NumberOf {
     using Type = T;
@@ -28,7 +29,7 @@ static bool holds_double(const Field& field) {
     return std::holds_alternative<double*>(field.value) || std::holds_alternative<std::optional<double>*>(field.value);
 }
 
-// "an integer of at least 1"
+// What a field accepts, for errors: "an integer of at least 1".
 static std::string expected(const Field& field) {
     if (std::holds_alternative<bool*>(field.value)) return "true or false";
     const bool is_text = std::holds_alternative<std::string*>(field.value);
@@ -79,7 +80,7 @@ void set_field(const Field& field, const std::string& text, const std::string& w
                       std::is_same_v<Number, double> ? "; it does not fit a double" : "; it does not fit the type");
                 check(error == std::errc() && stop == end && std::isfinite(double(number)), "");
                 check(double(number) >= field.min && double(number) <= field.max, "");
-                // Kernels take floats.
+                // Kernels take floats, so the value must fit one.
                 check(std::isfinite(float(number)), "; numbers go up to 3.4e38");
                 *value = number;
             }
@@ -87,7 +88,7 @@ void set_field(const Field& field, const std::string& text, const std::string& w
         field.value);
 }
 
-// Levenshtein: how many letters to insert, delete or replace.
+// The Levenshtein distance: how many letters to insert, delete or replace.
 static size_t edit_distance(const std::string& a, const std::string& b) {
     std::vector<size_t> row(b.size() + 1);
     for (size_t j = 0; j <= b.size(); j++) row[j] = j;
@@ -162,7 +163,7 @@ static std::string config_value(const std::string& text, const std::string& wher
     throw Error(kExitUsage, where + ": the closing " + text[0] + " is missing");
 }
 
-// Reads --config FILE. CLI11 has a reader, but it cuts values at a # inside quotes and says no line numbers.
+// Reads --config FILE. CLI11's reader would cut values at a # inside quotes and reports no line numbers.
 static void read_config_file(const std::vector<Field>& fields, const std::string& path, const HelpText& help,
                              Flags& flags) {
     const std::string content = read_file(path);
@@ -209,7 +210,7 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
     check_unique(fields);
     const std::string program = argc > 0 ? argv[0] : "";
 
-    // All values stay text here: conversion, ranges and messages are set_field's.
+    // All values stay text here; set_field() converts them and checks their ranges.
     CLI::App app;
     app.set_help_flag();
     app.allow_extras();
@@ -230,11 +231,11 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
         }
     }
 
-    std::vector<std::string> arguments;  // back to front, as CLI11 wants them
+    std::vector<std::string> arguments;  // in reverse order, as CLI11 takes them
     for (int i = argc - 1; i > 0; i--) {
         const std::string argument = argv[i];
         if (argument.size() > 3 && argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
-            arguments.push_back("");  // CLI11 takes `--name=` for a flag whose value comes next
+            arguments.push_back("");  // CLI11 would take the next argument as the value of `--name=`
             arguments.push_back(argument.substr(0, argument.size() - 1));
         } else {
             arguments.push_back(argument);
@@ -274,7 +275,7 @@ Flags parse_flags(const std::vector<Field>& fields, int argc, const char* const*
         set_field(fields[i], given.text, given.where);
         flags.given[fields[i].name] = given;
     }
-    // After the values, because `--batch-size --steps 3` is better told about --batch-size than about the 3.
+    // After the values: for `--batch-size --steps 3` an error about --batch-size says more than one about the 3.
     require(app.remaining().empty(), "unexpected argument '%s': expected --flag value pairs; see --help",
             app.remaining()[0].c_str());
     return flags;

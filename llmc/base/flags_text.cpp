@@ -1,4 +1,4 @@
-// How the fields of flags.h are shown and stored: help, tables, JSON.
+// Prints and stores the fields of flags.h: help, tables, JSON.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -26,7 +26,7 @@ std::string text_of(const Field& field) {
         field.value);
 }
 
-// The value's place in --help: N for an integer, X for a number.
+// The placeholder of a value in --help: N for an integer, X for a number.
 static std::string placeholder(const Field& field) {
     if (std::holds_alternative<bool*>(field.value)) return "";
     if (std::holds_alternative<double*>(field.value) || std::holds_alternative<std::optional<double>*>(field.value))
@@ -38,7 +38,7 @@ static std::string placeholder(const Field& field) {
     return text;
 }
 
-// A default in a table, on one line.
+// A default for a table, on one line.
 static std::string shown(const Field& field) {
     std::string text;
     for (const char c : text_of(field)) text += c == '\n' ? "\\n" : std::string(1, c);
@@ -75,7 +75,7 @@ std::string help_text(const std::vector<Field>& fields, const std::string& progr
     return text;
 }
 
-// As --config takes it: bare if it can be, else quoted, on one line.
+// A value as --config takes it, on one line: bare if possible, else quoted.
 static std::string quoted(const Field& field) {
     const std::string text = text_of(field);
     if (!std::holds_alternative<std::string*>(field.value)) return text;
@@ -88,7 +88,7 @@ static std::string quoted(const Field& field) {
 
 std::string flags_by_source(const std::vector<Field>& fields, const std::map<std::string, std::string>& sources) {
     constexpr size_t kWidth = 110;
-    std::vector<std::string> order;  // as the fields are listed
+    std::vector<std::string> order;  // in the order of the fields
     std::map<std::string, std::string> lines;
     for (const Field& field : fields) {
         const auto found = sources.find(field.name);
@@ -99,7 +99,7 @@ std::string flags_by_source(const std::vector<Field>& fields, const std::map<std
             line = "from " + found->second + ":";
         }
         const std::string item = std::string(" --") + field.name + " " + quoted(field);
-        const size_t begin = line.rfind('\n') + 1;  // 0: there is one line
+        const size_t begin = line.rfind('\n') + 1;  // 0: only one line so far
         line += (line.size() - begin + item.size() > kWidth ? "\n   " : "") + item;
     }
     std::string text;
@@ -154,7 +154,7 @@ static void read_fields(const std::vector<Field>& fields, const std::string& tex
         if (may_lack && !object.contains(field.name)) continue;
         require(object.contains(field.name), "%s: \"%s\" is missing", where.c_str(), field.name);
         const OrderedJson& value = object[field.name];
-        // Before there were optional values, -1 said so.
+        // Older versions wrote -1 for no value.
         if (*field.unset && (value.is_null() || (may_lack && value.is_number() && value == -1 && field.min >= 0))) {
             set_field(field, field.unset, where);
             continue;
@@ -164,7 +164,7 @@ static void read_fields(const std::vector<Field>& fields, const std::string& tex
         const std::string message = where + ": \"" + field.name + "\": " + found;
         require(value.is_string() == wants_string, "%s: expected %s", message.c_str(),
                 wants_string ? "text" : "a number, true or false");
-        // Through text, so that types and ranges are checked in one place; the digits lose nothing on the way.
+        // Converted to text and back, so that types and ranges are checked in one place. No digits are lost.
         const bool has_word_for_zero = !wants_string && !field.choices.empty();
         set_field(field,
                   wants_string                      ? value.get<std::string>()

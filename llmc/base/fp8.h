@@ -1,16 +1,16 @@
 /*
-FP8 numbers ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433), operands of matrix
-products only:
+FP8 numbers ("FP8 Formats for Deep Learning", Micikevicius et al., 2022, arXiv:2209.05433), used only as operands of
+GEMMs:
 
   e4m3   4 bits of exponent, 3 of mantissa: up to 448, no infinity; for weights and activations
-  e5m2   5 and 2, the upper half of a half-precision float: up to 57344; for gradients
+  e5m2   5 bits of exponent, 2 of mantissa: the upper half of a half-precision float, up to 57344; for gradients
 
   float y = to_float(x);            exact
-  e4m3 x = to_fp8<e4m3>(y);         to nearest, ties to even; beyond the largest number: that number; NaN stays NaN
+  e4m3 x = to_fp8<e4m3>(y);         to nearest, ties to even; saturates at the largest number; NaN stays NaN
 
-Infinity becomes the largest number too, as in the GPU's instruction (PTX ISA, cvt.rn.satfinite). PyTorch 2.13 does the
-same for e4m3, but has infinity in e5m2 from 61440 on. A tensor is scaled into range before it is converted, so nothing
-is ever that large.
+Infinity becomes the largest number, too, as with the GPU's instruction (PTX ISA, cvt.rn.satfinite). PyTorch 2.13 does
+the same for e4m3, but in e5m2 it converts magnitudes of 61440 and more to infinity. A tensor is scaled into range
+before it is converted, so its values are never that large.
 
 A tensor is stored with one scale: x ~ code * inverse_scale (llmc/cpu/quantize.h).
 */
@@ -50,7 +50,7 @@ template <class Fp8>
 ANVIL_HOST_DEVICE float widen(Fp8 x) {
     constexpr int kShift = 23 - Fp8::kMantissaBits;
     const uint32_t code = x.bits & 0x7F, sign = uint32_t(x.bits & 0x80) << 24;
-    // In a float's fields the code means 2^(127 - bias) times less than it should, denormals included.
+    // Read as a float, the shifted code is 2^(127 - bias) times too small, also for denormals.
     constexpr uint32_t kRebias = uint32_t(127 + 127 - Fp8::kBias) << 23;
     const float number = float_of(code << kShift) * float_of(kRebias);
     const bool is_infinity = code == Fp8::kFirstSpecial && Fp8::kFirstSpecial != Fp8::kNan;
@@ -68,11 +68,12 @@ ANVIL_HOST_DEVICE Fp8 to_fp8(float x) {
     constexpr int kShift = 23 - Fp8::kMantissaBits;
     const uint32_t sign = bits_of(x) >> 24 & 0x80, magnitude = bits_of(x) & 0x7FFFFFFF;
     const uint32_t inside = magnitude < bits_of(Fp8::kMax) ? magnitude : bits_of(Fp8::kMax);
-    // A number: half a unit is added, a little less where the last bit kept is 0, and a carry may run into the
-    // exponent.
+    // Normal: adds half a unit in the last place, slightly less if the last kept bit is 0, so ties go to even. A carry
+    // may run into the exponent.
     const uint32_t rounded = inside + ((1u << (kShift - 1)) - 1 + (inside >> kShift & 1));
     const uint32_t normal = (rounded >> kShift) - (uint32_t(127 - Fp8::kBias) << Fp8::kMantissaBits);
-    // A denormal: a float whose unit is that of denormals rounds the sum to a whole number of them.
+    // Denormal: adding a float whose unit in the last place is the smallest denormal rounds to a multiple of that
+    // denormal.
     constexpr uint32_t kAnchor = uint32_t(127 + 1 - Fp8::kBias - Fp8::kMantissaBits + 23) << 23;
     const uint32_t denormal = bits_of(float_of(inside) + float_of(kAnchor)) - kAnchor;
     constexpr uint32_t kSmallestNormal = uint32_t(127 + 1 - Fp8::kBias) << 23;
@@ -80,28 +81,30 @@ ANVIL_HOST_DEVICE Fp8 to_fp8(float x) {
     return Fp8{uint8_t(magnitude > 0x7F800000 ? Fp8::kNan : code | sign)};
 }
 
-// The scale that maps a largest magnitude of `amax` to the largest number of Fp8; at most MAX / 1e-12, so that a tensor
-// of zeros has a finite one. In float: a quotient of floats taken in double and rounded is the same. An amax of NaN
-// gives NaN, and then every quantized value is NaN. Infinity gives 0, whose inverse is infinite, so the result of a
-// GEMM is not finite either.
+// The scale that maps a largest magnitude of `amax` to the largest number of Fp8. At most MAX / 1e-12, so that the
+// scale of a tensor of zeros is finite. Computed in float: the quotient in double, rounded to float, would be the same.
+// An amax of NaN gives NaN, and then every quantized value is NaN. An infinite amax gives 0, whose inverse is infinite,
+// so the result of a GEMM is not finite either.
 template <class Fp8>
 ANVIL_HOST_DEVICE float fp8_scale(float amax) {
     constexpr float kSmallest = 1e-12f;
     return Fp8::kMax / (amax < kSmallest ? kSmallest : amax);
 }
 
-// A tensor in FP8 as GEMMs take it. They multiply along rows, so backward needs each operand transposed, too.
+// A tensor in FP8 as GEMMs take it. FP8 GEMMs reduce along rows of both operands, so backward also needs each operand
+// transposed.
 template <class Fp8>
 struct Quantized {
     const Fp8* data;             // (rows, cols)
-    const Fp8* transposed;       // (cols, rows); may be null where only forward is computed
+    const Fp8* transposed;       // (cols, rows); may be null if only forward is computed
     const float* inverse_scale;  // one float, in the same memory as data
     int64_t rows, cols;
 };
 
-// FP8 GEMMs read rows in units of 16 bytes, of operands and of transposed operands.
+// FP8 GEMMs read the rows of operands and transposed operands in units of 16 bytes.
 inline constexpr int64_t kFp8Multiple = 16;
 
+// Throws an Error unless a GEMM of (N, C) by (OC, C) has sizes that FP8 supports. `op` is named in the error.
 inline void check_fp8_layer(const char* op, int64_t N, int64_t C, int64_t OC) {
     require(N % kFp8Multiple == 0 && C % kFp8Multiple == 0 && OC % kFp8Multiple == 0,
             "%s of (%ld, %ld) by (%ld, %ld): in fp8 tokens and channels must be multiples of %ld", op, N, C, OC, C,

@@ -1,7 +1,7 @@
 // See hash.h.
 #include "llmc/base/hash.h"
 
-// GCC 12 warns about its own AVX-512 intrinsics where they are inlined (GCC bug 105593).
+// GCC 12 warns about its own AVX-512 intrinsics when they are inlined (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -1,17 +1,18 @@
 /*
-XXH3 (64 bit): what checkpoints carry for every file and tensor, and how data sets are told apart.
+XXH3 (64-bit): the checksum of every file and tensor in a checkpoint, and the identity of a data set.
 
   hex64(xxh3(data, bytes))      "78af5f94892f3950", as `xxhsum -H3 FILE` prints it
 
   Hasher hasher;
   hasher.update(data, bytes);   as often as needed
-  hasher.digest()               the same as xxh3() of all pieces joined, and as `xxhsum -H3`
+  hasher.digest()               xxh3() of all pieces joined
 */
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+// The XXH3 of `bytes` bytes.
 uint64_t xxh3(const void* data, size_t bytes);
 std::string hex64(uint64_t value);  // sixteen digits
 

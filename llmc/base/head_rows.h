@@ -1,16 +1,16 @@
 /*
-How many rows of logits the head computes at one time (Gpt::add_loss). Each device has its own number,
+How many rows of logits the head computes at a time (Gpt::add_loss). Each device has its own number,
 Device::head_rows():
 
-  CPU   about 64 MiB of fp32 logits: long enough for full speed, short enough to stay a small part of the memory
-  GPU   a 32nd of the card's memory, 2^30 logits at most, but at least 8192 rows: fewer leave multiprocessors idle, and
-        the head's gradient is read and written once for each chunk. Where memory is short the trainer halves the
+  CPU   about 64 MiB of fp32 logits: long enough for full speed, yet a small part of the memory
+  GPU   1/32 of the card's memory and at most 2^30 logits, but at least 8192 rows: fewer rows leave multiprocessors
+        idle, and each chunk reads and writes the head's gradient once. If memory is short, the trainer halves the
         number (llmc/train/memory_budget.h)
 
-The number decides in which order the head's gradient is added up, so it changes the last bits of a run. On a GPU it
-follows from the card, the vocabulary and the batch, and from free memory only where that is short.
+The number sets the order in which the head's gradient is summed, so it changes the last bits of a run. On a GPU it
+depends on the card, the vocabulary and the batch, and on free memory only if that is short.
 
-ANVIL_HEAD_ROWS=N, a multiple of 64, overrides it, to measure what a number costs.
+ANVIL_HEAD_ROWS=N, a multiple of 64, overrides the number, for measurements.
 */
 #pragma once
 #include <algorithm>
@@ -33,13 +33,14 @@ inline int64_t forced_head_rows() {
     return rows;
 }
 
-// Chunks of equal size, to a tile, of at most `rows` each: a small last one would be slow on every device.
+// The rows of each chunk if N rows are cut into the fewest chunks of at most `rows`, all of equal size up to rounding:
+// a small last chunk would be slow on every device.
 inline int64_t even_head_rows(int64_t N, int64_t rows) {
     const int64_t chunks = (N + rows - 1) / rows, each = (N + chunks - 1) / chunks;
     return std::min(rows, (each + kLeastHeadRows - 1) / kLeastHeadRows * kLeastHeadRows);
 }
 
-// Of N rows at most; Vp: of the logits, padded.
+// The number for N rows of Vp logits (the padded vocabulary); at most N.
 inline int64_t cpu_head_rows(int64_t N, int64_t Vp) {
     if (const int64_t forced = forced_head_rows()) return std::min(N, forced);
     return std::min(N, std::max(kLeastHeadRows, (int64_t(16) << 20) / Vp / kLeastHeadRows * kLeastHeadRows));

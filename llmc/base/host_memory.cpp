@@ -7,7 +7,7 @@
 
 namespace {
 
-// A number alone in a file; nothing if there is none, as in "max".
+// A file that holds one number; nothing if it does not, as with "max".
 std::optional<uint64_t> number_in(const std::string& path) {
     uint64_t value = 0;
     std::ifstream file(path);
@@ -22,7 +22,7 @@ uint64_t meminfo_bytes(const std::string& path, const std::string& name) {
     return 0;
 }
 
-// The limit of one group, if it has any. `swap`: what the host has.
+// The limit of one group, if it has one. `swap`: the host's swap in bytes.
 std::optional<uint64_t> limit_of(const std::string& group, bool is_v2, uint64_t swap) {
     const std::string memory = is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
     const std::optional<uint64_t> bytes = number_in(group + memory);
@@ -38,8 +38,8 @@ size_t host_memory_bytes(const std::string& root) {
     const uint64_t swap = meminfo_bytes(root + "/proc/meminfo", "SwapTotal");
     const uint64_t total = meminfo_bytes(root + "/proc/meminfo", "MemTotal");
     uint64_t least = total > 0 ? total + swap : UINT64_MAX;
-    // "0::/a/b" of v2, "4:cpu,memory:/a/b" of v1. In a container the path may be one of the host, of which only the
-    // upper end is there: so all groups above are looked at, and those that are missing passed over.
+    // "0::/a/b" in v2, "4:cpu,memory:/a/b" in v1. In a container the path may be the host's, of which only a prefix
+    // exists here. So all parent groups are tried, and missing ones are skipped.
     std::ifstream groups(root + "/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);) {
         const size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -1,4 +1,4 @@
-// Rounding whole numbers, and the nearest divisors that messages propose.
+// Rounding integers up to multiples, and the nearest divisors for error messages.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 inline int64_t up_to_multiple(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// "4 and 6", or the one that there is: the divisors of n > 0 next to what was asked for.
+// The divisors of n > 0 next to the number asked for: "4 and 6", or "4" if the number is a divisor.
 inline std::string nearest_divisors(int64_t n, int64_t asked) {
     int64_t below = std::clamp<int64_t>(asked, 1, n), above = below;
     while (n % below != 0) below--;

@@ -5,8 +5,9 @@
 
 namespace {
 
-// Builds a value of what a parser reports. The library has such a class, too, but compiles the whole parser once more
-// for each type of value, and twice for filters that nobody uses: here all types share the parser of scan_json.
+// Builds a value from a parser's events. The library has such a class, too, but it compiles the whole parser again for
+// each type of value, and twice for filters that are not used here. This one shares the parser of scan_json() between
+// all types.
 template <class Value>
 class Builder : public nlohmann::json_sax<Json> {
 public:
@@ -16,12 +17,12 @@ public:
     bool number_unsigned(number_unsigned_t value) override { return put(value); }
     bool number_float(number_float_t value, const string_t&) override { return put(value); }
     bool string(string_t& value) override { return put(std::move(value)); }
-    bool binary(binary_t&) override { return false; }  // not in text
+    bool binary(binary_t&) override { return false; }  // does not occur in text
     bool start_object(std::size_t) override { return open(Value::value_t::object); }
     bool start_array(std::size_t) override { return open(Value::value_t::array); }
     bool end_object() override { return close(); }
     bool end_array() override { return close(); }
-    // Of two members of a name the last one stays.
+    // If a name occurs twice, the last member counts.
     bool key(string_t& name) override {
         member_ = &(*open_.back())[name];
         return true;

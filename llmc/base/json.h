@@ -1,11 +1,11 @@
 /*
-JSON values of nlohmann's library. Parser and printer are compiled once, in json.cpp: they take longer to compile than
-most of the files that need them.
+JSON values of nlohmann's library. Parser and printer are compiled once, in json.cpp, because they take longer to
+compile than most of the files that use them.
 
   const Json value = parse_json(text);          value.is_discarded() if the text is not JSON
-  const std::string line = json_text(value);    json_text(value, 2): in lines, indented by 2
+  const std::string line = json_text(value);    json_text(value, 2): several lines, indented by 2
 
-A Json sorts its members by name. An OrderedJson keeps them as they came, and looks for one in linear time.
+A Json sorts its members by name. An OrderedJson keeps the order of its members, and looking one up takes linear time.
 */
 #pragma once
 #include <nlohmann/json.hpp>
@@ -15,14 +15,15 @@ A Json sorts its members by name. An OrderedJson keeps them as they came, and lo
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
+// A discarded value if the text is not JSON: value.is_discarded().
 Json parse_json(std::string_view text);
 OrderedJson parse_ordered_json(std::string_view text);
 // Reports what the text contains to `events` and builds no value. False if it is not JSON or `events` returned false.
 bool scan_json(std::string_view text, nlohmann::json_sax<Json>& events);
 
-// One line if indent is below 0. What is not UTF-8 becomes U+FFFD.
+// On one line if indent is negative. Bytes that are not UTF-8 become U+FFFD.
 std::string json_text(const Json& value, int indent = -1);
 std::string json_text(const OrderedJson& value, int indent = -1);
-// In ASCII, for messages: other characters as \uXXXX.
+// In ASCII, for messages; other characters as \uXXXX.
 std::string json_ascii(const Json& value);
 std::string json_ascii(const OrderedJson& value);

@@ -1,4 +1,4 @@
-// The level of processors that this object is compiled for, as CpuLevel of processor.h names it.
+// The processor level that this object is compiled for, as a CpuLevel of processor.h.
 #pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

@@ -1,12 +1,12 @@
 /*
-An arena: one block of memory for one purpose ("weights", "gradients", "activations"), taken once at the start and
-handed out front to back. It is filled with NaN bytes when taken, so that whatever is read before it is written shows.
+An arena: one block of memory for one purpose ("weights", "gradients", "activations"), allocated once at the start and
+handed out front to back. It is first filled with NaN bytes, so that reads of uninitialized memory show.
 
   Arena arena(device, "weights", bytes);
   float* wte = arena.take<float>(Vp * C);        128-byte aligned
 
-Its memory is a device's, or, for buffers of collectives, a Comm's: whatever has allocate(bytes) and release(pointer,
-bytes).
+The memory comes from a device or, for buffers of collectives, from a Comm: anything with allocate(bytes) and
+release(pointer, bytes).
 */
 #pragma once
 #include <cstddef>
@@ -16,7 +16,7 @@ bytes).
 #include <utility>
 #include "llmc/base/check.h"  // ensure
 
-inline constexpr size_t kAlignment = 128;  // bytes: a cache-line pair, and what NCCL's shards want
+inline constexpr size_t kAlignment = 128;  // bytes: two cache lines; NCCL's shards should be aligned so
 
 inline size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 

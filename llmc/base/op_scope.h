@@ -1,22 +1,22 @@
 /*
-Hooks for profiling. Every op begins with a scope, which tells the device's observer, if there is one, when the op
-begins and ends and what it costs (op_cost.h):
+Hooks for profiling. Every op begins with a scope that tells the device's observer, if it has one, when the op begins
+and ends and what it costs (op_cost.h):
 
   template <class T>
   void gelu_forward(Cpu& cpu, T* out, const T* inp, int64_t n) {
       const OpScope op(cpu, __func__, gelu_forward_cost<T>(n, Cpu::kExpFlops));
 
-Kernels and calls of libraries inside of ops are scopes as well, and so are the phases of a step around them. Without an
-observer, which is how training runs, a scope is one branch that is never taken. Observers: profile.h, --profile.
+Kernels and library calls inside ops are scopes as well, and so are the phases of a step that contain the ops. Training
+runs without an observer; then a scope is one branch that is never taken. Observers: profile.h, --profile.
 */
 #pragma once
 #include <cstdint>
 
-// The least work of an op: every tensor read or written once, and its arithmetic. 0: not known.
+// The minimum work of an op: every tensor read or written once, and the arithmetic. 0: not known.
 struct OpCost {
     double bytes = 0, flops = 0;
     int64_t rows = 0, in = 0, out = 0;  // of a linear layer: N, C, OC; 0: of another op
-    int64_t keys = 0, head_size = 0;    // of attention: what the last query sees, and HS; 0: of another op
+    int64_t keys = 0, head_size = 0;    // of attention: the keys that the last query sees, and HS; 0: of another op
 };
 
 enum class SliceKind { phase, op, kernel, collective };
@@ -24,7 +24,8 @@ enum class SliceKind { phase, op, kernel, collective };
 class OpObserver {
 public:
     virtual ~OpObserver() = default;
-    // Scopes nest. `name` is a string literal or lives as long; `number`: of the step, micro-batch or block; -1: none.
+    // Scopes nest. `name` is a string literal or lives as long as one; `number`: of the step, micro-batch or block; -1:
+    // none.
     virtual void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) = 0;
     virtual void end() noexcept = 0;
 };
@@ -52,7 +53,7 @@ struct OpScope : Scope {
     OpScope(const Device& device, const char* name, const OpCost& cost = {})
         : Scope(device.observer, SliceKind::op, name, cost) {}
 };
-// What a launch is called, and what it alone has to do. Without a cost it is all of its op, or the cost is not known.
+// The name of a kernel launch and its own cost. Without a cost the kernel is all of its op, or the cost is not known.
 struct KernelLabel {
     const char* name;
     OpCost cost;

@@ -1,4 +1,4 @@
-// See processor.h. Compiled for every processor of its kind, whatever the rest of the program is compiled for.
+// See processor.h. Compiled for the baseline, whatever the rest of the program is compiled for.
 #include "llmc/base/processor.h"
 #include <unistd.h>
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr char kVariable[] = "ANVIL_CPU_ISA";
 
-// Before anything else of a program that is compiled for one processor alone, which would die of an instruction that
-// another has not got. Nothing has been set up yet: no streams, no exceptions.
+// Runs before all other code. A program compiled for one level only would otherwise be killed by an instruction that an
+// older processor lacks. Nothing is initialized yet: no streams, no exceptions.
 __attribute__((constructor(101))) void refuse_older_processors() {
     const CpuLevel has = highest_level(cpuid_facts());
     if (has >= build_level()) return;
@@ -54,7 +54,7 @@ CpuidFacts cpuid_facts() {
         if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) facts.leaf_7_1_eax = a;
     }
     if (__get_cpuid(0x80000001, &a, &b, &c, &d)) facts.extended_ecx = c;
-    if (facts.leaf_1_ecx >> 27 & 1) {  // OSXSAVE: the system says what it saves
+    if (facts.leaf_1_ecx >> 27 & 1) {  // OSXSAVE: XGETBV is available
         asm("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
         facts.saved_registers = uint64_t(d) << 32 | a;
     }
@@ -62,7 +62,7 @@ CpuidFacts cpuid_facts() {
     return facts;
 }
 
-// The bits are those of Intel's manual (volume 2, CPUID), the sets those of the x86-64 psABI's levels.
+// The bits are from Intel's manual (volume 2, CPUID), the levels from the x86-64 psABI.
 CpuLevel highest_level(const CpuidFacts& facts) {
     const auto has = [](uint64_t word, std::initializer_list<int> bits) {
         return std::all_of(bits.begin(), bits.end(), [&](int bit) { return word >> bit & 1; });
@@ -70,12 +70,12 @@ CpuLevel highest_level(const CpuidFacts& facts) {
     const bool avx2 = has(facts.leaf_1_ecx, {12, 22, 27, 28, 29}) &&            // FMA, MOVBE, OSXSAVE, AVX, F16C
                       has(facts.extended_ecx, {5}) &&                           // LZCNT
                       has(facts.leaf_7_ebx, {3, 5, 8}) &&                       // BMI1, AVX2, BMI2
-                      has(facts.saved_registers, {1, 2});                       // the registers' lower 128 and 256 bits
+                      has(facts.saved_registers, {1, 2});                       // 128-bit and 256-bit registers
     const bool avx512 = avx2 && has(facts.leaf_7_ebx, {16, 17, 28, 30, 31}) &&  // F, DQ, CD, BW, VL
-                        has(facts.saved_registers, {5, 6, 7});                  // masks, 512 bits, 32 registers
+                        has(facts.saved_registers, {5, 6, 7});                  // masks, 512 bits, registers 16 to 31
     const bool bf16 = avx512 && has(facts.leaf_7_1_eax, {5});
     const bool amx = bf16 && has(facts.leaf_7_edx, {22, 24}) &&  // bf16, tiles
-                     has(facts.saved_registers, {17, 18});       // their configuration and their content
+                     has(facts.saved_registers, {17, 18});       // tile configuration and tile data
     return CpuLevel(avx2 + avx512 + bf16 + amx);
 }
 

@@ -46,7 +46,7 @@ std::string slice_name(const char* name, const OpCost& cost) {
 }
 static std::string name_of(const Slice& slice) { return slice_name(slice.name, slice.cost); }
 
-// Rows in the making: by name, in the order of their first slices.
+// Accumulates rows by name, in the order of their first slices.
 class Rows {
 public:
     void add(const std::string& name, const Slice& slice) {
@@ -59,7 +59,7 @@ public:
         row.cost.bytes += slice.cost.bytes;
         row.cost.flops += slice.cost.flops;
     }
-    // Of a step, the longest first.
+    // The rows, averaged per step, the longest first.
     std::vector<ProfileRow> taken(double steps, double step_ms, const PeakRates& peaks) {
         for (ProfileRow& row : rows) {
             for (double* sum : {&row.calls, &row.ms, &row.cost.bytes, &row.cost.flops}) *sum /= steps;
@@ -81,13 +81,13 @@ private:
 ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& peaks) {
     ProfileSummary summary;
     Rows ops, phases, collectives;
-    std::map<std::string, Rows> parts;  // of each op
+    std::map<std::string, Rows> parts;  // by the name of their op
     double all_ms = 0, in_ops_ms = 0;
-    int op_depth[Profile::kTracks] = {};  // of the op that the slice at hand may lie in
+    int op_depth[Profile::kTracks] = {};  // of the slices directly inside the current op; 0: none
     std::string op_name;
     for (const Slice& slice : slices) {
         int& depth = op_depth[slice.track];
-        if (depth > 0 && slice.depth < depth) depth = 0;  // that op is over
+        if (depth > 0 && slice.depth < depth) depth = 0;  // the op has ended
         if (slice.track > 0) {
             if (slice.kind == SliceKind::collective) collectives.add(slice.name, slice);
         } else if (slice.kind == SliceKind::phase) {
@@ -113,7 +113,7 @@ ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& pea
         summary.rows.push_back(op);
         summary.peak_ms += op.of_peak * op.ms;
         std::vector<ProfileRow> inside = parts[op.name].taken(steps, summary.step_ms, peaks);
-        // An op that is one kernel of its own name says it once.
+        // An op of one kernel with the same name needs one row only.
         if (inside.size() == 1 && inside[0].name == op.name) continue;
         for (ProfileRow& part : inside) {
             part.nested = true;
@@ -128,7 +128,7 @@ ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& pea
     return summary;
 }
 
-// 12 columns at most, empty where nothing is known.
+// GB/s or GFLOP/s; empty if not known.
 static std::string rate_text(double amount, double ms) {
     return amount > 0 && ms > 0 ? format("%.2f", amount / ms * 1e-6) : "";
 }
@@ -189,7 +189,7 @@ static const char* category_of(SliceKind kind) {
     return "";
 }
 
-// A time in us, to the nanosecond: whole numbers of ns, so that what nests still does.
+// A time in us with three digits. Whole ns, so that nested slices stay nested.
 static std::string us_text(int64_t ns) { return format("%ld.%03ld", long(ns / 1000), long(ns % 1000)); }
 
 static std::string metadata(const char* what, int rank, int track, const std::string& name) {

@@ -1,17 +1,17 @@
 /*
-Where the time of training steps goes: an observer of ops (op_scope.h) that records when each of them ran, a table of
-their costs, and a trace in the format of Chrome's tracing, which Perfetto (ui.perfetto.dev) and chrome://tracing open
-("Trace Event Format", Google, 2016: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
+Profiles training steps: an observer of ops (op_scope.h) that records when each op ran, a table of their costs, and a
+trace in the format of Chrome's tracing, which Perfetto (ui.perfetto.dev) and chrome://tracing open ("Trace Event
+Format", Google, 2016: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 
   HostProfile profile;
   device.observer = &profile;    ... a few steps ...    device.observer = nullptr;
-  profile.finish();                                        the times are there
+  profile.finish();                                        computes the times
   const PeakRates peaks{.bytes = 20e9, .flops = 1e12};     of this device
   printf("%s", profile_table(profile.slices(), peaks).c_str());
   write_file_atomically(path, chrome_trace(profile.slices(), facts, peaks));
 
-A slice is a stretch of time in which one thing ran. Those of a track nest: one lies within another or beside it. Track
-0 is what the device computes; track 1 is what exchanges data beside it, on a stream of its own.
+A slice is the interval in which one op, kernel, collective or phase ran. Two slices of a track are either nested or
+disjoint. Track 0 is the device's computation; track 1 is communication on a stream of its own.
 */
 #pragma once
 #include <chrono>
@@ -25,14 +25,14 @@ struct Slice {
     const char* name;
     OpCost cost;
     int64_t number;                          // of the step, micro-batch or block; -1: none
-    int track = 0, depth = 0;                // depth: in how many slices of its track it lies
+    int track = 0, depth = 0;                // depth: the number of slices of its track that contain it
     int64_t begin_ns = 0, end_ns = 0;        // since the first slice began
-    int64_t begin_mark = -1, end_mark = -1;  // the moments that finish() turns into times
+    int64_t begin_mark = -1, end_mark = -1;  // the events that finish() converts to times
 
     double ms() const { return double(end_ns - begin_ns) * 1e-6; }
 };
 
-// Keeps slices in the order in which they begin. Where the clock is, a device says.
+// Keeps slices in the order in which they begin. A subclass for each device supplies the clock.
 class Profile : public OpObserver {
 public:
     static constexpr int kTracks = 2;
@@ -40,24 +40,25 @@ public:
     void begin(SliceKind kind, const char* name, const OpCost& cost, int64_t number) override;
     void end() noexcept override;
 
-    // Call it once, when everything observed has at least been enqueued on the device: waits for its end.
+    // Waits for the end of the observed work and computes the times. Call it once, after everything observed was
+    // enqueued.
     void finish();
     const std::vector<Slice>& slices() const { return slices_; }
 
 protected:
-    // The track that work goes to now.
+    // The track of work that is issued now.
     virtual int track() const = 0;
-    // A moment, now, on that track: its place in times(). `slice` begins or ends there.
+    // Records the current moment on that track, where `slice` begins or ends. Returns its index in times().
     virtual int64_t mark(const Slice& slice, bool begins) noexcept = 0;
-    // When each was, in ns since the first one, which is the beginning of a step.
+    // The time of each mark in ns since the first one, which is the beginning of a step.
     virtual std::vector<int64_t> times() = 0;
 
 private:
     std::vector<Slice> slices_;
-    std::vector<size_t> open_[kTracks];  // those that have begun, the innermost last
+    std::vector<size_t> open_[kTracks];  // slices that have begun, the innermost last
 };
 
-// For a device whose calls return when the work is done.
+// For a device whose calls are synchronous.
 class HostProfile : public Profile {
 protected:
     int track() const override { return 0; }
@@ -70,42 +71,45 @@ private:
     std::vector<int64_t> times_;
 };
 
-// The device's peak rates as measured on it, and how: "a copy of 128 MiB".
+// The device's measured peak rates, and how they were measured: "a copy of 128 MiB".
 struct PeakRates {
-    double bytes = 0, flops = 0;  // a second; 0: not known
+    double bytes = 0, flops = 0;  // per second; 0: not known
     std::string bytes_text, flops_text;
 };
 
-// A row of the table: an op by its name and shape, in all profiled steps.
+// A row of the table: all slices of one op and shape in the profiled steps.
 struct ProfileRow {
     std::string name;
-    bool nested = false;  // part of the row above that is not nested
-    double calls = 0;     // in a step
-    double ms = 0;        // in a step
+    bool nested = false;  // part of the nearest row above that is not nested
+    double calls = 0;     // per step
+    double ms = 0;        // per step
     double share = 0;     // of the step
-    OpCost cost;          // of a step; 0: not known
-    double of_peak = 0;   // the time that this takes at the peaks, over ms; 0: not known
+    OpCost cost;          // per step; 0: not known
+    double of_peak = 0;   // the time that the cost takes at the peak rates, divided by ms; 0: not known
 };
 
 struct ProfileSummary {
     int steps = 0;
     double step_ms = 0;            // on average
-    std::vector<ProfileRow> rows;  // by time; the last that is not nested: what is in no op
+    std::vector<ProfileRow> rows;  // by time; the last that is not nested: time outside of ops
     std::vector<ProfileRow> phases, collectives;
-    double peak_ms = 0;  // of a step at the peaks, of those ops whose cost is known
+    double peak_ms = 0;  // per step: the time at peak rates of the ops whose cost is known
 };
 
+// Sums up the slices of the profiled steps. No rows if there is no slice of the phase "step".
 ProfileSummary summary_of(const std::vector<Slice>& slices, const PeakRates& peaks);
+// The same as a table for people.
 std::string profile_table(const std::vector<Slice>& slices, const PeakRates& peaks);
 
-// What a slice is called: of a linear layer with its shape, "matmul_forward 32768x768 -> 2304".
+// A slice's name; for a linear layer with its shape: "matmul_forward 32768x768 -> 2304".
 std::string slice_name(const char* name, const OpCost& cost);
 
 struct TraceFacts {
     int rank = 0;
     std::string device;
-    int64_t first_step = 0;  // the number of the first profiled step, from 1
+    int64_t first_step = 0;  // the number of the first profiled step, counted from 1
 };
+// The slices as JSON in the format of Chrome's tracing.
 std::string chrome_trace(const std::vector<Slice>& slices, const TraceFacts& facts, const PeakRates& peaks);
 
 // FILE for the first rank, FILE with ".rank3" before its extension for the others.

@@ -1,11 +1,11 @@
 /*
-Sums in an order that does not depend on how the work is divided: pairwise, the terms being the leaves of a binary tree.
+Pairwise sums in an order that does not depend on how the work is divided: the terms are the leaves of a binary tree.
 
-  sum_tree(6, value)              ((v0 + v1) + (v2 + v3)) + (v4 + v5): the largest power of two to the left
+  sum_tree(6, value)              ((v0 + v1) + (v2 + v3)) + (v4 + v5): the largest power of two goes left
   sum_tree<0, 6>(value)           the same, unrolled by the compiler: for kernels
 
-A rank that sums 2^j micro-batches in this way by itself holds a node of the tree over all micro-batches, so that any
-number of ranks comes to the same bits (--sum-order tree, llmc/train/step.h).
+A rank that sums its own 2^j micro-batches in this way holds a node of the tree over all micro-batches, so that any
+number of ranks gets the same bits (--sum-order tree, llmc/train/step.h).
 */
 #pragma once
 #include "llmc/base/bf16.h"  // ANVIL_HOST_DEVICE
@@ -22,12 +22,13 @@ auto sum_tree(int n, Value&& value) {
     return sum(sum, 0, n);
 }
 
+// The largest power of two below n; n must be at least 2.
 constexpr int largest_power_below(int n) {
     int power = 1;
     while (2 * power < n) power *= 2;
     return power;
 }
-// `value` is often the host's alone, and so is its caller then: nothing to warn of.
+// `value` is often a host function whose caller runs on the host only, so nvcc's warning does not apply.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif

@@ -1,6 +1,6 @@
 /*
-A tensor as files and tests see it: a name, a type, a shape and a pointer to the bytes, which it does not own. Ops take
-raw pointers and sizes instead.
+A tensor for files and tests: a name, a type, a shape and a pointer to bytes that it does not own. Ops take raw pointers
+and sizes instead.
 */
 #pragma once
 #include <cstdint>
@@ -10,6 +10,7 @@ raw pointers and sizes instead.
 
 using Shape = std::vector<int64_t>;
 
+// The number of elements; 1 for the empty shape of a scalar.
 inline int64_t count(const Shape& shape) {
     int64_t n = 1;
     for (int64_t extent : shape) n *= extent;

@@ -11,7 +11,7 @@ static std::string variable(const char* name) {
     return value ? value : "";
 }
 
-// Of the variables for a locale the first that is set counts.
+// The first of the locale variables that is set counts.
 static bool locale_is_utf8() {
     for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
         if (const std::string value = variable(name); !value.empty())
@@ -47,7 +47,7 @@ std::string colored_line(const Terminal& terminal, const std::string& line, doub
     if (!terminal.color) return line;
     const size_t after_word = line.find(' '), after_step = line.find(" | ");
     if (after_step == std::string::npos || after_word > after_step) return line;
-    // A step's word is cyan, as its bar; what is measured apart from training, green.
+    // A step's first word is cyan, like its bar; that of a validation is green.
     const bool is_step = line.compare(0, after_word, "step") == 0;
     std::string text = (is_step ? "\033[36m" : "\033[1;32m") + line.substr(0, after_word) + "\033[0m";
     text += line.substr(after_word, after_step - after_word);

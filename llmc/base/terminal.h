@@ -7,14 +7,15 @@ Color and a progress bar for lines on a terminal. Output to a file or a pipe sta
 
 struct Terminal {
     bool color = false;  // escape sequences may be printed
-    bool utf8 = false;   // so may line-drawing characters
+    bool utf8 = false;   // line-drawing characters may be printed
     int columns = 0;     // of the window; 0: not known
 };
 
-// What this stream goes to. No color unless it is a terminal, TERM names one that has it, and NO_COLOR (no-color.org)
-// is unset or empty.
+// The properties of the terminal that this stream writes to. No color unless it is a terminal, TERM names one with
+// color, and NO_COLOR (no-color.org) is unset or empty.
 Terminal terminal_of(FILE* stream);
 
-// The line of a step or of a validation, "step   120/2000 | loss 3.2841 | ...": its first word and the loss stand out,
-// and after the step is a bar of the part that is done, where the window has room for it. Unchanged without color.
+// Colors the line of a step or a validation, "step   120/2000 | loss 3.2841 | ...": highlights its first word and the
+// loss, and adds a progress bar (`done`: from 0 to 1) after the step if the window is wide enough. Unchanged if the
+// terminal has no color.
 std::string colored_line(const Terminal& terminal, const std::string& line, double done);

@@ -9,6 +9,7 @@ struct Timing {
     int runs;
 };
 
+// The statistics of at least one measurement.
 inline Timing timing_of(std::vector<double> seconds) {
     std::sort(seconds.begin(), seconds.end());
     const size_t n = seconds.size();

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 std::string user_cache_folder(const std::function<const char*(const char*)>& environment) {
-    // The XDG Base Directory Specification: what is not absolute does not count.
+    // The XDG Base Directory Specification: relative paths are ignored.
     for (const auto& [variable, below] : {std::pair{"XDG_CACHE_HOME", "/anvil"}, std::pair{"HOME", "/.cache/anvil"}})
         if (const char* given = environment(variable); given && given[0] == '/') return std::string(given) + below;
     return "";
@@ -16,8 +16,8 @@ std::string user_cache_folder(const std::function<const char*(const char*)>& env
 
 std::string cached_text(const std::string& folder, const std::string& name) {
     if (folder.empty()) return "";
-    constexpr size_t kMost = 1 << 16;  // what is larger is none of ours
-    // A pipe in its place must not keep the run waiting.
+    constexpr size_t kMost = 1 << 16;  // larger files are not from this cache
+    // O_NONBLOCK: a pipe in place of the file must not block the run.
     const int fd = open((folder + "/" + name).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return "";
     struct stat info = {};
@@ -40,5 +40,5 @@ void cache_text(const std::string& folder, const std::string& name, const std::s
     const bool written = write(fd, text.data(), text.size()) == ssize_t(text.size());
     if (close(fd) != 0 || !written || rename(path.c_str(), (folder + "/" + name).c_str()) != 0) unlink(path.c_str());
 } catch (...) {
-    // Out of memory for a path: the text is made again.
+    // Out of memory for a path. The text will be recreated.
 }

@@ -1,10 +1,10 @@
 /*
-Small texts that may be kept from one run to the next, and are made again if they are lost: files below
-${XDG_CACHE_HOME:-~/.cache}/anvil. Processes may read and write at once: a file is replaced as a whole.
+Small texts that are kept between runs and can be recreated if lost: files below ${XDG_CACHE_HOME:-~/.cache}/anvil.
+Processes may read and write at the same time: a file is replaced atomically.
 
-  const std::string folder = user_cache_folder(std::getenv);     "": the user has no such place
-  cached_text(folder, "peak-0123456789abcdef.json")              "": not there, or cannot be read
-  cache_text(folder, "peak-0123456789abcdef.json", text);        what fails is no error
+  const std::string folder = user_cache_folder(std::getenv);     "": the user has no such folder
+  cached_text(folder, "peak-0123456789abcdef.json")              "": missing or unreadable
+  cache_text(folder, "peak-0123456789abcdef.json", text);        ignores errors
 */
 #pragma once
 #include <functional>

@@ -1,5 +1,5 @@
-// Which of the tables that were compiled a process uses. ANVIL_ALL_KERNELS is a list of their names, in ascending
-// order.
+// Selects the kernel table that a process uses. ANVIL_ALL_KERNELS lists the names of all compiled tables, in ascending
+// order of their levels.
 #include <cstdlib>
 #include <vector>
 #include "llmc/cpu/kernels.h"

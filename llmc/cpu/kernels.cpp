@@ -1,4 +1,4 @@
-// The table of the level that this is compiled for: ANVIL_KERNELS names it. See kernels.h.
+// The kernel table of the level for which this file is compiled; ANVIL_KERNELS is its name. See kernels.h.
 #include "llmc/cpu/kernels.h"
 #include "llmc/base/level.h"        // ANVIL_CPU_LEVEL
 #include "llmc/cpu/ops.h"           // every op
@@ -7,7 +7,7 @@
 
 namespace {
 
-// Which of several functions of a name is meant, the entry's type says.
+// The type of an entry selects one of several overloads.
 template <class T>
 constexpr Ops<Cpu, T> table_of_ops() {
     Ops<Cpu, T> o{};
@@ -84,7 +84,7 @@ constexpr Ops<Cpu, T> table_of_ops() {
 
 }  // namespace
 
-// A constant: what is computed before main() would be so on every processor.
+// constexpr: code that runs before main() would run on every processor, with instructions it may lack.
 extern const CpuKernels ANVIL_KERNELS;
 constexpr CpuKernels ANVIL_KERNELS = {.level = CpuLevel::ANVIL_CPU_LEVEL,
                                       .fp32_ops = table_of_ops<float>(),

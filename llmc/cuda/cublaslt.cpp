@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kAlignment = 16;
 
-// Exit code 2 where another library, driver or less memory in use would help, 1 for the rest.
+// Exit code 2 if another library, driver or less memory in use would help, else 1.
 void check(cublasStatus_t status, const char* action, const std::string& subject) {
     if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
         return;
@@ -72,12 +72,12 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 struct Plan {
-    std::string text;  // of the call, for messages
+    std::string text;  // describes the call in messages
     Operation operation;
     Layout first, second, d;
     cublasLtMatmulAlgo_t algorithm;
-    bool exists = false;  // an algorithm
-    double us = 0;        // that it takes; 0: not timed
+    bool exists = false;  // whether an algorithm was found
+    double us = 0;        // measured time; 0: not timed
 };
 
 template <class T>
@@ -103,7 +103,7 @@ Layout layout_of(const ColumnMajorMatrix& m, int64_t batch, const std::string& t
     return owned;
 }
 
-// The pointers that belong to the operation and not to the call of the library.
+// Sets the pointers that are attributes of the operation instead of arguments of the library's call.
 void set_pointers(const Plan& plan, const MatmulCall& call, const void* bias, const void* aux, const void* scale_a,
                   const void* scale_b) {
     if (has_bias(call.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -128,12 +128,12 @@ Plan describe(const MatmulCall& call) {
     set(plan, CUBLASLT_MATMUL_DESC_TRANSB, transpose(c.second));
     set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(call.epilogue));
     if (call.fast_accumulate) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(1));
-    // bias and aux have the type of out unless another is set.
+    // bias and aux have the type of `out` unless another one is set.
     if (has_aux_matrix(call.epilogue)) {
         ensure(c.ld_aux % 8 == 0);
         set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, c.ld_aux);
     }
-    // The ranking reads the alignment of these pointers off their values, and nothing else.
+    // The heuristic only reads the alignment of these pointers.
     void* const aligned = reinterpret_cast<void*>(uintptr_t(kAlignment));
     set_pointers(plan, call, aligned, aligned, aligned, aligned);
     plan.first = layout_of(c.first, call.batch, plan.text);
@@ -142,7 +142,7 @@ Plan describe(const MatmulCall& call) {
     return plan;
 }
 
-// The library's ranking, best first, of the algorithms that we allow.
+// Candidates from the library's heuristic, best first, restricted to the allowed algorithms.
 std::vector<cublasLtMatmulHeuristicResult_t> candidates_for(cublasLtHandle_t handle, const Plan& plan, int count) {
     cublasLtMatmulPreference_t created;
     check(cublasLtMatmulPreferenceCreate(&created), "choosing an algorithm", plan.text);
@@ -152,7 +152,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_for(cublasLtHandle_t han
               plan.text);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(CublasLt::kWorkspaceBytes));
-    // Parts of a dot product may be added in a step of their own, in fp32; not in out, where bf16 would round each.
+    // Parts of a dot product may be added in a separate step, in fp32; not in the type of `out`, where bf16 would round
+    // each.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -172,12 +173,12 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_for(cublasLtHandle_t han
     return found;
 }
 
-// Memory on the GPU for as long as tuning one product takes; null if there is none left.
+// Memory on the GPU while one product is tuned; null if there is not enough.
 struct Scratch {
     void* data = nullptr;
     explicit Scratch(size_t bytes) {
         if (cudaMalloc(&data, bytes) != cudaSuccess) {
-            cudaGetLastError();  // or the next check would find it
+            cudaGetLastError();  // otherwise the next check would report it
             data = nullptr;
         }
     }
@@ -185,7 +186,7 @@ struct Scratch {
     Scratch(const Scratch&) = delete;
 };
 
-// Uniform in [-1, 1]: zeros would draw less power, run at a higher clock and flatter every candidate.
+// Uniform in [-1, 1]: zeros would draw less power and run at a higher clock, so every candidate would seem faster.
 template <class T>
 std::vector<T> noise() {
     std::vector<T> values(1 << 20);
@@ -226,19 +227,19 @@ struct Event {
     Event(const Event&) = delete;
 };
 
-// That a pass over tensors moves: three quarters of what the memory's clock and width allow. 0: the driver does not
-// tell.
+// The bandwidth of a pass over tensors: three quarters of the peak from the memory's clock and bus width. 0: the driver
+// does not know it.
 double memory_bytes_per_us(int ordinal) {
     int khz = 0, bits = 0;
     if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess ||
         cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, ordinal) != cudaSuccess) {
-        cudaGetLastError();  // or the next check would find it
+        cudaGetLastError();  // otherwise the next check would report it
         return 0;
     }
     return 0.75 * 2 * khz * 1e-3 * bits / 8;
 }
 
-// Of the calling process and GPU; the driver's version is that of the CUDA it serves.
+// Identifies the GPU and the software; the driver's version is that of the CUDA version it supports.
 std::string machine_of(const Cuda& cuda) {
     int driver = 0;
     cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version");
@@ -255,7 +256,7 @@ struct CublasLt::Library {
 
     ~Library() {
         try {
-            plans.cache.save();  // of a step that an error ended
+            plans.cache.save();  // the destructor runs after an error in a step, too
         } catch (const Error& error) {
             std::fprintf(stderr, "warning: %s\n", error.what());
         }
@@ -304,7 +305,8 @@ struct CublasLt::Library {
         return false;
     }
 
-    // Times the candidates on matrices of noise and keeps the fastest; without memory for them, the first stays.
+    // Times the candidates on matrices of noise and keeps the fastest. Without memory for the matrices it keeps the
+    // first.
     void tune(Cuda& cuda, Plan& plan, const MatmulCall& call,
               const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
         const ColumnMajorCall c = column_major(call);
@@ -324,7 +326,7 @@ struct CublasLt::Library {
                      {bias_bytes, call.out},      {aux_bytes, call.out},        {scale_bytes, DType::f32}};
         size_t total = 0;
         for (const auto& need : needs) total += (need.bytes + 255) / 256 * 256;
-        // Writing twice the second-level cache before each measurement leaves nothing of the operands in it.
+        // Writing twice the size of the L2 cache before each measurement evicts the operands.
         const size_t flush_bytes = 2 * cuda.l2_bytes;
         const Scratch memory(total), flush(flush_bytes);
         if (!memory.data || !flush.data) {
@@ -353,13 +355,13 @@ struct CublasLt::Library {
                 if (i >= 0) cuda_check(cudaEventRecord(events[size_t(2 * i + 1)].event, cuda.stream), "timing");
             }
             cuda_check(cudaStreamSynchronize(cuda.stream), "timing %s", plan.text.c_str());
-            if (status != CUBLAS_STATUS_SUCCESS) continue;  // a candidate may still refuse: it is not chosen
+            if (status != CUBLAS_STATUS_SUCCESS) continue;  // a candidate may still be rejected and is then skipped
             std::array<float, kMeasurements> ms;
             for (size_t i = 0; i < kMeasurements; i++)
                 cuda_check(cudaEventElapsedTime(&ms[i], events[2 * i].event, events[2 * i + 1].event), "timing");
             std::nth_element(ms.begin(), ms.begin() + kMeasurements / 2, ms.end());
             const double us = 1000 * double(ms[kMeasurements / 2]);
-            // The ranking decides between those within a percent: measurements are not better than that.
+            // Within 1 %, the accuracy of the measurement, the heuristic's order decides.
             if (best_us > 0 && us > 0.99 * best_us) continue;
             best_us = us;
             plan.algorithm = candidate.algo;

@@ -12,8 +12,8 @@ std::string version_text(int version) { return format("%d.%d", version / 1000, v
 
 }  // namespace
 
-// What to do where a program's kernels are not for this GPU, or are PTX that its driver cannot compile; "" after any
-// other error.
+// Advice if the program's kernels are for other GPUs, or are PTX that the driver cannot compile; "" after any other
+// error.
 static std::string help_with_kernels(cudaError_t status) {
     std::string why;
     if (status == cudaErrorNoKernelImageForDevice)
@@ -35,7 +35,7 @@ static std::string help_with_kernels(cudaError_t status) {
 }
 
 void throw_cuda_error(cudaError_t status, const std::string& what) {
-    cudaGetLastError();  // errors of a call stay set: the next check would find this one again
+    cudaGetLastError();  // an error of a call stays set: the next check would report it again
     const std::string help = help_with_kernels(status);
     const bool recoverable = status == cudaErrorMemoryAllocation || status == cudaErrorNoDevice ||
                              status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice || help != "";
@@ -93,9 +93,9 @@ Cuda::Cuda(int ordinal, const CudaOptions& options) : ordinal(ordinal), attentio
 }
 
 Cuda::~Cuda() {
-    // Nothing is thrown here: after a failed kernel every call fails, and the first error is the one to report.
+    // Throws nothing: after a failed kernel every call fails, and the first error is the one to report.
     cudaStreamSynchronize(stream);
-    cudnn_attention_.reset(), cublaslt_.reset();  // whose handles are of this stream, which they must not outlive
+    cudnn_attention_.reset(), cublaslt_.reset();  // their handles belong to this stream and must be destroyed first
     if (workspace_) cudaFree(workspace_);
     cudaStreamDestroy(stream);
 }
@@ -191,7 +191,7 @@ void Cuda::HostCopies::finish() {
     turn();
 }
 
-// What fills the buffer is all on its way, and the other one, which was filled before, is made free.
+// All copies into this buffer are enqueued. Waits for the other buffer, which was filled before, and empties it.
 void Cuda::HostCopies::turn() {
     pinned_.record(turn_);
     turn_ ^= 1;

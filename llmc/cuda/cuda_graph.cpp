@@ -1,7 +1,7 @@
 // See cuda_graph.h.
 #include "llmc/cuda/cuda_graph.h"
 
-// Other threads, which read data and write checkpoints, may go on as they please.
+// Thread-local: other threads, which read data and write checkpoints, may continue to call CUDA.
 void CudaGraph::begin() {
     cuda_check(cudaStreamBeginCapture(cuda_.stream, cudaStreamCaptureModeThreadLocal), "capturing a CUDA graph");
 }
@@ -10,7 +10,7 @@ void CudaGraph::abandon() {
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(cuda_.stream, &graph);
     if (graph) cudaGraphDestroy(graph);
-    cudaGetLastError();  // of the call that could not be captured
+    cudaGetLastError();  // clears the error of the call that could not be captured
 }
 
 void CudaGraph::end() {

@@ -16,8 +16,8 @@ CudaProfile::~CudaProfile() {
 }
 
 int64_t CudaProfile::mark(const Slice& slice, bool begins) noexcept {
-    // Between the beginnings of an op and of its first kernel nothing is given to the stream, nor between their ends:
-    // one event stands for both.
+    // No work is enqueued between the beginnings of an op and its first kernel, or between the ends of its last kernel
+    // and the op, so one event stands for both.
     Last& last = last_[slice.track];
     const bool is_work = slice.kind == SliceKind::op || slice.kind == SliceKind::kernel;
     if (is_work && last.moment >= 0 && last.begins == begins) return last.moment;
@@ -40,12 +40,12 @@ std::vector<int64_t> CudaProfile::times() {
     for (size_t i = 0; i < moments_.size(); i++) {
         const Moment& moment = moments_[i];
         cuda_check(cudaEventSynchronize(moment.event), "waiting for what is profiled");
-        // Counted from where the step began, and that from the step before: a float has the nanoseconds of a step, but
-        // not those of a run.
+        // Relative to the step's beginning, which is relative to that of the previous step: a float can represent the
+        // nanoseconds of a step, but not those of a run.
         float ms = 0;
         cuda_check(cudaEventElapsedTime(&ms, moments_[size_t(moment.base)].event, moment.event),
                    "reading an event of the profile");
-        // In a stream moments follow each other, whatever the rounding.
+        // The times of a stream must not decrease because of rounding.
         const int64_t ns = times[size_t(moment.base)] + int64_t(double(ms) * 1e6);
         times[i] = latest[moment.track] = std::max(latest[moment.track], ns);
     }
@@ -61,7 +61,7 @@ struct NvtxRanges : OpObserver {
 };
 }  // namespace
 
-// A tool says by this variable which library takes the ranges: the same that NVTX itself asks.
+// A profiler sets this variable to the library that receives the ranges; NVTX itself reads it, too.
 std::unique_ptr<OpObserver> nvtx_ranges() {
     if (!std::getenv(sizeof(void*) == 8 ? "NVTX_INJECTION64_PATH" : "NVTX_INJECTION32_PATH")) return nullptr;
     return std::make_unique<NvtxRanges>();

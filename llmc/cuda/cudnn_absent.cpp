@@ -1,4 +1,4 @@
-// cudnn_attention.h in a build without cuDNN: nothing is supported, and whoever asks is told why.
+// Implements cudnn_attention.h in a build without cuDNN: nothing is supported, and the reason says so.
 #include <string>
 #include "llmc/cuda/cudnn_attention.h"
 

@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr size_t kAlignment = 256;  // of the parts of the workspace
+constexpr size_t kAlignment = 256;  // bytes, of the parts of the workspace
 
 std::string version_text() { return library_text("cuDNN", CUDNN_VERSION, cudnnGetVersion()); }
 
@@ -22,19 +22,19 @@ std::string text_of(const AttentionShape& s, bool is_backward) {
                   (long long)s.NKV, (long long)s.HS, (long long)s.window);
 }
 
-// `subject`: the op and its shape. Exit code 2 where another library or driver would help, 1 for the rest.
+// `subject`: the op and its shape. Exit code 2 if another library or driver would help, else 1.
 void check(cudnnStatus_t status, const char* action, const std::string& subject) {
     if (status == CUDNN_STATUS_SUCCESS) [[likely]]
         return;
     char last[1024] = "";
     cudnnGetLastErrorString(last, sizeof last);
-    const int category = int(status) / 1000;  // thousands of a status: 1 not initialized, 2 bad, 3 unsupported, ...
+    const int category = int(status) / 1000;  // thousands: 1 not initialized, 2 bad parameter, 3 unsupported, ...
     throw Error(category == 1 || category == 3 ? kExitUsage : kExitInternal,
                 format("%s: %s: %s: %s: %s", version_text().c_str(), subject.c_str(), action,
                        cudnnGetErrorString(status), last));
 }
 
-// A descriptor of cuDNN's: created, given its attributes, finalized; destroyed with its owner.
+// A descriptor of cuDNN: created, given its attributes, finalized, and destroyed with its owner.
 class Descriptor {
 public:
     Descriptor(cudnnBackendDescriptorType_t type, const char* name, const std::string& subject)
@@ -72,7 +72,7 @@ private:
     std::string subject_;
 };
 
-// What a plan is made for: a GPU at hand, or one that is described.
+// What a plan is made for: an existing GPU or one that is described.
 struct Target {
     int compute_capability;
     bool deterministic;
@@ -120,7 +120,7 @@ cudnnPointwiseMode_t mode_of(Pointwise op) {
     return CUDNN_POINTWISE_IDENTITY;
 }
 
-// The builder of attention_graph.h for cuDNN: operations in the order of their making.
+// Implements the builder of attention_graph.h with cuDNN. Operations are in the order of their creation.
 class Graph {
 public:
     using Tensor = cudnnBackendDescriptor_t;
@@ -178,7 +178,7 @@ public:
         return y;
     }
 
-    // The graph itself. Its descriptors must outlive what is made of it.
+    // Returns the finalized graph. Its descriptors must outlive all objects made from it.
     cudnnBackendDescriptor_t finalize(cudnnHandle_t handle) {
         Descriptor& graph = add(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
         graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(operations_.size()),
@@ -230,10 +230,10 @@ private:
     int64_t next_uid_ = kFirstLocalUid;
 };
 
-// The workspace holds what the library asks for, then the row sums, then the sums of dQ.
+// The workspace consists of the library's own workspace, the row sums and the sums of dQ.
 struct Plan {
     std::unique_ptr<Graph> graph;
-    std::vector<std::unique_ptr<Descriptor>> others;  // what else the plan was made of
+    std::vector<std::unique_ptr<Descriptor>> others;  // other descriptors that the plan uses
     std::unique_ptr<Descriptor> plan;
     size_t library_bytes = 0, row_sums_bytes = 0, dq_sums_bytes = 0;
 
@@ -242,14 +242,14 @@ struct Plan {
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// An engine chosen by its number and settings instead of by cuDNN's ranking.
+// An engine selected by its number and settings instead of by cuDNN's heuristic.
 struct ChosenEngine {
     int64_t index;
     std::vector<std::pair<cudnnBackendKnobType_t, int64_t>> settings;
 };
 
-// On Blackwell the one deterministic backward is an engine that the ranking leaves out. Number and settings are those
-// of NVIDIA's own frontend (github.com/NVIDIA/cudnn-frontend, override_heuristics_query of the attention's backward).
+// On Blackwell the only deterministic backward engine is not in the heuristic's list. Number and settings are those in
+// NVIDIA's frontend (github.com/NVIDIA/cudnn-frontend, override_heuristics_query of the attention's backward).
 ChosenEngine deterministic_blackwell_engine(int compute_capability) {
     ChosenEngine engine = {compute_capability > 103 ? 17 : 5, {{CUDNN_KNOB_TYPE_STAGES, 2}}};
     if (cudnnGetVersion() < 92300)
@@ -333,7 +333,7 @@ private:
         return accept(configuration.finalize(), "the deterministic engine");
     }
 
-    // An engine may refuse what its ranking hoped for: then the next is tried.
+    // An engine may reject a configuration that the heuristic proposed; then the next one is tried.
     bool accept(cudnnBackendDescriptor_t configuration, const std::string& name) {
         auto plan = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "the plan", subject_);
         if (target_.handle) plan->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target_.handle);
@@ -364,7 +364,7 @@ private:
     Plan plan_;
 };
 
-// Tensors and numbers of one call.
+// The tensors and numbers of one call.
 class Arguments {
 public:
     Arguments(const AttentionShape& shape, bool is_backward) : numbers_(graph_numbers(shape, is_backward)) {
@@ -427,7 +427,7 @@ struct CudnnAttention::Library {
         return entry.plan;
     }
 
-    // Not before it is needed: a run with other kernels does without cuDNN, even with one that does not start.
+    // Only on first use: a run with other kernels does not need cuDNN, and works even if cuDNN cannot start.
     void start() {
         if (target.handle) return;
         cudnnHandle_t handle = nullptr;

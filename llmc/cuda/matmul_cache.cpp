@@ -48,7 +48,7 @@ bool parse_matmul_cache_line(const std::string& line, std::string& machine, std:
     if (fields.size() != 5) return false;
     const size_t before_checksum = line.size() - fields[4].size() - std::strlen(kSeparator);
     if (fields[4] != checksum_of(line.substr(0, before_checksum))) return false;
-    // With the checksum right the rest is what matmul_cache_line wrote.
+    // The checksum is right, so the rest is what matmul_cache_line() wrote.
     const std::vector<std::string> words = split(fields[2], " ");
     if (words.size() != algorithm.words.size()) return false;
     for (size_t i = 0; i < words.size(); i++) algorithm.words[i] = std::strtoull(words[i].c_str(), nullptr, 16);
@@ -70,7 +70,7 @@ MatmulCachePath matmul_cache_path(const std::string& asked, const std::string& u
 
 MatmulCache::MatmulCache(std::string path, std::string machine) : path_(std::move(path)), machine_(std::move(machine)) {
     read();
-    // Known before anything is timed.
+    // Fails before anything is timed.
     const size_t slash = path_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     require(access(folder.c_str(), W_OK) == 0, "cannot write %s: %s: %s", path_.c_str(), folder.c_str(),
@@ -97,7 +97,7 @@ void MatmulCache::save() {
     for (const auto& key : replaced) entries_[key] = added.at(key);
     std::string text = std::string(kTitle) + "\n";
     for (const auto& [key, value] : entries_) text += matmul_cache_line(key.first, key.second, value) + "\n";
-    // A name of this process: ranks may write at the same time.
+    // A name with the process's id, because ranks may write at the same time.
     const std::string own = path_ + format(".%d", int(getpid()));
     write_file_atomically(own, text);
     require(std::rename(own.c_str(), path_.c_str()) == 0, "cannot rename %s to %s: %s", own.c_str(), path_.c_str(),
@@ -109,7 +109,7 @@ size_t MatmulCache::size() const {
                                 [&](const auto& entry) { return entry.first.first == machine_; }));
 }
 
-// Adds the file's lines to what is known.
+// Adds the entries of the file.
 void MatmulCache::read() {
     warnings_.clear();
     if (access(path_.c_str(), F_OK) != 0) return;

@@ -1,4 +1,4 @@
-// The tables, and the merging of a piece.
+// Byte-pair encoding: the tables and the merging of pieces.
 #include "llmc/data/bpe.h"
 #include <algorithm>
 #include <atomic>
@@ -11,10 +11,10 @@
 #include "llmc/data/utf8.h"       // code_point_at
 
 namespace {
-// Pieces of up to so many bytes are merged by looking at all pairs each time: quadratic, but without a heap.
+// Up to this many bytes, a piece is merged by searching all pairs for each merge: quadratic, but without a heap.
 constexpr size_t kShortPiece = 128;
 
-// A table with at least twice as many places as entries, so that searches are short.
+// The size of a hash table: at least twice the number of entries, so that probe sequences are short.
 size_t places_for(size_t entries) { return std::bit_ceil(std::max<size_t>(entries * 2, 16)); }
 }  // namespace
 
@@ -74,7 +74,7 @@ int32_t PieceIds::find_long(std::string_view piece) const {
 namespace {
 size_t merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
     int32_t token[kShortPiece];
-    uint32_t rank[kShortPiece];  // of token i and the next
+    uint32_t rank[kShortPiece];  // of the merge of token i and the next one
     size_t n = bpe.first_tokens(piece, token), steps = 0;
     for (size_t i = 0; i + 1 < n; i++) rank[i] = bpe.ranks.find(token[i], token[i + 1]);
     while (n > 1) {
@@ -94,11 +94,11 @@ size_t merge_short(const Bpe& bpe, std::string_view piece, std::vector<int32_t>&
     return steps;
 }
 
-// Which pair is next: the one of the lowest rank, of several the leftmost. Pairs wait in runs, each of one rank and
-// from left to right, and a heap holds the first of each run. Two tokens become adjacent when the later merge of the
-// two makes its token, from left to right, too. So where merges have the order in which they were learned, a rank has
-// one run, and a pair comes and goes without a search of the heap, which a heap of all pairs would need for each of
-// them.
+// A queue of pairs: the lowest rank first, of equal ranks the leftmost. Pairs wait in runs. All pairs of a run have one
+// rank and go from left to right, and a heap holds the first pair of each run. Two tokens become adjacent when the
+// later of their two merges is applied, which also goes from left to right. So if merges are in the order in which they
+// were learned, each rank has one run, and most pairs are added and taken without reordering the heap, which a heap of
+// all pairs would need for every pair.
 template <class Index>
 class WaitingPairs {
 public:
@@ -118,7 +118,7 @@ public:
         runs_.push_back({{at}, 0});
         push({rank, at, runs_.size() - 1});
     }
-    // Takes the next pair. false: none waits.
+    // Removes the next pair. Returns false if there is none.
     bool take(uint32_t& rank, Index& at) {
         if (heap_.empty()) return false;
         steps_++;
@@ -141,12 +141,12 @@ public:
         }
         return true;
     }
-    size_t steps() const { return steps_; }  // pairs taken, and comparisons to order the runs
+    size_t steps() const { return steps_; }  // pairs taken plus comparisons in the heap
 
 private:
     struct Run {
         std::vector<Index> places;
-        size_t taken;  // so many of them
+        size_t taken;  // how many of them were taken
     };
     struct First {
         uint32_t rank;
@@ -170,17 +170,17 @@ private:
     }
     std::vector<Run> runs_;
     std::vector<First> heap_;
-    std::unordered_map<uint32_t, size_t> last_run_;  // by rank
+    std::unordered_map<uint32_t, size_t> last_run_;  // the latest run of each rank
     size_t steps_ = 0;
 };
 
-// The tokens as a list linked both ways. Pairs that are no more are known by their rank. Index holds the length of the
-// piece.
+// The tokens are a doubly linked list. A pair in the queue is stale if its node's rank has changed. Index is a type
+// that can hold the length of the piece.
 template <class Index>
 size_t merge_long(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
     struct Node {
         int32_t token;
-        uint32_t rank;  // of this and the next
+        uint32_t rank;  // of the merge of this token and the next
         Index previous, next;
     };
     std::vector<int32_t> tokens(piece.size());
@@ -234,10 +234,10 @@ size_t Bpe::merge_piece(std::string_view piece, std::vector<int32_t>& ids) const
 }
 
 namespace {
-// What merges made of pieces, since words come again. An entry is replaced by the next piece of the same place.
+// Caches the merged tokens of pieces, since words recur. An entry is replaced by the next piece that hashes to it.
 class PieceCache {
 public:
-    // Appends the ids of the piece to `ids`; what is remembered is of one tokenizer.
+    // Appends the ids of the piece to `ids`. The cache holds the pieces of one tokenizer.
     void encode(const Bpe& bpe, std::string_view piece, std::vector<int32_t>& ids) {
         if (piece.size() > sizeof Entry::text) {
             bpe.merge_piece(piece, ids);
@@ -263,7 +263,7 @@ public:
     }
 
 private:
-    static constexpr size_t kEntries = 4096;  // half a megabyte: as much as a core's own cache has room for
+    static constexpr size_t kEntries = 4096;  // half a megabyte, to fit into a core's own cache
     struct Entry {
         uint8_t bytes, num_ids;  // bytes 0: empty
         char text[46];
@@ -285,10 +285,10 @@ private:
 }  // namespace
 
 namespace {
-// Where documents and threads' parts are cut is before one of these, too (split.h, documents.h).
+// Documents and the parts of threads are also cut before one of these characters (split.h, documents.h).
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r'; }
 
-// Pieces of blanks and what follows up to the next blank.
+// Splits text into pieces: blanks and the characters up to the next blank.
 template <class F>
 void for_each_word(std::string_view text, F f) {
     for (size_t begin = 0, end; begin < text.size(); begin = end) {
@@ -299,7 +299,7 @@ void for_each_word(std::string_view text, F f) {
     }
 }
 
-// Spaces may be written as the vocabulary spells them.
+// Replaces U+2581 with spaces.
 std::string with_spaces(std::string_view text) {
     std::string result(text);
     for (size_t at = 0; (at = result.find(kSpelledSpace, at)) != std::string::npos; at++)
@@ -342,7 +342,7 @@ bool is_utf8(std::string_view text) {
     return true;
 }
 
-// The ids of the 256 bytes; false if one has none.
+// Finds the ids of the 256 bytes. Returns false if one of them has none.
 bool find_bytes(const std::vector<std::string>& symbols, Bpe& bpe) {
     bpe.byte_ids.fill(-1);
     for (size_t id = symbols.size(); id-- > 0;)
@@ -396,7 +396,7 @@ void Bpe::prepare(const std::vector<std::string>& symbols, const std::string& wh
         }
         return;
     }
-    // Both have their place in a tokenizer.json's one vocabulary.
+    // A tokenizer.json has one vocabulary for special tokens and spelled bytes.
     std::string bytes;
     for (const SpecialToken& special : specials)
         require(!bytes_of_gpt2_spelling(special.text, bytes) || pieces.find(bytes) < 0,

@@ -1,18 +1,19 @@
 /*
-Byte-pair encoding (Sennrich et al., 2016; of bytes: Radford et al., 2019). Text is cut into pieces (llmc/data/split.h).
-A piece begins as its bytes. Then the adjacent pair whose merge has the lowest rank becomes one token, the leftmost
-first, repeatedly, until no pair has a merge:
+Byte-pair encoding (Sennrich et al., 2016; of bytes: Radford et al., 2019). Text is split into pieces
+(llmc/data/split.h), and the tokens of a piece are at first its bytes. Then the adjacent pair whose merge has the lowest
+rank, of several the leftmost, becomes one token. This is repeated until no pair has a merge:
 
   l o w e r     merges: 0 (l, o)  1 (e, r)  2 (lo, w)     ->  lo w e r  ->  lo w er  ->  low er
 
-A piece that is a token is found as a whole, so most words cost one lookup. Each thread caches the tokens of other
-pieces. Short pieces are merged by looking for the lowest rank each time; long ones with a heap, O(n log n) at worst and
-close to O(n) for most: 100 MB without a space are one piece.
+A piece that is a token needs one lookup, as most words do. Each thread caches the tokens of other pieces. Short pieces
+are merged by searching all pairs for the lowest rank each time. Long ones use a heap, in O(n log n) at worst and close
+to O(n) mostly: 100 MB of text without a space are one piece.
 
-SentencePiece's way (Kudo and Richardson, 2018; Llama 2, Mistral): a piece begins as its characters, those that the
-vocabulary lacks as their bytes, which have ids of their own. A space is a character like others, spelled U+2581, and
-one is put before the text. There is no pattern, so all text would be one piece. If no token extends from a word into
-the blank after it, which is checked when the tokenizer is read, text is cut there, and merges lead to the same tokens.
+The variant of SentencePiece (Kudo and Richardson, 2018; Llama 2, Mistral): the tokens of a piece are at first its
+characters. Characters that the vocabulary lacks become bytes, which have their own ids. A space is an ordinary
+character, spelled U+2581, and one is put before the text. There is no split pattern, so all text would be one piece.
+But if no token reaches from a word into the blank after it, which the reader of the tokenizer checks, text can be split
+there without changing its tokens.
 */
 #pragma once
 #include <array>
@@ -32,16 +33,16 @@ struct SpecialToken {
     int32_t id;
 };
 
-// The most ids and merges: what fits into one 64-bit entry of the table below.
+// The maximum numbers of ids and merges: they must fit into a 64-bit entry of PairRanks.
 inline constexpr int32_t kMaxBpeIds = 1 << 20;
 inline constexpr size_t kMaxMerges = (size_t(1) << 24) - 1;
 
-// (left, right) -> rank. One 64-bit word per entry: 20 bits, 20 bits, 24 bits.
+// A hash table (left, right) -> rank. An entry is a 64-bit word of 20 + 20 + 24 bits.
 class PairRanks {
 public:
     static constexpr uint32_t kNone = uint32_t(-1);
     void reset(size_t pairs);
-    void add(int32_t left, int32_t right, uint32_t rank);  // a pair that is not in it yet
+    void add(int32_t left, int32_t right, uint32_t rank);  // the pair must not be in the table
     uint32_t find(int32_t left, int32_t right) const {
         const uint64_t key = key_of(left, right);
         for (size_t i = place_of(key);; i = (i + 1) & mask_) {
@@ -51,7 +52,7 @@ public:
     }
 
 private:
-    static constexpr uint64_t kEmpty = uint64_t(-1);  // no entry: its rank would be more than kMaxMerges - 1
+    static constexpr uint64_t kEmpty = uint64_t(-1);  // no entry has this value: its rank would be above kMaxMerges - 1
     static uint64_t key_of(int32_t left, int32_t right) { return uint64_t(left) << 20 | uint64_t(right); }
     size_t place_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15) >> shift_; }
     std::vector<uint64_t> entries_;
@@ -59,7 +60,7 @@ private:
     int shift_ = 0;
 };
 
-// Bytes -> id, for tokens that a whole piece may become at once.
+// A hash table from bytes to ids, for tokens that may be a whole piece.
 class PieceIds {
 public:
     void reset(size_t tokens);
@@ -104,58 +105,60 @@ enum class FirstSpace { none, always, unless_there };
 
 struct Bpe {
     SplitPattern pattern = SplitPattern::gpt2;  // of bytes
-    bool of_characters = false;                 // and else SentencePiece's way
+    bool of_characters = false;                 // the variant of SentencePiece
     FirstSpace first_space = FirstSpace::none;
     std::vector<Merge> merges;  // by rank
     std::vector<SpecialToken> specials;
-    // A piece that is a token becomes it, even if the merges do not lead there: tiktoken's way, and that of a
-    // tokenizer.json with "ignore_merges".
+    // A piece that is a token becomes that token, even if the merges do not lead to it, as with tiktoken and with a
+    // tokenizer.json that has "ignore_merges".
     bool whole_pieces = false;
-    bool normalizes = false;  // text to NFC first (nfc.h), as Qwen's do
-    bool encodes = true;      // false: the merges are not known, and there is only the way back
+    bool normalizes = false;  // converts text to NFC first (nfc.h), like Qwen's tokenizers
+    bool encodes = true;      // false: the merges are not known, so text can only be decoded
     int32_t separator = -1;   // the special token between documents
 
-    // Made from the above and the tokens by prepare(); for a BPE of characters by its reader.
+    // Computed by prepare() from the fields above and the tokens; in the variant of SentencePiece by its reader.
     std::array<int32_t, 256> byte_ids;
-    std::vector<int32_t> char_ids;  // of characters: by code point; -1, or beyond the end: as bytes
+    std::vector<int32_t> char_ids;  // by code point; -1 or beyond the end: encode the character as bytes
 
-    // Made from the above and the tokens by prepare().
+    // Computed by prepare().
     PairRanks ranks;
     PieceIds pieces;
-    uint64_t serial = 0;  // another for each that is made; 0: not yet
+    uint64_t serial = 0;  // unique to each prepared Bpe; 0: not prepared
 
-    // Checks what was read from `where` and makes the tables.
+    // Checks the fields and computes the tables. Throws an Error that begins with `where`, the file's name.
     void prepare(const std::vector<std::string>& symbols, const std::string& where);
 
-    // `is_beginning`: of a text; else its continuation.
+    // Appends the ids of a text. `is_beginning`: false for the continuation of a text.
     void encode(std::string_view text, std::vector<int32_t>& ids, bool is_beginning = true) const;
-    // The tokens that a piece begins as. Returns how many, at most one per byte.
+    // The initial tokens of a piece. Returns their number, at most one per byte.
     size_t first_tokens(std::string_view piece, int32_t* tokens) const;
 
-    // The merges alone, without lookups of whole pieces. Returns how many pairs it examined and ordered, so that tests
-    // can check that it is not quadratic.
+    // Applies the merges only, without looking up whole pieces. Returns how many pairs it examined and ordered, so that
+    // tests can check that the time is not quadratic.
     size_t merge_piece(std::string_view piece, std::vector<int32_t>& ids) const;
 };
 
-// The special token that separates documents: <|bos|>, <|endoftext|>, <|begin_of_text|>, or the first.
+// The special token between documents: the first of <|bos|>, <|endoftext|>, <|begin_of_text|> and <s> that exists, else
+// the first special token; -1: there are none.
 int32_t separator_of(const std::vector<SpecialToken>& specials);
 
 struct Tokenizer;
 
-// A tokenizer of these tokens. Errors begin with `where`.
+// A tokenizer with these tokens. Errors begin with `where`.
 Tokenizer make_bpe_tokenizer(std::vector<std::string> symbols, Bpe bpe, const std::string& where);
 
-// The merges that lead to each token, from the order of the tokens alone: a token was learned from the two tokens that
-// merges of lower rank make of its bytes. Those with an empty symbol and the special ones are left out. Returns the
-// number of tokens that no two others make; they are reached as whole pieces only.
+// Recovers the merge that leads to each token from the order of the tokens: a token was learned from the two tokens
+// into which merges of lower rank turn its bytes. Skips tokens with an empty symbol and special ones. Returns the
+// number of tokens for which there is no such pair; only whole pieces become such a token.
 size_t recover_merges(const std::vector<std::string>& symbols, Bpe& bpe);
 
-// How SentencePiece spells a space.
+// SentencePiece's spelling of a space.
 inline constexpr char kSpelledSpace[] = "\u2581";
 
-// How GPT-2's files spell a byte: as one printable code point, the printable bytes of Latin-1 as themselves, the other
-// 68 as U+0100, U+0101, ... in order (Radford et al., 2019, encoder.py: bytes_to_unicode).
+// GPT-2's spelling of each byte in files, a printable code point: printable bytes of Latin-1 are themselves, the other
+// 68 are U+0100, U+0101, ... in order (Radford et al., 2019, encoder.py: bytes_to_unicode).
 const std::vector<std::string>& gpt2_byte_spellings();
+// These bytes in GPT-2's spelling.
 std::string spell_as_gpt2(std::string_view bytes);
-// False if `spelled` contains anything else.
+// False if `spelled` contains any other code point.
 bool bytes_of_gpt2_spelling(std::string_view spelled, std::string& bytes);

@@ -1,4 +1,4 @@
-// Counting pieces, and the merges that follow from the counts.
+// Counts pieces and computes the merges from the counts.
 #include "llmc/data/bpe_training.h"
 #include <bit>
 #include <queue>
@@ -52,7 +52,7 @@ void PieceCounts::grow() {
 // ---- merges --------------------------------------------------------------------------------------------------------
 
 namespace {
-// Where a pair stands, and in which piece, which says how often that is.
+// A position of a pair. The count of its piece says how often it occurs.
 struct Place {
     uint32_t at, piece;
 };
@@ -60,13 +60,13 @@ struct Place {
 struct Pair {
     int32_t left, right;
     int64_t count;
-    std::vector<Place> places;  // in order; some may be no more
+    std::vector<Place> places;  // in order; may contain stale positions
 };
 
-// All pairs, found by their tokens.
+// All pairs, in a hash table by their tokens.
 class Pairs {
 public:
-    // The number of the pair, which is new if it was not there.
+    // The index of the pair, which is added if it is new.
     size_t number_of(int32_t left, int32_t right) {
         const size_t mask = table_.size() - 1;
         size_t place = place_of(left, right);
@@ -83,7 +83,8 @@ public:
     size_t size() const { return pairs_.size(); }
 
 private:
-    // The upper bits: in those below 32 the left token has no part, and a frequent right one has thousands of them.
+    // Uses the upper bits of the product: its lower 32 bits do not depend on the left token, and a frequent right token
+    // has thousands of left ones.
     size_t place_of(int32_t left, int32_t right) const {
         const uint64_t key = uint64_t(uint32_t(left)) << 32 | uint32_t(right);
         return key * 0x9E3779B97F4A7C15 >> (64 - std::countr_zero(table_.size()));
@@ -100,8 +101,8 @@ private:
     std::vector<uint32_t> table_ = std::vector<uint32_t>(1024, kEmpty);
 };
 
-// The distinct pieces as tokens. A token is noted at its first and at its last byte, so that its neighbors on both
-// sides are found from its length.
+// The distinct pieces as tokens. A token is stored at its first and at its last byte, so that both neighbors can be
+// found from its length.
 class Merger {
 public:
     Merger(const PieceCounts& counts) {
@@ -122,7 +123,7 @@ public:
         for (size_t pair = 0; pair < pairs_.size(); pair++) queue_.push({pairs_[pair], pair});
     }
 
-    // Makes a token of the most frequent pair. false: there is none.
+    // Replaces the most frequent pair with `token`. Returns false if there are no pairs.
     bool merge(int32_t token, Merge& merge) {
         size_t best;
         do {
@@ -138,7 +139,7 @@ public:
         const size_t known = pairs_.size();
         const std::vector<Place> places = std::move(pairs_[best].places);
         for (const Place& place : places) merge_at(place, merge);
-        // All pairs that became more frequent have the new token in them.
+        // Only pairs that contain the new token have become more frequent.
         for (size_t pair = known; pair < pairs_.size(); pair++)
             if (pairs_[pair].count > 0) queue_.push({pairs_[pair], pair});
         return true;
@@ -147,7 +148,7 @@ public:
 private:
     static constexpr int32_t kBorder = -1, kInside = -2;
 
-    // A pair with its count at the time; counts only fall after that.
+    // A pair with its count when it was queued. The count can only have decreased since.
     struct Candidate {
         int64_t count;
         int32_t left, right;
@@ -187,8 +188,8 @@ private:
     uint32_t length(int32_t token) const { return bytes_[size_t(token)]; }
 
     std::vector<int32_t> first_, last_;
-    std::vector<int64_t> counts_;                                          // of each piece
-    std::vector<uint32_t> bytes_ = std::vector<uint32_t>(size_t(256), 1);  // of each token
+    std::vector<int64_t> counts_;                                          // by piece
+    std::vector<uint32_t> bytes_ = std::vector<uint32_t>(size_t(256), 1);  // by token
     Pairs pairs_;
     std::priority_queue<Candidate> queue_;
 };

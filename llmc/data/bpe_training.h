@@ -1,15 +1,15 @@
 /*
-Learning a BPE (llmc/data/bpe.h) from text. In each step the most frequent pair of adjacent tokens becomes a new token;
-of several the one with the smallest ids, compared left id first. Ids: the 256 bytes, one token per merge, the special
-tokens. These are the rules of nanochat's rustbpe, and the merges are identical to its.
+Learns a BPE (llmc/data/bpe.h) from text. In each step the most frequent pair of adjacent tokens becomes a new token. Of
+equally frequent pairs the one with the smallest left id is taken, then the one with the smallest right id. Ids: the 256
+bytes, one token per merge, the special tokens. These are the rules of nanochat's rustbpe, and the merges are the same.
 
-  PieceCounts counts("nanochat");                        the distinct pieces of the text, and how often each occurs
-  for (document : corpus) counts.add(document);          or one PieceCounts a thread, and counts.add(other)
+  PieceCounts counts("nanochat");                        the distinct pieces of the text and their frequencies
+  for (document : corpus) counts.add(document);          or one PieceCounts per thread and counts.add(other)
   Tokenizer t = train_bpe(counts, {.vocab_size = 32768});
 
-All distinct pieces are contiguous in memory, and each pair knows its places, so the cost of a merge is proportional to
-what it changes, for pieces of any length. The order in which text was added does not matter. Memory: 17 bytes per byte
-of distinct pieces, and as many again for pairs.
+All distinct pieces are contiguous in memory, and each pair has a list of its positions, so the cost of a merge is
+proportional to the number of tokens it changes, for pieces of any length. The result does not depend on the order of
+the text. Memory: 17 bytes per byte of distinct pieces, and about as much for the pairs.
 */
 #pragma once
 #include <cstdint>
@@ -21,9 +21,9 @@ of distinct pieces, and as many again for pairs.
 
 class PieceCounts {
 public:
-    explicit PieceCounts(const std::string& pattern);  // its name; an error if there is none such
-    void add(std::string_view document);               // no piece goes on in the next
-    void add(const PieceCounts& other);                // of the same pattern
+    explicit PieceCounts(const std::string& pattern);  // the pattern's name; an Error if it is unknown
+    void add(std::string_view document);               // no piece spans two documents
+    void add(const PieceCounts& other);                // must have the same pattern
 
     SplitPattern pattern() const { return pattern_; }
     size_t size() const { return pieces_.size(); }
@@ -44,10 +44,10 @@ private:
     SplitPattern pattern_;
     std::string bytes_;
     std::vector<Piece> pieces_;
-    std::vector<uint32_t> table_;  // by hash: the number of a piece, or kEmpty
+    std::vector<uint32_t> table_;  // a hash table of indices into pieces_, or kEmpty
 };
 
-// nanochat's special tokens: the first separates documents, the others are for conversations.
+// nanochat's special tokens: the first one separates documents, the others are for conversations.
 std::vector<std::string> nanochat_special_tokens();
 
 struct BpeTraining {
@@ -55,5 +55,5 @@ struct BpeTraining {
     std::vector<std::string> special_tokens = nanochat_special_tokens();
 };
 
-// The vocabulary is smaller than requested if the text has no more pairs to merge.
+// The vocabulary is smaller than requested if no pairs are left to merge.
 Tokenizer train_bpe(const PieceCounts& counts, const BpeTraining& config = {});

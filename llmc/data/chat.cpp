@@ -54,7 +54,7 @@ std::string trimmed(const std::string& text) {
     return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
 }
 
-// Of messages whose parts are all text.
+// The text of a message; throws an Error if it has parts that are not text.
 std::string text_of(const Message& message, const std::string& where, const char* template_name) {
     std::string all;
     for (const MessagePart& part : message.parts) {
@@ -80,7 +80,7 @@ Conversation parse_conversation(std::string_view line, const std::string& where)
     return conversation;
 }
 
-// Tokens, learned or not.
+// Collects tokens, each learned or not.
 class ChatTemplate::Writer {
 public:
     explicit Writer(const ChatTemplate& chat) : chat_(chat) {}
@@ -130,7 +130,7 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style) :
         kind_ = known.kind;
         end_of_turn_ = special(known.last);
         document_token_ = tokenizer.separator();
-        ensure(document_token_ >= 0);  // the first special token, if no other
+        ensure(document_token_ >= 0);  // if there is no other, the first special token
         style_.name = known.name;
         return;
     }
@@ -185,7 +185,7 @@ void ChatTemplate::write_turn(Writer& to, const Message& message, const std::str
     }
     const std::string text = text_of(message, where, name());
     if (kind_ == Kind::chatml) {
-        if (is_learned) {  // cut where a prompt is: what is written next is what the model will write
+        if (is_learned) {  // tokenized in two parts, as in a prompt: the model writes the second
             begin_turn(to, message.role);
             to.text(text, where, true);
         } else {
@@ -225,7 +225,7 @@ std::vector<int32_t> ChatTemplate::encode(const Conversation& conversation, cons
             "%s: the conversation ends with the %s: expected the assistant's answer last", where.c_str(),
             conversation.empty() ? "system" : name_of(conversation.back().role));
     Writer to(*this);
-    to.add(document_token_, false);  // what separates documents in a data set
+    to.add(document_token_, false);  // as between documents in a data set
     write(to, conversation, where);
     return std::move(to.ids);
 }

@@ -1,14 +1,14 @@
 /*
-Conversations: their file format, and the tokens that a model sees of them.
+Conversations: their file format and their tokens.
 
   {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4."}]}       a line of .jsonl
 
-A line may also be the array alone, as nanochat writes it. Roles: at most one `system`, which comes first, then `user`
-and `assistant` by turns. Content is a string, or an array of parts: {"type": "text", "text": ...}, and of nanochat's
-assistant `python` and `python_output`.
+A line may also be only the array, as nanochat writes it. Roles: at most one `system`, which comes first, then `user`
+and `assistant` in turn. Content is a string or an array of parts: {"type": "text", "text": ...}. Assistant messages of
+nanochat may also have parts of type `python` and `python_output`.
 
-A template turns a conversation into tokens. Text between the special tokens never becomes special tokens. Brackets mark
-the targets that are learned: what the assistant writes.
+A template converts a conversation to tokens. Text between the special tokens never becomes special tokens. Brackets
+mark the targets that are learned, which is what the assistant writes:
 
   nanochat   <|bos|> then turns <|user_start|>CONTENT<|user_end|> and <|assistant_start|>[CONTENT<|assistant_end|>]; the
              system's text is put before the first user's, with an empty line between. Karpathy, 2026, tokenizer.py.
@@ -16,12 +16,12 @@ the targets that are learned: what the assistant writes.
   llama3     turns <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>, content without white space around it,
              the assistant's [CONTENT<|eot_id|>] learned. Llama 3.
 
-All begin with the tokenizer's token between documents: <|bos|>, <|endoftext|>, <|begin_of_text|>. A tokenizer that has
-a template of its own may leave it out of prompts, and may have its own words for the system (chat_style.h).
+All begin with the tokenizer's token between documents: <|bos|>, <|endoftext|> or <|begin_of_text|>. A tokenizer with a
+template of its own may omit that token in prompts and may have a default system message (chat_style.h).
 
-  const ChatTemplate chat(tokenizer);                       the one whose special tokens the tokenizer has
-  chat.encode(parse_conversation(line, "chats.jsonl:7"))    ids, ~id where nothing is learned (llmc/data/shards.h)
-  chat.prompt(conversation)                                 ids up to where the assistant is to speak
+  const ChatTemplate chat(tokenizer);                       the template whose special tokens the tokenizer has
+  chat.encode(parse_conversation(line, "chats.jsonl:7"))    ids; ~id if the token is not learned (llmc/data/shards.h)
+  chat.prompt(conversation)                                 ids up to the beginning of the assistant's answer
 */
 #pragma once
 #include <cstdint>
@@ -45,21 +45,21 @@ struct Message {
 
 using Conversation = std::vector<Message>;
 
-// Throws an Error that begins with `where` if the line is not in this format.
+// Throws an Error that begins with `where` if the line has another format.
 Conversation parse_conversation(std::string_view line, const std::string& where);
 
 class ChatTemplate {
 public:
-    // Throws an Error if the tokenizer lacks the style's special tokens.
+    // Throws an Error if the tokenizer lacks the template's special tokens.
     explicit ChatTemplate(const Tokenizer& tokenizer, const ChatStyle& style = {});
     const char* name() const;
-    const ChatStyle& style() const { return style_; }  // with its name
+    const ChatStyle& style() const { return style_; }  // the name is never "auto"
 
-    // The tokens of a whole conversation, which ends with the assistant. `where` names it in errors.
+    // The tokens of a whole conversation, whose last message must be the assistant's. `where` names it in errors.
     std::vector<int32_t> encode(const Conversation& conversation, const std::string& where) const;
-    // The tokens so far, and the beginning of the assistant's turn.
+    // The tokens of the conversation so far and the beginning of the assistant's turn.
     std::vector<int32_t> prompt(const Conversation& conversation, const std::string& where) const;
-    // The assistant has finished.
+    // Whether this token ends the assistant's turn.
     bool ends_turn(int32_t token) const { return token == end_of_turn_ || token == document_token_; }
     int32_t document_token() const { return document_token_; }
 

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How our own templates begin: the style as JSON in a comment.
+// Templates that Anvil writes begin with this and the style as JSON, in a comment.
 const char* const kMark = "{#- anvil ";
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
@@ -46,7 +46,7 @@ std::string jinja_of(const ChatStyle& style, const std::string& document_token) 
                               {"system", style.system},
                               {"before_system", style.before_system}};
     std::string said = json_text(json);
-    replace_all(said, "#", "\\u0023");  // or it might end the comment
+    replace_all(said, "#", "\\u0023");  // otherwise it might end the comment
     std::string text = kMark + said + " -#}\n";
     const auto quoted = [](const std::string& words) { return json_text(Json(words)); };
     const std::string first_is_system = "messages[0]['role'] == 'system'";
@@ -61,7 +61,7 @@ std::string jinja_of(const ChatStyle& style, const std::string& document_token) 
                "{% if add_generation_prompt %}<|assistant_start|>{% endif %}";
     const bool is_chatml = style.name == "chatml";
     const auto turn = [&](const std::string& role, const std::string& words) {
-        // A line's end would be taken from after a tag, but not from a string.
+        // Jinja removes a line break after a tag, but not one in a string.
         return is_chatml ? "<|im_start|>" + role + "{{ \"\\n\" }}" + words
                          : "<|start_header_id|>" + role + "<|end_header_id|>{{ \"\\n\\n\" }}" + words;
     };
@@ -82,7 +82,7 @@ std::optional<ChatStyle> style_of_jinja(const std::string& jinja, const std::str
     const size_t stop = jinja.find(end);
     if (!jinja.starts_with(mark) || stop == std::string::npos) return {};
     const std::optional<ChatStyle> style = style_of(parse_json(jinja.substr(mark.size(), stop - mark.size())));
-    // Who has changed the text below has a template of their own.
+    // If the rest was edited, the comment may no longer be true.
     if (!style || jinja_of(*style, document_token) != jinja) return {};
     return style;
 }

@@ -1,4 +1,4 @@
-// From text to a folder of shards: look first (how to split; what a tokenizer is made of, if one is), then encode.
+// Makes a folder of shards from text: first plans the split and trains a tokenizer if asked, then encodes.
 #include "llmc/data/dataset.h"
 #include <unistd.h>
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 long long ll(int64_t value) { return value; }
 
-// nanochat's tokens for conversations go with its pattern.
+// nanochat's pattern comes with its special tokens for conversations.
 std::vector<std::string> special_tokens_of(const std::string& pattern) {
     if (pattern == "nanochat") return nanochat_special_tokens();
     return {"<|endoftext|>"};
@@ -62,7 +62,7 @@ void check(const DatasetConfig& config) {
     }
 }
 
-// What a separator on the command line stands for.
+// Replaces the escapes of a separator from the command line.
 std::string unescaped(const std::string& text) {
     std::string result;
     for (size_t i = 0; i < text.size(); i++) {
@@ -74,7 +74,7 @@ std::string unescaped(const std::string& text) {
     return result;
 }
 
-// Standard input as a file: it can be read only once, and a dataset may need two looks.
+// Copies standard input to a file, because it can be read only once and a data set may need two passes.
 Source standard_input(const std::string& path, std::optional<DocumentFormat> type) {
     FileWriter file(path);
     std::vector<char> buffer(size_t(1) << 20);
@@ -86,7 +86,7 @@ Source standard_input(const std::string& path, std::optional<DocumentFormat> typ
     return {path, "standard input", type.value_or(DocumentFormat::text), false, bytes};
 }
 
-// GPT-2's vocab.bpe, which a script gets.
+// The path of GPT-2's vocab.bpe, which a script downloads.
 std::string gpt2_tokenizer_file() {
     const std::string script = find_script("gpt2_tokenizer.sh");
     require(!script.empty(),
@@ -97,9 +97,9 @@ std::string gpt2_tokenizer_file() {
     return lines.back();
 }
 
-// Which documents are for validation, beside what the reader says.
+// Which documents are for validation, in addition to those that the reader marks.
 struct Split {
-    double hash_fraction = 0;  // those whose hash is in so large a part of all
+    double hash_fraction = 0;  // the fraction of documents that the hash selects
     uint64_t seed = 0;
     int64_t validation_byte = ReadOptions::kNever, validation_document = ReadOptions::kNever;
 
@@ -110,7 +110,7 @@ struct Split {
     }
 };
 
-// A dataset being made.
+// Makes one data set.
 class Maker {
 public:
     explicit Maker(const DatasetConfig& config) : config_(config) {
@@ -144,7 +144,7 @@ public:
             staging.start_over();
             ensure(encode_all(staging, {}));
         }
-        if (chat_) {  // prompts of what is trained on these data begin as they do
+        if (chat_) {  // prompts of a model trained on this data begin like the data
             ChatStyle style = chat_->style();
             style.begins = true;
             write_file_atomically(staging.path(kChatTemplateFile), jinja_of(style, document_token_of(tokenizer_)));
@@ -161,22 +161,23 @@ private:
         int64_t bytes, num_ids;
     };
     struct Encoded {
-        std::vector<Part> parts;  // one for each piece
+        std::vector<Part> parts;  // one per piece
         std::vector<int32_t> ids;
         int64_t source_bytes;
     };
 
-    // One split being written: NAME_000000.bin and so on, each full but the last.
+    // Writes one split: NAME_000000.bin and so on, each full but the last.
     struct SplitWriter {
         const Staging& staging;
         const char* name;
         int vocab_size;
         ShardMask mask;
         int64_t shard_tokens;
-        ShardMark mark;  // of the last full shard
+        ShardMark mark;  // after the last full shard
         std::unique_ptr<ShardWriter> shard = nullptr;
 
-        // Tokens of a piece from number `done` of it on. True if a shard was filled.
+        // Appends n tokens of a piece; now.tokens is the number of the first in that piece. Returns whether a shard was
+        // filled.
         bool append(const int32_t* ids, int64_t n, ShardMark now) {
             const int before = mark.shards;
             while (n > 0) {
@@ -197,7 +198,7 @@ private:
             return mark.shards > before;
         }
         int64_t num_tokens() const { return mark.shards * shard_tokens + (shard ? shard->num_tokens() : 0); }
-        // The number of shards.
+        // Finishes the last shard. Returns the number of shards.
         int finish() {
             if (!shard) return mark.shards;
             shard->finish();
@@ -234,7 +235,7 @@ private:
         if (fraction == 0 || !config_.val_inputs.empty()) return;
         const double enough = 10 / fraction;
         if (is_plain_ && double(sources_.size()) < enough) {
-            split_.validation_byte = int64_t(double(total_bytes_) * (1 - fraction));  // as nanoGPT rounds
+            split_.validation_byte = int64_t(double(total_bytes_) * (1 - fraction));  // rounded as nanoGPT does
             require(split_.validation_byte > 0 && split_.validation_byte < total_bytes_,
                     "%lld bytes are too few to keep a fraction of %g for validation: expected at least one on each "
                     "side; give more text, or another --val-fraction",
@@ -248,7 +249,7 @@ private:
             split_.hash_fraction = fraction;
             return;
         }
-        // A file of another kind than its name says is a single line, too: that comes first.
+        // A file that is not of the kind its name says is a single line, too, so this error comes first.
         if (documents < 2) for_each_piece("looking", options_, [](std::string_view, const std::string&) {});
         require(documents >= 2,
                 "%lld document: expected at least two, so that one can be kept for validation; give --val-input, or "
@@ -278,11 +279,11 @@ private:
         }
     }
 
-    // What tells a piece from others: its text, of a conversation the whole line.
+    // The text that identifies a piece; of a conversation the whole line.
     std::string_view raw_text(const DocumentBatch& batch, const Piece& piece, std::string& scratch) const {
         return config_.is_chat() ? piece.raw : text_of(batch, piece, config_.field, scratch);
     }
-    // f(text) of that, or of a conversation for the text of each message.
+    // Calls f(text) for the text of a piece, or of each message if it is a conversation.
     template <class F>
     void each_text(const DocumentBatch& batch, const Piece& piece, std::string_view raw, F f) const {
         if (!config_.is_chat()) return f(raw);
@@ -297,7 +298,7 @@ private:
             tokenizer_ = byte_tokenizer();
         } else if (config_.tokenizer == "char") {
             Symbols symbols;
-            // Whole texts: what is for validation does not matter, and an error tells its place in the file.
+            // Whole files, whatever is for validation, so that an error gives the position in the file.
             ReadOptions whole = options_;
             whole.validation_byte = ReadOptions::kNever;
             for_each_piece("looking", whole,
@@ -308,7 +309,7 @@ private:
         }
     }
 
-    // The one that an earlier run has trained on the same files, or a new one.
+    // Loads the tokenizer that an earlier run trained on the same files, or trains a new one.
     Tokenizer trained_tokenizer(const Staging& staging) const {
         const std::string path = staging.path("tokenizer.json"), key_path = staging.path("tokenizer_key");
         std::string all =
@@ -316,7 +317,7 @@ private:
                    config_.field.c_str(), ll(int64_t(options_.separator.size())), options_.separator.c_str()) +
             key("") + (config_.is_chat() ? "chat " : "");
         for (const Source& source : sources_) {
-            std::error_code ignored;  // the stories are in no file
+            std::error_code ignored;  // the stories are not in a file
             const auto time = fs::last_write_time(source.path, ignored).time_since_epoch().count();
             all += format("%s %lld %lld ", source.name.c_str(), ll(source.bytes), ll(int64_t(time)));
         }
@@ -330,8 +331,8 @@ private:
         return tokenizer;
     }
 
-    // Of the documents for training, up to tokenizer_bytes of the files. Every thread has counts of its own; the sum
-    // does not depend on which thread had which document.
+    // Counts the pieces of the training documents, up to tokenizer_bytes of the files. Every thread has its own counts,
+    // whose sum does not depend on the assignment of documents to threads.
     PieceCounts count_pieces() const {
         std::vector<PieceCounts> counts(size_t(num_threads_), PieceCounts(config_.pattern));
         const auto add = [this](PieceCounts& to, const DocumentBatch& batch) {
@@ -368,7 +369,7 @@ private:
         return std::move(counts[0]);
     }
 
-    // What finished shards depend on, beside the text.
+    // Identifies all that finished shards depend on, except the text.
     std::string key(const std::string& tokenizer_json) const {
         const std::string all = format("%d %.17g %llu %lld %lld %lld ", separator_, split_.hash_fraction,
                                        static_cast<unsigned long long>(split_.seed), ll(split_.validation_byte),
@@ -413,7 +414,7 @@ private:
             place.c_str(), zero);
     }
 
-    // False if the text is not what the finished shards in `done` were made of.
+    // Returns false if the finished shards in `done` were made of another text.
     bool encode_all(Staging& staging, const Journal& done) {
         const ShardMask mask = chat_ ? ShardMask::some_learned : ShardMask::all_learned;
         SplitWriter train{staging, "train", tokenizer_.vocab_size(), mask, config_.shard_tokens, done.train};
@@ -453,7 +454,7 @@ private:
             progress.show(state);
         };
 
-        // Behind the texts that are being encoded, the one that is read and the one that is written.
+        // The pieces that are being encoded, between the one that is read and the one that is written.
         std::deque<std::future<Encoded>> under_way;
         const auto write_next = [&] {
             const Encoded encoded = under_way.front().get();
@@ -470,7 +471,7 @@ private:
             if (!same_text) return false;
         }
         while (same_text && !under_way.empty()) write_next();
-        // Marks that were not met: there is less text now.
+        // The text ends before a mark, so it has become shorter.
         if (!same_text || (done.train.shards > 0 && done.train.piece >= written_pieces) ||
             (done.val.shards > 0 && done.val.piece >= written_pieces))
             return false;
@@ -501,7 +502,7 @@ private:
         if (chat_) json["chat_template"] = chat_->name();
         if (config_.stories_bytes > 0) {
             json["stories"] = {{"seed", config_.seed}, {"stories", num_stories_}, {"bytes", total_bytes_}};
-            // Stories are ASCII, so a token of these tokenizers is a byte.
+            // Stories are ASCII, so these tokenizers have one token per byte.
             if (summary_.tokenizer == "byte" || summary_.tokenizer == "char")
                 json["entropy_nats_per_token"] = stories_nats_per_byte();
             return json;
@@ -518,10 +519,10 @@ private:
     int num_threads_ = 1;
     std::vector<Source> sources_;
     int64_t num_stories_ = 0, total_bytes_ = 0;
-    bool is_plain_ = false;  // whole text files
+    bool is_plain_ = false;  // whole text files are documents
     Split split_;
     Tokenizer tokenizer_;
-    std::optional<ChatTemplate> chat_;  // of tokenizer_
+    std::optional<ChatTemplate> chat_;  // refers to tokenizer_
     int32_t separator_ = -1;            // before each document; -1: none
     DatasetSummary summary_;
     std::vector<uint64_t> hashes_;

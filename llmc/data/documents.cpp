@@ -1,4 +1,4 @@
-// See documents.h. Text and .jsonl are mapped; what is in a .parquet file comes from a Python program.
+// See documents.h. Text and .jsonl files are mapped; a Python program reads .parquet files.
 #include "llmc/data/documents.h"
 #include <algorithm>
 #include <cerrno>
@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kBatchBytes = int64_t(1) << 20;
 constexpr size_t kPieceBytes = size_t(1) << 20, kLongestPiece = size_t(4) << 20;
 
-// Writes records to the pipe: a letter, the number of bytes, the bytes. N: how many rows; T: the text of one; E: what
-// is wrong; Z: that was all.
+// Writes records to the pipe: a letter, the number of bytes, the bytes. N: the number of rows; T: the text of one; E:
+// an error; Z: the end.
 constexpr const char* kRowsProgram = R"(
 import signal, struct, sys
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -53,7 +53,7 @@ bool is_known(const fs::path& path) {
     return false;
 }
 
-// A path for a message: both ends of a very long one.
+// Shortens a very long path for a message: both of its ends.
 std::string clipped(const std::string& path) {
     return path.size() <= 400 ? path : path.substr(0, 150) + "..." + path.substr(path.size() - 150);
 }
@@ -79,7 +79,7 @@ bool is_newline(char c) { return c == '\n' || c == '\r'; }
 
 bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
 
-// The first position at or after `at` that is not inside a UTF-8 sequence, whose longest has four bytes.
+// The first position from `at` on that does not split a UTF-8 sequence, which has at most four bytes.
 size_t character_at(std::string_view text, size_t at) {
     for (int i = 0; i < 3 && at < text.size() && is_continuation(text[at]); i++) at++;
     return at;
@@ -91,7 +91,7 @@ std::string shell_quoted(const std::string& text) {
     return quoted + "'";
 }
 
-// Takes the string of one field out of a JSON object, and checks the rest of the line on the way.
+// Extracts the string in one field of a JSON object; the whole line is parsed.
 struct FieldOfLine : nlohmann::json_sax<nlohmann::json> {
     const std::string& field;
     std::string& text;
@@ -101,7 +101,7 @@ struct FieldOfLine : nlohmann::json_sax<nlohmann::json> {
 
     FieldOfLine(const std::string& field, std::string& text) : field(field), text(text) {}
 
-    // A value that is not a string.
+    // Handles a value that is not a string.
     bool other() {
         if (depth == 1 && fits) is_string = false;
         return true;
@@ -180,7 +180,7 @@ std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::opti
     return sources;
 }
 
-// An Error for a file whose first bytes no text begins with: a byte tokenizer would take it.
+// Throws an Error for a compressed file, which a byte tokenizer would accept.
 static void check_unpacked(const Source& source, std::string_view content) {
     using namespace std::string_view_literals;
     struct Packer {
@@ -246,7 +246,7 @@ void DocumentReader::add(DocumentBatch& batch, Piece piece) const {
     batch.pieces.push_back(piece);
 }
 
-// Where the piece that begins at at_ ends.
+// The end of the piece that begins at at_.
 size_t DocumentReader::piece_end(size_t document_end) const {
     if (document_end - at_ <= kPieceBytes) return document_end;
     const size_t last = std::min(document_end, at_ + kLongestPiece);

@@ -1,13 +1,13 @@
 /*
-Documents: the texts that data/tokenize reads, in order, as a stream of batches of about 1 MB.
+Documents: the texts that data/tokenize reads, as a stream of batches of about 1 MB, in order.
 
   .jsonl, .ndjson     one document per line: the string in one field of its object
-  .parquet            one document per row: one column, read by python3 with pyarrow at the other end of a pipe
+  .parquet            one document per row: one column, which python3 with pyarrow reads and writes to a pipe
   any other name      text: one document per file, or several with a separator between them
 
-Only batches are in memory. They are raw: text_of() extracts a document's text from its line, so that many threads can
-do it. A text of more than 1 MB comes in pieces. It is cut between a letter or digit and the blank after it, where every
-split pattern cuts, too; if there is no such place for 4 MB, between two characters.
+Only the current batches are in memory. They are raw: text_of() extracts a document's text from its line, so that many
+threads can do it. A text of more than 1 MB is cut into pieces, between a letter or digit and the blank after it, where
+every split pattern cuts, too. If there is no such place in 4 MB, it is cut between two characters.
 
   DocumentReader reader(sources, {.field = "text"});
   while (std::optional<DocumentBatch> batch = reader.next())
@@ -28,45 +28,45 @@ split pattern cuts, too; if there is no such place for 4 MB, between two charact
 enum class DocumentFormat { text, jsonl, parquet };
 
 struct Source {
-    std::string path, name;  // name: how messages and dataset.json call it
+    std::string path, name;  // name: for messages and dataset.json
     DocumentFormat format = DocumentFormat::text;
-    bool validation = false;  // all of it
+    bool validation = false;  // all of its documents are for validation
     int64_t bytes = 0;
-    std::shared_ptr<const std::string> content = nullptr;  // instead of what is in the file
+    std::shared_ptr<const std::string> content = nullptr;  // replaces the content of the file
 };
 
-// Parses text, jsonl or parquet; nullopt for auto: by the file name's extension. Throws on any other name.
+// Parses text, jsonl or parquet; nullopt for auto, which goes by the file name's extension. Throws on any other name.
 std::optional<DocumentFormat> document_format(const std::string& name);
 
-// The files that `inputs` name, in the given order; those of a folder sorted by path. Of a folder, files with a known
-// extension count; empty ones are skipped. Throws if an input is missing, empty or without text.
+// The files that `inputs` name, in the given order; those of a folder sorted by path. In a folder, only files with a
+// known extension count, and empty ones are skipped. Throws if an input is missing, empty or without text.
 std::vector<Source> sources_of(const std::vector<std::string>& inputs, std::optional<DocumentFormat> type,
                                bool validation);
 
-// A document, or a part of one.
+// A document or a part of one.
 struct Piece {
     std::string_view raw;        // the text; of .jsonl the line
-    int64_t document = 0;        // counted over all sources
-    int64_t at = 0;              // the line or row, from 1; of text the offset in the file
-    bool begins = true;          // a document, which the pieces after it continue
-    bool validation = false;     // said by the source or by ReadOptions
-    uint64_t document_hash = 0;  // of a document in several pieces: the first piece's, for all of them
+    int64_t document = 0;        // its number over all sources
+    int64_t at = 0;              // the line or row, counted from 1; in a text the offset in the file
+    bool begins = true;          // begins a document; pieces that follow may continue it
+    bool validation = false;     // according to the source or ReadOptions
+    uint64_t document_hash = 0;  // if a document has several pieces: the first piece's hash, in all of them
 };
 
 struct DocumentBatch {
     const Source* source = nullptr;
-    std::shared_ptr<const void> owner;  // of what the pieces point to
+    std::shared_ptr<const void> owner;  // owns the memory that the pieces point to
     std::vector<Piece> pieces;
-    int64_t source_bytes = 0;  // how far this batch gets in the source's file
+    int64_t source_bytes = 0;  // how far into the source's file this batch reaches
 };
 
 struct ReadOptions {
     static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
     std::string field = "text";  // of .jsonl and .parquet
-    // Separates the documents of a text, with all line breaks around it. Empty: the text is one document.
+    // Separates the documents of a text, together with the line breaks around it. Empty: the text is one document.
     std::string separator;
     // Everything from here on is validation data.
-    int64_t validation_byte = kNever;  // of all sources concatenated; for text alone
+    int64_t validation_byte = kNever;  // counted over all sources; only for text
     int64_t validation_document = kNever;
 };
 
@@ -80,7 +80,7 @@ public:
     std::optional<DocumentBatch> next();
 
     int64_t num_documents() const { return document_; }  // so far
-    // XXH3 hashes of the files that were read to the end, in order.
+    // XXH3 hashes of the files that have been read completely, in order.
     const std::vector<uint64_t>& hashes() const { return hashes_; }
 
 private:
@@ -94,19 +94,19 @@ private:
     void read_lines(DocumentBatch& batch);
     void open_parquet();
     void read_rows(DocumentBatch& batch);
-    char read_record(std::string& to);  // from the pipe; returns its kind
+    char read_record(std::string& to);  // reads from the pipe; returns the record's kind
     size_t piece_end(size_t document_end) const;
     void add(DocumentBatch& batch, Piece piece) const;
 
     const std::vector<Source>& sources_;
     ReadOptions options_;
     std::vector<uint64_t> hashes_;
-    size_t source_ = 0;         // the one that is being read
-    bool is_open_ = false;      // is it?
+    size_t source_ = 0;         // the current source
+    bool is_open_ = false;      // whether it is open
     int64_t bytes_before_ = 0;  // of the sources before it
-    int64_t document_ = 0;      // the next to begin
+    int64_t document_ = 0;      // the number of the next document
     std::shared_ptr<const void> owner_;
-    std::string_view text_;  // of the source
+    std::string_view text_;  // of the current source
     size_t at_ = 0;          // in text_
     size_t document_begin_ = 0, document_end_ = 0, next_document_ = 0;
     uint64_t document_hash_ = 0;

@@ -58,7 +58,7 @@ void LlmcOrder::go_to(int64_t block) {
 
 void LlmcOrder::read(int32_t* row) {
     const int64_t B = config_.batch_size, T = config_.seq_len, A = config_.batches_per_step;
-    const int64_t step = row_ / (rows_of_block() * A), batch = row_ / B;  // of all ranks' batches
+    const int64_t step = row_ / (rows_of_block() * A), batch = row_ / B;  // counts the batches of all ranks
     ensure(batch / A % config_.world_size == config_.rank);
     const int64_t block = restored_ + step * A + batch % A;
     go_to(block);
@@ -68,7 +68,7 @@ void LlmcOrder::read(int32_t* row) {
 }
 
 LoaderState LlmcOrder::state() const {
-    ensure(row_ % (rows_of_block() * config_.batches_per_step) == 0);  // between steps
+    ensure(row_ % (rows_of_block() * config_.batches_per_step) == 0);  // only between steps
     const int64_t block = restored_ + row_ / rows_of_block();
     return {.epoch = uint64_t(block / blocks_of_epoch_), .position = uint64_t(block % blocks_of_epoch_)};
 }

@@ -1,15 +1,16 @@
 /*
-The rows of --data-order llmc: the batches of llm.c's train_gpt2.cu, one by one (Karpathy, 2024, llmc/dataloader.h at
-f1e2ace), so that its published runs can be followed.
+The rows of --data-order llmc: the same batches as llm.c's train_gpt2.cu (Karpathy, 2024, llmc/dataloader.h at f1e2ace),
+so that its published runs can be reproduced.
 
-A shard is cut into blocks of world_size * B * T tokens, the last target of one being the first token of the next; what
-fills no block at its end is left out. A batch of rank r is its part of a block, the r-th B * T tokens, and T of these
-are a row. Not shuffled, blocks come in order, shard after shard, as in train_gpt2.py, too. Shuffled, each rank draws
-for itself from a Mersenne twister that begins with 42 + rank, whatever the seed: at the beginning of an epoch the
-shards are exchanged (from where the last epoch left them), and when a shard's turn comes, its blocks (from order). So
-ranks walk through different shards, a step may have a token twice, and another B or number of ranks is another order.
+A shard is cut into blocks of world_size * B * T tokens; the last target of a block is the first token of the next.
+Tokens at the end of a shard that fill no block are left out. Rank r's batch is the r-th part of B * T tokens of a
+block, and each T of these are a row. Without shuffling, blocks come in order, shard after shard, as in train_gpt2.py.
+With shuffling, each rank draws permutations of its own from a Mersenne twister seeded with 42 + rank, whatever the seed
+of the run. At the beginning of an epoch it permutes the shards, starting from their previous order. When a shard's turn
+comes, it permutes the shard's blocks, starting from sorted order. So ranks read different shards, a step may see a
+token twice, and the order depends on B and on the number of ranks.
 
-A state counts the blocks of the epoch. Restoring one draws the random numbers again from the first.
+A state counts the blocks of the epoch. Restoring it draws all random numbers again from the first.
 */
 #pragma once
 #include <cstdint>
@@ -20,10 +21,10 @@ A state counts the blocks of the epoch. Restoring one draws the random numbers a
 
 class LlmcOrder : public RowSource {
 public:
-    // The shards must outlive this object. Throws if one of them does not hold a block.
+    // The shards must outlive this object. Throws an Error if one of them is smaller than a block.
     LlmcOrder(const std::vector<TokenShard>& shards, const LoaderConfig& config);
 
-    void read(int32_t* row) override;  // of this rank; those of others can only be skipped
+    void read(int32_t* row) override;  // only this rank's rows; those of others can only be skipped
     void skip(int64_t rows) override { row_ += rows; }
     LoaderState state() const override;
     void restore(const LoaderState& state) override;
@@ -40,10 +41,11 @@ private:
     const LoaderConfig config_;
     int64_t blocks_of_epoch_ = 0;
 
-    // Rows since `restored_`, a number of blocks since the first: of each step all of rank 0, then of rank 1, ...
+    // Rows since `restored_`, which counts the blocks before them. In each step all rows of rank 0 come first, then
+    // those of rank 1, ...
     int64_t restored_ = 0, row_ = 0;
 
-    // The shard whose turn it is, in which this rank's blocks begin with number first_.
+    // The current shard, and the number of this rank's first block in it.
     std::mt19937 random_;
     std::vector<int64_t> shard_order_, block_order_;
     size_t turn_ = 0;

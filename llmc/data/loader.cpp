@@ -1,4 +1,4 @@
-// Which rows make up a batch, the windows of --packing stream, and reading ahead on a thread.
+// Assembles batches from rows, cuts the windows of --packing stream, and prefetches on a thread.
 #include "llmc/data/loader.h"
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "llmc/data/packing.h"     // PackedRows
 
 namespace {
-// A constructor's first look at the numbers, before anything is computed from them.
+// Checks the numbers before anything is computed from them.
 const LoaderConfig& checked(const LoaderConfig& config) {
     require(config.batch_size >= 1, "--batch-size %d: expected at least 1", config.batch_size);
     require(config.seq_len >= 1, "--seq-len %d: expected at least 1", config.seq_len);
@@ -38,7 +38,7 @@ private:
     // How one epoch is cut and ordered.
     struct Epoch {
         int64_t offset;
-        std::vector<int64_t> first_window;  // of each shard, and the number of windows at the end
+        std::vector<int64_t> first_window;  // of each shard; at the end the total number of windows
         Permutation order;
         int64_t num_windows() const { return first_window.back(); }
     };
@@ -71,7 +71,7 @@ Windows::Epoch Windows::plan(uint64_t number) const {
     const bool moved = config_.shuffle && number > 0;
     int64_t offset = moved ? int64_t(rng.below(uint64_t(config_.seq_len))) : 0;
     std::vector<int64_t> first = first_windows(offset);
-    if (first.back() == 0) {  // shards that hold one window only: no epoch may be empty
+    if (first.back() == 0) {  // each shard holds one window only: no epoch may be empty
         offset = 0;
         first = first_windows(0);
     }
@@ -79,7 +79,7 @@ Windows::Epoch Windows::plan(uint64_t number) const {
     return {offset, std::move(first), Permutation(windows, rng.next())};
 }
 
-// Into later epochs if need be. Ends on a window that exists, never after the last.
+// Continues into later epochs if needed. Stops at a window that exists, never after the last.
 void Windows::skip(int64_t rows) {
     state_.position += uint64_t(rows);
     while (state_.position >= uint64_t(epoch_.num_windows())) {
@@ -136,7 +136,7 @@ DataLoader::DataLoader(const LoaderConfig& config) : config_(checked(config)), s
     for (size_t s = 0; s < sources_.size(); s++) {
         LoaderConfig own = config;
         own.pattern = sources_[s].pattern;
-        if (s > 0) own.seed = mix64(config.seed + s);  // an order of its own
+        if (s > 0) own.seed = mix64(config.seed + s);  // each source has its own order
         rows.push_back(rows_of(s, own));
         weights.push_back(sources_[s].weight);
     }
@@ -176,8 +176,8 @@ std::vector<SourceFacts> DataLoader::sources() const {
 }
 
 const Batch& DataLoader::next() {
-    if (!thread_.valid()) start_next_batch();  // after an error: try again, and find the same
-    thread_.get();                             // throws what the thread found
+    if (!thread_.valid()) start_next_batch();  // after an error: tries again and throws the same
+    thread_.get();                             // throws the thread's errors
     std::swap(batch_, next_batch_);
     if (++next_of_step_ == config_.batches_per_step) {
         step_begin_ = std::move(step_end_);
@@ -189,7 +189,7 @@ const Batch& DataLoader::next() {
 
 void DataLoader::assign(int64_t batches_per_step, int64_t step_rows, int64_t first_row) {
     ensure(next_of_step_ == 0);
-    if (thread_.valid()) thread_.wait();  // what it has read ahead is of the old share
+    if (thread_.valid()) thread_.wait();  // its prefetched batch is of the old share
     config_.batches_per_step = batches_per_step, config_.step_rows = step_rows, config_.first_row = first_row;
     checked(config_);
     restore(LoaderState(step_begin_));
@@ -249,9 +249,9 @@ void DataLoader::start_next_batch() {
 
 void DataLoader::prepare_next_batch() {
     const int64_t B = config_.batch_size, T = config_.seq_len, batches = config_.batches_per_step;
-    const bool goes_on = std::exchange(in_place_, false);  // unless this throws, and somebody tries again
+    const bool goes_on = std::exchange(in_place_, false);  // stays false if this throws, so that the next call restores
     if (!goes_on) rows_->restore(step_begin_);
-    // Rows of the step from one of this rank's batches to its next one, and up to its first.
+    // The rows from one of this rank's batches in the step to its next one, and before its first.
     const bool is_shared = config_.step_rows > 0;
     const int64_t stride = (config_.in_turns ? config_.world_size : 1) * B, first = is_shared ? config_.first_row
                                                                                     : config_.in_turns

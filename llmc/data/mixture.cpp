@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kOneRow = int64_t(1) << 32;
 
-// A whole text as a number. One that is too large or too small for a double is one, too.
+// The whole text as a number; also if it is too large or too small for a double.
 std::optional<double> number_of(const std::string& text) {
     double value = 0;
     const char* const end = text.data() + text.size();
@@ -21,7 +21,7 @@ std::optional<double> number_of(const std::string& text) {
     return error == std::errc() ? value : HUGE_VAL;
 }
 
-// One source's place: "rows given,epoch,position,rows,cropped,waiting"
+// The state of one source: "rows given,epoch,position,rows,cropped,waiting"
 std::string text_of(uint64_t given, const LoaderState& s) {
     std::string text;
     for (const uint64_t number : {given, s.epoch, s.position, s.rows, s.cropped}) text += std::to_string(number) + ",";
@@ -53,7 +53,8 @@ std::vector<std::pair<uint64_t, LoaderState>> places_of(const std::string& text,
 
 }  // namespace
 
-// The list at the beginning of a text, and what comes after its last weight: the whole text if there is none.
+// Parses the list at the beginning of a text. Returns it and the rest after its last weight: the whole text if there is
+// no list.
 static std::pair<std::vector<DataSource>, std::string> split(const std::string& text) {
     std::vector<DataSource> sources;
     size_t begin = 0;
@@ -97,13 +98,13 @@ Mixture::Mixture(std::vector<std::unique_ptr<RowSource>> sources, const std::vec
     ensure(sources_.size() == weights.size() && sources_.size() > 1);
     const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
     for (const double weight : weights) shares_.push_back(std::llround(weight / sum * double(kOneRow)));
-    // What rounding has left over, of a unit or two, is the largest one's.
+    // The largest share takes the rounding error of a unit or two.
     *std::max_element(shares_.begin(), shares_.end()) +=
         kOneRow - std::accumulate(shares_.begin(), shares_.end(), int64_t(0));
     set_given(std::vector<uint64_t>(sources_.size()));
 }
 
-// What each is owed before the next row: its share of all rows so far, less those that it gave.
+// Sets by how much each source lags: its share of all rows so far, minus the rows it has provided.
 void Mixture::set_given(const std::vector<uint64_t>& given) {
     given_ = given;
     const auto rows = __int128(std::accumulate(given.begin(), given.end(), uint64_t(0)));
@@ -139,7 +140,7 @@ LoaderState Mixture::state() const {
 
 void Mixture::restore(const LoaderState& state) {
     std::vector<std::pair<uint64_t, LoaderState>> places(sources_.size());
-    if (!state.waiting.empty()) places = places_of(state.waiting, sources_.size());  // else the beginning
+    if (!state.waiting.empty()) places = places_of(state.waiting, sources_.size());  // else all at the beginning
     std::vector<LoaderState> before;
     for (const auto& source : sources_) before.push_back(source->state());
     try {

@@ -10,7 +10,7 @@
 
 namespace {
 
-// Hangul's syllables are computed from their letters: leading consonant, vowel, and perhaps a trailing consonant.
+// Hangul syllables are computed from their letters: leading consonant, vowel and optional trailing consonant.
 constexpr char32_t kSyllables = 0xAC00, kLeading = 0x1100, kVowels = 0x1161, kTrailing = 0x11A7;
 constexpr char32_t kNumLeading = 19, kNumVowels = 21, kNumTrailing = 28;
 constexpr char32_t kNumSyllables = kNumLeading * kNumVowels * kNumTrailing;
@@ -53,7 +53,7 @@ struct Tables {
         decompose(found->second.first, to);
         if (found->second.second > 0) decompose(found->second.second, to);
     }
-    // 0: the two do not become one.
+    // The composition of two code points; 0: there is none.
     char32_t compose(char32_t first, char32_t second) const {
         if (among(first, kLeading, kNumLeading) && among(second, kVowels, kNumVowels))
             return kSyllables + ((first - kLeading) * kNumVowels + second - kVowels) * kNumTrailing;
@@ -69,7 +69,7 @@ const Tables& tables() {
     return all;
 }
 
-// Appends code points in NFC.
+// Appends the NFC of `text`.
 void append_nfc(std::string& to, const std::vector<char32_t>& text) {
     const Tables& t = tables();
     std::vector<char32_t> all;
@@ -81,7 +81,8 @@ void append_nfc(std::string& to, const std::vector<char32_t>& text) {
         std::stable_sort(begin, end, [&](char32_t a, char32_t b) { return t.classes[a] < t.classes[b]; });
         begin = end;
     }
-    // Each mark goes to the last starter, unless one of its class or above, or a starter, is between them.
+    // A mark is combined with the last starter, unless another starter or a mark of the same or a higher class is in
+    // between.
     std::vector<char32_t> result;
     size_t starter = 0;
     bool has_starter = false;
@@ -103,7 +104,7 @@ void append_nfc(std::string& to, const std::vector<char32_t>& text) {
 }  // namespace
 
 bool is_surely_nfc(std::string_view text) {
-    // The first code point that may change is U+0300, whose first byte is this.
+    // U+0300 is the first code point that may change; its first byte is 0xCC.
     const auto is_far = [](char c) { return static_cast<unsigned char>(c) >= 0xCC; };
     const auto first = std::find_if(text.begin(), text.end(), is_far);
     for (size_t at = size_t(first - text.begin()); at < text.size();) {

@@ -7,16 +7,16 @@
 
 namespace {
 
-// nanochat's numbers: as soon as fewer wait, so many more are found.
+// nanochat's numbers: when fewer than kWaiting documents wait, kRefill more are added.
 constexpr size_t kWaiting = 1000, kRefill = 128;
 
-// Of the position: the turn of the shard, above the number of the document in it.
+// LoaderState::position: the shard's turn is in the upper bits, the number of the document in the lower ones.
 constexpr int kTurnShift = 32;
 
 constexpr const char* kOtherData =
     "is this the data, the --seq-len and the --document-token that the run was started with?";
 
-// "0:1024 0:1600": the shard of a document and its first token
+// "0:1024 0:1600": each document's shard and first token.
 std::string text_of(const std::vector<Document>& documents) {
     std::string text;
     char number[16];
@@ -29,7 +29,7 @@ std::string text_of(const std::vector<Document>& documents) {
     return text;
 }
 
-// The document that begins at this token, which must be a separator.
+// The document that begins at token `begin`, which must be a separator.
 Document document_at(const std::vector<TokenShard>& shards, uint32_t shard, int32_t begin, int separator) {
     const int64_t end = shards[shard].find(separator, int64_t(begin) + 1);
     return {shard, begin, int32_t(end - begin)};
@@ -92,7 +92,7 @@ void PackedRows::skip(int64_t rows) {
     for (int64_t i = 0; i < rows; i++) pack(nullptr);
 }
 
-// A row is packed all the same if its tokens are not wanted, and `row` is null.
+// Packs the next row. If `row` is null, its tokens are not read.
 void PackedRows::pack(int32_t* row) {
     const int64_t capacity = config_.seq_len + 1;
     for (int64_t at = 0; at < capacity;) {
@@ -134,7 +134,7 @@ void PackedRows::begin_epoch(uint64_t number) {
     begins_.clear();
 }
 
-// In this epoch, if there is one.
+// The next document of this epoch, if there is one.
 std::optional<Document> PackedRows::next_document() {
     for (; turn_ < shards_.size(); turn_++, next_ = 0, begins_.clear()) {
         const auto s = uint32_t(config_.shuffle ? shard_order_(turn_) : turn_);

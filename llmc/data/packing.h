@@ -1,30 +1,30 @@
 /*
-Best-fit packing: rows that begin where a document does, made of whole documents as far as they fit. The rule is
+Best-fit packing: each row begins where a document does and consists of whole documents as far as they fit. The rule is
 nanochat's (Karpathy, 2026, dataloader.py, "BOS-aligned best fit"):
 
-  of at least 1000 waiting documents, take the longest one that still fits into the row, repeatedly; where none fits,
-  take the shortest, crop it to the space left, and begin the next row. Of equally long ones the first comes first.
+  of at least 1000 waiting documents, take the longest one that still fits into the row, repeatedly; if none fits,
+  take the shortest, crop it to the remaining space, and begin the next row. Of equally long ones, take the first.
 
-So every token sees its document from the beginning, and a row has no padding unless asked for. The price is the cropped
-tokens, whose fraction DataLoader::cropped() returns. The documents that wait are an ordered set, so a choice takes
-O(log n) instead of a scan over n of them: dev/bench/packing.cu measures both (doc/performance.md).
+So every token sees its document from the beginning, and a row has no padding unless requested. The cost is the cropped
+tokens; DataLoader::cropped() returns their fraction. The waiting documents are in an ordered set, so a choice takes
+O(log n) instead of a scan over n documents: dev/bench/packing.cu measures both (doc/performance.md).
 
-With `pads` (--packing pad) no document that fits into a row is cropped: if no waiting document fits into the space left
-in a row, it is filled with separators that are not learned. So nothing of a conversation is lost, as in nanochat's
-chat_sft.py ("bestfit-pad"). One that is longer than a row is cropped to it, where nanochat's would wait forever.
+With `pads` (--packing pad), a document that fits into a row is never cropped: if no waiting document fits into the
+remaining space, the row is filled with separators that are not learned. So no part of a conversation is lost, as in
+nanochat's chat_sft.py ("bestfit-pad"). A document longer than a row is cropped to it; nanochat would never place it.
 
-A document is the separator and the tokens up to the next one, or to the end of its shard. Tokens before a shard's first
-separator continue a document of another shard and are left out. Shards are read in their order, or, shuffled, in a new
-order every epoch, their documents, too. Where documents begin is found when a shard's turn comes, in 11 ms for 100
-million tokens in memory, and kept until the next shard's turn.
+A document is a separator and the tokens up to the next one or to the end of its shard. Tokens before a shard's first
+separator belong to a document of another shard and are left out. Shards and their documents are read in order or, with
+shuffling, in a new order every epoch. The beginnings of a shard's documents are searched when its turn comes, in 11 ms
+for 100 million tokens in memory, and kept until the next shard's turn.
 
-Each document comes once per epoch: at the end of an epoch the waiting documents are used up before the next one begins,
-in the middle of a row if need be. (nanochat mixes epochs, and never comes to the longest of those that do not fit. With
-fewer than a thousand documents in all, rows come by their length, whatever the shuffling.)
+Each document comes once per epoch: at the end of an epoch the waiting documents are used up before the next epoch
+begins, in the middle of a row if necessary. (nanochat mixes epochs and never places the longest of the documents that
+do not fit. With fewer than 1000 documents in total, rows are in the order of length, with or without shuffling.)
 
-All ranks pack all rows, and read the tokens of their own. Packing needs only lengths, 0.5 ms per million tokens. Unlike
-assigning documents to ranks, it makes row i the same at any number of ranks. The waiting documents are part of the
-state (some 13 KB of text), so it restores to the very row, at any number of ranks and any batch size.
+All ranks pack all rows, but read only the tokens of their own. Packing needs only lengths, 0.5 ms per million tokens.
+Unlike assigning documents to ranks, this makes row i the same at any number of ranks. The waiting documents are part of
+the state (about 13 KB of text), so it restores the exact row at any number of ranks and any batch size.
 */
 #pragma once
 #include <cstdint>
@@ -38,7 +38,7 @@ state (some 13 KB of text), so it restores to the very row, at any number of ran
 
 struct Document {
     uint32_t shard;
-    int32_t begin, length;  // tokens; the separator is the first
+    int32_t begin, length;  // in tokens; the first is the separator
     bool operator==(const Document&) const = default;
 };
 
@@ -46,19 +46,20 @@ struct Document {
 class BestFit {
 public:
     void add(const Document& document) { waiting_.insert({document, arrivals_++}); }
-    // The one to place next where `space` tokens are left: longer than that only if all are. There must be one.
+    // Removes the document to place next if `space` tokens remain: the longest that fits, else the shortest. There must
+    // be one.
     Document take(int64_t space);
-    // Whether there is one that is not longer than that.
+    // Whether a waiting document fits into `space` tokens.
     bool fits(int64_t space) const { return !waiting_.empty() && waiting_.begin()->document.length <= space; }
     size_t size() const { return waiting_.size(); }
-    std::vector<Document> in_order() const;  // of arrival
+    std::vector<Document> in_order() const;  // in the order of arrival
 
 private:
     struct Waiting {
         Document document;
         uint64_t arrival;
     };
-    // Ordered by length; of equally long ones the first comes last, where a search by length ends.
+    // Ordered by length; of equally long ones the first to arrive is last, where a search by length ends.
     struct Before {
         using is_transparent = void;
         bool operator()(const Waiting& a, const Waiting& b) const {
@@ -82,7 +83,7 @@ struct PackingConfig {
 
 class PackedRows : public RowSource {
 public:
-    // The shards must outlive this. An error if none of them has a document.
+    // The shards must outlive this object. Throws an Error if none of them has a document.
     PackedRows(const std::vector<TokenShard>& shards, const PackingConfig& config);
 
     void read(int32_t* row) override { pack(row); }
@@ -100,23 +101,23 @@ private:
     const std::vector<TokenShard>& shards_;
     PackingConfig config_;
 
-    // The epoch, and in it the next document: of the shard that is the turn_-th, the next_-th.
+    // The epoch and its next document: the next_-th of the turn_-th shard.
     uint64_t epoch_ = 0, epoch_seed_ = 0;
     Permutation shard_order_{1, 0};
     uint64_t turn_ = 0, next_ = 0;
-    std::vector<int32_t> begins_;  // where the documents of that shard begin; empty: to be found
+    std::vector<int32_t> begins_;  // where that shard's documents begin; empty: not searched yet
     Permutation document_order_{1, 0};
 
     BestFit waiting_;
     uint64_t rows_ = 0, cropped_ = 0;
-    mutable std::optional<std::pair<uint64_t, int64_t>> counted_;  // the epoch that num_rows() was last asked of
+    mutable std::optional<std::pair<uint64_t, int64_t>> counted_;  // the last result of num_rows() and its epoch
 };
 
-// What best-fit packing would make of an epoch, or of the whole documents that begin in its first `most_tokens` tokens.
-// Shards are read in their order. Takes less than a millisecond per million tokens in memory.
+// The effect of best-fit packing on an epoch, or on the whole documents that begin in its first `most_tokens` tokens.
+// Shards are read in order. Takes less than 1 ms per million tokens in memory.
 struct PackingTrial {
-    int64_t tokens = 0, documents = 0;  // that it looked at
-    int64_t packed = 0;                 // of these tokens, those in rows; the others are cropped, or before a document
+    int64_t tokens = 0, documents = 0;  // that were examined
+    int64_t packed = 0;                 // tokens in rows; the others are cropped, or precede a shard's first document
     double kept() const { return tokens > 0 ? double(packed) / double(tokens) : 0; }
 };
 PackingTrial try_packing(const std::vector<TokenShard>& shards, int separator, int64_t seq_len, int64_t most_tokens);

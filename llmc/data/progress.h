@@ -1,6 +1,6 @@
 /*
 The progress of a long job over text, on stderr. On a terminal one line is rewritten five times per second. Elsewhere a
-line comes after ten seconds and then every minute, so a short job prints nothing and a log stays short.
+line is printed after ten seconds and then every minute, so a short job prints nothing and a log stays short.
 
   tokenizing  1234.5 MB of text | 41.2% | 38.1 MB/s | 289M tokens | ETA 0:45
 */
@@ -14,7 +14,7 @@ struct ProgressState {
     int64_t text_bytes = 0, tokens = 0;
 };
 
-// The line. `seconds` and `before` are since when, and from what, speed and the time left are counted.
+// Formats the line. `before`: the state `seconds` ago; the speed and the remaining time are computed from it.
 std::string progress_line(const std::string& verb, const ProgressState& now, const ProgressState& before,
                           double seconds);
 
@@ -25,8 +25,8 @@ public:
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    void show(const ProgressState& now);  // as often as wanted
-    // What came before was not work: it was done by an earlier run.
+    void show(const ProgressState& now);  // call as often as you like
+    // Excludes all progress so far from the speed, because an earlier run did that work.
     void restart(const ProgressState& now);
 
 private:

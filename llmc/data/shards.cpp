@@ -1,4 +1,4 @@
-// Reading and writing the format that llmc/data/shards.h describes.
+// Reads and writes the format of llmc/data/shards.h.
 #include "llmc/data/shards.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ int64_t mask_bytes(int64_t tokens) { return (tokens + 7) / 8; }
 constexpr const char* kRemake = "make it again with data/tokenize, or copy it again from where it came";
 
 std::string existing(const std::string& path) {
-    std::error_code ignored;  // what else may be wrong with it, opening it tells
+    std::error_code ignored;  // other problems are reported when it is opened
     require(std::filesystem::exists(path, ignored) || ignored, "%s: no such file; make token shards with data/tokenize",
             path.c_str());
     return path;
@@ -87,10 +87,10 @@ bool TokenShard::learns_any() const {
     return !has_mask_ || std::any_of(mask(), mask() + mask_bytes(num_tokens_), [](uint8_t byte) { return byte != 0; });
 }
 
-// The first of the tokens [begin, end) that is meant; `end` if there is none.
+// The first token in [begin, end) for which is_meant() is true; `end` if there is none.
 template <class Token, class IsMeant>
 static int64_t find_token(const Token* tokens, int64_t begin, int64_t end, IsMeant&& is_meant) {
-    constexpr int64_t kBlock = 128;  // compared all at once, since most have none
+    constexpr int64_t kBlock = 128;  // compared together, since most blocks have no such token
     for (; begin + kBlock <= end; begin += kBlock) {
         Token found = 0;
         for (int64_t i = 0; i < kBlock; i++) found |= Token(is_meant(tokens[begin + i]));
@@ -152,7 +152,7 @@ int64_t TokenShard::find(int32_t id, int64_t from) const {
     return find_token(reinterpret_cast<const uint16_t*>(tokens), from, num_tokens_, is_it);
 }
 
-// data/tokenize was killed while it replaced the shards of this folder: they may be of two data sets, or none.
+// Throws if data/tokenize was killed while it replaced the shards of this folder, which may then be mixed or missing.
 static void check_finished(const std::string& path) {
     const std::string unfinished = std::filesystem::path(path).parent_path() / kUnfinishedFolder;
     std::error_code ignored;
@@ -161,10 +161,10 @@ static void check_finished(const std::string& path) {
 }
 
 std::vector<TokenShard> open_shards(const std::string& pattern) {
-    check_finished(pattern);  // also where no shard is left
+    check_finished(pattern);  // also if there are no shards
     std::vector<TokenShard> shards;
     for (const std::string& path : files_matching(pattern)) {
-        check_finished(path);  // where the pattern's folder is a pattern itself
+        check_finished(path);  // if the folder's name is a pattern, too
         shards.emplace_back(path);
     }
     require(!shards.empty(),
@@ -199,7 +199,7 @@ void ShardWriter::append(const int32_t* ids, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         const bool is_learned = ids[i] >= 0;
         ensure((is_learned || has_mask_) && (is_learned ? ids[i] : ~ids[i]) < vocab_size_);
-        const uint32_t id = uint32_t(is_learned ? ids[i] : ~ids[i]);  // little endian: the low bytes come first
+        const uint32_t id = uint32_t(is_learned ? ids[i] : ~ids[i]);  // little-endian: the low bytes come first
         const int64_t at = num_tokens_ + i;
         if (has_mask_ && is_learned) mask_[size_t(at / 8)] |= uint8_t(1 << (at % 8));
         std::memcpy(packed_.data() + i * bytes_per_token_, &id, size_t(bytes_per_token_));
@@ -214,7 +214,7 @@ void ShardWriter::finish() {
     file_->sync_and_close();
     file_.reset();
 
-    // The header last, and only once all tokens are on the disk.
+    // The header is written last, after all tokens are on the disk.
     const Kind kind = bytes_per_token_ == 2 ? kU16 : kU32;
     const int32_t header[3] = {kind.magic, has_mask_ ? kind.masked_version : kind.version, int32_t(num_tokens_)};
     const int fd = open(tmp_path_.c_str(), O_WRONLY | O_CLOEXEC);

@@ -1,19 +1,19 @@
 /*
-Token shards: the `.bin` files a model is trained on. The format is llm.c's, byte for byte, so that shards made for it
-(or for modded-nanogpt) work here at once, and ours work there. Everything is little endian.
+Token shards: the `.bin` files a model is trained on. The format is llm.c's, byte for byte, so shards made for it (or
+for modded-nanogpt) work here unchanged, and vice versa. All numbers are little-endian.
 
   offset   bytes  what
        0       4  magic:   20240520 (tokens are uint16)  or  20240801 (tokens are uint32)
-       4       4  version: 1 for uint16                  or  7 for uint32;     2 or 8: with a mask, ours alone
+       4       4  version: 1 for uint16                  or  7 for uint32;     2 or 8: with a mask (only in Anvil)
        8       4  n, the number of tokens, int32, at least 1
       12    1012  zero
     1024  n*2|4   the tokens; without a mask the file ends with the last one
-          n/8     the mask, rounded up to whole bytes: bit i % 8 of byte i / 8 is 1 if token i is learned where it is a
-                  target, and 0 if it is only read, as a user's words in a conversation are
+          n/8     the mask, rounded up to whole bytes: bit i % 8 of byte i / 8 is 1 if token i is learned as a target,
+                  and 0 if it is only an input, like a user's words in a conversation
 
-A file that violates any line of this table is refused: the error says what was found and what to do.
+A file that violates any line of this table causes an Error that says what was found and what to do.
 
-In memory a token that is not learned is ~id, which is negative. A shard without a mask has none.
+In memory a token that is not learned is ~id, which is negative. Without a mask all tokens are learned.
 
   const TokenShard shard("data/x/train_000000.bin");      shard.copy(begin, count, out);
   ShardWriter writer("data/x/train_000000.bin", V);       writer.append(ids, n);   writer.finish();
@@ -37,15 +37,15 @@ public:
     int bytes_per_token() const { return bytes_per_token_; }  // 2 or 4
     const MappedFile& file() const { return file_; }
     bool has_mask() const { return has_mask_; }
-    bool learns_any() const;  // of its tokens
+    bool learns_any() const;  // whether any token is learned
 
-    // out[i] = token begin + i, for n tokens, learned or not. An id of 2^31 or more comes out negative.
+    // out[i] = token begin + i, for n tokens, learned or not. Ids of 2^31 and above become negative.
     void copy(int64_t begin, int64_t n, int32_t* out) const;
-    // The same, with ~id for a token that is not learned. Throws if an id is outside [0, V).
+    // The same, but ~id for a token that is not learned. Throws if an id is outside [0, V).
     void read(int64_t begin, int64_t n, int32_t* out, int vocab_size) const;
-    // Throws if one of the n tokens from `begin` on is outside [0, V), or if the file was cut short.
+    // Throws if one of the n tokens from `begin` on is outside [0, V), or if the file was truncated.
     void check(int64_t begin, int64_t n, int vocab_size) const;
-    // Releases the whole pages of these tokens from this process's resident memory. Reading them brings them back.
+    // Removes the full pages of these tokens from this process's resident memory. Reading the tokens loads them again.
     void forget(int64_t begin, int64_t n) const;
     // The index of the first token from `from` on with this id; num_tokens() if there is none.
     int64_t find(int32_t id, int64_t from) const;
@@ -60,19 +60,20 @@ private:
     bool is_learned(int64_t token) const { return mask()[token / 8] >> (token % 8) & 1; }
 };
 
-// The folder that data/tokenize fills before it moves its content into place. If it still exists, data/tokenize was
+// The folder that data/tokenize fills before it moves the files into place. If it still exists, data/tokenize was
 // interrupted, and the shards beside it may be a mixture of old and new.
 inline constexpr const char* kUnfinishedFolder = "unfinished";
 
-// All shards that match a pattern, sorted by path. Throws if there are none, or if data/tokenize was interrupted there.
+// Opens all shards that match a pattern, sorted by path. Throws if there are none, or if data/tokenize was interrupted
+// there.
 std::vector<TokenShard> open_shards(const std::string& pattern);
 
-// Writes PATH.tmp, and renames it to PATH once it is complete and on disk. The header stays zero until then, so the
-// temporary file never passes for a shard. Without finish() the temporary file is removed.
+// Writes PATH.tmp and renames it to PATH once it is complete and on disk. Until then the header is zero, so a temporary
+// file cannot be mistaken for a shard. Without finish() the temporary file is removed.
 enum class ShardMask { all_learned, some_learned };
 class ShardWriter {
 public:
-    // uint16 tokens where the vocabulary allows it. With a mask, ids may be ~id: not learned.
+    // Stores uint16 if the vocabulary allows it. With a mask, ids may be ~id: not learned.
     ShardWriter(const std::string& path, int vocab_size, ShardMask mask = ShardMask::all_learned);
     ~ShardWriter();
     ShardWriter(const ShardWriter&) = delete;
@@ -80,7 +81,7 @@ public:
 
     void append(const int32_t* ids, int64_t n);
     int64_t num_tokens() const { return num_tokens_; }
-    void finish();  // an error if no token was written: no reader would take such a file
+    void finish();  // throws if no token was written: readers reject such a file
 
 private:
     std::string path_, tmp_path_;
@@ -89,5 +90,5 @@ private:
     std::optional<FileWriter> file_;
     std::vector<char> packed_;
     bool has_mask_;
-    std::vector<uint8_t> mask_;  // so far
+    std::vector<uint8_t> mask_;  // of the tokens so far
 };

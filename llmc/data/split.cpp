@@ -42,7 +42,7 @@ const CharClass* char_classes() {
         };
         for (const auto& range : kLetters) fill(range[0], range[1], CharClass::letter);
         for (const auto& range : kNumbers) fill(range[0], range[1], CharClass::number);
-        // Unicode's property White_Space, which has long been the same.
+        // Unicode's property White_Space, which has long been unchanged.
         fill('\t', '\r', CharClass::space);
         fill(0x2000, 0x200A, CharClass::space);
         for (const char32_t c : {0x20, 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000})

@@ -1,21 +1,21 @@
 /*
-How text is cut into pieces before its bytes are merged: no token crosses from one piece into the next. Each pattern is
-a regular expression, matched here by hand (a regex engine is several times slower), always from where the last match
-ended; the first alternative that matches counts. L letters, N numbers, \s white space: those of Unicode
+How text is split into pieces before bytes are merged: no token spans two pieces. Each pattern is a regular expression,
+matched by handwritten code (a regex engine is several times slower). A match begins where the last one ended, and the
+first alternative that matches is taken. L letters, N numbers, \s white space, all as defined by Unicode
 (llmc/data/unicode_table.h).
 
   gpt2      '(?:[sdmt]|ll|ve|re)| ?L+| ?N+| ?[^\sLN]+|\s+(?!\S)|\s+                 Radford et al., 2019, encoder.py
   gpt4      '(?i:[sdmt]|ll|ve|re)|[^\r\nLN]?L+|N{1,3}| ?[^\sLN]+[\r\n]*|\s+$|\s*[\r\n]|\s+(?!\S)|\s+
             tiktoken's cl100k_base; $ is the end of the text
-  llama3    gpt4 without \s+$: Llama 3, and GPT-4 in a tokenizer.json
+  llama3    gpt4 without \s+$: Llama 3, and GPT-4 as a tokenizer.json
   nanochat  llama3 with N{1,2}
   qwen2     llama3 with N
-  smollm    each N alone, and what is between them as gpt2: `tokenizers`' Digits, SmolLM's and StarCoder's
+  smollm    each N alone, and the text between them as with gpt2: `tokenizers`' Digits, as in SmolLM and StarCoder
   o200k     [^\r\nLN]?[UB]*[WB]+(?i:'[sdmt]|'ll|'ve|'re)?|[^\r\nLN]?[UB]+[WB]*(?i:...)?|N{1,3}| ?[^\sLN]+[\r\n/]*|
             \s*[\r\n]+|\s+(?!\S)|\s+       tiktoken's o200k_base: U upper and title case, W lower case, B other letters
             and marks; a word ends where lower case is followed by upper case
 
-Bytes that are not UTF-8 count as one symbol each that is neither letter, number nor space.
+Each byte that is not part of valid UTF-8 is a symbol that is neither letter, number nor space.
 */
 #pragma once
 #include <cstddef>
@@ -31,17 +31,18 @@ inline constexpr SplitPattern kSplitPatterns[] = {SplitPattern::gpt2,     SplitP
                                                   SplitPattern::nanochat, SplitPattern::qwen2, SplitPattern::smollm,
                                                   SplitPattern::o200k};
 
+// The pattern's name: "gpt2", "gpt4", ...
 const char* name_of(SplitPattern pattern);
 
-// Throws, listing the names, if it is none of them.
+// The pattern with this name. Throws an Error that lists the names if there is none.
 SplitPattern split_pattern(const std::string& name);
 
 enum class CharClass : uint8_t { other, letter, number, space };
 
-// The class of every code point. Made once, at the first call.
+// The class of every code point. The table is made at the first call.
 const CharClass* char_classes();
 
-// For o200k: the sets of its words that a code point belongs to; both if it has no case.
+// For o200k: the sets [UB] and [WB] to which a code point belongs; caseless letters and marks belong to both.
 enum CaseSets : uint8_t { kNoWord = 0, kUpper = 1, kLower = 2, kCaseless = kUpper | kLower };
 const uint8_t* case_sets();
 
@@ -49,7 +50,7 @@ class Splitter {
 public:
     Splitter(std::string_view text) : text_(text), classes_(char_classes()), cases_(case_sets()) {}
 
-    // Where the piece that starts at `at` ends.
+    // The end of the piece that begins at `at`.
     template <SplitPattern pattern>
     size_t end_of_piece(size_t at) const {
         constexpr bool gpt2 = pattern == SplitPattern::gpt2;
@@ -80,7 +81,7 @@ public:
         return end_of_space<pattern>(at);
     }
 
-    // The first number from `at` on, and where it ends; the end of the text if there is none.
+    // The beginning and the end of the first number from `at` on; both are the end of the text if there is none.
     std::pair<size_t, size_t> next_number(size_t at) const {
         while (at < text_.size()) {
             const Char c = char_at(at);
@@ -91,7 +92,7 @@ public:
     }
 
 private:
-    // How many numbers follow the first in a piece, at most.
+    // The maximum number of further numbers in a piece after the first.
     template <SplitPattern pattern>
     static constexpr int kMoreNumbers = pattern == SplitPattern::qwen2      ? 0
                                         : pattern == SplitPattern::nanochat ? 1
@@ -109,7 +110,7 @@ private:
     }
     bool is_newline(size_t at) const { return text_[at] == '\n' || text_[at] == '\r'; }
 
-    // What follows the apostrophe at `at`, if it is one of the patterns' endings of words.
+    // The bytes of the contraction that begins with the apostrophe at `at`, such as 's; 0: there is none.
     template <bool any_case>
     size_t contraction_bytes(size_t at) const {
         const auto letter = [&](size_t i) {
@@ -119,10 +120,10 @@ private:
         const char a = letter(at + 1), b = letter(at + 2);
         if (a == 's' || a == 'd' || a == 'm' || a == 't') return 2;
         if ((a == 'l' && b == 'l') || (a == 'v' && b == 'e') || (a == 'r' && b == 'e')) return 3;
-        // The long s, U+017F, is an s of another case.
+        // The long s, U+017F, equals s if case is ignored.
         return any_case && text_.substr(at + 1, 2) == "\xc5\xbf" ? 3 : 0;
     }
-    // `tokenizers` finds digits by Rust's tables, of Unicode 17: these came with it.
+    // `tokenizers` finds digits by Rust's tables of Unicode 17, which added these.
     bool is_newer_number(size_t at, size_t bytes) const {
         if (bytes != 4) return false;
         const char32_t c = code_point_at(text_, at).value;
@@ -132,7 +133,7 @@ private:
         const CodePoint c = code_point_at(text_, at);
         return c.bytes == 0 ? uint8_t(kNoWord) : cases_[c.value];
     }
-    // From `at` on while code points are in the set; `last_caseless`: where the last of both sets begins and ends.
+    // The end of the run of code points in `set` from `at` on. `last_caseless`: the last one in both sets.
     size_t end_of_case(uint8_t set, size_t at, std::pair<size_t, size_t>* last_caseless = nullptr) const {
         while (at < text_.size()) {
             const uint8_t sets = case_at(at);
@@ -143,8 +144,8 @@ private:
         }
         return at;
     }
-    // [UB]*[WB]+ or, if that does not match, [UB]+[WB]*, both after one symbol that is neither letter nor number, if
-    // that helps, and with an ending. `at`: neither matches.
+    // Matches [UB]*[WB]+ or else [UB]+[WB]*, each with an optional leading symbol that is not a letter or number and an
+    // optional contraction. Returns the end; `at`: no match.
     size_t end_of_cased_word(size_t at) const {
         const Char first = char_at(at);
         const bool may_lead = first.kind != CharClass::letter && first.kind != CharClass::number && !is_newline(at);
@@ -152,7 +153,7 @@ private:
         size_t upper_ends[2];
         for (const int i : {0, 1}) {
             if (i == 1 && !may_lead) break;
-            // The longest [UB]* that leaves something for [WB]+: all of them if that follows, else all but the last B.
+            // The longest [UB]* that leaves a symbol for [WB]+: all of them if one follows, else up to the last B.
             std::pair<size_t, size_t> last_caseless = {0, 0};
             upper_ends[i] = end_of_case(kUpper, starts[i], &last_caseless);
             const size_t end = end_of_case(kLower, upper_ends[i]);
@@ -184,7 +185,7 @@ private:
         }
         return at;
     }
-    // If text follows white space, the last symbol of the white space is left for it.
+    // If text follows the white space, the last white-space symbol is left for the next piece.
     template <SplitPattern pattern>
     size_t end_of_space(size_t at) const {
         size_t end = at, last = at, after_newline = at;
@@ -205,7 +206,7 @@ private:
     const uint8_t* cases_;
 };
 
-// Calls f(piece) for each piece of the text in turn.
+// Calls f(piece) for each piece of the text in order.
 template <SplitPattern pattern, class F>
 void for_each_piece(std::string_view text, F f) {
     const Splitter splitter(text);
@@ -245,6 +246,6 @@ void for_each_piece(SplitPattern pattern, std::string_view text, F f) {
     }
 }
 
-// The first place from `at` on where every pattern ends a piece, whatever else there is: after an ASCII letter or
-// digit, before an ASCII space or newline. The end of the text if there is none.
+// The first position from `at` on where every pattern ends a piece, whatever the rest of the text: after an ASCII
+// letter or digit, before an ASCII space or newline. The end of the text if there is none.
 size_t cut_between_pieces(std::string_view text, size_t at);

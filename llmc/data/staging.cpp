@@ -1,4 +1,4 @@
-// See staging.h. Every step is one rename or removal, so that a kill between any two leaves a state that is known.
+// See staging.h. Every step is one rename or removal, so a kill between any two leaves a known state.
 #include "llmc/data/staging.h"
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -15,10 +15,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kJournal = "journal.json";
-// In DIR/unfinished/: the files of before are gone, and those of their names in DIR are new.
+// A file in DIR/unfinished/ that says: the old files are removed, and files with their names in DIR are new.
 constexpr const char* kMoving = "moving";
 
-// Shards and tokenizer, by their names; whatever else a user keeps there is not touched.
+// Names of shards, tokenizer and chat template. Other files in the folder are the user's and not changed.
 bool is_ours(const std::string& name) {
     for (const char* pattern : {"train_[0-9][0-9][0-9][0-9][0-9][0-9].bin", "val_[0-9][0-9][0-9][0-9][0-9][0-9].bin",
                                 "tokenizer.json", "chat_template.jinja"})
@@ -117,12 +117,12 @@ void Staging::save(const Journal& journal) {
 }
 
 void Staging::commit() {
-    // What is there by now need not be made again, should one of these steps fail.
+    // The finished files need not be made again if one of the following steps fails.
     has_shards_ = true;
     for (const fs::path& path : all_in(partial_))
         if (!is_ours(path.filename()) && path.filename() != "dataset.json") delete_all(path);
     sync_folder(partial_);
-    // Of a folder that somebody else has filled only the name is needed, and it never vanishes.
+    // A leftover DIR/unfinished/ is emptied, not removed. The rename replaces it, so that the name always exists.
     if (fs::exists(unfinished_))
         for (const fs::path& path : all_in(unfinished_)) delete_all(path);
     rename_to(partial_, unfinished_);

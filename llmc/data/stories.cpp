@@ -1,4 +1,4 @@
-// The grammar of the stories, how they are told, and their entropy in closed form.
+// The grammar of the stories, their generation, and their exact entropy.
 #include "llmc/data/stories.h"
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 const StoryGrammar& story_grammar() {
     static const std::vector<std::string> names = {"Anna", "Ben",  "Clara", "David", "Ella", "Finn", "Grace", "Henry",
                                                    "Iris", "Jack", "Kate",  "Leo",   "Mia",  "Noah", "Olive", "Paul"};
-    // Words that follow "a" start with a consonant.
+    // Words that may follow "a" begin with a consonant.
     static const StoryGrammar grammar = {
         .slots =
             {
@@ -47,7 +47,7 @@ const StoryGrammar& story_grammar() {
 }
 
 namespace {
-// The pieces of a sentence: text and slots by turns.
+// A part of a sentence.
 struct TextOrSlot {
     std::string text;
     int slot;  // -1: text
@@ -74,7 +74,7 @@ std::vector<TextOrSlot> pieces_of(const std::string& sentence) {
     return pieces;
 }
 
-// The sentences of story_grammar().parts, taken apart once.
+// The sentences of story_grammar().parts, parsed once.
 const std::vector<std::vector<std::vector<TextOrSlot>>>& parts() {
     static const auto parts = [] {
         std::vector<std::vector<std::vector<TextOrSlot>>> all;
@@ -89,7 +89,7 @@ const std::vector<std::vector<std::vector<TextOrSlot>>>& parts() {
 
 constexpr size_t kHero = 0, kFriend = 1;  // in story_grammar().slots
 
-// How many words a slot is drawn from: the friend has any name but the hero's.
+// The number of words that a slot is drawn from: the friend has any name but the hero's.
 int num_words(size_t slot) { return int(story_grammar().slots[slot].words.size()) - (slot == kFriend); }
 
 constexpr std::string_view kEnd = "\n\n";
@@ -136,7 +136,7 @@ Stories tell_stories(int64_t min_bytes, uint64_t seed) {
 
 double stories_nats_per_byte() {
     const std::vector<Slot>& slots = story_grammar().slots;
-    // The mean length of a slot's word. All are equally likely, the friend's too, by symmetry.
+    // The mean length of each slot's words. All are equally likely, also for the friend, by symmetry.
     std::vector<double> mean_bytes;
     for (const Slot& slot : slots) {
         double bytes = 0;
@@ -144,8 +144,8 @@ double stories_nats_per_byte() {
         mean_bytes.push_back(bytes / double(slot.words.size()));
     }
 
-    // Expectations are linear, so it is enough to go through the choices of sentences: which slots they draw, and how
-    // often they say them.
+    // Expectations are linear, so it suffices to enumerate the choices of sentences: which slots they draw, and how
+    // often they mention them.
     double skeletons = 1, bits = 0, bytes = 0;
     for (const auto& sentences : parts()) skeletons *= double(sentences.size());
     for (int64_t skeleton = 0; skeleton < int64_t(skeletons); skeleton++) {

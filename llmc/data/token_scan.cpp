@@ -4,15 +4,15 @@
 #include <algorithm>
 
 namespace {
-constexpr int64_t kAtOnce = 1 << 18;  // tokens between two looks at whether to stop
-// So many are read as fast as they come: a small data set is done before the first step. Only then the thread makes way
-// for all others, after which it may wait long for a core, even to learn that it should stop.
+constexpr int64_t kAtOnce = 1 << 18;  // tokens between two checks whether to stop
+// The first tokens are read at normal priority, so that a small data set is done before the first step. After that the
+// thread gives way to all others and may wait long for a core, also before it sees that it should stop.
 constexpr int64_t kFast = 1 << 23;
 
 void make_way() {
 #ifdef SCHED_IDLE
     const sched_param none = {};
-    sched_setscheduler(0, SCHED_IDLE, &none);  // of this thread alone
+    sched_setscheduler(0, SCHED_IDLE, &none);  // only this thread
 #endif
 }
 }  // namespace
@@ -42,7 +42,7 @@ void TokenScan::rethrow() const {
 
 void TokenScan::run() {
     try {
-        int64_t done = 0, first = 0;  // `first` of this shard among the tokens of all
+        int64_t done = 0, first = 0;  // first: the number of this shard's first token among all
         for (const TokenShard* shard : shards_) {
             const int64_t n = shard->num_tokens();
             check(*shard, std::clamp<int64_t>(begin_ - first, 0, n), std::clamp<int64_t>(end_ - first, 0, n), &done);

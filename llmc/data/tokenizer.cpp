@@ -1,4 +1,4 @@
-// Encoding and decoding. The file formats are in tokenizer_json.cpp and tokenizer_formats.cpp.
+// Encodes and decodes. The file formats are in tokenizer_json.cpp and tokenizer_formats.cpp.
 #include "llmc/data/tokenizer.h"
 #include <algorithm>
 #include <thread>
@@ -18,10 +18,10 @@ CodePoint require_code_point(std::string_view text, size_t at, const std::string
     return c;
 }
 
-// A thread's part of a text, large enough that starting the thread does not matter.
+// The minimum part of a text per thread, large enough that starting a thread does not matter.
 constexpr size_t kThreadBytes = 1 << 19;
 
-// Each thread takes one part, cut where pieces end anyway.
+// Each thread encodes one part; the parts are cut where all patterns end a piece.
 std::vector<int32_t> encode_bpe(const Bpe& bpe, std::string_view text, int threads, bool is_beginning) {
     if (threads == 0) threads = int(std::max(1u, std::thread::hardware_concurrency()));
     const size_t parts = std::clamp<size_t>(text.size() / kThreadBytes, 1, size_t(threads));

@@ -1,4 +1,4 @@
-// vocab.bpe, tiktoken's ranks, llm.c's tokenizer.bin.
+// Reads vocab.bpe, tiktoken's ranks and llm.c's tokenizer.bin; writes ranks.
 #include "llmc/data/tokenizer_formats.h"
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// The text's first line, which is taken from it, without its end; \r\n is one too.
+// Removes the text's first line and returns it without its end, \n or \r\n.
 std::string_view take_line(std::string_view& text) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
@@ -23,7 +23,7 @@ std::string_view take_line(std::string_view& text) {
     return line;
 }
 
-// The beginning of a line that may be of any file.
+// The beginning of a line for a message, which may come from any file.
 std::string shown(std::string_view line) { return printable(line.substr(0, 60)); }
 }  // namespace
 
@@ -39,7 +39,7 @@ Tokenizer read_vocab_bpe(std::string_view text, const std::string& where) {
         symbols.push_back(bytes);
         return is_new;
     };
-    // In the order of their spellings: first those that are spelled as themselves.
+    // Bytes in the order of their spellings: first those that are spelled as themselves.
     for (const bool as_itself : {true, false})
         for (size_t byte = 0; byte < 256; byte++)
             if ((code_point_at(gpt2_byte_spellings()[byte], 0).value == byte) == as_itself)
@@ -83,7 +83,7 @@ std::string to_base64(std::string_view bytes) {
     return text;
 }
 
-// false: the text is not base64
+// Returns false if the text is not base64.
 bool from_base64(std::string_view text, std::string& bytes) {
     static const std::array<int, 256> value_of = [] {
         std::array<int, 256> table;
@@ -107,7 +107,7 @@ bool from_base64(std::string_view text, std::string& bytes) {
     return true;
 }
 
-// "base64 rank"; false: the line is something else.
+// Parses "base64 rank". Returns false if the line has another form.
 bool parse_rank(std::string_view line, std::string& bytes, int64_t& rank) {
     const size_t space = line.find(' ');
     if (space == std::string_view::npos || space == 0 || !from_base64(line.substr(0, space), bytes)) return false;
@@ -120,7 +120,7 @@ bool parse_rank(std::string_view line, std::string& bytes, int64_t& rank) {
     return !digits.empty();
 }
 
-// What goes with the ranks, by their number, where no file beside them says it.
+// Sets the split pattern and the special tokens by the number of ranks if there is no PATH.json.
 void take_known_rest(size_t num_ranks, Bpe& bpe, const std::string& where) {
     require(num_ranks == 50256 || num_ranks == 100256,
             "%s has %zu ranks, neither GPT-2's 50256 nor GPT-4's 100256, and they alone do not say how text is split: "
@@ -186,7 +186,7 @@ Tokenizer read_ranks(std::string_view text, const std::string& sidecar, const st
         take_known_rest(symbols.size(), bpe, where);
     else
         take_rest(sidecar, bpe, where);
-    // tiktoken looks for whole pieces first. It matters only if some tokens cannot be reached by merges.
+    // tiktoken looks up whole pieces first. That matters only if some tokens cannot be reached by merges.
     bpe.whole_pieces = recover_merges(symbols, bpe) > 0;
     for (const SpecialToken& special : bpe.specials) {
         if (symbols.size() <= size_t(special.id)) symbols.resize(size_t(special.id) + 1);
@@ -203,7 +203,7 @@ void save_ranks(const Tokenizer& tokenizer, const std::string& path) {
             tokenizer.kind == TokenizerKind::bpe ? " without merges" : "");
     const Bpe& bpe = *tokenizer.bpe;
     require(!bpe.of_characters, "%s: ranks are of bytes, and this tokenizer merges characters", path.c_str());
-    // What a reader would make of them must be the same.
+    // Reading the ranks must give the same merges.
     std::vector<std::string> symbols = tokenizer.symbols;
     OrderedJson specials = OrderedJson::object();
     for (const SpecialToken& special : bpe.specials) {

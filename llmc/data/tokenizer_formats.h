@@ -1,14 +1,14 @@
 /*
-Readers of tokenizer files other than tokenizer.json (llmc/data/tokenizer_json.cpp). `text` is a file's content, `where`
-its name in error messages.
+Readers of tokenizer files other than tokenizer.json (llmc/data/tokenizer_json.cpp). `text` is the file's content,
+`where` its name for error messages.
 
   vocab.bpe       GPT-2's: "#version: 0.2", then one merge per line, as two tokens in GPT-2's spelling of bytes. The
-                  order of the merges gives all ids: the 256 bytes in the order of their spellings, one token per
+                  order of the merges determines all ids: the 256 bytes in the order of their spellings, one token per
                   merge, then <|endoftext|>.
-  ranks           tiktoken's: per line the bytes of a token in base64 and its rank, which is its id. Split pattern and
-                  special tokens are in PATH.json beside it, {"pattern": "gpt4", "special_tokens": {"<|eot|>": 9}}.
-                  Without that file those of GPT-2 (50256 ranks) and of GPT-4 (100256 ranks) are known.
-  tokenizer.bin   llm.c's: 256 int32 (20240328, version 1 or 2, number of tokens, from version 2 on the id of
+  ranks           tiktoken's: per line a token's bytes in base64 and its rank, which is its id. PATH.json beside it has
+                  the split pattern and the special tokens: {"pattern": "gpt4", "special_tokens": {"<|eot|>": 9}}.
+                  Without that file, those of GPT-2 (50256 ranks) and GPT-4 (100256 ranks) are used.
+  tokenizer.bin   llm.c's: 256 int32 (20240328, version 1 or 2, number of tokens; from version 2 on the id of
                   <|endoftext|>), then a length byte and the bytes of each token. The merges are recovered from the
                   order of the ids.
 */
@@ -17,13 +17,14 @@ its name in error messages.
 #include <string_view>
 #include "llmc/data/tokenizer.h"  // Tokenizer
 
-// Detects which of these formats the text has.
+// Detects which of these formats the text has. `sidecar`: as for read_ranks().
 Tokenizer read_tokenizer(std::string_view text, const std::string& sidecar, const std::string& where);
 
 bool is_vocab_bpe(std::string_view text);
 bool is_ranks(std::string_view text);
 bool is_llmc_tokenizer(std::string_view text);
 
+// Each of these readers throws an Error that begins with `where` if the text does not have the format.
 Tokenizer read_vocab_bpe(std::string_view text, const std::string& where);
 // `sidecar` is the content of PATH.json; "" if there is none.
 Tokenizer read_ranks(std::string_view text, const std::string& sidecar, const std::string& where);

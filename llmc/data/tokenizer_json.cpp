@@ -1,13 +1,13 @@
 /*
-tokenizer.json, the format of Hugging Face's `tokenizers`. Our three kinds, told apart by how text becomes symbols:
+The format tokenizer.json of Hugging Face's `tokenizers`. The three kinds differ in how text becomes symbols:
 
   char   no pre-tokenizer;  decoder Fuse;       vocabulary: code point -> id
   byte   pre-tokenizer and decoder ByteLevel;   vocabulary: byte, as GPT-2 spells it -> id = byte
   bpe    the same, with a pattern to split by (GPT-2's is part of ByteLevel); vocabulary: bytes, as GPT-2 spells them ->
          id; merges in the order of their ranks; special tokens are `added_tokens`, and have their place in the
          vocabulary too, because `tokenizers` gives an added token that has none the next free id
-  bpe of characters (bpe.h)   a space put before the text by Metaspace or by normalizers; byte_fallback, whose bytes are
-         spelled <0x0A>; the decoder a sequence that undoes it
+  bpe of characters (bpe.h)   Metaspace or normalizers put a space before the text; byte_fallback, whose bytes are
+         spelled <0x0A>; the decoder is a sequence that reverses these
 */
 #include <unordered_map>
 #include <unordered_set>
@@ -31,7 +31,7 @@ struct PatternText {
     SplitPattern pattern;
 };
 
-// The patterns as files spell them. The first of each is what we write.
+// The patterns as spelled in files. The first spelling of each is the one that is written.
 constexpr PatternText kPatternTexts[] = {
     {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
      SplitPattern::nanochat},
@@ -119,7 +119,7 @@ std::string spelled_spaces(std::string text) {
     return text;
 }
 
-// How the vocabulary spells each id; "" for one that is not used.
+// The vocabulary's spelling of each id; "": the id is not used.
 std::vector<std::string> spellings_of(const Tokenizer& tokenizer) {
     if (tokenizer.kind == TokenizerKind::chars) return tokenizer.symbols;
     std::vector<std::string> spellings;
@@ -135,7 +135,7 @@ std::vector<std::string> spellings_of(const Tokenizer& tokenizer) {
 
 std::string quoted(const std::string& text) { return json_text(Json(text)); }
 
-// The lines of an object or array, which the library would take quadratic time to order as we want them.
+// Appends the lines of an object or array. With the library, members in this order would take quadratic time.
 void append_lines(std::string& text, char open, const std::vector<std::string>& lines, char close) {
     text += open;
     for (size_t i = 0; i < lines.size(); i++) text += (i ? ",\n   " : "\n   ") + lines[i];
@@ -205,7 +205,7 @@ bool is_absent(const Json& json, const char* key) {
     return !json.contains(key) || json[key].is_null() || json[key].empty() || json[key] == "";
 }
 
-// How text is split; an error if it is not as one of ours does.
+// The split pattern; throws an Error if the pre-tokenizer does not match one of the known patterns.
 SplitPattern pattern_of(const Json& pre_tokenizer, const std::string& path) {
     std::vector<Json> parts = {pre_tokenizer};
     if (text_at(pre_tokenizer, {"type"}) == "Sequence") {
@@ -236,7 +236,7 @@ SplitPattern pattern_of(const Json& pre_tokenizer, const std::string& path) {
     return {};
 }
 
-// By id; "" where an id is not used, which only `holes` allows.
+// The spellings by id; "": an id that is not used, which is allowed only with `holes`.
 std::vector<std::string> spellings_in(const Json& vocab, bool holes, const std::string& path) {
     const size_t limit = holes ? size_t(kMaxBpeIds) : vocab.size();
     std::vector<std::string> spellings(holes ? 0 : vocab.size());
@@ -324,7 +324,8 @@ Tokenizer read_bpe(const Json& json, const std::string& path) {
     return make_bpe_tokenizer(std::move(symbols), std::move(bpe), path);
 }
 
-// What normalizers and the pre-tokenizer put before a text; they must do no more than that and spell spaces.
+// The space that normalizers and the pre-tokenizer put before a text. Throws an Error if they do anything else but
+// spell spaces.
 FirstSpace first_space_of(const Json& json, const std::string& path) {
     const auto replaces = [](const Json& step) {
         return text_at(step, {"type"}) == "Replace" && text_at(step, {"pattern", "String"}) == " " &&
@@ -401,7 +402,7 @@ Tokenizer read_tokenizer_json(std::string_view text, const std::string& path) {
             "%s is not JSON: %s; or GPT-2's vocab.bpe, a file of tiktoken's ranks, or llm.c's tokenizer.bin",
             path.c_str(), kExpected);
     const std::string model = text_at(json, {"model", "type"}), decoder = text_at(json, {"decoder", "type"});
-    // Early files, GPT-2's among them, have no type.
+    // Early files, among them GPT-2's, have no type.
     require(model == "BPE" || (model.empty() && value_at(json, {"model", "merges"}).is_array()),
             "%s holds a tokenizer of type '%s': %s", path.c_str(), model.c_str(), kExpected);
     const Json& vocab = value_at(json, {"model", "vocab"});

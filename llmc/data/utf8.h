@@ -1,5 +1,5 @@
 /*
-UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF (RFC 3629).
+Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF (RFC 3629).
 
   for (size_t at = 0; at < text.size();) { const CodePoint c = code_point_at(text, at); ...; at += c.bytes; }
 */
@@ -12,9 +12,10 @@ inline constexpr char32_t kCodePoints = 0x110000;
 
 struct CodePoint {
     char32_t value;
-    size_t bytes;  // 1 to 4; 0 where the text is not UTF-8
+    size_t bytes;  // 1 to 4; 0: not UTF-8
 };
 
+// The code point that begins at `at`, which must be below text.size(). bytes is 0 if none does.
 inline CodePoint code_point_at(std::string_view text, size_t at) {
     const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
     const unsigned char lead = byte(0);
@@ -32,7 +33,7 @@ inline CodePoint code_point_at(std::string_view text, size_t at) {
     return {value, bytes};
 }
 
-// How many bytes at the end are the beginning of a code point, whose other bytes may follow: 0 to 3.
+// The number of bytes (0 to 3) at the end of the text that begin a code point whose other bytes are missing.
 inline size_t unfinished_bytes(std::string_view text) {
     for (size_t n = 1; n <= 3 && n <= text.size(); n++) {
         const unsigned char lead = static_cast<unsigned char>(text[text.size() - n]);
@@ -43,7 +44,7 @@ inline size_t unfinished_bytes(std::string_view text) {
     return 0;
 }
 
-// For messages: what commands a terminal, and what is not UTF-8, as \xNN. Lines and tabs stay.
+// Text for messages: control characters and bytes that are not UTF-8 become \xNN. Newlines and tabs stay.
 inline std::string printable(std::string_view text) {
     std::string shown;
     for (size_t at = 0; at < text.size();) {
@@ -63,7 +64,7 @@ inline std::string printable(std::string_view text) {
     return shown;
 }
 
-// U+FFFD in place of what is not UTF-8, one for each longest beginning of a code point, as Python's errors="replace".
+// Replaces what is not UTF-8 with U+FFFD, one per maximal prefix of a code point, like Python's errors="replace".
 inline std::string replace_invalid(std::string_view text) {
     std::string valid;
     for (size_t at = 0; at < text.size();) {
@@ -83,6 +84,7 @@ inline std::string replace_invalid(std::string_view text) {
     return valid;
 }
 
+// The encoding of one code point.
 inline std::string utf8(char32_t c) {
     if (c < 0x80) return {char(c)};
     if (c < 0x800) return {char(0xC0 | c >> 6), char(0x80 | (c & 0x3F))};

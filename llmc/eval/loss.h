@@ -1,11 +1,11 @@
 /*
-Validation loss: the mean over the targets that are learned at the beginning of a data set, in nats per token and in
-bits per byte of text, which is comparable between tokenizers. Over the targets t that stand for text, of b_t bytes
-each:
+Validation loss: the mean over the learned targets at the beginning of a data set, in nats per token. Also in bits per
+byte of text, which can be compared between tokenizers. It is computed over the targets t that stand for text, of b_t
+bytes each:
 
   bits per byte = sum of losses_t / (ln 2  sum of b_t)
 
-The batches are the same every time.
+Every call uses the same batches.
 */
 #pragma once
 #include <algorithm>
@@ -24,9 +24,9 @@ struct Evaluation {
     double bits_per_byte = NAN;  // NaN without a tokenizer
 };
 
-// Over whole batches of B x T tokens, at most `tokens` in total but at least one batch; 0: the whole data set. The
-// ranks share the batches, and all return the same result, with the bits of a single rank. `token_bytes`: the length of
-// each token's text, 0 for special tokens; empty if not known.
+// Evaluates whole batches of B x T tokens, at most `tokens` in total but at least one batch; 0: the whole data set.
+// Collective: the ranks divide the batches, and all return the same result, with the bits of a single rank.
+// `token_bytes`: the length of each token's text, 0 for special tokens; empty if not known.
 template <class Device, class Type>
 Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, int64_t B, int64_t T, int64_t tokens,
                     const std::vector<int32_t>& token_bytes = {}) {
@@ -34,7 +34,7 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
     const int64_t batches = std::max<int64_t>(1, tokens == 0 ? all : std::min(all, tokens / (B * T)));
     data.restore({});
     struct Sums {
-        ExactSum loss, text_loss;  // of means over batches; of tokens
+        ExactSum loss, text_loss;  // of means over batches; of the losses of text tokens
         int64_t targets = 0, bytes = 0;
     } sums;
     typename Device::template ToDevice<int32_t> tokens_to_device(model.device, B * T),
@@ -55,7 +55,7 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
             }
         }
     };
-    share_errors(ranks, own_share);  // of the data, which one rank may find
+    share_errors(ranks, own_share);  // an error in the data may be found by one rank only
     sums = ranks.joined_value(sums, "its sums of the loss", [](Sums all, const Sums& theirs) {
         all.loss.add(theirs.loss);
         all.text_loss.add(theirs.text_loss);
@@ -63,7 +63,7 @@ Evaluation evaluate(Gpt<Device, Type>& model, DataLoader& data, Ranks& ranks, in
         all.bytes += theirs.bytes;
         return all;
     });
-    // Means over all learned tokens.
+    // The mean over all learned tokens: means over batches count the targets that are not learned, too.
     const double share = sums.targets > 0 ? double(batches * B * T) / double(sums.targets) : double(NAN);
     Evaluation result{.loss = sums.loss.value() / double(batches) * share};
     if (sums.bytes > 0) result.bits_per_byte = sums.text_loss.value() / (std::numbers::ln2 * double(sums.bytes));

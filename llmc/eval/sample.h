@@ -1,9 +1,10 @@
 /*
 Sampling: one token at a time from the softmax of the last position's logits, with temperature, top-k and top-p (nucleus
-sampling: the likeliest tokens whose probabilities add up to p of what top-k left; Holtzman et al., 2019,
+sampling: of the tokens left by top-k, the most probable ones whose probabilities add up to p; Holtzman et al., 2019,
 arXiv:1904.09751).
 
-Each token depends on the T before it, which are computed again for every token or read from a KV cache (gpt_decoder.h).
+Each token depends on the T tokens before it. They are recomputed for every token or read from a KV cache
+(gpt_decoder.h).
 */
 #pragma once
 #include <algorithm>
@@ -19,12 +20,12 @@ Each token depends on the T before it, which are computed again for every token 
 
 struct SampleConfig {
     int num_tokens = 256;
-    double temperature = 0.8;  // 0: always the likeliest token
+    double temperature = 0.8;  // 0: always the most probable token
     int top_k = 0;             // 0: all
     double top_p = 1;          // above 0; 1: all
 };
 
-// The index drawn from logits (V).
+// Draws an index from logits (V).
 inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config, Rng& rng) {
     std::vector<int32_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
@@ -61,15 +62,15 @@ inline int32_t draw(const std::vector<float>& logits, const SampleConfig& config
     return order[size_t(std::min<ptrdiff_t>(chosen - sums.begin(), ptrdiff_t(order.size()) - 1))];
 }
 
-// Where a token's context comes from.
-//   recompute   a forward pass over the last T tokens for each one
-//   cached      a KV cache while the text has at most T tokens, then as recompute. The logits are the same but for the
-//               order of sums, which on the CPU is the same, too.
-//   sliding     a KV cache throughout: beyond T the layers' windows slide on. Takes rotary positions, else as cached.
+// Where the context of a token comes from.
+//   recompute   a forward pass over the last T tokens for each token
+//   cached      a KV cache while the text has at most T tokens, then as recompute. The logits differ only by the order
+//               of sums, and on the CPU not at all.
+//   sliding     a KV cache throughout: beyond T the layers' windows slide. Needs rotary positions, else as cached.
 enum class Context { recompute, cached, sliding };
 
-// Continues a prompt, which must not be empty, once for each of rngs. each(sample, token) gets every new token and
-// returns whether that sample continues. Only tokens below `num_ids` are drawn.
+// Continues a prompt, which must not be empty, once for each of `rngs`. each(sample, token) receives every new token
+// and returns whether that sample continues. Only tokens below `num_ids` are drawn.
 template <class Device, class Type, class Each>
 void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T, int64_t num_ids,
                  const SampleConfig& config, Context context, std::vector<Rng>& rngs, Each&& each) {
@@ -77,7 +78,7 @@ void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, i
     const size_t samples = rngs.size();
     const int64_t all = int64_t(prompt.size()) + config.num_tokens;
     const bool slides = context == Context::sliding && shape.architecture.rotary_positions;
-    const int64_t max_length = slides ? all : std::min(T, all);  // in the cache
+    const int64_t max_length = slides ? all : std::min(T, all);  // of the text while the cache is used
     std::optional<GptDecoder<Device, Type>> decoder;
     if (context != Context::recompute && int64_t(prompt.size()) <= T)
         decoder.emplace(model, int64_t(samples), std::min(T, all), max_length);
@@ -91,7 +92,7 @@ void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, i
     for (int i = 0; i < config.num_tokens && std::count(goes_on.begin(), goes_on.end(), true) > 0; i++) {
         const int64_t length = int64_t(prompt.size()) + i;
         const bool from_cache = decoder && length <= max_length;
-        const Type* rows = nullptr;  // of logits, Vp apart
+        const Type* rows = nullptr;  // of logits, one per sample, with a stride of Vp
         if (from_cache && i == 0) {
             decoder->prefill(0, prompt);
             for (size_t sample = 1; sample < samples; sample++) decoder->copy(0, int64_t(sample));
@@ -122,7 +123,7 @@ void sample_each(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, i
     }
 }
 
-// Continues a prompt by config.num_tokens; returns the new ones.
+// Continues a prompt by config.num_tokens tokens and returns these.
 template <class Device, class Type>
 std::vector<int32_t> sample(Gpt<Device, Type>& model, const std::vector<int32_t>& prompt, int64_t T,
                             const SampleConfig& config, Context context, Rng& rng) {

@@ -1,4 +1,4 @@
-// See task_file.h; the formats byte by byte are in doc/formats.md.
+// See task_file.h; doc/formats.md describes the formats byte by byte.
 #include "llmc/eval/task_file.h"
 #include <algorithm>
 #include <bit>
@@ -33,7 +33,7 @@ struct StoredRow {
 static_assert(sizeof(Header) == 32 && sizeof(StoredTask) == 64 && sizeof(StoredExample) == 16 &&
               sizeof(StoredRow) == 12);
 
-// The i-th of the records that begin at `begin`, which need not be aligned.
+// The i-th of the records that begin at `begin`, which may be unaligned.
 template <class Record>
 Record record(std::string_view content, int64_t begin, int64_t i) {
     Record value;
@@ -51,7 +51,7 @@ std::string name_in(const StoredTask& task, const std::string& path) {
 }  // namespace
 
 TaskFile::TaskFile(const std::string& path) : path_(path) {
-    std::error_code ignored;  // what else may be wrong with it, opening it tells
+    std::error_code ignored;  // other problems are reported when it is opened
     require(std::filesystem::exists(path, ignored) || ignored,
             "%s: no such file; make one with scripts/make_core.py or scripts/make_hellaswag.py", path.c_str());
     file_.emplace(path);
@@ -76,7 +76,7 @@ void TaskFile::parse(std::string_view content) {
     require(header.version == kVersion, "%s has version %d of its format: expected %d; %s", path_.c_str(),
             header.version, kVersion, kRemake);
     header.magic == kOurMagic ? parse_ours(content) : parse_llmc(content);
-    // What both formats must hold to be scored.
+    // Checks that are common to both formats.
     for (size_t e = 0; e < examples_.size(); e++) {
         const TaskExample& example = examples_[e];
         for (int64_t r = example.first_row; r < example.first_row + example.num_rows; r++)
@@ -99,7 +99,7 @@ void TaskFile::parse_ours(std::string_view content) {
                   example_begin = task_begin + header.num_tasks * int64_t(sizeof(StoredTask)),
                   row_begin = example_begin + header.num_examples * int64_t(sizeof(StoredExample)),
                   token_begin = row_begin + header.num_rows * int64_t(sizeof(StoredRow));
-    // By division: the product of a wrong number may overflow.
+    // A division, because the product with a wrong number may overflow.
     const int64_t left = size - token_begin;
     require(left >= 0 && left % header.bytes_per_token == 0 && left / header.bytes_per_token == header.num_tokens,
             "%s has %ld bytes, but its header promises %ld and %ld tokens of %d bytes; %s", path_.c_str(), size,
@@ -107,7 +107,7 @@ void TaskFile::parse_ours(std::string_view content) {
     tokens_ = content.data() + token_begin;
     bytes_per_token_ = header.bytes_per_token;
 
-    std::vector<int64_t> promised;  // examples of each task
+    std::vector<int64_t> promised;  // examples of each task, according to the header
     for (int64_t t = 0; t < header.num_tasks; t++) {
         const StoredTask stored = record<StoredTask>(content, task_begin, t);
         const std::string name = name_in(stored, path_);
@@ -124,7 +124,7 @@ void TaskFile::parse_ours(std::string_view content) {
     }
 
     int64_t next_token = 0, next_row = 0;
-    // The place of the next n tokens; an Error if there are not as many.
+    // The position of the next n tokens. Throws an Error if fewer are left.
     const auto take = [&](int64_t n, int64_t example) {
         require(n >= 0 && n <= header.num_tokens - next_token,
                 "%s: example %ld asks for %ld tokens, and %ld are left; %s", path_.c_str(), example, n,
@@ -162,8 +162,9 @@ void TaskFile::parse_ours(std::string_view content) {
                 tasks_[t].name.c_str(), tasks_[t].num_examples, promised[t], kRemake);
 }
 
-// Everything after the header is numbers of 16 bits, tokens among them:
-//   65535, bytes of the example, its index, gold, rows, tokens of the context, these; of each row its tokens, these
+// After the header come numbers of 16 bits, which include the tokens. For each example: 65535, its bytes, its index,
+// the right row, the number of rows, the number of context tokens and these tokens; then for each row the number of
+// tokens and these tokens.
 void TaskFile::parse_llmc(std::string_view content) {
     const int32_t num_examples = record<int32_t>(content, 0, 2);
     const int64_t size = int64_t(content.size()) - kHeaderBytes;
@@ -172,7 +173,7 @@ void TaskFile::parse_llmc(std::string_view content) {
             path_.c_str(), num_examples, size, kRemake);
     tokens_ = content.data() + kHeaderBytes;
     int64_t next = 0, example_number = 0;
-    const auto take = [&](int64_t n) {  // the place of the next n numbers
+    const auto take = [&](int64_t n) {  // the position of the next n numbers
         require(n <= size / 2 - next, "%s ends inside example %ld of %d: it was cut short; %s", path_.c_str(),
                 example_number, num_examples, kRemake);
         next += n;
@@ -190,7 +191,7 @@ void TaskFile::parse_llmc(std::string_view content) {
         require(mark == 65535, "%s: example %ld begins with %d: expected 65535; %s", path_.c_str(), example_number,
                 mark, kRemake);
         const int32_t bytes = number();
-        number();  // its place among all that there are, of which these may be some
+        number();  // the example's index in the whole data set
         const int32_t gold = number(), num_rows = number(), context_length = number();
         require(num_rows >= 2 && gold < num_rows,
                 "%s: the answer of example %ld is completion %d of %d: expected one of at least two; %s", path_.c_str(),

@@ -1,20 +1,19 @@
 /*
-Questions with known answers, as token ids, to score a model with (tasks.h). A file holds one or more tasks, and of each
-its examples. An example is a few rows: one for each choice, or a single one whose end the model must know word for
-word. The rows of an example share their beginning, its context. Two formats, told apart by their first number:
+Questions with known answers, as token ids, to score a model with (tasks.h). A file holds one or more tasks with their
+examples. An example is a few rows, one per choice, or a single row whose end the model must predict exactly. The rows
+of an example may share their beginning, the context. There are two formats, distinguished by their first number:
 
-  20260901   ours: any tasks, such as CORE's 22 (scripts/make_core.py); in full in doc/formats.md
+  20260901   Anvil's: any tasks, such as CORE's 22 (scripts/make_core.py); described in doc/formats.md
   20240522   llm.c's: one multiple-choice task, such as HellaSwag (scripts/make_hellaswag.py)
 
   const TaskFile file("data/core/core.tasks");
-  file.check(V, T);                          every id below V, every row of at most T tokens
+  file.check(V, T);                          every id is below V, every row has at most T tokens
   for (const TaskExample& example : file.examples())
       for (int64_t r = example.first_row; r < example.first_row + example.num_rows; r++) {
-          file.copy_row(r, ids);             file.row(r).length() of them, scored from row.start to before row.end
+          file.copy_row(r, ids);             file.row(r).length() ids, of which [row.start, row.end) are scored
       }
 
-The whole file is checked before any of it is used. A violation of the format is an Error that names the file and the
-problem.
+The whole file is checked before any of it is used. If it violates the format, an Error names the file and the problem.
 */
 #pragma once
 #include <cstdint>
@@ -24,9 +23,9 @@ problem.
 #include <vector>
 #include "llmc/base/file.h"  // MappedFile
 
-// Multiple choice has one context and several ends, a schema several contexts and one end: the row whose end is
-// likeliest is the answer, by the mean over its tokens. Language modeling has one row: each token of its end must be
-// the likeliest.
+// Multiple choice has one context and several ends, a schema several contexts and one end. The answer is the row whose
+// end is most probable, by the mean log-probability of its tokens. Language modeling has one row: each token of its end
+// must be the most probable one.
 enum class TaskType : int32_t { multiple_choice = 0, schema = 1, language_modeling = 2 };
 
 struct Task {
@@ -37,14 +36,14 @@ struct Task {
 };
 
 struct TaskRow {
-    int64_t context, rest;  // where its tokens are in the file's
+    int64_t context, rest;  // the positions of its tokens among the file's
     int32_t context_length, rest_length;
-    int32_t start, end;  // of the tokens to score, in the row; 1 <= start < end <= length()
+    int32_t start, end;  // the tokens to score, in the row; 1 <= start < end <= length()
     int64_t length() const { return int64_t(context_length) + rest_length; }
 };
 
 struct TaskExample {
-    int32_t task, gold;  // the row that is the answer
+    int32_t task, gold;  // gold: the index of the right row
     int64_t first_row;
     int32_t num_rows;
 };
@@ -52,7 +51,7 @@ struct TaskExample {
 class TaskFile {
 public:
     explicit TaskFile(const std::string& path);
-    // The content of a file, which must stay in place; `path` names it in messages.
+    // The content of a file, which must outlive this object; `path` names it in messages.
     TaskFile(std::string_view content, const std::string& path);
 
     const std::string& path() const { return path_; }
@@ -61,11 +60,10 @@ public:
     const std::vector<TaskExample>& examples() const { return examples_; }
     const std::vector<TaskRow>& rows() const { return rows_; }
     const TaskRow& row(int64_t i) const { return rows_[size_t(i)]; }
-    // All of row i's tokens.
+    // Copies row i's tokens, length() of them, to `out`.
     void copy_row(int64_t i, int32_t* out) const;
 
-    // Throws an Error if the file does not fit the model: an id beyond its vocabulary, or a row longer than its
-    // positions.
+    // Throws an Error if the file does not fit the model: an id outside its vocabulary, or a row longer than T.
     void check(int64_t vocab_size, int64_t T) const;
     uint64_t hash() const;  // of the whole content
 

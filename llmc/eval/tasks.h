@@ -1,16 +1,16 @@
 /*
-Scores a model on tasks (task_file.h) by the probabilities of a row's tokens x, of which [start, end) count:
+Scores a model on tasks (task_file.h) by the probabilities of a row's tokens x; those in [start, end) count:
 
   nll = mean over t in [start, end) of -log p(x_t | x_0 ... x_(t-1))
 
 Multiple choice and schemas: the answer is the row with the lowest nll, of equal ones the first (acc_norm of HellaSwag
-as llm.c counts it). Language modeling: right if each x_t is the likeliest token there, of equally likely ones the one
-with the lowest id.
+as llm.c computes it). Language modeling: the answer is right if each x_t is the most probable token at its position; of
+equally probable ones the one with the lowest id counts.
 
   accuracy = right / examples        centered = (accuracy - baseline) / (1 - baseline)        score = mean of centered
 
-over the tasks of a file, which for CORE's 22 tasks is the CORE metric (Li et al., 2024, arXiv:2406.11794). The counts
-are of examples, so the result is the same at any number of ranks.
+The mean is over the tasks of a file. For CORE's 22 tasks the score is the CORE metric (Li et al., 2024,
+arXiv:2406.11794). Counts of examples are summed over ranks, so the result is the same at any number of ranks.
 */
 #pragma once
 #include <algorithm>
@@ -30,10 +30,10 @@ are of examples, so the result is the same at any number of ranks.
 
 struct RowScore {
     double nll = 0;
-    bool matches = true;  // every token the likeliest one; of rows of language modeling only
+    bool matches = true;  // every token was the most probable one; only for language modeling
 };
 
-// The model's answer, a row; -1 if no row has a finite score.
+// The model's answer, the index of a row; -1 if no row has a finite score.
 inline int32_t answer(const std::vector<RowScore>& rows) {
     int32_t best = -1;
     double least = std::numeric_limits<double>::infinity();
@@ -42,14 +42,15 @@ inline int32_t answer(const std::vector<RowScore>& rows) {
     return best;
 }
 
-// Examples of similar length, for one forward pass.
+// Examples of similar length for one forward pass.
 struct TaskBatch {
     std::vector<size_t> examples;
     int64_t length = 0, num_rows = 0;
 };
 
-// All examples, longest first. Lengths are rounded up, because libraries make a plan for every shape of a batch. Does
-// not depend on the number of ranks, so scores do not either.
+// Batches of all examples, the longest first, of at most B x T tokens unless one example has more. Lengths are rounded
+// up to multiples of 32, because libraries make a plan for every shape. Batches do not depend on the number of ranks,
+// so the scores do not, either.
 inline std::vector<TaskBatch> task_batches(const TaskFile& file, int64_t B, int64_t T) {
     constexpr int64_t kUnit = 32;
     const auto length_of = [&](size_t e) {
@@ -78,11 +79,11 @@ inline std::vector<TaskBatch> task_batches(const TaskFile& file, int64_t B, int6
 template <class Device, class Type>
 class TaskScorer {
 public:
-    // At most B x T tokens at once, which the model must have room for.
+    // B x T: the maximum number of tokens per forward pass; the model must have activations for them.
     TaskScorer(Gpt<Device, Type>& model, int64_t B, int64_t T)
         : model_(model), max_tokens_(B * T), tokens_(model.device, B * T), targets_(model.device, B * T) {}
 
-    // visit(e, scores) for each example e of a batch, with the scores of its rows.
+    // Calls visit(e, scores) for each example e of a batch with the scores of its rows.
     template <class Visit>
     void score(const TaskFile& file, const TaskBatch& batch, Visit&& visit) {
         struct Row {
@@ -95,17 +96,17 @@ public:
             const bool is_matched = file.tasks()[size_t(example.task)].type == TaskType::language_modeling;
             for (int64_t i = 0; i < example.num_rows; i++) rows.push_back({example.first_row + i, is_matched});
         }
-        // An example with more rows than fit is a batch of its own, processed in parts.
+        // An example with more rows than fit is a batch of its own and processed in parts.
         const int64_t max_rows = max_tokens_ / batch.length;
         std::vector<RowScore> scores;
         for (int64_t first = 0; first < int64_t(rows.size()); first += max_rows) {
             const int64_t n = std::min(max_rows, int64_t(rows.size()) - first);
-            // Powers of two, again for few shapes.
+            // Rounded to powers of two, also to have few shapes.
             const int64_t B = std::min(max_rows, int64_t(std::bit_ceil(uint64_t(n)))), T = batch.length;
             ids_.assign(size_t(B * T) + 1, 0);
             for (int64_t i = 0; i < n; i++) file.copy_row(rows[size_t(first + i)].index, ids_.data() + i * T);
             model_.forward(tokens_.send(ids_.data(), B * T), B, T);
-            // Targets are the following tokens. Those of the last token of each row are not read.
+            // Targets are the next tokens. The loss of each row's last token is not used.
             model_.loss(targets_.send(ids_.data() + 1, B * T));
             losses_.resize(size_t(B * T));
             copy_to_host(model_.device, losses_.data(), model_.acts.losses, B * T);
@@ -130,7 +131,7 @@ private:
     std::vector<float> losses_;
     std::vector<Type> logits_;
 
-    // Of the row that begins at `begin` in the batch.
+    // The score of the row that begins at position `begin` of the batch.
     RowScore score_row(const TaskRow& row, int64_t begin, bool is_matched) {
         RowScore score;
         for (int64_t t = row.start; t < row.end; t++) score.nll += double(losses_[size_t(begin + t - 1)]);
@@ -140,16 +141,17 @@ private:
         return score;
     }
 
-    // Whether the token after this place of the batch is the model's most likely one.
+    // Whether the token after this position of the batch is the model's most probable one.
     bool is_likeliest(int64_t place) {
-        // Above a probability of 1/2 it is, without a look at the logits: ln 2 = 0.693, less the error of a loss.
+        // With a probability above 1/2 it is, and the logits are not needed: 0.68 is ln 2 = 0.693 minus a margin for
+        // rounding.
         if (losses_[size_t(place)] < 0.68f) return true;
         logits_.resize(size_t(model_.shape.vocab_size));
         copy_to_host(model_.device, logits_.data(), model_.logits(place, 1), model_.shape.vocab_size);
         const int32_t target = ids_[size_t(place) + 1];
         const float own = to_float(logits_[size_t(target)]);
         if (std::isnan(own)) return false;
-        // A softcap keeps the order, so that it may be left out.
+        // A softcap is monotonic, so it can be omitted.
         for (int32_t v = 0; v < int32_t(logits_.size()); v++) {
             const float other = to_float(logits_[size_t(v)]);
             if (other > own || (other == own && v < target)) return false;
@@ -158,13 +160,13 @@ private:
     }
 };
 
-// The results of a file's tasks, in the order of the file.
+// The results of a file's tasks, in the file's order.
 struct TaskScores {
     std::vector<TaskRecord> tasks;
     double score = 0;  // mean of the centered accuracies
 };
 
-// Collective: all ranks take part and return the same. The file must have passed check() for this model and T.
+// Collective: all ranks return the same result. The file must have passed check() for this model and T.
 template <class Device, class Type>
 TaskScores score_tasks(Gpt<Device, Type>& model, const TaskFile& file, Ranks& ranks, int64_t B, int64_t T) {
     std::vector<int64_t> right(file.tasks().size());

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// python/anvil/modeling_anvil.py, as a string: make/rules.mk.
+// python/anvil/modeling_anvil.py as a string, made by make/rules.mk.
 constexpr char kModelingCode[] =
 #include <modeling_anvil.inc>
     ;
@@ -47,7 +47,7 @@ void write_tensors(const std::string& path, const StoredModel& model, DType dtyp
     file.finish();
 }
 
-// Of a folder of transformers, else made from tokenizer.json.
+// The tokenizer_config.json of a folder of transformers, else one made from tokenizer.json.
 std::string config_beside(const std::string& tokenizer_path, const std::string& tokenizer_json, int64_t max_tokens) {
     const std::string beside = fs::path(tokenizer_path).parent_path() / "tokenizer_config.json";
     std::error_code ignored;
@@ -111,7 +111,7 @@ std::string export_model(const StoredModel& model, const std::string& format_nam
         throw;
     }
     sync_folder(tmp);
-    fs::remove(out_dir, ignored);  // empty
+    fs::remove(out_dir, ignored);  // only an empty folder can be removed
     std::error_code error;
     fs::rename(tmp, out_dir, error);
     require(!error, "cannot rename %s to %s: %s", tmp.c_str(), out_dir.c_str(), error.message().c_str());

@@ -44,12 +44,12 @@ struct Keys {
     }
 };
 
-// How llama.cpp runs the models that it has: each is written in its words.
+// The models that llama.cpp supports, in its terms.
 struct Kind {
     const char *model_type, *name;  // config.json's and llama.cpp's
-    bool pairs_neighbors;           // it turns channels 2j and 2j + 1 of a head, where we turn j and j + HS/2
-    bool stretches;                 // it takes Llama 3.1's positions
-    const char* rotary_layers;      // which layers rotate is built in
+    bool pairs_neighbors;           // it rotates channels 2j and 2j + 1 of a head, Anvil j and j + HS/2
+    bool stretches;                 // it supports Llama 3.1's scaled positions
+    const char* rotary_layers;      // llama.cpp fixes which layers rotate
 };
 constexpr Kind kKinds[] = {{"gpt2", "gpt2", false, false, "R"},
                            {"llama", "llama", true, true, "R"},
@@ -57,10 +57,10 @@ constexpr Kind kKinds[] = {{"gpt2", "gpt2", false, false, "R"},
                            {"qwen3", "qwen3", false, false, "R"},
                            {"smollm3", "smollm3", true, false, "RRRN"}};
 
-// An Error that says what it is that llama.cpp has not.
+// The kind of a model. Throws an Error that says what llama.cpp does not support.
 const Kind& kind_of(const GptShape& s) {
     const std::string type = model_type_of(s);
-    // A Mistral is a Llama with windows, which are refused below.
+    // A Mistral without windows is a Llama; windows are rejected below.
     const auto found = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& kind) {
         return (type == "mistral" ? "llama" : type) == kind.model_type;
     });
@@ -84,7 +84,7 @@ const Kind& kind_of(const GptShape& s) {
     return *found;
 }
 
-// What llama.cpp calls a tensor that transformers calls NAME.weight or NAME.bias.
+// llama.cpp's name of a tensor that is NAME.weight or NAME.bias in transformers.
 std::string gguf_name(const StoredTensor& stored, const Parameter& p) {
     static const std::pair<const char*, const char*> kNames[] = {
         {"wte", "token_embd"},
@@ -126,7 +126,7 @@ std::string gguf_name(const StoredTensor& stored, const Parameter& p) {
 
 bool is_matrix(const Parameter& p) { return p.shape.size() == 2 && p.group != ParameterGroup::positions; }
 
-// The rows of each head of queries or keys, (heads, 2, HS/2, cols), in the order (heads, HS/2, 2, cols).
+// Permutes the rows of each head of queries or keys from (heads, 2, HS/2, cols) to (heads, HS/2, 2, cols).
 void pair_neighbors(std::vector<float>& values, int64_t heads, int64_t HS, int64_t cols) {
     const std::vector<float> from = values;
     for (int64_t head = 0; head < heads; head++)
@@ -136,7 +136,7 @@ void pair_neighbors(std::vector<float>& values, int64_t heads, int64_t HS, int64
         }
 }
 
-// What each frequency is divided by, which is how llama.cpp takes Llama 3.1's positions.
+// The divisor of each frequency, which is llama.cpp's form of Llama 3.1's positions.
 std::vector<float> divisors_of(const GptShape& s) {
     const RotaryOptions& rotary = s.architecture.rotary;
     std::vector<float> divisors;

@@ -1,16 +1,16 @@
 /*
 GGUF, version 3, the format of llama.cpp (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): a GPT-2, Llama,
-Qwen2, Qwen3 or SmolLM3 with all that it takes to run it, in one file. Little endian; strings are a uint64 of their
-bytes and these.
+Qwen2, Qwen3 or SmolLM3 with all that is needed to run it, in one file. All numbers are little-endian. A string is a
+uint64 with its length, and its bytes.
 
   "GGUF"  uint32 3  uint64 tensors  uint64 keys
   each key:     name, uint32 type, value                            gpt2.block_count = 12, tokenizer.ggml.tokens = [...]
-  each tensor:  name, uint32 dimensions, these, fastest first, uint32 type, uint64 offset from the first tensor's data
+  each tensor:  name, uint32 rank, its dimensions, fastest first, uint32 type, uint64 offset from the first data
   the data, each tensor at a multiple of 32 bytes
 
-Matrices are (out, in) as ours, in fp32 or bf16; gains, biases and positions always in fp32. A tied head is left out.
-The query and key rows of a Llama and a SmolLM3 are permuted, because llama.cpp rotates other pairs of channels. Llama
-3.1's positions are a tensor of divisors of the frequencies.
+Matrices are (out, in) as in Anvil, in fp32 or bf16; gains, biases and positions are always in fp32. A tied head is
+omitted. The query and key rows of a Llama and a SmolLM3 are permuted, because llama.cpp rotates other pairs of
+channels. The scaling of Llama 3.1's positions is a tensor of divisors of the frequencies.
 */
 #pragma once
 #include <string>

@@ -10,10 +10,10 @@ namespace {
 
 constexpr int32_t kMagic = 20240326, kVersionFp32 = 3, kVersionBf16 = 5;
 constexpr int64_t kHeaderBytes = 1024;
-constexpr int64_t kMostLayers = 1000, kMostSize = 1 << 20;  // as flags have them
+constexpr int64_t kMostLayers = 1000, kMostSize = 1 << 20;  // the limits of the flags
 
-// The parameters in the file's order: kind by kind, of each kind layer by layer. GPT-2's list has the embeddings first,
-// then blocks with the same kinds in the same order, then the last norm.
+// The parameters in the file's order: all layers of the first kind, then all of the next. GPT-2's list has the
+// embeddings first, then blocks with the same kinds in the same order, then the last norm.
 std::vector<size_t> order_of(const ParameterList& list) {
     std::vector<size_t> order;
     const auto take = [&](auto&& belongs) {
@@ -35,7 +35,7 @@ std::vector<size_t> order_of(const ParameterList& list) {
     return order;
 }
 
-// What torch.save() writes: since 2020 a zip archive, before that bare pickles of protocol 2.
+// Whether this is a file of torch.save(): since 2020 a zip archive, before that a pickle of protocol 2.
 bool is_pickle(const void* data, size_t size) {
     return size >= 4 && (!std::memcmp(data, "PK\3\4", 4) || !std::memcmp(data, "\x80\2", 2));
 }

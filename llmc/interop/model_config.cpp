@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr double kMostFactor = 1e6, kMostLength = 1e9;     // of stretched positions
-constexpr double kMostLayers = 1000, kMostSize = 1 << 22;  // so that sizes multiply, and as flags take them
+constexpr double kMostFactor = 1e6, kMostLength = 1e9;     // of scaled positions
+constexpr double kMostLayers = 1000, kMostSize = 1 << 22;  // the limits of the flags; products of sizes do not overflow
 
 std::vector<Field> size_fields(GptShape& s) {
     return {{"", "n_layer", &s.num_layers, "", {}, 1, kMostLayers},
@@ -35,7 +35,8 @@ bool is_gpt2(const GptShape& s) {
     return same_function(s.architecture, base) && s.kv_heads() == s.num_heads && s.query_channels() == s.channels;
 }
 
-// Llama and its successors: all but a switch or two is the same. What a config.json of each leaves out is `otherwise`.
+// Llama and its successors, which differ in a switch or two. `otherwise`: the defaults of fields that a config.json
+// omits.
 struct LlamaKind {
     const char *model_type, *class_name;
     struct {
@@ -45,7 +46,7 @@ struct LlamaKind {
         double rope_theta;
         bool tied;
     } otherwise;
-    bool has_bias_fields[2];  // attention_bias, mlp_bias: which are false here
+    bool has_bias_fields[2];  // whether it has attention_bias and mlp_bias, which must be false
 };
 enum LlamaType { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3 };
 constexpr LlamaKind kLlamaKinds[] = {
@@ -63,7 +64,7 @@ size_t llama_kind_named(const std::string& model_type) {
     return kind;
 }
 
-// By the switches that are on; kNoKind: no class has all of them.
+// The successor whose switches are on; kNoKind: no class has all of them.
 size_t llama_kind_of(const GptShape& s) {
     const Architecture& a = s.architecture;
     Architecture base = find_architecture("llama");
@@ -91,7 +92,7 @@ size_t llama_kind_of(const GptShape& s) {
     return std::all_of(windows.begin(), windows.end(), sees_less) ? size_t(kMistral) : kNoKind;
 }
 
-// NanoChatForCausalLM: what has been added to nanochat since is not in it.
+// Whether NanoChatForCausalLM can represent the model: it lacks what was later added to nanochat.
 bool is_plain_nanochat(const GptShape& s) {
     const Architecture& a = s.architecture;
     Architecture base = find_architecture("nanochat");
@@ -111,7 +112,7 @@ bool is_plain_nanochat(const GptShape& s) {
     return true;
 }
 
-// The fields of a config.json of transformers, of which most may be absent or null and then have a default.
+// Reads the fields of transformers' config.json. Most may be absent or null and then have a default.
 class ConfigReader {
 public:
     ConfigReader(const std::string& text, const std::string& where) : json_(parse_ordered_json(text)), where_(where) {
@@ -155,7 +156,7 @@ public:
         return json_[name].get<std::string>();
     }
 
-    // Every field is one of those that are read, or says nothing about what the model computes.
+    // Throws an Error if a field is neither among those that are read nor known to have no effect on the computation.
     void expect_only(std::initializer_list<const char*> read) const {
         static const std::set<std::string> kOfNoMatter = {"architectures",
                                                           "attention_dropout",
@@ -203,7 +204,7 @@ public:
         }
     }
 
-    // What only one value can be done with here.
+    // Throws an Error unless a field has a value that Anvil supports.
     void expect(bool good, const char* name, const char* expected) const {
         require(good, "%s: \"%s\": %s: expected %s: Anvil has no such model", where_.c_str(), name,
                 has(name) ? shown(json_[name]).c_str() : "nothing", expected);
@@ -241,8 +242,8 @@ GptShape read_gpt2(const ConfigReader& config) {
     return s;
 }
 
-// The frequencies, called rope_scaling until transformers 4 and rope_parameters since 5; where both are, the older name
-// counts there too.
+// The frequencies: rope_scaling up to transformers 4, rope_parameters since 5. If both exist, the older name takes
+// precedence, as in transformers.
 void read_rotation(const ConfigReader& config, RotaryOptions& rotary, int64_t positions) {
     rotary.base = config.number("rope_theta", rotary.base);
     for (const char* name : {"rope_parameters", "rope_scaling"}) {
@@ -278,11 +279,11 @@ void read_rotation(const ConfigReader& config, RotaryOptions& rotary, int64_t po
     }
 }
 
-// Llama's names of sizes, which its successors have, too.
+// Sizes by Llama's names, which its successors share.
 void read_sizes(const ConfigReader& config, GptShape& s, const LlamaKind& kind) {
     s.num_layers = config.count("num_hidden_layers", kMostLayers);
     s.num_heads = config.count("num_attention_heads");
-    // null is another thing than nothing
+    // null differs from a missing field
     const int64_t kv_heads = config.is_null("num_key_value_heads") ? 0 : kind.otherwise.kv_heads;
     s.num_kv_heads = config.count_or("num_key_value_heads", kv_heads > 0 ? kv_heads : s.num_heads);
     s.channels = config.count("hidden_size");
@@ -301,7 +302,7 @@ void read_sizes(const ConfigReader& config, GptShape& s, const LlamaKind& kind) 
     config.expect(!config.truth("attention_bias", false), "attention_bias", "false");
 }
 
-// A list of one entry for each layer, if there is one.
+// A list with one entry per layer, if it exists.
 template <class Take>
 bool read_layers(const ConfigReader& config, const char* name, int64_t num_layers, const char* expected, Take take) {
     if (!config.has(name)) return false;
@@ -311,7 +312,7 @@ bool read_layers(const ConfigReader& config, const char* name, int64_t num_layer
     return true;
 }
 
-// sliding_window counts the token itself, short_window those before it.
+// sliding_window includes the token itself, short_window does not.
 void read_windows(const ConfigReader& config, GptShape& s, size_t kind) {
     Architecture& a = s.architecture;
     const bool is_asked = kind == kMistral || config.truth("use_sliding_window", false);
@@ -394,7 +395,7 @@ GptShape read_anvil(const std::string& text, const std::string& where) {
     GptShape s{};
     from_json(size_fields(s), text, where);
     ArchitectureFields parts(s.architecture);
-    from_older_json(more_fields(s, parts), text, where);  // a part that is not named is one that the model has not
+    from_older_json(more_fields(s, parts), text, where);  // the model lacks the parts that are missing
     s.architecture = parts.architecture();
     return s;
 }
@@ -463,7 +464,7 @@ OrderedJson llama_config(const GptShape& s) {
     if (type == kMistral) return config;
     config["use_sliding_window"] = longest >= 0;
     config["layer_types"] = layers;
-    config["pad_token_id"] = nullptr;  // SmolLM3's own is 128004
+    config["pad_token_id"] = nullptr;  // the default of SmolLM3 is 128004
     return config;
 }
 
@@ -476,7 +477,7 @@ OrderedJson nanochat_config(const GptShape& s) {
                                                    ? OrderedJson()
                                                    : OrderedJson(s.architecture.softcap.limit)},
                    {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", s.architecture.rotary.base}}},
-                   {"pad_token_id", nullptr}});  // its own is 1
+                   {"pad_token_id", nullptr}});  // the default of transformers is 1
     return config;
 }
 
@@ -531,7 +532,7 @@ std::string model_config(const GptShape& s, DType dtype, int64_t end_token, cons
         config["tie_word_embeddings"] = s.architecture.tied_head;
     }
     if (family != ModelFamily::anvil || !code.empty()) {
-        // Without these, transformers takes GPT-2's and Llama's own.
+        // Without these fields, transformers uses the tokens of GPT-2 and Llama.
         const OrderedJson end = end_token >= 0 ? OrderedJson(end_token) : OrderedJson();
         config["bos_token_id"] = config["eos_token_id"] = end;
     }

@@ -15,13 +15,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What a parameter's rows are called: one name, or one each for parts of equal kind (Q, K and V; gate and up).
+// The name of a parameter's rows, or of each of its parts (Q, K and V; gate and up).
 struct Part {
     std::string name;
     int64_t rows;
 };
 
-// NanoChat differs in its MLP alone.
+// NanoChat differs from Llama only in its MLP.
 std::vector<Part> llama_parts(const Parameter& p, ModelFamily family, const GptShape& shape) {
     const std::string what = p.name.substr(p.name.rfind('.'));  // .weight or .bias
     const auto named = [&](const std::string& name) { return std::vector<Part>{{name + what, p.exported_rows}}; };
@@ -56,8 +56,8 @@ std::vector<Part> parts_of(const Parameter& p, ModelFamily family, const GptShap
     return {{(is_bare ? "" : "transformer.") + p.name, p.exported_rows}};
 }
 
-// What files may hold beside a model's weights: the causal mask of older GPT-2s, the frequencies of older Llamas, and a
-// head that is the embedding.
+// Tensors beside a model's weights that are ignored: the causal mask of older GPT-2s, the frequencies of older Llamas,
+// and a tied head.
 bool is_known_extra(const std::string& name, const GptShape& shape) {
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
            name.ends_with(".rotary_emb.inv_freq") || (name.ends_with("lm_head.weight") && shape.architecture.tied_head);
@@ -68,11 +68,11 @@ struct FolderModel {
     TensorFiles files;
     ParameterList list;
     std::vector<StoredTensor> stored;
-    std::vector<const Tensor*> found;  // of each
+    std::vector<const Tensor*> found;  // by index in `stored`
 
     FolderModel(const std::string& folder, const ConfiguredModel& config)
         : files(folder), list(config.shape), stored(stored_tensors(list, config.family, DType::f32)) {
-        // Files of the model without its head leave the prefix out, and so do the first ones of GPT-2.
+        // Files of the model without its head omit the prefix; so do the original ones of GPT-2.
         const std::string& first = stored[0].tensor.name;
         const std::string prefix = first.substr(0, first.find('.') + 1);
         const bool is_bare = !files.find(first) && first.starts_with(prefix) && files.find(first.substr(prefix.size()));
@@ -113,7 +113,7 @@ struct FolderModel {
                 files.copy(out, *found[i], first - s.begin * cols, last - first);
                 continue;
             }
-            // The rows that they are in are columns of the file's.
+            // These rows are columns in the file.
             const int64_t row = first / cols, n = (last + cols - 1) / cols - row;
             columns.resize(size_t(n * cols));
             for (int64_t k = 0; k < cols; k++)
@@ -130,7 +130,7 @@ struct FolderModel {
     }
 };
 
-// For OWNER/NAME, which may be meant for the hub.
+// Advice for a path OWNER/NAME, which may be meant for the hub.
 std::string hub_advice(const std::string& path) {
     const size_t slash = path.find('/');
     const bool is_name = slash != std::string::npos && slash > 0 && path.find('/', slash + 1) == std::string::npos &&

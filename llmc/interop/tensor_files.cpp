@@ -38,7 +38,7 @@ TensorFiles::TensorFiles(const std::string& folder) : where_(folder + "/model.sa
                     in_quotes(name).c_str());
             files_.emplace_back(path);
         }
-        // One of a type that is passed over is none of the model's.
+        // find() returns null for a tensor of an unsupported type, which is not part of the model.
         if (const Tensor* tensor = files_[place->second].find(name)) tensors_[name] = *tensor;
     }
 }

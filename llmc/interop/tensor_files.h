@@ -1,6 +1,6 @@
 /*
-The tensors of a model in one safetensors file or several: model.safetensors, or else the files that
-model.safetensors.index.json names, {"weight_map": {"h.0.ln_1.weight": "model-00001-of-00002.safetensors", ...}}.
+The tensors of a model in safetensors files: model.safetensors, or else the files named in model.safetensors.index.json,
+{"weight_map": {"h.0.ln_1.weight": "model-00001-of-00002.safetensors", ...}}.
 */
 #pragma once
 #include <map>
@@ -12,11 +12,11 @@ class TensorFiles {
 public:
     explicit TensorFiles(const std::string& folder);
 
-    // By name. Pointers stay valid as long as this object, also after a move.
+    // By name. Pointers stay valid for the lifetime of this object, also after a move.
     const std::map<std::string, Tensor>& tensors() const { return tensors_; }
     const Tensor* find(const std::string& name) const;
-    const std::string& where() const { return where_; }  // the file that messages name
-    // Copies n of a tensor's elements as floats: F32, F16 or BF16.
+    const std::string& where() const { return where_; }  // the file to name in messages
+    // Copies elements [begin, begin + n) of an F32, F16 or BF16 tensor as floats.
     void copy(float* to, const Tensor& tensor, int64_t begin, int64_t n) const;
 
 private:

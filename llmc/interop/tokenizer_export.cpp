@@ -8,7 +8,7 @@
 
 namespace {
 
-// Null where there is no such key or it is of another kind.
+// Null if there is no such key.
 Json part(const Json& object, const char* name) {
     return object.is_object() && object.contains(name) ? object[name] : Json();
 }
@@ -43,7 +43,7 @@ int64_t find_begin_token(const Json& file) {
     return -1;
 }
 
-// Its name in llama.cpp's table of ways to cut text (llama-vocab.cpp); empty: there is none.
+// The name of the split pattern in llama.cpp's table (llama-vocab.cpp); empty: there is none.
 std::string llama_cpp_pre(const std::string& tokenizer_json) {
     try {
         const Tokenizer tokenizer = read_tokenizer_json(tokenizer_json, "tokenizer.json");
@@ -52,7 +52,7 @@ std::string llama_cpp_pre(const std::string& tokenizer_json) {
             case SplitPattern::gpt2:
                 return "gpt-2";
             case SplitPattern::llama3:
-                return tokenizer.bpe->whole_pieces ? "llama-bpe" : "dbrx";  // the same expression, without whole pieces
+                return tokenizer.bpe->whole_pieces ? "llama-bpe" : "dbrx";  // the same pattern, without whole pieces
             case SplitPattern::qwen2:
                 return "qwen2";
             case SplitPattern::smollm:
@@ -63,7 +63,7 @@ std::string llama_cpp_pre(const std::string& tokenizer_json) {
             case SplitPattern::nanochat:
                 break;
         }
-    } catch (const Error&) {  // not one of ours
+    } catch (const Error&) {  // a tokenizer that Anvil cannot read
     }
     return "";
 }
@@ -121,7 +121,7 @@ ByteLevelTokenizer read_byte_level(const std::string& tokenizer_json) {
             tokenizer.merges.push_back(is_pair ? merge[0].get<std::string>() + " " + merge[1].get<std::string>()
                                                : merge.get<std::string>());
         }
-    // How text is cut before merges are looked for, which only matters where there are some.
+    // Splitting precedes merging, so it matters only if there are merges.
     if (!tokenizer.merges.empty()) tokenizer.pre = llama_cpp_pre(tokenizer_json);
     if (tokenizer.pre.empty()) return refuse("it cuts text in a way that llama.cpp has no name for");
     tokenizer.begin_token = find_begin_token(file);

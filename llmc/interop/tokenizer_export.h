@@ -6,19 +6,19 @@ The files beside a tokenizer.json (the format of Hugging Face's tokenizers) that
 #include <string>
 #include <vector>
 
-// A token that ends or begins documents, such as <|endoftext|>, from a tokenizer.json's text. id -1: it has none.
+// The token that ends or begins documents, such as <|endoftext|>, in a tokenizer.json. id -1: there is none.
 struct EndToken {
     int64_t id = -1;
     std::string text;
 };
 EndToken find_end_token(const std::string& tokenizer_json);
 
-// tokenizer_config.json, with which AutoTokenizer of transformers loads the tokenizer.
+// The text of tokenizer_config.json, with which AutoTokenizer of transformers loads the tokenizer.
 std::string tokenizer_config(const std::string& tokenizer_json, int64_t max_tokens);
 
-// Of a tokenizer with nanochat's special tokens: the same with its template for conversations (llmc/data/chat.h), in
-// transformers' language, unless it has one; and the token that ends an answer, -1 of other tokenizers: of ChatML's and
-// Llama 3's, which those of base models have as well, only where there is a template beside it.
+// Adds nanochat's chat template (llmc/data/chat.h) in Jinja to a tokenizer_config.json, if the tokenizer has nanochat's
+// special tokens and the file has no template. find_end_of_answer(): the token that ends an answer; -1: none. ChatML's
+// and Llama 3's count only with `has_template`, because tokenizers of base models have them, too.
 std::string with_chat_template(const std::string& config, const std::string& tokenizer_json);
 int64_t find_end_of_answer(const std::string& tokenizer_json, bool has_template = false);
 
@@ -28,9 +28,9 @@ struct ByteLevelTokenizer {
         std::string text;
         bool is_special = false;
     };
-    std::vector<Token> tokens;  // empty: it is of another kind, which `why` names
+    std::vector<Token> tokens;  // empty: the tokenizer is of another kind; see `why`
     std::vector<std::string> merges;
-    std::string pre = "gpt-2";  // how text is cut, in llama.cpp's words
+    std::string pre = "gpt-2";  // how text is split, by llama.cpp's name
     int64_t begin_token = -1;   // put before every text; -1: none
     std::string why;
 };

@@ -23,7 +23,7 @@ struct Folder {
 };
 }  // namespace
 
-// step_00001000, step_00001000.tmp; nothing else is ours.
+// Accepts step_00001000, step_00001000.tmp and so on; other names are not of checkpoints.
 static bool parse_name(const std::string& name, int64_t& step, std::string& suffix) {
     if (!name.starts_with("step_")) return false;
     const char *const begin = name.data() + 5, *const end = name.data() + name.size();
@@ -33,7 +33,7 @@ static bool parse_name(const std::string& name, int64_t& step, std::string& suff
            (suffix.empty() || suffix == kBeingWritten || suffix == kReplaced);
 }
 
-// Newest first; of one step the whole folder before the replaced one.
+// Newest first; of one step the complete folder before the replaced one.
 static std::vector<Folder> folders_in(const std::string& out_dir) {
     std::vector<Folder> folders;
     std::error_code error;
@@ -264,7 +264,7 @@ void prune(const std::string& out_dir, int keep, int64_t good_step) {
     for (size_t i = 0; i + size_t(keep) < steps.size(); i++) {
         const std::string path = checkpoint_path(out_dir, steps[i]);
         if (steps[i] == good_step || steps[i] == best || !exists(path)) continue;
-        // Under another name first: a kill halfway through must not leave a checkpoint with files missing.
+        // Renamed first: a kill in the middle must not leave a checkpoint with missing files.
         rename_folder(path, path + kBeingWritten);
         remove_folder(path + kBeingWritten);
     }

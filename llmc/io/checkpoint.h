@@ -1,24 +1,24 @@
 /*
-Checkpoints: one folder per saved step, either complete or not there at all.
+Checkpoints: one folder per saved step. It is either complete or does not exist.
 
   OUT/step_00001000/   model.safetensors  config.json  tokenizer.json  optimizer_*_of_*.safetensors  state.json
                        manifest.json      sizes and checksums of all of them (manifest.h)
 
-Saving: everything goes to OUT/step_00001000.tmp/, each file is fsynced and read back (check_written in file.h says what
-that proves), the manifest comes last, and then the folder is renamed. So a checkpoint that exists has been read once,
-and prune() never removes an older one in favor of a newer one that is damaged. A program killed at any moment leaves a
-.tmp folder that nobody reads and the next save removes.
+Saving: all files are written to OUT/step_00001000.tmp/, fsynced and read back (check_written() in file.h says what that
+proves). The manifest comes last, and then the folder is renamed. So every existing checkpoint has been read once, and
+prune() never removes an older one in favor of a damaged newer one. A program killed at any moment leaves a .tmp folder,
+which nothing reads and the next save removes.
 
   CheckpointWriter checkpoint(out_dir, step);
   checkpoint.add_text("state.json", to_json(state.fields()));
   checkpoint.add_tensors("model.safetensors", tensors, {{"format", "pt"}}, [&](const Tensor& tensor) {
-      return to_host(scratch, tensor);       only where the data are not simply at tensor.data
+      return to_host(scratch, tensor);       only if the data is not at tensor.data
   });
-  checkpoint.commit();                       any Error before this leaves nothing behind
+  checkpoint.commit();                       any Error before this leaves no files
   prune(out_dir, keep, step);
 
-Several ranks that share OUT write together: one has the CheckpointWriter, and once that is there, the others have a
-CheckpointPart each, whose records they hand over before the commit (llmc/train/saving.h).
+Several ranks that share OUT write together: one rank has the CheckpointWriter. Once that exists, each other rank has a
+CheckpointPart, whose records it sends to the first before the commit (llmc/train/saving.h).
 
   CheckpointPart part(out_dir, step);
   part.add_tensors("optimizer_00001_of_00002.safetensors", tensors);
@@ -31,12 +31,13 @@ Loading:
   SafetensorsReader file(found.path + "/model.safetensors");
   file.copy(params.wte, "wte", DType::f32, {Vp, C}, "look at --model, --channels");
 
-OUT/best is a link to the checkpoint of the lowest validation loss, of a run that keeps that one (--save-best). prune()
-leaves it alone, and find_checkpoint() follows it.
+With --save-best, OUT/best is a link to the checkpoint with the lowest validation loss. prune() keeps that checkpoint,
+and find_checkpoint() follows the link.
 
-A step saved again (after a resume from an earlier one) replaces its folder: the old one is renamed to .old, the new one
-takes its place, the old one is removed. A kill in between leaves .old, which find_checkpoint also reads and the next
-save renames back. Only one program may save to an OUT folder at a time (the run's log is locked to see to that).
+A step that is saved again (after a resume from an earlier one) replaces its folder: the old one is renamed to .old, the
+new one takes its place, and the old one is removed. A kill in between leaves .old, which find_checkpoint() also reads
+and the next save renames back. Only one program may save to an OUT folder at a time (the lock on the run's log ensures
+that).
 */
 #pragma once
 #include <cstdint>
@@ -54,13 +55,13 @@ std::string checkpoint_path(const std::string& out_dir, int64_t step);
 
 class CheckpointPart {
 public:
-    // Into the .tmp folder of a CheckpointWriter, which must be there.
+    // Writes to the .tmp folder of a CheckpointWriter, which must exist.
     CheckpointPart(const std::string& out_dir, int64_t step);
 
     void add_text(const std::string& name, const std::string& content);
 
-    // One safetensors file, tensor by tensor in this order. `data` gives a tensor's size_bytes() bytes, valid until it
-    // is called again; without it they are at tensor.data.
+    // Writes one safetensors file, tensor by tensor in this order. `data` returns a tensor's size_bytes() bytes, valid
+    // until its next call; without it they are at tensor.data.
     void add_tensors(const std::string& name, const std::vector<Tensor>& tensors, const Metadata& metadata = {},
                      const std::function<const void*(const Tensor&)>& data = {});
 
@@ -72,21 +73,21 @@ protected:
     std::vector<FileRecord> records_;
 
 private:
-    void add_record(const FileRecord& record);  // of a file that was written and read back
+    void add_record(const FileRecord& record);  // for a file that was written and read back
 };
 
 class CheckpointWriter : public CheckpointPart {
 public:
     // Creates OUT and the .tmp folder, after remove_leftovers(OUT).
     CheckpointWriter(const std::string& out_dir, int64_t step);
-    ~CheckpointWriter();  // without commit(): removes what was written
+    ~CheckpointWriter();  // without commit(): removes the .tmp folder
     CheckpointWriter(const CheckpointWriter&) = delete;
     CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-    // Files that other ranks have written.
+    // Adds files that other ranks have written.
     void add_records(const std::vector<FileRecord>& records);
 
-    // Makes the checkpoint visible, on the disk when this returns. The path of its folder.
+    // Makes the checkpoint visible; it is on the disk when this returns. Returns the path of its folder.
     std::string commit();
 
 private:
@@ -95,7 +96,7 @@ private:
     bool committed_ = false;
 };
 
-// A file of a checkpoint whose bytes come from another rank, front to back.
+// A file of a checkpoint whose bytes come from another rank, in order.
 class ReceivedFile {
 public:
     ReceivedFile(const CheckpointPart& part, const std::string& name);
@@ -117,30 +118,31 @@ struct PassedOver {
 struct FoundCheckpoint {
     std::string path;  // empty: there is none
     int64_t step = -1;
-    std::vector<PassedOver> passed_over;  // newer ones that did not verify, newest first
+    std::vector<PassedOver> passed_over;  // newer ones that failed verification, newest first
 };
 
-// The newest checkpoint in an OUT folder that verifies, reading all of its files. `where` may also be a single
-// checkpoint folder; then it is an Error if that does not verify. An OUT folder that is not there holds no checkpoints.
-// `how` to verify a folder: alone, or with others (llmc/train/run_request.cpp).
+// Finds the newest checkpoint in an OUT folder that verifies; reads all of its files. `where` may also be a single
+// checkpoint folder; if that does not verify, an Error is thrown. A missing OUT folder holds no checkpoints. `how`
+// verifies a folder: alone, or together with other ranks (llmc/train/run_request.cpp).
 FoundCheckpoint find_checkpoint(const std::string& where,
                                 const std::function<Verified(const std::string& folder)>& how = verify);
 
-// An Error if something in OUT has the name of a checkpoint or of one that is being saved, and is no folder.
+// Throws an Error if OUT contains a file with the name of a checkpoint or of one being saved.
 void check_names_are_free(const std::string& out_dir);
 
-// The steps that have a folder, whole or not, in ascending order.
+// The steps that have a folder, complete or not, in ascending order.
 std::vector<int64_t> checkpoint_steps(const std::string& out_dir);
 
-// Removes all but the newest `keep` checkpoints (keep >= 1), but never the newest one that verifies. The caller may
-// know which that is, if it has just been committed; otherwise all its files are read. The best one is kept besides.
+// Removes all but the newest `keep` checkpoints (keep >= 1). Keeps, in addition, the best one and the newest one that
+// verifies. `good_step` is the step of the latter if the caller knows it, as after a commit; otherwise this reads
+// checkpoints to find it.
 void prune(const std::string& out_dir, int keep, int64_t good_step = -1);
 
 // Makes OUT/best point to this step's checkpoint, which must exist, atomically.
 void mark_best(const std::string& out_dir, int64_t step);
-// The step that it points to; -1: there is no link.
+// The step that OUT/best points to; -1: there is no link.
 int64_t best_step(const std::string& out_dir);
-// An Error if OUT/best is something other than a link to a checkpoint.
+// Throws an Error if OUT/best is anything but a link to a checkpoint.
 void check_best_is_free(const std::string& out_dir);
 
 // Cleans up after a killed program: removes .tmp folders, renames .old ones back or removes them.

@@ -52,7 +52,7 @@ std::optional<std::vector<FileRecord>> unpacked(const std::string& bytes) {
     }
 }
 
-// Is `object` an object with a count under each of `keys`?
+// Whether `object` is an object that has a nonnegative integer under each of `keys`.
 static bool has_counts(const Json& object, const std::vector<std::string>& keys) {
     if (!object.is_object()) return false;
     for (const std::string& key : keys)
@@ -64,7 +64,7 @@ static bool has_text(const Json& object, const std::string& key) {
     return object.is_object() && object.contains(key) && object[key].is_string();
 }
 
-// A folder that may not be entered is not one that lacks files.
+// Tells a folder without search permission from one that lacks files.
 static std::string why_no_file(const std::string& path, const std::string& name) {
     std::error_code error;
     if (std::filesystem::is_regular_file(path, error)) return "";
@@ -75,7 +75,7 @@ static std::string why_no_file(const std::string& path, const std::string& name)
 
 static constexpr const char* kMalformed = "manifest.json is malformed";
 
-// Are they all of a file, without holes? (Checkpoints from before have no record of headers.)
+// Whether the records cover a file without holes. (Older checkpoints have no record of the header.)
 bool Verification::are_whole(const std::vector<Record>& records, uint64_t bytes) {
     uint64_t at = 0;
     for (const Record& record : records) {
@@ -93,13 +93,13 @@ std::string Verification::look() {
     const std::string text = read_file(path);
     Json manifest = parse_json(text);
     if (!has_counts(manifest, {"format_version"})) return "manifest.json is damaged or cut short";
-    // Before the checksum: a newer format may compute that in another way.
+    // Before the checksum, which a newer format may compute in another way.
     const uint64_t version = manifest["format_version"];
     if (version != kCheckpointVersion)
         return format("it has format version %llu, this program reads version %d%s",
                       static_cast<unsigned long long>(version), kCheckpointVersion,
                       version > kCheckpointVersion ? "; use a newer program" : "");
-    const bool is_in_form = text == text_of(manifest);  // to the last space
+    const bool is_in_form = text == text_of(manifest);  // byte for byte
     const Json expected = manifest.value("manifest_xxh3", Json());
     manifest.erase("manifest_xxh3");
     if (!is_in_form || expected != hash_of(manifest)) return "manifest.json is damaged or cut short";
@@ -142,7 +142,7 @@ bool Verification::is_as_written(const Record& record, const MappedFile& file) {
 
 std::string Verification::why_damaged(int share, int shares) const {
     ensure(share >= 0 && share < shares);
-    // In doubles: bytes times ranks may be more than 64 bits, and where exactly a share begins does not matter.
+    // In double: bytes times ranks may exceed 64 bits, and the exact beginning of a share does not matter.
     const auto begin_of = [&](int of) { return double(all_bytes_) * of / shares; };
     std::optional<MappedFile> file;
     size_t opened = 0;
@@ -154,7 +154,7 @@ std::string Verification::why_damaged(int share, int shares) const {
             file.emplace(folder_ + "/" + name);
             opened = part.file;
         }
-        if (file->size() < part.of.end) return name + " is cut short";  // since its size was compared
+        if (file->size() < part.of.end) return name + " is cut short";  // truncated since its size was compared
         thread_read_bytes += part.of.end - part.of.begin;
         if (!is_as_written(part.of, *file)) return why_differs(part, *file);
     }
@@ -190,7 +190,7 @@ std::vector<FileRecord> manifest_records(const std::string& folder) {
     std::vector<FileRecord> records;
     for (const auto& [name, file] : manifest.at("files").items()) {
         records.push_back({name, file.at("bytes"), hash_in(file)});
-        const Json tensors = file.value("tensors", Json::object());  // outlives the loop over it
+        const Json tensors = file.value("tensors", Json::object());  // must outlive the loop
         for (const auto& [tensor, part] : tensors.items())
             records.back().tensors.push_back({tensor, part.at("begin"), part.at("end"), hash_in(part)});
     }

@@ -1,12 +1,12 @@
 /*
-What makes a checkpoint trustworthy: manifest.json, written last, says which files the folder holds, how long each is,
-and the XXH3 of each file, of each tensor and of the header before them. The same numbers come from `xxhsum -H3 FILE`.
+The manifest of a checkpoint. manifest.json is written last and lists the folder's files with their sizes and the XXH3
+of each file, each tensor and the header before the tensors. `xxhsum -H3 FILE` prints the same checksums.
 
   {"format_version": 2, "step": 1000,
    "files": {"model.safetensors": {"bytes": 3227648, "xxh3": "0f...", "tensors": {"wte": {"begin": 1272, ...}}}, ...},
    "manifest_xxh3": "..."}
 
-manifest_xxh3 is that of the same object without this key, printed without spaces and with sorted keys.
+manifest_xxh3 is the checksum of the same object without this key, printed without spaces and with sorted keys.
 */
 #pragma once
 #include <cstdint>
@@ -15,7 +15,7 @@ manifest_xxh3 is that of the same object without this key, printed without space
 #include <vector>
 #include "llmc/io/safetensors.h"  // TensorRecord
 
-inline constexpr int kCheckpointVersion = 2;  // what this program writes and the newest it reads
+inline constexpr int kCheckpointVersion = 2;  // the version that this program writes, and the newest that it reads
 
 struct FileRecord {
     std::string name;  // without a folder
@@ -28,50 +28,52 @@ struct Manifest {
     std::vector<FileRecord> files;
 };
 
+// The content of manifest.json, with its own checksum.
 std::string to_json(const Manifest& manifest);
 
-// Records as bytes, to send them from one rank to another.
+// Serializes records, to send them to another rank.
 std::string packed(const std::vector<FileRecord>& records);
-std::optional<std::vector<FileRecord>> unpacked(const std::string& bytes);  // nothing: it is not what packed() makes
+std::optional<std::vector<FileRecord>> unpacked(const std::string& bytes);  // nothing: not a result of packed()
 
-// What the manifest of a folder that verifies says of its files.
+// The records of the files in the manifest of a folder that verifies.
 std::vector<FileRecord> manifest_records(const std::string& folder);
 
-// What verify() found: a folder is whole if `why` is empty, else `why` is one line such as
+// The result of verify(): `why` is empty if the folder is complete and undamaged, else one line such as
 // "model.safetensors: tensor wte is damaged".
 struct Verified {
     int64_t step = -1;
     std::string why;
 };
 
-// A checkpoint's files against its manifest, in shares:
+// Compares a checkpoint's files with its manifest, in shares:
 //
-//   const Verification check(folder);                       reads the manifest, and looks how large the files are
+//   const Verification check(folder);                       reads the manifest and compares the files' sizes
 //   if (check.found().why.empty())
-//       const std::string why = check.why_damaged(2, 8);    reads the third of eight shares; "": it is as written
+//       const std::string why = check.why_damaged(2, 8);    reads share 2 of the shares 0 to 7; "": undamaged
 //
-// Shares are consecutive, and of as many bytes up to a tensor (or a file: text, and what has no checksums of tensors
-// and header). All of them together are every byte of all files, once; the first that has a `why` has that of verify().
+// Shares are consecutive. They have equally many bytes up to the size of one tensor, or of one file if that has no
+// checksums of tensors and header, as text has none. Together they read every byte of all files once. The first
+// nonempty result is the `why` of verify().
 class Verification {
 public:
     explicit Verification(const std::string& folder);
-    const Verified& found() const { return found_; }  // so far
+    const Verified& found() const { return found_; }  // without the shares
     std::string why_damaged(int share, int shares) const;
 
 private:
     struct Record {
-        std::string name;     // the tensor's, or kHeaderRecord; empty: it is of the whole file
+        std::string name;     // the tensor's, or kHeaderRecord; empty: the record covers the whole file
         uint64_t begin, end;  // bytes of the file
-        std::string hash;     // as the manifest has it
+        std::string hash;     // as in the manifest
     };
     struct File {
         std::string name;
-        std::vector<Record> records;  // in the order of the bytes
+        std::vector<Record> records;  // in the order of their bytes
     };
     struct Part {
         size_t file;  // in files_
         Record of;
-        uint64_t at;  // bytes of all parts before it
+        uint64_t at;  // the total bytes of the parts before it
     };
     std::string folder_;
     Verified found_;

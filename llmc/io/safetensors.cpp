@@ -1,4 +1,4 @@
-// See safetensors.h. The header comes from outside: nothing in it is believed before it is checked.
+// See safetensors.h. The header is untrusted: everything in it is checked before it is used.
 #include "llmc/io/safetensors.h"
 #include <algorithm>
 #include <bit>
@@ -27,11 +27,11 @@ std::string in_quotes(const std::string& name) {
 namespace {
 struct Entry {
     Tensor tensor;
-    std::string other_type;  // one that no tensor of ours has; empty: tensor.dtype
+    std::string other_type;  // the name of a type that DType lacks; empty: tensor.dtype
     uint64_t begin, end;     // data_offsets
 };
 
-// The types of the format that DType lacks, by the bytes of an element.
+// The types of the format that DType lacks, with the bytes per element.
 struct OtherType {
     const char* name;
     uint64_t bytes;
@@ -40,14 +40,14 @@ constexpr OtherType kOtherTypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E
                                      {"I16", 2},  {"U32", 4}, {"I64", 8}, {"U64", 8},     {"F64", 8}};
 }  // namespace
 
-// Errors begin with these words: the file, what is wrong with it, what to do.
+// Formats an Error: the file, what is wrong with it and what to do.
 static Error damaged(const std::string& path, const std::string& what) {
     return Error(kExitUsage, path + ": not a valid safetensors file: " + what + "; use another copy of it");
 }
 
 namespace {
-// Walks over a header and builds nothing: finds a tensor's name that stands there twice, of which parse_json()
-// silently keeps the last. (parse_json() with a callback could tell, but takes quadratic time.)
+// Scans a header without building a value and finds a tensor name that occurs twice, where parse_json() would silently
+// keep the last one. (parse_json() with a callback could find it, but takes quadratic time.)
 struct RepeatedName : nlohmann::json_sax<Json> {
     std::unordered_set<std::string> names;
     std::optional<std::string> repeated;
@@ -109,7 +109,7 @@ static Entry parse_entry(const std::string& path, const std::string& name, const
         const uint64_t n = extent.get<uint64_t>();
         entry.tensor.shape.push_back(int64_t(n));
         empty |= n == 0;
-        // A zero further along does not excuse an overflow before it: count() multiplies from the left.
+        // A zero in a later dimension does not excuse an overflow before it: count() multiplies from the left.
         if (n != 0 && bytes > uint64_t(std::numeric_limits<int64_t>::max()) / n) throw fail("the shape overflows");
         bytes *= std::max<uint64_t>(n, 1);
     }
@@ -152,7 +152,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(path) {
         }
     }
 
-    // Without holes and overlaps each tensor begins where the one before it ends.
+    // There are no holes or overlaps if each tensor begins where the one before it ends.
     std::sort(entries.begin(), entries.end(),
               [](const Entry& a, const Entry& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
     uint64_t expected = 0;
@@ -237,7 +237,7 @@ void SafetensorsWriter::put(const void* data, size_t bytes) {
     size_bytes_ += bytes;
 }
 
-// Moves on to the next tensor that still needs data; empty ones need none.
+// Advances to the next tensor that still needs data; empty tensors need none.
 void SafetensorsWriter::close_full_tensors() {
     while (complete_ < tensors_.size() && tensor_bytes_ == tensors_[complete_].size_bytes()) {
         records_.push_back(

@@ -31,7 +31,7 @@ std::string shard_index(const std::string& stem, const std::vector<std::vector<T
 
 namespace {
 
-// "m.wte.weight[4096:8192]": false if it is not such a name
+// Parses "m.wte.weight[4096:8192]"; false if it has another form.
 bool parse_part(const std::string& text, std::string& name, int64_t& begin, int64_t& end) {
     const size_t open = text.rfind('['), colon = text.rfind(':');
     if (open == std::string::npos || colon == std::string::npos || colon < open || !text.ends_with("]")) return false;
@@ -45,7 +45,7 @@ bool parse_part(const std::string& text, std::string& name, int64_t& begin, int6
            begin <= end;
 }
 
-// From anywhere: parts of bf16 may leave those after them at odd places.
+// `from` may be unaligned: parts in bf16 may leave later parts at odd addresses.
 void copy_floats(float* to, const char* from, int64_t n, DType dtype) {
     if (dtype == DType::f32) {
         std::memcpy(to, from, size_t(n) * sizeof(float));
@@ -94,7 +94,7 @@ void ShardedTensors::read(float* to, const std::string& name, int64_t begin, int
     while (at < end) {
         bool there = found != parts_.end();
         if (there) {
-            auto part = found->second.upper_bound(at);  // the first that begins after it
+            auto part = found->second.upper_bound(at);  // the first that begins after `at`
             there = part != found->second.begin() && (--part)->second.end > at;
             if (there) {
                 const int64_t n = std::min(end, part->second.end) - at;

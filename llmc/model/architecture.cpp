@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr double kEpsF32 = 0x1p-23;  // what PyTorch's rms_norm takes when it is told none
+constexpr double kEpsF32 = 0x1p-23;  // the default epsilon of PyTorch's rms_norm
 constexpr const char* kNorms[] = {"layernorm", "rmsnorm", "plain-rmsnorm"};
 constexpr const char* kMlps[] = {"gelu", "relu-squared", "swiglu"};
 constexpr const char* kSoftcaps[] = {"none", "tanh", "isru"};
@@ -25,7 +25,7 @@ struct Named {
     Architecture architecture;
 };
 
-// A function, so that it can be asked before main begins.
+// A function, so that it can be called before main() begins.
 const std::vector<Named>& all_architectures() {
     static const std::vector<Named> all = {
         {"gpt2", {}},
@@ -226,7 +226,7 @@ std::vector<Field> ArchitectureFields::fields() {
     };
 }
 
-// Of what is divided by: far from where a float becomes 0.
+// The minimum of divisors: far above the range where a float underflows to 0.
 static constexpr double kLeastScale = 1e-6;
 
 Architecture ArchitectureFields::architecture() const {

@@ -113,7 +113,7 @@ void ModelConfig::follow(const GptShape& s) {
     take(num_layers, s.num_layers), take(num_heads, s.num_heads), take(num_kv_heads, s.kv_heads());
     take(channels, s.channels), take(mlp_channels, s.hidden()), take(vocab_size, s.vocab_size);
     if (s.query_channels() != s.channels) take(head_channels, s.head_channels);
-    // The architecture with the nearest name, and what it differs in.
+    // The named architecture with the fewest differences, and these differences.
     ArchitectureFields wanted(s.architecture);
     const std::vector<Field> fields = wanted.fields();
     const auto differences = [&](const std::string& name) {
@@ -165,7 +165,7 @@ GptShape ModelConfig::shape(int64_t tokenizer_vocab_size) const {
             set_field(fields[i], changes[i], format("--%s %s", fields[i].name, changes[i].c_str()));
     shape.architecture = parts.architecture();
     shape.architecture.init = base.init;
-    // Learned positions are kept by a preset, which may train on fewer of them.
+    // Presets keep their learned positions, but may train on fewer of them.
     if (seq_len && (custom || depth > 0 || shape.architecture.rotary_positions)) shape.max_seq_len = seq_len;
     if (vocab_size)
         shape.vocab_size = vocab_size;

@@ -4,7 +4,7 @@
 #include <numeric>
 #include "llmc/base/check.h"  // ensure
 
-// Layers are counted down in backward, as Bucket does.
+// Layers are counted down in backward, as in Bucket.
 static bool may_share(const Bucket& a, const Bucket& b) {
     const Bucket &first = a.ready_after > b.ready_after ? a : b, &second = &first == &a ? b : a;
     return second.written_after <= first.ready_after - 1;

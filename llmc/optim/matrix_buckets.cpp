@@ -4,7 +4,8 @@
 
 namespace {
 
-// In units of 2^10 FLOPs, at least 1. Integers, so that every machine makes the same plan, however its compiler rounds.
+// The work of Newton-Schulz, in units of 2^10 FLOPs, at least 1. Integers, so that the plan does not depend on a
+// compiler's rounding.
 int64_t work_of(int64_t rows, int64_t cols) {
     return std::max<int64_t>(1, int64_t(newton_schulz_flops(rows, cols) / 1024));
 }
@@ -14,10 +15,10 @@ int64_t work_of(const Parameter& p) {
     return work;
 }
 
-// The time that a choice of buckets takes, in ps. Only ratios matter; they are those of a server of H100s: an element
-// is 4 bytes of gradient out and 2 of weight back, at 300 GB/s; Newton-Schulz runs at 400 TFLOP/s; the two collectives
-// of a bucket are rings of 12 us and 2 us for each hop. All elements are communicated, padding too, hidden by the
-// backward pass, but nothing is left to hide the last bucket, which counts twice.
+// The time of a choice of buckets, in ps. Only ratios matter. The constants describe a server of H100s: an element is 4
+// bytes of gradient out and 2 bytes of weight back, at 300 GB/s; Newton-Schulz runs at 400 TFLOP/s; a bucket's two
+// collectives are rings of 12 us and 2 us per hop. All elements, including padding, are communicated while backward
+// runs. Only the last bucket is not hidden, so it counts twice.
 int64_t cost_of(const std::vector<MatrixBucket>& buckets, int64_t num_ranks) {
     constexpr int64_t kElement = 20, k100Work = 256, kRing = 12'000'000, kHop = 2'000'000;
     const int64_t latency = 2 * (kRing + num_ranks * kHop);
@@ -27,8 +28,8 @@ int64_t cost_of(const std::vector<MatrixBucket>& buckets, int64_t num_ranks) {
     return cost + num_ranks * buckets.back().shard * kElement;
 }
 
-// A bucket of so many layers, its items assigned to ranks by LPT: balanced by work or by elements, whichever costs
-// less.
+// A bucket of `num_layers` layers. Its items are assigned to ranks by LPT, balanced by work or by elements, whichever
+// costs less.
 MatrixBucket scheduled(const std::vector<Load>& layer, int64_t num_layers, size_t num_ranks) {
     std::vector<Load> items;
     for (int64_t l = 0; l < num_layers; l++) items.insert(items.end(), layer.begin(), layer.end());
@@ -61,7 +62,7 @@ std::vector<MatrixBucket> plan_matrix_buckets(const ParameterList& list, const s
         loads.push_back({aligned_elements(list.parameters[i].size()), work_of(list.parameters[i])});
         total.elements += loads.back().elements, total.work += loads.back().work;
     }
-    // As many layers as make a bucket of halves, one for each rank; 0: they have no halves.
+    // The number of layers in a bucket of halves, one half per rank; 0: the layers cannot be split in halves.
     const int64_t of_halves = W % 2 == 0 && !split_in_halves(list, layer).empty() ? W / 2 : 0;
     const auto bucket_of = [&](int64_t layers) {
         if (layers == of_halves)
@@ -77,7 +78,7 @@ std::vector<MatrixBucket> plan_matrix_buckets(const ParameterList& list, const s
         const int64_t cost = cost_of(buckets, W);
         if (cost < lowest) lowest = cost, best = buckets;
     };
-    // Buckets as equal as can be, the larger ones first ...
+    // Either buckets that are as equal as possible, the larger ones first ...
     for (int64_t n = num_layers; n > 0; n--) {
         const int64_t small = num_layers / n, num_large = num_layers % n;
         std::vector<MatrixBucket> buckets;
@@ -85,7 +86,7 @@ std::vector<MatrixBucket> plan_matrix_buckets(const ParameterList& list, const s
         buckets.resize(size_t(n), bucket_of(small));
         consider(buckets);
     }
-    // ... or halves as long as there are enough layers, and one bucket of the rest.
+    // ... or buckets of halves and one bucket of the remaining layers.
     for (int64_t n = of_halves > 0 ? num_layers / of_halves : 0; n > 0; n--) {
         std::vector<MatrixBucket> buckets(size_t(n), bucket_of(of_halves));
         buckets.push_back(bucket_of(num_layers - n * of_halves));
@@ -107,7 +108,7 @@ std::vector<size_t> split_in_halves(const ParameterList& list, const std::vector
     const size_t cut = *std::max_element(layer.begin(), layer.end(), [&](size_t a, size_t b) {
         return parameter(a).matrix_rows.size() < parameter(b).matrix_rows.size();
     });
-    for (size_t way = 0; way < size_t(1) << layer.size(); way++) {  // bit k: layer[k] lies before `cut`
+    for (size_t way = 0; way < size_t(1) << layer.size(); way++) {  // bit k: layer[k] is before `cut`
         std::vector<size_t> before, after;
         Load left;
         for (size_t k = 0; k < layer.size(); k++) {
@@ -117,7 +118,7 @@ std::vector<size_t> split_in_halves(const ParameterList& list, const std::vector
             if (is_before) left.elements += parameter(layer[k]).size(), left.work += work_of(parameter(layer[k]));
         }
         const Parameter& p = parameter(cut);
-        for (size_t n = 0;; n++) {  // matrices of it in the left half
+        for (size_t n = 0;; n++) {  // n: its matrices in the left half
             if (2 * left.elements == total.elements && 2 * left.work == total.work) {
                 before.push_back(cut);
                 before.insert(before.end(), after.begin(), after.end());

@@ -10,7 +10,7 @@ namespace {
 
 int64_t num_scales(int64_t size) { return (size + OuterState::kScaled - 1) / OuterState::kScaled; }
 
-// What `encoded` says of elements [begin, begin + n): their deltas, or of fp32 the weights. A scale's at most.
+// Decodes elements [begin, begin + n): deltas, or with fp32 the weights. All must have the same scale.
 void decode(const std::string& encoded, OuterType type, int64_t size, int64_t begin, int64_t n, float* to) {
     const char* const from = encoded.data();
     if (type == OuterType::fp32) {
@@ -96,7 +96,7 @@ bool OuterState::apply(const std::vector<std::string>& all) {
             float &r = reference_[size_t(begin + i)], &m = momentum_[size_t(begin + i)];
             const double weight = mean[i] / num, g = double(r) - weight;
             m = float(momentum * double(m) + g);
-            // r - rate (g + momentum m), from the mean: exact where there is nothing to add.
+            // r - rate (g + momentum m), computed from the mean, so that it is exact if there is nothing to add.
             double next = weight;
             if (rate != 1) next += (1 - rate) * g;
             if (rate * momentum != 0) next -= rate * momentum * double(m);

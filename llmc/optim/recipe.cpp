@@ -49,7 +49,7 @@ Recipe nanochat() {
     set(resid_lambdas, 0.01 * 0.5, 0.8, 0.95, 0.05, true, false);
     set(x0_lambdas, 0.5, 0.96, 0.95, 0, true, false);
     set(smear, 0.2, 0.8, 0.95, 0, false, false);
-    // Its own model has neither; as the embedding, and as the residual lambdas without decay.
+    // nanochat has neither group: positions are like the embedding, vectors like the residual lambdas without decay.
     set(positions, 0.3, 0.8, 0.995, 0.001, true, true);
     set(vectors, 0.01 * 0.5, 0.8, 0.95, 0, true, false);
     r.rules.muon_learning_rate = 0.02;
@@ -81,7 +81,7 @@ void Recipe::set_optimizer(const std::string& optimizer) {
             "--recipe %s has no %s for the matrices: leave --optimizer %s out, or give --recipe gpt2", name,
             rule.title.c_str(), optimizer.c_str());
     rules = with_rule(rules, optimizer);
-    if (rule.whole_matrices) return;  // its numbers are its own
+    if (rule.whole_matrices) return;  // its hyperparameters are set separately
     learning_rate /= rule.smaller_rate;
     for (GroupRule& group : rules.groups) {
         group.learning_rate /= rule.smaller_rate, group.weight_decay *= rule.smaller_rate;
@@ -107,7 +107,7 @@ Schedule Recipe::schedule(int64_t steps) const {
 Rates Recipe::rates(int64_t step, int64_t steps) const {
     const Schedule schedule = this->schedule(steps);
     const double now = ::learning_rate(schedule, step), fraction = now / learning_rate;
-    // A group whose peak is the schedule's gets exactly the schedule's value: x (now / x) may be rounded.
+    // A group whose peak is the schedule's gets exactly the schedule's value: peak * (now / peak) may be rounded.
     const auto rate = [&](double peak) { return peak == learning_rate ? now : peak * fraction; };
     Rates rates;
     for (size_t g = 0; g < kNumParameterGroups; g++) rates.groups[g] = rate(rules.groups[g].learning_rate);

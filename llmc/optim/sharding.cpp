@@ -13,10 +13,10 @@ namespace {
 // A parameter in a bucket.
 struct Placed {
     size_t parameter;
-    int64_t at;  // elements after the bucket's beginning
+    int64_t at;  // elements from the bucket's beginning
 };
 
-// A bucket whose place among the others is not known yet.
+// A bucket whose position in the buffer is not known yet.
 struct UnplacedBucket {
     std::vector<Placed> placed;
     int64_t shard, ready_after, written_after;
@@ -38,7 +38,7 @@ public:
     ShardingPlan make() {
         const int64_t L = list_.model.num_layers;
         std::vector<std::vector<size_t>> matrices = matrices_of_layers(), others(static_cast<size_t>(L));
-        std::vector<size_t> after_last, embeddings;  // of the last layer; what comes before the first
+        std::vector<size_t> after_last, embeddings;  // parameters after the last layer; parameters before the first one
         for (size_t i = 0; i < list_.parameters.size(); i++) {
             const Parameter& p = list_.parameters[i];
             if (p.layer < 0)
@@ -58,7 +58,7 @@ public:
             return size;
         };
         std::vector<size_t> bucket = after_last;
-        // A large untied head gets a bucket of its own.
+        // A large untied head is a bucket of its own.
         if (size_of(after_last) > options_.bucket_elements) place_by_element(std::exchange(bucket, {}));
         int64_t elements = 0;
         for (const std::vector<size_t>& layer : others) {
@@ -71,7 +71,7 @@ public:
         place_by_element(bucket);
         place_by_element(embeddings);
 
-        // Buckets go in the order of backward.
+        // In the order of backward.
         std::stable_sort(buckets_.begin(), buckets_.end(), [](const UnplacedBucket& a, const UnplacedBucket& b) {
             return a.ready_after > b.ready_after;
         });
@@ -86,16 +86,16 @@ public:
 private:
     const ParameterList& list_;
     ShardingOptions options_;
-    const size_t ranks_;  // of a group: shards
+    const size_t ranks_;  // of a group: the number of shards
     ShardingPlan plan_;
     std::vector<UnplacedBucket> buckets_;
 
     bool is_whole(size_t i) const { return options_.whole_matrices && !list_.parameters[i].matrix_rows.empty(); }
 
-    // Of each layer, the parameters that go into buckets of whole matrices: those that every layer has, because a
-    // bucket is made of layers that are alike, and that are no gates, which would upset its halves.
+    // For each layer, the parameters that go into buckets of whole matrices. Only kinds that every layer has, because
+    // the layers of a bucket must be alike; and no gates, which would make halves unequal.
     std::vector<std::vector<size_t>> matrices_of_layers() const {
-        constexpr int64_t kGate = 64;  // this many times smaller than the layer's largest
+        constexpr int64_t kGate = 64;  // a parameter this many times smaller than the layer's largest is a gate
         using Kind = std::pair<Shape, std::vector<int64_t>>;
         const auto kind_of = [&](size_t i) { return Kind{list_.parameters[i].shape, list_.parameters[i].matrix_rows}; };
         std::vector<std::vector<size_t>> layers(size_t(list_.model.num_layers));
@@ -104,7 +104,7 @@ private:
                 is_whole(i) && layer >= 0 && layer < int64_t(layers.size()))
                 layers[size_t(layer)].push_back(i);
 
-        std::map<Kind, int64_t> in_all;  // how many of a kind every layer has
+        std::map<Kind, int64_t> in_all;  // how many of each kind every layer has
         for (size_t l = 0; l < layers.size(); l++) {
             std::map<Kind, int64_t> here;
             for (const size_t i : layers[l]) here[kind_of(i)]++;
@@ -129,19 +129,19 @@ private:
             const int64_t layer = list_.parameters[p.parameter].layer;
             lowest = std::min(lowest, layer), highest = std::max(highest, layer);
         }
-        // The bias of a layer's last product is a sum that the norm of the layer above has on its way, and what
-        // belongs to no layer may be written in all.
+        // The bias of a layer's last product is a sum that the backward pass of the next layer's norm computes. A
+        // parameter that belongs to no layer may be written in all of them.
         buckets_.push_back(
             {placed, shard, lowest, lowest < 0 ? from_beginning : std::min(highest + 2, from_beginning)});
     }
 
-    // Makes it the plan's next bucket, and pieces of its parameters: cut where shards end, or between their matrices.
+    // Appends the bucket and the pieces of its parameters to the plan, cut where shards end or between matrices.
     void append(const UnplacedBucket& unplaced) {
         const auto& [placed, shard, ready_after, written_after] = unplaced;
         Bucket bucket{.offset = plan_.buffer_size,
                       .shard = shard,
                       .ready_after = ready_after,
-                      // The lowest layer is the last one that backward completes, and the first one that forward reads.
+                      // Backward completes the lowest layer last, and forward reads it first.
                       .needed_by = ready_after,
                       .padding = int64_t(ranks_) * shard,
                       .written_after = written_after};
@@ -202,7 +202,7 @@ private:
         }
     }
 
-    // `layers`: of each layer the parameters of whole matrices, in the order of backward.
+    // `layers`: for each layer its parameters of whole matrices, in the order of backward.
     void place_matrices(const std::vector<std::vector<size_t>>& layers) {
         if (layers[0].empty()) return;
         const auto shapes = [&](const std::vector<size_t>& layer) {
@@ -212,7 +212,7 @@ private:
         };
         for (const std::vector<size_t>& layer : layers) ensure(shapes(layer) == shapes(layers[0]));
         std::vector<int64_t> work_so_far(ranks_, 0);
-        size_t first = 0;  // layer of the bucket
+        size_t first = 0;  // the bucket's first layer
         for (const MatrixBucket& bucket : plan_matrix_buckets(list_, layers[0], int64_t(layers.size()), ranks_)) {
             place(bucket.bins.empty() ? halves_in_order(layers, first, size_t(bucket.layers))
                                       : bins_in_order(layers, first, bucket, work_so_far),
@@ -221,7 +221,7 @@ private:
         }
     }
 
-    // `parameters` one after the other.
+    // Appends `parameters` one after the other.
     void append_to(std::vector<Placed>& placed, const std::vector<size_t>& parameters, int64_t at) const {
         for (const size_t i : parameters) {
             placed.push_back({i, at});

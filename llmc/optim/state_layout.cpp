@@ -8,7 +8,7 @@
 
 namespace {
 
-// Two rules of a rank may each have scratch of their own.
+// The sum of aligned sizes: two rules on a rank may each have scratch of their own.
 size_t aligned_sum(const std::vector<size_t>& bytes) {
     size_t sum = 0;
     for (const size_t n : bytes) sum += aligned(n);

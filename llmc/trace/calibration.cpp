@@ -15,19 +15,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A row of dev/bench.
+// A row of a benchmark in dev/bench.
 struct BenchRow {
     std::string what, shape, device, dtype;
     bool is_memory;
     double seconds, bytes, flops, peak;
-    double rival_s;  // 0: there is no rival
+    double rival_s;  // of the library that it is compared with; 0: there is none
     std::string rival;
-    int64_t rows, in, out, keys, head_size;  // 0: the op has none
+    int64_t rows, in, out, keys, head_size;  // 0: not of this op
 };
 
-// Starts count little from here on: the rate of a shorter launch is not known from its time.
+// Launch overhead hardly matters for longer times. The rate of a shorter launch cannot be derived from its time.
 constexpr double kLongEnough = 20e-6;
-constexpr size_t kEnoughRows = 4;  // to say how far apart low and high are
+constexpr size_t kEnoughRows = 4;  // to estimate the spread between low and high
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
     throw Error(kExitUsage, where + ": " + what);
@@ -74,7 +74,7 @@ std::vector<std::string> files_of(const std::string& paths) {
     return files;
 }
 
-// Rows of benchmarks in the order of the files; of equal ones the last.
+// Rows of benchmarks in the order of the files; of duplicates the last one counts.
 std::vector<BenchRow> read_rows(const std::string& paths) {
     std::vector<BenchRow> rows;
     for (const std::string& path : files_of(paths)) {
@@ -122,7 +122,7 @@ std::vector<BenchRow> read_rows(const std::string& paths) {
     return rows;
 }
 
-// "NVIDIA H100 80GB HBM3" is a H100, "NVIDIA GH200 480GB" no H200.
+// "NVIDIA H100 80GB HBM3" is an H100, but "NVIDIA GH200 480GB" is not an H200.
 bool is_of(const std::string& device, const std::string& gpu) {
     for (size_t at = device.find(gpu); at != std::string::npos; at = device.find(gpu, at + 1)) {
         const size_t end = at + gpu.size();
@@ -132,9 +132,9 @@ bool is_of(const std::string& device, const std::string& gpu) {
     return false;
 }
 
-// What was timed, as the launches that the model has of it.
+// A measurement and the launches that the model has for it.
 struct Sample {
-    std::string what, shape, factor;  // of MeasuredRates::factors; "": of an op's share of a copy
+    std::string what, shape, factor;  // factor: in MeasuredRates::factors; "": a share of the bandwidth of a copy
     double seconds;
     std::vector<TracedWork> work;
 };
@@ -155,7 +155,7 @@ TracedWork attention_work(const BenchRow& row, bool is_backward, bool determinis
     work.is_backward = is_backward, work.deterministic = deterministic;
     return work;
 }
-// A kernel with more blocks than the card has room for.
+// A kernel that has more blocks than fit on the GPU.
 TracedWork kernel_work(const std::string& name, const std::string& kernel, const OpCost& cost) {
     TracedWork work;
     work.name = work.op = name, work.kernel = kernel, work.is_bf16 = true, work.has_op_cost = true;
@@ -163,7 +163,7 @@ TracedWork kernel_work(const std::string& name, const std::string& kernel, const
     return work;
 }
 
-// The two or three GEMMs of a linear layer's row: (N, C) to (N, OC).
+// The two or three GEMMs of a row for a linear layer, (N, C) to (N, OC).
 std::vector<TracedWork> linear_work(const BenchRow& row, bool is_backward, bool fp8) {
     const int64_t N = row.rows, C = row.in, OC = row.out;
     const DType values = fp8 ? DType::e4m3 : DType::bf16, gradients = fp8 ? DType::e5m2 : DType::bf16;
@@ -179,8 +179,8 @@ std::vector<TracedWork> linear_work(const BenchRow& row, bool is_backward, bool 
                        .out = DType::f32})};
 }
 
-// Our own attention does another number of products than the row counts, 7 backward where the least are 5, and its
-// trace leaves out the exponentials, one FLOP a score on a GPU.
+// Anvil's own attention computes another number of products than the row counts: 7 in backward where the minimum is 5.
+// Its trace also omits the exponentials, one FLOP per score on a GPU.
 std::vector<TracedWork> own_attention_work(const BenchRow& row, const Gpu& gpu, bool is_backward) {
     const double HS = double(row.head_size), exp_flops = 1, products = is_backward ? 5 : 2;
     const double a_product = row.flops * 2 * HS / (products * 2 * HS + exp_flops);
@@ -196,7 +196,7 @@ std::vector<TracedWork> own_attention_work(const BenchRow& row, const Gpu& gpu, 
 
 bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
 
-// What a row says about the model: nothing, or one or two samples.
+// The samples for the model in a row: none, one or two.
 std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
     std::vector<Sample> samples;
     const auto add = [&](const std::string& what, const std::string& factor, double seconds,
@@ -207,10 +207,10 @@ std::vector<Sample> samples_of(const BenchRow& row, const Gpu& gpu) {
         const std::string kernel = attention_kernel(work[0]);
         add(what, attention_factor_name(kernel, row.head_size), seconds, std::move(work));
     };
-    // What one kernel does in a pass: names with more than an op's have other shapes or flags.
+    // Ops of one kernel in a pass: longer names are of other shapes or flags.
     const bool is_op = row.what.find_first_of(" ,(") == std::string::npos;
     if (row.is_memory) {
-        // Sorts first, in many launches; one read and two sums.
+        // The first sorts, in many launches; the others read once and sum twice.
         static const std::set<std::string> several = {"embedding_backward", "document_starts", "attention_decode"};
         if (is_op && several.count(row.what) == 0)
             add(row.what, "", row.seconds,
@@ -244,14 +244,14 @@ double predicted_s(const Sample& sample, const Gpu& gpu) {
     for (const TracedWork& work : sample.work) seconds += time_of(work, gpu, kMid, 1).seconds;
     return seconds;
 }
-// Without the starts of its launches.
+// The launch overhead of a sample.
 double starts_s(const Sample& sample) {
     double starts = 0;
     for (const TracedWork& work : sample.work)
         starts += kKernelStart * (work.kind == TracedWork::Kind::attention && work.is_backward ? 3 : 1);
     return starts;
 }
-// Whether its rate is what bounds it, and not a launch's start or the other limit.
+// Whether the sample shows the rate that bounds it, and not launch overhead or the other limit.
 bool tells_rate(const Sample& sample, const Gpu& gpu) {
     if (sample.seconds < kLongEnough || predicted_s(sample, gpu) < kLongEnough) return false;
     return std::all_of(sample.work.begin(), sample.work.end(), [&](const TracedWork& work) {
@@ -259,7 +259,7 @@ bool tells_rate(const Sample& sample, const Gpu& gpu) {
     });
 }
 
-// The element at a share of the sorted values; of two middle ones the mean.
+// The quantile `share` of the values, interpolated between neighbors.
 double quantile(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
     const double at = share * double(values.size() - 1);
@@ -267,7 +267,7 @@ double quantile(std::vector<double> values, double share) {
     return values[below] + (at - double(below)) * (values[above] - values[below]);
 }
 
-// Each factor and share such that the median of its rows comes out as measured.
+// Sets each factor and share so that the median of its rows is predicted as measured.
 void fit(Calibration& c, const std::vector<Sample>& samples) {
     std::map<std::string, std::vector<double>> factors, shares;
     std::vector<double> streaming;
@@ -282,13 +282,13 @@ void fit(Calibration& c, const std::vector<Sample>& samples) {
             factors[sample.factor].push_back((predicted_s(sample, c.gpu) - starts_s(sample)) / measured);
         }
     }
-    // Not before all are read: the model that they are compared with is the one without them.
+    // Only after all samples: they are compared with the model without these factors.
     for (const auto& [name, values] : factors) c.rates.factors[name] = quantile(values, 0.5);
     for (const auto& [name, values] : shares) c.rates.shares[name] = quantile(values, 0.5);
     if (!streaming.empty()) c.rates.streaming = quantile(streaming, 0.5);
 }
 
-// A case of the model whose rates are as far from the middle as the rows are.
+// A case of the model whose rates differ from the middle case as much as the rows do.
 ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vector<Sample>& samples) {
     ModelCase result = assumed;
     if (&assumed == &kMid) return result;
@@ -303,7 +303,7 @@ ModelCase spread(const ModelCase& assumed, const Calibration& c, const std::vect
             rate = &assumed == &kLow ? std::min(1., quantile(off, 0.1)) : std::max(1., quantile(off, 0.9));
     };
     replace(result.memory, memory), replace(result.gemm, gemm), replace(result.attention, attention);
-    // A card that trains for hours is warm.
+    // A GPU that trains for hours is warm.
     if (&assumed == &kLow) result.gemm *= c.warm;
     return result;
 }
@@ -332,7 +332,7 @@ std::shared_ptr<const Calibration> calibrate(const std::string& paths, const Gpu
             c->num_unused++;
             continue;
         }
-        // Each benchmark measures them; the largest is the one that nothing disturbed.
+        // Each benchmark measures the peaks; the largest value is the least disturbed.
         double& peak = row.is_memory ? copy : gemm;
         peak = std::max(peak, row.peak);
         if (row.what == "sustained GEMM, at first") cold = row.flops / row.seconds;

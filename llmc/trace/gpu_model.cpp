@@ -1,4 +1,4 @@
-// See gpu_model.h. Each constant stands beside its source or says that it is assumed.
+// See gpu_model.h. Each constant has its source beside it or is marked as assumed.
 #include "llmc/trace/gpu_model.h"
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,8 @@
 
 namespace {
 
-// Made of doc/results/registers.txt by the Makefile: kernel, then registers and static shared bytes of each chip.
+// Made by the Makefile from doc/results/registers.txt: the kernel, then its registers and static shared bytes on each
+// chip.
 struct RegisterRow {
     const char* kernel;
     struct {
@@ -20,13 +21,13 @@ constexpr RegisterRow kRegisters[] = {
 };
 
 constexpr double kStart = kKernelStart;
-constexpr double kMemoryLatency = 0.5e-6;  // of a load under load; microbenchmarks of Hopper: 0.5 to 0.7 us
-constexpr double kBytesPerThread = 32;     // that a thread has under way: two loads of 16
+constexpr double kMemoryLatency = 0.5e-6;  // of a load with many in flight; microbenchmarks of Hopper: 0.5 to 0.7 us
+constexpr double kBytesPerThread = 32;     // in flight per thread: two loads of 16 bytes
 
-// Of the bandwidth of a copy. QuACK's norms reach 0.9 of the sheet on an H100, cuDNN's 0.77 to 0.8 of it on an H200.
+// Fraction of a copy's bandwidth. QuACK's norms reach 0.9 of the data sheet on an H100, cuDNN's 0.77 to 0.8 on an H200.
 constexpr double kStreaming = 0.84;
-// What does not stream: reads, waits for a block's sums, then writes. cuDNN's RMSNorm backward on an H200: 0.71 to 0.79
-// of the sheet, 0.79 to 0.88 of a copy.
+// Kernels that do not stream: they read, wait for a block's sums, then write. cuDNN's RMSNorm backward on an H200: 0.71
+// to 0.79 of the data sheet, 0.79 to 0.88 of a copy.
 struct SlowerKernel {
     const char* beginning;
     double share;
@@ -38,7 +39,8 @@ constexpr const char* kWhyStart = "small: a launch's own beginning and end";
 
 bool begins_with(const std::string& text, const char* beginning) { return text.rfind(beginning, 0) == 0; }
 
-// Of the bandwidth of a copy, what a kernel reaches that has enough threads. has_waits: by the table of slower ones.
+// The fraction of a copy's bandwidth that a kernel with enough threads reaches. has_waits: it is in the table of slower
+// kernels.
 struct MemoryShare {
     double share;
     bool has_waits;
@@ -49,7 +51,7 @@ MemoryShare memory_share(const TracedWork& work, const Gpu& gpu) {
         if (begins_with(work.name, slower.beginning)) result = {slower.share, true};
     if (!gpu.measured) return result;
     if (gpu.measured->streaming > 0) result.share *= gpu.measured->streaming / kStreaming;
-    // A launch that does all of an op's work is as fast as the op.
+    // A launch with the whole cost of an op is as fast as the op.
     const auto& shares = gpu.measured->shares;
     auto found = work.has_op_cost ? shares.find(work.op) : shares.end();
     if (found == shares.end()) found = shares.find(work.name);
@@ -60,23 +62,23 @@ double measured_factor(const Gpu& gpu, const char* name) { return gpu.measured ?
 
 // ---- GEMM ----------------------------------------------------------------------------------------------------------
 
-// Fitted to NVIDIA's own model of its GEMMs (nvidia-matmul-heuristics 0.1.0.27 for an H200 at full clock), all of whose
-// times are lengthened alike, for power: by what it says of 8192^3 over what such a card holds, 978 over 794 TFLOP/s,
-// in FP8 1849 over two thirds of the peak. 141 shapes of six models, forward and backward: 4 % off in the mean, in FP8
-// 5 %.
-constexpr double kBestGemm = 1.08;  // of a tile without its ends; but no GEMM is faster than a large one, for power
-constexpr double kShortK = 450;     // terms that the beginning and end of a tile cost, as time
-constexpr double kSplitParts = 5;   // times that a part of a split sum costs as much as its bytes do
-// Sums of an operand's rows beside a GEMM: assumed, nobody publishes it. The blocks of one row of tiles read that
-// operand from shared memory once more, 256 clocks of 1024 for a tile and step, beside the tensor cores.
+// Fitted to NVIDIA's own model of its GEMMs (nvidia-matmul-heuristics 0.1.0.27 for an H200 at full clock). All its
+// times are scaled by one factor to account for the power limit: its prediction for 8192^3 over the sustained rate, 978
+// over 794 TFLOP/s, in FP8 1849 TFLOP/s over two thirds of the peak. For 141 shapes of six models, forward and
+// backward, the mean error is 4 %, in FP8 5 %.
+constexpr double kBestGemm = 1.08;  // of a tile without its ends; power limits every GEMM to the rate of a large one
+constexpr double kShortK = 450;     // the time of a tile's beginning and end, in terms of the dot product
+constexpr double kSplitParts = 5;   // cost of a part of a split sum, as a multiple of the time for its bytes
+// Row sums of an operand beside a GEMM: assumed, there are no published figures. The blocks of one row of tiles read
+// that operand from shared memory once more, 256 of 1024 clocks per tile and step, while the tensor cores are busy.
 constexpr double kRowSums = 1.05;
 struct Tile {
     int m, n;
-    double rate;  // of the best tile's: less is reused from shared memory
+    double rate;  // relative to the best tile: smaller ones reuse less from shared memory
 };
 constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.8}, {128, 64, 0.6}, {64, 64, 0.4}};
 
-// What a launch takes longer by, as factors; the largest one is its reason.
+// A factor by which a launch takes longer. The largest one is reported as the reason.
 struct Reason {
     double factor;
     const char* text;
@@ -88,13 +90,13 @@ const char* largest(std::initializer_list<Reason> reasons) {
 WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
     const MatmulCall& call = work.gemm;
     const bool fp8 = is_fp8(call.a), fp32 = call.a == DType::f32;
-    // Terms take half the time in FP8, the ends of a tile do not. Two thirds of FP8's peak are held: MAMF's tables
-    // have 0.71 to 0.734 of it, 0.9 of bf16's share.
+    // In FP8 a term takes half the time, but the ends of a tile do not. Two thirds of FP8's peak are sustained: MAMF's
+    // tables have 0.71 to 0.734 of the peak, 0.9 of the fraction for bf16.
     const double peak = 1e12 * gpu.sustained * (fp32 ? gpu.fp32_tflops : fp8 ? 0.9 * gpu.fp8_tflops : gpu.tflops);
     const double k_ends = fp8 ? 2 * kShortK : kShortK;
     const double rate = peak * assumed.gemm * measured_factor(gpu, fp8 ? "FP8 GEMM" : fp32 ? "FP32 GEMM" : "GEMM");
     const double flops = 2. * double(call.m * call.n * call.batch) * double(call.k);
-    // Parts of a split sum are written and read, in fp32.
+    // Parts of a split sum are written and read in fp32.
     const double out_bytes = double(call.m) * double(call.n) * 4;
     double best = 1e30;
     const char* why = "";
@@ -118,7 +120,7 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
                            {1 + parts_s / tiles_s, "few outputs: parts of a split sum in memory"}});
         }
     if (call.epilogue == Epilogue::row_sums) best *= kRowSums;
-    // An epilogue reads or writes as much again as the output while no tile is multiplied; a part of it is hidden.
+    // An epilogue reads or writes as many bytes as the output while no tile is multiplied; this is partly hidden.
     if (has_aux_matrix(call.epilogue)) best += 0.4 * out_bytes / 4 * double(size_of(call.out)) / gpu.copy_bytes_per_s();
     const double memory = work.cost.bytes / (gpu.copy_bytes_per_s() * 0.9 * assumed.memory);
     const double limit = std::max(flops / peak, work.cost.bytes / gpu.copy_bytes_per_s());
@@ -129,9 +131,9 @@ WorkTime gemm_time(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
 
 // ---- attention -----------------------------------------------------------------------------------------------------
 
-// TFLOP/s, causal, bf16, on an H100, whose GEMMs hold 794, by length. Forward: the FlashAttention-3 paper's figures of
-// cuDNN (Shah et al., 2024, fig. 5). Backward: cuDNN 9.19 on an H200 (NVIDIA's cudnn-frontend benchmarks, HS 128), and
-// for HS 64 in the proportion of the forward pass at 2048.
+// TFLOP/s, causal, bf16, by length, on an H100 whose GEMMs sustain 794 TFLOP/s. Forward: the FlashAttention-3 paper's
+// figures for cuDNN (Shah et al., 2024, fig. 5). Backward: cuDNN 9.19 on an H200 (NVIDIA's cudnn-frontend benchmarks,
+// HS 128); for HS 64 in proportion to the forward pass at 2048.
 struct AttentionRate {
     double T, forward_64, backward_64, forward_128, backward_128;
 };
@@ -140,15 +142,17 @@ constexpr AttentionRate kAttentionRates[] = {
     {4096, 363, 330, 560, 474}, {8192, 379, 375, 610, 541}, {16384, 388, 400, 640, 579},
 };
 constexpr double kRatedGemm = 794e12;
-// cuDNN's deterministic backward takes a quarter longer: assumed, published figures are 10 to 40 %.
+// cuDNN's deterministic backward takes 25 % longer: assumed, published figures are 10 to 40 %.
 constexpr double kDeterministic = 0.8;
-// Ours by mma.sync beside cuDNN's: forward as FlashAttention-2 against it, 205 to 288; backward 175 to 240 of the FLOPs
-// that it does, 14 a score and channel where cuDNN does 10. Before Hopper mma.sync is all that there is.
+// Anvil's kernels with mma.sync, relative to cuDNN. Forward: as FlashAttention-2, 205 versus 288 TFLOP/s. Backward: 175
+// versus 240 TFLOP/s, each counting its own FLOPs: 14 per score and channel, cuDNN's 10. Before Hopper there is only
+// mma.sync.
 constexpr double kOwnForward = 0.71, kOwnBackward = 0.73, kOwnBeforeHopper = 0.9;
-// Ours by wgmma, never measured: FlashAttention-3's own rates are 0.92 (HS 64) and 1.03 (128) of cuDNN's at 1024, and
-// ours has its schedule, but a block for each tile of queries, of 128 also at HS 64: assumed 0.85 of it. Backward, the
-// paper has FlashAttention-3 at 1.5 to 1.75 times FlashAttention-2, whose 175 is mma.sync's above: 0.85 of 1.5 times
-// that beside cuDNN's 240, of the FLOPs that ours does.
+// Anvil's kernels with wgmma, never measured. FlashAttention-3 reaches 0.92 (HS 64) and 1.03 (HS 128) of cuDNN's rate
+// at 1024. Anvil's forward has the same schedule, but one block per tile of queries, of 128 queries also at HS 64:
+// assumed 0.85 of FlashAttention-3. Backward: in the paper FlashAttention-3 is 1.5 to 1.75 times as fast as
+// FlashAttention-2, whose rate is the 175 above. Assumed is 0.85 of 1.5 times 175, relative to cuDNN's 240, again each
+// counting its own FLOPs.
 constexpr double kOwnHopper = 0.82, kOwnHopperBackward = 0.93;
 
 double attention_rate(const Gpu& gpu, double length, int64_t HS, bool is_backward) {
@@ -175,7 +179,7 @@ WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase&
     const double rate = attention_rate(gpu, double(work.cost.keys), work.cost.head_size, work.is_backward) *
                         assumed.attention * (work.is_backward && work.deterministic ? kDeterministic : 1) *
                         measured_attention(work, gpu);
-    const double launches = work.is_backward ? 3 : 1;  // of kernels
+    const double launches = work.is_backward ? 3 : 1;  // the number of kernels
     const char* const why = work.is_backward && work.deterministic
                                 ? "the library's published rate, and a fifth less in a fixed order: --no-deterministic"
                                 : "the library's published rate at this length and head size";
@@ -185,7 +189,7 @@ WorkTime attention_time(const TracedWork& work, const Gpu& gpu, const ModelCase&
 
 // ---- kernels -------------------------------------------------------------------------------------------------------
 
-// Ours on tensor cores; 0: another kernel.
+// The rate of Anvil's kernels that use tensor cores; 0: another kernel.
 double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assumed) {
     const bool before_hopper = gpu.compute_capability < 90;
     if (begins_with(work.kernel, "flash_")) {
@@ -198,7 +202,7 @@ double tensor_rate(const TracedWork& work, const Gpu& gpu, const ModelCase& assu
         return attention_rate(gpu, double(work.cost.keys), work.cost.head_size, is_backward) * beside *
                assumed.attention * measured_attention(work, gpu);
     }
-    // About half of what wgmma reaches, and most of what mma.sync does.
+    // About half of the rate of wgmma, and most of that of mma.sync.
     if (begins_with(work.kernel, "symmetric_matmul"))
         return gpu.tflops * 1e12 * gpu.sustained * (before_hopper ? 0.75 : 0.48) * assumed.gemm;
     return 0;
@@ -208,7 +212,7 @@ WorkTime kernel_time(const TracedWork& work, const Gpu& gpu, const ModelCase& as
     const double blocks = double(work.num_blocks());
     const double room = double(gpu.num_sms) * std::max(1, resident_blocks(work, gpu));
     if (const double rate = tensor_rate(work, gpu, assumed); rate > 0) {
-        // The last wave takes as long as any; a rate is that of many waves.
+        // The last wave takes as long as any other; the rate is that of many waves.
         const double waves = blocks / room, tail = waves < 8 ? std::ceil(waves) / waves : 1;
         const double limit = work.cost.flops / (1e12 * gpu.tflops * gpu.sustained);
         const char* const why = tail > 1.5 ? "few blocks: a last wave that is not full"
@@ -278,8 +282,8 @@ KernelResources kernel_resources(const TracedWork& work, int compute_capability)
     return own.registers > 0 ? own : most(name);
 }
 
-// As NVIDIA's occupancy calculator counts: a warp's registers come in units of 256 and from one of four parts, and each
-// block takes 1 KiB of shared memory more than it asks for.
+// As in NVIDIA's occupancy calculator: a warp's registers are allocated in units of 256 from one of four partitions,
+// and each block takes 1 KiB of shared memory in addition to its own.
 int resident_blocks(const TracedWork& work, const Gpu& gpu) {
     const KernelResources resources = kernel_resources(work, gpu.compute_capability);
     const int64_t warps = (work.num_threads() + 31) / 32;
@@ -298,18 +302,18 @@ double wire_bytes_per_s(const Gpu& gpu, int world_size) {
 
 namespace {
 
-// NCCL 2.30's own model (src/graph/tuning.cc), by which it chooses: us of a collective's beginning and of a hop, for
-// its protocols LL, LL128 and Simple.
+// The cost model of NCCL 2.30 (src/graph/tuning.cc), by which it selects a protocol: us for the beginning of a
+// collective and for a hop, for its protocols LL, LL128 and Simple.
 struct HopLatencies {
     double begin[3], nvlink[3], pcie[3], network[3];
 };
 constexpr HopLatencies kRing = {{6.6, 14, 8.4}, {0.6, 1.9, 3.4}, {1, 2.5, 5.7}, {2.7, 4, 14}};
 constexpr HopLatencies kTree = {{6.8, 14, 8.4}, {0.6, 1.25, 4}, {1, 1.9, 4}, {5, 8.5, 14}};
-// What a hop takes at least when the ring crosses servers.
+// The minimum time of a hop if the ring spans servers, in us.
 constexpr double kNetworkOverhead[3] = {1, 1, 3};
-// Of the bandwidth: LL sends a flag with every word, LL128 one with every 15.
+// Fraction of the bandwidth: LL sends a flag with every word, LL128 one with every 15 words.
 constexpr double kProtocolShare[3] = {0.5, 0.92, 1};
-// GB/s that LL reaches on Hopper at most: in a server, on two, on more.
+// The maximum GB/s of LL on Hopper: in one server, on two, on more.
 constexpr double kMostOfLL[3] = {141, 45, 35};
 
 }  // namespace
@@ -323,13 +327,13 @@ double collective_seconds(double bytes, int passes, const Gpu& gpu, const ModelC
     for (int p = 0; p < 3; p++) {
         const double rate = p == 0 ? std::min(wire * kProtocolShare[p], most_of_ll) : wire * kProtocolShare[p];
         const auto hop = [&](const HopLatencies& hops) { return gpu.has_nvlink() ? hops.nvlink[p] : hops.pcie[p]; };
-        // The ring goes around once or twice, and leaves each server once in a round.
+        // The data goes around the ring once or twice and leaves each server once per pass.
         const double inside = servers > 1 ? std::max(hop(kRing), kNetworkOverhead[p]) : hop(kRing);
         const double leaving = servers - 1, staying = W - 1 - leaving;
         const double ring = kRing.begin[p] + passes * (staying * inside + leaving * kRing.network[p]);
         best = std::min(best, 1e-6 * ring + passes * (W - 1) / W * bytes / rate);
         if (passes < 2) continue;
-        // An all-reduce may go up and down a tree over the servers instead.
+        // An all-reduce may instead go up and down a tree over the servers.
         const double in_server = std::min(W, double(kGpusPerServer)) - 1;
         const double tree = kTree.begin[p] + 2 * (in_server * hop(kTree) + std::log2(servers) * kTree.network[p]);
         best = std::min(best, 1e-6 * tree + 2 * bytes / rate);
@@ -354,7 +358,7 @@ double collective_seconds_between(double bytes, int passes, const Gpu& gpu, cons
 double all_to_all_seconds(double bytes, const Gpu& gpu, const ModelCase& assumed, int world_size) {
     if (world_size == 1) return 0;
     constexpr int kSimple = 2;         // the protocol of messages
-    constexpr double kMessage = 1e-6;  // that a rank needs for each besides, one after the other: assumed
+    constexpr double kMessage = 1e-6;  // additional time per message, sequential within a rank: assumed
     const double W = world_size, here = std::min(W, double(kGpusPerServer));
     const bool leaves = W > kGpusPerServer;
     const double inside = (here - 1) / W * bytes / (1e9 * gpu.collective * assumed.wire);
@@ -381,7 +385,7 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
         }
         case TracedWork::Kind::copy:
         case TracedWork::Kind::clear: {
-            // Between host and GPU: PCIe's 25 GB/s.
+            // Between host and GPU: 25 GB/s of PCIe.
             const double rate = work.name == "copy_on_device" || work.kind == TracedWork::Kind::clear
                                     ? gpu.copy_bytes_per_s() * 0.95 * assumed.memory
                                     : 25e9;
@@ -396,11 +400,11 @@ WorkTime time_of(const TracedWork& work, const Gpu& gpu, const ModelCase& assume
 
 namespace {
 
-// Of the gap between launches of a stream: kernels of 2.9 us take 3.8 us each from a stream and 3.4 in a graph (NVIDIA,
-// "Getting Started with CUDA Graphs", 2019).
+// The gap between launches in a graph, relative to that in a stream: kernels of 2.9 us take 3.8 us each in a stream and
+// 3.4 us in a graph (NVIDIA, "Getting Started with CUDA Graphs", 2019).
 constexpr double kGraphGap = 0.55;
 
-// The streams played through. Without the wire, collectives take no time and slow nothing down.
+// Simulates the streams. Without the wire, collectives take no time and slow nothing down.
 StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed, int world_size, bool with_wire) {
     StepTime result;
     std::vector<double> clocks(1, 0.);
@@ -411,7 +415,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
     std::map<int64_t, double> events;
     bool has_graph = false;
     double second_begin = 0, middle_begin = -1, middle_end = 0;
-    double last_times = 1;  // how often there is what was enqueued last
+    double last_times = 1;  // how often the previous item occurs
     for (size_t i = 0; i < trace.items.size(); i++) {
         const TraceItem& item = trace.items[i];
         const bool counts = i >= trace.second_item;
@@ -431,7 +435,7 @@ StepTime played(const StepTrace& trace, const Gpu& gpu, const ModelCase& assumed
         WorkTime time = time_of(work, gpu, assumed, world_size);
         if (item.stream != 0 && !with_wire) time.seconds = 0;
         const double gap = item.stream == 0 ? assumed.gap_s * (work.in_graph ? kGraphGap : 1) : 0;
-        // The part of it that runs beside a collective.
+        // The part that runs beside a collective is slower.
         if (item.stream == 0 && clocks.size() > 1) {
             const double beside = std::clamp(clocks[1] - now, 0., time.seconds);
             time.seconds += beside * (1 / assumed.contention - 1);

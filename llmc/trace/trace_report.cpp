@@ -9,15 +9,15 @@
 
 namespace {
 
-constexpr double kLossShown = 5e-4;  // of a step: smaller losses are one line
+constexpr double kLossShown = 5e-4;  // of a step; smaller losses are summed up in one line
 
-// Launches of one name in a step.
+// All launches of one name in a step.
 struct Row {
     std::string name;
     double calls = 0, seconds = 0, bytes = 0, flops = 0, limit_s = 0;
-    double lost_s = 0;  // over what the goals ask for
+    double lost_s = 0;  // compared with the goals
     int stream = 0;
-    std::map<std::string, double> bounds, reasons;  // seconds by what bounds them, and by why there are more
+    std::map<std::string, double> bounds, reasons;  // seconds by bound, and by reason for the loss
 
     static std::string most(const std::map<std::string, double>& of) {
         return std::max_element(of.begin(), of.end(), [](const auto& a, const auto& b) { return a.second < b.second; })

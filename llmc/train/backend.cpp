@@ -85,7 +85,7 @@ void check_openmp() {
     if (!stack) return;
     char* unit = nullptr;
     const double number = std::strtod(stack, &unit);
-    const char letter = *unit && *unit != ' ' ? char(*unit | 0x20) : 'k';  // small; without one the number is of KiB
+    const char letter = *unit && *unit != ' ' ? char(*unit | 0x20) : 'k';  // lower case; without a unit: KiB
     const double kib = number * (letter == 'b' ? 0x1p-10 : letter == 'm' ? 0x1p10 : letter == 'g' ? 0x1p20 : 1);
     require(kib >= kLeastStackKiB, "OMP_STACKSIZE=%s: threads need at least %gk; unset it", stack, kLeastStackKiB);
 #endif

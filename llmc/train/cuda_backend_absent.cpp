@@ -1,4 +1,4 @@
-// In place of cuda_backend*.cpp, in a build without CUDA.
+// Replaces cuda_backend*.cpp in a build without CUDA.
 #include "llmc/base/check.h"  // ensure
 #include "llmc/train/backends.h"
 

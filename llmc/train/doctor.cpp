@@ -306,7 +306,7 @@ Finding check_disk(const RunFlags& config, size_t checkpoint_bytes) {
 }
 
 namespace {
-// Reads every token of the run's data. A run does that, too (llmc/data/token_scan.h), but only after it has begun.
+// Reads every token of the run's data. A run does that, too (llmc/data/token_scan.h), but only after it has started.
 Finding look_for_foreign_tokens(const RunFlags& config, int64_t vocab_size) {
     try {
         std::vector<DataSource> all = data_sources(config.train_data);

@@ -139,7 +139,7 @@ std::string order_of(const Candidate& candidate, int world_size) {
     return order;
 }
 
-// The files that this rank copies, from the folders of its parts. Verified.
+// The files that this rank copies from the folders of its parts. Verified.
 struct File {
     std::string path;
     FileRecord record;

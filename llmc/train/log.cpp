@@ -26,7 +26,7 @@ static OrderedJson number(double value) {
     return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-// The reverse.
+// The number in a JSON value, also if it is not finite.
 static std::optional<double> number_in(const OrderedJson& value) {
     if (value.is_number()) return value.get<double>();
     for (const double other : {double(NAN), double(INFINITY), -double(INFINITY)})

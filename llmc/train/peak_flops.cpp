@@ -76,7 +76,7 @@ DevicePeak find_peak(const std::string& asked, double vendors, const std::string
                    json_text(Json{{"device", key}, {"flops", rates.flops}, {"of", rates.flops_text}}) + "\n");
         return measured(rates.flops, rates.flops_text);
     } catch (const std::exception&) {
-        return {};  // a full GPU, say: a run must not fail because of its MFU
+        return {};  // for example, if the GPU's memory is full: a run must not fail because of its MFU
     }
 }
 
@@ -91,7 +91,7 @@ double peak_of_all(Ranks& ranks, double own, bool shares_device) {
 std::string processor_text(const std::string& cpuinfo) {
     std::istringstream lines(cpuinfo);
     std::string text;
-    for (std::string line; std::getline(lines, line) && !line.empty();)  // of the first one
+    for (std::string line; std::getline(lines, line) && !line.empty();)  // the first processor's lines
         for (const char* name : {"model name", "CPU implementer", "CPU variant", "CPU part", "CPU revision"})
             if (line.starts_with(name) && line.find(": ") != std::string::npos)
                 text += (text.empty() ? "" : " ") + line.substr(line.find(": ") + 2);

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kProbe = ".probe_";  // and a random name
+constexpr const char* kProbe = ".probe_";  // followed by a random name
 
 // A file with a new random name, which is removed with the object.
 struct Probe {

@@ -147,7 +147,7 @@ RunPlan plan_run(const RunFlags& asked, const GptShape& shape, const Gpu& assume
         plan.times[i] = step_time(plan.trace, gpu, calibration ? calibration->cases[i] : *kCases[i], world_size);
 
     const double n = plan.sharding.shards, groups = world_size / n, size = double(plan.sharding.buffer_size);
-    // In the group, and of the own shard between groups.
+    // Within the group, and of the rank's own shard between groups.
     plan.sent_gradient_bytes = ((n - 1) / n + 2 * (groups - 1) / groups / n) * size * (step.bf16_gradients ? 2 : 4) *
                                double(step.shards_gradients() ? step.accumulation : 1);
     plan.sent_weight_bytes = (n - 1) / n * size * 2;

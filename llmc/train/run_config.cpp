@@ -290,7 +290,7 @@ Decision received(const std::string& text, const RunFlags& own) {
 
 int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq_len, int64_t world_size) {
     const int64_t B = batch_size, total_batch_size = flags.total_batch_size;
-    const int64_t per_sequence = seq_len * world_size, micro_batches = B * per_sequence;  // one of each rank
+    const int64_t per_sequence = seq_len * world_size, micro_batches = B * per_sequence;  // one per rank
     if (total_batch_size == 0) return 1;
     if (total_batch_size % micro_batches == 0) return total_batch_size / micro_batches;
 
@@ -301,7 +301,7 @@ int64_t grad_accumulation(const RunFlags& flags, int64_t batch_size, int64_t seq
     std::string advice =
         format("the nearest %s %s", below > 0 ? "are" : "is", either(below, below + micro_batches).c_str());
     if (total_batch_size % per_sequence == 0) {
-        const int64_t sequences = total_batch_size / per_sequence;  // of each rank
+        const int64_t sequences = total_batch_size / per_sequence;  // per rank
         int64_t smaller = B, larger = B;
         while (smaller > 0 && sequences % smaller != 0) smaller--;
         while (larger <= sequences && sequences % larger != 0) larger++;

@@ -489,7 +489,7 @@ Recipe RunFlags::chosen_recipe() const {
     MuonConfig& muon = r.rules.muon;
     replace(r.rules.muon_learning_rate, muon_learning_rate);
     if (muon_momentum) {
-        // A constant momentum stays one.
+        // If the momentum is constant, it stays constant.
         if (r.momentum.start == r.momentum.peak) r.momentum.start = *muon_momentum;
         if (r.momentum.end == r.momentum.peak) r.momentum.end = *muon_momentum;
         r.momentum.peak = *muon_momentum;

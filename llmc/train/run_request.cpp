@@ -48,7 +48,7 @@ std::string own_path(const std::string& path, const std::string& identity, const
 //
 //   SharedVerification together(flags, ranks);
 //   if (rank 0) found = find_checkpoint(where, [&](const std::string& folder) { return together.verify(folder); });
-//   together.finish();                                     the others help until rank 0 is here
+//   together.finish();                                     the other ranks help until rank 0 calls this, too
 class SharedVerification {
 public:
     SharedVerification(const RunFlags& flags, Ranks& ranks) : flags_(flags), ranks_(ranks) {}
@@ -215,7 +215,7 @@ void check_out_dir(const RunRequest& request) {
             out_dir.c_str(), request.checkpoint.step, steps.back());
 }
 
-// A file or folder as it was given, or the folder of a model that the hub has by this name, which a script gets.
+// The file or folder as given, or the folder of a model with this name on the hub, which a script downloads.
 std::string model_path(const std::string& asked) {
     std::error_code ignored;
     const std::string script = find_script("model.sh");
@@ -275,10 +275,11 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
     RunRequest request{.flags = line.run};
     RunFlags& flags = request.flags;
     if (!flags.resume.empty()) {
-        // A run's folder, of the run that goes on in it. A single checkpoint is that one and no other.
+        // Local checkpoints count only if `where` is a run's folder and the run continues in it. A single checkpoint is
+        // used as it is.
         const std::string& where = flags.resume == "auto" ? flags.out_dir : flags.resume;
         const bool is_same = flags.resume == "auto" || !line.given.has("out-dir") || flags.out_dir == where;
-        const bool looks = ranks.broadcast(is_same ? "yes" : "") == "yes";  // out-dir is each rank's own
+        const bool looks = ranks.broadcast(is_same ? "yes" : "") == "yes";  // each rank has its own out-dir
         if (flags.trains() && !flags.dry_run && looks) request.local_run = bring_in_local(ranks, where);
         if (flags.resume == "auto" && ranks.world_size > 1) check_first_has_newest(flags.out_dir, ranks);
         request.checkpoint = find_together(flags, ranks);
@@ -299,12 +300,12 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
         optimizer = flags.chosen_recipe().optimizer();
         set_given(flags.fields(), line.given);
         note_given(flags, line.given);
-        // With `auto` that is where it was found, and on a rank that sees another folder this is its own.
+        // With `auto`, the folder in which it was found. A rank that does not share rank 0's folder uses its own.
         if (!line.given.has("out-dir"))
             flags.out_dir = line.run.resume == "auto" ? line.run.out_dir : parent_folder(request.checkpoint.path);
     }
     if (!request.resumed() && !flags.init_from.empty()) {
-        // The default validation data is no measure of another model.
+        // The default validation data does not measure another model.
         if (flags.evaluates() && !line.given.has("val-data")) flags.val_data.clear();
         open_source(request, ranks);
     }
@@ -322,7 +323,7 @@ RunRequest find_request(const CommandLine& line, Ranks& ranks) {
                 "--steps 0 validates the model of --init-from, and no data are given: give --train-data "
                 "and --val-data, in its tokens");
         flags.validate();
-        // State of the same name may mean something else with another rule.
+        // State of the same name may have another meaning in another rule.
         const std::string asked = flags.chosen_recipe().optimizer();
         require(!request.resumed() || asked == optimizer,
                 "%s holds the state of --optimizer %s, with which --optimizer %s cannot continue: leave that flag out",

@@ -54,7 +54,7 @@ std::string Scaling::text(const Recipe& recipe) const {
 }
 
 Scaling scaling_of(const RunFlags& flags, int64_t tokens_per_step, int64_t channels) {
-    // A run of no steps has nothing to decay.
+    // At least one step: a run of 0 steps would have 0 tokens.
     const int64_t tokens = std::max<int64_t>(1, flags.steps.value_or(0)) * tokens_per_step;
     return {.asked = flags.scale_hyperparameters || flags.chosen_recipe().always_scaled,
             .batch = tokens_per_step,

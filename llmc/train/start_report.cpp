@@ -11,7 +11,7 @@
 #include "llmc/train/step.h"         // why_no_graph
 
 RunFacts StartReport::facts() const {
-    RunFlags flags = config.flags;  // whose fields() are for reading and writing
+    RunFlags flags = config.flags;  // a copy, because fields() gives mutable access
     const std::string& json = tokenizer.json;
     return {.config_json = to_json(flags.fields()),
             .device = device,

@@ -97,8 +97,8 @@ private:
         if (child_ > 0) return;
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(kExitRank);  // it died before that
-        signal(SIGTTOU, SIG_IGN);                   // it may write to the terminal all the same
+        if (getppid() != parent) _exit(kExitRank);  // the parent died before prctl()
+        signal(SIGTTOU, SIG_IGN);                   // the child may write to the terminal from the background
         sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
         fcntl(saved_[1], F_SETFD, 0);
         setenv(kVariable, format("%d %d", saved_[1], int(has_saved_)).c_str(), 1);
@@ -109,7 +109,7 @@ private:
 
     void take(int signal) {
         if (signal == SIGCHLD) return;
-        if (signal == SIGTSTP) {  // Ctrl-Z is for both
+        if (signal == SIGTSTP) {  // Ctrl-Z stops both processes
             if (child_ > 0) kill(child_, SIGSTOP);
             raise(SIGSTOP);
         } else if (signal == SIGCONT) {
@@ -190,7 +190,7 @@ Supervised::State::State() {
     int saved = 0;
     if (!text || std::sscanf(text, "%d %d", &pipe, &saved) != 2) return;
     is_child = true, has_saved = saved != 0;
-    unsetenv(kVariable);  // programs that are started from here are not
+    unsetenv(kVariable);  // programs started from here are not supervised
     fcntl(pipe, F_SETFD, FD_CLOEXEC);
 }
 

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The most padding of any vocabulary: to a multiple of 128 for each of eight ranks that share it.
+// The maximum padding of a vocabulary: to a multiple of 128 for each of eight ranks that share it.
 constexpr int64_t kMostPadding = 1024;
 
 std::string if_there(const std::string& path) {

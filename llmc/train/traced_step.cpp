@@ -227,7 +227,7 @@ static size_t ops_workspace(Cuda& cuda, const TracedRun& run) {
 
 }  // namespace traced
 
-// Batches of zeros.
+// A data source with batches of zeros.
 struct NoData {
     Batch batch;
     const Batch& next() { return batch; }
@@ -257,11 +257,11 @@ StepTrace trace_step(const TracedRun& run) {
     recorder.stream_number(cuda.stream);
     cuda.observer = &recorder;
     Stepper<Cuda, bf16> stepper(model, optimizer, *comm, step, 0);
-    model.set_amax_steps(run.passes.amax_history);  // not the few steps before there is a history
+    model.set_amax_steps(run.passes.amax_history);  // as in later steps, when the history is full
     const std::vector<int32_t> zeros(size_t(step.B * step.T));
     NoData data{{zeros, zeros}};
 
-    // A graph is captured in the third step, as a graph's launches are made there, once.
+    // With --graph, the third step captures the graph, which issues each launch once.
     if (step.graph) stepper.start(data, run.rates), stepper.finish();
     recorder.trace = {};
     stepper.start(data, run.rates);

@@ -11,8 +11,8 @@ no thread can go on without it (Schedule::random: at any time until then). What 
   d, or a in registers, written before the wait                                                  error
   a wgmma without wgmma_fence() since the last wait, or one that is never waited for             error
   warps of a warpgroup that issue different products; an invalid matrix descriptor               error
-  an mbarrier that gets more arrivals or bytes than expected, or ends within a phase; a thread that waits twice for the
-  same phase; an mbarrier that was not initialized, or not fenced for TMA                        error
+  an mbarrier that gets more arrivals or bytes than expected, or whose phase is incomplete at the end of the block; a
+  thread that waits twice for the same phase; an mbarrier that is not initialized, or not fenced for TMA     error
   a named barrier with differing numbers of threads, or incomplete at the end of the block       error
   take_registers() of more registers than are ever given                                         no thread can go on
 

@@ -113,7 +113,7 @@ std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks
                                          [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
     CollectiveTrial<float, Device> ordered(device, comm, terms, 2 * n, rank * kShard, kShard,
                                            [&](float* data) { return comm.all_to_all_sum(data, kShard, data + n); });
-    // The terms, in bf16, are stored behind the sum.
+    // The terms, in bf16, are stored in the second half of the buffer.
     CollectiveTrial<float, Device> ordered_halves(device, comm, terms, 2 * n, rank * kShard, kShard, [&](float* data) {
         bf16* const halves = reinterpret_cast<bf16*>(data + n);
         fill(device, halves, terms, rank, 0, n);

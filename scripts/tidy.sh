@@ -39,7 +39,7 @@ done
 headers=$(mktemp -d)
 trap 'rm -rf "$headers"' EXIT
 sed -E 's/__malloc__ \(omp_free[^)]*\)/__malloc__/' "$("${CXX:-g++}" -print-file-name=include/omp.h)" >"$headers/omp.h" 2>/dev/null || true
-# Removes flags that only g++ knows, and warnings, which the compiler gives.
+# -Wno-everything: clang does not know some of g++'s flags, and other warnings are left to the compiler.
 printf '%s\0' "${known[@]}" | xargs -0 -n 1 -P "${JOBS:-$(nproc)}" "$tidy" --quiet -p . \
     --extra-arg=-Wno-everything --extra-arg=-idirafter"$headers" 2> >(grep -v 'warnings\? generated\|warnings\? treated as\|^Suppressed\|^Use -header' >&2) ||
     { echo "tidy: failed" && exit 1; }

@@ -57,7 +57,7 @@ def parents(slices):
         begin, end = slice_["ts"], slice_["ts"] + slice_["dur"]
         check(i == 0 or begin >= slices[i - 1]["ts"], f"{slice_}: begins before the slice before it")
         while open_ and slices[open_[-1]]["ts"] + slices[open_[-1]]["dur"] <= begin:
-            # A slice of zero length is within one that ends where it begins, if nothing of that comes later.
+            # A slice of zero length counts as within a slice that ends at the same time and is still open.
             if slices[open_[-1]]["dur"] == 0 and slices[open_[-1]]["ts"] == begin and end > begin:
                 open_.pop()
                 continue

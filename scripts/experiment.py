@@ -28,10 +28,10 @@ SPEC.toml fixes what is compared, so that a person or program that proposes tria
     beta2 = [0.95, 0.99]
 
 The baseline runs first, with all seeds. A trial is the best configuration so far with the trial's flags added, run with the
-first seed. It is kept if it is better than the best by more than the noise (the standard deviation of the baseline's
-seeds), and discarded if it is worse by more than that. In between it runs with the other seeds, too, and the mean decides.
-A run that ends with an error is a crash, and is discarded. This is autoresearch's loop (Karpathy, 2026, program.md), with
-the noise taken into account.
+first seed. It is kept if it is better than the best by more than twice the noise (the standard deviation of the baseline's
+seeds), and discarded if it is worse by more than that. In between it runs with the other seeds, too, and is kept if the
+mean is better by more than the noise over the square root of the number of seeds. A run that ends with an error is a crash,
+and is discarded. This is autoresearch's loop (Karpathy, 2026, program.md), with the noise taken into account.
 
 OUT/results.tsv has a line for each run (doc/formats.md), and OUT/trials.jsonl a record for each decision. OUT/index.html
 shows them on a page: each run as a dot, the value that a trial had to beat, the tokens that it was trained on, and the

@@ -1,4 +1,4 @@
-// Files: whole or untouched, and errors that name them.
+// Files are written completely or not at all, and errors name them.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>

@@ -1,4 +1,4 @@
-// Levels of processors, and the copy of the CPU's code that is taken: the same bits by each.
+// ISA levels, and the selected copy of the CPU kernels: all have the same bits.
 #include "llmc/base/processor.h"
 #include <cstdlib>
 #include <sstream>

@@ -1,4 +1,4 @@
-// --profile: its arithmetic on times made up here, and what it writes and leaves alone in runs of train_gpt.
+// --profile: its arithmetic on given times, its output in runs of train_gpt, and that it changes nothing else.
 #include "llmc/base/profile.h"
 #include <cmath>
 #include "test/program.h"  // TinyRuns

@@ -1,4 +1,4 @@
-// Lines for a terminal: what color adds is escape sequences and a bar, and nothing is added for a pipe or a file.
+// Lines for a terminal: color adds only escape sequences and a bar, and nothing for a pipe or a file.
 #include "llmc/base/terminal.h"
 #include <fcntl.h>
 #include <sys/ioctl.h>

@@ -1,5 +1,5 @@
 /*
-Every way to be started, and every half of one.
+All ways of launching ranks, and incomplete settings for each.
 */
 #include "llmc/comm/launch.h"
 #include <map>

@@ -1,6 +1,6 @@
 /*
-Hosts that exchange over TCP, which are processes of this machine that call themselves hosts: all collectives, messages
-of any size, a training run, and what becomes of the others when one does not come or talks nonsense. What breaks later:
+Communication between hosts over TCP, where hosts are processes of this machine: all collectives, messages of any size,
+a training run, and the fate of the others when a host does not come or breaks the protocol. Later faults:
 rank_faults_test.cpp.
 */
 #include "llmc/comm/tcp_network.h"

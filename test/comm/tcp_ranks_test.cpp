@@ -1,5 +1,5 @@
 /*
-Ranks over TCP, as processes of this machine: what they exchange, and how each kind of trouble ends.
+Ranks over TCP, as processes of this machine: their communication, and how each kind of failure ends.
 */
 #include "llmc/comm/tcp_ranks.h"
 #include <sched.h>

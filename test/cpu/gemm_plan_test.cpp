@@ -1,4 +1,4 @@
-// How matrix products are blocked: the plans of GPT-2's, as text, and what holds for all of them.
+// The blocking of GEMMs: the plans of GPT-2's, as text, and properties of all plans.
 #include "llmc/cpu/gemm_plan.h"
 #include "test/testing.h"
 

@@ -1,5 +1,5 @@
-// GEMMs in bf16: every element is the chain of fused multiply-adds that llmc/cpu/gemm_micro_kernel.h defines, to the
-// bit, on every processor, or that of llmc/cpu/gemm_tiles.h in tiles. (matmul_test has float.)
+// GEMMs in bf16: every element has the bits of the chain of fused multiply-adds that llmc/cpu/gemm_micro_kernel.h
+// defines, on every processor; with tiles, of that in llmc/cpu/gemm_tiles.h. (matmul_test has float.)
 #include "llmc/cpu/gemm.h"
 #include <cmath>
 #include "test/cpu/software_tiles.h"

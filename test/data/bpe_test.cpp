@@ -1,5 +1,5 @@
-// Byte-pair tokenizers: splitting, merging, learning, the files of other programs, and what is refused. Against other
-// programs: tokenizer_reference_test.cpp.
+// Byte-pair tokenizers: splitting, merging, training, the files of other programs, and what is refused. Comparison with
+// other programs: tokenizer_reference_test.cpp.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Conversations: what a model sees of them in each template, what of it is learned, and what is refused.
+// Conversations: their tokens in each template, the tokens that are learned, and what is refused.
 #include "llmc/data/chat.h"
 #include <cstdlib>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Ids and merges against tiktoken, Hugging Face's `tokenizers` and rustbpe, whose results lie in
-// test/fixtures/tokenizers/ and, many more, where $ANVIL_TOKENIZER_CASES says: scripts/make_tokenizer_fixtures.py.
+// Ids and merges against tiktoken, Hugging Face's `tokenizers` and rustbpe. Their results are in
+// test/fixtures/tokenizers/ and, many more, in $ANVIL_TOKENIZER_CASES: see scripts/make_tokenizer_fixtures.py.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// dev/two_hosts.sh and dev/two_disks.sh: ranks of two hosts that are network namespaces of this machine, joined by a
-// line of known speed.
+// dev/two_hosts.sh and dev/two_disks.sh: ranks on two hosts, which are network namespaces of this machine, joined by a
+// link of known speed.
 #include <cstdlib>
 #include "test/processes.h"  // has_mpi
 #include "test/testing.h"

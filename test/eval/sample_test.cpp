@@ -1,4 +1,4 @@
-// Sampling: which token is drawn, how often, from which context, and never one that does not exist.
+// Sampling: the drawn tokens, their frequencies, their context, and that no token outside of the vocabulary is drawn.
 #include "llmc/eval/sample.h"
 #include "test/program.h"
 

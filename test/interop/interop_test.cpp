@@ -1,5 +1,5 @@
-// Models of other programs in and out: the logits that transformers computes, from every way in which a model lies on
-// disk; every weight unchanged through every format; files that lie are refused by name.
+// Import and export of other programs' models: the logits of transformers for every variant of files, weights that
+// every format preserves exactly, and invalid files that are refused by name.
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>

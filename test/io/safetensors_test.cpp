@@ -1,4 +1,4 @@
-// The format, and every way in which a file can lie about itself.
+// The safetensors format, and all ways in which a file can be invalid.
 #include <cstring>
 #include <filesystem>
 #include <fstream>

@@ -1,5 +1,5 @@
-// Texts continued a token at a time: of every architecture the logits are, bit for bit, those of a pass over the whole
-// text, in rows of different lengths, on any number of threads, and beyond the context where windows slide on.
+// Decoding with the KV cache: for every architecture the logits have the bits of a pass over the whole text, in rows of
+// different lengths, on any number of threads, and beyond the context, where windows slide.
 #include "llmc/model/gpt_decoder.h"
 #include "llmc/cpu/kernels.h"
 #include "test/model/architectures.h"  // kArchitectureCases

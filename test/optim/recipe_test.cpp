@@ -1,4 +1,4 @@
-// Recipes: the numbers of their sources, at every border of their schedules, and what flags change of them.
+// Recipes: the values of their sources, at the borders of their schedules, and changes by flags.
 #include "llmc/optim/recipe.h"
 #include "llmc/train/scaling.h"
 #include "test/testing.h"

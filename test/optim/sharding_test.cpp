@@ -1,4 +1,4 @@
-// The plan of who owns what, for many shapes and numbers of ranks: nothing lost, nothing twice, everything aligned.
+// The sharding plan for many shapes and numbers of ranks: every element has exactly one owner, and all is aligned.
 #include "llmc/optim/sharding.h"
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-// --version, and what `make install` puts where: programs that run, a man page and completion with every flag.
+// --version, and the files of `make install`: programs that run, a man page, and a completion with every flag.
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file
 #include "test/testing.h"

@@ -1,4 +1,4 @@
-// scripts/perf_table.py: what a GPU run measured becomes a table, and what was not measured does not.
+// scripts/perf_table.py: the measurements of a GPU run become a table, and nothing else does.
 #include "llmc/base/file.h"          // read_file, write_file_atomically
 #include "test/scripts/predicted.h"  // predicted_rate
 #include "test/testing.h"

@@ -1,6 +1,5 @@
-// The commands of README.md and the tutorials on a GPU with their defaults, as somebody types them who has one: taken
-// from the pages as they stand there and only made shorter, so that neither goes its own way. On the emulated GPU a
-// step takes a second.
+// The commands of README.md and the tutorials on a GPU, with its defaults. They are taken from the pages and only
+// shortened, so that pages and test cannot diverge. On the emulated GPU a step takes a second.
 #include <filesystem>
 #include <set>
 #include <sstream>

@@ -1,5 +1,5 @@
-// scripts/speedrun.sh, scripts/run.sh and data/fineweb.sh: what they ask of train_gpt, and that nothing done is done
-// again after an interruption. What would be fetched, and machines with GPUs, are shell scripts in a folder.
+// scripts/speedrun.sh, scripts/run.sh and data/fineweb.sh: their calls of train_gpt, and that they do not repeat
+// finished work after an interruption. Downloads and GPU machines are fake shell scripts.
 #include <unistd.h>
 #include <algorithm>
 #include <filesystem>

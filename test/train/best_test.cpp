@@ -1,4 +1,4 @@
-// --save-best and --patience: which checkpoint is kept and when a run ends, also of one that was killed or resumed.
+// --save-best and --patience: which checkpoint is kept and when a run ends, also if it was killed or resumed.
 #include <cmath>
 #include "test/test_clock.h"  // now_s
 #include "test/train/rank_runs.h"

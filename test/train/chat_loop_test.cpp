@@ -1,5 +1,4 @@
-// train_gpt chat: a model that was taught on conversations answers questions that it has not seen, and the loop around
-// it.
+// train_gpt chat: a model that was trained on conversations answers new questions, and the loop around it.
 #include <set>
 #include "llmc/base/file.h"  // write_file_atomically
 #include "test/program.h"    // run, program

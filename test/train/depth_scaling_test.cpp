@@ -1,5 +1,5 @@
-// Scaling by depth: every number of nanochat's models of depth 4 to 32, as published or worked out by hand, and what it
-// refuses.
+// Scaling by depth: every number of nanochat's models of depth 4 to 32, as published or worked out by hand, and what is
+// refused.
 #include "llmc/train/depth_scaling.h"
 #include <map>
 #include "llmc/model/parameters.h"  // ParameterList

@@ -1,4 +1,4 @@
-// train_gpt generate: what it prints, that it is what sampling in memory gives, and what it refuses.
+// train_gpt generate: its output, that this equals sampling in memory, and what is refused.
 #include "llmc/train/generate.h"
 #include "test/program.h"
 

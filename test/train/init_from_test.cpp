@@ -1,4 +1,4 @@
-// Runs that begin with the weights of another model, and checkpoints of programs that had fewer flags.
+// Runs that start with the weights of another model, and checkpoints of older programs with fewer flags.
 #include <nlohmann/json.hpp>
 #include "llmc/base/hash.h"             // xxh3
 #include "llmc/interop/stored_model.h"  // StoredModel

@@ -1,6 +1,6 @@
 /*
-Islands (--islands): one is the plain run, several come to the mean of their weights, their runs have the same bits
-however they are started, stopped and resumed, and what goes wrong ends with one line.
+Islands (--islands): one island equals a plain run, several get the mean of their weights, runs have the same bits
+however they are started, stopped and resumed, and errors end with one line.
 */
 #include <sstream>
 #include "llmc/train/outer_optimizer.h"

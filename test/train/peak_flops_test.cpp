@@ -1,4 +1,4 @@
-// The FLOP/s that MFU is a part of: the table of GPUs, what is measured and kept, and the sum over ranks.
+// The peak FLOP/s for MFU: the table of GPUs, measured and cached values, and the sum over ranks.
 #include "llmc/train/peak_flops.h"
 #include <sys/stat.h>
 #include <cmath>

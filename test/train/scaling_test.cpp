@@ -1,4 +1,4 @@
-// Batch arithmetic, and hyperparameters carried to another batch size: against values worked out by hand, and against
+// Batch arithmetic, and hyperparameters scaled to another batch size: against values worked out by hand, and against
 // those of nanochat, whose models have d layers and 64 d channels and train on 12 tokens per parameter.
 #include "llmc/train/scaling.h"
 #include "llmc/train/run_config.h"  // grad_accumulation, step_config

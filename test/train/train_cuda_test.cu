@@ -1,4 +1,4 @@
-// train_gpt on a GPU, as its users meet it: it learns what the CPU learns, resumes bit for bit, and says what does not
+// train_gpt on a GPU, as a user runs it: it learns what the CPU learns, resumes bit for bit, and reports what does not
 // fit.
 #include <cmath>
 #include "llmc/cuda/cuda_kernels.h"

@@ -1,4 +1,4 @@
-// What bad input gets: exit code 2, one line that says what to do, and nothing that a later run would trust.
+// Bad input: exit code 2, one line that tells what to do, and no files that a later run would trust.
 #include <sys/mount.h>
 #include <unistd.h>
 #include <cmath>

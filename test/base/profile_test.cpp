@@ -51,7 +51,7 @@ const ProfileRow& row(const std::vector<ProfileRow>& rows, const std::string& na
     return rows[0];
 }
 
-// What scripts/check_trace.py says of a trace that it accepts.
+// The output of scripts/check_trace.py for a trace that it accepts.
 std::string counts_in(const std::string& path) {
     const Finished checked = run("python3 scripts/check_trace.py '" + path + "'");
     INFO(checked.err);

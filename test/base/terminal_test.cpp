@@ -9,7 +9,7 @@
 #include <utility>
 #include "test/testing.h"
 
-// What a terminal shows of a text.
+// The visible part of a text on a terminal.
 static std::string visible(const std::string& text) {
     return std::regex_replace(text, std::regex("\033\\[[0-9;]*m"), "");
 }

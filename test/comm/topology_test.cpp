@@ -7,7 +7,7 @@
 
 namespace {
 
-// A fake /sys: what is in which file.
+// A fake /sys: the content of each file.
 struct Tree {
     ScratchFolder scratch;
     void put(const std::string& path, const std::string& content) const {

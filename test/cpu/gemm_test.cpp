@@ -45,7 +45,7 @@ float tile_chain(const Strided<bf16>& a, const Strided<bf16>& b, int64_t i, int6
     return total;
 }
 
-// c (M, N) from a (M, K) and b (K, N), each of which may lie transposed in memory
+// c (M, N) from a (M, K) and b (K, N), each of which may be stored transposed.
 template <class Chain>
 void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool transposed_a, bool transposed_b) {
     INFO("M=" << M << " N=" << N << " K=" << K << (transposed_a ? ", a transposed" : "")

@@ -34,7 +34,7 @@ struct LlmcShards {
     }
 };
 
-// The first token of each row of so many batches, and a hash of these.
+// The first token of each row of the first batches, and a hash of these.
 struct Seen {
     Ids starts;
     int64_t hash = 0;

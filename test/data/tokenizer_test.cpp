@@ -21,7 +21,7 @@ std::string all_bytes() {
     return text;
 }
 
-// What loading says of a tokenizer.json changed by `edit`.
+// The error of loading a tokenizer.json changed by `edit`.
 template <class F>
 std::string refusal(const Tokenizer& tokenizer, F edit) {
     const ScratchFolder scratch;

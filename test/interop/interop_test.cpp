@@ -120,7 +120,7 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
         CHECK(contains(error_of([&] { export_model(stored, "hf", scratch / (name + "hfF32"), DType::f32); }),
                        "is not empty: give a new one"));
     }
-    // Only what a format can hold.
+    // Only models that the format can represent.
     const StoredModel llama(fixture_folder("llama")), gpt2(fixture_folder("gpt2"));
     CHECK(contains(error_of([&] { export_model(llama, "llmc", scratch / "no", DType::f32); }),
                    "and this is another model; use --format hf"));

@@ -6,7 +6,7 @@
 #include "test/op_testing.h"           // Ints, check_equal
 #include "test/testing.h"
 
-// GPT-2 beside the others, with more than a tile of 64 tokens.
+// GPT-2 as well as the others, with more than a tile of 64 tokens.
 static std::vector<ArchitectureCase> all_cases() {
     std::vector<ArchitectureCase> cases = kArchitectureCases;
     cases.push_back({"gpt2", 2, 80, {2, 3, 24, 80, 70}});

@@ -107,7 +107,7 @@ TEST_CASE("patience ends a run after so many validations without a lower loss", 
             format("stopped early, at step %ld: no lower loss in the last 3 validations (--patience 3)\n", last)));
         CHECK(checkpoint_steps(out) == std::vector<int64_t>{best_step(out), last});
 
-        // Resumed it ends at once, and goes on with more patience.
+        // A resumed run ends at once, and continues with more patience.
         const Finished again = runs.resume(name);
         must_succeed(again);
         CHECK(steps_in(out).back().step == last);

@@ -7,7 +7,7 @@
 
 namespace {
 
-// `want` was printed with so many digits after the point.
+// `want` is a published value with this number of decimals.
 void check_printed(double got, double want, int digits) {
     INFO("got " << got << ", printed " << want);
     CHECK(std::fabs(got - want) <= 0.5001 * std::pow(10, -digits));

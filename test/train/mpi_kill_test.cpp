@@ -119,7 +119,7 @@ TEST_CASE("a rank that hangs is named by the others, with what they wait for", "
         CHECK(contains(other.err, "rank 1"));
     }
     CHECK(named >= 1);  // the first to lose patience ends the other, and may be heard before its own is lost
-    // Waking up, it finds nobody there.
+    // When it wakes up, all other ranks are gone.
     kill(ranks.ranks[1].pid, SIGCONT);
     const Finished late = ranks.ranks[1].finish();
     INFO(late.err);

@@ -2,7 +2,7 @@
 Ranks that are killed, hang or are asked to stop: the others end and name them, and the run resumes from its newest
 checkpoint.
 
-  ANVIL_KILLS=50 make test OP=mpi_kill        as many kills of a rank at 2 and at 4 ranks (2 by default)
+  ANVIL_KILLS=50 make test OP=mpi_kill        the number of kills of a rank, at 2 and at 4 ranks (2 by default)
 */
 #include <signal.h>
 #include <cstdlib>

@@ -15,11 +15,11 @@ RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates
     libxxhash-dev make nlohmann-json3-dev openmpi-bin python3 && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
-# .git stays outside: docker build --build-arg BUILD_ID="$(git describe --always)" tells the program its commit.
+# .git is not copied: docker build --build-arg BUILD_ID="$(git describe --always)" passes the commit to the program.
 ARG BUILD_ID=unknown
 RUN echo "${BUILD_ID}" > BUILD_ID && make -j"$(nproc)" && make install DESTDIR=/out PREFIX=/usr/local
 
-# cuBLASLt, cuDNN and NCCL as wheels: the same ones that `make` looks for anywhere.
+# cuBLASLt, cuDNN and NCCL come as wheels, in NVIDIA_WHEELS, where `make` looks for them.
 FROM build-cpu AS build-cuda
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/nvidia && /opt/nvidia/bin/pip install --no-cache-dir nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13

@@ -1,13 +1,13 @@
 # Anvil's build. `make help` lists the targets, `make info` says what was found and why something was not.
 #
-#   make                        ./train_gpt and ./data/tokenize, for what this machine can do
+#   make                        ./train_gpt and ./data/tokenize, for this machine
 #   make test                   the whole test suite, without a GPU; `make test OP=layernorm` runs one topic
-#   make test-gpu               the kernels' tests on this machine's GPU
+#   make test-gpu               the tests of kernels on this machine's GPU
 #   make USE_OMP=0 CXX=clang++  any variable can be set on the command line, in the environment or in config.mk
 #
-# Objects lie in build/VARIANT/, beside a copy of the flags they were made with: changed flags rebuild everything. The parts lie
-# in make/, in this order: find (what is there), flags, files, rules, stamps; then the targets: test, sanitize, aarch64,
-# nvidia, bench, tools, install.
+# Objects are in build/VARIANT/, with a copy of their flags: changed flags rebuild everything. The parts of the Makefile are in
+# make/, included in this order: find (compilers and libraries), flags, files, rules, stamps; then the targets: test, sanitize,
+# aarch64, nvidia, bench, tools, install.
 
 -include config.mk
 
@@ -16,19 +16,18 @@ USE_CUDNN ?= auto
 USE_NCCL  ?= auto
 USE_MPI   ?= auto
 USE_OMP   ?= auto
-# Headers and libraries carried along where nothing can be installed: DEPS_DIR/include, DEPS_DIR/lib.
+# Headers and libraries for machines where nothing can be installed: DEPS_DIR/include, DEPS_DIR/lib.
 DEPS_DIR  ?= .deps
-# all: the CPU's kernels once for each level of make/flags.mk, and the program takes the best that its processor has. here: for
-# this processor's level alone; `make` then compiles only the other levels. Or what -march knows, for that alone:
-# native, x86-64-v3, ...
+# all: compiles the CPU kernels once for each ISA level of make/flags.mk; the program selects the best one at run time. here: only
+# for this processor's level; a later `make` compiles only the other levels. Or a single value of -march: native, x86-64-v3, ...
 CPU_ARCH  ?= $(if $(filter cpu cuda,$(VARIANT)),$(if $(KNOWS_LEVELS),all,native),native)
 OPT       ?= -O3
-# Line numbers, which sanitizers report, cost a tenth of the time to compile, variables, for debuggers, a third more: DEBUG_INFO=-g1
-# and -g. A profiler names functions without either.
+# -g1: line numbers, which sanitizers report, for a tenth more compile time. -g: also variables, for debuggers, for another third.
+# Profilers name functions without either.
 DEBUG_INFO ?= $(if $(filter cpu cuda,$(VARIANT)),,-g1)
 # How many files to compile at once in `make test`, `make lint` and `make sanitize` when no -j is given.
 JOBS      ?= $(shell nproc 2>/dev/null || echo 1)
-# make's own default (g++ on Linux); `CXX ?=` would not see it.
+# `CXX ?= g++` would have no effect, because make itself defines CXX.
 ifeq ($(origin CXX),default)
   CXX := g++
 endif
@@ -36,7 +35,7 @@ ifeq ($(origin CCACHE),undefined)
   CCACHE := $(shell command -v ccache 2>/dev/null)
 endif
 
-# For a comma inside the arguments of a function.
+# A comma, for use inside the arguments of a function.
 , := ,
 
 include $(patsubst %,make/%.mk,find flags files)

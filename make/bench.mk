@@ -10,7 +10,7 @@ bench: $(BENCH) ## build and run the benchmarks; OP=gelu runs one
 	$(if $(BENCH),,$(error no benchmark$(if $(OP), dev/bench/$(OP).cu; there are: $(notdir $(BENCHES)), in dev/bench)))
 	@set -e; for bench in $(BENCH); do $$bench; done
 
-# On the emulator only those whose op has kernels yet. No collective is timed there.
+# On the emulator: the benchmarks of ops with a kernel. None of them needs collectives.
 EMULATED_BENCH := $(patsubst llmc/cuda/%.cuh,$(E)/bench/%,$(wildcard $(BENCH:$(O)/bench/%=llmc/cuda/%.cuh)))
 $(E)/bench/%: $(E)/dev/bench/%.cu.o $(NO_COLLECTIVES) $(TEST_ENGINE)
 	@mkdir -p $(@D)
@@ -31,7 +31,7 @@ bench-smoke: ## run every benchmark on tiny shapes, on the CPU and the emulated 
 	@+$(SUBMAKE) run-bench-smoke VARIANT=$(or $(filter-out cuda,$(VARIANT)),cpu)
 
 # A smoke test measures nothing. So all benchmarks but cpu_steps, which has flags of its own, are joined into three programs for the CPU
-# and three for the emulated GPU, with little optimization. OP=gelu takes that benchmark alone, as `make bench` builds it.
+# and three for the emulated GPU, with little optimization. OP=gelu runs only that benchmark, built as for `make bench`.
 SMOKED := $(filter-out %/cpu_steps,$(BENCH))
 SMOKE_PARTS    := $(if $(OP),,$(patsubst %,joined_%-of-3,1 2 3))
 SMOKE_HOST     := $(if $(OP),$(SMOKED),$(SMOKE_PARTS:%=$(O)/bench/%))

@@ -1,86 +1,89 @@
-# Which files make up the engine, the tests and the benchmarks, and their objects.
+# The files of the engine, the tests and the benchmarks, and their objects.
 
 O   := build/$(VARIANT)
-# The everyday programs lie where people look for them; those of other variants stay in their build folder.
+# Programs of the default variant are in the root folder, those of other variants in their build folder.
 BIN := $(if $(filter $(DEFAULT_VARIANT),$(VARIANT)),,$(O)/)
 # Files that need NVIDIA's headers are not part of the CPU build.
 CUDA_BACKENDS := $(patsubst %,llmc/train/%.cpp,cuda_backend cuda_backend_fp32 cuda_backend_bf16)
 NVIDIA  := $(wildcard $(patsubst %,llmc/%.cpp,cuda/cuda_device cuda/cuda_graph cuda/cuda_kernels cuda/cuda_profile cuda/cublaslt cuda/cudnn_attention cuda/cudnn_absent \
   comm/cuda_comm comm/nccl_comm comm/nccl_absent) $(CUDA_BACKENDS))
 CUDA_KERNELS := $(sort $(wildcard llmc/cuda/*.cu))
-# Where a library may be missing, one file has what needs it and another says that it is not there.
+# For each optional library one file uses it, and another reports that it is missing. LEFT_OUT has the one that is not compiled.
 LEFT_OUT := $(patsubst %,llmc/%.cpp,cuda/cudnn_$(if $(IS_CUDNN),absent,attention) comm/nccl_$(if $(IS_NCCL),absent,comm) \
   $(if $(IS_MPI),comm/mpi_absent,comm/mpi_ranks comm/mpi_network) $(if $(IS_CUDA),train/cuda_backend_absent))
 # The CPU's kernels, once per level.
 KERNELS  := $(LEVELS:%=$(O)/%/llmc/cpu/kernels.cpp.o)
 ENGINE   := $(patsubst %,$(O)/%.o,$(filter-out $(LEFT_OUT) llmc/cpu/kernels.cpp,$(filter-out $(NVIDIA),$(sort $(wildcard llmc/*/*.cpp))) \
   $(if $(IS_CUDA),$(NVIDIA) $(CUDA_KERNELS)))) $(KERNELS)
-# What works on every byte, token or value is optimized, in a third more time to compile. The rest decides, prints, or calls what does. It
-# is linked last, because of an inline function in two objects the linker keeps the first.
+# HOT: code that works on every byte, token or value. It is optimized, which takes a third more compile time. COLD is the rest. It is
+# linked last, because the linker keeps the first copy of an inline function.
 HOT  := $(patsubst %,$(O)/llmc/%.cpp.o,$(addprefix base/,hash json) \
   $(addprefix comm/,host_barrier host_comm host_exchange shared_buffers shared_memory) \
   $(addprefix data/,bpe bpe_training documents loader packing shards split token_scan tokenizer) \
   $(addprefix interop/,gguf llmc_model stored_model tensor_files) io/checkpoint $(addprefix optim/,matrix_buckets sharding sharding_plan) cuda/%)
 COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
-# Most of what a file takes to compile is headers, and templates that its neighbors have, too. In a fresh clone several of a folder are
-# one source, in half the time; names that a file keeps to itself must then differ from its neighbors'. Not with ccache, which is for
-# who changes files; `make JOIN=` compiles each alone. Left out is what has flags of its own, and what is linked without the rest.
+# Most of a file's compile time is for headers and templates that its neighbors need, too. So without ccache, several files of a folder
+# are compiled as one source, in half the time. Names local to a file must then differ from those of its neighbors. With ccache, which
+# favors small changes, and with `make JOIN=`, each file is compiled alone. Files with flags of their own are not joined, nor are those
+# that some program links without the rest.
 JOIN ?= $(if $(CCACHE),,1)
 COLD_FILES := $(COLD)
 JOINABLE := $(filter-out $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id base/flags% base/hash base/json base/processor comm/cuda_comm comm/mpi_% \
   comm/nccl_% interop/export io/safetensors trace/gpu_model train/cpu_backend_% train/cuda_backend% train/traced_step),$(ENGINE))
-# $(call neighbors,GROUP,hot or cold): those that go together, of a group like io or io+model, its folders
+# $(call neighbors,GROUP,hot or cold): the objects that are joined in a group like io or io+model, which names its folders
 neighbors  = $(filter $(patsubst %,$(O)/llmc/%/%,$(subst +, ,$(1))),$(filter $(if $(filter hot,$(2)),$(HOT),$(COLD_FILES)),$(JOINABLE)))
-# $(call joined_of,GROUPS,hot or cold): their objects, and what they replace
+# $(call joined_of,GROUPS,hot or cold): the joined objects; `replaced` has those that they replace
 joined_of  = $(patsubst %,$(O)/llmc/%/joined_$(2).cpp.o,$(1))
 replaced   = $(foreach g,$(1),$(call neighbors,$(g),$(2)))
 HOT_GROUPS  := $(if $(JOIN),comm data interop optim)
 COLD_GROUPS := $(if $(JOIN),base comm data+interop io+model optim trace train)
-# The trainer on a CPU in both types, and on the emulated GPU: the same headers, and what does not depend on the type.
+# The trainer's CPU backends in both types share their headers and all code that does not depend on the type. So do those of the
+# emulated GPU (EMULATED_BACKENDS).
 CPU_BACKENDS := $(if $(JOIN),$(patsubst %,llmc/train/cpu_backend_%.cpp,fp32 bf16))
 COLD     := $(filter-out $(CPU_BACKENDS:%=$(O)/%.o) $(call replaced,$(COLD_GROUPS),cold),$(COLD)) $(call joined_of,$(COLD_GROUPS),cold) \
   $(if $(JOIN),$(O)/llmc/train/joined_cpu_backends.cpp.o)
 ENGINE   := $(filter-out $(call replaced,$(HOT_GROUPS),hot) $(COLD_FILES),$(ENGINE)) $(call joined_of,$(HOT_GROUPS),hot) $(COLD)
-# What takes longest is compiled first, so that no core waits for it at the end.
+# The files that take longest are compiled first, so that no core waits for them at the end.
 LONGEST  := $(KERNELS) $(filter $(O)/llmc/train/% $(O)/llmc/data%,$(ENGINE))
-# With OP=layernorm only the files named after it are built, if there are any; another topic is looked for in all.
+# With OP=layernorm only the test files of that name are built. If there are none, all are built and run with OP as their tag.
 OP_TESTS   := $(if $(OP),$(wildcard test/*/$(OP)_test.cpp test/*/$(OP)_cuda_test.cu))
 TEST_FILES := $(if $(OP_TESTS),$(OP_TESTS),$(sort $(wildcard test/*/*_test.cpp test/*/*_cuda_test.cu)))
-# Which tests run programs: they call `program(`, whose parenthesis make would count, or what does.
+# Finds tests that run programs: they call `program(`, directly or through a helper. make would count its parenthesis: \x28.
 RUN_PROGRAMS = grep -lP 'program\x28|TinyRuns|host_runs|golden'
-# KERNELS_ONLY=1: tests of kernels, models and optimizers, and what they need of the engine. Without those that run programs, and
-# without the traced step, whose launches are those of the models' tests.
+# KERNELS_ONLY=1: only tests of kernels, models and optimizers, and the parts of the engine that they need. Without tests that run
+# programs, and without the traced step, whose launches the tests of models cover.
 ifneq ($(KERNELS_ONLY),)
   TEST_FILES := $(filter %.cu test/base/% test/cpu/% test/model/% test/optim/%,$(TEST_FILES))
   TEST_FILES := $(filter-out %/traced_step_cuda_test.cu $(shell $(RUN_PROGRAMS) $(TEST_FILES)) \
     $(shell grep -l '"llmc/train/' $(filter %.cpp,$(TEST_FILES))),$(TEST_FILES))
   ENGINE     := $(filter-out $(addprefix $(O)/llmc/,data/% data+interop/% interop/% train/%),$(ENGINE))
 endif
-# An op's own tests and benchmark call its headers: they do without the trainer, its flags, and the table that is compiled once per
-# level, unless tests put tiles of their own into it. A sixth of the time to compile; the tables are for `make test` without OP.
+# An op's own tests and benchmark include its headers. They need neither the trainer and its flags nor the table of CPU kernels, which
+# is compiled once per level, unless they set its tile kernel. That takes a sixth of the compile time; `make test` without OP tests the
+# table.
 OP_ENGINE   := $(filter-out $(O)/llmc/base/flags%,$(filter $(patsubst %,$(O)/llmc/%,base/% cuda/% \
   io/safetensors.cpp.o),$(ENGINE)))
 NEED_ENGINE := $(if $(OP_TESTS),$(filter-out test/cpu/% test/cuda/%,$(OP_TESTS))$(shell grep -l software_tiles $(OP_TESTS)),all)
 TEST_ENGINE := $(if $(NEED_ENGINE),$(ENGINE),$(OP_ENGINE))
-# Those of the CPU's ops, which hold what the optimizer makes of these.
+# Tests of the CPU ops are optimized, so that they test the optimized ops.
 OPS_FILES  := $(filter $(patsubst llmc/%.h,test/%_test.cpp,$(wildcard llmc/cpu/*.h)),$(TEST_FILES))
 HOST_FILES := $(filter-out $(OPS_FILES),$(filter %.cpp,$(TEST_FILES)))
 CUDA_FILES := $(filter %.cu,$(TEST_FILES))
-# Most of what a test takes to compile is its headers: scripts/join_sources.py makes one source of many, unless a single topic
-# is asked for. A fresh clone reads them less often still (5 s each); where files are changed, fewer are compiled again.
-# $(call joined,FOLDER,FILES,HOW MANY,NAME)
+# Most of a test's compile time is for headers (5 s per source), so scripts/join_sources.py joins many tests into one source, unless OP
+# names a topic. With ccache there are more and smaller sources, so that fewer tests are compiled again after a change.
+# $(call joined,FOLDER,FILES,NUMBER OF SOURCES,NAME)
 joined = $(if $(OP_TESTS),$(2:%=$(1)/%.o),$(if $(2),$(patsubst %,$(1)/test/joined_%-of-$(3)_$(4).o,$(shell seq $(3)))))
 OPS_TESTS  := $(call joined,$(O),$(OPS_FILES),$(if $(JOIN),4,6),ops.cpp)
 TESTS      := $(OPS_TESTS) $(call joined,$(O),$(HOST_FILES),$(if $(JOIN),6,10),host.cpp)
 TEST_NAME  := tests$(if $(OP_TESTS),-$(OP))
 # The CUDA kernels on the CPU: compiled by g++ against dev/emulator/include instead of the toolkit.
 E := $(O)/emulated$(if $(RACE),-race)
-# The table of all kernels. An op's own test does without.
+# The table of all kernels, which an op's own tests do not need.
 EMULATED_KERNELS := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_kernels.cpp $(CUDA_KERNELS))
 NEEDED_KERNELS = $(if $(shell grep -lE '"(llmc/cuda/cuda_kernels|llmc/comm/local_cuda|test/models)\.h"' $(CUDA_FILES)),$(EMULATED_KERNELS))
 EMULATED       := $(patsubst %,$(E)/%.o,llmc/cuda/cuda_device.cpp llmc/cuda/cuda_graph.cpp llmc/cuda/cuda_profile.cpp llmc/comm/cuda_comm.cpp llmc/comm/nccl_comm.cpp \
   $(filter-out $(if $(RACE),,dev/emulator/race.cpp),$(sort $(wildcard dev/emulator/*.cpp))))
-# An op's own tests and benchmarks do without collectives. Who has these without the table of kernels needs the one that adds up ranks.
+# An op's own tests and benchmarks need no collectives. Tests with collectives but without the table need the kernel sum_ranks.
 NO_COLLECTIVES := $(filter-out $(E)/llmc/comm/% $(E)/dev/emulator/fake_nccl% $(E)/dev/emulator/process_ranks%,$(EMULATED))
 TEST_EMULATED  = $(if $(NEED_ENGINE),$(EMULATED) $(if $(NEEDED_KERNELS),,$(E)/llmc/cuda/sum_ranks.cu.o),$(NO_COLLECTIVES))
 EMULATED_BACKENDS := $(if $(JOIN),$(E)/llmc/train/joined_cuda_backends.cpp.o,$(CUDA_BACKENDS:%=$(E)/%.o))

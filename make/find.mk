@@ -1,6 +1,6 @@
-# What this machine has: compilers, headers, libraries. USE_X=auto takes what is found, 1 insists, 0 does without.
+# Finds compilers, headers and libraries. USE_X=auto uses X if it is found, 1 requires it, 0 does not use it.
 
-# $(call dir_with,FILE PATTERN,FOLDERS): the first of FOLDERS that holds FILE
+# $(call dir_with,FILE PATTERN,FOLDERS): the first of FOLDERS that contains FILE
 dir_with = $(firstword $(foreach d,$(2),$(if $(wildcard $(d)/$(1)),$(d))))
 
 INCLUDE_DIRS := $(wildcard $(DEPS_DIR)/include) \
@@ -24,16 +24,16 @@ CUDA_DIRS := $(CUDA_HOME) $(CUDA_PATH) $(NVCC_PATH:%/bin/nvcc=%) /usr/local/cuda
   $(lastword $(sort $(wildcard /usr/local/cuda-*))) /opt/cuda
 CUDA_DIR  := $(foreach d,$(CUDA_DIRS),$(if $(wildcard $(d)/bin/nvcc),$(call dir_with,include/cuda_runtime.h,$(d))))
 CUDA_DIR  := $(firstword $(CUDA_DIR))
-# NVIDIA's libraries are part of the toolkit, of the system, or wheels of `pip install nvidia-cublas nvidia-cudnn-cu13`.
+# NVIDIA's libraries come with the toolkit, with the system, or as wheels: `pip install nvidia-cublas nvidia-cudnn-cu13`.
 NVIDIA_WHEELS ?= $(wildcard $(shell python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/nvidia)
-# $(call library_in,NAME,FOLDERS): the first libNAME.so, or with a version after it, as a path
+# $(call library_in,NAME,FOLDERS): the path of the first libNAME.so or libNAME.so.VERSION
 library_in = $(firstword $(foreach d,$(2),$(firstword $(wildcard $(d)/lib$(1).so) $(sort $(wildcard $(d)/lib$(1).so.*)))))
 SYSTEM_LIBS  := $(wildcard /usr/lib/$(shell uname -m)-linux-gnu /usr/lib64 /usr/lib)
 CUBLASLT_INC := $(call dir_with,cublasLt.h,$(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/cu13/include) $(INCLUDE_DIRS))
 CUBLASLT_LIB := $(call library_in,cublasLt,$(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cu13/lib) $(SYSTEM_LIBS))
 CUDNN_DIR := $(call dir_with,cudnn.h,$(CUDNN_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/cudnn/include) $(INCLUDE_DIRS))
 CUDNN_LIB := $(call library_in,cudnn,$(CUDNN_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/cudnn/lib) $(SYSTEM_LIBS))
-# What a GPU needs at least, and what is missing of it.
+# What is missing of the minimum for a GPU build.
 CUDA_MISSING := $(if $(CUDA_DIR),,nvcc with its headers (install the CUDA toolkit or set CUDA_HOME)) \
   $(if $(and $(CUBLASLT_INC),$(CUBLASLT_LIB)),,cuBLASLt (part of the toolkit or `pip install nvidia-cublas`))
 HAVE_CUDA    := $(if $(strip $(CUDA_MISSING)),,$(CUDA_DIR))
@@ -43,7 +43,7 @@ DEFAULT_VARIANT := $(if $(filter-out 0,$(USE_CUDA)),$(if $(HAVE_CUDA),cuda,cpu),
 NCCL_DIR := $(call dir_with,nccl.h,$(NCCL_HOME:%=%/include) $(CUDA_DIR:%=%/include) $(NVIDIA_WHEELS:%=%/nccl/include) $(INCLUDE_DIRS))
 NCCL_LIB := $(call library_in,nccl,$(NCCL_HOME:%=%/lib) $(CUDA_DIR:%=%/lib64) $(NVIDIA_WHEELS:%=%/nccl/lib) $(SYSTEM_LIBS))
 HAVE_NCCL := $(if $(and $(HAVE_CUDA),$(NCCL_DIR),$(NCCL_LIB)),$(NCCL_DIR))
-# MPI: the folder that was named, else the one that mpicxx compiles with, which goes with the mpirun beside it.
+# MPI: in MPI_HOME, else in the folders that mpicxx uses, which match the mpirun of the same installation.
 MPICXX_WORDS := $(if $(MPI_HOME),,$(shell mpicxx -show 2>/dev/null))
 MPI_DIR  := $(call dir_with,mpi.h,$(MPI_HOME:%=%/include) $(patsubst -I%,%,$(filter -I%,$(MPICXX_WORDS))) \
   $(if $(MPI_HOME),,$(wildcard /usr/lib/*/openmpi/include) $(INCLUDE_DIRS)))

@@ -1,14 +1,14 @@
-# How C++ and CUDA are compiled and linked.
+# Flags for compiling and linking C++ and CUDA.
 
-# The levels of llmc/base/processor.h, in ascending order. What is not of the CPU's ops is compiled for every processor;
-# tests and benchmarks for this one.
+# The ISA levels of llmc/base/processor.h, in ascending order. Only CPU ops are compiled per level. The rest is compiled for the
+# baseline, tests and benchmarks for this machine's processor.
 KNOWS_LEVELS := $(shell $(CXX) -march=x86-64-v4 -mavx512bf16 -E -x c++ /dev/null >/dev/null 2>&1 && echo 1)
 ifeq ($(CPU_ARCH)$(KNOWS_LEVELS),here)
   override CPU_ARCH := native
 endif
 ifneq ($(filter all here,$(CPU_ARCH)),)
   ALL_LEVELS := baseline avx2 avx512 avx512_bf16
-  # What the compiler may use here. $(call all_of,MACROS): are they all defined?
+  # The macros that the compiler defines for this processor. $(call all_of,MACROS): whether all of MACROS are defined
   ifeq ($(CPU_ARCH),here)
     MACROS  := $(shell $(CXX) -march=native -dM -E -x c++ /dev/null)
     all_of   = $(if $(filter-out $(MACROS),$(1:%=__%__)),,1)
@@ -31,32 +31,32 @@ else
   HERE      = $(ARCH_only)
 endif
 
-# -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise the compiler decides, function
-# by function, and the same training run would give other bits under another compiler or at another -O.
-# -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). clang++ warns of what libstdc++'s
-# stable_sort uses, and of each loop under `#pragma unroll` that it unrolls otherwise.
+# -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise each compiler would decide per function, and the
+# bits of a training run would depend on the compiler and on -O.
+# -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). clang++ warns of a deprecated function that
+# libstdc++'s stable_sort uses, and of each loop that it does not unroll as `#pragma unroll` asks.
 # -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorized.
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
   $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
-# $(call system_include,FOLDERS): but not what is searched anyway, whose order must stay as it is
+# $(call system_include,FOLDERS): -isystem for FOLDERS, without those that are searched anyway, whose order must not change
 system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
 CPPFLAGS = -I. $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR)))) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))
 LDFLAGS  = $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib))
-# g++ collects its garbage from 128 MB on, a twelfth of its time. From 256 MB on it takes a tenth more memory.
+# By default g++ collects garbage from 128 MB on, which takes a twelfth of its time. From 256 MB on, it needs a tenth more memory.
 COMPILE  = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(if $(findstring clang,$(CXX_VERSION)),,--param=ggc-min-heapsize=262144)
 
-# The CUDA build: .cu files by nvcc, for the GPU at hand or, where there is none, for all that Anvil supports.
+# The CUDA build: nvcc compiles .cu files for this machine's GPUs or, if there is none, for all that Anvil supports.
 IS_CUDA  := $(filter cuda,$(VARIANT))
 IS_CUDNN := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_CUDNN)),$(HAVE_CUDNN)))
 IS_NCCL  := $(if $(IS_CUDA),$(if $(filter-out 0,$(USE_NCCL)),$(HAVE_NCCL)))
 IS_MPI   := $(if $(filter-out 0,$(USE_MPI)),$(HAVE_MPI))
-# $(call link,LIBRARY): by its path, found again at run time
+# $(call link,LIBRARY): links a library by its path, where the program finds it at run time
 link = $(1) -Wl$(,)-rpath$(,)$(patsubst %/,%,$(dir $(1)))
 ifneq ($(IS_CUDA),)
-  # Code for a chip runs on what its generation has later, too: for 80 on 86 and 89, for 100 on 103. The PTX of the newest is
-  # compiled by the driver of any that comes after it: 120, say. Neither is so of 90a and 100a, whose code is for that chip alone.
-  # There is no chip of that generation but 90, and 90a has what our kernels for it need (wgmma: llmc/cuda/hopper.cuh), so code
-  # for 90 is for 90a, without PTX; of what 100a has more (tcgen05) no kernel uses anything.
+  # Code for a compute capability also runs on later chips of its generation: 80 on 86 and 89, 100 on 103. The driver of any later
+  # generation, such as 120, compiles the PTX of the newest. Neither holds for 90a and 100a, whose code runs on that chip only. 90 is
+  # the only chip of its generation, and kernels need features of 90a (wgmma: llmc/cuda/hopper.cuh). So code for 90 is compiled for
+  # 90a, without PTX. No kernel uses the additional features of 100a (tcgen05).
   ifeq ($(origin GPU_ARCHS),undefined)
     GPU_ARCHS := $(or $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))),80 90 100)
   endif
@@ -70,17 +70,17 @@ ifneq ($(IS_CUDA),)
   LDFLAGS += -L$(CUDA_DIR)/lib64 -lcudart_static -ldl -lrt $(call link,$(CUBLASLT_LIB)) $(if $(IS_CUDNN),$(call link,$(CUDNN_LIB))) \
     $(if $(IS_NCCL),$(call link,$(NCCL_LIB)))
 endif
-# MPI's bindings for C++ are gone from newer ones, and nobody's loss. The system's folders are searched without being told.
+# Skips MPI's C++ bindings, which newer versions have removed. The system's folders are searched without an rpath.
 MPI_FLAGS = $(if $(IS_MPI),-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(call system_include,$(MPI_DIR)))
 LDFLAGS  += $(if $(IS_MPI),$(if $(filter $(SYSTEM_LIBS:%=%/),$(dir $(MPI_LIB))),$(MPI_LIB),$(call link,$(MPI_LIB))))
 
 LIBRARIES = $(if $(IS_CUDA),cuBLASLt=$(CUBLASLT_LIB)) $(if $(IS_CUDNN),cuDNN=$(CUDNN_LIB)) $(if $(IS_NCCL),NCCL=$(NCCL_LIB)) \
   $(if $(IS_MPI),MPI=$(MPI_LIB))
-# A release's source has its commit in a file.
+# The source of a release has its commit in a file.
 BUILD_ID := $(or $(shell cat BUILD_ID 2>/dev/null),$(shell git describe --always --dirty 2>/dev/null),unknown)
 VERSION  := $(shell cat VERSION)
-# `native` means another thing on another processor: its resolved form is part of the stamp.
+# The meaning of `native` depends on the processor, so the resolved options are part of the stamp.
 CPU_SUM  := $(shell $(CXX) $(HERE) -Q --help=target 2>/dev/null | cksum)
 
-# The tests that need no GPU are built without nvcc.
+# The variant of tests that need no GPU, which are built without nvcc.
 HOST_VARIANT = $(or $(filter-out cuda,$(VARIANT)),cpu)

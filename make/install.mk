@@ -1,4 +1,4 @@
-# make install, uninstall.
+# Targets: install, uninstall.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=

@@ -1,4 +1,4 @@
-# What nvcc and NVIDIA's libraries say of our sources on a machine without a GPU.
+# Checks of the sources with nvcc and NVIDIA's libraries on a machine without a GPU.
 
 NVDISASM ?= $(firstword $(wildcard $(CUDA_DIR:%=%/bin/nvdisasm) $(NVIDIA_WHEELS:%=%/cu13/bin/nvdisasm)))
 cuda-check: ## every kernel compiled by nvcc: no spills, wide loads, registers as in doc/results/registers.txt (RENEW=1 writes it)
@@ -11,8 +11,8 @@ cuda-link: ## what a run on a GPU needs, compiled by nvcc for Hopper and linked 
 
 engine: $(ENGINE) $(O)/train_gpt.cu.o $(O)/test/main.cpp.o
 
-# A quarter of an hour of one core, file by file as for a run, most of it for headers: so many files are one here, nothing is
-# optimized (cuda-check does that, with every kernel), and what needs no header of NVIDIA's is the other build's.
+# A normal build would take a quarter of an hour on one core, mostly for headers. So here many files are joined into one, nothing is
+# optimized (cuda-check compiles every kernel with optimization), and objects that need no header of NVIDIA's are those of the host build.
 J := $(O)/joined
 FROM_HOST   = $(patsubst $(O)/%,build/$(HOST_VARIANT)/%,$(filter-out $(NVIDIA:%=$(O)/%.o),$(1))) $(filter $(NVIDIA:%=$(O)/%.o),$(1))
 JOINED_NVCC = $(subst -O3 -g -x cu -lineinfo,-O0 -x cu -Xcicc -O0 -Xptxas -O0,$(NVCC))
@@ -38,7 +38,7 @@ $(J)/tests_and_benches $(J)/train_gpt:
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-# They start: NVIDIA's libraries are found again.
+# Checks that the programs start, so that NVIDIA's libraries are found at run time.
 run-cuda-link: $(J)/tests_and_benches $(J)/train_gpt
 	@$(J)/train_gpt --help > /dev/null
 	@$(J)/tests_and_benches --list-tests | sed -n 's/^\([0-9]* test cases\)$$/cuda-link: \1/p' | grep .
@@ -65,7 +65,7 @@ run-cublaslt-calls: $(O)/cublaslt-calls
 run-cudnn-plans: $(O)/cudnn-plans $(O)/no_driver/libcuda.so.1
 	@LD_LIBRARY_PATH=$(O)/no_driver$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} $< $(TEST_ARGS)
 
-# It is its own cuBLASLt and CUDA runtime: none of NVIDIA's are linked.
+# The test implements cuBLASLt and the CUDA runtime itself, so none of NVIDIA's libraries are linked.
 $(O)/cublaslt-calls: $(patsubst %,$(O)/%.cpp.o,test/cuda/cublaslt_calls llmc/cuda/cublaslt llmc/cuda/cudnn_absent llmc/cuda/matmul_cache llmc/base/file llmc/base/hash test/main)
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(patsubst %,-L%,$(wildcard $(DEPS_DIR)/lib)) $(CATCH2_LIBS)

@@ -1,10 +1,10 @@
-# How an object is made of a file.
+# Rules for compiling objects.
 
-# Most files read the same headers of the standard library, a fifth of the time to compile them: parsed once. Not for clang++, which
-# gains nothing by it (dev/LOG.md), nor with ccache, which would have to be told to trust that. g++ 12 does not take them for a system's
-# headers any more, and warns of what no std::string ever does.
+# Most files include the same standard headers, a fifth of their compile time: these are precompiled. Not for clang++, which gains
+# nothing (dev/LOG.md), and not with ccache, which would need special settings for it. g++ 12 does not treat precompiled headers as
+# system headers, and gives false warnings about std::string.
 PRECOMPILED  := $(if $(CCACHE)$(findstring clang,$(CXX_VERSION)),,1)
-# $(call parsed,FOLDER): what a file is compiled with, and what it waits for
+# $(call parsed,FOLDER): the flags that use precompiled headers; $(call parsed_first,FOLDER): their file, as a prerequisite
 parsed        = $(if $(PRECOMPILED),-include $(1)/standard_headers.h -Wno-array-bounds -Wno-stringop-overflow)
 parsed_first  = $(if $(PRECOMPILED),$(1)/standard_headers.h.gch)
 define parse_headers
@@ -28,16 +28,16 @@ $(O)/%.cpp.o: %.cpp $(O)/flags | headers
 $(O)/%.cpp.o: $(O)/%.cpp $(O)/flags | headers
 	$(compile_host)
 
-# Without CUDA, a .cu file is C++.
+# Without CUDA, a .cu file is compiled as C++.
 $(O)/%.cu.o: %.cu $(O)/flags | headers
 	@mkdir -p $(@D)
 	$(call say,$(if $(IS_CUDA),NVCC,CXX),$<)
 	$(Q)$(if $(IS_CUDA),$(NVCC),$(CCACHE) $(COMPILE) $(HEADERS) -x c++) -MMD -MP -c $< -o $@
 
-# g++ makes a static variable of an inline function one for the whole process, which objcopy would have to leave so.
+# By default g++ makes a static variable of an inline function unique in the whole process, and objcopy could not make it local.
 NOT_UNIQUE := $(if $(findstring clang,$(CXX_VERSION)),,-fno-gnu-unique)
-# An object for a level shows one name, that of its table: what it has of inline functions stays its own. What it computed
-# before main() would run on every processor: it must have nothing of the kind.
+# An object for a level exports only the name of its table, so that its copies of inline functions stay local. It must have no static
+# initializers: those would run before main() on every processor.
 define kernel_rules
 $(O)/$(1)/%.o: private ARCH = $(ARCH_$(1))
 $(O)/$(1)/%.o: % $(O)/flags | headers
@@ -50,10 +50,10 @@ $(foreach level,$(LEVELS),$(eval $(call kernel_rules,$(level))))
 $(O)/llmc/cpu/chosen_kernels.cpp.o: private CPPFLAGS += '-DANVIL_ALL_KERNELS(X)=$(patsubst %,X(kKernels_%),$(LEVELS))'
 $(O)/llmc/cpu/chosen_kernels.cpp.o: $(O)/levels
 $(O)/test/% $(O)/dev/% $(E)/%: private ARCH = $(HERE)
-# It looks what the processor has.
+# Detects the processor's features, so it must run on all processors.
 $(O)/llmc/base/processor.cpp.o: private ARCH = $(if $(KNOWS_LEVELS),-march=x86-64)
 
-# -fno-strict-aliasing: kernels read sixteen bytes of any type at once. `#pragma unroll` is nvcc's.
+# -fno-strict-aliasing: kernels load 16 bytes of any type at once. -Wno-unknown-pragmas: `#pragma unroll` is for nvcc.
 EMULATED_FLAGS = -Idev/emulator/include -DANVIL_EMULATED $(if $(RACE),-DANVIL_RACE) -fno-strict-aliasing -Wno-unknown-pragmas
 define compile_emulated_host
 @mkdir -p $(@D)
@@ -65,9 +65,8 @@ $(E)/%.cpp.o: %.cpp $(O)/flags | headers
 $(E)/%.cpp.o: $(E)/%.cpp $(O)/flags | headers
 	$(compile_emulated_host)
 
-# Kernels are where races are looked for: see dev/emulator/race.h. -gdwarf-4: of a joined source's functions, addr2line 2.40
-# takes DWARF 5's first file for the source itself, and a race would be reported in a file that nobody wrote. -g1 before it, which
-# alone would ask for variables, too.
+# The race checker instruments only kernels: see dev/emulator/race.h. -gdwarf-4: with DWARF 5, addr2line 2.40 would report races in a
+# joined source instead of the file that it includes. -g1 comes before it, because -gdwarf-4 alone would add variables, too.
 define compile_emulated
 @mkdir -p $(@D)
 $(call say,CXX,"$< (emulated)")
@@ -78,17 +77,17 @@ $(E)/%.cu.o: %.cu $(O)/flags | headers
 $(E)/%.cu.o: $(E)/%.cu $(O)/flags | headers
 	$(compile_emulated)
 
-# Not for what has other flags: a level's, a test's, none that optimize.
+# Precompiled headers require equal flags, so they are not used for kernels of a level, for tests and for unoptimized files.
 WITH_HEADERS := $(filter-out $(KERNELS) $(O)/llmc/base/processor.cpp.o $(O)/llmc/train/traced_step.cpp.o $(if $(IS_CUDA),%.cu.o),\
   $(filter $(O)/llmc/%,$(ENGINE)) $(patsubst %,$(O)/%.o,train_gpt.cu data/tokenize.cpp))
 $(WITH_HEADERS): private HEADERS = $(call parsed,$(O))
 $(WITH_HEADERS): $(call parsed_first,$(O))
-# The race checker's files are parsed otherwise.
+# The race checker compiles with other flags.
 EMULATED_WITH_HEADERS := $(if $(RACE),,$(EMULATED) $(EMULATED_KERNELS) $(EMULATED_BACKENDS))
 $(EMULATED_WITH_HEADERS): private HEADERS = $(call parsed,$(E))
 $(EMULATED_WITH_HEADERS): $(call parsed_first,$(E))
 
-# Written when they change, so that a changed test is compiled again with those of its group alone.
+# Joined sources are rewritten only if they change, so that after a change only that test's group is compiled again.
 $(O)/test/joined_%_ops.cpp: FILES = $(OPS_FILES)
 $(O)/test/joined_%_host.cpp: FILES = $(HOST_FILES)
 $(E)/test/joined_%_cuda.cu: FILES = $(CUDA_FILES)
@@ -119,34 +118,34 @@ $(O)/llmc/train/joined_cpu_backends.cpp: $(O)/neighbors
 $(E)/llmc/train/joined_cuda_backends.cpp: $(O)/neighbors
 	$(call write_includes,$(CUDA_BACKENDS))
 
-# Tests run once or twice, and compiling them is most of the work: three fifths of the time with -O1, and the emulator gets
-# hardly slower; of what computes little itself, two fifths with -Og. `private`: the flags that stand in $(O)/flags are those of
-# the engine. g++ -O1 takes for uninitialized what with -O3, in the engine, it sees to be set.
+# Tests run once or twice, so most of their time is compilation. With -O1 it takes three fifths of the time, and the emulator is hardly
+# slower. With -Og, for tests that compute little, it takes two fifths. `private`: $(O)/flags must have the engine's flags. With -O1,
+# g++ falsely warns of uninitialized variables.
 LIGHT    := $(if $(filter -O3,$(OPT)),-O1,$(OPT))
 TEST_OPT ?= $(if $(filter -O3,$(OPT)),-Og,$(OPT))
 TRUSTED  := $(if $(findstring clang,$(CXX_VERSION)),,-Wno-maybe-uninitialized)
 $(filter-out $(OPS_TESTS),$(TESTS)): private override OPT := $(TEST_OPT) $(TRUSTED)
 $(EMULATED_KERNELS) $(patsubst %,$(E)/%.o,$(wildcard dev/bench/*.cu)): private override OPT := $(LIGHT) $(TRUSTED)
-# Kernels that a test shares with the engine are linked from there, optimized.
+# Kernels that a test shares with the engine are linked from the engine's optimized objects.
 EMULATED_OPT ?= $(LIGHT)
 $(EMULATED_TESTS): private override OPT := $(EMULATED_OPT) $(TRUSTED)
 
-# A fifth less to compile than with -O1. What launches kernels on a GPU is not to be the slower for it.
+# Takes a fifth less compile time than -O1. Code that launches kernels on a GPU is optimized below, so that launches stay fast.
 COLD_OPT ?= $(TEST_OPT)
 $(COLD) $(EMULATED_BACKENDS) $(O)/data/tokenize.cpp.o: private override OPT := $(COLD_OPT) $(TRUSTED)
-# `plan` plays a step through for each GPU and number of ranks.
+# Optimized, too: `plan` simulates a step for each GPU and number of ranks.
 $(filter $(O)/llmc/trace/% $(if $(IS_CUDA),$(O)/llmc/train/cuda_backend%),$(COLD)): private override OPT := $(LIGHT) $(TRUSTED)
 
-# A tenth of what emulated tests take is the emulator's own, which compiles in seconds.
+# A tenth of the time of emulated tests is spent in the emulator itself, which compiles in seconds.
 EMULATOR_OPT ?= -O3
 $(filter $(E)/dev/%,$(EMULATED)): private override OPT := $(EMULATOR_OPT)
 
-# Catch2's own code: 16 s to compile with optimization, and nothing of it matters for speed.
+# Catch2's own code would take 16 s to compile with optimization, and its speed does not matter.
 $(O)/test/main.cpp.o: private override OPT := -O0
 $(O)/test/main.cpp.o: private override DEBUG_INFO :=
 
-# nccl.h by -I: the one that belongs to the library, before one that the toolkit may have. It and mpi.h are included by these
-# files alone, and only they are compiled again when another is found.
+# -I for nccl.h: the header that belongs to the library must precede one that the toolkit may have. Only these files include nccl.h
+# and mpi.h, so only they are compiled again when another version is found.
 NCCL_FLAGS = $(if $(IS_NCCL),-I$(NCCL_DIR))
 $(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: private CPPFLAGS += $(NCCL_FLAGS)
 $(O)/llmc/comm/nccl_comm.cpp.o $(O)/test/comm/nccl_calls.cpp.o: $(O)/nccl_flags
@@ -154,18 +153,18 @@ MPI_FILES = $(patsubst %,$(O)/%.o,$(wildcard llmc/comm/mpi_*.cpp))
 $(MPI_FILES): private CPPFLAGS += $(MPI_FLAGS)
 $(MPI_FILES): $(O)/mpi_flags
 
-# The step that is traced: launchers compiled once more, for a runtime that writes down (llmc/trace/include). It runs once, for
-# `plan`, and is not optimized at all.
+# The traced step: launchers compiled again, for a runtime that records launches (llmc/trace/include). It runs once, for `plan`, and is
+# not optimized.
 TRACED := $(O)/llmc/train/traced_step.cpp.o
 $(TRACED): private override CPPFLAGS := -Illmc/trace/include $(CPPFLAGS)
 $(TRACED): private override OPT := -O0 -fno-strict-aliasing -Wno-unknown-pragmas
-# The model of a GPU knows each kernel's registers.
+# The register counts of all kernels, for the model of a GPU.
 $(O)/generated/registers.inc: doc/results/registers.txt
 	@mkdir -p $(@D)
 	@sed -nE 's/^(.*_kernel<.*>) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+) +([0-9]+)$$/{"\1", {\2, \3}, {\4, \5}, {\6, \7}},/p' $< > $@
 $(O)/llmc/trace/gpu_model.cpp.o: private override CPPFLAGS += -I$(O)/generated
 $(O)/llmc/trace/gpu_model.cpp.o: $(O)/generated/registers.inc
-# What an export hands on to transformers, as a string.
+# The Python file that an export includes for transformers, as a C++ string.
 $(O)/generated/modeling_anvil.inc: python/anvil/modeling_anvil.py
 	@mkdir -p $(@D)
 	@{ printf 'R"anvil('; cat $<; printf ')anvil"\n'; } > $@

@@ -1,15 +1,15 @@
-# make race, sanitize, tsan, msan, fuzz.
+# Targets: race, sanitize, tsan, msan, fuzz.
 
-# g++ alone: dev/emulator/race.cpp answers the calls that it makes.
+# Only for g++: dev/emulator/race.cpp implements the calls that g++ generates.
 race: ## the kernels' tests on the emulator under its race checker
 	$(if $(findstring clang,$(CXX_VERSION)),@echo 'race: skipped: $(CXX) is clang$(,) and the checker answers what g++ calls',\
 	  @+$(SUBMAKE) run-emulated RACE=1 KERNELS_ONLY=1 SCHEDULES=in_order VARIANT=$(HOST_VARIANT))
 
 CLANG = $(firstword $(foreach c,$(patsubst %,clang++-%,22 21 20 19 18 17 16) clang++,$(shell command -v $(c))))
-# clang++ 16 or newer compiles these in half the time, if it has its OpenMP, too. Without MPI, which leaks a little and is not ours.
-# Without the tests tagged [plain], which train for long what shorter ones train, too, or run no program of ours. What tests
-# themselves compute is little, and what is not hot: not optimized, half the time to compile. Stacks are not kept for who uses them
-# after their function: the emulator has a thousand a kernel.
+# Uses clang++ 16 or newer if it has OpenMP, which compiles in half the time. Without MPI, which has small leaks. Without the tests
+# tagged [plain]: long runs of what shorter tests cover, and tests that run no program of Anvil's. Tests and cold code compute little
+# and are not optimized, which halves the compile time. detect_stack_use_after_return=0, because the emulator has a thousand stacks
+# per kernel.
 SANITIZERS = -fsanitize=address,undefined -fno-sanitize=null,object-size,vptr,pointer-overflow -fno-sanitize-recover=all
 SANITIZE_CXX ?= $(or $(if $(filter file,$(origin CXX)),$(CLANG_SANITIZES)),$(CXX))
 CLANG_SANITIZES = $(if $(CLANG),$(shell printf '\043include <omp.h>\nstruct P { int a, b; };\n \
@@ -22,17 +22,16 @@ sanitize: ## all tests, kernels too, under AddressSanitizer and UndefinedBehavio
 	  $(MAKE) --no-print-directory test VARIANT=sanitize CXX=$(SANITIZE_CXX) USE_MPI=0 OPT=-O1 TEST_OPT=-O0 EMULATED_OPT=-O0 COLD_OPT=-O0 \
 	  CXXFLAGS_EXTRA='$(SANITIZERS) -fno-omit-frame-pointer'
 
-# The threads of the host: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not compiled so and whose
-# barriers this sanitizer does not see.
+# Checks the host's threads: readers, savers, watchdogs, ranks. Without OpenMP, whose library is not instrumented, so ThreadSanitizer
+# would not see its barriers.
 TSAN_ENVIRONMENT = TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:report_thread_leaks=0:second_deadlock_stack=1
 tsan: ## the host's tests under ThreadSanitizer
 	@+$(TSAN_ENVIRONMENT) WITHOUT_TESTS='~[plain]' $(SUBMAKE) run-tests VARIANT=tsan USE_OMP=0 USE_MPI=0 OPT=-O1 TEST_OPT=-O0 \
 	  CXXFLAGS_EXTRA='-fsanitize=thread -fno-omit-frame-pointer'
 
-# clang++ alone has this sanitizer, and every part of a program should be compiled with it: the standard library is not.
-# So only the memory that kernels share is watched, which dev/emulator marks as undefined, and neither the heap nor the
-# stack of the host. Without OpenMP, whose library is not compiled so either. Before clang 16, lambdas cannot capture
-# structured bindings.
+# Only clang++ has MemorySanitizer, which expects every part of a program to be instrumented. The standard library is not, so only
+# memory that kernels use is checked, which dev/emulator poisons, but not the host's heap and stack. Without OpenMP, whose library is
+# not instrumented either. Clang before 16 cannot capture structured bindings in lambdas.
 MSAN_CXX ?= $(CLANG)
 MSAN_WORKS = $(if $(MSAN_CXX),$(shell echo 'int main() {}' | $(MSAN_CXX) -fsanitize=memory -x c++ - -o /dev/null 2>/dev/null && echo 1))
 msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
@@ -42,8 +41,8 @@ msan: ## the kernels' tests on the emulator under clang's MemorySanitizer
 	  -msan-poison-stack=0 -fno-sanitize-memory-param-retval -fno-sanitize-memory-use-after-dtor -w -fno-omit-frame-pointer',\
 	  @echo 'msan: skipped: no clang++ whose -fsanitize=memory links (scripts/setup.sh --clang)')
 
-# A fuzzer of NAME is test/fuzz/NAME_fuzz.cpp and begins with test/fuzz/corpus/NAME/; what it finds and learns stays in the
-# build folder. Files are what is read, so what trains is not linked.
+# The fuzzer NAME is test/fuzz/NAME_fuzz.cpp with the initial corpus test/fuzz/corpus/NAME/. Its findings and new corpus files go to the
+# build folder. Fuzzers read files, so the training code is not linked.
 FUZZ_CXX ?= $(MSAN_CXX)
 FUZZERS  := $(patsubst test/fuzz/%_fuzz.cpp,%,$(sort $(wildcard test/fuzz/*_fuzz.cpp)))
 FUZZED   := $(if $(OP),$(filter $(OP),$(FUZZERS)),$(FUZZERS))
@@ -56,7 +55,7 @@ fuzz: ## readers of files under clang's libFuzzer; OP=safetensors fuzzes one, SE
 	  CXXFLAGS_EXTRA='-fsanitize=fuzzer-no-link$(,)address$(,)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -w',\
 	  @echo 'fuzz: skipped: no clang++ whose -fsanitize=fuzzer links (scripts/setup.sh --clang)')
 
-# Do they compile, with any compiler?
+# Checks that the fuzzers compile, with any compiler.
 fuzz-objects: $(FUZZERS:%=$(O)/test/fuzz/%_fuzz.cpp.o)
 
 run-fuzz: $(FUZZED:%=$(O)/fuzz/%)

@@ -1,6 +1,6 @@
-# make test: the host's tests, and those of kernels on the emulated GPU; make test-gpu.
+# Targets: test (tests of the host, and of kernels on the emulated GPU), test-gpu.
 
-# A make of its own, because what setup.sh installs changes what is found above.
+# Starts make again, because it must find what setup.sh has installed.
 SUBMAKE = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 test: ## build and run the tests; OP=layernorm runs one topic
@@ -10,22 +10,22 @@ test: ## build and run the tests; OP=layernorm runs one topic
 	  awk '{passed += $$1; failed += $$2} END {printf "\n%d passed, %d failed\n", passed, failed; exit passed + failed == 0}' \
 	    build/counts || status=1; exit $$status
 
-# A topic may have tests of one kind only, and may do without the programs.
+# A topic may have tests of one kind only, and may not need the programs.
 NEEDED_PROGRAMS = $(if $(shell $(RUN_PROGRAMS) $(TEST_FILES)),$(PROGRAMS))
 run-tests: $(if $(TESTS),$(O)/$(TEST_NAME) $(NEEDED_PROGRAMS))
 	$(if $(TESTS),@CXX='$(CXX)' ANVIL_PROGRAMS=$(or $(BIN),./) scripts/run_tests.sh $(JOBS) $(O)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
-# In every order of threads that the emulator has: a result that depends on it is wrong.
+# Runs with every schedule of the emulator's threads: a result that depends on it is wrong.
 SCHEDULES ?= in_order reverse random
 run-emulated: $(if $(EMULATED_TESTS),$(E)/$(TEST_NAME) $(if $(NEEDED_PROGRAMS),$(EMULATED_PROGRAMS)))
 	$(if $(EMULATED_TESTS),@CXX='$(CXX)' SCHEDULES='$(SCHEDULES)' ANVIL_PROGRAMS=$(E)/ scripts/run_tests.sh $(JOBS) $(E)/$(TEST_NAME) '$(OP)' $(TEST_ARGS))
 
-# Of an inline function in two objects the linker keeps the first, which should be an optimized one.
+# The linker keeps the first copy of an inline function, so optimized objects come first.
 $(O)/$(TEST_NAME): $(OPS_TESTS) $(TEST_ENGINE) $(filter-out $(OPS_TESTS),$(TESTS)) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)
 
-# The emulator first: what the race checker itself calls must not be a copy that the checker watches.
+# The emulator comes first: the race checker must not call an instrumented copy of an inline function.
 $(E)/$(TEST_NAME): $(TEST_EMULATED) $(NEEDED_KERNELS) $(EMULATED_TESTS) $(TEST_ENGINE) $(O)/test/main.cpp.o
 	$(call say,LINK,$@)
 	$(Q)$(COMPILE) $^ -o $@ $(LDFLAGS) $(CATCH2_LIBS)

@@ -1,8 +1,8 @@
-# make lint, format, tidy, debug, compile_commands.json, info.
+# Targets: lint, format, tidy, debug, compile_commands.json, info.
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
-# Formatters differ by version: this one and no other.
-# Looked for when it is needed: setup.sh may just have installed it.
+# Prefers the version that setup.sh installs, because the result depends on the version. Evaluated when it is used, because setup.sh
+# may just have installed it.
 CLANG_FORMAT = $$(ls $(DEPS_DIR)/lint/bin/clang-format 2>/dev/null || echo clang-format)
 
 lint: ## layers, mirrored files, format, scripts; WARNINGS=1 compiles all there is, too

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""How fast a training run is on 1, 2, 4, ... ranks: tokens per second, efficiency, and what communication costs.
+"""Measures a training run on 1, 2, 4, ... ranks: tokens per second, efficiency, and the time of communication.
 
-    scripts/bench_scaling.py                   on all GPUs if there are any, else on this machine's processor
+    scripts/bench_scaling.py                   on all GPUs if there are any, else on this machine's CPU
     scripts/bench_scaling.py --device cpu      1, 2 and 4 processes of one thread each, and as many as there are cores
-    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 0       and two hosts, a process on each: here the first
-    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 1       there; it only takes part
-    scripts/bench_scaling.py --device cpu --gpu      and one process with a GPU, if there is one
-    scripts/bench_scaling.py --page-only       writes the page anew from the files that there are
-    scripts/bench_scaling.py --check           exit code 1 if the page is not what those files give
+    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 0       also two hosts, a process on each: the first one
+    scripts/bench_scaling.py --device cpu --master alpha:29500 --rank 1       the second one, which only takes part
+    scripts/bench_scaling.py --device cpu --gpu      also one process with a GPU, if there is one
+    scripts/bench_scaling.py --page-only       rewrites the page from the stored results
+    scripts/bench_scaling.py --check           exit code 1 if the page does not match the stored results
 
-The batch of a step is the same for every number of ranks (strong scaling), on synthetic tokens. The numbers of ranks take
-turns, --rounds times, so that what else the machine does meets all of them; a figure is the median of the steps after
---warm-up, of all rounds. How many cores others used meanwhile is measured as well. Ranks meet over TCP: no mpirun is
-needed. Writes doc/results/scaling-DEVICE.csv, and the tables of all such files between the markers of
-doc/performance.md; with --no-write it only shows the table. Needs Python 3 and nothing else.
+The batch of a step is the same for every number of ranks (strong scaling), on synthetic tokens. The numbers of ranks
+alternate, --rounds times, so that other load on the machine affects all of them. A figure is the median of the steps
+after --warm-up, over all rounds. Also measures how many cores other processes used meanwhile. Ranks connect over TCP,
+without mpirun. Writes doc/results/scaling-DEVICE.csv, and the tables of all such files between the markers of
+doc/performance.md; with --no-write it only prints the table. Needs only Python 3.
 """
 import argparse
 import array
@@ -43,7 +43,7 @@ RESULTS = ROOT / "doc/results"
 NOT_MEASURED = "not measured yet\n"
 MARKERS = "<!-- scaling: scripts/bench_scaling.py -->\n", "<!-- end of scaling -->\n"
 
-# Name, sequences per step, flags. T and the vocabulary are in the flags, too.
+# Name, sequences per step, flags, which include T and the vocabulary.
 SMALL = ("quickstart: 4 layers, 128 channels", 12,
          {"num-layers": 4, "num-heads": 4, "channels": 128, "seq-len": 64, "vocab-size": 65})  # fmt: skip
 MIDDLE = ("6 layers, 384 channels", 8,
@@ -61,7 +61,7 @@ class UserError(Exception):
 
 
 class Setting(typing.NamedTuple):
-    """What a run is measured on. Of several hosts each has one rank."""
+    """The ranks and devices of a run. With several hosts, each has one rank."""
 
     ranks: int
     device: str
@@ -76,7 +76,7 @@ class Setting(typing.NamedTuple):
 
 
 def write_tokens(path, count, vocab):
-    """A shard as doc/formats.md has it. Token k comes with a probability of about 1/(k + 1), as words do."""
+    """Writes a shard (doc/formats.md). Token k has a probability of about 1/(k + 1), as words do."""
     draw = random.Random(1).random
     header = array.array("i", [20240520, 1, count] + [0] * 253)
     tokens = array.array("H", (int(vocab ** draw()) - 1 for _ in range(count)))
@@ -84,7 +84,7 @@ def write_tokens(path, count, vocab):
 
 
 def busy_s():
-    """Seconds for which the cores of this machine have been busy: all but idle and waiting for a disk."""
+    """The busy seconds of all cores of this machine: neither idle nor waiting for a disk."""
     with open("/proc/stat", encoding="utf-8") as file:
         ticks = [int(word) for word in file.readline().split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
@@ -102,7 +102,7 @@ def free_port():
 
 
 def train(args, setting, model, folder):
-    """The records of a run's steps, and how many cores others used meanwhile. Nothing, where rank 0 is on another host."""
+    """The records of a run's steps, and how many cores other processes used. Nothing if rank 0 is on another host."""
     _, sequences, flags = model
     ranks, device = setting.ranks, setting.device
     micro_batch = max(b for b in range(1, LARGEST_MICRO_BATCH[device] + 1) if sequences // ranks % b == 0)
@@ -111,7 +111,7 @@ def train(args, setting, model, folder):
         "batch-size": micro_batch, "total-batch-size": sequences * flags["seq-len"], "steps": args.steps,
         "warmup-steps": 0, "sample-tokens": 0, "checkpoint-every": 0, "check-replicas": 0})  # fmt: skip
     if device == "cpu":
-        flags |= {"threads": 1, "dtype": "fp32"}  # the same bytes to exchange on every processor
+        flags |= {"threads": 1, "dtype": "fp32"}  # so that the bytes to exchange do not depend on the processor
     command = shlex.split(args.program) + [f"--{name}={value}" for name, value in flags.items()]
     here = [args.rank] if setting.hosts > 1 else range(ranks)
     master = args.master if setting.hosts > 1 else f"127.0.0.1:{free_port()}"
@@ -176,7 +176,7 @@ def measure_model(args, model, settings):
     first = settings[0]
     for setting in settings:
         step_ms = median(setting, "ms")
-        # Of another device there is nothing to compare.
+        # Efficiency is only defined against the same device.
         efficiency = median(first, "ms") * first.ranks / (setting.ranks * step_ms) if setting.device == first.device else 0
         rows.append({
             "machine": args.machine, "date": args.date, "model": f"{name}, T {flags['seq-len']}", "tokens_a_step": tokens,
@@ -210,7 +210,7 @@ def processor():
 
 
 def table_of(rows):
-    """Of one file, as Markdown."""
+    """The rows of one file as a Markdown table."""
     text = f"{rows[0]['machine']}, {rows[0]['date']}:\n\n"
     text += "| model, tokens per step | ranks | ms per step | tok/s | times one rank | efficiency | communication ms | exposed | predicted |\n"
     text += "|---" + "|--:" * 8 + "|\n"

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Collects what a bare machine lacks into .deps/, which git ignores and the Makefile looks into. Take that folder along.
+# Collects what another machine lacks in .deps/, which git ignores and the Makefile searches. Copy that folder with the sources.
 #
 #   scripts/carry_deps.sh                the headers of Catch2, CLI11, nlohmann-json and xxHash, as installed here
 #   scripts/carry_deps.sh --mpi          also Open MPI, as installed here by apt: `. .deps/mpi/env.sh` to use it there
-#   scripts/carry_deps.sh --wheels [DIR] also the headers of cuBLAS, cuDNN and NCCL out of NVIDIA's wheels, for a machine
-#                                        that has the libraries and not these. DIR: a folder with .whl files, or
-#                                        site-packages/nvidia; without it Python's own, else pip downloads them (1 GB)
-#   scripts/carry_deps.sh --programs     also the programs that make VARIANT=cuda has built here, stripped: ./train_gpt,
-#                                        data/tokenize, build/cuda/gpu-tests, build/cuda/bench/*, those that are there
-#   scripts/carry_deps.sh --nccl CHIP    also NCCL, found as by make (NVIDIA_WHEELS, NCCL_HOME): of 340 MB the code of one chip
-#                                        (90: H100, H200; 80: A100): for scripts/gpu_check.sh comm, which on one GPU
-#                                        needs 2.30.3 or later
+#   scripts/carry_deps.sh --wheels [DIR] also the headers of cuBLAS, cuDNN and NCCL from NVIDIA's wheels, for a machine
+#                                        that has only the libraries. DIR: a folder with .whl files, or
+#                                        site-packages/nvidia; default: Python's own, else pip downloads them (1 GB)
+#   scripts/carry_deps.sh --programs     also the programs that make VARIANT=cuda has built here, stripped: those that exist of
+#                                        ./train_gpt, data/tokenize, build/cuda/gpu-tests, build/cuda/bench/*
+#   scripts/carry_deps.sh --nccl CHIP    also NCCL, found as by make (NVIDIA_WHEELS, NCCL_HOME), with the code of one chip only
+#                                        (90: H100, H200; 80: A100) instead of 340 MB: for scripts/gpu_check.sh comm,
+#                                        which on one GPU needs 2.30.3 or later
 #
-# Programs and NCCL lie in .deps/carried.tar.xz; scripts/gpu_check.sh unpacks it where there is no ./train_gpt yet.
-# Into $DEPS_DIR if that is set. It says what it took and from where. Exit code 2 if something is not there, or if all of
-# it and the sources together are larger than 64 MiB, which is no longer carried lightly.
+# Programs and NCCL are packed in .deps/carried.tar.xz; scripts/gpu_check.sh unpacks it if there is no ./train_gpt yet.
+# $DEPS_DIR, if set, replaces .deps. Prints what it took and from where. Exit code 2 if something is missing, or if the
+# folder and the sources together are larger than 64 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,7 +51,7 @@ while [ $# -gt 0 ]; do
 done
 
 # ---- headers -------------------------------------------------------------------------------------------------------
-# The folder on the compiler's path that holds a header; what was carried before does not count.
+# The folder on the compiler's path that contains a header. .deps is not searched.
 folder_with() {
     local header=$1 folder
     while read -r folder; do
@@ -62,7 +62,7 @@ folder_with() {
     done < <("$cxx" -E -v -x c++ /dev/null 2>&1 >/dev/null | sed -n '/^#include </,/^End/s/^ //p')
 }
 
-# carry_header NAME PACKAGE WHAT HEADER...: WHAT, a file or folder beside the first HEADER that is found
+# carry_header NAME PACKAGE WHAT HEADER...: copies WHAT, a file or folder next to the first HEADER that is found
 carry_header() {
     local name=$1 package=$2 what=$3 header folder
     shift 3
@@ -92,7 +92,7 @@ if [ -f "$deps/include/catch2/catch_all.hpp" ]; then
 fi
 
 # ---- Open MPI ------------------------------------------------------------------------------------------------------
-# Its packages and those that it cannot start without. Its modules for InfiniBand and the like stay unused.
+# Copies its packages and those that it needs to start. Modules for InfiniBand and the like are not usable then.
 carry_mpi() {
     command -v dpkg-query >/dev/null || fail "--mpi: this is not Debian or Ubuntu: no packages to take Open MPI from"
     local pattern found packages=() triplet into=$deps/mpi
@@ -105,13 +105,13 @@ carry_mpi() {
     triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || "$cxx" -print-multiarch)
     rm -rf "$into"
     mkdir -p "$into"
-    # Not its manuals, nor what only Fortran, Java and OpenSHMEM use. Links in /usr/lib stay links.
+    # Without manuals and files that only Fortran, Java and OpenSHMEM use. Links in /usr/lib stay links.
     dpkg -L "${packages[@]}" | sort -u | grep -E '^/(usr/)?(bin|lib|share/(openmpi|pmix))' |
         grep -vE '/(fortran|lib(oshmem|mpi_java|mpi_mpifh|mpi_use)[^/]*|(open|p)?shmem[^/]*)(/|$)' |
         while read -r file; do
             if [ -f "$file" ] || [ -L "$file" ]; then printf '%s\0' ".$file"; fi
         done | tar -C / --no-recursion --null -cf - -T - | tar -C "$into" -xf -
-    # /lib may be a link to /usr/lib: one place for all. Links that lead out of what was taken are no use there.
+    # /lib may be a link to /usr/lib, so all files go to one place. Links to files that were not copied are removed.
     for folder in bin lib; do
         if [ -d "$into/$folder" ]; then
             cp -a "$into/$folder/." "$into/usr/$folder/"
@@ -119,7 +119,7 @@ carry_mpi() {
         fi
     done
     find "$into" -xtype l -delete
-    # `mpirun` and the like are links through /etc/alternatives, which is not taken along.
+    # `mpirun` and the like are links through /etc/alternatives, which is not copied.
     ln -sf orterun "$into/usr/bin/mpirun"
     ln -sf opal_wrapper "$into/usr/bin/mpicxx"
     cp "$into/usr/share/openmpi/mpic++-wrapper-data.txt" "$into/usr/share/openmpi/mpicxx-wrapper-data.txt"
@@ -146,8 +146,8 @@ END
 [ -z "$mpi" ] || carry_mpi
 
 # ---- NVIDIA's headers ----------------------------------------------------------------------------------------------
-# carry_wheel NAME PACKAGE FOLDER HEADER: a library's headers, out of site-packages/nvidia/FOLDER or its wheel: HEADER and
-# those that begin like it
+# carry_wheel NAME PACKAGE FOLDER HEADER: copies a library's headers from site-packages/nvidia/FOLDER or its wheel: HEADER and
+# those whose names begin like it
 carry_wheel() {
     local name=$1 package=$2 folder=$3 header=$4 wheel= from stem=${4%.h}
     if [ -f "$wheels_from/$folder/include/$header" ]; then
@@ -222,13 +222,13 @@ if [ -n "$programs$nccl_chip" ]; then
         mkdir -p "$packed/build/carried/lib"
         scripts/one_chip.py "$library" "$nccl_chip" "$packed/build/carried/lib/libnccl.so.2"
     fi
-    # What does not change much with more effort is device code that is compressed already.
+    # A higher level would hardly help: device code is compressed already.
     (cd "$packed" && tar -cf - -- *) | xz -3 -T0 >"$deps/carried.tar.xz"
     took packed "$(du -h --apparent-size "$deps/carried.tar.xz" | cut -f 1) in $deps/carried.tar.xz"
 fi
 
 # ---- the size ------------------------------------------------------------------------------------------------------
-# Tools of `make lint` may lie there too, and need not travel.
+# The tools of `make lint` may also be there. They are not needed elsewhere, so they do not count.
 bytes=$(du -sb --exclude=lint "$deps" | cut -f 1)
 took total "$(awk "BEGIN { printf \"%.1f MB\", $bytes / 1e6 }") in $deps"
 sources=$(git ls-files -z 2>/dev/null | xargs -0 -r stat -c %s 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }')

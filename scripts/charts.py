@@ -2,13 +2,13 @@
 """Draws the charts of README.md and doc/ from doc/results/: doc/images/NAME-light.svg and NAME-dark.svg.
 
     scripts/charts.py            writes them
-    scripts/charts.py --check    exit code 1 if a committed chart is not what it would draw (`make lint` asks)
+    scripts/charts.py --check    exit code 1 if a committed chart differs from what it would draw (part of `make lint`)
 
-cpu-vs-pytorch: training speed on a CPU beside PyTorch, measured (doc/results/against-pytorch.json).
+cpu-vs-pytorch: training speed on a CPU compared with PyTorch's, measured (doc/results/against-pytorch.json).
 Badges: the license and VERSION. one-step: a diagram for doc/design.md.
-gpu-step: tokens per second on a GPU. Once a doc/results/GPU-DATE/ holds measured training runs, those; until then what
-`./train_gpt plan` predicts (doc/results/steps-predicted.json). Its title says which: one chart never holds both.
-Needs Python 3 and nothing else.
+gpu-step: tokens per second on a GPU. Shows the measured training runs of doc/results/GPU-DATE/ if there are any, else the
+predictions of `./train_gpt plan` (doc/results/steps-predicted.json). The title tells which; a chart never mixes both.
+Needs only Python 3.
 """
 import argparse
 import html
@@ -23,7 +23,7 @@ from against_pytorch import CONFIGS, best, is_small, ratio  # noqa: E402
 from perf_table import folders_of, newest_results, read_object, read_rows  # noqa: E402
 
 IMAGES = ROOT / "doc/images"
-# Of each theme: text, fainter text, lines of the grid, Anvil, Anvil's second type, others, others' second type.
+# The colors of each theme: text, fainter text, grid lines, Anvil, Anvil's second type, others, others' second type.
 THEMES = {
     "light": ("#1f2328", "#59636e", "#d8dee4", "#0969da", "#80b3ec", "#8c959f", "#ced4da"),
     "dark": ("#e6edf3", "#9198a1", "#2d333b", "#4493f8", "#2a5a9c", "#767e89", "#40464e"),
@@ -43,7 +43,7 @@ def thousands(rate):
 
 
 def chart(theme, title, subtitle, groups, marks, unit, legend):
-    """Horizontal bars. groups: [(name, [(index of the color, low, value, high, label)])]; low and high None, or the range that is predicted."""
+    """Horizontal bars. groups: [(name, [(index of the color, low, value, high, label)])]; low and high: the predicted range, or None."""
     text, dim, grid = THEMES[theme][:3]
     widest = max(high or value for _, bars in groups for _, _, value, high, _ in bars)
     scale = (WIDTH - LEFT - RIGHT) / widest
@@ -88,7 +88,7 @@ def chart(theme, title, subtitle, groups, marks, unit, legend):
 
 
 def cpu_chart(theme):
-    """Times the speed of PyTorch's fastest way, which is 1; beside each bar its tokens per second."""
+    """Speed as a multiple of PyTorch's fastest mode, and the tokens per second beside each bar."""
     results = [r for r in json.loads((ROOT / "doc/results/against-pytorch.json").read_text(encoding="utf-8")) if "turns" in r]
     groups = []
     for result in (r for r in results if not is_small(r)):
@@ -114,7 +114,7 @@ def cpu_chart(theme):
 
 
 def measured_runs():
-    """(name of the GPU, date, [(what, tokens per second)]) of the newest results of a GPU, or None."""
+    """(name of the GPU, date, [(what, tokens per second)]) of the newest GPU results, or None."""
     folder = newest_results()
     if not folder:
         return None
@@ -150,7 +150,7 @@ def gpu_chart(theme):
 
 
 def step_diagram(theme):
-    """One step of a rank on a GPU: what its two streams do, for twelve layers in four buckets and the embeddings (doc/distributed/how_it_works.md)."""
+    """The two streams of a GPU during a step, with twelve layers in four buckets and the embeddings (doc/distributed/how_it_works.md)."""
     text, dim, grid, strong, pale, gray, light = THEMES[theme]
     lanes = [("compute", 46), ("communication", 92), ("host", 138)]
     layers = ["emb.", "0-2", "3-5", "6-8", "9-11"]
@@ -196,7 +196,7 @@ def step_diagram(theme):
 
 
 def badge(name, value, color):
-    """As shields.io draws them, without asking it."""
+    """A badge that looks like those of shields.io."""
     left, right = 12 + round(6.3 * len(name)), 12 + round(6.3 * len(value))
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" aria-label="{name}: {value}">
 <clipPath id="r"><rect width="{left + right}" height="20" rx="3"/></clipPath>

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Checks README.md, the other pages at the top and those of doc/ against the tree: what a page tells a reader to type, open or click must be there.
+"""Checks that what README.md, the other pages in the root folder and those of doc/ tell a reader to type, open or click exists.
 
     python3 scripts/check_docs.py          prints FILE:LINE: what is wrong, for every finding; exit code 1 if any
-    python3 scripts/check_docs.py --test   checks the checker on small broken pages
+    python3 scripts/check_docs.py --test   tests the checker on small broken pages
 
-Commands, in indented and fenced blocks and in inline code: the program or script exists, it has every flag given to it, `make` has
-the target, knows the variable and the topic. Flags alone in inline code: one of our programs has them, or they are in FLAGS_OF_OTHERS. Paths
-exist, or git ignores them (what programs write). Links lead to a page and a heading. Table rows have as many cells as their header.
-Figures in CLAIMS are those of the page that holds the measurements, each row of the README's tables PROVEN has its proof in PROOFS,
-and the README's count of lines is true. Pages written for GitHub may link to ../../actions
-and the like, which are no files. dev/LOG.md is history and not checked: it names what was.
+Commands, in indented and fenced blocks and in inline code: the program or script exists and has every flag given to it; `make` has
+the target and knows the variable and the topic. Flags alone in inline code: one of Anvil's programs has them, or they are in
+FLAGS_OF_OTHERS. Paths exist, or git ignores them (files that programs write). Links lead to a page and a heading. Table rows have as
+many cells as their header. Figures in CLAIMS are those of the page with the measurements. Each row of the README's tables PROVEN has
+its proof in PROOFS. The README's count of lines is correct. Pages written for GitHub may link to ../../actions and the like, which
+are no files. dev/LOG.md is history, which names files that are gone, and is not checked.
 
 Flags of ./train_gpt are those of doc/flags.md, which `make test` compares with the program; see train_gpt_flags.
 """
@@ -31,13 +31,13 @@ FLAGS_OF_OTHERS = {
     "--pid", "--network", "--shm-size", "--ipc", "--ulimit",  # docker
 }  # fmt: skip
 FILES_OF_OTHERS = {"train_gpt2.py", "train_gpt2.cu"}  # llm.c's
-# What may stand before a command.
+# Words that may precede a command.
 WRAPPERS = {"nice", "sudo", "env", "time", "exec", "sbatch"}
-# What stands in a path or command for something of the reader's.
+# Placeholders in paths and commands.
 PLACEHOLDER = re.compile(r"^(OP|X|Y|NAME|FILE|DIR|DATE|PART|GPU-DATE|FOLDER|OUT|V|VARIANT|TOPIC)$")
 
-# A sentence's figures and where they were measured: (page, pattern, page of the source, pattern there). Groups must be equal up to
-# the decimals that the first one gives; the order of groups is the same.
+# Figures and their sources: (page, pattern, page of the source, pattern there). The groups of both patterns, in the same order, must be
+# equal up to the decimals on the first page.
 CLAIMS = [
     (
         "README.md",
@@ -145,16 +145,16 @@ CLAIMS = [
 ]
 
 
-# The README's tables each row of which has a row in PROOFS, under the same heading, with what proves it.
+# The README's tables whose rows all need a row in PROOFS under the same heading, which names the proof.
 PROOFS = "doc/why_believe_us.md"
 PROVEN = ("What is measured", "Which one do you want?")
 
 
-# ---- what there is ---------------------------------------------------------------------------------------------
+# ---- the tree --------------------------------------------------------------------------------------------------
 
 
 def train_gpt_flags(root):
-    """{command: flags}: `train_gpt NAME`, and `train_gpt` for `train`. The only place that knows the form of doc/flags.md."""
+    """{command: flags}: `train_gpt NAME`, and `train_gpt` for `train`. Only this function depends on the form of doc/flags.md."""
     commands = {}
     for part in re.split(r"^## ", (root / "doc/flags.md").read_text(encoding="utf-8"), flags=re.M)[1:]:
         name = part.split("\n", 1)[0]
@@ -171,7 +171,7 @@ def train_gpt_flags(root):
 
 
 def flags_of_script(root, path):
-    """The flags of a script, by its argparse, its header and what it hands on; None: any."""
+    """The flags of a script: of its argparse, its header, and of programs that it passes them on to; None: any."""
     text = (root / path).read_text(encoding="utf-8")
     if path.endswith(".py"):
         found = set(re.findall(r'add_argument\(\s*"(--?[a-zA-Z][\w-]*)"', text))
@@ -194,7 +194,7 @@ def flags_of_script(root, path):
 
 
 def flags_of(root, command):
-    """{flags} of a program or script by its path from the root, or None if it is not ours."""
+    """{flags} of a program or script by its path from the root, or None if it is not one of Anvil's."""
     if command.startswith("train_gpt"):
         return train_gpt_flags(root).get(command)
     if command == "data/tokenize":
@@ -204,7 +204,7 @@ def flags_of(root, command):
 
 
 class Tree:
-    """What the checks ask of the tree, read once."""
+    """The facts about the tree that the checks need, read once."""
 
     def __init__(self, root):
         self.root = root
@@ -241,7 +241,7 @@ class Tree:
         return bool({f"{name}_test.cpp", f"{name}_cuda_test.cu", f"{name}_fuzz.cpp", f"{name}.cu"} & self.names)
 
     def has_path(self, path):
-        """Whether there is such a file or folder (wildcards and placeholders included), or git ignores it, as what programs write."""
+        """Whether a file or folder exists (with wildcards and placeholders), or git ignores it, as it does files that programs write."""
         for one in braces(path.rstrip("/")):
             one = re.sub(r"(?<![A-Za-z])(OP|X|NAME|FOLDER|GPU-DATE|PART|VARIANT|DATE)(?![A-Za-z])", "*", re.sub(r"<[^>]*>", "*", one))
             if any(self.root.glob(one)):
@@ -260,11 +260,11 @@ def braces(text):
     return [one for part in match[1].split(",") for one in braces(text[: match.start()] + part + text[match.end() :])]
 
 
-# ---- what a page says ------------------------------------------------------------------------------------------
+# ---- pages -----------------------------------------------------------------------------------------------------
 
 
 def blocks_and_prose(text):
-    """Lines as (number, kind, text): `code` for indented and fenced ones (continued lines joined), `text` for all else."""
+    """Lines as (number, kind, text): `code` in indented and fenced blocks (with continued lines joined), else `text`."""
     fenced, code, before = False, False, ""
     held, held_at = "", 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -285,7 +285,7 @@ def blocks_and_prose(text):
 
 
 def commands_in(line):
-    """The commands of a line of shell: without comments, one for each side of && ; | & and for each column of several."""
+    """The commands of a line of shell, without comments: split at && ; | & and at columns of several commands."""
     line = re.split(r"(?:^|\s+)#\s", line)[0]
     line = re.sub(r"\$\([^)]*\)|'[^']*'|\"[^\"]*\"|<[^<>]*>", lambda m: "_" if m[0][0] != "<" else " ", line)
     parts = re.split(r"&&|\|\||[;|&()]", line)
@@ -297,7 +297,7 @@ def commands_in(line):
 
 
 def program_in(words):
-    """(program as a path from the root or `make`, index after it), or (None, 0): after launchers, interpreters and NAME=value."""
+    """(program as a path from the root or `make`, index after it), or (None, 0). Skips launchers, interpreters and NAME=value."""
     for i, word in enumerate(words):
         bare = word.removeprefix("./")
         if bare == "make" and all(w in WRAPPERS or "=" in w for w in words[:i]):
@@ -356,7 +356,7 @@ FILE_NAME = re.compile(r"[\w-]+\.(h|cuh|cu|cpp|py|sh)$")
 
 
 def findings_in_inline(tree, code):
-    """Of one span of inline code."""
+    """The findings in one span of inline code."""
     path = PATH.match(code)
     if path and code.removeprefix("./") != "data/tokenize":
         if not tree.has_path(path[1]):
@@ -437,13 +437,13 @@ def findings_in_claims(root, claims):
             continue
         for figure, index in zip(said.groups(), order):
             decimals = len(figure.partition(".")[2])
-            # Half of the last decimal, for what was itself rounded.
+            # Allows half of the last decimal, because the source is rounded, too.
             if abs(number(figure) - number(there.groups()[index])) > 0.51 * 10**-decimals:
                 yield f"{page}: {figure}, where {source} has {there.groups()[index]} ({pattern})"
 
 
 def tables(text):
-    """{heading: rows of cells} of a page's tables, each under its nearest heading, without heads."""
+    """{heading: rows of cells} of a page's tables, by the nearest heading above, without header rows."""
     found, heading, rows = {}, "", 0
     for line in text.split("\n"):
         if line.startswith("#"):
@@ -456,7 +456,7 @@ def tables(text):
 
 
 def findings_in_proofs(claims, proofs):
-    """Rows of the README's tables PROVEN that `proofs` has no row for, under the same heading, with something to open."""
+    """Rows of the README's tables PROVEN without a row in `proofs` under the same heading that names something to open."""
     said, proven = tables(claims), tables(proofs)
     for heading in PROVEN:
         names = [cells[0] for cells in said.get(heading, [])]
@@ -480,7 +480,7 @@ def findings_in_size(root, files):
 
 # ---- the checker itself ----------------------------------------------------------------------------------------
 
-# Pages with one mistake each, and a piece of what must be said of it; then one without.
+# Pages with one mistake each, and a part of the expected finding; then a page without mistakes.
 BROKEN = [
     ("    ./train_gpt --learning-rat 1\n", "no flag --learning-rat"),
     ("    ./train_gpt generate --steps 3\n", "train_gpt generate has no flag --steps"),

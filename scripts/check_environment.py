@@ -3,8 +3,8 @@
 
     python3 scripts/check_environment.py   prints what is missing on either side; exit code 1 if anything is
 
-Read are names in quotes in sources and Python programs, and $NAME in shell scripts. ANVIL_TEST_ ones are between a test and its
-processes.
+Finds quoted names in sources and Python programs, and $NAME in shell scripts. ANVIL_TEST_ variables are not checked: they are
+private to a test and its processes.
 """
 
 import pathlib

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Files in and out of other programs, as PyPI has them: what they write is read here, what is written here they read, and
-# both compute the same. CI's step `interop`; needs ./train_gpt and ./data/tokenize, a few minutes, and a network:
-# where pip cannot install a package, what is compared with it is skipped and said so.
+# Checks that Anvil reads the files of other programs, as PyPI has them, that they read Anvil's, and that both compute the
+# same. CI's step `interop`. Needs ./train_gpt and ./data/tokenize, a few minutes, and a network: if pip cannot install a
+# package, the checks that need it are skipped with a message.
 #
-#   scripts/check_interop.sh [FOLDER]       a virtual environment is made there, or used if it is there already
+#   scripts/check_interop.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${1:-$(mktemp -d)/venv}
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-# Nothing is looked up on a hub: all models are made here.
+# Offline mode: all models are made here, none is downloaded.
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TRANSFORMERS_VERBOSITY=error
 
-# check SCRIPT PACKAGE...: where no network gives the packages, there is nothing to compare with
+# check SCRIPT PACKAGE...: runs a script, or skips it if the packages cannot be installed
 check() {
     local script=$1
     shift
@@ -22,13 +22,13 @@ check() {
         echo "skipped: $script: pip cannot install $*"
     fi
 }
-# Of tokenizers, exactly the versions that the fixtures are from; meanwhile, since each of these has one core busy.
+# Tokenizers in exactly the versions that the fixtures are from. In parallel, since each check keeps one core busy.
 scratch=$(mktemp -d) log=$scratch/tokenizers.log
 trap 'rm -rf "$scratch"' EXIT
 scripts/check_tokenizers.sh "$venv-tokenizers" >"$log" 2>&1 &
 tokenizers=$!
 status=0
-# Installed as its users do, from a copy: pip leaves a folder in the sources.
+# Installed as users do, but from a copy, because pip creates a folder in the sources.
 cp -r pyproject.toml python "$scratch"
 export ANVIL_TEST_ALL=1
 check test/python/anvil_test.py torch==2.13.0 safetensors pandas xxhash "$scratch" || status=$?

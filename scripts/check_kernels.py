@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Compiles every kernel of llmc/cuda/ for each GPU that Anvil supports, and holds what it costs against a table.
+"""Compiles every kernel of llmc/cuda/ for each GPU that Anvil supports, and compares its resources with a table.
 
     python3 scripts/check_kernels.py NVCC [-j N] [--nvdisasm PROGRAM] [--renew]      `make cuda-check` (RENEW=1)
 
-- No kernel spills registers or keeps anything in local memory; nvcc has no warning, and ptxas serializes no wgmma.
-- Every __global__ function is compiled: what launches it is a function of (Cuda&, ...), which is compiled for both types
-  if it is a template of one, and for each as the other if of two, with moments M for both; Fp8 is e4m3 and e5m2.
-- Registers and static shared memory of each kernel are those of doc/results/registers.txt. Another nvcc allocates
-  otherwise, so the table is compared only with the one that it names.
+- No kernel spills registers or uses local memory; nvcc gives no warning, and ptxas serializes no wgmma.
+- Every __global__ function is compiled: launchers are functions of (Cuda&, ...). A template of one type is compiled for
+  both types, one of two types for all pairs, and with moments M of both types; Fp8 is e4m3 and e5m2.
+- Registers and static shared memory of each kernel are those of doc/results/registers.txt. They depend on the version of
+  nvcc, so they are compared only with the version that the table names.
 - An SM of an A100, A10, L4 or H100 has room for as many blocks as the launcher assumes: doc/results/occupancy.txt.
 - With nvdisasm (`pip install nvidia-cuda-nvdisasm`): tensors are loaded and stored 128 bits at a time, attention and
-  the symmetric GEMM use tensor cores, and there is no instruction for local memory (kernel_code.py).
+  the symmetric GEMM use tensor cores, and no instruction accesses local memory (kernel_code.py).
 
 Exit code 1, with a line for every difference, if any of this does not hold.
 """
@@ -29,19 +29,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "doc/results/registers.txt"
 OCCUPANCY = ROOT / "doc/results/occupancy.txt"
 CHIPS = ["80", "90", "100"]
-# 90 is compiled for what that chip alone has, as in make/flags.mk.
+# 90 is compiled as 90a, with the features of that chip only, as in make/flags.mk.
 ARCHITECTURES = ["80", "90a", "100"]
 FLAGS = [
     *"-std=c++20 -O3 -fatbin -x cu -I. --expt-relaxed-constexpr".split(),
-    # 1675: pragmas of OpenMP, which are for g++
+    # 1675: OpenMP pragmas, which are for g++
     *"--diag-suppress=1675 -Xptxas=-v,--warn-on-spills,--warn-on-local-memory-usage".split(),
     *[f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES],
 ]
 
-# With parameters other than T a template is a part of an op that has none.
+# An op is a function of (Cuda&, ...). A template with other parameters than types is a part of an op.
 OP = re.compile(r"^(?:template <(.*)>\n)?(?:inline )?[\w:<>]+\*? (\w+)\(Cuda& ", re.MULTILINE)
 KERNEL = re.compile(r"^__global__\s+void\s+(?:__launch_bounds__\(.*\)\s+)?(\w+)\(", re.MULTILINE)
-# C75..: what ptxas says, as information, of products (wgmma) that it makes wait for each other.
+# C75..: ptxas's information that it serializes wgmma instructions.
 WARNING = re.compile(r"warning|error|\(C75\d\d\)", re.IGNORECASE)
 COMPILED = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<chip>\w+)'.*?"
@@ -60,7 +60,7 @@ def unit(header):
             typed += [f"{name}<e4m3, T>", f"{name}<e5m2, T>"]
         elif re.fullmatch(r"class \w+, class \w+", parameters):
             typed.append(f"{name}<T, Other>")
-            if parameters.endswith("class M"):  # of an optimizer's moments, which are the type of weights or not
+            if parameters.endswith("class M"):  # the type of an optimizer's moments, equal to that of weights or not
                 typed.append(f"{name}<T, T>")
     plain = ", ".join(name for parameters, name in ops if not parameters)
     if not typed and not plain:
@@ -75,7 +75,7 @@ def unit(header):
 
 
 def compile_unit(nvcc, folder, header):
-    """What nvcc says; FOLDER/STEM/ has the machine code of each chip then."""
+    """Compiles a header's kernels. Returns nvcc's output; FOLDER/STEM/ has the machine code of each chip then."""
     source = folder / f"{header.stem}.cu"
     source.write_text(unit(header), encoding="utf-8")
     kept = folder / header.stem
@@ -86,7 +86,7 @@ def compile_unit(nvcc, folder, header):
 
 def demangled(names):
     filtered = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
-    # a template's number without its type: (int)2, (Softcap::Kind)1
+    # Removes the types of template arguments: (int)2, (Softcap::Kind)1.
     bare = re.sub(r"\([\w:]+\)(?=\d)", "", filtered.stdout)
     return [re.sub(r"^void ", "", re.sub(r"\(.*", "", line)) for line in bare.splitlines()]
 
@@ -152,7 +152,7 @@ def differences(table, version, lines, cells):
     if committed[1] != f"nvcc {version}":
         print(f"cuda-check: {name} is of {committed[1]}, this is {version}: not compared")
         return []
-    # The widths of columns depend on the longest name: compare what is in them.
+    # Compares cells only, because the widths of columns depend on the longest name.
     old, new = (
         {" ".join(line.split()[:-cells]): line.split()[-cells:] for line in each[4:]} for each in (committed, lines)
     )
@@ -190,7 +190,7 @@ def main():
             own, spills = read_costs(log)
             costs.update(own)
             problems += spills
-        # An op is part of several units, and so are its faults.
+        # A kernel may be in several units, and then its faults are found several times.
         if options.nvdisasm:
             looked = pool.map(
                 lambda header: instruction_faults(options.nvdisasm, pathlib.Path(folder, header.stem)), units
@@ -203,8 +203,8 @@ def main():
 
     rows, crowded = kernel_code.occupancy(kernel_code.assumed_launches(options.cxx, ROOT), costs)
     problems += crowded
-    # How many columns are compared: two for each of three chips; of a launch, whose threads are part of its name, two
-    # and those of four chips.
+    # The last number is that of the compared columns: of registers.txt, two for each of three chips; of occupancy.txt, two
+    # and one for each of four chips (a launch's threads are part of its name).
     tables = [(TABLE, table_of(version, costs), 6), (OCCUPANCY, occupancy_table(version, rows), 6)]
     for table, lines, cells in tables:
         if options.renew:

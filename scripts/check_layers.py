@@ -3,8 +3,8 @@
 
     python3 scripts/check_layers.py        prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
-Folders of one layer do not include each other. The programs, tests and benchmarks stand on top and may include
-anything of llmc/; nothing in llmc/ includes them.
+Folders of one layer do not include each other. Programs, tests and benchmarks are above all layers and may include any
+header of llmc/; nothing in llmc/ includes them.
 """
 
 import pathlib

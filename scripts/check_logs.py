@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that TensorBoard and wandb, as PyPI has them, read what a run writes: a run that is killed and resumed.
+"""Checks that TensorBoard and wandb, as PyPI has them, read the logs of a run that is killed and resumed.
 
-    VENV/bin/python scripts/check_logs.py     of the environment that scripts/check_interop.sh makes; needs ./train_gpt
+    VENV/bin/python scripts/check_logs.py     VENV: made by scripts/check_interop.sh; needs ./train_gpt
 
-Every number of log.jsonl must be in TensorBoard's curves, to the bit as a float, each step once; wandb, offline, must
-have kept each training loss. Exit code 1 and a line for the first thing that is not so.
+Every number of log.jsonl must be in TensorBoard's curves with the same bits as a float, and each step once; wandb,
+offline, must have stored each training loss. Exit code 1 with a line for the first difference.
 """
 import glob
 import json
@@ -32,14 +32,14 @@ def as_float(value):
 
 
 def logged(path, kinds):
-    """{TYPE/NAME: {step: number}} of a log, the later record of a step counting."""
+    """{TYPE/NAME: {step: number}} of a log; for each step the last record counts."""
     curves = {}
     with open(path, encoding="utf-8") as file:
         for line in file:
             try:
                 record = json.loads(line)
             except ValueError:
-                continue  # cut by the kill
+                continue  # truncated by the kill
             if record["type"] == "resume":
                 for points in curves.values():
                     for step in [s for s in points if s > record["step"]]:
@@ -65,7 +65,7 @@ def main():
                  "warmup-steps": 5, "val-every": 50, "checkpoint-every": 100, "sample-tokens": 0, "print-every": 1000}
         command = [PROGRAMS + "train_gpt", "--out-dir", out, "--tensorboard", "--log-to", "wandb"]
         command += [f"--{name}={value}" for name, value in flags.items()]
-        # train_gpt starts `python3`: this one.
+        # train_gpt must start this `python3`.
         environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true",
                        "PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]}
 
@@ -78,7 +78,7 @@ def main():
         first.send_signal(signal.SIGKILL)
         first.wait()
         check(b'"type":"end"' not in log.read_bytes(), "the run was over before it could be killed")
-        time.sleep(10)  # wandb's own process sees that it is alone, and writes what it has
+        time.sleep(10)  # until wandb's own process notices the kill and writes its data
         subprocess.run(command + ["--resume", "auto"], env=environment, stdout=subprocess.DEVNULL, check=True)
 
         want = logged(log, ("step", "val", "checkpoint"))
@@ -92,7 +92,7 @@ def main():
         for tag, points in want.items():
             scalars = seen.Scalars(tag)
             steps = [scalar.step for scalar in scalars]
-            # Of the moment of the kill a checkpoint may be in the log alone.
+            # At the moment of the kill, a checkpoint may be in the log, but not yet in TensorBoard's events.
             check(steps == sorted(points) or tag == "checkpoint/ms", f"{tag}: steps {steps[:5]}... are not log.jsonl's")
             for scalar in scalars:
                 other = points[scalar.step]

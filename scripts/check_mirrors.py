@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Checks that what belongs together is there: every op in its mirrored places, every name once, every wall standing.
+"""Checks the layout of the tree: every op in all of its places, unique file names, and who may include what.
 
     python3 scripts/check_mirrors.py       prints FILE: the rule broken, for every one; exit code 1 if any
 
-- An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h; its entries are in the table of llmc/cpu/kernels.cpp,
-  where one that is left out is a null pointer, and in that of llmc/cuda/X.cu. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
-  benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/cuda/X_cuda_test.cu. What else is in
-  llmc/cuda/*.cuh is a known part of several ops or of one that is large.
-- A test lies in the folder of what it tests: X_test.cpp in test/F/ where llmc/F has an X (an op's in test/cpu/, its kernels' in
-  test/cuda/). Other tests lie in test/F/ for a folder of llmc/, for scripts/ or dev/.
-- A file name tells which file is meant: it occurs in one folder only. A mirror differs in ending or in `_test`, but for
-  an op's declaration and its implementation on the CPU, and for its kernels and their benchmark.
-- Headers of other projects are included by .cpp files only: they are slow to compile, and nvcc rejects some of them.
+- An op that is declared in llmc/ops/X.h is implemented in llmc/cpu/X.h. It has entries in the table of llmc/cpu/kernels.cpp,
+  where a missing one would be a null pointer, and in that of llmc/cuda/X.cu. Every llmc/cpu/X.h has a test test/cpu/X_test.cpp, a
+  benchmark dev/bench/X.cu, and kernels llmc/cuda/X.cuh with their test test/cuda/X_cuda_test.cu. Other files llmc/cuda/*.cuh
+  are listed here: they are parts of several ops or of a large one.
+- A test is in the folder of its subject: X_test.cpp in test/F/ if llmc/F has an X (an op's in test/cpu/, its kernels' in
+  test/cuda/). Other tests are in test/F/ for a folder F of llmc/, for scripts/ or dev/.
+- A file name identifies a file: it occurs in one folder only. Mirrored files differ in their ending or in `_test`, except for
+  an op's declaration and its CPU implementation, and for its kernels and their benchmark.
+- Only .cpp files include headers of other projects, which are slow to compile, and some of which nvcc rejects.
 """
 
 import collections
@@ -34,7 +34,7 @@ SOURCE = {".h", ".cuh", ".cpp", ".cu"}
 FOREIGN = re.compile(
     r"\s*#\s*include\s*[<\"]((?:CLI|nlohmann)/[^>]+|xxhash\.h|mpi\.h|nccl\.h|cudnn\w*\.h|cublas\w*\.h|catch2/[^>]+|llmc/base/json\.h)[>\"]"
 )
-# Catch2 reaches the tests through the first header, nlohmann's JSON the engine's .cpp files through the second.
+# Tests include Catch2 through the first header, and the engine's .cpp files nlohmann's JSON through the second.
 MAY_INCLUDE = {"test/testing.h": "catch2/", "llmc/base/json.h": "nlohmann/"}
 
 
@@ -94,7 +94,7 @@ def repeated_names(root):
         if sorted(paths) in (
             [f"llmc/cpu/{name}", f"llmc/ops/{name}"],
             [f"dev/bench/{name}", f"llmc/cuda/{name}"],
-            # Two stand-ins for the toolkit's headers, found by <name>.
+            # Two replacements for the toolkit's headers, which are included as <name>.
             [f"dev/emulator/include/{name}", f"llmc/trace/include/{name}"],
         ):
             continue

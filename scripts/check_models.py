@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Models of transformers in train_gpt and back: the same losses, the same logits, the same weights.
+"""Checks that models of transformers have the same losses, logits and weights in train_gpt, and after an export.
 
     V/bin/python scripts/check_models.py        run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
 
-Random tiny models, GPT-2, Llama, its successors and NanoChat, saved by transformers in one file and in several, in fp32 and bf16:
---init-from, validation loss against PyTorch's; three steps of training, whose checkpoint transformers loads as it is;
-exports of that to hf, gguf and llmc, read by transformers, llama.cpp, the gguf package and by hand; AutoTokenizer.
+With random tiny models, GPT-2, Llama, its successors and NanoChat, saved by transformers in one file and in several, in fp32 and
+bf16: --init-from, whose validation loss must be PyTorch's; three steps of training, whose checkpoint transformers loads unchanged;
+its exports to hf, gguf and llmc, read by transformers, llama.cpp, the gguf package and this script; AutoTokenizer.
 
-Models that transformers has no class for, nanochat's and modded-nanogpt's with random weights in all parts: exported with
-modeling_anvil.py, whose logits are those of scripts/reference_gpt.py, whose loss is train_gpt's, with and without a cache and
-with padding, and which generates what train_gpt does.
+With models that transformers has no class for, nanochat's and modded-nanogpt's with random weights in all parts: exports with
+modeling_anvil.py. Its logits must be those of scripts/reference_gpt.py, its loss train_gpt's, with and without a cache and with
+padding, and it must generate the same as train_gpt.
 """
 
 import json
@@ -55,7 +55,7 @@ def logits_of(model, tokens):
 
 
 def loss_of(model, tokens):
-    """Of rows of T tokens each, as validation cuts them."""
+    """The loss on rows of T tokens, cut as in validation."""
     rows = (len(tokens) - 1) // T
     x, y = tokens[: rows * T].view(rows, T), tokens[1 : rows * T + 1].view(rows, T)
     return torch.nn.functional.cross_entropy(logits_of(model, x).flatten(0, 1), y.flatten()).item()
@@ -67,7 +67,7 @@ def validation_loss(out):
 
 
 def loaded(folder, **how):
-    """A model as transformers finds it, which must need nothing more and nothing less than the files have."""
+    """Loads a model with transformers, which must find all weights in the files, and no others."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
     model.eval()
     leftover = {k: v for k, v in info.items() if v}
@@ -75,7 +75,7 @@ def loaded(folder, **how):
     return model
 
 
-# Of frequencies of 64 positions some stay, some are between and some are divided.
+# With 64 positions, some frequencies are kept, some interpolated and some divided.
 LLAMA_31 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
@@ -107,7 +107,7 @@ def make_models():
         ("gpt2_files", transformers.GPT2LMHeadModel(gpt2).to(torch.bfloat16), {"max_shard_size": "100KB"}),
         ("llama", transformers.LlamaForCausalLM(llama), {}),
         ("nanochat", transformers.NanoChatForCausalLM(nanochat), {}),
-        # With heads wider than C / heads, narrower, and with the last layer's window unlike the others'.
+        # With heads wider than C / heads, with narrower ones, and with a last layer whose window differs from the others'.
         ("llama31", grouped("Llama", head_dim=32, rope_parameters=LLAMA_31), {}),
         ("mistral", grouped("Mistral", sliding_window=9), {}),
         ("qwen2", grouped("Qwen2"), {}),
@@ -121,11 +121,11 @@ def make_models():
                 if p.dim() == 1:
                     p.add_(torch.randn_like(p) * 0.1)
             if name in GGUF_KINDS:
-                model.get_output_embeddings().weight[128:] = 0  # what is generated is text: bytes below 128
+                model.get_output_embeddings().weight[128:] = 0  # so that generated tokens are text: bytes below 128
         yield name, model, how
 
 
-# Windows of 5 tokens, grouped queries, every part that nanochat and modded-nanogpt have, and what no preset has.
+# Windows of 5 tokens, grouped queries, every part of nanochat and modded-nanogpt, and combinations that no preset has.
 SIZES = dict(L=4, NH=4, NKV=2, HS=12, C=48, F=80, V=256)
 OURS = {
     "ours-nanochat": dict(
@@ -137,7 +137,7 @@ OURS = {
         norm="rmsnorm", eps=2.0**-23, positions="rotary", base=1024.0, half_truncated=True, clockwise=True, qk_norm=True,
         score_scale=0.12, mlp="relu_squared", tied=False, embedding_norm=True, softcap="isru", cap=4.0,
     ),
-    # Qwen2, Qwen3, SmolLM3, Mistral and Llama 3.1 at once, and what none of them has, in heads wider than C / heads.
+    # The parts of Qwen2, Qwen3, SmolLM3, Mistral and Llama 3.1 at once, some that none of them has, and heads wider than C / heads.
     "ours-families": dict(
         HS=20, norm="rmsnorm", eps=1e-6, biases=False, qkv_biases=True, qk_rmsnorm=True, positions="rotary", base=500.0,
         scaling=(8.0, 1.0, 4.0, 32.0), rotary_layers="RN", windows=(5, 5, 5, 5), mlp="swiglu", tied=False, smear=True,
@@ -147,7 +147,7 @@ OURS = {
 
 
 def our_folder(folder, c):
-    """A model with random weights in every part, in Anvil's own names: config.json and model.safetensors."""
+    """Writes a model with random weights in every part, under Anvil's own names: config.json and model.safetensors."""
     config = {
         "model_type": "anvil", "n_layer": c.L, "n_head": c.NH, "n_kv_head": c.NKV, "n_embd": c.C, "n_inner": c.F,
         "n_positions": 64, "vocab_size": c.V, "norm": c.norm.replace("rmsnorm_plain", "plain-rmsnorm"), "norm-eps": c.eps,
@@ -169,7 +169,7 @@ def our_folder(folder, c):
         params[name] = torch.randn(shape) * 0.3 + (1.0 if is_gain else 0.0)
     for name in ("wte.weight", "lm_head.weight"):
         if name in params:
-            params[name][128:] = 0  # never the likeliest, so that what is generated is text: bytes below 128
+            params[name][128:] = 0  # never the likeliest, so that generated tokens are text: bytes below 128
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     safetensors.torch.save_file({f"transformer.{name}": p for name, p in params.items()}, folder / "model.safetensors")
@@ -177,7 +177,7 @@ def our_folder(folder, c):
 
 
 def greedy(program, folder, prompt, n):
-    """The bytes that train_gpt continues a prompt with."""
+    """The bytes with which train_gpt continues a prompt."""
     command = [program, "generate", "--init-from", folder, "--prompt", prompt, "--sample-tokens", n, "--temperature", 0]
     command += ["--device", "cpu", "--dtype", "fp32"]
     done = subprocess.run([str(part) for part in command], capture_output=True, check=True)
@@ -195,16 +195,16 @@ def check_ours(name, program, data, tokens, scratch, tokenizer):
     check(f"{name}: the folder's own code", type(model).__module__.startswith("transformers_modules"), type(model).__module__)
     rows = tokens[: 4 * T].view(4, T)
     with torch.no_grad():
-        # In double, what rounding leaves is known to be ours.
+        # In double, so that rounding errors are those of the tested model.
         wide = reference.forward(c, {key: value.double() for key, value in params.items()}, rows)
         got = logits_of(model, rows)
-        # As in test/model: of logits in fp32 the norm of the error is below 1e-5 of theirs.
+        # As in test/model: in fp32 the error's norm is below 1e-5 of the logits'.
         close = lambda a, b: ((a - b).norm() / b.norm()).item() <= 1e-5  # noqa: E731
         check(f"{name}: logits of the formulas", close(got, wide), f"{((got - wide).norm() / wide.norm()).item():.1e}")
         pieces, cache = [], None
         for begin, end in ((0, 7), (7, 8), (8, 9), (9, 20), *((t, t + 1) for t in range(20, T))):
             out = model(input_ids=rows[:, begin:end], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values  # the older of the two names: transformers 5.24 and later know both
+            cache = out.past_key_values  # the older name; transformers 5.24 and later have two
             pieces.append(out.logits)
         check(f"{name}: with a cache, in pieces", close(torch.cat(pieces, 1).double(), got))
         padded = torch.cat([rows[:, :3], rows], 1)
@@ -254,11 +254,11 @@ def check_gguf(path, model, tokenizer):
 
 
 GGUF_KINDS = ("llama", "llama31", "qwen2", "qwen3", "smollm3")
-GREEDY, MARGIN = 24, 0.05  # llama.cpp keeps keys and values in half precision: log-probabilities are off by some 0.01
+GREEDY, MARGIN = 24, 0.05  # llama.cpp's KV cache is in half precision: log-probabilities are off by about 0.01
 
 
 def check_in_llama_cpp(name, path, model, prompts):
-    """llama.cpp continues tokens greedily as transformers does: of these prompts the one whose next tokens are surest."""
+    """Checks that llama.cpp continues greedily like transformers, for the prompt whose continuation is surest."""
     ids = model.generate(prompts, max_new_tokens=GREEDY, do_sample=False, pad_token_id=0)
     values = torch.log_softmax(logits_of(model, ids)[:, prompts.shape[1] - 1 : -1], 2).topk(2).values
     margins = (values[..., 0] - values[..., 1]).min(1).values
@@ -278,7 +278,7 @@ def check_in_llama_cpp(name, path, model, prompts):
 
 
 def check_llmc(path, model):
-    """By hand, in the order in which llm.c's train_gpt2.py writes a model."""
+    """Reads a file in the order in which llm.c's train_gpt2.py writes a model."""
     header, config = np.fromfile(path, "<i4", count=256), model.config
     V, padded, C, L = config.vocab_size, 256, config.n_embd, config.n_layer
     check("llmc: header", list(header[:8]) == [20240326, 3, config.n_positions, V, L, config.n_head, C, padded])
@@ -310,10 +310,10 @@ def main():
             if how:
                 check(f"{name}: several files", len(list(source.glob("*.safetensors"))) > 1)
             run(program, "--init-from", source, *data, "--steps", 0, "--out-dir", out)
-            # Read again: a Llama that is converted to bf16 and back has lost digits of its rotary frequencies.
+            # Loaded again, because converting a Llama to bf16 and back loses digits of its rotary frequencies.
             model = type(model).from_pretrained(source, dtype=torch.float32)
             got, want = validation_loss(out), loss_of(model, tokens)
-            # Rounding errors of single losses, some 2^-22 of each, mostly cancel in a mean of hundreds.
+            # The rounding errors of single losses, about 2^-22 of each, mostly cancel in a mean of hundreds.
             check(f"{name}: loss as PyTorch's", abs(got - want) <= 4 * 2**-23 * want, f"{got:.9f} {want:.9f} {rows} rows")
             again = loaded(out / "step_00000000")
             check(f"{name}: the same class", type(again) is type(model), type(again).__name__)

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Does data/tokenize make the same tokens of .parquet files as of the same documents in .jsonl?
+"""Checks that data/tokenize makes the same tokens from .parquet files as from the same documents in .jsonl.
 
-    python3 scripts/check_parquet.py       needs pyarrow and ./data/tokenize; exit code 1 if not
+    python3 scripts/check_parquet.py       needs pyarrow and ./data/tokenize; exit code 1 on a difference
 
-Files as they are found: of all compressions, in one row group and in many, strings of both sizes, as dictionaries, as
-bytes, rows without a text.
+Covers all compressions, one row group and many, both string types, dictionaries, bytes, and rows without a text.
 """
 
 import json
@@ -17,13 +16,13 @@ import tempfile
 import pyarrow
 import pyarrow.parquet
 
-# Rows over the megabyte of a batch, words of several alphabets, and nothing.
+# A row longer than a batch of 1 MB, several alphabets, and empty rows.
 DOCUMENTS = [f"document {i}: " + "Ünïcödé 文字 \n\t\"'\\" * (i % 50) for i in range(3000)] + ["long " * 400_000, "", None]
 
 
 def tokenize(path, out):
     command = ["data/tokenize", path, "--val-fraction", "0.2", "--out", out]
-    # The python3 that data/tokenize starts is this one.
+    # data/tokenize must start this python3.
     path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path})
     return [(pathlib.Path(out) / name).read_bytes() for name in ("train_000000.bin", "val_000000.bin")]

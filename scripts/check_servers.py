@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Servers made by others on models of ours: they continue a text greedily as train_gpt does, asked by OpenAI's client.
+"""Checks that other projects' servers, with Anvil's models and OpenAI's client, continue a text greedily like train_gpt.
 
     V/bin/python scripts/check_servers.py       run by scripts/check_interop.sh, which makes V; exit code 1 on a difference
 
-llama.cpp's server (from the wheel xllamacpp) on a GGUF of a GPT-2, and transformers' on an exported nanochat, by anvil.serve. The
-same nanochat, taught a few answers, is talked to: it answers as `train_gpt chat` does, and its tokenizer's template makes the tokens
-that data/tokenize makes. The models are trained for seconds, until they know a text by heart: then the likeliest token is so by far, and rounding, or
-llama.cpp's table for the GELU, cannot decide. That is checked, too.
+Runs llama.cpp's server (from the wheel xllamacpp) with a GGUF of a GPT-2, and transformers' server, by anvil.serve, with an exported
+nanochat. A nanochat that has learned a few answers must chat like `train_gpt chat`, and its tokenizer's template must make the tokens
+that data/tokenize makes. The models are trained for some seconds, until they have memorized a text. Then the likeliest token is so by
+far, and neither rounding nor llama.cpp's GELU table can change it, which is checked, too.
 """
 
 import json
@@ -29,7 +29,7 @@ import anvil
 
 TRAIN, TOKENIZE = ROOT / "train_gpt", ROOT / "data/tokenize"
 PROMPT, TOKENS, MARGIN = "Permission is", 40, 0.1
-START_S = 180  # longer than a server may take
+START_S = 180  # time limit for the start of a server
 failures = 0
 
 
@@ -40,7 +40,7 @@ def check(what, good, detail=""):
 
 
 def make_run(out, architecture, **flags):
-    """Trains a model; the folder that transformers loads it from."""
+    """Trains a model, and returns the folder from which transformers loads it."""
     sizes = dict(num_layers=2, num_heads=2, channels=64, seq_len=64, batch_size=8, steps=400, warmup_steps=10)
     how = dict(sample_tokens=0, dtype="fp32", device="cpu")
     anvil.start(out, TRAIN, architecture=architecture, **{**sizes, **how, **flags}).wait()
@@ -50,7 +50,7 @@ def make_run(out, architecture, **flags):
 
 
 def make_model(scratch, architecture, **flags):
-    """A folder for transformers, and what train_gpt continues the prompt with."""
+    """A model's folder for transformers, and train_gpt's continuation of the prompt."""
     folder = make_run(scratch / architecture, architecture, train_data=scratch / "data/train_*.bin", **flags)
     flags = dict(init_from=folder, prompt=PROMPT, sample_tokens=TOKENS, temperature=0, dtype="fp32", device="cpu")
     text = anvil.run_command("generate", TRAIN, **flags)
@@ -83,7 +83,7 @@ def ask_llama_cpp(scratch, expected):
 
 
 def ask_transformers(scratch, asked):
-    # Port 0: one that is free, which the server's log names.
+    # Port 0: a free port, which the server's log names.
     log = scratch / "serve.log"
     command = [sys.executable, "-m", "anvil.serve", "--port", "0", "--log-level", "info", "--device", "cpu"]
     with open(log, "wb") as output:
@@ -107,7 +107,7 @@ SYSTEM = "Be brief."
 
 
 def make_chat_model(scratch):
-    """A nanochat that knows the answers of TALKS, as a folder."""
+    """The folder of a nanochat that has learned the answers of TALKS."""
     talks = [[{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a in TALKS]
     lines = [json.dumps({"messages": talk}) + "\n" for talk in talks]
     (scratch / "talks.jsonl").write_text("".join(lines) * 50)
@@ -118,7 +118,7 @@ def make_chat_model(scratch):
 
 
 def check_template(folder):
-    """The template's tokens are those of llmc/data/chat.h, through the engine's own file of them."""
+    """Checks that the template makes the tokens of llmc/data/chat.h, as data/tokenize writes them."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     talks = [
         [("user", "Who barks?"), ("assistant", "A dog does!")],
@@ -158,7 +158,7 @@ def main():
         chat = make_chat_model(scratch)
         check_template(chat)
 
-        def asked(url):  # one server, which loads the model that a request names
+        def asked(url):  # a single server loads the model that a request names
             ask("transformers serve", url, folder, text)
             talk_to(url, chat)
 

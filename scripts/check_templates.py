@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Chat templates of other models: our tokens of conversations beside those of transformers' apply_chat_template.
+"""Checks chat templates of other models: compares tokens of conversations with transformers' apply_chat_template.
 
-    scripts/check_templates.py        of scripts/check_interop.sh; needs ./data/tokenize, transformers and jinja2
+    scripts/check_templates.py        run by scripts/check_interop.sh; needs ./data/tokenize, transformers and jinja2
 
-A tokenizer with each family's special tokens and template, conversations with and without a system's message: the shards
-of data/tokenize, without the token that separates documents, are what transformers makes of the original template; and
-with it what transformers makes of the template that data/tokenize writes beside them. Exit code 1: there is a difference.
+Uses a tokenizer with each family's special tokens and template, and conversations with and without a system message. The
+shards of data/tokenize, without the token that separates documents, must equal the tokens of the original template in
+transformers; with that token, those of the template that data/tokenize writes. Exit code 1 on a difference.
 """
 
 import json

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Checks every text file of the project: what an editor leaves behind, and what only its author's machine has.
+"""Checks the formatting of every text file of the project, and that none has a path of its author's machine.
 
     python3 scripts/check_text.py          prints FILE:LINE: the rule broken, for every one; exit code 1 if any
 
-No tabs (but in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
-scripts begin with a comment that says what they are. Comments of C++ are at most 120 columns wide: clang-format, which
-would join the rows of a table to fill its lines, leaves comments alone. Python compiles; scripts with a #! line are
-executable.
+No tabs (except in Makefiles), no trailing blanks, one newline at the end, no path of somebody's machine. Sources and
+scripts begin with a comment that says what they are. Comments in C++ have at most 120 columns: clang-format does not
+reflow them, because it would join the rows of tables. Python compiles; scripts with a #! line are executable.
 """
 
 import os
@@ -25,7 +24,7 @@ SOMEBODYS_PATH = re.compile(r"(?<![\w.}])/(home|root|work|Users)/\w[\w./-]*")
 
 
 def files(root):
-    """Tracked files, and new ones that git does not ignore."""
+    """Tracked files, and new files that git does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
     return sorted(root / name for name in listed if name and (root / name).is_file())

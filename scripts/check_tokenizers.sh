@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Our tokenizers against tiktoken, Hugging Face's `tokenizers` and rustbpe, as PyPI has them, on much more text than lies
-# in test/fixtures/: the same ids and the same merges, and they read what we write. Needs a network, and $ANVIL_MIRROR for
-# GPT-2's vocabulary; some minutes.
+# Compares Anvil's tokenizers with tiktoken, Hugging Face's `tokenizers` and rustbpe, as PyPI has them, on much more text
+# than test/fixtures/ has: ids and merges must be equal, and they must read the files that Anvil writes. Needs a network,
+# $ANVIL_MIRROR for GPT-2's vocabulary, and some minutes.
 #
-#   scripts/check_tokenizers.sh [FOLDER]       a virtual environment is made there, or used if it is there already
+#   scripts/check_tokenizers.sh [FOLDER]       FOLDER: a virtual environment, which is created if it does not exist
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Checks a trace of --profile: the format that Perfetto and chrome://tracing read, and that it adds up.
+"""Checks that a trace of --profile has the format of Perfetto and chrome://tracing, and that it is consistent.
 
     python3 scripts/check_trace.py FILE...
 
 - It is a JSON object with traceEvents ("Trace Event Format", Google, 2016): complete events, "ph": "X", have a name, a
   category, numbers ts and dur >= 0, and integers pid and tid; metadata events, "ph": "M", name each pid and tid.
-- The slices of a track nest: of two, one lies within the other or they share no time.
-- All of track 0 lies in steps, which follow each other, and what the ops of a step take is at most the step.
+- The slices of a track nest: of two slices, one is within the other or they do not overlap.
+- All slices of track 0 are within steps, which do not overlap, and the ops of a step take at most the step's time.
 
-Prints, for each category and name without numbers after it, how often it is there. Exit code 1, with a line for what
-is wrong, if any of this does not hold.
+Prints how often each category and name (without trailing numbers) occurs. Exit code 1, with a line for what is wrong, if
+any of this does not hold.
 """
 
 import collections
@@ -51,13 +51,13 @@ def check_event(event):
 
 
 def parents(slices):
-    """Of each slice of a track the index of the one around it, or None. They come in the order in which they begin."""
+    """For each slice of a track the index of the enclosing one, or None. Slices are in the order of their begin."""
     open_, found = [], []
     for i, slice_ in enumerate(slices):
         begin, end = slice_["ts"], slice_["ts"] + slice_["dur"]
         check(i == 0 or begin >= slices[i - 1]["ts"], f"{slice_}: begins before the slice before it")
         while open_ and slices[open_[-1]]["ts"] + slices[open_[-1]]["dur"] <= begin:
-            # One that takes no time lies within what ends where it begins, if that is not over before.
+            # A slice of zero length counts as within a slice that ends at the same time and is still open.
             if slices[open_[-1]]["dur"] == 0 and slices[open_[-1]]["ts"] == begin and end > begin:
                 open_.pop()
                 continue
@@ -73,16 +73,16 @@ def parents(slices):
 
 
 def check_steps(slices, around):
-    """Of track 0."""
+    """Checks track 0."""
     steps = 0
-    in_ops = collections.Counter()  # of each step, by its index
+    in_ops = collections.Counter()  # time in ops, by the step's index
     for i, slice_ in enumerate(slices):
         if around[i] is None:
             check(slice_["cat"] == "phase" and slice_["name"].startswith("step "), f"{slice_}: in no step")
             steps += 1
             continue
         if slice_["cat"] == "phase" or slices[around[i]]["cat"] != "phase":
-            continue  # an op that is part of no other
+            continue  # an op that is not within another op
         step = i
         while around[step] is not None:
             step = around[step]
@@ -117,7 +117,7 @@ def check_trace(trace):
 def main():
     for path in sys.argv[1:]:
         try:
-            # Exact decimals: sums of times in floating point would not nest.
+            # Exact decimals, because floating-point sums of times would not nest.
             counts = check_trace(json.loads(pathlib.Path(path).read_text(encoding="utf-8"), parse_float=decimal.Decimal))
         except (OSError, ValueError, Wrong) as error:
             sys.exit(f"{path}: {error}")

@@ -2,10 +2,11 @@
 """Checks that sources, tests, scripts and pages use the field's words and American spelling.
 
     python3 scripts/check_words.py            prints FILE:LINE: the word and what to write instead; exit code 1 if any
-    python3 scripts/check_words.py --shrink   removes the entries of STILL_ALLOWED, below, that nothing needs any more
-    python3 scripts/check_words.py --test     checks the checker on small samples
+    python3 scripts/check_words.py --shrink   removes unused entries of STILL_ALLOWED, below
+    python3 scripts/check_words.py --test     tests the checker on small samples
 
-Names of files are checked, too. doc/style.md quotes what not to write; dev/LOG.md is history and not checked, nor are files that programs write (EXEMPT).
+Also checks file names. Not checked (EXEMPT): doc/style.md, which quotes what not to write, dev/LOG.md, which is history, and files
+that programs write.
 """
 
 import pathlib
@@ -35,12 +36,12 @@ PER = (
 
 
 def after(words, end, begin=""):
-    """A pattern: one of `words` and `end` stand before this place. (Patterns that begin with a fixed text are searched much faster.)"""
+    """A pattern: one of `words`, then `end`, precede this place. (Patterns that begin with a fixed text are much faster.)"""
     return "|".join(f"(?<={begin}{word}{end})" for word in words.split("|"))
 
 
 BEGIN = r"\b"
-# name: (what is not to be written, as a pattern; what to write)
+# name: (pattern of what not to write, what to write)
 WORDS = {
     "behind": (r"(?<!left )(?<!leaves )(?<!leave )(?<!nothing )(?<!hide )(?<!hides )(?<!hidden )\bbehind\b(?! the school)", "after"),
     "in front of": (r"\bin front of\b", "before"),
@@ -71,7 +72,7 @@ WORDS = {
     "X a Y": (rf" an? (?=(?:{PER})\b(?!-))(?:{after(UNITS, ' a ', BEGIN)}|{after(UNITS, ' an ', BEGIN)})", "per: tokens per second"),
 }
 
-# The same for pages alone: a comment may be terser than what is written for strangers.
+# The same for pages only: comments may be terser.
 PAGE_WORDS = {
     "goes on": (r"\b(goes|go|went) on\b", "continues, resumes"),
     "just": (r"(?i)\b(simply|easily|obviously|of course)\b|\bjust (?=\w+ (it|the|a)\b)", "nothing: leave it out"),
@@ -82,7 +83,7 @@ WORDS |= PAGE_WORDS
 
 PATTERNS = {word: re.compile(pattern, re.M) for word, (pattern, _) in WORDS.items()}
 
-# Words that a folder (or file) still has. Entries are only removed: rename the last one, then run --shrink.
+# Words that a folder or file still contains. Entries are never added: replace a word's last use, then run --shrink.
 STILL_ALLOWED = """
 """
 
@@ -97,13 +98,13 @@ def allowed():
 
 
 def around(match):
-    """A match with the rest of the words that it begins and ends in."""
+    """A match, extended to whole words."""
     begin = re.search(r"\S*$", match.string[max(0, match.start() - 30) : match.start()])[0]
     return begin + match[0] + re.match(r"\S{0,30}", match.string[match.end() : match.end() + 30])[0]
 
 
 def findings_in(name, text):
-    """(line number, word, what was found); line 0: the name of the file."""
+    """(line number, name in WORDS, match); line 0: the file's name."""
     for word, pattern in PATTERNS.items():
         if word in PAGE_WORDS and not name.endswith(".md"):
             continue
@@ -128,7 +129,7 @@ def files(root):
 
 
 def shrink(used):
-    """STILL_ALLOWED with the entries that are used alone."""
+    """STILL_ALLOWED without unused entries."""
     path = pathlib.Path(__file__).resolve()
     places = {}
     for place, word in sorted(used):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes what editors and clang-tidy read to compile a file as the build does: make compile_commands.json
+"""Writes how the build compiles each file, for editors and clang-tidy: make compile_commands.json
 
     make -nBk V=1 objects | python3 scripts/compile_commands.py > compile_commands.json
 
-Tests are compiled in joined sources (scripts/join_sources.py): each gets the command of the one that it is part of. Kernels
-are shown as the emulated GPU compiles them, so no CUDA toolkit is needed.
+Tests are compiled in joined sources (scripts/join_sources.py): each gets the command of its joined source. Kernels get the
+command for the emulated GPU, which needs no CUDA toolkit.
 """
 
 import json
@@ -29,7 +29,7 @@ def main():
         try:
             words = shlex.split(line)
         except ValueError:
-            continue  # a line of a longer command of the shell's
+            continue  # a line of a multi-line shell command
         if "scripts/join_sources.py" in words and "--part" in words:
             out, files = joined_sources(words)
             joined[out] = files
@@ -39,7 +39,7 @@ def main():
             if begin is None or not source.endswith(SOURCES):
                 continue
             for file in joined.get(source, [source]):
-                # Of several ways to compile a file the first, but kernels as they are emulated.
+                # The first of several commands for a file, except for kernels, which get that for the emulator.
                 if file not in commands or ("-DANVIL_EMULATED" in words and file.startswith(("llmc/cuda/", "test/", "dev/bench"))):
                     commands[file] = [file if word == source else word for word in words[begin:]]
     if not commands:

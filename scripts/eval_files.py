@@ -1,6 +1,6 @@
-"""Files of tasks that train_gpt scores a model on: what their rows are made of, and the two formats they are written in.
+"""Task files, on which train_gpt scores a model: makes their rows, and writes both formats (doc/formats.md).
 
-Used by scripts/make_core.py, scripts/make_hellaswag.py and scripts/make_fixtures.py. The formats are in doc/formats.md.
+Used by scripts/make_core.py, scripts/make_hellaswag.py and scripts/make_fixtures.py.
 """
 
 import os
@@ -19,7 +19,7 @@ HOW_TO_MAKE_ONE = "data/tokenize TEXT --tokenizer FILE --out DIR writes DIR/toke
 
 
 def tokenizer_of(name):
-    """(encode, id of the token before each text or None), of a tokenizer.json, `gpt2` or `bytes`."""
+    """(encode, id of the token before each text or None) for a tokenizer.json, `gpt2` or `bytes`."""
     if name == "bytes":
         return lambda text: list(text.encode()), 0
     try:
@@ -28,7 +28,7 @@ def tokenizer_of(name):
 
             try:
                 gpt2 = tiktoken.get_encoding("gpt2")
-            except Exception as error:  # of whatever library downloads its ranks
+            except Exception as error:  # the type depends on the library that downloads its ranks
                 sys.exit(
                     f"error: --tokenizer gpt2: tiktoken cannot download its ranks ({type(error).__name__}); give a "
                     f"tokenizer.json: {HOW_TO_MAKE_ONE}"
@@ -41,12 +41,12 @@ def tokenizer_of(name):
         sys.exit(f"error: --tokenizer {name}: expected a tokenizer.json, gpt2 or bytes")
     try:
         tokenizer = Tokenizer.from_file(name)
-    except Exception as error:  # tokenizers raises nothing more special
+    except Exception as error:  # tokenizers raises no more specific type
         sys.exit(
             f"error: --tokenizer {name}: not a tokenizer.json ({error}); of GPT-2's vocab.bpe, tiktoken's ranks and "
             f"others data/tokenize makes one: {HOW_TO_MAKE_ONE}"
         )
-    # What stands before a document: nanochat's name for it, then GPT-2's.
+    # The token before a document: nanochat's name for it, then GPT-2's.
     ids = [tokenizer.token_to_id(mark) for mark in ("<|bos|>", "<|endoftext|>")]
     found = [i for i in ids if i is not None]
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids, found[0] if found else None
@@ -57,7 +57,7 @@ def tokenizer_of(name):
 
 @dataclass
 class Example:
-    """Rows of token ids; of row i the tokens from starts[i] to its end are scored."""
+    """Rows of token ids; in row i, the tokens from starts[i] to the end are scored."""
 
     rows: list
     starts: list
@@ -78,9 +78,9 @@ def common_prefix(rows):
 
 
 def example_of(kind, rows, gold=0, known=0, max_tokens=0):
-    """The example of these rows; of language modeling `known` tokens are given. Longer rows lose their beginning."""
+    """The example of these rows; for language modeling, `known` tokens are given. Longer rows lose their beginning."""
     if kind == "multiple_choice":
-        # At least the last token of each: a choice may be the beginning of another.
+        # Scores at least the last token, because a choice may be a prefix of another.
         starts = [min(common_prefix(rows), len(row) - 1) for row in rows]
     elif kind == "schema":
         same = common_prefix([row[::-1] for row in rows])
@@ -91,7 +91,7 @@ def example_of(kind, rows, gold=0, known=0, max_tokens=0):
         lost = [max(0, len(row) - max_tokens) for row in rows]
         rows = [row[n:] for row, n in zip(rows, lost)]
         starts = [start - n for start, n in zip(starts, lost)]
-    # Nothing comes before the first token that could tell of it.
+    # The first token cannot be scored, because no token precedes it.
     return Example(rows, [max(1, start) for start in starts], gold)
 
 
@@ -108,7 +108,7 @@ def write(path, content):
 
 
 def write_tasks(path, tasks):
-    """Any tasks, in our format."""
+    """Writes tasks of any type, in Anvil's format."""
     ids, examples, rows = [], [], []
     for number, task in enumerate(tasks):
         for example in task.examples:
@@ -130,7 +130,7 @@ def write_tasks(path, tasks):
 
 
 def write_choices(path, examples):
-    """(context, completions, gold) of each example, in llm.c's format."""
+    """Writes examples (context, completions, gold) in llm.c's format."""
     parts = []
     for number, (context, completions, gold) in enumerate(examples):
         numbers = [65535, 0, number, gold, len(completions), len(context), *context]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tries configurations one after another under one time budget, and keeps what is better.
+"""Tries configurations one after another, each with the same time budget, and keeps the better one.
 
     scripts/experiment.py SPEC.toml [--out run/experiment] [--train-gpt ./train_gpt]
 
-SPEC.toml fixes what is compared, so that whoever proposes trials, a person or a program, cannot move the goal:
+SPEC.toml fixes what is compared, so that a person or program that proposes trials cannot change the goal:
 
     [fixed]
     budget = 60                                  # seconds of training each; schedules follow the time
@@ -11,7 +11,7 @@ SPEC.toml fixes what is compared, so that whoever proposes trials, a person or a
     train-data = "data/x/train_*.bin"
     val-data = "data/x/val_*.bin"
     val-tokens = 1000000
-    seeds = 3                                    # runs of the baseline: how far apart they are is the noise
+    seeds = 3                                    # runs of the baseline, whose deviation is the noise
 
     [base]                                       # flags of ./train_gpt; underscores or hyphens
     num-layers = 4
@@ -21,21 +21,22 @@ SPEC.toml fixes what is compared, so that whoever proposes trials, a person or a
     name = "twice the rate"
     learning-rate = 2e-3
 
-    [search]                                     # instead of, or after, the trials: so many random ones
+    [search]                                     # instead of, or after, the trials: random ones
     trials = 10
     seed = 1
     learning-rate = { from = 1e-4, to = 1e-2, log = true }
     beta2 = [0.95, 0.99]
 
-First comes the baseline, with as many seeds as there are. A trial is what is best so far with the trial's flags on top,
-one run with the first seed. It is kept if it is better than the best by more than the noise (the standard deviation of the
-baseline's seeds), and discarded if it is worse by as much; in between it runs with the other seeds as well, and the mean
-decides. A run that ends with an error is a crash, and is discarded. autoresearch's loop (Karpathy, 2026, program.md),
-with the noise in view.
+The baseline runs first, with all seeds. A trial is the best configuration so far with the trial's flags added, run with the
+first seed. It is kept if it is better than the best by more than twice the noise (the standard deviation of the baseline's
+seeds), and discarded if it is worse by more than that. In between it runs with the other seeds, too, and is kept if the
+mean is better by more than the noise over the square root of the number of seeds. A run that ends with an error is a crash,
+and is discarded. This is autoresearch's loop (Karpathy, 2026, program.md), with the noise taken into account.
 
-OUT/results.tsv has a line for each run (doc/formats.md), OUT/trials.jsonl a record for each decision and OUT/index.html all
-of them on a page: each run as a dot, what a trial had to beat, how many tokens it learned from in the time, and the curves. What was killed goes on where it was when it is started
-again: finished runs are not repeated. Another [fixed] part, or base, in the same OUT is refused. Needs Python 3.11.
+OUT/results.tsv has a line for each run (doc/formats.md), and OUT/trials.jsonl a record for each decision. OUT/index.html
+shows them on a page: each run as a dot, the value that a trial had to beat, the tokens that it was trained on, and the
+curves. Start it again after a kill to resume: finished runs are not repeated. Another [fixed] part, or base, in the same
+OUT is refused. Needs Python 3.11.
 """
 
 import argparse
@@ -58,7 +59,7 @@ except ImportError:
     sys.exit("error: Python 3.11 or newer is needed, which reads TOML")
 
 HERE = pathlib.Path(__file__).resolve().parent
-# What a trial may not touch: the goal, and what this script gives.
+# Flags that a trial may not change: those of the goal, and those that this script sets.
 FIXED = {"train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "time-budget", "steps", "schedule-by",
          "seed", "out-dir", "results", "description", "resume", "summary", "config"}  # fmt: skip
 FIXED_KEYS = {"budget", "metric", "train-data", "val-data", "val-tokens", "tokenizer", "packing", "document-token", "seeds"}
@@ -70,7 +71,7 @@ def fail(message):
 
 
 def flags_of(table, where):
-    """{flag: text}, with hyphens. An error for what only [fixed] says."""
+    """{flag: text}, with hyphens. Refuses flags of [fixed]."""
     flags = {}
     for key, value in table.items():
         name = key.replace("_", "-")
@@ -121,7 +122,7 @@ class Spec:
 
 
 def searched(search):
-    """Random trials: the same for the same seed."""
+    """Random trials, which are the same for the same seed."""
     search = dict(search)
     count, rng = int(search.pop("trials", 0)), random.Random(search.pop("seed", 1))
     if search and not count:
@@ -158,20 +159,20 @@ class Experiment:
         self.decisions, self.crashed = [], ""
 
     def rows(self):
-        """{folder: its line of results.tsv, {column: text}} of the runs that are over."""
+        """{folder: its line of results.tsv as {column: text}} for runs that have ended."""
         if not self.results.exists():
             return {}
         lines = self.results.read_text(encoding="utf-8").splitlines()
         names, done = lines[0].split("\t"), {}
         for line in lines[1:]:
             row = dict(zip(names, line.split("\t")))
-            if row["status"].startswith("SIG"):  # it was stopped, and goes on
+            if row["status"].startswith("SIG"):  # stopped by a signal, will be resumed
                 continue
             done[row["out_dir"]] = row
         return done
 
     def finished(self):
-        """{folder: metric}; nan: it failed."""
+        """{folder: metric} of finished runs; nan: the run failed."""
         return {folder: math.nan if row["status"].startswith("failed") else float(row[self.spec.metric])
                 for folder, row in self.rows().items()}  # fmt: skip
 
@@ -179,7 +180,7 @@ class Experiment:
         return self.out / f"{slug(name)}_seed{seed}"
 
     def run(self, name, flags, seed):
-        """The metric of a run, made now unless it is there; nan if it crashed."""
+        """The metric of a run, which is run now unless it is finished; nan if it crashed."""
         folder = self.folder(name, seed)
         done = self.finished()
         if str(folder) in done:
@@ -194,7 +195,7 @@ class Experiment:
         done = self.finished()
         if str(folder) in done:
             return done[str(folder)]
-        if code < 0 or code >= 128 or code == 0:  # it was stopped from outside: so is this
+        if code < 0 or code >= 128 or code == 0:  # the run was stopped from outside: stop, too
             sys.exit(f"{name}, seed {seed}: stopped; start this again to go on")
         last = (self.out / f"{folder.name}.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if not self.results.exists() and code == 2 and name == "baseline":
@@ -203,7 +204,7 @@ class Experiment:
         return math.nan
 
     def decide(self, name, flags, verdict, why, values, below=None):
-        """below: what the mean, or the only value, had to be below to be kept."""
+        """Records a decision. below: the bound on the mean, or on the only value, for the trial to be kept."""
         mean = statistics.fmean(values) if values and not any(map(math.isnan, values)) else math.nan
         self.decisions.append({"name": name, "flags": flags, "verdict": verdict, "why": why, "values": values, "mean": mean,
                                "below": below})  # fmt: skip
@@ -225,7 +226,7 @@ class Experiment:
         for name, changes in spec.trials:
             flags = best_flags | changes
             values = [self.run(name, flags, seeds[0])]
-            # One run beside one run of the same seed: what the seed does is in both.
+            # Compares runs with the same seed, so that the seed's effect cancels.
             beside = best_values[0]
             if not math.isnan(values[0]) and abs(values[0] - beside) <= 2 * noise:
                 values += [self.run(name, flags, seed) for seed in seeds[1:]]
@@ -238,7 +239,7 @@ class Experiment:
             needed = noise / math.sqrt(len(values)) if whole else 2 * noise
             runs = f"mean of {len(values)} seeds" if whole else "same seed"
             if gain > needed:
-                if not whole:  # what follows is compared with all seeds
+                if not whole:  # later trials are compared over all seeds
                     values += [self.run(name, flags, seed) for seed in seeds[1:]]
                     if any(map(math.isnan, values)):
                         self.decide(name, changes, "crash", self.crashed, values)
@@ -269,7 +270,7 @@ svg path { stroke: currentColor } svg .grid { opacity: .15 }
 
 
 def drawn(decisions, metric):
-    """Trials below one another, each run a dot; the line beside them is what they had to be left of."""
+    """A chart of the trials, one per row, with a dot per run; the line marks the bound that they had to beat."""
     left, width, row = 220, 760, 26
     values = [v for one in decisions for v in [*one["values"], one["below"]] if v is not None and not math.isnan(v)]
     low, high = min(values), max(values)

@@ -1,6 +1,6 @@
-"""Reference tensors: how inputs are made from integers, the safetensors files they lie in, and their comparison.
+"""Reference tensors: makes inputs from integers, writes safetensors files, and compares them.
 
-Used by scripts/make_fixtures.py, which says what the fixtures are for.
+Used by scripts/make_fixtures.py, which describes the fixtures.
 """
 
 import json
@@ -27,7 +27,7 @@ def words(seed, n):
 
 
 def bell(seed, shape, scale=1.0):
-    """float32 of a bell shape in scale * (-4, 4), standard deviation 1.15: the sum of a word's four 16-bit fields."""
+    """Bell-shaped float32 in scale * (-4, 4), standard deviation 1.15: sums of a word's four 16-bit fields."""
     fields = words(seed, math.prod(shape)).astype("<u8").view("<u2").reshape(-1, 4)
     centered = fields.sum(axis=1, dtype=np.int64) - 131070
     return (centered.astype(np.float32) * (np.float32(scale) * np.float32(2.0**-15))).reshape(shape)
@@ -40,20 +40,20 @@ def dropout_key(seed, step, site):
     def mix64(z):
         return int(words((z - odd) & most, 1)[0])
 
-    state = mix64((mix64(seed) + step + 6 * odd) & most)  # the sixth stream
+    state = mix64((mix64(seed) + step + 6 * odd) & most)  # random stream 6
     return mix64((mix64((state + odd) & most) + site * odd) & most)
 
 
 def kept_by_dropout(key, first, shape, p):
-    """Which elements are kept, 1.0 or 0.0: of the numbers first, first + 1, ... of what the key names."""
+    """1.0 for elements that dropout keeps, else 0.0, for the elements first, first + 1, ... under this key."""
     n = math.prod(shape)
     bits = words(key, (first + n) // 2 + 1).astype("<u8").view("<u4")[first : first + n]
     return (bits >= round(p * 2**32)).astype(np.float64).reshape(shape)
 
 
 class Fixture:
-    """One file being made. The seed of an input is a hash of the file's name and its own, so a new tensor disturbs no
-    other. `seed`: the hash of the name that the file was first made under, if it has another one now."""
+    """A file that is being made. The seed of an input is a hash of the file's name and its own, so a new tensor changes no
+    other. `seed`: the hash of the file's original name, if it was renamed."""
 
     def __init__(self, name, seed=None):
         self.name, self.arrays = name, {}
@@ -71,13 +71,13 @@ class Fixture:
         return torch.from_numpy(values).long()
 
     def given(self, name, array):
-        """Stores a float32 input; gives it as the float64 leaf that PyTorch differentiates."""
+        """Stores a float32 input, and returns it as a float64 leaf tensor."""
         assert array.dtype == np.float32 and name not in self.arrays
         self.arrays[name] = array
         return torch.from_numpy(array).double().requires_grad_()
 
     def want(self, name, tensor):
-        """Stores a reference."""
+        """Stores a reference tensor."""
         assert tensor.dtype == torch.float64 and name not in self.arrays
         self.arrays[name] = np.ascontiguousarray(tensor.detach().numpy().astype(np.float32))
 
@@ -86,7 +86,7 @@ class Fixture:
 
 
 def save(path, arrays):
-    """safetensors: u64 length of the header, a JSON header, the tensors; 64-byte aligned and sorted by name."""
+    """Writes safetensors: u64 length of the header, a JSON header, the tensors; 64-byte aligned and sorted by name."""
     header, offset = {"__metadata__": {"made_by": "scripts/make_fixtures.py", "torch": TORCH}}, 0
     for name, array in sorted(arrays.items()):
         dtype = {"float32": "F32", "int32": "I32"}[array.dtype.name]
@@ -114,7 +114,7 @@ def load(path):
 
 
 def difference(name, committed, remade):
-    """What differs between two versions of a tensor, in words; empty if nothing that matters."""
+    """Describes the difference between two versions of a tensor; empty if it is within rounding."""
     if committed.dtype != remade.dtype or committed.shape != remade.shape:
         return f"{committed.dtype}{committed.shape} is committed, {remade.dtype}{remade.shape} was made"
     if np.array_equal(committed, remade, equal_nan=committed.dtype.kind == "f"):
@@ -128,7 +128,7 @@ def difference(name, committed, remade):
 
 
 def agrees(path, arrays):
-    """Whether the file has these tensors, but for last bits, which another machine may compute otherwise."""
+    """Whether the file has these tensors, up to last bits, which may depend on the machine."""
     try:
         committed = load(path)
     except (OSError, ValueError, KeyError, TypeError, struct.error):
@@ -137,7 +137,7 @@ def agrees(path, arrays):
 
 
 def check(made, folder):
-    """Prints every difference between the made fixtures and the committed ones; gives their number."""
+    """Prints every difference between the new fixtures and the committed ones; returns their number."""
     count = 0
 
     def report(text):

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# scripts/hide_names.sh OBJECT NAME RESULT: the same object, of which others see NAME and nothing else. An error if it has no
-# such name, or computes something before main().
+# scripts/hide_names.sh OBJECT NAME RESULT: copies an object and makes all its symbols local except NAME. An error if it has no
+# such symbol, or static initializers, which would run before main().
 set -euo pipefail
 object=$1 name=$2 result=$3
 
-# Groups are there for the linker to keep one of several copies: of these each is needed.
+# Dissolves COMDAT groups, of which the linker would keep one copy over all objects: each object needs its own.
 ld -r --force-group-allocation "$object" -o "$object.one"
 objcopy --keep-global-symbol="$name" "$object.one" "$result"
 rm "$object.one"

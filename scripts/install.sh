@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs the programs, the report, the man page and bash's completion; `make install` and `make uninstall` call it.
+# Installs the programs, the report, the man page and the bash completion; `make install` and `make uninstall` call it.
 #
 #   PREFIX=/usr/local DESTDIR= scripts/install.sh [--uninstall] [PROGRAMS]
 #
-# PROGRAMS: the folder that train_gpt and data/tokenize lie in, . by default. DESTDIR is put before PREFIX, for packagers.
-# Exit code 2: a program is not built, or a folder cannot be written.
+# PROGRAMS: the folder of train_gpt and data/tokenize, . by default. DESTDIR is put before PREFIX, for packagers. Exit code 2:
+# a program is not built, or a folder cannot be written.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +22,7 @@ files=(
 
 if [ -n "$uninstall" ]; then
     rm -f "${files[@]}"
-    rm -rf "$share/anvil/scripts/run_report" # Python's own files, too
+    rm -rf "$share/anvil/scripts/run_report" # with Python's caches
     rmdir "$share"/anvil/{scripts,doc} "$share/anvil" "$share/doc/anvil" 2>/dev/null || true
     exit 0
 fi
@@ -43,7 +43,7 @@ put 755 "$programs/train_gpt" "$bin/train_gpt"
 put 755 "$programs/data/tokenize" "$bin/anvil-tokenize"
 put 755 scripts/report.py "$share/anvil/scripts/report.py"
 for part in scripts/run_report/*.py; do put 644 "$part" "$share/anvil/$part"; done
-put 644 doc/flags.md "$share/anvil/doc/flags.md" # where the report finds the defaults
+put 644 doc/flags.md "$share/anvil/doc/flags.md" # the report reads the defaults from it
 ln -sf ../share/anvil/scripts/report.py "$bin/anvil-report"
 put 644 "$scratch/train_gpt.1" "$share/man/man1/train_gpt.1"
 put 644 "$scratch/completion" "$share/bash-completion/completions/train_gpt"

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Joins sources into one, of which a compiler reads the headers once: tests, and all that `make cuda-link` compiles.
+"""Joins sources into one, so that the compiler reads their headers once: tests, and the sources of `make cuda-link`.
 
     python3 scripts/join_sources.py [--part I-of-N] [--main] FILE... > JOINED
 
---part 2-of-8 takes every eighth file from the second on. --main adds a main() that runs those of the files in turn, each
-with the arguments of the program, up to the first that fails.
+--part 2-of-8 takes every eighth file from the second on. --main adds a main() that calls the main() of each file with the
+program's arguments, up to the first that fails.
 
-First whatever the files include, in their order and under their own #if; then each file in a namespace of its own, so
-that names (and even main) may be the same in several. The headers are read a second time there, and `#pragma once`
-makes nothing of them.
+The joined source has first all #include lines of the files, in their order and under their own #if, then each file in a
+namespace of its own, so that several files may have the same names (even main). There `#pragma once` makes the files' own
+#include lines empty.
 """
 
 import argparse
@@ -20,7 +20,7 @@ GUARDED = re.compile(r"#(if|ifdef|ifndef)\b")
 
 
 def includes(path):
-    """The #include lines of a file with the conditions around them; conditions around nothing else are left out."""
+    """The #include lines of a file with the conditions around them, without conditions around other code."""
     open_groups = [[]]
     for line in path.read_text(encoding="utf-8").splitlines():
         if not DIRECTIVE.match(line):
@@ -36,7 +36,7 @@ def includes(path):
     return open_groups[0]
 
 
-# main() may be without arguments.
+# main() may have no parameters.
 MAIN = """\
 using Main = int(int, char**);
 static int call(Main* each, int argc, char** argv) { return each(argc, argv); }

@@ -1,6 +1,6 @@
-"""What compiled kernels are made of, for check_kernels.py: instructions out of nvdisasm, blocks an SM out of registers.
+"""Rules for compiled kernels, for check_kernels.py: their instructions, from nvdisasm, and blocks per SM, from registers.
 
-Both are rules that hold for every kernel, with the exceptions that are known listed here, each with its reason.
+The rules hold for every kernel except those listed here, each with its reason.
 """
 
 import math
@@ -8,7 +8,7 @@ import re
 import subprocess
 import tempfile
 
-# Tensors are read and written sixteen bytes at a time, by every kernel but these: regular expressions, for reasons.
+# Every kernel but these loads and stores tensors 16 bytes at a time: regular expressions and reasons.
 LOADS_LITTLE = {
     r"add_mean_loss|decide_step|muon_scales": "a few numbers",
     r"update_amax": "a number of each tensor, a tensor a thread",
@@ -28,7 +28,7 @@ STORES_LITTLE = LOADS_LITTLE | {
     r"rotary_\w+_kernel<bf16, 4": "the form for heads whose halves are no multiple of 8",
 }
 TENSOR_CORES = [r"flash_", r"symmetric_matmul"]
-# Of these, those whose products are a warpgroup's (wgmma).
+# Those of them that use wgmma.
 WARPGROUPS = [r"flash_\w+_hopper_kernel"]
 
 FUNCTION = re.compile(r"^\.text\.(\w+):", re.MULTILINE)
@@ -48,8 +48,8 @@ def is_one_of(kernel, names):
 
 
 def warpgroup_faults(code):
-    """Products go one after the other from a WARPGROUP.ARRIVE to where the last is waited for: the compiler puts waits
-    between them if it cannot tell that nobody touches their registers. setmaxnreg is ignored if it does not fit."""
+    """Between WARPGROUP.ARRIVE and the wait for the last wgmma there must be no other wait: the compiler inserts waits if it
+    cannot prove that no instruction accesses their registers. It also ignores a setmaxnreg that does not fit."""
     found = [f"has no {name}" for name in ("HGMMA", "UTMALDG", "USETMAXREG") if not any(c.startswith(name) for c in code)]
     marks = [each.split(".")[0] + "." + each.split(".")[1] for each in code if re.match(r"HGMMA\.|WARPGROUP\.", each)]
     runs = "".join({"WARPGROUP.ARRIVE": "A", "WARPGROUP.DEPBAR": "W"}.get(mark, "p") for mark in marks)
@@ -59,7 +59,7 @@ def warpgroup_faults(code):
 
 
 def faults(kernel, code):
-    """What a kernel's instructions have that they should not, or lack."""
+    """Forbidden instructions of a kernel, and required ones that it lacks."""
     found = []
     local = sorted({each.split(".")[0] for each in code if re.match(r"(LDL|STL)\b", each)})
     if local:
@@ -77,8 +77,8 @@ def faults(kernel, code):
     return found
 
 
-# Blocks that a launcher, or __launch_bounds__, takes to be on an SM at once, of how many threads and bytes of dynamic
-# shared memory; as the headers have them, so it is C++.
+# The blocks per SM that a launcher, or __launch_bounds__, assumes, with their threads and bytes of dynamic shared memory.
+# In C++, because it uses the constants of the headers.
 ASSUMED = r"""
 #include <cstdio>
 #include "llmc/cuda/ops.cuh"
@@ -112,8 +112,8 @@ int main() {
 }
 """
 
-# Of an SM: the code's chip in registers.txt, threads, blocks, KiB of shared memory, and of it for one block. All have
-# 65,536 registers.
+# The limits of an SM: chip in registers.txt, threads, blocks, KiB of shared memory, and KiB for one block. All have 65,536
+# registers.
 SMS = {
     "80": ("80", 2048, 32, 164, 163),
     "86": ("80", 1536, 16, 100, 99),
@@ -121,7 +121,7 @@ SMS = {
     "90": ("90", 2048, 32, 228, 227),
 }
 
-# Where fewer have room than assumed, and why that stays.
+# Kernels with room for fewer blocks than assumed, and why that is accepted.
 FEWER = [
     (
         r"flash_\w+<128",
@@ -134,10 +134,10 @@ FEWER = [
 
 
 def assumed_launches(compiler, root):
-    """[(beginning of a kernel's name, threads, dynamic shared bytes, blocks an SM)]"""
+    """[(beginning of a kernel's name, threads, dynamic shared bytes, blocks per SM)]"""
     with tempfile.TemporaryDirectory() as folder:
         program = f"{folder}/assumed"
-        # Constants are all that is needed: what the headers' functions call is nowhere.
+        # Only constants are needed; the functions that the headers call are not linked.
         flags = "-std=c++20 -O1 -w -fopenmp-simd -I. -Idev/emulator/include -DANVIL_EMULATED -ffunction-sections"
         linked = "-Wl,--gc-sections,--unresolved-symbols=ignore-all"
         command = [compiler, *flags.split(), linked, "-x", "c++", "-", "-o", program]
@@ -150,8 +150,8 @@ def assumed_launches(compiler, root):
 
 
 def resident_blocks(chip, registers, static_bytes, threads, dynamic_bytes):
-    """How many blocks an SM has room for, as NVIDIA's occupancy calculator counts: a warp's registers come in units of
-    256 and from one of four parts, and each block takes 1 KiB of shared memory more than it asks for."""
+    """The number of blocks for which an SM has room, as in NVIDIA's occupancy calculator: a warp's registers are allocated in
+    units of 256 from one of four partitions, and each block takes 1 KiB of shared memory more than it requests."""
     _, most_threads, most_blocks, sm_kib, block_kib = SMS[chip]
     warps = math.ceil(threads / 32)
     by_registers = 4 * (65536 // 4 // (math.ceil(registers * 32 / 256) * 256)) // warps
@@ -162,7 +162,7 @@ def resident_blocks(chip, registers, static_bytes, threads, dynamic_bytes):
 
 
 def occupancy(launches, costs):
-    """The lines of a table, and one for each kernel of which fewer blocks have room than its launcher assumes."""
+    """The lines of the table, and a line for each kernel with room for fewer blocks than its launcher assumes."""
     names = sorted({kernel for kernel, _ in costs})
     rows, problems = [], []
     for name, threads, dynamic_bytes, blocks in launches:
@@ -171,12 +171,12 @@ def occupancy(launches, costs):
             problems.append(f"{name}: its launch is in scripts/kernel_code.py, and there is no such kernel")
         for kernel in kernels:
             if "_backward_kernel<" in kernel and kernel.startswith(("layernorm", "rmsnorm")):
-                # Two packs a thread: of many channels, in large blocks alone.
+                # Two packs per thread are used only for many channels, in large blocks.
                 if ("2, 1>" in kernel) != (threads == 512):
                     continue
             room = {}
             for chip, (code, *_) in SMS.items():
-                # If it did not compile, that is said elsewhere.
+                # A kernel that was not compiled is reported elsewhere.
                 registers, static_bytes = costs.get((kernel, code), (255, 0))
                 room[chip] = resident_blocks(chip, registers, static_bytes, threads, dynamic_bytes)
                 known = any(re.match(pattern, kernel) and chip in chips for pattern, chips, _ in FEWER)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What `make lint` runs: every check, all of their findings, exit code 1 if any. The Makefile sets CLANG_FORMAT and
+# Runs all checks of `make lint` and prints their findings; exit code 1 if there are any. The Makefile sets CLANG_FORMAT and
 # SUBMAKE (make with its flags).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 failed=()
-# check NAME COMMAND...: runs it; a name with its findings under it, or the name alone
+# check NAME COMMAND...: runs the command, and prints its output only if it fails
 check() {
     local name=$1
     shift
@@ -26,7 +26,7 @@ check_format() {
     return 1
 }
 
-# Without the optimizer: CI has its warnings, from the objects that its tests are made of.
+# Compiles without optimization. CI gets the warnings of optimized code from the objects of its tests.
 check_warnings() {
     # shellcheck disable=SC2086  # SUBMAKE is a command with its flags
     ${SUBMAKE:-make} --silent --no-print-directory --keep-going objects VARIANT=lint OPT=-O0 DEBUG_INFO=-g0 CXXFLAGS_EXTRA=-Werror
@@ -52,7 +52,7 @@ check docs check_docs
 check words check_words
 check scripts check_scripts
 check format check_format
-# Minutes, where all other checks take seconds.
+# Takes minutes; all other checks take seconds.
 [ -z "${WARNINGS:-}" ] || check warnings check_warnings
 
 if [ ${#failed[@]} -gt 0 ]; then

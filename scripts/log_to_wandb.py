@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Sends a run's log.jsonl to Weights & Biases, while the run goes on or later: pip install wandb.
+"""Sends a run's log.jsonl to Weights & Biases, during the run or later: pip install wandb.
 
-    ./train_gpt ... --log-to wandb              starts this script by itself
-    scripts/log_to_wandb.py RUN                 by hand: what is there now
-    scripts/log_to_wandb.py RUN --follow        and what comes, until the run ends or Ctrl-C
-    WANDB_MODE=offline ...                      to files, for `wandb sync RUN/wandb/offline-run-*`
+    ./train_gpt ... --log-to wandb              starts this script automatically
+    scripts/log_to_wandb.py RUN                 sends what has been logged so far
+    scripts/log_to_wandb.py RUN --follow        also sends new records, until the run ends or Ctrl-C
+    WANDB_MODE=offline ...                      writes files for `wandb sync RUN/wandb/offline-run-*`
 
-Every number of a record is sent as TYPE/NAME over its step, those of `step` as train/NAME, as in TensorBoard's events;
-flags and machine are the run's config, the last sample and the reason of the end its summary. RUN/wandb.json remembers
-which run it is there and how far it was sent, so a resumed run goes on in the same curves; steps that it makes again
-are not sent again. WANDB_PROJECT, WANDB_ENTITY and the like are wandb's own; the project is `anvil` where none is given.
+Every number of a record is sent as TYPE/NAME at its step, those of `step` as train/NAME, as in TensorBoard's events.
+Flags and machine are the config of the W&B run, the last sample and the reason of the end its summary. RUN/wandb.json
+stores the W&B run and how far the log was sent, so that a resumed run continues the same curves; repeated steps are not
+sent again. WANDB_PROJECT, WANDB_ENTITY and the like are wandb's own variables; the default project is `anvil`.
 """
 import argparse
 import json
@@ -19,11 +19,11 @@ import select
 import sys
 import time
 
-WAIT_S = 1.0  # between looks at the log
+WAIT_S = 1.0  # between reads of the log
 
 
 class Log:
-    """The whole lines of a file that grows."""
+    """Reads the complete lines of a growing file."""
 
     def __init__(self, path):
         self.path, self.offset = path, 0
@@ -32,7 +32,7 @@ class Log:
         try:
             with open(self.path, "rb") as file:
                 file.seek(0, os.SEEK_END)
-                if file.tell() < self.offset:  # a new run has begun in its place
+                if file.tell() < self.offset:  # a new run has replaced the file
                     self.offset = 0
                 file.seek(self.offset)
                 whole = file.read().rpartition(b"\n")[0:2]
@@ -43,13 +43,13 @@ class Log:
             try:
                 record = json.loads(line)
             except ValueError:
-                continue  # cut short by a kill
+                continue  # truncated by a kill
             if isinstance(record, dict) and isinstance(record.get("type"), str):
                 yield record
 
 
 def scalars(record):
-    """{TYPE/NAME: number} of a record; {} for those that have none to draw."""
+    """{TYPE/NAME: number} of a record; {} for types without curves."""
     kind = record["type"]
     if kind in ("start", "resume", "skip", "sample", "end") or not isinstance(record.get("step"), int):
         return {}
@@ -79,7 +79,7 @@ class Sender:
             self.state = {}
 
     def begin(self, header):
-        """At the first record: the run there that was begun for this one, or a new one."""
+        """Called for the first record: resumes the W&B run of this log, or starts a new one."""
         is_new = header["type"] == "start" and self.state.get("began") != header.get("time")
         if is_new or "id" not in self.state:
             if self.run:
@@ -100,7 +100,7 @@ class Sender:
         kind = record["type"]
         if kind in ("start", "resume"):
             self.begin(record)
-        if not self.run:  # the log's beginning is missing
+        if not self.run:  # the beginning of the log is missing
             return
         if kind == "sample":
             self.run.summary["sample"] = str(record.get("prompt", "")) + str(record.get("text", ""))
@@ -163,7 +163,7 @@ def main():
         if sender.run:
             sender.save()
             sender.run.finish()
-    except Exception as error:  # of wandb's own there are many kinds, and none of them is the run's concern
+    except Exception as error:  # wandb has many types of errors, and none may disturb the run
         print(f"warning: wandb says: {error}; nothing more is sent (WANDB_MODE=offline keeps it in files)",
               file=sys.stderr)
         return 2

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes a file of CORE's 22 tasks that train_gpt --eval-tasks reads: every prompt rendered and tokenized, once.
+"""Makes a file of CORE's 22 tasks for train_gpt --eval-tasks, with every prompt rendered and tokenized.
 
     scripts/make_core.py data/core/eval_bundle data/core/core.tasks --tokenizer data/x/tokenizer.json
 
 CORE is a part of DCLM (Li et al., 2024, arXiv:2406.11794). The folder is the bundle that nanochat publishes (as
-eval_bundle.zip): core.yaml, which lists the tasks, eval_meta_data.csv, which has the accuracies of guessing, and
-eval_data/. The prompts are nanochat's: examples that are solved in the order in which Random(1234 + i) draws them, an
-empty line between them, and then the question; --max-per-task takes the first ones after a shuffle by Random(1337).
+eval_bundle.zip): core.yaml with the tasks, eval_meta_data.csv with the accuracies of guessing, and eval_data/. The
+prompts are nanochat's: few-shot examples in the order in which Random(1234 + i) draws them, separated by empty lines,
+then the question. --max-per-task takes the first questions after a shuffle by Random(1337).
 
-    multiple choice     query, delimiter, choice            scored from where the choices' tokens begin to differ
-    schema              context, delimiter, continuation    scored from where the contexts' tokens end to differ
-    language modeling  context, delimiter, continuation    scored from where the continuation begins
+    multiple choice    query, delimiter, choice            scored from the first token in which the choices differ
+    schema             context, delimiter, continuation    scored from after the last token in which the contexts differ
+    language modeling  context, delimiter, continuation    scored from the begin of the continuation
 """
 
 import argparse
@@ -24,7 +24,7 @@ from eval_files import Task, common_prefix, example_of, tokenizer_of, write_task
 
 
 def solved(kind, item, delimiter):
-    """An example with its answer, as shown before a question."""
+    """A few-shot example with its answer."""
     if kind == "multiple_choice":
         return item["query"] + delimiter + item["choices"][item["gold"]]
     if kind == "schema":
@@ -33,13 +33,13 @@ def solved(kind, item, delimiter):
 
 
 def texts_of(kind, item, delimiter, shown):
-    """The prompts of a question, after the examples that are shown; of language modeling without and with its end."""
+    """The prompts of a question, after the few-shot examples; for language modeling without and with the continuation."""
     before = "".join(solved(kind, example, delimiter) + "\n\n" for example in shown)
     if kind == "multiple_choice":
         return [before + item["query"] + delimiter + choice for choice in item["choices"]]
     if kind == "schema":
         return [before + context + delimiter + item["continuation"] for context in item["context_options"]]
-    # A space at the end of the first would become part of a token of the second.
+    # A space at the end of the first prompt would become part of a token in the second.
     start = before + item["context"].strip() + delimiter
     return [start.strip(), start + item["continuation"]]
 

@@ -1,14 +1,14 @@
-"""Makes the reference tensors in test/fixtures/ with PyTorch: what every op and the whole model are checked against.
+"""Makes the reference tensors in test/fixtures/ with PyTorch, for the tests of every op and of the whole model.
 
     pip install torch==2.13.0 numpy          (the CPU build is enough)
     python scripts/make_fixtures.py          writes those of test/fixtures/*.safetensors that are missing or differ
-    python scripts/make_fixtures.py --check  makes them again elsewhere and compares; exit code 1 on a difference
+    python scripts/make_fixtures.py --check  makes them again and compares, without writing; exit code 1 on a difference
 
-Inputs are float32, made from integers (splitmix64) without any library function, so that every machine and also the
-C++ tests (test/op_testing.h) get the same bits. References are computed by PyTorch in float64 from those float32
-inputs and rounded once to float32: a test's tolerance has to cover our error only. Double results may differ in the
-last bits between machines, so --check allows references one float32 epsilon of |value| + rms; everything else must be
-identical. Tensors that begin with `grad.` or `want.` are references; all others are inputs.
+Inputs are float32, made from integers (splitmix64) without any library function, so that every machine and the C++ tests
+(test/op_testing.h) get the same bits. PyTorch computes the references in float64 from these inputs, and they are rounded
+once to float32, so that a test's tolerance covers only Anvil's error. Results in double may differ in the last bits
+between machines, so --check allows references one float32 epsilon of |value| + rms; everything else must be identical.
+Tensors whose names begin with `grad.` or `want.` are references; all others are inputs.
 """
 
 import argparse

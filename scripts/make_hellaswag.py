@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes a file of HellaSwag that train_gpt --eval-tasks reads: tokens of every context and its four endings.
+"""Makes a file of HellaSwag for train_gpt --eval-tasks: the tokens of every context and its four endings.
 
     scripts/make_hellaswag.py data/hellaswag/hellaswag_val.jsonl data/hellaswag/hellaswag_val.bin
     scripts/make_hellaswag.py --tokenizer data/x/tokenizer.json hellaswag_val.jsonl data/x/hellaswag.bin
 
-The file is llm.c's, number for number (doc/formats.md), and so are the texts: the context, and each ending after a
-space, tokenized apart from each other. HellaSwag: Zellers et al., 2019, arXiv:1905.07830.
+The file equals llm.c's, number for number (doc/formats.md). As there, the context and each ending, after a space, are
+tokenized separately. HellaSwag: Zellers et al., 2019, arXiv:1905.07830.
 """
 
 import argparse

@@ -2,23 +2,23 @@
 """Makes test/fixtures/interop/: tiny models as Hugging Face's transformers writes them, with their logits.
 
     python3 -m venv V && V/bin/pip install torch==2.13.0 transformers
-    V/bin/python scripts/make_interop_fixtures.py            with --out DIR elsewhere
+    V/bin/python scripts/make_interop_fixtures.py            --out DIR writes elsewhere
 
-Made once and committed. Each folder holds what save_pretrained() writes, in one of the ways that files on the hub differ:
+Made once and committed. Each folder has the files of save_pretrained(), in one of the variants that occur on the hub:
 
     gpt2          fp32, tied head, prefix `transformer.`
-    gpt2_bare     as the hub's gpt2: half precision, without the prefix, with masks among the weights, in two files
-    llama         bf16, grouped queries, a head of its own
-    llama_tied    fp32, head tied, another rotary base and epsilon
+    gpt2_bare     like the hub's gpt2: half precision, without the prefix, with masks among the weights, in two files
+    llama         bf16, grouped queries, untied head
+    llama_tied    fp32, tied head, another rotary base and epsilon
     mistral       fp32, a Llama by another name: grouped queries, no window
     nanochat      fp32, grouped queries, another rotary base, epsilon and softcap
-    llama31       fp32, positions stretched as Llama 3.1's, heads wider than C / heads
+    llama31       fp32, rotary scaling of Llama 3.1, heads wider than C / heads
     mistral_window  bf16, windows of three tokens in every layer
-    qwen2         fp32, biases of queries, keys and values, a window in the later layer
+    qwen2         fp32, biases of queries, keys and values, a window in the last layer
     qwen3         fp32, QK-norm with gains, heads narrower than C / heads
-    smollm3       fp32, a layer of four without positions, head tied
+    smollm3       fp32, one layer in four without positions, tied head
 
-and logits.safetensors: tokens (2, T) and the logits that transformers computes of them in fp32.
+and logits.safetensors: tokens (2, T) and their logits, computed by transformers in fp32.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def nanochat(**changes):
 
 
 def grouped(name, **changes):
-    """Of a family by its name in transformers."""
+    """A tiny model with grouped queries of a family, by its name in transformers."""
     sizes = dict(vocab_size=V, max_position_embeddings=T, hidden_size=C, intermediate_size=12, num_hidden_layers=L)
     heads = dict(num_attention_heads=2, num_key_value_heads=1, bos_token_id=None, eos_token_id=None, pad_token_id=None)
     config = getattr(transformers, name + "Config")(**sizes | heads | changes)
@@ -81,7 +81,7 @@ LLAMA_31 = {
 
 
 def randomize(model, dtype):
-    """Weights that make every one of them matter: gains and biases too, and large enough to tell logits apart."""
+    """Random weights, also for gains and biases, large enough that each affects the logits."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.normal_(1.0 if p.dim() == 1 and "weight" in name else 0.0, 0.3)
@@ -89,7 +89,7 @@ def randomize(model, dtype):
 
 
 def without_prefix(folder):
-    """Rewrites a folder as the hub's gpt2 lies there: bare names, masks, here in two files with an index."""
+    """Rewrites a folder like the hub's gpt2: names without prefix, and masks; in two files with an index."""
     path = folder / "model.safetensors"
     tensors = {name.removeprefix("transformer."): t for name, t in load_file(path).items()}
     path.unlink()
@@ -132,7 +132,7 @@ def main():
     for name, model in models.items():
         model.save_pretrained(out / name)
         with torch.no_grad():
-            # Read again: a Llama that is converted to bf16 and back has lost digits of its rotary frequencies.
+            # Loaded again, because converting a Llama to bf16 and back loses digits of its rotary frequencies.
             again = type(model).from_pretrained(out / name, dtype=torch.float32)
             tensors[name] = again(input_ids=TOKENS.long()).logits.contiguous()
         if name == "gpt2_bare":

@@ -1,15 +1,15 @@
-"""Records what nanochat's own fine-tuning does: test/fixtures/interop/nanochat_sft.json, which CI compares ours with.
+"""Records nanochat's own fine-tuning in test/fixtures/interop/nanochat_sft.json, with which CI compares Anvil's.
 
     git clone https://github.com/karpathy/nanochat && git -C nanochat checkout 92d63d4
     pip install torch==2.13.0 numpy safetensors tiktoken rustbpe pyarrow filelock
     python scripts/make_nanochat_fixture.py nanochat            writes it, if it is missing or differs
     python scripts/make_nanochat_fixture.py nanochat --check    compares; exit code 1 on a difference
 
-nanochat's scripts/chat_sft.py runs as it is, in fp32 on the CPU: its tokenizer, its render_conversation, its packing, its
-model, its loss, its optimizer and schedules. Replaced is what needs a network or a compiler: the data sets are the
-conversations of test/python/nanochat_test.py, the base model and the tokenizer are made there, too, torch.compile
-does nothing and wandb is not called. Kept are the ids and masks of all conversations and the loss of each step. A second
-run, from weights that are moved by their last bits, tells how far rounding moves the losses.
+nanochat's scripts/chat_sft.py runs unchanged, in fp32 on the CPU: its tokenizer, its render_conversation, its packing, its
+model, its loss, its optimizer and schedules. Only parts that need a network or a compiler are replaced: the data sets are
+the conversations of test/python/nanochat_test.py, which also makes the base model and the tokenizer, torch.compile does
+nothing, and wandb is not called. Stores the ids and masks of all conversations and the loss of each step. A second run,
+from weights with changed last bits, shows how much rounding changes the losses.
 """
 
 import argparse
@@ -29,13 +29,13 @@ PATH = ROOT / "test/fixtures/interop/nanochat_sft.json"
 
 
 def inside(nanochat, base):
-    """Runs chat_sft in this process, prints a JSON object as its last line."""
+    """Runs chat_sft in this process, and prints a JSON object as its last line."""
     import torch
 
     import nanochat_test as ours
 
     os.environ.update(NANOCHAT_BASE_DIR=str(base), NANOCHAT_DTYPE="float32")
-    sys.path[0] = str(nanochat)  # its own `scripts`, not this folder
+    sys.path[0] = str(nanochat)  # so that `scripts` is nanochat's, not this folder
     os.chdir(base)
     torch.set_num_threads(1)
     torch.compile = lambda model=None, **_: model if model is not None else lambda function: function
@@ -71,7 +71,7 @@ def inside(nanochat, base):
     tokenizer = importlib.import_module("nanochat.tokenizer").get_tokenizer()
     rendered = [tokenizer.render_conversation({"messages": messages}) for messages in ours.conversations()]
     ids = [[i if learned else ~i for i, learned in zip(*pair)] for pair in rendered]
-    # The test makes the rows by the rule as it understands it: are they what the model was given?
+    # Checks that the test's own packing makes the rows that the model was given.
     expected = ours.rows_of_nanochat(ids)
     for (x, y), first in zip(batches, range(0, len(expected), ours.SFT_B)):
         for tokens, targets, row in zip(x, y, expected[first : first + ours.SFT_B]):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What tiktoken, Hugging Face's `tokenizers` and rustbpe make of texts: ours must make the same.
+"""Records the ids and merges of tiktoken, Hugging Face's `tokenizers` and rustbpe, which Anvil's must equal.
 
     python3 -m venv /tmp/refs && /tmp/refs/bin/pip install tiktoken==0.14.0 tokenizers==0.23.3 rustbpe==0.1.0
     /tmp/refs/bin/python scripts/make_tokenizer_fixtures.py           writes test/fixtures/tokenizers/
-    ... make_tokenizer_fixtures.py --check                            exit code 1 if it differs from the committed one
-    ... make_tokenizer_fixtures.py --stress DIR                       much more text, GPT-2's own vocabulary if
-                                                                      $ANVIL_MIRROR has it, into DIR
-    ... make_tokenizer_fixtures.py --verify DIR                       do the references read what we wrote into DIR/ours?
+    ... make_tokenizer_fixtures.py --check                            exit code 1 if they differ from the committed ones
+    ... make_tokenizer_fixtures.py --stress DIR                       writes to DIR, with much more text, and GPT-2's own
+                                                                      vocabulary if $ANVIL_MIRROR has it
+    ... make_tokenizer_fixtures.py --verify DIR                       checks that the references read Anvil's DIR/ours
 
-A folder holds texts (X.txt), tokenizers (X.json, X.tiktoken, vocab.bpe), the ids that a reference makes with a tokenizer
-of a text (TOKENIZER--TEXT.ids, int32), and the tokens that rustbpe learns (PATTERN--SIZE--TEXT.ranks).
+A folder has texts (X.txt), tokenizers (X.json, X.tiktoken, vocab.bpe), the ids of a reference for a tokenizer and a text
+(TOKENIZER--TEXT.ids, int32), and the tokens that rustbpe learns (PATTERN--SIZE--TEXT.ranks).
 test/data/tokenizer_reference_test.cpp reads it.
 """
 
@@ -33,7 +33,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "test/fixtures/tokenizers"
 
-# As nanochat and tiktoken spell them; gpt2's is that of tiktoken's r50k_base.
+# In the spelling of nanochat and tiktoken; gpt2's is that of tiktoken's r50k_base.
 PATTERNS = {
     "gpt2": r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""",
     "gpt4": (
@@ -57,7 +57,7 @@ PATTERNS = {
         r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
         r"""\p{N}{1,3}""", r""" ?[^\s\p{L}\p{N}]+[\r\n/]*""", r"""\s*[\r\n]+""", r"""\s+(?!\S)""", r"""\s+""",
     ]),
-    "smollm": None,  # no expression: digits one by one, then GPT-2's
+    "smollm": None,  # not a single pattern: splits digits, then uses GPT-2's
 }  # fmt: skip
 NANOCHAT_SPECIALS = [
     "<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>", "<|python_start|>",
@@ -121,7 +121,7 @@ def mixed_text(size, seed):
 
 
 def overlapping_text(size, seed):
-    """Few symbols, so that pairs overlap and many are equally frequent."""
+    """A text of few symbols, so that pairs overlap and many are equally frequent."""
     rng = Rng(seed)
     return "".join(rng.pick("aaab ") for _ in range(size)) + " aaaa aaa aaaaaaaaa" + "bab" * 9 + "\n"
 
@@ -149,7 +149,7 @@ def trained_by_rustbpe(pattern, size, text):
 
 
 def trained_by_hf(pattern, size, text):
-    """`tokenizers` numbers the bytes in another order, so its merges differ where pairs are equally frequent."""
+    """Trains with `tokenizers`, which numbers bytes in another order, so that merges of equally frequent pairs differ."""
     made = tokenizers.Tokenizer(models.BPE())
     if pattern == "gpt2":
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -169,12 +169,12 @@ def trained_by_hf(pattern, size, text):
 
 
 def trained_of_characters(kind, size, text):
-    """As Llama 2's is (SentencePiece's BPE, as transformers converts it): `legacy` by normalizers, else by Metaspace."""
+    """Like Llama 2's tokenizer (SentencePiece's BPE, as transformers converts it): `legacy` uses normalizers, else Metaspace."""
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(prepend_scheme="first", split=True), pre_tokenizers.Split(tokenizers.Regex(r"[\n\r]"), "isolated")]
     )
-    # The most frequent characters. The library itself takes any of those that are equally frequent.
+    # Selects the most frequent characters here, because the library's choice among equally frequent ones is arbitrary.
     counts = collections.Counter("▁" + text.replace(" ", "▁"))
     alphabet = sorted(counts, key=lambda character: (-counts[character], character))[:50]
     trainer = trainers.BpeTrainer(vocab_size=size - 260, initial_alphabet=alphabet, limit_alphabet=50, show_progress=False)
@@ -183,7 +183,7 @@ def trained_of_characters(kind, size, text):
     blanks = [("▁", "▁"), ("▁▁", "▁▁"), ("▁", "▁▁")]
     specials = ["<unk>", "<s>", "</s>"]
     words = sorted(learned["vocab"], key=learned["vocab"].get)
-    # The bytes come before the characters, and the newline is a byte alone, as Llama 2's is.
+    # As in Llama 2, bytes come before characters, and the newline is only a byte.
     names = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *(word for word in words if word not in "\n\r"), "▁▁", "▁▁▁▁", "▁▁▁"]
     merges = [*blanks, *(tuple(merge) for merge in learned["merges"])]
     vocab = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -200,7 +200,7 @@ def trained_of_characters(kind, size, text):
 
 
 def write_cases(folder, texts, learned_from, size):
-    """`learned_from` and `size`: of the vocabularies."""
+    """Writes the cases. `learned_from` and `size` are those of the vocabularies."""
     for name, text in texts.items():
         (folder / f"{name}.txt").write_bytes(text.encode())
     for pattern in (pattern for pattern, regex in PATTERNS.items() if regex):
@@ -229,7 +229,7 @@ def write_cases(folder, texts, learned_from, size):
 
 
 def gpt2_encoding(mirror):
-    """GPT-2's, of its two files, which are not asked for where there are none."""
+    """GPT-2's encoding, from its two files in the mirror, without downloading them."""
     merges = (mirror / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
     numbers = json.loads((mirror / "encoder.json").read_text(encoding="utf-8"))
     byte_of = dict(zip(gpt2_spellings(), range(256)))
@@ -239,14 +239,14 @@ def gpt2_encoding(mirror):
 
 
 def gpt2_spellings():
-    """GPT-2's spelling of each byte."""
+    """The character that stands for each byte in GPT-2's files."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte) if byte in shown else chr(0x100 + hidden.index(byte)) for byte in range(256)]
 
 
 def stress(folder):
-    # Three quarters of the code points are assigned to nothing, or to private use: of these, some.
+    # Three quarters of the code points are unassigned or for private use: takes only some of these.
     kept = [c for c in range(0x110000) if unicodedata2.category(chr(c)) not in ("Cn", "Co", "Cs") or c % 16 == 5]
     kept = [c for c in kept if not 0xD800 <= c < 0xE000]
     every = "".join(chr(c) + "'s"[c % 2] + " "[: c % 3] for c in kept)
@@ -271,7 +271,7 @@ def stress(folder):
 
 
 def verify(folder):
-    """Ids of the files that we wrote, by the references that they are for."""
+    """Checks the ids of files that Anvil wrote, with the references for which they are."""
     failed = 0
     for expected in sorted(folder.glob("*.ids")):
         name, text_name = expected.stem.split("--")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes llmc/data/unicode_table.h: which code points are letters, numbers and marks, and what NFC makes of them.
+"""Writes llmc/data/unicode_table.h: the code points that are letters, numbers and marks, and the data for NFC.
 
     python3 -m venv /tmp/unicode && /tmp/unicode/bin/pip install unicodedata2==16.0.0
     /tmp/unicode/bin/python scripts/make_unicode_table.py           writes the table
     /tmp/unicode/bin/python scripts/make_unicode_table.py --check   exit code 1 if it differs from the committed one
 
-The version of Unicode is that of tiktoken 0.14 and `tokenizers` 0.23: with another, text in a script that came later
-would be split elsewhere and get other ids.
+The version of Unicode is that of tiktoken 0.14 and `tokenizers` 0.23. With another version, text in a newer script would
+be split differently and get other ids.
 """
 
 import pathlib
@@ -54,7 +54,7 @@ def combining_classes():
 
 
 def decompositions():
-    """Without Hangul's, which are computed."""
+    """All decompositions but Hangul's, which are computed."""
     found = []
     for c in range(0x110000):
         parts = unicodedata2.decomposition(chr(c))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes what `make install` installs beside the programs, from doc/flags.md, which train_gpt writes and a test compares.
+"""Makes the man page and the bash completion for `make install`, from doc/flags.md, which a test compares with train_gpt.
 
     scripts/manual.py man            train_gpt(1), in troff
-    scripts/manual.py completion     completion of commands, flags and their values for bash
+    scripts/manual.py completion     bash completion of commands, flags and their values
 
-Needs Python 3 and nothing else.
+Needs only Python 3.
 """
 import pathlib
 import re
@@ -23,7 +23,7 @@ class Command:
 
 
 def read_flags(text):
-    """(the commands, [(code, meaning)] of exits) of doc/flags.md."""
+    """(commands, [(exit code, meaning)]) of doc/flags.md."""
     commands, exits = [], []
     for part in re.split(r"^## ", text, flags=re.M)[1:]:
         name, _, body = part.partition("\n")
@@ -49,7 +49,7 @@ def plain(text):
 
 
 def troff(text):
-    """Text that troff prints as it stands."""
+    """Escapes text for troff."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
     return "\\&" + text if text[:1] in (".", "'") else text
 
@@ -122,7 +122,7 @@ complete -F _train_gpt train_gpt ./train_gpt
 
 
 def words_of(command, train):
-    """Its flags, and [(flag, values)] of those that take one of a few."""
+    """A command's flags, and [(flag, values)] of flags with a fixed set of values."""
     shared = [] if not command.shared else train.flags()
     if command.shared and command.shared != "all.":
         names = set(re.findall(r"`--([a-z0-9-]+)`", command.shared))

@@ -24,7 +24,7 @@ STAGE_A = dict(
     positions="rotary", base=1024, half_truncated=True, clockwise=True, qk_norm=True, score_scale=0.12,
 )  # fmt: skip
 LLAMA = dict(norm="rmsnorm", eps=1e-5, biases=False, positions="rotary", base=5e5, mlp="swiglu", tied=False)
-# Of two layers, backout takes the output of the last one, which the norm after it undoes: its gradient is only noise.
+# With two layers, backout would scale the last layer's output, which the following norm cancels: its gradient would be noise.
 TWO_LAYERS = NANOCHAT | dict(L=2, backout=False)
 
 # Small models with every part of the real ones: B, T and the config.
@@ -35,18 +35,18 @@ MODELS = {
     "nano_d2": (2, 33, gpt.Config(NH=2, NKV=2, HS=16, C=32, F=48, V=130, **TWO_LAYERS)),
     "stage_a": (3, 24, gpt.Config(L=3, NH=2, NKV=2, HS=16, C=32, F=96, V=131, **STAGE_A)),
     "llama": (2, 20, gpt.Config(L=2, NH=4, NKV=2, HS=16, C=64, F=32, V=100, **LLAMA)),
-    # As Qwen3 and SmolLM3, heads narrower than C / NH with windows in all layers; as Qwen2 with Llama 3.1's positions and wider heads.
+    # Like Qwen3 and SmolLM3, heads narrower than C / NH, windows in all layers. Like Qwen2 with Llama 3.1's rotary scaling, wider heads.
     "qk_gains": (2, 21, gpt.Config(L=3, NH=4, NKV=2, HS=8, C=48, F=40, V=100, windows=(4, 4, 4), **LLAMA | dict(qk_rmsnorm=True, rotary_layers="RN"))),
     "qkv_biases": (2, 24, gpt.Config(L=2, NH=3, NKV=1, HS=24, C=48, F=40, V=100, **LLAMA | dict(qkv_biases=True, scaling=(8.0, 1.0, 4.0, 16.0), base=100.0))),
     "documents": (3, 24, gpt.Config(NH=2, NKV=1, HS=16, C=32, F=48, V=131, windows=(5, -1), **TWO_LAYERS)),
 }
-# Where documents begin in the rows of the last: the first row has one of a single token at either end.
+# Document starts in the rows of the last model. The first row has a document of a single token at each end.
 DOCUMENTS = [[0, 1, 9, 23], [0], [0, 12]]
 
-# Random weights: the deviation and the mean of each kind of parameter, the first that fits. Nothing is zero as it would
-# be at the start of a run, and softcaps and gates are driven out of their linear parts. The means of the lambdas are
-# such that their gradients do not happen to be near zero: each is a sum over all tokens of terms that cancel, and AdamW
-# with an eps of 1e-10 divides what rounding leaves of it by itself.
+# Random weights: deviation and mean for each kind of parameter; the first match counts. Unlike at the start of a run,
+# nothing is zero, and softcaps and gates are outside of their linear ranges. The means of the lambdas are chosen so that
+# their gradients are not near zero: each is a sum over all tokens of terms that cancel, and AdamW with an eps of 1e-10
+# would divide the remaining rounding error by itself.
 WEIGHTS = [
     (r"(ln_\w+|[qk]_norm)\.weight$", 0.2, 1),
     (r"^resid_lambdas$", 0.1, 1.1),
@@ -60,7 +60,7 @@ WEIGHTS = [
 
 
 def weights_of(f, config):
-    """Random everywhere, biases and norms too. Written to the file under the engine's names, matrices (out, in)."""
+    """Random weights, also for biases and norms, stored in the file under the engine's names; matrices are (out, in)."""
     params = {}
     for name, shape in gpt.shapes(config).items():
         scale, shift = next(weights[1:] for weights in WEIGHTS if re.search(weights[0], name))
@@ -74,7 +74,7 @@ def weights_of(f, config):
 
 
 def model(name):
-    """Loss, logits and the gradient of every parameter of a small model."""
+    """The loss, the logits and the gradient of every parameter of a small model."""
     f, (B, T, config) = Fixture(name), MODELS[name]
     params = weights_of(f, config)
     tokens, targets = f.ints("tokens", B, T, below=config.V), f.ints("targets", B, T, below=config.V)
@@ -93,7 +93,7 @@ def model(name):
 
 
 def model_gpt2_shape():
-    """One thin layer under GPT-2's vocabulary. The gradient of wte: some rows, and each column's sum of squares."""
+    """One narrow layer with GPT-2's vocabulary. Of wte's gradient it stores some rows, and each column's sum of squares."""
     f, config = Fixture("model_gpt2_shape"), WIDE
     params = weights_of(f, config)
     tokens, targets = f.ints("tokens", 1, 16, below=config.V), f.ints("targets", 1, 16, below=config.V)
@@ -114,23 +114,23 @@ def model_gpt2_shape():
     return f
 
 
-# Models whose large linear layers are computed in FP8: all of them, but of fp8_llama not the MLP's second.
+# Models whose large linear layers are computed in FP8: all of them, except for the second MLP layer of fp8_llama.
 MODELS_IN_FP8 = {
     "fp8_gpt2": (1, 16, gpt.Config(L=2, NH=2, NKV=2, HS=64, C=128, F=128, max_T=16, V=61)),
     "fp8_nanochat": (2, 8, gpt.Config(L=3, NH=2, NKV=1, HS=64, C=128, F=128, V=61, windows=(3, 3, -1), **NANOCHAT)),
     "fp8_llama": (2, 8, gpt.Config(L=2, NH=2, NKV=1, HS=64, C=128, F=64, V=61, **LLAMA)),
     "fp8_llama_wide": (2, 8, gpt.Config(L=2, NH=2, NKV=1, HS=64, C=128, F=128, V=61, **LLAMA)),
 }
-# Of the seeds, the first that is not too near; found by beginning at 0.
+# The first seed, counted from 0, with which all numbers keep FP8_MARGIN.
 FIRST_SALT = {"fp8_gpt2": 152, "fp8_nanochat": 145, "fp8_llama": 5, "fp8_llama_wide": 50}
-# How near to the middle between two codes a number may lie, as a part of its tensor's rms: less than that is rounding,
-# and would make another code of it. Where codes are closer together than SMALL_STEP it does not matter which it is:
-# among some 2000 numbers that is an error below 1e-6.
+# The least distance of a number to the middle between two FP8 codes, as a fraction of its tensor's rms: rounding errors are
+# smaller, so they cannot change the code. Codes that are closer together than SMALL_STEP may be confused: among some 2000
+# numbers that is an error below 1e-6.
 FP8_MARGIN, SMALL_STEP = 4e-7, 2.0**-15
 
 
 def distance_to_middle(x, name):
-    """Of the number that is nearest to the middle between two codes, as a part of x's rms."""
+    """The smallest distance of a number to the middle between two codes, as a fraction of x's rms."""
     values = torch.arange(256, dtype=torch.uint8).view(gpt.FP8[name][0]).double()
     numbers = values[values.isfinite() & (values >= 0)].unique()
     scaled = x.abs().flatten() * (gpt.FP8[name][1] / x.abs().max())
@@ -142,7 +142,7 @@ def distance_to_middle(x, name):
 
 
 def model_in_fp8(name):
-    """Loss and gradients. Weights are made on both sides; of a matrix's gradient there are sums of rows and columns."""
+    """Loss and gradients. Weights are generated on both sides; of a matrix's gradient, sums of rows and columns are stored."""
     B, T, config = MODELS_IN_FP8[name]
     for salt in itertools.count(FIRST_SALT[name]):
         f, params, nearest = Fixture(name), {}, [1.0]
@@ -167,7 +167,7 @@ def model_in_fp8(name):
     return f
 
 
-# Twenty optimizer steps from the weights in the fixture of a model: which series are kept, and the recipe.
+# Twenty optimizer steps from the weights in the fixture of a model: the series that are stored, and the recipe.
 RUNS = {
     "adamw_run": ("model", ["loss", "norm", "lr"], training.GPT2),
     "nano_run": ("nano_d4", ["loss", "lr", "momentum", "weight_decay"], training.nanochat(C=48, batch_tokens=2**13)),
@@ -179,7 +179,7 @@ def run_of(name, made):
     start, kept, recipe = RUNS[name]
     f, (B, T, config) = Fixture(name), MODELS[start]
     initial = {key: torch.from_numpy(made[start][key]) for key in gpt.shapes(config)}
-    # Each token predicts the next, so a row has one more.
+    # Each token predicts the next, so a row has T + 1 tokens.
     sequences = f.ints("tokens_and_target", recipe.steps, B, T + 1, below=config.V)
     exact = training.train(config, recipe, initial, sequences, torch.float64)
     for key in kept:
@@ -191,7 +191,7 @@ def run_of(name, made):
 
 
 def masked_run(made):
-    """adamw_run, but of the targets only some count, in some rows none."""
+    """Like adamw_run, but only some targets count, in some rows none."""
     f, (B, T, config) = Fixture("masked_run"), MODELS["model"]
     initial = {key: torch.from_numpy(made["model"][key]) for key in gpt.shapes(config)}
     steps = training.GPT2.steps
@@ -206,12 +206,12 @@ def masked_run(made):
     return f
 
 
-# Models that learn with dropout: from the weights and the batch of another fixture; p, seed, step, the batch's first row.
+# Models with dropout: the fixture of their weights and batch; p, seed, step, the batch's first row.
 WITH_DROPOUT = {"dropout_gpt2": ("model", 0.2, 7, 11, 5), "dropout_nanochat": ("nano_d5", 0.4, 2**40 + 1, 0, 0)}
 
 
 def model_with_dropout(name, made):
-    """Loss and gradients; of a matrix's gradient, sums of its rows and columns."""
+    """Loss and gradients; of a matrix's gradient, sums of its rows and columns are stored."""
     start, p, seed, step, first_row = WITH_DROPOUT[name]
     f, (B, T, config) = Fixture(name), MODELS[start]
     params = {key: torch.from_numpy(made[start][key]).double().requires_grad_() for key in gpt.shapes(config)}
@@ -232,7 +232,7 @@ def model_with_dropout(name, made):
 def want_sums_of_gradients(f, params):
     for parameter, value in params.items():
         if value.dim() == 2:
-            # Weighted, because the gradients of a token's logits add up to nothing.
+            # Weighted, because the gradients of a token's logits sum to zero.
             by_row, by_column = (1.0 + torch.arange(n) % 3 for n in value.shape)
             f.want("grad.rows." + parameter, value.grad @ by_column.double())
             f.want("grad.columns." + parameter, by_row.double() @ value.grad)
@@ -241,7 +241,7 @@ def want_sums_of_gradients(f, params):
 
 
 def report_drift(run, kept, exact, rough):
-    """How far a float32 run of PyTorch's own is from its float64 run: what a fair tolerance for ours is."""
+    """Prints how far PyTorch's own float32 run is from its float64 run, which suggests a tolerance for Anvil's."""
     for key in kept:
         print(f"{run}: {key}", " ".join(f"{x:.4g}" for x in exact.series[key]))
         worst = max(abs(a - b) / (abs(b) or 1) for a, b in zip(rough.series[key], exact.series[key]))
@@ -251,8 +251,8 @@ def report_drift(run, kept, exact, rough):
     for name, param in exact.params.items():
         param, other = param.detach(), rough.params[name].detach().double()
         if run == "adamw_run" and name.endswith("c_attn.bias"):
-            # A key's bias adds the same number to all scores of a row, which softmax ignores: its gradient is zero, in
-            # floating point it is noise, and Adam divides noise by its own size. It is left out of comparisons.
+            # The key bias adds one number to all scores of a row, which the softmax ignores. Its exact gradient is zero; in
+            # floating point it is noise, which Adam divides by its own size. So it is left out of comparisons.
             param, other = (torch.cat(t.chunk(3)[::2]) for t in (param, other))
         drifts[name] = float((other - param).norm() / param.norm())
     for name, drift in sorted(drifts.items(), key=lambda item: -item[1])[:4]:
@@ -260,7 +260,7 @@ def report_drift(run, kept, exact, rough):
 
 
 def fixtures():
-    """All of them, by name. Training begins with the weights of the models, and tasks are given to the first."""
+    """All fixtures by name. Training starts from the weights of the models; the first model scores the tasks."""
     made = {f.name: f.arrays for f in [model_gpt2_shape(), *map(model, MODELS), *map(model_in_fp8, MODELS_IN_FP8)]}
     made["tasks"] = reference_tasks.fixture(MODELS["model"][2], made["model"]).arrays
     made["masked_run"] = masked_run(made).arrays

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Copies a CUDA library with the code of one chip: NCCL has seven chips' in 340 MB, of which a machine uses one's.
+"""Copies a CUDA library with the code of one chip only. NCCL's 340 MB have code for seven chips.
 
     scripts/one_chip.py LIBRARY CHIP COPY        CHIP: 90 for an H100 or H200; scripts/carry_deps.sh --nccl calls it
 
-Every container of device code (a "fatbin": CUDA 13's fatbinary_section.h and fatBinaryCtl.h name its parts) keeps what that
-chip can run: machine code of its own or of the nearest earlier chip of its generation, else PTX. The rest becomes zeros, and
-so do sections for debuggers, so that a compressed copy is small. Nothing moves: the host's code is as it was. Exit code 2 if
-the file is no such library, or has no code for that chip.
+Every container of device code (a "fatbin": its parts are named in CUDA 13's fatbinary_section.h and fatBinaryCtl.h) keeps the
+code that the chip can run: machine code for it or for the nearest earlier chip of its generation, else PTX. The rest and the
+sections for debuggers are set to zero, so that a compressed copy is small. Nothing moves, and the host's code is unchanged.
+Exit code 2 if the file is no such library, or has no code for that chip.
 """
 import struct
 import sys
@@ -21,7 +21,7 @@ class UserError(Exception):
 
 
 def sections_of(data):
-    """Name, offset and size of each section of a 64-bit ELF file."""
+    """The name, offset and size of each section of a 64-bit ELF file."""
     if data[:5] != b"\x7fELF\x02":
         raise UserError("not a 64-bit ELF file")
     table, count, names = (struct.unpack_from(f, data, at)[0] for f, at in (("<Q", 40), ("<H", 60), ("<H", 62)))
@@ -33,7 +33,7 @@ def sections_of(data):
 
 
 def entries_of(data, begin, end):
-    """Of each piece of code in a container: what it is, for which chip, where, and how long with its header."""
+    """For each piece of code in a container: its kind, its chip, its offset, and its length with its header."""
     while begin < end:
         kind, _, header, size = struct.unpack_from("<HHIQ", data, begin)
         (chip,) = struct.unpack_from("<I", data, begin + 28)
@@ -44,7 +44,7 @@ def entries_of(data, begin, end):
 
 
 def runs_on(entries, chip):
-    """The pieces that this chip takes."""
+    """The pieces of code that run on this chip."""
     cubins = [e for e in entries if e[0] == CUBIN and e[1] // 10 == chip // 10 and e[1] <= chip]
     ptx = [e for e in entries if e[0] == PTX and e[1] <= chip]
     best = max((e[1] for e in cubins or ptx), default=None)
@@ -52,7 +52,7 @@ def runs_on(entries, chip):
 
 
 def keep_one_chip(data, chip):
-    """Changes a library, and returns how many containers have code for the chip, and all chips that any has code for."""
+    """Changes a library. Returns the number of containers with code for the chip, and all chips that have code."""
     chips, kept = set(), 0
     for name, kind, offset, size in list(sections_of(data)):
         if name.startswith(".debug_") and kind != 8:
@@ -67,7 +67,7 @@ def keep_one_chip(data, chip):
             chips |= {e[1] for e in entries if e[0] == CUBIN}
             code = b"".join(bytes(data[e[2] : e[2] + e[3]]) for e in runs_on(entries, chip))
             kept += bool(code)
-            # Alone in its container, whose header says how long it is.
+            # The only code in its container, whose header has its length.
             data[begin:end] = code + bytes(length - len(code))
             struct.pack_into("<Q", data, at + 8, len(code))
             at = data.find(CONTAINER, end, offset + size)

@@ -1,4 +1,4 @@
-"""Reference tensors of the ops: every function is one of scripts/make_fixtures.py's."""
+"""Reference tensors of the ops: every function makes a fixture of scripts/make_fixtures.py."""
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ def embedding_rmsnorm():
 
 def layernorm():
     f = Fixture("layernorm")
-    # The third number is what every element is shifted by: 1000 standard deviations away from zero in one case.
+    # The third number is added to every element: in one case 1000 standard deviations.
     for N, C, shift in [(1, 8, 0), (3, 7, 0), (3, 33, 0.5), (17, 48, 0), (2, 768, 0), (5, 100, 1000), (40, 16, -3)]:
         case = f"{N}x{C}."
         inp1, inp2 = f.floats(case + "inp1", N, C, shift=shift), f.floats(case + "inp2", N, C)
@@ -66,7 +66,7 @@ def layernorm():
 
 def matmul():
     f = Fixture("matmul")
-    # The exact tests in test/cpu/matmul_test.cpp cover the product of all interesting sizes; these are true roundings.
+    # test/cpu/matmul_test.cpp tests all interesting sizes with exact products; these cases test the rounding.
     for N, C, OC in [(1, 1, 1), (3, 7, 33), (5, 1, 3), (12, 255, 32), (13, 257, 33), (4, 600, 17), (257, 5, 9),
                      (600, 3, 5), (3, 5, 600)]:
         case = f"{N}x{C}x{OC}."
@@ -103,7 +103,7 @@ def fp8():
     for name, (dtype, _) in gpt.FP8.items():
         values = torch.arange(256, dtype=torch.uint8).view(dtype).float()
         f.arrays[f"want.{name}.values"] = values.numpy()
-        # Every number, the middle between it and the next, and the floats beside both; then beyond the largest.
+        # Every number, the middle between it and the next, the floats next to both, and numbers beyond the largest.
         numbers = np.unique(np.abs(values.numpy()[np.isfinite(values.numpy())]))
         middles = (numbers[1:] + numbers[:-1]) / 2
         points = np.concatenate([numbers, middles, np.float32(2.0) ** np.arange(-140, 128, 8).astype(np.float32)])
@@ -171,7 +171,7 @@ def attention():
         f.want(f"want.{case}out", out)
         f.want(f"want.{case}lse", lse)
         f.want(f"want.{case}dqkv", qkv.grad)
-    # Windows and shared keys. Tiles of the CPU are 32 x 64: windows within one, at its border, and over several.
+    # Windows and grouped queries. CPU tiles are 32 x 64: windows within a tile, at its border, and over several.
     for B, T, NH, NKV, HS, window, scale in [(2, 5, 4, 2, 4, 0, 0), (1, 20, 6, 2, 4, 3, 0.75), (2, 40, 3, 1, 4, -1, 0),
                                              (1, 70, 2, 2, 8, 31, 0), (1, 150, 4, 2, 4, 64, 1.25)]:
         case = f"{B}x{T}x{NH}x{NKV}x{HS}w{window}."
@@ -181,7 +181,7 @@ def attention():
         f.want(f"want.{case}out", out)
         f.want(f"want.{case}lse", lse)
         f.want(f"want.{case}dqkv", qkv.grad)
-    # Documents, whose numbers rise by one where another begins: about one token in `length`.
+    # Documents: numbers that rise by one at each document start, about one token in `length`.
     for B, T, NH, NKV, HS, window, length in [(2, 9, 4, 2, 4, -1, 3), (2, 70, 2, 1, 8, -1, 20), (1, 150, 2, 1, 4, 20, 40)]:
         case = f"{B}x{T}x{NH}x{NKV}x{HS}w{window}documents."
         qkv, dout = f.floats(case + "qkv", B, T, NH + 2 * NKV, HS), f.floats(case + "dout", B, T, NH, HS)
@@ -203,7 +203,7 @@ def attention():
 
 def attention_decode():
     f = Fixture("attention_decode")
-    # The token at `last` of each row, for which attention sees what came before, in its document and its window.
+    # Decoding: the query of the token at `last` of each row, which sees the keys before it in its document and window.
     for T, NH, NKV, HS, window, scale, lasts, starts in [
             (1, 1, 1, 4, 0, 0, [0], [0]), (70, 2, 1, 8, 69, 0, [69, 0, 63, 64], [0, 0, 0, 64]),
             (150, 3, 1, 4, 63, 0.75, [149, 70, 5], [0, 0, 3]), (140, 2, 2, 4, 70, 0, [139, 128], [0, 127])]:
@@ -252,7 +252,7 @@ def cross_entropy():
         losses.backward(torch.full((N,), 0.25, dtype=torch.float64))  # dloss
         f.want(f"want.{case}losses", losses)
         f.want(f"want.{case}dlogits", logits.grad)
-    # Logits as large as float32 has them.
+    # Logits up to the largest of float32.
     far = np.array([0, 1e4, -1e4, 3e38, -3e38, -0.0, 1e19, 2], np.float32)
     logits = f.given("far.logits", np.stack([far, far, far, -far]))
     targets = torch.tensor([0, 3, 4, 7])

@@ -1,4 +1,4 @@
-"""Reference tensors of what optimizers are made of: every public function is one of scripts/make_fixtures.py's."""
+"""Reference tensors of the optimizers' ops: every public function makes a fixture of scripts/make_fixtures.py."""
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ LION_CASES = {
 
 
 def lion():
-    """Algorithm 2 of Chen et al., 2023 (arXiv:2302.06675), in its own words; PyTorch has no Lion."""
+    """Algorithm 2 of Chen et al., 2023 (arXiv:2302.06675), in the paper's notation; PyTorch has no Lion."""
     f = Fixture("lion")
     for case, (n, lr, beta1, beta2, weight_decay, grad_scale) in LION_CASES.items():
         param = f.floats(case + ".param", n).detach()
@@ -55,7 +55,7 @@ def lion():
         for step in range(4):
             g = grads[step] * grad_scale
             c = beta1 * m + (1 - beta1) * g
-            assert c.abs().min() > 1e-6 * g.abs().max()  # else a rounding could turn its sign
+            assert c.abs().min() > 1e-6 * g.abs().max()  # else rounding could change its sign
             param = param - lr * (c.sign() + weight_decay * param)
             m = beta2 * m + (1 - beta2) * g
             if step in (0, 3):
@@ -88,7 +88,7 @@ def muon():
         if equal_rows:
             x = x * (x.norm() / R**0.5) / x.norm(dim=1, keepdim=True).clamp_min(1e-6)
         f.want(f"want.{case}.normalized", x / (x.norm() * 1.01 + 1e-6))
-        # What the products in the middle would give is another input here.
+        # The result of Newton-Schulz is another input here.
         g, weight = f.floats(case + ".orthogonal", R, K).detach(), f.floats(case + ".weight", R, K).detach()
         second = f.given(case + ".second", np.abs(bell(f.seed(case + ".second"), (max(R, K),)))).detach()
         dim = 1 if R >= K else 0
@@ -130,13 +130,13 @@ def newton_schulz():
     return f
 
 
-# test/cpu/muon_testing.h has the same table: R, K, how many. The three are the queries, keys and values of one (3C, C).
+# test/cpu/muon_testing.h has the same table: R, K, number of matrices. The three are Q, K and V of one (3C, C).
 MUON_MATRICES = {"square": (24, 24, 1), "tall": (96, 24, 1), "wide": (24, 96, 1), "qkv": (24, 24, 3)}
 MUON_TRAINING_STEPS = 20
 
 
 def muon_training():
-    """Matrices after 20 steps of nanochat's Muon; gradients, bell(1000 * matrix + step, (R, K)), are not stored."""
+    """Matrices after 20 steps of nanochat's Muon. The gradients, bell(1000 * matrix + step, (R, K)), are not stored."""
     f, first = Fixture("muon_training"), 0
     for name, (R, K, count) in MUON_MATRICES.items():
         weights = f.floats(name, count, R, K, scale=0.25).detach()

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Writes what a GPU run measured into doc/performance.md, between its markers.
+"""Writes the results of a GPU run into doc/performance.md, between its markers.
 
     scripts/perf_table.py RESULTS            a folder that scripts/gpu_check.sh wrote, doc/results/GPU-DATE
-    scripts/perf_table.py                    the newest folder under doc/results/; none: "not measured"
-    scripts/perf_table.py --check            exit code 1 if the page is not what it would write
-    scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a row that it can read
+    scripts/perf_table.py                    the newest folder under doc/results/; without any: "not measured"
+    scripts/perf_table.py --check            exit code 1 if the page differs from what it would write
+    scripts/perf_table.py --validate FILE    exit code 1 unless every line of FILE is a valid row
 
-RESULTS, or each of its folders first, second, ..., holds machine.json (where and with what it was measured) and
-results.jsonl: rows of dev/bench (bench.h), training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
-library wins stay in the table. doc/results/predicted-*.json has what was expected before anything was measured; why a
-figure is another than that is said in RESULTS/notes.json, {"what": "reason"}. Needs Python 3 and nothing else.
+RESULTS, or each of its folders first, second, ..., has machine.json (hardware and software) and results.jsonl: rows of
+dev/bench (bench.h), training runs, checks, ops and kernels of a micro-step, and the model of `plan`. Rows in which another
+library is faster stay in the table. doc/results/predicted-*.json has the predictions from before any measurement;
+RESULTS/notes.json, {"what": "reason"}, explains deviations from them. Needs only Python 3.
 """
 import argparse
 import json
@@ -27,8 +27,8 @@ TYPES = ("bench", "train", "check", "op", "kernel", "model")
 TEXTS = {"op", "what", "shape", "device", "dtype", "bound"}
 NUMBERS = {"median_ms", "min_ms", "p90_ms", "bytes", "flops", "peak", "percent", "runs"}
 
-# doc/performance.md says where these come from: (kind, pattern of `what`, goal), the first that matches counts.
-# fraction: percent of the peak; rival: at most so many times the rival's time; none: other people's kernels.
+# Goals, whose sources are in doc/performance.md: (kind, pattern of `what`, goal); the first match counts. fraction: percent
+# of the peak; rival: at most this multiple of the rival's time; none: kernels of other libraries.
 GOALS = [
     ("none", r"cudnn_|sustained", 0),
     ("fraction", r"layernorm_backward|rmsnorm_backward", 75),
@@ -43,8 +43,8 @@ class UserError(Exception):
 
 
 def read_rows(path):
-    """The rows of a file of JSON lines; the last one of a kind counts, as when a benchmark is run again. The first line of a
-    kind gives the place."""
+    """The rows of a file of JSON lines. If several have the same KEYS, as when a benchmark is run again, the last one counts,
+    in the place of the first."""
     rows = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -63,7 +63,7 @@ def read_rows(path):
     return list(rows.values())
 
 
-# What tells rows of a kind apart.
+# Rows with equal values of these keys measure the same thing.
 KEYS = ("type", "device", "what", "shape", "dtype", "attention", "run", "algorithms", "head_rows", "part", "check", "op",
         "kernel")  # fmt: skip
 
@@ -85,7 +85,7 @@ def check_bench_row(where, row):
 
 
 def goal_of(row):
-    """The goal as text and whether the row reaches it; empty where it has no say: a rival that was not measured."""
+    """The goal as text, and whether the row reaches it; empty if that is unknown because the rival was not measured."""
     for kind, pattern, goal in GOALS:
         if re.match(pattern, row["what"]):
             break
@@ -154,7 +154,7 @@ def against(what, low, mid, high, measured, unit, notes):
 
 
 def predicted_table(predicted, rows, notes):
-    """Row by row what was expected and what was found, and why that is another."""
+    """A row for each prediction: predicted, measured, and the reason for the deviation."""
     runs = {(row["run"], row["attention"]): row["tokens_per_second"] for row in rows if row["type"] == "train" and "run" in row}
     lines = [against(p["what"], p["low"], p["mid"], p["high"], runs.get((p["run"], p["attention"])), "tok/s", notes)
              for p in predicted["runs"]]  # fmt: skip
@@ -171,7 +171,7 @@ def predicted_table(predicted, rows, notes):
 
 
 def kernels_table(rows):
-    """What Nsight Compute saw: the kernels that take most."""
+    """Nsight Compute's figures of the kernels that take the most time."""
     whole = sum(row["ms"] for row in rows)
     lines = [[row["kernel"].split("(")[0].replace("|", "\\|")[:80], str(row["launches"]), f"{row['ms']:.3f}", f"{100 * row['ms'] / whole:.1f} %",
               f"{row['bytes'] / row['ms'] / 1e6:.0f}"] for row in sorted(rows, key=lambda row: -row["ms"])[:25]]  # fmt: skip
@@ -179,7 +179,7 @@ def kernels_table(rows):
 
 
 def model_table(rows):
-    """How far the model of `plan` is off, before and after it took these measurements for its constants."""
+    """The error of the model of `plan`, before and after it was calibrated with these measurements."""
     lines = [[f"{row['what']}, {row['shape']}", f"{row['predicted_ms']:.4g}", f"{row['measured_ms']:.4g}",
               f"{row['measured_ms'] / row['predicted_ms']:.2f}", f"{row['measured_ms'] / row['calibrated_ms']:.2f}"]
              for row in rows]  # fmt: skip
@@ -187,7 +187,7 @@ def model_table(rows):
 
 
 def folders_of(results):
-    """The folder itself, or those of its calls."""
+    """The folder itself, or the folders of its parts."""
     if (results / "machine.json").is_file():
         return [results]
     found = [path.parent for path in results.glob("*/machine.json")]
@@ -202,7 +202,7 @@ def read_object(path):
 
 
 def results_text(results):
-    """Of a folder of results: its tables, its rows and its notes."""
+    """The tables, the rows and the notes of a folder of results."""
     folders = folders_of(results)
     if not folders:
         raise UserError(f"{results}/machine.json: not there, nor in a folder below: expected what scripts/gpu_check.sh left")
@@ -238,18 +238,18 @@ def results_text(results):
 
 
 def page_text(results):
-    """What stands between the markers for one folder of results; none: what is predicted, and not measured."""
+    """The text between the markers for a folder of results; without one: the predictions, and "not measured"."""
     text, rows, notes = results_text(results) if results else (NOT_MEASURED + "\n", [], {})
     gpus = {row["device"] for row in rows if row["type"] == "bench"}
     for predicted in predictions():
-        # Of another GPU than the one that was measured nothing is said.
+        # Leaves out predictions for other GPUs than the measured one.
         if not gpus or any(predicted["gpu"] in gpu for gpu in gpus) or not rows:
             text += "\n" + predicted_table(predicted, rows, notes)
     return text
 
 
 def widest(peaks):
-    """Of each kind the largest: every benchmark measures its own, and they differ by little."""
+    """The largest peak of each kind: every benchmark measures its own, and they differ little."""
     largest = {}
     for dtype, bound, peak in peaks:
         key = (dtype if bound == "compute" else "", bound)

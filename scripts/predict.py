@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What `./train_gpt plan` predicts for a few models, in files that a change must renew on purpose.
+"""Stores the predictions of `./train_gpt plan` for some models in files, so that a change of them must be committed on purpose.
 
-    scripts/predict.py --check       exit code 1 if the files are not what `plan` says now; prints what differs
-    scripts/predict.py --renew       writes them, and prints the same: lines for dev/LOG.md
+    scripts/predict.py --check       exit code 1 if the files differ from the output of `plan`; prints the differences
+    scripts/predict.py --renew       writes the files, and prints the differences, for dev/LOG.md
 
 doc/results/steps-predicted.json has launches, bytes per token and milliseconds of the models below on two GPUs.
-doc/results/predicted-GPU.json has what scripts/perf_table.py sets beside measurements.
-doc/results/plan-beside-simulation.json has strong scaling as scripts/step_simulation.py sees it, and why it differs. The tables in
-doc/performance.md and doc/distributed/scaling.md are made of the same plans, and scripts/charts.py draws a chart from the first
-file. $ANVIL_PROGRAMS: where train_gpt lies, else here. Needs Python 3 and nothing else.
+doc/results/predicted-GPU.json has the predictions that scripts/perf_table.py compares with measurements.
+doc/results/plan-beside-simulation.json has strong scaling according to scripts/step_simulation.py, and the reasons for differences.
+The tables in doc/performance.md and doc/distributed/scaling.md are made from the same plans, and scripts/charts.py draws a chart from
+the first file. $ANVIL_PROGRAMS: the folder of train_gpt, . by default. Needs only Python 3.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ TRAIN = str(pathlib.Path(os.environ.get("ANVIL_PROGRAMS", ROOT)).resolve() / "tr
 STEPS = ROOT / "doc/results/steps-predicted.json"
 SIMULATED = ROOT / "doc/results/plan-beside-simulation.json"
 
-# A step of 2^19 tokens, as published runs have it; nanochat's models with the batch that their depth gives them.
+# Steps of 2^19 tokens, as in published runs; nanochat's models use the batch size that follows from their depth.
 HALF_MILLION = ["--total-batch-size", "524288", "--batch-size", "auto"]
 NANOCHAT = ["--vocab-size", "32768", "--world-size", "8"]
 MODELS = {
@@ -46,11 +46,11 @@ MODELS = {
     ],
 }
 GPUS = ["H200", "4090"]
-# Whose launches doc/performance.md holds against their limits, and from which share of a step on.
+# The models whose launches doc/performance.md compares with their limits, and the least share of a step.
 LIMITED = ["gpt2-124M", "gpt2-1558M, 8 GPUs", "gpt2-1558M in FP8, delayed, 8 GPUs"]
 LEAST_LOSS = 0.004
 
-# What a GPU run measures first (scripts/gpu_check.sh): name, the row's `run` and `attention`, flags, environment.
+# The first measurements of a GPU run (scripts/gpu_check.sh): name, the row's `run` and `attention`, flags, environment.
 MEASURED_FLAGS = ["--model", "gpt2-124M", "--batch-size", "32", "--total-batch-size", "524288"]
 MEASURED = [
     ("GPT-2 124M, B 32, cuDNN", "124M", "cudnn", MEASURED_FLAGS, {}),
@@ -81,7 +81,7 @@ PARTS = [
 ]
 MEASURED_GPUS = ["H100", "H200"]
 
-# doc/distributed/scaling.md's table: flags, and on how many H100.
+# The table in doc/distributed/scaling.md: flags, and the number of H100s.
 LLAMA = ["--seq-len", "4096", "--recompute", "block"]
 GPT2_124M, GPT2_1558M = ["--model", "gpt2-124M"], ["--model", "gpt2-1558M"]
 LLAMA_7B = ["--num-layers", "32", "--num-heads", "32", "--channels", "4096", "--vocab-size", "32000", *LLAMA]
@@ -104,7 +104,7 @@ SCALES = [
     ),
 ]
 
-# Strong scaling on H100s: model, flags, tokens of a step and of a sequence, most sequences of a micro-batch, numbers of ranks.
+# Strong scaling on H100s: model, flags, tokens per step and per sequence, most sequences per micro-batch, numbers of ranks.
 STRONG = [
     ("124M", GPT2_124M, 2**19, 1024, 32, [8, 64, 128, 256]),
     ("1558M", GPT2_1558M, 2**20, 1024, 16, [8, 64, 256, 512, 1024]),
@@ -112,18 +112,18 @@ STRONG = [
     ("7B", LLAMA_7B, 2**22, 4096, 4, [64, 256, 1024]),
 ]
 
-# Of these, what scripts/step_simulation.py is asked, too: its model of the same, and where a rank has one micro-batch.
+# Those that scripts/step_simulation.py also simulates, where a rank has one micro-batch, and its name of the model.
 SIMULATIONS = [
     ("124M", step_simulation.Model(layers=12, channels=768, vocab=50304, length=1024), [64, 128, 256]),
     ("1558M", step_simulation.Model(layers=48, channels=1600, vocab=50304, length=1024), [64, 256, 512, 1024]),
     ("7B", step_simulation.Model(layers=32, channels=4096, vocab=32000, length=4096), [256, 1024]),
 ]
 BUCKET = 2**20  # elements for each rank, from 8 ranks on: usual_bucket_elements() in llmc/optim/sharding.h
-SLOWER = 1 / 0.93 - 1  # kernels beside a collective, as kMid in llmc/trace/gpu_model.h has it
+SLOWER = 1 / 0.93 - 1  # slowdown of kernels during a collective: kMid in llmc/trace/gpu_model.h
 
 
 def plan(flags, environment=None):
-    """(facts, events) of a plan: what --trace writes."""
+    """(facts, events) of a plan, from --trace."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "step.json"
         command = [TRAIN, "plan", *flags, "--trace", str(path)]
@@ -135,7 +135,7 @@ def plan(flags, environment=None):
 
 
 def digits(x, count=3):
-    """Rounded to so many digits: more would be noise of a model."""
+    """x rounded to this many digits: more would be noise of the model."""
     return float(f"{x:.{count}g}")
 
 
@@ -219,7 +219,7 @@ def steps_table(rows):
 
 
 def limits_table():
-    """The launches of some models that take longer than the goals allow, by reason: what each costs a step."""
+    """The launches of some models that exceed the goals, by reason, with their time per step."""
     rows = []
     for name in LIMITED:
         facts, events = plan(["--gpu", "H200", *MODELS[name]])
@@ -230,7 +230,7 @@ def limits_table():
                 continue
             args = event["args"]
             times = facts["middle_micro_batch_counts"] if args["micro_batch"] == 1 else 1
-            # Products by whether they are forward or not: their shapes are many.
+            # GEMMs only by their op: they have many shapes.
             what = args["op"].split(" ")[0] if "gemm" in args else event["name"]
             sums = losses.setdefault((what, args["why longer"]), [0, 0, 0])
             sums[0] += times * max(0, event["dur"] - args["us at the limit"] / args["share asked"])
@@ -355,7 +355,7 @@ def strong_table(strong):
 
 
 def between(page, begin, end, text, content=None):
-    """The page, or this content of it, with a text between two markers."""
+    """The page, or its given content, with the text between two markers replaced."""
     content = content or page.read_text(encoding="utf-8")
     head, middle, tail = content.partition(begin + "\n")[0], content.partition(begin + "\n")[2], end
     if not middle or end not in middle:
@@ -364,7 +364,7 @@ def between(page, begin, end, text, content=None):
 
 
 def differences(old, new):
-    """Lines on what has changed from one list of steps to the other."""
+    """Lines that describe the changes from one list of steps to another."""
     before = {(row["model"], row["gpu"]): row for row in old}
     for row in new:
         was = before.pop((row["model"], row["gpu"]), None)

@@ -1,29 +1,30 @@
 #!/usr/bin/env bash
-# Do architecture, optimizer and backward pass learn as they should? Four small models on tiny Shakespeare, byte by byte:
+# Checks that architecture, optimizer and backward pass learn, with four small models on the bytes of tiny Shakespeare:
 #
 #   scripts/proxy.sh [--seeds N] [--text FILE]          3 seeds by default; a few seconds per run
 #   scripts/proxy.sh --steps N ...                      300 by default; the bounds below are those of 300
-#   scripts/proxy.sh --flags A|B|C|D                    an arm's flags for train_gpt, and nothing else
+#   scripts/proxy.sh --flags A|B|C|D                    only prints an arm's flags for train_gpt
 #
 #                     AdamW  Muon
 #   GPT-2               A      B
 #   nanochat's model    C      D
 #
 # All have 2 layers, 64 channels, 2 heads, 64 tokens of context, and 300 steps of 16 sequences: a third of an epoch. The
-# reference figures are another implementation's, with the same text, sizes and schedule (a tenth of warm-up, a half of decay),
-# rates of its own, and a model between modded-nanogpt's and nanochat's in C and D; those without a deviation are of one run.
+# reference figures are those of another implementation, with the same text, sizes and schedule (a tenth warm-up, half decay),
+# its own learning rates, and for C and D a model between modded-nanogpt's and nanochat's; those without a deviation are from
+# a single run.
 #
-# Exit code 1: D is not below 1.95 nats per byte, or not 0.35 below A, or two runs of D are not the same bit for bit.
-# Exit code 2: the text cannot be had (data/tinyshakespeare.sh), or a flag is wrong.
+# Exit code 1: D is not below 1.95 nats per byte, or not 0.35 below A, or two runs of D differ in a bit.
+# Exit code 2: the text cannot be downloaded (data/tinyshakespeare.sh), or a flag is wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# AdamW by a sweep over A: 0.002 to 0.016, beta1 0.8 and 0.9, beta2 0.95, 0.99 and 0.999, no decay, no clipping. Best of those
-# that are good for every seed. At GPT-2's beta2 of 0.95 some seeds are still learning pairs of letters when the run ends (2.33,
-# 2.49), at a rate of 0.006 also some (2.27, 2.55).
+# AdamW's values are from a sweep over A: rates of 0.002 to 0.016, beta1 0.8 and 0.9, beta2 0.95, 0.99 and 0.999, no decay, no
+# clipping. They are the best of those that are good for every seed. With GPT-2's beta2 of 0.95, and with a rate of 0.006, some
+# seeds are still learning pairs of letters when the run ends (2.33, 2.49 and 2.27, 2.55).
 adamw="--beta1 0.8 --beta2 0.99"
-# Plain Muon. nanochat's own recipe (2.19) scales its rates down for batches of 1024 tokens, too far for so short a run. C has
-# one rate for all of nanochat's parameters, which is not its best.
+# Plain Muon. nanochat's own recipe (2.19) scales its rates down for batches of 1024 tokens, too far for such a short run. C has
+# one rate for all of nanochat's parameters, which is not optimal.
 recipe="--recipe stage-a --embedding-learning-rate 0.3 --unembedding-learning-rate 0.008"
 
 flags() {
@@ -59,12 +60,12 @@ trap 'rm -rf "$scratch"' EXIT
 if [ -n "$text" ]; then
     data/tokenize "$text" --tokenizer byte --out "$scratch/data"
 else
-    # From where the script keeps it or gets it; its shards are of other tokens.
+    # Only the text: the shards that this script makes are of other tokens.
     data/tinyshakespeare.sh > /dev/null || exit 2
     data/tokenize data/tinyshakespeare/tinyshakespeare.txt --tokenizer byte --out "$scratch/data"
 fi
 
-# train ARM SEED: the run's folder is $scratch/ARMSEED, and its summary beside it
+# train ARM SEED: trains in the folder $scratch/ARMSEED; the summary is next to it
 train() {
     # shellcheck disable=SC2046
     ./train_gpt --train-data "$scratch/data/train_*.bin" --val-data "$scratch/data/val_*.bin" $(flags "${1:0:1}") --seed "$2" \

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# From a fresh clone to samples of a GPT you trained: sets up, builds, gets data, trains for a few minutes, reports.
+# From a fresh clone to samples of a GPT you trained: installs packages, builds, gets data, trains for some minutes, reports.
 #
 #   scripts/quickstart.sh [--minutes M] [--threads N]        4 minutes on all cores by default
 #
 # Trains the small model of nanoGPT's CPU example (0.8M parameters) on tiny Shakespeare; without a network, on built-in
-# stories. Run it again to go on where it stopped. It builds for this processor's level alone (CPU_ARCH=here);
-# `make` adds the other levels. NO_BUILD=1: ./train_gpt and data/tokenize are used as they lie there;
-# OUT_DIR: the run's folder, run/quickstart unless it is set.
+# stories. Run it again to resume. It builds only for this processor's ISA level (CPU_ARCH=here); `make` adds the other
+# levels. NO_BUILD=1: uses ./train_gpt and data/tokenize as they are; OUT_DIR: the run's folder, run/quickstart by default.
 # Exit codes are those of the step that failed; 2: something is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,17 +1,18 @@
 """One transformer in PyTorch, described by its config: GPT-2, nanochat's, modded-nanogpt's and Llama's models.
 
-Written from the formulas: what scripts/make_fixtures.py takes references from, and scripts/reference_training.py
-trains. Parameters have the engine's names, Hugging Face's for GPT-2; every matrix is (out, in) as in nn.Linear.
+Written from the formulas. scripts/make_fixtures.py takes references from it, and scripts/reference_training.py trains it.
+Parameters have the engine's names, Hugging Face's for GPT-2; every matrix is (out, in) as in nn.Linear.
 
     x = norm(wte[token]) + wpe[t]                                 each part only if the config has it
-    x_t = x_t + smear_lambda sigmoid(smear_gate x_t[:24]) x_(t-1)                t > 0, x_(t-1) as it was before
+    x_t = x_t + smear_lambda sigmoid(smear_gate x_t[:24]) x_(t-1)                t > 0, with x_(t-1) before its own smear
     x0 = x;   before block l:   x = resid_lambdas[l] x + x0_lambdas[l] x0
     block:    x = x + c_proj attention(norm(x));   x = x + c_proj mlp(norm(x))
     dropout, after the embeddings and after both c_proj
     x = x - backout_lambda (x after block L/2);   logits = softcap(head norm(x))
 
-Radford et al., 2019 (GPT-2); Su et al., 2021, arXiv:2104.09864 (rotary positions); Henry et al., 2020, arXiv:2010.04245
-(QK-norm); Grattafiori et al., 2024, arXiv:2407.21783 (stretched rotary positions); So et al., 2021, arXiv:2109.08668 (squared ReLU); Shazeer, 2020, arXiv:2002.05202 (SwiGLU).
+Radford et al., 2019 (GPT-2); Su et al., 2021, arXiv:2104.09864 (rotary embeddings); Henry et al., 2020, arXiv:2010.04245
+(QK-norm); Grattafiori et al., 2024, arXiv:2407.21783 (rotary scaling); So et al., 2021, arXiv:2109.08668 (squared ReLU);
+Shazeer, 2020, arXiv:2002.05202 (SwiGLU).
 """
 
 import math
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-EPS_F32 = 2.0**-23  # what PyTorch's rms_norm takes in float32 when it is told nothing, and so what these models have
+EPS_F32 = 2.0**-23  # the default of PyTorch's rms_norm in float32, which these models use
 GATE_CHANNELS, SMEAR_CHANNELS = 12, 24
 
 
@@ -28,29 +29,29 @@ GATE_CHANNELS, SMEAR_CHANNELS = 12, 24
 class Config:
     L: int  # layers
     NH: int  # heads
-    NKV: int  # key/value heads, each shared by NH / NKV query heads that follow each other
-    HS: int  # channels of a head
+    NKV: int  # key/value heads, each shared by NH / NKV consecutive query heads
+    HS: int  # channels per head
     C: int  # channels
-    F: int  # channels between the MLP's matrices
-    V: int  # vocabulary, without any padding
-    max_T: int = 0  # rows of wpe, where positions are learned
+    F: int  # hidden channels of the MLP
+    V: int  # vocabulary, without padding
+    max_T: int = 0  # rows of wpe, if positions are learned
     norm: str = "layernorm"  # or rmsnorm, with a gain, or rmsnorm_plain
     eps: float = 1e-5
     biases: bool = True
-    qkv_biases: bool = False  # of c_attn alone
+    qkv_biases: bool = False  # biases of c_attn only
     positions: str = "learned"  # or rotary
-    base: float = 1e4  # of rotary positions
+    base: float = 1e4  # of rotary embeddings
     scaling: tuple = ()  # Llama 3.1's: factor, low and high number of turns, original length
-    rotary_layers: str = "R"  # a letter a layer, repeated: N does not rotate
-    qk_rmsnorm: bool = False  # each head's query and key has an RMSNorm with a gain, before the rotation
+    rotary_layers: str = "R"  # a letter per layer, repeated: N does not rotate
+    qk_rmsnorm: bool = False  # an RMSNorm with a gain on each head's query and key, before the rotation
     half_truncated: bool = False  # the first HS/4 frequencies go from 1 to 1/base, the others are 0
-    clockwise: bool = False  # nanochat and modded-nanogpt turn by minus the angle
+    clockwise: bool = False  # rotates by minus the angle, as nanochat and modded-nanogpt do
     qk_norm: bool = False
     qk_scale: float = 1.0  # queries and keys are multiplied by it
     score_scale: float = 0.0  # 0: 1 / sqrt(HS)
-    windows: tuple = ()  # of each layer: a query sees itself and that many keys before it, -1: all. Empty: all in all
+    windows: tuple = ()  # per layer: a query sees itself and that many keys before it; -1: all. Empty: -1 in all layers
     mlp: str = "gelu"  # in the tanh form, or relu_squared or swiglu
-    tied: bool = True  # wte is the head
+    tied: bool = True  # the head's weights are wte
     embedding_norm: bool = False  # without a gain
     value_embeds: bool = False  # in the last layer, and every second one before it
     lambdas: bool = False
@@ -106,14 +107,14 @@ def shapes(config):
 
 
 def rotary_turns(T, HS, base, half_truncated=False, clockwise=False, scaling=()):
-    """(T, HS/2) complex numbers of absolute value 1: by what the channels j and j + HS/2 turn at each position."""
+    """(T, HS/2) complex numbers of absolute value 1: the rotation of channels j and j + HS/2 at each position."""
     if half_truncated:
         turning = torch.tensor(base, dtype=torch.float64) ** -torch.linspace(0, 1, HS // 4, dtype=torch.float64)
         frequencies = torch.cat([turning, torch.zeros(HS // 4, dtype=torch.float64)])
     else:
         frequencies = base ** -(torch.arange(0, HS, 2, dtype=torch.float64) / HS)
     if scaling:
-        # As transformers' _compute_llama3_parameters: by wavelengths.
+        # By wavelengths, as in transformers' _compute_llama3_parameters.
         factor, low, high, length = scaling
         wavelengths = 2 * math.pi / frequencies
         smooth = (length / wavelengths - low) / (high - low)
@@ -153,32 +154,32 @@ def softcap(kind, cap, z):
     return z
 
 
-# The largest number of each FP8 type; PyTorch's names for them are longer.
+# PyTorch's type and the largest number of each FP8 type.
 FP8 = {"e4m3": (torch.float8_e4m3fn, 448.0), "e5m2": (torch.float8_e5m2, 57344.0)}
 
 
 def codes_of(x, name):
-    """The bytes of float32 numbers in an FP8 type, beyond its largest number that number."""
+    """The codes of float32 numbers in an FP8 type; larger numbers saturate."""
     dtype, largest = FP8[name]
     return x.clamp(-largest, largest).to(dtype).view(torch.uint8)
 
 
 def quantized(x, name):
-    """float32 numbers under one scale for all: amax, the inverse of the scale, the bytes."""
+    """Quantizes float32 numbers with one scale: returns amax, the inverse of the scale, and the codes."""
     amax = x.abs().max()
     scale = (FP8[name][1] / amax.double().clamp(min=1e-12)).float()
     return amax, 1 / scale, codes_of(x * scale, name)
 
 
 def rounded_to_fp8(x, name):
-    """What is left of x in FP8."""
+    """x, rounded to FP8."""
     _, inverse, codes = quantized(x.float(), name)
     return codes.view(FP8[name][0]).to(x.dtype) * inverse.to(x.dtype)
 
 
 class LinearInFp8(torch.autograd.Function):
-    """x W^T with all operands in FP8, in the backward pass too ("FP8 Formats for Deep Learning", Micikevicius et
-    al., 2022, arXiv:2209.05433). see(operand, its type) is called for each."""
+    """x W^T with all operands in FP8, also in the backward pass ("FP8 Formats for Deep Learning", Micikevicius et al., 2022,
+    arXiv:2209.05433). Calls see(operand, its type) for each operand."""
 
     @staticmethod
     def forward(ctx, x, weight, see):
@@ -201,9 +202,11 @@ def suits_fp8(weight):
 
 
 def forward(config, params, tokens, starts=None, see=None, drop=lambda x, site: x):
-    """tokens (B,T) -> logits (B,T,V); starts (B,T): where in its row each token's document begins, for attention;
-    see: the blocks' large linear layers are computed in FP8, and it is called with what is converted;
-    drop: what dropout makes of x at a site, 0 after the embeddings, then two for each layer"""
+    """tokens (B,T) -> logits (B,T,V).
+
+    starts (B,T): where in its row each token's document begins, for attention. see: if given, the blocks' large linear
+    layers are computed in FP8, and it is called for each operand. drop(x, site): applies dropout to x at a site: 0 after
+    the embeddings, then two per layer."""
     c, (B, T) = config, tokens.shape
 
     def norm(x, name):

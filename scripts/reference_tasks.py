@@ -1,4 +1,4 @@
-"""Tasks for the model of the fixture `model`, and how PyTorch scores it on them: part of scripts/make_fixtures.py."""
+"""Tasks for the model of the fixture `model`, and PyTorch's scores of it: part of scripts/make_fixtures.py."""
 
 import pathlib
 import tempfile
@@ -13,7 +13,7 @@ from fixture_file import Fixture, words
 
 
 def score(config, params, row, start):
-    """Mean nll of a row's tokens from `start` on, and whether each is the likeliest; sure of that by some margin."""
+    """The mean nll of a row's tokens from `start` on, and whether each is the likeliest, which must hold by a margin."""
     with torch.no_grad():
         logits = gpt.forward(config, params, torch.tensor([row]))[0, start - 1 : -1]
     best = logits.topk(2).values
@@ -23,7 +23,7 @@ def score(config, params, row, start):
 
 
 def fixture(config, weights):
-    """What a model gives the rows of the tasks in tiny.tasks and the questions in tiny_questions.bin."""
+    """A model's scores of the tasks in tiny.tasks and of the questions in tiny_questions.bin."""
     f = Fixture("tasks")
     params = {name: torch.tensor(weights[name], dtype=torch.float64) for name in gpt.shapes(config)}
     drawn = iter(words(f.seed("ids"), 10000) % np.uint64(config.V))
@@ -31,7 +31,7 @@ def fixture(config, weights):
     def draw(n):
         return [int(next(drawn)) for _ in range(n)]
 
-    # Rows of the shortest and of the longest kind there are, choices of one token, and one that begins like another.
+    # The shortest and the longest possible rows, choices of one token, and a choice that is a prefix of another.
     choices = []
     for context, lengths in [
         (1, [1, 2]),
@@ -48,7 +48,7 @@ def fixture(config, weights):
     for lengths, n in [([4, 9], 3), ([1, 1], 1), ([7, 20, 2], 12), ([5, 5], 6)]:
         end = draw(n)
         schemas.append([draw(length) + end for length in lengths])
-    # Ends that the model would say itself, but for one token, the first or the last, of every second.
+    # Continuations that the model itself would generate; in every second one, the first or the last token is changed.
     known = []
     for context, n, wrong in [(1, 1, -1), (3, 1, 0), (10, 4, -1), (4, 3, 0), (20, 12, -1), (20, 12, 11)]:
         row = draw(context)
@@ -89,7 +89,7 @@ def fixture(config, weights):
     best = [int(nll.argmin()) for nll in nlls]
     golds = [best[0], (best[1] + 1) % 4, best[2]]
 
-    # The files are the fixture's, too, two bytes a number.
+    # The fixture also contains the files, two bytes per number.
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "file")
         write_tasks(path, all_tasks)

@@ -1,8 +1,8 @@
 """Training in PyTorch: whole recipes of AdamW and Muon, run in float64 or float32. scripts/make_fixtures.py uses it.
 
-A recipe says which parameters AdamW updates, by which rule; the matrices that no rule takes are Muon's, where the
-stacked queries, keys and values are three. Muon: Jordan et al., 2024 (kellerjordan.github.io/posts/muon), with
-nanochat's additions, one of them NorMuon (Li et al., 2025, arXiv:2510.05491).
+A recipe's rules select the parameters that AdamW updates. Muon updates the remaining matrices, with stacked queries, keys
+and values as three matrices. Muon: Jordan et al., 2024 (kellerjordan.github.io/posts/muon), with nanochat's additions,
+one of which is NorMuon (Li et al., 2025, arXiv:2510.05491).
 """
 
 import math
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from reference_gpt import forward
 
-# (a, b, c) of an iteration: Amsel et al., 2025 (arXiv:2505.16932) as nanochat has them, and Jordan et al., 2024.
+# (a, b, c) of each iteration: Amsel et al., 2025 (arXiv:2505.16932), as in nanochat, and Jordan et al., 2024.
 POLAR_EXPRESS = [
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
@@ -41,19 +41,19 @@ def iterate(x, coefficients):
 @dataclass(frozen=True)
 class Muon:
     beta2: float = 0.9  # of NorMuon
-    margin: float = 1.01  # how far below one the largest singular value stays
-    nanochat: bool = True  # MuonEq, Muon+, NorMuon and cautious decay; else Muon as it was published
+    margin: float = 1.01  # keeps the largest singular value below one
+    nanochat: bool = True  # MuonEq, Muon+, NorMuon and cautious decay; else the original Muon
 
 
 class MuonMatrix:
-    """The state of one matrix."""
+    """The optimizer state of one matrix."""
 
     def __init__(self, weight):
         R, K = weight.shape
         self.momentum, self.second = torch.zeros_like(weight), weight.new_zeros(max(R, K))
 
     def step(self, weight, grad, muon, lr, mu, wd):
-        """The new weight."""
+        """Updates the state, and returns the new weight."""
         R, K = weight.shape
         self.momentum = self.momentum.lerp(grad, 1 - mu)
         g = grad.lerp(self.momentum, mu)
@@ -85,7 +85,7 @@ def warmup_cosine(warmup, max_lr, min_lr):
 
 
 def warmup_flat_linear(warmup, warmdown, final):
-    """From 1/warmup to 1, and in the last part `warmdown` of all steps on to `final`, which the next step has."""
+    """Rises from 1/warmup to 1; falls to `final` in the last fraction `warmdown` of all steps, reached one step after them."""
 
     def at(step, steps):
         if step < warmup:
@@ -97,7 +97,7 @@ def warmup_flat_linear(warmup, warmdown, final):
 
 
 def momentum_ramp(first, most, last, warmup, warmdown):
-    """Linear from first to most in `warmup` steps, and to last in the last part `warmdown` of all steps."""
+    """Linear from first to most in `warmup` steps, and to last in the last fraction `warmdown` of all steps."""
 
     def at(step, steps):
         if step < warmup:
@@ -121,7 +121,7 @@ def constant(value):
 
 @dataclass(frozen=True)
 class AdamW:
-    names: str  # a regular expression: the parameters it updates, unless a rule before it does
+    names: str  # a regular expression for the parameters; an earlier rule takes precedence
     lr: float
     betas: tuple
     eps: float
@@ -131,7 +131,7 @@ class AdamW:
 @dataclass(frozen=True)
 class Recipe:
     rules: list  # of AdamW
-    lr: Callable  # what the learning rates of all rules and of Muon are multiplied by
+    lr: Callable  # factor on the learning rates of all rules and of Muon
     steps: int = 20
     clip: float = math.inf  # of the global norm
     muon: Muon = Muon()
@@ -156,10 +156,10 @@ GPT2 = Recipe(
 
 
 def nanochat(C, batch_tokens):
-    """nanochat's groups, betas and decays. Its schedules are made for thousands of steps; their ramps are cut to a few.
+    """nanochat's groups, betas and decays. Its schedules are for thousands of steps; here their ramps take only a few.
 
-    Learning rates are for 2^19 tokens per step and 768 channels, and go with the root of the one, against that of the
-    other."""
+    Learning rates are for 2^19 tokens per step and 768 channels. They scale with the square root of the batch size, and
+    inversely with that of the width."""
     batch = math.sqrt(batch_tokens / 2**19)
     width = (C / 768) ** -0.5
     return Recipe(
@@ -198,20 +198,20 @@ STAGE_A = Recipe(
 @dataclass
 class Trained:
     params: dict
-    series: dict = field(default_factory=dict)  # of each step: loss, norm before clipping, and what schedules say
+    series: dict = field(default_factory=dict)  # per step: loss, norm before clipping, and the schedules' values
 
 
 def matrices(config, name, tensor):
-    """The matrices of a parameter, which Muon treats one by one: views."""
+    """Views of a parameter's matrices, which Muon treats one by one."""
     if name.endswith("c_attn.weight"):
         return tensor.split([config.NH * config.HS, config.NKV * config.HS, config.NKV * config.HS])
     return (tensor,)
 
 
 def train(config, recipe, initial, sequences, dtype, learned=None):
-    """Over sequences (steps, B, T+1), a batch a step; all in `dtype`, AdamW and clipping PyTorch's own.
+    """Trains on sequences (steps, B, T+1), one batch per step, all in `dtype`, with PyTorch's AdamW and clipping.
 
-    learned (steps, B, T): which targets count; None: all."""
+    learned (steps, B, T): the targets that count; None: all."""
     params = {name: value.to(dtype).clone().requires_grad_() for name, value in initial.items()}
     groups = []
     for rule in recipe.rules:
@@ -231,7 +231,7 @@ def train(config, recipe, initial, sequences, dtype, learned=None):
         if learned is not None:
             targets = targets.masked_fill(~learned[step], IGNORED)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-        for p in params.values():  # Muon's too, of which PyTorch's optimizer knows nothing
+        for p in params.values():  # also Muon's, which PyTorch's optimizer does not have
             p.grad = None
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(params.values(), recipe.clip)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds a release: the source and the installed programs as tarballs, and their checksums.
 #
-#   scripts/release.sh [--out DIR]       build/release by default; NO_BUILD=1: ./train_gpt and data/tokenize as they lie there
+#   scripts/release.sh [--out DIR]       build/release by default; NO_BUILD=1: uses ./train_gpt and data/tokenize as they are
 #
-# The version is that of the file VERSION; CHANGELOG.md and CITATION.cff must name it. The source tarball knows its commit
-# (BUILD_ID), since outside of a checkout git cannot tell. To verify: sha256sum -c SHA256SUMS.
-# Exit code 2: a change is not committed, or the version stands somewhere as another.
+# The version is that of the file VERSION; CHANGELOG.md and CITATION.cff must name it. The source tarball contains its commit
+# in BUILD_ID, because it is no git repository. To verify: sha256sum -c SHA256SUMS.
+# Exit code 2: a change is not committed, or a file names another version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,7 +39,7 @@ git archive --prefix="$name/" --add-file="$scratch/BUILD_ID" HEAD | gzip -n -9 >
 machine=$name-linux-$(uname -m)
 DESTDIR=$scratch/$machine PREFIX=/ scripts/install.sh >/dev/null
 strip "$scratch/$machine/bin/train_gpt" "$scratch/$machine/bin/anvil-tokenize"
-# The same bytes from the same commit: names in order, no owner, the commit's time.
+# Reproducible: the same commit yields the same bytes, with sorted names, no owner, and the commit's time.
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -C "$scratch" -c "$machine" |
     gzip -n -9 >"$out/$machine.tar.gz"
 (cd "$out" && sha256sum "$name.tar.gz" "$machine.tar.gz" >SHA256SUMS)

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
 """Draws runs: RUN/log.jsonl -> one HTML page with the curves, the last samples and the config.
 
-    scripts/report.py RUN [--out FILE]        FILE is RUN/report.html unless told otherwise
+    scripts/report.py RUN [--out FILE]        FILE is RUN/report.html by default
     scripts/report.py RUN RUN ...             all on one page, with the settings in which they differ; FILE is
-                                              report.html in the folder that holds them all
+                                              report.html in their common parent folder by default
     scripts/report.py RUN --reference 'llm.c=3.29' --reference 'track 3=125:4.586,250:4.098' --usd-per-hour 24
-    scripts/report.py RUN --published gpt2-grade            beside what others published of that target of scripts/speedrun.sh
+    scripts/report.py RUN --published gpt2-grade            with published results of that target of scripts/speedrun.sh
     scripts/report.py RUN --reference-bpb 'theirs=0.75' --reference-score 'core: theirs=0.25'
-    scripts/report.py RUN RUN --x tokens      drawn over tokens; also time (in training steps) and flops. The page can switch
-    scripts/report.py RUN --watch 30          drawn anew every 30 s, and the page reloads itself, until the run ends
+    scripts/report.py RUN RUN --x tokens      the x axis: also time (of training steps) and flops. The page can switch it
+    scripts/report.py RUN --watch 30          redraws the page every 30 s, and it reloads itself, until the run ends
 
-A reference is the validation loss of others, a level or STEP:LOSS points, drawn beside the runs' and compared with them; so are bits per
-byte, and scores on the file of --eval-tasks that the label names before its colon.
-Of the flags those are shown that differ from the defaults in doc/flags.md; all of them are folded away below.
+A reference is a published validation loss, a level or STEP:LOSS points, which is drawn with the runs' and compared with them;
+so are bits per byte, and scores on the file of --eval-tasks that the label names before its colon.
+The page shows the flags that differ from the defaults in doc/flags.md; a folded list has all of them.
 
-The page is one file that fetches nothing, and follows the reader's light or dark setting. Its curves are drawn by
-scripts/run_report/; a script in it adds values under the pointer and another axis. Needs Python 3 and nothing else. A last line
-cut short by a kill is left out; what a resume went back over is taken from the later run.
+The page is a single file that loads nothing else, and follows the reader's light or dark setting. scripts/run_report/ draws
+its curves; a script in the page shows values under the pointer and switches the axis. Needs only Python 3. A truncated last
+line is ignored; steps that a resumed run repeated are taken from the later run.
 """
 import argparse
 import os
@@ -63,7 +63,7 @@ def folder_of(runs):
 
 
 def write_page(args):
-    """Draws the runs as they are now; whether all have ended."""
+    """Draws the current state of the runs. Returns whether all have ended."""
     given = [(kind, text) for kind, texts in (("loss", args.reference), ("bpb", args.reference_bpb), ("score", args.reference_score))
              for text in texts]
     references = [Reference.parse(kind, text) for kind, text in given + PUBLISHED.get(args.published, [])]

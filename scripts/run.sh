@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Trains one of the models in the table below on FineWeb, on all GPUs of this machine. Run again, it goes on where it
-# stopped.
+# Trains one of the models in the table below on FineWeb, on all GPUs of this machine. Run it again to resume.
 #
-#   scripts/run.sh NAME [--gpus N] [--dry-run] [FLAGS]     --dry-run: size, memory, time and cost on N or 8 GPUs, no more
-#   scripts/run.sh --check | --renew                       are scripts/run_*.sh what `plan` says now? write them
+#   scripts/run.sh NAME [--gpus N] [--dry-run] [FLAGS]     --dry-run: only prints size, memory, time and cost on N or 8 GPUs
+#   scripts/run.sh --check | --renew                       compares scripts/run_*.sh with the output of `plan`; rewrites them
 #
-# FLAGS are train_gpt's and replace the table's. Tokens come by data/fineweb.sh unless --train-data is among the flags.
-# Without a GPU it trains only if told to, with --device cpu. $ANVIL_PROGRAMS: where train_gpt lies, else here.
+# FLAGS are train_gpt's and replace the table's. data/fineweb.sh downloads the tokens unless FLAGS has --train-data. Without
+# a GPU it trains only with --device cpu. $ANVIL_PROGRAMS: the folder of train_gpt, . by default.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -17,13 +16,13 @@ fail() {
 
 names=(gpt2-124M gpt2-355M gpt2-774M gpt2-1558M d12 d20 d24 stage-a gpt2-grade)
 
-# look_up NAME: what it is, the flags that make it, and the loss that others reached, with where that is written
+# look_up NAME: the model's title, its flags, and the loss that others have published, with its source
 look_up() {
-    # A step of 2^19 tokens is a micro-batch on each of 8 GPUs up to 162M parameters, several beyond.
+    # With 2^19 tokens per step, 8 GPUs take one micro-batch each up to 162M parameters, and several beyond.
     local half=524288 million=1048576
-    # llm.c's: 700 steps of warm-up, a cosine to a tenth of it or to zero; betas, decay and clipping are the recipe's.
+    # llm.c's schedule: 700 steps of warm-up, then cosine decay to a tenth or to zero. Betas, decay and clipping are the recipe's.
     local gpt2=(--recipe gpt2 --warmup-steps 700 --lr-schedule cosine --weight-decay 0.1 --grad-clip 1)
-    # The depth sets everything else, with the vocabulary of these tokens.
+    # The depth and the vocabulary of these tokens determine everything else.
     local depth=(--vocab-size 50257 --depth)
     flags=(--val-every 250 --checkpoint-every 1000)
     expected="none published for these tokens"
@@ -79,7 +78,7 @@ look_up() {
     esac
 }
 
-# replace_flags FLAGS...: takes what they replace out of flags, because train_gpt refuses a flag that is given twice
+# replace_flags FLAGS...: removes from `flags` those that FLAGS replace, because train_gpt refuses a flag that is given twice
 replace_flags() {
     local kept=() i given
     for ((i = 0; i < ${#flags[@]}; i += 2)); do
@@ -91,7 +90,7 @@ replace_flags() {
     flags=("${kept[@]}" "$@")
 }
 
-# The script of a model in full.
+# The content of a model's script.
 script_of() {
     look_up "$1"
     local plan
@@ -163,14 +162,14 @@ fi
 
 if ! asked --train-data; then
     [ "$name" != gpt2-grade ] || fail "gpt2-grade without --train-data: scripts/speedrun.sh --target gpt2-grade makes its tokens"
-    # As many shards of 100M tokens as the run reads, as far as there are any; "run: 3250 steps, 1.704 G tokens, ..."
+    # Downloads as many shards of 100M tokens as the run reads, if that many exist: "run: 3250 steps, 1.704 G tokens, ..."
     shards=$("$train" plan --world-size "$gpus" "${flags[@]}" | awk '/^run: / {
         size["M"] = 0.01; size["G"] = 10; size["T"] = 10000; n = $4 * size[$5]; n = n > int(n) ? int(n) + 1 : n
         print n < 1 ? 1 : n < 1030 ? n : 1030 }')
     data=$(data/fineweb.sh --shards "$shards" | tee /dev/stderr | tail -n 1)
     flags+=(--train-data "$data/fineweb_train_*.bin")
     asked --val-data || flags+=(--val-data "$data/fineweb_val_*.bin")
-    # The first 10485760 tokens are what published losses are of.
+    # Published losses are of the first 10485760 tokens.
     asked --val-tokens || flags+=(--val-tokens 10485760)
     [ -f "$data/tokenizer.json" ] ||
         echo "no samples: these tokens are GPT-2's, and $data/tokenizer.json, which would turn them to text, is missing"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command as so many ranks of this machine, by mpirun if they are more than one.
+# Runs a command as N ranks on this machine, with mpirun if N is more than one.
 #
 #   scripts/run_ranks.sh N COMMAND [FLAGS]
 #
@@ -11,7 +11,7 @@ command -v mpirun >/dev/null || {
     echo "error: mpirun is missing, which starts $ranks ranks: scripts/setup.sh --tests installs it" >&2
     exit 2
 }
-# As root, too, and on fewer cores than ranks: the names of Open MPI 4 and 5.
+# Allows root and more ranks than cores. The variables are those of Open MPI 4 and 5.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 exec mpirun -np "$ranks" --bind-to none "$@"

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs a program of tests, JOBS processes at once: every topic, which is a file of tests and their tag, in every order of
-# threads in $SCHEDULES, which only the emulated GPU has. Tests wait for each other's ranks, for files and for clocks, and
-# an emulated kernel's threads are fibers of one thread: one process would leave cores idle.
+# Runs a test program, JOBS processes at once: a process for each topic, which is a test file's tag, and for each schedule of
+# emulated threads in $SCHEDULES. A single process would leave cores idle: tests wait for ranks, files and clocks, and an
+# emulated kernel runs on one thread.
 #
 #   SCHEDULES='in_order reverse' WITHOUT_TESTS='~[plain]' scripts/run_tests.sh JOBS PROGRAM [TOPIC [ARGUMENT...]]
 #
-# Left out are tests with the tags in $WITHOUT_TESTS, and those tagged [once], long ones of what kernels are put together to,
-# in all orders but the first. One topic, or one with arguments, is one process. Of what passed, only what it said is
-# shown. The last line adds up: `N passed, N failed`.
+# Leaves out tests with the tags in $WITHOUT_TESTS. Long tests of models, tagged [once], run with the first schedule only. A
+# single TOPIC, or ARGUMENTs, run in one process. For topics that pass, only their own output is shown. The last line is the
+# sum: `N passed, N failed`.
 #
-# ANVIL_RUN_WITH is what runs the program, for a processor that this machine does not have: see make/aarch64.mk.
+# ANVIL_RUN_WITH is the emulator that runs the program if it is built for another processor: see make/aarch64.mk.
 #
-# With RETRY=1 a topic that failed runs once more when all others are over: tests wait for ranks and for clocks, and one in
-# a thousand may meet a moment in which the machine is doing something else. If it passes then, it has passed, and is
-# called flaky at the end, with what it had said. What a sanitizer has reported stays a failure.
+# With RETRY=1, topics that failed run again after all others: tests depend on ranks and clocks, and one in a thousand may
+# fail because the machine is busy. If a topic passes then, it counts as passed, and is reported as flaky at the end, with
+# its first output. Findings of a sanitizer stay failures.
 set -uo pipefail
 jobs=$1 program=$2 topic=${3:-}
 shift $(($# < 3 ? $# : 3))
@@ -39,12 +39,12 @@ say() {
     return 0
 }
 
-# run SCHEDULE TESTS TITLE LOG: the output in one piece, though several may end at once. What a shell starts beside itself
-# ignores SIGINT, what nohup starts SIGHUP, and so would all that these start: tests send both.
+# run SCHEDULE TESTS TITLE LOG: runs tests and prints their output in one piece. Background processes of a shell ignore SIGINT,
+# those of nohup SIGHUP, and child processes would inherit that. Tests send both signals, so they are reset.
 run() {
     local status=0 began=$SECONDS
     [ "$1" = none ] || export ANVIL_EMULATOR_SCHEDULE=$1
-    # With ANVIL_COUNTS it is no error that a topic has no tests for the later orders.
+    # With ANVIL_COUNTS it is no error if a topic has no tests for the later schedules.
     ANVIL_COUNTS=$4.counts env --default-signal=HUP,INT,QUIT ${ANVIL_RUN_WITH:-} "$program" ${2:+"$2"} "${arguments[@]}" >"$4" 2>&1 || status=$?
     [ $status = 0 ] || grep -qs ' [1-9]' "$4.counts" || echo '0 1' >>"$4.counts"
     if [ $status != 0 ] && [ -n "${RETRY:-}" ] && ! grep -qE 'Sanitizer|runtime error:' "$4"; then
@@ -61,7 +61,7 @@ run() {
 }
 
 status=0 running=0
-# start SCHEDULE TESTS TITLE: as soon as there is room
+# start SCHEDULE TESTS TITLE: runs tests in the background, as soon as fewer than JOBS processes run
 start() {
     if [ $running -ge "$jobs" ]; then
         wait -n || status=1
@@ -71,7 +71,7 @@ start() {
     running=$((running + 1))
 }
 
-# Those that take longest come first, so that at the end no process has much left to do.
+# The longest topics come first, so that none is left running alone at the end.
 longest='attention two_hosts readme tcp_ranks tcp_strangers tcp_network entropy zero host_comm gpu_check proxy attention_decode train plans linear speedrun plan architecture gemm muon
     newton_schulz watchdog bf16_model model checkpoint resume'
 topics=()
@@ -81,14 +81,14 @@ if [ -z "$topic" ] && [ ${#arguments[@]} = 0 ]; then
         if compgen -G "test/*/${tag}_test.cpp" >/dev/null || compgen -G "test/*/${tag}_cuda_test.cu" >/dev/null; then topics+=("$tag"); fi
     done
 fi
-left_out="~[.]${WITHOUT_TESTS:-}" # and hidden ones
+left_out="~[.]${WITHOUT_TESTS:-}" # [.]: hidden tests
 for schedule in ${SCHEDULES:-none}; do
     if [ ${#topics[@]} = 0 ]; then
         start "$schedule" "${topic:+[$topic]$left_out}" "${topic:-all tests}"
     else
-        # Several ranks under MPI, which does not sleep while it waits, have the cores for themselves.
+        # Tests with MPI run alone, because ranks under MPI spin while they wait.
         run "$schedule" "[mpi]$left_out" mpi "$scratch/mpi.$schedule" || status=1
-        # A test with several topics runs with the first of them; at last those with none.
+        # A test with several topics runs with the first of them. Tests without a topic run last.
         earlier='~[mpi]'
         for tag in "${topics[@]}"; do
             start "$schedule" "[$tag]$earlier$left_out" "$tag"

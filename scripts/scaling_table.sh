@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# How a training run scales on what there is, in one table: 1, 2 and 4 processes of one thread each, two hosts, a GPU.
+# Measures how a training run scales on the available hardware: 1, 2 and 4 processes of one thread each, two hosts, a GPU.
 #
 #   scripts/scaling_table.sh                                    this machine: processes, and a GPU if there is one
-#   scripts/scaling_table.sh --master alpha:29500               on alpha: and two hosts, when the other one has come
-#   scripts/scaling_table.sh --master alpha:29500 --rank 1      on the other one, which only takes part
-#   scripts/scaling_table.sh --smoke                            a few steps of a tiny model: does all of it run?
+#   scripts/scaling_table.sh --master alpha:29500               on alpha: also two hosts, once the other one has connected
+#   scripts/scaling_table.sh --master alpha:29500 --rank 1      on the other host, which only takes part
+#   scripts/scaling_table.sh --smoke                            a few steps of a tiny model, to test that all of it runs
 #
-# The same batch a step in every row, on tokens that are made up here. tok/s, the time in collectives (communication), of it
-# with nothing else to do (exposed), and what its bytes should take by the bandwidth measured at the start (predicted) are
-# medians of what the runs log in log.jsonl; efficiency is one process's time over N times that of N. It takes two minutes
-# on two cores. Other flags are those of scripts/bench_scaling.py, which does the work: --models small,middle, --rounds 5; --write puts the
-# table into doc/performance.md.
+# Every row has the same batch per step, of random tokens. These columns are medians of the values in log.jsonl: tok/s, the
+# time in collectives (communication), the part of it that overlaps with no computation (exposed), and the time of its bytes
+# at the bandwidth measured at the start (predicted). Efficiency is one process's time over N times that of N. Takes two
+# minutes on two cores. Other flags are those of scripts/bench_scaling.py, which does the work: --models small,middle,
+# --rounds 5; --write puts the table into doc/performance.md.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 

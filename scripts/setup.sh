@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, with apt as root or through a sudo that asks nothing; else prints the one line to run.
+# Installs missing packages with apt, as root or with a sudo that needs no password; else prints the command to run.
 #
 #   scripts/setup.sh           what `make` needs: a C++20 compiler, CLI11, nlohmann-json, xxHash; curl for the data
 #   scripts/setup.sh --tests   also what `make test` needs: Catch2, and Open MPI unless USE_MPI=0
@@ -7,8 +7,8 @@
 #   scripts/setup.sh --lint    also clang-format, by pip into .deps/lint (formatters differ by version: one for all)
 #   scripts/setup.sh --clang   also clang, with which `make msan` works and `make sanitize` compiles in half the time
 #
-# Exit code 2 when something needed is still missing. Where all is there it does nothing, says nothing and needs no
-# network. Headers may also lie in $DEPS_DIR/include (default .deps).
+# Exit code 2 if something needed is still missing. If nothing is missing, it does and prints nothing and needs no network.
+# Headers may also be in $DEPS_DIR/include (default .deps).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -65,7 +65,7 @@ if [ -n "$lint" ]; then
     done
     [ -n "$formatter" ] || venv=1
 fi
-# Debian and Ubuntu cut the part of Python that makes virtual environments into a package of its own.
+# In Debian and Ubuntu, Python's virtual environments are in a package of their own.
 [ -z "$venv" ] || python3 -c 'import ensurepip, venv' 2>/dev/null || needed+=(python3-venv)
 
 packages=("${needed[@]}" "${optional[@]}")
@@ -75,7 +75,7 @@ if [ ${#packages[@]} -gt 0 ]; then
     if [ "$(id -u)" != 0 ]; then
         if have sudo && sudo -n true 2>/dev/null; then as_root=(sudo -n "${as_root[@]}"); else as_root=(); fi
     fi
-    # Only what nothing can do without may stop us here: a download can fail later, with a message of its own.
+    # Stops only for what is always needed. A download without curl fails later, with its own message.
     give_up() {
         if [ ${#needed[@]} -gt 0 ]; then
             echo "error: missing: ${needed[*]}. $1" >&2

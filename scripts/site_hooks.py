@@ -1,13 +1,13 @@
-"""Hooks of mkdocs.yml: pages are written to be read in the repository too, and a site wants links.
+"""Hooks of mkdocs.yml, which make links for the site from pages that are also read in the repository.
 
-`doc/performance.md` in a sentence becomes a link to that page. Code, which names files to open, stays as it is.
+`doc/performance.md` in a sentence becomes a link to that page. Code blocks stay unchanged.
 """
 import posixpath
 import re
 
 
 def linked(text, page):
-    """The Markdown of the page at `page` (formats.md, tutorials/on_a_gpu.md), with links for the pages that it names."""
+    """The text of the page at `page` (formats.md, tutorials/on_a_gpu.md), with links to the pages that it names."""
     folder = posixpath.dirname(page)
 
     def link(match):

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A Slurm job that trains on all GPUs of some nodes, and goes on by itself where the time limit or a failing node ends it.
+# A Slurm job that trains on all GPUs of its nodes, and is requeued after the time limit or the failure of a node.
 #
 #   sbatch --nodes 4 --time 12:00:00 scripts/slurm.sh --model gpt2-1558M --out-dir run/large ...
 #
-# Flags before the script are sbatch's and win over those below; flags after it are train_gpt's. Submit from the folder of
-# train_gpt, which all nodes must see, data and --out-dir too. doc/distributed/failures.md, "Restart by itself", tells the rest.
+# Flags before the script are sbatch's and override those below; flags after it are train_gpt's. Submit from the folder of
+# train_gpt. All nodes must see it, the data and --out-dir. See also doc/distributed/failures.md, "Restart by itself".
 #
-# A run that has lost a rank goes back into the queue, ANVIL_MAX_REQUEUES times (10) at most. The node of the rank that is
-# named is written into OUT_DIR/lost_nodes; a later try that gets it again leaves it out, and trains with the others.
-# `rm OUT_DIR/lost_nodes` when the node is well again.
+# A job that has lost a rank is requeued, at most ANVIL_MAX_REQUEUES times (10). The node of the lost rank is written to
+# OUT_DIR/lost_nodes; a later attempt that gets it again leaves it out, and trains on the others. Run
+# `rm OUT_DIR/lost_nodes` when the node is repaired.
 #
 #SBATCH --job-name=train_gpt
 #SBATCH --nodes=1
@@ -36,7 +36,7 @@ mkdir -p "$out_dir"
 lost_nodes=$out_dir/lost_nodes
 touch "$lost_nodes"
 
-# Of this job's nodes, in the order of their ranks, those that no try has lost.
+# This job's nodes in rank order, without those that an earlier attempt has lost.
 mapfile -t all_nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 mapfile -t nodes < <(printf '%s\n' "${all_nodes[@]}" | grep -vxFf "$lost_nodes" || true)
 fewer=()
@@ -49,8 +49,8 @@ if [ ${#nodes[@]} -lt ${#all_nodes[@]} ]; then
     fewer=(--nodes="${#nodes[@]}" --ntasks="$((${#nodes[@]} * SLURM_NTASKS_PER_NODE))" --nodelist="$(IFS=, && echo "${nodes[*]}")")
 fi
 
-# A rank for each task, GPUs by its number on the node. --kill-on-bad-exit: one that fails ends all. Two minutes before the
-# limit Slurm sends SIGUSR1 to all ranks, which save a checkpoint and end with code 0.
+# One rank per task; its number on the node selects its GPU. --kill-on-bad-exit: a failed rank ends all others. Two minutes
+# before the time limit Slurm sends SIGUSR1 to all ranks, which save a checkpoint and end with code 0.
 errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 set +e
@@ -62,16 +62,16 @@ set +e
 set -e
 
 if [ "$code" -eq 0 ]; then
-    # Stopped, not finished: back into the queue.
+    # The run was stopped before its end.
     if tail -n 1 "$out_dir/log.jsonl" | grep -q '"reason":"\(SIGUSR1\|a signal\)'; then
         scontrol requeue "$SLURM_JOB_ID"
     fi
     exit 0
 fi
 
-# srun's exit code is the highest of all tasks', and of those that it has killed itself 137. So what they said tells
+# srun's exit code is the highest of all tasks', which is 137 for tasks that srun itself has killed. So the messages tell
 # whether a rank was lost, and which: "rank 3 (10.0.0.2:41000) is gone", "rank 3 (pid 77) has died", "not there yet: rank 3".
-# The error of a rank's own (a wrong flag, a full disk) names none, and another try would not help.
+# A rank's own error (a wrong flag, a full disk) names no rank, and another attempt would not help.
 lost=$(grep -oE 'rank [0-9]+ (\([^)]*\) )?(is gone|has died|did not come)|not there yet: rank [0-9]+' "$errors" | head -n 1 | grep -oE '[0-9]+' | head -n 1 || true)
 if [ -z "$lost" ] && [ "$code" -ne 3 ]; then exit "$code"; fi
 if [ "${SLURM_RESTART_COUNT:-0}" -ge "${ANVIL_MAX_REQUEUES:-10}" ]; then

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Small data in the formats of the speedrun's downloads, made of the built-in stories.
+"""Makes small data in the formats of the speedrun's downloads, from the built-in stories.
 
     data/tokenize --stories 400000 --tokenizer byte --out STORIES
     scripts/smoke_data.py STORIES OUT
 
-OUT/climbmix/shard_*.parquet (data/climbmix.sh), OUT/eval_bundle/ with a task of each of CORE's three types (data/core.sh), and
-OUT/hellaswag_val.jsonl (data/hellaswag.sh). The questions are stories without their last words. Needs pyarrow.
+Writes OUT/climbmix/shard_*.parquet (data/climbmix.sh), OUT/eval_bundle/ with a task of each of CORE's three types
+(data/core.sh), and OUT/hellaswag_val.jsonl (data/hellaswag.sh). Questions are stories without their last words. Needs
+pyarrow.
 """
 
 import array
@@ -39,7 +40,7 @@ def write_lines(path, items):
 
 
 def questions_of(texts, rng):
-    """(context, ending, other endings) of some stories: their first words."""
+    """(context, ending, other endings) for some stories, of which only the first words are used."""
     cut = [(" ".join(words[:SHOWN_WORDS]), " ".join(words[SHOWN_WORDS : SHOWN_WORDS + 2])) for words in map(str.split, texts)
            if len(words) >= SHOWN_WORDS + 2]  # fmt: skip
     endings = sorted({ending for _, ending in cut})

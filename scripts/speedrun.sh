@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained model with a report: sets up, builds, gets the tokens, trains on all GPUs of this
-# machine, and compares the validation loss with what others published. Run again, it resumes where it stopped.
+# From a fresh clone to a trained model with a report: installs packages, builds, gets the tokens, trains on all GPUs of this
+# machine, and compares the validation loss with published ones. Run it again to resume.
 #
 #   scripts/speedrun.sh [--target stage-a|gpt2-124M|d12|gpt2-grade] [--gpus N] [--out DIR]      stage-a, into run/speedrun-stage-a
-#   scripts/speedrun.sh --target d12 --text PATH      on text of yours, or of data/climbmix.sh, in a vocabulary of its own
+#   scripts/speedrun.sh --target d12 --text PATH      on your own text, or on that of data/climbmix.sh, with its own vocabulary
 #   scripts/speedrun.sh --target gpt2-grade -- FLAGS  nanochat's speedrun; FLAGS are train_gpt's, such as --dtype bf16
-#   scripts/speedrun.sh --dry-run       parameters, tokens, FLOPs, memory, time and cost, on 8 GPUs or N; fetches nothing
-#   scripts/speedrun.sh --smoke         the whole path in a minute or so on the CPU: a tiny model of the same
+#   scripts/speedrun.sh --dry-run       prints parameters, tokens, FLOPs, memory, time and cost on 8 GPUs or N; downloads nothing
+#   scripts/speedrun.sh --smoke         the whole path in about a minute on the CPU: a tiny model of the same
 #                                       architecture and recipe on built-in stories; N ranks
 #
-# doc/speedrun.md tells what the targets are. $ANVIL_PROGRAMS names a folder of programs that are built already. Exit
-# codes are those of the step that failed; 2: something is missing, or a flag is wrong.
+# doc/speedrun.md describes the targets. $ANVIL_PROGRAMS: a folder with programs that are already built. Exit codes are
+# those of the step that failed; 2: something is missing, or a flag is wrong.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -42,7 +42,7 @@ done
     fail "--text: expected --target d12 or gpt2-grade with it; the others' tokens are GPT-2's"
 [[ $gpus =~ ^([1-9][0-9]*)?$ ]] || fail "--gpus '$gpus': expected how many to train on, 1 or more"
 
-# A machine of GPUs costs what `plan` assumes of an H100; the losses published of a target are of the same tokens and batch.
+# The cost of a GPU machine is what `plan` assumes for H100s. A target's published losses are for the same tokens and batch.
 usd_per_gpu_hour=3
 references=(--published "$target") tiny=() tokenizer=(--tokenizer byte)
 case $target in
@@ -53,7 +53,7 @@ case $target in
         tiny=(--num-layers 2 --num-heads 2 --channels 64 --vocab-size 256 --warmup-steps 10)
         ;;
     d12)
-        references=() # nobody published one on these tokens
+        references=() # none is published for these tokens
         tiny=(--depth 2 --aspect-ratio 32 --head-size 32 --vocab-size 512 --warmup-steps 10)
         tokenizer=(--train-tokenizer --vocab-size 512)
         ;;
@@ -84,7 +84,7 @@ if [ -n "$dry_run" ]; then
     exec scripts/run.sh "$target" --dry-run "${flags[@]}"
 fi
 
-# What gpt2-grade reads, 170 files of text as nanochat's speedrun takes, comes while the programs are built.
+# Downloads the text of gpt2-grade, 170 files as in nanochat's speedrun, while the programs are built.
 source=$out/source questions=data/core/eval_bundle hellaswag=data/hellaswag/hellaswag_val.jsonl
 texts=${text:-data/climbmix}
 [ -z "$smoke" ] || texts=$source/climbmix questions=$source/eval_bundle hellaswag=$source/hellaswag_val.jsonl
@@ -98,7 +98,7 @@ if [ "$target$smoke" = gpt2-grade ]; then
 fi
 
 if [ -z "${ANVIL_PROGRAMS-}" ]; then
-    # --tests, because several ranks meet by MPI, which only the tests need otherwise.
+    # --tests installs MPI, which several ranks need.
     if [ "${gpus:-${smoke:-2}}" = 1 ]; then scripts/setup.sh; else scripts/setup.sh --tests; fi
     echo "== building"
     make -j"$(nproc)"
@@ -125,13 +125,13 @@ if [ "$target" = gpt2-grade ]; then
     if [ ! -f "$out/data/dataset.json" ]; then
         echo "== tokenizer and tokens"
         of_text=("$texts" --val-fraction 0.01)
-        # nanochat's: the last file validates.
+        # As in nanochat, the last file is for validation.
         [ -n "$text" ] || of_text=("$texts"/shard_0[0-5]*.parquet --val-input "$texts/shard_06542.parquet")
         "${programs}data/tokenize" "${of_text[@]}" --train-tokenizer "${size[@]}" --pattern nanochat --out "$out/data"
     fi
     if [ ! -f "$out/core_all.tasks" ]; then
         echo "== questions"
-        # As nanochat does: 500 of each task while it learns, all of them at the end.
+        # As in nanochat: 500 examples of each task during training, all of them at the end.
         scripts/make_core.py "$questions" "$out/core.tasks" --tokenizer "$out/data/tokenizer.json" --max-tokens $longest
         scripts/make_hellaswag.py --tokenizer "$out/data/tokenizer.json" "${most[@]}" "$hellaswag" "$out/hellaswag.bin"
         scripts/make_core.py "$questions" "$out/core_all.tasks" --tokenizer "$out/data/tokenizer.json" --max-tokens $longest --max-per-task 0
@@ -146,15 +146,15 @@ elif [ -n "$text" ] && [ ! -f "$out/data/dataset.json" ]; then
 fi
 
 echo "== training"
-[ -z "$smoke" ] || flags+=(--dtype fp32) # the same on every processor
+[ -z "$smoke" ] || flags+=(--dtype fp32) # does not depend on the processor
 scripts/run.sh "$target" "${flags[@]}"
 
 log=$out/log.jsonl
-# last TYPE KEY: of the last record of this type
+# last TYPE KEY: the value in the last record of this type
 last() { grep -a "^{\"type\":\"$1\"" "$log" | tail -n 1 | sed -E "s/.*\"$2\":\"?([^,\"}]*).*/\1/"; }
 echo "== results"
 [ -n "$gpus" ] || gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
-# A tiny model on stories is compared with nobody's.
+# The tiny model of --smoke has no published reference.
 if [ -n "$smoke" ]; then references=(); else references+=(--usd-per-hour $((gpus * usd_per_gpu_hour))); fi
 report=$(python3 scripts/report.py "$out" "${references[@]}")
 ended=$(last end reason)
@@ -172,7 +172,7 @@ log          $log   (one JSON object per line)
 TEXT
 
 if [ -n "$smoke" ] && [ "$ended" = finished ]; then
-    # It must have learned: from the first validation to the last the loss goes down by half a nat at least.
+    # Checks that it has learned: from the first validation to the last, the loss must fall by at least half a nat.
     first=$(grep -a '^{"type":"val"' "$log" | head -n 1 | sed -E 's/.*"loss":([0-9.e+-]*).*/\1/')
     awk "BEGIN { exit !($(last val loss) < $first - 0.5) }" ||
         { echo "error: the model did not learn: from $first to $(last val loss) nats per token" >&2 && exit 1; }

@@ -1,9 +1,9 @@
-"""A second opinion on what `./train_gpt plan` says of many GPUs: a ZeRO-1 step of W ranks as a handful of times, with
-NCCL's published latencies, written before `plan` had any and without looking at it. scripts/predict.py sets both beside
-each other in doc/distributed/scaling.md, and changes this one's assumptions to those of `plan` one by one, to say why they differ.
+"""An independent check of the predictions of `./train_gpt plan` for many GPUs: a simple simulation of a ZeRO-1 step, with
+NCCL's published latencies, which was written without looking at `plan`. scripts/predict.py compares both in
+doc/distributed/scaling.md, and changes this one's assumptions to those of `plan` one by one, to explain the differences.
 
-It knows a GPU as a rate of 45 % of its peak whatever the shapes, collectives as rings alone, and a step as forward,
-backward with a reduction beside it for each bucket, norm, update and all-gathers beside the next forward.
+A GPU computes at 45 % of its peak for all shapes, and collectives are rings. A step is forward, backward with a concurrent
+reduction for each bucket, norm, update, and all-gathers that overlap with the next forward.
 """
 import dataclasses
 import math
@@ -19,8 +19,8 @@ NET_RING, NET_TREE = (2.7, 4.0, 14.0), (5.0, 8.5, 14.0)
 
 @dataclasses.dataclass
 class Assumed:
-    slower: float = 0.15  # kernels beside a collective
-    compute_s: float = 0  # of a step without communication; 0: from FLOPS
+    slower: float = 0.15  # slowdown of kernels during a collective
+    compute_s: float = 0  # time of a step without communication; 0: computed from FLOPS
 
 
 @dataclasses.dataclass
@@ -38,7 +38,7 @@ class Model:
 
 
 def ring(size, ranks):
-    """Seconds of a reduce-scatter or an all-gather of so many bytes: the protocol that is fastest."""
+    """Seconds of a reduce-scatter or an all-gather of `size` bytes, with the fastest protocol."""
     if ranks == 1:
         return 0.0
     servers = max(1, ranks // GPUS_PER_SERVER)
@@ -63,7 +63,7 @@ def small_all_reduce(ranks):
 
 
 def run(now, work, busy, slower):
-    """When work ends that begins now and is slowed in the busy intervals."""
+    """The end of work that starts now and is slower during the busy intervals."""
     for begin, end in busy:
         if end <= now:
             continue
@@ -78,7 +78,7 @@ def run(now, work, busy, slower):
 
 
 def step(model, ranks, sequences, bucket_elements, assumed, with_wire=True):
-    """Seconds of a step of one micro-batch a rank."""
+    """Seconds of a step of one micro-batch per rank."""
     tokens = sequences * model.length
     layer = (24 * model.channels**2 + 2 * model.length * model.channels) * tokens / FLOPS
     head = 2 * model.vocab * model.channels * tokens / FLOPS
@@ -98,7 +98,7 @@ def step(model, ranks, sequences, bucket_elements, assumed, with_wire=True):
 
     ends = [0.0] * len(buckets)  # of the last step's all-gathers, after its end
     whole = 0.0
-    for _ in range(4):  # until that is steady
+    for _ in range(4):  # until the times are steady
         busy = [(0.0, max(ends))]
         gate = {low: end for (low, _), end in zip(buckets, ends)}
         now = gate[-1]
@@ -115,7 +115,7 @@ def step(model, ranks, sequences, bucket_elements, assumed, with_wire=True):
                 busy.append((begin, free))
                 done += 1
         now = max(now, free)
-        if not assumed.compute_s:  # `plan`'s has norm and update in it
+        if not assumed.compute_s:  # `plan`'s value includes norm and update
             now += updated * 4 / MEMORY + 5e-6
         now += small_all_reduce(ranks) if with_wire else 0
         free, gathers = now, [0.0] * len(buckets)
@@ -130,6 +130,6 @@ def step(model, ranks, sequences, bucket_elements, assumed, with_wire=True):
 
 
 def efficiency(model, ranks, sequences, bucket_elements, assumed):
-    """(parallel efficiency, seconds of a step): a step without communication over its time."""
+    """(parallel efficiency, seconds per step). Efficiency: time of a step without communication over its real time."""
     whole = step(model, ranks, sequences, bucket_elements, assumed)
     return step(model, ranks, sequences, bucket_elements, assumed, with_wire=False) / whole, whole

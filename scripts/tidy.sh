@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs clang-tidy with the checks of .clang-tidy: make tidy
 #
-#   scripts/tidy.sh              on the .cpp files that differ from origin/main (or main), new and uncommitted ones too
-#   scripts/tidy.sh --all        on every .cpp of llmc/ and data/: about a quarter of an hour of CPU time
-#   scripts/tidy.sh FILE...      on these
+#   scripts/tidy.sh              on .cpp files that differ from origin/main (or main), including new and uncommitted ones
+#   scripts/tidy.sh --all        on all .cpp files of llmc/ and data/: about a quarter of an hour of CPU time
+#   scripts/tidy.sh FILE...      on these files
 #
-# Reads compile_commands.json (`make compile_commands.json`). CLANG_TIDY names the program, clang-tidy by default; JOBS: how many at
-# once. Where it is missing this says so and ends with exit code 0: nothing is installed. Exit code 1 if it found anything.
+# Reads compile_commands.json (`make compile_commands.json`). CLANG_TIDY: the program, clang-tidy by default; JOBS: the number of
+# files at once. If the program is missing, prints that and ends with exit code 0. Exit code 1 if it found anything.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,17 +29,17 @@ else
         git ls-files --others --exclude-standard -- 'llmc/*.cpp' 'data/*.cpp'
     } | sort -u)
 fi
-# Only what this machine compiles: files for NVIDIA's or MPI's headers have no entry where these are missing.
+# Only files that this machine compiles: those that need NVIDIA's or MPI's headers have no entry if these are missing.
 known=()
 for file in "${files[@]}"; do
     if grep -qF "\"$file\"" compile_commands.json; then known+=("$file"); else echo "tidy: $file: not in compile_commands.json"; fi
 done
 [ ${#known[@]} -gt 0 ] || { echo "tidy: nothing to do" && exit 0; }
-# clang has an omp.h only where libomp is installed; g++'s declares the same, with one attribute of its own.
+# clang has an omp.h only if libomp is installed. g++'s declares the same, with one attribute that clang lacks.
 headers=$(mktemp -d)
 trap 'rm -rf "$headers"' EXIT
 sed -E 's/__malloc__ \(omp_free[^)]*\)/__malloc__/' "$("${CXX:-g++}" -print-file-name=include/omp.h)" >"$headers/omp.h" 2>/dev/null || true
-# g++'s own flags are unknown to clang, and warnings are the compiler's to give.
+# -Wno-everything: clang does not know some of g++'s flags, and other warnings are left to the compiler.
 printf '%s\0' "${known[@]}" | xargs -0 -n 1 -P "${JOBS:-$(nproc)}" "$tidy" --quiet -p . \
     --extra-arg=-Wno-everything --extra-arg=-idirafter"$headers" 2> >(grep -v 'warnings\? generated\|warnings\? treated as\|^Suppressed\|^Use -header' >&2) ||
     { echo "tidy: failed" && exit 1; }

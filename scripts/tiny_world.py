@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A tiny world to learn: conversations about people of a village, and questions that no conversation contains.
+"""A tiny world for training: conversations about people of a village, and questions that no conversation contains.
 
     scripts/tiny_world.py make FOLDER [--people 24] [--conversations 20000] [--seed 1]
     scripts/tiny_world.py ask RUN FOLDER/held_out.jsonl [--train-gpt ./train_gpt]
 
 `make` writes FOLDER/conversations.jsonl, for data/tokenize --format chat, and FOLDER/held_out.jsonl. Each person has a
-home, a job, an animal, a dish and a color, and each of these can be asked for in twelve ways. One question of six is held
-out: the fact is learned from the other ways to ask for it, this question is never seen.
+home, a job, an animal, a dish and a color, and there are twelve ways to ask for each. One question in six is held out: the
+model learns the fact from the other ways to ask for it, and never sees this question.
 
-`ask` has RUN, a run's folder, answer the held-out questions at temperature 0, and prints those that it got wrong and the
-share of right ones. Exit code 0: at least 95 % are right; 1: fewer; 2: it cannot be asked.
+`ask` lets the model of RUN, a run's folder, answer the held-out questions at temperature 0, and prints the wrong answers
+and the share of right ones. Exit code 0: at least 95 % are right; 1: fewer; 2: the model cannot answer.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import sys
 PEOPLE = """Ada Ben Cleo Dan Eva Finn Gina Hugo Ida Jack Kira Leo Mia Noah Olga Paul Rosa Sam Tess Uma Vera Will Yara
 Zoe""".split()
 
-# what is known of a person: values, ways to ask, the answer
+# The facts about a person: values, ways to ask, the answer.
 FACTS = [
     (
         "an old mill, a boat, a red house, the castle, a tent, the lighthouse, a cave, a tower".split(", "),
@@ -82,7 +82,7 @@ def ask(run, held_out, train_gpt):
     lines = [json.loads(line) for line in held_out.read_text().splitlines()]
     if not lines:
         sys.exit(f"error: {held_out}: expected questions, found none: `scripts/tiny_world.py make` writes them")
-    # Each begins a conversation of its own.
+    # Each question starts a new conversation.
     typed = "".join(f"/clear\n{line['question']}\n" for line in lines)
     command = [str(train_gpt.resolve()), "chat", "--resume", str(run), "--temperature", "0"]
     done = subprocess.run(command, input=typed, capture_output=True, text=True)

@@ -1,9 +1,9 @@
-// What a norm leaves with codes, beside the norm and quantize one after the other: bit for bit.
+// Checks that a norm fused with FP8 quantization yields the same bits as the norm followed by quantize().
 #pragma once
 #include "llmc/cuda/quantize.cuh"  // quantize
 #include "test/cuda_testing.h"     // OnDevice
 
-// forward(residual, out, mean, rstd, codes) of (N, C), whatever of it the norm has.
+// forward(residual, out, mean, rstd, codes) runs the norm on (N, C). It ignores the arguments that its norm lacks.
 template <class T, class Forward>
 void check_codes_of_norm(Cuda& cuda, int64_t N, int64_t C, Forward forward) {
     const auto n = size_t(N * C), rows = size_t(N);

@@ -1,12 +1,12 @@
 /*
-What the tests of CUDA kernels share. One source, two compilers: g++ runs the kernels on the emulator (`make test`, tag
-[emulated]), nvcc on a GPU (`make test-gpu`, tag [gpu]). Each kernel is held against the CPU's function of the same
-name.
+Helpers of the tests of CUDA kernels. Each test is compiled twice: with g++ for the emulator (`make test`, tag
+[emulated]) and with nvcc for a GPU (`make test-gpu`, tag [gpu]). Each kernel is compared with the CPU function of the
+same name.
 
   Cuda cuda;
-  OnDevice<T> inp(cuda, values), out(cuda, n);      out is NaN at first, with guard zones around it
+  OnDevice<T> inp(cuda, values), out(cuda, n);      out starts as NaN, with guard zones around it
   gelu_forward(cuda, out.data, inp.data, n);
-  check_close("out", out.get(), want, eps_of<T>());  want: from the CPU, given rounded<T>(values)
+  check_close("out", out.get(), want, eps_of<T>());  want: the CPU's result for rounded<T>(values)
 */
 #pragma once
 #include <cstring>
@@ -27,8 +27,8 @@ name.
 #define ON_DEVICE "[gpu]"
 #endif
 
-// Under a sanitizer, the race checker or qemu, ten times as slow, the same code once more has nothing new to show:
-// repetitions are for `make test` and the GPU.
+// Under a sanitizer, the race checker or qemu, tests take ten times as long, and repetitions would find nothing new.
+// They run only in `make test` and on a GPU.
 #if defined(ANVIL_ASAN) || defined(ANVIL_MSAN) || defined(ANVIL_RACE) || defined(ANVIL_QEMU)
 constexpr bool kWatched = true;
 #else
@@ -40,8 +40,8 @@ constexpr double eps_of() {
     return std::is_same_v<T, bf16> ? kEpsBf16 : kEpsF32;
 }
 
-// n elements of T on the device, between guard zones that must keep their bits. Guards and fresh elements are NaN, so
-// that what is read beyond the ends, or before it was written, shows.
+// n elements of T on the device, between guard zones that must not change. Guards and new elements are NaN, which
+// reveals reads beyond the ends or before the first write.
 template <class T>
 struct OnDevice {
     static constexpr size_t kGuard = 256 / sizeof(T);  // elements; 256 bytes keep `data` aligned
@@ -73,7 +73,7 @@ struct OnDevice {
         cuda.synchronize();
     }
 
-    // As they are, after checking the guards.
+    // The elements, after checking the guards.
     std::vector<T> values() {
         std::vector<T> all(n + 2 * kGuard);
         cuda_check(cudaMemcpyAsync(all.data(), memory, all.size() * sizeof(T), cudaMemcpyDeviceToHost, cuda.stream),
@@ -94,7 +94,7 @@ struct OnDevice {
     }
 };
 
-// op(), which gives a vector of outputs, twice: the same bits, or the test fails.
+// Runs op(), which returns a vector of outputs, twice, and checks that both results have the same bits.
 template <class Op>
 std::vector<Floats> twice_the_same(Op op) {
     const std::vector<Floats> first = op();

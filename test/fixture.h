@@ -6,7 +6,7 @@ Reference tensors made with PyTorch by scripts/make_fixtures.py, one safetensors
   const std::vector<int32_t> targets = f.ints("small/targets");
   const Shape shape = f.shape("small/inp");            {B, T, C}
 
-A missing file or name, or another element type, is an Error that says so and fails the test.
+A missing file or name, or a wrong element type, is an Error that fails the test.
 */
 #pragma once
 #include <bit>

@@ -1,5 +1,5 @@
-// Catch2's main, compiled once, and the helpers that need the operating system.
-// The last line is `N passed, N failed` (test cases), which any log reader understands.
+// main() of a test program, and the helpers that need the operating system. The last line of its output is
+// `N passed, N failed`, which counts test cases.
 #define CATCH_CONFIG_RUNNER
 #include <sys/wait.h>
 #include <cstdio>
@@ -20,7 +20,7 @@ ScratchFolder::~ScratchFolder() {
 }
 
 namespace {
-// For another processor's program (make/aarch64.mk).
+// The emulator for programs of another processor (make/aarch64.mk), or "".
 std::string run_with() {
     const char* command = std::getenv("ANVIL_RUN_WITH");
     return command ? std::string(command) + " " : "";
@@ -69,11 +69,12 @@ struct Counter : Listener {
 CATCH_REGISTER_LISTENER(Counter)
 
 int main(int argc, char** argv) {
-    // `make test` runs several programs and adds up what they say; not what programs say that the tests run.
+    // `make test` runs several programs and sums the counts that they write to this file. The variable is removed so
+    // that test programs which a test runs are not counted.
     const char* given = std::getenv("ANVIL_COUNTS");
     const std::string counts = given ? given : "";
     unsetenv("ANVIL_COUNTS");
-    const ScratchFolder cache;  // not the user's, for tests and for what they start
+    const ScratchFolder cache;  // keeps tests and the programs they start away from the user's cache
     setenv("XDG_CACHE_HOME", cache.path.c_str(), 1);
     const int result = Catch::Session().run(argc, argv);
     if (!outcome.complete) return result;  // --help, --list-tests, or a mistake on the command line

@@ -1,6 +1,6 @@
 /*
-The models on the emulated GPU, compiled once, by test/models.cu: a test of them compiles in half the time. nvcc finds
-nothing here: it wants a kernel's code in the file that launches it.
+Models that test/models.cu instantiates once for the emulated GPU, so that a test of models compiles in half the time.
+Empty for nvcc, which needs a kernel's code in the file that launches it.
 */
 #pragma once
 #ifdef ANVIL_EMULATED

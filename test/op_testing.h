@@ -1,15 +1,15 @@
 /*
-What the op tests share. A reference is right to half a unit of float32, so tolerances speak of our own roundings only.
+Helpers of the op tests. References are correct to half a unit of float32, so tolerances cover only our own rounding.
 
   const auto out = on_any_threads([&](Cpu& cpu) {          the same bits from 1, 2 and 3 threads, or the test fails
       Guarded out(N * C);
       gelu_forward(cpu, out, inp.data(), N * C);
       return std::vector{out.get()};
   });
-  check_within("out", out[0], want, bounds);               a bound for each element, where |want| + rms is too coarse
+  check_within("out", out[0], want, bounds);               one bound per element, where check_close() is too coarse
 
-  check_rounds_once([&]<class T>(Cpu& cpu) {               bf16 against float, given the same numbers; `stored` rounds
-      const auto inp = bf16_randn<T>(N * C, 1);            what is a T, and get() takes what is float in both
+  check_rounds_once([&]<class T>(Cpu& cpu) {               bf16 against float, for the same inputs; stored() rounds
+      const auto inp = bf16_randn<T>(N * C, 1);            outputs of type T, get() returns those that are float in both
       Guarded<T> out(N * C);
       gelu_forward(cpu, out.data(), inp.data(), N * C);
       return std::vector<Floats>{stored(out)};
@@ -27,7 +27,7 @@ What the op tests share. A reference is right to half a unit of float32, so tole
 
 using Ints = std::vector<int32_t>;
 
-// bell() of scripts/fixture_file.py, the same bits: tensors too large for a fixture are made on both sides.
+// The same bits as bell() of scripts/fixture_file.py: tensors too large for a fixture are generated on both sides.
 inline Floats bell(uint64_t seed, int64_t n, float scale = 1) {
     Floats x(static_cast<size_t>(n));
     for (float& value : x) {
@@ -39,7 +39,7 @@ inline Floats bell(uint64_t seed, int64_t n, float scale = 1) {
     return x;
 }
 
-// Whole numbers in [-limit, limit]: products and sums of them are exact in float32 while they stay below 2^24.
+// Whole numbers in [-limit, limit]: their products and sums are exact in float32 while they stay below 2^24.
 inline Floats whole_numbers(int64_t n, uint64_t seed, int limit) {
     Rng rng(seed, Stream::tests);
     Floats x(static_cast<size_t>(n));
@@ -47,7 +47,7 @@ inline Floats whole_numbers(int64_t n, uint64_t seed, int limit) {
     return x;
 }
 
-// What an accumulating op must leave in a buffer that held `start`.
+// The expected result of an op that accumulates `added` into a buffer that held `start`.
 inline Floats plus(const Floats& start, const Floats& added) {
     REQUIRE(start.size() == added.size());
     Floats sum(start.size());
@@ -65,7 +65,7 @@ inline bool same_bits(const Floats& a, const Floats& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-// got == want, element by element. Catch2's own comparison prints both vectors whole.
+// Checks got == want, element by element. Catch2's own comparison would print both vectors in full.
 inline void check_equal(const std::string& name, const Floats& got, const Floats& want) {
     REQUIRE(got.size() == want.size());
     const size_t first = size_t(std::mismatch(got.begin(), got.end(), want.begin()).first - got.begin());
@@ -74,7 +74,8 @@ inline void check_equal(const std::string& name, const Floats& got, const Floats
     CHECK(first == got.size());
 }
 
-// Runs op(cpu), which gives a vector of outputs, on 1, 2 and 3 threads; gives what they agree on.
+// Runs op(cpu), which returns a vector of outputs, on 1, 2 and 3 threads. Checks that all have the same bits, and
+// returns them.
 template <class Op>
 std::vector<Floats> on_any_threads(Op op) {
     Cpu one(1);
@@ -91,7 +92,7 @@ std::vector<Floats> on_any_threads(Op op) {
     return outputs;
 }
 
-// |got - want| <= bounds, element by element
+// Checks |got - want| <= bounds, element by element.
 inline void check_within(const std::string& name, const Floats& got, const Floats& want,
                          const std::vector<double>& bounds) {
     REQUIRE(got.size() == want.size());
@@ -104,14 +105,14 @@ inline void check_within(const std::string& name, const Floats& got, const Float
     CHECK(outside == 0);
 }
 
-// The same with bounds of tolerance * |want|
+// Checks |got - want| <= tolerance * |want|, element by element.
 inline void check_relative(const std::string& name, const Floats& got, const Floats& want, double tolerance) {
     std::vector<double> bounds;
     for (const float w : want) bounds.push_back(tolerance * std::fabs(w));
     check_within(name, got, want, bounds);
 }
 
-// n numbers that bf16 holds, as T: the same in float and in bf16.
+// n random numbers that bf16 represents exactly, so they are the same in float and in bf16.
 template <class T>
 std::vector<T> bf16_randn(int64_t n, uint64_t seed, float scale = 1) {
     std::vector<T> values;
@@ -119,14 +120,14 @@ std::vector<T> bf16_randn(int64_t n, uint64_t seed, float scale = 1) {
     return values;
 }
 
-// What is left of an op's result of type T in bf16.
+// An op's result of type T, rounded to bf16.
 template <class T>
 Floats stored(Guarded<T>& result) {
     return rounded<bf16>(result.get());
 }
 
-// op in bf16 is op in float, with its results rounded once: nothing on the way is. So from the same inputs come the
-// same bits. See the top of this file.
+// Checks that op in bf16 computes in float and rounds only its results: with the same inputs, its bits must be those of
+// op in float, rounded. See the example at the top.
 template <class Op>
 void check_rounds_once(Op op) {
     const auto in_float = on_any_threads([&](Cpu& cpu) { return op.template operator()<float>(cpu); });
@@ -141,7 +142,6 @@ inline bool all_nan(const Floats& x) {
     return !x.empty();
 }
 
-// how many are not finite
 inline int64_t count_not_finite(const Floats& x) {
     int64_t n = 0;
     for (const float value : x) n += !std::isfinite(value);

@@ -1,11 +1,11 @@
 /*
-Several processes at once, as ranks of a run.
+Runs several processes at once, as ranks of a run.
 
-  const std::vector<Finished> ended = in_processes(3, [](int rank) { ... });    forks of this one; no mpirun needed
-  const Finished ended = mpirun(2, program("train_gpt") + " --steps 3");        under MPI's own launcher
-  const Finished ended = mpirun(2, this_test("each rank: sums"));               a test of this program, on each rank
+  const std::vector<Finished> ended = in_processes(3, [](int rank) { ... });    forks of this process, without mpirun
+  const Finished ended = mpirun(2, program("train_gpt") + " --steps 3");        a program under MPI's launcher
+  const Finished ended = mpirun(2, this_test("each rank: sums"));               a test of this program on each rank
 
-Tests that are ranks are tagged [.rank]: hidden, so that only mpirun starts them. All of these end after a time limit.
+Tests that run as ranks are tagged [.rank], which hides them from a normal run. All processes have a time limit.
 */
 #pragma once
 #include <arpa/inet.h>
@@ -25,7 +25,8 @@ Tests that are ranks are tagged [.rank]: hidden, so that only mpirun starts them
 #include "llmc/comm/mpi_ranks.h"  // mpi_is_built_in
 #include "test/testing.h"         // run, this_test, Finished, ScratchFolder
 
-// Ends as train_gpt does: an Error is printed and gives the exit code. Checks of Catch's mean nothing inside: throw.
+// Like train_gpt, a process prints an Error and ends with its exit code. Catch2's checks have no effect inside `body`:
+// throw instead.
 inline std::vector<Finished> in_processes(int n, const std::function<void(int rank)>& body, unsigned limit_s = 60) {
     const ScratchFolder scratch;
     std::vector<pid_t> pids;
@@ -64,7 +65,7 @@ inline std::vector<Finished> in_processes(int n, const std::function<void(int ra
     return ended;
 }
 
-// Lets one process of a test tell another that it has come so far.
+// Lets one process of a test wait until another has reached a point.
 struct Signal {
     int ends[2];
     Signal() { REQUIRE(pipe2(ends, O_CLOEXEC) == 0); }
@@ -76,8 +77,8 @@ struct Signal {
     }
 };
 
-// A port of this host that nobody else gets while this process runs: a socket that does not listen keeps it. Whoever
-// listens there needs SO_REUSEADDR.
+// A port that no other process gets while this one runs: a bound socket that does not listen reserves it. To listen on
+// it requires SO_REUSEADDR.
 inline int free_port() {
     const int kept = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
     REQUIRE(setsockopt(kept, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
@@ -89,7 +90,8 @@ inline int free_port() {
     return ntohs(address.sin_port);
 }
 
-// Whether tests under mpirun can run: where MPI is built in they must, and elsewhere the reason is printed.
+// Whether tests under mpirun can run. In a build with MPI a missing mpirun fails the test; without MPI, the reason for
+// skipping it is printed.
 inline bool has_mpi() {
     if (!mpi_is_built_in()) {
         WARN("skipped: this build has no MPI (`make info` tells why)");
@@ -100,10 +102,10 @@ inline bool has_mpi() {
     return true;
 }
 
-// As root, too, and with more ranks than there are cores, which each may use all of. The names are those of Open MPI 4
-// and 5; others need none. More ranks of another kind: mpirun(1, one + " : -np 1 " + other).
-// Each has a folder of its own: an mpirun of Open MPI 4 that ends removes the one that all of a user's share if it is
-// empty, even while the next mpirun creates its own in there and fails.
+// Allows root and more ranks than cores, and binds no rank to a core. The variables are those of Open MPI 4 and 5;
+// other MPIs need none. Ranks with different commands: mpirun(1, one + " : -np 1 " + other).
+// Each mpirun gets a session folder of its own. By default all of a user's mpiruns share a parent folder. Open MPI 4
+// removes it at the end of a run if it is empty; then the next mpirun may fail to create its own folder in it.
 inline std::string mpirun_command(int n, const std::string& command, int limit_s = 60) {
     static const ScratchFolder sessions;
     static int started = 0;

@@ -1,11 +1,11 @@
 /*
-train_gpt as its users meet it: tiny runs in a scratch folder, and what they leave behind.
+Tests train_gpt as a user runs it: tiny runs in a scratch folder, their logs and checkpoints.
 
   const TinyRuns runs;                                             stories as token shards, made by data/tokenize
-  must_succeed(runs.train("a", {{"steps", "12"}}));                 a new run in the folder a, kTiny's flags but these
-  must_succeed(runs.resume("a", {{"threads", "2"}}));               --resume auto and these flags alone
-  steps_in(runs.path("a"))                                         {step, loss, norm, lr} as in log.jsonl, exactly
-  difference(runs.path("a/step_00000012"), other)                  "" if two checkpoints hold the same, bit for bit
+  must_succeed(runs.train("a", {{"steps", "12"}}));                 a new run in folder a: kTiny's flags and these
+  must_succeed(runs.resume("a", {{"threads", "2"}}));               --resume auto and only these flags
+  steps_in(runs.path("a"))                                         {step, loss, norm, lr} exactly as in log.jsonl
+  difference(runs.path("a/step_00000012"), other)                  "" if two checkpoints are equal, bit for bit
 */
 #pragma once
 #include <signal.h>
@@ -24,10 +24,10 @@ train_gpt as its users meet it: tiny runs in a scratch folder, and what they lea
 #include "llmc/train/log.h"            // StepRecord
 #include "test/testing.h"              // run, ScratchFolder
 
-// name -> value; a map, because train_gpt refuses a flag that is given twice
+// name -> value. A map, because train_gpt refuses a flag that is given twice.
 using FlagMap = std::map<std::string, std::string>;
 
-// Three micro-batches of 2 x 16 tokens per step. In fp32, because --dtype auto is another type on another processor.
+// Three micro-batches of 2 x 16 tokens per step. In fp32, because --dtype auto depends on the processor.
 inline const FlagMap kTiny = {
     {"num-layers", "2"},  {"num-heads", "2"},         {"channels", "32"},    {"seq-len", "16"},
     {"batch-size", "2"},  {"total-batch-size", "96"}, {"steps", "20"},       {"warmup-steps", "5"},
@@ -44,7 +44,7 @@ inline void put_file(const std::string& path, const std::string& content) {
     FileWriter(path).write(content.data(), content.size());
 }
 
-// In place: the file is never shorter meanwhile, so a program that has it mapped sees the new bytes and nothing else.
+// Overwrites in place, without truncating the file: a program that has it mapped must never find it shorter.
 inline void overwrite(const std::string& path, size_t at, const std::string& bytes) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(std::streamoff(at));
@@ -53,7 +53,7 @@ inline void overwrite(const std::string& path, size_t at, const std::string& byt
     REQUIRE(file.good());
 }
 
-// OUT/step_00000012, and the state in it
+// OUT/step_00000012, and the state in such a folder.
 inline std::string step_folder(const std::string& out_dir, int64_t step) { return checkpoint_path(out_dir, step); }
 inline RunState state_in(const std::string& checkpoint) {
     RunState state;
@@ -61,7 +61,7 @@ inline RunState state_in(const std::string& checkpoint) {
     return state;
 }
 
-// Is a save under way in this folder, or a removal? Both work under names that end in .tmp or .old.
+// Whether a checkpoint is being saved or removed in this folder: both use names that end in .tmp or .old.
 inline bool is_saving(const std::string& out_dir) {
     std::error_code not_there_yet;
     for (const auto& entry : std::filesystem::directory_iterator(out_dir, not_there_yet))
@@ -69,7 +69,7 @@ inline bool is_saving(const std::string& out_dir) {
     return false;
 }
 
-// The end of every run but those that are meant to fail.
+// Checks that a run ended with exit code 0, and shows its errors otherwise.
 inline void must_succeed(const Finished& finished) {
     INFO(finished.err);
     REQUIRE(finished.exit_code == 0);
@@ -78,7 +78,7 @@ inline void must_succeed(const Finished& finished) {
 struct TinyRuns {
     ScratchFolder scratch;
 
-    // 2000 bytes of stories are 112 windows of 16 tokens: an epoch ends in the 19th step.
+    // 2000 bytes of stories are 112 windows of 16 tokens, so an epoch ends in the 19th step.
     explicit TinyRuns(int stories_bytes = 2000) {
         must_succeed(run(program("data/tokenize") + " --stories " + std::to_string(stories_bytes) +
                          " --tokenizer char --out " + path("data")));
@@ -107,13 +107,13 @@ struct TinyRuns {
     }
 };
 
-// A program started now and waited for later; what it prints goes to the files PREFIX.out and PREFIX.err.
+// A program that is started now and waited for later. It prints to the files PREFIX.out and PREFIX.err.
 struct Started {
     std::string prefix;
     pid_t pid = -1;
 
     Started(const std::string& command, const std::string& prefix) : prefix(prefix) {
-        for (const char* end : {".out", ".err"}) put_file(prefix + end, "");  // a kill may come before the shell's turn
+        for (const char* end : {".out", ".err"}) put_file(prefix + end, "");  // a kill may come before the shell runs
         pid = fork();
         REQUIRE(pid >= 0);
         if (pid > 0) return;
@@ -131,7 +131,7 @@ struct Started {
     }
 };
 
-// The lines of one type in a run's log, in the order of the file.
+// The lines of one type in a run's log, in file order.
 inline std::vector<std::string> records_in(const std::string& out_dir, const std::string& type) {
     std::vector<std::string> lines;
     const std::string log = read_file(out_dir + "/log.jsonl");
@@ -141,7 +141,7 @@ inline std::vector<std::string> records_in(const std::string& out_dir, const std
     return lines;
 }
 
-// The records of one type by their step. Where a resumed run made a step again, the later record counts.
+// The records of one type by step. If a resumed run has repeated a step, the later record counts.
 inline std::map<int64_t, std::string> records_by_step(const std::string& out_dir, const std::string& type) {
     std::map<int64_t, std::string> records;
     for (const std::string& line : records_in(out_dir, type)) {
@@ -163,8 +163,8 @@ inline std::vector<StepRecord> steps_in(const std::string& out_dir) {
     return steps;
 }
 
-// The first thing in which two checkpoints of one run differ, "" if none: every byte of every file but the time spent,
-// and the flags (where a run may be told otherwise when it is resumed).
+// The first difference between two checkpoints, "" if there is none. Compares all bytes of all files, except for the
+// training time, and for the flags, which may change when a run is resumed.
 inline std::string difference(const std::string& a, const std::string& b) {
     const auto names = [](const std::string& folder) {
         std::vector<std::string> all;
@@ -174,7 +174,7 @@ inline std::string difference(const std::string& a, const std::string& b) {
     };
     if (names(a) != names(b)) return "the names of the files";
     for (const std::string& name : names(a)) {
-        if (name == "state.json" || name == kRunFlagsFile || name == "manifest.json") continue;  // speak of the time
+        if (name == "state.json" || name == kRunFlagsFile || name == "manifest.json") continue;  // hold times or flags
         if (read_file(a + "/" + name) != read_file(b + "/" + name)) return name;
     }
     RunState left = state_in(a), right = state_in(b);

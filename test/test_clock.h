@@ -1,5 +1,5 @@
 /*
-Time in tests: what has passed, and waiting for something to come true.
+A clock for tests, and waiting for a condition.
 */
 #pragma once
 #include <chrono>
@@ -10,7 +10,7 @@ inline double now_s() {
 }
 inline void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// False if it has not come true in time.
+// Polls the condition. False if it is not true within limit_s.
 template <class Condition>
 bool wait_until(Condition&& condition, double limit_s = 30) {
     for (const double end_s = now_s() + limit_s; !condition(); sleep_s(0.005))

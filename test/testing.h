@@ -1,6 +1,6 @@
 /*
-What every test needs: Catch2 (version 2 or 3), seeded data, guarded buffers, tolerances with a unit, scratch folders,
-and a way to run the programs and look at what they print.
+What every test needs: Catch2 (version 2 or 3), seeded data, guarded buffers, tolerances in units of the type, scratch
+folders, and functions to run the programs and read what they print.
 */
 #pragma once
 #if __has_include(<catch2/catch_all.hpp>)
@@ -21,7 +21,7 @@ using Catch::Approx;
 #include "llmc/base/check.h"          // Error
 #include "llmc/base/rng.h"            // Rng
 
-// Five to ten times slower: then a long test does less.
+// Sanitizers make tests five to ten times slower: long tests do less then.
 #if defined(ANVIL_ASAN) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
@@ -37,7 +37,7 @@ inline Floats randn(size_t n, uint64_t seed, float scale = 1) {
     return x;
 }
 
-// What a T can hold of x.
+// x rounded to T.
 template <class T>
 T rounded_value(float x) {
     if constexpr (std::is_same_v<T, bf16>)
@@ -46,18 +46,17 @@ T rounded_value(float x) {
         return T(x);
 }
 
-// What a T can hold of each.
+// Each value rounded to T.
 template <class T>
 Floats rounded(Floats values) {
     for (float& x : values) x = to_float(rounded_value<T>(x));
     return values;
 }
 
-// An output buffer, of floats unless it says otherwise: starts as NaN, and the guard zones on both sides must survive
-// the op.
+// An output buffer that starts as NaN, between guard zones that the op must not change.
 template <class T = float>
 struct Guarded {
-    static constexpr size_t kGuard = 64;  // elements, so that the middle stays aligned
+    static constexpr size_t kGuard = 64;  // elements; keeps `data()` aligned
     static constexpr float kMark = 1234.5f;
     std::vector<T> memory;
     size_t n;
@@ -83,11 +82,11 @@ struct Guarded {
     }
 };
 
-// One unit in the last place at 1, for each type.
+// One unit in the last place at 1.
 inline constexpr double kEpsF32 = 0x1p-23, kEpsBf16 = 0x1p-7;
 
-// |got - want| <= tolerance * (|want| + rms(want)) for every element; NaN and infinity must match exactly.
-// Write tolerances in epsilons of the output type with a reason: 4 * kEpsF32.
+// Checks |got - want| <= tolerance * (|want| + rms(want)) for every element; NaN and infinity must match exactly.
+// Write tolerances in epsilons of the output type, with a reason: 4 * kEpsF32.
 inline void check_close(const std::string& name, const Floats& got, const Floats& want, double tolerance) {
     REQUIRE(got.size() == want.size());
     double squares = 0;
@@ -106,7 +105,7 @@ inline void check_close(const std::string& name, const Floats& got, const Floats
     CHECK(outside == 0);
 }
 
-// |got - want| / |want|, in the L2 norm
+// |got - want| / |want|, in the L2 norm.
 inline double relative_l2(const Floats& got, const Floats& want) {
     double difference = 0, norm = 0;
     for (size_t i = 0; i < want.size(); i++) {
@@ -129,7 +128,7 @@ std::string error_of(F f) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A fresh folder, removed with all it holds at the end of the test.
+// A new folder, removed with its content at the end of the test.
 struct ScratchFolder {
     std::string path;
     ScratchFolder();
@@ -143,11 +142,11 @@ struct Finished {
     std::string out, err;
 };
 
-// The path of a program of ours as built with these tests: program("train_gpt"), program("data/tokenize"). Under
-// `make sanitize` that is the sanitized one, so never write ./train_gpt in a test; under `make aarch64`, which sets
-// ANVIL_RUN_WITH, it begins with the emulator of that processor.
+// The command for one of Anvil's programs: program("train_gpt"), program("data/tokenize"). Use it in tests instead of
+// ./train_gpt: under `make sanitize` it is the sanitized program, and under `make aarch64`, which sets ANVIL_RUN_WITH,
+// it starts with the emulator of that processor.
 std::string program(const std::string& name);
-// A command that runs one test, which may be hidden, in a process of its own.
+// The command that runs one test of this program, even a hidden one, in a process of its own.
 std::string this_test(const std::string& name);
 
 // Runs a shell command line from the repository's root.

@@ -1,5 +1,5 @@
-// Speed of AdamW: weights, m and v in and out, the gradient in; with bf16 weights, fp32 master_weights. And with m and
-// v in bf16.
+// Speed of AdamW, which reads and writes weights, m and v, and reads gradients. With bf16 weights there are fp32 master
+// weights; the moments are in fp32, then in bf16.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/adamw.cuh"

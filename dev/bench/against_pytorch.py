@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Training steps on the CPU, Anvil's beside PyTorch's: the same model, batch, optimizer and machine, in turns.
+"""Compares training steps on the CPU with PyTorch's: the same model, batch, optimizer and machine, in alternating turns.
 
     V/bin/python dev/bench/against_pytorch.py           V: a venv with PyTorch; half an hour, on an idle machine
     V/bin/python dev/bench/against_pytorch.py --quick --configs small
     V/bin/python dev/bench/against_pytorch.py --dtypes fp32 --threads 1      small machines: one core,
     V/bin/python dev/bench/against_pytorch.py --dtypes fp32 --isa avx2       and no AVX-512
-    python3 dev/bench/against_pytorch.py --page-only    the table anew from the results there are; no PyTorch needed
-    python3 dev/bench/against_pytorch.py --check        exit code 1 if the page is not what they give
+    python3 dev/bench/against_pytorch.py --page-only    rewrites the table from the stored results, without PyTorch
+    python3 dev/bench/against_pytorch.py --check        exit code 1 if the page does not match the stored results
 
-A step: forward and backward of GPT-2 (learned positions, LayerNorm, GELU in the tanh form, tied head), gradients clipped
-to a norm of 1, AdamW with weight decay on matrices, and the loss as a number. PyTorch gets what makes it fast: fused
-AdamW, F.scaled_dot_product_attention, set_to_none, batches that lie ready, a malloc that gives no memory back, one OpenMP
-runtime; eager and compiled, in fp32 and under autocast to bf16. Its four ways keep their state in one process, which
-sleeps while Anvil runs.
+A step is forward and backward of GPT-2 (learned positions, LayerNorm, tanh GELU, tied head), gradient clipping to a norm
+of 1, AdamW with weight decay on matrices, and reading the loss. PyTorch runs with its fast options: fused AdamW,
+F.scaled_dot_product_attention, set_to_none, batches prepared in advance, a malloc that returns no memory to the system,
+and a single OpenMP runtime. It runs in four modes: eager and compiled, in fp32 and under autocast to bf16. They keep
+their state in one process, which sleeps while Anvil runs.
 
-Before anything is timed both do a step from the same weights on the same batch: loss, norm of the gradient and the
-loss after the step must agree. Then --rounds times each one trains for some seconds; of each turn the median step counts,
-of all turns the median. A ratio is the median of the rounds' ratios. How many cores others used meanwhile is measured
-too. --shakespeare adds nanoGPT's character model of Shakespeare, 2000 steps of it from start to end.
+Before the measurement both run a step from the same weights on the same batch. Loss, gradient norm and the loss after
+the step must agree. Then, --rounds times, each trains for some seconds. A turn counts with its median step, and all
+turns with their median. A ratio is the median of the rounds' ratios. Also measures how many cores other processes used
+meanwhile. --shakespeare adds nanoGPT's character-level Shakespeare model, 2000 steps from start to end.
 
 Writes doc/results/against-pytorch.json, where new results replace older ones of the same configuration, threads and
 instructions, and the section between the markers of doc/performance.md.
@@ -63,15 +63,15 @@ ISAS = {
              "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
 }  # fmt: skip
 RATE, BETAS, EPS, DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1
-LEAST_STEPS = 5  # of a turn, of which the first ones do not count
+LEAST_STEPS = 5  # of a turn; the first ones do not count
 
-# What fp32 may differ by: losses absolutely, the norm relatively. bf16 rounds each activation by up to 2^-9 of it, which
-# mostly cancels in means over a batch.
+# The allowed difference: of losses absolute, of the norm relative. bf16 rounds each activation by up to 2^-9 of its size,
+# which mostly cancels in means over a batch.
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 
 
 def steps_that_count(ms):
-    """All but the first quarter, and two at least; empty while there are not enough."""
+    """Drops the first quarter, at least two steps; returns an empty list if there are not enough steps."""
     return ms[max(2, len(ms) // 4) :] if len(ms) >= LEAST_STEPS else []
 
 
@@ -134,7 +134,7 @@ def gpt_class():
             return F.cross_entropy(logits.flatten(0, 1), y.flatten())
 
     def take_weights(model, path):
-        """A checkpoint's, whose matrices of blocks are (in, out)."""
+        """Loads the weights of an exported model, which stores the matrices of blocks as (in, out)."""
         with torch.no_grad():
             stored = load_safetensors(path)
             for name, p in model.named_parameters():
@@ -148,7 +148,7 @@ def gpt_class():
 
 
 class Trained:
-    """A model on its way through training in one of the four ways."""
+    """A model that is trained in one of the four modes."""
 
     def __init__(self, config, dtype, mode, weights):
         import torch
@@ -199,11 +199,11 @@ def openmp_runtimes():
 
 
 def worker(config, threads, folder):
-    """Answers lines of JSON on stdin with lines of JSON on stdout, until there are no more."""
+    """Answers each line of JSON on stdin with a line of JSON on stdout, until the end of stdin."""
     import torch
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a compiler prints is no answer
+    os.dup2(2, 1)  # compilers may print to stdout; answers must not be mixed with that
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     _, _, _, T, B, _ = CONFIGS[config]
@@ -241,8 +241,9 @@ def worker(config, threads, folder):
 
 
 def take_precedence():
-    """The highest priority, if that is allowed, for a process that has just become a session of its own: Linux shares
-    cores between sessions first and by niceness only within them. Before it has threads, which would keep theirs."""
+    """Gives a process that has just started a session the highest priority, if that is allowed. Linux shares cores first
+    between sessions, and by niceness only within one. Call it before the process has threads, which would keep their own
+    priority."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
         group = pathlib.Path("/proc/self/autogroup")
@@ -253,8 +254,8 @@ def take_precedence():
 
 
 def start(command, threads, isa="", **how):
-    """A process that takes precedence. Its threads wait as libgomp's do by default, spinning for some milliseconds: so a
-    core that is to be used next is not given to others meanwhile."""
+    """Starts a process with the highest priority. Its threads spin for some milliseconds when they wait, libgomp's
+    default, so that other processes do not get a core that is about to be used."""
     environment = dict(
         os.environ, GOMP_SPINCOUNT="300000", OMP_NUM_THREADS=str(threads), MALLOC_TRIM_THRESHOLD_="100000000000",
         MALLOC_MMAP_THRESHOLD_="100000000000", MALLOC_TOP_PAD_="67108864", **ISAS[isa],
@@ -276,13 +277,13 @@ def stop(process):
 
 
 def used_s(process):
-    """Seconds of processor time of a process and what it has waited for."""
+    """Seconds of CPU time of a process and of the children that it has waited for."""
     fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 class PyTorch:
-    """A worker as others see it."""
+    """Runs a worker process and talks to it."""
 
     def __init__(self, args, config, folder):
         command = [sys.executable, __file__, "--worker", config, "--threads", str(args.threads), "--folder", folder]
@@ -296,7 +297,7 @@ class PyTorch:
         return json.loads(line)
 
     def turn(self, dtype, mode, seconds):
-        """Milliseconds of the steps and how many cores others used meanwhile."""
+        """The milliseconds of each step, and how many cores other processes used meanwhile."""
         begin, busy, own = time.monotonic(), busy_s(), used_s(self.process)
         ms = self.ask(do="turn", dtype=dtype, mode=mode, seconds=seconds)["ms"]
         others = busy_s() - busy - (used_s(self.process) - own)
@@ -323,7 +324,7 @@ def records(folder, kind):
 
 
 def anvil_turn(args, config, dtype, folder, seconds):
-    """As PyTorch.turn, of a process that ends with its turn, before it writes what it has learned."""
+    """Like PyTorch.turn, with a new process that is killed at the end of its turn, before it writes a checkpoint."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     command = anvil_command(
         args, config, dtype, folder, **{"train-data": f"{folder}/train_*.bin", "steps": 10**9, "print-every": 10**9}
@@ -345,7 +346,7 @@ def anvil_turn(args, config, dtype, folder, seconds):
 
 
 def same_step(args, config, pytorch, folder):
-    """A step of each on the same batch; raises a UserError if they differ by more than rounding."""
+    """Runs a step of each on the same batch. Raises a UserError if they differ by more than rounding."""
     found = {"PyTorch " + dtype: pytorch.ask(do="check", dtype=dtype, mode="eager") for dtype in args.dtypes}
     want = found["PyTorch fp32"] if "fp32" in args.dtypes else pytorch.ask(do="check", dtype="fp32", mode="eager")
     for dtype in args.dtypes:
@@ -370,7 +371,7 @@ def same_step(args, config, pytorch, folder):
 
 
 def measure(args, config):
-    """All there is to know of one configuration."""
+    """Checks and measures one configuration; returns its results."""
     _, _, _, T, B, V = CONFIGS[config]
     with tempfile.TemporaryDirectory(prefix="against_pytorch-") as name:
         folder = pathlib.Path(name)
@@ -386,7 +387,7 @@ def measure(args, config):
             check = same_step(args, config, pytorch, folder)
             version = ""
             ways = [(dtype, mode) for dtype in args.dtypes for mode in MODES]
-            for dtype, mode in ways:  # compiles, and touches all the memory
+            for dtype, mode in ways:  # warm-up: compiles, and touches all memory
                 version = pytorch.ask(do="turn", dtype=dtype, mode=mode, seconds=0)["version"]
             turns = {}
             for turn in range(args.rounds):
@@ -408,7 +409,7 @@ def measure(args, config):
 
 
 def shakespeare(args, dtype):
-    """nanoGPT's shakespeare_char on a CPU: seconds from start to end and the last validation loss."""
+    """Trains nanoGPT's shakespeare_char for a CPU: seconds from start to end and the last validation loss."""
     subprocess.run([ROOT / "data/tinyshakespeare.sh"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory(prefix="against_pytorch-") as name:
         folder = pathlib.Path(name)
@@ -449,17 +450,17 @@ def best(turns, dtypes):
 
 
 def verdict(pairs):
-    """`pairs` of what was reached and the goal."""
+    """Whether goals are met; `pairs` of (reached, goal)."""
     return ", ".join(f"{goal:g}: {'met' if reached >= goal else '**missed**'}" for reached, goal in pairs)
 
 
 def is_small(result):
-    """Measured on one core of several, or without all that they can do."""
+    """Whether a result was measured on fewer cores than there are, or with a restricted instruction set."""
     return result["isa"] != "" or result["threads"] < result["cores"]
 
 
 def cells_of(result, key):
-    """Of a way of Anvil: the model, the type, tok/s, ms per step; and PyTorch's ms, eager and compiled, of each type."""
+    """The cells of an Anvil run: model, type, tok/s, ms per step; and PyTorch's ms, eager and compiled, for each type."""
     _, _, _, T, B, _ = CONFIGS[result["config"]]
     middle = {way: statistics.median(turn["ms"]) for way, turn in result["turns"].items()}
     cells = [f"{result['config']}: {B} x {T} tokens", key.split()[1], f"{B * T / middle[key] * 1e3:.0f}", f"{middle[key]:.1f}"]
@@ -491,7 +492,7 @@ def rows_of_small(result):
 
 
 def table(heads, numbers, rows):
-    """`numbers`: where cells are numbers, which stand on the right."""
+    """A Markdown table. `numbers`: the indexes of columns with numbers, which are aligned to the right."""
     lines = ["| " + " | ".join(cells) + " |\n" for cells in [heads, *rows]]
     lines.insert(1, "|" + "|".join("--:" if i in numbers else "---" for i in range(len(heads))) + "|\n")
     return "".join(lines)
@@ -558,7 +559,7 @@ def parse_args():
 
 
 def save(path, results, new):
-    """`new` instead of an older one of its configuration, threads and instructions, in a fixed order."""
+    """Adds `new`, replacing an older result of its configuration, threads and instructions, in a fixed order."""
     kept = {(r["config"], r["threads"], r["isa"]): r for r in [*results, new]}
     order = [*CONFIGS, "shakespeare fp32", "shakespeare bf16"]
     results[:] = [kept[key] for key in sorted(kept, key=lambda key: (-key[1], key[2], order.index(key[0])))]

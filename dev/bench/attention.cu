@@ -1,5 +1,6 @@
-// Speed of causal attention, all keys, a sliding window of T / 4, and documents of T / 4 tokens on average; beside
-// cuDNN's, where there is one. FLOPs count the scores that are seen: without a window T (T + 1) / 2 a head.
+// Speed of causal attention: with all keys, with a sliding window of T / 4, and with documents of T / 4 tokens on
+// average, compared with cuDNN if it is available. FLOPs count unmasked scores: without a window T (T + 1) / 2 per
+// head.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/attention.cuh"

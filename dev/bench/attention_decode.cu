@@ -1,5 +1,5 @@
-// Speed of attention of one more token per row against the keys and values of T tokens, and of a window of T / 4; and
-// of keeping a prompt's keys and values.
+// Speed of decoding attention: one query per row against a KV cache of T tokens, and against a window of T / 4. And of
+// storing a prompt's keys and values in the cache.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/attention_decode.cuh"

@@ -1,6 +1,6 @@
 /*
-How an op is timed. dev/bench/gelu.cu includes the op itself, never a copy, and two compilers read it: g++ times the
-CPU's function (`make bench OP=gelu`), nvcc the GPU's (`make bench VARIANT=cuda OP=gelu`).
+Benchmarks of ops. A benchmark such as dev/bench/gelu.cu includes the op itself, never a copy. Compiled with g++ it
+times the CPU function (`make bench OP=gelu`), with nvcc the GPU kernel (`make bench VARIANT=cuda OP=gelu`).
 
   template <class T>
   void measure(Bench& bench, const BenchShape& s) {
@@ -11,17 +11,17 @@ CPU's function (`make bench OP=gelu`), nvcc the GPU's (`make bench VARIANT=cuda 
   }
   BENCHMARK("gelu", Bound::memory, measure)
 
-One line an op and shape: the median of the runs with the fastest and the 90th percentile, GB/s and GFLOP/s from the
-formulas of llmc/ops/op_cost.h or those given, and the percentage of what this machine does when it does nothing else,
-measured in the same run: a large copy, or arithmetic alone. `bytes` counts every tensor once, read or written. How a
-device is timed, and its shapes: bench_cpu.h, bench_cuda.cuh.
+Prints one line per op and shape: the median time of the runs with the fastest and the 90th percentile, GB/s and GFLOP/s
+from the given cost (usually of llmc/ops/op_cost.h), and the percentage of the machine's peak, which is measured in the
+same run: that of a large copy, or of arithmetic alone. `bytes` counts every tensor once, read or written. For how a
+device is timed, and for its shapes, see bench_cpu.h and bench_cuda.cuh.
 
-  --json FILE    adds a line of JSON for each row to FILE; scripts/perf_table.py makes a table of them, and
-                 `train_gpt plan --calibrate FILE` replaces the constants of its model by them
+  --json FILE    appends a line of JSON per row to FILE; scripts/perf_table.py makes a table of them, and
+                 `train_gpt plan --calibrate FILE` replaces the constants of its model with them
   --shape NAME   one shape instead of all
-  --fp32         float instead of bf16, which is the default on a GPU
-  --bf16         bf16 instead of float, which is the default on the CPU
-  --smoke        tiny shapes, two runs: shows that the benchmark works and measures nothing
+  --fp32         float; the default on the CPU
+  --bf16         bf16; the default on a GPU
+  --smoke        tiny shapes, two runs: tests that the benchmark works, the numbers mean nothing
 */
 #pragma once
 #include <algorithm>
@@ -40,12 +40,12 @@ device is timed, and its shapes: bench_cpu.h, bench_cuda.cuh.
 struct BenchShape {
     const char* name;
     int64_t B, T, C, NH, V, Vp, L;
-    int64_t num_params;  // for what runs over all parameters
+    int64_t num_params;  // for ops that run over all parameters
     int64_t N() const { return B * T; }
     int64_t HS() const { return C / NH; }
 };
 
-// GPT-2 without its last norm's few numbers: what AdamW and the gradients' norm run over.
+// The number of parameters of GPT-2, which AdamW and the gradient norm run over, without the last norm's few.
 constexpr int64_t gpt2_params(int64_t L, int64_t C, int64_t Vp, int64_t T) {
     return (Vp + T) * C + L * (12 * C * C + 13 * C);
 }
@@ -54,7 +54,7 @@ inline constexpr BenchShape kSmokeShape = {"smoke", 2, 32, 128, 2, 65, 128, 1, 4
 
 enum class Bound { memory, compute };
 
-// Token k with a probability of about 1/(k + 1), as words in a text: a few tokens in many rows.
+// Token k has a probability of about 1/(k + 1), as words in a text do: a few tokens are in many rows.
 inline std::vector<int32_t> text_like_tokens(int64_t n, int64_t V) {
     Rng rng(uint64_t(n), Stream::tests);
     std::vector<int32_t> tokens(static_cast<size_t>(n));
@@ -124,14 +124,14 @@ struct Bench {
     Values<T> random(int64_t n, float scale = 1) {
         return random_values<T>(device, n, scale);
     }
-    // As many rows of logits as the trainer has at a time.
+    // The number of rows in a chunk of the trainer's logits.
     template <class T>
     int64_t head_rows(const BenchShape& s) const {
         return device.head_rows(s.N(), s.Vp, sizeof(T));
     }
     Values<int32_t> tokens(int64_t n, int64_t V) { return values_of(device, text_like_tokens(n, V)); }
 
-    // measure(*this, shape) for each shape; one that is too large for this machine is passed over.
+    // Calls measure(*this, shape) for each shape, and skips shapes that are too large for this machine.
     template <class Measure>
     void each_shape(Measure measure) {
         if (flags.smoke) return measure(*this, kSmokeShape);
@@ -150,7 +150,7 @@ struct Bench {
     void run(const char* what, const BenchShape& shape, double bytes, double flops, F f) {
         run(what, shape, {.bytes = bytes, .flops = flops}, f);
     }
-    // On a GPU a memory-bound op is held against a copy of as many bytes. For another rival: stopwatch and print().
+    // On a GPU a memory-bound op is compared with a copy of as many bytes. For another rival use stopwatch and print().
     template <class F>
     void run(const char* what, const BenchShape& shape, const OpCost& cost, F f) {
         const Timing timing = stopwatch.time(f);
@@ -185,7 +185,7 @@ struct Bench {
                      bound == Bound::memory ? "memory" : "compute", timing.runs, timing.median * 1e3,
                      timing.fastest * 1e3, timing.p90 * 1e3, bytes, flops, peak, percent);
         if (rival_name) std::fprintf(file, "\"rival\": \"%s\", \"rival_ms\": %.6g, ", rival_name, rival.median * 1e3);
-        // What `plan --calibrate` needs to know of a GEMM or of attention.
+        // The sizes of a GEMM or of attention, for `plan --calibrate`.
         for (const auto& [key, size] : {std::pair{"rows", cost.rows},
                                         {"in", cost.in},
                                         {"out", cost.out},
@@ -201,7 +201,7 @@ template <class Measure>
 int bench_main(int argc, char** argv, const char* op, Bound bound, Measure measure) try {
     const BenchFlags flags(argc, argv);
     Bench bench(flags, op, bound);
-    begin_training_step(bench.device);  // products are timed if ANVIL_MATMUL_CACHE names a file
+    begin_training_step(bench.device);  // GEMM algorithms are timed if ANVIL_MATMUL_CACHE names a file
     bench.each_shape(measure);
     end_training_step(bench.device);
     return 0;

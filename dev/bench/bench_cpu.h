@@ -1,6 +1,6 @@
 /*
-What bench.h needs to time the CPU. Tensors that fit in a cache stay there from run to run, as they may in training:
-above 100 % of a copy means that they did.
+The CPU part of bench.h. Tensors that fit in a cache stay there from run to run, as they may in training. More than
+100 % of the copy's rate shows that they did.
 */
 #pragma once
 #include <cmath>
@@ -20,7 +20,7 @@ inline constexpr BenchShape kShapes[] = {
 template <class T>
 using Values = std::vector<T>;
 
-// n numbers in [-scale, scale)
+// n random numbers in [-scale, scale).
 template <class T>
 Values<T> random_values(Cpu& cpu, int64_t n, float scale) {
     Rng rng(uint64_t(n), Stream::tests);
@@ -44,5 +44,5 @@ inline constexpr bool kHasCopyRival = false;
 inline Timing copy_time(Cpu&, Stopwatch&, double) { return {}; }
 
 inline constexpr const char *kCopyText = kCpuCopyText, *kComputeText = kCpuComputeText;
-// Whatever the type: what an op in bf16 gains by the processor's products of it shows above 100 %.
+// The peak in float32 for all types: an op may exceed 100 % in bf16 if the processor multiplies bf16 faster.
 inline double compute_peak(Cpu& cpu, Stopwatch& stopwatch, bool) { return multiply_add_peak(cpu, stopwatch); }

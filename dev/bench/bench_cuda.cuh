@@ -1,5 +1,5 @@
 /*
-What bench.h needs to time a GPU. How launches are timed, and what a GPU does at most: llmc/cuda/peaks.cuh.
+The GPU part of bench.h. llmc/cuda/peaks.cuh times launches and measures a GPU's peaks.
 */
 #pragma once
 #include <cmath>
@@ -13,7 +13,7 @@ What bench.h needs to time a GPU. How launches are timed, and what a GPU does at
 
 using Device = Cuda;
 
-// Each has 32768 tokens: enough rows for every multiprocessor of the largest GPUs.
+// Each shape has 32768 tokens, which are enough rows for all SMs of the largest GPUs.
 inline constexpr BenchShape kShapes[] = {
     {"small", 512, 64, 128, 4, 65, 128, 4, gpt2_params(4, 128, 128, 64)},  // the quickstart's model
     {"124M", 32, 1024, 768, 12, 50257, 50304, 12, gpt2_params(12, 768, 50304, 1024)},
@@ -35,7 +35,7 @@ inline std::string device_text(Cuda& cuda) { return cuda.name; }
 
 using Stopwatch = CudaStopwatch;
 
-// What a memory-bound op is held against: as many bytes copied, those beyond 4 GiB at the same rate as the first.
+// The time to copy as many bytes as a memory-bound op moves. The time of bytes beyond 4 GiB is extrapolated.
 inline constexpr bool kHasCopyRival = true;
 inline Timing copy_time(Cuda& cuda, Stopwatch& stopwatch, double bytes) {
     const double copied = std::min(bytes, 4. * (1 << 30)), more = bytes / copied;

@@ -1,4 +1,4 @@
-// Speed of casts between float and bf16: a model's weights from their master weights and back.
+// Speed of casts between float and bf16: from master weights to weights, and back.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/cast.cuh"

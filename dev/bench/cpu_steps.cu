@@ -1,26 +1,26 @@
 /*
-What a training step on the CPU is made of: the trainer's own model, optimizer and stepper, whose ops are observed
-(llmc/base/profile.h).
+Profiles a training step on the CPU op by op (llmc/base/profile.h), with the trainer's own model, optimizer and stepper.
 
   make bench-cpu                            all of it, into doc/performance.md (dev/bench/cpu_steps.py)
   build/cpu/bench/cpu_steps                 all configurations and types, as text
-  build/cpu/bench/cpu_steps --model small --dtype fp32            --help has the rest
+  build/cpu/bench/cpu_steps --model small --dtype fp32            --help lists the other flags
 
-Each step is held against what the machine does in the same minute: multiply-adds in registers, the bf16 product of
-AVX-512 where the processor has it, a copy that goes past the caches, and AdamW's traffic without its arithmetic. The
-roofline is the time of a step that does its arithmetic at the first rate, then moves its memory at the others, with no
-cache and nothing twice:
+Each step is compared with the machine's peaks in the same minute: multiply-adds in registers, the bf16 product of
+AVX-512 if the processor has it, a copy that bypasses the caches, and AdamW's memory traffic without its arithmetic. The
+roofline is the time of a step that does its arithmetic at the first peak, then moves its memory at the others, without
+any cache, and every byte once:
 
   FLOPs / peak  +  U P / update  +  ((8 + 2 S) P + 4 S N (16 C L + V)) / copy
 
   P parameters, N tokens, C channels, L layers, V vocabulary, S bytes of a weight or activation
-  FLOPs   as the trainer counts them: 6 a weight of a matrix and token, 6 L C T a token for causal attention
-  U       28 bytes: weight, both moments read and written, gradient read; in bf16 30, with master weights and a weight
-  8 + 2 S gradients written, and read for their norm; weights read in both passes
-  4 S     what backward needs of a block, 16 C a token, and the logits: written and read, and so are their gradients
+  FLOPs   as the trainer counts them: 6 per matrix weight and token, 6 L C T per token for causal attention
+  U       28 bytes: weight and both moments read and written, gradient read; 30 in bf16, where master weights are read
+          and written, and weights are written
+  8 + 2 S gradients are written, and read for their norm; weights are read in both passes
+  4 S     what backward needs of a block, 16 C per token, and the logits: written and read, and so are their gradients
 
-What an op does is counted as in dev/bench (llmc/ops/op_cost.h): every tensor once. Above 100 %: it was still in a
-cache.
+The work of an op is counted as in all of dev/bench (llmc/ops/op_cost.h): every tensor once. Above 100 %, tensors were
+still in a cache.
 */
 #include "dev/bench/bench.h"  // format, Stopwatch, compute_peak
 #if BENCH_CUDA

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Runs dev/bench/cpu_steps.cu, training steps on the CPU op by op beside the machine's limits, and writes the table.
+"""Runs dev/bench/cpu_steps.cu, which profiles training steps on the CPU, and writes a table beside the machine's peaks.
 
     make bench-cpu                              everything, some minutes; BENCH_ARGS='--models small --rounds 1': less
-    python3 dev/bench/cpu_steps.py --page-only  the table anew from the results there are
-    python3 dev/bench/cpu_steps.py --check      exit code 1 if the page is not what they give
+    python3 dev/bench/cpu_steps.py --page-only  rewrites the table from the stored results
+    python3 dev/bench/cpu_steps.py --check      exit code 1 if the page does not match the stored results
 
-Prints all that the program finds, for each round. Of the rounds of a model and type the one in the middle counts, by the
-part of the roofline that it reaches. How many cores others used meanwhile is measured too. Writes
-doc/results/cpu-steps.json, where new results replace older ones of the same model and type, and the section between the
-markers of doc/performance.md. Needs Python 3 and nothing else.
+Prints the program's output for each round. For each model and type, the round with the median fraction of the roofline
+counts. Also measures how many cores other processes used meanwhile. Writes doc/results/cpu-steps.json, where new results
+replace older ones of the same model and type, and the section between the markers of doc/performance.md. Needs only
+Python 3.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ MARKERS = "<!-- steps on the CPU: dev/bench/cpu_steps.py -->\n", "<!-- end of st
 GOALS = {"fp32": 70, "bf16": 45}  # percent of the roofline
 DTYPES = list(GOALS)
 
-# What the parts of a step are called, by how their ops' names begin.
+# The parts of a step, and the prefixes of the names of their ops.
 PARTS = {"products": ("matmul",), "attention": ("attention",), "optimizer": ("adamw", "add_squares", "fill_zero")}
 
 
@@ -59,7 +59,7 @@ def measure(args, model, dtype):
 
 
 def where(result):
-    """Of each part of a step its share of the time, and of what is arithmetic the part of the peak."""
+    """The share of each part of a step in its time, and for arithmetic also the percentage of the peak."""
     left, texts = 100.0, []
     for part, names in PARTS.items():
         ops = [op for op in result["ops"] if op["op"].startswith(names)]

@@ -1,5 +1,5 @@
-// Speed of softmax cross-entropy, a chunk of rows as the head makes them, and with each softcap. The fused form works
-// in place, so from the second run on it reads its own gradients: other numbers, the same work.
+// Speed of softmax cross-entropy on a chunk of rows as in the head, with each softcap. The fused form works in place,
+// so from the second run on it reads its own gradients, which is the same work.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/cross_entropy.cuh"

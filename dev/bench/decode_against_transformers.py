@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Decoding on the CPU beside `transformers`: tokens per second of GPT-2 124M in bf16, one sequence and eight.
+"""Compares decoding on the CPU with `transformers`: tokens per second of GPT-2 124M in bf16, for one sequence and eight.
 
     python3 -m venv /tmp/v && /tmp/v/bin/pip install torch==2.13.0 transformers
     /tmp/v/bin/python dev/bench/decode_against_transformers.py [--rounds 3] [--tokens 128] [--threads 2] [--train-gpt ./train_gpt]
-    python3 dev/bench/decode_against_transformers.py --page-only     the table anew from the results there are
-    python3 dev/bench/decode_against_transformers.py --check         exit code 1 if the page is not what they give
+    python3 dev/bench/decode_against_transformers.py --page-only     rewrites the table from the stored results
+    python3 dev/bench/decode_against_transformers.py --check         exit code 1 if the page does not match them
 
-Random weights, greedy, a KV cache in both, by turns in one process's time, so that neighbors on the machine disturb both:
-look at the ratio. The roofline is the bytes of the weights, which each step reads once, over the rate at which the same
-number of threads sums 512 MB. With --cpu-time, for one thread on a busy machine, seconds are those that the processes have
-computed: waiting for a core does not count, neighbors in caches and memory do. Prints one line per measurement, writes doc/results/decode-against-transformers.json, of
-which each processor, its instructions and number of threads have an entry, and the section between the markers of
-doc/performance.md.
+Both use random weights, greedy decoding and a KV cache. They alternate, so that other load on the machine affects both:
+the ratio is what counts. The roofline is the size of the weights, which each step reads once, over the rate at which the
+same number of threads sums 512 MB. With --cpu-time, for one thread on a busy machine, seconds are CPU time: they do not
+include waiting for a core, but include contention in caches and memory. Prints one line per measurement, and writes
+doc/results/decode-against-transformers.json, with an entry per processor, instruction set and number of threads, and the
+section between the markers of doc/performance.md.
 """
 
 import argparse
@@ -137,12 +137,12 @@ def measure(args):
         def ours(batch):
             if not args.cpu_time:
                 return generate(batch, args.tokens)[1]
-            few = args.tokens // 8  # reading the model, and the prompt, are in both
+            few = args.tokens // 8  # both times include loading the model, and the prompt
             return batch * (args.tokens - few) / (generate(batch, args.tokens)[0] - generate(batch, few)[0])
 
         rows, rates = [], []
         for batch in (1, 8):
-            theirs(batch)  # threads and memory, once
+            theirs(batch)  # warm-up
             measured = [(ours(batch), theirs(batch), bandwidth()) for _ in range(args.rounds)]
             for mine, other, rate in measured:
                 print(f"batch {batch}: {mine:.1f} tokens/s, transformers {other:.1f}; memory {rate / 1e9:.1f} GB/s", flush=True)

@@ -1,4 +1,4 @@
-// Speed of finding where documents begin: four bytes per token in, four out. One token in about 1000 begins a document.
+// Speed of finding document starts: four bytes per token in, four out. One token in about 1000 begins a document.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/document_starts.cuh"

@@ -1,4 +1,4 @@
-// Speed of the embedding: one row of wte and one of wpe in, one row out. Tokens are as frequent as in text.
+// Speed of the embedding: one row of wte and one of wpe in, one row out. Token frequencies are those of text.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/embedding.cuh"

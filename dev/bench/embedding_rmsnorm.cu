@@ -1,4 +1,4 @@
-// Speed of the embedding and its norm in one pass, beside the two ops. Tokens are as frequent as in text.
+// Speed of the embedding fused with its norm, compared with the two ops. Token frequencies are those of text.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/embedding_rmsnorm.cuh"

@@ -1,4 +1,5 @@
-// Speed of Lion: weights and m in and out, the gradient in; beside weights in bf16 their master weights in float.
+// Speed of Lion, which reads and writes weights and m, and reads gradients. With bf16 weights there are fp32 master
+// weights.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/lion.cuh"

@@ -1,7 +1,7 @@
-// Speed of the matrix products of GPT-2 with what is fused into them, beside the products alone: of each layer, of the
-// head, and the sum over a model; and of the MLP with squared ReLU instead of GELU. Backward makes two products: twice
-// the FLOPs. As in a step of one micro-batch gradients of weights are written, but added where the head runs in chunks,
-// of which only the first writes.
+// Speed of GPT-2's GEMMs with their fused ops, compared with the GEMMs alone: of each layer, of the head, and summed
+// over a model; and of the MLP with squared ReLU instead of GELU. Backward has two GEMMs, so twice the FLOPs. As in a
+// step of one micro-batch, weight gradients are overwritten; only if the head runs in chunks, the later chunks add to
+// them.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/matmul.cuh"

@@ -1,5 +1,5 @@
-// Speed of the widest linear layer of a model, (N, C) to (N, 4 C), in FP8: the products alone, beside the same
-// in the type of the model; and of forward with what is quantized for it.
+// Speed of a model's widest linear layer, (N, C) to (N, 4 C), in FP8: the GEMMs alone, compared with those in the
+// model's type; and forward with its quantization.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/matmul_fp8.cuh"

@@ -1,5 +1,6 @@
-// Speed of five Newton-Schulz iterations on the matrices of a model's layer. Two lines each: FLOPs of whole products,
-// and of the triangles that the symmetric ones need. On a GPU in bf16, by our triangles beside all by cuBLASLt.
+// Speed of five Newton-Schulz iterations on the matrices of a layer. Each has two lines: the FLOPs of full products,
+// and those of the triangles that symmetric products need. On a GPU in bf16, Anvil's kernel for triangles is compared
+// with full products by cuBLASLt.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/newton_schulz.cuh"

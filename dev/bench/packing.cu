@@ -1,6 +1,6 @@
-// Speed of best-fit packing: choosing documents by the ordered set and by a plain scan over all that wait, finding
-// where documents begin, and rows without and with their tokens. Lengths as in web text: log-normal, 400 tokens in the
-// middle.
+// Speed of best-fit packing: choosing documents by an ordered set and by a plain scan over all candidates, finding
+// document starts, and making rows without and with their tokens. Lengths are log-normal with a median of 400 tokens,
+// as in web text.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 int main() { return 0; }

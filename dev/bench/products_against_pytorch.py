@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The products of a training step on the CPU, Anvil's own beside the libraries that PyTorch calls: oneDNN in bf16, and in
+"""Compares the GEMMs of a training step on the CPU with those of the libraries that PyTorch calls: oneDNN in bf16, and in
 fp32 the BLAS that it was built with.
 
     V/bin/python dev/bench/products_against_pytorch.py     V: a venv with PyTorch; three minutes, on an idle machine
-    python3 dev/bench/products_against_pytorch.py --page-only     the table anew from the results there are
-    python3 dev/bench/products_against_pytorch.py --check         exit code 1 if the page is not what they give
+    python3 dev/bench/products_against_pytorch.py --page-only     rewrites the table from the stored results
+    python3 dev/bench/products_against_pytorch.py --check         exit code 1 if the page does not match them
 
-Of every layer of a model the forward product and both of backward, by dev/bench/matmul.cu and as torch.mm into memory
-that is there, the operands in the same layouts. PyTorch's gradients of weights are in the type of the operands,
-Anvil's in fp32. The two take turns, of which each keeps a median; the median of the turns counts. A model's line is
-the sum over its layers as often as a step has them.
+Times the forward GEMM and both backward GEMMs of every layer of a model, with dev/bench/matmul.cu and with torch.mm into
+an existing tensor, with the same operand layouts. PyTorch's weight gradients are in the type of the operands, Anvil's in
+fp32. The two alternate. A turn counts with its median, and all turns with theirs. A model's row is the sum over its
+layers, each as often as a step has it.
 
 Writes doc/results/products-against-pytorch.json and the section between the markers of doc/performance.md.
 """
@@ -37,7 +37,7 @@ MODELS = {"small": (4, 768, 128, 128), "124M": (12, 256, 768, 50304)}
 
 
 def layers(model):
-    """Name, N, C, OC and how often a step has it."""
+    """Name, N, C, OC and number per step of each kind of layer."""
     L, N, C, Vp = MODELS[model]
     return [("attn.c_attn", N, C, 3 * C, L), ("attn.c_proj", N, C, C, L), ("mlp.c_fc", N, C, 4 * C, L),
             ("mlp.c_proj", N, 4 * C, C, L), ("head", N, C, Vp, 1)]  # fmt: skip
@@ -83,7 +83,7 @@ def anvil(args, model, dtype):
         if process.wait() != 0:
             raise UserError(f"exit code {process.returncode}: {shlex.join(command)}")
         rows = [json.loads(line) for line in pathlib.Path(f"{folder}/rows").read_text(encoding="utf-8").splitlines()]
-    return {row["what"]: row["rival_ms"] for row in rows}  # the product alone
+    return {row["what"]: row["rival_ms"] for row in rows}  # the GEMM without fused ops
 
 
 def measure(args, pytorch, model, dtype):

@@ -1,4 +1,4 @@
-// Speed of the RMSNorm of queries and keys with gains.
+// Speed of the RMSNorm of queries and keys, with weights.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/qk_rmsnorm.cuh"

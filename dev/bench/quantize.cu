@@ -1,6 +1,5 @@
-// Speed of quantizing: the activations of a layer as wide as the MLP (N, 4 C), with the transposed copy and without,
-// and the maximum before it; then as delayed scaling does it, where there is no other pass, of
-// GELU and SwiGLU and their gradients.
+// Speed of quantizing the activations of the MLP, (N, 4 C), to FP8: with and without a transposed copy, after a pass
+// for the maximum; and with delayed scaling, which needs no such pass, fused with GELU, SwiGLU and their gradients.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/quantize.cuh"

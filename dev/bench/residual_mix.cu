@@ -1,5 +1,5 @@
-// Speed of the residual mix: of streams with two factors, of one (backout, in place), and between a block's end and the
-// next one's norm.
+// Speed of the residual mix: of two streams with a factor each, of one stream (backout, in place), and fused with the
+// end of a block and the norm of the next.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/residual_mix.cuh"

@@ -1,4 +1,4 @@
-// Speed of rotary positions, alone as in Llama and with QK-norm as in nanochat. Values are neither read nor written.
+// Speed of rotary embeddings, alone as in Llama and with QK-norm as in nanochat. V is neither read nor written.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/rotary.cuh"

@@ -1,4 +1,4 @@
-// Speed of what a step sums up and decides: the mean of the losses of a micro-batch, and one thread's decision.
+// Speed of a step's scalar ops: the mean loss of a micro-batch, and the decision whether to apply the step.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/step_scalars.cuh"

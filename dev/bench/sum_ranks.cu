@@ -1,5 +1,4 @@
-// Speed of the sum over ranks, each of which has a quarter as many elements as a model has parameters: what virtual
-// ranks spend on gradients.
+// Speed of the gradient sum over virtual ranks, each with a quarter as many elements as a model has parameters.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/sum_ranks.cuh"

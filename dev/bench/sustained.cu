@@ -1,5 +1,5 @@
-// A large GEMM, repeated for half a minute: what is left of its rate when the machine is warm. A GPU lowers
-// its clock within seconds when it comes to its power limit, which fifty launches do not show and hours of training do.
+// The sustained rate of a large GEMM, repeated for half a minute. A GPU lowers its clock within seconds at its power
+// limit. Fifty launches do not show that, hours of training do.
 #include <chrono>
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA

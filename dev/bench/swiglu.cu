@@ -1,4 +1,4 @@
-// Speed of SwiGLU with 8/3 C gates a row, Llama's ratio, rounded down to a multiple of 32.
+// Speed of SwiGLU with 8/3 C gates per row, Llama's ratio, rounded down to a multiple of 32.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/swiglu.cuh"

@@ -1,6 +1,6 @@
-// Speed of a symmetric product of which a triangle is computed, beside the whole product: by gemm on the CPU, by
-// cuBLASLt on a GPU. FLOPs and percentages count the whole, so that both mean the same: above 100 % a triangle wins for
-// certain.
+// Speed of a symmetric product that computes only a triangle, compared with the full product: by gemm on the CPU, by
+// cuBLASLt on a GPU. FLOPs and percentages are those of the full product for both, so above 100 % the triangle is
+// certainly faster.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/symmetric_matmul.cuh"

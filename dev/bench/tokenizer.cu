@@ -1,5 +1,6 @@
-// Speed of tokenizers: MB/s of text on one core, split only, encoded, and learned from. The text is tiny Shakespeare
-// and the tokenizer GPT-2's where $ANVIL_MIRROR has them, else the built-in stories and a tokenizer trained on them.
+// Speed of tokenizers, in MB/s of text on one core: of splitting, of encoding, and of training. The text is tiny
+// Shakespeare and the tokenizer GPT-2's if $ANVIL_MIRROR has them, else the built-in stories and a tokenizer trained on
+// them.
 //
 //   make bench OP=tokenizer        --smoke: little text, and the numbers mean nothing; --json FILE is not written
 #include <algorithm>

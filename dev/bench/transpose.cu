@@ -1,4 +1,4 @@
-// Speed of a matrix transposed, (4 C, C) as in the MLP. The CPU's products need none.
+// Speed of transposing a matrix, (4 C, C) as in the MLP. The CPU's GEMMs need no transposition.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/transpose.cuh"

@@ -1,4 +1,4 @@
-// Speed of value embeddings with nanochat's gates of 12 channels. Tokens are as frequent as in text.
+// Speed of value embeddings with nanochat's gates of 12 channels. Token frequencies are those of text.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/value_embedding.cuh"

@@ -1,4 +1,4 @@
-// Speed of the hash of the weights: one read. Ten operations for eight bytes, two of them 64-bit products.
+// Speed of the hash of the weights: one read, and ten operations per eight bytes, two of them 64-bit multiplications.
 #include "dev/bench/bench.h"  // Bench, BENCHMARK
 #if BENCH_CUDA
 #include "llmc/cuda/weight_hash.cuh"

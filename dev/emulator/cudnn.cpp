@@ -1,5 +1,5 @@
-// cudnn_attention.h on the emulated GPU. ANVIL_EMULATOR_CUDNN=1: a cuDNN that refuses what the real one on Hopper
-// refuses, counts its plans as that does, and computes by the CPU's attention. Otherwise there is none.
+// cudnn_attention.h on the emulated GPU. With ANVIL_EMULATOR_CUDNN=1, a cuDNN that refuses what the real one refuses on
+// Hopper, counts plans in the same way, and computes with the CPU's attention. Otherwise there is no cuDNN.
 #include "llmc/cuda/cudnn_attention.h"
 #include <cstdlib>
 #include "dev/emulator/emulator.h"

@@ -1,4 +1,4 @@
-// Fibers, scheduler, barriers, shared memory. See emulator.h.
+// Fibers, scheduler, barriers and shared memory. See emulator.h.
 #include "dev/emulator/emulator.h"
 #include <sys/mman.h>
 #include <bit>
@@ -23,15 +23,15 @@
 #endif
 
 #ifdef ANVIL_MSAN
-// The host's heap is not watched. What libraries write leaves marks as they were, also those of who had the memory
-// before.
+// MSan does not check the host's heap: libraries that are not instrumented write to it without unpoisoning it, so
+// memory would stay poisoned from its earlier use.
 extern "C" void __sanitizer_malloc_hook(const volatile void* data, size_t bytes) { __msan_unpoison(data, bytes); }
 #endif
 
 namespace emulator {
 namespace {
 
-// What a Hopper GPU allows.
+// Hopper's limits.
 constexpr unsigned kMaxThreads = 1024, kMaxBlocksYZ = 65535;
 constexpr size_t kMaxSharedBytes = 227 << 10, kMaxStaticBytes = 48 << 10;
 
@@ -50,11 +50,11 @@ struct SharedArray {
     size_t bytes;
 };
 
-// The block that runs, and what is kept from one to the next.
+// The running block, and state that is kept from one block to the next.
 struct Block {
     std::vector<Thread> threads;
     unsigned num_threads = 0, num_warps = 0, num_live = 0;
-    uint32_t ready[32], at_warp_operation[32];  // lanes, by warp
+    uint32_t ready[32], at_warp_operation[32];  // masks of lanes, by warp
     uint32_t ready_warps = 0;
     unsigned at_barrier = 0;
     Site barrier_site{};
@@ -70,7 +70,7 @@ struct Block {
     void* host_sanitizer_stack = nullptr;
     const void* host_stack = nullptr;
     size_t host_stack_bytes = 0;
-    Thread* previous = nullptr;  // whom the running fiber was switched to from
+    Thread* previous = nullptr;  // the one that ran before the last switch
 
     void prepare_stacks();
     void run();
@@ -120,7 +120,7 @@ void fiber_entry() {
     thread.state = Thread::done;
     block.num_live--;
     block.switch_to(block.next_ready());
-    std::abort();  // a finished fiber is not switched to
+    std::abort();  // a finished fiber never runs again
 }
 
 unsigned choose_bit(uint32_t bits, Schedule schedule, std::minstd_rand& random) {
@@ -130,7 +130,7 @@ unsigned choose_bit(uint32_t bits, Schedule schedule, std::minstd_rand& random) 
     return unsigned(std::countr_zero(bits));
 }
 
-// Who goes on; null when the block is finished.
+// The thread to run next; null if the block is finished.
 Thread* Block::next_ready() {
     if (schedule == Schedule::random && num_live > 0 && random() % 8 == 0)
         hopper_progress(schedule, unsigned(random()));
@@ -139,7 +139,7 @@ Thread* Block::next_ready() {
     if (!ready_warps) {
         if (num_live == 0) return nullptr;
         waiting =
-            who_waits() + hopper_state();  // a member, because nothing on this fiber's stack is destroyed any more
+            who_waits() + hopper_state();  // a member, because fail() leaves this stack without running destructors
         fail("no thread can go on:%s", waiting.c_str());
     }
     const bool stay = current.thread && schedule != Schedule::random && (ready_warps >> current.thread->warp & 1);
@@ -150,7 +150,7 @@ Thread* Block::next_ready() {
     return &threads[warp * 32 + lane];
 }
 
-// "\n  100 threads (0..99) wait in __syncthreads at x.cuh:18", a line for each place.
+// "\n  100 threads (0..99) wait in __syncthreads at x.cuh:18", one line per place.
 std::string Block::who_waits() const {
     struct Group {
         const Thread* thread;
@@ -184,7 +184,7 @@ std::string Block::who_waits() const {
 }
 
 void Block::prepare_stacks() {
-    if (!stacks) {  // a guard page below each
+    if (!stacks) {  // each has a guard page below it
         void* memory = mmap(nullptr, kMaxThreads * (kStackBytes + kPage), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         ensure(memory != MAP_FAILED);
@@ -215,7 +215,8 @@ void Block::run() {
         t.sanitizer_stack = nullptr;
         char* const top = t.stack + kStackBytes;
 #ifdef ANVIL_ASAN
-        // What the last fiber here left behind: its outermost frames, or all of them if an error ended it.
+        // The redzones that the last fiber left on this stack: of its outermost frames, or of all frames if an error
+        // ended it.
         const size_t left = t.stack_abandoned ? kStackBytes : kPage;
         __asan_unpoison_memory_region(top - left, left);
 #endif
@@ -246,7 +247,7 @@ char* new_shared(const void* key, size_t bytes, size_t alignment) {
              block.static_bytes + block.dynamic_bytes, block.dynamic_bytes, kMaxSharedBytes);
     void* data = nullptr;
     if (posix_memalign(&data, std::max<size_t>(alignment, 16), bytes)) fail("no memory for shared arrays");
-    std::memset(data, 0xFF, bytes);  // NaN, whichever type is read
+    std::memset(data, 0xFF, bytes);  // NaN in every floating-point type
 #ifdef ANVIL_MSAN
     __msan_poison(data, bytes);
 #endif
@@ -288,7 +289,7 @@ Options& options() {
 }
 
 void fail(const char* fmt, ...) {
-    {  // these strings must be gone before the fiber is left
+    {  // destroys the strings before the switch, after which no destructor runs
         char text[4096];
         va_list args;
         va_start(args, fmt);
@@ -302,14 +303,14 @@ void fail(const char* fmt, ...) {
     }
     if (!current.thread) throw Error(kExitInternal, block.error);
     current.thread->state = Thread::done;
-    block.switch_to(nullptr);  // for good: run() throws there
+    block.switch_to(nullptr);  // does not return: run() throws on the host's stack
     std::abort();
 }
 
 #ifdef ANVIL_MSAN
-// The host's stack is not watched. What a library writes there keeps the marks of what lay there before, a kernel's
-// values for instance, and fwrite, memcmp and the like would be reported for them: on the thread that starts the
-// program, which may only read what other processes say of their kernels, and on every thread that runs a kernel.
+// MSan does not check the host's stack. Libraries that are not instrumented write there without unpoisoning it, so
+// memory may still be poisoned from its earlier use, and calls like fwrite and memcmp would be reported. This holds for
+// every thread that runs a kernel, and for the main thread, which may only read what other processes print.
 static void leave_host_unwatched() {
     [[maybe_unused]] thread_local const bool done = (__msan_scoped_disable_interceptor_checks(), true);
 }
@@ -395,7 +396,7 @@ void block_barrier(const char* op, Site site) {
     else if (!(block.barrier_site == site))
         fail("one block at two barriers: this thread in %s at %s:%d, others in %s at %s:%d", op, site.file, site.line,
              block.barrier_op, block.barrier_site.file, block.barrier_site.line);
-    // Threads that have left count as missing: CUDA may let that pass, but it is never what was meant.
+    // Threads that have exited count as missing. CUDA may tolerate that, but it is never intended.
     if (block.at_barrier < block.num_threads) return block.wait(Thread::waits_for_block);
     block.at_barrier = 0;
 #ifdef ANVIL_RACE
@@ -441,7 +442,7 @@ void* shared_dynamic() {
     return new_shared(nullptr, block.dynamic_bytes, 1024);
 }
 
-// The bytes are taken now, but land only when waited for: what is read earlier is NaN.
+// Reads the source now, but writes the destination only in copy_wait(): until then it holds NaN.
 void copy_async(void* to, const void* from, bool valid, Site site) {
     Thread& t = *current.thread;
     AsyncCopy& copy = t.copies.emplace_back(AsyncCopy{to, {}, t.copy_group, site});
@@ -462,7 +463,7 @@ void copy_wait(unsigned groups_left) {
     Thread& t = *current.thread;
     std::erase_if(t.copies, [&](const AsyncCopy& copy) {
         if (copy.group + groups_left >= t.copy_group) return false;
-        note_access(copy.to, sizeof copy.bytes, true, copy.site);  // at any time from there to here
+        note_access(copy.to, sizeof copy.bytes, true, copy.site);  // on a GPU, at any time since copy_async()
         std::memcpy(copy.to, copy.bytes, sizeof copy.bytes);
         return true;
     });

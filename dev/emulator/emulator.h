@@ -1,19 +1,20 @@
 /*
-CUDA kernels on the CPU: each CUDA thread is a fiber, a block's fibers take turns on one system thread, and blocks run
-one after the other. What CUDA leaves undefined is an error here, with kernel, file, line and threads, or shows as NaN:
+Runs CUDA kernels on the CPU. Each CUDA thread is a fiber, the fibers of a block take turns on one system thread, and
+blocks run one after the other. What CUDA leaves undefined is an error here, which names kernel, file, line and threads,
+or yields NaN:
 
   a barrier that not all threads of the block reach, or not at the same line     error
-  a shuffle or matrix instruction that lanes of its mask miss                    error
-  shared memory read before it is written, cp.async not waited for               NaN
-  shared memory out of bounds                                                    AddressSanitizer: every array is a
-                                                                                 block of its own
+  a shuffle or matrix instruction that a lane of its mask does not execute       error
+  shared memory read before it is written or before its cp.async was waited for  NaN
+  shared memory out of bounds                                                    AddressSanitizer: each array has an
+                                                                                 allocation of its own
   memory written and read without a barrier between                              error, with -DANVIL_RACE (race.cpp)
-  what Hopper's chips do by themselves: see hopper.h
+  misuse of Hopper's asynchronous instructions                                   see hopper.h
 
-Errors are thrown by the launch, as Error. The order of threads is a choice: see Schedule. Not emulated: time, the
-memory hierarchy, more than one block at a time (a block that waits for another one hangs), approximate instructions.
+The launch throws the error, as Error. The order in which threads run is selectable: see Schedule. Not emulated: time,
+the memory hierarchy, concurrent blocks (a block that waits for another one hangs), approximate instructions.
 
-Kernels see none of this: they include <cuda_runtime.h>, which is the one in include/.
+Kernels do not know of the emulator: they include <cuda_runtime.h>, which is found in include/.
 */
 #pragma once
 #include <atomic>
@@ -34,12 +35,12 @@ struct Site {
     int line;
     bool operator==(const Site& other) const { return file == other.file && line == other.line; }
 };
-// Compilers call a file "./test/x.cu" if they found it by -I. and "test/x.cu" if it is the one they compile.
+// Drops a leading "./": the compiler names an included file "./test/x.cu" and the file that it compiles "test/x.cu".
 constexpr Site site_at(const char* file, int line) {
     return {file[0] == '.' && file[1] == '/' ? file + 2 : file, line};
 }
 
-// Bytes on their way from global to shared memory.
+// A cp.async in flight.
 struct AsyncCopy {
     void* to;
     unsigned char bytes[16];
@@ -52,17 +53,17 @@ struct Thread {
     uint3 index;  // threadIdx
     unsigned number = 0, lane = 0, warp = 0;
     State state = ready;
-    const char* op = "";  // what it waits in, and where
+    const char* op = "";  // the operation it waits in; `site` is where
     Site site{};
     uint32_t mask = 0;
-    void* operands = nullptr;  // of its pending warp operation
-    int predicate = 0;         // of its pending __syncthreads_or, _and or _count
-    bool fenced = false;       // __threadfence() was called: its atomics order memory from now on
+    void* operands = nullptr;  // of the pending warp operation
+    int predicate = 0;         // of the pending __syncthreads_or, _and or _count
+    bool fenced = false;       // has called __threadfence(): from then on its atomics order memory
     std::vector<AsyncCopy> copies{};
     unsigned copy_group = 0;
     void* stack_pointer = nullptr;
     char* stack = nullptr;
-    bool stack_abandoned = false;  // by a fiber that an error ended, with its frames on it
+    bool stack_abandoned = false;  // an error ended the last fiber on this stack; its frames are still there
     void* sanitizer_stack = nullptr;
 };
 
@@ -74,28 +75,28 @@ struct Context {
 };
 inline constinit Context current;
 
-// Which of the threads that could go on does. In order: the current warp as long as it can, low lanes first. Results
-// that depend on the choice are wrong.
+// Which of the ready threads runs next. in_order: stay in the current warp while it has ready threads, low lanes first.
+// A kernel whose result depends on the schedule is wrong.
 enum class Schedule { in_order, reverse, random };
 struct Options {
     Schedule schedule = Schedule::in_order;  // ANVIL_EMULATOR_SCHEDULE
     unsigned seed = 1;                       // ANVIL_EMULATOR_SEED
     bool lazy_streams = false;               // ANVIL_EMULATOR_STREAMS=lazy: see runtime.cpp
-    int gpus = 1;                            // ANVIL_EMULATOR_GPUS: of which each process has one
-    size_t memory_bytes = size_t(4) << 30;   // ANVIL_EMULATOR_MEMORY_MIB: what cudaMalloc can give
+    int gpus = 1;                            // ANVIL_EMULATOR_GPUS: GPUs of the host; each process uses one
+    size_t memory_bytes = size_t(4) << 30;   // ANVIL_EMULATOR_MEMORY_MIB: memory of the GPU
 };
 Options& options();
 
-// A stream that does nothing any more: what hangs on a GPU. Its work is done once it is no longer stalled.
+// A stalled stream makes no progress, as if its kernel hung. Its work is done once it is no longer stalled.
 void stall(Stream* stream, bool stalled);
 
-// cudaEventQuery does not return: CUDA's calls may wait for what another thread does in it.
+// While set, cudaEventQuery blocks, as a CUDA call may while another thread is inside the runtime.
 extern std::atomic<bool> queries_hang;
 
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
-// A whole-warp operation. Every lane of `mask` leaves a pointer to its operands; the last to arrive runs `act` over
-// them all, indexed by lane. Only what `orders_memory` (__syncwarp) makes lanes see each other's writes.
+// A warp-level operation. Every lane of `mask` leaves a pointer to its operands; the last to arrive calls `act` with
+// all pointers, indexed by lane. `orders_memory`: lanes see each other's earlier writes afterwards (only __syncwarp).
 using Act = void (*)(void** operands, uint32_t mask, void* argument);
 void warp_operation(const char* op, Site site, uint32_t mask, void* operands, Act act, void* argument,
                     bool orders_memory = false);
@@ -114,7 +115,8 @@ void copy_wait(unsigned groups_left);
 // Ends the launch with an error.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* fmt, ...);
 
-// For operations that one lane carries out for others: the race checker hears of the access where it was asked for.
+// Reports an access to the race checker for an operation that one lane carries out for others. `site` is the line that
+// asked for it.
 void note_access(const void* pointer, size_t bytes, bool write, Site site);
 
 }  // namespace emulator
@@ -126,7 +128,7 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site);
 #else
 #define EMULATOR_UNCHECKED
 #endif
-// For what reads nothing but its own arrays and those of the emulator's own callers.
+// For functions that access only their own arrays and those of callers in the emulator.
 #ifdef ANVIL_ASAN
 #define EMULATOR_UNBOUNDED __attribute__((no_sanitize("address", "undefined")))
 #else

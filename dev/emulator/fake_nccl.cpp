@@ -1,5 +1,5 @@
-// See fake_nccl.h. What NCCL's calls mean is said in its user guide, "Collective Operations", "In-place Operations"
-// and "Fault Tolerance".
+// See fake_nccl.h. NCCL's user guide specifies the calls: "Collective Operations", "In-place Operations" and "Fault
+// Tolerance".
 #include "dev/emulator/fake_nccl.h"
 #include <nccl.h>
 #include <algorithm>
@@ -29,23 +29,23 @@ using emulator::nccl;
 
 struct ncclComm {
     int rank, size;
-    int world_rank;            // in the communicator that it was split from; all of those make the same calls
-    std::vector<int> members;  // of them this one's; empty: all
+    int world_rank;            // in the communicator that this was split from; all of its ranks make the same calls
+    std::vector<int> members;  // this communicator's ranks in that one; empty: all
     ncclResult_t state = ncclSuccess;
     bool finalized = false;
     int64_t collectives = 0;
     cudaEvent_t event = nullptr;
     cudaStream_t stream = nullptr;
-    std::atomic<int> threads = 0;                // inside
+    std::atomic<int> threads = 0;                // that are inside a call
     std::map<const char*, size_t> registered{};  // buffers and their bytes
     std::set<std::string> connected{};           // kinds of collectives that were called
-    std::vector<void*> taken{};                  // memory
-    // Seen by what is still in a stream: after an abort nothing reads or writes memory that may be gone.
+    std::vector<void*> taken{};                  // GPU memory of the communicator
+    // Work that is still in a stream reads this: after an abort it must not touch memory, which may have been freed.
     std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
-    std::shared_ptr<emulator::ProcessRanks> processes = nullptr;  // the ranks, if they are no LocalGroup
+    std::shared_ptr<emulator::ProcessRanks> processes = nullptr;  // the ranks, if they are processes
 };
 
-static std::mutex misuse_mutex;  // the thread that watches can misuse something as well
+static std::mutex misuse_mutex;  // the watchdog thread calls NCCL, too
 static ncclResult_t misuse(const std::string& text) {
     const std::lock_guard lock(misuse_mutex);
     if (nccl.misuse.empty()) nccl.misuse = text;
@@ -54,7 +54,7 @@ static ncclResult_t misuse(const std::string& text) {
 }
 
 static bool is_faulty(int rank) { return nccl.faulty_rank < 0 || nccl.faulty_rank == rank; }
-// Which rank of the group this thread is: for calls that have no communicator.
+// This thread's rank in the group, for calls without a communicator.
 static thread_local int this_rank = 0;
 
 static ncclResult_t take(ncclComm_t comm, size_t bytes) {
@@ -65,7 +65,7 @@ static ncclResult_t take(ncclComm_t comm, size_t bytes) {
     return ncclSuccess;
 }
 
-// One thread's stay in a communicator.
+// Detects two threads in a communicator at a time.
 class Inside {
 public:
     Inside(ncclComm_t comm, const char* call) : comm_(comm) {
@@ -78,7 +78,7 @@ private:
     ncclComm_t comm_;
 };
 
-// Of every call but those that ask and abort.
+// The first check of every call but queries and aborts.
 static ncclResult_t begin(ncclComm_t comm, const char* call) {
     if (!comm) return misuse(format("%s without a communicator", call));
     if (comm->finalized && std::strcmp(call, "ncclCommDestroy") != 0) return misuse(format("%s after finalize", call));
@@ -137,7 +137,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     *state = comm->state;
     return ncclSuccess;
 }
-// Colors and keys as far as Anvil needs them: the ranks of a color in the order of the world's.
+// Supports colors and keys as Anvil uses them: the ranks of a color keep their order in the world.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t*) {
     const Inside inside(comm, "ncclCommSplit");
     if (const ncclResult_t status = begin(comm, "ncclCommSplit"); status != ncclSuccess) return status;
@@ -191,8 +191,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     return ncclSuccess;
 }
 
-// ---- memory
-// ----------------------------------------------------------------------------------------------------------
+// ---- memory ------------------------------------------------------------------------------------------------------
 ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
     if (nccl.refuses_memory && is_faulty(this_rank)) return ncclUnhandledCudaError;
     if (cudaMalloc(data, bytes) != cudaSuccess) return ncclUnhandledCudaError;
@@ -221,11 +220,10 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
     return ncclSuccess;
 }
 
-// ---- collectives
-// -----------------------------------------------------------------------------------------------------
+// ---- collectives -------------------------------------------------------------------------------------------------
 namespace {
 
-// What a rank sends to another, or where it wants that from it.
+// A send to a peer, or a receive from it.
 struct Message {
     const void* data;
     int peer;
@@ -239,14 +237,14 @@ struct Call {
     const void* send;
     cudaEvent_t event = nullptr;
     bool registered = false;
-    std::shared_ptr<const std::vector<Message>> sends = nullptr;  // of a group of messages, of `count` each
+    std::shared_ptr<const std::vector<Message>> sends = nullptr;  // of a group call, `count` elements each
 };
 
 size_t size_of(ncclDataType_t type) {
     return type == ncclUint8 ? 1 : type == ncclBfloat16 ? 2 : type == ncclUint64 ? 8 : 4;
 }
 
-// Every rank's stream waits for all the others', as in LocalComm<Cuda>. Gives what they brought.
+// Each rank's stream waits for those of all others, as in LocalComm<Cuda>. Returns the calls of all ranks.
 std::vector<Call> meet(ncclComm_t comm, Call mine) {
     cudaEventRecord(comm->event, comm->stream);
     mine.event = comm->event;
@@ -264,7 +262,7 @@ std::vector<Call> meet(ncclComm_t comm, Call mine) {
 
 template <class T, class Add>
 void add_up(void* to, const std::vector<Call>& all, size_t begin, size_t count, Add add) {
-    // In a ring's order: the rank after the first of them is the first to add, not rank 0.
+    // Starts with the last rank: a ring does not add in rank order, and nothing may rely on that order.
     for (size_t i = 0; i < count; i++) {
         T sum = static_cast<const T*>(all.back().send)[begin + i];
         for (size_t r = 0; r + 1 < all.size(); r++) sum = add(sum, static_cast<const T*>(all[r].send)[begin + i]);
@@ -278,7 +276,7 @@ void sum(void* to, const std::vector<Call>& all, size_t begin, size_t count, ncc
         add_up<bf16>(to, all, begin, count, [](bf16 a, bf16 b) { return to_bf16(to_float(a) + to_float(b)); });
 }
 
-// use(calls) with copies of what each process sends.
+// Exchanges what each process sends, and calls use(calls) with pointers to these copies.
 template <class Use>
 void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t size, const std::vector<int>& members,
                      Use use) {
@@ -300,8 +298,9 @@ void among_processes(emulator::ProcessRanks& ranks, const Call& call, size_t siz
     use(all);
 }
 
-// `compute` fills `bytes` of outcome from what all ranks brought, once that is there; `deliver` takes it to where it
-// goes once all ranks have theirs.
+// compute(outcome, calls) fills `bytes` of outcome from the data of all ranks, once all of that is there.
+// deliver(outcome) copies it to its destination once all ranks have computed theirs: calls are in place, so it
+// overwrites the data they send.
 template <class Compute, class Deliver>
 ncclResult_t collective(Call call, size_t bytes, bool in_place, ncclComm_t comm, cudaStream_t stream, Compute compute,
                         Deliver deliver) {
@@ -321,7 +320,7 @@ ncclResult_t collective(Call call, size_t bytes, bool in_place, ncclComm_t comm,
     if (number == nccl.fails_at && is_faulty(comm->rank)) {
         nccl.last_error = "a peer has closed its connection";
         comm->state = ncclRemoteError;
-        return ncclSuccess;  // the call itself has only enqueued
+        return ncclSuccess;  // the call only enqueues; the error is asynchronous
     }
     if (number == nccl.hangs_at && is_faulty(comm->rank)) emulator::stall(stream, true);
     if (comm->processes) {
@@ -355,7 +354,7 @@ ncclResult_t collective(Call call, size_t bytes, bool in_place, ncclComm_t comm,
     });
     return ncclSuccess;
 }
-// To `receive`.
+// The same, for a single destination.
 template <class Compute>
 ncclResult_t collective(const Call& call, void* receive, size_t bytes, bool in_place, ncclComm_t comm,
                         cudaStream_t stream, Compute compute) {
@@ -399,8 +398,7 @@ ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDa
                       });
 }
 
-// ---- messages
-// --------------------------------------------------------------------------------------------------------
+// ---- messages ----------------------------------------------------------------------------------------------------
 namespace {
 
 struct Group {
@@ -449,13 +447,13 @@ ncclResult_t ncclGroupEnd() {
     return collective(
         call, bytes * receives->size(), true, all.comm, all.stream,
         [=](char* to, const std::vector<Call>& calls) {
-            size_t sent = 0;  // to this rank
+            size_t sent = 0;  // messages to this rank
             for (const Call& other : calls)
                 for (const Message& message : *other.sends) sent += message.peer == rank;
             bool fits = processes || sent == receives->size();
             for (const Message& wanted : *receives) {
                 const Call& from = calls[size_t(wanted.peer)];
-                // Of a process there is what it sends to all.
+                // A process brings its messages to all ranks, in the order of the ranks.
                 const void* data = processes ? at(from.send, size_t(rank) * bytes) : nullptr;
                 for (const Message& message : *from.sends)
                     if (!processes && message.peer == rank) data = message.data;

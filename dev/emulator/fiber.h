@@ -1,6 +1,6 @@
 /*
-Switching stacks: saves the registers that a called function must keep, and goes on where `to` was saved. About 10 ns;
-ucontext would make two system calls of it.
+emulator_switch() saves the callee-saved registers on this stack, and continues where the stack `to` was saved. About
+10 ns; swapcontext() would take a system call.
 */
 #pragma once
 #include <cstring>
@@ -32,10 +32,10 @@ emulator_switch:
 .size emulator_switch,.-emulator_switch
 )");
 
-// A stack that begins at `top` and, when first switched to, calls entry(), which must not return.
+// Prepares the stack below `top`: the first switch to it calls entry(), which must not return.
 inline void* new_fiber(char* top, void (*entry)()) {
     void** words = reinterpret_cast<void**>(top);
-    *--words = nullptr;  // where entry() would return to; also what the ABI's 16-byte alignment wants
+    *--words = nullptr;  // the return address of entry(); also aligns the stack as the ABI requires
     *--words = reinterpret_cast<void*>(entry);
     words -= 6;
     std::memset(words, 0, 6 * sizeof *words);

@@ -15,18 +15,18 @@ namespace emulator {
 namespace {
 
 constexpr uint32_t kBase = 1024;            // the address of the block's dynamic memory
-constexpr unsigned kChunk = 16;             // bytes: what is swizzled, and what reading and landing are noted for
-constexpr unsigned kCell = 2;               // bytes: of ordinary stores, a bf16
-constexpr uint32_t kInFlight = 0x7FA5C3E1;  // a NaN that no arithmetic makes: d while its product goes on
-constexpr int kRegisters = 65536;           // of an SM
+constexpr unsigned kChunk = 16;             // bytes: the unit of swizzling, and of tracking async reads and copies
+constexpr unsigned kCell = 2;               // bytes: the unit of tracking ordinary stores, one bf16
+constexpr uint32_t kInFlight = 0x7FA5C3E1;  // a NaN that no arithmetic yields: fills d while its wgmma is in flight
+constexpr int kRegisters = 65536;           // per SM
 
-// The 128-byte swizzle, of an address.
+// Applies the 128-byte swizzle to an address.
 constexpr uint32_t swizzled(uint32_t address) { return address ^ (address >> 3 & 0x70); }
 
 struct BarrierState {
     void* address;
     int expected, pending;
-    int64_t bytes = 0, phase = 0;  // bytes: that are expected and have not landed
+    int64_t bytes = 0, phase = 0;  // bytes: expected, but not yet landed
     unsigned maker;
     bool fenced = false;
     std::vector<std::pair<unsigned, int>> waiting{};  // thread, parity
@@ -34,7 +34,7 @@ struct BarrierState {
     int64_t most_seen = 0;
 };
 struct Copy {
-    uint32_t to;  // offset in dynamic memory
+    uint32_t to;  // offset in dynamic shared memory
     TensorMap map;
     std::array<int, 4> corner;
     void* barrier;
@@ -47,7 +47,7 @@ struct NamedBarrier {
     std::vector<bool> came{};
 };
 
-// A d that products are on their way to.
+// The accumulator d of one or more products in flight.
 struct Chain {
     float* d[32];
     int N, pending = 0;
@@ -74,7 +74,7 @@ struct Issued {
     bool operator==(const Issued&) const = default;
 };
 
-// Of the block that runs.
+// Of the running block.
 struct State {
     bool active = false;
     std::vector<BarrierState> barriers;
@@ -87,11 +87,11 @@ struct State {
     int free_registers = 0;
     SharedSpan shared{};
     std::vector<char> async;                           // shared memory as the asynchronous proxy sees it
-    std::vector<uint8_t> landing;                      // by chunk: copies on their way to it
-    std::vector<std::pair<uint16_t, int64_t>> landed;  // by chunk: which barrier, plus 1, and what `seen` is after it
-    std::vector<uint16_t> readers;                     // by chunk: products that read it
-    std::vector<uint16_t> dirty;                       // by cell, of the race checker: who stored to it, plus 1
-    std::string text;                                  // what outlives a fiber that fails
+    std::vector<uint8_t> landing;                      // by chunk: copies to it that are in flight
+    std::vector<std::pair<uint16_t, int64_t>> landed;  // by chunk: the barrier, plus 1, and its value of `seen`
+    std::vector<uint16_t> readers;                     // by chunk: products in flight that read it
+    std::vector<uint16_t> dirty;                       // by cell, for the race checker: the storing thread, plus 1
+    std::string text;                                  // here, because fail() destroys nothing on the fiber's stack
 };
 State state;
 
@@ -111,7 +111,7 @@ void begin_shared() {
     if (state.shared.data) return;
     state.shared = dynamic_shared();
     const size_t bytes = (state.shared.bytes + kChunk - 1) / kChunk * kChunk;
-    state.async.assign(bytes, char(0xFF));  // as it is before anyone writes
+    state.async.assign(bytes, char(0xFF));  // as new shared memory is filled
     state.landing.assign(bytes / kChunk, 0);
     state.landed.assign(bytes / kChunk, {0, 0});
     state.readers.assign(bytes / kChunk, 0);
@@ -188,8 +188,8 @@ void land(const Copy& copy) {
 
 // ---- wgmma -------------------------------------------------------------------------------------------------------
 
-// What is wrong with a descriptor; null: nothing. Advancing it along k must stay inside a row of 128 bytes, and the
-// swizzle is that of addresses, so a tile begins where its pattern does.
+// What is wrong with a matrix descriptor; null if it is valid. Advancing it along k must stay inside a row of 128
+// bytes. Addresses are swizzled, not offsets, so a tile must begin where the swizzle pattern does.
 const char* wrong(uint64_t tile, bool transposed, int columns) {
     const auto bits = [&](int first, int n) { return unsigned(tile >> first & ((uint64_t(1) << n) - 1)); };
     const unsigned start = bits(0, 14) << 4, next = bits(16, 14) << 4, eight_rows = bits(32, 14) << 4;
@@ -204,7 +204,7 @@ const char* wrong(uint64_t tile, bool transposed, int columns) {
     return nullptr;
 }
 
-// visit(row, part, offset) for each chunk of rows [first, first + n) of k16 of a tile of rows of k.
+// Calls visit(row, part, offset) for each chunk of rows [first, first + n) of a tile with 16 elements of k per row.
 template <class Visit>
 void visit_rows(uint64_t tile, int first, int n, Visit visit) {
     const uint32_t start = uint32_t(tile & 0x3FFF) << 4;
@@ -213,7 +213,7 @@ void visit_rows(uint64_t tile, int first, int n, Visit visit) {
             visit(row, part,
                   swizzled(start + uint32_t(row / 8) * 1024 + uint32_t(row % 8) * 128 + uint32_t(part) * 16) - kBase);
 }
-// visit(k, first column, offset) for each of a tile of 16 rows of N columns.
+// Calls visit(k, first column, offset) for each chunk of a transposed tile: 16 rows, one per k, of N columns.
 template <class Visit>
 void visit_columns(uint64_t tile, int N, Visit visit) {
     const uint32_t start = uint32_t(tile & 0x3FFF) << 4, next = uint32_t(tile >> 16 & 0x3FFF) << 4;
@@ -259,7 +259,7 @@ void check_in_flight(const Chain& chain, Site site) {
             if (bits != kInFlight) fail("wgmma at %s:%d: its d was written to before the wait", site.file, site.line);
         }
 }
-// element(lane, i, row, column) for what each lane has of a warp's (16, N)
+// Calls element(lane, i, row, column) for each element that each lane holds of a warp's (16, N).
 template <class Element>
 void for_fragment(int N, Element element) {
     for (int lane = 0; lane < 32; lane++)
@@ -504,7 +504,8 @@ void fence_async() {
         std::memcpy(state.async.data() + at, state.shared.data + at, bytes);
     };
     if (state.dirty.empty()) return show(0, state.shared.bytes);
-    // The compiler does not tell of every store: what a function returns into memory.
+    // Cells without a reported store are copied, too: the compiler does not report a value that a function returns into
+    // memory.
     for (size_t cell = 0; cell < state.dirty.size(); cell++)
         if (state.dirty[cell] == current.thread->number + 1 || state.dirty[cell] == 0) {
             show(cell * kCell, std::min<size_t>(kCell, state.shared.bytes - cell * kCell));
@@ -523,7 +524,7 @@ void note_generic_store(uintptr_t address, size_t bytes) {
 void give_registers(int n, Site site) {
     whole_warp_operation("give_registers", site);
     int& own = own_warp().registers;
-    if (own == n) return;  // another lane did
+    if (own == n) return;  // another lane of the warp has done it
     if (own < n) fail("give_registers at %s:%d: down to %d, of %d a thread", site.file, site.line, n, own);
     state.free_registers += (own - n) * 32;
     own = n;

@@ -1,25 +1,27 @@
 /*
-Hopper's asynchronous parts on the emulator: mbarriers, TMA, wgmma, named barriers, registers that warpgroups hand over.
-As with cp.async, what goes on while threads run happens as late as it may: a copy lands, and a product is finished,
-when no thread can go on without it (Schedule::random: or at any time before). What CUDA leaves undefined is an error:
+Hopper's asynchronous features on the emulator: mbarriers, TMA, wgmma, named barriers, registers that warpgroups give to
+each other. As with cp.async, asynchronous work is done as late as possible: a copy lands, and a wgmma completes, when
+no thread can go on without it (Schedule::random: at any time until then). What CUDA leaves undefined is detected:
 
-  shared memory that a copy brings, read by wgmma or copied to again before it has landed       error; NaN to others
-  a copy to what a wgmma still reads                                                            error
-  what ordinary stores wrote, read by wgmma without fence_async()                               error: see below
-  d read before the wait                                                                        NaN
-  d, or a in registers, written before the wait                                                 error
-  a wgmma without wgmma_fence() since the last wait, or that is never waited for                error
-  warps of a warpgroup with other products, descriptors that mean no tile                       error
-  an mbarrier with more arrivals or bytes than it was told, or in the middle of a phase at the end;
-  the same phase waited for twice by a thread; none made yet, or not fenced for TMA              error
-  a named barrier with other numbers of threads, or incomplete at the end                       error
-  registers that nobody gives                                                                   no thread can go on
+  shared memory that a copy in flight writes, read by wgmma or by another copy's write           error
+  the same, read by ordinary loads                                                               NaN
+  a copy to memory that a wgmma in flight reads                                                  error
+  memory that ordinary stores wrote, read by wgmma without fence_async()                         error: see below
+  d read before the wait                                                                         NaN
+  d, or a in registers, written before the wait                                                  error
+  a wgmma without wgmma_fence() since the last wait, or one that is never waited for             error
+  warps of a warpgroup that issue different products; an invalid matrix descriptor               error
+  an mbarrier that gets more arrivals or bytes than expected, or whose phase is incomplete at the end of the block; a
+  thread that waits twice for the same phase; an mbarrier that is not initialized, or not fenced for TMA     error
+  a named barrier with differing numbers of threads, or incomplete at the end of the block       error
+  take_registers() of more registers than are ever given                                         no thread can go on
 
-The asynchronous proxy: shared memory has a second copy, that which TMA and wgmma see. TMA writes both, ordinary stores
-the first, and fence_async() makes them equal; a wgmma whose operands differ is the error. With the race checker, which
-sees each store, only the storing thread's own fence does. Not found: a fence by another thread, without the checker;
-reads by ordinary loads that nothing orders before a copy; accesses that only mbarriers or named barriers order, which
-the race checker takes for races.
+The asynchronous proxy is modeled by a second copy of shared memory, which TMA and wgmma see. TMA writes both copies,
+ordinary stores write the first, and fence_async() makes them equal. A wgmma whose operands differ between the copies is
+an error. With the race checker, which sees each store, only a fence by the storing thread counts. Not detected: without
+the race checker, that only another thread has called the fence; ordinary loads that nothing orders before a copy to the
+same memory. The race checker does not know mbarriers and named barriers: accesses that only these order are reported as
+races.
 */
 #pragma once
 #include <array>
@@ -30,7 +32,7 @@ namespace emulator {
 
 struct TensorMap {
     const char* base;
-    int64_t dims[4], strides[4];  // of elements, and in bytes
+    int64_t dims[4], strides[4];  // in elements; in bytes
     int box[4];
 };
 
@@ -58,10 +60,11 @@ void wgmma_fence(Site site);
 void wgmma_commit(Site site);
 void wgmma_wait(int groups_left, Site site);
 
-// Where it is in the block's dynamic shared memory, as an address there.
+// The shared-memory address of a pointer into the block's dynamic shared memory.
 uint32_t shared_address(const void* pointer, const char* op, Site site);
 
-// What emulator.cpp has for it: the running thread waits until it is woken; the block's dynamic memory, or null.
+// Implemented in emulator.cpp. park(): the running thread waits for wake(). dynamic_shared(): the block's dynamic
+// shared memory, or null.
 void park(const char* op, Site site);
 void wake(unsigned thread);
 struct SharedSpan {
@@ -70,14 +73,14 @@ struct SharedSpan {
 };
 SharedSpan dynamic_shared();
 
-// Called by emulator.cpp. Of a block: its begin; its end, by its last thread.
+// Called by emulator.cpp at the begin of a block, and at its end by its last thread.
 void hopper_begin_block();
 void hopper_end_block();
-// No thread can go on: lets something happen that was under way. False: there is nothing.
+// Completes a piece of asynchronous work, so that threads can go on. False: none is pending.
 bool hopper_progress(Schedule schedule, unsigned random);
-// What is under way, a line each, for a report.
+// Lists pending asynchronous work for a report, one line each.
 std::string hopper_state();
-// An ordinary store by the running thread, as the race checker sees it.
+// Called by the race checker for each ordinary store by the running thread.
 void note_generic_store(uintptr_t address, size_t bytes);
 
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// Matrix products on the emulated GPU: the functions of llmc/cuda/cublaslt.h without cuBLASLt. Plain loops, in double.
+// GEMMs on the emulated GPU: the functions of llmc/cuda/cublaslt.h without cuBLASLt, as plain loops in double.
 #include "llmc/cuda/cublaslt.h"
 #include <cmath>
 #include <cstdlib>
@@ -35,10 +35,9 @@ double gelu_derivative(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-// Four columns.
 using Columns = double __attribute__((vector_size(32)));
 
-// (rows, cols) in double, each row filled up with zeros. Every element is read once.
+// (rows, cols) in double; rows are padded with zeros to a multiple of four columns. Every element is loaded once.
 std::vector<Columns> matrix_of(const void* data, DType dtype, int64_t rows, int64_t cols, bool transposed, int64_t ld,
                                int64_t first) {
     const int64_t width = (cols + 3) / 4;
@@ -50,7 +49,7 @@ std::vector<Columns> matrix_of(const void* data, DType dtype, int64_t rows, int6
     return matrix;
 }
 
-// sums (width) = row (K) b (K, width), added up in the order of k. Most of what emulated models compute.
+// sums (width) = row (K) b (K, width), summed in the order of k. Emulated models spend most of their time here.
 EMULATOR_UNBOUNDED void multiply_row(Columns* sums, const double* row, const Columns* b, int64_t K, int64_t width) {
     for (int64_t j = 0; j < width; j++) sums[j] = Columns{};
     for (int64_t k = 0; k < K; k++)
@@ -95,7 +94,7 @@ void multiply(const MatmulCall& call, void* out, const void* a, const void* b, c
 
 }  // namespace
 
-// What is counted and kept as by the real one; the time of every algorithm is that of the first.
+// Counts and caches plans as the real library does, but times no algorithms: the first one is taken.
 struct CublasLt::Library {
     struct Plan {};
     MatmulPlans<Plan> plans;
@@ -127,7 +126,7 @@ void CublasLt::run(Cuda& cuda, const MatmulCall& call, void* out, const void* a,
     column_major(call);  // the same checks as the real one's
     for (const void* pointer : {static_cast<const void*>(out), a, b, static_cast<const void*>(aux), addend})
         ensure(reinterpret_cast<uintptr_t>(pointer) % 16 == 0);
-    ensure(out != a && out != b);  // which would not show here
+    ensure(out != a && out != b);  // in place would work here, but not on a GPU
     ensure(has_bias(call.epilogue) == (bias != nullptr) && has_aux(call.epilogue) == (aux != nullptr));
     ensure(call.accumulate || addend == nullptr);
     ensure(is_fp8(call.a) == (scales.a != nullptr) && is_fp8(call.a) == (scales.b != nullptr));

@@ -10,12 +10,12 @@
 namespace emulator {
 
 struct ProcessRanks::Meeting {
-    static constexpr size_t kPart = 1 << 18;  // bytes that each brings at a time
+    static constexpr size_t kPart = 1 << 18;  // bytes that each rank exchanges at a time
     std::atomic<uint32_t> arrived, meetings;
     char parts[kMost][kPart];
 };
 
-// Kept until the process ends: others open it when they like.
+// Kept until the process ends: other ranks may open it at any time.
 std::string new_meeting() {
     static std::vector<SharedMemory> all;
     all.push_back(SharedMemory::create(sizeof(ProcessRanks::Meeting)));
@@ -47,7 +47,7 @@ std::vector<std::vector<char>> ProcessRanks::exchange(const void* data, size_t b
         std::memcpy(meeting_->parts[rank_], static_cast<const char*>(data) + at, n);
         wait_for_all();
         for (size_t r = 0; r < all.size(); r++) std::memcpy(all[r].data() + at, meeting_->parts[r], n);
-        wait_for_all();  // nobody reads these parts any more
+        wait_for_all();  // until all ranks have read the parts
     }
     return all;
 }

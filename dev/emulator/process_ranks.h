@@ -1,12 +1,12 @@
 /*
 Ranks of the emulated NCCL that are processes of one host, each with an emulated GPU: `mpirun -np 2 build/.../train_gpt`
-with ANVIL_EMULATOR_GPUS=2. They meet in memory that rank 0 makes.
+with ANVIL_EMULATOR_GPUS=2. They exchange data in shared memory that rank 0 creates.
 
   ncclGetUniqueId:   new_meeting()                               text of less than 128 bytes, for all ranks
   rank:              ProcessRanks ranks(meeting, rank, size);
-  collective:        ranks.exchange(data, bytes)                 what each rank brought, in their order
+  collective:        ranks.exchange(data, bytes)                 the data of all ranks, in rank order
 
-Who waits for a rank that does not come waits for ever, as in NCCL: it is the rank watch that ends it.
+A rank waits forever for one that does not come, as in NCCL. The rank watch ends such a run.
 */
 #pragma once
 #include <cstddef>
@@ -22,7 +22,7 @@ class ProcessRanks {
 public:
     static constexpr int kMost = 8;
     ProcessRanks(const std::string& meeting, int rank, int size);
-    // All bring the same number of bytes.
+    // Collective. `bytes` is the same on all ranks.
     std::vector<std::vector<char>> exchange(const void* data, size_t bytes);
 
     struct Meeting;

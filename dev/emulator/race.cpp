@@ -24,7 +24,7 @@ namespace {
 
 enum Readers : uint8_t { one_thread, one_warp, several_warps };
 
-// An access as it is remembered: who, when by the block's own clock, and where in the code.
+// A recorded access: its thread, its time (barriers and syncwarps so far), and its place in the code.
 struct Stamp {
     uint32_t block = 0, code = 0, barriers = 0, syncwarps = 0;
     uint16_t thread = 0;
@@ -32,12 +32,12 @@ struct Stamp {
     Readers readers = one_thread;
 };
 struct Cell {
-    Stamp write, read, read_elsewhere;  // the last read, and the last one by a block before that one's
+    Stamp write, read, read_elsewhere;  // the last of each; read_elsewhere: by another block than the last read's
 };
-constexpr uintptr_t kCellBytes = 2, kPageBytes = 4096;  // a bf16 a cell
+constexpr uintptr_t kCellBytes = 2, kPageBytes = 4096;  // a cell holds one bf16
 std::unordered_map<uintptr_t, std::vector<Cell>> pages;
 
-// Most accesses are to the page of the one before.
+// Remembers the last page, because most accesses are to the same page as the one before.
 Cell& cell_at(uintptr_t address) {
     static uintptr_t number = UINTPTR_MAX;
     static Cell* page = nullptr;
@@ -50,7 +50,8 @@ Cell& cell_at(uintptr_t address) {
     return page[address % kPageBytes / kCellBytes];
 }
 
-// What a thread had seen when it released, after a fence, through an atomic; and who acquired it when.
+// An atomic after a fence releases the thread's earlier accesses and, with those of its block, all before the last
+// barrier. Acquired: which thread of the running block has seen the release, and when.
 struct Release {
     uint32_t block, barriers;
     uint16_t thread;
@@ -63,7 +64,7 @@ struct Acquired {
 std::unordered_map<const void*, std::vector<Release>> releases;
 std::vector<Acquired> acquired;  // by the running block
 
-std::vector<Site> sites;  // of accesses that a wrapper reported; code = kSite + index
+std::vector<Site> sites;  // of accesses that note_access() reported; their code is kSite + index
 constexpr uint32_t kSite = 0x80000000;
 std::set<std::pair<uint32_t, uint32_t>> reported;
 std::string findings;
@@ -88,10 +89,10 @@ std::string place(uint32_t code) {
 bool ordered(const Stamp& before, bool atomic, bool shared) {
     const RaceClock& now = race_clock;
     const Thread& thread = *current.thread;
-    if (before.block < now.first_block) return true;  // of an earlier launch, or none
+    if (before.block < now.first_block) return true;  // in an earlier launch, or no access at all
     if (before.atomic && atomic) return true;
     if (before.block != now.block) {
-        if (shared) return true;  // another block's, whose place this block's arrays have taken
+        if (shared) return true;  // the shared memory of another block, whose addresses are reused
         for (const Acquired& a : acquired)
             if (a.release.block == before.block &&
                 (before.barriers < a.release.barriers || before.thread == a.release.thread) &&
@@ -117,7 +118,7 @@ void remember_read(Cell& cell, Stamp read) {
     Stamp& last = cell.read;
     if (last.block != read.block) cell.read_elsewhere = last;
     const bool same_warp = last.thread / 32 == read.thread / 32;
-    // A __syncwarp since then puts the earlier reads of this warp before everything its threads do from now on.
+    // A __syncwarp since the last read orders this warp's earlier reads before all that its threads do from now on.
     const bool settled = last.readers != several_warps && same_warp && last.syncwarps < read.syncwarps;
     if (last.block == read.block && last.barriers == read.barriers && !settled) {
         if (last.thread == read.thread)
@@ -149,8 +150,8 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
     }
 }
 
-// Called before every atomic. With a fence after it, the thread releases what it did and acquires what others
-// released.
+// Called before every atomic. If the thread has called __threadfence(), it releases its own earlier accesses and
+// acquires those that others have released through this address.
 void atomic_access(const void* pointer, size_t bytes, uint32_t code) {
     access(pointer, bytes, true, true, code);
     if (!current.thread || !current.thread->fenced) return;
@@ -193,7 +194,7 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site) {
 
 }  // namespace emulator
 
-// ---- what the compiler calls -------------------------------------------------------------------------------------
+// ---- functions that the compiler calls ---------------------------------------------------------------------------
 #define CODE emulator::code_of(__builtin_return_address(0))
 #define ACCESSES(n)                                                                        \
     void __tsan_read##n(void* p) { emulator::access(p, n, false, false, CODE); }           \

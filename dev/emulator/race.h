@@ -1,14 +1,15 @@
 /*
-The race checker: two accesses to the same bytes, one of them a write, that nothing orders. Built with -DANVIL_RACE, for
-which kernels are compiled with -fsanitize=thread and linked without libtsan: race.cpp is the runtime of the
-compiler's calls. What orders two accesses in CUDA:
+The race checker. A race is two accesses to the same bytes, at least one of them a write, that nothing orders. With
+-DANVIL_RACE, kernels are compiled with -fsanitize=thread and linked without libtsan: race.cpp implements the functions
+that the compiler calls. What orders two accesses in CUDA:
 
   the same thread                               always
   threads of one warp                           a __syncwarp of both between
   threads of one block                          a barrier between
   any two threads                               __threadfence, then an atomic that the other one sees, then its fence
 
-Shuffles and matrix instructions do not. libtsan's clocks cannot say this, and cost 20 to 100 times as much.
+Shuffles and matrix instructions order nothing. libtsan's clocks cannot express these rules, and take 20 to 100 times as
+long.
 */
 #pragma once
 #include <cstddef>
@@ -17,19 +18,19 @@ Shuffles and matrix instructions do not. libtsan's clocks cannot say this, and c
 
 namespace emulator {
 
-// Where the running block stands. Kept by emulator.cpp.
+// The time of the running block, as the numbers of barriers so far. Updated by emulator.cpp.
 struct RaceClock {
-    uint32_t block = 0;        // numbered through, over all launches; 0: none
+    uint32_t block = 0;        // numbered consecutively over all launches; 0: none
     uint32_t first_block = 1;  // of this launch
-    uint32_t barriers = 0;     // this block has passed
-    uint32_t syncwarps[32]{};  // each warp has passed
+    uint32_t barriers = 0;     // that this block has passed
+    uint32_t syncwarps[32]{};  // that each warp has passed
     uintptr_t stacks = 0, stacks_bytes = 0;
 };
 extern RaceClock race_clock;
 
 void race_begin_launch(uint32_t num_blocks);
 void race_begin_block();
-// What was found in this launch, a line each; "" if nothing.
+// The races found in this launch, one per line; "" if none.
 std::string race_end_launch();
 
 }  // namespace emulator

@@ -1,15 +1,14 @@
 /*
-The CUDA runtime's functions on the host. A stream is a queue; by default its work is done at once. With lazy streams
-nothing is done before somebody waits for it: host code that reads a result too early, or changes a buffer that a copy
-has yet to read, is found out that way. An error of a kernel is thrown by the launch; with lazy streams whoever waits
-gets it as a status, with its text in cudaGetErrorString(), and what was queued after the kernel is dropped.
+The CUDA runtime on the host. A stream is a queue. By default its work is done as soon as it is enqueued. With lazy
+streams it is done only when a call waits for it. This reveals host code that reads a result too early, or changes a
+buffer that a copy has yet to read. The launch throws a kernel's error; with lazy streams the waiting call returns it as
+a status, with its text in cudaGetErrorString(), and work that was queued after the kernel is dropped.
 
-A stream that is captured does nothing of what it is given: it becomes a graph, whose launch queues it all. Calls that a
-capture does not allow are refused and spoil it, as CUDA's; so are events here, which CUDA would capture.
+A stream in capture executes nothing: its work becomes a graph, whose launch enqueues it. A call that is not allowed
+during capture is refused and invalidates the capture, as in CUDA. Here that includes events, which CUDA would capture.
 
-A stream may have to wait, for another one or for stall(): it stays where it is then, and every call that concerns it
-tries again. Whoever waits on the host for what does not come gets an error instead of a hang. Threads may take turns;
-each call is one turn.
+A stream may be blocked by another stream or by stall(). Every later call that concerns it tries again. A host call that
+waits for work that cannot proceed returns an error instead of hanging. Calls from several threads are serialized.
 */
 #include <cuda_runtime_api.h>
 #include <algorithm>
@@ -38,7 +37,7 @@ namespace emulator {
 void submit(cudaStream_t stream, std::function<void()> work);
 std::atomic<bool> queries_hang = false;
 
-// One record of an event. Who waits for it keeps it, whatever becomes of the event and of its stream.
+// One cudaEventRecord. Shared with the streams that wait for it, so that it outlives its event and stream.
 struct Moment {
     Stream* stream = nullptr;
     bool reached = true;
@@ -48,15 +47,15 @@ struct Event {
     std::shared_ptr<Moment> last = std::make_shared<Moment>();
 };
 
-// Work in the order in which it was captured.
+// The captured work, in order.
 struct Graph {
     std::vector<std::function<bool()>> work;
 };
 
 struct Stream {
-    std::deque<std::function<bool()>> queue;  // each says whether it is done; if not, it is asked again later
-    std::unique_ptr<Graph> capture;           // null: it is not captured
-    bool spoiled = false;                     // by what cannot be captured
+    std::deque<std::function<bool()>> queue;  // each returns whether it is done; if not, it is called again later
+    std::unique_ptr<Graph> capture;           // null: not in capture
+    bool spoiled = false;                     // a call has invalidated the capture
     bool draining = false;
     bool stalled = false;
 };
@@ -68,7 +67,7 @@ struct Turn {
     std::lock_guard<std::recursive_mutex> lock{turn};
 };
 
-// Carries out what is queued, as long as it can and `more`. A stream that is at it already stays where it is.
+// Executes queued work while more() and until something blocks it. Does nothing if called from the stream's own work.
 template <class More>
 static void advance(Stream* stream, More more) {
     while (more() && streams.count(stream) && !stream->draining && !stream->stalled && !stream->queue.empty()) {
@@ -111,7 +110,8 @@ static void enqueue(cudaStream_t stream, std::function<bool()> work) {
     if (!options().lazy_streams) advance(stream, [] { return true; });
 }
 
-// The error of a call that no stream that is captured allows.
+// For calls that are not allowed during capture: invalidates the captures, of one stream or of all, and returns the
+// error.
 static cudaError_t spoil_captures(const Stream* alone = nullptr) {
     const Turn own;
     cudaError_t status = cudaSuccess;
@@ -188,12 +188,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     std::strcpy(properties->name, "emulated GPU");
     properties->totalGlobalMem = options().memory_bytes;
     properties->major = 9;
-    properties->multiProcessorCount = 4;  // few, so that small shapes have more blocks than that
+    properties->multiProcessorCount = 4;  // few, so that small shapes have more blocks than SMs
     properties->l2CacheSize = 1 << 20;
     return cudaSuccess;
 }
 
-// ---- memory: what is in use is counted, so that a plan can be held against it ------------------------------------
+// ---- memory: counted, so that tests can compare it with a plan ---------------------------------------------------
 namespace emulator {
 static size_t used_bytes = 0;
 struct Allocation {
@@ -238,9 +238,10 @@ cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, [[maybe_unused]] cudaMemcpyKind kind,
                             cudaStream_t stream) {
     submit(stream, [=] {
-        if (bytes > 0) std::memcpy(to, from, bytes);  // of nothing, both may be null
+        if (bytes > 0) std::memcpy(to, from, bytes);  // for 0 bytes the pointers may be null
 #ifdef ANVIL_MSAN
-        // The host is not watched: what it sends counts as written, and it may look at everything, guard zones too.
+        // MSan does not check the host: what it sends counts as initialized, and it may read everything, even guard
+        // zones.
         if (kind != cudaMemcpyDeviceToDevice) __msan_unpoison(to, bytes);
 #endif
     });
@@ -250,7 +251,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
     submit(stream, [=] {
         std::memset(data, value, bytes);
 #ifdef ANVIL_MSAN
-        if (value == 0xFF) __msan_poison(data, bytes);  // Anvil's sign for "not written yet"
+        if (value == 0xFF) __msan_poison(data, bytes);  // Anvil fills memory with 0xFF that is not yet written
 #endif
     });
     return cudaSuccess;
@@ -270,7 +271,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     if (priority < -5 || priority > 0) return cudaErrorInvalidValue;
     return cudaStreamCreateWithFlags(stream, flags);
 }
-// What was given to it is still done.
+// Completes the enqueued work first.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     const Turn own;
     drain(stream);
@@ -318,7 +319,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     });
     return cudaSuccess;
 }
-// Each question lets the stream do one thing more, or a loop of questions would have no end.
+// Each query executes one more piece of the stream's work, so that a polling loop ends.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     while (emulator::queries_hang) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const Turn own;

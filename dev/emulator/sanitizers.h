@@ -1,4 +1,4 @@
-// ANVIL_MSAN, ANVIL_ASAN: which sanitizer this is compiled with, by g++'s name for it and by clang's.
+// Defines ANVIL_MSAN or ANVIL_ASAN under that sanitizer, with g++ and with clang.
 #pragma once
 #if defined(__has_feature)
 #if __has_feature(memory_sanitizer)

@@ -2,15 +2,15 @@
 
     import anvil
     weights = anvil.load("run/d4")                            {name: torch.Tensor}; NumPy arrays where there is no torch
-    shard = anvil.read_shard("data/x/train_000000.bin")       shard.tokens is mapped, shard.learned None or booleans
+    shard = anvil.read_shard("data/x/train_000000.bin")       shard.tokens is memory-mapped, shard.learned None or booleans
     anvil.write_shard("mine.bin", tokens, learned=mask)
     records = anvil.read_log("run/d4")                        anvil.log_frame("run/d4"): a pandas.DataFrame
     run = anvil.start(out_dir="run/d4", depth=4)              ./train_gpt as a process of its own
     for record in run.records("val"): print(record["step"], record["loss"])
     run.stop()
 
-No second engine: models are trained by ./train_gpt, and computed in PyTorch by modeling_anvil.py, which
-`./train_gpt export` writes beside the weights. doc/python.md has it all.
+This is not a second engine: ./train_gpt trains models, and modeling_anvil.py, which `./train_gpt export` writes with the
+weights, computes them in PyTorch. See doc/python.md.
 """
 
 from .checkpoint import Checkpoint, checkpoints, load

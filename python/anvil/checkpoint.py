@@ -1,6 +1,6 @@
-"""Checkpoints, and folders that `./train_gpt export` and transformers write: weights, state, optimizer.
+"""Reads checkpoints, and folders that `./train_gpt export` and transformers write: weights, state, optimizer.
 
-The files are doc/formats.md's. A run's folder stands for its newest checkpoint that is complete.
+doc/formats.md describes the files. A run's folder stands for its newest complete checkpoint.
 """
 
 import json
@@ -12,7 +12,7 @@ from .errors import AnvilError
 
 FORMAT_VERSION = 2  # of manifest.json: kCheckpointVersion in llmc/io/manifest.h
 MAX_HEADER = 100_000_000
-# Types of safetensors that are read here, as NumPy has them; bf16, which it has not, as 16 bits.
+# The supported types of safetensors, as NumPy types; bf16, which NumPy lacks, as 16 bits.
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U16": "<u2", "U8": "u1"}
 
 
@@ -34,7 +34,7 @@ def read_json(path):
 
 
 class TensorFile:
-    """A safetensors file, mapped: names, and the array of each."""
+    """A memory-mapped safetensors file: the arrays by name."""
 
     def __init__(self, path):
         import numpy as np
@@ -67,7 +67,7 @@ class TensorFile:
         return list(self.entries)
 
     def tensor(self, name, as_torch):
-        """A copy. Without torch bf16 becomes float32, which holds all of its values."""
+        """A copy of a tensor. Without torch, bf16 becomes float32, which is exact."""
         import numpy as np
 
         dtype, shape, begin, end = self.entries[name]
@@ -83,7 +83,7 @@ class TensorFile:
 
 
 def index_of(folder, name):
-    """{file: its tensors} of NAME.safetensors, or of the files that NAME.safetensors.index.json lists."""
+    """{file: its tensors} for NAME.safetensors, or for the files that NAME.safetensors.index.json lists."""
     index = folder / f"{name}.safetensors.index.json"
     if (folder / f"{name}.safetensors").exists() or not index.exists():
         return {f"{name}.safetensors": None}
@@ -97,10 +97,10 @@ def index_of(folder, name):
 
 
 class Checkpoint:
-    """A folder of weights: a run's, one of its checkpoints, an export, or one of transformers.
+    """A folder with weights: a run, one of its checkpoints, an export, or a folder of transformers.
 
-    path, step (None of folders that are no checkpoint), config (config.json), state, flags (train_config.json: what the
-    run was asked for), tokenizer (the path of tokenizer.json, or None).
+    path, step (None if the folder is no checkpoint), config (config.json), state, flags (train_config.json: the flags of
+    the run), tokenizer (the path of tokenizer.json, or None).
     """
 
     def __init__(self, path):
@@ -137,14 +137,14 @@ class Checkpoint:
             yield opened, tensors or opened.names()
 
     def tensors(self, framework=None):
-        """{name: tensor} in the names and layouts of the files (doc/formats.md).
+        """{name: tensor} with the names and layouts of the files (doc/formats.md).
 
         framework: "torch", "numpy", or None: torch if it is installed."""
         as_torch = chosen(framework)
         return {name: file.tensor(name, as_torch) for file, names in self._files("model") for name in names}
 
     def optimizer(self, framework=None):
-        """{name: tensor}: m.NAME, v.NAME, master.NAME, put together from all ranks' files; flat, as there."""
+        """{name: tensor}: m.NAME, v.NAME, master.NAME, joined from the files of all ranks; one-dimensional, as in the files."""
         import numpy as np
 
         as_torch, wholes = chosen(framework), {}
@@ -197,7 +197,7 @@ def chosen(framework):
 
 
 def why_incomplete(folder):
-    """What is wrong with a checkpoint's folder as far as sizes tell; None: nothing."""
+    """What is wrong with a checkpoint's folder, judged by the sizes of files; None if it is complete."""
     if not (folder / "manifest.json").exists():
         return "no manifest.json in it"
     try:
@@ -215,7 +215,7 @@ def why_incomplete(folder):
 
 
 def checkpoints(run):
-    """The folders of a run's checkpoints, the newest last; a .old one is being replaced by that of its step."""
+    """The folders of a run's checkpoints, the newest last; an .old one is being replaced by a new one of its step."""
     found = [(re.fullmatch(r"step_(\d+)(\.old)?", path.name), path) for path in pathlib.Path(run).glob("step_*")]
     return [path for match, path in sorted((m for m in found if m[0]), key=lambda m: (int(m[0][1]), not m[0][2]))]
 

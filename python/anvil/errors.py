@@ -1,8 +1,8 @@
-"""The one exception of this package: a line that says what was expected, what was found, and what to do."""
+"""The exception of this package. Its message is one line: what was expected, what was found, and what to do."""
 
 
 class AnvilError(Exception):
-    """What its user can fix: a wrong path, a damaged file, a refused flag, a run that failed.
+    """An error that the user can fix: a wrong path, a damaged file, a refused flag, a run that failed.
 
     exit_code and output are those of a program that failed (doc/flags.md), else None."""
 

@@ -1,4 +1,4 @@
-"""A run's log.jsonl: its records, all at once or as they come. doc/formats.md lists the types and their fields."""
+"""Reads a run's log.jsonl, at once or while it is written. doc/formats.md lists the types of records and their fields."""
 
 import json
 import math
@@ -16,20 +16,20 @@ def log_path(run):
 
 
 def record_in(line):
-    """None: a line cut short by a kill."""
+    """The record of a line; None if a kill has truncated it."""
     try:
         record = json.loads(line)
     except ValueError:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("type"), str):
         return None
-    # The log's words for numbers that JSON has not; texts keep theirs.
+    # Converts the log's words for numbers that JSON lacks (nan, inf), except in text fields.
     texts = ("type", "reason", "text", "prompt", "path", "file", "message", "what")
     return {k: NOT_FINITE.get(v, v) if isinstance(v, str) and k not in texts else v for k, v in record.items()}
 
 
 def read_log(run, kind=None):
-    """The records that count, in order: of steps that were made again after a resume the later ones. kind: of one type."""
+    """The valid records, in order: if a resumed run has repeated a step, the later ones. kind: only those of one type."""
     path, records = log_path(run), []
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -39,7 +39,7 @@ def read_log(run, kind=None):
         record = record_in(line)
         if record is None:
             continue
-        if record["type"] == "resume":  # what stands above is void beyond this step
+        if record["type"] == "resume":  # earlier records of later steps are void
             step = record.get("step", 0)
             records = [r for r in records if r["type"] in ("start", "resume") or r.get("step", 0) <= step]
         records.append(record)
@@ -59,10 +59,10 @@ def log_frame(run, kind="step"):
 def follow_log(run, is_over, kind=None, poll=0.2):
     """Yields records as they are written, from the first on, until is_over() is true and all have been read.
 
-    After a `resume` record those of later steps that came before it are void. A log that begins anew is read anew."""
+    A `resume` record makes earlier records of later steps void. If a new run replaces the log, it is read from its start."""
     path, offset, rest = log_path(run), 0, b""
     while True:
-        over = is_over()  # before the file is read: what is written until then is read
+        over = is_over()  # before reading, so that all that was written until then is read
         try:
             with open(path, "rb") as file:
                 file.seek(0, 2)

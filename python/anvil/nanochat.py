@@ -1,13 +1,13 @@
-"""nanochat's checkpoints and tokenizer, in and out (github.com/karpathy/nanochat, the format of its commit 92d63d4 of July 2026).
+"""Imports and exports nanochat's checkpoints and tokenizer (github.com/karpathy/nanochat, commit 92d63d4 of July 2026).
 
     python -m anvil.nanochat import base_checkpoints/d24 --tokenizer tokenizer --out d24      then ./train_gpt --init-from d24
     python -m anvil.nanochat export run/d24 --out ~/.cache/nanochat --tag d24
 
-import reads model_STEP.pt and meta_STEP.json, and tokenizer.pkl where it is given, and writes config.json,
-model.safetensors and tokenizer.json. Weights become fp32, which holds all that nanochat keeps in bf16. export writes the same files the other
-way, and token_bytes.pt: base_checkpoints/TAG/ and tokenizer/. The optimizer's state stays where it is.
+import reads model_STEP.pt and meta_STEP.json, and tokenizer.pkl if it is given, and writes config.json,
+model.safetensors and tokenizer.json. Weights become fp32, which is exact for nanochat's bf16. export does the reverse: it
+writes base_checkpoints/TAG/ and tokenizer/, with token_bytes.pt. The optimizer's state is not converted.
 
-Needs torch and safetensors; export of a tokenizer needs tiktoken. A pickle is read without running what it names.
+Needs torch and safetensors; exporting a tokenizer needs tiktoken. A pickle is read without executing code that it names.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from .checkpoint import Checkpoint, read_json
 from .errors import AnvilError
 
 COMMIT = "92d63d4"
-VOCABULARY_MULTIPLE = 64  # to which nanochat pads its tables
+VOCABULARY_MULTIPLE = 64  # nanochat pads its vocabulary to a multiple of this
 WINDOW_MULTIPLE = 128
 BOS = "<|bos|>"
 EPS = 2.0**-23
-# What `--architecture nanochat` is, in the words of config.json: test/python/nanochat_test.py compares them.
+# The fields of config.json for `--architecture nanochat`: test/python/nanochat_test.py compares them.
 PARTS = {
     "norm": "plain-rmsnorm", "norm-eps": EPS, "biases": False, "mlp": "relu-squared", "tied-head": False, "positions": "rotary",
     "rotary-base": 100000.0, "half-rotary": False, "clockwise-rotary": True, "qk-norm": True, "qk-scale": 1.2000000476837158,
@@ -36,7 +36,7 @@ PARTS = {
 
 
 def shapes(config, V):
-    """{nanochat's name: shape} of a model with V rows in its tables."""
+    """{nanochat's name: shape} for a model with V rows in its tables."""
     L, C, NH, NKV = config["n_layer"], config["n_embd"], config["n_head"], config["n_kv_head"]
     KV = C // NH * NKV
     found = {"transformer.wte.weight": (V, C), "lm_head.weight": (V, C), "resid_lambdas": (L,), "x0_lambdas": (L,)}
@@ -82,7 +82,7 @@ def find_step(folder, step):
 
 
 def import_checkpoint(folder, out, step=None, tokenizer=None):
-    """A folder that ./train_gpt --init-from takes. Returns what it holds, in a line."""
+    """Writes a folder for ./train_gpt --init-from. Returns its description in one line."""
     torch, safetensors = need("torch", "safetensors.torch")
     folder, out = pathlib.Path(folder), pathlib.Path(out)
     step = find_step(folder, step)
@@ -112,7 +112,7 @@ def import_checkpoint(folder, out, step=None, tokenizer=None):
     for name, value in state.items():
         if re.search(r"attn\.c_[kv]\.", name):
             continue
-        if "attn.c_q." in name:  # one matrix here
+        if "attn.c_q." in name:  # Q, K and V are one matrix in Anvil
             value = torch.cat([state[name.replace("c_q", part)].float() for part in ("c_q", "c_k", "c_v")])
             name = name.replace("c_q", "c_attn")
         tensors[our_name(name)] = value[: V if is_table(name) else None].float().contiguous()
@@ -135,7 +135,7 @@ def import_checkpoint(folder, out, step=None, tokenizer=None):
 
 
 def export_checkpoint(model, out, tag=None):
-    """base_checkpoints/TAG/ and tokenizer/ in nanochat's base folder. Returns what was written, in a line."""
+    """Writes base_checkpoints/TAG/ and tokenizer/ in nanochat's base folder. Returns a description in one line."""
     (torch,) = need("torch")
     checkpoint, out = Checkpoint(model), pathlib.Path(out)
     config = checkpoint.config
@@ -163,7 +163,7 @@ def export_checkpoint(model, out, tag=None):
         state[name] = torch.zeros(shape)
         state[name][: len(rows)] = rows.float()
         if tensors["transformer.wte.weight"].dtype == torch.bfloat16 and is_table(name) and name != "lm_head.weight":
-            state[name] = state[name].bfloat16()  # as nanochat keeps them
+            state[name] = state[name].bfloat16()  # nanochat's type for them
     step = checkpoint.step or 0
     tag = tag or f"d{L}"
     folder = out / "base_checkpoints" / tag
@@ -193,7 +193,7 @@ def new_folder(path):
 
 
 class Fields:
-    """What stands for tiktoken's Encoding while its pickle is read: its state, a dictionary."""
+    """Replaces tiktoken's Encoding while its pickle is read. Holds its state, a dictionary."""
 
     state = None
 
@@ -216,7 +216,7 @@ def byte_letters():
 
 
 def halves(token, ranks):
-    """The two tokens that a token is merged from: what merges of lower rank leave of it."""
+    """The two tokens from which a token is merged: the result of applying the merges of lower rank to it."""
     parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
         found = [(ranks[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if ranks.get(a + b, ranks[token]) < ranks[token]]
@@ -228,7 +228,7 @@ def halves(token, ranks):
 
 
 def read_tokenizer(path):
-    """tokenizer.pkl, or the folder that has it -> tokenizer.json, as an object."""
+    """tokenizer.pkl, or its folder -> tokenizer.json, as an object."""
     path = pathlib.Path(path)
     path = path / "tokenizer.pkl" if path.is_dir() else path
     try:
@@ -272,7 +272,7 @@ def read_tokenizer(path):
 
 
 def write_tokenizer(file, folder, where):
-    """tokenizer.json, as an object -> tokenizer.pkl and token_bytes.pt. The names that were written."""
+    """tokenizer.json, as an object -> tokenizer.pkl and token_bytes.pt. Returns the names of the files written."""
     tiktoken, torch = need("tiktoken", "torch")
     try:
         special = {token["content"]: token["id"] for token in file["added_tokens"]}
@@ -286,7 +286,7 @@ def write_tokenizer(file, folder, where):
     if BOS not in special:
         raise AnvilError(f"{where}: nanochat's tokenizer has {BOS}, and this has not; data/tokenize --train-tokenizer makes one")
     encoding = tiktoken.Encoding(name="rustbpe", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
-    lengths = torch.zeros(encoding.n_vocab, dtype=torch.int32)  # a special token counts nothing
+    lengths = torch.zeros(encoding.n_vocab, dtype=torch.int32)  # 0 for special tokens
     for token, i in ranks.items():
         lengths[i] = len(token)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Runs of ./train_gpt from Python, a notebook say: started, watched, stopped. The program is a process of its own."""
+"""Starts, watches and stops runs of ./train_gpt from Python, such as a notebook. The program is a process of its own."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import time
 from .errors import AnvilError
 from .log import follow_log, log_path, read_log
 
-START_S = 0.05  # between looks at a process that starts
+START_S = 0.05  # interval of checks while a process starts
 
 
 def find_program(program=None, name="train_gpt"):
@@ -33,7 +33,7 @@ def find_program(program=None, name="train_gpt"):
 
 
 def arguments_of(flags):
-    """["--seq-len", "64", "--no-shuffle"] of seq_len=64, shuffle=False; None leaves a flag out, a list is joined by commas."""
+    """["--seq-len", "64", "--no-shuffle"] for seq_len=64, shuffle=False; None omits a flag, a list is joined with commas."""
     arguments = []
     for name, value in flags.items():
         flag = name.replace("_", "-")
@@ -56,7 +56,7 @@ def failure(arguments, exit_code, output):
 
 
 def run_command(command, program=None, **flags):
-    """What ./train_gpt COMMAND prints: run_command("plan", depth=12), run_command("generate", resume="run/d4", ...)."""
+    """The output of ./train_gpt COMMAND: run_command("plan", depth=12), run_command("generate", resume="run/d4", ...)."""
     arguments = [find_program(program), command, *arguments_of(flags)]
     done = subprocess.run(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     if done.returncode != 0:
@@ -67,8 +67,8 @@ def run_command(command, program=None, **flags):
 def start(out_dir, program=None, cwd=None, env=None, **flags):
     """Starts a training run with its flags as arguments, start("run/a", depth=4, seq_len=512), and returns a Run.
 
-    Returns when the run has begun to log; what ./train_gpt refuses is an AnvilError with its own line. The process is in
-    a group of its own: Ctrl-C in a notebook interrupts the cell and not the run."""
+    Returns when the run has begun to log. If ./train_gpt refuses to start, raises an AnvilError with its error line. The
+    process is in a group of its own, so that Ctrl-C in a notebook interrupts the cell and not the run."""
     arguments = [find_program(program), "train", f"--out-dir={out_dir}", *arguments_of(flags)]
     folder = pathlib.Path(cwd or ".").resolve()
     path = log_path(folder / out_dir)
@@ -82,7 +82,7 @@ def start(out_dir, program=None, cwd=None, env=None, **flags):
     try:
         while process.poll() is None and (not path.exists() or path.stat().st_mtime_ns == before):
             time.sleep(START_S)
-    except BaseException:  # Ctrl-C: nobody would know of this run
+    except BaseException:  # Ctrl-C: the caller gets no Run, so it could not stop the process
         run.kill()
         raise
     if process.poll() is not None:
@@ -91,7 +91,7 @@ def start(out_dir, program=None, cwd=None, env=None, **flags):
 
 
 class Run:
-    """A training run that start() made, or Run("run/d4"): any folder of a run, to look at."""
+    """A training run that start() has started, or with Run("run/d4") any run's folder, to read it."""
 
     def __init__(self, out_dir, process=None, arguments=(), output=None):
         self.out_dir, self.process, self.arguments, self._output = pathlib.Path(out_dir), process, list(arguments), output
@@ -107,11 +107,11 @@ class Run:
 
     @property
     def output(self):
-        """All that the program has printed."""
+        """The program's output so far."""
         if not self._output:
             return ""
         descriptor, parts = self._output.fileno(), []
-        while block := os.pread(descriptor, 1 << 20, sum(map(len, parts))):  # its own position is the program's
+        while block := os.pread(descriptor, 1 << 20, sum(map(len, parts))):  # pread: the file position is shared with the program
             parts.append(block)
         return b"".join(parts).decode("utf-8", errors="replace")
 
@@ -119,9 +119,10 @@ class Run:
         return self.process is not None and self.process.poll() is None
 
     def records(self, kind=None):
-        """The log's records as they come, until the run ends: for record in run.records("step"). kind: of one type.
+        """Yields the log's records as they are written, until the run ends: for record in run.records("step"). kind: only
+        those of one type.
 
-        Of a run that start() did not make: those that are there."""
+        For a run that start() did not start: the records so far."""
         if self.process is None:
             return iter(read_log(self.out_dir, kind))
         return follow_log(self.out_dir, lambda: not self.is_running(), kind)
@@ -131,7 +132,7 @@ class Run:
         return read_log(self.out_dir, kind)
 
     def wait(self, timeout=None):
-        """Waits for the end; an AnvilError with the program's own line if it failed."""
+        """Waits for the end. Raises an AnvilError with the program's error line if it failed."""
         self._need_process("wait for")
         try:
             code = self.process.wait(timeout)
@@ -142,14 +143,14 @@ class Run:
         return self
 
     def stop(self, timeout=None):
-        """Asks the run to save a checkpoint and end, and waits for that. A run that has ended stays as it is."""
+        """Asks the run to save a checkpoint and end, and waits for that. Does nothing if the run has ended."""
         self._need_process("stop")
         if self.is_running():
             self.process.send_signal(signal.SIGTERM)
         return self.wait(timeout)
 
     def kill(self):
-        """Ends the process at once; nothing is saved."""
+        """Kills the process, without a checkpoint."""
         self._need_process("kill")
         if self.is_running():
             self.process.kill()

@@ -1,8 +1,8 @@
-"""`transformers serve` for models that transformers has no class for: an OpenAI-compatible server of any export.
+"""`transformers serve` for models without a class in transformers: an OpenAI-compatible server for any export.
 
     python -m anvil.serve FOLDER --port 8000            all flags are those of `transformers serve`; pip install 'transformers[serving]'
 
-transformers serve (5.23) looks for a model's class among its own alone, trust_remote_code or not; here it finds modeling_anvil.py's.
+transformers serve (5.23) finds only its own classes, even with trust_remote_code. Here it also finds that of modeling_anvil.py.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Token shards, the .bin files that models are trained on: doc/formats.md, llmc/data/shards.h."""
+"""Token shards, the .bin files with training data: see doc/formats.md and llmc/data/shards.h."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import tempfile
 from .errors import AnvilError
 
 HEADER_BYTES, MAX_TOKENS = 1024, 2**31 - 1
-# (magic, version): (type of a token, whether a mask follows)
+# (magic, version): (type of tokens, whether a mask follows)
 KINDS = {
     (20240520, 1): ("<u2", False), (20240520, 2): ("<u2", True),
     (20240801, 7): ("<u4", False), (20240801, 8): ("<u4", True),
@@ -15,7 +15,7 @@ KINDS = {
 
 
 class Shard:
-    """tokens: a read-only memory-mapped array, uint16 or uint32. has_mask: are some of them only read, not learned?"""
+    """tokens: a read-only memory-mapped array, uint16 or uint32. has_mask: whether some tokens are not learned."""
 
     def __init__(self, path, tokens, bits):
         self.path, self.tokens, self._bits = path, tokens, bits
@@ -30,11 +30,11 @@ class Shard:
 
     @property
     def learned(self):
-        """Booleans, one for each token; None without a mask: all are learned."""
+        """Booleans, one per token; None without a mask: all are learned."""
         return self.learned_between(0, len(self)) if self.has_mask else None
 
     def learned_between(self, begin, end):
-        """The same of tokens[begin:end], reading no more of the file; all true without a mask."""
+        """The same for tokens[begin:end], reading only that part of the file; all true without a mask."""
         import numpy as np
 
         begin, end, _ = slice(begin, end).indices(len(self))

@@ -1,4 +1,4 @@
-// Files: whole or untouched, and errors that name them.
+// Files are written completely or not at all, and errors name them.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -21,7 +21,7 @@ TEST_CASE("a file is replaced whole", "[file]") {
     const MappedFile before(path);
     write_file_atomically(path, "");
     CHECK(read_file(path) == "");
-    // Whoever has the old file open still sees all of it.
+    // A process that has the old file open still sees its whole content.
     CHECK(std::string(before.data(), before.size()) == content);
     CHECK_FALSE(fs::exists(path + ".tmp"));
 
@@ -70,7 +70,7 @@ TEST_CASE("what cannot be read is named", "[file]") {
     CHECK(fs::is_directory(scratch / "b/c/d"));
 }
 
-// Opening a pipe that nobody writes into would wait for ever.
+// Opening a pipe without a writer would wait forever.
 TEST_CASE("pipes, sockets and devices are refused at once", "[file]") {
     const ScratchFolder scratch;
     const std::string pipe = scratch / "pipe", socket_path = scratch / "socket";

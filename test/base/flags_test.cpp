@@ -108,7 +108,7 @@ TEST_CASE("a wrong flag says what was found and what is expected", "[flags]") {
     CHECK(contains(parse_error({"--config", "/nowhere/run.toml"}), "2: cannot read /nowhere/run.toml"));
 }
 
-// Kernels compute in floats: what is infinite there must not come that far.
+// Kernels compute in floats: values that are infinite in float must be refused before.
 TEST_CASE("no real flag takes a number that is none as a float", "[flags]") {
     RunFlags config;
     ArchitectureFields architecture{Architecture()};

@@ -7,7 +7,7 @@
 static constexpr float kInfinity = std::numeric_limits<float>::infinity();
 static constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN();
 
-// What a code means, field by field.
+// The value of a code, from its fields.
 template <class Fp8>
 static double value_of(uint32_t code) {
     const int M = Fp8::kMantissaBits;

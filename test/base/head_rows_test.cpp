@@ -1,4 +1,4 @@
-// How many rows of logits there are at a time, on the CPU and on cards of several sizes.
+// The number of rows in a chunk of logits, on the CPU and for GPUs of several sizes.
 #include "llmc/base/head_rows.h"
 #include "llmc/train/memory_plan.h"  // plan_head_rows
 #include "test/testing.h"

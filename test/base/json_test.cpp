@@ -1,4 +1,4 @@
-// JSON as it is read, in either order of members, and what is refused.
+// Reading JSON, with members in any order, and what is refused.
 #include "llmc/base/json.h"
 #include <string>
 #include "test/testing.h"

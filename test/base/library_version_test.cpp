@@ -1,4 +1,4 @@
-// Which libraries a program may be run with.
+// The versions of libraries with which a program may run.
 #include "llmc/base/library_version.h"
 #include "test/testing.h"
 

@@ -1,4 +1,4 @@
-// Levels of processors, and the copy of the CPU's code that is taken: the same bits by each.
+// ISA levels, and the selected copy of the CPU kernels: all have the same bits.
 #include "llmc/base/processor.h"
 #include <cstdlib>
 #include <sstream>
@@ -15,7 +15,7 @@ constexpr CpuidFacts kNewest = {
     .extended_ecx = 1u << 5,
     .saved_registers = 0x600E6};
 
-// What choose_copy says to `asked` when there is an error.
+// The error of choose_copy for `asked`.
 std::string refusal(const std::vector<CpuLevel>& copies, const char* asked, CpuLevel highest) {
     try {
         choose_copy(copies, asked, highest);
@@ -30,7 +30,7 @@ Finished at_level(const std::string& level, const FlagMap& flags) {
     return run("env ANVIL_CPU_ISA=" + level + " " + command_of(flags));
 }
 
-// The levels that the program says it has here, in ascending order.
+// The levels that the program lists here, in ascending order.
 std::vector<std::string> levels_of_program(const TinyRuns& runs) {
     const Finished refused = at_level("sse9", runs.flags("never"));
     CHECK(refused.exit_code == kExitUsage);
@@ -48,7 +48,7 @@ std::vector<std::string> levels_of_program(const TinyRuns& runs) {
 TEST_CASE("a processor is of the highest level of which it has all", "[processor]") {
     CHECK(highest_level(kNewest) == CpuLevel::amx);
     CHECK(highest_level({}) == CpuLevel::baseline);
-    // Each bit that is missing, and what is left then.
+    // Each missing feature bit, and the remaining level.
     const auto without = [](uint32_t CpuidFacts::*word, int bit) {
         CpuidFacts facts = kNewest;
         facts.*word &= ~(1u << bit);
@@ -137,7 +137,7 @@ TEST_CASE("every level trains and generates with the same bits, and says which i
                 CHECK(sample(level) == sample(levels[0]));
             }
         }
-    // Nobody asks: the highest.
+    // The default is the highest level.
     const Finished best = run(command_of(runs.flags("best", {{"steps", "1"}, {"warmup-steps", "0"}})));
     const Finished asked = at_level(levels.back(), runs.flags("asked", {{"steps", "1"}, {"warmup-steps", "0"}}));
     const auto device = [](const Finished& ended) {

@@ -1,4 +1,4 @@
-// --profile: its arithmetic on times made up here, and what it writes and leaves alone in runs of train_gpt.
+// --profile: its arithmetic on given times, its output in runs of train_gpt, and that it changes nothing else.
 #include "llmc/base/profile.h"
 #include <cmath>
 #include "test/program.h"  // TinyRuns
@@ -51,7 +51,7 @@ const ProfileRow& row(const std::vector<ProfileRow>& rows, const std::string& na
     return rows[0];
 }
 
-// What scripts/check_trace.py says of a trace that it accepts.
+// The output of scripts/check_trace.py for a trace that it accepts.
 std::string counts_in(const std::string& path) {
     const Finished checked = run("python3 scripts/check_trace.py '" + path + "'");
     INFO(checked.err);

@@ -1,4 +1,4 @@
-// Lines for a terminal: what color adds is escape sequences and a bar, and nothing is added for a pipe or a file.
+// Lines for a terminal: color adds only escape sequences and a bar, and nothing for a pipe or a file.
 #include "llmc/base/terminal.h"
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -9,7 +9,7 @@
 #include <utility>
 #include "test/testing.h"
 
-// What a terminal shows of a text.
+// The visible part of a text on a terminal.
 static std::string visible(const std::string& text) {
     return std::regex_replace(text, std::regex("\033\\[[0-9;]*m"), "");
 }

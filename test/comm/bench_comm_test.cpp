@@ -1,5 +1,5 @@
 /*
-What `bench-comm` measures and prints, between virtual ranks and of the program with each kind of rank.
+The measurements and output of `bench-comm`, between virtual ranks, and as a program with each kind of rank.
 */
 #include "llmc/comm/bench_comm.h"
 #include <algorithm>

@@ -1,12 +1,12 @@
 /*
-What can happen to the connections of a process: to those between ranks over TCP, in tests.
+Breaks the TCP connections between ranks, in tests.
 
-  for (const int fd : data_sockets(port)) lose_packets(fd);     from here on nothing arrives, and the sender hears
-nothing find_packets(fd);                                             what is sent again arrives reset_when_closed(fd);
-no word of farewell: as if the host were gone
+  for (const int fd : data_sockets(port)) lose_packets(fd);     from now on nothing arrives, and the sender is not told
+  find_packets(fd);                                             retransmitted packets arrive again
+  reset_when_closed(fd);                                        closing sends a reset instead of a FIN
 
-A socket filter that drops every packet is what a cable that was pulled is to TCP: no data, no acknowledgment, no reset.
-Unlike a network namespace it needs no rights, and it breaks the one connection that is meant.
+A socket filter that drops every packet looks to TCP like a pulled cable: no data, no acknowledgment, no reset. Unlike a
+network namespace it needs no privileges, and it breaks a single connection.
 */
 #pragma once
 #include <linux/filter.h>
@@ -16,7 +16,7 @@ Unlike a network namespace it needs no rights, and it breaks the one connection 
 #include <vector>
 #include "llmc/base/check.h"  // ensure
 
-// The connections over IPv4 of this process, with another or to and from rank 0's port.
+// This process's IPv4 connections: with of_records those to or from rank 0's port, else all others.
 inline std::vector<int> sockets_of(int port, bool of_records) {
     std::vector<int> all;
     for (int fd = 3; fd < 200; fd++) {
@@ -29,7 +29,7 @@ inline std::vector<int> sockets_of(int port, bool of_records) {
     }
     return all;
 }
-// What gradients and weights go over (TcpNetwork), and what records do (TcpRanks).
+// The connections for gradients and weights (TcpNetwork), and those for records (TcpRanks).
 inline std::vector<int> data_sockets(int port) { return sockets_of(port, false); }
 inline std::vector<int> record_sockets(int port) { return sockets_of(port, true); }
 inline std::vector<int> all_sockets(int port) {
@@ -65,8 +65,8 @@ inline void reset_now(int fd) {
     ensure(connect(fd, &nobody, sizeof(nobody)) == 0);
 }
 
-// The kernel asks sooner whether the other end is there: a second after the last packet, three seconds until it is
-// given up, for the 60 of a run (llmc/comm/tcp.cpp).
+// Shortens TCP keepalive: the kernel probes a second after the last packet, and gives the peer up after three seconds,
+// not 60 as in a run (llmc/comm/tcp.cpp).
 inline void ask_soon(int fd) {
     set_tcp(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
     set_tcp(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);

@@ -1,7 +1,8 @@
 /*
-HostComm's collectives against their definitions, for tests of what is below it.
+Checks HostComm's collectives against their definitions, for tests of the layers below it.
 
-  check_collectives(comm, "0110", true, 1000);     ranks 1 and 2 share a host; buffers in an allocation; floats per rank
+  check_collectives(comm, "0110", true, 1000);     ranks 1 and 2 share a host, as do 0 and 3; buffers from allocate();
+                                                   1000 floats per rank
 */
 #pragma once
 #include <algorithm>
@@ -14,8 +15,8 @@ HostComm's collectives against their definitions, for tests of what is below it.
 #include "llmc/comm/host_comm.h"  // HostComm
 #include "test/testing.h"
 
-// What is at i is there again every so many elements: a prime, so that what is moved by a round number of them shows,
-// and few, so that a test that is not optimized checks millions.
+// Test data repeats after this many elements. It is a prime, so that data shifted by a round number is detected, and
+// small, so that even unoptimized tests can check millions of elements.
 constexpr int64_t kPeriod = 4099;
 
 // Values that make the order of a sum visible.
@@ -24,7 +25,7 @@ inline float term(int rank, int64_t i) {
     return (float(bits >> 40) * 0x1p-23f - 1) * (rank % 2 ? 1e-3f : 1e3f);
 }
 
-// The sum over the ranks as HostComm defines it: a tree over the ranks of a host, and one over the hosts.
+// The sum over the ranks as HostComm defines it: a tree over the ranks of each host, then a tree over the hosts.
 template <class Round>
 float sum_over_hosts(const std::string& hosts, Round&& round, int64_t i) {
     constexpr size_t kMost = 8;
@@ -42,7 +43,7 @@ float sum_over_hosts(const std::string& hosts, Round&& round, int64_t i) {
 inline float as_bf16(float x) { return to_float(to_bf16(x)); }
 inline float as_float(float x) { return x; }
 
-// n elements inside an allocation or on the heap, with a guard zone on both sides.
+// n elements from comm.allocate() (`shared`) or on the heap, with a guard zone on both sides.
 template <class T>
 class RankBuffer {
 public:
@@ -92,7 +93,7 @@ auto period_of(F&& f) {
     return values;
 }
 
-// Element i of [begin, end) becomes that of its place in the period.
+// Sets element i of [begin, end) to period[i % kPeriod].
 template <class T>
 void fill(T* data, int64_t begin, int64_t end, const std::vector<T>& period) {
     for (int64_t i = begin, n; i < end; i += n) {
@@ -101,7 +102,7 @@ void fill(T* data, int64_t begin, int64_t end, const std::vector<T>& period) {
     }
 }
 
-// Bytes, so that NaN equals NaN.
+// Compares bytes, so that NaN equals NaN.
 template <class T>
 void require_equal(const char* what, const T* got, int64_t begin, int64_t end, const std::vector<T>& period) {
     for (int64_t i = begin, n; i < end; i += n) {
@@ -132,7 +133,7 @@ inline void check_collectives(HostComm& comm, const std::string& hosts, bool sha
         fill(data, 0, n, own);
         comm.wait(comm.all_reduce(data, n));
         require_equal("all_reduce", data, 0, n, sums);
-        // Whatever the hosts.
+        // The order of this sum does not depend on the hosts.
         fill(data, 0, n, own);
         comm.wait(comm.all_to_all_sum(data, shard, nullptr));
         require_equal("all_to_all_sum", data, begin, end,

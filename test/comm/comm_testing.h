@@ -1,6 +1,6 @@
 /*
-What the tests of collectives on a GPU share: every collective, with nobody waiting on the host before all are enqueued,
-held against LocalComm<Cpu>, bit for bit.
+Helpers of the tests of collectives on a GPU: runs every collective and compares it with LocalComm<Cpu>, bit for bit. No
+rank waits on the host before all collectives are enqueued.
 */
 #pragma once
 #include <cstring>
@@ -10,8 +10,8 @@ held against LocalComm<Cpu>, bit for bit.
 #include "llmc/comm/local.h"  // LocalComm<Cpu>
 #include "test/cuda_testing.h"
 
-// The same on host and device. `uneven`: values of which the sum depends on the order of additions. `whole`: numbers of
-// which it does not, because sums over eight ranks are exact, in bf16 too.
+// Values that are the same on host and device. `uneven`: their sum depends on the order of the additions. `whole`: it
+// does not, because sums over eight ranks are exact, even in bf16.
 enum class Terms { uneven, whole };
 ANVIL_HOST_DEVICE float term(Terms terms, int rank, int64_t i) {
     if (terms == Terms::whole) return float((i * 31 + rank * 7) % 25 - 12);
@@ -46,7 +46,7 @@ void keep(Cuda& cuda, T* to, const T* from, int64_t n) {
     cuda_check(cudaMemcpyAsync(to, from, size_t(n) * sizeof(T), cudaMemcpyDeviceToDevice, cuda.stream), "keeping");
 }
 
-// Streams that do nothing before somebody waits, on the emulator; elsewhere as they are.
+// Sets the emulator's lazy_streams until the scope ends. Does nothing on a GPU.
 struct Streams {
 #ifdef ANVIL_EMULATED
     const bool kept = emulator::options().lazy_streams;
@@ -59,8 +59,8 @@ struct Streams {
 
 inline constexpr int64_t kShard = 100;
 
-// Runs `collective(data)` on n elements of every rank, keeps elements [begin, begin + kept) of the outcome, and gives
-// them back once all ranks have enqueued theirs.
+// Enqueues `collective(data)` on n elements of every rank, and copies elements [begin, begin + kept) of the outcome on
+// the device. get() returns that copy; it may be called once all ranks have enqueued theirs.
 template <class T, class Device>
 class CollectiveTrial {
 public:
@@ -77,7 +77,7 @@ public:
             fill(device, data_, terms, comm.rank, round * n, n);
             comm.wait(collective(data_));
             keep(device, kept_, data_ + begin, kept);
-            fill_zero(device, data_, n);  // all have read it
+            fill_zero(device, data_, n);  // safe only if all ranks have read it
         }
     }
     std::vector<T> get() {
@@ -102,7 +102,7 @@ std::string text_of(const std::vector<T>& values) {
     return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// The bits of every collective's outcome on this rank. `first`: which rank waits for its GPU first.
+// The bits of every collective's outcome on this rank. `first`: the rank that waits for its GPU first.
 template <class Device>
 std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks& ranks, Terms terms, int first) {
     const int rank = comm.rank, W = comm.world_size;
@@ -113,7 +113,7 @@ std::vector<std::string> outcomes(Device& device, Comm<Device>& comm, LocalRanks
                                          [&](bf16* data) { return comm.reduce_scatter(data, kShard); });
     CollectiveTrial<float, Device> ordered(device, comm, terms, 2 * n, rank * kShard, kShard,
                                            [&](float* data) { return comm.all_to_all_sum(data, kShard, data + n); });
-    // What is added up, in bf16, lies after where the sum goes.
+    // The terms, in bf16, are stored in the second half of the buffer.
     CollectiveTrial<float, Device> ordered_halves(device, comm, terms, 2 * n, rank * kShard, kShard, [&](float* data) {
         bf16* const halves = reinterpret_cast<bf16*>(data + n);
         fill(device, halves, terms, rank, 0, n);
@@ -174,8 +174,7 @@ inline void check_outcomes(const std::vector<std::vector<std::string>>& got,
         }
 }
 
-// The same of a group's collectives, with `shards` shards: what a reduce-scatter leaves, in fp32 and bf16, and what an
-// all-gather gets.
+// The outcomes of collectives after comm.split(shards): reduce-scatter in fp32 and bf16, all-gather and all-reduce.
 template <class Device>
 std::vector<std::string> split_outcomes(Device& device, Comm<Device>& comm, LocalRanks& ranks, Terms terms,
                                         int shards) {
@@ -209,5 +208,5 @@ inline std::vector<std::vector<std::string>> cpu_split_outcomes(int world_size, 
     });
     return all;
 }
-// Ranks and shards.
+// {ranks, shards}
 inline constexpr std::pair<int, int> kSplits[] = {{2, 1}, {3, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 2}};

@@ -1,6 +1,6 @@
 /*
-Collectives between processes: each against its definition and LocalComm's bits, within a host and between made-up ones,
-and what becomes of the others when a rank dies, sleeps or calls something else.
+Collectives between processes: each against its definition and LocalComm's bits, within a host and between simulated
+hosts, and the fate of the other ranks when one dies, sleeps or calls another collective.
 */
 #include "llmc/comm/host_comm.h"
 #include <chrono>

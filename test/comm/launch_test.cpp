@@ -1,5 +1,5 @@
 /*
-Every way to be started, and every half of one.
+All ways of launching ranks, and incomplete settings for each.
 */
 #include "llmc/comm/launch.h"
 #include <map>
@@ -153,7 +153,7 @@ TEST_CASE("other MPI launchers, by PMI", "[launch]") {
     CHECK(text(detect(same, {}, false)) == text(detect(kSlurm)));
     CHECK(contains(error(with(kSlurm, kPmi), {}, false), "this build of Anvil has no MPI"));
     CHECK(contains(error(with(same, {{"PMI_SIZE", "16"}}), {}, false), "this build of Anvil has no MPI"));
-    // A launcher that this process knows nothing of: MPI itself says how many ranks there are.
+    // A launcher that this process does not know: MPI itself tells the number of ranks.
     CHECK(text(detect({}, launcher("mpi"))) == "0 of 0 by MPI");
     CHECK(text(detect({}, {.master = "a", .launcher = "mpi"})) == "0 of 0 by MPI");
     CHECK(detect({}, launcher("mpi")).describe() == "ranks, by MPI (--launcher mpi)");

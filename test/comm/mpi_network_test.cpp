@@ -1,5 +1,5 @@
 /*
-Collectives between hosts over MPI: ranks that mpirun starts on this machine and that call it several hosts.
+Collectives between hosts over MPI, with ranks that mpirun starts on this machine and that act as several hosts.
 */
 #include "llmc/comm/mpi_network.h"
 #include "llmc/comm/host_comm.h"    // HostComm

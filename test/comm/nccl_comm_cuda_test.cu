@@ -48,7 +48,7 @@ struct FakeNccl {
         CHECK(emulator::nccl.misuse == "");
         emulator::nccl = {};
     }
-    // body(cuda, comm, ranks) on every rank; what the first error says.
+    // Runs body(cuda, comm, ranks) on every rank, and returns the message of the first error.
     template <class Body>
     std::string run(Body&& body) {
         return error_of([&] {

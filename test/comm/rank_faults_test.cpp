@@ -1,8 +1,8 @@
 /*
-What can go wrong between ranks over TCP that have met, on hosts of their own: packets that no longer arrive,
-connections that are reset, half closed, or known to one end alone, processes that stop, disks that are slow. Each ends
-all ranks as documented (doc/distributed/failures.md, "Faults"): exit code 3, by name and in time; or all go on. Whole
-runs: test/train/run_faults_test.cpp.
+Faults between connected ranks over TCP, on hosts of their own: lost packets, connections that are reset, half closed,
+or known to one end only, processes that stop, slow disks. Each fault ends all ranks as documented
+(doc/distributed/failures.md, "Faults"), with exit code 3, the rank's name and in time; or all continue. Whole runs:
+test/train/run_faults_test.cpp.
 */
 #include <poll.h>
 #include <signal.h>

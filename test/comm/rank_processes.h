@@ -1,6 +1,6 @@
 /*
-Ranks that are processes, for tests: each is this test program once more, running one hidden test case, joined to the
-others by sockets.
+Ranks that are processes, for tests. Each runs this test program again, with one hidden test case, and has a socket to
+every other rank.
 
   TEST_CASE("rank: adds up", "[.rank]") {                   the body: a hidden test case
       RankProcess self;
@@ -10,8 +10,8 @@ others by sockets.
   RankProcesses processes(4, "rank: adds up", {"SIZE=3"});  variables for getenv()
   for (const Finished& rank : processes.finish()) CHECK(rank.exit_code == 0);
 
-Started anew instead of only forked (test/processes.h): in a copy of a process, OpenMP's threads are missing. And these
-ranks do not notice when one of them dies, unlike those of MPI and TCP: what is to be tested here must.
+The program is executed again, not only forked as in test/processes.h, because a forked process lacks OpenMP's threads.
+Unlike ranks under MPI and TCP, these do not notice when one of them dies: the code under test must.
 */
 #pragma once
 #include <fcntl.h>
@@ -47,7 +47,7 @@ public:
         std::vector<std::string> records(size_t(world_size), record);
         for (int r = 0; r < world_size; r++)
             if (r != rank) {
-                // In one go: who has all of it may end.
+                // A single send: a rank may end as soon as it has the whole record.
                 const ssize_t sent = send(sockets[size_t(r)], message.data(), message.size(), MSG_NOSIGNAL);
                 ensure(sent == ssize_t(message.size()));
             }
@@ -92,7 +92,7 @@ private:
     static constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     const SocketRanks& ranks_;
 
-    // Like MPI, it does not tell when the other end is gone.
+    // Like MPI, this does not report that the peer is gone.
     template <class P>
     static void advance(P& next, size_t& left, ssize_t done) {
         if (done <= 0) {
@@ -104,7 +104,7 @@ private:
     }
 };
 
-// In a rank: who it is.
+// A rank's own number and sockets, from the environment.
 struct RankProcess {
     SocketRanks ranks;
 
@@ -151,8 +151,8 @@ public:
         for (const pid_t pid : pids) waitpid(pid, nullptr, 0);
     }
 
-    // Waits for the ranks one after the other, so that one that died stays a zombie until those before it have ended.
-    // Who has not ended after limit_s is killed: exit code 137; so is `sleeper`, a rank, as soon as all others have.
+    // Waits for the ranks in order, so that a rank that died stays a zombie until those before it have ended. Kills
+    // ranks that have not ended after limit_s, and the rank `sleeper` once all others have ended: exit code 137.
     std::vector<Finished> finish(double limit_s = 60, int sleeper = -1) {
         const auto start = std::chrono::steady_clock::now();
         std::vector<Finished> finished(pids.size());

@@ -1,5 +1,5 @@
 /*
-Memory of two processes, and whether a process is alive.
+Shared memory of two processes, and detecting whether a process is alive.
 */
 #include "llmc/comm/shared_memory.h"
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /*
-Hosts that exchange over TCP, which are processes of this machine that call themselves hosts: all collectives, messages
-of any size, a training run, and what becomes of the others when one does not come or talks nonsense. What breaks later:
+Communication between hosts over TCP, where hosts are processes of this machine: all collectives, messages of any size,
+a training run, and the fate of the others when a host does not come or breaks the protocol. Later faults:
 rank_faults_test.cpp.
 */
 #include "llmc/comm/tcp_network.h"
@@ -170,7 +170,7 @@ TEST_CASE("a host that cannot be reached is named, and where it should have been
     CHECK(contains(ended[0].err, " within 3 s (--comm-timeout): does the network let it through to any port"));
 }
 
-// ---- who is let in ---------------------------------------------------------------------------------------------
+// ---- access control --------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -253,7 +253,7 @@ TEST_CASE("strangers at the port of a host get nowhere and harm nothing", "[tcp_
         std::vector<int> crowd;
         for (int i = 0; i < 80; i++) crowd.push_back(heard.connect());
         ensure(is_closed_by_peer(crowd[0], 20));
-        // Who knows the protocol and not the secret
+        // A client that knows the protocol but not the secret.
         uint64_t key = 0;
         for (const std::string secret : {"", "another secret than that of rank 0"}) {
             Meeting stranger = heard.meeting;
@@ -267,7 +267,7 @@ TEST_CASE("strangers at the port of a host get nowhere and harm nothing", "[tcp_
             ensure(why.find(secret.empty() ? "rank 0 has a key, and this rank has not"
                                            : "its key is not that of rank 0") != std::string::npos);
         }
-        // Who is let in takes no seat twice, nor one that is not there.
+        // An authenticated client gets no rank that is taken or does not exist.
         std::vector<Seat> seats;
         seats.push_back(find_listener({1, 0}, {heard.place}, heard.meeting, &key));
         for (const Seat& wrong : {Seat{1, 0}, Seat{0, 0}, Seat{1, 64}}) {
@@ -285,7 +285,7 @@ TEST_CASE("strangers at the port of a host get nowhere and harm nothing", "[tcp_
         const std::string message = labeled(key, 0, 5, "hello") + labeled(key, 1, 5, "again");
         ensure(send(seats[0].socket.fd, message.data(), message.size(), MSG_NOSIGNAL) == ssize_t(message.size()));
         ranks.barrier();
-        // Nobody listens any more.
+        // The other rank no longer listens.
         std::string why;
         ensure(connect_to(heard.place, "", Deadline(5), [] {}, &why).fd < 0 && why == "Connection refused");
     });

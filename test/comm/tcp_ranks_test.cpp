@@ -1,5 +1,5 @@
 /*
-Ranks over TCP, as processes of this machine: what they exchange, and how each kind of trouble ends.
+Ranks over TCP, as processes of this machine: their communication, and how each kind of failure ends.
 */
 #include "llmc/comm/tcp_ranks.h"
 #include <sched.h>
@@ -98,7 +98,7 @@ TEST_CASE("1024 ranks meet", "[.][many_ranks]") {
 TEST_CASE("equal records travel once, and every rank has its own", "[tcp_ranks]") {
     constexpr int W = 5;
     must_all_succeed(ranks_do(W, [](Ranks& ranks) {
-        // All ways to be equal or not: bit i of a number says whether rank i + 1 differs from rank i.
+        // All combinations of equal and different: bit i of a number tells whether rank i + 1 differs from rank i.
         for (int ways = 0; ways < 1 << (W - 1); ways++) {
             const auto record = [&](int rank) {
                 return std::string(size_t(std::popcount(unsigned(ways & ((1 << rank) - 1)))) % 3, 'x');
@@ -157,7 +157,7 @@ TEST_CASE("pieces of files go beside the records, in order and with bounded memo
         takes.join();
         ensure(wrong == 0);
     }));
-    // Who is not taken from waits, and does not fill the other's memory.
+    // A sender whose data is not received waits, and does not fill the receiver's memory.
     must_all_succeed(ranks_do(2, [&](Ranks& ranks) {
         std::atomic<int> sent = 0;
         std::thread sends([&] {
@@ -220,7 +220,7 @@ TEST_CASE("parts that cannot be sent or written whole are errors, and nobody wai
             if (ranks.rank == 2) return;
             const PartSender nothing(ranks, 1);
         });
-        // After all that they still go on.
+        // After all that they still work.
         std::string got;
         if (ranks.rank == 1) send(true);
         if (ranks.rank == 0)

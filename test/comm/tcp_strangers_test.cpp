@@ -1,5 +1,6 @@
 /*
-Who may join ranks over TCP: keys, users, strangers at the port, guests that say nothing, and ranks that talk nonsense.
+Access control of ranks over TCP: keys, users, foreign servers and clients, silent connections, and ranks that break the
+protocol.
 */
 #include "llmc/comm/tcp_ranks.h"
 #include <fcntl.h>

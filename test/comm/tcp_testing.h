@@ -1,5 +1,5 @@
 /*
-What the tests of ranks over TCP share: processes of this machine that meet as ranks, and somebody else at the port.
+Helpers of the tests of ranks over TCP: launch settings for ranks on this machine, and a foreign server at their port.
 */
 #pragma once
 #include <netinet/in.h>
@@ -42,7 +42,7 @@ inline int connect_to(int port) {
     return -1;
 }
 
-// Listens on 127.0.0.1 at this port; the caller closes it.
+// A socket that listens on 127.0.0.1 at this port. The caller closes it.
 inline int listening_socket(int port) {
     const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
     REQUIRE(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
@@ -54,7 +54,7 @@ inline int listening_socket(int port) {
     return listener;
 }
 
-// Somebody else who listens: its port, and what it does with the first who connects.
+// A foreign server. It sends `answer` to the first client, and reads until that one closes the connection.
 struct Stranger {
     int port = free_port(), listener = listening_socket(port);
     std::thread thread;
@@ -75,7 +75,8 @@ struct Stranger {
     }
 };
 
-// Other limits than those of a run: for the wait, for guests that say nothing, and for how many there may be.
+// Lower limits than those of a run: on the wait for all ranks, on the time for a guest to authenticate, and on the
+// number of guests.
 inline Meeting impatient() {
     Meeting meeting;
     meeting.timeout_s = 20, meeting.greeting_s = 0.3, meeting.most_guests = 4;

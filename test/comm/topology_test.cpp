@@ -1,4 +1,4 @@
-// What joins hosts and GPUs: trees of files as kernels make them, and a library in the place of NVML.
+// The connections of hosts and GPUs: file trees like those of kernels, and a fake NVML library.
 #include "llmc/comm/topology.h"
 #include <filesystem>
 #include <map>
@@ -7,7 +7,7 @@
 
 namespace {
 
-// A fake /sys: what is in which file.
+// A fake /sys: the content of each file.
 struct Tree {
     ScratchFolder scratch;
     void put(const std::string& path, const std::string& content) const {

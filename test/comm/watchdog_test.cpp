@@ -1,5 +1,5 @@
 /*
-The watchdog: what it prints, when, and that it ends the process whatever the other threads do.
+The watchdog: its messages, their time, and that it ends the process whatever the other threads do.
 */
 #include "llmc/comm/watchdog.h"
 #include <signal.h>

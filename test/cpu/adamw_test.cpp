@@ -39,7 +39,7 @@ static Case test_case(int i) {
     }[size_t(i)];
 }
 
-// {param, m, v} after so many steps over grads (steps, n), from m = v = 0
+// {param, m, v} after steps over grads (steps, n), from m = v = 0.
 static std::vector<Floats> after(int steps, const Floats& start, const Floats& grads, AdamWStep hyper) {
     return on_any_threads([&](Cpu& cpu) {
         Guarded param(start), m(start.size(), 0), v(start.size(), 0);

@@ -1,5 +1,5 @@
-// AMX's tiles: the software ones by the manual's description, the processor's own against them, and the panels that
-// attention multiplies. (gemm_test has the products made of them, bf16_model_test whole models.)
+// AMX tiles: the software tiles against the manual's description, the processor's tiles against them, and the panels of
+// attention. (gemm_test has GEMMs with tiles, bf16_model_test whole models.)
 #include "llmc/cpu/amx.h"
 #include <cfloat>
 #include <cstring>

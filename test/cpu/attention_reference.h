@@ -1,6 +1,6 @@
 /*
-A plain attention in double, which test/cpu/attention_test.cpp holds against PyTorch: what the ops on every device are
-held against, with bounds for their roundings. Which query sees which key is asked of every pair of them.
+A plain attention in double, with bounds for the rounding of the ops on every device, which are compared with it.
+test/cpu/attention_test.cpp compares it with PyTorch. It decides for each pair of query and key whether it is masked.
 */
 #pragma once
 #include <algorithm>
@@ -10,14 +10,14 @@ held against, with bounds for their roundings. Which query sees which key is ask
 #include "llmc/ops/attention.h"  // AttentionShape
 
 struct Sizes : AttentionShape {
-    std::vector<int32_t> documents = {};  // (B, T): the number of each token's document, rising along a row; none: one
+    std::vector<int32_t> documents = {};  // (B, T): each token's document, rising along a row; empty: one per row
 
-    // The definition of what is seen. It knows nothing of `starts`, which is what it tests.
+    // The definition of the mask. It does not use `starts`, because it tests it.
     bool sees(int64_t b, int64_t t, int64_t s) const {
         if (!documents.empty() && documents[size_t(b * T + t)] != documents[size_t(b * T + s)]) return false;
         return s <= t && (window < 0 || t - s <= window);
     }
-    // What `starts` should be.
+    // The expected `starts`.
     std::vector<int32_t> document_starts() const {
         std::vector<int32_t> result;
         for (size_t i = 0; i < documents.size(); i++)
@@ -30,14 +30,14 @@ struct Sizes : AttentionShape {
     size_t out() const { return size_t(B * T * NH * HS); }
     size_t lse() const { return size_t(B * NH * T); }
     size_t qkv() const { return size_t(B * T * row()); }
-    // Offset of what query head h works with: q, k or v (which = 0, 1, 2).
+    // The offset of q, k or v (which = 0, 1, 2) for query head h.
     size_t at(int64_t b, int64_t t, int64_t which, int64_t h) const {
         const int64_t heads[] = {h, NH + h / (NH / NKV), NH + NKV + h / (NH / NKV)};
         return size_t(((b * T + t) * (NH + 2 * NKV) + heads[which]) * HS);
     }
 };
 
-// Documents of these lengths, over and over; each row begins with the one after that of the row before.
+// Documents with these lengths in a cycle. Row b starts with lengths[b].
 inline std::vector<int32_t> documents_of(int64_t B, int64_t T, const std::vector<int64_t>& lengths) {
     std::vector<int32_t> documents;
     for (int64_t b = 0; b < B; b++)
@@ -48,7 +48,7 @@ inline std::vector<int32_t> documents_of(int64_t B, int64_t T, const std::vector
     return documents;
 }
 
-// sum of a[i] b[i], and of |a[i] b[i]|
+// The sums of a[i] b[i] and of |a[i] b[i]|.
 struct Dot {
     double sum = 0, magnitude = 0;
     template <class T>
@@ -62,15 +62,16 @@ struct Plain {
     std::vector<double> out_bounds, lse_bounds, dqkv_bounds;
 };
 
-// The formulas, row by row in double, with bounds for a float32 attention: beside each sum the sum of its terms'
-// magnitudes, times the float32 units that a term may be off by. A sum's own rounding is near one unit of its
-// magnitudes for a score, sqrt(n) / 2 for a sum of n. A score's error becomes p's relative error, in lse again, and
-// once more when backward takes p from a new score and the lse.
+// The formulas, row by row in double, with bounds for a float32 attention. A bound is the sum of the magnitudes of a
+// sum's terms, times the float32 units by which a term may be off. The rounding of a sum itself is about one unit of
+// its magnitudes for a score, and sqrt(n) / 2 units for a sum of n terms. A score's error is p's relative error. It
+// enters again in lse, and once more in backward, which computes p from a new score and the lse.
 //
-// `stored` is half a unit of the type of the tensors where that is coarser. Weights and dS are rounded to it before
-// they are multiplied, out and dqkv when they are stored; out's error (weights and storing) is then in D = dout . out.
+// `stored` is half a unit of the tensors' type if that is coarser than float32, else 0. Weights and dS are rounded to
+// that type before they are multiplied, out and dqkv when they are stored. The errors of out, from its weights and from
+// storing it, then also enter D = dout . out.
 inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& dout, double stored = 0) {
-    constexpr double kSmallest = 0x1p-126;  // smaller numbers may be zero instead
+    constexpr double kSmallest = 0x1p-126;  // smaller numbers may be flushed to zero
     const size_t HS = size_t(s.HS);
     std::vector<double> dqkv(qkv.size());
     Plain plain{Floats(s.out()),
@@ -80,13 +81,13 @@ inline Plain plain_attention(const Sizes& s, const Floats& qkv, const Floats& do
                 std::vector<double>(s.lse()),
                 std::vector<double>(qkv.size(), kSmallest)};
     const double scale = s.scale != 0 ? double(s.scale) : 1 / std::sqrt(double(s.HS));
-    // a query sums over T keys at most, a key over T queries of each head of its group
+    // A query sums over T keys at most, a key over T queries of each head of its group.
     const double sum_units = 2 + std::sqrt(double(s.T * (s.NH / s.NKV))) / 2;
     for (int64_t b = 0; b < s.B; b++)
         for (int64_t h = 0; h < s.NH; h++)
             for (int64_t t = 0; t < s.T; t++) {
                 const size_t row = size_t(((b * s.T + t) * s.NH + h) * s.HS), q = s.at(b, t, 0, h);
-                std::vector<int64_t> keys;  // that t sees
+                std::vector<int64_t> keys;  // that query t sees
                 for (int64_t j = 0; j < s.T; j++)
                     if (s.sees(b, t, j)) keys.push_back(j);
                 std::vector<double> p;

@@ -1,5 +1,5 @@
-// Causal attention against PyTorch, and at every mix of sizes against a plain double version that PyTorch confirms
-// here.
+// Causal attention against PyTorch, and for all combinations of sizes against a plain version in double, which is
+// itself compared with PyTorch here.
 #include "llmc/cpu/attention.h"
 #include "test/cpu/attention_reference.h"  // Sizes, plain_attention
 #include "test/fixture.h"                  // Fixture

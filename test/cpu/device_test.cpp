@@ -1,4 +1,4 @@
-// The Cpu's loops: every index once, whoever takes it, and nobody waits for work that another thread could do.
+// The Cpu's loops: every index is visited once, by any thread, and no thread waits for work that it could do itself.
 #include "llmc/cpu/device.h"
 #include <atomic>
 #include <chrono>

@@ -1,4 +1,4 @@
-// Where documents begin, against PyTorch and against a search backwards from every token. Whole numbers: exact.
+// Document starts against PyTorch, and against a backward search from every token. Integers, so exact.
 #include "llmc/cpu/document_starts.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // Ints

@@ -1,4 +1,4 @@
-// Dropout against PyTorch with the same masks, and masks against what they should be.
+// Dropout against PyTorch with the same masks, and the masks against their definition.
 #include "llmc/cpu/dropout.h"
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-// The embedding fused with its norm: against PyTorch, and bit for bit the two ops one after the other.
+// The embedding fused with its norm: against PyTorch, and with the bits of the two ops.
 #include "llmc/cpu/embedding_rmsnorm.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // on_any_threads, check_equal, check_relative, plus

@@ -1,5 +1,5 @@
 /*
-Layers in FP8 for tests: tensors quantized by the CPU's op, and one of whole numbers whose products are exact.
+FP8 layers for tests: tensors quantized with the CPU op, and a layer of whole numbers with exact products.
 */
 #pragma once
 #include <algorithm>
@@ -21,7 +21,7 @@ struct HostQuantized {
         absmax(cpu, &amax, x.data(), rows * cols);
         quantize(cpu, data.data(), transposed.data(), &inverse_scale, x.data(), &amax, rows, cols);
     }
-    // These numbers, which the type has exactly, and a scale that has nothing to do with them.
+    // Numbers that the type represents exactly, and any inverse scale.
     HostQuantized(const Floats& x, int64_t rows, int64_t cols, float scale) : HostQuantized(rows, cols) {
         for (size_t i = 0; i < x.size(); i++) data[i] = to_fp8<Fp8>(x[i]);
         Cpu cpu(1);
@@ -40,15 +40,15 @@ struct Fp8Layer {
     HostQuantized<e5m2> dout;
 };
 
-// Whole numbers up to 4 (three bits: e5m2 has them), scales that are powers of two. Hopper's tensor cores keep 14 bits
-// of a sum in FP8, so whole sums are exact up to 2^13, in any order: 512 products of up to 16.
+// Whole numbers up to 4, which e5m2 represents exactly, and scales that are powers of two. Hopper's tensor cores keep
+// 14 bits of the sum of FP8 products, so integer sums are exact up to 2^13, in any order: 512 products of up to 16.
 struct WholeFp8Layer {
     static constexpr int64_t kLongestSum = 512;
     static constexpr float kInpScale = 0.5f, kWeightScale = 0.0625f, kDoutScale = 4;
     Fp8Layer layer;
     Floats bias, out, dinp, dweight_start, dweight;
 
-    // The library's FP8 GEMMs take a bias in bf16 only, so some have none.
+    // cuBLASLt's FP8 GEMMs take a bias only in bf16, so some tests use no bias.
     WholeFp8Layer(int64_t N, int64_t C, int64_t OC, bool has_bias)
         : layer{{whole_numbers(N * C, 1, 4), N, C, kInpScale},
                 {whole_numbers(OC * C, 2, 4), OC, C, kWeightScale},

@@ -1,7 +1,7 @@
 /*
-How far off ops with gates may be, element by element: roundings of half a unit of float32 followed through each
-formula, to first order, on the CPU and in a kernel alike. A reference's own half unit is in them. With bounds from here
-two results of ours may differ by twice as much, and what a kernel stores in bf16 by half a unit of that more:
+Error bounds for ops with gates, element by element, on the CPU and on a GPU: rounding errors of half a unit of float32,
+propagated through each formula to first order. They include the half unit of a reference. Two results of Anvil's may
+differ by twice the bound, and a result stored in bf16 by half a unit of bf16 more:
 
   check_within("out", got, want, stored<T>(twice(smear_bounds(...).out), want));
 */
@@ -30,7 +30,7 @@ Bounds stored(Bounds bounds, const Floats& want) {
     return bounds;
 }
 
-// A number that has been computed: its value, and how far off it may be.
+// A computed number and the bound of its error.
 struct Rough {
     double value, error;
 };
@@ -41,8 +41,8 @@ inline Rough operator*(Rough a, Rough b) {  // rounded once
 }
 inline Rough exact(double x) { return {x, 0}; }
 
-// Of n terms: a lane of the CPU adds n / 16, one of a warp at most n / 32 and a pack, and trees of 4 and 5 steps
-// follow.
+// A dot product of n terms. A CPU lane adds n / 16 of them, then a tree of 4 levels; a GPU lane adds at most n / 32 and
+// a pack of 8, then a tree of 5 levels.
 inline Rough rough_dot(const float* a, const float* b, int64_t n) {
     double sum = 0, terms = 0;
     for (int64_t i = 0; i < n; i++) sum += double(a[i]) * b[i], terms += std::fabs(double(a[i]) * b[i]);
@@ -53,14 +53,15 @@ struct RoughGate {
     Rough open, slope;
 };
 
-// e^-|x| is right to two units, four halves, which reach the quotient half; sum, quotient and products add one each.
+// e^-|x| is correct to two units, four half units, of which half reach the quotient. The sum, the quotient and each
+// product add a half unit.
 inline RoughGate rough_gate(const float* inp, const float* weight, int64_t G) {
     const Rough x = rough_dot(inp, weight, G);
     const double open = 1 / (1 + std::exp(-x.value)), slope = open * (1 - open);
     return {{open, slope * x.error + 9 * kHalfUnit * open}, {slope, slope * (x.error + 14 * kHalfUnit)}};
 }
 
-// A sum of up to n terms, one after the other, and what was there before.
+// A sequential sum of up to n terms, added to a start value.
 struct RoughSum {
     double error = 0, terms = 0;
     void add(Rough x) { error += x.error, terms += std::fabs(x.value); }
@@ -110,7 +111,7 @@ struct ValueEmbeddingBounds {
     Bounds qkv, dinp, dtable, dgate_weight;  // 0 where nothing may change
 };
 
-// The starts are what was in the buffers before.
+// The *_start arguments are the buffers' content before the op.
 inline ValueEmbeddingBounds value_embedding_bounds(const Floats& qkv_start, const Floats& dinp_start,
                                                    const Floats& dtable_start, const Floats& dweight_start,
                                                    const Floats& dqkv, const Floats& inp, const Ints& tokens,

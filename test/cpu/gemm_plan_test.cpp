@@ -1,4 +1,4 @@
-// How matrix products are blocked: the plans of GPT-2's, as text, and what holds for all of them.
+// The blocking of GEMMs: the plans of GPT-2's, as text, and properties of all plans.
 #include "llmc/cpu/gemm_plan.h"
 #include "test/testing.h"
 
@@ -46,7 +46,7 @@ TEST_CASE("gemm_plan: A is packed if it is transposed or its rows do not end wit
     CHECK(gemm_plan({.M = 999, .N = 64, .K = 63}, kAvx2Bf16).packs_a);
     CHECK(gemm_plan({.M = 999, .N = 64, .K = 62}, kAmx).packs_a);
     CHECK_FALSE(gemm_plan({.M = 999, .N = 64, .K = 64}, kAmx).packs_a);
-    // Few rows in tiles are padded as they are read.
+    // With few rows and tiles, rows are padded when they are read.
     CHECK_FALSE(gemm_plan({.M = 9, .N = 64, .K = 63}, kAmx).packs_a);
 }
 

@@ -1,5 +1,5 @@
-// Products with few rows, for which B is read in place: the bits of the products that pack B, at every number of rows
-// around where one begins and the other ends.
+// GEMMs with few rows, which read B in place: they have the bits of GEMMs that pack B, at every number of rows around
+// the switch.
 #include "llmc/cpu/gemm_stream.h"
 #include <cmath>
 #include <set>

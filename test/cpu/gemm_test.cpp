@@ -1,5 +1,5 @@
-// GEMMs in bf16: every element is the chain of fused multiply-adds that llmc/cpu/gemm_micro_kernel.h defines, to the
-// bit, on every processor, or that of llmc/cpu/gemm_tiles.h in tiles. (matmul_test has float.)
+// GEMMs in bf16: every element has the bits of the chain of fused multiply-adds that llmc/cpu/gemm_micro_kernel.h
+// defines, on every processor; with tiles, of that in llmc/cpu/gemm_tiles.h. (matmul_test has float.)
 #include "llmc/cpu/gemm.h"
 #include <cmath>
 #include "test/cpu/software_tiles.h"
@@ -45,7 +45,7 @@ float tile_chain(const Strided<bf16>& a, const Strided<bf16>& b, int64_t i, int6
     return total;
 }
 
-// c (M, N) from a (M, K) and b (K, N), each of which may lie transposed in memory
+// c (M, N) from a (M, K) and b (K, N), each of which may be stored transposed.
 template <class Chain>
 void check_chains(Chain chain, int64_t M, int64_t N, int64_t K, bool transposed_a, bool transposed_b) {
     INFO("M=" << M << " N=" << N << " K=" << K << (transposed_a ? ", a transposed" : "")

@@ -1,5 +1,5 @@
-// The sum of squares that clipping divides by: against PyTorch, exact on whole numbers, the same words however a buffer
-// is cut, and never finite by accident.
+// The sum of squares for gradient clipping: against PyTorch, exact on whole numbers, independent of how a buffer is
+// split, and never finite for infinite or NaN input.
 #include "llmc/cpu/global_norm.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // whole_numbers

@@ -19,7 +19,7 @@ constexpr Case kCases[] = {
     {"clipped", {.learning_rate = 1e-4, .beta1 = 0.95, .beta2 = 0.98, .weight_decay = 2}, 0.125},
 };
 
-// {param, m} after so many steps over grads (steps, n), from m = 0
+// {param, m} after steps over grads (steps, n), from m = 0.
 std::vector<Floats> after(int steps, const Floats& start, const Floats& grads, const Case& c) {
     return on_any_threads([&](Cpu& cpu) {
         Guarded param(start), m(start.size(), 0);

@@ -1,4 +1,4 @@
-// Moments in bf16: which bits round them, that the mean is exact, and that small changes are not lost.
+// Moments in bf16: the random bits of their rounding, the exact mean, and that small changes are not lost.
 #include "llmc/cpu/moments.h"
 #include "llmc/cpu/adamw.h"
 #include "test/op_testing.h"  // on_any_threads

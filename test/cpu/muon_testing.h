@@ -1,7 +1,7 @@
 /*
-A whole step of Muon out of its ops, on any device, and the run that the fixture muon_training is the reference of.
+A whole Muon step built from its ops, on any device, and the matrices of the fixture muon_training.
 
-  MuonRun run(cpu, weights, matrix);           `count` matrices of one shape, as in a (3C, C)
+  MuonRun run(cpu, weights, matrix);           matrix.count matrices of one shape: a (3C, C) weight has three
   run.step(cpu, gradients, step);
 */
 #pragma once
@@ -15,7 +15,7 @@ A whole step of Muon out of its ops, on any device, and the run that the fixture
 struct MuonMatrix {
     const char* name;
     int64_t R, K, count;
-    int first;  // number of its first matrix in the list
+    int first;  // the number of the first matrix over the whole list
 
     size_t size() const { return size_t(count * R * K); }
     Floats gradients(int step) const {
@@ -31,12 +31,13 @@ inline const std::vector<MuonMatrix> kMuonMatrices = {
     {"square", 24, 24, 1, 0}, {"tall", 96, 24, 1, 1}, {"wide", 24, 96, 1, 2}, {"qkv", 24, 24, 3, 3}};
 inline constexpr int kMuonTrainingSteps = 20;
 inline constexpr MuonStep kMuonTraining{.learning_rate = 0.02, .momentum = 0.95, .beta2 = 0.9, .weight_decay = 0.1};
-// Each step rounds a weight once, half a unit: 20 of them 1.2e-6 at most. Newton-Schulz stretches the rounding of its
-// input by up to 990 in the directions that it enlarges most, one of 24: sqrt(1 / 24) of the update, of which a step is
-// 0.02 of about the weights' size: 20 * 0.02 * 990 * 2^-24 / sqrt(24) = 4.8e-6. Together below 1e-5.
+// Each step rounds a weight once, by half a unit: at most 1.2e-6 in 20 steps. Newton-Schulz amplifies the rounding of
+// its input by up to 990 in the steepest of 24 directions, which holds sqrt(1 / 24) of the update. The update is about
+// as large as the weights, and the learning rate is 0.02: 20 * 0.02 * 990 * 2^-24 / sqrt(24) = 4.8e-6. Together below
+// 1e-5.
 inline constexpr double kMuonTrainingTolerance = 1e-5;
 
-// Buffer: what tests hold a device's floats in, with guard zones.
+// Buffer: holds floats on the device, with guard zones.
 template <class Device, class Buffer>
 struct MuonRunIn {
     int64_t R, K, count;
@@ -71,7 +72,7 @@ struct MuonRunIn {
             muon_update(device, pointer(weight) + i * size, static_cast<float*>(nullptr), pointer(X) + i * size,
                         pointer(scales), R, K, step, s);
         }
-        if constexpr (Device::kAsynchronous) device.synchronize();  // before the gradients go
+        if constexpr (Device::kAsynchronous) device.synchronize();  // before `grad` is released
     }
 
 private:

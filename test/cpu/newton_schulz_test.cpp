@@ -1,4 +1,4 @@
-// Newton-Schulz iterations against PyTorch, and by what they promise of singular values.
+// Newton-Schulz iterations against PyTorch, and the bounds of their singular values.
 #include "llmc/cpu/newton_schulz.h"
 #include "test/cpu/orthogonal_testing.h"  // band_of, singular_values
 #include "test/fixture.h"                 // Fixture

@@ -1,15 +1,16 @@
 /*
-What tests of newton_schulz share: matrices as it gets them, singular values in double, and where rounding may leave
-them.
+Helpers of the tests of newton_schulz: input matrices, singular values in double, and bounds for the effect of rounding
+on them.
 
-Rounding. An iteration X -> a X + B X with B = b A + c A^2 becomes a X + (B + dB) X + dX. Each element of what is stored
-is off by half a unit at most, a sum of k products by sqrt(k) half units of random sign.
-- As a norm: the errors of a stored matrix have its norm times half a unit if their signs agree, and at most twice their
-  standard deviation times its largest row's norm if they are random: one unit covers both. Those of sums make sqrt(n k)
-  units of a matrix (n, n).
-- To first order, a singular value s with vectors u and v changes by s u' dB u + u' dX v. For errors of random sign and
-a u that is spread over n rows these have a standard deviation of 0.41 sqrt(2 / n) half units (uniform errors, mantissas
-from 1 to 2) times the norm: four of them are 2.3 / sqrt(n) half units. Half a unit itself is never exceeded.
+With rounding, an iteration X -> a X + B X with B = b A + c A^2 becomes a X + (B + dB) X + dX. Each stored element is
+off by at most half a unit, and a sum of k products by sqrt(k) half units of random sign.
+- Matrix norms: the error of a stored matrix has at most half a unit of its norm if all signs agree, and at most twice
+  the errors' standard deviation times the norm of the largest row if they are random; one unit covers both. The errors
+  of sums have a norm of sqrt(n k) units for an (n, n) matrix.
+- Singular values: to first order, a singular value s with vectors u and v changes by s u' dB u + u' dX v. For errors of
+  random sign and a u that is spread over n rows, the standard deviation of these terms is 0.41 sqrt(2 / n) half units
+  times the norm (uniform errors, mantissas from 1 to 2). Four of these are 2.3 / sqrt(n) half units. Half a unit is
+  never exceeded.
 */
 #pragma once
 #include <algorithm>
@@ -25,7 +26,7 @@ from 1 to 2) times the norm: four of them are 2.3 / sqrt(n) half units. Half a u
 struct Rounding {
     double unit, sums, form;
 
-    // spread: of how many rows a singular vector is made
+    // spread: the number of rows over which a singular vector is spread
     Rounding(double unit, int64_t R, int64_t K, double spread)
         : unit(unit),
           sums(kEpsF32 * std::sqrt(double(R) * double(K))),
@@ -37,7 +38,7 @@ inline double mapped(const NewtonSchulzOptions::Coefficients& p, double s) {
 }
 inline double value_of_B(const NewtonSchulzOptions::Coefficients& p, double s) { return s * s * (p.b + s * s * p.c); }
 
-// |dB| and |dX|
+// The norms |dB| and |dX|.
 inline double norm_of_dB(const NewtonSchulzOptions::Coefficients& p, double largest, const Rounding& rounding) {
     const double norm_A = largest * largest, slope = std::max(std::fabs(p.b), std::fabs(p.b + 2 * p.c * norm_A));
     double norm_B = 0;
@@ -47,7 +48,7 @@ inline double norm_of_dB(const NewtonSchulzOptions::Coefficients& p, double larg
 }
 inline double norm_of_dX(double largest, const Rounding& rounding) { return (rounding.unit + rounding.sums) * largest; }
 
-// Between what each of a matrix's singular values may lie in the end. An interval is mapped point by point.
+// The interval in which each singular value may lie after all iterations. Intervals are mapped point by point.
 struct SingularBand {
     double low, high;
 };
@@ -84,8 +85,8 @@ inline std::vector<SingularBand> bands_of(const std::vector<double>& values, con
     return bands;
 }
 
-// How far the result for a matrix whose singular values are all s may be off, relative to itself: no direction is
-// steeper than another, so the errors of the iterations only add up.
+// The relative error bound of the result for a matrix whose singular values are all s. No direction is amplified more
+// than another, so the errors of the iterations only add up.
 inline double equal_values_tolerance(double s, const NewtonSchulzOptions& options, const Rounding& rounding) {
     double sum = 0;
     for (int iteration = 0; iteration < options.iterations; iteration++) {
@@ -96,8 +97,8 @@ inline double equal_values_tolerance(double s, const NewtonSchulzOptions& option
     return sum;
 }
 
-// How far apart two results may be, as a matrix norm: what an iteration adds is stretched by the steepest place of the
-// later polynomials on [0, largest].
+// The bound on the difference of two results, as a matrix norm: the error of an iteration is amplified by the steepest
+// slopes of the later polynomials on [0, largest].
 inline double steepest_tolerance(double largest, const NewtonSchulzOptions& options, const Rounding& rounding) {
     double error = 0;
     for (int iteration = 0; iteration < options.iterations; iteration++) {
@@ -115,8 +116,8 @@ inline double steepest_tolerance(double largest, const NewtonSchulzOptions& opti
     return error;
 }
 
-// Largest first: min(R, K) of them, by turning pairs of the shorter side's vectors until all are at right angles
-// (Hestenes, 1958, doi:10.1137/0106005). In double.
+// The min(R, K) singular values, largest first, by one-sided Jacobi rotations in double (Hestenes, 1958,
+// doi:10.1137/0106005).
 inline std::vector<double> singular_values(const Floats& x, int64_t R, int64_t K) {
     const auto n = size_t(std::min(R, K)), m = size_t(std::max(R, K));
     std::vector<std::vector<double>> v(n, std::vector<double>(m));
@@ -151,7 +152,7 @@ inline std::vector<double> singular_values(const Floats& x, int64_t R, int64_t K
     return values;
 }
 
-// A matrix as muon_normalize leaves it; rank < 0: full.
+// The shape of an input matrix, which muon_normalize() scales. rank < 0: full rank.
 struct OrthogonalCase {
     int64_t R, K, rank = -1;
     float decay = 1;  // row r is multiplied by decay^r: singular values over many orders of magnitude
@@ -207,8 +208,8 @@ inline std::string text_of(const OrthogonalCase& shape) {
     return format("%ld x %ld, rank %ld, decay %g", long(shape.R), long(shape.K), long(shape.rank), double(shape.decay));
 }
 
-// Are the singular values of `result` where those of `start` should have been taken? Those of `start` from `lower` on
-// must be above band.low; none above band.high; and zeros, known by their rank, where only rounding has taken them.
+// Checks the singular values of `result`: as many as `start` has from `lower` on must be at least band.low, none may
+// exceed band.high, and those beyond the rank may be at most zeros_below, from rounding alone.
 inline void check_singular_values(const Floats& result, const Floats& start, const OrthogonalCase& shape, double lower,
                                   const SingularBand& band, double zeros_below) {
     CHECK(count_not_finite(result) == 0);
@@ -223,12 +224,12 @@ inline void check_singular_values(const Floats& result, const Floats& start, con
     if (shape.rank == 0) CHECK(result == Floats(result.size(), 0));
 }
 
-// The result for `start`, which is rounded to a type of this eps, is in the band of the polynomials.
+// Checks that the result for `start`, rounded to a type with this eps, is in the band given by the polynomials.
 inline void check_rounded_band(const Floats& got, const Floats& start, const OrthogonalCase& shape,
                                const NewtonSchulzOptions& options, double eps) {
     const Rounding rounding(eps, shape.R, shape.K, shape.spread());
-    // Rounding X moves its singular values by up to a unit of the largest, so that in bf16 only those are held to the
-    // band which are several times that; where, is mapped from the values themselves.
+    // Rounding X moves its singular values by up to a unit of the largest one. So in bf16 only values that are several
+    // times larger are checked. The band is computed from the values of `start` itself.
     const std::vector<double> values = singular_values(start, shape.R, shape.K);
     const double lower = std::max(1e-3, 4 * rounding.unit * values[0]);
     SingularBand band{10, 0};
@@ -237,14 +238,15 @@ inline void check_rounded_band(const Floats& got, const Floats& start, const Ort
         if (values[i] >= lower) band.low = std::min(band.low, bands[i].low);
         band.high = std::max(band.high, bands[i].high);
     }
-    // It says something, but for a few rows whose errors may agree.
+    // The check is meaningful only if the band is narrow. It may be wide for a few rows, whose errors may all agree in
+    // sign.
     if (values[0] > 0 && shape.spread() >= 8) CHECK((band.low > 0.8 && band.high < 1.25));
     double stretched = (rounding.unit + rounding.sums) * values[0];
     for (int i = 0; i < options.iterations; i++) stretched *= options.of_iteration(i).a;
     check_singular_values(got, start, shape, lower, band, 2 * stretched);
 }
 
-// Matrices whose singular values are all alike: the CPU's result of many iterations, made smaller.
+// Matrices whose singular values are all equal: the CPU's result of many iterations, scaled by `size`.
 inline Floats alike(int64_t batch, int64_t R, int64_t K, float size) {
     Floats x;
     for (int64_t i = 0; i < batch; i++) {

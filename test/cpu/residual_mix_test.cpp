@@ -1,4 +1,4 @@
-// The residual mix and its backward against PyTorch, and its fused form against the ops that it is made of.
+// The residual mix and its backward against PyTorch, and its fused form against the separate ops.
 #include "llmc/cpu/residual_mix.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // on_any_threads, check_equal, check_within, plus, whole_numbers

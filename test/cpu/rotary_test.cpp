@@ -1,4 +1,4 @@
-// Rotary positions with and without QK-norm, and their table of cosines and sines, against PyTorch.
+// Rotary embeddings with and without QK-norm, and their table of cosines and sines, against PyTorch.
 #include "llmc/cpu/rotary.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // on_any_threads, check_within, check_relative

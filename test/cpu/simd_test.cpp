@@ -1,4 +1,4 @@
-// The sixteen lanes: exact where they must be, and an exponential as good as it says.
+// The sixteen lanes: exact operations, and the documented accuracy of the exponential.
 #include "llmc/cpu/simd.h"
 #include <algorithm>
 #include <bit>

@@ -1,9 +1,9 @@
 /*
-AMX's tiles in software, to the bit, from the same description (llmc/cpu/amx.h): the loops of llmc/cpu/gemm_tiles.h
-run with them on any machine.
+AMX tiles emulated in software, bit for bit as llmc/cpu/amx.h describes them, so that the loops of llmc/cpu/gemm_tiles.h
+run on any machine.
 
-  const UsedTiles used(software_tiles());    products of bf16 are made so until the scope ends
-  const UsedTiles used(nullptr);             by the ordinary registers, whatever the processor has
+  const UsedTiles used(software_tiles());    bf16 GEMMs use software tiles until the scope ends
+  const UsedTiles used(nullptr);             bf16 GEMMs use vector registers, even on a CPU with AMX
 */
 #pragma once
 #include <cstdint>
@@ -25,14 +25,14 @@ struct SoftwareTiles {
         thread_local Registers registers;
         return registers;
     }
-    // Registers that nobody has loaded hold NaN here, so that whoever counts on their being zero is found out.
+    // Fills the registers with NaN, to detect code that relies on zeros in them.
     static void prepare() {
         if (mine().prepared) return;
         std::memset(mine().tmm, 0xFF, sizeof mine().tmm);
         mine().prepared = true;
     }
     static Register& prepared(int tile) {
-        ensure(mine().prepared);  // the processor would end the program
+        ensure(mine().prepared);  // a CPU would raise a fault
         return mine().tmm[tile];
     }
 
@@ -56,7 +56,7 @@ struct SoftwareTiles {
     }
 
 private:
-    // Numbers below the smallest normal one are zero, with their sign.
+    // Subnormal numbers become zero, with their sign.
     static F32x16 flushed(F32x16 x) {
         for (FloatRegister& part : x.part) {
             const UintRegister bits = UintRegister(part);
@@ -93,7 +93,7 @@ private:
     }
 };
 
-// Null where panels are narrower than a tile, as with SSE: then there is nothing to test.
+// Null if panels are narrower than a tile, as with SSE.
 template <class Tiles = SoftwareTiles>
 TileKernel software_tiles() {
     if constexpr (kPanelsFitTiles)
@@ -102,7 +102,7 @@ TileKernel software_tiles() {
         return nullptr;
 }
 
-// Used by the test's own ops and, where panels are as wide as the test's, by those of cpu_kernels().
+// Sets the tile kernel of the test's own ops, and of cpu_kernels() if those are compiled for the same CPU level.
 class UsedTiles {
 public:
     explicit UsedTiles(TileKernel kernel) { use(kernel, kernel); }

@@ -1,4 +1,5 @@
-// What an optimizer step decides: the loss, summed exactly, when gradients are clipped, and when the step is skipped.
+// The decisions of an optimizer step: the exactly summed loss, when gradients are clipped, and when the step is
+// skipped.
 #include "llmc/cpu/step_scalars.h"
 #include "test/op_testing.h"  // on_any_threads
 #include "test/testing.h"

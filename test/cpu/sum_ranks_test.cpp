@@ -1,4 +1,4 @@
-// The sum over ranks: in its order, which it must not depend on threads, against numbers spelled out and in double.
+// The sum over ranks: in its defined order on any number of threads, against explicit values and in double.
 #include "llmc/cpu/sum_ranks.h"
 #include <cstring>
 #include <type_traits>

@@ -1,4 +1,4 @@
-// SwiGLU against PyTorch, at gates of huge size, and with NaN.
+// SwiGLU against PyTorch, with huge gates, and with NaN.
 #include "llmc/cpu/swiglu.h"
 #include "test/fixture.h"     // Fixture
 #include "test/op_testing.h"  // on_any_threads, check_within

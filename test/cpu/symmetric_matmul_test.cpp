@@ -1,4 +1,4 @@
-// Symmetric products: exact on whole numbers, and both triangles alike.
+// Symmetric products: exact on whole numbers, with equal triangles.
 #include "llmc/cpu/symmetric_matmul.h"
 #include "test/op_testing.h"  // on_any_threads, whole_numbers
 #include "test/testing.h"

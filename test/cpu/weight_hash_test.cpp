@@ -1,4 +1,4 @@
-// The hash of weights that ranks compare: any change of one bit, none by cutting, order or threads.
+// The hash of weights that ranks compare: it changes with any bit, and does not depend on splitting, order or threads.
 #include "llmc/cpu/weight_hash.h"
 #include <cstring>
 #include <set>

@@ -1,4 +1,4 @@
-// Attention's kernels against the plain version in double that test/cpu/attention_test.cpp holds against PyTorch.
+// Attention's kernels against the plain version in double, which test/cpu/attention_test.cpp compares with PyTorch.
 #include <utility>
 #include "llmc/cuda/attention.cuh"
 #include "test/cpu/attention_reference.h"  // Sizes, plain_attention

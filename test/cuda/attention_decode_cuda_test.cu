@@ -1,5 +1,5 @@
-// The kernels of attention against the KV cache, beside the plain version in double that
-// test/cpu/attention_test.cpp holds against PyTorch.
+// The kernels of decoding attention against the plain version in double, which test/cpu/attention_test.cpp compares
+// with PyTorch.
 #include "llmc/cuda/attention_decode.cuh"
 #include "test/cpu/attention_reference.h"  // Sizes, plain_attention
 #include "test/cuda_testing.h"             // OnDevice, rounded, twice_the_same

@@ -1,4 +1,4 @@
-// Casts on a GPU are the CPU's, bit for bit.
+// Casts on a GPU have the CPU's bits.
 #include "llmc/cuda/cast.cuh"
 #include <bit>
 #include "llmc/cpu/cast.h"

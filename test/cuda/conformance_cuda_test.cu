@@ -1,8 +1,8 @@
 /*
-What kernels are written with, held against its definition: the wrappers of llmc/cuda/device.cuh and the parts of the
-CUDA language that dev/emulator/include spells out. The same source runs on the emulator and on a GPU. When it passes on
-both, a kernel that is right on the emulator is right for the same reasons on a GPU; what stays different is said here:
-the order in which matrix instructions add, and the last bits of approximate functions.
+The building blocks of kernels against their definitions: the wrappers of llmc/cuda/device.cuh and the parts of the CUDA
+language that dev/emulator/include implements. The same source runs on the emulator and on a GPU. If it passes on both,
+a kernel that is correct on the emulator is correct on a GPU. The remaining differences are described here: the order of
+additions in matrix instructions, and the last bits of approximate functions.
 */
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Large copies to the host: whole and in place, however they fit into the pinned buffers that they go through.
+// Large copies to the host are complete and in place, for all sizes relative to the pinned buffers.
 #include <memory>
 #include "test/cuda_testing.h"  // Cuda, OnDevice, ON_DEVICE
 

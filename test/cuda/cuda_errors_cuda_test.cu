@@ -1,4 +1,4 @@
-// What a failed CUDA call says, and whether the user can do anything about it.
+// The message of a failed CUDA call, and whether it is an error that the user can fix.
 #include "test/cuda_testing.h"  // Cuda, ON_DEVICE
 
 TEST_CASE("kernels that are not for this GPU are an error that names it and how to build them",

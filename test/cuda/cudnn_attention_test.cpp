@@ -1,5 +1,5 @@
-// The graphs that cuDNN is given (attention_graph.h), run by a plain interpreter and held against the definition of
-// attention, and which shapes are refused. Whether cuDNN has plans for them: test/cudnn_plans.cpp.
+// The graphs for cuDNN (attention_graph.h), run by a plain interpreter and compared with the definition of attention,
+// and the shapes that are refused. Whether cuDNN has plans for them: test/cuda/cudnn_plans.cpp.
 #include "llmc/cuda/cudnn_attention.h"
 #include <functional>
 #include <map>

@@ -1,4 +1,4 @@
-// document_starts's kernel against the CPU's function: whole numbers, so equal.
+// The kernel of document_starts against the CPU's function. Integers, so equal.
 #include "llmc/cuda/document_starts.cuh"
 #include "llmc/cpu/document_starts.h"
 #include "test/cuda_testing.h"  // OnDevice

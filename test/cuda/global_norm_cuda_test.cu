@@ -1,4 +1,4 @@
-// The sum of squares on the device: the CPU's words, bit for bit.
+// The sum of squares on the device has the CPU's bits.
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/cpu/global_norm.h"
 #include "test/cuda_testing.h"  // OnDevice

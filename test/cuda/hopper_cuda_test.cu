@@ -1,6 +1,6 @@
 /*
-The wrappers of llmc/cuda/hopper.cuh held against their definitions, on the emulator and on a GPU of compute capability
-9.0: see conformance_cuda_test.cu. Products are of small integers, so that every sum is exact, in whichever order.
+The wrappers of llmc/cuda/hopper.cuh against their definitions, on the emulator and on a GPU of compute capability 9.0:
+see conformance_cuda_test.cu. Products are of small integers, so that every sum is exact in any order.
 */
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/base/rng.h"      // Rng

@@ -1,4 +1,4 @@
-// The file of tuned algorithms: what is written is read back, what is damaged or foreign is not used.
+// The file of tuned algorithms: reading returns what was written, and damaged or foreign files are not used.
 #include "llmc/cuda/matmul_cache.h"
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file, write_file_atomically

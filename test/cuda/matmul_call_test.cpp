@@ -1,4 +1,5 @@
-// From row-major to column-major: the translated product, done by a naive column-major library, is the caller's.
+// Translation from row-major to column-major: the translated GEMM, computed by a naive column-major library, is the
+// caller's.
 #include "llmc/cuda/matmul_call.h"
 #include "test/op_testing.h"  // whole_numbers, check_equal
 #include "test/testing.h"

@@ -1,4 +1,4 @@
-// The linear layer in FP8 on a GPU: exact on whole numbers, and the CPU's on others.
+// The linear layer in FP8 on a GPU: exact on whole numbers, and against the CPU on others.
 #include "llmc/cuda/matmul_fp8.cuh"
 #include "llmc/cpu/matmul_fp8.h"
 #include "test/cpu/fp8_testing.h"  // Fp8Layer, WholeFp8Layer

@@ -93,7 +93,7 @@ TEST_CASE("newton_schulz on a GPU: which products, how much memory, which rows",
           (cuda.compute_capability < 90));
     CHECK(!newton_schulz_by_triangles<bf16>(cuda, 64, 64, SymmetricProducts::whole));
     CHECK(!newton_schulz_by_triangles<bf16>(cuda, 12, 64, SymmetricProducts::triangle));
-    // It never asks for more than it says.
+    // It never takes more workspace than it has announced.
     const auto [R, K] = GENERATE(table<int64_t, int64_t>({{5, 16}, {24, 16}}));
     const size_t bytes = newton_schulz_workspace<bf16>(cuda, 2, R, K);
     cuda.reserve_workspace(bytes);

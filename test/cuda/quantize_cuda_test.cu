@@ -1,4 +1,4 @@
-// Quantization to FP8 on a GPU: the CPU's, bit for bit.
+// Quantization to FP8 on a GPU has the CPU's bits.
 #include "llmc/cuda/quantize.cuh"
 #include <bit>
 #include "llmc/cpu/quantize.h"

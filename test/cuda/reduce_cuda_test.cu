@@ -1,4 +1,4 @@
-// Sums over rows on a GPU: exact on whole numbers, whatever the shape, and the same bits each time.
+// Sums over rows on a GPU: exact on whole numbers for all shapes, and the same bits each time.
 #include "llmc/cuda/reduce.cuh"
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same
 

@@ -1,4 +1,4 @@
-// The residual mix's kernels against the CPU's functions: the same numbers wherever no sum over all elements is taken.
+// The residual mix's kernels against the CPU's functions: the same bits, except for sums over all elements.
 #include "llmc/cuda/residual_mix.cuh"
 #include "llmc/cpu/residual_mix.h"
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same

@@ -1,4 +1,4 @@
-// The kernels of rotary positions and QK-norm against the CPU's functions.
+// The kernels of rotary embeddings and QK-norm against the CPU's functions.
 #include "llmc/cuda/rotary.cuh"
 #include "llmc/cpu/rotary.h"
 #include "test/cuda_testing.h"  // OnDevice, rounded, twice_the_same

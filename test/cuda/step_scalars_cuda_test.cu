@@ -1,4 +1,4 @@
-// What an optimizer step decides, on the device: the CPU's decisions, bit for bit.
+// The decisions of an optimizer step on the device are the CPU's, bit for bit.
 #include "llmc/cuda/step_scalars.cuh"
 #include "llmc/cpu/step_scalars.h"
 #include "test/cuda_testing.h"  // OnDevice

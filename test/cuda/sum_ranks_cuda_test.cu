@@ -1,4 +1,4 @@
-// The sum over ranks on the device: the CPU's bits, for every number of ranks, type and alignment.
+// The sum over ranks on the device has the CPU's bits, for every number of ranks, type and alignment.
 #include "llmc/cuda/sum_ranks.cuh"
 #include <memory>
 #include "llmc/cpu/sum_ranks.h"

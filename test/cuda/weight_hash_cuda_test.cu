@@ -1,4 +1,4 @@
-// The hash of weights on the device: the CPU's integer.
+// The hash of weights on the device equals the CPU's.
 #include "llmc/cuda/weight_hash.cuh"
 #include "llmc/cpu/weight_hash.h"
 #include "test/cuda_testing.h"  // OnDevice

@@ -1,5 +1,5 @@
-// Byte-pair tokenizers: splitting, merging, learning, the files of other programs, and what is refused. Against other
-// programs: tokenizer_reference_test.cpp.
+// Byte-pair tokenizers: splitting, merging, training, the files of other programs, and what is refused. Comparison with
+// other programs: tokenizer_reference_test.cpp.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -37,7 +37,7 @@ Tokenizer trained(const std::string& text, int vocab_size, const std::string& pa
     return train_bpe(counts, {.vocab_size = vocab_size, .special_tokens = {"<|bos|>", "<|é x|>"}});
 }
 
-// So many letters, each any of the first ones.
+// Random letters, each one of the first few of the alphabet.
 std::string word_of(Rng& rng, uint64_t letters, size_t n) {
     std::string word;
     while (word.size() < n) word += char('a' + rng.below(letters));

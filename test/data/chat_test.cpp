@@ -1,4 +1,4 @@
-// Conversations: what a model sees of them in each template, what of it is learned, and what is refused.
+// Conversations: their tokens in each template, the tokens that are learned, and what is refused.
 #include "llmc/data/chat.h"
 #include <cstdlib>
 #include <filesystem>
@@ -18,7 +18,7 @@ Tokenizer llama3() {
     return tokenizer_with({"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
 }
 
-// As text, with [ ] around what is learned.
+// As text, with [ ] around the learned parts.
 std::string marked(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
     std::string text;
     bool is_learned = false;
@@ -132,7 +132,7 @@ TEST_CASE("what is no conversation is refused with its place", "[chat]") {
 }
 
 namespace {
-// A tokenizer.json with a template beside it.
+// A tokenizer.json with a template next to it.
 std::string with_template(const ScratchFolder& scratch, const Tokenizer& tokenizer, const std::string& jinja) {
     save_tokenizer(tokenizer, scratch / "tokenizer.json");
     write_file_atomically(scratch / "chat_template.jinja", jinja);

@@ -314,7 +314,7 @@ TEST_CASE("model.sh gets a model of the hub once, verified, and goes on where it
     const std::string sha256 = run("sha256sum <" + hub.gpt2 + "/model.safetensors").out.substr(0, 64);
     CHECK(fs::read_symlink(folder + "/model.safetensors") == "../../blobs/" + sha256);
 
-    // All of it is here: nobody is asked.
+    // All files are here, so nothing is downloaded.
     CHECK(hub.get("gpt2").out == done.out);
     CHECK(hub.requests().empty());
     CHECK(hub.get_offline("openai-community/gpt2").out == done.out);

@@ -1,9 +1,9 @@
 /*
-Datasets in tests: data/tokenize as a user runs it, and what it leaves behind.
+Runs data/tokenize in tests as a user does, and reads the datasets that it writes.
 
   tokenize("in.txt --out out");                must succeed
   CHECK(contains(refusal("none --out out"), "no such file"));
-  const Dataset dataset("out");                dataset.train, dataset.val: texts; dataset.json: a text, too
+  const Dataset dataset("out");                dataset.train, dataset.val: decoded text; dataset.json: dataset.json
 */
 #pragma once
 #include <algorithm>
@@ -16,7 +16,7 @@ Datasets in tests: data/tokenize as a user runs it, and what it leaves behind.
 #include "llmc/data/tokenizer.h"  // load_tokenizer
 #include "test/testing.h"
 
-// The files of a folder, sorted, as one string.
+// The names of a folder's files, sorted, as one string.
 inline std::string listing(const std::string& folder) {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
@@ -36,7 +36,7 @@ inline std::vector<int32_t> tokens_of(const std::string& pattern) {
     return all;
 }
 
-// A dataset as text: what its tokenizer makes of its tokens.
+// A dataset as text: its tokens decoded with its tokenizer. Checks dataset.json against them.
 struct Dataset {
     std::string json, train, val;
     explicit Dataset(const std::string& folder) : json(read_file(folder + "/dataset.json")) {
@@ -51,7 +51,7 @@ struct Dataset {
         CHECK(number("vocab_size") == tokenizer.vocab_size());
         CHECK(contains(json, std::string("\"tokenizer\": \"") + tokenizer.name() + "\""));
     }
-    // The first number of this name in dataset.json.
+    // The value of the first key of this name in dataset.json.
     double number(const std::string& key) const {
         const size_t at = json.find("\"" + key + "\": ");
         REQUIRE(at != std::string::npos);
@@ -63,10 +63,10 @@ inline void tokenize(const std::string& arguments) {
     const Finished finished = run(program("data/tokenize") + " " + arguments);
     INFO(arguments << ": " << finished.err);
     REQUIRE(finished.exit_code == 0);
-    CHECK((finished.err == "" || contains(finished.err, " MB of text | ")));  // a busy machine's progress
+    CHECK((finished.err == "" || contains(finished.err, " MB of text | ")));  // progress, on a slow machine
 }
 
-// What data/tokenize says when it refuses: one line on stderr, exit code 2.
+// The error of data/tokenize for bad arguments or input, which must be one line on stderr, with exit code 2.
 inline std::string refusal(const std::string& arguments) {
     const Finished finished = run(program("data/tokenize") + " " + arguments);
     CHECK(finished.exit_code == 2);

@@ -1,4 +1,4 @@
-// What data/tokenize reads: texts, .jsonl and .parquet, and which documents are for validation.
+// Input of data/tokenize: text, .jsonl and .parquet files, and the choice of documents for validation.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// --data-order llmc against llm.c itself: what its dataloader.h (f1e2ace), compiled, gave for the same shards from
-// dataloader_init(&loader, "train_*.bin", 2, 5, rank, ranks, shuffle) and dataloader_next_batch(), 2000 times.
+// --data-order llmc against llm.c itself: the output of its dataloader.h (f1e2ace) for the same shards, from
+// dataloader_init(&loader, "train_*.bin", 2, 5, rank, ranks, shuffle) and 2000 calls of dataloader_next_batch().
 #include "llmc/data/loader.h"
 #include "test/program.h"  // TinyRuns, run
 
@@ -34,7 +34,7 @@ struct LlmcShards {
     }
 };
 
-// The first token of each row of so many batches, and a hash of these.
+// The first token of each row of the first batches, and a hash of these.
 struct Seen {
     Ids starts;
     int64_t hash = 0;

@@ -1,4 +1,4 @@
-// The data loader against a plain re-statement of its contract: which windows, in which order, for whom, and again.
+// The data loader against a plain implementation of its contract: the windows, their order, their ranks, and resuming.
 #include <algorithm>
 #include <chrono>
 #include <numeric>

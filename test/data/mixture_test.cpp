@@ -1,4 +1,4 @@
-// Mixtures of data sets: what --train-data says, which row is whose, and runs.
+// Mixtures of data sets: parsing --train-data, the data set of each row, and runs.
 #include "llmc/data/mixture.h"
 #include <cmath>
 #include <numeric>

@@ -1,4 +1,4 @@
-// Best-fit packing against nanochat's rule by a plain scan: the same rows, for whom, and again.
+// Best-fit packing against a plain scan by nanochat's rule: the rows, their ranks, and resuming.
 #include "llmc/data/packing.h"
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// The built-in corpus: the same bytes for ever, one reading per story, and the entropy that the closed form promises.
+// The built-in corpus: its bytes never change, every story has one parse, and its entropy is that of the closed form.
 #include <cmath>
 #include <map>
 #include "llmc/base/hash.h"  // xxh3, hex64

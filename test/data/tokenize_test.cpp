@@ -1,4 +1,4 @@
-// data/tokenize as a user runs it: the folder that it makes, and what is left of it when it does not come to its end.
+// data/tokenize as a user runs it: the folder that it writes, and the state after an interruption.
 #include <algorithm>
 #include <filesystem>
 #include "llmc/base/hash.h"  // xxh3, hex64

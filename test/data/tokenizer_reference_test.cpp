@@ -1,5 +1,5 @@
-// Ids and merges against tiktoken, Hugging Face's `tokenizers` and rustbpe, whose results lie in
-// test/fixtures/tokenizers/ and, many more, where $ANVIL_TOKENIZER_CASES says: scripts/make_tokenizer_fixtures.py.
+// Ids and merges against tiktoken, Hugging Face's `tokenizers` and rustbpe. Their results are in
+// test/fixtures/tokenizers/ and, many more, in $ANVIL_TOKENIZER_CASES: see scripts/make_tokenizer_fixtures.py.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -49,7 +49,7 @@ std::string difference(const Ids& ours, const Ids& theirs) {
     return format("%zu ids and %zu, which part at %zu", ours.size(), theirs.size(), at);
 }
 
-// What is left of a text in its ids.
+// A text after encoding and decoding.
 std::string seen_by(const Bpe& bpe, std::string text) {
     if (!bpe.of_characters) return bpe.normalizes ? to_nfc(text) : text;
     for (size_t at = 0; (at = text.find(kSpelledSpace, at)) != std::string::npos;) text.replace(at, 3, " ");
@@ -87,7 +87,7 @@ void check_ids(const std::string& folder, const std::string& out) {
     CHECK(tokenizers.size() >= 11);
 }
 
-// What is learned from a text, against the tokens that rustbpe learned.
+// The tokens learned from a text, against those of rustbpe.
 void check_training(const std::string& folder) {
     const std::vector<fs::path> paths = files_ending(folder, ".ranks");
     CHECK(paths.size() == 10);

@@ -1,4 +1,4 @@
-// Tokenizers: exact ids, exact way back, the file that Hugging Face's `tokenizers` reads, and what is refused.
+// Tokenizers: exact ids, exact decoding, files for Hugging Face's `tokenizers`, and what is refused.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
@@ -21,7 +21,7 @@ std::string all_bytes() {
     return text;
 }
 
-// What loading says of a tokenizer.json changed by `edit`.
+// The error of loading a tokenizer.json changed by `edit`.
 template <class F>
 std::string refusal(const Tokenizer& tokenizer, F edit) {
     const ScratchFolder scratch;

@@ -1,4 +1,4 @@
-// dev/bench/against_pytorch.py and cpu_steps.py: what was measured on the CPU becomes tables, by their arithmetic.
+// dev/bench/against_pytorch.py and cpu_steps.py: tables from measurements on the CPU, and their arithmetic.
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "test/testing.h"
 

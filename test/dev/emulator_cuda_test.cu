@@ -1,5 +1,5 @@
-// The emulator itself: every kind of mistake that it is there to find, made on purpose, and beside it the same kernel
-// done right, which must stay clean. Races, streams and the sanitizers: emulator_*_cuda_test.cu.
+// The emulator itself: every kind of mistake that it detects, and for each the correct kernel, for which it must report
+// nothing. Races, streams and the sanitizers: emulator_*_cuda_test.cu.
 #include "test/dev/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 

@@ -1,5 +1,4 @@
-// What the emulator says of mistakes with TMA, mbarriers and wgmma: each made on purpose in a kernel that is right
-// without.
+// The emulator's errors for misuse of TMA, mbarriers and wgmma: each mistake is added to a correct kernel.
 #include "llmc/cuda/hopper.cuh"
 #include "test/dev/emulator_testing.h"
 #ifdef ANVIL_EMULATED

@@ -1,4 +1,4 @@
-// What the emulator says of threads that do not wait for each other, and what the order of threads changes.
+// The emulator's reports of races, and the effects of its thread schedules.
 #include "test/dev/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 

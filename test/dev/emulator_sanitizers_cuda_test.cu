@@ -1,4 +1,4 @@
-// The sanitizers see what kernels do on the emulator, and nothing that is not there.
+// The sanitizers detect errors of kernels on the emulator, and report no others.
 #include "test/dev/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 #ifdef ANVIL_MSAN

@@ -1,4 +1,4 @@
-// The emulator's streams, events and memory: work that is done as late as it may be.
+// The emulator's streams, events and memory, with work that is done as late as possible.
 #include "test/dev/emulator_testing.h"
 #ifdef ANVIL_EMULATED
 

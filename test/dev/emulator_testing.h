@@ -1,10 +1,10 @@
 /*
-What the tests of the emulator share. Only the emulator can run these: elsewhere there is nothing here.
+Helpers of the tests of the emulator. Empty in a build for a GPU.
 
   Trial trial;                                                       a launch of a kernel (out, inp)
   CHECK(trial.run(kernel, 1, kThreads).error == "");
-  const OtherOptions restore;                                        whatever the test does to the emulator's options
-  const Finished ended = run_hidden("a hidden test case", "A=B");    in a process of its own
+  const OtherOptions restore;                                        restores the emulator's options at the end
+  const Finished ended = run_hidden("a hidden test case", "A=B");    runs it in a process of its own
 */
 #pragma once
 #include "test/cuda_testing.h"  // OnDevice
@@ -13,17 +13,17 @@ What the tests of the emulator share. Only the emulator can run these: elsewhere
 #include "dev/emulator/emulator.h"
 #include "dev/emulator/sanitizers.h"  // ANVIL_MSAN, ANVIL_ASAN
 
-// Named: what one build or another leaves unused is no mistake.
+// Not an anonymous namespace: some builds do not use everything in it, which would be a warning.
 namespace emulator_test {
 
 inline constexpr int kThreads = 128;
 
-// "FILE:line" of who calls, as messages give it.
+// "FILE:line" of the caller's file, as in error messages.
 inline std::string at(int line, const char* file = __builtin_FILE()) {
     return format("%s:%d", std::filesystem::path(file).filename().c_str(), line);
 }
 
-// One launch of a kernel (out, inp): inp is 1, 2, 3 ..., out is fresh and so NaN.
+// A launch of a kernel (out, inp): inp is 1, 2, 3 ..., out starts as NaN.
 struct Trial {
     Cuda cuda;
     OnDevice<float> inp, out;
@@ -39,14 +39,14 @@ struct Trial {
         error = error_of([&] { launch(cuda, "trial", kernel, grid, block, shared_bytes, out.data, inp.data); });
         return *this;
     }
-    // How many of the first n results are NaN.
+    // The number of NaNs in the first n results.
     int num_nan(int n) {
         const Floats values = out.get();
         return int(std::count_if(values.begin(), values.begin() + n, [](float x) { return std::isnan(x); }));
     }
 };
 
-// What a test changes of them is as before when it ends.
+// Restores the emulator's options at the end of the scope.
 struct OtherOptions {
     const emulator::Options before = emulator::options();
     ~OtherOptions() { emulator::options() = before; }

@@ -1,4 +1,4 @@
-// dev/launch_model.py: how ranks meet and part, in all interleavings of three ranks and two failures.
+// dev/launch_model.py: how ranks connect and end, in all interleavings of three ranks and two failures.
 #include "test/testing.h"
 
 namespace {

@@ -1,5 +1,5 @@
-// dev/two_hosts.sh and dev/two_disks.sh: ranks of two hosts that are network namespaces of this machine, joined by a
-// line of known speed.
+// dev/two_hosts.sh and dev/two_disks.sh: ranks on two hosts, which are network namespaces of this machine, joined by a
+// link of known speed.
 #include <cstdlib>
 #include "test/processes.h"  // has_mpi
 #include "test/testing.h"
@@ -13,7 +13,7 @@ std::string programs() {
     return "ANVIL_PROGRAMS=" + train.substr(0, train.size() - std::string("train_gpt").size()) + " ";
 }
 
-// Of a script that says that something is missing here, such as root's rights.
+// The message of a script that something is missing here, such as root privileges.
 bool is_skipped(const Finished& ended) {
     if (ended.exit_code == 2) WARN("skipped: " << ended.err);
     return ended.exit_code == 2;
@@ -58,7 +58,7 @@ TEST_CASE("two hosts that mpirun joins exchange by MPI", "[two_hosts][plain]") {
     CHECK(contains(ended.out, "| all-reduce | 16384 |"));
 }
 
-// The commands of doc/tutorials/two_machines.md, with a smaller model and with what is needed to lose a side.
+// The commands of doc/tutorials/two_machines.md, with a smaller model, and with flags to test the loss of a side.
 TEST_CASE("two machines without a common folder go on after losing either, with the losses of one process",
           "[two_hosts][plain]") {
     program("data/tokenize");

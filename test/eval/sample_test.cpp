@@ -1,4 +1,4 @@
-// Sampling: which token is drawn, how often, from which context, and never one that does not exist.
+// Sampling: the drawn tokens, their frequencies, their context, and that no token outside of the vocabulary is drawn.
 #include "llmc/eval/sample.h"
 #include "test/program.h"
 
@@ -174,7 +174,7 @@ TEST_CASE("each token is drawn from the last T before it", "[sample]") {
           model.continued(Ints(long_prompt.end() - T, long_prompt.end()), {.num_tokens = 20, .temperature = 1}, 2));
 }
 
-// Each from its own random numbers, the same ones whatever the others do.
+// Each text uses its own random numbers, which do not depend on the other texts.
 TEST_CASE("samples of one prompt do not disturb each other", "[sample]") {
     Model model;
     const SampleConfig config{.num_tokens = 30, .temperature = 1};

@@ -1,4 +1,4 @@
-// Files of tasks: what is read is what was written, in both formats, and what is neither is refused by name.
+// Task files: reading returns what was written, in both formats, and other files are refused by name.
 #include "llmc/eval/task_file.h"
 #include <cstring>
 #include "llmc/base/file.h"  // write_file_atomically

@@ -1,5 +1,5 @@
 /*
-What the tests of task scores share, on any device: the fixture's files, and scoring them row by row.
+Helpers of the tests of task scores, on any device: scoring the fixture's files row by row.
 */
 #pragma once
 #include "llmc/eval/tasks.h"
@@ -8,7 +8,7 @@ What the tests of task scores share, on any device: the fixture's files, and sco
 
 inline constexpr int64_t kTaskT = 32;
 
-// What a model gives every row of a file, in batches of B x T at most.
+// The model's score of every row of a file, computed in batches of at most B x length.
 template <class Device, class T>
 std::vector<RowScore> scores_of(Gpt<Device, T>& model, const TaskFile& file, int64_t B, int64_t length) {
     std::vector<RowScore> scores(file.rows().size(), RowScore{.nll = NAN});
@@ -29,7 +29,7 @@ inline Floats nlls(const std::vector<RowScore>& scores) {
     return all;
 }
 
-// Against PyTorch's scores of the same rows, in the fixture: their nll to within `tolerance` (relative L2), and
+// Compares with PyTorch's scores of the same rows in the fixture: the nll to within `tolerance` (relative L2), and the
 // answers.
 template <class Device, class T>
 void check_tasks(Gpt<Device, T>& model, int64_t B, double tolerance) {
@@ -60,6 +60,6 @@ void check_tasks(Gpt<Device, T>& model, int64_t B, double tolerance) {
         score += got.tasks[t].centered / 3;
     }
     CHECK(std::fabs(got.score - score) <= 4 * 0x1p-52);
-    // The fixture's answers are the model's but for the second question.
+    // The model answers all of the fixture's questions right but the second.
     CHECK(score_tasks(model, questions, alone, B, kTaskT).tasks[0].right == 2);
 }

@@ -1,4 +1,4 @@
-// Scores on tasks on a GPU are those of PyTorch, and a run takes them when they are due.
+// Task scores on a GPU equal PyTorch's, and a run computes them when they are due.
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/eval/tasks.h"
 #include "test/cuda_testing.h"  // ON_DEVICE

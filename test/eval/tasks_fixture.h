@@ -1,12 +1,12 @@
 /*
-Files of tasks to test with: those of the fixture `tasks` (scripts/reference_tasks.py), and a small one.
+Task files for tests: those of the fixture `tasks` (scripts/reference_tasks.py), and a small one.
 */
 #pragma once
 #include <cstring>
 #include <string>
 #include "test/fixture.h"  // Fixture
 
-// "tiny.tasks" or "tiny_questions.bin": its bytes, which the fixture has as numbers of 16 bits.
+// The bytes of "tiny.tasks" or "tiny_questions.bin", which the fixture stores as 16-bit numbers.
 inline std::string tasks_fixture(const std::string& name) {
     std::string bytes;
     for (const int32_t number : Fixture("tasks").ints(name)) {
@@ -16,8 +16,8 @@ inline std::string tasks_fixture(const std::string& name) {
     return bytes;
 }
 
-// Two tasks: an example of two rows, 1 2 | 3 and 1 2 | 4 5, and one of a single row, | 6 7 LAST; numbers of `width`
-// bytes.
+// A file with two tasks of one example each. The first has two rows, 1 2 | 3 and 1 2 | 4 5; the second has one row,
+// | 6 7 LAST. `width`: bytes per token.
 inline std::string small_tasks(int width = 2, int32_t last = 300) {
     std::string bytes(1024, '\0');
     const auto put = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };

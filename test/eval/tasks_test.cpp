@@ -1,5 +1,5 @@
-// Scores on tasks: against PyTorch's, against each row on its own in double precision, in batches of any size, at any
-// number of ranks.
+// Task scores: against PyTorch's, against each row alone in double precision, in batches of any size, on any number of
+// ranks.
 #include "llmc/eval/tasks.h"
 #include "llmc/comm/local.h"  // LocalGroup, LocalRanks
 #include "llmc/cpu/kernels.h"

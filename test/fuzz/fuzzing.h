@@ -1,13 +1,14 @@
 /*
-What every fuzzer needs. A fuzzer feeds a reader of files with bytes that libFuzzer makes up, under AddressSanitizer and
-UndefinedBehaviorSanitizer: whatever they are, the reader gives a value or an Error that blames the file. A crash, a
-hang, another exception, an Error that blames us (`ensure`): all are findings. `make fuzz OP=safetensors SECONDS=600`.
+Helpers of the fuzzers. A fuzzer feeds a file reader with bytes from libFuzzer, under AddressSanitizer and
+UndefinedBehaviorSanitizer. For any bytes, the reader must return a value or throw an Error that blames the file. A
+crash, a hang, another exception, and an Error that blames Anvil (`ensure`) are findings. Run one with
+`make fuzz OP=safetensors SECONDS=600`.
 
   extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {      test/fuzz/safetensors_fuzz.cpp
       return fuzz_file(data, size, [](const std::string& path) { SafetensorsReader file(path); });
   }
 
-What it begins with lies in test/fuzz/corpus/safetensors/, a few small files made for the purpose.
+The initial corpus is in test/fuzz/corpus/safetensors/.
 */
 #pragma once
 #include <sys/mman.h>
@@ -20,7 +21,7 @@ What it begins with lies in test/fuzz/corpus/safetensors/, a few small files mad
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// Runs `read`, whose Errors are what a broken file deserves.
+// Runs `read`, which may throw an Error that blames the file.
 template <class Read>
 int fuzz(Read&& read) {
     try {
@@ -33,7 +34,8 @@ int fuzz(Read&& read) {
     return 0;
 }
 
-// The same with the path of a file that holds the bytes. It is in memory: thousands of them are read each second.
+// Runs `read` with the path of a file that holds the bytes. The file is in memory, because thousands are read per
+// second.
 template <class Read>
 int fuzz_file(const uint8_t* data, size_t size, Read&& read) {
     const int file = memfd_create("fuzzed", 0);

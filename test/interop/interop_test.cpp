@@ -1,5 +1,5 @@
-// Models of other programs in and out: the logits that transformers computes, from every way in which a model lies on
-// disk; every weight unchanged through every format; files that lie are refused by name.
+// Import and export of other programs' models: the logits of transformers for every variant of files, weights that
+// every format preserves exactly, and invalid files that are refused by name.
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -120,7 +120,7 @@ TEST_CASE("every weight comes back from every format", "[interop]") {
         CHECK(contains(error_of([&] { export_model(stored, "hf", scratch / (name + "hfF32"), DType::f32); }),
                        "is not empty: give a new one"));
     }
-    // Only what a format can hold.
+    // Only models that the format can represent.
     const StoredModel llama(fixture_folder("llama")), gpt2(fixture_folder("gpt2"));
     CHECK(contains(error_of([&] { export_model(llama, "llmc", scratch / "no", DType::f32); }),
                    "and this is another model; use --format hf"));

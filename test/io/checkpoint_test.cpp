@@ -1,4 +1,4 @@
-// Checkpoints: whole or not there, whatever happens to the program, the disk or the files.
+// Checkpoints are complete or do not exist, whatever happens to the program, the disk or the files.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>

@@ -1,4 +1,4 @@
-// The format, and every way in which a file can lie about itself.
+// The safetensors format, and all ways in which a file can be invalid.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -138,7 +138,7 @@ TEST_CASE("the writer takes exactly what its list says", "[safetensors]") {
 TEST_CASE("headers of other writers are read", "[safetensors]") {
     const ScratchFolder scratch;
     const std::string path = scratch / "a.safetensors";
-    // Out of order, unpadded, with a key nobody knows.
+    // Out of order, unpadded, with an unknown key.
     put_file(path, bytes_of("{" + entry("b", "U16", "[1]", "[4,6]") + ", " +
                                 "\"a\":{\"x\":1,\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}",
                             "abcdef"));

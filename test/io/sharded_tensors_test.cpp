@@ -1,4 +1,4 @@
-// Tensors in parts: written by any number of ranks, read in any other cut, and what is missing is named.
+// Sharded tensors: written by any number of ranks, read with any other partition, and missing parts are named.
 #include <filesystem>
 #include "llmc/io/sharded_tensors.h"
 #include "test/testing.h"

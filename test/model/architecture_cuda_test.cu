@@ -1,5 +1,4 @@
-// Every architecture made of the CUDA kernels: against PyTorch in fp32, against the CPU in bf16, and its training
-// steps.
+// Every architecture on the CUDA kernels: against PyTorch in fp32, against the CPU in bf16, and its training steps.
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/model/gpt.h"

@@ -1,5 +1,5 @@
 /*
-Small models of every architecture, as scripts/model_fixtures.py has them.
+The small models of every architecture that scripts/model_fixtures.py makes fixtures of.
 */
 #pragma once
 #include <cstdint>
@@ -14,8 +14,8 @@ struct ArchitectureCase {
     GptShape shape;
 };
 
-// With a short window of so many tokens, and without backout if there are two layers: it would take the last one's
-// output, which the norm after it undoes, so that its gradient is noise.
+// A model with a short window of `short_window` tokens. With two layers it has no backout: that would subtract a part
+// of the last layer's output from itself, a scaling that the following norm cancels, and its gradient would be noise.
 inline GptShape small_shape(const char* architecture, GptShape shape, const char* windows = "L",
                             int64_t short_window = 0) {
     shape.architecture = find_architecture(architecture);
@@ -25,13 +25,13 @@ inline GptShape small_shape(const char* architecture, GptShape shape, const char
     return shape;
 }
 
-// As Qwen3, and SmolLM3, with a window in every layer.
+// Like Qwen3 and SmolLM3, with a window in every layer.
 inline GptShape qk_gains(GptShape shape) {
     Architecture& a = shape.architecture;
     a.qk_rmsnorm = true, a.rotary_layers = "RN", a.full_last_layer = false;
     return shape;
 }
-// As Qwen2, with Llama 3.1's positions.
+// Like Qwen2, with Llama 3.1's rotary scaling.
 inline GptShape qkv_biases(GptShape shape) {
     Architecture& a = shape.architecture;
     a.qkv_biases = true, a.rotary.base = 100, a.rotary.scaling = {.factor = 8, .original_length = 16};
@@ -51,7 +51,7 @@ inline const std::vector<ArchitectureCase> kArchitectureCases = {
     {"llama", 2, 20, small_shape("llama", {2, 4, 64, 20, 100, 2, 32})},
     {"qk_gains", 2, 21, with_head_channels(8, qk_gains(small_shape("llama", {3, 4, 48, 21, 100, 2, 40}, "S", 4)))},
     {"qkv_biases", 2, 24, with_head_channels(24, qkv_biases(small_shape("llama", {2, 3, 48, 24, 100, 1, 40})))},
-    {"documents", 3, 24, small_shape("nanochat", {2, 2, 32, 24, 131, 1, 48}, "SL", 5)},  // which begin at "starts"
+    {"documents", 3, 24, small_shape("nanochat", {2, 2, 32, 24, 131, 1, 48}, "SL", 5)},  // beginning at "starts"
 };
 inline const ArchitectureCase& architecture_case(const std::string& fixture) {
     for (const ArchitectureCase& c : kArchitectureCases)

@@ -1,8 +1,9 @@
 /*
-Models in bf16 against the same in fp32 on the CPU, on any device: what roundings may make of loss and gradients.
+Compares models in bf16, on any device, with the same models in fp32 on the CPU, with bounds for the effect of rounding
+on loss and gradients.
 
   check_bf16_model(cuda);              GPT-2
-  check_bf16_architectures(cuda);      the others; with a number, without so many of them
+  check_bf16_architectures(cuda);      the others; a number skips that many
 */
 #pragma once
 #include <cmath>
@@ -20,10 +21,10 @@ Models in bf16 against the same in fp32 on the CPU, on any device: what rounding
 inline const GptShape kBf16Shape{2, 2, 128, 80, 300};  // heads of 64
 inline constexpr int64_t kBf16B = 2, kBf16T = 77;
 
-// Every activation is rounded to bf16, an error of up to half a unit, kEpsBf16 / 2 of it, at random. Through a block
-// there are eight such roundings one after the other, and the residual stream adds one a branch; the gradient comes
-// back through as many. About 2 * (8 + 1) * layers + the ends = 40 independent errors: sqrt(40) / 2 = 3 units of the
-// gradient's norm, if all weighed as much as the last; and the loss, a mean over all, is off by less than one.
+// Every activation is rounded to bf16, with a random error of up to half a unit, kEpsBf16 / 2 of its size. A block has
+// eight such roundings in sequence, the residual stream adds one per branch, and the backward pass has as many. These
+// are about 2 * (8 + 1) * layers + the ends = 40 independent errors: sqrt(40) / 2 = 3 units of the gradient's norm, if
+// all weigh as much as the last. The loss, a mean over all tokens, is off by less than one unit.
 template <class Device>
 void check_bf16_model(Device& device) {
     Cpu cpu;
@@ -42,21 +43,21 @@ void check_bf16_model(Device& device) {
     size_t i = 0;
     for (const Parameter& p : model.parameters) {
         INFO(p.name);
-        const Floats want_kept = without_key_bias(p.name, want[i]);  // the key's is zero but for roundings
+        const Floats want_kept = without_key_bias(p.name, want[i]);  // its gradient is rounding noise
         CHECK(relative_l2(without_key_bias(p.name, got[i]), want_kept) <= 3 * kEpsBf16);
         i++;
     }
 }
 
-// Heads of 64, grouped where there is more than one of keys; three layers, of which the first sees a part.
+// Heads of 64 channels, two query heads per key/value head; three layers, the first with a short window.
 inline constexpr int64_t kB16 = 2, kT16 = 40;
 inline GptShape bf16_shape(const char* architecture) {
     GptShape shape{3, 2, 128, kT16, 300, 1, 192};
     return small_shape(architecture, shape, "SLL", 9);
 }
 
-// Weights that leave nothing at zero or in its linear part, in bf16's numbers: see WEIGHTS of
-// scripts/model_fixtures.py. Matrices keep the size of what they are applied to, as trained ones do: 1 / sqrt(C).
+// Random weights that bf16 represents exactly, and that leave nothing at zero or in its linear range: see WEIGHTS of
+// scripts/model_fixtures.py. Like those of a trained model, matrices (1 / sqrt(C)) preserve the size of activations.
 inline Floats random_weights(const Parameter& p) {
     uint64_t seed = 1;
     for (const char letter : p.name) seed = mix64(seed ^ uint64_t(letter));
@@ -81,10 +82,10 @@ std::pair<double, std::vector<Floats>> learn_from_random_weights(Device& device,
     return learn(device, model, kB16, kT16);
 }
 
-// Counted as above. Through a block there are up to ten roundings one after the other (mix, norm, q k
-// v, value embedding, rotation, attention, projection, norm, hidden layer, activation), the residual stream adds two,
-// and the gradient comes back through as many; smear, norms, backout and head at the ends are eight. 2 * 12 * 3 layers
-// + 8 = 80 independent errors of half a unit.
+// The bound is derived as above. A block has up to ten roundings in sequence (mix, norm, q k v, value embedding,
+// rotary, attention, projection, norm, hidden layer, activation), the residual stream adds two, and the backward pass
+// has as many. Smear, norms, backout and head at the ends are eight. 2 * 12 * 3 layers + 8 = 80 independent errors of
+// half a unit.
 template <class Device>
 void check_bf16_architectures(Device& device, size_t skipped = 0) {
     const double units = std::sqrt(80.) / 2;
@@ -112,8 +113,8 @@ void check_bf16_architectures(Device& device, size_t skipped = 0) {
             INFO(p.name);
             CHECK(relative_l2(got[i], want[i]) <= units * kEpsBf16);
         }
-        // A layer's two lambdas get products of one gradient with two streams. Where those are nearly at right angles
-        // the product is small and its error is not: it is held against both.
+        // The gradients of a layer's two lambdas are dot products of one gradient with two streams. If that is nearly
+        // orthogonal to a stream, the product is small but its error is not. So both are compared together.
         if (!lambdas.empty()) CHECK(relative_l2(lambdas, want_lambdas) <= units * kEpsBf16);
         Gpt<Device, bf16> again(device, shape, kB16, kT16, Recompute::block);
         CHECK((learn_from_random_weights(device, again).second == got));

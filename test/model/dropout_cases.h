@@ -1,5 +1,5 @@
 /*
-Models under dropout as scripts/model_fixtures.py has them, and their check on any device.
+The models with dropout that scripts/model_fixtures.py makes fixtures of, and their check on any device.
 */
 #pragma once
 #include <cstdint>
@@ -8,7 +8,7 @@ Models under dropout as scripts/model_fixtures.py has them, and their check on a
 #include "test/model/model_testing.h"  // load_weights, kFixtureShape, kModelTolerance
 
 struct DropoutCase {
-    const char *fixture, *weights;  // what is expected; whose weights, tokens and targets
+    const char *fixture, *weights;  // fixtures: of the expected results; of weights, tokens and targets
     int64_t B, T;
     GptShape shape;
     Dropout dropout;

@@ -1,4 +1,4 @@
-// A model on the GPU that learns with dropout, against PyTorch with the same masks.
+// A model with dropout on the GPU, against PyTorch with the same masks.
 #include "llmc/cuda/cuda_kernels.h"
 #include "test/cuda_testing.h"  // ON_DEVICE
 #include "test/model/dropout_cases.h"

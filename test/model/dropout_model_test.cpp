@@ -1,4 +1,4 @@
-// Models that learn with dropout: against PyTorch with the same masks, with activations recomputed, and batch by batch.
+// Models with dropout: against PyTorch with the same masks, with activation checkpointing, and in several batches.
 #include "llmc/cpu/kernels.h"
 #include "test/model/dropout_cases.h"
 #include "test/testing.h"

@@ -1,4 +1,4 @@
-// FLOPs and the parameters they count: every preset and depth against sums written out by hand.
+// FLOPs, and the parameters that they count: every preset and depth against sums written by hand.
 #include "llmc/model/flops.h"
 #include "llmc/train/depth_scaling.h"  // depth_model
 #include "test/testing.h"

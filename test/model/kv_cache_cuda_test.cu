@@ -1,5 +1,5 @@
-// Texts continued a token at a time on a GPU: of every architecture the logits are those of a pass over the whole text
-// there, but for roundings.
+// Decoding with the KV cache on a GPU: for every architecture the logits are those of a pass over the whole text, up to
+// rounding.
 #include "llmc/model/gpt_decoder.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"

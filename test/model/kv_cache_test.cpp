@@ -1,12 +1,12 @@
-// Texts continued a token at a time: of every architecture the logits are, bit for bit, those of a pass over the whole
-// text, in rows of different lengths, on any number of threads, and beyond the context where windows slide on.
+// Decoding with the KV cache: for every architecture the logits have the bits of a pass over the whole text, in rows of
+// different lengths, on any number of threads, and beyond the context, where windows slide.
 #include "llmc/model/gpt_decoder.h"
 #include "llmc/cpu/kernels.h"
 #include "test/model/architectures.h"  // kArchitectureCases
 #include "test/op_testing.h"           // Ints, check_equal
 #include "test/testing.h"
 
-// GPT-2 beside the others, with more than a tile of 64 tokens.
+// GPT-2 as well as the others, with more than a tile of 64 tokens.
 static std::vector<ArchitectureCase> all_cases() {
     std::vector<ArchitectureCase> cases = kArchitectureCases;
     cases.push_back({"gpt2", 2, 80, {2, 3, 24, 80, 70}});

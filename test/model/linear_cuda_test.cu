@@ -1,4 +1,4 @@
-// Models whose large linear layers are computed in FP8, made of the CUDA kernels.
+// Models with large linear layers in FP8, on the CUDA kernels.
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"
 #include "llmc/cuda/limits.h"           // kOldestFp8, check_fp8_device

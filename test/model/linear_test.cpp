@@ -1,5 +1,5 @@
-// Models whose large linear layers are computed in FP8: against PyTorch's arithmetic, in every way of
-// recomputing, and as they are trained.
+// Models with large linear layers in FP8: against PyTorch's arithmetic, with all kinds of activation checkpointing, and
+// in training.
 #include "llmc/model/linear.h"
 #include <numeric>
 #include <set>

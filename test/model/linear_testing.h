@@ -1,5 +1,5 @@
 /*
-Models with layers in FP8 for tests: those of scripts/model_fixtures.py, and a step of them.
+The models with FP8 layers that scripts/model_fixtures.py makes fixtures of, and one training step of such a model.
 */
 #pragma once
 #include <cstdint>
@@ -11,7 +11,7 @@ Models with layers in FP8 for tests: those of scripts/model_fixtures.py, and a s
 #include "test/model/model_testing.h"  // from_device
 #include "test/op_testing.h"           // bell
 
-// The layers that are computed in FP8: all, but of fp8_llama not the MLP's second.
+// All linear layers are computed in FP8, except for the second MLP layer of fp8_llama.
 //                          layers, heads, channels, longest sequence, vocabulary, key/value heads, MLP
 inline const std::vector<ArchitectureCase> kFp8Cases = {
     {"fp8_gpt2", 1, 16, {2, 2, 128, 16, 61, 2, 128}},
@@ -20,7 +20,7 @@ inline const std::vector<ArchitectureCase> kFp8Cases = {
     {"fp8_llama_wide", 2, 8, small_shape("llama", {2, 2, 128, 8, 61, 1, 128})},
 };
 
-// As model_in_fp8() of scripts/model_fixtures.py makes them.
+// The weights that model_in_fp8() of scripts/model_fixtures.py makes.
 inline Floats made_weights(const Parameter& p, const Fixture& f) {
     const int64_t n = p.exported_rows * p.size() / p.shape[0];
     const Floats scale_and_shift = f.floats("scale." + p.name);
@@ -42,7 +42,7 @@ void set_made_weights(Gpt<Device, T>& model, const ArchitectureCase& c) {
     for (const Parameter& p : model.parameters) model.set_weight(p, made_weights(p, fixture).data());
 }
 
-// A step of two micro-batches of half the weight, both the same.
+// A step of two equal micro-batches, each with half the weight.
 template <class Device, class T>
 Learned step_of(Device& device, Gpt<Device, T>& model, const ArchitectureCase& c) {
     const Fixture fixture(c.fixture);
@@ -64,7 +64,7 @@ Learned step_of(Device& device, Gpt<Device, T>& model, const ArchitectureCase& c
     return learned;
 }
 
-// A model of the fixtures on any device after a step, with the fixtures' weights or those of a new model.
+// Loss and gradients of a step of a fixture's model, with the fixture's weights or those of a new model.
 template <class T, class Device>
 Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy, bool is_new = false) {
     Gpt<Device, T> model(device, c.shape, c.B, c.T, policy);
@@ -75,8 +75,8 @@ Learned learn(Device& device, const ArchitectureCase& c, ActivationPolicy policy
     return step_of(device, model, c);
 }
 
-// The same step twice: what the first has noted, with scales of its tensors' own, are the scales of the second. Those
-// of another tensor or of another step would change it.
+// Runs the same step twice. The first computes scales from its tensors and notes their maxima, which the second uses as
+// delayed scales. Both must have the same bits, which scales of another tensor or step would change.
 template <class T, class Device>
 void check_delayed_scales(Device& device, const ArchitectureCase& c, Recompute recompute) {
     INFO(c.fixture << ", recompute " << int(recompute));
@@ -102,8 +102,7 @@ void check_delayed_scales(Device& device, const ArchitectureCase& c, Recompute r
     CHECK(count == 0);
 }
 
-// An MLP with SwiGLU and both layers in FP8: what it computes and notes on its way is that of the ops one after
-// another.
+// Checks that a fused SwiGLU MLP with both layers in FP8 computes and notes the same bits as its ops one by one.
 template <class T, class Device>
 void check_swiglu_mlp(Device& device, bool is_delayed, bool has_biases) {
     constexpr int64_t N = 32, C = 32, F = 48;
@@ -183,7 +182,7 @@ void check_swiglu_mlp(Device& device, bool is_delayed, bool has_biases) {
     }
 }
 
-// Against PyTorch: matrices by weighted sums of their rows and of their columns.
+// Compares with PyTorch: loss and gradients, those of matrices by weighted sums of their rows and of their columns.
 inline void check_learned(const ArchitectureCase& c, const Learned& got, double loss_tolerance, double tolerance) {
     const Fixture fixture(c.fixture);
     const auto want_loss = double(fixture.floats("want.loss")[0]);

@@ -1,4 +1,4 @@
-// The whole model made of the CUDA kernels: against PyTorch in fp32, against the CPU in bf16, and its training steps.
+// The whole model on the CUDA kernels: against PyTorch in fp32, against the CPU in bf16, and its training steps.
 #include <cstring>
 #include "llmc/cpu/kernels.h"
 #include "llmc/cuda/cuda_kernels.h"

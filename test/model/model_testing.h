@@ -1,5 +1,5 @@
 /*
-What the tests of the whole model share, on any device.
+Helpers of the tests of the whole model, on any device.
 */
 #pragma once
 #include <algorithm>
@@ -16,7 +16,7 @@ What the tests of the whole model share, on any device.
 inline const GptShape kFixtureShape{3, 4, 48, 32, 301};
 inline constexpr int64_t kB = 3, kT = 24, kN = kB * kT;
 
-// The fixtures have V rows of wte; the padding below them stays zero, as after initialization.
+// Fixtures have V rows of wte. The padding rows stay zero, as after initialization.
 template <class Device, class T>
 void load_weights(Gpt<Device, T>& model, const Fixture& fixture) {
     for (const Parameter& p : model.parameters) {
@@ -31,13 +31,13 @@ inline Floats without_padding(const Parameter& p, const float* data) {
     return Floats(data, data + p.exported_rows * p.size() / p.shape[0]);
 }
 
-// Relative L2, 84 times 2^-23: sums of up to a few hundred terms through a dozen ops reach about a tenth of it
-// (PyTorch's own float32 drifts by 5e-7 over the twenty steps), and a wrong term is far outside.
+// Relative L2, 84 times 2^-23. Sums of up to a few hundred terms through a dozen ops reach about a tenth of it (the
+// drift of PyTorch's own float32 over the twenty steps is 5e-7), and a wrong term exceeds it by far.
 inline constexpr double kModelTolerance = 1e-5;
 
-// A key's bias adds one number to all scores of a row, which the softmax ignores. Its gradient is zero, in floating
-// point it is noise, and Adam divides noise by its own size: where it ends up means nothing, and PyTorch's float32 run
-// differs from its float64 run by 2e-3 there. So it is left out after an optimizer step, and only there.
+// The key bias adds one number to all scores of a row, which the softmax ignores. Its exact gradient is zero; in
+// floating point it is noise, which Adam divides by its own size. So its value after an optimizer step is arbitrary
+// (PyTorch's float32 run differs from its float64 run by 2e-3 there), and it is left out of comparisons.
 inline Floats without_key_bias(const std::string& name, Floats values) {
     if (name.ends_with("c_attn.bias")) {
         const auto third = ptrdiff_t(values.size() / 3);
@@ -46,7 +46,7 @@ inline Floats without_key_bias(const std::string& name, Floats values) {
     return values;
 }
 
-// A parameter's values or gradient, from the device, as floats and without padding.
+// A parameter's values or gradient from the device, as floats, without padding.
 template <class Device, class T>
 Floats from_device(Device& device, const Parameter& p, const T* data) {
     std::vector<T> values(static_cast<size_t>(p.exported_rows * p.size() / p.shape[0]));
@@ -73,8 +73,8 @@ std::pair<double, std::vector<Floats>> learn(Device& device, Gpt<Device, T>& mod
     return {loss, gradients};
 }
 
-// zero_gradients() and two micro-batches on a model whose gradients were all NaN, the gaps between them as well, leave
-// what the same two add to a new model's zeros.
+// Checks that zero_gradients() and two micro-batches on a model whose gradient buffer, with its gaps, was all NaN yield
+// the same gradients as these micro-batches on a new model.
 template <class T, class Device>
 void check_gradients_begin_anew(Device& device, const ParameterList& list, int64_t B, int64_t T_,
                                 ActivationPolicy policy, double tolerance = 0) {
@@ -109,7 +109,7 @@ void check_gradients_begin_anew(Device& device, const ParameterList& list, int64
     CHECK(relative_l2(gradients(false), gradients(true)) <= tolerance);
 }
 
-// As Muon's two ranks have them in memory: with paddings.
+// The parameters as two ranks with Muon lay them out in memory, with padding.
 inline ParameterList sharded_list(const GptShape& shape) {
     ParameterList list(shape);
     const ShardingPlan plan = plan_sharding(list, {.world_size = 2, .whole_matrices = true});

@@ -1,4 +1,4 @@
-// The list of parameters: how many there are at each depth of nanochat, and what they begin with.
+// The list of parameters: their number at each depth of nanochat, and their initialization.
 #include "llmc/model/parameters.h"
 #include <map>
 #include "llmc/cpu/kernels.h"

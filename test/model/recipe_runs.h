@@ -1,5 +1,5 @@
 /*
-Twenty steps of whole recipes, on any device: the runs of scripts/reference_training.py, and their batches.
+The training runs of scripts/reference_training.py: twenty steps of whole recipes, on any device, and their batches.
 */
 #pragma once
 #include <cmath>
@@ -13,11 +13,11 @@ Twenty steps of whole recipes, on any device: the runs of scripts/reference_trai
 
 struct RecipeRun {
     static constexpr int kSteps = 20;
-    const char *fixture, *start;  // the run; the model and its weights
+    const char *fixture, *start;  // fixtures: of the run; of the model and its weights
     const char* name;             // of the recipe
 
-    // As PyTorch was given it: nanochat's for 2^13 tokens per step, with ramps of a few steps instead of hundreds and
-    // the weight decay of depth 24.
+    // The recipe of the PyTorch run: nanochat's for 2^13 tokens per step, with warm-ups of a few steps instead of
+    // hundreds, and with the weight decay of depth 24.
     Recipe recipe() const {
         Recipe r = find_recipe(name);
         if (!r.always_scaled) return r;
@@ -32,7 +32,7 @@ struct RecipeRun {
         return r;
     }
 
-    // Tokens and targets of a step.
+    // The tokens and targets of a step.
     std::pair<std::vector<int32_t>, std::vector<int32_t>> batch(const Fixture& run, int step) const {
         const ArchitectureCase& c = architecture_case(start);
         const std::vector<int32_t> all = run.ints("tokens_and_target");  // (steps, B, T + 1)
@@ -45,7 +45,7 @@ struct RecipeRun {
         return {tokens, targets};
     }
 
-    // What the schedules say, to a rounding of the fixture's floats.
+    // Compares the schedules' values with the fixture's, up to the rounding of its floats.
     void check_rates(const Fixture& run, const Rates& rates, int step) const {
         const auto check = [&](const std::string& series, double got) {
             if (!run.has("want." + series)) return;

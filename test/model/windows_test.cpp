@@ -1,4 +1,4 @@
-// Attention windows of each layer and step, and documents found by their first token.
+// Attention windows per layer and step, and documents that are found by their first token.
 #include "llmc/cpu/kernels.h"
 #include "llmc/model/gpt.h"
 #include "test/model/architectures.h"  // small_shape

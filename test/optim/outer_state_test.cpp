@@ -1,4 +1,4 @@
-// The outer step of islands: beside the formulas written down once more, value by value, and in its limits.
+// The outer step of islands: against the formulas, value by value, and in limiting cases.
 #include "llmc/optim/outer_state.h"
 #include <cmath>
 #include <cstring>

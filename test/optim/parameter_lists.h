@@ -1,5 +1,5 @@
 /*
-Lists of parameters as other models than GPT-2 have them, for what works on any list: plans, optimizers.
+Parameter lists of models other than GPT-2, for tests of code that works on any list: plans, optimizers.
 
   const ParameterList list = Family{.layers = 4, .heads = 2, .kv_heads = 1, .head_size = 32, .hidden = 256}.list();
 */
@@ -9,7 +9,7 @@ Lists of parameters as other models than GPT-2 have them, for what works on any 
 #include <vector>
 #include "llmc/model/parameters.h"  // ParameterList
 
-// A model like nanochat's or Llama's.
+// A model like nanochat or Llama.
 struct Family {
     int64_t layers, heads, kv_heads, head_size, hidden;  // L, NH, NKV, HS, F
     bool swiglu = false, gates = false, untied = false;

@@ -1,4 +1,4 @@
-// Recipes: the numbers of their sources, at every border of their schedules, and what flags change of them.
+// Recipes: the values of their sources, at the borders of their schedules, and changes by flags.
 #include "llmc/optim/recipe.h"
 #include "llmc/train/scaling.h"
 #include "test/testing.h"
@@ -205,7 +205,7 @@ TEST_CASE("flags change parts of a recipe, and -1 none", "[recipe]") {
         CHECK(r.rules.muon.newton_schulz.iterations == 7);
         CHECK(r.rules.muon.newton_schulz.coefficients[0].a == NewtonSchulzOptions::quintic(7).coefficients[0].a);
     }
-    // What a recipe has, flags can take away, and what it has not they do not add.
+    // Flags can remove parts of a recipe, but do not add parts that it lacks.
     for (const std::string name : {"nanochat", "stage-a"}) {
         const MuonConfig had = find_recipe(name).rules.muon;
         RunFlags config;

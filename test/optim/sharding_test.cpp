@@ -1,4 +1,4 @@
-// The plan of who owns what, for many shapes and numbers of ranks: nothing lost, nothing twice, everything aligned.
+// The sharding plan for many shapes and numbers of ranks: every element has exactly one owner, and all is aligned.
 #include "llmc/optim/sharding.h"
 #include <algorithm>
 #include <map>
@@ -200,7 +200,7 @@ TEST_CASE("sharding: three layers of gradients and the embeddings at a time", "[
     REQUIRE(plan.buckets.size() == 49);
     CHECK(layout.buffer_size >= 3 * layer + embeddings);
     CHECK(layout.buffer_size < 3.01 * double(layer) + double(embeddings));
-    // Not sharded, they lie as the weights do.
+    // Without sharding, they are laid out like the weights.
     const GradientLayout whole = gradient_layout(plan, false);
     CHECK(whole.buffer_size == plan.buffer_size);
     CHECK_FALSE(whole.is_sharded());

@@ -1,5 +1,5 @@
-// scripts/bench_scaling.py and scripts/scaling_table.sh: what runs on several ranks log becomes a table and a file, and
-// stays what it was.
+// scripts/bench_scaling.py and scripts/scaling_table.sh: tables and files from logs of several ranks, and that old
+// results are kept.
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "test/processes.h"  // free_port

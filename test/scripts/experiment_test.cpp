@@ -1,4 +1,4 @@
-// scripts/experiment.py and --results: the better of two configurations is found, and what was over is not repeated.
+// scripts/experiment.py and --results: it finds the better of two configurations, and does not repeat finished runs.
 #include "test/program.h"
 
 namespace {

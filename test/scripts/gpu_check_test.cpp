@@ -1,7 +1,6 @@
 /*
-scripts/gpu_check.sh without a GPU: that it says so, and, with everything it calls replaced, what it does on one, what
-stays of a call that is cut off at any moment, and that its ranks do what it says they do, with the real trainer on the
-CPU.
+scripts/gpu_check.sh without a GPU: its message for that; its behavior with a GPU, with all programs replaced by fakes;
+the results of a call that is killed at any moment; and its checks of ranks, with the real trainer on the CPU.
 */
 #include <filesystem>
 #include <sstream>

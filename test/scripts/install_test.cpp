@@ -1,4 +1,4 @@
-// --version, and what `make install` puts where: programs that run, a man page and completion with every flag.
+// --version, and the files of `make install`: programs that run, a man page, and a completion with every flag.
 #include <filesystem>
 #include "llmc/base/file.h"  // read_file
 #include "test/testing.h"
@@ -63,7 +63,7 @@ TEST_CASE("an installation has programs that run, and nothing outside of DESTDIR
     CHECK(contains(run(here.path("bin/train_gpt") + " --version").out, version_in_file()));
     CHECK(contains(run(here.path("bin/anvil-tokenize") + " --version").out, version_in_file()));
     CHECK(contains(run(here.path("bin/anvil-report") + " --help").out, "log.jsonl"));
-    // The report finds the flags' defaults, by which it knows what a run changed.
+    // The report finds the flags' defaults, which it needs to show what a run changed.
     CHECK(fs::exists(here.path("bin/../share/anvil/doc/flags.md")));
     CHECK(fs::is_symlink(here.path("bin/anvil-report")));
     CHECK(read_file(here.path("share/doc/anvil/LICENSE")) == read_file("LICENSE"));

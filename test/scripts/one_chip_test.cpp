@@ -1,5 +1,5 @@
-// scripts/one_chip.py: of a library with device code for several chips a copy with that of one, whose host code is as
-// it was.
+// scripts/one_chip.py: copies a library with device code for several chips, keeps the code of one, and does not change
+// the host's code.
 #include <cstring>
 #include "llmc/base/file.h"  // read_file, write_file_atomically
 #include "test/testing.h"

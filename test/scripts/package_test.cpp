@@ -1,4 +1,4 @@
-// The Python package, python/anvil, with the programs: test/python/.
+// The Python package python/anvil, tested with the programs by test/python/.
 #include "test/program.h"  // program
 #include "test/testing.h"
 

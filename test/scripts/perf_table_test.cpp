@@ -1,4 +1,4 @@
-// scripts/perf_table.py: what a GPU run measured becomes a table, and what was not measured does not.
+// scripts/perf_table.py: the measurements of a GPU run become a table, and nothing else does.
 #include "llmc/base/file.h"          // read_file, write_file_atomically
 #include "test/scripts/predicted.h"  // predicted_rate
 #include "test/testing.h"
@@ -75,7 +75,7 @@ TEST_CASE("perf_table writes rates, percentages and goals, met and missed", "[pe
     CHECK(contains(results.line("attention_forward (window)"), "| 50 % |  |  |"));
     CHECK(results.line("GPT-2 124M |") == "| GPT-2 124M | own | 561234 | 934.10 | 60.2 % |");
     CHECK(results.line("doctor") == "| doctor | **FAILED** | a \\| b |");
-    // Row by row beside what was predicted, and why it differs; what was not measured says so.
+    // Row by row with the prediction and the reason for the deviation; rows without a measurement are marked.
     const std::string own = "GPT-2 124M, B 32, own attention", cudnn = "GPT-2 124M, B 32, cuDNN";
     CHECK(results.line(own) == "| " + own + " | " + predicted_rate(own) + " | 561234 tok/s | " +
                                    beside_predicted(own, "mid", 561234.5) + " | a cooler card |");

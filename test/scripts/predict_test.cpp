@@ -1,4 +1,4 @@
-// What is committed as predicted is what `plan` says: scripts/predict.py.
+// The committed predictions equal the output of `plan`: scripts/predict.py.
 #include "test/program.h"  // program
 #include "test/testing.h"
 

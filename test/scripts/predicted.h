@@ -1,11 +1,11 @@
-// What doc/results/predicted-h200.json says of a run or a part, as scripts/perf_table.py prints it.
+// Predictions from doc/results/predicted-h200.json, as scripts/perf_table.py prints them.
 #pragma once
 #include <cstdlib>
 #include <string>
 #include "llmc/base/file.h"  // read_file
 #include "test/testing.h"
 
-// Of one object of the file, the number after `key`.
+// The number after `key` in the object with this "what".
 inline double predicted_number(const std::string& what, const std::string& key) {
     const std::string text = read_file("doc/results/predicted-h200.json");
     const size_t at = text.find("\"what\": \"" + what + "\"");
@@ -19,7 +19,7 @@ inline std::string predicted_rate(const std::string& what) {
     return format("%g (%g to %g) tok/s", predicted_number(what, "mid"), predicted_number(what, "low"),
                   predicted_number(what, "high"));
 }
-// "-12 %": how far a measurement is from it.
+// "-12 %": the deviation of a measurement from the prediction.
 inline std::string beside_predicted(const std::string& what, const std::string& key, double measured) {
     return format("%+.0f %%", 100 * measured / predicted_number(what, key) - 100);
 }

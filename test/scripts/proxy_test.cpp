@@ -1,6 +1,5 @@
-// scripts/proxy.sh: that it runs to its end, and its arms A and D, shorter and on the built-in stories: GPT-2 with
-// AdamW against nanochat's model with Muon. Each op may be right and the model still learn badly; this is where that
-// shows.
+// scripts/proxy.sh: that it runs to its end; and its arms A and D, shorter and on the built-in stories: GPT-2 with
+// AdamW against nanochat's model with Muon. This detects a model that learns badly although each op is correct.
 #include <sstream>
 #include "test/program.h"
 

@@ -1,6 +1,5 @@
-// The commands of README.md and the tutorials on a GPU with their defaults, as somebody types them who has one: taken
-// from the pages as they stand there and only made shorter, so that neither goes its own way. On the emulated GPU a
-// step takes a second.
+// The commands of README.md and the tutorials on a GPU, with its defaults. They are taken from the pages and only
+// shortened, so that pages and test cannot diverge. On the emulated GPU a step takes a second.
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -77,7 +76,7 @@ struct BuiltClone {
         fs::permissions(path(name), fs::perms::owner_all);
     }
     Finished run(const std::string& command) const { return ::run("cd '" + scratch.path + "' && " + command); }
-    // What a run of a GPU says at its start.
+    // The lines that a GPU run prints at its start.
     Finished run_on_gpu(const std::string& command) const {
         const Finished finished = run(command);
         INFO(command << "\n" << finished.out);
@@ -87,7 +86,7 @@ struct BuiltClone {
     }
 };
 
-// A run that ends after the first steps, and says all that a whole one would.
+// A run that ends after the first steps, and prints all that a whole one would.
 const std::string kShort = " --time-budget 0.001 --schedule-by steps";
 
 }  // namespace

@@ -1,5 +1,5 @@
-// scripts/slurm.sh, with a srun and a scontrol that say what they were asked: when a job goes back into the queue, and
-// on which nodes it goes on. Slurm itself is not here.
+// scripts/slurm.sh, with a fake srun and scontrol that print their arguments: when a job is requeued, and on which
+// nodes it continues.
 #include <filesystem>
 #include <fstream>
 #include "llmc/base/file.h"  // read_file

@@ -1,5 +1,5 @@
-// scripts/speedrun.sh, scripts/run.sh and data/fineweb.sh: what they ask of train_gpt, and that nothing done is done
-// again after an interruption. What would be fetched, and machines with GPUs, are shell scripts in a folder.
+// scripts/speedrun.sh, scripts/run.sh and data/fineweb.sh: their calls of train_gpt, and that they do not repeat
+// finished work after an interruption. Downloads and GPU machines are fake shell scripts.
 #include <unistd.h>
 #include <algorithm>
 #include <filesystem>
@@ -180,7 +180,7 @@ TEST_CASE("speedrun --text trains d12 on that text, in a vocabulary of its own",
     put_file(machine.folder / "book.txt", "It is a truth universally acknowledged, that a truth is a truth.\n");
     const std::string command = with_programs() + "scripts/speedrun.sh --target d12 --gpus 2 --text " +
                                 machine.folder / "book.txt --out " + machine.folder / "out";
-    // mpirun only says what it would start, so there is no log to report.
+    // The fake mpirun only prints its command, so there is no log to report.
     for (int again = 0; again < 2; again++) {
         const Finished done = machine.on(command);
         INFO(done.out << done.err);
@@ -363,7 +363,7 @@ TEST_CASE("the report compares with others' losses, and counts the cost", "[spee
     CHECK(drawn == 2);
     CHECK(contains(report("--reference 'none=60:1'"), "no validation at any of its steps yet"));
 
-    // The same in bits per byte and in scores, each beside its own curve.
+    // The same in bits per byte and in scores, each with its own curve.
     put_file(out / "log.jsonl",
              log +
                  "{\"type\":\"val\",\"step\":50,\"loss\":3.5,\"bpb\":1.25}\n"

@@ -1,5 +1,5 @@
-// Benchmarks in place of the model's constants. The rows are made here, for a card that does not exist: what they say
-// of its rates is worked out by hand.
+// Benchmarks replace the model's constants. The rows are made up for an imaginary GPU, whose rates are worked out by
+// hand.
 #include "llmc/trace/calibration.h"
 #include "llmc/base/file.h"  // write_file_atomically
 #include "llmc/base/json.h"  // parse_json

@@ -1,4 +1,4 @@
-// The model of a GPU against values worked out by hand, and the played streams against small traces made here.
+// The model of a GPU against values worked out by hand, and simulated streams against small made-up traces.
 #include "llmc/trace/gpu_model.h"
 #include <cmath>
 #include <fstream>

@@ -1,6 +1,6 @@
 /*
-Ranks with unequal shares of a step, in whole runs: they learn what one process learns, save what any ranks go on from,
-and --balance auto does as speeds say. Speeds are said by ANVIL_MICRO_BATCH_MS, so that no clock decides a test.
+Ranks with unequal shares of a step, in whole runs: they learn what one process learns, save checkpoints that any ranks
+can resume, and --balance auto follows the speeds, which ANVIL_MICRO_BATCH_MS sets so that no test depends on a clock.
 */
 #include <chrono>
 #include <cmath>

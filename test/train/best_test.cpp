@@ -1,4 +1,4 @@
-// --save-best and --patience: which checkpoint is kept and when a run ends, also of one that was killed or resumed.
+// --save-best and --patience: which checkpoint is kept and when a run ends, also if it was killed or resumed.
 #include <cmath>
 #include "test/test_clock.h"  // now_s
 #include "test/train/rank_runs.h"
@@ -107,7 +107,7 @@ TEST_CASE("patience ends a run after so many validations without a lower loss", 
             format("stopped early, at step %ld: no lower loss in the last 3 validations (--patience 3)\n", last)));
         CHECK(checkpoint_steps(out) == std::vector<int64_t>{best_step(out), last});
 
-        // Resumed it ends at once, and goes on with more patience.
+        // A resumed run ends at once, and continues with more patience.
         const Finished again = runs.resume(name);
         must_succeed(again);
         CHECK(steps_in(out).back().step == last);

@@ -1,4 +1,4 @@
-// train_gpt in bf16 on the CPU, as its users meet it: threads, ranks and a resume change no bit; and --dtype auto.
+// train_gpt in bf16 on the CPU, as a user runs it: threads, ranks and a resume change no bit; and --dtype auto.
 #include "llmc/io/sharded_tensors.h"  // ShardedTensors
 #include "test/train/rank_runs.h"
 

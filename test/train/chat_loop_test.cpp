@@ -1,5 +1,4 @@
-// train_gpt chat: a model that was taught on conversations answers questions that it has not seen, and the loop around
-// it.
+// train_gpt chat: a model that was trained on conversations answers new questions, and the loop around it.
 #include <set>
 #include "llmc/base/file.h"  // write_file_atomically
 #include "test/program.h"    // run, program
@@ -69,7 +68,7 @@ TEST_CASE("a model that was taught on conversations answers, also in the middle 
                     taught.scratch / "exported");
     CHECK(read_file(taught.scratch / "exported/chat_template.jinja") == jinja);
 
-    // Who asks for other answers gets fewer right ones.
+    // With other expected answers fewer are right.
     const Question& one = taught.held_out[0];
     const std::string wrong = taught.scratch / "wrong.jsonl";
     write_file_atomically(wrong, "{\"question\": \"" + one.text + "\", \"answer\": \"Nobody knows.\"}\n");

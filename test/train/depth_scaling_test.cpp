@@ -1,5 +1,5 @@
-// Scaling by depth: every number of nanochat's models of depth 4 to 32, as published or worked out by hand, and what it
-// refuses.
+// Scaling by depth: every number of nanochat's models of depth 4 to 32, as published or worked out by hand, and what is
+// refused.
 #include "llmc/train/depth_scaling.h"
 #include <map>
 #include "llmc/model/parameters.h"  // ParameterList
@@ -7,7 +7,7 @@
 
 namespace {
 
-// `want` was printed with so many digits after the point.
+// `want` is a published value with this number of decimals.
 void check_printed(double got, double want, int digits) {
     INFO("got " << got << ", printed " << want);
     CHECK(std::fabs(got - want) <= 0.5001 * std::pow(10, -digits));

@@ -1,4 +1,4 @@
-// train_gpt doctor: every check against surroundings that are well and that are not.
+// train_gpt doctor: every check, in working environments and in broken ones.
 #include "llmc/train/doctor.h"
 #include <cstdio>
 #include <filesystem>

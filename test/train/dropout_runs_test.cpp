@@ -1,4 +1,4 @@
-// Runs with dropout: the same bits on any ranks and threads and after a resume, and off where a model is looked at.
+// Runs with dropout: the same bits on any ranks and threads and after a resume, and no dropout in evaluation.
 #include <cmath>
 #include "test/train/rank_runs.h"
 

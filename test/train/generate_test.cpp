@@ -1,4 +1,4 @@
-// train_gpt generate: what it prints, that it is what sampling in memory gives, and what it refuses.
+// train_gpt generate: its output, that this equals sampling in memory, and what is refused.
 #include "llmc/train/generate.h"
 #include "test/program.h"
 
@@ -48,7 +48,7 @@ std::string in_memory(const Trained& trained, const std::string& prompt, const S
 
 }  // namespace
 
-// The context is 16 tokens: one text stays within it, one goes on beyond it.
+// The context is 16 tokens: one text stays within it, the other one exceeds it.
 TEST_CASE("generate prints what sampling gives", "[generate]") {
     const Trained trained;
     const std::string text = trained.text({});

@@ -1,8 +1,8 @@
 /*
-The golden run: twenty steps of a tiny model give the very numbers of test/golden/train_fp32.txt, "step loss norm" a
-line and then the validation loss, each double in 17 digits. Any change of the arithmetic, of the data order or of the
-initialization shows here. A second one, of three steps in FP8, is train_fp8.txt: its scales, too. A change that is
-meant to move them renews the files, in a commit of its own that says why:
+The golden run: twenty steps of a tiny model must yield exactly the numbers of test/golden/train_fp32.txt, a line "step
+loss norm" per step and then the validation loss, each double with 17 digits. This detects any change of the arithmetic,
+of the data order or of the initialization. A second run, of three steps in FP8, is in train_fp8.txt, with its scales.
+An intended change renews the files, in a commit of its own that says why:
 
   ANVIL_GOLDEN=renew make test OP=golden
 */

@@ -1,8 +1,8 @@
 /*
-Runs on several hosts, which are folders of this one: each rank in a folder of its own, with data of its own.
+Runs on several hosts, simulated by folders of this host: each rank has a folder and data of its own.
 
   const Hosts hosts(FlagMap{{"steps", "12"}});
-  hosts.train({"a", "b"});                                      rank 0 in a, rank 1 in b; both must end well
+  hosts.train({"a", "b"});                                      rank 0 in a, rank 1 in b; both must succeed
   verify(step_folder(hosts.out("a"), 12))
 */
 #pragma once
@@ -11,12 +11,12 @@ Runs on several hosts, which are folders of this one: each rank in a folder of i
 #include <vector>
 #include "test/train/mpi_runs.h"  // TinyRuns, Started, free_port, count
 
-// Flags as on hosts that were set up alike: the same command, in the home folder of each.
+// All hosts run the same command, each in its home folder.
 struct Hosts {
     const TinyRuns runs;
     const std::string ours = program("train_gpt");
     FlagMap flags;
-    bool over_tcp = false;  // else ranks with folders of their own share memory all the same
+    bool over_tcp = false;  // else the ranks still share memory
 
     explicit Hosts(const FlagMap& changes) : flags(runs.flags("", with(kEight, changes))) {
         flags["train-data"] = "data/train_*.bin";
@@ -37,7 +37,7 @@ struct Hosts {
         return "env -C " + home(host) + (over_tcp ? " ANVIL_HOST=" + host + " " : " ") +
                std::filesystem::absolute(ours).string() + command_of(all).substr(ours.size());
     }
-    // A rank on each of these hosts.
+    // Starts a rank on each of these hosts.
     std::vector<Started> start(const std::vector<std::string>& hosts, const FlagMap& all,
                                const std::vector<FlagMap>& own = {}) const {
         const std::string master = "127.0.0.1:" + std::to_string(free_port()), n = std::to_string(hosts.size());
@@ -56,7 +56,7 @@ struct Hosts {
         for (const Started& rank : ranks) all.push_back(rank.finish());
         return all;
     }
-    // What rank 0 says of a run that all ranks end well.
+    // Rank 0's output of a run that must succeed on all ranks.
     std::string train(const std::vector<std::string>& hosts, const FlagMap& changes = {},
                       const std::vector<FlagMap>& own = {}) const {
         const std::vector<Finished> ended = finish(start(hosts, with(flags, changes), own));
@@ -70,7 +70,7 @@ struct Hosts {
         for (const Finished& rank : ended) must_succeed(rank);
         return ended[0].out;
     }
-    // All end with this exit code, and rank 0 says why.
+    // Checks that all ranks refuse the run, with exit code 2, and that only rank 0 says why.
     void check_refused(const std::vector<std::string>& hosts, const FlagMap& all, const std::vector<FlagMap>& own,
                        const std::vector<std::string>& parts) const {
         const std::vector<Finished> ended = finish(start(hosts, all, own));

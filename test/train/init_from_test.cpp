@@ -1,4 +1,4 @@
-// Runs that begin with the weights of another model, and checkpoints of programs that had fewer flags.
+// Runs that start with the weights of another model, and checkpoints of older programs with fewer flags.
 #include <nlohmann/json.hpp>
 #include "llmc/base/hash.h"             // xxh3
 #include "llmc/interop/stored_model.h"  // StoredModel
@@ -26,7 +26,7 @@ std::string last_validation(const std::string& out_dir) {
     return record["loss"].dump();
 }
 
-// A folder's files as they are now get a manifest that says so.
+// Writes a manifest for a folder's files as they are now.
 void renew_manifest(const std::string& folder) {
     Manifest manifest{json::parse(read_file(folder + "/manifest.json"))["step"], {}};
     for (const auto& entry : fs::directory_iterator(folder)) {
@@ -145,7 +145,7 @@ TEST_CASE("data in other tokens than the model's are refused, and so are those t
     must_succeed(wider);
     CHECK(contains(wider.err, "warning: whether the data are in the model's tokens cannot be known: "));
 
-    // Nobody named any data.
+    // No data is given.
     refused({{"init-from", model}}, {"nothing to evaluate: give --val-data"}, "eval");
     refused({{"init-from", model}, {"train-data", runs.path("data/train_*.bin")}},
             {"--train-data is no flag of `eval`, but of: train, plan, doctor"}, "eval");
@@ -259,7 +259,7 @@ TEST_CASE("a checkpoint from before a flag was there goes on with what that flag
     must_succeed(runs.resume("b", {{"steps", "6"}}));
     CHECK(read_file(step_folder(runs.path("a"), 6) + "/model.safetensors") ==
           read_file(step_folder(runs.path("b"), 6) + "/model.safetensors"));
-    // What it says is checked as before.
+    // Its content is checked as before.
     config["batch-size"] = "many";
     put_file(path, config.dump());
     renew_manifest(folder);

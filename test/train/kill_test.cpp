@@ -1,7 +1,7 @@
 /*
-SIGKILL at random moments: --resume always goes on, and ends where the undisturbed run ended, bit for bit.
+SIGKILL at random moments: --resume always works, and ends with the bits of an undisturbed run.
 
-  ANVIL_KILLS=200 make test OP=kill        as many kills as that (15 by default)
+  ANVIL_KILLS=200 make test OP=kill        the number of kills (15 by default)
 */
 #include <signal.h>
 #include <unistd.h>

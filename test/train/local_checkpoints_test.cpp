@@ -1,6 +1,6 @@
 /*
-The fast tier: ranks whose hosts have disks of their own are killed, lose a disk, find a part damaged or a disk full,
-and go on from the newest checkpoint that is complete, with the bits of a run that nothing has happened to.
+The fast tier of checkpoints: ranks whose hosts have disks of their own are killed, lose a disk, find a damaged part or
+a full disk. They resume from the newest complete checkpoint, with the bits of an undisturbed run.
 */
 #include "llmc/train/local_checkpoints.h"
 #include <signal.h>

@@ -1,4 +1,4 @@
-// --log-to wandb, with a fake wandb that writes down what it is told; scripts/check_interop.sh has the real one.
+// --log-to wandb, with a fake wandb that records its calls; scripts/check_interop.sh uses the real one.
 #include "llmc/train/log_follower.h"
 #include <nlohmann/json.hpp>
 #include "test/program.h"

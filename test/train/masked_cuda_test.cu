@@ -1,4 +1,4 @@
-// Targets that do not count, on the device: steps against PyTorch.
+// Masked targets on the device: steps against PyTorch.
 #include "llmc/cuda/cuda_kernels.h"
 #include "test/cuda_testing.h"        // ON_DEVICE
 #include "test/models.h"              // Gpt

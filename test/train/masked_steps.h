@@ -1,5 +1,5 @@
 /*
-Steps in which only some targets count, against PyTorch's cross_entropy with ignore_index, on any device.
+Compares training with masked targets, on any device, with PyTorch's cross_entropy with ignore_index.
 */
 #pragma once
 #include <cmath>
@@ -10,7 +10,7 @@ Steps in which only some targets count, against PyTorch's cross_entropy with ign
 #include "test/model/model_testing.h"  // load_weights, kFixtureShape, kModelTolerance
 #include "test/testing.h"
 
-// The rows of the fixture, one a batch.
+// The fixture's rows, one per batch.
 struct MaskedRows {
     std::vector<int32_t> sequences, learned;
     int64_t row = 0;
@@ -27,8 +27,8 @@ struct MaskedRows {
     }
 };
 
-// The first of twenty steps, with the weights at the end of them. Three micro-batches a step, of which each has another
-// number of targets, and some have none.
+// Runs up to twenty steps, and compares the weights after all twenty. A step has three micro-batches with different
+// numbers of targets; some have none.
 template <class Device>
 void check_masked_steps(Device& device, int steps = 20) {
     const Fixture start("model"), run("masked_run");

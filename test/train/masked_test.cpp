@@ -1,4 +1,4 @@
-// Targets that do not count: steps against PyTorch, and runs on shards with a mask.
+// Masked targets: steps against PyTorch, and runs on shards with a mask.
 #include "llmc/cpu/kernels.h"
 #include "llmc/data/shards.h"         // ShardWriter
 #include "test/program.h"             // run, program

@@ -1,4 +1,4 @@
-// Ranks that do not fit together: who differs and in what is said once, and none goes on.
+// Ranks with mismatched settings: one error names the rank and the difference, and all ranks end.
 #include "test/train/mpi_runs.h"
 
 namespace fs = std::filesystem;

@@ -1,8 +1,8 @@
 /*
-Ranks that are killed, hang or are asked to stop: the others end, name them, and the run goes on from its newest
+Ranks that are killed, hang or are asked to stop: the others end and name them, and the run resumes from its newest
 checkpoint.
 
-  ANVIL_KILLS=50 make test OP=mpi_kill        as many kills of a rank at 2 and at 4 ranks (2 by default)
+  ANVIL_KILLS=50 make test OP=mpi_kill        the number of kills of a rank, at 2 and at 4 ranks (2 by default)
 */
 #include <signal.h>
 #include <cstdlib>
@@ -119,7 +119,7 @@ TEST_CASE("a rank that hangs is named by the others, with what they wait for", "
         CHECK(contains(other.err, "rank 1"));
     }
     CHECK(named >= 1);  // the first to lose patience ends the other, and may be heard before its own is lost
-    // Waking up, it finds nobody there.
+    // When it wakes up, all other ranks are gone.
     kill(ranks.ranks[1].pid, SIGCONT);
     const Finished late = ranks.ranks[1].finish();
     INFO(late.err);

@@ -1,5 +1,5 @@
 /*
-Runs of train_gpt whose ranks are processes that mpirun or the test itself starts, and how those end.
+Runs of train_gpt whose ranks are processes, started by mpirun or by the test itself, and checks of how they end.
 
   const Started run(mpirun_command(2, command_of(runs.flags("a", kEight))), runs.path("a"));
   REQUIRE(wait_until([&] { return has_steps(runs.path("a"), 3); }));
@@ -20,17 +20,17 @@ inline int count(const std::string& text, const std::string& part) {
     return found;
 }
 
-// Ranks that end with an error end by themselves: Open MPI need not give them a second for that.
+// Ranks end by themselves after an error, so Open MPI does not need to wait a second before it kills them.
 inline const std::string kImpatient = "--mca odls_base_sigkill_timeout 0 ";
 
-// One command a rank: MPI's launcher starts each as a program of its own.
+// Runs one command per rank.
 inline Finished mpirun_each(const std::vector<std::string>& commands) {
     std::string all = kImpatient + commands[0];
     for (size_t i = 1; i < commands.size(); i++) all += " : -np 1 " + commands[i];
     return mpirun(1, all);
 }
 
-// A run of several ranks goes wrong with this exit code, says why once, and leaves no process running.
+// Checks that a run of several ranks has failed with this exit code and exactly one error, which contains these parts.
 inline void check_ended(const Finished& finished, int exit_code, const std::vector<std::string>& parts) {
     const std::string text = finished.out + finished.err;
     INFO(text);
@@ -42,7 +42,7 @@ inline void check_ended(const Finished& finished, int exit_code, const std::vect
     }
 }
 
-// Ranks of the test's own making, which meet at a port of this host.
+// Ranks that the test starts itself, which connect over TCP on this host.
 struct TcpRun {
     std::vector<Started> ranks;
 
@@ -65,7 +65,7 @@ inline bool has_steps(const std::string& out_dir, size_t n) {
     return std::filesystem::exists(out_dir + "/log.jsonl", not_there_yet) && records_in(out_dir, "step").size() >= n;
 }
 
-// mpirun itself, which `timeout` has started.
+// The process of mpirun, a child of `timeout`.
 inline pid_t mpirun_pid(const Started& started) {
     const std::string pid = std::to_string(started.pid);
     pid_t child = 0;

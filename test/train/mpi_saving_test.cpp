@@ -1,5 +1,4 @@
-// Checkpoints of many processes: what one cannot save is the error of all, and writing in the background changes
-// nothing.
+// Checkpoints of many processes: an error of one is the error of all, and background writing changes nothing.
 #include <signal.h>
 #include <sys/resource.h>
 #include <atomic>

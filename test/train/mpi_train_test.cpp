@@ -1,4 +1,4 @@
-// Training by many processes: mpirun, and ranks that find each other over TCP, learn what one process learns.
+// Training by many processes, with mpirun and over TCP: they learn what one process learns.
 #include "test/train/mpi_runs.h"
 
 namespace fs = std::filesystem;

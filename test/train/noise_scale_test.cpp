@@ -1,4 +1,4 @@
-// The gradient noise scale of gradients whose noise is known, and of a run on one rank.
+// The gradient noise scale: of gradients with known noise, and of a run on one rank.
 #include "llmc/train/noise_scale.h"
 #include "llmc/base/rng.h"         // Rng
 #include "test/program.h"          // TinyRuns, steps_in

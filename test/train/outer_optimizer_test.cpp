@@ -1,6 +1,6 @@
 /*
-Islands (--islands): one is the plain run, several come to the mean of their weights, their runs have the same bits
-however they are started, stopped and resumed, and what goes wrong ends with one line.
+Islands (--islands): one island equals a plain run, several get the mean of their weights, runs have the same bits
+however they are started, stopped and resumed, and errors end with one line.
 */
 #include <sstream>
 #include "llmc/train/outer_optimizer.h"
@@ -127,7 +127,7 @@ TEST_CASE("at another number of islands each goes on where island k mod their nu
             {{"resume", from}, {"out-dir", out}, {"virtual-ranks", "4"}, {"islands", islands}, {"steps", steps}})));
         return tensors_in(step_folder(out, std::stoi(steps)));
     };
-    // No step is made: what is saved is what was loaded.
+    // No step is made, so the saved state equals the loaded one.
     const auto four = resumed("4", "3"), none = resumed("0", "3");
     for (const std::string name : {"m.wte.weight", "v.wte.weight"}) {
         CHECK(four.at(name) == before.at(name));

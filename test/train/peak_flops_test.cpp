@@ -1,4 +1,4 @@
-// The FLOP/s that MFU is a part of: the table of GPUs, what is measured and kept, and the sum over ranks.
+// The peak FLOP/s for MFU: the table of GPUs, measured and cached values, and the sum over ranks.
 #include "llmc/train/peak_flops.h"
 #include <sys/stat.h>
 #include <cmath>
@@ -75,7 +75,7 @@ TEST_CASE("a peak is measured once, for each device", "[peak_flops]") {
     CHECK(device.find(folder).flops == 1e12 + 3);
     CHECK(device.measured == 3);
 
-    // What is known need not be measured.
+    // Known values need not be measured.
     CHECK(device.find(folder, "a third", "auto", 989e12).text() == "989 TFLOP/s, the vendor's figure");
     CHECK(device.find(folder, "a third", "165.2e12", 989e12).text() == "165 TFLOP/s, as --peak-flops says");
     CHECK(device.find(folder, "a third", "0", 989e12).flops == 0);
@@ -106,7 +106,7 @@ TEST_CASE("a cache that is damaged, foreign or cannot be used is no error", "[pe
         CHECK(device.measured == before + 1);
     }
 
-    // A pipe that nobody writes to, a folder in the file's place, and no folder at all.
+    // A pipe without a writer, a folder in the file's place, and no folder at all.
     std::filesystem::remove(path);
     REQUIRE(mkfifo(path.c_str(), 0600) == 0);
     int times = device.measured;

@@ -41,7 +41,7 @@ TEST_CASE("ranks without a common folder save on rank 0 and go on at any number"
             CHECK(tensor_difference(step_folder(hosts.out("a"), step), step_folder(hosts.out("one"), step)) == "");
         }
         CHECK(losses_in(hosts.out("a")) == losses_in(hosts.out("one")));
-        // And it is a checkpoint like any other: one process goes on from it.
+        // And it is a checkpoint like any other: one process can resume it.
         fs::remove_all(step_folder(hosts.out("a"), 12));
         hosts.resume({"a"});
         CHECK(tensor_difference(step_folder(hosts.out("a"), 12), step_folder(hosts.out("one"), 12)) == "");

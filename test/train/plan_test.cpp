@@ -1,4 +1,4 @@
-// What `plan` says, against values worked out by hand.
+// The output of `plan`, against values worked out by hand.
 #include "llmc/train/plan.h"
 #include <map>
 #include <set>

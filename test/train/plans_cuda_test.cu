@@ -1,5 +1,5 @@
-// How many plans cuDNN and cuBLASLt make in a run with everything in it: as many as its steps need, however long
-// samples are and whatever windows grow through. With the emulator's cuDNN, which counts as the real one does.
+// The number of plans that cuDNN and cuBLASLt make in a run with all features: only as many as its steps need, for
+// samples of any length and for growing windows. With the emulator's cuDNN, which counts like the real one.
 #include "llmc/cuda/cuda_kernels.h"
 #include "test/cuda_testing.h"  // ON_DEVICE
 #include "test/program.h"       // TinyRuns

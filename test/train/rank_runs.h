@@ -1,9 +1,9 @@
 /*
-Runs of several ranks, compared with those of one: what they learn and what they save, and their processes.
+Compares runs of several ranks with runs of one, by losses and checkpoints, and finds their processes.
 
   must_succeed(mpirun(4, command_of(runs.flags("a", kEight))));
-  tensor_difference(a, b)                  "" if two checkpoints hold the same bits, whoever has saved which part
-  losses_in(out_dir)                       loss and norm of every step, exactly
+  tensor_difference(a, b)                  "" if two checkpoints hold the same bits, in whichever files
+  losses_in(out_dir)                       exact loss and norm of every step
   for (const RankOfRun& rank : ranks_of(out_dir)) kill(rank.pid, SIGKILL);
 */
 #pragma once
@@ -17,7 +17,7 @@ Runs of several ranks, compared with those of one: what they learn and what they
 #include "llmc/io/safetensors.h"  // SafetensorsReader
 #include "test/program.h"         // FlagMap, steps_in
 
-// Eight micro-batches of 2 x 16 tokens per step, with clipping in some steps and not in others.
+// Eight micro-batches of 2 x 16 tokens per step. Gradients are clipped in some steps and not in others.
 inline const FlagMap kEight = {
     {"total-batch-size", "256"}, {"sum-order", "tree"}, {"checkpoint-every", "0"}, {"warmup-steps", "2"}};
 
@@ -26,7 +26,7 @@ inline FlagMap with(FlagMap flags, const FlagMap& more) {
     return flags;
 }
 
-// All state of a checkpoint by name, whatever its files: weights, and the optimizer's whole tensors, as floats.
+// All tensors of a checkpoint by name, as floats: weights, and the optimizer's state joined from its files.
 inline std::map<std::string, std::vector<float>> tensors_in(const std::string& folder) {
     std::map<std::string, std::vector<float>> all;
     const SafetensorsReader model(folder + "/" + kModelFile);
@@ -55,7 +55,7 @@ inline std::map<std::string, std::vector<float>> tensors_in(const std::string& f
     return all;
 }
 
-// "" if two checkpoints hold the same tensors, bit for bit; else the first that differs.
+// "" if two checkpoints hold the same tensors, bit for bit; else the first difference.
 inline std::string tensor_difference(const std::string& a, const std::string& b) {
     const auto left = tensors_in(a), right = tensors_in(b);
     if (left.size() != right.size()) return "the names of the tensors";
@@ -68,7 +68,7 @@ inline std::string tensor_difference(const std::string& a, const std::string& b)
     return "";
 }
 
-// Loss and norm of every step, exactly.
+// The exact loss and norm of every step.
 inline std::vector<std::pair<double, double>> losses_in(const std::string& out_dir) {
     std::vector<std::pair<double, double>> all;
     for (const StepRecord& step : steps_in(out_dir)) all.push_back({step.loss, step.norm});
@@ -81,8 +81,8 @@ struct RankOfRun {
     pid_t pid;
 };
 
-// Those that live, in the order of ranks: programs train_gpt with --out-dir=OUT. Which rank they are, the launcher's
-// variable or their flag tells.
+// The live processes of train_gpt with --out-dir=OUT, in rank order. The rank is that of the launcher's variable or of
+// --rank.
 inline std::vector<RankOfRun> ranks_of(const std::string& out_dir) {
     std::vector<RankOfRun> all;
     std::error_code gone;

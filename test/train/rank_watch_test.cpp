@@ -1,4 +1,4 @@
-// Ranks that watch each other: weights that are no longer the same, and who is slowest.
+// Ranks that check each other: diverged weights, and the slowest rank.
 #include "llmc/train/rank_watch.h"
 #include <cstring>
 #include "llmc/cpu/kernels.h"  // Cpu

@@ -1,4 +1,4 @@
-// A run that was interrupted and resumed is the run that was not: bit for bit, in all that it leaves behind.
+// A run that was interrupted and resumed equals an uninterrupted run, bit for bit, in all of its files.
 #include "test/program.h"
 
 namespace fs = std::filesystem;

@@ -1,4 +1,4 @@
-// What follows from flags, model and ranks together: batch, length, learning rates.
+// The values that follow from flags, model and ranks together: batch, length, learning rates.
 #include "llmc/train/run_config.h"
 #include "llmc/model/flops.h"
 #include "test/testing.h"

@@ -1,7 +1,7 @@
 /*
-Whole runs of two hosts, over TCP, to which something happens: a network that falls silent, a full disk, a slow one.
-They end as documented (doc/distributed/failures.md, "Faults") and go on from what was saved, or simply go on. What
-happens to ranks alone: test/comm/rank_faults_test.cpp.
+Whole runs of two hosts over TCP with faults: a network that falls silent, a full disk, a slow one. They end as
+documented (doc/distributed/failures.md, "Faults") and can be resumed, or continue. Faults of ranks alone:
+test/comm/rank_faults_test.cpp.
 */
 #include <signal.h>
 #include <sys/resource.h>

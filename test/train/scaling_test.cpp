@@ -1,4 +1,4 @@
-// Batch arithmetic, and hyperparameters carried to another batch size: against values worked out by hand, and against
+// Batch arithmetic, and hyperparameters scaled to another batch size: against values worked out by hand, and against
 // those of nanochat, whose models have d layers and 64 d channels and train on 12 tokens per parameter.
 #include "llmc/train/scaling.h"
 #include "llmc/train/run_config.h"  // grad_accumulation, step_config
@@ -46,7 +46,7 @@ TEST_CASE("scaling: a batch that does not divide, and what would", "[scaling]") 
           "the nearest are 491520 and 507904");
     // 7 sequences: 1 and 7.
     CHECK(contains(error(2, 7 * 64, 64, 1), "the nearest are 384 and 512; or --batch-size 1 and 7"));
-    // What is offered works.
+    // The suggested values work.
     for (const int offered : {8, 16}) CHECK(accumulation(offered, 524288, 1024, 8) > 0);
     for (const int64_t offered : {491520, 589824}) CHECK(accumulation(12, offered, 1024, 8) > 0);
 }

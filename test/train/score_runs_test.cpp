@@ -1,4 +1,4 @@
-// Runs of train_gpt that score their model on tasks, train_gpt eval, and the scripts that make files of tasks.
+// Runs of train_gpt that score their model on tasks, train_gpt eval, and the scripts that make task files.
 #include <filesystem>
 #include "llmc/eval/task_file.h"
 #include "test/eval/tasks_fixture.h"

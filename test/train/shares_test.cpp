@@ -1,4 +1,4 @@
-// How micro-batches are divided among ranks, and what a run makes of it: no ranks needed.
+// How micro-batches are divided among ranks, and the resulting settings of a run, without any ranks.
 #include "llmc/train/shares.h"
 #include <cmath>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Steps whose loss or gradient is not finite: left out, without a trace in weights and moments, and not for ever.
+// Steps whose loss or gradient is not finite are skipped without any change of weights and moments, but not forever.
 #include <cstring>
 #include "llmc/train/step.h"  // Stepper
 #include "test/program.h"

@@ -1,5 +1,5 @@
 /*
-A rank with a small model and its optimizer, as one of several virtual ones.
+A rank with a small model and its optimizer. The ranks are threads of a LocalGroup.
 
   LocalGroup group(2);
   group.run([&](int rank) { SmallRank self(group, rank); ... });
@@ -11,7 +11,7 @@ A rank with a small model and its optimizer, as one of several virtual ones.
 #include "llmc/train/saving.h"  // Gpt, Optimizer, plan_sharding, each_state
 #include "test/testing.h"       // Rng
 
-// A small model on one of several virtual ranks, after some numbers have been put into all of its state.
+// A small model whose weights and optimizer state are filled with random numbers.
 struct SmallRank {
     Cpu cpu{1};
     LocalRanks ranks;
@@ -28,7 +28,7 @@ struct SmallRank {
         optimizer = std::make_unique<Optimizer<Cpu>>(cpu, model->parameters, plan, rank, OptimizerConfig{});
         fill(1);
     }
-    // Weights as the other ranks have them, and state of its own.
+    // Fills the weights as on all other ranks, and the optimizer state with numbers of this rank only.
     void fill(uint64_t seed) {
         Rng weights(seed, Stream::tests), state(seed + 1 + uint64_t(ranks.rank), Stream::tests);
         for (int64_t i = 0; i < model->weights.size; i++) model->weights.data[i] = float(weights.normal());

@@ -1,4 +1,4 @@
-// --summary, bits per byte, and which time a run's budget counts.
+// --summary, bits per byte, and the time that counts for a run's budget.
 #include "llmc/train/summary.h"
 #include <numbers>
 #include <sstream>

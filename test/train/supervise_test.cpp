@@ -1,6 +1,6 @@
 /*
---supervise: runs that lose a rank and go on by themselves, with it or without; how they end when they cannot, and when
-they are asked to.
+--supervise: runs that lose a rank and restart by themselves, with it or without; and how they end if they cannot, or
+are asked to stop.
 */
 #include "llmc/train/supervise.h"
 #include <signal.h>

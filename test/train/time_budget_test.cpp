@@ -1,4 +1,4 @@
-// Runs of so many seconds: schedules that follow the time, so that a run ends annealed on any machine.
+// Runs with a time budget: schedules follow the time, so that a run ends annealed on any machine.
 #include "llmc/optim/schedule.h"  // learning_rate
 #include "test/program.h"
 

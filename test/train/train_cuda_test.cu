@@ -1,4 +1,4 @@
-// train_gpt on a GPU, as its users meet it: it learns what the CPU learns, resumes bit for bit, and says what does not
+// train_gpt on a GPU, as a user runs it: it learns what the CPU learns, resumes bit for bit, and reports what does not
 // fit.
 #include <cmath>
 #include "llmc/cuda/cuda_kernels.h"
@@ -161,7 +161,7 @@ TEST_CASE("where memory is short there are fewer rows of logits at a time, and a
     CHECK(contains(none.out, " 64 of 16384 rows at a time"));
     CHECK(contains(none.out, " of 100.0 that are free: it does not fit\n"));
     CHECK_FALSE(contains(fewer.out, "fit"));
-    // What is chosen leaves room for 8192 rows, or, as here, for all there are.
+    // The chosen batch size leaves room for 8192 rows of logits, or, as here, for all.
     const Finished chosen = dry(700, {{"batch-size", "auto"}, {"total-batch-size", "16384"}});
     INFO(chosen.out);
     CHECK(contains(chosen.out, " 4096 of 4096 rows at a time"));

@@ -1,4 +1,4 @@
-// What bad input gets: exit code 2, one line that says what to do, and nothing that a later run would trust.
+// Bad input: exit code 2, one line that tells what to do, and no files that a later run would trust.
 #include <sys/mount.h>
 #include <unistd.h>
 #include <cmath>
@@ -304,7 +304,7 @@ TEST_CASE("standard files that are closed, full or broken cost a run nothing", "
     for (const std::string name : {"train_000000.bin", "val_000000.bin", "tokenizer.json"})
         CHECK(read_file(runs.path("again/" + name)) == read_file(runs.path("data/" + name)));
 
-    // Nobody reads at the other end, as with `| head -1`.
+    // The reader of the output is gone, as with `| head -1`.
     const std::string broken = "mkfifo " + runs.path("pipe") + "; exec 3<>" + runs.path("pipe") + " 4>" +
                                runs.path("pipe") + " 3<&-; rm " + runs.path("pipe") + "; ";
     const std::string generate =

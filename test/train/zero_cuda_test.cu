@@ -1,6 +1,6 @@
 /*
-ZeRO-1 on a GPU: virtual ranks on device buffers have the bits of one rank, and what overlaps has those of what does
-not.
+ZeRO-1 on a GPU: virtual ranks on device buffers have the bits of one rank, and overlapped communication changes no
+bits.
 */
 #include <memory>
 #include "llmc/comm/local_cuda.h"

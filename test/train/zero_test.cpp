@@ -1,6 +1,6 @@
 /*
-ZeRO-1 end to end: a step has the same bits at any number of ranks, however its micro-batches are assigned to them; and
-a checkpoint of any number of ranks goes on at any other.
+ZeRO-1 end to end: a step has the same bits on any number of ranks, however micro-batches are assigned to them; and a
+checkpoint resumes on any number of ranks.
 */
 #include "llmc/base/json.h"       // Json
 #include "llmc/comm/local.h"      // LocalComm

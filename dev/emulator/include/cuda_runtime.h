@@ -1,6 +1,6 @@
 /*
-The CUDA language for g++: keywords, built-in variables and functions, as far as our kernels use them. The toolkit's
-header of this name is not needed.
+The part of the CUDA language that Anvil's kernels use, for g++: keywords, built-in variables and functions. It replaces
+the toolkit's header of this name.
 */
 #pragma once
 #include <algorithm>
@@ -66,7 +66,7 @@ EMULATOR_UNCHECKED T shuffle(const char* op, Site site, uint32_t mask, T value, 
     warp_operation(op, site, mask, &own, act, nullptr);
     return own.out;
 }
-// The lane at `target`, or your own if that lies outside the group of `width`.
+// Returns `target`, or the calling lane if `target` is outside its group of `width` lanes.
 inline int lane_in_group(int target, int width) {
     const int lane = int(current.thread->lane), first = lane & ~(width - 1);
     return target < first || target >= first + width ? lane : target;
@@ -120,7 +120,7 @@ inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t x, EMULATOR_SITE) {
                                  [](uint32_t a, uint32_t b) { return a + b; });
 }
 
-// ---- atomics: relaxed, until the thread has called __threadfence ------------------------------------------------
+// ---- atomics: relaxed until the thread has called __threadfence -------------------------------------------------
 namespace emulator {
 template <class T, class Change>
 T read_modify_write(T* pointer, Change change) {

@@ -1,5 +1,5 @@
 /*
-The wrappers of llmc/cuda/device.cuh for g++: what the PTX ISA says each instruction does, spelled out.
+The wrappers of llmc/cuda/device.cuh for g++. Each does what the PTX ISA specifies for its instruction.
 */
 #pragma once
 #include <cstring>
@@ -12,11 +12,11 @@ The wrappers of llmc/cuda/device.cuh for g++: what the PTX ISA says each instruc
 
 namespace emulator {
 template <class T>
-using type_of = T;  // type_of<float[4][2]>: an array type inside a macro
+using type_of = T;  // type_of<float[4][2]>: allows an array type as a macro argument
 void submit(cudaStream_t stream, std::function<void()> work);
 }  // namespace emulator
 
-// Every array is a block of memory of its own, one a CUDA block, so that AddressSanitizer sees its bounds.
+// Every array is an allocation of its own for each CUDA block, so that AddressSanitizer checks its bounds.
 #define SMEM_STATIC(T, name, extents)                          \
     using name##_shared_type = ::emulator::type_of<T extents>; \
     static const char name##_shared_key = 0;                   \
@@ -67,13 +67,16 @@ inline float fast_exp2(float x) {
 }
 
 namespace emulator {
-// Lane l, with g = l / 4 and c = 2 (l % 4), holds a[g][c], a[g + 8][c], a[g][c + 8], a[g + 8][c + 8] and the next of
-// each; b[c][g], b[c + 8][g] and the next k of each; d[g][c], d[g][c + 1], d[g + 8][c], d[g + 8][c + 1].
+// Lane l, with g = l / 4 and c = 2 (l % 4), holds
+//   a[g][c], a[g + 8][c], a[g][c + 8], a[g + 8][c + 8], each with its right neighbor in one register;
+//   b[c][g], b[c + 8][g], each with the next k in one register;
+//   d[g][c], d[g][c + 1], d[g + 8][c], d[g + 8][c + 1].
 struct Mma {
     float* d;
     const uint32_t *a, *b;
 };
-// A quarter of the time of all tests, so eight columns at once; its operands are arrays of the lanes that called.
+// Takes a quarter of the time of all tests, so it computes eight columns at once. It is not checked by sanitizers: the
+// operands are arrays of the calling lanes.
 EMULATOR_UNCHECKED EMULATOR_UNBOUNDED inline void act_mma(void** operands, uint32_t mask, void*) {
     if (mask != 0xFFFFFFFF) fail("mma.sync by part of a warp: mask %08x", mask);
     using Row = float __attribute__((vector_size(32)));

@@ -1,6 +1,6 @@
 /*
-The wrappers of llmc/cuda/hopper.cuh for g++: what they do is in dev/emulator/hopper.cpp, where the race checker does
-not look.
+The wrappers of llmc/cuda/hopper.cuh for g++. They are implemented in dev/emulator/hopper.cpp, which is compiled without
+the race checker.
 */
 #pragma once
 #include "dev/emulator/hopper.h"

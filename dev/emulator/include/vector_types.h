@@ -1,4 +1,4 @@
-// CUDA's small structs, by their names in the toolkit's header.
+// CUDA's vector types, with the names of the toolkit's header.
 #pragma once
 
 struct uint3 {

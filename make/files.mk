@@ -28,7 +28,7 @@ COLD := $(filter-out $(HOT) $(KERNELS),$(filter %.cpp.o,$(ENGINE)))
 # that some program links without the rest.
 JOIN ?= $(if $(CCACHE),,1)
 COLD_FILES := $(COLD)
-JOINABLE := $(filter-out $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id base/flags% base/hash base/json base/processor comm/cuda_comm comm/mpi_% \
+JOINABLE := $(filter-out $(KERNELS) $(patsubst %,$(O)/llmc/%.cpp.o,base/build_id base/flags% base/hash base/json base/processor comm/cuda_comm comm/mpi_% \
   comm/nccl_% interop/export io/safetensors trace/gpu_model train/cpu_backend_% train/cuda_backend% train/traced_step),$(ENGINE))
 # $(call neighbors,GROUP,hot or cold): the objects that are joined in a group like io or io+model, which names its folders
 neighbors  = $(filter $(patsubst %,$(O)/llmc/%/%,$(subst +, ,$(1))),$(filter $(if $(filter hot,$(2)),$(HOT),$(COLD_FILES)),$(JOINABLE)))

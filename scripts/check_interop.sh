@@ -16,7 +16,7 @@ export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TRANSFORMERS_VERBOSITY=er
 check() {
     local script=$1
     shift
-    if "$venv/bin/pip" install -q --disable-pip-version-check "$@"; then
+    if "$venv/bin/pip" install -q --no-compile --disable-pip-version-check "$@"; then
         "$venv/bin/python" "$script"
     else
         echo "skipped: $script: pip cannot install $*"

@@ -13,7 +13,7 @@ venv=${1:-$scratch/venv}
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 packages="tiktoken==0.14.0 tokenizers==0.23.3 rustbpe==0.1.0 unicodedata2==16.0.0"
 # shellcheck disable=SC2086  # a word each
-if ! "$venv/bin/pip" install -q --disable-pip-version-check $packages; then
+if ! "$venv/bin/pip" install -q --no-compile --disable-pip-version-check $packages; then
     echo "skipped: tokenizers: pip cannot install $packages"
     exit 0
 fi

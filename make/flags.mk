@@ -33,11 +33,12 @@ endif
 
 # -ffp-contract=off: a*b+c is rounded twice unless the source says std::fma. Otherwise each compiler would decide per function, and the
 # bits of a training run would depend on the compiler and on -O.
-# -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). clang++ warns of a deprecated function that
+# -Wno-restrict: g++ 12 warns of impossible overlaps inside std::string (its bug 105651). -Wno-dangling-reference: g++ 13 takes a
+# reference into a container for one into a temporary argument, a name. clang++ warns of a deprecated function that
 # libstdc++'s stable_sort uses, and of each loop that it does not unroll as `#pragma unroll` asks.
 # -fopenmp-simd: without OpenMP the `omp simd` loops are still vectorized.
 CXXFLAGS = -std=c++20 $(OPT) $(DEBUG_INFO) -Wall -Wextra -ffp-contract=off $(ARCH) -pthread \
-  $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
+  $(if $(findstring clang,$(CXX_VERSION)),-Wno-deprecated-declarations -Wno-pass-failed,-Wno-restrict -Wno-dangling-reference) $(if $(HAVE_OMP),-fopenmp,-fopenmp-simd -Wno-unknown-pragmas) $(CXXFLAGS_EXTRA)
 # $(call system_include,FOLDERS): -isystem for FOLDERS, without those that are searched anyway, whose order must not change
 system_include = $(addprefix -isystem ,$(filter-out $(INCLUDE_DIRS),$(1)))
 CPPFLAGS = -I. $(if $(IS_CUDA),$(call system_include,$(CUDA_DIR)/include $(CUBLASLT_INC) $(if $(IS_CUDNN),$(CUDNN_DIR)) $(if $(IS_NCCL),$(NCCL_DIR)))) $(patsubst %,-isystem %,$(wildcard $(DEPS_DIR)/include))

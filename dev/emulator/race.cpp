@@ -55,14 +55,16 @@ Cell& cell_at(uintptr_t address) {
 struct Release {
     uint32_t block, barriers;
     uint16_t thread;
+    bool operator==(const Release&) const = default;
 };
 struct Acquired {
     Release release;
     uint32_t barriers;
     uint16_t thread;
+    bool operator==(const Acquired&) const = default;
 };
 std::unordered_map<const void*, std::vector<Release>> releases;
-std::vector<Acquired> acquired;  // by the running block
+std::unordered_map<uint32_t, std::vector<Acquired>> acquired;  // by the running block; per block that released
 
 std::vector<Site> sites;  // of accesses that note_access() reported; their code is kSite + index
 constexpr uint32_t kSite = 0x80000000;
@@ -93,9 +95,10 @@ bool ordered(const Stamp& before, bool atomic, bool shared) {
     if (before.atomic && atomic) return true;
     if (before.block != now.block) {
         if (shared) return true;  // the shared memory of another block, whose addresses are reused
-        for (const Acquired& a : acquired)
-            if (a.release.block == before.block &&
-                (before.barriers < a.release.barriers || before.thread == a.release.thread) &&
+        const auto found = acquired.find(before.block);
+        if (found == acquired.end()) return false;
+        for (const Acquired& a : found->second)
+            if ((before.barriers < a.release.barriers || before.thread == a.release.thread) &&
                 (a.barriers < now.barriers || a.thread == thread.number))
                 return true;
         return false;
@@ -144,21 +147,39 @@ void access(const void* pointer, size_t bytes, bool write, bool atomic, uint32_t
         if (!ordered(cell.write, atomic, shared))
             report(write ? "write after write" : "read after write", cell.write, code, shared);
         for (const Stamp* read : {&cell.read, &cell.read_elsewhere})
-            if (write && !ordered(*read, false, shared)) report("write after read", *read, code, shared);
+            if (write && !ordered(*read, atomic, shared)) report("write after read", *read, code, shared);
         if (write) cell.write = stamp;
         if (!write) remember_read(cell, stamp);
     }
 }
 
-// Called before every atomic. If the thread has called __threadfence(), it releases its own earlier accesses and
-// acquires those that others have released through this address.
+// The thread acquires what others have released through this address, and releases its own earlier accesses.
+void acquire(const void* pointer) {
+    for (const Release& release : releases[pointer]) {
+        std::vector<Acquired>& all = acquired[release.block];
+        const Acquired one = {release, race_clock.barriers, uint16_t(current.thread->number)};
+        if (all.empty() || !(all.back() == one)) all.push_back(one);
+    }
+}
+void release(const void* pointer) {
+    releases[pointer].push_back({race_clock.block, race_clock.barriers, uint16_t(current.thread->number)});
+}
+
+// Called before every atomic that changes a value. CUDA's own are relaxed until the thread has called __threadfence().
 void atomic_access(const void* pointer, size_t bytes, uint32_t code) {
     access(pointer, bytes, true, true, code);
     if (!current.thread || !current.thread->fenced) return;
-    const auto thread = uint16_t(current.thread->number);
-    std::vector<Release>& through = releases[pointer];
-    for (const Release& release : through) acquired.push_back({release, race_clock.barriers, thread});
-    through.push_back({race_clock.block, race_clock.barriers, thread});
+    acquire(pointer);
+    release(pointer);
+}
+// Called before atomic loads and stores with an order of their own (device_wrappers.h: published, publish).
+void atomic_load(const void* pointer, size_t bytes, int order, uint32_t code) {
+    access(pointer, bytes, false, true, code);
+    if (current.thread && order == __ATOMIC_ACQUIRE) acquire(pointer);
+}
+void atomic_store(const void* pointer, size_t bytes, int order, uint32_t code) {
+    atomic_access(pointer, bytes, code);
+    if (current.thread && order == __ATOMIC_RELEASE) release(pointer);
 }
 
 uint32_t code_of(const void* address) {
@@ -204,9 +225,12 @@ void note_access(const void* pointer, size_t bytes, bool write, Site site) {
     void __tsan_volatile_read##n(void* p) { emulator::access(p, n, false, false, CODE); }  \
     void __tsan_volatile_write##n(void* p) { emulator::access(p, n, true, false, CODE); }
 #define ATOMICS(bits, T)                                                                                    \
-    T __tsan_atomic##bits##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); } \
-    void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                         \
-        emulator::atomic_access(const_cast<T*>(p), sizeof(T), CODE);                                        \
+    T __tsan_atomic##bits##_load(const volatile T* p, int order) {                                          \
+        emulator::atomic_load(const_cast<T*>(p), sizeof(T), order, CODE);                                   \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                        \
+    }                                                                                                       \
+    void __tsan_atomic##bits##_store(volatile T* p, T value, int order) {                                   \
+        emulator::atomic_store(const_cast<T*>(p), sizeof(T), order, CODE);                                  \
         __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                                       \
     }                                                                                                       \
     T __tsan_atomic##bits##_fetch_add(volatile T* p, T value, int) {                                        \

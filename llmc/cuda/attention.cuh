@@ -94,22 +94,24 @@ bool takes_cudnn(const Cuda& cuda, const AttentionShape& shape, bool is_backward
     return (learns || !is_backward) && std::find(shapes.begin(), shapes.end(), key_of(shape)) != shapes.end();
 }
 
+// Only if our own kernels are requested by name, as long as no GPU has run these: `automatic` uses mma.sync's.
+inline bool takes_hopper_attention(const Cuda& cuda) {
+    return cuda.attention == AttentionKernels::own && takes_hopper_kernels(cuda);
+}
+
 // Bytes of workspace for forward and backward, whichever kernels run; before plan_attention() the most that they may
 // take. Throws an Error if no kernel takes heads of this size, so that this is known before a model is allocated.
 template <class T>
 size_t attention_workspace(Cuda& cuda, const AttentionShape& shape, bool learns = true) {
     check_head_size<T>(shape.HS);
-    const size_t own = size_t(attention_stats_size(shape)) * sizeof(float);
+    const bool is_hopper = std::is_same_v<T, bf16> && shape.HS <= 128 && learns && takes_hopper_attention(cuda);
+    const size_t own =
+        sizeof(float) * size_t(is_hopper ? hopper_backward_floats(cuda, shape) : attention_stats_size(shape));
     CudnnAttention& cudnn = cuda.cudnn_attention();
     if (cuda.planned_attention)
         return std::max(own, takes_cudnn<T>(cuda, shape, false) ? cudnn.workspace_bytes(shape, learns) : 0);
     const bool never = std::is_same_v<T, float> || cuda.attention == AttentionKernels::own;
     return std::max(own, never || !cudnn.refuses(shape).empty() ? 0 : cudnn.most_workspace_bytes(shape, learns));
-}
-
-// Only if our own kernels are requested by name, as long as no GPU has run these: `automatic` uses mma.sync's.
-inline bool takes_hopper_attention(const Cuda& cuda) {
-    return cuda.attention == AttentionKernels::own && takes_hopper_kernels(cuda);
 }
 
 template <class T>

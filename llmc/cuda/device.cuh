@@ -74,6 +74,11 @@ template <class T>
 DEVICE Pack<T> load16_streaming(const T* from) {
     return pack_of<T>(__ldcs(reinterpret_cast<const int4*>(from)));
 }
+// From the L2 cache: what other blocks of the same kernel have stored.
+template <class T>
+DEVICE Pack<T> load16_uncached(const T* from) {
+    return pack_of<T>(__ldcg(reinterpret_cast<const int4*>(from)));
+}
 template <class T>
 DEVICE void store16(T* to, const Pack<T>& pack) {
     *reinterpret_cast<int4*>(to) = bits_of(pack);
@@ -81,6 +86,21 @@ DEVICE void store16(T* to, const Pack<T>& pack) {
 template <class T>
 DEVICE void store16_streaming(T* to, const Pack<T>& pack) {
     __stcs(reinterpret_cast<int4*>(to), bits_of(pack));
+}
+
+// Counters by which threads tell others, of other blocks too, how far they are. Who has seen a value, or waited for it,
+// sees all that the thread had done before it published that value.
+DEVICE void publish(int* counter, int value) {
+    asm volatile("st.release.gpu.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+DEVICE int published(const int* counter) {
+    int value;
+    asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+DEVICE void wait_until(const int* counter, int at_least) {
+    while (published(counter) < at_least) {
+    }
 }
 
 // Two floats rounded to bf16, `low` in the lower half: what matrix instructions take.

@@ -1,54 +1,33 @@
 /*
-Flash attention backward in bf16 on Hopper: the two kernels of flash_attention_backward.cuh, with the tiles, barriers
-and GEMMs of flash_hopper_tile.cuh. Blocks share no sums, so the result has the same bits each time.
+Flash attention backward in bf16 on Hopper, in one pass: five GEMMs per tile of scores, where the kernels of
+flash_attention_backward.cuh take seven. A piece of work is 128 keys of one key head. A block walks over the queries that
+see them, head by head of the keys' group, with their dout, denominators and D:
 
-  keys      a block has 128 keys of one key head and walks over the queries that see them, head by head of its group,
-            with their dout, denominators and D:
-            S^T = k q^T,   dP^T = v dout^T,   dv += P^T dout,   dk += dS^T q
-  queries   a block has 128 queries and their dout, and walks over the keys and values that they see:
-            S = q k^T,   dP = dout v^T,   dq += dS k
+  S^T = k q^T,   dP^T = v dout^T,   dv += P^T dout,   dk += dS^T q,   dq += dS k
 
-One thread loads tiles, in two stages. Each of two warpgroups has 64 of the block's rows. S and dP are computed
-together: S becomes weights while dP is still being computed. P and dS, rounded, are A operands in registers, so only
-results are stored to shared memory. The two warpgroups meet only at the barriers of a stage, so the arithmetic of one
-overlaps with the GEMMs of the other.
+The schedule is FlashAttention-3's (Shah et al., 2024): one thread loads tiles, in two stages; two warpgroups have 64 of
+the keys each, S and dP are computed together, and P and dS, rounded, are A operands in registers for dv and dk. dS also
+goes through shared memory, because rows of dq need those of all keys; there the two warpgroups meet, once per tile.
+
+Blocks are persistent: each takes the next piece as long as there are any, and loads its keys while it still computes
+the one before. Pieces are ordered by key head, within a head from the last keys to the first.
+
+dq gets a part from every piece that its queries see. The parts are added in f32 in the order of the pieces, so the
+result has the same bits each time, on any number of blocks: a block reads the sum, adds to it and writes it back, and
+the block with the next part waits for that. Each thread waits for and releases the same elements, its own of the
+accumulator, so a sum is stored as threads hold it. A wait is for a piece that was taken earlier, and which its block
+finishes, hence no deadlock; and it is short, because the earlier piece came to the same queries a tile earlier. The last
+part is rounded and stored to dqkv. Sums live in a few slots, which heads take in turns and which stay in the L2 cache;
+a head waits until the previous one in its slot is finished.
 */
 #pragma once
+#include <algorithm>
+#include <climits>  // INT_MAX
 #include "llmc/cuda/attention_stats.cuh"
 #include "llmc/cuda/flash_hopper_tile.cuh"
 #include "llmc/ops/op_cost.h"  // attention_gemms_cost
 
-// The block's own two tiles, and two stages of `rows` rows of two tensors of the other side.
-template <int HS, int rows>
-struct HopperPairs {
-    static constexpr int kStages = 2;
-    using Own = HopperTile<HS>;
-    using Other = HopperTile<HS, rows>;
-    unsigned char own[2][Own::kBytes];
-    unsigned char other[kStages][2][Other::kBytes];
-    Mbarrier own_full;
-    HopperStage stages[kStages];
-
-    // Both waits are by parity: load i, from 0 on, is the (i / 2)-th use of stage i % 2.
-    DEVICE HopperStage& wait_for_place(int i) {
-        mbarrier_wait(&stages[i % kStages].empty, i / kStages % 2 ^ 1);
-        return stages[i % kStages];
-    }
-    DEVICE HopperStage& wait_for_tiles(int i) {
-        mbarrier_wait(&stages[i % kStages].full, i / kStages % 2);
-        return stages[i % kStages];
-    }
-};
-// Called by one thread.
-template <int HS, int rows>
-DEVICE void init_barriers(HopperPairs<HS, rows>& pairs) {
-    mbarrier_init(&pairs.own_full, 1);
-#pragma unroll
-    for (HopperStage& stage : pairs.stages) stage.init();
-    mbarrier_fence_init();
-}
-
-// Queries per stage in the kernel for keys: as many as leave registers for dk and dv.
+// Queries per stage: as many as leave registers for dk and dv.
 template <int HS>
 inline constexpr int kHopperQueries = HS == 64 ? 128 : 64;
 
@@ -62,26 +41,106 @@ inline TensorMap map_of_stats(const float* stats, const AttentionShape& s, int q
                        {kTmaColumns, queries / kFlashTile * kStatsRows, 1, 1}});
 }
 
-template <int HS>
-struct HopperKeysShared {
-    static constexpr int kStatsBytes = kHopperQueries<HS> / kFlashTile * kStatsBlock * int(sizeof(float));
-    HopperPairs<HS, kHopperQueries<HS>> tiles;  // own: keys, values; other: queries, dout
-    alignas(1024) unsigned char stats[HopperPairs<HS, kHopperQueries<HS>>::kStages][(kStatsBytes + 1023) / 1024 * 1024];
+// Where the sums of dq are, and the counters by which blocks wait for each other. Threads of both warpgroups have sums.
+struct HopperSums {
+    static constexpr int kThreads = kHopperReaders * kWarpgroup, kOfThread = 32;
+    static constexpr int kHeader = 32;  // ints: the next piece; the rest keeps counters aligned
+    int* counters;                      // all 0 at the beginning: the header, then (slots, group, tiles, kThreads)
+    float* sums;                        // (slots, group, tiles, kOfThread / 4, kThreads, 4)
+    int slots, group, tiles;            // tiles: of queries
+    int pieces, pieces_of_head;
+
+    int64_t num_counters() const { return kHeader + int64_t(slots) * group * tiles * kThreads; }
+    int64_t num_sums() const { return int64_t(slots) * group * tiles * kThreads * kOfThread; }
+
+    // A slot for each head that may be under way, with room for blocks that are ahead of others.
+    HopperSums(const AttentionShape& s, int queries, int blocks)
+        : counters(nullptr),
+          sums(nullptr),
+          group(int(s.NH / s.NKV)),
+          tiles(int(ceil_div(s.T, queries))),
+          pieces_of_head(int(ceil_div(s.T, kHopperRows))) {
+        pieces = int(s.B * s.NKV * pieces_of_head);
+        slots = int(std::min<int64_t>(s.B * s.NKV, 2 * ceil_div(std::min(blocks, pieces), pieces_of_head) + 1));
+    }
+    DEVICE int* next_piece() const { return counters; }
+    DEVICE int64_t place(int head, int in_group, int tile) const {
+        return (int64_t(head % slots) * group + in_group) * tiles + tile;
+    }
+    DEVICE int* counter(int64_t place, int thread) const { return counters + kHeader + place * kThreads + thread; }
+    // The thread's 4 sums number `i`.
+    DEVICE float* sum(int64_t place, int i, int thread) const {
+        return sums + ((place * (kOfThread / 4) + i) * kThreads + thread) * 4;
+    }
+    // A counter has this value when the slot is free for this head, and one more for each part that was added.
+    DEVICE int free_for(int head) const { return head / slots * (pieces_of_head + 1); }
 };
 
-// One warpgroup's part of the kernel for keys: 64 keys. Rows of S and dP are keys, columns queries.
+// Shared memory of a block: two pieces of its own side, keys and values, and two stages of queries and dout.
 template <int HS>
-struct HopperKeys {
+struct HopperBackwardShared {
+    static constexpr int kStages = 2, kQueries = kHopperQueries<HS>;
+    static constexpr int kStatsBytes = kQueries / kFlashTile * kStatsBlock * int(sizeof(float));
+    using Own = HopperTile<HS>;
+    using Other = HopperTile<HS, kQueries>;
+    using Ds = HopperTile<kQueries>;  // a row per key
+    unsigned char own[kStages][2][Own::kBytes];
+    unsigned char other[kStages][2][Other::kBytes];
+    unsigned char ds[kStages][Ds::kBytes];
+    unsigned char stats[kStages][(kStatsBytes + 1023) / 1024 * 1024];
+    HopperStage own_stages[kStages], stages[kStages];
+    int pieces[kStages], last_tiles[kStages];  // of the stage's own side; pieces: -1 if there are no more
+
+    // Called by one thread.
+    DEVICE void init_barriers() {
+#pragma unroll
+        for (int i = 0; i < kStages; i++) own_stages[i].init(), stages[i].init();
+        mbarrier_fence_init();
+    }
+    // Both waits are by parity: use i, from 0 on, is the (i / 2)-th of stage i % 2.
+    DEVICE static HopperStage& wait_for_place(HopperStage (&all)[kStages], int i) {
+        mbarrier_wait(&all[i % kStages].empty, i / kStages % 2 ^ 1);
+        return all[i % kStages];
+    }
+    DEVICE static HopperStage& wait_for_tiles(HopperStage (&all)[kStages], int i) {
+        mbarrier_wait(&all[i % kStages].full, i / kStages % 2);
+        return all[i % kStages];
+    }
+};
+
+// A piece of work: the keys [s0, s0 + 128) of key head `kv` of sequence b; `head` counts the key heads of all sequences.
+struct HopperPiece {
+    int head, b, kv, s0;
+
+    DEVICE HopperPiece(const FlashShape& s, const HopperSums& sums, int piece)
+        : head(piece / sums.pieces_of_head),
+          b(head / s.num_kv()),
+          kv(head % s.num_kv()),
+          s0((sums.pieces_of_head - 1 - piece % sums.pieces_of_head) * kHopperRows) {}
+};
+
+// One warpgroup's part. Of S and dP, transposed, it has the rows of 64 keys, and all queries as columns. Of dq it has
+// 64 x 64: with heads of 64 half of the queries, with heads of 128 half of the columns.
+template <int HS>
+struct HopperGradients {
     static constexpr int kQueries = kHopperQueries<HS>;
-    using Pairs = HopperPairs<HS, kQueries>;
-    HopperKeysShared<HS>& shared;
+    using Shared = HopperBackwardShared<HS>;
+    Shared& shared;
     const FlashShape& s;
-    int row, first_key;  // its first row in the tile; that row's key
-    float dk[HS / 2] = {}, dv[HS / 2] = {}, scores[kQueries / 2], dp[kQueries / 2];
+    const HopperSums& sums;
+    int row, thread;                 // its first row in the tile of keys; the thread's number among both warpgroups
+    int first_key = 0;               // the key of that row
+    int* to_release = nullptr;       // a counter that still must be set, and to what
+    int released = 0, tiles = 0;     // tiles: so far
+    float dk[HS / 2], dv[HS / 2], scores[kQueries / 2], dp[kQueries / 2], dq[HopperSums::kOfThread];
     uint32_t weights[kQueries / 16][4], ds[kQueries / 16][4];
 
-    DEVICE HopperKeys(HopperKeysShared<HS>& shared, const FlashShape& s, int s0)
-        : shared(shared), s(s), row((warpgroup_id() - 1) * 64), first_key(s0 + row) {}
+    DEVICE HopperGradients(Shared& shared, const FlashShape& s, const HopperSums& sums)
+        : shared(shared),
+          s(s),
+          sums(sums),
+          row((warpgroup_id() - 1) * 64),
+          thread(int(threadIdx.x) - kWarpgroup) {}
 
     // Statistic `which` of a stage's queries `column`, which is even, and column + 1.
     enum Which { kLog2, kD, kWindowLeft };
@@ -141,28 +200,69 @@ struct HopperKeys {
             }
         }
     }
+    // Stores dS to the warpgroup's rows.
+    DEVICE void hand_over(const typename Shared::Ds& to) const {
+#pragma unroll
+        for (int j = 0; j < kQueries / 2; j += 2)
+            *reinterpret_cast<uint32_t*>(to.at(own_row(row, j / 2 % 2), j / 4) + lane_id() % 4 * 4) =
+                ds[j / 8][j / 2 % 4];
+    }
+    // Starts dq += dS k of all 128 keys.
+    DEVICE void multiply_all_keys(const typename Shared::Ds& all_ds, const typename Shared::Own& keys, bool add) {
+        const int half = row / 64;
+        const uint64_t left = wgmma_tile(all_ds.data + (HS == 64 ? half * all_ds.kPartBytes : 0));
+        const uint64_t right = wgmma_tile(keys.data + (HS == 64 ? 0 : half * keys.kPartBytes));
+#pragma unroll
+        for (int k = 0; k < kHopperRows / 16; k++)
+            wgmma<64, true, true>(dq, left + 128 * k, right + 128 * k, add || k > 0);
+    }
 
-    // Adds what load i contributes: the queries from t on.
-    DEVICE void add(int i, int t) {
-        const int place = i % Pairs::kStages;
-        const typename Pairs::Own keys{shared.tiles.own[0]}, values{shared.tiles.own[1]};
-        const typename Pairs::Other queries{shared.tiles.other[place][0]}, dout{shared.tiles.other[place][1]};
-        HopperStage& stage = shared.tiles.wait_for_tiles(i);
+    // Lets the block with the next part go on. Late, after the stores have had time: then it costs no waiting.
+    DEVICE void release_sums() {
+        if (to_release) publish(to_release, released);
+        to_release = nullptr;
+    }
+    DEVICE void store_dq(bf16* dqkv, int b, int h, int t) const {
+        const int first_column = HS == 64 ? 0 : row;
+        const FlashHead<bf16> grad(dqkv, s, b, 0, h, s.HS);
+#pragma unroll
+        for (int j = 0; j < HopperSums::kOfThread; j += 2) {
+            const int query = own_row(HS == 64 ? t + row : t, j / 2 % 2), at = first_column + column(j);
+            if (query < s.T && at < s.HS)
+                *reinterpret_cast<uint32_t*>(grad.q + int64_t(query) * s.row + at) =
+                    bf16x2(dq[j] * s.scale, dq[j + 1] * s.scale);
+        }
+    }
+
+    // Adds what the queries [t, t + kQueries) of head h contribute to dk and dv, and the piece's part of their dq.
+    DEVICE void add(bf16* dqkv, const HopperPiece& piece, const typename Shared::Own& keys,
+                    const typename Shared::Own& values, int h, int t) {
+        const int place = tiles % Shared::kStages;
+        const typename Shared::Other queries{shared.other[place][0]}, dout{shared.other[place][1]};
+        const typename Shared::Ds all_ds{shared.ds[place]};
+        HopperStage& stage = Shared::wait_for_tiles(shared.stages, tiles++);
         wgmma_fence();
         multiply_by_rows<HS, kQueries>(scores, keys, row, queries);
         wgmma_commit();
         multiply_by_rows<HS, kQueries>(dp, values, row, dout);
         wgmma_commit();
+
+        release_sums();
+        const int64_t at = sums.place(piece.head, h % s.group, t / kQueries);
+        const int part = (min(t + kQueries, s.T) - 1 - piece.s0) / kHopperRows, free = sums.free_for(piece.head);
+        const bool is_last = max(0, t - window_left(place, 0).of_first) / kHopperRows * kHopperRows == piece.s0;
+        wait_until(sums.counter(at, thread), free + part);
+
         wgmma_wait<1>();
         wgmma_pin(scores);
         const bool hides = hides_any(place, t);
         weigh(place);
         if (hides) hide(scores, place, t);
-        round_pairs<kQueries>(weights, scores);
         wgmma_wait<0>();
         wgmma_pin(dp);
         differentiate(place);
         if (hides) hide(dp, place, t);
+        round_pairs<kQueries>(weights, scores);
         round_pairs<kQueries>(ds, dp);
         wgmma_pin(weights);
         wgmma_pin(ds);
@@ -172,202 +272,154 @@ struct HopperKeys {
         multiply<HS, kQueries>(dv, weights, dout);
         multiply<HS, kQueries>(dk, ds, queries);
         wgmma_commit();
-        wgmma_wait<0>();
+        hand_over(all_ds);
+        fence_async();
+#pragma unroll
+        for (int i = 0; i < HopperSums::kOfThread / 4; i++) {
+            const Pack<float> sum = part > 0 ? load16_uncached(sums.sum(at, i, thread)) : Pack<float>{};
+#pragma unroll
+            for (int k = 0; k < 4; k++) dq[4 * i + k] = sum.values[k];
+        }
+        barrier_sync(kBothHandedOver, HopperSums::kThreads);
+        wgmma_pin(dq);
+        wgmma_fence();
+        multiply_all_keys(all_ds, keys, part > 0);
+        wgmma_commit();
+        wgmma_wait<1>();
         wgmma_pin(dv);
         wgmma_pin(dk);
         fence_async();  // stats were read by ordinary loads
         __syncwarp();
         release(&stage.empty);
+        wgmma_wait<0>();
+        wgmma_pin(dq);
+        if (is_last)
+            store_dq(dqkv, piece.b, h, t);
+        else
+#pragma unroll
+            for (int i = 0; i < HopperSums::kOfThread / 4; i++)
+                store16(sums.sum(at, i, thread), Pack<float>{dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
+        to_release = sums.counter(at, thread);
+        released = is_last ? free + sums.pieces_of_head + 1 : free + part + 1;
     }
-    DEVICE void walk(int first, int last) {
-        mbarrier_wait(&shared.tiles.own_full, 0);
-        int i = 0;
+    DEVICE void compute(bf16* dqkv) {
+        for (int i = 0;; i++) {
+            const int place = i % Shared::kStages;
+            HopperStage& stage = Shared::wait_for_tiles(shared.own_stages, i);
+            const int number = uniform(published(&shared.pieces[place]));
+            if (number < 0) return;
+            const HopperPiece piece(s, sums, number);
+            const int first = piece.s0 / kQueries, last = uniform(published(&shared.last_tiles[place]));
+            const typename Shared::Own keys{shared.own[place][0]}, values{shared.own[place][1]};
+            first_key = piece.s0 + row;
+#pragma unroll
+            for (int j = 0; j < HS / 2; j++) dk[j] = dv[j] = 0;
 #pragma unroll 1
-        for (int h = 0; h < s.group; h++)
+            for (int h = piece.kv * s.group; h < (piece.kv + 1) * s.group; h++)
 #pragma unroll 1
-            for (int tile = first; tile <= last; tile++) add(i++, tile * kQueries);
-    }
-    DEVICE void store(bf16* dqkv, int b, int kv) const {
-        const FlashHead<bf16> grad(dqkv, s, b, first_key, kv * s.group, s.HS);
-        store_rows<HS>(grad.k, s.row, s.T - first_key, s.HS, {shared.tiles.own[0]}, row, dk, {s.scale, s.scale});
-        store_rows<HS>(grad.v, s.row, s.T - first_key, s.HS, {shared.tiles.own[1]}, row, dv, {1, 1});
+                for (int tile = first; tile <= last; tile++) add(dqkv, piece, keys, values, h, tile * kQueries);
+            release_sums();
+            barrier_sync(kBothFinished, HopperSums::kThreads);  // neither reads the keys any more
+            const FlashHead<bf16> grad(dqkv, s, piece.b, first_key, piece.kv * s.group, s.HS);
+            store_rows<HS>(grad.k, s.row, s.T - first_key, s.HS, keys, row, dk, {s.scale, s.scale});
+            store_rows<HS>(grad.v, s.row, s.T - first_key, s.HS, values, row, dv, {1, 1});
+            fence_async();
+            __syncwarp();
+            release(&stage.empty);
+        }
     }
 };
 
-struct HopperKeysMaps {
+struct HopperBackwardMaps {
     TensorMap own, queries, dout, stats;  // own: qkv in tiles of keys; queries: qkv in tiles of queries
 };
 
+// Run by one thread: loads the tiles of a piece, its `i`-th; `loads` counts those of the other side.
 template <int HS>
-DEVICE void bring_queries(HopperKeysShared<HS>& shared, const HopperKeysMaps& maps, const FlashShape& s, int b, int kv,
-                          int s0, int first, int last) {
-    using Pairs = HopperPairs<HS, kHopperQueries<HS>>;
-    auto& tiles = shared.tiles;
-    mbarrier_arrive_expect(&tiles.own_full, 2 * Pairs::Own::kBytes);
-    typename Pairs::Own{tiles.own[0]}.load(maps.own, &tiles.own_full, s.NH + kv, s0, b);
-    typename Pairs::Own{tiles.own[1]}.load(maps.own, &tiles.own_full, s.NH + s.num_kv() + kv, s0, b);
-    int i = 0;
-    for (int h = kv * s.group; h < (kv + 1) * s.group; h++)
-        for (int tile = first; tile <= last; tile++, i++) {
-            const int place = i % Pairs::kStages, t = tile * kHopperQueries<HS>;
-            HopperStage& stage = tiles.wait_for_place(i);
-            mbarrier_arrive_expect(&stage.full, 2 * Pairs::Other::kBytes + HopperKeysShared<HS>::kStatsBytes);
-            typename Pairs::Other{tiles.other[place][0]}.load(maps.queries, &stage.full, h, t, b);
-            typename Pairs::Other{tiles.other[place][1]}.load(maps.dout, &stage.full, h, t, b);
-            tma_load(shared.stats[place], maps.stats, &stage.full, 0, t / kFlashTile * kStatsRows, h, b);
+DEVICE void load_piece(HopperBackwardShared<HS>& shared, HopperStage& own, const HopperBackwardMaps& maps,
+                       const FlashShape& s, const HopperPiece& piece, int i, int first, int last, int& loads) {
+    using Shared = HopperBackwardShared<HS>;
+    using Own = typename Shared::Own;
+    using Other = typename Shared::Other;
+    unsigned char(&to)[2][Own::kBytes] = shared.own[i % Shared::kStages];
+    const int key_head = s.NH + piece.kv;
+    mbarrier_arrive_expect(&own.full, 2 * Own::kBytes);
+    Own{to[0]}.load(maps.own, &own.full, key_head, piece.s0, piece.b);
+    Own{to[1]}.load(maps.own, &own.full, key_head + s.num_kv(), piece.s0, piece.b);
+    for (int h = piece.kv * s.group; h < (piece.kv + 1) * s.group; h++)
+        for (int tile = first; tile <= last; tile++, loads++) {
+            const int place = loads % Shared::kStages, t = tile * Shared::kQueries;
+            HopperStage& stage = Shared::wait_for_place(shared.stages, loads);
+            mbarrier_arrive_expect(&stage.full, 2 * Other::kBytes + Shared::kStatsBytes);
+            Other{shared.other[place][0]}.load(maps.queries, &stage.full, h, t, piece.b);
+            Other{shared.other[place][1]}.load(maps.dout, &stage.full, h, t, piece.b);
+            tma_load(shared.stats[place], maps.stats, &stage.full, 0, t / kFlashTile * kStatsRows, h, piece.b);
         }
 }
+// Run by one warp: takes pieces and loads them.
+template <int HS>
+DEVICE void load_pieces(HopperBackwardShared<HS>& shared, const HopperBackwardMaps& maps, const FlashShape& s,
+                        const HopperSums& sums, int most_pieces) {
+    using Shared = HopperBackwardShared<HS>;
+    int loads = 0;
+    bool ends = false;
+    for (int i = 0; !ends; i++) {
+        int number = sums.pieces;
+        if (lane_id() == 0 && i < most_pieces) number = atomicAdd(sums.next_piece(), 1);
+        number = uniform(number);
+        ends = number >= sums.pieces;
+        const HopperPiece piece(s, sums, ends ? 0 : number);
+        const int first = piece.s0 / Shared::kQueries;
+        const int last = s.last_tile(piece.b, piece.s0, kHopperRows, Shared::kQueries);
+        if (lane_id() == 0) {
+            HopperStage& own = Shared::wait_for_place(shared.own_stages, i);
+            publish(&shared.pieces[i % Shared::kStages], ends ? -1 : number);
+            publish(&shared.last_tiles[i % Shared::kStages], last);
+            ends ? mbarrier_arrive(&own.full) : load_piece<HS>(shared, own, maps, s, piece, i, first, last, loads);
+        }
+        __syncwarp();
+    }
+}
 
+// most_pieces: that a block takes.
 template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
-    flash_backward_keys_hopper_kernel(bf16* dqkv, const __grid_constant__ HopperKeysMaps maps, FlashShape s) {
-    SMEM_DYNAMIC(HopperKeysShared<HS>, shared);
-    constexpr int kQueries = kHopperQueries<HS>;
-    const int b = blockIdx.z, kv = blockIdx.y, s0 = int(blockIdx.x) * kHopperRows;
-    const int first = s0 / kQueries, last = uniform(s.last_tile(b, s0, kHopperRows, kQueries));
-    if (threadIdx.x == 0) init_barriers(shared->tiles);
+    flash_backward_hopper_kernel(bf16* dqkv, const __grid_constant__ HopperBackwardMaps maps, FlashShape s,
+                                 HopperSums sums, int most_pieces) {
+    SMEM_DYNAMIC(HopperBackwardShared<HS>, shared);
+    if (threadIdx.x == 0) shared->init_barriers();
     __syncthreads();
     if (warpgroup_id() == 0) {
         give_registers<24>();
-        if (threadIdx.x == 0) bring_queries<HS>(*shared, maps, s, b, kv, s0, first, last);
+        if (warp_id() == 0) load_pieces<HS>(*shared, maps, s, sums, most_pieces);
     } else {
         take_registers<240>();
-        HopperKeys<HS> keys(*shared, s, s0);
-        keys.walk(first, last);
-        keys.store(dqkv, b, kv);
+        HopperGradients<HS>(*shared, s, sums).compute(dqkv);
     }
 }
 
-// One warpgroup's part of the kernel for queries: 64 queries. Rows of S and dP are queries, columns keys.
-template <int HS>
-struct HopperQueryGradients {
-    static constexpr int kKeys = kHopperRows;
-    using Pairs = HopperPairs<HS, kKeys>;
-    Pairs& shared;
-    const FlashShape& s;
-    int row, first_t, window_left[2];  // its first row in the tile; that row's query
-    int sure_first;                    // the first key that all of its queries see
-    float log2[2], D[2], dq[HS / 2] = {}, scores[kKeys / 2], dp[kKeys / 2];
-    uint32_t ds[kKeys / 16][4];
-
-    DEVICE HopperQueryGradients(Pairs& shared, const FlashShape& s, const float* stats, int b, int h, int t0)
-        : shared(shared), s(s), row((warpgroup_id() - 1) * 64), first_t(t0 + row) {
-        stats += (int64_t(b) * s.NH + h) * ceil_div(s.T, kFlashTile) * kStatsBlock;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int t = query(half);
-            window_left[half] = s.window_left(b, t);
-            const float* const own = stats + t / kFlashTile * kStatsBlock + t % kFlashTile;
-            log2[half] = t < s.T ? own[0] : INFINITY;
-            D[half] = t < s.T ? own[kFlashTile] : 0;
-        }
-        sure_first = first_t + 63 - s.window_left(b, first_t + 63);
-    }
-    DEVICE int query(int half) const { return own_row(first_t, half); }
-    DEVICE void hide(float (&x)[kKeys / 2], int s0) const {
-#pragma unroll
-        for (int j = 0; j < kKeys / 2; j++) {
-            const int key = s0 + j / 4 * 8 + lane_id() % 4 * 2 + j % 2, half = j / 2 % 2;
-            if (!in_window(query(half), key, window_left[half])) x[j] = 0;
-        }
-    }
-
-    // Adds what load i contributes: the keys from s0 on.
-    DEVICE void add(int i, int s0) {
-        const int place = i % Pairs::kStages;
-        const typename Pairs::Own queries{shared.own[0]}, dout{shared.own[1]};
-        const typename Pairs::Other keys{shared.other[place][0]}, values{shared.other[place][1]};
-        HopperStage& stage = shared.wait_for_tiles(i);
-        wgmma_fence();
-        multiply_by_rows<HS, kKeys>(scores, queries, row, keys);
-        wgmma_commit();
-        multiply_by_rows<HS, kKeys>(dp, dout, row, values);
-        wgmma_commit();
-        wgmma_wait<1>();
-        wgmma_pin(scores);
-        const bool hides = s0 + kKeys - 1 > first_t || s0 < sure_first;
-#pragma unroll
-        for (int j = 0; j < kKeys / 2; j++) scores[j] = fast_exp2(fmaf(scores[j], s.scale_log2, -log2[j / 2 % 2]));
-        wgmma_wait<0>();
-        wgmma_pin(dp);
-#pragma unroll
-        for (int j = 0; j < kKeys / 2; j++) dp[j] = scores[j] * (dp[j] - D[j / 2 % 2]);
-        if (hides) hide(dp, s0);
-        round_pairs<kKeys>(ds, dp);
-        wgmma_pin(ds);
-        wgmma_pin(dq);
-        wgmma_fence();
-        multiply<HS, kKeys>(dq, ds, keys);
-        wgmma_commit();
-        wgmma_wait<0>();
-        wgmma_pin(dq);
-        release(&stage.empty);
-    }
-    DEVICE void walk(int first, int last) {
-        mbarrier_wait(&shared.own_full, 0);
-#pragma unroll 1
-        for (int tile = first; tile <= last; tile++) add(tile - first, tile * kKeys);
-    }
-    DEVICE void store(bf16* dqkv, int b, int h) const {
-        store_rows<HS>(FlashHead<bf16>(dqkv, s, b, first_t, h, s.HS).q, s.row, s.T - first_t, s.HS, {shared.own[0]},
-                       row, dq, {s.scale, s.scale});
-    }
-};
-
-template <int HS>
-DEVICE void bring_keys(HopperPairs<HS, kHopperRows>& shared, const TensorMap& qkv, const TensorMap& dout,
-                       const FlashShape& s, int b, int h, int t0, int first, int last) {
-    using Tile = HopperTile<HS>;
-    const int key_head = s.NH + h / s.group;
-    mbarrier_arrive_expect(&shared.own_full, 2 * Tile::kBytes);
-    Tile{shared.own[0]}.load(qkv, &shared.own_full, h, t0, b);
-    Tile{shared.own[1]}.load(dout, &shared.own_full, h, t0, b);
-    for (int i = 0; i <= last - first; i++) {
-        HopperStage& stage = shared.wait_for_place(i);
-        unsigned char(&to)[2][Tile::kBytes] = shared.other[i % shared.kStages];
-        mbarrier_arrive_expect(&stage.full, 2 * Tile::kBytes);
-        Tile{to[0]}.load(qkv, &stage.full, key_head, (first + i) * kHopperRows, b);
-        Tile{to[1]}.load(qkv, &stage.full, key_head + s.num_kv(), (first + i) * kHopperRows, b);
-    }
+inline int64_t align_floats(int64_t n) { return ceil_div(n, 32) * 32; }  // to 128 bytes
+inline int64_t hopper_backward_floats(const Cuda& cuda, const AttentionShape& shape) {
+    const HopperSums sums(shape, shape.HS <= 64 ? kHopperQueries<64> : kHopperQueries<128>, cuda.num_sms);
+    return align_floats(attention_stats_size(shape)) + align_floats(sums.num_counters()) + sums.num_sums();
 }
 
-template <int HS>
-__global__ void __launch_bounds__(kHopperThreads, 1)
-    flash_backward_queries_hopper_kernel(bf16* dqkv, const float* stats, const __grid_constant__ TensorMap qkv,
-                                         const __grid_constant__ TensorMap dout, FlashShape s) {
-    using Pairs = HopperPairs<HS, kHopperRows>;
-    SMEM_DYNAMIC(Pairs, shared);
-    const int b = blockIdx.z, h = blockIdx.y;
-    const int t0 = int(gridDim.x - 1 - blockIdx.x) * kHopperRows;  // the longest first
-    const int first = s.first_tile(b, t0, kHopperRows), last = (min(t0 + kHopperRows, s.T) - 1) / kHopperRows;
-    if (threadIdx.x == 0) init_barriers(*shared);
-    __syncthreads();
-    if (warpgroup_id() == 0) {
-        give_registers<24>();
-        if (threadIdx.x == 0) bring_keys<HS>(*shared, qkv, dout, s, b, h, t0, first, last);
-    } else {
-        take_registers<240>();
-        HopperQueryGradients<HS> queries(*shared, s, stats, b, h, t0);
-        queries.walk(first, last);
-        queries.store(dqkv, b, h);
-    }
-}
-
+// most_pieces: per block. On a GPU, where blocks run at the same time, there is no reason for a limit.
 template <int HS>
 void flash_attention_backward_hopper(Cuda& cuda, bf16* dqkv, const bf16* dout, const bf16* out, const float* lse,
-                                     const bf16* qkv, const AttentionShape& shape) {
-    float* stats = cuda.workspace_of<float>(attention_stats_size(shape));
-    attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape, shape.starts != nullptr);
+                                     const bf16* qkv, const AttentionShape& shape, int most_pieces = INT_MAX) {
     constexpr int kQueries = kHopperQueries<HS>;
-    const auto map_of_dout = [&](int rows) { return map_of_heads(dout, shape, shape.NH, shape.NH * shape.HS, rows); };
-    const TensorMap of_qkv = map_of_qkv(qkv, shape, kHopperRows);
-    const HopperKeysMaps maps{of_qkv, map_of_qkv(qkv, shape, kQueries), map_of_dout(kQueries),
-                              map_of_stats(stats, shape, kQueries)};
-    dim3 grid(unsigned(ceil_div(shape.T, kHopperRows)), unsigned(shape.NKV), unsigned(shape.B));
-    launch(cuda, {"attention_backward: keys", attention_gemms_cost(shape, 4)}, flash_backward_keys_hopper_kernel<HS>,
-           grid, kHopperThreads, sizeof(HopperKeysShared<HS>), dqkv, maps, FlashShape(shape));
-    grid.y = unsigned(shape.NH);
-    launch(cuda, {"attention_backward: queries", attention_gemms_cost(shape, 3)},
-           flash_backward_queries_hopper_kernel<HS>, grid, kHopperThreads, sizeof(HopperPairs<HS, kHopperRows>), dqkv,
-           stats, of_qkv, map_of_dout(kHopperRows), FlashShape(shape));
+    HopperSums sums(shape, kQueries, cuda.num_sms);
+    float* const stats = cuda.workspace_of<float>(hopper_backward_floats(cuda, shape));
+    sums.counters = reinterpret_cast<int*>(stats + align_floats(attention_stats_size(shape)));
+    sums.sums = reinterpret_cast<float*>(sums.counters) + align_floats(sums.num_counters());
+    attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape, shape.starts != nullptr,
+                            {sums.counters, sums.num_counters()});
+    const auto map_of_dout = map_of_heads(dout, shape, shape.NH, shape.NH * shape.HS, kQueries);
+    const HopperBackwardMaps maps{map_of_qkv(qkv, shape, kHopperRows), map_of_qkv(qkv, shape, kQueries), map_of_dout,
+                                  map_of_stats(stats, shape, kQueries)};
+    const int blocks = std::max(std::min(sums.pieces, cuda.num_sms), int(ceil_div(int64_t(sums.pieces), most_pieces)));
+    launch(cuda, {"attention_backward", attention_gemms_cost(shape, 5)}, flash_backward_hopper_kernel<HS>,
+           unsigned(blocks), kHopperThreads, sizeof(HopperBackwardShared<HS>), dqkv, maps, FlashShape(shape), sums,
+           most_pieces);
 }

@@ -18,6 +18,8 @@ static_assert(kHopperRows == kHopperReaders * 64);
 // Named barriers: one per warpgroup for its turn, then one per warpgroup for its own rows. As many threads must arrive
 // for each turn as are expected: a surplus would count toward the next one.
 inline constexpr int kFirstTurn = 1, kOwnRows = kFirstTurn + kHopperReaders;
+// Of both warpgroups, in backward.
+inline constexpr int kBothHandedOver = kOwnRows + kHopperReaders, kBothFinished = kBothHandedOver + 1;
 
 // A tile of `rows` rows of HS columns: 64 columns of all rows, then the next 64.
 template <int HS, int rows = kHopperRows>

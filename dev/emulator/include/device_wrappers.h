@@ -39,6 +39,11 @@ Pack<T> load16_streaming(const T* from, EMULATOR_SITE) {
     return *reinterpret_cast<const Pack<T>*>(from);
 }
 template <class T>
+Pack<T> load16_uncached(const T* from, EMULATOR_SITE) {
+    check_16(from, "load16_uncached", EMULATOR_HERE);
+    return *reinterpret_cast<const Pack<T>*>(from);
+}
+template <class T>
 void store16(T* to, const Pack<T>& pack, EMULATOR_SITE) {
     check_16(to, "store16", EMULATOR_HERE);
     *reinterpret_cast<Pack<T>*>(to) = pack;
@@ -47,6 +52,16 @@ template <class T>
 void store16_streaming(T* to, const Pack<T>& pack, EMULATOR_SITE) {
     check_16(to, "store16_streaming", EMULATOR_HERE);
     *reinterpret_cast<Pack<T>*>(to) = pack;
+}
+
+inline void publish(int* counter, int value) { __atomic_store_n(counter, value, __ATOMIC_RELEASE); }
+inline int published(const int* counter) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE); }
+// Blocks run one after the other, so a thread waits in vain for what no earlier block has done.
+inline void wait_until(const int* counter, int at_least, EMULATOR_SITE) {
+    const int value = published(counter);
+    if (value < at_least)
+        emulator::fail("wait_until at %s:%d waits for a later block: its counter is %d, expected %d", EMULATOR_HERE.file,
+                       EMULATOR_HERE.line, value, at_least);
 }
 
 inline uint32_t bf16x2(float low, float high) { return to_bf16(low).bits | uint32_t(to_bf16(high).bits) << 16; }

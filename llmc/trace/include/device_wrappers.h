@@ -19,9 +19,16 @@ Pack<T> load16_streaming(const T*) {
     return {};
 }
 template <class T>
+Pack<T> load16_uncached(const T*) {
+    return {};
+}
+template <class T>
 void store16(T*, const Pack<T>&) {}
 template <class T>
 void store16_streaming(T*, const Pack<T>&) {}
+inline void publish(int*, int) {}
+inline int published(const int*) { return 0; }
+inline void wait_until(const int*, int) {}
 inline uint32_t bf16x2(float, float) { return 0; }
 template <class T>
 T from_float(float) {

@@ -34,9 +34,12 @@ struct BarrierState {
     int64_t most_seen = 0;
 };
 struct Copy {
+    const char* op;
     uint32_t to;  // offset in dynamic shared memory
+    size_t bytes;
     TensorMap map;
     std::array<int, 4> corner;
+    const char* from;  // null: the map's box at this corner; else `bytes` from here, in their order
     void* barrier;
     Site site;
 };
@@ -155,10 +158,17 @@ void end_phase(BarrierState& barrier, Site site) {
 
 void land(const Copy& copy) {
     const TensorMap& map = copy.map;
-    BarrierState& barrier = barrier_at(copy.barrier, "tma_load", copy.site);
+    BarrierState& barrier = barrier_at(copy.barrier, copy.op, copy.site);
     const auto landed = std::pair(uint16_t(&barrier - state.barriers.data() + 1), barrier.phase + 2);
+    const auto bring = [&](uint32_t to, const void* chunk) {
+        std::memcpy(state.shared.data + to, chunk, kChunk);
+        std::memcpy(state.async.data() + to, chunk, kChunk);
+        state.landing[to / kChunk]--;
+        state.landed[to / kChunk] = landed;
+    };
+    for (uint32_t at = 0; copy.from && at < copy.bytes; at += kChunk) bring(copy.to + at, copy.from + at);
     int row = 0;
-    for (int i3 = 0; i3 < map.box[3]; i3++)
+    for (int i3 = 0; !copy.from && i3 < map.box[3]; i3++)
         for (int i2 = 0; i2 < map.box[2]; i2++)
             for (int i1 = 0; i1 < map.box[1]; i1++, row++) {
                 const int64_t at[4] = {copy.corner[0], copy.corner[1] + i1, copy.corner[2] + i2, copy.corner[3] + i3};
@@ -171,18 +181,13 @@ void land(const Copy& copy) {
                                 map.base + at[3] * map.strides[3] + at[2] * map.strides[2] + at[1] * map.strides[1] +
                                     (at[0] + first) * 2,
                                 size_t(end - first) * 2);
-                for (unsigned chunk = 0; chunk < 8; chunk++) {
-                    const uint32_t to = swizzled(copy.to + uint32_t(row) * 128 + chunk * kChunk);
-                    std::memcpy(state.shared.data + to, values + chunk * 8, kChunk);
-                    std::memcpy(state.async.data() + to, values + chunk * 8, kChunk);
-                    state.landing[to / kChunk]--;
-                    state.landed[to / kChunk] = landed;
-                }
+                for (unsigned chunk = 0; chunk < 8; chunk++)
+                    bring(swizzled(copy.to + uint32_t(row) * 128 + chunk * kChunk), values + chunk * 8);
             }
 #ifdef ANVIL_MSAN
-    __msan_unpoison(state.shared.data + copy.to, size_t(row) * 128);
+    __msan_unpoison(state.shared.data + copy.to, copy.bytes);
 #endif
-    barrier.bytes -= row * 128;
+    barrier.bytes -= int(copy.bytes);
     end_phase(barrier, copy.site);
 }
 
@@ -483,32 +488,43 @@ void named_barrier(int number, int threads, bool waits, Site site) {
     barrier.arrived = 0;
 }
 
-void tma_load(void* to, const TensorMap& map, void* barrier, std::array<int, 4> corner, Site site) {
-    const uint32_t offset = shared_address(to, "tma_load", site) - kBase;
-    const BarrierState& told = barrier_at(barrier, "tma_load", site);
-    if (!told.fenced)
-        fail("tma_load at %s:%d: its mbarrier was made without mbarrier_fence_init() after it", site.file, site.line);
-    const size_t rows = size_t(map.box[1]) * size_t(map.box[2]) * size_t(map.box[3]);
-    if (offset % 1024)
-        fail("tma_load at %s:%d: byte %u of shared memory is not a multiple of 1024", site.file, site.line, offset);
-    if (offset + rows * 128 > state.shared.bytes)
-        fail("tma_load at %s:%d: %zu bytes from %u on, of %zu of shared memory", site.file, site.line, rows * 128,
-             offset, state.shared.bytes);
-    for (size_t chunk = offset / kChunk; chunk < (offset + rows * 128) / kChunk; chunk++) {
+// Begins an asynchronous copy to shared memory.
+static void bring(const Copy& copy) {
+    const auto& [op, to, bytes, map, corner, from, barrier, site] = copy;
+    if (!barrier_at(barrier, op, site).fenced)
+        fail("%s at %s:%d: its mbarrier was made without mbarrier_fence_init() after it", op, site.file, site.line);
+    if (to + bytes > state.shared.bytes)
+        fail("%s at %s:%d: %zu bytes from %u on, of %zu of shared memory", op, site.file, site.line, bytes, to,
+             state.shared.bytes);
+    for (size_t chunk = to / kChunk; chunk < (to + bytes) / kChunk; chunk++) {
         if (state.readers[chunk])
-            fail("tma_load at %s:%d to byte %zu of shared memory, which a wgmma still reads", site.file, site.line,
+            fail("%s at %s:%d to byte %zu of shared memory, which a wgmma still reads", op, site.file, site.line,
                  chunk * kChunk);
         if (state.landing[chunk]++)
-            fail("tma_load at %s:%d to byte %zu of shared memory, which another is still bringing", site.file,
-                 site.line, chunk * kChunk);
+            fail("%s at %s:%d to byte %zu of shared memory, which another is still bringing", op, site.file, site.line,
+                 chunk * kChunk);
     }
-    std::memset(state.shared.data + offset, 0xFF, rows * 128);
-    std::memset(state.async.data() + offset, 0xFF, rows * 128);
-    if (!state.dirty.empty()) std::fill_n(state.dirty.begin() + offset / kCell, rows * 128 / kCell, uint16_t(0));
+    std::memset(state.shared.data + to, 0xFF, bytes);
+    std::memset(state.async.data() + to, 0xFF, bytes);
+    if (!state.dirty.empty()) std::fill_n(state.dirty.begin() + to / kCell, bytes / kCell, uint16_t(0));
 #ifdef ANVIL_MSAN
-    __msan_poison(state.shared.data + offset, rows * 128);
+    __msan_poison(state.shared.data + to, bytes);
 #endif
-    state.copies.push_back({offset, map, corner, barrier, site});
+    state.copies.push_back(copy);
+}
+void tma_load(void* to, const TensorMap& map, void* barrier, std::array<int, 4> corner, Site site) {
+    const uint32_t offset = shared_address(to, "tma_load", site) - kBase;
+    if (offset % 1024)
+        fail("tma_load at %s:%d: byte %u of shared memory is not a multiple of 1024", site.file, site.line, offset);
+    const size_t rows = size_t(map.box[1]) * size_t(map.box[2]) * size_t(map.box[3]);
+    bring({"tma_load", offset, rows * 128, map, corner, nullptr, barrier, site});
+}
+void bulk_load(void* to, const void* from, int bytes, void* barrier, Site site) {
+    const uint32_t offset = shared_address(to, "bulk_load", site) - kBase;
+    if (offset % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16 || bytes <= 0)
+        fail("bulk_load at %s:%d: %d bytes from %p to byte %u of shared memory: expected multiples of 16", site.file,
+             site.line, bytes, from, offset);
+    bring({"bulk_load", offset, size_t(bytes), {}, {}, static_cast<const char*>(from), barrier, site});
 }
 
 void fence_async() {
@@ -624,7 +640,8 @@ std::string hopper_state() {
 void hopper_end_block() {
     if (!state.active) return;
     if (!state.copies.empty())
-        fail("tma_load at %s:%d was never waited for", state.copies[0].site.file, state.copies[0].site.line);
+        fail("%s at %s:%d was never waited for", state.copies[0].op, state.copies[0].site.file,
+             state.copies[0].site.line);
     for (const WarpState& warp : state.warps)
         if (!warp.products.empty())
             fail("wgmma at %s:%d was never waited for", warp.products[0].site.file, warp.products[0].site.line);

@@ -43,6 +43,7 @@ void mbarrier_wait(void* barrier, int parity, Site site);
 void named_barrier(int number, int threads, bool waits, Site site);
 
 void tma_load(void* to, const TensorMap& map, void* barrier, std::array<int, 4> corner, Site site);
+void bulk_load(void* to, const void* from, int bytes, void* barrier, Site site);
 void fence_async();
 
 void give_registers(int n, Site site);

@@ -16,8 +16,9 @@ of a row in a fixed order.
 
 inline constexpr int kStatsBlock = 3 * kFlashTile;
 
-inline int64_t attention_stats_size(const AttentionShape& s) {
-    return s.B * s.NH * ceil_div(s.T, kFlashTile) * kStatsBlock;
+// For kernels that fetch the statistics of `rows` rows at a time, a multiple of 64: T is rounded up to that.
+inline int64_t attention_stats_size(const AttentionShape& s, int rows = kFlashTile) {
+    return s.B * s.NH * ceil_div(s.T, rows) * (rows / kFlashTile) * kStatsBlock;
 }
 
 // Counters that the first kernel of a backward pass clears for the next one; at most as many as it has threads.
@@ -29,11 +30,11 @@ struct ClearedCounters {
 // A group of `lanes` lanes for each of B x (T rounded up) x NH rows, heads next to each other as in memory.
 template <class T, int lanes>
 __global__ void __launch_bounds__(256)
-    attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, bool with_window,
-                           ClearedCounters cleared, FlashShape s) {
+    attention_stats_kernel(float* stats, const T* dout, const T* out, const float* lse, int64_t rows, int padded_T,
+                           bool with_window, ClearedCounters cleared, FlashShape s) {
     const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = thread / lanes;
     if (thread < cleared.n) cleared.counters[thread] = 0;
-    const int lane = threadIdx.x % lanes, padded_T = ceil_div(s.T, kFlashTile) * kFlashTile;
+    const int lane = threadIdx.x % lanes;
     const int h = int(row % s.NH), t = int(row / s.NH % padded_T);
     const int64_t b = row / s.NH / padded_T;
     const bool valid = row < rows && t < s.T;
@@ -56,10 +57,11 @@ __global__ void __launch_bounds__(256)
 
 template <int lanes, class T>
 void attention_stats(Cuda& cuda, float* stats, const T* dout, const T* out, const float* lse,
-                     const AttentionShape& shape, bool with_window = false, ClearedCounters cleared = {}) {
-    const int64_t rows = shape.B * shape.NH * ceil_div(shape.T, kFlashTile) * kFlashTile;
+                     const AttentionShape& shape, bool with_window = false, int rows_at_a_time = kFlashTile,
+                     ClearedCounters cleared = {}) {
+    const int64_t padded_T = ceil_div(shape.T, rows_at_a_time) * rows_at_a_time, rows = shape.B * shape.NH * padded_T;
     ensure(cleared.n <= rows * lanes);
     launch(cuda, {"attention_backward: row sums", elements_cost<T>(2, 2, shape.B * shape.T * shape.NH * shape.HS)},
            attention_stats_kernel<T, lanes>, unsigned(ceil_div(rows, 256 / lanes)), 256, 0, stats, dout, out, lse, rows,
-           with_window, cleared, FlashShape(shape));
+           int(padded_T), with_window, cleared, FlashShape(shape));
 }

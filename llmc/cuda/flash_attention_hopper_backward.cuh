@@ -31,16 +31,6 @@ a head waits until the previous one in its slot is finished.
 template <int HS>
 inline constexpr int kHopperQueries = HS == 64 ? 128 : 64;
 
-// Blocks of attention_stats.cuh in the form that TMA loads: rows of 32 floats.
-inline constexpr int kStatsRowFloats = kTmaColumns / 2, kStatsRows = kStatsBlock / kStatsRowFloats;
-inline TensorMap map_of_stats(const float* stats, const AttentionShape& s, int queries) {
-    const int64_t rows = ceil_div(s.T, kFlashTile) * kStatsRows;
-    return tensor_map(reinterpret_cast<const bf16*>(stats),
-                      {{kTmaColumns, rows, s.NH, s.B},
-                       {kTmaColumns, rows * kTmaColumns, s.NH * rows * kTmaColumns},
-                       {kTmaColumns, queries / kFlashTile * kStatsRows, 1, 1}});
-}
-
 // Where the sums of dq are, and the counters by which blocks wait for each other. Threads of both warpgroups have sums.
 struct HopperSums {
     static constexpr int kThreads = kHopperReaders * kWarpgroup, kOfThread = 32;
@@ -64,13 +54,14 @@ struct HopperSums {
         slots = int(std::min<int64_t>(s.B * s.NKV, 2 * ceil_div(std::min(blocks, pieces), pieces_of_head) + 1));
     }
     DEVICE int* next_piece() const { return counters; }
-    DEVICE int64_t place(int head, int in_group, int tile) const {
-        return (int64_t(head % slots) * group + in_group) * tiles + tile;
+    // Counters and sums of a tile of queries are at `place`, those of a head's first tile at first_place().
+    DEVICE int first_place(int head) const { return head % slots * group * tiles; }
+    DEVICE int* counter(int place, int thread) const {
+        return counters + kHeader + int64_t(place) * kThreads + thread;
     }
-    DEVICE int* counter(int64_t place, int thread) const { return counters + kHeader + place * kThreads + thread; }
     // The thread's 4 sums number `i`.
-    DEVICE float* sum(int64_t place, int i, int thread) const {
-        return sums + ((place * (kOfThread / 4) + i) * kThreads + thread) * 4;
+    DEVICE float* sum(int place, int i, int thread) const {
+        return sums + ((int64_t(place) * (kOfThread / 4) + i) * kThreads + thread) * 4;
     }
     // A counter has this value when the slot is free for this head, and one more for each part that was added.
     DEVICE int free_for(int head) const { return head / slots * (pieces_of_head + 1); }
@@ -80,14 +71,14 @@ struct HopperSums {
 template <int HS>
 struct HopperBackwardShared {
     static constexpr int kStages = 2, kQueries = kHopperQueries<HS>;
-    static constexpr int kStatsBytes = kQueries / kFlashTile * kStatsBlock * int(sizeof(float));
+    static constexpr int kStats = kQueries / kFlashTile * kStatsBlock;  // floats
     using Own = HopperTile<HS>;
     using Other = HopperTile<HS, kQueries>;
     using Ds = HopperTile<kQueries>;  // a row per key
     unsigned char own[kStages][2][Own::kBytes];
     unsigned char other[kStages][2][Other::kBytes];
     unsigned char ds[kStages][Ds::kBytes];
-    unsigned char stats[kStages][(kStatsBytes + 1023) / 1024 * 1024];
+    float stats[kStages][kQueries / kFlashTile][3][kFlashTile];  // blocks of attention_stats.cuh
     HopperStage own_stages[kStages], stages[kStages];
     int pieces[kStages], last_tiles[kStages];  // of the stage's own side; pieces: -1 if there are no more
 
@@ -130,8 +121,8 @@ struct HopperGradients {
     const HopperSums& sums;
     int row, thread;                 // its first row in the tile of keys; the thread's number among both warpgroups
     int first_key = 0;               // the key of that row
-    int* to_release = nullptr;       // a counter that still must be set, and to what
-    int released = 0, tiles = 0;     // tiles: so far
+    int to_release = -1, value = 0;  // the place of a counter that still must be set, and to what; -1: none
+    int tiles = 0;                   // so far
     float dk[HS / 2], dv[HS / 2], scores[kQueries / 2], dp[kQueries / 2], dq[HopperSums::kOfThread];
     uint32_t weights[kQueries / 16][4], ds[kQueries / 16][4];
 
@@ -145,9 +136,8 @@ struct HopperGradients {
     // Statistic `which` of a stage's queries `column`, which is even, and column + 1.
     enum Which { kLog2, kD, kWindowLeft };
     DEVICE float2 stats_of(Which which, int stage, int column) const {
-        const int at = column / kFlashTile * kStatsBlock + which * kFlashTile + column % kFlashTile;
-        const HopperTile<kTmaColumns> rows{shared.stats[stage]};
-        return *reinterpret_cast<const float2*>(rows.at(at / kStatsRowFloats, at % kStatsRowFloats / 4) + at % 4 * 4);
+        return *reinterpret_cast<const float2*>(
+            &shared.stats[stage][column / kFlashTile][which][column % kFlashTile]);
     }
     struct WindowLeft {
         int of_first, of_next;
@@ -219,8 +209,8 @@ struct HopperGradients {
 
     // Lets the block with the next part go on. Late, after the stores have had time: then it costs no waiting.
     DEVICE void release_sums() {
-        if (to_release) publish(to_release, released);
-        to_release = nullptr;
+        if (to_release >= 0) publish(sums.counter(to_release, thread), value);
+        to_release = -1;
     }
     DEVICE void store_dq(bf16* dqkv, int b, int h, int t) const {
         const int first_column = HS == 64 ? 0 : row;
@@ -234,9 +224,10 @@ struct HopperGradients {
         }
     }
 
-    // Adds what the queries [t, t + kQueries) of head h contribute to dk and dv, and the piece's part of their dq.
+    // Adds what the queries [t, t + kQueries) of head h contribute to dk and dv, and the piece's part of their dq, whose
+    // sums are at place `at`.
     DEVICE void add(bf16* dqkv, const HopperPiece& piece, const typename Shared::Own& keys,
-                    const typename Shared::Own& values, int h, int t) {
+                    const typename Shared::Own& values, int h, int t, int at) {
         const int place = tiles % Shared::kStages;
         const typename Shared::Other queries{shared.other[place][0]}, dout{shared.other[place][1]};
         const typename Shared::Ds all_ds{shared.ds[place]};
@@ -248,7 +239,6 @@ struct HopperGradients {
         wgmma_commit();
 
         release_sums();
-        const int64_t at = sums.place(piece.head, h % s.group, t / kQueries);
         const int part = (min(t + kQueries, s.T) - 1 - piece.s0) / kHopperRows, free = sums.free_for(piece.head);
         const bool is_last = max(0, t - window_left(place, 0).of_first) / kHopperRows * kHopperRows == piece.s0;
         wait_until(sums.counter(at, thread), free + part);
@@ -299,8 +289,8 @@ struct HopperGradients {
 #pragma unroll
             for (int i = 0; i < HopperSums::kOfThread / 4; i++)
                 store16(sums.sum(at, i, thread), Pack<float>{dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]});
-        to_release = sums.counter(at, thread);
-        released = is_last ? free + sums.pieces_of_head + 1 : free + part + 1;
+        to_release = at;
+        value = is_last ? free + sums.pieces_of_head + 1 : free + part + 1;
     }
     DEVICE void compute(bf16* dqkv) {
         for (int i = 0;; i++) {
@@ -315,9 +305,11 @@ struct HopperGradients {
 #pragma unroll
             for (int j = 0; j < HS / 2; j++) dk[j] = dv[j] = 0;
 #pragma unroll 1
-            for (int h = piece.kv * s.group; h < (piece.kv + 1) * s.group; h++)
+            for (int i = 0; i < s.group; i++)
 #pragma unroll 1
-                for (int tile = first; tile <= last; tile++) add(dqkv, piece, keys, values, h, tile * kQueries);
+                for (int tile = first; tile <= last; tile++)
+                    add(dqkv, piece, keys, values, piece.kv * s.group + i, tile * kQueries,
+                        sums.first_place(piece.head) + i * sums.tiles + tile);
             release_sums();
             barrier_sync(kBothFinished, HopperSums::kThreads);  // neither reads the keys any more
             const FlashHead<bf16> grad(dqkv, s, piece.b, first_key, piece.kv * s.group, s.HS);
@@ -330,35 +322,38 @@ struct HopperGradients {
     }
 };
 
-struct HopperBackwardMaps {
-    TensorMap own, queries, dout, stats;  // own: qkv in tiles of keys; queries: qkv in tiles of queries
+struct HopperBackwardInputs {
+    TensorMap keys, queries, dout;  // keys, queries: qkv in tiles of either side
+    const float* stats;             // (B, NH, tiles of kQueries / 64, 3, 64)
 };
 
-// Run by one thread: loads the tiles of a piece, its `i`-th; `loads` counts those of the other side.
+// Run by one thread: loads the tiles of a piece, the block's `i`-th. `tiles`: of queries, in a sequence; `loads` counts
+// those that were loaded.
 template <int HS>
-DEVICE void load_piece(HopperBackwardShared<HS>& shared, HopperStage& own, const HopperBackwardMaps& maps,
-                       const FlashShape& s, const HopperPiece& piece, int i, int first, int last, int& loads) {
+DEVICE void load_piece(HopperBackwardShared<HS>& shared, HopperStage& own, const HopperBackwardInputs& inputs,
+                       const FlashShape& s, const HopperPiece& piece, int tiles, int i, int first, int last, int& loads) {
     using Shared = HopperBackwardShared<HS>;
     using Own = typename Shared::Own;
     using Other = typename Shared::Other;
     unsigned char(&to)[2][Own::kBytes] = shared.own[i % Shared::kStages];
     const int key_head = s.NH + piece.kv;
     mbarrier_arrive_expect(&own.full, 2 * Own::kBytes);
-    Own{to[0]}.load(maps.own, &own.full, key_head, piece.s0, piece.b);
-    Own{to[1]}.load(maps.own, &own.full, key_head + s.num_kv(), piece.s0, piece.b);
+    Own{to[0]}.load(inputs.keys, &own.full, key_head, piece.s0, piece.b);
+    Own{to[1]}.load(inputs.keys, &own.full, key_head + s.num_kv(), piece.s0, piece.b);
     for (int h = piece.kv * s.group; h < (piece.kv + 1) * s.group; h++)
         for (int tile = first; tile <= last; tile++, loads++) {
             const int place = loads % Shared::kStages, t = tile * Shared::kQueries;
             HopperStage& stage = Shared::wait_for_place(shared.stages, loads);
-            mbarrier_arrive_expect(&stage.full, 2 * Other::kBytes + Shared::kStatsBytes);
-            Other{shared.other[place][0]}.load(maps.queries, &stage.full, h, t, piece.b);
-            Other{shared.other[place][1]}.load(maps.dout, &stage.full, h, t, piece.b);
-            tma_load(shared.stats[place], maps.stats, &stage.full, 0, t / kFlashTile * kStatsRows, h, piece.b);
+            mbarrier_arrive_expect(&stage.full, 2 * Other::kBytes + Shared::kStats * 4);
+            Other{shared.other[place][0]}.load(inputs.queries, &stage.full, h, t, piece.b);
+            Other{shared.other[place][1]}.load(inputs.dout, &stage.full, h, t, piece.b);
+            const int64_t block = (int64_t(piece.b) * s.NH + h) * tiles + tile;
+            bulk_load(shared.stats[place], inputs.stats + block * Shared::kStats, Shared::kStats * 4, &stage.full);
         }
 }
 // Run by one warp: takes pieces and loads them.
 template <int HS>
-DEVICE void load_pieces(HopperBackwardShared<HS>& shared, const HopperBackwardMaps& maps, const FlashShape& s,
+DEVICE void load_pieces(HopperBackwardShared<HS>& shared, const HopperBackwardInputs& inputs, const FlashShape& s,
                         const HopperSums& sums, int most_pieces) {
     using Shared = HopperBackwardShared<HS>;
     int loads = 0;
@@ -375,7 +370,7 @@ DEVICE void load_pieces(HopperBackwardShared<HS>& shared, const HopperBackwardMa
             HopperStage& own = Shared::wait_for_place(shared.own_stages, i);
             publish(&shared.pieces[i % Shared::kStages], ends ? -1 : number);
             publish(&shared.last_tiles[i % Shared::kStages], last);
-            ends ? mbarrier_arrive(&own.full) : load_piece<HS>(shared, own, maps, s, piece, i, first, last, loads);
+            ends ? mbarrier_arrive(&own.full) : load_piece<HS>(shared, own, inputs, s, piece, sums.tiles, i, first, last, loads);
         }
         __syncwarp();
     }
@@ -384,14 +379,14 @@ DEVICE void load_pieces(HopperBackwardShared<HS>& shared, const HopperBackwardMa
 // most_pieces: that a block takes.
 template <int HS>
 __global__ void __launch_bounds__(kHopperThreads, 1)
-    flash_backward_hopper_kernel(bf16* dqkv, const __grid_constant__ HopperBackwardMaps maps, FlashShape s,
+    flash_backward_hopper_kernel(bf16* dqkv, const __grid_constant__ HopperBackwardInputs inputs, FlashShape s,
                                  HopperSums sums, int most_pieces) {
     SMEM_DYNAMIC(HopperBackwardShared<HS>, shared);
     if (threadIdx.x == 0) shared->init_barriers();
     __syncthreads();
     if (warpgroup_id() == 0) {
         give_registers<24>();
-        if (warp_id() == 0) load_pieces<HS>(*shared, maps, s, sums, most_pieces);
+        if (warp_id() == 0) load_pieces<HS>(*shared, inputs, s, sums, most_pieces);
     } else {
         take_registers<240>();
         HopperGradients<HS>(*shared, s, sums).compute(dqkv);
@@ -400,8 +395,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 inline int64_t align_floats(int64_t n) { return ceil_div(n, 32) * 32; }  // to 128 bytes
 inline int64_t hopper_backward_floats(const Cuda& cuda, const AttentionShape& shape) {
-    const HopperSums sums(shape, shape.HS <= 64 ? kHopperQueries<64> : kHopperQueries<128>, cuda.num_sms);
-    return align_floats(attention_stats_size(shape)) + align_floats(sums.num_counters()) + sums.num_sums();
+    const int queries = shape.HS <= 64 ? kHopperQueries<64> : kHopperQueries<128>;
+    const HopperSums sums(shape, queries, cuda.num_sms);
+    return align_floats(attention_stats_size(shape, queries)) + align_floats(sums.num_counters()) + sums.num_sums();
 }
 
 // most_pieces: per block. On a GPU, where blocks run at the same time, there is no reason for a limit.
@@ -411,15 +407,14 @@ void flash_attention_backward_hopper(Cuda& cuda, bf16* dqkv, const bf16* dout, c
     constexpr int kQueries = kHopperQueries<HS>;
     HopperSums sums(shape, kQueries, cuda.num_sms);
     float* const stats = cuda.workspace_of<float>(hopper_backward_floats(cuda, shape));
-    sums.counters = reinterpret_cast<int*>(stats + align_floats(attention_stats_size(shape)));
+    sums.counters = reinterpret_cast<int*>(stats + align_floats(attention_stats_size(shape, kQueries)));
     sums.sums = reinterpret_cast<float*>(sums.counters) + align_floats(sums.num_counters());
-    attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape, shape.starts != nullptr,
+    attention_stats<HS / 8>(cuda, stats, dout, out, lse, shape, shape.starts != nullptr, kQueries,
                             {sums.counters, sums.num_counters()});
-    const auto map_of_dout = map_of_heads(dout, shape, shape.NH, shape.NH * shape.HS, kQueries);
-    const HopperBackwardMaps maps{map_of_qkv(qkv, shape, kHopperRows), map_of_qkv(qkv, shape, kQueries), map_of_dout,
-                                  map_of_stats(stats, shape, kQueries)};
+    const HopperBackwardInputs inputs{map_of_qkv(qkv, shape, kHopperRows), map_of_qkv(qkv, shape, kQueries),
+                                      map_of_heads(dout, shape, shape.NH, shape.NH * shape.HS, kQueries), stats};
     const int blocks = std::max(std::min(sums.pieces, cuda.num_sms), int(ceil_div(int64_t(sums.pieces), most_pieces)));
     launch(cuda, {"attention_backward", attention_gemms_cost(shape, 5)}, flash_backward_hopper_kernel<HS>,
-           unsigned(blocks), kHopperThreads, sizeof(HopperBackwardShared<HS>), dqkv, maps, FlashShape(shape), sums,
+           unsigned(blocks), kHopperThreads, sizeof(HopperBackwardShared<HS>), dqkv, inputs, FlashShape(shape), sums,
            most_pieces);
 }

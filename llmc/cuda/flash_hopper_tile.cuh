@@ -97,9 +97,10 @@ template <int HS>
 DEVICE void store_rows(bf16* to, int stride, int end, int columns, const HopperTile<HS>& tile, int row,
                        const float (&d)[HS / 2], const float (&factor)[2]) {
     barrier_sync(kOwnRows + row / 64, kWarpgroup);  // no GEMM reads these rows any more
+    const int first_row = computed_here(own_row(row, 0));
 #pragma unroll
     for (int j = 0; j < HS / 2; j += 2)
-        *reinterpret_cast<uint32_t*>(tile.at(own_row(row, j / 2 % 2), j / 4) + lane_id() % 4 * 4) =
+        *reinterpret_cast<uint32_t*>(tile.at(first_row + 8 * (j / 2 % 2), j / 4) + lane_id() % 4 * 4) =
             bf16x2(d[j] * factor[j / 2 % 2], d[j + 1] * factor[j / 2 % 2]);
     __syncwarp();
     constexpr int kChunks = HS / 8, kStep = kWarp / kChunks;

@@ -134,6 +134,13 @@ DEVICE void tma_load(void* to, const TensorMap& map, Mbarrier* barrier, int c0, 
         "l"(&map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
         : "memory");
 }
+// The same for bytes in a row, without a map: multiples of 16, as are the addresses.
+DEVICE void bulk_load(void* to, const void* from, int bytes, Mbarrier* barrier) {
+    HOPPER_ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
 // Makes this thread's stores to shared memory visible to TMA and wgmma; if other threads issue these, a barrier must
 // follow.
 DEVICE void fence_async() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -179,6 +186,13 @@ template <int n>
 DEVICE void wgmma_pin(uint32_t (&a)[n][4]) {
 #pragma unroll
     for (int i = 0; i < 4 * n; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+
+// x. The compiler computes nothing from it earlier than here: what it computes before a loop takes registers from all
+// that is in the loop.
+DEVICE int computed_here(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 #define WGMMA_D32                                                                                                     \

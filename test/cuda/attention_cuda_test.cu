@@ -333,6 +333,39 @@ TEST_CASE("documents are never cuDNN's", "[attention]" ON_DEVICE) {
     CHECK(error_of([&] { plan_attention<bf16>(cuda, {shape}, true); }) == "2: --attention cudnn: " + why);
 }
 
+// How many blocks there are, which pieces each takes and how many slots the sums of dq have follows from the number of
+// SMs. On the emulator a block runs until no pieces are left, so there they are shared only if it may not take more.
+template <int HS>
+static void check_hopper_blocks(const Sizes& sizes) {
+    Cuda cuda;
+    if (!takes_hopper_kernels(cuda)) return;
+    const OnDevice<bf16> qkv(cuda, bell(1, int64_t(sizes.qkv()))), dout(cuda, bell(2, int64_t(sizes.out())));
+    const OnDevice<int32_t> starts(cuda, sizes.document_starts());
+    AttentionShape shape = sizes;
+    if (!sizes.documents.empty()) shape.starts = starts.data;
+    OnDevice<bf16> out(cuda, sizes.out());
+    OnDevice<float> lse(cuda, sizes.lse());
+    flash_attention_forward_hopper<HS>(cuda, out.data, lse.data, qkv.data, shape);
+    const auto dqkv_of = [&](int num_sms, int most_pieces) {
+        cuda.num_sms = num_sms;
+        OnDevice<bf16> dqkv(cuda, sizes.qkv());
+        flash_attention_backward_hopper<HS>(cuda, dqkv.data, dout.data, out.data, lse.data, qkv.data, shape,
+                                            most_pieces);
+        return dqkv.get();
+    };
+    const Floats want = dqkv_of(1, INT_MAX);
+    for (const auto& [num_sms, most_pieces] : {std::pair(1, 1), {1, 4}, {7, 2}, {132, 1}}) {
+        INFO(num_sms << " SMs, at most " << most_pieces << " pieces a block");
+        CHECK(dqkv_of(num_sms, most_pieces) == want);
+    }
+}
+TEST_CASE("attention's backward on Hopper has the same bits for any number of blocks", "[attention]" ON_DEVICE) {
+    SECTION("heads of 64") { check_hopper_blocks<64>({{2, 300, 6, 3, 64}}); }
+    SECTION("heads of 128") { check_hopper_blocks<128>({{2, 270, 3, 3, 128}}); }
+    SECTION("a window") { check_hopper_blocks<64>({{1, 500, 4, 4, 64, 130}}); }
+    SECTION("documents") { check_hopper_blocks<64>({{2, 400, 4, 2, 64}, documents_of(2, 400, {150, 64, 100, 86})}); }
+}
+
 TEST_CASE("Hopper's kernels run where they are asked for by name", "[attention]" ON_DEVICE) {
     Cuda cuda;
     const bool is_hopper = takes_hopper_kernels(cuda);

@@ -43,6 +43,9 @@ inline void barrier_arrive(int number, int threads, EMULATOR_SITE) {
 inline void tma_load(void* to, const TensorMap& map, Mbarrier* barrier, int c0, int c1, int c2, int c3, EMULATOR_SITE) {
     emulator::tma_load(to, map, barrier, {c0, c1, c2, c3}, EMULATOR_HERE);
 }
+inline void bulk_load(void* to, const void* from, int bytes, Mbarrier* barrier, EMULATOR_SITE) {
+    emulator::bulk_load(to, from, bytes, barrier, EMULATOR_HERE);
+}
 inline void fence_async() { emulator::fence_async(); }
 
 template <int n>
@@ -68,6 +71,7 @@ void wgmma_wait(EMULATOR_SITE) {
 }
 template <class Array>
 void wgmma_pin(Array&) {}
+inline int computed_here(int x) { return x; }
 template <int N, bool transposed_b = false, bool transposed_a = false>
 void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add, EMULATOR_SITE) {
     static_assert(N == 64 || N == 128);

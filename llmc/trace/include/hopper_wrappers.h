@@ -18,6 +18,7 @@ inline void mbarrier_wait(Mbarrier*, int) {}
 inline void barrier_sync(int, int) {}
 inline void barrier_arrive(int, int) {}
 inline void tma_load(void*, const TensorMap&, Mbarrier*, int, int, int, int) {}
+inline void bulk_load(void*, const void*, int, Mbarrier*) {}
 inline void fence_async() {}
 template <int n>
 void give_registers() {}
@@ -30,6 +31,7 @@ template <int n>
 void wgmma_wait() {}
 template <class Array>
 void wgmma_pin(Array&) {}
+inline int computed_here(int x) { return x; }
 template <int N, bool transposed_b = false, bool transposed_a = false>
 void wgmma(float (&)[N / 2], uint64_t, uint64_t, bool) {}
 template <int N, bool transposed_b = false>
